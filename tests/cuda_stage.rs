@@ -14,6 +14,8 @@ use orchestra_testkit::striker::{Fault, strike, workers_of};
 
 /// Items of most runs.
 const ITEMS: u64 = 2000;
+/// Items of runs in which something happens to workers.
+const MANY: u64 = 20_000;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -139,7 +141,11 @@ extern \"C\" __global__ void k(const float *__restrict__ input, float *scaled, l
 ";
 
 fn scaling(n: u64, more: &str) -> Gpu {
-    let gpu = Gpu::with(n, SCALE, more);
+    scaling_by(SCALE, n, more)
+}
+
+fn scaling_by(kernel: &str, n: u64, more: &str) -> Gpu {
+    let gpu = Gpu::with(n, kernel, more);
     let header = "__device__ float changed(float x, float by, int plus) { return by * x + plus; }\n";
     fs::write(gpu.place.path("row.cuh"), header).unwrap();
     gpu
@@ -148,7 +154,7 @@ fn scaling(n: u64, more: &str) -> Gpu {
 #[test]
 fn a_kernel_gives_each_row_its_own_numbers_confined_or_not_page_locked_or_not() {
     let gpu = scaling(ITEMS, "");
-    gpu.run(&[]).wait().must_exit(0).must_say(&["2000 items read, 2000 done, 0 failed"]);
+    gpu.run(&[]).wait().must_exit(0).must_say(&["2,000 items read, 2,000 done, 0 failed"]);
     gpu.must_be_exact(ITEMS, &[]);
     let report = gpu.place.report();
     assert_eq!(report["devices"][0]["device"], "cuda:0", "{report}");
@@ -201,11 +207,15 @@ fn strike_behind_results(gpu: &Gpu, run: &mut Run, each: usize, times: usize) ->
 
 #[test]
 fn killed_workers_lose_nothing_and_double_nothing() {
-    const MANY: u64 = 20_000;
-    let gpu = scaling(MANY, "");
+    // Work that takes some seconds in all.
+    let slow = SCALE.replace(
+        "    sum[row] = 0;",
+        "    for (volatile int work = 0; work < 100000; work++) {}\n    sum[row] = 0;",
+    );
+    let gpu = scaling_by(&slow, MANY, "");
     let mut run = gpu.run(&[]);
     let struck = strike_behind_results(&gpu, &mut run, 1500, 8);
-    run.wait().must_exit(0).must_say(&["20000 items read, 20000 done, 0 failed"]);
+    run.wait().must_exit(0).must_say(&["20,000 items read, 20,000 done, 0 failed"]);
     println!("{struck} workers were killed");
     assert!(struck > 2, "{struck} workers were killed");
     gpu.must_be_exact(MANY, &[]);
@@ -217,7 +227,7 @@ fn a_batch_for_which_the_device_has_no_memory_is_halved_and_nothing_is_lost() {
     let gpu = scaling(ITEMS, "");
     gpu.place.edit("max = 16", "max = 64");
     // 16 bytes of input, 24 of outputs: 16 rows fit, and 32 do not.
-    gpu.run(&[("CUDA_FAKE_MEMORY", "1024")]).wait().must_exit(0).must_say(&["2000 done, 0 failed"]);
+    gpu.run(&[("CUDA_FAKE_MEMORY", "1024")]).wait().must_exit(0).must_say(&["2,000 done, 0 failed"]);
     gpu.must_be_exact(ITEMS, &[]);
     assert_eq!(gpu.workers_lost(), 0, "a worker is kept");
     let log = fs::read_to_string(gpu.place.out().join("logs/x.log")).unwrap();
@@ -227,16 +237,15 @@ fn a_batch_for_which_the_device_has_no_memory_is_halved_and_nothing_is_lost() {
 
 #[test]
 fn a_device_that_is_lost_costs_a_worker_and_no_item() {
-    let gpu = scaling(ITEMS, "");
-    gpu.run(&[]).wait().must_exit(0);
+    let gpu = scaling(MANY, "");
     let lost = gpu.place.path("lost");
     fs::write(&lost, "").unwrap();
-    let file = gpu.place.workflow();
-    // The first launch is that of the load.
-    let again = ["run", file.to_str().unwrap(), "--fresh"];
-    gpu.start(&again, &[("CUDA_FAKE_LOST", lost.to_str().unwrap())]).wait().must_exit(0);
-    assert!(!lost.exists(), "nobody lost it");
-    gpu.must_be_exact(ITEMS, &[]);
+    gpu.run(&[("CUDA_FAKE_LOST", lost.to_str().unwrap())])
+        .wait()
+        .must_exit(0)
+        .must_say(&["20,000 items read, 20,000 done, 0 failed"]);
+    assert!(!lost.exists() && gpu.place.restarts() == 1, "{}", gpu.place.report());
+    gpu.must_be_exact(MANY, &[]);
     gpu.place.nothing_is_left();
 }
 

@@ -6,7 +6,7 @@ use orchestra_worker::frames::Run;
 use orchestra_worker::serve::RunError;
 
 use crate::errors::{self, CudaError};
-use crate::ffi::{DevicePointer, Driver};
+use crate::ffi::driver::{DevicePointer, Driver};
 
 /// Every tensor starts at a multiple of this many bytes, as if it had been allocated by itself.
 const ALIGN: usize = 256;

@@ -8,7 +8,7 @@ use orchestra_worker::serve::LoadError;
 
 use crate::arguments::{check, definitions};
 use crate::errors::permanent;
-use crate::ffi::{Compiled, Compiler, Source};
+use crate::ffi::nvrtc::{Compiled, Compiler, Source};
 use crate::spec::{KernelSpec, headers_of};
 
 /// The most of the compiler's log that a message holds; what goes wrong first stands first.

@@ -13,7 +13,7 @@ use crate::arguments::values;
 use crate::buffers::{Buffers, page_lock};
 use crate::compile::compile;
 use crate::errors::{self, permanent};
-use crate::ffi::{Driver, Function, NoDriver};
+use crate::ffi::driver::{Driver, Function, NoDriver};
 use crate::spec::KernelSpec;
 
 /// One kernel on one device over one arena.
@@ -89,11 +89,15 @@ impl Engine for KernelEngine {
 }
 
 impl Serving {
-    /// One launch over zeros: what only a launch shows, such as a block that needs more registers than there are, shows before any batch.
+    /// One block that is told of no row: what only a launch shows, such as a block that needs more registers than there are, shows before any
+    /// batch. The memory holds zeros then, for a kernel that looks at some all the same.
     fn warm_up(&self) -> Result<(), LoadError> {
         self.buffers.zero(&self.driver).map_err(errors::load)?;
-        self.launch(self.buffers.rows)
-            .map_err(|RunError { kind, error }| LoadError { class: errors::class(kind), error })
+        let RunError { kind, error } = match self.launch(0) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        Err(LoadError { class: errors::class(kind), error })
     }
 
     /// A run of more rows than a batch is several batches.

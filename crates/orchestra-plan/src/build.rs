@@ -214,7 +214,8 @@ impl Planner<'_> {
                 Some(Code::Kernel(_)) if machine.is_some() => {
                     own.and_then(|own| devices.gpus(model, own, diags))
                 }
-                _ => own,
+                Some(_) => own,
+                None => own.and_then(|own| devices.for_model(own, diags)),
             };
             let Some(own) = own.filter(|_| index < graph.n_stages) else { continue };
             launches_kernels |= matches!(code, Some(Code::Kernel(_)));
@@ -236,7 +237,12 @@ impl Planner<'_> {
             diags.error(None, format!("CUDA kernels cannot be compiled: {why}")).unavailable();
         }
         if !demands.is_empty() {
-            self.reasons.push(devices.reason.clone());
+            let takes_more = table.iter().all(Device::is_cuda) && !devices.in_use.iter().any(Device::is_cuda);
+            let reason = match takes_more {
+                true => "devices: the GPUs, for code that needs nothing of what models need".to_owned(),
+                false => devices.reason.clone(),
+            };
+            self.reasons.push(reason);
         }
         let cores = looked_at.as_ref().map_or(1, |m| m.cores.max(1));
         let headroom = workflow.devices.headroom;

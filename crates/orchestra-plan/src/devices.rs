@@ -44,6 +44,8 @@ pub(crate) struct Devices<'a> {
     pub in_use: Vec<Device>,
     /// Whether the user named them.
     named: bool,
+    /// Those of them that lack something which models need, and where they are named.
+    lacking: Vec<(Device, Span)>,
     /// Why these, for `orchestra plan`.
     pub reason: String,
 }
@@ -55,7 +57,13 @@ impl<'a> Devices<'a> {
         machine: Option<&'a MachineView>,
         diags: &mut Diagnostics,
     ) -> Option<Self> {
-        let mut devices = Self { machine, in_use: Vec::new(), named: use_.is_some(), reason: String::new() };
+        let mut devices = Self {
+            machine,
+            in_use: Vec::new(),
+            named: use_.is_some(),
+            lacking: Vec::new(),
+            reason: String::new(),
+        };
         match use_ {
             Some(names) => {
                 let mut fine = true;
@@ -105,6 +113,16 @@ impl<'a> Devices<'a> {
     pub fn cores(&self) -> Vec<Device> {
         let cores: Vec<Device> = self.in_use.iter().filter(|device| !device.is_cuda()).cloned().collect();
         if cores.is_empty() { vec![cpu(0)] } else { cores }
+    }
+
+    /// These, for a model; `None` where it cannot use one that is named, which is reported once.
+    pub fn for_model(&mut self, own: Vec<Device>, diags: &mut Diagnostics) -> Option<Vec<Device>> {
+        let Some(at) = self.lacking.iter().position(|(device, _)| own.contains(device)) else {
+            return Some(own);
+        };
+        let (device, span) = self.lacking.remove(at);
+        self.not_available(&device.name, span, diags);
+        None
     }
 
     /// Those for code that needs nothing of what models need: GPUs that lack something for models alone will do.
@@ -168,7 +186,7 @@ impl<'a> Devices<'a> {
         Some(found)
     }
 
-    fn named(&self, name: &At<String>, diags: &mut Diagnostics) -> Option<Device> {
+    fn named(&mut self, name: &At<String>, diags: &mut Diagnostics) -> Option<Device> {
         let text = name.value.as_str();
         if text == "cpu" {
             let free = (0..).find(|n| !self.in_use.contains(&cpu(*n)));
@@ -192,7 +210,7 @@ impl<'a> Devices<'a> {
         None
     }
 
-    fn gpu(&self, name: &At<String>, diags: &mut Diagnostics) -> Option<Device> {
+    fn gpu(&mut self, name: &At<String>, diags: &mut Diagnostics) -> Option<Device> {
         let text = name.value.as_str();
         let Some(machine) = self.machine else {
             let kind = DeviceKind::Cuda { uuid: String::new() };
@@ -202,7 +220,17 @@ impl<'a> Devices<'a> {
         if let Some(found) = machine.devices.iter().find(is_meant) {
             return Some(cuda(found));
         }
-        let d = diags.error(name.span, format!("device `{text}` is not available")).unavailable();
+        if let Some(found) = machine.for_commands.iter().find(is_meant) {
+            self.lacking.push((cuda(found), name.span));
+            return Some(cuda(found));
+        }
+        self.not_available(text, name.span, diags);
+        None
+    }
+
+    fn not_available(&self, text: &str, span: Span, diags: &mut Diagnostics) {
+        let d = diags.error(span, format!("device `{text}` is not available")).unavailable();
+        let Some(machine) = self.machine else { return };
         if let Some(why) = &machine.no_gpu {
             d.label(why.clone());
         }
@@ -211,7 +239,6 @@ impl<'a> Devices<'a> {
         } else {
             d.help(suggestion("GPUs here", text, machine.devices.iter().map(|d| d.name.as_str())));
         }
-        None
     }
 }
 
