@@ -295,17 +295,15 @@ fn a_machine_that_lacks_something_says_what_and_what_to_do_before_anything_is_re
     let file = file.to_str().unwrap();
     let nothing = gpu.place.path("empty");
     let nothing = nothing.to_str().unwrap();
-    // No compiler.
-    for command in ["run", "check", "plan"] {
-        let ended =
-            gpu.start(&[command, file], &[("ORCHESTRA_CUDA_LIBRARIES", nothing), ("PATH", nothing)]).wait();
-        if ended.status.success() {
-            // This machine has one.
-            continue;
+    // No compiler, unless this machine has one where the system keeps it.
+    let without = [("ORCHESTRA_CUDA_LIBRARIES", nothing), ("PATH", nothing)];
+    if !gpu.start(&["plan", file], &without).wait().status.success() {
+        for command in ["run", "check", "plan"] {
+            gpu.start(&[command, file], &without)
+                .wait()
+                .must_exit(69)
+                .must_say(&["NVRTC, CUDA's compiler, is not here", "pip install nvidia-cuda-nvrtc"]);
         }
-        ended
-            .must_exit(69)
-            .must_say(&["NVRTC, CUDA's compiler, is not here", "pip install nvidia-cuda-nvrtc"]);
     }
     // No GPU.
     for (command, more) in [("run", &[][..]), ("check", &[]), ("run", &["--devices", "cpu"])] {
@@ -316,16 +314,14 @@ fn a_machine_that_lacks_something_says_what_and_what_to_do_before_anything_is_re
     }
     // The file is in order.
     gpu.start(&["check", "--offline", file], &[]).wait().must_exit(0);
-    // A driver without its library.
+    // A driver without its library, unless this machine has a real one.
     fs::remove_file(gpu.place.path("driver/libcuda.so.1")).unwrap();
-    let ended = gpu.run(&[]).wait();
-    let has_driver = ended.status.success();
-    if !has_driver {
-        ended.must_exit(69).must_say(&[
+    if !Path::new("/dev/nvidiactl").exists() {
+        gpu.run(&[]).wait().must_exit(69).must_say(&[
             "the library of the NVIDIA driver cannot be used",
             "libcuda.so.1",
             "install the driver",
         ]);
+        assert!(gpu.place.failures().is_empty());
     }
-    assert!(has_driver || gpu.place.failures().is_empty());
 }

@@ -76,10 +76,12 @@ impl KernelSpec {
     }
 }
 
-/// Where CUDA's own headers lie, if they came with this compiler: `include` beside its folder.
-pub(crate) fn headers_of(compiler: &Path) -> Option<PathBuf> {
-    let include = compiler.parent()?.parent()?.join("include");
-    include.is_dir().then_some(include)
+/// Where CUDA's own headers lie, if they came with this compiler: `include` beside its folder, or, in Python's packages of CUDA 12, in that of
+/// the runtime.
+pub(crate) fn headers_of(compiler: &Path) -> impl Iterator<Item = PathBuf> {
+    let above = |n: usize, name: &str| Some(compiler.ancestors().nth(n)?.join(name));
+    let folders = [above(2, "include"), above(3, "cuda_runtime/include")];
+    folders.into_iter().flatten().filter(|folder| folder.is_dir())
 }
 
 #[cfg(test)]
