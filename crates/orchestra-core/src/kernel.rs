@@ -1,5 +1,7 @@
 //! A CUDA kernel in source, and how it is launched over the rows of a batch. Plain data: it is compiled in workers.
 
+use std::path::PathBuf;
+
 use bincode::{Decode, Encode};
 use serde::Serialize;
 
@@ -18,7 +20,7 @@ pub enum Code {
 
 /// A function of a source in CUDA C++. It is called with a pointer to the rows of each input, one to those of each output, the number of
 /// rows, and its scalars.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode, Serialize)]
 pub struct Kernel {
     /// The source as messages of the compiler call it.
     pub file: String,
@@ -38,6 +40,18 @@ pub struct Kernel {
     pub grid: Grid,
     /// For the compiler, as written.
     pub options: Vec<String>,
+    /// What can compile it on this machine; or why nothing can, and what to do.
+    #[serde(skip)]
+    pub compilers: Result<Vec<Compiler>, String>,
+}
+
+/// A library of NVRTC, CUDA's compiler.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Compiler {
+    /// The release of CUDA that it is of.
+    pub release: u32,
+    /// The library, absolute.
+    pub path: PathBuf,
 }
 
 /// An argument that is the same in all launches.

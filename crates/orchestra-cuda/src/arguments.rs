@@ -61,8 +61,9 @@ fn c_type(dtype: DType) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use orchestra_core::Dim;
+    use orchestra_core::kernel::{Compiler, Grid};
 
     use super::*;
 
@@ -71,11 +72,25 @@ mod tests {
         TensorSpec { name: name.into(), dtype, row, batch: Dim::Dynamic }
     }
 
+    /// One without arguments, and a compiler for it.
+    pub fn a_kernel() -> Kernel {
+        Kernel {
+            file: "k.cu".into(),
+            source: String::new(),
+            headers: Vec::new(),
+            function: "k".into(),
+            scalars: Vec::new(),
+            block: 256,
+            grid: Grid::Rows,
+            options: Vec::new(),
+            compilers: Ok(vec![Compiler { release: 13, path: "/13".into() }]),
+        }
+    }
+
     #[test]
     fn a_kernel_must_take_what_it_is_given_in_this_order() {
         let scalar = Scalar { name: "by".into(), dtype: DType::F32, bytes: 0.5_f32.to_ne_bytes().to_vec() };
-        let kernel =
-            Kernel { function: "scale<float>".into(), scalars: vec![scalar.clone()], ..Kernel::default() };
+        let kernel = Kernel { function: "scale<float>".into(), scalars: vec![scalar.clone()], ..a_kernel() };
         let (inputs, outputs) = (
             [tensor("x", DType::F32, &[2, 3]), tensor("n", DType::I64, &[])],
             [tensor("y", DType::U8, &[4])],

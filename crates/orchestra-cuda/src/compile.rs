@@ -1,15 +1,16 @@
 //! From the source of a kernel to code for the device: which compiler, for which architecture, with which options.
 
 use std::ffi::CString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use orchestra_core::TensorSpec;
+use orchestra_core::kernel::Compiler;
+use orchestra_core::{Kernel, TensorSpec};
 use orchestra_worker::serve::LoadError;
 
 use crate::arguments::{check, definitions};
 use crate::errors::permanent;
-use crate::ffi::nvrtc::{Compiled, Compiler, Source};
-use crate::spec::{KernelSpec, headers_of};
+use crate::ffi::nvrtc::{Compiled, Nvrtc, Source};
+use crate::spec::headers_of;
 
 /// The most of the compiler's log that a message holds; what goes wrong first stands first.
 const MOST_OF_LOG: usize = 4000;
@@ -41,11 +42,13 @@ impl Target {
 }
 
 /// The first of the compilers whose CUDA the driver runs, by the version that the driver says.
-fn compiler_for(compilers: &[(u32, PathBuf)], driver: i32) -> Result<&Path, LoadError> {
-    let runs = |release: u32| i64::from(release) <= i64::from(driver / 1000);
-    let path = compilers.iter().find(|(release, _)| runs(*release)).map(|(_, path)| path.as_path());
-    path.ok_or_else(|| {
-        let found: Vec<String> = compilers.iter().map(|(release, path)| format!("CUDA {release} (`{}`)", path.display())).collect();
+fn compiler_for(kernel: &Kernel, driver: i32) -> Result<&Path, LoadError> {
+    let compilers = kernel.compilers.as_ref().map_err(permanent)?;
+    let runs = |compiler: &&Compiler| i64::from(compiler.release) <= i64::from(driver / 1000);
+    let found = compilers.iter().find(runs).map(|compiler| compiler.path.as_path());
+    found.ok_or_else(|| {
+        let words = |Compiler { release, path }: &Compiler| format!("CUDA {release} (`{}`)", path.display());
+        let found: Vec<String> = compilers.iter().map(words).collect();
         permanent(format!(
             "the NVIDIA driver runs CUDA up to {}.{}, and NVRTC is here for {}: install a newer driver, or name the folder of an older NVRTC in \
              `ORCHESTRA_CUDA_LIBRARIES`",
@@ -59,13 +62,13 @@ fn compiler_for(compilers: &[(u32, PathBuf)], driver: i32) -> Result<&Path, Load
 /// Compiles the kernel for a device of this compute capability, and gives the version of what did it. `driver` is the version that the
 /// driver says.
 pub fn compile(
-    spec: &KernelSpec,
+    kernel: &Kernel,
     (inputs, outputs): (&[TensorSpec], &[TensorSpec]),
     capability: i32,
     driver: i32,
 ) -> Result<(Compiled, String), LoadError> {
-    let path = compiler_for(&spec.compilers, driver)?;
-    let compiler = Compiler::open(path).map_err(|why| {
+    let path = compiler_for(kernel, driver)?;
+    let compiler = Nvrtc::open(path).map_err(|why| {
         permanent(format!("NVRTC, CUDA's compiler, cannot be used: `{}`: {why}", path.display()))
     })?;
     let version = compiler.version();
@@ -81,7 +84,6 @@ pub fn compile(
             least % 10
         ))
     })?;
-    let kernel = &spec.kernel;
     let headers = headers_of(path).map(|folder| format!("--include-path={}", folder.display()));
     let options = [target.option()].into_iter().chain(definitions(inputs, outputs)).chain(headers);
     let options: Vec<CString> =
@@ -117,6 +119,7 @@ fn beginning(log: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::tests::a_kernel;
 
     #[test]
     fn code_is_made_for_the_device_or_for_an_older_one_that_the_driver_translates() {
@@ -132,10 +135,13 @@ mod tests {
 
     #[test]
     fn a_driver_gets_the_newest_compiler_that_it_runs() {
-        let both = [(13, PathBuf::from("/13")), (12, PathBuf::from("/12"))];
+        let compiler = |release, path: &str| Compiler { release, path: path.into() };
+        let with = |compilers| Kernel { compilers, ..a_kernel() };
+        let both = with(Ok(vec![compiler(13, "/13"), compiler(12, "/12")]));
         assert_eq!(compiler_for(&both, 13000), Ok(Path::new("/13")));
         assert_eq!(compiler_for(&both, 12080), Ok(Path::new("/12")));
-        let why = compiler_for(&both[..1], 12080).unwrap_err().error;
+        let why = compiler_for(&with(Ok(vec![compiler(13, "/13")])), 12080).unwrap_err().error;
         assert!(why.contains("up to 12.8") && why.contains("CUDA 13 (`/13`)"), "{why}");
+        assert_eq!(compiler_for(&with(Err("none".into())), 13000).unwrap_err().error, "none");
     }
 }

@@ -52,7 +52,7 @@ impl Engine for KernelEngine {
         let outputs = outputs.ok_or_else(|| permanent("outputs of a kernel have a fixed shape"))?;
         let driver = Driver::open().map_err(|why| no_driver(why, uuid))?;
         let version = driver.version().map_err(errors::load)?;
-        let (compiled, compiler) = compile(&spec, (&inputs, &outputs), driver.capability, version)?;
+        let (compiled, compiler) = compile(&spec.kernel, (&inputs, &outputs), driver.capability, version)?;
         let function = driver.function(&compiled.image, &compiled.name).map_err(errors::load)?;
         page_lock(&driver, &arena);
         let max_batch = load.max_batch.max(1);

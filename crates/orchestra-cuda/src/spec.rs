@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode, config};
+use orchestra_core::kernel::Compiler;
 use orchestra_core::{ErrorClass, Kernel, SandboxRules};
 use orchestra_worker::Sandbox;
 use orchestra_worker::serve::LoadError;
@@ -19,13 +20,11 @@ pub fn is_asked_for() -> bool {
     std::env::var_os(name).is_some_and(|found| found == value)
 }
 
-/// A kernel, and what compiles it: [`Load::spec`](orchestra_worker::frames::Load).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
+/// A kernel with what compiles it: [`Load::spec`](orchestra_worker::frames::Load).
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct KernelSpec {
     /// What is compiled and launched.
     pub kernel: Kernel,
-    /// Libraries of NVRTC with the release of CUDA that each is of, newest first. The first that the driver runs is taken.
-    pub compilers: Vec<(u32, PathBuf)>,
     /// What the worker may do.
     pub sandbox: SandboxRules,
 }
@@ -57,12 +56,12 @@ impl KernelSpec {
     pub(crate) fn sandbox(&self) -> Sandbox {
         let searched = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let searched = std::env::split_paths(&searched).filter_map(|folder| std::path::absolute(folder).ok());
-        let beside = |(_, library): &(u32, PathBuf)| {
+        let beside = |Compiler { path: library, .. }: &Compiler| {
             let real = library.canonicalize().ok();
             let folders = [Some(library), real.as_ref()].map(|file| Some(file?.parent()?.to_owned()));
             folders.into_iter().flatten().chain(headers_of(library)).collect::<Vec<_>>()
         };
-        let read = self.compilers.iter().flat_map(beside).chain(searched);
+        let read = self.kernel.compilers.iter().flatten().flat_map(beside).chain(searched);
         let write =
             self.sandbox.write.iter().cloned().chain(std::env::home_dir().map(|home| home.join(".nv")));
         Sandbox {
@@ -87,11 +86,12 @@ pub(crate) fn headers_of(compiler: &Path) -> impl Iterator<Item = PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::tests::a_kernel;
 
     #[test]
     fn what_was_told_is_read_and_anything_else_is_refused() {
-        let kernel = Kernel { source: "x".repeat(1 << 19), ..Kernel::default() };
-        let spec = KernelSpec { kernel, compilers: vec![(13, "/n".into())], ..KernelSpec::default() };
+        let kernel = Kernel { source: "x".repeat(1 << 19), ..a_kernel() };
+        let spec = KernelSpec { kernel, sandbox: SandboxRules::default() };
         let bytes = spec.encode().unwrap();
         assert_eq!(KernelSpec::decode(&bytes), Ok(spec));
         for rubbish in [&bytes[..bytes.len() - 1], &[&bytes[..], &[0]].concat(), &[0xff; 64]] {

@@ -196,7 +196,7 @@ impl Planner<'_> {
         let mut stages = Vec::new();
         // Several stages may run one model.
         let mut unchecked = vec![true; workflow.models.len()];
-        let mut launches_kernels = false;
+        let mut no_compiler = None;
         for (index, stage) in workflow.stages.iter().enumerate() {
             let Some(model) = stage.batch().and_then(|batch| batch.model.as_ref()) else { continue };
             let Some(at) = workflow.models.iter().position(|m| m.name.value == model.value) else { continue };
@@ -218,7 +218,9 @@ impl Planner<'_> {
                 None => own.and_then(|own| devices.for_model(own, diags)),
             };
             let Some(own) = own.filter(|_| index < graph.n_stages) else { continue };
-            launches_kernels |= matches!(code, Some(Code::Kernel(_)));
+            if let Some(Code::Kernel(kernel)) = code {
+                no_compiler = no_compiler.or(kernel.compilers.as_ref().err());
+            }
             if std::mem::take(&mut unchecked[at]) {
                 let named = asked.is_some() || model.devices.is_some();
                 tuning::check_devices(&model.name.value, &model.tuning, &own, named, diags);
@@ -231,9 +233,7 @@ impl Planner<'_> {
             demands.push(Demand { stage: &stage.name.value, model, model_bytes, devices: own, memory });
             stages.push(index);
         }
-        if let Some(why) =
-            looked_at.as_ref().filter(|_| launches_kernels).and_then(|_| self.host.no_compiler())
-        {
+        if let Some(why) = no_compiler.filter(|_| looked_at.is_some()) {
             diags.error(None, format!("CUDA kernels cannot be compiled: {why}")).unavailable();
         }
         if !demands.is_empty() {

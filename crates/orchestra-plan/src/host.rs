@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Component, Path, PathBuf};
 
+use orchestra_core::kernel::Compiler;
 use orchestra_core::{Program, SandboxRules, TensorSpec};
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 use serde::Serialize;
@@ -96,9 +97,12 @@ pub trait Host {
         Err("programs cannot be started here".to_owned())
     }
 
-    /// Why no kernel can be compiled on this machine, and what to do; `None`: nothing speaks against it.
-    fn no_compiler(&self) -> Option<String> {
-        None
+    /// What can compile kernels on this machine, newest first.
+    ///
+    /// # Errors
+    /// Nothing can, and what to do.
+    fn compilers(&self) -> Result<Vec<Compiler>, String> {
+        Ok(Vec::new())
     }
 
     /// Where programs keep what they have compiled of models; `None` where there is no such folder.
@@ -251,9 +255,12 @@ pub struct RealHost {
     pub is_described: bool,
     /// What answers [`Host::ask`]; `None`: nothing is started.
     pub ask: Option<AskProgram>,
-    /// What answers [`Host::no_compiler`].
-    pub no_compiler: Option<fn() -> Option<String>>,
+    /// What answers [`Host::compilers`]; `None`: nothing is looked for.
+    pub compilers: Option<FindCompilers>,
 }
+
+/// As [`Host::compilers`].
+pub type FindCompilers = fn() -> Result<Vec<Compiler>, String>;
 
 /// As [`Host::ask`].
 pub type AskProgram = fn(&Program, &SandboxRules) -> Result<Vec<u8>, String>;
@@ -269,7 +276,7 @@ impl RealHost {
             engines: None,
             is_described: false,
             ask: None,
-            no_compiler: None,
+            compilers: None,
         }
     }
 }
@@ -343,8 +350,8 @@ impl Host for RealHost {
         self.engines.clone()
     }
 
-    fn no_compiler(&self) -> Option<String> {
-        self.no_compiler.filter(|_| !self.is_described)?()
+    fn compilers(&self) -> Result<Vec<Compiler>, String> {
+        self.compilers.filter(|_| !self.is_described).map_or_else(|| Ok(Vec::new()), |look| look())
     }
 
     fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {

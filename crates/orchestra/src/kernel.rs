@@ -1,8 +1,9 @@
-//! The engine of stages that launch a kernel of the user: which kernel is in the plan, what compiles it depends on the machine.
+//! The engine of stages that launch a kernel of the user, and the compilers that this machine has for it.
 
 use std::io;
 use std::sync::Arc;
 
+use orchestra_core::kernel::Compiler;
 use orchestra_core::{DeviceKind, Kernel};
 use orchestra_cuda::{ENVIRONMENT, KernelSpec};
 use orchestra_onnx::library::{Env, find_nvrtc};
@@ -12,16 +13,16 @@ use orchestra_runtime::{EngineSpec, Launcher};
 
 use crate::program::allowed;
 
-/// Why no kernel can be compiled on this machine, and what to do; `None`: nothing speaks against it.
-pub(crate) fn no_compiler() -> Option<String> {
-    find_nvrtc(&Env::from_process()).err()
+/// As `find_nvrtc`, for this process.
+pub(crate) fn compilers() -> Result<Vec<Compiler>, String> {
+    find_nvrtc(&Env::from_process())
 }
 
 /// Runs the batches of a stage in workers that launch its kernel.
 pub(crate) struct KernelWorkers {
     launcher: Arc<dyn Launcher>,
-    /// What is told with `Load`; or why it cannot be compiled.
-    spec: Result<KernelSpec, String>,
+    /// What is told with `Load`.
+    spec: KernelSpec,
     env: Vec<(String, String)>,
 }
 
@@ -30,9 +31,7 @@ impl KernelWorkers {
         let (kernel, sandbox) = (kernel.clone(), model.sandbox.clone());
         let own = ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let env = allowed(&sandbox).into_iter().chain(own).collect();
-        let compilers = find_nvrtc(&Env::from_process());
-        let spec = compilers.map(|compilers| KernelSpec { kernel, compilers, sandbox });
-        Self { launcher: Arc::clone(launcher), spec, env }
+        Self { launcher: Arc::clone(launcher), spec: KernelSpec { kernel, sandbox }, env }
     }
 }
 
@@ -43,6 +42,6 @@ impl EngineSpec for KernelWorkers {
     }
 
     fn spec(&self, _: &DeviceKind) -> Result<Vec<u8>, String> {
-        self.spec.as_ref().map_err(Clone::clone)?.encode()
+        self.spec.encode()
     }
 }

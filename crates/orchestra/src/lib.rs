@@ -233,8 +233,8 @@ pub fn plan_file_with(
 #[must_use]
 pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
     let (measurements, engines) = (measurements(), engines());
-    let (ask, no_compiler) = (Some(program::ask as _), Some(kernel::no_compiler as _));
-    RealHost { measurements, engines, ask, no_compiler, ..RealHost::with_machine(kinds, machine) }
+    let (ask, compilers) = (Some(program::ask as _), Some(kernel::compilers as _));
+    RealHost { measurements, engines, ask, compilers, ..RealHost::with_machine(kinds, machine) }
 }
 
 /// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA and TensorRT, if the plan needs them. `None` for a

@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use super::{Handle, Library};
 
 functions! {
-    CompilerTable {
+    NvrtcTable {
         version: c"nvrtcVersion" (*mut c_int, *mut c_int);
         n_archs: c"nvrtcGetNumSupportedArchs" (*mut c_int);
         archs: c"nvrtcGetSupportedArchs" (*mut c_int);
@@ -25,7 +25,7 @@ functions! {
 }
 
 /// NVRTC, CUDA's compiler.
-pub struct Compiler(CompilerTable);
+pub struct Nvrtc(NvrtcTable);
 
 /// What is compiled. Texts end with 0.
 pub struct Source<'a> {
@@ -47,10 +47,10 @@ pub struct Compiled {
     pub log: String,
 }
 
-impl Compiler {
+impl Nvrtc {
     /// Loads it.
     pub fn open(path: &Path) -> Result<Self, String> {
-        Ok(Self(CompilerTable::of(&Library::open(path)?)?))
+        Ok(Self(NvrtcTable::of(&Library::open(path)?)?))
     }
 
     pub fn version(&self) -> String {

@@ -120,7 +120,9 @@ impl StageKind for Cuda {
             block,
             grid,
             options,
-            ..Kernel::default()
+            source: String::new(),
+            headers: Vec::new(),
+            compilers: Ok(Vec::new()),
         };
         draft.program = Some(Arc::new(Unread { source, inputs, outputs, kernel }));
         Some(Draft::Batch(draft))
@@ -297,7 +299,7 @@ impl ProgramDraft for Unread {
                     .unavailable();
             })
             .ok()?;
-        let kernel = Kernel { source, headers, ..self.kernel.clone() };
+        let kernel = Kernel { source, headers, compilers: host.compilers(), ..self.kernel.clone() };
         Some(ProgramConnected {
             path,
             identity: serde_json::json!([&kernel, &kernel.source, &kernel.headers, &self.outputs])

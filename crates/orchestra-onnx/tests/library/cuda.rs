@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use orchestra_core::kernel::Compiler;
+
 use crate::common::{World, request, wheel_entries, write_library};
 use orchestra_onnx::library::{
     CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaLibraries, Flavor, FoundLibrary, LibraryError, Need, Origin,
@@ -95,13 +97,16 @@ fn nvrtc_is_found_without_the_rest_newest_first_and_what_to_do_is_said_where_it_
     let why = find_nvrtc(&world.env).unwrap_err();
     assert!(why.contains("pip install nvidia-cuda-nvrtc") && why.contains(CUDA_LIBRARIES_VARIABLE), "{why}");
     let nvidia = python_packages(&mut world);
-    assert_eq!(find_nvrtc(&world.env), Ok(vec![(13, nvidia.join("cu13/lib/libnvrtc.so.13"))]));
+    let compiler = |release, path| Compiler { release, path };
+    let of_python = compiler(13, nvidia.join("cu13/lib/libnvrtc.so.13"));
+    assert_eq!(find_nvrtc(&world.env), Ok(vec![of_python]));
     // What lies nearer hides it, and of two releases a worker takes the one that its driver runs.
     fill(&world.path("own"), &["libnvrtc.so.12"]);
     fill(&world.path("system"), &["libnvrtc.so.13"]);
     world.set(CUDA_LIBRARIES_VARIABLE, world.path("own"));
-    let both = vec![(13, world.path("system/libnvrtc.so.13")), (12, world.path("own/libnvrtc.so.12"))];
-    assert_eq!(find_nvrtc(&world.env), Ok(both));
+    let of_system = compiler(13, world.path("system/libnvrtc.so.13"));
+    let own = compiler(12, world.path("own/libnvrtc.so.12"));
+    assert_eq!(find_nvrtc(&world.env), Ok(vec![of_system, own]));
 }
 
 #[test]

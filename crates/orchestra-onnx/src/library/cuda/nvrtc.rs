@@ -1,6 +1,6 @@
 //! NVRTC, which compiles kernels in workers. Looks where the other libraries of CUDA are looked for; loads nothing.
 
-use std::path::PathBuf;
+use orchestra_core::kernel::Compiler;
 
 use super::generation::{self, Wanted};
 use super::places::{self, Place};
@@ -8,11 +8,11 @@ use super::{CUDA_LIBRARIES_VARIABLE, CudaGeneration};
 use crate::library::env::Env;
 use crate::library::found::Tried;
 
-/// Those that are here, newest first, with the release of CUDA that each is of.
+/// Those that are here, newest first.
 ///
 /// # Errors
 /// There is none: what to do, and which files were of no use.
-pub fn find_nvrtc(env: &Env) -> Result<Vec<(u32, PathBuf)>, String> {
+pub fn find_nvrtc(env: &Env) -> Result<Vec<Compiler>, String> {
     let mut tried = Vec::new();
     let mut found = Vec::new();
     for generation in GENERATIONS {
@@ -35,10 +35,10 @@ pub fn find_nvrtc(env: &Env) -> Result<Vec<(u32, PathBuf)>, String> {
 
 const GENERATIONS: [CudaGeneration; 2] = [CudaGeneration::Thirteen, CudaGeneration::Twelve];
 
-fn of_places(places: &[Place], generation: CudaGeneration, tried: &mut Vec<Tried>) -> Option<(u32, PathBuf)> {
+fn of_places(places: &[Place], generation: CudaGeneration, tried: &mut Vec<Tried>) -> Option<Compiler> {
     let is_nvrtc = |wanted: &&Wanted| wanted.name.starts_with("libnvrtc.");
     let wanted = generation.wanted().iter().find(is_nvrtc)?;
     let mut examined =
         |place: &Place| place.find(wanted, tried, |path| generation::examine(path, wanted, generation));
-    Some((generation.number(), places.iter().find_map(&mut examined)?.path))
+    Some(Compiler { release: generation.number(), path: places.iter().find_map(&mut examined)?.path })
 }
