@@ -43,6 +43,12 @@ mkdir -p "$kit/lib"
 say "$kit"
 cp "$binary" "$kit/orchestra"
 cp "$here/gpu-check.sh" "$here/gpu_check.py" "$here/gpu_kit.py" "$kit/"
+# Code of the user: the examples with a kernel and with CuPy, and what they read.
+mkdir -p "$kit/examples" "$kit/models"
+for example in vector-add vector-add-cuda pycuda-queue post-sum; do
+    (cd "$root/examples" && find "$example" -type f ! -path '*/out/*' ! -name '*.npz' ! -path '*/.venv/*' -exec cp --parents {} "$kit/examples/" \;)
+done
+cp "$root/models/vector-add.onnx" "$kit/models/"
 
 # The version that orchestra itself would fetch.
 version=$(sed -n 's/^const VERSION: &str = "\([0-9.]*\)";/\1/p' "$root/crates/orchestra-onnx/src/library/pins.rs")

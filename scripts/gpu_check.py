@@ -7,8 +7,10 @@ A check that goes wrong is a line of the table, and the others go on. The exit c
 from __future__ import annotations
 
 import argparse
+import array
 import json
 import math
+import operator
 import os
 import platform
 import re
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import time
 import traceback
+import zipfile
 from pathlib import Path
 
 from gpu_kit import Check, Fault, Sampler, last_words, number, processor, smi, workers
@@ -448,6 +451,65 @@ def commands(check: Check) -> None:
     check.row("commands", f"{len(seen)} commands see", ", ".join(sorted(set(seen)))[:60] or "no GPU", check.judge(good))
 
 
+def floats(npy: bytes) -> array.array:
+    """The numbers of an array of float32."""
+    begin = 10 + int.from_bytes(npy[8:10], "little")
+    numbers = array.array("f")
+    numbers.frombytes(npy[begin:])
+    return numbers
+
+
+def kernels(check: Check) -> None:
+    """Code of the user on the GPU: the example with a kernel gives the bits of a sum by the processor, a kernel that does not compile is named with its line,
+    and the example with CuPy or PyCUDA gives what numpy gives. On the CPU the twins of both run."""
+    folder = check.output / "work" / "kernels"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(check.kit / "examples", folder / "examples")
+    (folder / "models").mkdir()
+    shutil.copyfile(check.kit / "models" / "vector-add.onnx", folder / "models" / "vector-add.onnx")
+    data = folder / "examples" / "vector-add" / "vectors.npz"
+    subprocess.run([sys.executable, str(data.with_name("data.py")), "--count", "4000000", "--out", str(data)], check=True, timeout=120)
+    name = "vector-add-cuda" if check.gpu else "vector-add"
+    file = folder / "examples" / name / "workflow.toml"
+
+    def run(file: Path, *more: str) -> tuple[subprocess.CompletedProcess, Path]:
+        out = folder / f"{file.parent.name}.out"
+        arguments = ["run", str(file), "--fresh", "--offline", "--output", str(out), "--devices", check.device, *more]
+        return check.run(arguments, 120), out
+
+    ended, out = run(file)
+    if ended.returncode != 0:
+        raise Fault(f"{name}: exit code {ended.returncode}: {last_words(ended.stderr)}")
+    with zipfile.ZipFile(data) as archive:
+        a, b = (floats(archive.read(f"{member}.npy")) for member in "ab")
+    # Two floats are added exactly in a double, up to one rounding, and then rounded to a float: the same bits as in float.
+    expected = array.array("f", map(operator.add, a, b))
+    found = floats((out / "sum" / "whole.npy").read_bytes())
+    good = found.tobytes() == expected.tobytes()
+    check.row("kernels", f"{name}: {len(found)} sums, the bits of the processor", str(good), check.judge(good))
+    if check.gpu:
+        kernel = file.with_name("vadd.cu")
+        kernel.write_text(kernel.read_text().replace("a[i]", "c[i]"))
+        ended, _ = run(file)
+        good = ended.returncode == 69 and "vadd.cu(" in ended.stderr
+        check.row("kernels", "a kernel that does not compile", f"exit code {ended.returncode}, file and line", check.judge(good))
+        if not good:
+            print(ended.stderr)
+    wanted = ("numpy, cupy", "numpy, pycuda.driver") if check.gpu else ("numpy",)
+    has = [names for names in wanted if subprocess.run([sys.executable, "-c", f"import {names}"], capture_output=True).returncode == 0]
+    if not has:
+        check.row("kernels", "pycuda-queue", f"not run: {' or '.join(wanted)} is missing")
+        return
+    file = folder / "examples" / "pycuda-queue" / "workflow.toml"
+    # PyCUDA starts `nvcc`.
+    confined = ["--set", "stages.calibrated.sandbox=off"] if "cupy" not in has[0] else []
+    ended, out = run(file, "--set", f"stages.calibrated.python={sys.executable}", *confined)
+    checked = subprocess.run([sys.executable, str(file.with_name("check.py")), "--output", str(out)], capture_output=True, text=True)
+    by = re.findall(r"calibrates with (\w+)", "".join(path.read_text() for path in (out / "logs").glob("*.log")))
+    good = ended.returncode == 0 and checked.returncode == 0 and bool(by) and (not check.gpu or "numpy" not in by)
+    check.row("kernels", f"pycuda-queue by {', '.join(sorted(set(by))) or 'nothing'}", (checked.stdout or last_words(checked.stderr + ended.stderr)).strip(), check.judge(good))
+
+
 def startup(check: Check) -> None:
     """One image, alone: what a user waits for."""
     for model in ("mobilenet-f32", "resnet50-f32"):
@@ -459,11 +521,11 @@ def startup(check: Check) -> None:
 
 # In the order of their worth.
 PARTS = {
-    "machine": machine, "isolation": isolation, "parity": parity, "commands": commands, "faults": kill_storm, "end_to_end": end_to_end,
+    "machine": machine, "isolation": isolation, "parity": parity, "commands": commands, "kernels": kernels, "faults": kill_storm, "end_to_end": end_to_end,
     "rates": rates, "oom": out_of_memory, "memory": memory, "startup": startup, "ways": ways,
 }
 # What is proven first, and in how many seconds; the rest is for a second call. Parts in both have other models and cases in each.
-FIRST = ("machine", "isolation", "parity", "commands", "faults", "end_to_end", "rates")
+FIRST = ("machine", "isolation", "parity", "commands", "kernels", "faults", "end_to_end", "rates")
 REST = ("parity", "end_to_end", "rates", "oom", "memory", "startup", "ways")
 SECONDS = {"first": 300, "rest": 540, "all": 840}
 # Figures to choose by, and no promise: a check without them is complete.

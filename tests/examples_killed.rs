@@ -191,9 +191,10 @@ fn every_example_gives_the_same_while_its_processes_are_killed_and_the_run_itsel
         assert!(Command::new("python3").arg(script).status().unwrap().success());
     }
     let entries = fs::read_dir(&examples).unwrap().map(|entry| entry.unwrap().path());
-    // What needs a server, models that are fetched or numpy, and what runs commands, has a test of its own in which it is struck.
+    // What needs a server, models that are fetched, numpy or a GPU, and what runs commands, has a test of its own in which it is struck.
     let own = entries.filter(|p| !p.join("serve.py").exists() && !p.join("fetch.py").exists());
-    let own = own.filter(|p| !p.ends_with("python-worker") && !p.ends_with("hundred-commands"));
+    let struck_elsewhere = ["python-worker", "pycuda-queue", "vector-add-cuda", "hundred-commands"];
+    let own = own.filter(|p| struck_elsewhere.iter().all(|name| !p.ends_with(name)));
     let own: BTreeSet<_> = own.map(|p| p.file_name().unwrap().to_str().unwrap().to_owned()).collect();
     assert!(own.iter().eq(EXAMPLES.iter().map(|example| example.name)), "{own:?}");
     for example in &EXAMPLES {

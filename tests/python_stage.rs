@@ -59,8 +59,22 @@ fn python() -> Option<&'static str> {
     }
 }
 
-fn example() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/python-worker").canonicalize().unwrap()
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).canonicalize().unwrap()
+}
+
+/// Runs an example whose stage `stage` is in Python to its end, on the cores, and has its `check.py` look at what it gave.
+fn run_example(python: &str, name: &str, stage: &str) -> Workplace {
+    let place = Workplace::new();
+    let (folder, out, set) = (example(name), place.out(), format!("stages.{stage}.python={python:?}"));
+    let file = folder.join("workflow.toml");
+    let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
+    let run = ["run", file, "--output", out, "--devices", "cpu", "--set", &set];
+    place.start_command(&run).wait().must_exit(0).must_say(&["400 items read, 400 done, 0 failed"]);
+    let check = Command::new(python).arg(folder.join("check.py")).arg("--output").arg(out).output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&check.stdout), String::from_utf8_lossy(&check.stderr));
+    assert!(check.status.success(), "{said}{errors}");
+    place
 }
 
 /// A workplace whose `n` rows of four numbers, `4 i` to `4 i + 3`, go through `script`.
@@ -125,16 +139,21 @@ fn must_be_exact(place: &Workplace, n: u64, failed: &[u64]) {
 #[test]
 fn the_example_gives_what_numpy_gives() {
     let Some(python) = python() else { return };
-    let place = Workplace::new();
-    let (file, out, set) =
-        (example().join("workflow.toml"), place.out(), format!("stages.centre.python={python:?}"));
-    let run = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap(), "--set", &set];
-    place.start_command(&run).wait().must_exit(0).must_say(&["400 items read, 400 done, 0 failed"]);
-    let check =
-        Command::new(python).arg(example().join("check.py")).arg("--output").arg(&out).output().unwrap();
-    let (said, errors) = (String::from_utf8_lossy(&check.stdout), String::from_utf8_lossy(&check.stderr));
-    assert!(check.status.success(), "{said}{errors}");
-    place.nothing_is_left();
+    run_example(python, "python-worker", "centre").nothing_is_left();
+}
+
+#[test]
+fn a_queue_to_a_worker_of_a_gpu_gives_what_numpy_gives_and_says_that_numpy_was_taken() {
+    let Some(python) = python() else { return };
+    let place = run_example(python, "pycuda-queue", "calibrated");
+    let log = fs::read_to_string(place.out().join("logs/readings.log")).unwrap();
+    assert!(log.contains("calibrates with numpy"), "{log}");
+    place.no_process_is_left();
+    // So does the script that it was made of.
+    let mut before = Command::new(python);
+    before.arg(example("pycuda-queue").join("before.py")).env("CUDA_VISIBLE_DEVICES", "");
+    let before = before.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&before.stdout), "400 readings\n", "{before:?}");
 }
 
 #[test]

@@ -27,6 +27,7 @@ pub mod ids;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod image_spec;
 pub mod iteration;
+pub mod kernel;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod ledger;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
@@ -57,6 +58,7 @@ pub use ids::{
 };
 pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
 pub use iteration::Iteration;
+pub use kernel::{Code, Kernel};
 pub use placement::Placement;
 pub use program::Program;
 pub use sandbox::{SandboxMode, SandboxRules};

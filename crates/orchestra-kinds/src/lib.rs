@@ -39,6 +39,7 @@ pub fn builtin() -> Kinds {
             Arc::new(stages::infer::Infer),
             Arc::new(stages::iterate::Iterate),
             Arc::new(stages::python::Python),
+            Arc::new(stages::cuda::Cuda),
             Arc::new(stages::classify::Classify),
             Arc::new(stages::crop::Crop),
             Arc::new(stages::detect::Detect),

@@ -35,7 +35,8 @@ mod wheel;
 pub use self::candidate::MINIMUM_VERSION;
 pub use self::cuda::{
     CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaLibraries, CudaLibrary, FoundLibrary, Need,
-    TENSORRT_PROVIDER, add_tensorrt, find_cuda, find_tensorrt, how_to_get_tensorrt, tensorrt_provider,
+    TENSORRT_PROVIDER, add_tensorrt, find_cuda, find_nvrtc, find_tensorrt, how_to_get_tensorrt,
+    tensorrt_provider,
 };
 pub use self::env::Env;
 pub use self::error::LibraryError;

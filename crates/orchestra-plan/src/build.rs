@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use orchestra_core::Code;
 use orchestra_core::shapes::Encoder;
 use orchestra_store::ListingSpec;
 
@@ -195,18 +196,31 @@ impl Planner<'_> {
         let mut stages = Vec::new();
         // Several stages may run one model.
         let mut unchecked = vec![true; workflow.models.len()];
+        let mut no_compiler = None;
         for (index, stage) in workflow.stages.iter().enumerate() {
             let Some(model) = stage.batch().and_then(|batch| batch.model.as_ref()) else { continue };
             let Some(at) = workflow.models.iter().position(|m| m.name.value == model.value) else { continue };
             let model = &workflow.models[at];
             // A model that could not be read was reported: there will be no plan.
             let model_bytes = models[at].as_ref().map_or(0, |m| m.bytes);
+            let code = models[at].as_ref().and_then(|m| m.plan.code.as_ref());
             let own = match &model.devices {
                 Some(names) => devices.of_model(names, diags),
                 None if models[at].as_ref().is_some_and(|m| m.on_cores) => Some(devices.cores()),
+                None if code.is_some() => Some(devices.for_code()),
                 None => Some(devices.in_use.clone()),
             };
+            let own = match code {
+                Some(Code::Kernel(_)) if machine.is_some() => {
+                    own.and_then(|own| devices.gpus(model, own, diags))
+                }
+                Some(_) => own,
+                None => own.and_then(|own| devices.for_model(own, diags)),
+            };
             let Some(own) = own.filter(|_| index < graph.n_stages) else { continue };
+            if let Some(Code::Kernel(kernel)) = code {
+                no_compiler = no_compiler.or(kernel.compilers.as_ref().err());
+            }
             if std::mem::take(&mut unchecked[at]) {
                 let named = asked.is_some() || model.devices.is_some();
                 tuning::check_devices(&model.name.value, &model.tuning, &own, named, diags);
@@ -219,8 +233,16 @@ impl Planner<'_> {
             demands.push(Demand { stage: &stage.name.value, model, model_bytes, devices: own, memory });
             stages.push(index);
         }
+        if let Some(why) = no_compiler.filter(|_| looked_at.is_some()) {
+            diags.error(None, format!("CUDA kernels cannot be compiled: {why}")).unavailable();
+        }
         if !demands.is_empty() {
-            self.reasons.push(devices.reason.clone());
+            let takes_more = table.iter().all(Device::is_cuda) && !devices.in_use.iter().any(Device::is_cuda);
+            let reason = match takes_more {
+                true => "devices: the GPUs, for code that needs nothing of what models need".to_owned(),
+                false => devices.reason.clone(),
+            };
+            self.reasons.push(reason);
         }
         let cores = looked_at.as_ref().map_or(1, |m| m.cores.max(1));
         let headroom = workflow.devices.headroom;
@@ -267,7 +289,7 @@ fn programs_are_known(workflow: &mut RawWorkflow, models: &mut [Option<Model>], 
         else {
             continue;
         };
-        if let Some(model) = models[*model].as_mut().filter(|model| model.plan.program.is_some()) {
+        if let Some(model) = models[*model].as_mut().filter(|model| model.plan.code.is_some()) {
             model.plan.inputs.clone_from(tensors);
             let asked = model.max_batch.map(|rows| At::new(rows, stage.name.span));
             batch.max_batch = batch.max_batch.take().or(asked);

@@ -6,6 +6,7 @@ use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
 use crate::host::MachineView;
 use crate::nearest::{list, suggestion};
+use crate::raw::RawModel;
 
 /// A device that work may be placed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub(crate) struct Devices<'a> {
     pub in_use: Vec<Device>,
     /// Whether the user named them.
     named: bool,
+    /// Those of them that lack something which models need, and where they are named.
+    lacking: Vec<(Device, Span)>,
     /// Why these, for `orchestra plan`.
     pub reason: String,
 }
@@ -54,7 +57,13 @@ impl<'a> Devices<'a> {
         machine: Option<&'a MachineView>,
         diags: &mut Diagnostics,
     ) -> Option<Self> {
-        let mut devices = Self { machine, in_use: Vec::new(), named: use_.is_some(), reason: String::new() };
+        let mut devices = Self {
+            machine,
+            in_use: Vec::new(),
+            named: use_.is_some(),
+            lacking: Vec::new(),
+            reason: String::new(),
+        };
         match use_ {
             Some(names) => {
                 let mut fine = true;
@@ -106,6 +115,47 @@ impl<'a> Devices<'a> {
         if cores.is_empty() { vec![cpu(0)] } else { cores }
     }
 
+    /// These, for a model; `None` where it cannot use one that is named, which is reported once.
+    pub fn for_model(&mut self, own: Vec<Device>, diags: &mut Diagnostics) -> Option<Vec<Device>> {
+        let Some(at) = self.lacking.iter().position(|(device, _)| own.contains(device)) else {
+            return Some(own);
+        };
+        let (device, span) = self.lacking.remove(at);
+        self.not_available(&device.name, span, diags);
+        None
+    }
+
+    /// Those for code that needs nothing of what models need: GPUs that lack something for models alone will do.
+    pub fn for_code(&self) -> Vec<Device> {
+        let all = self.for_commands();
+        match all.iter().any(Device::is_cuda) && !self.in_use.iter().any(Device::is_cuda) && !self.named {
+            true => all.into_iter().filter(Device::is_cuda).collect(),
+            false => self.in_use.clone(),
+        }
+    }
+
+    /// Of these, the GPUs: a kernel runs on nothing else. `None` where there is none, or one that the stage names is none, which is reported.
+    pub fn gpus(&self, model: &RawModel, own: Vec<Device>, diags: &mut Diagnostics) -> Option<Vec<Device>> {
+        let machine = self.machine?;
+        let (gpus, others): (Vec<Device>, Vec<Device>) = own.into_iter().partition(Device::is_cuda);
+        let is_named = model.devices.is_some() && !others.is_empty();
+        if !gpus.is_empty() && !is_named {
+            return Some(gpus);
+        }
+        let stage = model.name.value.split('/').next().unwrap_or_default();
+        let why = match (is_named || self.named, &machine.no_gpu) {
+            (false, Some(why)) => why.clone(),
+            (false, None) => "none was found".to_owned(),
+            (true, _) => format!("in use: {}", list(others.iter().map(|d| d.name.as_str()))),
+        };
+        diags
+            .error(model.name.span, format!("stage `{stage}` launches a CUDA kernel, which runs on GPUs alone"))
+            .label(why)
+            .help("`orchestra doctor` says what this machine lacks for a GPU; `orchestra devices` lists those that can be named in `devices`")
+            .unavailable();
+        None
+    }
+
     /// The devices that commands get: those in use, and, where the user has named none, GPUs that lack something for models alone.
     pub fn for_commands(&self) -> Vec<Device> {
         let more = self.machine.filter(|_| !self.named).into_iter().flat_map(|machine| &machine.for_commands);
@@ -136,7 +186,7 @@ impl<'a> Devices<'a> {
         Some(found)
     }
 
-    fn named(&self, name: &At<String>, diags: &mut Diagnostics) -> Option<Device> {
+    fn named(&mut self, name: &At<String>, diags: &mut Diagnostics) -> Option<Device> {
         let text = name.value.as_str();
         if text == "cpu" {
             let free = (0..).find(|n| !self.in_use.contains(&cpu(*n)));
@@ -160,7 +210,7 @@ impl<'a> Devices<'a> {
         None
     }
 
-    fn gpu(&self, name: &At<String>, diags: &mut Diagnostics) -> Option<Device> {
+    fn gpu(&mut self, name: &At<String>, diags: &mut Diagnostics) -> Option<Device> {
         let text = name.value.as_str();
         let Some(machine) = self.machine else {
             let kind = DeviceKind::Cuda { uuid: String::new() };
@@ -170,7 +220,17 @@ impl<'a> Devices<'a> {
         if let Some(found) = machine.devices.iter().find(is_meant) {
             return Some(cuda(found));
         }
-        let d = diags.error(name.span, format!("device `{text}` is not available")).unavailable();
+        if let Some(found) = machine.for_commands.iter().find(is_meant) {
+            self.lacking.push((cuda(found), name.span));
+            return Some(cuda(found));
+        }
+        self.not_available(text, name.span, diags);
+        None
+    }
+
+    fn not_available(&self, text: &str, span: Span, diags: &mut Diagnostics) {
+        let d = diags.error(span, format!("device `{text}` is not available")).unavailable();
+        let Some(machine) = self.machine else { return };
         if let Some(why) = &machine.no_gpu {
             d.label(why.clone());
         }
@@ -179,7 +239,6 @@ impl<'a> Devices<'a> {
         } else {
             d.help(suggestion("GPUs here", text, machine.devices.iter().map(|d| d.name.as_str())));
         }
-        None
     }
 }
 

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Component, Path, PathBuf};
 
+use orchestra_core::kernel::Compiler;
 use orchestra_core::{Program, SandboxRules, TensorSpec};
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 use serde::Serialize;
@@ -94,6 +95,14 @@ pub trait Host {
     fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
         let _ = (program, rules);
         Err("programs cannot be started here".to_owned())
+    }
+
+    /// What can compile kernels on this machine, newest first.
+    ///
+    /// # Errors
+    /// Nothing can, and what to do.
+    fn compilers(&self) -> Result<Vec<Compiler>, String> {
+        Ok(Vec::new())
     }
 
     /// Where programs keep what they have compiled of models; `None` where there is no such folder.
@@ -246,7 +255,12 @@ pub struct RealHost {
     pub is_described: bool,
     /// What answers [`Host::ask`]; `None`: nothing is started.
     pub ask: Option<AskProgram>,
+    /// What answers [`Host::compilers`]; `None`: nothing is looked for.
+    pub compilers: Option<FindCompilers>,
 }
+
+/// As [`Host::compilers`].
+pub type FindCompilers = fn() -> Result<Vec<Compiler>, String>;
 
 /// As [`Host::ask`].
 pub type AskProgram = fn(&Program, &SandboxRules) -> Result<Vec<u8>, String>;
@@ -255,7 +269,15 @@ impl RealHost {
     /// A host that remembers nothing of earlier runs.
     #[must_use]
     pub fn with_machine(kinds: Kinds, machine: MachineView) -> Self {
-        Self { kinds, machine, measurements: None, engines: None, is_described: false, ask: None }
+        Self {
+            kinds,
+            machine,
+            measurements: None,
+            engines: None,
+            is_described: false,
+            ask: None,
+            compilers: None,
+        }
     }
 }
 
@@ -326,6 +348,10 @@ impl Host for RealHost {
 
     fn engines(&self) -> Option<PathBuf> {
         self.engines.clone()
+    }
+
+    fn compilers(&self) -> Result<Vec<Compiler>, String> {
+        self.compilers.filter(|_| !self.is_described).map_or_else(|| Ok(Vec::new()), |look| look())
     }
 
     fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Reduce, Registry, RemoteSpec};
-use orchestra_core::{Program, SandboxRules, TensorSpec};
+use orchestra_core::{Code, SandboxRules, TensorSpec};
 use orchestra_store::{Expand, ItemEntry, RemoteOutput, RemoteStore};
 use serde_json::Value as Json;
 
@@ -228,7 +228,7 @@ pub struct ProgramContext<'a> {
     pub diags: &'a mut Diagnostics,
 }
 
-/// A program that speaks the worker protocol, and what it said of itself.
+/// Code of the user, and what is known of it.
 #[derive(Debug, Clone)]
 pub struct ProgramConnected {
     /// The file that users know it by, absolute.
@@ -243,8 +243,8 @@ pub struct ProgramConnected {
     pub max_batch: Option<u64>,
     /// Whether it runs on GPUs. One that does not is placed on the cores.
     pub gpu: bool,
-    /// How it is started.
-    pub program: Program,
+    /// What is run.
+    pub code: Code,
 }
 
 /// The settings of a stage, waiting for what the stage reads.

@@ -178,7 +178,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         tf32: raw.tf32,
         tuning,
         sandbox: sandbox_rules(raw, folder, host),
-        program: None,
+        code: None,
     };
     Some(Model { plan, labels, metadata, bytes, opset, open_inputs, max_batch: None, on_cores: false })
 }
@@ -194,7 +194,7 @@ fn connect_program(
     let rules = sandbox_rules(raw, folder, host);
     let stage = raw.name.value.split('/').next().unwrap_or_default();
     let mut context = ProgramContext { stage, span: raw.name.span, host, folder, rules: &rules, diags };
-    let ProgramConnected { path, identity, inputs, outputs, max_batch, gpu, program } =
+    let ProgramConnected { path, identity, inputs, outputs, max_batch, gpu, code } =
         program.connect(&mut context)?;
     let digest: [u8; 32] = Sha256::digest(identity).into();
     let open_inputs = inputs.iter().map(|(_, tensor)| tensor.is_none()).collect();
@@ -216,7 +216,7 @@ fn connect_program(
         tf32: raw.tf32,
         tuning: raw.tuning.wanted.clone(),
         sandbox: rules,
-        program: Some(program),
+        code: Some(code),
     };
     let metadata = Arc::default();
     Some(Model { plan, labels: None, metadata, bytes: 0, opset: 0, open_inputs, max_batch, on_cores: !gpu })

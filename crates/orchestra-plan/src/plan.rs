@@ -8,11 +8,11 @@ use std::time::Duration;
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Reduce};
+use orchestra_core::{Code, DeviceKind, Iteration, SandboxMode, SandboxRules};
 use orchestra_core::{
     DeviceId, DeviceSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId, SourceId,
     StageId, TensorSpec,
 };
-use orchestra_core::{DeviceKind, Iteration, Program, SandboxMode, SandboxRules};
 use orchestra_store::{Expand, RemoteOutput};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -279,9 +279,9 @@ pub struct ModelPlan {
     pub tuning: SessionTuning,
     /// What its workers may do.
     pub sandbox: SandboxRules,
-    /// The program that speaks the worker protocol instead of an engine for model files; `path` is then its script or executable.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub program: Option<Program>,
+    /// What is run instead of a model file; `path` is then its script, executable or source.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
 }
 
 /// When a healthy worker is replaced.

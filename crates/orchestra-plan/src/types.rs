@@ -243,7 +243,7 @@ impl<'a> Wiring<'a> {
                 }
                 _ => want.clone(),
             };
-            if known.plan.program.is_some() && self.is_normalised_later(&reader, link, &ty) {
+            if known.plan.code.is_some() && self.is_normalised_later(&reader, link, &ty) {
                 continue;
             }
             if let Some(tensor) = self.fits(&model.value, &want, link, &ty) {

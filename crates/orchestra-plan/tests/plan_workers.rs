@@ -4,7 +4,7 @@
 mod common;
 
 use common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
-use orchestra_core::{DeviceKind, PipelineId};
+use orchestra_core::{Code, DeviceKind, PipelineId};
 use orchestra_plan::{PlanOptions, describe};
 
 #[test]
@@ -130,6 +130,56 @@ fn a_program_is_planned_as_it_says_and_runs_on_the_cores_unless_it_asks_for_gpus
     // Another script, or the same one after a change, does not go on where this one was.
     let changed = text.replace("script = \"cores.py\"", "script = \"gpu.py\"");
     assert_ne!(FakeHost::with_gpus(1).good(&changed).fingerprint, plan.fingerprint);
+}
+
+#[test]
+fn a_kernel_runs_on_gpus_alone_and_needs_nothing_of_what_models_need_of_one() {
+    let kernel = r#"
+[stages.twice]
+kind = "cuda"
+from = "pixels"
+source = "twice.cu"
+kernel = "twice"
+outputs = { y = { dtype = "f32", shape = [1, 32, 32] } }
+[sinks.twice]
+kind = "jsonl"
+from = "twice"
+"#;
+    let source = |host: FakeHost| {
+        host.file("/flows/twice.cu", "#include \"a.cuh\"\n")
+            .file("/flows/a.cuh", "#include \"b.cuh\"\n#include \"a.cuh\"")
+            .file("/flows/b.cuh", "// b")
+    };
+    let text = format!("{DIGITS}{kernel}");
+    let plan = source(FakeHost::with_gpus(2)).good(&text);
+    assert_eq!(workers_of(&plan, "twice"), ["cuda:0: 1 x 1", "cuda:1: 1 x 1"]);
+    let model = plan.models.iter().find(|model| model.name == "twice/twice.cu").unwrap();
+    let Some(Code::Kernel(kernel)) = &model.code else { panic!("{:?}", model.code) };
+    let headers: Vec<&str> = kernel.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!((headers, kernel.block), (vec!["a.cuh", "b.cuh"], 256));
+    let changed = source(FakeHost::with_gpus(2)).file("/flows/b.cuh", "// c").good(&text);
+    assert_ne!(changed.fingerprint, plan.fingerprint, "what it includes makes its results, too");
+
+    // A GPU for which ONNX Runtime lacks something does for the kernel, and the model takes the cores.
+    let mut host = source(FakeHost::with_gpus(1));
+    if let Ok(machine) = &mut host.machine {
+        machine.for_commands = std::mem::take(&mut machine.devices);
+        machine.no_gpu = Some("no cuBLAS".into());
+    }
+    let plan = host.good(&text);
+    assert_eq!(workers_of(&plan, "twice"), ["cuda:0: 1 x 1"]);
+    assert!(workers_of(&plan, "classify").iter().all(|worker| worker.starts_with("cpu")));
+    let lacks = ["device `cuda:0` is not available"];
+    assert_eq!(host.errors(&text, &on(&["cuda:0"])), lacks);
+    let cores = text.replace("[models.digits]", "[models.digits]\ndevices = [\"cpu\"]");
+    let plan = host.good_with(&cores, &on(&["cpu", "cuda:0"]));
+    assert_eq!(workers_of(&plan, "twice"), ["cuda:0: 1 x 1"]);
+
+    let refused = ["stage `twice` launches a CUDA kernel, which runs on GPUs alone"];
+    assert_eq!(source(FakeHost::with_cores(4)).errors(&text, &PlanOptions::default()), refused);
+    assert_eq!(source(FakeHost::with_gpus(1)).errors(&text, &on(&["cpu"])), refused);
+    let offline = PlanOptions { offline: true, ..PlanOptions::default() };
+    source(FakeHost::with_cores(4)).good_with(&text, &offline);
 }
 
 #[test]

@@ -27,6 +27,7 @@
 //! spans of that: `Recorder::for_host` for the OpenTelemetry span processor of the host, below the host's own span where it names one
 //! (`with_run_parent`).
 
+mod kernel;
 mod onnx;
 mod program;
 mod serve;
@@ -47,11 +48,11 @@ pub use orchestra_onnx::library::{
     CudaLibraries, Flavor, Library, LibraryError, Origin as LibraryOrigin, Progress, Silent,
 };
 use orchestra_onnx::library::{Env, Request};
+use orchestra_plan::{BatchPlan, DeviceView, Kinds, NodeView, RealHost, WorkerPlan};
 pub use orchestra_plan::{
     Cause, Diagnostics, MachineView, Measurements, ModelError, ModelFile, Plan, PlanOptions, RenderStyle,
     Signature, read_model,
 };
-use orchestra_plan::{DeviceView, Kinds, NodeView, RealHost};
 pub use orchestra_runtime::launcher::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
@@ -82,7 +83,7 @@ pub mod kind {
         Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, Map, MapRun, Merge, MergeState, Parts,
         Reduce, ReducedRow, Reduction,
     };
-    pub use orchestra_core::{DType, Dim, FailureKind, Program, TensorSpec};
+    pub use orchestra_core::{Code, DType, Dim, FailureKind, Kernel, Program, TensorSpec};
     pub use orchestra_plan::keys::WORKERS;
     pub use orchestra_plan::{
         At, BatchDraft, Connect, Draft, Fields, Input, InputColumns, Key, Kinds, Limits, ProgramConnected,
@@ -130,7 +131,7 @@ pub struct StartOptions {
     pub probe: Option<Arc<dyn GpuProbe>>,
 }
 
-/// The process of a worker, which serves a model, of a loader, which reads and decodes items, or of a keeper, which has a command, until its parent
+/// The process of a worker, which serves a model or a kernel, of a loader, which reads and decodes items, or of a keeper, which has a command, until its parent
 /// closes the socket. Call it
 /// first thing in `main`.
 pub fn worker_main() -> ExitCode {
@@ -145,6 +146,7 @@ pub fn worker_main_with(kinds: &Kinds) -> ExitCode {
     match orchestra_worker::program::of_environment() {
         _ if orchestra_worker::process::is_loader() => orchestra_worker::process::run_as_loader(kinds),
         Some(program) => orchestra_worker::program::become_program(&program),
+        None if orchestra_cuda::is_asked_for() => orchestra_cuda::main(),
         None => orchestra_onnx::main(),
     }
 }
@@ -231,7 +233,8 @@ pub fn plan_file_with(
 #[must_use]
 pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
     let (measurements, engines) = (measurements(), engines());
-    RealHost { measurements, engines, ask: Some(program::ask), ..RealHost::with_machine(kinds, machine) }
+    let (ask, compilers) = (Some(program::ask as _), Some(kernel::compilers as _));
+    RealHost { measurements, engines, ask, compilers, ..RealHost::with_machine(kinds, machine) }
 }
 
 /// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA and TensorRT, if the plan needs them. `None` for a
@@ -245,11 +248,14 @@ pub fn runtime_library(
     offline: bool,
     progress: &mut dyn Progress,
 ) -> Result<Option<Library>, LibraryError> {
-    if plan.models.iter().all(|model| model.program.is_some()) {
+    if plan.models.iter().all(|model| model.code.is_some()) {
         return Ok(None);
     }
     let env = Env::from_process();
-    let library = match plan.devices.iter().any(|d| d.spec.kind != DeviceKind::Cpu) {
+    let is_gpu = |worker: &WorkerPlan| plan.devices[worker.device.index()].spec.kind != DeviceKind::Cpu;
+    let runs_models = |batch: &BatchPlan| plan.models[batch.model.index()].code.is_none();
+    let mut of_models = plan.batch_stages().map(|(_, batch)| batch).filter(|batch| runs_models(batch));
+    let library = match of_models.any(|batch| batch.workers.iter().any(is_gpu)) {
         true => {
             let request = Request { flavor: Flavor::Gpu, explicit, offline };
             let library = orchestra_onnx::library::find_or_fetch_with_cuda(&request, &env, progress)?;

@@ -4,13 +4,14 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use orchestra_core::{DeviceKind, SandboxMode, SandboxRules, StageId};
+use orchestra_core::{Code, DeviceKind, SandboxMode, SandboxRules, StageId};
 use orchestra_onnx::library::Library;
 use orchestra_onnx::{ENVIRONMENT, OnnxSpec};
 use orchestra_plan::{BatchPlan, Plan};
 use orchestra_runtime::launcher::{Launched, WorkerMemory};
 use orchestra_runtime::{EngineSpec, Engines, Launcher};
 
+use crate::kernel::KernelWorkers;
 use crate::program::{ProgramEngine, allowed};
 
 struct OnnxEngine {
@@ -50,8 +51,14 @@ impl EngineSpec for OnnxEngine {
 pub fn engines_of(plan: &Plan, launcher: &Arc<dyn Launcher>, library: Option<&Library>) -> Engines {
     let engine = |(stage, batch): (StageId, &BatchPlan)| {
         let model = &plan.models[batch.model.index()];
-        if let Some(program) = &model.program {
-            return (stage, Arc::new(ProgramEngine::new(launcher, model, program)) as Arc<dyn EngineSpec>);
+        let of_code = |code: &Code| match code {
+            Code::Program(program) => {
+                Arc::new(ProgramEngine::new(launcher, model, program)) as Arc<dyn EngineSpec>
+            }
+            Code::Kernel(kernel) => Arc::new(KernelWorkers::new(launcher, model, kernel)),
+        };
+        if let Some(engine) = model.code.as_ref().map(of_code) {
+            return (stage, engine);
         }
         let spec = OnnxSpec {
             library: library.map(|library| library.path.clone()).unwrap_or_default(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, audited, bounded};
 use orchestra::kind::{
-    At, BatchDraft, DType, Dim, Draft, Fields, Key, Limits, Program, ProgramConnected, ProgramContext,
+    At, BatchDraft, Code, DType, Dim, Draft, Fields, Key, Limits, Program, ProgramConnected, ProgramContext,
     ProgramDraft, StageKind, TensorSpec,
 };
 use orchestra_testkit::striker::{Fault, Striker};
@@ -61,12 +61,12 @@ impl ProgramDraft for Doubling {
             outputs: vec![TensorSpec { name: "y".to_owned(), dtype: DType::F32, row, batch: Dim::Dynamic }],
             max_batch: Some(4),
             gpu: false,
-            program: Program {
+            code: Code::Program(Program {
                 command: vec![path.to_str()?.to_owned(), "worker".to_owned()],
                 folder: path.parent()?.to_owned(),
                 read: vec![path.clone()],
                 ..Program::default()
-            },
+            }),
             path,
         })
     }

@@ -4,6 +4,7 @@ pub mod argmax;
 pub mod classify;
 pub mod crop;
 pub mod ctc;
+pub mod cuda;
 pub mod detect;
 pub mod draw;
 pub mod embed;

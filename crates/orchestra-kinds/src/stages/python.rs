@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orchestra_core::{DType, Dim, Program, SandboxMode, SandboxRules, TensorSpec};
+use orchestra_core::{Code, DType, Dim, Program, SandboxMode, SandboxRules, TensorSpec};
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{
@@ -112,7 +112,7 @@ impl StageKind for Python {
 }
 
 /// `outputs` of the file; `None` after an error.
-fn outputs(f: &mut Fields<'_, '_>, node: &Node) -> Option<Vec<TensorSpec>> {
+pub(super) fn outputs(f: &mut Fields<'_, '_>, node: &Node) -> Option<Vec<TensorSpec>> {
     let Value::Table(table) = &node.value else {
         f.wrong("outputs", node, "a table: outputs = { mean = { dtype = \"f32\", shape = [3] } }");
         return None;
@@ -279,7 +279,7 @@ impl ProgramDraft for Script {
             outputs,
             max_batch: described.batch,
             gpu: described.gpu,
-            program,
+            code: Code::Program(program),
         })
     }
 }

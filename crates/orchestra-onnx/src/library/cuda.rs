@@ -2,6 +2,7 @@
 //! Loads none of them: a worker does that, by full path and in this order, and so needs no `LD_LIBRARY_PATH`.
 
 mod generation;
+mod nvrtc;
 mod places;
 mod tensorrt;
 mod version;
@@ -15,6 +16,7 @@ use crate::library::env::Env;
 use crate::library::found::{Origin, Tried};
 pub use generation::CudaGeneration;
 use generation::{Linked, Wanted};
+pub use nvrtc::find_nvrtc;
 use places::Place;
 pub use tensorrt::{TENSORRT_PROVIDER, add_tensorrt, find_tensorrt, how_to_get_tensorrt, tensorrt_provider};
 

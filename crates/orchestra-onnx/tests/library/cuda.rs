@@ -4,10 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use orchestra_core::kernel::Compiler;
+
 use crate::common::{World, request, wheel_entries, write_library};
 use orchestra_onnx::library::{
     CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaLibraries, Flavor, FoundLibrary, LibraryError, Need, Origin,
-    Silent, find_cuda, find_or_fetch_with_cuda, look_for_cuda,
+    Silent, find_cuda, find_nvrtc, find_or_fetch_with_cuda, look_for_cuda,
 };
 
 const CUDA: [&str; 6] = [
@@ -87,6 +89,24 @@ fn pythons_packages_are_found_with_their_versions_and_a_library_that_they_lack_c
     assert_eq!(one(&found, "libcudnn.so.9").version.as_deref(), Some("9.26.0.51"));
     assert_eq!(one(&found, "libcudart.so.13").version, None);
     assert_eq!(one(&found, "libcurand.so.10").origin, Origin::System);
+}
+
+#[test]
+fn nvrtc_is_found_without_the_rest_newest_first_and_what_to_do_is_said_where_it_is_nowhere() {
+    let mut world = World::new();
+    let why = find_nvrtc(&world.env).unwrap_err();
+    assert!(why.contains("pip install nvidia-cuda-nvrtc") && why.contains(CUDA_LIBRARIES_VARIABLE), "{why}");
+    let nvidia = python_packages(&mut world);
+    let compiler = |release, path| Compiler { release, path };
+    let of_python = compiler(13, nvidia.join("cu13/lib/libnvrtc.so.13"));
+    assert_eq!(find_nvrtc(&world.env), Ok(vec![of_python]));
+    // What lies nearer hides it, and of two releases a worker takes the one that its driver runs.
+    fill(&world.path("own"), &["libnvrtc.so.12"]);
+    fill(&world.path("system"), &["libnvrtc.so.13"]);
+    world.set(CUDA_LIBRARIES_VARIABLE, world.path("own"));
+    let of_system = compiler(13, world.path("system/libnvrtc.so.13"));
+    let own = compiler(12, world.path("own/libnvrtc.so.12"));
+    assert_eq!(find_nvrtc(&world.env), Ok(vec![of_system, own]));
 }
 
 #[test]

@@ -1,0 +1,121 @@
+//! A CUDA kernel in source, and how it is launched over the rows of a batch. Plain data: it is compiled in workers.
+
+use std::path::PathBuf;
+
+use bincode::{Decode, Encode};
+use serde::Serialize;
+
+use crate::program::Program;
+use crate::tensor::{DType, TensorSpec};
+
+/// What runs the batches of a stage where that is code of the user, and no model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Code {
+    /// Processes that speak the worker protocol themselves.
+    Program(Program),
+    /// Workers that compile it. It runs on GPUs alone.
+    Kernel(Kernel),
+}
+
+/// A function of a source in CUDA C++. It is called with a pointer to the rows of each input, one to those of each output, the number of
+/// rows, and its scalars.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode, Serialize)]
+pub struct Kernel {
+    /// The source as messages of the compiler call it.
+    pub file: String,
+    /// Its text.
+    #[serde(skip)]
+    pub source: String,
+    /// The texts of what it includes from its own folder, by the names that it uses.
+    #[serde(skip)]
+    pub headers: Vec<(String, String)>,
+    /// The function, as an expression of C++: `vadd`, `scale<float>`.
+    pub function: String,
+    /// What it is told besides the rows.
+    pub scalars: Vec<Scalar>,
+    /// Threads of a block.
+    pub block: u32,
+    /// How many blocks there are.
+    pub grid: Grid,
+    /// For the compiler, as written.
+    pub options: Vec<String>,
+    /// What can compile it on this machine; or why nothing can, and what to do.
+    #[serde(skip)]
+    pub compilers: Result<Vec<Compiler>, String>,
+}
+
+/// A library of NVRTC, CUDA's compiler.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Compiler {
+    /// The release of CUDA that it is of.
+    pub release: u32,
+    /// The library, absolute.
+    pub path: PathBuf,
+}
+
+/// An argument that is the same in all launches.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode, Serialize)]
+pub struct Scalar {
+    /// For messages.
+    pub name: String,
+    /// Its type.
+    pub dtype: DType,
+    /// Its value, in native byte order.
+    pub bytes: Vec<u8>,
+}
+
+/// What a thread, or a block, is launched for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Grid {
+    /// A thread for each element of the first output.
+    #[default]
+    Elements,
+    /// A thread for each row.
+    Rows,
+    /// A block for each row.
+    Blocks,
+}
+
+impl Grid {
+    /// As a workflow file writes them.
+    pub const NAMES: [(&str, Grid); 3] =
+        [("elements", Grid::Elements), ("rows", Grid::Rows), ("blocks", Grid::Blocks)];
+
+    /// Blocks of `block` threads for `rows` rows, where a row of the first output is `first`. `None`: more than CUDA launches at once.
+    #[must_use]
+    pub fn blocks(self, rows: usize, first: &TensorSpec, block: u32) -> Option<u32> {
+        let per_block = (block as usize).max(1);
+        let blocks = match self {
+            Grid::Blocks => rows,
+            Grid::Rows => rows.div_ceil(per_block),
+            Grid::Elements => rows.checked_mul(first.row_len()?)?.div_ceil(per_block),
+        };
+        // Where a row has no element there is nothing to do, and CUDA launches no empty grid.
+        i32::try_from(blocks.max(1)).ok().map(i32::cast_unsigned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::Dim;
+
+    #[test]
+    fn blocks_cover_all_there_is_to_do_and_a_grid_that_cuda_cannot_launch_is_none() {
+        let row = |n| TensorSpec {
+            name: "y".into(),
+            dtype: DType::F32,
+            row: vec![Dim::Fixed(n)],
+            batch: Dim::Dynamic,
+        };
+        assert_eq!(Grid::Elements.blocks(3, &row(100), 256), Some(2));
+        assert_eq!(Grid::Elements.blocks(1, &row(256), 256), Some(1));
+        assert_eq!(Grid::Elements.blocks(1, &row(0), 256), Some(1));
+        assert_eq!(Grid::Rows.blocks(257, &row(100), 256), Some(2));
+        assert_eq!(Grid::Blocks.blocks(257, &row(100), 256), Some(257));
+        assert_eq!(Grid::Blocks.blocks(1 << 31, &row(1), 1), None);
+        assert_eq!(Grid::Elements.blocks(usize::MAX, &row(2), 256), None);
+    }
+}

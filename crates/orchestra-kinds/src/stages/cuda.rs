@@ -1,0 +1,358 @@
+//! `kind = "cuda"`: launches a kernel in CUDA C++ over batches of rows, in workers on GPUs that compile it themselves. What it takes follows from
+//! what feeds it, what it gives is written in the file; that the kernel agrees is checked by the compiler.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use orchestra_core::kernel::{Grid, Scalar};
+use orchestra_core::{Code, DType, Kernel, TensorSpec};
+use orchestra_plan::keys::WORKERS;
+use orchestra_plan::tree::{Node, Value};
+use orchestra_plan::{
+    At, Draft, Fields, FileKind, Host, Key, Limits, ProgramConnected, ProgramContext, ProgramDraft, Reads,
+    StageKind, key,
+};
+
+use super::{infer, python};
+
+/// The kind `cuda`.
+pub struct Cuda;
+
+/// What the input of a stage with `from` is called.
+const ONLY_INPUT: &str = "input";
+/// Threads of a block where the file does not say it: a multiple of every warp, and no more than any device takes.
+const DEFAULT_BLOCK: u32 = 256;
+/// Most threads of a block, on every device.
+const MOST_THREADS: u64 = 1024;
+/// Most bytes of a source with what it includes: all of it is told to workers.
+const MOST_TEXT: usize = 512 << 10;
+
+const KEYS: [Key; 19] = [
+    key("source", "text", "required", "the file with the kernel, in CUDA C++"),
+    key(
+        "kernel",
+        "text",
+        "required",
+        "the function, which is `__global__` and takes what [CUDA](../guide/cuda.md#arguments) says: `vadd`, `scale<float>`",
+    ),
+    key(
+        "inputs",
+        "table",
+        "none",
+        "instead of `from`, for several inputs: `{ a = \"stage\" }` or `\"stage.tensor\"`; the kernel takes them in this order",
+    ),
+    key(
+        "outputs",
+        "table",
+        "required",
+        "`{ sum = { dtype = \"f32\", shape = [3] } }`: what it gives for a row; the kernel takes them behind the inputs, in this order",
+    ),
+    key(
+        "arguments",
+        "table",
+        "none",
+        "`{ alpha = { dtype = \"f32\", value = 0.5 } }`: what the kernel takes behind the number of rows, in this order",
+    ),
+    key("block", "integer, 1 to 1024", "256", "threads of a block"),
+    key(
+        "grid",
+        "text",
+        "\"elements\"",
+        "`\"elements\"`: a thread for each element of the first output; `\"rows\"`: a thread for each row; `\"blocks\"`: a block for each row",
+    ),
+    key("options", "list", "none", "options of NVRTC, the compiler: `[\"--use_fast_math\"]`"),
+    key(
+        "batch",
+        "table",
+        "by device",
+        "`{ max = 32, wait = \"5ms\" }`: the most rows of a launch, for which memory of the GPU is taken once; how long the oldest item waits for company",
+    ),
+    WORKERS[0],
+    WORKERS[1],
+    WORKERS[3],
+    WORKERS[4],
+    WORKERS[5],
+    WORKERS[6],
+    WORKERS[7],
+    WORKERS[8],
+    WORKERS[9],
+    WORKERS[10],
+];
+
+impl StageKind for Cuda {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn about(&self) -> &'static str {
+        "Launches a kernel in CUDA C++ over batches of rows, in workers on GPUs that compile it when they start. It gives what `outputs` says. \
+         See [CUDA](../guide/cuda.md)."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn reads(&self, f: &mut Fields<'_, '_>) -> Reads {
+        infer::reads_of_model(f)
+    }
+
+    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        let source = f.required_string("source", "name the file with the kernel: source = \"kernel.cu\"");
+        let function = f.required_string("kernel", "name the function: kernel = \"vadd\"");
+        let outputs = outputs(f);
+        let scalars = scalars(f);
+        let block = f.integer("block", 1..=MOST_THREADS).map_or(DEFAULT_BLOCK, |n| n.value as u32);
+        let grid = f.choice("grid", &Grid::NAMES).map(|grid| grid.value).unwrap_or_default();
+        let options = options(f)?;
+        let (source, function, outputs, scalars) = (source?, function?, outputs?, scalars?);
+        let inputs = inputs(f);
+        let names = inputs.iter().chain(outputs.iter().map(|output| &output.name));
+        if !are_arguments(f, names.chain(scalars.iter().map(|scalar| &scalar.name))) {
+            return None;
+        }
+        let name = Path::new(&source.value).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut draft = infer::draft_of(Some(At::new(name.clone(), source.span)), f, &["max", "wait"]);
+        let kernel = Kernel {
+            file: name,
+            function: function.value,
+            scalars,
+            block,
+            grid,
+            options,
+            source: String::new(),
+            headers: Vec::new(),
+            compilers: Ok(Vec::new()),
+        };
+        draft.program = Some(Arc::new(Unread { source, inputs, outputs, kernel }));
+        Some(Draft::Batch(draft))
+    }
+}
+
+/// The names of what the stage reads, as the kernel takes them.
+fn inputs(f: &mut Fields<'_, '_>) -> Vec<String> {
+    match f.entry("inputs").map(|entry| &entry.node.value) {
+        Some(Value::Table(table)) => table.entries.iter().map(|entry| entry.key.clone()).collect(),
+        _ => vec![ONLY_INPUT.to_owned()],
+    }
+}
+
+/// `outputs`, all of known shape; `None` after an error.
+fn outputs(f: &mut Fields<'_, '_>) -> Option<Vec<TensorSpec>> {
+    let Some(entry) = f.entry("outputs") else {
+        f.missing(
+            "outputs",
+            "say what it gives for a row: outputs = { sum = { dtype = \"f32\", shape = [3] } }",
+        );
+        return None;
+    };
+    let outputs = python::outputs(f, &entry.node)?;
+    if let Some(open) = outputs.iter().find(|output| output.row_bytes().is_none()) {
+        f.bad("outputs", entry.node.span, &format!("leaves the shape of `{}` open", open.name))
+            .help("memory of the GPU is taken before the kernel runs: give every size, and lay a length beside it as an output of its own");
+        return None;
+    }
+    Some(outputs)
+}
+
+/// `arguments`; `None` after an error.
+fn scalars(f: &mut Fields<'_, '_>) -> Option<Vec<Scalar>> {
+    const EXPECTED: &str = "a table: arguments = { alpha = { dtype = \"f32\", value = 0.5 } }";
+    let Some(entry) = f.entry("arguments") else { return Some(Vec::new()) };
+    let Value::Table(table) = &entry.node.value else {
+        f.wrong("arguments", &entry.node, EXPECTED);
+        return None;
+    };
+    let types = DType::ALL.map(|dtype| (dtype.name(), dtype));
+    let mut scalars = Some(Vec::new());
+    for argument in &table.entries {
+        let Value::Table(of) = &argument.node.value else {
+            f.wrong(&format!("arguments.{}", argument.key), &argument.node, EXPECTED);
+            scalars = None;
+            continue;
+        };
+        let what = format!("argument `{}` of {}", argument.key, f.what);
+        let mut of = Fields::new(what, argument.key_span, of, &["dtype", "value"], f.diags);
+        let dtype = of.choice("dtype", &types);
+        if of.entry("dtype").is_none() {
+            of.missing("dtype", "for example dtype = \"f32\"");
+        }
+        let Some(value) = of.entry("value") else {
+            of.missing("value", "for example value = 0.5");
+            scalars = None;
+            continue;
+        };
+        let bytes = dtype.as_ref().and_then(|dtype| bytes_of(dtype.value, &value.node));
+        match (dtype, bytes, &mut scalars) {
+            (Some(dtype), Some(bytes), Some(scalars)) => {
+                scalars.push(Scalar { name: argument.key.clone(), dtype: dtype.value, bytes });
+            }
+            (Some(dtype), None, _) => {
+                of.wrong("value", &value.node, expected(dtype.value));
+                scalars = None;
+            }
+            _ => scalars = None,
+        }
+    }
+    scalars
+}
+
+/// The bytes of a number of this type; `None`: it is none.
+fn bytes_of(dtype: DType, value: &Node) -> Option<Vec<u8>> {
+    match (dtype, &value.value) {
+        (DType::F32, Value::Float(x)) => Some((*x as f32).to_ne_bytes().to_vec()),
+        (DType::F32, Value::Integer(n)) => Some((*n as f32).to_ne_bytes().to_vec()),
+        (DType::I64, Value::Integer(n)) => Some(n.to_ne_bytes().to_vec()),
+        (DType::I32, Value::Integer(n)) => Some(i32::try_from(*n).ok()?.to_ne_bytes().to_vec()),
+        (DType::U8, Value::Integer(n)) => Some(vec![u8::try_from(*n).ok()?]),
+        (DType::Bool, Value::Boolean(is)) => Some(vec![u8::from(*is)]),
+        _ => None,
+    }
+}
+
+fn expected(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "a number",
+        DType::F16 => "of another type: a kernel takes f16 in rows alone; pass f32, and convert it there",
+        DType::I64 => "an integer",
+        DType::I32 => "an integer of 32 bits",
+        DType::U8 => "an integer from 0 to 255",
+        DType::Bool => "true or false",
+    }
+}
+
+/// `options`; `None` after an error.
+fn options(f: &mut Fields<'_, '_>) -> Option<Vec<String>> {
+    let options = f.strings("options").unwrap_or_default();
+    let is_arch = |option: &&At<String>| {
+        let name = option.value.trim_start_matches('-');
+        ["arch", "gpu-architecture"].iter().any(|arch| name.split('=').next() == Some(arch))
+    };
+    if let Some(arch) = options.iter().find(is_arch) {
+        f.bad("options", arch.span, "names an architecture")
+            .help("leave it out: each worker compiles for the GPU that it runs on");
+        return None;
+    }
+    Some(options.into_iter().map(|option| option.value).collect())
+}
+
+/// Whether all can be names of arguments, each once; what is wrong is reported.
+fn are_arguments<'a>(f: &mut Fields<'_, '_>, names: impl Iterator<Item = &'a String>) -> bool {
+    let mut seen: Vec<&str> = vec!["rows"];
+    for name in names {
+        let is_word = !name.starts_with(|c: char| c.is_ascii_digit())
+            && name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric());
+        let why = match (is_word && !name.is_empty(), seen.contains(&name.as_str())) {
+            (false, _) => "is no name in C++: letters, digits and `_`, and no digit first",
+            (true, true) => {
+                "is the name of two arguments of the kernel (`rows` is that of the number of rows)"
+            }
+            (true, false) => {
+                seen.push(name);
+                continue;
+            }
+        };
+        f.diags
+            .error(f.span, format!("{}: `{name}` {why}", f.what))
+            .help("rename the input, output or argument");
+        return false;
+    }
+    true
+}
+
+/// A kernel whose source is not read yet.
+#[derive(Debug)]
+struct Unread {
+    source: At<String>,
+    inputs: Vec<String>,
+    outputs: Vec<TensorSpec>,
+    kernel: Kernel,
+}
+
+impl ProgramDraft for Unread {
+    fn connect(&self, context: &mut ProgramContext<'_>) -> Option<ProgramConnected> {
+        let host = context.host;
+        let path = host.resolve(&context.folder.join(&self.source.value));
+        let text = match host.file_kind(&path) {
+            FileKind::Missing => Err("there is none".to_owned()),
+            _ => read(host, &path),
+        };
+        let read = text.and_then(|text| {
+            let headers = headers(host, path.parent().unwrap_or(Path::new("/")), &text);
+            let bytes = headers.iter().map(|(_, header)| header.len()).sum::<usize>() + text.len();
+            match bytes {
+                0..=MOST_TEXT => Ok((text, headers)),
+                _ => Err(format!("with what it includes it is larger than {} KiB", MOST_TEXT >> 10)),
+            }
+        });
+        let (source, headers) = read
+            .map_err(|why| {
+                let message = format!(
+                    "stage `{}`: source `{}` cannot be read: {why}",
+                    context.stage, self.source.value
+                );
+                context
+                    .diags
+                    .error(self.source.span, message)
+                    .label(format!("looked for `{}`", path.display()))
+                    .help("paths are relative to the folder of the workflow file")
+                    .unavailable();
+            })
+            .ok()?;
+        let kernel = Kernel { source, headers, compilers: host.compilers(), ..self.kernel.clone() };
+        Some(ProgramConnected {
+            path,
+            identity: serde_json::json!([&kernel, &kernel.source, &kernel.headers, &self.outputs])
+                .to_string(),
+            inputs: self.inputs.iter().map(|input| (input.clone(), None)).collect(),
+            outputs: self.outputs.clone(),
+            max_batch: None,
+            gpu: true,
+            code: Code::Kernel(kernel),
+        })
+    }
+}
+
+fn read(host: &dyn Host, path: &Path) -> Result<String, String> {
+    let bytes = host.read(path).map_err(|error| error.to_string())?;
+    String::from_utf8(bytes).map_err(|_| "it is no UTF-8 text".to_owned())
+}
+
+/// What a source includes from its folder, and what that includes, by the names that they use. What is not there is for the compiler to name,
+/// which looks into the folders of `options`, too.
+fn headers(host: &dyn Host, folder: &Path, source: &str) -> Vec<(String, String)> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    let mut next = 0;
+    let mut text = source.to_owned();
+    loop {
+        for name in text.lines().filter_map(included) {
+            if !found.iter().any(|(known, _)| known == name)
+                && let Ok(header) = read(host, &host.resolve(&folder.join(name)))
+            {
+                found.push((name.to_owned(), header));
+            }
+        }
+        let Some((_, header)) = found.get(next) else { return found };
+        text.clone_from(header);
+        next += 1;
+    }
+}
+
+/// `x.cuh` of `#include "x.cuh"`.
+fn included(line: &str) -> Option<&str> {
+    let name = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
+    Some(name.trim_start().strip_prefix('"')?.split_once('"')?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_source_includes_by_name_is_found_in_its_lines() {
+        assert_eq!(included("#include \"a.cuh\" // why"), Some("a.cuh"));
+        assert_eq!(included("  # include \"b/c.h\""), Some("b/c.h"));
+        assert_eq!(included("#include <cuda_fp16.h>"), None);
+        assert_eq!(included("// #include \"a.cuh\""), None);
+    }
+}

@@ -1,0 +1,327 @@
+//! Stages that launch a CUDA kernel, over twins of the driver and of NVRTC that run on the CPU (`common/cuda`): what a kernel gives is exact, also
+//! while workers are killed, lose the device or have too little memory, and what is wrong with a kernel is said with its place.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Ended, Run, Workplace, copy_folder};
+use orchestra_testkit::records::items;
+use orchestra_testkit::striker::{Fault, strike, workers_of};
+
+/// Items of most runs.
+const ITEMS: u64 = 2000;
+/// Items of runs in which something happens to workers.
+const MANY: u64 = 20_000;
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// A workplace beside a GPU of 8 GiB that the CPU plays.
+struct Gpu {
+    place: Workplace,
+}
+
+impl Gpu {
+    fn new() -> Self {
+        let place = Workplace::new();
+        for folder in ["driver", "cuda", "cache", "empty"] {
+            fs::create_dir(place.path(folder)).unwrap();
+        }
+        let sources = repository().join("tests/common");
+        let shim = format!("-DSHIM=\"{}\"", sources.join("cuda/shim.h").display());
+        for (source, library, more) in [
+            ("nvml.c", "driver/libnvidia-ml.so.1", &["-DDRIVER=\"580.65.06\"", "-DCUDA=13000"][..]),
+            ("cuda/driver.c", "driver/libcuda.so.1", &["-ldl"]),
+            ("cuda/nvrtc.c", "cuda/libnvrtc.so.13", &[&shim]),
+        ] {
+            let mut cc = Command::new("cc");
+            cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(place.path(library)).arg(sources.join(source));
+            let ended = cc.args(more).output().unwrap();
+            assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        }
+        Self { place }
+    }
+
+    /// One whose `n` rows of four numbers, `4 i` to `4 i + 3`, go through the kernel `k`.
+    fn with(n: u64, kernel: &str, more: &str) -> Self {
+        let gpu = Self::new();
+        let place = &gpu.place;
+        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({n}, 4), }}");
+        let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+        bytes.extend(format!("{header:<117}\n").bytes());
+        bytes.extend((0..4 * n).flat_map(|x| (x as f32).to_le_bytes()));
+        fs::write(place.path("x.npy"), bytes).unwrap();
+        fs::write(place.path("k.cu"), kernel).unwrap();
+        // The twin of NVRTC starts `c++`, which no confined worker may.
+        let text = format!(
+            "version = 1
+[sources.x]
+kind = \"tensors\"
+paths = [\"x.npy\"]
+[stages.y]
+kind = \"cuda\"
+from = \"x\"
+source = \"k.cu\"
+kernel = \"k\"
+outputs = {{ scaled = {{ dtype = \"f32\", shape = [4] }}, sum = {{ dtype = \"i64\", shape = [] }} }}
+arguments = {{ by = {{ dtype = \"f32\", value = 2 }}, plus = {{ dtype = \"i32\", value = 1 }} }}
+grid = \"rows\"
+batch = {{ max = 16, wait = \"5ms\" }}
+workers = 1
+memory = \"1GiB\"
+sandbox = \"off\"
+{more}
+[sinks.results]
+kind = \"jsonl\"
+from = \"y\"
+"
+        );
+        fs::write(place.workflow(), text).unwrap();
+        gpu
+    }
+
+    fn start(&self, arguments: &[&str], more: &[(&str, &str)]) -> Run {
+        let paths =
+            ["driver", "cuda", "cache"].map(|name| self.place.path(name).to_str().unwrap().to_owned());
+        let mut variables = vec![
+            ("LD_LIBRARY_PATH", &*paths[0]),
+            ("ORCHESTRA_CUDA_LIBRARIES", &*paths[1]),
+            ("CUDA_FAKE_CACHE", &*paths[2]),
+            ("CUDA_VISIBLE_DEVICES", "0"),
+        ];
+        variables.extend(more);
+        self.place.start_command_with(arguments, &variables)
+    }
+
+    /// `orchestra run workflow.toml`, started.
+    fn run(&self, more: &[(&str, &str)]) -> Run {
+        self.start(&["run", self.place.workflow().to_str().unwrap()], more)
+    }
+
+    /// That all but `failed` are done, each with its own numbers.
+    #[track_caller]
+    fn must_be_exact(&self, n: u64, failed: &[u64]) {
+        let done = items("x", (0..n).filter(|i| !failed.contains(i)));
+        let records = self.place.must_hold(&done, &items("x", failed.iter().copied()));
+        for (key, record) in &records.done {
+            let first = 4 * key.index;
+            let scaled: Vec<f32> = (0..4).map(|k| 2.0 * (first + k) as f32 + 1.0).collect();
+            let expected = serde_json::json!({
+                "scaled": { "dtype": "f32", "shape": [4], "data": scaled },
+                "sum": 4 * first + 6,
+            });
+            assert_eq!(record["results.jsonl"]["result"], expected, "{key}");
+        }
+    }
+
+    /// Workers that were lost so far, of all starts.
+    fn workers_lost(&self) -> usize {
+        let log = fs::read_to_string(self.place.out().join("logs/x.log")).unwrap();
+        log.lines().filter(|line| line.contains("worker lost")).count()
+    }
+}
+
+/// Twice each number and one more, and the sum of a row.
+const SCALE: &str = "#include \"row.cuh\"
+extern \"C\" __global__ void k(const float *__restrict__ input, float *scaled, long long *sum, long long rows, float by, int plus) {
+    long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    sum[row] = 0;
+    for (int i = 0; i < ROW_input; i++) {
+        float x = input[row * ROW_input + i];
+        scaled[row * ROW_scaled + i] = changed(x, by, plus);
+        sum[row] += (long long)x;
+    }
+}
+";
+
+fn scaling(n: u64, more: &str) -> Gpu {
+    scaling_by(SCALE, n, more)
+}
+
+fn scaling_by(kernel: &str, n: u64, more: &str) -> Gpu {
+    let gpu = Gpu::with(n, kernel, more);
+    let header = "__device__ float changed(float x, float by, int plus) { return by * x + plus; }\n";
+    fs::write(gpu.place.path("row.cuh"), header).unwrap();
+    gpu
+}
+
+#[test]
+fn a_kernel_gives_each_row_its_own_numbers_confined_or_not_page_locked_or_not() {
+    let gpu = scaling(ITEMS, "");
+    gpu.run(&[]).wait().must_exit(0).must_say(&["2,000 items read, 2,000 done, 0 failed"]);
+    gpu.must_be_exact(ITEMS, &[]);
+    let report = gpu.place.report();
+    assert_eq!(report["devices"][0]["device"], "cuda:0", "{report}");
+    gpu.place.nothing_is_left();
+    // The kernel is compiled by now, so its worker can be confined.
+    gpu.place.edit("sandbox = \"off\"", "sandbox_read = [\"cache\"]");
+    let file = gpu.place.workflow();
+    let again = ["run", file.to_str().unwrap(), "--fresh"];
+    gpu.start(&again, &[("CUDA_FAKE_PAGEABLE", "1")]).wait().must_exit(0);
+    gpu.must_be_exact(ITEMS, &[]);
+    gpu.place.nothing_is_left();
+}
+
+#[test]
+fn two_arrays_of_ten_million_floats_are_added_bit_for_bit_as_by_the_twin_on_the_cpu() {
+    let gpu = Gpu::new();
+    let place = &gpu.place;
+    for example in ["vector-add", "vector-add-cuda"] {
+        copy_folder(&repository().join("examples").join(example), &place.path("examples").join(example));
+    }
+    fs::copy(repository().join("models/vector-add.onnx"), place.path("models/vector-add.onnx")).unwrap();
+    let data = place.path("examples/vector-add/data.py");
+    if !place.path("examples/vector-add/vectors.npz").exists() {
+        assert!(Command::new("python3").arg(data).status().unwrap().success());
+    }
+    let run = |example: &str, more: &[&str]| {
+        let (file, out) = (place.path("examples").join(example).join("workflow.toml"), place.path(example));
+        let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+        let ended = gpu.start(&[&arguments[..], more].concat(), &[]).wait();
+        ended.must_exit(0).must_say(&["10 items read, 10 done"]);
+        fs::read(out.join("sum/whole.npy")).unwrap()
+    };
+    let by_kernel = run("vector-add-cuda", &["--set", "stages.add.sandbox=off"]);
+    let by_model = run("vector-add", &["--devices", "cpu"]);
+    assert!(by_kernel.len() > 40_000_000 && by_kernel == by_model, "the arrays differ");
+}
+
+/// Strikes the worker whenever `each` more results are there, `times` times.
+fn strike_behind_results(gpu: &Gpu, run: &mut Run, each: usize, times: usize) -> usize {
+    let (pid, mut struck) = (run.pid(), 0);
+    for nth in 1..=times {
+        if !run.until("results come", || gpu.place.n_results() >= nth * each) {
+            break;
+        }
+        let workers = workers_of(pid);
+        struck += workers.iter().filter(|worker| strike(pid, worker.pid, Fault::Kill)).count();
+    }
+    struck
+}
+
+#[test]
+fn killed_workers_lose_nothing_and_double_nothing() {
+    // Work that takes some seconds in all.
+    let slow = SCALE.replace(
+        "    sum[row] = 0;",
+        "    for (volatile int work = 0; work < 100000; work++) {}\n    sum[row] = 0;",
+    );
+    let gpu = scaling_by(&slow, MANY, "");
+    let mut run = gpu.run(&[]);
+    let struck = strike_behind_results(&gpu, &mut run, 1500, 8);
+    run.wait().must_exit(0).must_say(&["20,000 items read, 20,000 done, 0 failed"]);
+    println!("{struck} workers were killed");
+    assert!(struck > 2, "{struck} workers were killed");
+    gpu.must_be_exact(MANY, &[]);
+    gpu.place.no_process_is_left();
+}
+
+#[test]
+fn a_batch_for_which_the_device_has_no_memory_is_halved_and_nothing_is_lost() {
+    let gpu = scaling(ITEMS, "");
+    gpu.place.edit("max = 16", "max = 64");
+    // 16 bytes of input, 24 of outputs: 16 rows fit, and 32 do not.
+    gpu.run(&[("CUDA_FAKE_MEMORY", "1024")]).wait().must_exit(0).must_say(&["2,000 done, 0 failed"]);
+    gpu.must_be_exact(ITEMS, &[]);
+    assert_eq!(gpu.workers_lost(), 0, "a worker is kept");
+    let log = fs::read_to_string(gpu.place.out().join("logs/x.log")).unwrap();
+    assert!(log.contains("the device's memory holds 16 rows of this kernel"), "{log}");
+    gpu.place.nothing_is_left();
+}
+
+#[test]
+fn a_device_that_is_lost_costs_a_worker_and_no_item() {
+    let gpu = scaling(MANY, "");
+    let lost = gpu.place.path("lost");
+    fs::write(&lost, "").unwrap();
+    gpu.run(&[("CUDA_FAKE_LOST", lost.to_str().unwrap())])
+        .wait()
+        .must_exit(0)
+        .must_say(&["20,000 items read, 20,000 done, 0 failed"]);
+    assert!(!lost.exists() && gpu.place.restarts() == 1, "{}", gpu.place.report());
+    gpu.must_be_exact(MANY, &[]);
+    gpu.place.nothing_is_left();
+}
+
+#[test]
+fn a_row_that_breaks_the_device_fails_alone() {
+    let gpu = Gpu::with(
+        200,
+        &SCALE
+            .replace("#include \"row.cuh\"\n", "")
+            .replace("changed(x, by, plus)", "by * x + plus")
+            .replace("        sum[row] +=", "        if (x == 4 * 77) __trap();\n        sum[row] +="),
+        "",
+    );
+    gpu.run(&[]).wait().must_exit(65).must_say(&["200 items read, 199 done, 1 failed"]);
+    gpu.must_be_exact(200, &[77]);
+    let failure = &gpu.place.failures()[0];
+    let error = failure["error"].as_str().unwrap();
+    assert!(error.contains("`k` of `k.cu`") && error.contains("CUDA_ERROR_ILLEGAL_INSTRUCTION"), "{failure}");
+    gpu.place.nothing_is_left();
+}
+
+#[test]
+fn what_the_compiler_has_against_a_kernel_is_said_with_file_and_line_before_any_batch() {
+    let says = |gpu: Gpu, words: &[&str]| {
+        let ended: Ended = gpu.run(&[]).wait();
+        ended.must_exit(69).must_say(&["no device is left for stage `y`"]).must_say(words);
+        assert_eq!(gpu.place.n_results(), 0);
+        gpu.place.nothing_is_left();
+    };
+    let broken = SCALE.replace("sum[row] = 0", "sum[rwo] = 0");
+    says(
+        Gpu::with(20, &broken.replace("#include \"row.cuh\"", ""), ""),
+        &["`k.cu` cannot be compiled", "k.cu(5): error"],
+    );
+    says(Gpu::with(20, SCALE, ""), &["`k.cu` cannot be compiled", "k.cu(1): ", "row.cuh"]);
+    let other = scaling(20, "");
+    fs::write(other.place.path("k.cu"), SCALE.replace("const float *", "const double *")).unwrap();
+    let must_be = "the kernel must be: __global__ void k(const float *input, float *scaled, long long *sum, long long rows, float by, int plus)";
+    says(other, &[must_be]);
+    says(scaling(20, "options = [\"--use_fast_mth\"]"), &["unrecognized option --use_fast_mth"]);
+}
+
+#[test]
+fn a_machine_that_lacks_something_says_what_and_what_to_do_before_anything_is_read() {
+    let gpu = scaling(20, "");
+    let file = gpu.place.workflow();
+    let file = file.to_str().unwrap();
+    let nothing = gpu.place.path("empty");
+    let nothing = nothing.to_str().unwrap();
+    // No compiler, unless this machine has one where the system keeps it.
+    let without = [("ORCHESTRA_CUDA_LIBRARIES", nothing), ("PATH", nothing)];
+    if !gpu.start(&["plan", file], &without).wait().status.success() {
+        for command in ["run", "check", "plan"] {
+            gpu.start(&[command, file], &without)
+                .wait()
+                .must_exit(69)
+                .must_say(&["NVRTC, CUDA's compiler, is not here", "pip install nvidia-cuda-nvrtc"]);
+        }
+    }
+    // No GPU.
+    for (command, more) in [("run", &[][..]), ("check", &[]), ("run", &["--devices", "cpu"])] {
+        let ended = gpu.start(&[&[command, file], more].concat(), &[("CUDA_VISIBLE_DEVICES", "")]).wait();
+        ended
+            .must_exit(69)
+            .must_say(&["stage `y` launches a CUDA kernel, which runs on GPUs alone", "`orchestra doctor`"]);
+    }
+    // The file is in order.
+    gpu.start(&["check", "--offline", file], &[]).wait().must_exit(0);
+    // A driver without its library, unless this machine has a real one.
+    fs::remove_file(gpu.place.path("driver/libcuda.so.1")).unwrap();
+    if !Path::new("/dev/nvidiactl").exists() {
+        gpu.run(&[]).wait().must_exit(69).must_say(&[
+            "the library of the NVIDIA driver cannot be used",
+            "libcuda.so.1",
+            "install the driver",
+        ]);
+        assert!(gpu.place.failures().is_empty());
+    }
+}
