@@ -3,86 +3,21 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
+mod moto;
 mod store;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::Path;
 use std::time::Duration;
 
-use common::{Blocks, Run, Workplace, write_pictures};
+use common::{Blocks, Run, Workplace, repository, write_pictures};
+use moto::Moto;
 use orchestra_testkit::records::items;
-use orchestra_testkit::skip::skip;
 use orchestra_testkit::striker::{Fault, Striker, loaders_of, workers_of};
 use store::{SECRET, Store};
 
 const LEAST_RIGHT: f64 = 0.975;
-
-/// A real S3 server with the bucket of the example.
-struct Moto {
-    child: Child,
-    /// The Python that has it.
-    python: String,
-    /// Open, since it says more.
-    _stdout: BufReader<ChildStdout>,
-    variables: Vec<(String, String)>,
-}
-
-fn top() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
-impl Moto {
-    /// `None`: the test is skipped.
-    #[track_caller]
-    fn start() -> Option<Self> {
-        let path = Command::new(top().join("scripts/moto.sh")).arg("path").output().unwrap();
-        if !path.status.success() {
-            skip("no Moto, an S3 server", "`scripts/moto.sh` makes an environment that has it");
-            return None;
-        }
-        let python = String::from_utf8(path.stdout).unwrap();
-        let python = python.trim_end().to_owned();
-        let mut child = Command::new(&python)
-            .arg(top().join("examples/bucket/serve.py"))
-            .arg("--odd")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        stdout.read_line(&mut said).unwrap();
-        let pairs = said.trim_end().strip_prefix("export ").unwrap().split(' ');
-        let variables = pairs.map(|pair| pair.split_once('=').unwrap()).map(|(a, b)| (a.into(), b.into()));
-        Some(Self { variables: variables.collect(), _stdout: stdout, child, python })
-    }
-
-    /// Runs a line of Python that may use `s3`, a client of the server.
-    fn python(&self, line: &str) -> String {
-        let client = "import boto3, os\ns3 = boto3.client('s3', endpoint_url=os.environ['AWS_ENDPOINT_URL'], region_name='us-east-1')\n";
-        let done = Command::new(&self.python)
-            .args(["-c", &format!("{client}{line}")])
-            .envs(self.variables())
-            .output()
-            .unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        String::from_utf8(done.stdout).unwrap()
-    }
-
-    fn variables(&self) -> Vec<(&str, &str)> {
-        self.variables.iter().map(|(name, value)| (&name[..], &value[..])).collect()
-    }
-}
-
-impl Drop for Moto {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// Labels by item.
 fn labels(csv: &Path) -> BTreeMap<String, String> {
@@ -100,7 +35,7 @@ fn labels(csv: &Path) -> BTreeMap<String, String> {
 
 /// Runs an example with settings over the bucket.
 fn start(place: &Workplace, moto: &Moto, example: &str, out: &str, settings: &[&str]) -> Run {
-    let file = top().join("examples").join(example).join("workflow.toml");
+    let file = repository().join("examples").join(example).join("workflow.toml");
     let out = place.path(out);
     let mut all = vec!["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
     all.extend(settings.iter().flat_map(|setting| ["--set", *setting]));
@@ -123,7 +58,7 @@ fn pictures_and_archives_of_a_bucket_are_read_and_loaders_that_are_killed_change
         .must_exit(0)
         .must_say(&["300 items read, 300 done, 0 failed"]);
     let calm = labels(&place.path("calm/results.csv"));
-    let truth = labels(&top().join("examples/digits/labels.csv"));
+    let truth = labels(&repository().join("examples/digits/labels.csv"));
     let right = calm.iter().filter(|(item, label)| truth[*item] == **label).count();
     println!("{right} of {} are right", calm.len());
     assert!(calm.len() == 300 && right as f64 >= 300.0 * LEAST_RIGHT);
@@ -196,7 +131,7 @@ fn the_example_writes_a_bucket_of_archives_to_parquet() {
         .wait()
         .must_exit(0);
     let lines = fs::read_to_string(again.join("lines.jsonl")).unwrap();
-    let truth = labels(&top().join("examples/digits/labels.csv"));
+    let truth = labels(&repository().join("examples/digits/labels.csv"));
     let (mut found, mut right) = (BTreeSet::new(), 0);
     for line in lines.lines() {
         let result = serde_json::from_str::<serde_json::Value>(line).unwrap()["result"].take();
