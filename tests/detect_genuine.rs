@@ -99,7 +99,7 @@ use = ["cpu"]
 
     let name = Path::new(case.picture).file_name().unwrap().to_str().unwrap();
     let outputs = numbers(&place.out().join("raw").join(format!("{name}.npy")));
-    assert_eq!(outputs.len(), case.shape.iter().product());
+    assert_eq!(outputs.len(), case.shape[0] * case.shape[1]);
     let [left, top, width, height] = case.taken.map(f64::from);
     let [across, down] = [f64::from(case.size[0]) / width, f64::from(case.size[1]) / height];
     let cases = json!([{
@@ -150,17 +150,17 @@ fn boxes_of_genuine_exports_are_those_of_another_implementation() {
     };
     let (n, best) = agrees(&models, &yolov8);
     println!("yolov8: {n} boxes, the best has {best}");
-    assert!(n > 20 && best > 0.5);
+    assert!(n > 10 && best > 0.5);
 
     // It says nothing of itself: the layout has to be said, among others that it can be.
     let said = inspect("common_det.onnx");
     assert!(said.contains("yolox") && !said.contains("detector of layout"), "{said}");
     let yolox = Case {
         model: "common_det.onnx",
-        picture: "examples/pages/pages/page-0001.png",
-        size: [572, 97],
+        picture: "examples/read-text/pages/page-0001.png",
+        size: [611, 728],
         side: 416,
-        taken: [0, 172, 416, 71],
+        taken: [34, 0, 349, 416],
         keys: ["color = \"bgr\"\nscale = 1.0", "layout = \"yolox\""],
         layout: "yolox",
         shape: [3549, 6],
@@ -168,5 +168,5 @@ fn boxes_of_genuine_exports_are_those_of_another_implementation() {
     };
     let (n, best) = agrees(&models, &yolox);
     println!("yolox: {n} boxes, the best has {best}");
-    assert!(n > 5 && best > 0.5);
+    assert!(n > 50 && best > 0.5);
 }

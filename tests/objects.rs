@@ -111,13 +111,33 @@ fn pictures_and_archives_of_a_bucket_are_read_and_loaders_that_are_killed_change
 
 #[cfg(feature = "parquet")]
 #[test]
-fn the_example_writes_a_bucket_of_archives_to_parquet() {
+fn the_example_writes_a_bucket_of_archives_to_parquet_also_while_it_is_killed() {
     let Some(moto) = Moto::start() else { return };
     let place = Workplace::new();
-    start(&place, &moto, "bucket", "out", &[])
-        .wait()
-        .must_exit(0)
-        .must_say(&["300 items read, 300 done, 0 failed"]);
+    let mut deaths = 0;
+    // Killed before there is anything, when it has a loader, and when it has rows; then its loaders and workers are.
+    for moment in 0..3 {
+        let mut run = start(&place, &moto, "bucket", "out", &[]);
+        let pid = run.pid();
+        let rows = || fs::metadata(place.out().join(".orchestra/rows-results")).map_or(0, |rows| rows.len());
+        let reached = run.until("the moment of the kill", || match moment {
+            0 => place.out().join(".orchestra").exists(),
+            1 => !loaders_of(pid).is_empty(),
+            _ => rows() > 0,
+        });
+        if !reached {
+            run.wait().must_exit(0);
+            break;
+        }
+        run.signal(rustix::process::Signal::KILL);
+        deaths += usize::from(run.wait().status.code().is_none());
+        place.no_process_is_left();
+    }
+    assert!(deaths > 0, "the run was never killed");
+    let run = start(&place, &moto, "bucket", "out", &[]);
+    let striker = Striker::of_any(run.pid(), Duration::from_millis(300), Fault::Kill);
+    run.wait().must_exit(0);
+    println!("{deaths} runs and {} processes were killed", striker.stop().len());
     let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
     verified.must_exit(0);
     // What the parts hold comes out by the source of that kind.
@@ -149,6 +169,62 @@ fn the_example_writes_a_bucket_of_archives_to_parquet() {
     println!("{right} of {} are right", found.len());
     assert!(f64::from(right) >= 300.0 * LEAST_RIGHT);
     place.no_process_is_left();
+}
+
+#[test]
+fn objects_that_appear_in_a_bucket_are_taken_once_over_stops_and_kills() {
+    let Some(moto) = Moto::start() else { return };
+    let place = Workplace::new();
+    let listing = "paths = [\"s3://digits/inbox/*.png\"]\nwatch = true\nwatch_settle = \"100ms\"";
+    place.write_blocks(&Blocks { devices: 1, ..Blocks::default() }, listing);
+    write_pictures(&place.images(), 40);
+    let bring = |numbers: std::ops::Range<u64>| {
+        let images = place.images();
+        moto.python(&format!(
+            "for n in range({}, {}): s3.upload_file(f'{}/{{n:08}}.png', 'digits', f'inbox/{{n:08}}.png')",
+            numbers.start,
+            numbers.end,
+            images.display()
+        ));
+    };
+    let start = || {
+        let workflow = place.workflow();
+        place.start_command_with(&["run", workflow.to_str().unwrap()], &moto.variables())
+    };
+    let until = |run: &mut Run, n: usize| {
+        assert!(run.until("the results", || place.n_results() >= n), "{}", run.said());
+    };
+    // Nothing is there yet.
+    let mut run = start();
+    assert!(
+        run.until("it watches", || place.out().join(".orchestra/items-scans").exists()),
+        "{}",
+        run.said()
+    );
+    bring(0..10);
+    until(&mut run, 10);
+    bring(10..20);
+    until(&mut run, 20);
+    run.signal(rustix::process::Signal::KILL);
+    run.wait();
+    place.no_process_is_left();
+    bring(20..30);
+    // The same key again is the same item.
+    bring(0..3);
+    let mut run = start();
+    until(&mut run, 30);
+    run.signal(rustix::process::Signal::TERM);
+    run.wait().must_exit(130);
+    bring(30..40);
+    place.edit("watch_settle = \"100ms\"", "watch_settle = \"100ms\"\nwatch_idle = \"1s\"");
+    start().wait().must_exit(0);
+    place.holds_exactly(40);
+    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    assert!(verified.must_exit(0).stdout.contains("40 items: 40 done, 0 failed"), "{}", verified.stdout);
+    place.nothing_is_left();
+
+    place.edit("s3://digits/inbox/*.png", "http://127.0.0.1:1/a.png");
+    start().wait().must_exit(78).must_say(&["cannot watch `http://127.0.0.1:1/a.png`"]);
 }
 
 /// A workplace whose pictures `0..n` lie in a store that the test speaks for.

@@ -153,7 +153,7 @@ fn report(
         ),
         false => (diags.warning(said.span, message), format!("leave `layout` out, if it is {is}")),
     };
-    diagnostic.label(against.why.clone()).help(help);
+    diagnostic.label(format!("of the model: {}", against.why)).help(help);
     (!against.is_sure).then_some(())
 }
 
