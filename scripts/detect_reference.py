@@ -42,6 +42,9 @@ def decode(case):
     elif layout == "yolov8_obb":
         for x, y, w, h, *scores, angle in zip(*matrix(tensors["output"])):
             yield argmax(scores), max(scores), [x, y, w, h], angle
+    elif layout == "yolo_end2end_obb":
+        for x, y, w, h, score, label, angle in matrix(tensors["output"]):
+            yield int(label), score, [x, y, w, h], angle
     elif layout == "yolo_end2end":
         for row in matrix(tensors["output"]):
             yield int(row[5]), row[4], row[:4]

@@ -3,86 +3,21 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
+mod moto;
 mod store;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::Path;
 use std::time::Duration;
 
-use common::{Blocks, Run, Workplace, write_pictures};
+use common::{Blocks, Run, Workplace, repository, write_pictures};
+use moto::Moto;
 use orchestra_testkit::records::items;
-use orchestra_testkit::skip::skip;
 use orchestra_testkit::striker::{Fault, Striker, loaders_of, workers_of};
 use store::{SECRET, Store};
 
 const LEAST_RIGHT: f64 = 0.975;
-
-/// A real S3 server with the bucket of the example.
-struct Moto {
-    child: Child,
-    /// The Python that has it.
-    python: String,
-    /// Open, since it says more.
-    _stdout: BufReader<ChildStdout>,
-    variables: Vec<(String, String)>,
-}
-
-fn top() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
-impl Moto {
-    /// `None`: the test is skipped.
-    #[track_caller]
-    fn start() -> Option<Self> {
-        let path = Command::new(top().join("scripts/moto.sh")).arg("path").output().unwrap();
-        if !path.status.success() {
-            skip("no Moto, an S3 server", "`scripts/moto.sh` makes an environment that has it");
-            return None;
-        }
-        let python = String::from_utf8(path.stdout).unwrap();
-        let python = python.trim_end().to_owned();
-        let mut child = Command::new(&python)
-            .arg(top().join("examples/bucket/serve.py"))
-            .arg("--odd")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        stdout.read_line(&mut said).unwrap();
-        let pairs = said.trim_end().strip_prefix("export ").unwrap().split(' ');
-        let variables = pairs.map(|pair| pair.split_once('=').unwrap()).map(|(a, b)| (a.into(), b.into()));
-        Some(Self { variables: variables.collect(), _stdout: stdout, child, python })
-    }
-
-    /// Runs a line of Python that may use `s3`, a client of the server.
-    fn python(&self, line: &str) -> String {
-        let client = "import boto3, os\ns3 = boto3.client('s3', endpoint_url=os.environ['AWS_ENDPOINT_URL'], region_name='us-east-1')\n";
-        let done = Command::new(&self.python)
-            .args(["-c", &format!("{client}{line}")])
-            .envs(self.variables())
-            .output()
-            .unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        String::from_utf8(done.stdout).unwrap()
-    }
-
-    fn variables(&self) -> Vec<(&str, &str)> {
-        self.variables.iter().map(|(name, value)| (&name[..], &value[..])).collect()
-    }
-}
-
-impl Drop for Moto {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// Labels by item.
 fn labels(csv: &Path) -> BTreeMap<String, String> {
@@ -100,7 +35,7 @@ fn labels(csv: &Path) -> BTreeMap<String, String> {
 
 /// Runs an example with settings over the bucket.
 fn start(place: &Workplace, moto: &Moto, example: &str, out: &str, settings: &[&str]) -> Run {
-    let file = top().join("examples").join(example).join("workflow.toml");
+    let file = repository().join("examples").join(example).join("workflow.toml");
     let out = place.path(out);
     let mut all = vec!["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
     all.extend(settings.iter().flat_map(|setting| ["--set", *setting]));
@@ -123,7 +58,7 @@ fn pictures_and_archives_of_a_bucket_are_read_and_loaders_that_are_killed_change
         .must_exit(0)
         .must_say(&["300 items read, 300 done, 0 failed"]);
     let calm = labels(&place.path("calm/results.csv"));
-    let truth = labels(&top().join("examples/digits/labels.csv"));
+    let truth = labels(&repository().join("examples/digits/labels.csv"));
     let right = calm.iter().filter(|(item, label)| truth[*item] == **label).count();
     println!("{right} of {} are right", calm.len());
     assert!(calm.len() == 300 && right as f64 >= 300.0 * LEAST_RIGHT);
@@ -176,13 +111,33 @@ fn pictures_and_archives_of_a_bucket_are_read_and_loaders_that_are_killed_change
 
 #[cfg(feature = "parquet")]
 #[test]
-fn the_example_writes_a_bucket_of_archives_to_parquet() {
+fn the_example_writes_a_bucket_of_archives_to_parquet_also_while_it_is_killed() {
     let Some(moto) = Moto::start() else { return };
     let place = Workplace::new();
-    start(&place, &moto, "bucket", "out", &[])
-        .wait()
-        .must_exit(0)
-        .must_say(&["300 items read, 300 done, 0 failed"]);
+    let mut deaths = 0;
+    // Killed before there is anything, when it has a loader, and when it has rows; then its loaders and workers are.
+    for moment in 0..3 {
+        let mut run = start(&place, &moto, "bucket", "out", &[]);
+        let pid = run.pid();
+        let rows = || fs::metadata(place.out().join(".orchestra/rows-results")).map_or(0, |rows| rows.len());
+        let reached = run.until("the moment of the kill", || match moment {
+            0 => place.out().join(".orchestra").exists(),
+            1 => !loaders_of(pid).is_empty(),
+            _ => rows() > 0,
+        });
+        if !reached {
+            run.wait().must_exit(0);
+            break;
+        }
+        run.signal(rustix::process::Signal::KILL);
+        deaths += usize::from(run.wait().status.code().is_none());
+        place.no_process_is_left();
+    }
+    assert!(deaths > 0, "the run was never killed");
+    let run = start(&place, &moto, "bucket", "out", &[]);
+    let striker = Striker::of_any(run.pid(), Duration::from_millis(300), Fault::Kill);
+    run.wait().must_exit(0);
+    println!("{deaths} runs and {} processes were killed", striker.stop().len());
     let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
     verified.must_exit(0);
     // What the parts hold comes out by the source of that kind.
@@ -196,7 +151,7 @@ fn the_example_writes_a_bucket_of_archives_to_parquet() {
         .wait()
         .must_exit(0);
     let lines = fs::read_to_string(again.join("lines.jsonl")).unwrap();
-    let truth = labels(&top().join("examples/digits/labels.csv"));
+    let truth = labels(&repository().join("examples/digits/labels.csv"));
     let (mut found, mut right) = (BTreeSet::new(), 0);
     for line in lines.lines() {
         let result = serde_json::from_str::<serde_json::Value>(line).unwrap()["result"].take();
@@ -214,6 +169,62 @@ fn the_example_writes_a_bucket_of_archives_to_parquet() {
     println!("{right} of {} are right", found.len());
     assert!(f64::from(right) >= 300.0 * LEAST_RIGHT);
     place.no_process_is_left();
+}
+
+#[test]
+fn objects_that_appear_in_a_bucket_are_taken_once_over_stops_and_kills() {
+    let Some(moto) = Moto::start() else { return };
+    let place = Workplace::new();
+    let listing = "paths = [\"s3://digits/inbox/*.png\"]\nwatch = true\nwatch_settle = \"100ms\"";
+    place.write_blocks(&Blocks { devices: 1, ..Blocks::default() }, listing);
+    write_pictures(&place.images(), 40);
+    let bring = |numbers: std::ops::Range<u64>| {
+        let images = place.images();
+        moto.python(&format!(
+            "for n in range({}, {}): s3.upload_file(f'{}/{{n:08}}.png', 'digits', f'inbox/{{n:08}}.png')",
+            numbers.start,
+            numbers.end,
+            images.display()
+        ));
+    };
+    let start = || {
+        let workflow = place.workflow();
+        place.start_command_with(&["run", workflow.to_str().unwrap()], &moto.variables())
+    };
+    let until = |run: &mut Run, n: usize| {
+        assert!(run.until("the results", || place.n_results() >= n), "{}", run.said());
+    };
+    // Nothing is there yet.
+    let mut run = start();
+    assert!(
+        run.until("it watches", || place.out().join(".orchestra/items-scans").exists()),
+        "{}",
+        run.said()
+    );
+    bring(0..10);
+    until(&mut run, 10);
+    bring(10..20);
+    until(&mut run, 20);
+    run.signal(rustix::process::Signal::KILL);
+    run.wait();
+    place.no_process_is_left();
+    bring(20..30);
+    // The same key again is the same item.
+    bring(0..3);
+    let mut run = start();
+    until(&mut run, 30);
+    run.signal(rustix::process::Signal::TERM);
+    run.wait().must_exit(130);
+    bring(30..40);
+    place.edit("watch_settle = \"100ms\"", "watch_settle = \"100ms\"\nwatch_idle = \"1s\"");
+    start().wait().must_exit(0);
+    place.holds_exactly(40);
+    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    assert!(verified.must_exit(0).stdout.contains("40 items: 40 done, 0 failed"), "{}", verified.stdout);
+    place.nothing_is_left();
+
+    place.edit("s3://digits/inbox/*.png", "http://127.0.0.1:1/a.png");
+    start().wait().must_exit(78).must_say(&["cannot watch `http://127.0.0.1:1/a.png`"]);
 }
 
 /// A workplace whose pictures `0..n` lie in a store that the test speaks for.

@@ -1,26 +1,31 @@
-//! The example that reads texts of pages with the models of RapidOCR: the words that RapidOCR itself reads, and the same lines when workers and loaders
-//! are killed all the time.
+//! The example that reads texts of pages with the models of RapidOCR: the words that RapidOCR itself reads, the same lines in JSON and in Parquet, and the
+//! same ones when workers and loaders are killed all the time, and the run itself.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Run, Workplace};
+use common::{Run, Workplace, python_env, repository};
 use orchestra_testkit::records::items;
 use orchestra_testkit::skip::skip;
-use orchestra_testkit::striker::{Fault, Striker};
+use orchestra_testkit::striker::{Fault, Striker, workers_of};
+use rustix::process::Signal;
 use serde_json::Value;
+
+/// Prints all rows of Parquet files as JSON.
+const READ_PARQUET: &str = "import json, sys, pyarrow.parquet as pq
+print(json.dumps([row for file in sorted(sys.argv[1:]) for row in pq.read_table(file).to_pylist()]))";
 
 const PAGES: u64 = 6;
 /// Time between two kills.
 const BETWEEN: Duration = Duration::from_millis(300);
 
 fn example() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/read-text").canonicalize().unwrap()
+    repository().join("examples/read-text")
 }
 
 /// Whether the models are there, fetched where they were not; if not, the test is skipped.
@@ -44,11 +49,31 @@ fn start(place: &Workplace) -> Run {
     place.start_command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()])
 }
 
-/// What was read on each page, in which each item ended once and none failed.
-fn pages(place: &Workplace) -> BTreeMap<String, Value> {
+/// What was read on each page, in which each item ended once and none failed, and which is the same in Parquet.
+fn pages(place: &Workplace, python: &str) -> BTreeMap<String, Value> {
     let records = place.must_hold(&items("pages", 0..PAGES), &BTreeSet::new());
     let records = records.done.into_values().map(|mut of_item| of_item.remove("results.jsonl").unwrap());
-    records.map(|record| (record["item"].as_str().unwrap().to_owned(), record["result"].clone())).collect()
+    let lines: BTreeMap<_, _> = records
+        .map(|record| (record["item"].as_str().unwrap().to_owned(), record["result"].clone()))
+        .collect();
+    let rows = in_parquet(place, python);
+    assert_eq!(rows.len(), lines.len(), "a page has one row");
+    for row in rows {
+        let of_page = &lines[row["item"].as_str().unwrap()];
+        assert!(is_same(of_page, &row["texts"]), "{of_page}\n{row}");
+    }
+    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    assert!(verified.must_exit(0).stdout.contains("0 lost, 0 doubled"), "{}", verified.stdout);
+    place.nothing_is_left_but(&["results.jsonl", "texts-00000.parquet"]);
+    lines
+}
+
+fn in_parquet(place: &Workplace, python: &str) -> Vec<Value> {
+    let mut read = Command::new(python);
+    read.args(["-c", READ_PARQUET]).arg(place.out().join("texts-00000.parquet"));
+    let read = read.output().unwrap();
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    serde_json::from_slice(&read.stdout).unwrap()
 }
 
 /// The same but for what batches of other sizes round otherwise: a death halves them.
@@ -68,14 +93,14 @@ fn is_same(a: &Value, b: &Value) -> bool {
 }
 
 #[test]
-fn the_example_reads_what_rapidocr_reads_also_while_workers_and_loaders_are_killed() {
+fn the_example_reads_what_rapidocr_reads_also_while_processes_are_killed_and_the_run_itself() {
     if !has_models() {
         return;
     }
+    let Some(python) = python_env("pyarrow") else { return };
     let calm = Workplace::new();
     start(&calm).wait().must_exit(0).must_say(&["6 items read, 6 done, 0 failed"]);
-    let read = pages(&calm);
-    calm.nothing_is_left();
+    let read = pages(&calm, &python);
 
     let out = calm.out();
     let mut check = Command::new("python3");
@@ -93,10 +118,37 @@ fn the_example_reads_what_rapidocr_reads_also_while_workers_and_loaders_are_kill
     let (workers, loaders) = (of_workers.stop().len(), of_loaders.stop().len());
     println!("{workers} workers and {loaders} loaders were killed");
     assert!(workers > 0 && loaders > 0, "{workers} workers and {loaders} loaders were killed");
-    let struck_pages = pages(&struck);
-    assert_eq!(struck_pages.len(), read.len());
-    for ((page, calm), (_, struck)) in read.iter().zip(&struck_pages) {
-        assert!(is_same(calm, struck), "{page}: {calm}\n{struck}");
+    must_be_equal(&pages(&struck, &python), &read);
+
+    // Before it has a worker, when it has one, and when one more page is done than at the start before.
+    let killed = Workplace::new();
+    let mut deaths = 0;
+    for moment in 0..5 {
+        let mut run = start(&killed);
+        let pid = run.pid();
+        let reached = run.until("the moment of the kill", || match moment {
+            0 => killed.out().join(".orchestra").exists(),
+            1 => !workers_of(pid).is_empty(),
+            _ => killed.n_results() >= moment - 1,
+        });
+        if !reached {
+            run.wait().must_exit(0);
+            break;
+        }
+        run.signal(Signal::KILL);
+        deaths += usize::from(run.wait().status.code().is_none());
+        killed.no_process_is_left();
     }
-    struck.nothing_is_left();
+    println!("the run was killed {deaths} times");
+    assert!(deaths >= 2);
+    start(&killed).wait().must_exit(0);
+    must_be_equal(&pages(&killed, &python), &read);
+}
+
+#[track_caller]
+fn must_be_equal(found: &BTreeMap<String, Value>, expected: &BTreeMap<String, Value>) {
+    assert!(found.keys().eq(expected.keys()));
+    for (page, expected) in expected {
+        assert!(is_same(&found[page], expected), "{page}: {}\n{expected}", found[page]);
+    }
 }

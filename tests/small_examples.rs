@@ -5,16 +5,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Workplace, copy_folder};
+use common::{Workplace, copy_folder, repository};
 use orchestra_testkit::striker::{Fault, Striker};
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
 
 /// Runs an example of the repository to its end.
 fn run(place: &Workplace, example: &str) {
@@ -185,6 +181,8 @@ fn each_image_has_a_vector_of_length_one_that_points_where_its_model_does() {
             "{vector:?} of {raw:?}"
         );
     }
+    #[cfg(feature = "parquet")]
+    vectors_are_in_parquet(&place, &vectors);
     let index = fs::read_to_string(place.out().join("vectors/index.jsonl")).unwrap();
     assert_eq!(index.lines().count(), 400);
     for line in index.lines() {
@@ -192,5 +190,26 @@ fn each_image_has_a_vector_of_length_one_that_points_where_its_model_does() {
         let file = numbers(&place.out().join("vectors").join(line["file"].as_str().unwrap()));
         let expected = &vectors[line["item"].as_str().unwrap()];
         assert!(file.iter().zip(expected).all(|(x, y)| (f64::from(*x) - y).abs() < 1e-6) && file.len() == 10);
+    }
+}
+
+/// As the README says: the table by another kind of sink, read by pyarrow.
+#[cfg(feature = "parquet")]
+fn vectors_are_in_parquet(place: &Workplace, expected: &BTreeMap<String, Vec<f64>>) {
+    let Some(python) = common::python_env("pyarrow") else { return };
+    let (file, out) = (repository().join("examples/embeddings/workflow.toml"), place.path("parquet"));
+    let run = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+    let run = [&run[..], &["--set", "sinks.table.kind=parquet"]].concat();
+    place.start_command(&run).wait().must_exit(0);
+    let script = "import json, sys, pyarrow.parquet as pq\n\
+                  print(json.dumps({row['item']: row['embedding'] for row in pq.read_table(sys.argv[1]).to_pylist()}))";
+    let read =
+        Command::new(python).args(["-c", script]).arg(out.join("table-00000.parquet")).output().unwrap();
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    let found: BTreeMap<String, Vec<f64>> = serde_json::from_slice(&read.stdout).unwrap();
+    assert!(found.keys().eq(expected.keys()));
+    for (found, expected) in found.values().zip(expected.values()) {
+        let is_near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-6;
+        assert!(found.len() == expected.len() && found.iter().zip(expected).all(is_near));
     }
 }

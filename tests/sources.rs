@@ -40,6 +40,9 @@ for name, method in (('stored', zipfile.ZIP_STORED), ('deflated', zipfile.ZIP_DE
     with zipfile.ZipFile(f'{folder}/{name}.npz', 'w', method) as z:
         z.writestr('a.npy', npy((n, 2), [i / 2 for i in range(2 * n)], '<f4', '<f'))
         z.writestr('b.npy', npy((n,), range(n), '>i8', '>q'))
+with open(f'{folder}/a.npy', 'wb') as a, open(f'{folder}/b.npy', 'wb') as b:
+    a.write(npy((n, 2), [i / 2 for i in range(2 * n)], '<f4', '<f'))
+    b.write(npy((n,), range(n), '>i8', '>q'))
 "#;
 
 fn place() -> Workplace {
@@ -273,6 +276,25 @@ fn arrays_of_archives_and_rows_together_come_out_as_they_were_put_in() {
         let ended = run(&place, &format!("kind = \"tensors\"\npaths = [\"cut-{file}.npz\"]"), &["b"]);
         assert_ne!(ended.status.code(), Some(0));
         ended.must_say(&[&format!("cut-{file}.npz"), "cut short"]);
+    }
+    place.no_process_is_left();
+}
+
+#[test]
+fn files_beside_each_other_are_columns_of_the_same_items_or_refused_with_their_place() {
+    let place = place();
+    let source = "kind = \"tensors\"\npaths = [\"a.npy\"]\ncolumn = \"a\"\n";
+    run(&place, &format!("{source}beside = {{ b = \"b.npy\" }}"), &["a", "b"]).must_exit(0);
+    must_be(&records(&place, 0), numbered(|i| format!("a.npy[{i}]"), |i| json!([i as f64, i as f64 + 0.5])));
+    must_be(&records(&place, 1), numbered(|i| format!("a.npy[{i}]"), |i| json!(i)));
+    for (beside, says) in [
+        ("{ b = \"none.npy\" }", "none.npy`, which cannot be read: "),
+        ("{ b = \"stored.npz\" }", "it is a .npz file"),
+        ("{ a = \"b.npy\" }", "has `a` twice"),
+        ("{ b = 3 }", "must be the path of a file, in quotes"),
+        ("\"b.npy\"", "must be a table"),
+    ] {
+        run(&place, &format!("{source}beside = {beside}"), &["a"]).must_exit(78).must_say(&[says]);
     }
     place.no_process_is_left();
 }

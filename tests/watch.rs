@@ -182,7 +182,6 @@ fn what_cannot_be_watched_is_told_with_what_to_do() {
             "paths = [\"inbox/*.png\"]\nwatch = true",
             ["`inbox/*.png` cannot be watched: there is no folder", "make it first"],
         ),
-        ("paths = [\"s3://a/b\"]\nwatch = true", ["cannot watch `s3://a/b`", "start the run again"]),
     ] {
         place.write_blocks(&Blocks::default(), listing);
         place.run(&[]).must_exit(78).must_say(&words);

@@ -2,7 +2,7 @@
 
     serve.py [--images N] [--per-shard N] [--port PORT] [--odd]
 
-Prints the variables that lead to it, as a shell takes them, and then serves. Needs Moto: $(../../scripts/moto.sh) serve.py
+Prints the variables that lead to it, as a shell takes them, and then serves. Needs Moto: $(../../scripts/python-env.sh moto) serve.py
 """
 
 import argparse

@@ -18,6 +18,7 @@ use orchestra_testkit::gate::Gate;
 use orchestra_testkit::images::index_of_blocks;
 use orchestra_testkit::processes::with_variable;
 use orchestra_testkit::records::{ItemKey, Records, items};
+use orchestra_testkit::skip::skip;
 use orchestra_testkit::striker::workers_of;
 use orchestra_testkit::{GATE, leaks, models};
 use rustix::process::{Pid, Signal, kill_process};
@@ -32,6 +33,26 @@ const MARK: &str = "ORCHESTRA_TEST_WORKPLACE";
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Looks after which a condition counts as never met: minutes, far beyond what any machine needs.
 const LOOKS: usize = 18_000;
+
+/// The top of the repository.
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The Python of an environment of `scripts/python-env.sh`; `None`: it has not been made, and the test is skipped.
+#[track_caller]
+pub fn python_env(name: &str) -> Option<String> {
+    let script = repository().join("scripts/python-env.sh");
+    let path = Command::new(script).args([name, "path"]).output().unwrap();
+    if !path.status.success() {
+        skip(
+            &format!("no Python with `{name}`"),
+            &format!("`scripts/python-env.sh {name}` makes an environment that has it"),
+        );
+        return None;
+    }
+    Some(String::from_utf8(path.stdout).unwrap().trim_end().to_owned())
+}
 
 /// A folder with `images/`, `models/`, `tmp/`, `workflow.toml` and, after a run, `out/`.
 pub struct Workplace {
@@ -272,9 +293,15 @@ flush_timeout = \"10m\"
     /// files, the output folder holds only what docs/guide/running.md names, and no log speaks of a bug.
     #[track_caller]
     pub fn nothing_is_left(&self) {
+        self.nothing_is_left_but(&["results.jsonl"]);
+    }
+
+    /// As `nothing_is_left`, of a run with these results.
+    #[track_caller]
+    pub fn nothing_is_left_but(&self, results: &[&str]) {
         self.no_process_is_left();
         let mut left = leaks::temporary_files(&self.path("tmp"));
-        left.extend(leaks::output_folder(&self.out(), &["results.jsonl"]));
+        left.extend(leaks::output_folder(&self.out(), results));
         assert!(left.is_empty(), "a run left something behind: {left:#?}");
     }
 

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::Signature;
 
-use crate::stages::detect::layout::{self, Layout, Output};
+use crate::stages::detect::layout::{Layout, Output};
+use crate::stages::detect::recognise;
 
 /// What a model seems to be for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +25,6 @@ pub struct Recognised {
 #[must_use]
 pub fn recognise(signature: &Signature) -> Recognised {
     let outputs: Vec<Output<'_>> = signature.outputs.iter().enumerate().collect();
-    let classes = layout::names(&signature.metadata).map(|names| names.len());
     let is = |purpose, why: String| Recognised { purpose, layout: None, possible_layouts: Vec::new(), why };
     let classifier = || {
         let [output] = &signature.outputs[..] else { return None };
@@ -34,12 +34,12 @@ pub fn recognise(signature: &Signature) -> Recognised {
         (is_float && wide.next().is_none())
             .then(|| is("classifier", format!("its one output holds {n} numbers")))
     };
-    match layout::recognise(&outputs, &signature.metadata, classes) {
-        layout::Recognised::Is(layout, why) => {
+    match recognise::recognise(&outputs, &signature.metadata) {
+        recognise::Recognised::Is(layout, why) => {
             Recognised { purpose: "detector", layout: Some(layout.name()), possible_layouts: Vec::new(), why }
         }
-        layout::Recognised::Not(why) => classifier().unwrap_or_else(|| is("unknown", why)),
-        layout::Recognised::Open(fitting) => classifier().unwrap_or_else(|| Recognised {
+        recognise::Recognised::Not(why) => classifier().unwrap_or_else(|| is("unknown", why)),
+        recognise::Recognised::Open(fitting) => classifier().unwrap_or_else(|| Recognised {
             possible_layouts: fitting.iter().copied().map(Layout::name).collect(),
             ..is("unknown", "neither its metadata nor the names of its outputs tell what it gives".to_owned())
         }),

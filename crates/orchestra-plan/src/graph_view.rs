@@ -233,17 +233,19 @@ fn label(tensor: &TensorSpec, with_name: bool) -> String {
 }
 
 fn listing(listing: &ListingSpec, folder: &Path) -> Vec<String> {
-    match listing {
-        ListingSpec::Paths { patterns, .. } => patterns.clone(),
-        ListingSpec::Watched { patterns, watch, .. } => {
+    let watched = |what: &str| {
+        listing.watch().map(|watch| {
             let end = watch.idle.map_or(String::new(), |idle| {
                 format!(", until none came for {}", humantime::format_duration(idle))
             });
-            let mut lines = patterns.clone();
-            lines.push(format!("and new files as they appear{end}"));
-            lines
+            format!("and new {what} as they appear{end}")
+        })
+    };
+    match listing {
+        ListingSpec::Paths { patterns, .. } | ListingSpec::Watched { patterns, .. } => {
+            patterns.iter().cloned().chain(watched("files")).collect()
         }
-        ListingSpec::Objects { urls, .. } => urls.clone(),
+        ListingSpec::Objects { urls, .. } => urls.iter().cloned().chain(watched("objects")).collect(),
         ListingSpec::Manifest { path: Some(path), .. } => {
             vec![format!("list {}", path.strip_prefix(folder).unwrap_or(path).display())]
         }

@@ -388,19 +388,19 @@ pub const SOURCE: [Key; 6] = [
         "watch",
         "true or false",
         "false",
-        "new files of `paths` are [taken as they appear](../guide/workflow-file.md#watching-folders), each path once, until the run is stopped",
+        "new files or objects of `paths` are [taken as they appear](../guide/workflow-file.md#watching-folders), each path once, until the run is stopped",
     ),
     key(
         "watch_settle",
         "duration",
         "\"2s\"",
-        "only with `watch`: for so long, size and time of change of a new file are the same before it is taken",
+        "only with `watch`: for so long, size and time of change of a new file are the same before it is taken; a bucket is listed at intervals of it",
     ),
     key(
         "watch_idle",
         "duration",
         "none",
-        "only with `watch`: after so long without a new file the run is complete; at least twice `watch_settle`",
+        "only with `watch`: after so long without a new one the run is complete; at least twice `watch_settle`",
     ),
 ];
 

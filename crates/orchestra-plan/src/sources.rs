@@ -118,22 +118,25 @@ pub(crate) fn resolve_listing(
     match source.listing.as_ref()? {
         RawListing::Paths(patterns) => {
             let url = patterns.iter().find(|p| is_url(&p.value));
-            if let (Some(watch), Some(url)) = (&source.watch, url) {
-                diags
-                    .error(watch.span, format!("source `{}` cannot watch `{}`", source.name.value, url.value))
-                    .help("folders are watched: leave `watch` out, and start the run again for new objects");
-                return None;
-            }
             let store = match url {
                 Some(url) => Some(store(source, url, patterns, diags)?),
                 None => None,
             };
-            let spec = |patterns: Vec<String>| match &store {
-                Some(store) => ListingSpec::Objects { urls: patterns, store: store.clone() },
-                None => match &source.watch {
-                    Some(watch) => ListingSpec::Watched { base: folder.into(), patterns, watch: watch.value },
-                    None => ListingSpec::Paths { base: folder.into(), patterns },
-                },
+            if let (Some(watch), Some(Remote(store))) = (&source.watch, &store)
+                && let Some(single) = patterns.iter().find(|url| !store.can_list(&url.value))
+            {
+                let message = format!("source `{}` cannot watch `{}`", source.name.value, single.value);
+                diags
+                    .error(watch.span, message)
+                    .label("a web server cannot be asked what it has")
+                    .help("leave `watch` out, or name a bucket: \"s3://bucket/inbox/\"");
+                return None;
+            }
+            let watch = source.watch.as_ref().map(|watch| watch.value);
+            let spec = |patterns: Vec<String>| match (&store, watch) {
+                (Some(store), watch) => ListingSpec::Objects { urls: patterns, store: store.clone(), watch },
+                (None, Some(watch)) => ListingSpec::Watched { base: folder.into(), patterns, watch },
+                (None, None) => ListingSpec::Paths { base: folder.into(), patterns },
             };
             let mut fine = true;
             for pattern in patterns {
@@ -241,7 +244,7 @@ fn check_pattern(
     let (message, help) = match host.first_item(spec) {
         Ok(Some(_)) => return true,
         // It has no file yet.
-        Ok(None) if matches!(spec, ListingSpec::Watched { .. }) => return true,
+        Ok(None) if spec.watch().is_some() => return true,
         Err(ListError::NoMatch { under, .. }) if matches!(spec, ListingSpec::Watched { .. }) => (
             format!("`{}` cannot be watched: there is no folder `{}`", pattern.value, under.display()),
             "make it first; it may be empty".to_owned(),

@@ -14,9 +14,7 @@ use orchestra_store::{
     BitSet, Change, Commit, CommitError, Counts, DiscardError, Journal, OpenError, OutputFolder, RunIdentity,
     StartError, State, TaskJournal,
 };
-use orchestra_store::{
-    Catalog, Extension, Extent, ListError, ListingReader, ListingSpec, extend_listing, write_items,
-};
+use orchestra_store::{Catalog, Extension, Extent, ListError, ListingReader, extend_listing, write_items};
 use ractor::{Actor, ActorRef, SpawnErr};
 use thiserror::Error;
 use tokio::sync::{oneshot, watch};
@@ -611,7 +609,7 @@ fn each_source<T>(
 }
 
 fn is_watched(source: &SourcePlan) -> bool {
-    matches!(source.listing, ListingSpec::Watched { .. })
+    source.listing.watch().is_some()
 }
 
 /// Goes on with the list of a source that is watched.

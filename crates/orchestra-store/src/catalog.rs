@@ -68,6 +68,9 @@ pub enum ListingSpec {
         /// What speaks to their stores.
         #[serde(skip)]
         store: Remote,
+        /// With the objects that appear later: the list has no end but that of the watch.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        watch: Option<Watch>,
     },
     /// A list of paths in a file.
     ///
@@ -92,6 +95,18 @@ pub enum ListingSpec {
     },
     /// No file: the kind of the source makes the items, [`Expand::expand`] of an empty path.
     Generated,
+}
+
+impl ListingSpec {
+    /// How it is watched, if it is.
+    #[must_use]
+    pub fn watch(&self) -> Option<Watch> {
+        match self {
+            ListingSpec::Watched { watch, .. } => Some(*watch),
+            ListingSpec::Objects { watch, .. } => *watch,
+            ListingSpec::Paths { .. } | ListingSpec::Manifest { .. } | ListingSpec::Generated => None,
+        }
+    }
 }
 
 /// An item of a source.
@@ -127,9 +142,9 @@ impl Catalog {
     /// # Errors
     /// As [`crate::write_items`].
     pub fn list(spec: &ListingSpec, expand: Option<Arc<dyn Expand>>, path: &Path) -> Result<Self, ListError> {
-        let growth = Arc::new(match spec {
-            ListingSpec::Watched { .. } => Growth::endless(),
-            _ => Growth::default(),
+        let growth = Arc::new(match spec.watch() {
+            Some(_) => Growth::endless(),
+            None => Growth::default(),
         });
         let writer = ListingWriter::create(path, Some(Arc::clone(&growth)))?;
         Self::begin(spec, expand, writer, Taken::default(), growth)
@@ -162,11 +177,9 @@ impl Catalog {
         let catalog = Self { path: path.clone(), growth: Arc::clone(&growth) };
         let spec = spec.clone();
         let work = move || {
-            let listed = || match &spec {
-                ListingSpec::Watched { base, patterns, watch } => {
-                    watched::watch((base, patterns, *watch), expand.as_deref(), writer, taken, &growth)
-                }
-                _ => list(&spec, expand.as_deref(), writer, &|| !growth.is_stopped()),
+            let listed = || match spec.watch() {
+                Some(how) => watched::watch(&spec, how, expand.as_deref(), writer, taken, &growth),
+                None => list(&spec, expand.as_deref(), writer, &|| !growth.is_stopped()),
             };
             let listed = catch_unwind(AssertUnwindSafe(listed)).unwrap_or(Err(ListError::Panicked));
             if let Err(error) = listed {

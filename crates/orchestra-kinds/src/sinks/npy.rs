@@ -100,7 +100,7 @@ mod tests {
     use orchestra_core::{ItemId, SourceId};
 
     use super::*;
-    use crate::sources::tensors::Header;
+    use crate::sources::npy::Header;
 
     #[test]
     fn our_own_reader_finds_type_shape_and_data() {

@@ -6,6 +6,7 @@ pub mod images;
 pub mod jsonl;
 mod lines;
 mod locator;
+pub(crate) mod npy;
 pub(crate) mod objects;
 pub mod parquet;
 mod picture;

@@ -16,10 +16,10 @@ use orchestra_store::{Expand, ListError, PushItem, RemoteStore, escape, is_url};
 
 use super::columns::{Cell, Field, FieldType, LARGEST_TENSOR, LARGEST_TEXT, Row, decoders, schema, settings};
 use super::locator::{locator, parts};
+use super::npy::{HEAD, Header};
 use super::objects::{self, Protocol, ReadObject};
 use super::read_file::{LARGEST_FILE_BYTES, open_regular, read_part};
 use super::tar_members::{Member, Members};
-use super::tensors::{HEAD, Header};
 
 /// The kind `tar`.
 pub struct Tar;

@@ -7,27 +7,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
+use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, TensorView, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
-use orchestra_core::{DType, FailureKind};
-use orchestra_plan::{Key, ReadSeek, SourceConnected, SourceContext, SourceKind, key};
+use orchestra_plan::tree::Value as Toml;
+use orchestra_plan::{At, Fields, Host, Key, ReadSeek, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, PushItem};
 
 use super::columns::{Field, FieldType, LARGEST_TENSOR, schema};
 use super::locator::{locator, parts};
+use super::npy::{HEAD, Header};
 use super::read_file::open_regular;
 use super::zip_members::{Content, Directory, LOCAL, Method, Place, data_at};
 
 /// The kind `tensors`.
 pub struct Tensors;
 
-/// Bytes at the beginning of a file that hold its header, in all files that NumPy writes.
-pub(crate) const HEAD: usize = 64 << 10;
-
 /// Arrays of a `.npz` file.
 const MOST_ARRAYS: usize = 4096;
 
-const KEYS: [Key; 3] = [
+const KEYS: [Key; 4] = [
     key(
         "column",
         "text",
@@ -35,6 +34,13 @@ const KEYS: [Key; 3] = [
         "only for `.npy`: the name of the tensor, for `from = \"source.name\"` and in records",
     ),
     key("columns", "list", "all", "only for `.npz`: the arrays that items have, each a column of its name"),
+    key(
+        "beside",
+        "table",
+        "none",
+        "only for `.npy`: more columns of the same rows, each out of a file of its own: `beside = { b = \"b.npy\" }`. The path is relative to the file of `paths`; a \
+         `*` in it stands for the name of that file, as in `\"../masks/*\"`",
+    ),
     key(
         "rows",
         "integer",
@@ -49,7 +55,7 @@ impl SourceKind for Tensors {
     }
 
     fn about(&self) -> &'static str {
-        "The rows (first dimension) of arrays in `.npy` files of one shape and element type, in C order; an item is called `file.npy[row]`. Or those of \
+        "The rows (first dimension) of arrays in `.npy` files of one shape and element type, in C order; an item is called `file.npy[row]`. With `beside`, the rows of several such files of equal length together. Or those of \
          `.npz` files, with a column per array and the same number of rows in each; a deflated array is unpacked from its beginning, as a stream."
     }
 
@@ -59,6 +65,7 @@ impl SourceKind for Tensors {
 
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
         let column = source.fields.string("column");
+        let beside = read_beside(&mut source.fields)?;
         let columns = match source.fields.entry("columns") {
             Some(_) => Some(source.fields.strings("columns")?),
             None => None,
@@ -103,7 +110,15 @@ impl SourceKind for Tensors {
             source.fields.bad(name, entry.key_span, &reason).help(help);
             return None;
         }
-        let chosen: Vec<Array> = match (&columns, column) {
+        if let (true, Some(entry)) = (is_npz, source.fields.entry("beside")) {
+            let reason = format!("does not belong here: `{}` is a .npz file", first.name);
+            source
+                .fields
+                .bad("beside", entry.key_span, &reason)
+                .help("put all arrays into it with numpy.savez");
+            return None;
+        }
+        let mut chosen: Vec<Array> = match (&columns, column) {
             (Some(columns), _) => {
                 let mut chosen: Vec<Array> = Vec::new();
                 for column in columns {
@@ -126,6 +141,23 @@ impl SourceKind for Tensors {
             }
             (None, None) => found,
         };
+        for (name, written) in &beside {
+            let path = path_beside(&first.path, &written.value);
+            match array_beside(name, &path, source.host) {
+                Ok(_) if chosen.iter().any(|array| array.name == *name) => {
+                    let help = "columns have names of their own; `column` is that of the file of `paths`";
+                    source.fields.bad("beside", written.span, &format!("has `{name}` twice")).help(help);
+                    return None;
+                }
+                Ok(array) => chosen.push(array),
+                Err(why) => {
+                    let reason = format!("names `{}`, which cannot be read: {why}", path.display());
+                    let help = "the path is relative to the file of `paths`; `*` stands for that file's name";
+                    source.fields.bad("beside", written.span, &reason).help(help);
+                    return None;
+                }
+            }
+        }
         let fields = match chosen
             .iter()
             .map(|array| array.field(chunk.as_ref().map(|chunk| chunk.value)))
@@ -142,7 +174,8 @@ impl SourceKind for Tensors {
                 return None;
             }
         };
-        let rows = Arc::new(Rows { is_npz, fields, chunk: chunk.map(|chunk| chunk.value) });
+        let beside = beside.into_iter().map(|(_, written)| written.value).collect();
+        let rows = Arc::new(Rows { is_npz, fields, beside, chunk: chunk.map(|chunk| chunk.value) });
         let headers: Result<Vec<_>, String> = chosen.into_iter().map(|array| array.header).collect();
         if let Err(why) = headers.and_then(|headers| rows.count(headers.iter().collect())) {
             let place = source.fields.entry("rows").map_or(span, |entry| entry.node.span);
@@ -156,12 +189,16 @@ impl SourceKind for Tensors {
         }
         let settings = match &*rows {
             // As it was before there was more to say, so that earlier runs go on.
-            Rows { is_npz: false, chunk: None, fields } => {
+            Rows { is_npz: false, chunk: None, fields, beside } if beside.is_empty() => {
                 serde_json::json!({ "kind": "tensors", "column": fields[0].name })
             }
-            Rows { fields, chunk, .. } => {
+            Rows { fields, chunk, beside, .. } => {
                 let names: Vec<_> = fields.iter().map(|field| &field.name).collect();
-                serde_json::json!({ "kind": "tensors", "columns": names, "rows": chunk })
+                let mut settings = serde_json::json!({ "kind": "tensors", "columns": names, "rows": chunk });
+                if !beside.is_empty() {
+                    settings["beside"] = beside.as_slice().into();
+                }
+                settings
             }
         };
         Some(SourceConnected {
@@ -176,6 +213,45 @@ impl SourceKind for Tensors {
 
     fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(spec.read::<Rows>()?))
+    }
+}
+
+/// Names of columns, and where their files lie.
+fn read_beside(fields: &mut Fields<'_, '_>) -> Option<Vec<(String, At<String>)>> {
+    let Some(entry) = fields.entry("beside") else { return Some(Vec::new()) };
+    let Toml::Table(table) = &entry.node.value else {
+        fields.wrong("beside", &entry.node, "a table: beside = { b = \"b.npy\" }");
+        return None;
+    };
+    let mut beside = Vec::new();
+    for entry in &table.entries {
+        match &entry.node.value {
+            Toml::String(path) if !entry.key.trim().is_empty() && !path.trim().is_empty() => {
+                beside.push((entry.key.clone(), At::new(path.clone(), entry.node.span)));
+            }
+            _ => {
+                fields.wrong(&format!("beside.{}", entry.key), &entry.node, "the path of a file, in quotes");
+                return None;
+            }
+        }
+    }
+    Some(beside)
+}
+
+/// Where a file beside another one lies.
+fn path_beside(file: &Path, written: &str) -> PathBuf {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    file.with_file_name("").join(written.replace('*', &name))
+}
+
+fn array_beside(name: &str, path: &Path, host: &dyn Host) -> Result<Array, String> {
+    let mut file = host.open(path).map_err(|error| error.to_string())?;
+    match arrays(&mut file)? {
+        (false, mut arrays) => {
+            let array = arrays.pop().ok_or("it holds no array")?;
+            Ok(Array { name: name.to_owned(), ..array })
+        }
+        (true, _) => Err("it is a .npz file".to_owned()),
     }
 }
 
@@ -275,14 +351,17 @@ fn read_up_to(file: &mut dyn ReadSeek, to: &mut [u8]) -> io::Result<usize> {
 #[derive(Debug, Clone, Encode, Decode)]
 struct Rows {
     is_npz: bool,
-    /// Tensors, as items have them.
+    /// Tensors, as items have them: those of the file, then one for each of `beside`.
     fields: Vec<Field>,
+    /// Files that have more columns, as they are written.
+    beside: Vec<String>,
     /// Rows of an item, where they are its first dimension.
     chunk: Option<u64>,
 }
 
 /// An array of a file that is open.
 struct OpenArray {
+    file: Arc<File>,
     header: Header,
     /// Where its elements begin in the file, where they are not deflated.
     at: u64,
@@ -298,19 +377,29 @@ struct Deflated {
 }
 
 impl Rows {
+    /// How many rows an array of this column has, which must be like those of all files.
+    fn n_rows(&self, field: &Field, header: &Header) -> Result<u64, String> {
+        let (n, row) = header.rows().ok_or_else(|| format!("`{}` has no first dimension", field.name))?;
+        match &field.ty {
+            FieldType::Tensor { dtype, shape } => {
+                let expected = &shape[usize::from(self.chunk.is_some())..];
+                if header.dtype != *dtype || row != expected {
+                    return Err(format!(
+                        "it holds {} rows of {row:?}, and the first file of the source {dtype} rows of {expected:?}",
+                        header.dtype
+                    ));
+                }
+            }
+            _ => return Err(format!("`{}` is no tensor", field.name)),
+        }
+        Ok(n)
+    }
+
     /// How many items files with these arrays have.
     fn count(&self, headers: Vec<&Header>) -> Result<u64, String> {
         let mut rows = None;
         for (field, header) in self.fields.iter().zip(headers) {
-            let FieldType::Tensor { dtype, shape } = &field.ty else { continue };
-            let expected = &shape[usize::from(self.chunk.is_some())..];
-            let (n, row) = header.rows().ok_or_else(|| format!("`{}` has no first dimension", field.name))?;
-            if header.dtype != *dtype || row != expected {
-                return Err(format!(
-                    "it holds {} rows of {row:?}, and the first file of the source {dtype} rows of {expected:?}",
-                    header.dtype
-                ));
-            }
+            let n = self.n_rows(field, header)?;
             match rows {
                 None => rows = Some((n, &field.name)),
                 Some((other, name)) if other != n => {
@@ -333,26 +422,36 @@ impl Rows {
         Ok(rows / chunk)
     }
 
-    /// Opens a file, which must have the shape of all others: its arrays, in the order of the columns, and its items.
-    fn open(&self, path: &Path) -> Result<(Arc<File>, Vec<OpenArray>, u64), String> {
+    /// Opens a file, which must have the shape of all others, and those beside it: the arrays, in the order of the columns, and the items.
+    fn open(&self, path: &Path) -> Result<(Vec<OpenArray>, u64), String> {
+        let (own, others) = self.fields.split_at(self.fields.len() - self.beside.len());
+        let mut open = self.open_file(path, own)?;
+        for (field, written) in others.iter().zip(&self.beside) {
+            let other = path_beside(path, written);
+            let arrays = self.open_file(&other, std::slice::from_ref(field));
+            open.extend(arrays.map_err(|why| format!("`{}` beside it: {why}", other.display()))?);
+        }
+        let items = self.count(open.iter().map(|array| &array.header).collect())?;
+        Ok((open, items))
+    }
+
+    /// The arrays of these columns.
+    fn open_file(&self, path: &Path, fields: &[Field]) -> Result<Vec<OpenArray>, String> {
         let (mut file, meta) = open_regular(path).map_err(|error| error.to_string())?;
         let (is_npz, mut found) = arrays(&mut file)?;
         if is_npz != self.is_npz {
             let (is, first) = if is_npz { (".npz", ".npy") } else { (".npy", ".npz") };
             return Err(format!("it is a {is} file, and the first file of the source a {first} file"));
         }
-        let mut headers = Vec::new();
-        for field in &self.fields {
+        let file = Arc::new(file);
+        let mut open = Vec::new();
+        for field in fields {
             let at = if is_npz { found.iter().position(|array| array.name == field.name) } else { Some(0) };
             let array = found.swap_remove(at.ok_or_else(|| format!("it has no array `{}`", field.name))?);
             let header = array.header.map_err(|why| format!("array `{}`: {why}", field.name))?;
-            headers.push((header, array.place));
-        }
-        let items = self.count(headers.iter().map(|(header, _)| header).collect())?;
-        let mut open = Vec::new();
-        for (header, place) in headers {
+            self.n_rows(field, &header)?;
             let needed = (header.bytes() as u64).checked_add(header.data as u64);
-            let (at, len) = match place {
+            let (at, len) = match array.place {
                 None => (0, meta.len()),
                 Some(place) => {
                     let mut local = [0; LOCAL];
@@ -360,23 +459,24 @@ impl Rows {
                     (data_at(place.header, &local)?, place.len)
                 }
             };
-            let is_stored = place.is_none_or(|place| place.method == Method::Stored);
+            let is_stored = array.place.is_none_or(|place| place.method == Method::Stored);
             let end = needed.and_then(|needed| at.checked_add(needed));
             let is_whole = !is_stored || end.is_some_and(|end| end <= meta.len());
             if !is_whole || needed.is_none_or(|needed| len < needed) {
                 return Err(format!("it is cut short: its header says {} rows", header.shape[0]));
             }
-            let deflated = place.filter(|_| !is_stored).map(|place| Deflated { place, content: None, at: 0 });
-            open.push(OpenArray { at: at + header.data as u64, header, deflated });
+            let deflated =
+                array.place.filter(|_| !is_stored).map(|place| Deflated { place, content: None, at: 0 });
+            open.push(OpenArray { file: Arc::clone(&file), at: at + header.data as u64, header, deflated });
         }
-        Ok((Arc::new(file), open, items))
+        Ok(open)
     }
 }
 
 impl Expand for Rows {
     fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
-        let (_, _, items) = self.open(path).map_err(unreadable)?;
+        let (_, items) = self.open(path).map_err(unreadable)?;
         (0..items).try_for_each(|item| {
             let name = match self.chunk {
                 None => format!("[{item}]"),
@@ -400,7 +500,7 @@ impl Fetch for Rows {
 struct RowReader {
     rows: Rows,
     /// The file of the last item, with its arrays and how many items it has: the next one is most likely in it, too.
-    open: Option<(PathBuf, Arc<File>, Vec<OpenArray>, u64)>,
+    open: Option<(PathBuf, Vec<OpenArray>, u64)>,
     /// Per column.
     data: Vec<Vec<u8>>,
 }
@@ -413,12 +513,12 @@ impl FetchRun for RowReader {
             kind: FailureKind::Read,
             error: format!("cannot read `{}`: {why}", path.display()),
         };
-        let (_, file, arrays, items) = match &mut self.open {
+        let (_, arrays, items) = match &mut self.open {
             Some(open) if open.0 == path => open,
             open => {
                 *open = None;
-                let (file, arrays, items) = self.rows.open(path).map_err(failed)?;
-                open.insert((path.to_owned(), file, arrays, items))
+                let (arrays, items) = self.rows.open(path).map_err(failed)?;
+                open.insert((path.to_owned(), arrays, items))
             }
         };
         if item >= *items {
@@ -431,10 +531,11 @@ impl FetchRun for RowReader {
             let begin = item * data.len() as u64;
             match &mut array.deflated {
                 None => {
-                    file.read_exact_at(data, array.at + begin).map_err(|error| failed(error.to_string()))?
+                    let read = array.file.read_exact_at(data, array.at + begin);
+                    read.map_err(|error| failed(error.to_string()))?;
                 }
                 Some(deflated) => {
-                    deflated.read(file, array.header.data as u64 + begin, data).map_err(failed)?
+                    deflated.read(&array.file, array.header.data as u64 + begin, data).map_err(failed)?;
                 }
             }
             array.header.to_native(data);
@@ -476,99 +577,10 @@ impl Deflated {
     }
 }
 
-/// What a `.npy` file says of itself (format versions 1 to 3).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub dtype: DType,
-    /// The bytes of each element are in the other order than this machine's.
-    pub is_swapped: bool,
-    pub shape: Vec<usize>,
-    /// Where the elements begin.
-    pub data: usize,
-}
-
-impl Header {
-    /// The items along the first dimension, and the shape of one.
-    fn rows(&self) -> Option<(u64, &[usize])> {
-        self.shape.split_first().map(|(rows, row)| (*rows as u64, row))
-    }
-
-    /// Bytes of all elements.
-    pub fn bytes(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype.size_bytes()
-    }
-
-    /// Brings elements into the order of this machine.
-    pub fn to_native(&self, data: &mut [u8]) {
-        if self.is_swapped {
-            data.chunks_exact_mut(self.dtype.size_bytes()).for_each(<[u8]>::reverse);
-        }
-    }
-
-    /// That of an array whose first dimension counts items.
-    pub fn parse(head: &[u8]) -> Result<Self, String> {
-        let header = Self::parse_any(head)?;
-        if header.shape.is_empty() || header.shape[1..].contains(&0) {
-            return Err(format!("its shape is {:?}, and items lie along the first dimension", header.shape));
-        }
-        Ok(header)
-    }
-
-    /// That of any array.
-    pub fn parse_any(head: &[u8]) -> Result<Self, String> {
-        let cut = || "it is cut short".to_owned();
-        let rest = head.strip_prefix(b"\x93NUMPY").ok_or("it is no .npy file")?;
-        let (version, rest) = rest.split_first_chunk::<2>().ok_or_else(cut)?;
-        let (len, start): (Option<usize>, usize) = match version[0] {
-            1 => (rest.first_chunk::<2>().map(|n| usize::from(u16::from_le_bytes(*n))), 10),
-            2 | 3 => (rest.first_chunk::<4>().map(|n| u32::from_le_bytes(*n) as usize), 12),
-            n => return Err(format!("it is of version {n} of the format, and this program reads 1 to 3")),
-        };
-        let data = len.and_then(|len| start.checked_add(len)).ok_or_else(cut)?;
-        let text = head.get(start..data).ok_or("its header is longer than 64 KiB, or it is cut short")?;
-        let text = std::str::from_utf8(text).map_err(|_| "its header is no text")?;
-        let value = |key: &str| {
-            let (_, after) =
-                text.split_once(&format!("'{key}':")).or(text.split_once(&format!("\"{key}\":")))?;
-            Some(after.trim_start())
-        };
-        let descr =
-            value("descr").and_then(|v| v.split(['\'', '"']).nth(1)).ok_or("its element type is missing")?;
-        let (order, name) = descr.split_at_checked(1).ok_or("its element type is missing")?;
-        let dtype = match name {
-            "f4" => DType::F32,
-            "f2" => DType::F16,
-            "i8" => DType::I64,
-            "i4" => DType::I32,
-            "u1" => DType::U8,
-            "b1" => DType::Bool,
-            _ => {
-                return Err(format!(
-                    "its elements are `{descr}`; models take float32, float16, int64, int32, uint8 and bool"
-                ));
-            }
-        };
-        if value("fortran_order").is_some_and(|v| v.starts_with("True")) {
-            return Err("it is in Fortran order; write it with numpy.ascontiguousarray".into());
-        }
-        let shape = value("shape")
-            .and_then(|v| v.strip_prefix('(')?.split_once(')'))
-            .ok_or("its shape is missing")?;
-        let dims = shape.0.split(',').map(str::trim).filter(|dim| !dim.is_empty());
-        let shape: Vec<usize> = dims
-            .map(|dim| dim.parse().map_err(|_| format!("its shape has the side `{dim}`")))
-            .collect::<Result<_, _>>()?;
-        let bytes = shape.iter().try_fold(dtype.size_bytes(), |n, dim| n.checked_mul(*dim));
-        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(format!("its shape is {shape:?}, which no memory holds"));
-        }
-        let is_swapped = order == if cfg!(target_endian = "little") { ">" } else { "<" };
-        Ok(Self { dtype, is_swapped: is_swapped && dtype.size_bytes() > 1, shape, data })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use orchestra_core::DType;
+
     use super::*;
 
     /// A file as numpy.save writes it.
@@ -587,7 +599,7 @@ mod tests {
 
     fn rows(shape: &[usize]) -> Rows {
         let ty = FieldType::Tensor { dtype: DType::F32, shape: shape.into() };
-        Rows { is_npz: false, fields: vec![Field { name: "x".into(), ty }], chunk: None }
+        Rows { is_npz: false, fields: vec![Field { name: "x".into(), ty }], beside: Vec::new(), chunk: None }
     }
 
     #[test]
@@ -696,6 +708,41 @@ mod tests {
     }
 
     #[test]
+    fn files_beside_each_other_are_read_row_by_row_and_must_be_of_one_length() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("a/1.npy"), folder.path().join("b/1.npy"));
+        let data: Vec<u8> = (0..12).flat_map(|n| (n as f32).to_le_bytes()).collect();
+        for (path, shape) in [(&path, "(6, 2)"), (&other, "(6,)")] {
+            std::fs::create_dir(path.parent().unwrap()).unwrap();
+            std::fs::write(path, npy("<f4", shape, &data)).unwrap();
+        }
+        let other_field = Field { name: "y".into(), ..rows(&[]).fields.remove(0) };
+        let pair = Rows {
+            fields: vec![rows(&[2]).fields.remove(0), other_field],
+            beside: vec!["../b/*".into()],
+            ..rows(&[2])
+        };
+        let items = items(&pair, &path);
+        assert_eq!(items.len(), 6);
+        let mut run = pair.start();
+        for at in [5_usize, 0, 3] {
+            run.fetch(&items[at].1).unwrap();
+            assert_eq!(floats(&*run), [vec![at as f32 * 2.0, at as f32 * 2.0 + 1.0], vec![at as f32]]);
+        }
+        let refused = |bytes: &[u8]| {
+            std::fs::write(&other, bytes).unwrap();
+            pair.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string()
+        };
+        let error = refused(&npy("<f4", "(5,)", &data));
+        assert!(error.contains("`x` has 6 rows, and `y` 5"), "{error}");
+        let error = refused(&npy("<f4", "(6,)", &data)[..90]);
+        assert!(error.contains("b/1.npy` beside it: "), "{error}");
+        std::fs::remove_file(&other).unwrap();
+        let error = pair.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("b/1.npy` beside it: "), "{error}");
+    }
+
+    #[test]
     fn arrays_of_an_archive_are_read_in_any_order_whether_stored_or_deflated() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.npz");
@@ -705,7 +752,8 @@ mod tests {
         let members: [(&str, &[u8]); 3] = [("a.npy", &a), ("names.npy", &names), ("b.npy", &b)];
         let tensor =
             |name: &str, shape: &[usize]| Field { name: name.into(), ..rows(shape).fields.remove(0) };
-        let source = Rows { is_npz: true, fields: vec![tensor("b", &[]), tensor("a", &[4])], chunk: None };
+        let fields = vec![tensor("b", &[]), tensor("a", &[4])];
+        let source = Rows { is_npz: true, fields, beside: Vec::new(), chunk: None };
         for method in [::zip::CompressionMethod::Stored, ::zip::CompressionMethod::Deflated] {
             let bytes = super::super::zip_members::tests::archive(&members, method, true);
             std::fs::write(&path, &bytes).unwrap();

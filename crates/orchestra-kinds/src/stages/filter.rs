@@ -102,12 +102,17 @@ pub(super) fn parse(
                 0 => "it gives nothing that an expression can look at".to_owned(),
                 _ => format!("fields: {}", list(all.iter().map(String::as_str))),
             };
+            let columns = input.gives.0.iter().map(|column| column.name.as_str());
+            let whole = match key {
+                "keep" => String::new(),
+                _ => format!("; a column as it is: {}", list(columns)),
+            };
             stage
                 .diags
                 .error(written.span, format!("stage `{name}` has no field `{field}` to look at"))
                 .label(format!("it reads {}", input.gives))
                 .help(format!(
-                    "{known}; `name[3]` is one number of a tensor; a text stands in single quotes"
+                    "{known}{whole}; `name[3]` is one number of a tensor; a text stands in single quotes"
                 ));
         }
     }

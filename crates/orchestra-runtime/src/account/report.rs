@@ -8,7 +8,7 @@ use orchestra_core::batching::LeaveReason;
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_core::{DeviceId, PipelineId};
 use orchestra_plan::{Plan, RecordsPerItem, SinkPlan, StagePlan};
-use orchestra_store::{Counts, Extent, ListingSpec};
+use orchestra_store::{Counts, Extent};
 use serde::{Deserialize, Serialize};
 
 use crate::account::snapshot::Snapshot;
@@ -191,7 +191,7 @@ pub struct PipelineOnDevice {
 }
 
 fn is_watching(plan: &Plan) -> bool {
-    plan.sources.iter().any(|source| matches!(source.listing, ListingSpec::Watched { .. }))
+    plan.sources.iter().any(|source| source.listing.watch().is_some())
 }
 
 impl RunReport {

@@ -51,7 +51,7 @@ pub(crate) fn list(
         ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
             list_paths(base, patterns, &lister)?;
         }
-        ListingSpec::Objects { urls, store } => {
+        ListingSpec::Objects { urls, store, .. } => {
             let idle = || lister.borrow_mut().idle();
             remote::list(urls, &*store.0, &idle, &mut |name, url| lister.borrow_mut().push(name, url))?;
         }
@@ -155,7 +155,7 @@ pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
                 }
             }
         }
-        ListingSpec::Objects { urls, store } => first = remote::first(urls, &*store.0)?,
+        ListingSpec::Objects { urls, store, .. } => first = remote::first(urls, &*store.0)?,
         ListingSpec::Manifest { path: None, .. } | ListingSpec::Generated => {}
         ListingSpec::Manifest { path, base } => {
             manifest::rows(path.as_deref(), &|| Ok(()), &mut |_, row| {

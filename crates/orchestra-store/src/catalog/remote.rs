@@ -70,7 +70,7 @@ pub fn is_url(entry: &str) -> bool {
 }
 
 /// An entry, understood.
-struct Entry {
+pub(super) struct Entry {
     url: String,
     /// What names are relative to, as far as this entry decides: the URL up to a slash.
     root: String,
@@ -89,6 +89,28 @@ enum Kind {
 }
 
 impl Entry {
+    /// Those of a source, and what the names of its items are relative to.
+    pub(super) fn all(urls: &[String], store: &dyn RemoteStore) -> Result<(Vec<Self>, String), ListError> {
+        let entries =
+            urls.iter().map(|url| Self::resolve(url, store, false)).collect::<Result<Vec<_>, _>>()?;
+        let root = common_root(&entries);
+        Ok((entries, root))
+    }
+
+    /// Gives the URLs of all objects that it takes now, in the order of the store. `look` is called for each object that the store gives.
+    pub(super) fn each(
+        &self,
+        store: &dyn RemoteStore,
+        look: &mut dyn FnMut() -> Result<(), ListError>,
+        take: &mut dyn FnMut(&str) -> Result<(), ListError>,
+    ) -> Result<(), ListError> {
+        let mut objects = EntryObjects { entry: self, objects: self.objects(store)?, last: String::new() };
+        while let Some(url) = objects.next(look)? {
+            take(&url)?;
+        }
+        Ok(())
+    }
+
     /// `ask`: whether an object of that name is looked for where the store need not be asked to list it.
     fn resolve(url: &str, store: &dyn RemoteStore, ask: bool) -> Result<Self, ListError> {
         let bad = |reason: &str| ListError::BadPattern { pattern: url.into(), reason: reason.into() };
@@ -188,8 +210,7 @@ pub(super) fn list(
     idle: &dyn Fn() -> Result<(), ListError>,
     push: &mut dyn FnMut(&str, &Path) -> Result<(), ListError>,
 ) -> Result<(), ListError> {
-    let entries = urls.iter().map(|url| Entry::resolve(url, store, false)).collect::<Result<Vec<_>, _>>()?;
-    let root = common_root(&entries);
+    let (entries, root) = Entry::all(urls, store)?;
     let mut looked = 0;
     let mut look = || {
         looked += 1;
@@ -206,7 +227,7 @@ pub(super) fn list(
     while let Some(Reverse((url, at))) = heads.pop() {
         if url != last {
             // It may be the last of a page, and the next one be long in coming.
-            push(&escape(Path::new(url.strip_prefix(&root).unwrap_or(&url))), Path::new(&url))?;
+            push(&name_below(&root, &url), Path::new(&url))?;
         }
         let walk = &mut walks[at];
         if entries.len() > 1 && url < walk.last {
@@ -225,11 +246,15 @@ pub(super) fn first(urls: &[String], store: &dyn RemoteStore) -> Result<Option<I
         let entry = Entry::resolve(url, store, true)?;
         let mut objects = EntryObjects { entry: &entry, objects: entry.objects(store)?, last: String::new() };
         if let Some(url) = objects.next(&mut || Ok(()))? {
-            let name = escape(Path::new(url.strip_prefix(&entry.root).unwrap_or(&url)));
-            return Ok(Some(ItemEntry { name, path: url.into() }));
+            return Ok(Some(ItemEntry { name: name_below(&entry.root, &url), path: url.into() }));
         }
     }
     Ok(None)
+}
+
+/// What records call an object.
+pub(super) fn name_below(root: &str, url: &str) -> String {
+    escape(Path::new(url.strip_prefix(root).unwrap_or(url)))
 }
 
 /// What all roots begin with, up to a slash.

@@ -1,14 +1,15 @@
-//! Files that are listed as they appear, each once, and when they are whole. Looks at the folders from time to time: that works on every file
-//! system, also on those of a network, and nothing is missed while nobody looks.
+//! Files and objects that are listed as they appear, each once, and when they are whole. Looks at the folders or buckets from time to time: that works on
+//! every file system and store, and nothing is missed while nobody looks.
 //!
-//! A file is whole when its size and its time of change were the same for [`Watch::settle`], or when it is older than that by a minute: it was
-//! moved in, or lay there before. A path is taken once in the life of a list, whatever becomes of the file. What is remembered of a path are 16 bytes.
+//! An object of a store is whole once it is there. A file is whole when its size and its time of change were the same for [`Watch::settle`], or when it
+//! is older than that by a minute: it was moved in, or lay there before. A path is taken once in the life of a list, whatever becomes of the file. What is
+//! remembered of a path are 16 bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
@@ -17,15 +18,17 @@ use sha2::{Digest, Sha256};
 use super::folder_walk::{Walk, Walking};
 use super::growth::Growth;
 use super::item_name::name_under;
-use super::lister::Lister;
+use super::lister::{Lister, list};
 use super::listing_file::{ListingWriter, folder_of};
 use super::pattern::{Entry, common_root};
-use super::{Expand, ListError, ListingReader, ListingSummary};
+use super::remote::{self, Remote, RemoteStore};
+use super::{Expand, ListError, ListingReader, ListingSpec, ListingSummary};
 
 /// A file that was not changed for so long is whole, whenever it was first seen. Clocks of file servers may differ by less.
 const OLD: Duration = Duration::from_secs(60);
 
-/// Time between two looks at the folders: half of what a file takes to settle, within these bounds.
+/// Time between two looks at folders: half of what a file takes to settle, within these bounds. Buckets are looked at as often as files settle, since stores
+/// may ask money for each look.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// Looking takes at most this part of the time, however many files there are.
@@ -34,7 +37,7 @@ const LOOKING: u32 = 10;
 /// How a source is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Watch {
-    /// For so long, size and time of change of a new file are the same before it is taken.
+    /// For so long, size and time of change of a new file are the same before it is taken; of a bucket, the time between two looks.
     pub settle: Duration,
     /// After so long without a new file, the list is complete; `None`: never.
     pub idle: Option<Duration>,
@@ -98,16 +101,30 @@ fn key(path: &[u8]) -> [u8; 16] {
 
 /// Lists what is there and what comes, until the growth is stopped or, where [`Watch::idle`] says so, nothing comes any more.
 pub(crate) fn watch(
-    (base, patterns, watch): (&Path, &[String], Watch),
+    spec: &ListingSpec,
+    watch: Watch,
     expand: Option<&dyn Expand>,
     writer: ListingWriter,
     taken: Taken,
     growth: &Growth,
 ) -> Result<ListingSummary, ListError> {
-    let entries = patterns.iter().map(|p| Entry::resolve(base, p)).collect::<Result<Vec<_>, _>>()?;
+    let (places, look_every) = match spec {
+        ListingSpec::Objects { urls, store: Remote(store), .. } => {
+            let (entries, root) = remote::Entry::all(urls, &**store)?;
+            (Places::Buckets { entries, root, store: &**store }, watch.settle.max(LOOK_EVERY.0))
+        }
+        ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
+            let entries = patterns.iter().map(|p| Entry::resolve(base, p)).collect::<Result<Vec<_>, _>>()?;
+            let root = common_root(entries.iter().map(|e| e.root.as_path()));
+            (Places::Folders { entries, root }, (watch.settle / 2).clamp(LOOK_EVERY.0, LOOK_EVERY.1))
+        }
+        ListingSpec::Manifest { .. } | ListingSpec::Generated => {
+            return list(spec, expand, writer, &|| !growth.is_stopped());
+        }
+    };
     let go_on = || !growth.is_stopped();
     let mut watcher = Watcher {
-        entries: &entries,
+        places: &places,
         settle: watch.settle,
         lister: Lister::new(writer, expand, &go_on),
         taken: taken.files,
@@ -116,7 +133,6 @@ pub(crate) fn watch(
     };
     watcher.finish_last(taken.last)?;
     watcher.lister.writer.begin()?;
-    let look_every = (watch.settle / 2).clamp(LOOK_EVERY.0, LOOK_EVERY.1);
     loop {
         let begun = Instant::now();
         watcher.look()?;
@@ -135,8 +151,14 @@ pub(crate) fn watch(
     }
 }
 
+/// What is watched, and what the names of items are relative to.
+enum Places<'a> {
+    Folders { entries: Vec<Entry>, root: PathBuf },
+    Buckets { entries: Vec<remote::Entry>, root: String, store: &'a dyn RemoteStore },
+}
+
 struct Watcher<'a> {
-    entries: &'a [Entry],
+    places: &'a Places<'a>,
     settle: Duration,
     lister: Lister<'a>,
     taken: HashSet<[u8; 16]>,
@@ -150,21 +172,54 @@ impl Watcher<'_> {
     fn finish_last(&mut self, last: Option<(Vec<u8>, u64)>) -> Result<(), ListError> {
         let (Some((file, n)), true) = (last, self.lister.expand.is_some()) else { return Ok(()) };
         let file = Path::new(OsStr::from_bytes(&file));
-        if !file.exists() {
+        let (is_there, name) = match self.places {
+            Places::Folders { root, .. } => (file.exists(), name_under(root, file)),
+            Places::Buckets { root, store, .. } => {
+                let url = file.to_string_lossy();
+                (store.has(&url)?, remote::name_below(root, &url))
+            }
+        };
+        if !is_there {
             return Ok(());
         }
-        let root = common_root(self.entries.iter().map(|e| e.root.as_path()));
-        self.lister.push_from(n, &name_under(&root, file), file)
+        self.lister.push_from(n, &name, file)
+    }
+
+    fn look(&mut self) -> Result<(), ListError> {
+        match self.places {
+            Places::Folders { entries, root } => self.look_at_folders(entries, root),
+            Places::Buckets { entries, root, store } => self.look_at_buckets(entries, root, *store),
+        }
+    }
+
+    /// Takes all new objects.
+    fn look_at_buckets(
+        &mut self,
+        entries: &[remote::Entry],
+        root: &str,
+        store: &dyn RemoteStore,
+    ) -> Result<(), ListError> {
+        let go_on = self.lister.go_on;
+        let mut step = || if go_on() { Ok(()) } else { Err(ListError::Stopped) };
+        for entry in entries {
+            entry.each(store, &mut step, &mut |url| {
+                if self.taken.insert(key(url.as_bytes())) {
+                    self.lister.push(&remote::name_below(root, url), Path::new(url))?;
+                    self.last_new = Instant::now();
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Takes all new files that are whole.
-    fn look(&mut self) -> Result<(), ListError> {
-        let root = common_root(self.entries.iter().map(|e| e.root.as_path()));
+    fn look_at_folders(&mut self, entries: &[Entry], root: &Path) -> Result<(), ListError> {
         let spill_folder = folder_of(self.lister.writer.target());
         let go_on = self.lister.go_on;
         let mut step = || if go_on() { Ok(()) } else { Err(ListError::Stopped) };
         let mut walking = Walking { spill_folder: &spill_folder, step: &mut step };
-        let mut walk = Walk::begin(self.entries, &mut walking)?;
+        let mut walk = Walk::begin(entries, &mut walking)?;
         let mut pending = HashMap::new();
         while let Some(path) = walk.next(&mut walking)? {
             let key = key(path.as_os_str().as_bytes());
@@ -178,7 +233,7 @@ impl Watcher<'_> {
             }
             let seen = Pending::seen(before, look, now);
             if seen.is_settled(now, self.settle) || is_old(&path, self.settle.saturating_add(OLD)) {
-                self.lister.push(&name_under(&root, &path), &path)?;
+                self.lister.push(&name_under(root, &path), &path)?;
                 self.taken.insert(key);
                 self.last_new = Instant::now();
             } else {

@@ -1,4 +1,4 @@
-//! YOLO heads as exporters leave them: `yolov5`, `yolov8`, `yolov8_obb`, `yolo_end2end` and `yolox`. Gives boxes in pixels of the row; suppresses nothing.
+//! YOLO heads as exporters leave them: `yolov5`, `yolov8`, `yolov8_obb`, `yolo_end2end`, `yolo_end2end_obb` and `yolox`. Gives boxes in pixels of the row; suppresses nothing.
 
 use orchestra_core::data::Refusal;
 
@@ -56,22 +56,36 @@ pub fn turned(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>) -> Result
         if let Some((class, score)) = largest((4..numbers - 1).map(|number| at(number, n)))
             && score >= threshold
         {
-            let [x, y, width, height, angle] =
-                [0, 1, 2, 3, numbers - 1].map(|number| f64::from(at(number, n)));
-            let axis = [angle.cos(), angle.sin()];
-            let rectangle = Rectangle { centre: [x, y], sides: [width, height], axis };
+            let rectangle = rectangle([0, 1, 2, 3, numbers - 1].map(|number| at(number, n)));
             found.push(Found::turned(class as u32, score, rectangle));
         }
     }
     Ok(())
 }
 
-/// `[boxes, 6]`: left, top, right, bottom, score, class; suppressed by the model.
+/// Of a centre, sides, and an angle in radians.
+fn rectangle(numbers: [f32; 5]) -> Rectangle {
+    let [x, y, width, height, angle] = numbers.map(f64::from);
+    Rectangle { centre: [x, y], sides: [width, height], axis: [angle.cos(), angle.sin()] }
+}
+
+/// `[boxes, 6]`: left, top, right, bottom, score, class; suppressed by the model. Numbers behind them (masks, key points) are left alone.
 pub fn end_to_end(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>) -> Result<(), Refusal> {
     for numbers in tensor.rows(6)? {
         if numbers[4] >= threshold {
             let corners = [0, 1, 2, 3].map(|at| f64::from(numbers[at]));
             found.push(Found::upright(class_of(numbers[5]), numbers[4], corners));
+        }
+    }
+    Ok(())
+}
+
+/// `[boxes, 7]`: centre, sides, score, class, and the angle of [`turned`]; suppressed by the model.
+pub fn end_to_end_turned(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>) -> Result<(), Refusal> {
+    for numbers in tensor.rows(7)? {
+        if numbers[4] >= threshold {
+            let rectangle = rectangle([0, 1, 2, 3, 6].map(|at| numbers[at]));
+            found.push(Found::turned(class_of(numbers[5]), numbers[4], rectangle));
         }
     }
     Ok(())

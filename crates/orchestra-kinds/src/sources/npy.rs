@@ -1,0 +1,97 @@
+//! The head of a `.npy` file: element type, order of bytes, shape. Believes no number that it cannot check; reads no elements.
+
+use orchestra_core::DType;
+
+/// Bytes at the beginning of a file that hold its header, in all files that NumPy writes.
+pub const HEAD: usize = 64 << 10;
+
+/// What a `.npy` file says of itself (format versions 1 to 3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    pub dtype: DType,
+    /// The bytes of each element are in the other order than this machine's.
+    pub is_swapped: bool,
+    pub shape: Vec<usize>,
+    /// Where the elements begin.
+    pub data: usize,
+}
+
+impl Header {
+    /// The items along the first dimension, and the shape of one.
+    pub fn rows(&self) -> Option<(u64, &[usize])> {
+        self.shape.split_first().map(|(rows, row)| (*rows as u64, row))
+    }
+
+    /// Bytes of all elements.
+    pub fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.size_bytes()
+    }
+
+    /// Brings elements into the order of this machine.
+    pub fn to_native(&self, data: &mut [u8]) {
+        if self.is_swapped {
+            data.chunks_exact_mut(self.dtype.size_bytes()).for_each(<[u8]>::reverse);
+        }
+    }
+
+    /// That of an array whose first dimension counts items.
+    pub fn parse(head: &[u8]) -> Result<Self, String> {
+        let header = Self::parse_any(head)?;
+        if header.shape.is_empty() || header.shape[1..].contains(&0) {
+            return Err(format!("its shape is {:?}, and items lie along the first dimension", header.shape));
+        }
+        Ok(header)
+    }
+
+    /// That of any array.
+    pub fn parse_any(head: &[u8]) -> Result<Self, String> {
+        let cut = || "it is cut short".to_owned();
+        let rest = head.strip_prefix(b"\x93NUMPY").ok_or("it is no .npy file")?;
+        let (version, rest) = rest.split_first_chunk::<2>().ok_or_else(cut)?;
+        let (len, start): (Option<usize>, usize) = match version[0] {
+            1 => (rest.first_chunk::<2>().map(|n| usize::from(u16::from_le_bytes(*n))), 10),
+            2 | 3 => (rest.first_chunk::<4>().map(|n| u32::from_le_bytes(*n) as usize), 12),
+            n => return Err(format!("it is of version {n} of the format, and this program reads 1 to 3")),
+        };
+        let data = len.and_then(|len| start.checked_add(len)).ok_or_else(cut)?;
+        let text = head.get(start..data).ok_or("its header is longer than 64 KiB, or it is cut short")?;
+        let text = std::str::from_utf8(text).map_err(|_| "its header is no text")?;
+        let value = |key: &str| {
+            let (_, after) =
+                text.split_once(&format!("'{key}':")).or(text.split_once(&format!("\"{key}\":")))?;
+            Some(after.trim_start())
+        };
+        let descr =
+            value("descr").and_then(|v| v.split(['\'', '"']).nth(1)).ok_or("its element type is missing")?;
+        let (order, name) = descr.split_at_checked(1).ok_or("its element type is missing")?;
+        let dtype = match name {
+            "f4" => DType::F32,
+            "f2" => DType::F16,
+            "i8" => DType::I64,
+            "i4" => DType::I32,
+            "u1" => DType::U8,
+            "b1" => DType::Bool,
+            _ => {
+                return Err(format!(
+                    "its elements are `{descr}`; models take float32, float16, int64, int32, uint8 and bool"
+                ));
+            }
+        };
+        if value("fortran_order").is_some_and(|v| v.starts_with("True")) {
+            return Err("it is in Fortran order; write it with numpy.ascontiguousarray".into());
+        }
+        let shape = value("shape")
+            .and_then(|v| v.strip_prefix('(')?.split_once(')'))
+            .ok_or("its shape is missing")?;
+        let dims = shape.0.split(',').map(str::trim).filter(|dim| !dim.is_empty());
+        let shape: Vec<usize> = dims
+            .map(|dim| dim.parse().map_err(|_| format!("its shape has the side `{dim}`")))
+            .collect::<Result<_, _>>()?;
+        let bytes = shape.iter().try_fold(dtype.size_bytes(), |n, dim| n.checked_mul(*dim));
+        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            return Err(format!("its shape is {shape:?}, which no memory holds"));
+        }
+        let is_swapped = order == if cfg!(target_endian = "little") { ">" } else { "<" };
+        Ok(Self { dtype, is_swapped: is_swapped && dtype.size_bytes() > 1, shape, data })
+    }
+}

@@ -1,0 +1,287 @@
+//! What a `detect` stage becomes once its inputs are known: its layout, its settings and its columns. Decodes nothing.
+
+use std::sync::Arc;
+
+use orchestra_core::DType;
+use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
+use orchestra_plan::{
+    At, Connect, Diagnostics, Input, Runs, Span, StageConnected, StageContext, list, read_labels,
+};
+
+use super::dbnet::Dbnet;
+use super::decode::{Boxes, Decode};
+use super::layout::{Form, Layout, Output, Told};
+use super::lists::Logits;
+use super::recognise::{self, Contradiction, Recognised};
+use super::run::DetectMap;
+
+#[derive(Debug)]
+pub struct DetectDraft {
+    pub layout: Option<At<Layout>>,
+    pub threshold: Option<At<f64>>,
+    pub iou: Option<At<f64>>,
+    pub max: Option<At<u64>>,
+    pub labels: Option<At<String>>,
+    pub relative: Option<At<bool>>,
+    pub background: Option<At<bool>>,
+    pub scores: Option<At<Logits>>,
+    pub box_threshold: Option<At<f64>>,
+    pub unclip: Option<At<f64>>,
+    pub min_size: Option<At<f64>>,
+    pub dilate: Option<At<bool>>,
+}
+
+impl Connect for DetectDraft {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let name = stage.name;
+        let input = match stage.inputs {
+            [one] => one,
+            [_, other, ..] => {
+                stage
+                    .diags
+                    .error(other.span, format!("stage `{name}` reads from one stage"))
+                    .label("where its pixels lie in the picture is known without naming it")
+                    .help("name the infer stage alone: from = \"..\"");
+                return None;
+            }
+            [] => return None,
+        };
+        if let Some(column) = &input.column
+            && input.gives.position(column).is_none()
+        {
+            stage.column(0, "the outputs of an infer stage", |_| true)?; // It reports that there is none.
+        }
+        let is_read = |column: &Column| input.column.as_ref().is_none_or(|name| *name == column.name);
+        let outputs: Vec<Output<'_>> = input
+            .gives
+            .0
+            .iter()
+            .enumerate()
+            .filter_map(|(at, column)| Some((at, column.ty.tensor()?)).filter(|_| is_read(column)))
+            .collect();
+        if outputs.is_empty() {
+            stage
+                .column(0, "what an object detector gives, of an infer stage", |c| c.ty.tensor().is_some())?;
+            return None;
+        }
+        let labels = match &self.labels {
+            Some(written) => Some(read_labels(written, stage.folder, stage.host, stage.diags)?.value),
+            None => {
+                input.labels.clone().map(|labels| labels.value).or_else(|| recognise::names(&input.metadata))
+            }
+        };
+        // What the file of the model says of itself is sure; labels that a user names may lack the background.
+        let told = recognise::told(&input.metadata);
+        let (layout, why) = self.layout(name, input, &outputs, stage.diags)?;
+        let Some(outputs) = layout.of(&outputs, told).or_else(|| layout.of(&outputs, Told::default())) else {
+            let span = self.layout.as_ref().map_or(input.span, |said| said.span);
+            stage
+                .diags
+                .error(span, format!("stage `{name}`: `{}` gives no layout `{}`", input.name, layout.name()))
+                .label(format!("it gives {}", input.gives))
+                .help(format!(
+                    "the layout is {}; from = \"stage.output\" names one of several",
+                    layout.outputs()
+                ));
+            return None;
+        };
+        self.keys_of_others(name, layout, outputs.form, stage.diags)?;
+        let decode = self.decode(name, layout, outputs.form, told.classes, stage)?;
+        let placed = input.gives.0.iter().position(|column| column.ty == ColumnType::Placement);
+        if placed.is_none() && decode.needs_row() {
+            stage
+                .diags
+                .error(input.span, format!("stage `{name}` does not know how large the input of its model is"))
+                .label(format!("boxes of layout `{}` are relative to it", layout.name()))
+                .help("the model must read from an image or crop stage, or give boxes in pixels: boxes = \"pixels\"");
+            return None;
+        }
+        let mut reads: Vec<(usize, usize)> = outputs.columns.iter().map(|column| (0, *column)).collect();
+        reads.extend(placed.map(|column| (0, column)));
+        let elements =
+            |column: &usize| input.gives.0[*column].ty.tensor().and_then(|tensor| tensor.row_len());
+        let cost = outputs.columns.iter().map(elements).try_fold(0_usize, |sum, n| sum.checked_add(n?));
+        let labels: Vec<String> = labels.unwrap_or_default();
+        let named = match labels.len() {
+            _ if layout == Layout::Dbnet => "texts".to_owned(),
+            0 => "class numbers".to_owned(),
+            1 => "1 label".to_owned(),
+            n => format!("{n} labels"),
+        };
+        let pixels = if placed.is_some() { "of the picture" } else { "of the model's input" };
+        let schema = schema(layout.turns());
+        Some(StageConnected {
+            gives: Schema::of("detections", ColumnType::List(schema)),
+            reads,
+            settings: serde_json::json!({
+                "layout": layout.name(), "columns": outputs.columns, "decode": decode,
+                "labels": labels, "placed": placed.is_some(),
+            }),
+            details: vec![format!("{}, {named}", layout.name()), format!("pixels {pixels}")],
+            about: format!("layout {} ({why}), {named}, pixels {pixels}", layout.name()),
+            runs: Runs::Map(Arc::new(DetectMap {
+                decode,
+                is_placed: placed.is_some(),
+                labels: labels.into_iter().map(Arc::from).collect(),
+                // Each number is looked at, and some more than once.
+                cost: cost.map_or(usize::MAX, |n| n.saturating_mul(4)),
+            })),
+        })
+    }
+}
+
+fn names(layouts: &[Layout]) -> String {
+    list(layouts.iter().map(|layout| layout.name()))
+}
+
+/// Reports what speaks against a layout that the file names: an error where that is sure.
+fn report(
+    stage: &str,
+    said: &At<Layout>,
+    input: &Input,
+    against: &Contradiction,
+    diags: &mut Diagnostics,
+) -> Option<()> {
+    let is = names(&against.candidates);
+    let message =
+        format!("stage `{stage}` reads layout `{}`, which `{}` does not give", said.value.name(), input.name);
+    let (diagnostic, help) = match against.candidates.is_empty() {
+        _ if against.is_sure => (diags.error(said.span, message), format!("leave `layout` out, or say {is}")),
+        true => (
+            diags.warning(said.span, message),
+            "leave it, if the model was changed after its export; look at some results first".to_owned(),
+        ),
+        false => (diags.warning(said.span, message), format!("leave `layout` out, if it is {is}")),
+    };
+    diagnostic.label(format!("of the model: {}", against.why)).help(help);
+    (!against.is_sure).then_some(())
+}
+
+/// The columns of a row of the list.
+fn schema(has_polygon: bool) -> Schema {
+    let tensor = |name: &str, dtype, row: &[usize]| Column {
+        name: name.to_owned(),
+        ty: ColumnType::Tensor(fixed_tensor(name, dtype, row)),
+    };
+    let mut columns = vec![
+        Column { name: "label".to_owned(), ty: ColumnType::Text },
+        tensor("class", DType::I64, &[]),
+        tensor("score", DType::F32, &[]),
+        tensor("box", DType::F32, &[4]),
+    ];
+    columns.extend(has_polygon.then(|| tensor("polygon", DType::F32, &[4, 2])));
+    Schema(columns)
+}
+
+impl DetectDraft {
+    /// The layout, and why it is this one.
+    fn layout(
+        &self,
+        stage: &str,
+        input: &Input,
+        outputs: &[Output<'_>],
+        diags: &mut Diagnostics,
+    ) -> Option<(Layout, String)> {
+        if let Some(said) = &self.layout {
+            if let Some(against) = recognise::contradiction(said.value, outputs, &input.metadata) {
+                report(stage, said, input, &against, diags)?;
+            }
+            return Some((said.value, "said".to_owned()));
+        }
+        let fitting = match recognise::recognise(outputs, &input.metadata) {
+            Recognised::Is(layout, why) => return Some((layout, why)),
+            Recognised::Not(why) => {
+                let message = format!("stage `{stage}` reads from a model that finds no boxes: {why}");
+                diags.error(input.span, message).help("if that is wrong, say what it gives: layout = \"..\"");
+                return None;
+            }
+            Recognised::Open(fitting) => fitting,
+        };
+        let help = match fitting.is_empty() {
+            true => "no layout that is known has such outputs".to_owned(),
+            false => format!("say it: layout = \"..\"; by their shapes it can be {}", names(&fitting)),
+        };
+        diags
+            .error(input.span, format!("stage `{stage}` cannot tell how `{}` lays out its boxes", input.name))
+            .label(format!("it gives {}", input.gives))
+            .help(help);
+        None
+    }
+
+    /// Reports keys that belong to other layouts.
+    fn keys_of_others(&self, stage: &str, layout: Layout, form: Form, diags: &mut Diagnostics) -> Option<()> {
+        let is_dbnet = layout == Layout::Dbnet;
+        let suppresses = layout.suppresses();
+        fn place<T>(at: Option<&At<T>>) -> Option<Span> {
+            at.map(|at| at.span)
+        }
+        let keys = [
+            ("iou", place(self.iou.as_ref()), suppresses),
+            ("labels", place(self.labels.as_ref()), !is_dbnet),
+            ("boxes", place(self.relative.as_ref()), layout == Layout::Ssd || form == Form::Labelled),
+            ("background", place(self.background.as_ref()), layout == Layout::Ssd),
+            ("scores", place(self.scores.as_ref()), matches!(form, Form::Queries | Form::OpenQueries)),
+            ("box_threshold", place(self.box_threshold.as_ref()), is_dbnet),
+            ("unclip", place(self.unclip.as_ref()), is_dbnet),
+            ("min_size", place(self.min_size.as_ref()), is_dbnet),
+            ("dilate", place(self.dilate.as_ref()), is_dbnet),
+        ];
+        let mut is_fine = true;
+        for (key, span, has_effect) in keys {
+            if let Some(span) = span.filter(|_| !has_effect) {
+                let message =
+                    format!("`{key}` of stage `{stage}` has no effect on layout `{}`", layout.name());
+                diags.error(span, message).help("leave it out");
+                is_fine = false;
+            }
+        }
+        is_fine.then_some(())
+    }
+
+    fn decode(
+        &self,
+        name: &str,
+        layout: Layout,
+        form: Form,
+        classes: Option<usize>,
+        stage: &mut StageContext<'_>,
+    ) -> Option<Decode> {
+        let value = |at: &Option<At<f64>>, default: f64| at.as_ref().map_or(default, |at| at.value);
+        let is = |at: &Option<At<bool>>, default: bool| at.as_ref().map_or(default, |at| at.value);
+        let max = |default: usize| self.max.as_ref().map_or(default, |at| at.value as usize);
+        if layout == Layout::Dbnet {
+            return Some(Decode::Texts(Dbnet {
+                threshold: value(&self.threshold, 0.3) as f32,
+                box_threshold: value(&self.box_threshold, 0.5) as f32,
+                unclip: value(&self.unclip, 1.6),
+                max: max(1000),
+                min_size: value(&self.min_size, 3.0),
+                dilate: is(&self.dilate, false),
+            }));
+        }
+        let logits = match (&self.scores, form) {
+            (Some(said), _) => said.value,
+            (None, Form::OpenQueries) => {
+                let message =
+                    format!("stage `{name}` cannot tell what the logits of its model become scores by");
+                stage
+                    .diags
+                    .error(stage.inputs[0].span, message)
+                    .label("models with sigmoids and with softmaxes give `pred_boxes` and `logits`")
+                    .help("say it: scores = \"sigmoid\" (RT-DETR, D-FINE) or \"softmax\" (DETR)");
+                return None;
+            }
+            (None, _) => Logits::Sigmoid,
+        };
+        Some(Decode::Boxes(Boxes {
+            layout,
+            classes,
+            logits,
+            threshold: value(&self.threshold, 0.25) as f32,
+            iou: value(&self.iou, 0.45),
+            max: max(300),
+            is_relative: is(&self.relative, form != Form::Labelled),
+            background: is(&self.background, true),
+        }))
+    }
+}

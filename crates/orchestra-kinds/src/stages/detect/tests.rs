@@ -1,0 +1,303 @@
+//! Every layout against another implementation, `scripts/detect_reference.py`, and outputs that are rubbish.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
+use orchestra_core::shapes::{Emit, Map};
+use orchestra_core::{DType, Placement};
+use serde_json::{Value as Json, json};
+
+use super::dbnet::Dbnet;
+use super::decode::{Boxes, Decode};
+use super::layout::{Layout, Tensor};
+use super::lists::Logits;
+use super::run::DetectMap;
+
+struct Kept(Vec<OwnedRow>);
+
+impl Emit for Kept {
+    fn parts(&mut self, _: usize) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+        let [Value::List(rows)] = row else { panic!("no list: {row:?}") };
+        self.0.extend_from_slice(rows);
+        Ok(())
+    }
+}
+
+/// Numbers that look random, the same ones always.
+struct Random(u64);
+
+impl Random {
+    fn share(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1_u64 << 24) as f32
+    }
+
+    fn between(&mut self, least: f32, most: f32) -> f32 {
+        least + (most - least) * self.share()
+    }
+}
+
+const ROW: [u32; 2] = [96, 64];
+
+fn placed() -> Placement {
+    Placement { row: ROW, picture: [300, 200], to_picture: [3.5, 0.0, -18.0, 0.0, 3.5, -12.25] }
+}
+
+fn settings(layout: Layout) -> Boxes {
+    Boxes {
+        layout,
+        classes: None,
+        logits: Logits::Sigmoid,
+        threshold: 0.5,
+        iou: 0.3,
+        max: 40,
+        is_relative: true,
+        background: true,
+    }
+}
+
+fn run(decode: Decode, tensors: &[Tensor]) -> Result<Vec<OwnedRow>, Refusal> {
+    let map = DetectMap { decode, is_placed: true, labels: Arc::new([Arc::from("zero")]), cost: 0 };
+    let data: Vec<Vec<u8>> =
+        tensors.iter().map(|t| t.values.iter().flat_map(|v| v.to_ne_bytes()).collect()).collect();
+    let mut inputs: Vec<Value<'_>> = tensors
+        .iter()
+        .zip(&data)
+        .map(|(t, data)| {
+            Value::Tensor(TensorView { name: &t.name, dtype: DType::F32, shape: &t.shape, data })
+        })
+        .collect();
+    let placed = placed().bytes();
+    inputs.push(Placement::value(&placed));
+    let mut kept = Kept(Vec::new());
+    map.start().apply(&inputs, &mut kept)?;
+    Ok(kept.0)
+}
+
+fn numbers(value: &OwnedValue) -> Vec<f64> {
+    let OwnedValue::Tensor { dtype, data, .. } = value else { panic!("{value:?}") };
+    let all = data.chunks_exact(dtype.size_bytes());
+    all.map(|bytes| f64::from(crate::tensor::element(*dtype, bytes).to_f32())).collect()
+}
+
+fn tensor(name: &str, shape: &[usize], values: Vec<f32>) -> Tensor {
+    Tensor { name: name.to_owned(), shape: shape.to_vec(), values }
+}
+
+/// One case for each layout and form: what it is called, its settings, its outputs.
+fn cases() -> Vec<(Boxes, Vec<Tensor>, Json)> {
+    let mut random = Random(7);
+    let mut cases = Vec::new();
+    let box_of = |random: &mut Random, scale: [f32; 2]| {
+        let [x, y] = scale.map(|side| random.between(-0.1, 1.1) * side);
+        let [w, h] = scale.map(|side| random.between(0.05, 0.5) * side);
+        [x, y, w, h]
+    };
+    let pixels = ROW.map(|side| side as f32);
+    let corners = |[x, y, w, h]: [f32; 4]| [x - w / 2.0, y - h / 2.0, x + w / 2.0, y + h / 2.0];
+    let mut objects = Vec::new();
+    for _ in 0..200 {
+        objects.extend(box_of(&mut random, pixels));
+        objects.extend((0..4).map(|_| random.share()));
+    }
+    let turned =
+        (0..7).flat_map(|at| objects.chunks(8).map(move |row| row[at + usize::from(at > 3)])).collect();
+    cases.push((settings(Layout::Yolov5), vec![tensor("output", &[200, 8], objects)], json!({})));
+    let masks = Boxes { classes: Some(2), ..settings(Layout::Yolov8) };
+    cases.push((masks, vec![tensor("output", &[7, 200], turned)], json!({ "classes": 2 })));
+    // Many of a class in few places, so that some hide others.
+    let mut turned_boxes = Vec::new();
+    for _ in 0..200 {
+        let [x, y] = pixels.map(|side| random.between(-0.1, 1.1) * side);
+        turned_boxes.push([x, y, random.between(4.0, 40.0), random.between(4.0, 20.0)]);
+    }
+    let mut numbers: Vec<f32> =
+        (0..4).flat_map(|at| turned_boxes.iter().map(move |numbers| numbers[at])).collect();
+    numbers.extend((0..400).map(|_| random.share()));
+    numbers.extend((0..200).map(|_| random.between(-0.8, 2.4)));
+    cases.push((settings(Layout::Yolov8Obb), vec![tensor("output", &[7, 200], numbers.clone())], json!({})));
+    let mut ended = Vec::new();
+    for n in 0..50 {
+        ended.extend(corners(box_of(&mut random, pixels)));
+        ended.extend([random.share(), (n % 3) as f32]);
+    }
+    // The same boxes and scores as those of `yolov8_obb`, none of them suppressed.
+    let ended_turned = (0..200).flat_map(|n| [0, 1, 2, 3, 4, 5, 6].map(|at| numbers[at * 200 + n]));
+    let ended_turned =
+        ended_turned.enumerate().map(|(at, v)| if at % 7 == 5 { (v * 3.0).floor() } else { v });
+    let ended_turned = vec![tensor("output", &[200, 7], ended_turned.collect())];
+    cases.push((settings(Layout::YoloEnd2endObb), ended_turned, json!({})));
+    cases.push((settings(Layout::YoloEnd2end), vec![tensor("output", &[50, 6], ended)], json!({})));
+    let cells = 12 * 8 + 6 * 4 + 3 * 2;
+    let grid = (0..cells * 7).map(|_| random.between(-0.5, 1.0)).collect();
+    cases.push((settings(Layout::Yolox), vec![tensor("output", &[cells, 7], grid)], json!({})));
+    let relative: Vec<f32> = (0..60).flat_map(|_| corners(box_of(&mut random, [1.0; 2]))).collect();
+    let centres: Vec<f32> = (0..60).flat_map(|_| box_of(&mut random, [1.0; 2])).collect();
+    let mut shares = |n: usize| -> Vec<f32> { (0..n).map(|_| random.share()).collect() };
+    let boxes = || tensor("boxes", &[60, 4], relative.clone());
+    cases.push((settings(Layout::Ssd), vec![boxes(), tensor("scores", &[60, 4], shares(240))], json!({})));
+    cases.push((
+        settings(Layout::Ultraface),
+        vec![boxes(), tensor("scores", &[60, 2], shares(120))],
+        json!({}),
+    ));
+    let classes = || (0..60).map(|n| (n % 5) as f32).collect::<Vec<_>>();
+    let labelled = vec![boxes(), tensor("scores", &[60], shares(60)), tensor("labels", &[60], classes())];
+    cases.push((settings(Layout::Detr), labelled, json!({})));
+    // With `orig_target_sizes`, the size of the row: corners in pixels of it.
+    let sized = relative.iter().enumerate().map(|(at, share)| share * pixels[at % 2]).collect();
+    let sized = vec![
+        tensor("boxes", &[60, 4], sized),
+        tensor("scores", &[60], shares(60)),
+        tensor("labels", &[60], classes()),
+    ];
+    cases.push((Boxes { is_relative: false, ..settings(Layout::Detr) }, sized, json!({ "relative": false })));
+    let logits: Vec<f32> = shares(180).iter().map(|v| v * 4.0 - 3.0).collect();
+    let queries = |boxes: &str, scores: &str| {
+        vec![tensor(boxes, &[60, 4], centres.clone()), tensor(scores, &[60, 3], logits.clone())]
+    };
+    cases.push((settings(Layout::Detr), queries("dets", "labels"), json!({})));
+    let softmax = Boxes { logits: Logits::Softmax, ..settings(Layout::Detr) };
+    cases.push((softmax, queries("pred_boxes", "logits"), json!({ "scores": "softmax" })));
+    let tf = vec![
+        tensor("detection_boxes", &[60, 4], relative.clone()),
+        tensor("detection_scores", &[60], shares(60)),
+        tensor("detection_classes", &[60], classes()),
+        tensor("num_detections", &[], vec![41.0]),
+    ];
+    cases.push((settings(Layout::Tf), tf, json!({})));
+    cases
+}
+
+fn json_of(layout: Layout, tensors: &[Tensor], more: &Json) -> Json {
+    let outputs: serde_json::Map<String, Json> =
+        tensors.iter().map(|t| (t.name.clone(), json!({ "shape": t.shape, "data": t.values }))).collect();
+    let mut case = json!({
+        "layout": layout.name(), "threshold": 0.5, "iou": 0.3, "max": 40, "tensors": outputs,
+        "row": ROW, "picture": placed().picture, "to_picture": placed().to_picture,
+    });
+    case.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    case
+}
+
+fn reference(cases: &[Json]) -> Vec<Vec<Json>> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/detect_reference.py");
+    let mut python = Command::new("python3")
+        .arg(script)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this test needs python3");
+    python.stdin.take().unwrap().write_all(json!(cases).to_string().as_bytes()).unwrap();
+    let output = python.wait_with_output().unwrap();
+    assert!(output.status.success());
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn are_close(a: &[f64], b: &[f64], by: f64) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= by)
+}
+
+#[test]
+fn every_layout_finds_what_another_implementation_finds() {
+    let cases = cases();
+    let expected =
+        reference(&cases.iter().map(|(s, t, more)| json_of(s.layout, t, more)).collect::<Vec<_>>());
+    for ((settings, tensors, _), expected) in cases.into_iter().zip(expected) {
+        let layout = settings.layout;
+        let found = run(Decode::Boxes(settings), &tensors).unwrap();
+        assert!(found.len() > 5, "{layout:?} finds {}", found.len());
+        assert_eq!(found.len(), expected.len(), "{layout:?}");
+        for (row, wanted) in found.iter().zip(&expected) {
+            let of = |key: &str| serde_json::from_value::<Vec<f64>>(wanted[key].clone());
+            assert_eq!(numbers(&row[1]), [wanted["class"].as_f64().unwrap()], "{layout:?}: {wanted}");
+            assert!(are_close(&numbers(&row[2]), &[wanted["score"].as_f64().unwrap()], 1e-5));
+            assert!(are_close(&numbers(&row[3]), &of("box").unwrap(), 1e-3), "{layout:?}: {wanted} {row:?}");
+            if layout.turns() {
+                let corners: Vec<Vec<f64>> = serde_json::from_value(wanted["polygon"].clone()).unwrap();
+                let polygon = numbers(&row[4]);
+                let is_one = |p: &[f64]| corners.iter().any(|c| are_close(c, p, 1e-3));
+                assert!(polygon.chunks(2).all(is_one), "{wanted} {row:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn texts_are_where_another_implementation_finds_them() {
+    // Turned rectangles with soft edges.
+    let (width, height) = (120_usize, 80_usize);
+    let texts = [
+        (30.0, 20.0, 22.0, 6.0, 0.0),
+        (80.0, 25.0, 25.0, 7.0, 0.4),
+        (35.0, 58.0, 24.0, 5.0, -0.3),
+        (90.0, 62.0, 12.0, 4.0, 1.4),
+    ];
+    let value = |at: usize| {
+        let (x, y) = ((at % width) as f64, (at / width) as f64);
+        let of = |(cx, cy, w, h, angle): &(f64, f64, f64, f64, f64)| {
+            let (x, y) = (x - cx, y - cy);
+            let (u, v) = (x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin());
+            (w - u.abs()).min(h - v.abs()).mul_add(0.5, 0.5).clamp(0.0, 0.95)
+        };
+        texts.iter().map(of).fold(0.0, f64::max) as f32
+    };
+    let map = tensor("map", &[1, height, width], (0..height * width).map(value).collect());
+    let dbnet =
+        Dbnet { threshold: 0.3, box_threshold: 0.5, unclip: 1.6, max: 100, min_size: 3.0, dilate: false };
+    let more = json!({ "threshold": 0.3, "box_threshold": 0.5, "unclip": 1.6, "min_size": 3 });
+    let case = json_of(Layout::Dbnet, std::slice::from_ref(&map), &more);
+    let [expected] = &reference(&[case])[..] else { panic!() };
+    let found = run(Decode::Texts(dbnet), &[map]).unwrap();
+    assert_eq!((found.len(), expected.len()), (4, 4));
+    for row in &found {
+        let polygon = numbers(&row[4]);
+        let inside = |p: &[f64]| [p[0].clamp(0.0, 300.0), p[1].clamp(0.0, 200.0)];
+        // Corners in any order: which one comes first is a matter of taste.
+        let is_same = |wanted: &&Json| {
+            let corners: Vec<Vec<f64>> = serde_json::from_value(wanted["polygon"].clone()).unwrap();
+            let near = |p: &[f64]| corners.iter().any(|c| are_close(&inside(c), p, 1e-2));
+            polygon.chunks(2).all(near)
+        };
+        let wanted = expected.iter().find(is_same).unwrap_or_else(|| panic!("{polygon:?} of {expected:?}"));
+        // Which pixels of the outline count is a matter of taste, too.
+        assert!(are_close(&numbers(&row[2]), &[wanted["score"].as_f64().unwrap()], 0.08), "{wanted} {row:?}");
+    }
+    let first = numbers(&found[0][4]);
+    assert!(first[0] < first[2] && first[1] < first[5], "from the top left corner: {first:?}");
+}
+
+#[test]
+fn outputs_of_another_shape_than_the_plan_says_fail_the_item_by_name() {
+    for (settings, tensors, _) in cases() {
+        let layout = settings.layout;
+        for at in 0..tensors.len() {
+            for shape in [&[3][..], &[2, 3], &[1, 2, 3], &[0, 0], &[0, 4], &[0, 9]] {
+                let mut broken: Vec<Tensor> =
+                    tensors.iter().map(|t| tensor(&t.name, &t.shape, t.values.clone())).collect();
+                let n = shape.iter().product();
+                broken[at] = tensor("broken", shape, vec![0.9; n]);
+                // Anything but a panic.
+                if let Err(refusal) = run(Decode::Boxes(settings.clone()), &broken) {
+                    assert!(!refusal.error.contains("bug"), "{layout:?}: {refusal:?}");
+                }
+            }
+        }
+        let rubbish: Vec<Tensor> = tensors
+            .iter()
+            .map(|t| {
+                let values = [f32::NAN, f32::INFINITY, -1e30, 0.9, f32::NEG_INFINITY];
+                let values = (0..t.values.len()).map(|n| values[n % 5]).collect();
+                tensor(&t.name, &t.shape, values)
+            })
+            .collect();
+        drop(run(Decode::Boxes(settings), &rubbish));
+    }
+}

@@ -1,0 +1,172 @@
+//! Detectors as their authors have exported them, on pictures: `inspect` recognises what can be recognised, and the boxes are those that another
+//! implementation, `scripts/detect_reference.py`, makes of the same outputs. Says nothing about how good the models are.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{Workplace, repository};
+use orchestra_testkit::skip::skip;
+use serde_json::{Value, json};
+
+/// The folder of the models; `None`: the test is skipped.
+#[track_caller]
+fn models() -> Option<PathBuf> {
+    let script = repository().join("scripts/detectors.py");
+    let fetched = Command::new("python3").arg(script).stdin(Stdio::null()).output().unwrap();
+    if !fetched.status.success() {
+        let said = String::from_utf8_lossy(&fetched.stderr);
+        skip(
+            said.lines().next().unwrap_or("no detectors"),
+            "run `python3 scripts/detectors.py` where pip has a network",
+        );
+        return None;
+    }
+    Some(PathBuf::from(String::from_utf8(fetched.stdout).unwrap().trim_end()))
+}
+
+/// The numbers of a `.npy` file of f32.
+fn numbers(file: &Path) -> Vec<f32> {
+    let bytes = fs::read(file).unwrap();
+    let begin = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    assert!(String::from_utf8_lossy(&bytes[..begin]).contains("'<f4'"));
+    bytes[begin..].as_chunks().0.iter().map(|number| f32::from_le_bytes(*number)).collect()
+}
+
+struct Case {
+    model: &'static str,
+    picture: &'static str,
+    /// Width and height.
+    size: [u32; 2],
+    /// Of the model's input, and what the picture takes of it: left, top, width, height.
+    side: u32,
+    taken: [u32; 4],
+    /// Keys of the stages `pixels` and `found`.
+    keys: [&'static str; 2],
+    layout: &'static str,
+    shape: [usize; 2],
+    threshold: f64,
+}
+
+/// Finds in the picture what the other implementation finds; gives how many boxes and the best score.
+fn agrees(models: &Path, case: &Case) -> (usize, f64) {
+    let place = Workplace::new();
+    let Case { side, threshold, keys: [pixels, found], .. } = case;
+    let text = format!(
+        r#"version = 1
+[sources.pictures]
+kind = "images"
+paths = [{:?}]
+[models.detector]
+path = {:?}
+[stages.pixels]
+kind = "image"
+from = "pictures"
+size = [{side}, {side}]
+fit = "contain"
+pad = 114
+{pixels}
+[stages.raw]
+kind = "infer"
+from = "pixels"
+model = "detector"
+[stages.found]
+kind = "detect"
+from = "raw"
+threshold = {threshold}
+{found}
+[sinks.results]
+kind = "jsonl"
+from = "found"
+[sinks.raw]
+kind = "npy"
+from = "raw"
+[devices]
+use = ["cpu"]
+"#,
+        repository().join(case.picture),
+        models.join(case.model),
+    );
+    fs::write(place.workflow(), text).unwrap();
+    place.run(&[]).must_exit(0);
+    let record: Value =
+        serde_json::from_str(&fs::read_to_string(place.out().join("results.jsonl")).unwrap()).unwrap();
+    let found = record["result"].as_array().unwrap();
+
+    let name = Path::new(case.picture).file_name().unwrap().to_str().unwrap();
+    let outputs = numbers(&place.out().join("raw").join(format!("{name}.npy")));
+    assert_eq!(outputs.len(), case.shape[0] * case.shape[1]);
+    let [left, top, width, height] = case.taken.map(f64::from);
+    let [across, down] = [f64::from(case.size[0]) / width, f64::from(case.size[1]) / height];
+    let cases = json!([{
+        "layout": case.layout, "threshold": threshold, "iou": 0.45, "max": 300, "row": [side, side], "picture": case.size,
+        "to_picture": [across, 0, -left * across, 0, down, -top * down],
+        "tensors": { "output": { "shape": case.shape, "data": outputs } },
+    }]);
+    let mut python = Command::new("python3");
+    python.arg(repository().join("scripts/detect_reference.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut python = python.spawn().unwrap();
+    python.stdin.take().unwrap().write_all(cases.to_string().as_bytes()).unwrap();
+    let answer = python.wait_with_output().unwrap();
+    assert!(answer.status.success());
+    let expected: Vec<Vec<Value>> = serde_json::from_slice(&answer.stdout).unwrap();
+
+    assert_eq!(found.len(), expected[0].len());
+    for (found, expected) in found.iter().zip(&expected[0]) {
+        let corners = |value: &Value| serde_json::from_value::<[f64; 4]>(value["box"].clone()).unwrap();
+        let score = |value: &Value| value["score"].as_f64().unwrap();
+        assert_eq!(found["class"], expected["class"], "{found} {expected}");
+        assert!((score(found) - score(expected)).abs() < 1e-6, "{found} {expected}");
+        let is_near = corners(found).iter().zip(corners(expected)).all(|(a, b)| (a - b).abs() < 1e-2);
+        assert!(is_near, "{found} {expected}");
+    }
+    (found.len(), found[0]["score"].as_f64().unwrap())
+}
+
+#[test]
+fn boxes_of_genuine_exports_are_those_of_another_implementation() {
+    let Some(models) = models() else { return };
+    let place = Workplace::new();
+    let inspect = |model: &str| {
+        let path = models.join(model);
+        place.start_command(&["inspect", path.to_str().unwrap()]).wait().must_exit(0).stdout.clone()
+    };
+    // Of a batch, a size and a number of boxes that are free, it has the layout and the classes from its metadata.
+    assert!(inspect("320n.onnx").contains("detector of layout yolov8"));
+    let yolov8 = Case {
+        model: "320n.onnx",
+        picture: "benches/photo.jpg",
+        size: [500, 375],
+        side: 320,
+        taken: [0, 40, 320, 240],
+        keys: ["", ""],
+        layout: "yolov8",
+        shape: [22, 2100],
+        threshold: 0.001,
+    };
+    let (n, best) = agrees(&models, &yolov8);
+    println!("yolov8: {n} boxes, the best has {best}");
+    assert!(n > 10 && best > 0.5);
+
+    // It says nothing of itself: the layout has to be said, among others that it can be.
+    let said = inspect("common_det.onnx");
+    assert!(said.contains("yolox") && !said.contains("detector of layout"), "{said}");
+    let yolox = Case {
+        model: "common_det.onnx",
+        picture: "examples/read-text/pages/page-0001.png",
+        size: [611, 728],
+        side: 416,
+        taken: [34, 0, 349, 416],
+        keys: ["color = \"bgr\"\nscale = 1.0", "layout = \"yolox\""],
+        layout: "yolox",
+        shape: [3549, 6],
+        threshold: 0.02,
+    };
+    let (n, best) = agrees(&models, &yolox);
+    println!("yolox: {n} boxes, the best has {best}");
+    assert!(n > 50 && best > 0.5);
+}

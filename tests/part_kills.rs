@@ -1,0 +1,294 @@
+//! Kills around the moment when rows become a part, and when parts become the result of a run: no part that anyone sees is torn, a manifest is there as a
+//! whole or not at all, and the next start goes on without a row lost or doubled. Each kill is aimed, none is left to chance.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+mod moto;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use common::{Blocks, Ended, Run, Workplace, python_env, repository, write_pictures};
+use moto::Moto;
+use orchestra_testkit::skip::has_programs;
+use rustix::process::Signal;
+
+const ITEMS: u64 = 400;
+const ROWS_PER_FILE: u64 = 20;
+
+/// Prints `index` of each row of whole parts; a part that is torn ends it with an error.
+const READ: &str = "
+import json, sys, tarfile
+for file in sys.argv[1:]:
+    if file.endswith('.tar'):
+        with tarfile.open(file) as archive:
+            members = archive.getmembers()
+            assert all(len(archive.extractfile(m).read()) == m.size for m in members)
+            rows = [json.load(archive.extractfile(m))['index'] for m in members if m.name.endswith('.json')]
+    else:
+        import pyarrow.parquet
+        rows = pyarrow.parquet.read_table(file)['index'].to_pylist()
+    print(*rows, sep='\\n')
+";
+
+/// A workflow whose sink `parts` is of this kind.
+fn workplace(kind: &str, path: &str) -> Workplace {
+    let place = Workplace::new();
+    write_pictures(&place.images(), ITEMS);
+    place.write_blocks(&Blocks::default(), "paths = [\"images\"]");
+    let sink = format!(
+        "[sinks.parts]\nkind = \"{kind}\"\nfrom = \"read\"\npath = \"{path}\"\nrows_per_file = {ROWS_PER_FILE}\n[telemetry]"
+    );
+    place.edit("[telemetry]", &sink);
+    place
+}
+
+/// Each number of the rows that these parts have; none is there twice.
+fn rows(python: &str, parts: &[PathBuf]) -> BTreeSet<u64> {
+    let read = Command::new(python).args(["-c", READ]).args(parts).output().unwrap();
+    assert!(read.status.success(), "{parts:?}: {}", String::from_utf8_lossy(&read.stderr));
+    let all = String::from_utf8(read.stdout).unwrap();
+    let rows: BTreeSet<u64> = all.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(rows.len(), all.lines().count(), "a row is there twice");
+    rows
+}
+
+/// The parts in a folder, as a user lists them.
+fn parts(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut parts: Vec<_> = entries.filter(|path| name(path).starts_with("parts-")).collect();
+    parts.sort();
+    parts
+}
+
+#[track_caller]
+fn nothing_lost_or_doubled(verified: &Ended) {
+    assert!(verified.must_exit(0).stdout.contains("0 lost, 0 doubled"), "{}", verified.stdout);
+}
+
+#[test]
+fn a_run_that_is_killed_around_the_making_of_a_part_leaves_whole_parts_and_loses_and_doubles_no_row() {
+    if !has_programs(&["cc"], "install a C compiler") {
+        return;
+    }
+    let Some(python) = python_env("pyarrow") else { return };
+    let library = Workplace::new();
+    let library = library.path("kill_at.so");
+    let source = repository().join("tests/common/kill_at.c");
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).arg("-ldl").status();
+    assert!(built.unwrap().success());
+    let library = library.to_str().unwrap();
+
+    // The file waits under another name; it has its name, and the journal does not count it; the journal counts it, and its rows are still in the
+    // file of rows.
+    for (kind, moment) in ["tar", "parquet"]
+        .into_iter()
+        .flat_map(|kind| ["before", "named", "synced"].map(|moment| (kind, moment)))
+    {
+        let place = workplace(kind, &format!("parts.{kind}"));
+        let name = format!("parts-00000.{kind}");
+        let end = format!("/{name}");
+        let killed = place.run_with(&[("LD_PRELOAD", library), ("KILL_AT", moment), ("KILL_AT_NAME", &end)]);
+        assert_eq!(killed.status.code(), None, "{kind}, {moment}: {}", killed.stderr);
+        place.no_process_is_left();
+        let there = parts(&place.out());
+        let expected = (moment != "before").then(|| place.out().join(&name));
+        assert_eq!(there, Vec::from_iter(expected), "{kind}, {moment}");
+        println!("{kind}, {moment}: {} rows", rows(&python, &there).len());
+        let verify = || place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+        verify().must_exit(2);
+        place.run(&[]).must_exit(0);
+        nothing_lost_or_doubled(&verify());
+        place.holds_exactly(ITEMS);
+        assert_eq!(rows(&python, &parts(&place.out())), (0..ITEMS).collect());
+    }
+}
+
+/// When a request is stopped on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// The store does not see it.
+    Before,
+    /// The store has done it, and nobody hears of that.
+    Behind,
+}
+
+/// Stands between a run and its store, and stops the first `PUT` of an object whose key ends in a certain way.
+struct Between {
+    port: u16,
+    state: Arc<State>,
+}
+
+struct State {
+    store: String,
+    stop: Mutex<Option<(Stop, String)>>,
+    has_stopped: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl Between {
+    fn start(store: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let store = store.strip_prefix("http://").unwrap().to_owned();
+        let (has_stopped, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let state = Arc::new(State { store, stop: Mutex::default(), has_stopped, is_over });
+        let served = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                if served.is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let state = Arc::clone(&served);
+                // A client that hangs up early is no surprise.
+                thread::spawn(move || drop(stream.and_then(|stream| state.pass(stream))));
+            }
+        });
+        Self { port, state }
+    }
+
+    fn stop(&self, stop: Stop, key: &str) {
+        self.state.has_stopped.store(false, Ordering::Relaxed);
+        *self.state.stop.lock().unwrap() = Some((stop, key.to_owned()));
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.state.has_stopped.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Between {
+    fn drop(&mut self) {
+        self.state.is_over.store(true, Ordering::Relaxed);
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+impl State {
+    /// One request of a connection: more of them come over others.
+    fn pass(&self, mut client: TcpStream) -> std::io::Result<()> {
+        let mut from_client = BufReader::new(client.try_clone()?);
+        let (mut head, mut length) = (String::new(), 0);
+        loop {
+            let mut line = String::new();
+            if from_client.read_line(&mut line)? <= 2 {
+                break;
+            }
+            let (name, value) = line.split_once(':').unwrap_or_default();
+            match &*name.to_ascii_lowercase() {
+                "content-length" => length = value.trim().parse().unwrap(),
+                "connection" => continue,
+                _ => {}
+            }
+            head += &line;
+        }
+        let mut body = vec![0; length];
+        from_client.read_exact(&mut body)?;
+        let target = head.split(' ').nth(1).unwrap_or_default().split('?').next().unwrap_or_default();
+        let is_meant = |(_, key): &mut (Stop, String)| head.starts_with("PUT ") && target.ends_with(&**key);
+        let stop = self.stop.lock().unwrap().take_if(is_meant).map(|(stop, _)| stop);
+        if stop == Some(Stop::Before) {
+            self.has_stopped.store(true, Ordering::Relaxed);
+            return wait_for_its_end(client);
+        }
+        let mut store = TcpStream::connect(&self.store)?;
+        write!(store, "{head}Connection: close\r\n\r\n")?;
+        store.write_all(&body)?;
+        let mut answer = Vec::new();
+        store.read_to_end(&mut answer)?;
+        if stop == Some(Stop::Behind) {
+            self.has_stopped.store(true, Ordering::Relaxed);
+            return wait_for_its_end(client);
+        }
+        client.write_all(&answer)
+    }
+}
+
+/// Until the client is dead.
+fn wait_for_its_end(mut client: TcpStream) -> std::io::Result<()> {
+    client.read_to_end(&mut Vec::new()).map(drop)
+}
+
+/// A reader that trusts the manifest alone: the rows of all parts that it names, of which each is as it says; `None` without a manifest.
+fn trusted(moto: &Moto, python: &str, into: &Path) -> Option<BTreeSet<u64>> {
+    fs::remove_dir_all(into).ok();
+    fs::create_dir(into).unwrap();
+    let line = format!(
+        "import hashlib, json, pathlib
+try:
+    manifest = json.load(s3.get_object(Bucket='digits', Key='kept/_manifest.json')['Body'])
+except s3.exceptions.NoSuchKey:
+    raise SystemExit
+rows = 0
+for part in manifest['parts']:
+    body = s3.get_object(Bucket='digits', Key='kept/' + part['name'])['Body'].read()
+    assert (len(body), hashlib.sha256(body).hexdigest()) == (part['bytes'], part['sha256']), part
+    pathlib.Path({:?}, part['name']).write_bytes(body)
+    rows += part['rows']
+assert rows == manifest['rows']
+print(rows)",
+        into.to_str().unwrap()
+    );
+    let said = moto.python(&line);
+    let n: usize = said.trim().parse().ok()?;
+    let rows = rows(python, &parts(into));
+    assert_eq!(rows.len(), n, "the manifest says how many");
+    Some(rows)
+}
+
+#[test]
+fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whole_result_or_none() {
+    let Some(python) = python_env("pyarrow") else { return };
+    for kind in ["tar", "parquet"] {
+        let Some(moto) = Moto::start() else { return };
+        let variables = moto.variables();
+        let between =
+            Between::start(variables.iter().find(|(name, _)| *name == "AWS_ENDPOINT_URL").unwrap().1);
+        let address = format!("http://127.0.0.1:{}", between.port);
+        let with = |first: &[&'static str], place: &Workplace, path: PathBuf| -> Run {
+            let mut variables = moto.variables();
+            variables.retain(|(name, _)| *name != "AWS_ENDPOINT_URL");
+            variables.push(("AWS_ENDPOINT_URL", &address));
+            let arguments = [first, &[path.to_str().unwrap()]].concat();
+            place.start_command_with(&arguments, &variables)
+        };
+        let place = workplace(kind, "s3://digits/kept/");
+        let run = || with(&["run"], &place, place.workflow());
+        let verify = || with(&["verify"], &place, place.out()).wait();
+        let everything: BTreeSet<u64> = (0..ITEMS).collect();
+        let first = format!("kept/parts-00000.{kind}");
+        for (stop, key) in [
+            (Stop::Before, &*first),
+            (Stop::Behind, &first),
+            (Stop::Before, "kept/_manifest.json"),
+            (Stop::Behind, "kept/_manifest.json"),
+        ] {
+            // A part that was created is not created again: behind the first kill it comes with the next start.
+            between.stop(stop, key);
+            let mut started = run();
+            assert!(started.until("the request is stopped", || between.has_stopped()), "{}", started.said());
+            started.signal(Signal::KILL);
+            assert_eq!(started.wait().status.code(), None);
+            place.no_process_is_left();
+            let is_whole = (stop, key) == (Stop::Behind, "kept/_manifest.json");
+            let seen = trusted(&moto, &python, &place.path("trusted"));
+            println!("{kind}, {stop:?} {key}: {:?} rows", seen.as_ref().map(BTreeSet::len));
+            assert_eq!(seen, is_whole.then(|| everything.clone()), "{kind}, {stop:?} {key}");
+            verify().must_exit(2);
+        }
+        run().wait().must_exit(0);
+        nothing_lost_or_doubled(&verify());
+        place.holds_exactly(ITEMS);
+        assert_eq!(trusted(&moto, &python, &place.path("trusted")), Some(everything));
+        run().wait().must_exit(0).must_say(&["nothing is left to do"]);
+    }
+}
