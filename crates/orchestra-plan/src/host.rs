@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::kind::Kinds;
 use crate::measured::{MeasureKey, Measurements};
+use crate::tasks::TasksPlan;
 
 /// What is larger holds no labels.
 const MAX_SMALL_FILE: u64 = 64 << 20;
@@ -94,6 +95,12 @@ pub trait Host {
     fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
         let _ = (program, rules);
         Err("programs cannot be started here".to_owned())
+    }
+
+    /// Per task: whether it was done in a run into this folder, and nothing that it depends on or has left has changed since.
+    fn tasks_done(&self, tasks: &TasksPlan, output: &Path) -> Vec<bool> {
+        let _ = output;
+        vec![false; tasks.tasks.len()]
     }
 
     /// Where programs keep what they have compiled of models; `None` where there is no such folder.
@@ -246,16 +253,29 @@ pub struct RealHost {
     pub is_described: bool,
     /// What answers [`Host::ask`]; `None`: nothing is started.
     pub ask: Option<AskProgram>,
+    /// What answers [`Host::tasks_done`]; `None`: none is.
+    pub tasks_done: Option<TasksDone>,
 }
 
 /// As [`Host::ask`].
 pub type AskProgram = fn(&Program, &SandboxRules) -> Result<Vec<u8>, String>;
 
+/// As [`Host::tasks_done`].
+pub type TasksDone = fn(&TasksPlan, &Path) -> Vec<bool>;
+
 impl RealHost {
     /// A host that remembers nothing of earlier runs.
     #[must_use]
     pub fn with_machine(kinds: Kinds, machine: MachineView) -> Self {
-        Self { kinds, machine, measurements: None, engines: None, is_described: false, ask: None }
+        Self {
+            kinds,
+            machine,
+            measurements: None,
+            engines: None,
+            is_described: false,
+            ask: None,
+            tasks_done: None,
+        }
     }
 }
 
@@ -331,6 +351,10 @@ impl Host for RealHost {
     fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
         let ask = self.ask.ok_or_else(|| "this program plans without starting others".to_owned())?;
         ask(program, rules)
+    }
+
+    fn tasks_done(&self, tasks: &TasksPlan, output: &Path) -> Vec<bool> {
+        self.tasks_done.map_or_else(|| vec![false; tasks.tasks.len()], |done| done(tasks, output))
     }
 
     fn machine(&self) -> Result<MachineView, String> {

@@ -101,6 +101,14 @@ pub(crate) fn check_paths(sinks: &[RawSink], diags: &mut Diagnostics) -> Vec<Opt
     paths
 }
 
+/// What the sink writes, for a command: its file, its folder of files, the glob of its part files, or where these are in a store.
+pub(crate) fn place(sink: &RawSink, path: &Path, output: &Path) -> String {
+    match remote_of(sink) {
+        Some(remote) => remote.url,
+        None => output.join(owned(sink, path)).display().to_string(),
+    }
+}
+
 /// What no other sink may write to: the file of this one, or its folder of files.
 fn owned<'a>(sink: &RawSink, path: &'a Path) -> &'a Path {
     if is_folder(sink) { path.parent().unwrap_or(path) } else { path }

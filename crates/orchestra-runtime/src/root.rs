@@ -292,6 +292,7 @@ impl RootState {
     }
 
     fn record_end(&mut self, pipeline: PipelineId, end: PipelineEnd) {
+        self.tell_tasks(TasksMsg::PipelineEnded(pipeline, end.clone()));
         self.ended.entry(pipeline).or_insert(end);
         self.end_devices_when_nothing_runs();
     }
@@ -339,6 +340,7 @@ impl RootState {
         // A run of some tasks alone leaves the others to the next start.
         let complete = self.ended.values().all(|e| *e == PipelineEnd::Complete)
             && !self.context.options.tasks_only
+            && self.context.plan.late.is_none()
             && !tasks.was_stopped
             && tasks.problem.is_none();
         let has_failed = self.context.stats.failed.get() > 0 || tasks.failed > 0;

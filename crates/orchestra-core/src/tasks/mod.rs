@@ -9,5 +9,5 @@ mod schedule_tests;
 
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
-pub use order::in_order;
+pub use order::{in_order, with_earlier};
 pub use schedule::{After, Schedule, Start, TaskSpec, TaskState};

@@ -17,6 +17,7 @@ fn spec(after: &[usize], gpus: Gpus) -> TaskSpec {
         retries: Retries::default(),
         attempts_before: 0,
         is_done: false,
+        is_held: false,
     }
 }
 
@@ -160,4 +161,21 @@ fn a_schedule_that_is_stopped_starts_nothing_and_is_over_when_nothing_runs() {
     assert!(!schedule.is_over());
     assert_eq!(schedule.ended(0, TaskEnd::Stopped, NOW), After::Stopped);
     assert!(schedule.is_over() && schedule.start(NOW).is_empty());
+}
+
+#[test]
+fn what_is_held_starts_nothing_until_it_has_passed_and_skips_what_comes_after_it_when_it_is_given_up() {
+    let held = || TaskSpec { is_held: true, ..spec(&[], Gpus::None) };
+    let specs =
+        vec![held(), spec(&[0, 2], Gpus::None), spec(&[], Gpus::None), held(), spec(&[3], Gpus::None)];
+    let mut schedule = Schedule::new(specs, Leases::new(&[], 4, 4));
+    assert_eq!(schedule.start(NOW).iter().map(|start| start.task).collect::<Vec<_>>(), [2]);
+    schedule.pass(0);
+    assert!(schedule.start(NOW).is_empty(), "it comes after two");
+    assert_eq!(schedule.ended(2, TaskEnd::Done, NOW), After::Done);
+    assert_eq!(schedule.start(NOW)[0].task, 1);
+    assert_eq!(schedule.give_up(3), [4]);
+    assert_eq!(schedule.state(4), &TaskState::Skipped(3));
+    assert_eq!(schedule.ended(1, TaskEnd::Done, NOW), After::Done);
+    assert!(schedule.is_over());
 }

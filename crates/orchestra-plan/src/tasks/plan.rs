@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orchestra_core::tasks::{Demand, Leases, Retries};
+use orchestra_core::tasks::{Demand, Leases, Retries, with_earlier};
 use serde::Serialize;
 
 /// All tasks, and what they share.
@@ -49,6 +49,9 @@ pub struct TaskPlan {
     pub demand: Demand,
     /// Tasks that must have ended well before, without doubles.
     pub after: Vec<usize>,
+    /// Sinks whose pipelines must have ended before, with all their items; items may have failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub after_sinks: Vec<String>,
     /// How long an attempt may take.
     pub timeout: Option<Duration>,
     /// How often it is tried again.
@@ -97,10 +100,8 @@ impl TasksPlan {
                 return Err(name.clone());
             }
         }
-        while let Some(task) = open.pop() {
-            if !std::mem::replace(&mut kept[task], true) {
-                open.extend(&self.tasks[task].after);
-            }
+        for task in with_earlier(open, |task| &self.tasks[task].after) {
+            kept[task] = true;
         }
         // How many are kept before each is its place among them.
         let count =

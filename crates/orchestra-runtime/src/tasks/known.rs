@@ -6,12 +6,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use orchestra_core::PipelineId;
 use orchestra_core::tasks::{EndClass, Exit, TaskEnd, in_order, judge};
 use orchestra_keeper::Ended;
-use orchestra_plan::{TaskPlan, TasksPlan};
+use orchestra_plan::{Plan, TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::tasks::holds::pipelines_of;
 use crate::tasks::unchanged;
 
 /// The tasks of a plan, with what is known of each.
@@ -64,6 +66,31 @@ pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
     }
     let known = known(plan, journal.records());
     Ok(KnownTasks { journal, known, again })
+}
+
+impl KnownTasks {
+    /// Notes that tasks which come after a pipeline are to run again, where it has something to do: also if the run ends before they are reached.
+    pub fn outdate(&mut self, plan: &Plan, has_work: impl Fn(PipelineId) -> bool) -> io::Result<()> {
+        let is_outdated = |(task, known): &(&TaskPlan, &KnownTask)| {
+            let sinks = || plan.sinks.iter().filter(|sink| task.after_sinks.contains(&sink.name));
+            known.is_done && sinks().any(|sink| pipelines_of(plan, sink).any(&has_work))
+        };
+        let outdated: Vec<TaskEnded> = plan
+            .tasks
+            .tasks
+            .iter()
+            .zip(&self.known)
+            .filter(is_outdated)
+            .filter_map(|(_, known)| known.ended.clone())
+            .collect();
+        for mut ended in outdated {
+            // What nothing has.
+            ended.started.digest = [0; 32];
+            self.journal.ended(ended)?;
+        }
+        self.known = known(&plan.tasks, self.journal.records());
+        Ok(())
+    }
 }
 
 /// What is known of each task of a plan.

@@ -4,6 +4,7 @@
 pub mod actor;
 mod attempt;
 pub mod board;
+pub mod holds;
 mod keeper_link;
 pub mod known;
 mod unchanged;
