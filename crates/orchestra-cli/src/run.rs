@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use orchestra::{
-    Earlier, Found, Library, Plan, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome, RunReport,
-    StartOptions, StartRunError,
+    Earlier, Found, Library, Plan, PlanOptions, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome,
+    RunReport, StartOptions, StartRunError,
 };
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_telemetry::metrics::Metrics;
@@ -73,6 +73,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         Part::Ended(first) if first.outcome.goes_on => {
             // What tasks have left is there: all of the file can be planned.
             let machine = planning::machine(&args.workflow);
+            let options = PlanOptions { tasks_done: first.outcome.report.tasks_done(), ..options };
             let planned = workflow.plan(&options, &machine);
             let plan = match planned {
                 (Some(plan), diagnostics) if diagnostics.render(planning::style(surroundings)) == said => {
@@ -81,7 +82,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
                 planned => planning::show(planned, surroundings)?,
             };
             let plan = Arc::new(tasks::only(plan, &args.only)?);
-            let earlier = if asked == Earlier::Discard { Earlier::GoOn } else { asked };
+            let earlier = if asked == Earlier::Discard { Earlier::Replace } else { asked };
             let second = command.part(plan, earlier, Some(first.outcome.report))?;
             first.runtime.shutdown_timeout(Duration::from_secs(1));
             second
@@ -185,8 +186,9 @@ impl Command<'_> {
             Ok::<_, Failed>(follow(handle, progress).await)
         })?;
         telemetry.terminal().restore();
-        if !outcome.goes_on {
-            stopping.over();
+        match outcome.goes_on {
+            true => stopping.pause(),
+            false => stopping.over(),
         }
         Ok(Part::Ended(Box::new(Ended { plan, outcome, resumed_from, runtime })))
     }

@@ -35,7 +35,8 @@ impl Signals {
 }
 
 /// Turns signals into the stages in which a run stops: the first lets it finish what is in flight, the second kills its workers, the third ends the
-/// process at once; the journal is then resumed as after any crash. A run in two parts has one of it, so that a signal between them counts.
+/// process at once; the journal is then resumed as after any crash. Between the parts of a run nothing is in flight, and the first one ends the
+/// process.
 #[derive(Default)]
 pub struct Stopping {
     told: Arc<Mutex<Told>>,
@@ -47,11 +48,14 @@ struct Told {
     signals: u32,
     stop: Option<StopHandle>,
     something_is_drawn: bool,
+    /// One part of the run is over, and the next one has not begun.
+    is_between: bool,
 }
 
 impl Stopping {
-    /// From now on signals are caught. To be called where a runtime is at work; a second call changes nothing.
+    /// A part of the run begins: signals are caught. To be called where a runtime is at work, which outlives the run.
     pub fn catch(&self) -> io::Result<()> {
+        lock(&self.told).is_between = false;
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.is_none() {
             let (mut signals, told) = (Signals::caught()?, Arc::clone(&self.told));
@@ -72,6 +76,15 @@ impl Stopping {
         told.tell();
     }
 
+    /// A part of the run is over, and another one will follow.
+    pub fn pause(&self) {
+        let mut told = lock(&self.told);
+        if told.signals > 0 {
+            told.exit();
+        }
+        (told.stop, told.is_between) = (None, true);
+    }
+
     /// There is nothing to stop any more.
     pub fn over(&self) {
         if let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -88,6 +101,9 @@ fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
 impl Told {
     fn signal(&mut self) {
         self.signals += 1;
+        if self.is_between {
+            self.exit();
+        }
         match self.signals {
             1 => tracing::warn!("stopping: finishing what is in flight (again: kill the workers)"),
             2 => tracing::warn!("stopping now: workers are killed (again: exit at once)"),
@@ -100,6 +116,11 @@ impl Told {
             }
         }
         self.tell();
+    }
+
+    fn exit(&self) -> ! {
+        stderr::say_line("interrupted: what is done is kept; run the same command again to go on");
+        std::process::exit(i32::from(ExitCode::Interrupted.number()))
     }
 
     fn tell(&self) {

@@ -136,7 +136,10 @@ impl Actor for Orchestra {
             RootMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(&me, pipeline, end),
             RootMsg::Rebuild(pipeline, finished) => state.rebuild(&me, pipeline, finished).await?,
             RootMsg::TasksEnded(end) => state.tasks_ended(end),
-            RootMsg::DeviceEnded(device) => drop(state.devices_left.remove(&device)),
+            RootMsg::DeviceEnded(device) => {
+                state.devices_left.remove(&device);
+                state.tell_tasks(TasksMsg::DeviceEnded(device));
+            }
             RootMsg::FailureLimit => {
                 state.failure_limit = true;
                 state.stopping = true;

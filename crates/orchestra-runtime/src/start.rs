@@ -102,6 +102,8 @@ pub enum Earlier {
     RetryFailed,
     /// All that it has left is discarded.
     Discard,
+    /// The first part of this start has discarded it. Results in the way of sinks, which that part did not know, are replaced.
+    Replace,
 }
 
 /// What `prepare` found in the output folder.
@@ -191,8 +193,15 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         known::wait_for_keepers(&plan.output).map_err(refuse)?;
     }
     let mut found = Found::Fresh;
-    let fresh = earlier == Earlier::Discard;
-    if fresh {
+    let fresh = matches!(earlier, Earlier::Discard | Earlier::Replace);
+    if earlier == Earlier::Replace {
+        must_be_free(&plan, "", true)?;
+        for (_, _, part) in part_files(&plan) {
+            fs::remove_file(&part)?;
+        }
+        folder.replace_files();
+    }
+    if earlier == Earlier::Discard {
         // First: a start that is refused discards nothing.
         must_be_free(&plan, "", true)?;
         let before = folder.state();
@@ -305,7 +314,7 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
             }
             journal.retry_failed(&files)?
         }
-        Earlier::GoOn | Earlier::Discard => 0,
+        Earlier::GoOn | Earlier::Discard | Earlier::Replace => 0,
     };
     // A reader of all parts would take it for one of them.
     let is_strange = |(sink, number, _): &(usize, u64, PathBuf)| *number >= journal.parts(sink_file(*sink));
@@ -407,12 +416,15 @@ impl Prepared {
         Box::pin(self.start_tree(options))
     }
 
-    async fn start_tree(self, options: RunOptions) -> Result<RunHandle, StartRunError> {
+    async fn start_tree(mut self, options: RunOptions) -> Result<RunHandle, StartRunError> {
         if let Some((stage, _)) = self.plan.batch_stages().find(|(id, _)| !options.engines.contains_key(id)) {
             return Err(StartRunError::NoEngine(self.plan.stages[stage.index()].name.clone()));
         }
         if self.tasks.is_some() && options.keepers.is_none() {
             return Err(StartRunError::NoKeeper);
+        }
+        if let (Some(tasks), Some(first_part)) = (&mut self.tasks, &options.first_part) {
+            tasks.take_over(&self.plan.tasks, first_part);
         }
         let counts = self.journal.counts();
         let context = Arc::new(RunContext::new(self.plan, self.run_id, options));

@@ -117,6 +117,11 @@ impl OutputFolder {
         }
     }
 
+    /// From now on `Journal::begin` empties files that it finds in its way, as after [`Self::discard`].
+    pub fn replace_files(&mut self) {
+        self.discarded = true;
+    }
+
     /// The result files of the run in the folder, as it was begun with them; none where there is no run.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {

@@ -213,6 +213,11 @@ impl Schedule {
         After::Failed { skipped: self.skip_after(task) }
     }
 
+    /// The leases, to say what else uses a GPU.
+    pub fn leases(&mut self) -> &mut Leases {
+        &mut self.leases
+    }
+
     /// A task that is held has ended well.
     pub fn pass(&mut self, task: usize) {
         self.tasks[task].state = TaskState::Done;

@@ -179,3 +179,22 @@ fn what_is_held_starts_nothing_until_it_has_passed_and_skips_what_comes_after_it
     assert_eq!(schedule.ended(1, TaskEnd::Done, NOW), After::Done);
     assert!(schedule.is_over());
 }
+
+#[test]
+fn a_gpu_that_models_use_is_given_to_shares_and_to_nobody_alone_until_they_have_ended() {
+    let specs = [Gpus::Count(1), Gpus::This(0), Gpus::Share(500), Gpus::Share(WHOLE), Gpus::Count(2)];
+    let specs = specs.map(|gpus| spec(&[], gpus)).to_vec();
+    let mut schedule = Schedule::new(specs, Leases::new(&[0, 0], 1, 1));
+    schedule.leases().share(0);
+    let starts = |schedule: &mut Schedule| -> Vec<(usize, Vec<usize>)> {
+        schedule.start(NOW).into_iter().map(|start| (start.task, start.lease.gpus)).collect()
+    };
+    assert_eq!(starts(&mut schedule), [(0, vec![1]), (2, vec![0])]);
+    assert_eq!(schedule.ended(2, TaskEnd::Done, NOW), After::Done);
+    assert_eq!(starts(&mut schedule), [], "one is alone on the other, and this one is used");
+    assert!(!schedule.is_over(), "they wait");
+    schedule.leases().unshare(0);
+    assert_eq!(starts(&mut schedule), [(1, vec![0])]);
+    assert_eq!(schedule.ended(0, TaskEnd::Done, NOW), After::Done);
+    assert_eq!(starts(&mut schedule), [(3, vec![1])]);
+}

@@ -15,7 +15,7 @@ use crate::account::snapshot::Snapshot;
 use crate::account::stats::StageStats;
 use crate::context::RunContext;
 use crate::messages::PipelineEnd;
-use crate::tasks::board::TaskReport;
+use crate::tasks::board::{TaskReport, TaskStanding};
 
 /// The contents of `run.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -196,6 +196,13 @@ fn is_watching(plan: &Plan) -> bool {
 }
 
 impl RunReport {
+    /// The ids of the tasks that are done.
+    #[must_use]
+    pub fn tasks_done(&self) -> Vec<String> {
+        let done = self.tasks.iter().filter(|task| task.state == TaskStanding::Done);
+        done.map(|task| task.task.clone()).collect()
+    }
+
     /// The account of the run, from its counters and what the journal holds.
     pub fn new(
         context: &RunContext,

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestra_core::PipelineId;
 use orchestra_core::tasks::{After, Schedule, TaskEnd};
+use orchestra_core::{DeviceId, PipelineId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 
@@ -37,6 +37,8 @@ pub enum TasksMsg {
     Ended(usize, Box<Outcome>),
     /// A pipeline has ended, and is not built anew.
     PipelineEnded(PipelineId, PipelineEnd),
+    /// No worker of a model is left on a device.
+    DeviceEnded(DeviceId),
     /// Ask the commands to end, and start none.
     Stop,
     /// Kill the commands.
@@ -106,6 +108,11 @@ impl Actor for Tasks {
             TasksMsg::Go => {}
             TasksMsg::Ended(task, outcome) => state.ended(task, *outcome),
             TasksMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(pipeline, &end),
+            TasksMsg::DeviceEnded(device) => {
+                if let Some(gpu) = holds::gpu_of(&state.args.context, device) {
+                    state.schedule.leases().unshare(gpu);
+                }
+            }
             TasksMsg::Stop => state.stop(Control::Stop),
             TasksMsg::Abort => state.stop(Control::Kill),
         }

@@ -1,9 +1,9 @@
-//! What tasks wait for beside other tasks: pipelines, and the first part of a run. It makes the schedule of a part, and starts nothing.
+//! What tasks wait for beside other tasks: pipelines, GPUs of models, and the first part of a run. It makes the schedule of a part, and starts nothing.
 //!
 //! Behind the tasks of the plan the schedule has a task that is held for each pipeline, and one for pipelines that this plan has not got.
 
-use orchestra_core::PipelineId;
 use orchestra_core::tasks::{Demand, Gpus, Retries, Schedule, TaskSpec, with_earlier};
+use orchestra_core::{DeviceId, PipelineId};
 use orchestra_plan::{Plan, SinkPlan, TaskPlan};
 
 use crate::context::RunContext;
@@ -36,7 +36,20 @@ pub fn schedule(context: &RunContext, known: &[KnownTask]) -> Schedule {
     };
     let pipelines = std::iter::repeat_n(pipeline, plan.pipelines.len() + 1);
     let specs = tasks.iter().zip(known).enumerate().map(spec).chain(pipelines).collect();
-    Schedule::new(specs, plan.tasks.leases())
+    let mut schedule = Schedule::new(specs, plan.tasks.leases());
+    let of_models = (0..).map(DeviceId).take(plan.devices.len());
+    of_models.filter_map(|device| gpu_of(context, device)).for_each(|gpu| schedule.leases().share(gpu));
+    schedule
+}
+
+/// The GPU that is this device of models, by its place among those of commands; `None` where no pipeline runs on it.
+pub fn gpu_of(context: &RunContext, device: DeviceId) -> Option<usize> {
+    let plan = &context.plan;
+    if context.options.tasks_only || plan.pipelines.is_empty() {
+        return None;
+    }
+    let name = &plan.devices[device.index()].spec.name;
+    plan.tasks.gpus.iter().position(|gpu| gpu.name == *name)
 }
 
 /// The place of a pipeline in the schedule; `None`: those that the plan has not got.

@@ -13,6 +13,7 @@ use orchestra_plan::{Plan, TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::account::report::RunReport;
 use crate::tasks::holds::pipelines_of;
 use crate::tasks::unchanged;
 
@@ -69,6 +70,14 @@ pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
 }
 
 impl KnownTasks {
+    /// What was done in the first part of this start is done.
+    pub fn take_over(&mut self, plan: &TasksPlan, first_part: &RunReport) {
+        let done = first_part.tasks_done();
+        for (task, known) in plan.tasks.iter().zip(&mut self.known) {
+            known.is_done |= done.contains(&task.id);
+        }
+    }
+
     /// Notes that tasks which come after a pipeline are to run again, where it has something to do: also if the run ends before they are reached.
     pub fn outdate(&mut self, plan: &Plan, has_work: impl Fn(PipelineId) -> bool) -> io::Result<()> {
         let is_outdated = |(task, known): &(&TaskPlan, &KnownTask)| {
