@@ -25,6 +25,7 @@ use crate::types::{self, Wired, Wiring};
 use crate::{sinks, sources, spares, tree, tuning, variables};
 
 mod assemble;
+mod early;
 
 /// What the command line changes about a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -86,34 +87,6 @@ struct Parts {
     tasks: TasksPlan,
 }
 
-impl Parts {
-    /// Without sources, models, stages and sinks.
-    fn tasks_alone(self) -> Self {
-        let graph = Graph {
-            reads: Vec::new(),
-            sinks: Vec::new(),
-            n_stages: 0,
-            n_sources: 0,
-            n_models: 0,
-            n_ordered: 0,
-        };
-        let (sources, models, stages, sinks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self {
-            workflow: RawWorkflow { sources, models, stages, sinks, ..self.workflow },
-            listings: Vec::new(),
-            sources: Vec::new(),
-            models: Vec::new(),
-            graph,
-            wired: Vec::new(),
-            records: Vec::new(),
-            sink_paths: Vec::new(),
-            devices: Vec::new(),
-            workers: Vec::new(),
-            ..self
-        }
-    }
-}
-
 impl Planner<'_> {
     fn plan(mut self, text: &str, diags: &mut Diagnostics) -> Option<Plan> {
         let mut tree = tree::parse(text, None, diags)?;
@@ -146,13 +119,7 @@ impl Planner<'_> {
         let machine = self.machine(diags);
         let looked_at = if self.options.offline { None } else { Some(machine.clone().unwrap_or_default()) };
         let mut in_use = self.devices_in_use(&workflow, looked_at.as_ref(), machine.is_some(), diags);
-        let place = |(sink, path): (&raw::RawSink, &Option<PathBuf>)| {
-            (
-                sink.name.value.clone(),
-                path.as_deref().map_or_else(String::new, |path| sinks::place(sink, path, &output)),
-            )
-        };
-        let places: Vec<(String, String)> = workflow.sinks.iter().zip(&sink_paths).map(place).collect();
+        let places = sinks::places(&workflow.sinks, &sink_paths, &output);
         let around = tasks::Surroundings {
             devices: &in_use.as_ref().map(Devices::for_commands).unwrap_or_default(),
             headroom: workflow.devices.headroom,
@@ -210,12 +177,7 @@ impl Planner<'_> {
             return None;
         }
         if is_early {
-            let pipelines =
-                assemble::Assembler::new(&parts, self.file.clone(), Vec::new(), diags).pipeline_names();
-            let late = late.plan(&parts.tasks, pipelines);
-            let plan =
-                assemble::Assembler::new(&parts.tasks_alone(), self.file, Vec::new(), diags).assemble()?;
-            return Some(Plan { late: Some(late), ..plan });
+            return early::plan(parts, &late, self.file, diags);
         }
         let Parts { workflow, sources, devices, workers, .. } = &parts;
         NoEffect { tree: &tree, workflow, sources, devices, workers }.warn(diags);

@@ -101,12 +101,15 @@ pub(crate) fn check_paths(sinks: &[RawSink], diags: &mut Diagnostics) -> Vec<Opt
     paths
 }
 
-/// What the sink writes, for a command: its file, its folder of files, the glob of its part files, or where these are in a store.
-pub(crate) fn place(sink: &RawSink, path: &Path, output: &Path) -> String {
-    match remote_of(sink) {
-        Some(remote) => remote.url,
-        None => output.join(owned(sink, path)).display().to_string(),
-    }
+/// Each sink with what it writes, for a command: its file, its folder of files, the glob of its part files, or where these are in a store.
+pub(crate) fn places(sinks: &[RawSink], paths: &[Option<PathBuf>], output: &Path) -> Vec<(String, String)> {
+    let place = |(sink, path): (&RawSink, &Option<PathBuf>)| {
+        let local = |path: &PathBuf| output.join(owned(sink, path)).display().to_string();
+        let place = remote_of(sink).map(|remote| remote.url).or(path.as_ref().map(local));
+        // A path that is wrong was reported.
+        (sink.name.value.clone(), place.unwrap_or_default())
+    };
+    sinks.iter().zip(paths).map(place).collect()
 }
 
 /// What no other sink may write to: the file of this one, or its folder of files.

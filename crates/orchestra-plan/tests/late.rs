@@ -119,7 +119,7 @@ fn all_that_can_be_known_early_is_checked_early() {
         ("size = [32, 32]", "size = [32, 32]\nsizes = 1", "stage `small` has no key `sizes`"),
         ("from = \"run\"", "from = \"ran\"", "stage `digit` reads from `ran`"),
         ("labels = \"labels10.txt\"", "label = 1", "model `digits` has no key `label`"),
-        ("model = \"digits\"", "model = \"digit\"", "stage `run` runs model `digit`"),
+        ("model = \"digits\"", "model = \"digit\"", "stage `run` uses model `digit`"),
         (
             "[tasks.apart]",
             "[limits]\nitem_timeout = \"{tasks.prepare.output}\"\n[tasks.apart]",
