@@ -14,6 +14,7 @@ use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStar
 use rustix::fs::{FlockOperation, flock};
 
 use crate::account::report::RunReport;
+use crate::tasks::board::TaskStanding;
 use crate::tasks::holds::pipelines_of;
 use crate::tasks::unchanged;
 
@@ -70,11 +71,12 @@ pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
 }
 
 impl KnownTasks {
-    /// What was done in the first part of this start is done.
+    /// What the first part of this start has done is done; what was done before may be outdated by what a pipeline has to do.
     pub fn take_over(&mut self, plan: &TasksPlan, first_part: &RunReport) {
-        let done = first_part.tasks_done();
+        let new = first_part.tasks.iter().filter(|task| task.state == TaskStanding::Done && !task.before);
+        let done: Vec<&str> = new.map(|task| &task.task[..]).collect();
         for (task, known) in plan.tasks.iter().zip(&mut self.known) {
-            known.is_done |= done.contains(&task.id);
+            known.is_done |= done.contains(&&task.id[..]);
         }
     }
 
