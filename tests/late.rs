@@ -270,7 +270,7 @@ fn items_that_fail_hold_no_command_and_a_command_alone_brings_what_it_comes_afte
         .must_say(&["5 items read, 4 done, 1 failed", "1 task, 1 done"]);
     assert_eq!(ran(&place), ["prepare", "upload"]);
     holds_all(&place.out().join("tasks/upload/output/copy"), 4);
-    place.run(&[]).must_exit(65).must_say(&["2 done"]);
+    place.run(&[]).must_exit(65).must_say(&["3 tasks, 3 done (2 before this start)"]);
     assert_eq!(ran(&place), ["apart", "prepare", "upload"]);
 }
 

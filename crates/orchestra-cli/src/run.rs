@@ -38,7 +38,11 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     if args.log_format == Some(LogFormat::Json) {
         stderr::speak_json();
     }
-    let options = planning::options(&args.workflow, args.output.as_deref());
+    let options = PlanOptions {
+        // What is discarded is not there any more.
+        tasks_done: args.fresh.then(Vec::new),
+        ..planning::options(&args.workflow, args.output.as_deref())
+    };
     let workflow = Workflow::read(&args.workflow.file)?;
     let machine = planning::machine(&args.workflow);
     let planned = workflow.plan(&options, &machine);
@@ -73,7 +77,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         Part::Ended(first) if first.outcome.goes_on => {
             // What tasks have left is there: all of the file can be planned.
             let machine = planning::machine(&args.workflow);
-            let options = PlanOptions { tasks_done: first.outcome.report.tasks_done(), ..options };
+            let options = PlanOptions { tasks_done: Some(first.outcome.report.tasks_done()), ..options };
             let planned = workflow.plan(&options, &machine);
             let plan = match planned {
                 (Some(plan), diagnostics) if diagnostics.render(planning::style(surroundings)) == said => {

@@ -48,7 +48,7 @@ from = "failures"
 "#;
 
 fn after(done: &[&str]) -> PlanOptions {
-    let tasks_done = done.iter().map(|id| (*id).to_owned()).collect();
+    let tasks_done = Some(done.iter().map(|id| (*id).to_owned()).collect());
     PlanOptions { tasks_done, ..PlanOptions::default() }
 }
 
