@@ -104,6 +104,7 @@ impl Tools {
             loaders: Some(self.launcher.clone()),
             keepers: None,
             tasks_only: false,
+            first_part: None,
             timeouts: Timeouts::default(),
             restart: RestartPolicy::default(),
             trace: None,
@@ -164,7 +165,7 @@ pub(crate) fn run(
         Ok::<_, LabError>((follow(handle, cancel, look).await, remains))
     });
     runtime.shutdown_timeout(LINGER);
-    let (RunOutcome { report, exit_code, problems }, remains) = ended?;
+    let (RunOutcome { report, exit_code, problems, .. }, remains) = ended?;
     cancel.check()?;
     if !matches!(exit_code, 0 | 65) {
         return Err(LabError::Run { run: name, exit_code, problems });

@@ -30,6 +30,12 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
     }
     stderr::say(&diagnostics.render(planning::style(surroundings)));
     if let (Some(plan), ExitCode::Done) = (plan, code) {
+        if let Some(late) = &plan.late {
+            let tasks = counted(plan.tasks.tasks.len() as u64, "task", "tasks");
+            let (file, late) = (args.file.display(), late.in_words());
+            stdout::print(&format!("{file}: no errors so far: {tasks}; {late}\n"))?;
+            return Ok(code);
+        }
         stdout::print(&format!(
             "{}: no errors: {}, {}, {}{}\n",
             args.file.display(),

@@ -23,6 +23,10 @@ pub fn graph(
     let options = PlanOptions { offline: true, ..PlanOptions::default() };
     let planned = Workflow::read(&args.file)?.plan_for(&options, MachineView::default());
     let plan = planning::show(planned, surroundings)?;
+    if let Some(late) = &plan.late {
+        let error = anyhow!("there is nothing to draw yet: {}", late.in_words());
+        return Err(Failed::new(ExitCode::TryAgain, error));
+    }
     let view = GraphView::new(&plan);
     let picture = match format {
         Format::Json => stdout::json(&view)?,

@@ -26,6 +26,7 @@ pub fn options(args: &WorkflowArgs, output: Option<&Path>) -> PlanOptions {
         set: args.set.iter().map(|s| (s.key.clone(), s.value.clone())).collect(),
         // `--offline` forbids these commands the network only; `check --offline` also leaves the machine alone.
         offline: false,
+        tasks_done: None,
     }
 }
 

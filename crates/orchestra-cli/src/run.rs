@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use orchestra::{
-    Earlier, Found, Library, Plan, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome,
-    StartOptions, StartRunError,
+    Earlier, Found, Library, Plan, PlanOptions, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome,
+    RunReport, StartOptions, StartRunError,
 };
 use orchestra_core::bottleneck::Bottleneck;
+use orchestra_telemetry::metrics::Metrics;
 use orchestra_telemetry::{
     ConfiguredTraces, LogSettings, SpanReport, Telemetry, TelemetryGuard, TraceSettings,
 };
@@ -23,7 +24,7 @@ use crate::metrics;
 use crate::planning::{self, Workflow};
 use crate::progress::{Progress, ProgressMode};
 use crate::retry;
-use crate::signals::{self, AfterTheRun, Continued, Signals};
+use crate::signals::{self, AfterTheRun, Continued, Stopping};
 use crate::summary::{RunEnd, Summary};
 use crate::surroundings::Surroundings;
 use crate::watch::Watch;
@@ -37,68 +38,65 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     if args.log_format == Some(LogFormat::Json) {
         stderr::speak_json();
     }
-    let options = planning::options(&args.workflow, args.output.as_deref());
+    let options = PlanOptions {
+        // What is discarded is not there any more.
+        tasks_done: args.fresh.then(Vec::new),
+        ..planning::options(&args.workflow, args.output.as_deref())
+    };
+    let workflow = Workflow::read(&args.workflow.file)?;
     let machine = planning::machine(&args.workflow);
-    let planned = Workflow::read(&args.workflow.file)?.plan(&options, &machine);
+    let planned = workflow.plan(&options, &machine);
+    let said = planned.1.render(planning::style(surroundings));
     let plan = Arc::new(tasks::only(planning::show(planned, surroundings)?, &args.only)?);
     if args.dry_run {
         return dry_run(&plan, args.json);
     }
     let talk = Talk { quiet: verbosity.quiet };
     planning::say_why_cpu(&plan, &machine, talk);
-    let (telemetry, said) = telemetry(args, verbosity, surroundings, &plan)?;
+    let (telemetry, warnings) = telemetry(args, verbosity, surroundings, &plan)?;
     // Before anything is discarded or begun: the address may be taken.
-    let metrics = metrics::start(args, &plan, talk, &said)?;
-    let runtime = runtime(&plan)?;
-    // Nothing is discarded for a run that has no library to begin with.
-    let ahead = args.fresh.then(|| runtime_library(args, &plan, talk)).transpose()?;
-    let earlier = match (args.fresh, args.retry_failed) {
+    let metrics = metrics::start(args, &plan, talk, &warnings)?;
+    let command = Command {
+        args,
+        verbosity,
+        surroundings,
+        talk,
+        telemetry: &telemetry,
+        metrics: &metrics,
+        stopping: Stopping::default(),
+    };
+    let asked = match (args.fresh, args.retry_failed) {
         (true, _) => Earlier::Discard,
         (false, true) => Earlier::RetryFailed,
         (false, false) => Earlier::GoOn,
     };
-    let prepared = orchestra::prepare(Arc::clone(&plan), earlier).map_err(not_started)?;
-    let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
-    stderr::set_run(&prepared.run_id);
-    telemetry.set_run(&prepared.run_id);
-    telemetry
-        .log_files()
-        .open(&plan.output.join("logs"), &pipelines)
-        .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
-    retry::keep_command(&plan.output);
-    for reason in &plan.reasons {
-        tracing::info!(%reason, "planned");
-    }
-    if let Some(code) = prepared.nothing_to_do().filter(|_| args.only.is_empty()) {
-        return finished_before(prepared, code, Output::of(args, verbosity));
-    }
-    talk.found(&prepared);
-    let library = match ahead {
-        Some(library) => library,
-        None => runtime_library(args, &plan, talk)?,
+    // Failed items are looked for when their sources are planned.
+    let is_early = plan.late.is_some();
+    let earlier = if is_early && asked == Earlier::RetryFailed { Earlier::GoOn } else { asked };
+    let ended = match command.part(plan, earlier, None)? {
+        Part::Ended(first) if first.outcome.goes_on => {
+            // What tasks have left is there: all of the file can be planned.
+            let machine = planning::machine(&args.workflow);
+            let options = PlanOptions { tasks_done: Some(first.outcome.report.tasks_done()), ..options };
+            let planned = workflow.plan(&options, &machine);
+            let plan = match planned {
+                (Some(plan), diagnostics) if diagnostics.render(planning::style(surroundings)) == said => {
+                    plan
+                }
+                planned => planning::show(planned, surroundings)?,
+            };
+            let plan = Arc::new(tasks::only(plan, &args.only)?);
+            let earlier = if asked == Earlier::Discard { Earlier::Replace } else { asked };
+            let second = command.part(plan, earlier, Some(first.outcome.report))?;
+            first.runtime.shutdown_timeout(Duration::from_secs(1));
+            second
+        }
+        ended => ended,
     };
-    if let Some(library) = &library {
-        let version = library.version.as_deref().unwrap_or("unknown");
-        tracing::info!(path = %library.path.display(), version, origin = %library.origin, "onnxruntime found");
-    }
-
-    let resumed_from = Some(prepared.counts().total()).filter(|n| *n > 0);
-    let mode = progress_mode(args, verbosity, surroundings);
-    let outcome = runtime.block_on(async {
-        let tasks_only = !args.only.is_empty();
-        let options = StartOptions { trace: telemetry.tracer(), tasks_only, ..StartOptions::default() };
-        let options = orchestra::run_options(options, &plan, library.as_ref())
-            .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
-        // From here on there is something to stop.
-        let signals = Signals::caught().context("signals cannot be caught, so the run could not be stopped");
-        let signals = signals.map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
-        let handle = prepared.start(options).await.map_err(not_started)?;
-        metrics::observe(&metrics, handle.meter(), &telemetry);
-        let progress = Progress::new(mode, surroundings);
-        telemetry.terminal().redirect(progress.printer());
-        Ok::<_, Failed>(follow(handle, signals, progress).await)
-    })?;
-    telemetry.terminal().restore();
+    let Ended { plan, outcome, resumed_from, runtime } = match ended {
+        Part::FinishedBefore(code) => return Ok(code),
+        Part::Ended(ended) => *ended,
+    };
     let exports = telemetry.span_watch().is_some() || metrics.is_wanted();
     // Without them a signal waits for the last requests, a few seconds.
     let after = exports.then(|| AfterTheRun::caught().ok()).flatten();
@@ -109,6 +107,100 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let code = end(&outcome, &plan, resumed_from, Output::of(args, verbosity), telemetry, after);
     metrics::end(metrics);
     code
+}
+
+/// What all parts of a run share.
+struct Command<'a> {
+    args: &'a RunArgs,
+    verbosity: Verbosity,
+    surroundings: &'a Surroundings,
+    talk: Talk,
+    telemetry: &'a TelemetryGuard,
+    metrics: &'a Metrics,
+    stopping: Stopping,
+}
+
+/// What came of a part of a run, which mostly is all of it.
+enum Part {
+    FinishedBefore(ExitCode),
+    Ended(Box<Ended>),
+}
+
+struct Ended {
+    plan: Arc<Plan>,
+    outcome: RunOutcome,
+    resumed_from: Option<u64>,
+    runtime: Runtime,
+}
+
+impl Command<'_> {
+    /// Carries a plan out. `first`: what the first part has done, in the second one.
+    fn part(&self, plan: Arc<Plan>, earlier: Earlier, first: Option<RunReport>) -> Result<Part, Failed> {
+        let Self { args, verbosity, surroundings, talk, telemetry, metrics, stopping } = self;
+        let runtime = runtime(&plan)?;
+        // Nothing is discarded for a run that has no library to begin with.
+        let ahead = args.fresh.then(|| runtime_library(args, &plan, *talk)).transpose()?;
+        let prepared = orchestra::prepare(Arc::clone(&plan), earlier).map_err(not_started)?;
+        let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
+        stderr::set_run(&prepared.run_id);
+        telemetry.set_run(&prepared.run_id);
+        telemetry
+            .log_files()
+            .open(&plan.output.join("logs"), &pipelines)
+            .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
+        retry::keep_command(&plan.output);
+        for reason in &plan.reasons {
+            tracing::info!(%reason, "planned");
+        }
+        if let Some(late) = &plan.late {
+            tracing::info!(reason = %late.in_words(), "planned");
+        }
+        if let Some(code) = prepared.nothing_to_do().filter(|_| args.only.is_empty()) {
+            return finished_before(prepared, code, Output::of(args, *verbosity)).map(Part::FinishedBefore);
+        }
+        talk.found(&prepared, first.is_some());
+        let library = match ahead {
+            Some(library) => library,
+            None => runtime_library(args, &plan, *talk)?,
+        };
+        if let Some(library) = &library {
+            let version = library.version.as_deref().unwrap_or("unknown");
+            tracing::info!(path = %library.path.display(), version, origin = %library.origin, "onnxruntime found");
+        }
+        let resumed_from = Some(prepared.counts().total()).filter(|n| *n > 0);
+        let mode = progress_mode(args, *verbosity, surroundings);
+        let outcome = runtime.block_on(async {
+            let options = StartOptions {
+                trace: telemetry.tracer(),
+                tasks_only: tasks_alone(args, &plan),
+                first_part: first.map(Arc::new),
+                ..StartOptions::default()
+            };
+            let options = orchestra::run_options(options, &plan, library.as_ref())
+                .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
+            // From here on there is something to stop.
+            let caught =
+                stopping.catch().context("signals cannot be caught, so the run could not be stopped");
+            caught.map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
+            let handle = prepared.start(options).await.map_err(not_started)?;
+            metrics::observe(metrics, handle.meter(), telemetry);
+            let progress = Progress::new(mode, surroundings);
+            telemetry.terminal().redirect(progress.printer());
+            stopping.stop_by(handle.stop_handle(), progress.is_drawn());
+            Ok::<_, Failed>(follow(handle, progress).await)
+        })?;
+        telemetry.terminal().restore();
+        match outcome.goes_on {
+            true => stopping.pause(),
+            false => stopping.over(),
+        }
+        Ok(Part::Ended(Box::new(Ended { plan, outcome, resumed_from, runtime })))
+    }
+}
+
+/// Whether the tasks that were asked for can run without sources and sinks.
+fn tasks_alone(args: &RunArgs, plan: &Plan) -> bool {
+    !args.only.is_empty() && plan.tasks.tasks.iter().all(|task| task.after_sinks.is_empty())
 }
 
 fn dry_run(plan: &Plan, as_json: bool) -> Result<ExitCode, Failed> {
@@ -131,7 +223,7 @@ fn progress_mode(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundin
 }
 
 fn runtime_library(args: &RunArgs, plan: &Plan, talk: Talk) -> Result<Option<Library>, Failed> {
-    if !args.only.is_empty() {
+    if tasks_alone(args, plan) {
         return Ok(None);
     }
     let (named, offline) = (args.workflow.ort_library.clone(), args.workflow.offline);
@@ -210,9 +302,8 @@ fn not_started(error: StartRunError) -> Failed {
     Failed::new(code, error)
 }
 
-/// Shows the run until it ends, and turns signals into its stages of stopping.
-async fn follow(handle: RunHandle, signals: Signals, mut progress: Progress) -> RunOutcome {
-    let stop = tokio::spawn(signals::stop(signals, handle.stop_handle(), progress.is_drawn()));
+/// Shows the run until it ends.
+async fn follow(handle: RunHandle, mut progress: Progress) -> RunOutcome {
     let mut continued = Continued::new();
     let snapshots = handle.snapshots();
     let mut watch = Watch::default();
@@ -231,7 +322,6 @@ async fn follow(handle: RunHandle, signals: Signals, mut progress: Progress) -> 
             }
         }
     };
-    stop.abort();
     progress.finish();
     outcome
 }
@@ -255,7 +345,7 @@ fn end(
         bottleneck: report.bottleneck,
         tasks: report.tasks.clone(),
         resumed_from,
-        ..summary(plan, &report.run_id, run_end(outcome))
+        ..summary(plan, &report.run_id, run_end(outcome, plan))
     };
     print_summary(&summary, report, output)?;
     if let Some(after) = after {
@@ -289,11 +379,12 @@ pub fn lost_spans(spans: &SpanReport) -> Option<String> {
     (!parts.is_empty()).then(|| format!("warning: traces are incomplete: {}", parts.join("; ")))
 }
 
-fn run_end(outcome: &RunOutcome) -> RunEnd {
+fn run_end(outcome: &RunOutcome, plan: &Plan) -> RunEnd {
     let reason = outcome.problems.join("; ");
     match outcome.exit_code {
         0 => RunEnd::Finished,
         65 if outcome.problems.is_empty() => RunEnd::Finished,
+        65 if plan.late.is_some() => RunEnd::Stopped { reason, code: ExitCode::ItemsFailed },
         65 => RunEnd::FailureLimit,
         130 => RunEnd::Interrupted,
         code => RunEnd::Stopped { reason, code: ExitCode::of(code) },
@@ -417,9 +508,11 @@ impl Talk {
         }
     }
 
-    fn found(self, prepared: &Prepared) {
+    /// `is_second`: of two parts, of which the first has said what becomes of tasks.
+    fn found(self, prepared: &Prepared, is_second: bool) {
         match &prepared.found {
             Found::Fresh => {}
+            Found::Resumed { finished: 0, retried: 0, .. } if is_second => {}
             Found::Discarded { finished, unknown } => {
                 for file in unknown {
                     let file = file.display();
@@ -432,7 +525,9 @@ impl Talk {
             }
             Found::Resumed { finished, new_items, retried, tasks_done, tasks_again } => {
                 let (finished, new_items, retried) = (*finished, *new_items, *retried);
-                self.found_tasks(prepared, *tasks_done, tasks_again);
+                if !is_second {
+                    self.found_tasks(prepared, *tasks_done, tasks_again);
+                }
                 if prepared.plan.pipelines.is_empty() {
                     return;
                 }

@@ -1,12 +1,14 @@
 //! Signals of the process: which of them stop a run, and which are only noticed. What stopping means is the runtime's business.
 
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use orchestra::StopHandle;
 use rustix::process::Signal;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::task::JoinHandle;
 
 use crate::exit_code::ExitCode;
 use crate::stderr;
@@ -32,29 +34,100 @@ impl Signals {
     }
 }
 
-/// The first signal lets the run finish what is in flight, the second kills its workers, the third ends the process at once; the
-/// journal is then resumed as after any crash.
-pub async fn stop(mut signals: Signals, stop: StopHandle, something_is_drawn: bool) {
-    let mut n = 0;
-    loop {
-        signals.next().await;
-        n += 1;
-        match n {
-            1 => {
-                tracing::warn!("stopping: finishing what is in flight (again: kill the workers)");
-                stop.interrupt();
-            }
-            2 => {
-                tracing::warn!("stopping now: workers are killed (again: exit at once)");
-                stop.abort();
-            }
+/// Turns signals into the stages in which a run stops: the first lets it finish what is in flight, the second kills its workers, the third ends the
+/// process at once; the journal is then resumed as after any crash. Between the parts of a run nothing is in flight, and the first one ends the
+/// process.
+#[derive(Default)]
+pub struct Stopping {
+    told: Arc<Mutex<Told>>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Told {
+    signals: u32,
+    stop: Option<StopHandle>,
+    something_is_drawn: bool,
+    /// One part of the run is over, and the next one has not begun.
+    is_between: bool,
+}
+
+impl Stopping {
+    /// A part of the run begins: signals are caught. To be called where a runtime is at work, which outlives the run.
+    pub fn catch(&self) -> io::Result<()> {
+        lock(&self.told).is_between = false;
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.is_none() {
+            let (mut signals, told) = (Signals::caught()?, Arc::clone(&self.told));
+            *task = Some(tokio::spawn(async move {
+                loop {
+                    signals.next().await;
+                    lock(&told).signal();
+                }
+            }));
+        }
+        Ok(())
+    }
+
+    /// From now on this is what is stopped: at once, if a signal has come already.
+    pub fn stop_by(&self, stop: StopHandle, something_is_drawn: bool) {
+        let mut told = lock(&self.told);
+        (told.stop, told.something_is_drawn) = (Some(stop), something_is_drawn);
+        told.tell();
+    }
+
+    /// A part of the run is over, and another one will follow.
+    pub fn pause(&self) {
+        let mut told = lock(&self.told);
+        if told.signals > 0 {
+            told.exit();
+        }
+        (told.stop, told.is_between) = (None, true);
+    }
+
+    /// There is nothing to stop any more.
+    pub fn over(&self) {
+        if let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
+    }
+}
+
+fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
+    // No code under this lock panics half way through a change.
+    told.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Told {
+    fn signal(&mut self) {
+        self.signals += 1;
+        if self.is_between {
+            self.exit();
+        }
+        match self.signals {
+            1 => tracing::warn!("stopping: finishing what is in flight (again: kill the workers)"),
+            2 => tracing::warn!("stopping now: workers are killed (again: exit at once)"),
             _ => {
-                if something_is_drawn {
+                if self.something_is_drawn {
                     // The shell goes on below it.
                     stderr::say_line("");
                 }
                 std::process::exit(i32::from(ExitCode::Interrupted.number()))
             }
+        }
+        self.tell();
+    }
+
+    fn exit(&self) -> ! {
+        stderr::say_line("interrupted: what is done is kept; run the same command again to go on");
+        std::process::exit(i32::from(ExitCode::Interrupted.number()))
+    }
+
+    fn tell(&self) {
+        match (&self.stop, self.signals) {
+            (Some(stop), 1) => stop.interrupt(),
+            (Some(stop), 2..) => stop.abort(),
+            _ => {}
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use anyhow::Context as _;
 use orchestra::{KnownTask, MetricReports, Plan, TaskReport, TaskStanding};
-use orchestra_plan::format_bytes;
+use orchestra_plan::{TasksPlan, format_bytes};
 use orchestra_store::TaskJournal;
 use serde_json::json;
 
@@ -27,7 +27,7 @@ pub fn tasks(args: &TasksArgs, surroundings: &Surroundings) -> Result<ExitCode, 
 /// The plan with these tasks, and all that they come after; with no names, all of it.
 pub fn only(mut plan: Plan, names: &[String]) -> Result<Plan, Failed> {
     if !names.is_empty() {
-        plan.tasks = plan.tasks.only(names).map_err(|unknown| {
+        plan.tasks = of_plan(&plan, names).map_err(|unknown| {
             let mut tables: Vec<&str> = plan.tasks.tasks.iter().map(|task| &task.name[..]).collect();
             tables.dedup();
             let tables = if tables.is_empty() { "none".to_owned() } else { orchestra_plan::list(tables) };
@@ -40,6 +40,17 @@ pub fn only(mut plan: Plan, names: &[String]) -> Result<Plan, Failed> {
     Ok(plan)
 }
 
+/// Where one of them comes after a sink, all pipelines run, and so do the tasks that these are planned by.
+fn of_plan(plan: &Plan, names: &[String]) -> Result<TasksPlan, String> {
+    let named = plan.tasks.only(names)?;
+    match &plan.late {
+        Some(late) if named.tasks.iter().any(|task| !task.after_sinks.is_empty()) => {
+            plan.tasks.only(&[names, &late.tasks].concat())
+        }
+        _ => Ok(named),
+    }
+}
+
 /// What would run now, and what is known of each task.
 pub fn show(plan: &Plan, as_json: bool) -> Result<ExitCode, Failed> {
     let records = TaskJournal::read(&plan.output)
@@ -49,13 +60,15 @@ pub fn show(plan: &Plan, as_json: bool) -> Result<ExitCode, Failed> {
     let reports = TaskReport::all(&plan.tasks, &known);
     if as_json {
         let rows = plan.tasks.tasks.iter().zip(&reports).map(|(task, report)| {
-            let after: Vec<&str> =
-                task.after.iter().map(|earlier| &plan.tasks.tasks[*earlier].id[..]).collect();
+            let mut after: Vec<String> =
+                task.after.iter().map(|earlier| plan.tasks.tasks[*earlier].id.clone()).collect();
+            after.extend(task.after_sinks.iter().map(|sink| format!("sinks.{sink}")));
             json!({ "known": report, "would_run": !report.before, "command": task.command, "after": after })
         });
         return stdout::print_json(&rows.collect::<Vec<_>>());
     }
-    stdout::print(&text(plan, &reports, &known, orchestra::commands_live(&plan.output)))
+    let later = plan.late.as_ref().map(|late| format!("\n{}\n", late.in_words())).unwrap_or_default();
+    stdout::print(&(text(plan, &reports, &known, orchestra::commands_live(&plan.output)) + &later))
 }
 
 fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], is_live: bool) -> String {

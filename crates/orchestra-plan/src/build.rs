@@ -21,11 +21,12 @@ use crate::placement::{Demand, place};
 use crate::plan::{ColumnRef, Plan, WorkerMemory, WorkerPlan};
 use crate::raw::{self, RawModel, RawSource, RawStage, RawWorkflow};
 use crate::sinks::{FAILURES, failure_schema};
-use crate::tasks::{self, TasksPlan};
+use crate::tasks::{self, Late, TasksPlan};
 use crate::types::{self, Wired, Wiring};
 use crate::{sinks, sources, spares, tree, tuning, variables};
 
 mod assemble;
+mod early;
 
 /// What the command line changes about a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub struct PlanOptions {
     pub set: Vec<(String, String)>,
     /// Do not look at the machine: names of devices are believed, and `auto` stays `auto`. Such a plan is for reading, not for running.
     pub offline: bool,
+    /// Ids of the tasks that count as done, so that what uses their values can be planned; `None`: those that earlier starts have done.
+    pub tasks_done: Option<Vec<String>>,
 }
 
 /// Plans the workflow `text` of the file `file`.
@@ -93,27 +96,7 @@ impl Planner<'_> {
             tree::set(&mut tree, key, value, diags);
         }
         variables::fill_in(&mut tree, self.host, diags);
-        if tasks::refuse_elsewhere(&tree, diags) {
-            return None; // What they name is not there, and every table that reads it would say so.
-        }
-        let mut workflow = raw::read(&tree, &self.host.kinds(), diags);
-        let graph = Graph::new(&mut workflow, diags);
         let folder = self.file.parent().unwrap_or(Path::new("/")).to_owned();
-        let listings: Vec<_> =
-            workflow.sources.iter().map(|s| sources::resolve_listing(s, &folder, self.host, diags)).collect();
-        let mut models: Vec<_> =
-            workflow.models.iter().map(|m| models::load(m, &folder, self.host, diags)).collect();
-        let connect = |(source, listing): (&RawSource, &Option<ListingSpec>)| {
-            sources::connect(source, listing.as_ref(), &workflow.limits, self.host, diags)
-        };
-        let sources: Vec<_> = workflow.sources.iter().zip(&listings).map(connect).collect();
-        let wired = Wiring::new(&workflow, &graph, &sources, &models, (self.host, &folder), diags).check();
-        programs_are_known(&mut workflow, &mut models, &wired);
-        let records = records(&workflow, &graph, &sources, &models, &wired, diags);
-        let sink_paths = sinks::check_paths(&workflow.sinks, diags);
-        let machine = self.machine(diags);
-        let (devices, workers, for_commands) =
-            self.devices(&workflow, &models, &graph, &wired, machine.as_ref(), diags);
         let output = match &self.options.output {
             Some(output) => absolute(output),
             None => folder.join("out"),
@@ -121,14 +104,60 @@ impl Planner<'_> {
         let around = tasks::Surroundings {
             folder: &folder,
             output: &output,
-            devices: &for_commands,
+            devices: &[],
+            headroom: 0,
+            slots: None,
+            cores: 1,
+            is_known: false,
+            sinks: &[],
+            host: self.host,
+        };
+        let of_tasks = raw::tasks(&tree, &mut Diagnostics::new("", ""));
+        let late = Late::fill(&mut tree, &of_tasks, &around, diags);
+        let mut workflow = raw::read(&tree, &self.host.kinds(), diags);
+        let graph = Graph::new(&mut workflow, diags);
+        let sink_paths = sinks::check_paths(&workflow.sinks, diags);
+        let machine = self.machine(diags);
+        let looked_at = if self.options.offline { None } else { Some(machine.clone().unwrap_or_default()) };
+        let mut in_use = self.devices_in_use(&workflow, looked_at.as_ref(), machine.is_some(), diags);
+        let places = sinks::places(&workflow.sinks, &sink_paths, &output);
+        let around = tasks::Surroundings {
+            devices: &in_use.as_ref().map(Devices::for_commands).unwrap_or_default(),
             headroom: workflow.devices.headroom,
             slots: workflow.devices.slots,
             cores: machine.as_ref().map_or(1, |machine| machine.cores.max(1)),
             is_known: machine.is_some(),
-            host: self.host,
+            sinks: &places,
+            ..around
         };
         let tasks = tasks::expand(&workflow.tasks, &around, diags);
+        let is_early = !late.is_empty() && !self.are_done(&late, tasks.as_ref(), &output, diags);
+        let is_late = |section: &str, name: &At<String>| is_early && late.has(section, &name.value);
+        let listing = |s: &RawSource| match is_late("sources", &s.name) {
+            true => None,
+            false => sources::resolve_listing(s, &folder, self.host, diags),
+        };
+        let listings: Vec<_> = workflow.sources.iter().map(listing).collect();
+        let load = |m: &RawModel| match is_late("models", &m.name) {
+            true => None,
+            false => models::load(m, &folder, self.host, diags),
+        };
+        let mut models: Vec<_> = workflow.models.iter().map(load).collect();
+        let connect = |(source, listing): (&RawSource, &Option<ListingSpec>)| {
+            sources::connect(source, listing.as_ref(), &workflow.limits, self.host, diags)
+        };
+        let sources: Vec<_> = workflow.sources.iter().zip(&listings).map(connect).collect();
+        let is_late_stage = |stage: &RawStage| is_late("stages", &stage.name);
+        let place = (self.host, folder.as_path());
+        let wired = Wiring::new(&workflow, &graph, &sources, &models, place, &is_late_stage, diags).check();
+        programs_are_known(&mut workflow, &mut models, &wired);
+        let records = records(&workflow, &graph, &sources, &models, &wired, diags);
+        let (devices, workers) = match &mut in_use {
+            Some(in_use) => {
+                self.devices(&workflow, &models, &graph, &wired, (in_use, looked_at.as_ref()), diags)
+            }
+            None => (Vec::new(), workflow.stages.iter().map(|_| Vec::new()).collect()),
+        };
         sources::check_apart(&workflow.sources, &folder, &output, self.host, diags);
         let parts = Parts {
             workflow,
@@ -148,9 +177,32 @@ impl Planner<'_> {
         if diags.has_errors() {
             return None;
         }
+        if is_early {
+            return early::plan(parts, &late, self.file, diags);
+        }
         let Parts { workflow, sources, devices, workers, .. } = &parts;
         NoEffect { tree: &tree, workflow, sources, devices, workers }.warn(diags);
         assemble::Assembler::new(&parts, self.file, self.reasons, diags).assemble()
+    }
+
+    /// Whether the tasks have ended well whose values the tables of items use.
+    fn are_done(
+        &self,
+        late: &Late,
+        tasks: Option<&TasksPlan>,
+        output: &Path,
+        diags: &mut Diagnostics,
+    ) -> bool {
+        let Some(tasks) = tasks else { return false };
+        late.check(tasks, diags);
+        let used = late.tasks();
+        match &self.options.tasks_done {
+            Some(done) => used.into_iter().all(|task| done.contains(&tasks.tasks[task].id)),
+            None => {
+                let done = self.host.tasks_done(tasks, output);
+                used.into_iter().all(|task| done.get(task) == Some(&true))
+            }
+        }
     }
 
     fn machine(&self, diags: &mut Diagnostics) -> Option<MachineView> {
@@ -169,28 +221,36 @@ impl Planner<'_> {
         }
     }
 
-    /// All devices that some used batch stage may use, the workers of each stage on them, and those that commands get.
+    /// The devices in use; `None` after an error. `is_known`: the machine was looked at.
+    fn devices_in_use<'m>(
+        &self,
+        workflow: &RawWorkflow,
+        machine: Option<&'m MachineView>,
+        is_known: bool,
+        diags: &mut Diagnostics,
+    ) -> Option<Devices<'m>> {
+        let asked: Option<Vec<At<String>>> = match &self.options.devices {
+            Some(names) => from_option(names, diags),
+            None => workflow.devices.use_.clone(),
+        };
+        if machine.is_some() && !is_known {
+            return None; // Already reported: nothing can be said about devices.
+        }
+        Devices::resolve(asked.as_deref(), machine, diags)
+    }
+
+    /// All devices that some used batch stage may use, and the workers of each stage on them.
     fn devices(
         &mut self,
         workflow: &RawWorkflow,
         models: &[Option<Model>],
         graph: &Graph,
         wired: &[Option<Wired>],
-        machine: Option<&MachineView>,
+        (devices, looked_at): (&mut Devices<'_>, Option<&MachineView>),
         diags: &mut Diagnostics,
-    ) -> (Vec<Device>, Vec<Vec<WorkerPlan>>, Vec<Device>) {
+    ) -> (Vec<Device>, Vec<Vec<WorkerPlan>>) {
         let mut workers: Vec<Vec<WorkerPlan>> = workflow.stages.iter().map(|_| Vec::new()).collect();
-        let asked: Option<Vec<At<String>>> = match &self.options.devices {
-            Some(names) => from_option(names, diags),
-            None => workflow.devices.use_.clone(),
-        };
-        let looked_at = if self.options.offline { None } else { Some(machine.cloned().unwrap_or_default()) };
-        if looked_at.is_some() && machine.is_none() {
-            return (Vec::new(), workers, Vec::new()); // Already reported: nothing can be said about devices.
-        }
-        let Some(mut devices) = Devices::resolve(asked.as_deref(), looked_at.as_ref(), diags) else {
-            return (Vec::new(), workers, Vec::new());
-        };
+        let is_asked = self.options.devices.is_some() || workflow.devices.use_.is_some();
         let mut table: Vec<Device> = Vec::new();
         let mut demands = Vec::new();
         let mut stages = Vec::new();
@@ -211,7 +271,7 @@ impl Planner<'_> {
                 None => Some(devices.in_use.clone()),
             };
             let own = match code {
-                Some(Code::Kernel(_)) if machine.is_some() => {
+                Some(Code::Kernel(_)) if looked_at.is_some() => {
                     own.and_then(|own| devices.gpus(model, own, diags))
                 }
                 Some(_) => own,
@@ -222,7 +282,7 @@ impl Planner<'_> {
                 no_compiler = no_compiler.or(kernel.compilers.as_ref().err());
             }
             if std::mem::take(&mut unchecked[at]) {
-                let named = asked.is_some() || model.devices.is_some();
+                let named = is_asked || model.devices.is_some();
                 tuning::check_devices(&model.name.value, &model.tuning, &own, named, diags);
             }
             let memory = own
@@ -244,15 +304,15 @@ impl Planner<'_> {
             };
             self.reasons.push(reason);
         }
-        let cores = looked_at.as_ref().map_or(1, |m| m.cores.max(1));
+        let cores = looked_at.map_or(1, |m| m.cores.max(1));
         let headroom = workflow.devices.headroom;
         let mut placed = place(&demands, &table, cores, headroom, &mut self.reasons, diags);
-        let memory = looked_at.as_ref().map_or(0, |m| m.memory);
+        let memory = looked_at.map_or(0, |m| m.memory);
         spares::assign(&demands, &mut placed, &table, memory, &mut self.reasons);
         for (stage, placed) in stages.into_iter().zip(placed) {
             workers[stage] = placed;
         }
-        (table, workers, devices.for_commands())
+        (table, workers)
     }
 
     /// What one worker of the stage takes on the device: as the file says, else as an earlier run has measured.

@@ -25,6 +25,9 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     writeln!(out, "output    {}", plan.output.display())?;
     if !plan.tasks.is_empty() {
         write_tasks(out, &plan.tasks)?;
+        if let Some(late) = &plan.late {
+            writeln!(out, "\nlater\n  {}", late.in_words())?;
+        }
         if plan.pipelines.is_empty() {
             return Ok(());
         }

@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::kind::Kinds;
 use crate::measured::{MeasureKey, Measurements};
+use crate::tasks::TasksPlan;
 
 /// What is larger holds no labels.
 const MAX_SMALL_FILE: u64 = 64 << 20;
@@ -103,6 +104,12 @@ pub trait Host {
     /// Nothing can, and what to do.
     fn compilers(&self) -> Result<Vec<Compiler>, String> {
         Ok(Vec::new())
+    }
+
+    /// Per task: whether it was done in a run into this folder, and nothing that it depends on or has left has changed since.
+    fn tasks_done(&self, tasks: &TasksPlan, output: &Path) -> Vec<bool> {
+        let _ = output;
+        vec![false; tasks.tasks.len()]
     }
 
     /// Where programs keep what they have compiled of models; `None` where there is no such folder.
@@ -257,6 +264,8 @@ pub struct RealHost {
     pub ask: Option<AskProgram>,
     /// What answers [`Host::compilers`]; `None`: nothing is looked for.
     pub compilers: Option<FindCompilers>,
+    /// What answers [`Host::tasks_done`]; `None`: none is.
+    pub tasks_done: Option<TasksDone>,
 }
 
 /// As [`Host::compilers`].
@@ -264,6 +273,9 @@ pub type FindCompilers = fn() -> Result<Vec<Compiler>, String>;
 
 /// As [`Host::ask`].
 pub type AskProgram = fn(&Program, &SandboxRules) -> Result<Vec<u8>, String>;
+
+/// As [`Host::tasks_done`].
+pub type TasksDone = fn(&TasksPlan, &Path) -> Vec<bool>;
 
 impl RealHost {
     /// A host that remembers nothing of earlier runs.
@@ -277,6 +289,7 @@ impl RealHost {
             is_described: false,
             ask: None,
             compilers: None,
+            tasks_done: None,
         }
     }
 }
@@ -357,6 +370,10 @@ impl Host for RealHost {
     fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
         let ask = self.ask.ok_or_else(|| "this program plans without starting others".to_owned())?;
         ask(program, rules)
+    }
+
+    fn tasks_done(&self, tasks: &TasksPlan, output: &Path) -> Vec<bool> {
+        self.tasks_done.map_or_else(|| vec![false; tasks.tasks.len()], |done| done(tasks, output))
     }
 
     fn machine(&self) -> Result<MachineView, String> {

@@ -217,7 +217,7 @@ pub const TASK: [Key; 20] = [
         "after",
         "text or list",
         "none",
-        "tasks that must have ended well before: all of a table, or one by its id",
+        "tasks that must have ended well before: all of a table, or one by its id; `\"sinks.NAME\"`: a sink whose items must all have ended",
     ),
     key(
         "matrix",

@@ -49,7 +49,7 @@ pub use fields::{At, Fields};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use host::{
     AskProgram, DeviceView, FileKind, FindCompilers, Host, MAX_METADATA, MachineView, ModelError, ModelFile,
-    NodeView, ReadSeek, RealHost, Signature,
+    NodeView, ReadSeek, RealHost, Signature, TasksDone,
 };
 pub use iterate::{LoopDraft, UntilDraft};
 pub use kind::{
@@ -70,4 +70,4 @@ pub use plan::{
     WorkerPlan,
 };
 pub use sinks::{FAILURES, RESERVED, failure_schema};
-pub use tasks::{BEST_LINK, BestOf, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksPlan};
+pub use tasks::{BEST_LINK, BestOf, LatePlan, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksPlan};

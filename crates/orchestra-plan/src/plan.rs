@@ -19,7 +19,7 @@ use serde_json::Value as Json;
 
 use crate::measured::MeasureKey;
 use crate::part_names::PartsPlan;
-use crate::tasks::TasksPlan;
+use crate::tasks::{LatePlan, TasksPlan};
 
 /// A workflow, resolved. Every id is an index into the table of its kind.
 #[derive(Debug, Clone, Serialize)]
@@ -41,6 +41,10 @@ pub struct Plan {
     /// `[tasks.*]`
     #[serde(skip_serializing_if = "TasksPlan::is_empty")]
     pub tasks: TasksPlan,
+    /// The file has sources, models, stages and sinks, too, which use values of tasks that have not ended well: it is planned again when they
+    /// have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late: Option<LatePlan>,
     /// Devices that a stage uses.
     pub devices: Vec<DevicePlan>,
     /// The connected graphs of the file.

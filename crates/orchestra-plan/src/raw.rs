@@ -184,13 +184,18 @@ pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawW
         models,
         stages,
         sinks: tables(root, "sinks", "sink", diags, sink),
-        tasks: tables(root, "tasks", "task", diags, tasks::read),
+        tasks: tasks(root, diags),
         devices,
         limits,
         memory,
         loaders,
         telemetry,
     }
+}
+
+/// `[tasks.*]`, as written.
+pub(crate) fn tasks(root: &Table, diags: &mut Diagnostics) -> Vec<RawTask> {
+    tables(root, "tasks", "task", diags, tasks::read)
 }
 
 /// `[stages.*]`: reads a table by its kind. A program that the stage runs instead of a model is added to `programs`.

@@ -101,6 +101,17 @@ pub(crate) fn check_paths(sinks: &[RawSink], diags: &mut Diagnostics) -> Vec<Opt
     paths
 }
 
+/// Each sink with what it writes, for a command: its file, its folder of files, the glob of its part files, or where these are in a store.
+pub(crate) fn places(sinks: &[RawSink], paths: &[Option<PathBuf>], output: &Path) -> Vec<(String, String)> {
+    let place = |(sink, path): (&RawSink, &Option<PathBuf>)| {
+        let local = |path: &PathBuf| output.join(owned(sink, path)).display().to_string();
+        let place = remote_of(sink).map(|remote| remote.url).or(path.as_ref().map(local));
+        // A path that is wrong was reported.
+        (sink.name.value.clone(), place.unwrap_or_default())
+    };
+    sinks.iter().zip(paths).map(place).collect()
+}
+
 /// What no other sink may write to: the file of this one, or its folder of files.
 fn owned<'a>(sink: &RawSink, path: &'a Path) -> &'a Path {
     if is_folder(sink) { path.parent().unwrap_or(path) } else { path }

@@ -2,6 +2,7 @@
 
 mod combine;
 mod fill;
+mod late;
 mod measure;
 mod order;
 mod plan;
@@ -14,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 
+pub(crate) use self::late::Late;
+pub use self::late::LatePlan;
 pub use self::measure::TaskMetric;
 pub use self::plan::{BestOf, TaskGpu, TaskPlan, TasksPlan};
 use self::raw::{RawCommand, RawDevice};
@@ -25,7 +28,6 @@ use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
 use crate::host::Host;
 use crate::nearest::{list, suggestion};
-use crate::tree::{Node, Table, Value};
 
 /// Most tasks of a file: each is a process, a folder and a log.
 const MAX_TASKS: usize = 100_000;
@@ -52,6 +54,8 @@ pub(crate) struct Surroundings<'a> {
     pub cores: usize,
     /// The machine was looked at.
     pub is_known: bool,
+    /// The sinks, and what each writes: a file, a folder of files, a glob of part files or a URL.
+    pub sinks: &'a [(String, String)],
     pub host: &'a dyn Host,
 }
 
@@ -105,35 +109,6 @@ pub(crate) fn expand(
         cpu_slots: around.slots.unwrap_or(around.cores).max(1),
         cores: around.cores,
     })
-}
-
-/// Reports values of tasks in tables of items, which are planned before any command runs; whether there are some.
-pub(crate) fn refuse_elsewhere(tree: &Table, diags: &mut Diagnostics) -> bool {
-    let mut is_refused = false;
-    for entry in tree.entries.iter().filter(|entry| entry.key != TASKS_FOLDER) {
-        is_refused |= refuse_in(&entry.node, diags);
-    }
-    is_refused
-}
-
-fn refuse_in(node: &Node, diags: &mut Diagnostics) -> bool {
-    match &node.value {
-        Value::String(text) if text.contains("{tasks.") => {
-            diags
-                .error(node.span, "values of tasks can be used in `[tasks.*]` alone")
-                .label("sources, models, stages and sinks are planned before the first command runs")
-                .help("put what comes after the command into a workflow file of its own, and run that by a task: command = [\"orchestra\", \"run\", \"next.toml\"]");
-            true
-        }
-        // All of them are reported.
-        Value::Array(nodes) => {
-            nodes.iter().fold(false, |is_refused, node| refuse_in(node, diags) | is_refused)
-        }
-        Value::Table(table) => {
-            table.entries.iter().fold(false, |is_refused, entry| refuse_in(&entry.node, diags) | is_refused)
-        }
-        _ => false,
-    }
 }
 
 fn instances(raws: &[RawTask], around: &Surroundings<'_>, diags: &mut Diagnostics) -> Option<Vec<Instance>> {
@@ -221,10 +196,16 @@ impl<'a> Expander<'a> {
             paths.iter().map(|path| Some(resolve(&cwd, &fill.text(path, diags)?, self.around.host))).collect()
         };
         let (inputs, outputs) = (paths(&raw.inputs)?, paths(&raw.outputs)?);
-        let mut after = std::mem::take(&mut fill.after);
+        let (mut after, mut after_sinks) = (BTreeSet::new(), BTreeSet::new());
         for earlier in &raw.after {
             let named = At::new(fill.text(earlier, diags)?, earlier.span);
-            after.extend(self.named(&named, diags)?);
+            match named.value.strip_prefix("sinks.") {
+                Some(sink) => after_sinks.insert(self.sink(sink, named.span, diags)?.0.clone()),
+                None => {
+                    after.extend(self.named(&named, diags)?);
+                    continue;
+                }
+            };
         }
         after.extend(fill.after);
         let best_of: Vec<BestOf> = fill
@@ -235,6 +216,7 @@ impl<'a> Expander<'a> {
         let of_best: BTreeSet<usize> = best_of.iter().flat_map(|best| best.tasks.iter().copied()).collect();
         let may_fail = of_best.difference(&after).copied().collect();
         after.extend(of_best);
+        after_sinks.extend(fill.after_sinks);
         Some(TaskPlan {
             id: instance.id.clone(),
             name: raw.name.value.clone(),
@@ -246,6 +228,7 @@ impl<'a> Expander<'a> {
             after: after.into_iter().collect(),
             best_of,
             may_fail,
+            after_sinks: after_sinks.into_iter().collect(),
             timeout: raw.timeout,
             retries: raw.retries,
             stop_signal: raw.stop_signal,
@@ -270,6 +253,20 @@ impl<'a> Expander<'a> {
         }
         self.unknown(&name.value, name.span, diags);
         None
+    }
+
+    /// The sink of that name, and what it writes.
+    fn sink(&self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<&'a (String, String)> {
+        let sinks = self.around.sinks;
+        let found = sinks.iter().find(|(sink, _)| sink == name);
+        if found.is_none() {
+            diags.error(span, format!("there is no sink `{name}`")).help(suggestion(
+                "sinks",
+                name,
+                sinks.iter().map(|(sink, _)| &sink[..]),
+            ));
+        }
+        found
     }
 
     fn unknown(&self, name: &str, span: Span, diags: &mut Diagnostics) {

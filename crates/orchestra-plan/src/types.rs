@@ -75,6 +75,8 @@ pub(crate) struct Wiring<'a> {
     pub host: &'a dyn Host,
     pub folder: &'a Path,
     pub diags: &'a mut Diagnostics,
+    /// Stages that cannot be looked at yet.
+    pub is_late: &'a dyn Fn(&RawStage) -> bool,
     wired: Vec<Option<Wired>>,
 }
 
@@ -85,17 +87,19 @@ impl<'a> Wiring<'a> {
         sources: &'a [Option<SourceConnected>],
         models: &'a [Option<Model>],
         (host, folder): (&'a dyn Host, &'a Path),
+        is_late: &'a dyn Fn(&RawStage) -> bool,
         diags: &'a mut Diagnostics,
     ) -> Self {
         let wired = workflow.stages.iter().map(|_| None).collect();
-        Self { workflow, graph, sources, models, host, folder, diags, wired }
+        Self { workflow, graph, sources, models, host, folder, diags, is_late, wired }
     }
 
-    /// Per stage what it is; `None` where it, or something before it, has an error.
+    /// Per stage what it is; `None` where it, or something before it, has an error or cannot be looked at yet.
     pub fn check(mut self) -> Vec<Option<Wired>> {
         for stage in 0..self.graph.n_ordered {
             let raw = &self.workflow.stages[stage];
             self.wired[stage] = match &raw.draft {
+                _ if (self.is_late)(raw) => None,
                 Some(Draft::Batch(batch)) => self.batch(stage, raw, batch),
                 Some(Draft::Stage(draft)) => self.stage(stage, raw, &**draft),
                 None => None,

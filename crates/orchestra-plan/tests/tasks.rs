@@ -236,10 +236,6 @@ fn wrong_tables_are_told_once_each_at_their_place() {
         ),
         (format!("[tasks.a]\n{a}outputs = \"m\"\n[tasks.b]\n{a}outputs = \"m\""), "both write `/flows/m`"),
         (
-            "[sources.a]\nkind = \"images\"\npaths = \"{tasks.a.output}/*\"".into(),
-            "can be used in `[tasks.*]` alone",
-        ),
-        (
             format!(
                 "[tasks.a]\n{a}matrix = {{ a = {0}, b = {0}, c = {0} }}",
                 format_args!("[{}]", (0..50).map(|n| n.to_string()).collect::<Vec<_>>().join(","))

@@ -11,6 +11,7 @@ use orchestra_core::{DeviceId, StageId, WorkerId};
 use orchestra_plan::Plan;
 use tokio::time::Instant;
 
+use crate::account::report::RunReport;
 use crate::account::stats::Stats;
 use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
@@ -54,6 +55,8 @@ pub struct RunOptions {
     pub keepers: Option<ProcessLauncher>,
     /// Run the tasks of the plan, and none of its pipelines.
     pub tasks_only: bool,
+    /// What the first part of this start has done: the tasks that the rest of the file was planned with. See [`Plan::late`].
+    pub first_part: Option<Arc<RunReport>>,
     pub timeouts: Timeouts,
     pub restart: RestartPolicy,
     /// Who follows the run, its batches and its items. Without one nothing is noted for it.
@@ -100,6 +103,11 @@ pub struct RunContext {
 }
 
 impl RunContext {
+    /// Whether this is the first of two parts: only the tasks run by whose values the rest of the file is planned, and what they come after.
+    pub fn is_first_part(&self) -> bool {
+        self.plan.late.is_some() && self.options.first_part.is_none() && !self.options.tasks_only
+    }
+
     /// The context of a run that starts now.
     pub fn new(plan: Arc<Plan>, run_id: String, options: RunOptions) -> Self {
         let stats = Arc::new(Stats::new(&plan));

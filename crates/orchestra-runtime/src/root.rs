@@ -136,7 +136,10 @@ impl Actor for Orchestra {
             RootMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(&me, pipeline, end),
             RootMsg::Rebuild(pipeline, finished) => state.rebuild(&me, pipeline, finished).await?,
             RootMsg::TasksEnded(end) => state.tasks_ended(end),
-            RootMsg::DeviceEnded(device) => drop(state.devices_left.remove(&device)),
+            RootMsg::DeviceEnded(device) => {
+                state.devices_left.remove(&device);
+                state.tell_tasks(TasksMsg::DeviceEnded(device));
+            }
             RootMsg::FailureLimit => {
                 state.failure_limit = true;
                 state.stopping = true;
@@ -292,6 +295,7 @@ impl RootState {
     }
 
     fn record_end(&mut self, pipeline: PipelineId, end: PipelineEnd) {
+        self.tell_tasks(TasksMsg::PipelineEnded(pipeline, end.clone()));
         self.ended.entry(pipeline).or_insert(end);
         self.end_devices_when_nothing_runs();
     }
@@ -339,6 +343,7 @@ impl RootState {
         // A run of some tasks alone leaves the others to the next start.
         let complete = self.ended.values().all(|e| *e == PipelineEnd::Complete)
             && !self.context.options.tasks_only
+            && self.context.plan.late.is_none()
             && !tasks.was_stopped
             && tasks.problem.is_none();
         let has_failed = self.context.stats.failed.get() > 0 || tasks.failed > 0;

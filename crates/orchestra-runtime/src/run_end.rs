@@ -7,6 +7,7 @@ use orchestra_store::Counts;
 use crate::context::RunContext;
 use crate::messages::PipelineEnd;
 use crate::root::Ending;
+use crate::tasks::board::{TaskReport, TaskStanding};
 use crate::trace::RunEnded;
 
 /// Tells whoever traces the run how it ended, also when nobody waits for the end.
@@ -35,6 +36,26 @@ impl Drop for TellTheEnd {
             self.tell(Counts { done, failed }, None, &[]);
         }
     }
+}
+
+/// Why the sources, stages and sinks of the file were not started, where they use values of tasks and were to be: the exit code, and in words.
+pub fn not_started(context: &RunContext) -> Option<(i32, String)> {
+    let late = context.plan.late.as_ref().filter(|_| !context.options.tasks_only)?;
+    let reports = context.tasks.reports(&context.plan.tasks);
+    let mut used = reports.iter().filter(|report| late.tasks.contains(&report.task));
+    let used = used.find(|report| report.state != TaskStanding::Done);
+    let (code, why) = match used {
+        Some(TaskReport { task, state: TaskStanding::Failed, .. }) => {
+            (65, format!("task `{task}` has failed"))
+        }
+        Some(TaskReport { task, state: TaskStanding::Skipped, why, .. }) => {
+            (65, format!("task `{task}` {}", why.as_deref().unwrap_or("was not started")))
+        }
+        Some(TaskReport { task, .. }) => (130, format!("task `{task}` is not done")),
+        None => (75, "what their tasks have left has changed since".to_owned()),
+    };
+    let names: Vec<String> = late.pipelines.iter().map(|name| format!("`{name}`")).collect();
+    Some((code, format!("pipelines not started: {}, because {why}", names.join(", "))))
 }
 
 pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {

@@ -32,7 +32,7 @@ use crate::flow::uploads::{is_free, store_error};
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::pipeline::Listing;
 use crate::root::{Ending, Orchestra, RootArgs};
-use crate::run_end::{TellTheEnd, judge};
+use crate::run_end::{TellTheEnd, judge, not_started};
 use crate::tasks::actor::TasksEnd;
 use crate::tasks::board::TaskReport;
 use crate::tasks::known::{self, KnownTasks};
@@ -100,6 +100,8 @@ pub enum Earlier {
     RetryFailed,
     /// All that it has left is discarded.
     Discard,
+    /// The first part of this start has discarded it. Results in the way of sinks, which that part did not know, are replaced.
+    Replace,
 }
 
 /// What `prepare` found in the output folder.
@@ -174,6 +176,9 @@ pub struct RunOutcome {
     pub exit_code: i32,
     /// What stopped it, where it is not complete, in words.
     pub problems: Vec<String>,
+    /// This was the first of two parts, and nothing has been written about it: the file is to be planned again, and started with this report as
+    /// [`RunOptions::first_part`]. See [`Plan::late`].
+    pub goes_on: bool,
 }
 
 /// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
@@ -186,8 +191,15 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         known::wait_for_keepers(&plan.output).map_err(refuse)?;
     }
     let mut found = Found::Fresh;
-    let fresh = earlier == Earlier::Discard;
-    if fresh {
+    let fresh = matches!(earlier, Earlier::Discard | Earlier::Replace);
+    if earlier == Earlier::Replace {
+        must_be_free(&plan, "", true)?;
+        for (_, _, part) in part_files(&plan) {
+            fs::remove_file(&part)?;
+        }
+        folder.replace_files();
+    }
+    if earlier == Earlier::Discard {
         // First: a start that is refused discards nothing.
         must_be_free(&plan, "", true)?;
         let before = folder.state();
@@ -207,14 +219,17 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
             found = Found::Discarded { finished: finished_in(&before), unknown };
         }
     }
-    // What a run of tasks alone has left goes on beside whatever the file has now.
-    let now = new_identity(&plan);
+    // What a run of tasks alone has left goes on beside whatever the file has now: it is the same run.
+    let mut now = new_identity(&plan);
     if let State::Unfinished { identity, .. } | State::Finished { identity, .. } = folder.state()
         && !identity.changes(&now).is_empty()
+        && plan.late.is_none()
     {
         let discard =
             |e: DiscardError| StartRunError::Discard { folder: plan.output.clone(), why: e.to_string() };
-        folder.forget_without_items().map_err(discard)?;
+        if folder.forget_without_items().map_err(discard)? {
+            now = RunIdentity { run_id: identity.run_id, started_unix_ms: identity.started_unix_ms, ..now };
+        }
     }
     // A finished run without its account could not write it: it goes on, with nothing left to do but that.
     let has_account = plan.output.join(orchestra_store::RUN_SUMMARY).is_file();
@@ -227,8 +242,10 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
     let finished = finished_in(&folder.state());
     let private = folder.private_dir().to_owned();
     let refuse = |changes| StartRunError::Changed { folder: plan.output.clone(), changes, done: finished };
+    // Sources, stages and sinks that are planned later are compared then.
+    let compared = before.as_ref().filter(|_| plan.late.is_none());
     let changes: Vec<String> =
-        before.as_ref().map(|b| b.changes(&now).iter().map(in_words).collect()).unwrap_or_default();
+        compared.map(|b| b.changes(&now).iter().map(in_words).collect()).unwrap_or_default();
     if !changes.is_empty() {
         return Err(refuse(changes));
     }
@@ -252,9 +269,18 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
     let begun = if is_new { each_source(&plan, list)? } else { Vec::new() };
     let identity = before.as_ref().map_or_else(
         || now.clone(),
-        |b| RunIdentity { run_id: b.run_id.clone(), started_unix_ms: b.started_unix_ms, ..now.clone() },
+        |b| {
+            if plan.late.is_some() {
+                b.clone()
+            } else {
+                RunIdentity { run_id: b.run_id.clone(), started_unix_ms: b.started_unix_ms, ..now.clone() }
+            }
+        },
     );
-    let files = result_files(&plan);
+    let files = match (&before, &plan.late) {
+        (Some(_), Some(_)) => folder.files(),
+        _ => result_files(&plan),
+    };
     let mut journal = match before {
         Some(_) => {
             let journal = Journal::resume(folder, &identity, &files)?;
@@ -286,7 +312,7 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
             }
             journal.retry_failed(&files)?
         }
-        Earlier::GoOn | Earlier::Discard => 0,
+        Earlier::GoOn | Earlier::Discard | Earlier::Replace => 0,
     };
     // A reader of all parts would take it for one of them.
     let is_strange = |(sink, number, _): &(usize, u64, PathBuf)| *number >= journal.parts(sink_file(*sink));
@@ -294,23 +320,6 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         return Err(StartError::InTheWay(strange).into());
     }
     write_headers(&plan, &mut journal)?;
-    let refuse = |error| StartRunError::Tasks { folder: plan.output.clone(), error };
-    let has_tasks = !plan.tasks.is_empty();
-    let tasks = has_tasks.then(|| known::open(&plan.tasks, &plan.output).map_err(refuse)).transpose()?;
-    let tasks_done =
-        tasks.as_ref().map_or(0, |tasks| tasks.known.iter().filter(|task| task.is_done).count() as u64);
-    let again = tasks.iter().flat_map(|tasks| &tasks.again);
-    let tasks_again: Vec<String> = again.map(|task| plan.tasks.tasks[*task].id.clone()).collect();
-    let is_known = journal.counts().total() > 0 || tasks_done > 0 || !tasks_again.is_empty();
-    if previous_code.is_some() || is_known {
-        found = Found::Resumed {
-            finished: journal.counts().total(),
-            new_items,
-            retried,
-            tasks_done,
-            tasks_again,
-        };
-    }
     let finished = (0..).map(SourceId).map(|source| journal.finished(source));
     let mut again = relisted.into_iter().zip(finished.clone());
     let catalogs = match is_new {
@@ -325,8 +334,33 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         })?,
     };
     let listings = catalogs.into_iter().zip(finished);
-    let listings =
+    let listings: Vec<Listing> =
         listings.map(|(catalog, finished)| Listing { catalog: Arc::new(catalog), finished }).collect();
+    let refuse = |error| StartRunError::Tasks { folder: plan.output.clone(), error };
+    let has_tasks = !plan.tasks.is_empty();
+    let mut tasks = has_tasks.then(|| known::open(&plan.tasks, &plan.output).map_err(refuse)).transpose()?;
+    if let Some(tasks) = &mut tasks {
+        // What a pipeline adds to its sinks, the tasks after it have not seen.
+        let has_work = |pipeline| {
+            let sources = plan.sources.iter().zip(&listings);
+            sources.filter(|(source, _)| source.pipeline == pipeline).any(|(_, listing)| !is_done(listing))
+        };
+        tasks.outdate(&plan, has_work).map_err(refuse)?;
+    }
+    let tasks_done =
+        tasks.as_ref().map_or(0, |tasks| tasks.known.iter().filter(|task| task.is_done).count() as u64);
+    let again = tasks.iter().flat_map(|tasks| &tasks.again);
+    let tasks_again: Vec<String> = again.map(|task| plan.tasks.tasks[*task].id.clone()).collect();
+    let is_known = journal.counts().total() > 0 || tasks_done > 0 || !tasks_again.is_empty();
+    if previous_code.is_some() || is_known {
+        found = Found::Resumed {
+            finished: journal.counts().total(),
+            new_items,
+            retried,
+            tasks_done,
+            tasks_again,
+        };
+    }
     Ok(Prepared {
         plan,
         run_id: identity.run_id,
@@ -342,10 +376,6 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
 impl Prepared {
     /// The code with which this run ended before, if it did and there is nothing new to do.
     pub fn nothing_to_do(&self) -> Option<i32> {
-        let is_done = |l: &Listing| {
-            let n_items = l.catalog.growth().extent().known();
-            n_items.is_some_and(|n| l.finished.count_below(n) == n)
-        };
         let tasks = self.tasks.iter().flat_map(|tasks| &tasks.known);
         self.previous_code
             .filter(|_| self.listings.iter().all(is_done))
@@ -383,12 +413,15 @@ impl Prepared {
         Box::pin(self.start_tree(options))
     }
 
-    async fn start_tree(self, options: RunOptions) -> Result<RunHandle, StartRunError> {
+    async fn start_tree(mut self, options: RunOptions) -> Result<RunHandle, StartRunError> {
         if let Some((stage, _)) = self.plan.batch_stages().find(|(id, _)| !options.engines.contains_key(id)) {
             return Err(StartRunError::NoEngine(self.plan.stages[stage.index()].name.clone()));
         }
         if self.tasks.is_some() && options.keepers.is_none() {
             return Err(StartRunError::NoKeeper);
+        }
+        if let (Some(tasks), Some(first_part)) = (&mut self.tasks, &options.first_part) {
+            tasks.take_over(&self.plan.tasks, first_part);
         }
         let counts = self.journal.counts();
         let context = Arc::new(RunContext::new(self.plan, self.run_id, options));
@@ -408,7 +441,8 @@ impl Prepared {
         let (publish, snapshots) = watch::channel(Snapshot::take(&context));
         let (done_sender, done) = oneshot::channel();
         if let Some(tasks) = &self.tasks {
-            context.tasks.begin(&context.plan.tasks, &tasks.known);
+            let first_part = context.options.first_part.as_ref().map_or(&[][..], |first| &first.tasks);
+            context.tasks.begin(&context.plan.tasks, &tasks.known, first_part);
         }
         let args = RootArgs {
             context: Arc::clone(&context),
@@ -463,8 +497,17 @@ impl RunHandle {
         drop(self.watcher);
         worker_memory::keep(&self.context);
         let (mut exit_code, mut problems) = judge(&ending, counts.failed);
+        let goes_on = self.context.is_first_part() && problems.is_empty();
+        if !goes_on && let Some((code, problem)) = not_started(&self.context) {
+            problems.push(problem);
+            exit_code = if exit_code == 0 { code } else { exit_code };
+        }
         let mut report =
             RunReport::new(&self.context, self.started_unix_ms, counts, exit_code, &ending.pipelines);
+        if goes_on {
+            self.end.tell(counts, Some(exit_code), &problems);
+            return RunOutcome { report, exit_code, problems, goes_on };
+        }
         let path = self.context.plan.output.join(orchestra_store::RUN_SUMMARY);
         if let Err(error) = write_report(&path, &report) {
             problems.push(format!("`{}` could not be written: {error}", path.display()));
@@ -475,7 +518,7 @@ impl RunHandle {
             }
         }
         self.end.tell(counts, Some(exit_code), &problems);
-        RunOutcome { report, exit_code, problems }
+        RunOutcome { report, exit_code, problems, goes_on }
     }
 }
 
@@ -489,6 +532,12 @@ impl StopHandle {
     pub fn abort(&self) {
         drop(self.0.cast(RootMsg::Abort));
     }
+}
+
+/// Whether all items of a source are known and have an end.
+fn is_done(listing: &Listing) -> bool {
+    let n_items = listing.catalog.growth().extent().known();
+    n_items.is_some_and(|n| listing.finished.count_below(n) == n)
 }
 
 /// The folders of all tasks, with the outputs in them.

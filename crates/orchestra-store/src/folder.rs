@@ -117,6 +117,20 @@ impl OutputFolder {
         }
     }
 
+    /// From now on `Journal::begin` empties files that it finds in its way, as after [`Self::discard`].
+    pub fn replace_files(&mut self) {
+        self.discarded = true;
+    }
+
+    /// The result files of the run in the folder, as it was begun with them; none where there is no run.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        match &self.found {
+            Found::Run(run) => run.files.clone(),
+            Found::Nothing | Found::Unreadable(_) => Vec::new(),
+        }
+    }
+
     /// The folder itself.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -48,7 +48,7 @@ pub use orchestra_onnx::library::{
     CudaLibraries, Flavor, Library, LibraryError, Origin as LibraryOrigin, Progress, Silent,
 };
 use orchestra_onnx::library::{Env, Request};
-use orchestra_plan::{BatchPlan, DeviceView, Kinds, NodeView, RealHost, WorkerPlan};
+use orchestra_plan::{BatchPlan, DeviceView, Kinds, NodeView, RealHost, TasksPlan, WorkerPlan};
 pub use orchestra_plan::{
     Cause, Diagnostics, MachineView, Measurements, ModelError, ModelFile, Plan, PlanOptions, RenderStyle,
     Signature, read_model,
@@ -66,6 +66,7 @@ pub use orchestra_runtime::{
     WorkerUse, best_task, commands_live, known_tasks, prepare,
 };
 pub use orchestra_store::Extent;
+use orchestra_store::TaskJournal;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
 pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
@@ -113,6 +114,8 @@ pub struct StartOptions {
     pub earlier: Earlier,
     /// Run the tasks of the plan, and none of its pipelines.
     pub tasks_only: bool,
+    /// The report of the first part, where the run has two: see [`RunOutcome::goes_on`].
+    pub first_part: Option<Arc<RunReport>>,
     /// Never use the network.
     pub offline: bool,
     /// ONNX Runtime's shared library; `None` searches for it, and fetches it if need be.
@@ -234,7 +237,14 @@ pub fn plan_file_with(
 pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
     let (measurements, engines) = (measurements(), engines());
     let (ask, compilers) = (Some(program::ask as _), Some(kernel::compilers as _));
-    RealHost { measurements, engines, ask, compilers, ..RealHost::with_machine(kinds, machine) }
+    let tasks_done = Some(tasks_done as _);
+    RealHost { measurements, engines, ask, compilers, tasks_done, ..RealHost::with_machine(kinds, machine) }
+}
+
+/// Which tasks earlier starts into this output folder have done; none where their journal cannot be read, which the start will say.
+fn tasks_done(tasks: &TasksPlan, output: &Path) -> Vec<bool> {
+    let records = TaskJournal::read(output).unwrap_or_default();
+    known_tasks(tasks, &records).iter().map(|task| task.is_done).collect()
 }
 
 /// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA and TensorRT, if the plan needs them. `None` for a
@@ -314,6 +324,7 @@ pub fn run_options(
         loaders: launcher.loaders(),
         keepers: launcher.loaders(),
         tasks_only: options.tasks_only,
+        first_part: options.first_part,
         engines: engines_of(plan, &launcher, library),
         devices,
         timeouts: options.timeouts,

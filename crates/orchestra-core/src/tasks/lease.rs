@@ -62,6 +62,8 @@ pub struct Leases {
     most_cpu: u32,
     free_cores: BTreeSet<usize>,
     taken_slots: BTreeSet<usize>,
+    /// GPUs that something else uses, too: none has them alone.
+    shared: BTreeSet<usize>,
 }
 
 impl Leases {
@@ -76,7 +78,18 @@ impl Leases {
             most_cpu: cpu,
             free_cores: (0..cores).collect(),
             taken_slots: BTreeSet::new(),
+            shared: BTreeSet::new(),
         }
+    }
+
+    /// From now on something else uses a GPU, too: who asks for a GPU alone does not get this one. Shares are given as before.
+    pub fn share(&mut self, gpu: usize) {
+        self.shared.insert(gpu);
+    }
+
+    /// Nothing else uses the GPU any more.
+    pub fn unshare(&mut self, gpu: usize) {
+        self.shared.remove(&gpu);
     }
 
     /// A lease, if all that is asked for is free.
@@ -121,7 +134,7 @@ impl Leases {
     /// Whether there would be a lease if nothing was taken.
     #[must_use]
     pub fn could_take(&self, demand: &Demand) -> bool {
-        let mut all = self.clone();
+        let mut all = Self { shared: BTreeSet::new(), ..self.clone() };
         for gpu in &mut all.gpus {
             (gpu.share, gpu.memory) = (WHOLE, gpu.most);
         }
@@ -132,7 +145,11 @@ impl Leases {
     fn choose(&self, demand: &Demand) -> Option<Vec<usize>> {
         let share = share_of(demand);
         let has_room = |gpu: &usize| {
-            self.gpus.get(*gpu).is_some_and(|gpu| gpu.share >= share && gpu.memory >= demand.gpu_memory)
+            !(share == WHOLE && self.shared.contains(gpu))
+                && self
+                    .gpus
+                    .get(*gpu)
+                    .is_some_and(|gpu| gpu.share >= share && gpu.memory >= demand.gpu_memory)
         };
         let count = match demand.gpus {
             Gpus::None => 0,

@@ -15,5 +15,5 @@ pub use best::{Goal, Objective, best};
 pub use early::{Against, Point, StopEarly, StopRule, Trials, Verdict};
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
-pub use order::in_order;
+pub use order::{in_order, with_earlier};
 pub use schedule::{After, Schedule, Start, TaskSpec, TaskState};

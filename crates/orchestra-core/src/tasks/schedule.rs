@@ -29,6 +29,9 @@ pub struct TaskSpec {
     pub attempts_before: u32,
     /// It ended well in an earlier start, and nothing has changed since.
     pub is_done: bool,
+    /// It is not started: [`Schedule::pass`] or [`Schedule::give_up`] says how it ended. Such a task stands for what is no command, or is left to
+    /// another part of the run.
+    pub is_held: bool,
 }
 
 /// Where a task stands.
@@ -121,7 +124,7 @@ impl Schedule {
         }
         let n_demands = demands.len();
         let task = |((spec, before), open): ((TaskSpec, Vec<usize>), usize)| {
-            let state = match (spec.is_done, open) {
+            let state = match (spec.is_done, open + usize::from(spec.is_held)) {
                 (true, _) => TaskState::Done,
                 (false, 0) => TaskState::Ready,
                 (false, n) => TaskState::Waiting(n),
@@ -210,6 +213,26 @@ impl Schedule {
         }
         of.state = TaskState::Failed;
         After::Failed { skipped: self.skip_after(task) }
+    }
+
+    /// The leases, to say what else uses a GPU.
+    pub fn leases(&mut self) -> &mut Leases {
+        &mut self.leases
+    }
+
+    /// A task that is held has ended well.
+    pub fn pass(&mut self, task: usize) {
+        self.tasks[task].state = TaskState::Done;
+        for next in self.tasks[task].before.clone() {
+            self.one_less(next);
+        }
+    }
+
+    /// A task that does not run has failed: all that come after it, directly or not, are skipped.
+    pub fn give_up(&mut self, task: usize) -> Vec<usize> {
+        self.ready.remove(&task);
+        self.tasks[task].state = TaskState::Failed;
+        self.skip_after(task)
     }
 
     /// From now on nothing is started.

@@ -18,6 +18,7 @@ fn spec(after: &[usize], gpus: Gpus) -> TaskSpec {
         retries: Retries::default(),
         attempts_before: 0,
         is_done: false,
+        is_held: false,
     }
 }
 
@@ -185,4 +186,40 @@ fn a_schedule_that_is_stopped_starts_nothing_and_is_over_when_nothing_runs() {
     assert!(!schedule.is_over());
     assert_eq!(schedule.ended(0, TaskEnd::Stopped, NOW), After::Stopped);
     assert!(schedule.is_over() && schedule.start(NOW).is_empty());
+}
+
+#[test]
+fn what_is_held_starts_nothing_until_it_has_passed_and_skips_what_comes_after_it_when_it_is_given_up() {
+    let held = || TaskSpec { is_held: true, ..spec(&[], Gpus::None) };
+    let specs =
+        vec![held(), spec(&[0, 2], Gpus::None), spec(&[], Gpus::None), held(), spec(&[3], Gpus::None)];
+    let mut schedule = Schedule::new(specs, Leases::new(&[], 4, 4));
+    assert_eq!(schedule.start(NOW).iter().map(|start| start.task).collect::<Vec<_>>(), [2]);
+    schedule.pass(0);
+    assert!(schedule.start(NOW).is_empty(), "it comes after two");
+    assert_eq!(schedule.ended(2, TaskEnd::Done, NOW), After::Done);
+    assert_eq!(schedule.start(NOW)[0].task, 1);
+    assert_eq!(schedule.give_up(3), [4]);
+    assert_eq!(schedule.state(4), &TaskState::Skipped(3));
+    assert_eq!(schedule.ended(1, TaskEnd::Done, NOW), After::Done);
+    assert!(schedule.is_over());
+}
+
+#[test]
+fn a_gpu_that_models_use_is_given_to_shares_and_to_nobody_alone_until_they_have_ended() {
+    let specs = [Gpus::Count(1), Gpus::This(0), Gpus::Share(500), Gpus::Share(WHOLE), Gpus::Count(2)];
+    let specs = specs.map(|gpus| spec(&[], gpus)).to_vec();
+    let mut schedule = Schedule::new(specs, Leases::new(&[0, 0], 1, 1));
+    schedule.leases().share(0);
+    let starts = |schedule: &mut Schedule| -> Vec<(usize, Vec<usize>)> {
+        schedule.start(NOW).into_iter().map(|start| (start.task, start.lease.gpus)).collect()
+    };
+    assert_eq!(starts(&mut schedule), [(0, vec![1]), (2, vec![0])]);
+    assert_eq!(schedule.ended(2, TaskEnd::Done, NOW), After::Done);
+    assert_eq!(starts(&mut schedule), [], "one is alone on the other, and this one is used");
+    assert!(!schedule.is_over(), "they wait");
+    schedule.leases().unshare(0);
+    assert_eq!(starts(&mut schedule), [(1, vec![0])]);
+    assert_eq!(schedule.ended(0, TaskEnd::Done, NOW), After::Done);
+    assert_eq!(starts(&mut schedule), [(3, vec![1])]);
 }

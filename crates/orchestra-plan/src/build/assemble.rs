@@ -78,6 +78,7 @@ impl<'a> Assembler<'a> {
             stages,
             sinks,
             tasks: self.parts.tasks.clone(),
+            late: None,
             devices: self.device_plans(near.devices),
             pipelines,
             limits: workflow.limits.clone(),
@@ -95,6 +96,18 @@ impl<'a> Assembler<'a> {
         plan.pipelines.iter_mut().for_each(|pipeline| pipeline.carried_bytes = carried);
         plan.fingerprint = fingerprint(&plan, &workflow.sources);
         Some(plan)
+    }
+
+    /// The names of the pipelines, of which not all parts are known.
+    pub fn pipeline_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        // The first source of each has the next number.
+        for (source, pipeline) in self.pipelines().0.iter().enumerate() {
+            if pipeline.index() == names.len() {
+                names.push(self.parts.workflow.sources[source].name.value.clone());
+            }
+        }
+        names
     }
 
     fn used_models(&self) -> impl Iterator<Item = &'a Model> {

@@ -14,7 +14,7 @@ use crate::fingerprint::hex;
 type Values = Vec<(String, String)>;
 
 /// What placeholders of every task are called.
-pub(super) const RESERVED: [&str; 2] = ["output", "tasks"];
+pub(super) const RESERVED: [&str; 3] = ["output", "tasks", "sinks"];
 
 /// A longer name is cut, and told from others by its checksum.
 const MAX_NAME: usize = 120;

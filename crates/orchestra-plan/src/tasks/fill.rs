@@ -18,6 +18,8 @@ pub(super) struct Fill<'a> {
     pub after: BTreeSet<usize>,
     /// Tables whose best task was.
     pub best_of: BTreeSet<String>,
+    /// Sinks whose values were used.
+    pub after_sinks: BTreeSet<String>,
 }
 
 /// Which quotes of the shell are open.
@@ -43,7 +45,8 @@ impl Quotes {
 
 impl<'a> Fill<'a> {
     pub fn new(of: &'a Expander<'a>, values: &'a [(String, String)], output: &'a Path) -> Self {
-        Self { of, values, output, after: BTreeSet::new(), best_of: BTreeSet::new() }
+        let (after, best_of, after_sinks) = Default::default();
+        Self { of, values, output, after, best_of, after_sinks }
     }
 
     /// The text with its values; `None` was reported.
@@ -90,7 +93,7 @@ impl<'a> Fill<'a> {
         without_nul(filled, text.span, diags)
     }
 
-    fn value(&mut self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
+    pub fn value(&mut self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
         if let Some((_, value)) = self.values.iter().find(|(own, _)| own == name) {
             return Some(value.clone());
         }
@@ -100,6 +103,9 @@ impl<'a> Fill<'a> {
         if let Some(of_task) = name.strip_prefix("tasks.") {
             return self.of_task(of_task, span, diags);
         }
+        if let Some(of_sink) = name.strip_prefix("sinks.") {
+            return self.of_sink(of_sink, span, diags);
+        }
         let known = self.values.iter().map(|(name, _)| &name[..]).chain(RESERVED.iter().copied().take(1));
         diags
             .error(span, format!("nothing is called `{name}` here"))
@@ -107,6 +113,22 @@ impl<'a> Fill<'a> {
             .help(suggestion("values", name, known))
             .help(format!("`{{{{{name}}}}}` stands for the text `{{{name}}}`"));
         None
+    }
+
+    /// `NAME.path`
+    fn of_sink(&mut self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
+        let (sink, key) = name.split_once('.').unwrap_or((name, ""));
+        let (_, path) = self.of.sink(sink, span, diags)?;
+        if key != "path" {
+            diags.error(span, format!("sinks have no value `{key}`")).help(suggestion(
+                "values of sinks",
+                key,
+                ["path"],
+            ));
+            return None;
+        }
+        self.after_sinks.insert(sink.to_owned());
+        Some(path.clone())
     }
 
     /// `NAME.output`, `NAME[..].output`, `NAME.best.output` or `NAME.folder`.

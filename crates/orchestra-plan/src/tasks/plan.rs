@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orchestra_core::tasks::{Demand, Leases, Objective, Retries, StopEarly};
+use orchestra_core::tasks::{Demand, Leases, Objective, Retries, StopEarly, with_earlier};
 use serde::Serialize;
 
 use super::measure::TaskMetric;
@@ -55,6 +55,9 @@ pub struct TaskPlan {
     pub best_of: Vec<BestOf>,
     /// Those of `after` that may also have failed, in order.
     pub may_fail: Vec<usize>,
+    /// Sinks whose pipelines must have ended before, with all their items; items may have failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub after_sinks: Vec<String>,
     /// How long an attempt may take.
     pub timeout: Option<Duration>,
     /// How often it is tried again.
@@ -118,10 +121,8 @@ impl TasksPlan {
                 return Err(name.clone());
             }
         }
-        while let Some(task) = open.pop() {
-            if !std::mem::replace(&mut kept[task], true) {
-                open.extend(&self.tasks[task].after);
-            }
+        for task in with_earlier(open, |task| &self.tasks[task].after) {
+            kept[task] = true;
         }
         // How many are kept before each is its place among them.
         let count =

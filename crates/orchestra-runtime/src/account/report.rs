@@ -15,7 +15,7 @@ use crate::account::snapshot::Snapshot;
 use crate::account::stats::StageStats;
 use crate::context::RunContext;
 use crate::messages::PipelineEnd;
-use crate::tasks::board::TaskReport;
+use crate::tasks::board::{TaskReport, TaskStanding};
 
 /// The contents of `run.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -167,7 +167,8 @@ pub struct DeviceReport {
 /// A pipeline in `run.json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PipelineReport {
-    /// `complete`, `stopped`, or what ended it before its last item; `null` where that is not known.
+    /// `complete`, `stopped`, `not started` where a task has failed that it is planned by, or what ended it before its last item; `null` where that is
+    /// not known.
     pub end: Option<String>,
     /// Those that it has workers on, in the order of the plan.
     pub devices: Vec<PipelineOnDevice>,
@@ -195,6 +196,13 @@ fn is_watching(plan: &Plan) -> bool {
 }
 
 impl RunReport {
+    /// The ids of the tasks that are done.
+    #[must_use]
+    pub fn tasks_done(&self) -> Vec<String> {
+        let done = self.tasks.iter().filter(|task| task.state == TaskStanding::Done);
+        done.map(|task| task.task.clone()).collect()
+    }
+
     /// The account of the run, from its counters and what the journal holds.
     pub fn new(
         context: &RunContext,
@@ -204,6 +212,7 @@ impl RunReport {
         ends: &BTreeMap<PipelineId, PipelineEnd>,
     ) -> Self {
         let snapshot = Snapshot::take(context);
+        let first_part = context.options.first_part.as_ref().map_or(0.0, |first| first.seconds);
         let seconds = snapshot.elapsed.as_secs_f64();
         let read = counts.total();
         let now = read.saturating_sub(snapshot.resumed);
@@ -241,7 +250,7 @@ impl RunReport {
             workflow: context.plan.name.clone(),
             run_id: context.run_id.clone(),
             started: rfc3339(started_unix_ms),
-            seconds,
+            seconds: first_part + seconds,
             seconds_starting: context.stats.first_batch.time().as_secs_f64(),
             exit_code,
             items: ItemCounts {
@@ -307,6 +316,10 @@ fn pipelines(
     let named = (0..).map(PipelineId).zip(&plan.pipelines);
     let mut reports: BTreeMap<String, PipelineReport> =
         named.map(|(id, pipeline)| (pipeline.name.clone(), report(id))).collect();
+    for name in plan.late.iter().flat_map(|late| &late.pipelines) {
+        let end = Some("not started".to_owned());
+        reports.insert(name.clone(), PipelineReport { end, devices: Vec::new() });
+    }
     for usage in context.watch.pipelines() {
         let report = reports.entry(plan.pipelines[usage.pipeline.index()].name.clone()).or_default();
         report.devices.push(PipelineOnDevice {

@@ -29,6 +29,7 @@ async fn start(
         loaders: None,
         keepers: None,
         tasks_only: false,
+        first_part: None,
         engines: [(StageId(1), engine)].into(),
         timeouts: stage.timeouts,
         restart: stage.restart,

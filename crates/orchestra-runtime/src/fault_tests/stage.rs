@@ -226,6 +226,7 @@ impl Tree {
             loaders: None,
             keepers: None,
             tasks_only: false,
+            first_part: None,
             engines: plan.batch_stages().map(|(id, _)| (id, Arc::clone(&engine))).collect(),
             timeouts: stage.timeouts,
             restart: stage.restart,

@@ -4,19 +4,22 @@
 //! Running => Stopping (commands are asked to end) => over
 //! ```
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestra_core::tasks::{After, EndClass, Schedule, TaskEnd, TaskSpec};
+use orchestra_core::tasks::{After, EndClass, Schedule, TaskEnd};
+use orchestra_core::{DeviceId, PipelineId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 
 use crate::context::RunContext;
 use crate::fleet::launcher::ProcessLauncher;
-use crate::messages::RootMsg;
+use crate::messages::{PipelineEnd, RootMsg};
 use crate::tasks::attempt::{Control, Outcome, Shared, attempt};
 use crate::tasks::best::LastEnd;
-use crate::tasks::board::TaskStanding;
+use crate::tasks::board::{TaskReport, TaskStanding};
+use crate::tasks::holds;
 use crate::tasks::known::KnownTasks;
 use crate::tasks::measured;
 
@@ -34,6 +37,10 @@ pub enum TasksMsg {
     Go,
     /// An attempt has ended, and nothing of it is left.
     Ended(usize, Box<Outcome>),
+    /// A pipeline has ended, and is not built anew.
+    PipelineEnded(PipelineId, PipelineEnd),
+    /// No worker of a model is left on a device.
+    DeviceEnded(DeviceId),
     /// Ask the commands to end, and start none.
     Stop,
     /// Kill the commands.
@@ -55,6 +62,8 @@ pub struct TasksState {
     args: Arc<Shared>,
     root: ActorRef<RootMsg>,
     schedule: Schedule,
+    /// Pipelines that have not ended, where some task waits for one.
+    pipelines: BTreeSet<PipelineId>,
     control: watch::Sender<Control>,
     end: TasksEnd,
     is_over: bool,
@@ -71,32 +80,28 @@ impl Actor for Tasks {
         args: TasksArgs,
     ) -> Result<TasksState, ActorProcessingErr> {
         let TasksArgs { context, launcher, known, root } = args;
-        let plan = &context.plan.tasks;
-        let spec = |(task, known): (&orchestra_plan::TaskPlan, &crate::tasks::known::KnownTask)| TaskSpec {
-            after: task.after.clone(),
-            may_fail: task.may_fail.clone(),
-            demand: task.demand,
-            retries: task.retries,
-            attempts_before: known.attempts,
-            is_done: known.is_done,
-        };
-        let specs = plan.tasks.iter().zip(&known.known).map(spec).collect();
-        let schedule = Schedule::new(specs, plan.leases());
+        let plan = &context.plan;
+        let schedule = holds::schedule(&context, &known.known);
+        let waits = plan.tasks.tasks.iter().any(|task| !task.after_sinks.is_empty());
+        let n_pipelines = if waits { plan.pipelines.len() } else { 0 };
         let of_known =
-            plan.tasks.iter().zip(&known.known).map(|(task, known)| LastEnd::of_known(task, known));
-        let (ends, trials) = (of_known.collect(), measured::trials(plan, &known.known));
+            plan.tasks.tasks.iter().zip(&known.known).map(|(task, known)| LastEnd::of_known(task, known));
+        let (ends, trials) = (of_known.collect(), measured::trials(&plan.tasks, &known.known));
         let journal = Mutex::new(known.journal);
         let shared =
             Shared { context, launcher, journal, ends: Mutex::new(ends), trials: Mutex::new(trials) };
         drop(me.cast(TasksMsg::Go)); // It cannot be gone yet.
-        Ok(TasksState {
+        let mut state = TasksState {
             args: Arc::new(shared),
             root,
             schedule,
+            pipelines: (0..).map(PipelineId).take(n_pipelines).collect(),
             control: watch::Sender::new(Control::GoOn),
             end: TasksEnd::default(),
             is_over: false,
-        })
+        };
+        state.take_over();
+        Ok(state)
     }
 
     async fn handle(
@@ -108,6 +113,12 @@ impl Actor for Tasks {
         match message {
             TasksMsg::Go => {}
             TasksMsg::Ended(task, outcome) => state.ended(task, *outcome),
+            TasksMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(pipeline, &end),
+            TasksMsg::DeviceEnded(device) => {
+                if let Some(gpu) = holds::gpu_of(&state.args.context, device) {
+                    state.schedule.leases().unshare(gpu);
+                }
+            }
             TasksMsg::Stop => state.stop(Control::Stop),
             TasksMsg::Abort => state.stop(Control::Kill),
         }
@@ -139,7 +150,8 @@ impl TasksState {
         if let Some(at) = self.schedule.wake_at() {
             me.send_after(at.saturating_sub(self.now()), || TasksMsg::Go);
         }
-        if self.schedule.is_over() && !self.is_over {
+        let waits = !self.pipelines.is_empty() && !self.is_stopping();
+        if self.schedule.is_over() && !waits && !self.is_over {
             self.is_over = true;
             let (shared, root, end) = (Arc::clone(&self.args), self.root.clone(), self.end.clone());
             // Its disk may be slow.
@@ -151,8 +163,55 @@ impl TasksState {
         }
     }
 
+    fn is_stopping(&self) -> bool {
+        self.end.was_stopped || self.end.problem.is_some()
+    }
+
+    /// What has failed in the first part of this start is not tried again in this one; and what comes after a pipeline that will not be, is not
+    /// started.
+    fn take_over(&mut self) {
+        let args = Arc::clone(&self.args);
+        let (context, tasks) = (&args.context, &args.context.plan.tasks.tasks);
+        let Some(first) = &context.options.first_part else { return };
+        for (at, task) in tasks.iter().enumerate() {
+            let is_it = |report: &&TaskReport| report.task == task.id && report.state == TaskStanding::Failed;
+            if first.tasks.iter().any(|report| is_it(&report)) {
+                context.tasks.has_failed(at);
+                let skipped = self.schedule.give_up(at);
+                self.skip(&skipped, &format!("`{}` has failed", task.id));
+                self.end.failed += 1;
+            }
+        }
+        if context.plan.late.is_some() {
+            let skipped = self.schedule.give_up(holds::place_of(&context.plan, None));
+            self.skip(&skipped, "the sources, stages and sinks of the file were not started");
+        }
+    }
+
+    fn skip(&mut self, skipped: &[usize], why: &str) {
+        self.end.failed += skipped.len() as u64;
+        skipped.iter().for_each(|later| self.args.context.tasks.skipped(*later, why));
+    }
+
+    fn pipeline_ended(&mut self, pipeline: PipelineId, end: &PipelineEnd) {
+        // A second end is no news; and a run that stops leaves to the next start what comes later.
+        if !self.pipelines.remove(&pipeline) || self.is_stopping() {
+            return;
+        }
+        let plan = &self.args.context.plan;
+        let (place, name) = (holds::place_of(plan, Some(pipeline)), &plan.pipelines[pipeline.index()].name);
+        let why = format!("pipeline `{name}` has not ended well");
+        match end {
+            PipelineEnd::Complete => self.schedule.pass(place),
+            _ => {
+                let skipped = self.schedule.give_up(place);
+                self.skip(&skipped, &why);
+            }
+        }
+    }
+
     fn stop(&mut self, how: Control) {
-        if self.schedule.is_over() {
+        if self.schedule.is_over() && self.pipelines.is_empty() {
             return;
         }
         self.end.was_stopped = true;
@@ -198,10 +257,8 @@ impl TasksState {
             }
             After::Failed { skipped } => {
                 tracing::error!(task = %id, attempt, %how, "task failed");
-                self.end.failed += 1 + skipped.len() as u64;
-                for &later in &skipped {
-                    board.skipped(later, id);
-                }
+                self.end.failed += 1;
+                self.skip(&skipped, &format!("`{id}` has failed"));
                 if !skipped.is_empty() {
                     let skipped = skipped.len();
                     tracing::error!(failed = %id, skipped, "the tasks that come after it are not started");

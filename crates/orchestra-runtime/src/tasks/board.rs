@@ -188,9 +188,18 @@ struct Inner {
 }
 
 impl TaskBoard {
-    pub fn begin(&self, plan: &TasksPlan, known: &[KnownTask]) {
+    /// `first_part`: the tasks after the first part of this start; empty where there was none.
+    pub fn begin(&self, plan: &TasksPlan, known: &[KnownTask], first_part: &[TaskReport]) {
         let mut board = self.lock();
         board.reports = TaskReport::all(plan, known);
+        for report in &mut board.reports {
+            let has_run = |first: &&TaskReport| {
+                first.task == report.task && first.state == TaskStanding::Done && report.before
+            };
+            if let Some(first) = first_part.iter().find(has_run) {
+                report.before = first.before;
+            }
+        }
         board.done = known.iter().filter(|known| known.is_done).count() as u64;
     }
 
@@ -229,12 +238,20 @@ impl TaskBoard {
         }
     }
 
-    pub fn skipped(&self, task: usize, failed: &str) {
+    /// It has failed in the first part of this start, and is not tried again.
+    pub fn has_failed(&self, task: usize) {
+        let mut board = self.lock();
+        board.failed += 1;
+        board.reports[task].state = TaskStanding::Failed;
+    }
+
+    /// `why`: what has happened instead, as a sentence.
+    pub fn skipped(&self, task: usize, why: &str) {
         let mut board = self.lock();
         board.failed += 1;
         let report = &mut board.reports[task];
         report.state = TaskStanding::Skipped;
-        report.why = Some(format!("was not started, because `{failed}` has failed"));
+        report.why = Some(format!("was not started, because {why}"));
     }
 
     pub fn snapshot(&self, now: Duration) -> TasksSnapshot {

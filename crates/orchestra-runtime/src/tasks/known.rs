@@ -6,13 +6,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use orchestra_core::PipelineId;
 use orchestra_core::tasks::{EndClass, Exit, TaskEnd, in_order, judge};
 use orchestra_keeper::Ended;
-use orchestra_plan::{TaskPlan, TasksPlan};
+use orchestra_plan::{Plan, TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::account::report::RunReport;
 use crate::tasks::best::{self, LastEnd};
+use crate::tasks::board::TaskStanding;
+use crate::tasks::holds::pipelines_of;
 use crate::tasks::{measured, unchanged};
 
 /// The tasks of a plan, with what is known of each.
@@ -65,6 +69,40 @@ pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
     }
     let known = known(plan, journal.records());
     Ok(KnownTasks { journal, known, again })
+}
+
+impl KnownTasks {
+    /// What the first part of this start has done is done; what was done before may be outdated by what a pipeline has to do.
+    pub fn take_over(&mut self, plan: &TasksPlan, first_part: &RunReport) {
+        let new = first_part.tasks.iter().filter(|task| task.state == TaskStanding::Done && !task.before);
+        let done: Vec<&str> = new.map(|task| &task.task[..]).collect();
+        for (task, known) in plan.tasks.iter().zip(&mut self.known) {
+            known.is_done |= done.contains(&&task.id[..]);
+        }
+    }
+
+    /// Notes that tasks which come after a pipeline are to run again, where it has something to do: also if the run ends before they are reached.
+    pub fn outdate(&mut self, plan: &Plan, has_work: impl Fn(PipelineId) -> bool) -> io::Result<()> {
+        let is_outdated = |(task, known): &(&TaskPlan, &KnownTask)| {
+            let sinks = || plan.sinks.iter().filter(|sink| task.after_sinks.contains(&sink.name));
+            known.is_done && sinks().any(|sink| pipelines_of(plan, sink).any(&has_work))
+        };
+        let outdated: Vec<TaskEnded> = plan
+            .tasks
+            .tasks
+            .iter()
+            .zip(&self.known)
+            .filter(is_outdated)
+            .filter_map(|(_, known)| known.ended.clone())
+            .collect();
+        for mut ended in outdated {
+            // What nothing has.
+            ended.started.digest = [0; 32];
+            self.journal.ended(ended)?;
+        }
+        self.known = known(&plan.tasks, self.journal.records());
+        Ok(())
+    }
 }
 
 /// What is known of each task of a plan.

@@ -5,6 +5,7 @@ pub mod actor;
 mod attempt;
 pub mod best;
 pub mod board;
+pub mod holds;
 mod keeper_link;
 pub mod known;
 pub mod measured;

@@ -24,7 +24,7 @@ mod settings;
 mod wire;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use names::{Instrument, Kind};
 pub use reading::{Buckets, Point, Reading, Value};
@@ -50,7 +50,7 @@ pub struct MetricReport {
 
 /// Metrics that are being served and sent. Dropping it ends both, without the last request.
 pub struct Metrics {
-    source: Arc<OnceLock<Source>>,
+    source: Arc<Mutex<Option<Source>>>,
     page: Option<Server>,
     export: Option<Export>,
 }
@@ -79,10 +79,9 @@ impl Metrics {
         self.page.is_some() || self.export.is_some()
     }
 
-    /// Where the numbers come from. Until this is called, only the version of the program is known. Only the first call counts.
+    /// Where the numbers come from. Until this is called, only the version of the program is known. The last call counts.
     pub fn observe(&self, source: Source) {
-        // The second one is the caller's mistake, and documented to change nothing.
-        let _ = self.source.set(source);
+        *lock(&self.source) = Some(source);
     }
 
     /// Nothing will change any more: the last request is sent now. Waits for nothing; the page goes on.
@@ -101,13 +100,19 @@ impl Metrics {
 }
 
 /// What `source` gives once it is known, which is long after the page was asked for, and the version of the program.
-fn reader(source: &Arc<OnceLock<Source>>) -> Source {
+fn reader(source: &Arc<Mutex<Option<Source>>>) -> Source {
     let source = Arc::clone(source);
     Arc::new(move || {
-        let mut reading = source.get().map_or_else(Reading::new, |source| source());
+        let now = lock(&source).clone();
+        let mut reading = now.map_or_else(Reading::new, |source| source());
         reading.add(&names::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1_u64);
         reading
     })
+}
+
+fn lock(source: &Mutex<Option<Source>>) -> MutexGuard<'_, Option<Source>> {
+    // It is replaced whole.
+    source.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,0 +1,201 @@
+//! Values of tasks in the tables of items: fills them in, and notes which tables wait for which tasks. Where a task will have its output is known
+//! before it runs; what will lie there is not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use orchestra_core::tasks::with_earlier;
+use serde::Serialize;
+
+use super::raw::RawTask;
+use super::template::{Part, parts};
+use super::{Expander, Surroundings, TASKS_FOLDER, TasksPlan, fill, instances};
+use crate::diagnostics::{Diagnostics, Span};
+use crate::nearest::list;
+use crate::tree::{Node, Table, Value};
+
+/// What is planned and run when some tasks have ended well: all sources, models, stages and sinks of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct LatePlan {
+    /// The ids of the tasks.
+    pub tasks: Vec<String>,
+    /// The tables that use their values: ``model `digits` ``.
+    pub tables: Vec<String>,
+    /// The names of the pipelines.
+    pub pipelines: Vec<String>,
+}
+
+/// The tables that use values of tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Late {
+    /// `models.digits`
+    tables: BTreeSet<String>,
+    /// The tasks, by their places, each with a text that uses a value of it.
+    uses: BTreeMap<usize, Span>,
+}
+
+/// Tables that may use values of tasks.
+const SECTIONS: [(&str, &str); 4] =
+    [("sources", "source"), ("models", "model"), ("stages", "stage"), ("sinks", "sink")];
+
+/// What opens a value of a task.
+const VALUE: &str = "{tasks.";
+
+impl Late {
+    /// Puts values of tasks into the tables of items. What is wrong with the tasks themselves is left to [`super::expand`] to say.
+    pub fn fill(
+        tree: &mut Table,
+        raws: &[RawTask],
+        around: &Surroundings<'_>,
+        diags: &mut Diagnostics,
+    ) -> Self {
+        let mut late = Self::default();
+        if !tree.entries.iter().any(|entry| entry.key != TASKS_FOLDER && uses_tasks(&entry.node)) {
+            return late;
+        }
+        let instances = instances(raws, around, &mut Diagnostics::new("", "")).unwrap_or_default();
+        let expander = Expander::new(raws, &instances, around);
+        for entry in tree.entries.iter_mut().filter(|entry| entry.key != TASKS_FOLDER) {
+            let of_items = SECTIONS.iter().any(|(section, _)| *section == entry.key);
+            let Value::Table(tables) = &mut entry.node.value else { continue };
+            for table in tables.entries.iter_mut().filter(|table| uses_tasks(&table.node)) {
+                if !of_items {
+                    diags
+                        .error(table.node.span, format!("`{}` cannot use values of tasks", table.key))
+                        .help("tasks, sources, models, stages and sinks can");
+                    continue;
+                }
+                late.tables.insert(format!("{}.{}", entry.key, table.key));
+                let Value::Table(keys) = &mut table.node.value else { continue };
+                for key in &mut keys.entries {
+                    let is_pattern = entry.key == "sources" && key.key == "paths";
+                    late.node(&mut key.node, &expander, is_pattern, diags);
+                }
+            }
+        }
+        late
+    }
+
+    fn node(&mut self, node: &mut Node, of: &Expander<'_>, is_pattern: bool, diags: &mut Diagnostics) {
+        match &mut node.value {
+            Value::Array(nodes) => nodes.iter_mut().for_each(|node| self.node(node, of, is_pattern, diags)),
+            Value::Table(table) => {
+                table.entries.iter_mut().for_each(|entry| self.node(&mut entry.node, of, is_pattern, diags));
+            }
+            Value::String(text) if text.contains(VALUE) => {
+                if let Some(filled) = self.text(text, node.span, of, is_pattern, diags) {
+                    *text = filled;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The text with its values; other braces are text: those of `*.{png,jpg}`. `None` was reported.
+    fn text(
+        &mut self,
+        text: &str,
+        span: Span,
+        of: &Expander<'_>,
+        is_pattern: bool,
+        diags: &mut Diagnostics,
+    ) -> Option<String> {
+        let mut fill = fill::Fill::new(of, &[], std::path::Path::new(""));
+        let mut filled = String::new();
+        for part in parts(text) {
+            match part {
+                Part::Text(text) => filled.push_str(text),
+                Part::Name(name) if name.starts_with("tasks.") => {
+                    let value = fill.value(name, span, diags)?;
+                    // The value is no pattern, whatever its folders are called.
+                    let is_special = |c: char| is_pattern && "*?[]{}\\!".contains(c);
+                    for c in value.chars() {
+                        filled.extend(is_special(c).then_some('\\'));
+                        filled.push(c);
+                    }
+                }
+                Part::Name(name) => filled.push_str(&format!("{{{name}}}")),
+            }
+        }
+        for task in fill.after {
+            self.uses.entry(task).or_insert(span);
+        }
+        Some(filled)
+    }
+
+    /// Whether some table uses values of tasks.
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty()
+    }
+
+    /// Whether the table uses values of tasks: `models`, `digits`. A program is a model called as its stage: `stage/name`.
+    pub fn has(&self, section: &str, name: &str) -> bool {
+        let of_stage = || name.split_once('/').is_some_and(|(stage, _)| self.has("stages", stage));
+        self.tables.contains(&format!("{section}.{name}")) || section == "models" && of_stage()
+    }
+
+    /// The tasks whose values are used, by their places.
+    pub fn tasks(&self) -> Vec<usize> {
+        self.uses.keys().copied().collect()
+    }
+
+    /// Reports tasks that come after a sink and before the tables of items: those start together.
+    pub fn check(&self, plan: &TasksPlan, diags: &mut Diagnostics) {
+        for (&task, &span) in &self.uses {
+            let earlier = with_earlier([task], |task| &plan.tasks[task].after);
+            let Some(held) = earlier.into_iter().map(|t| &plan.tasks[t]).find(|t| !t.after_sinks.is_empty())
+            else {
+                continue;
+            };
+            let (id, sink) = (&plan.tasks[task].id, &held.after_sinks[0]);
+            let through = if held.id == *id {
+                String::new()
+            } else {
+                format!(" comes after task `{}`, which", held.id)
+            };
+            diags
+                .error(span, format!("task `{id}`{through} comes after sink `{sink}`, so no source, model, stage or sink can use its values"))
+                .label("all of these start together, when the tasks whose values they use have ended")
+                .help("put what comes later into a workflow file of its own, and run that by a task: command = [\"orchestra\", \"run\", \"next.toml\"]");
+            return;
+        }
+    }
+
+    pub fn plan(&self, tasks: &TasksPlan, pipelines: Vec<String>) -> LatePlan {
+        let in_words = |table: &String| {
+            let (section, name) = table.split_once('.').unwrap_or((table, ""));
+            let what = SECTIONS.iter().find(|(key, _)| *key == section).map_or(section, |(_, what)| what);
+            format!("{what} `{name}`")
+        };
+        LatePlan {
+            tasks: self.uses.keys().map(|task| tasks.tasks[*task].id.clone()).collect(),
+            tables: self.tables.iter().map(in_words).collect(),
+            pipelines,
+        }
+    }
+}
+
+impl LatePlan {
+    /// What waits for what, as a sentence without its end.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        const NAMED: usize = 4;
+        let mut tasks = list(self.tasks.iter().take(NAMED).map(String::as_str));
+        if self.tasks.len() > NAMED {
+            tasks.push_str(&format!(" and {} more", self.tasks.len() - NAMED));
+        }
+        let verb = if self.tables.len() == 1 { "uses" } else { "use" };
+        format!(
+            "{} {verb} values of {tasks}: sources, models, stages and sinks are planned when these tasks have ended well",
+            self.tables.join(", "),
+        )
+    }
+}
+
+fn uses_tasks(node: &Node) -> bool {
+    match &node.value {
+        Value::String(text) => text.contains(VALUE),
+        Value::Array(nodes) => nodes.iter().any(uses_tasks),
+        Value::Table(table) => table.entries.iter().any(|entry| uses_tasks(&entry.node)),
+        _ => false,
+    }
+}

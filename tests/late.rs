@@ -1,0 +1,339 @@
+//! Commands and items of one file: sources that use what a command has made, and commands that use what a sink has written. Each command is done
+//! once and each item has one record, whatever is killed between them.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+
+use common::Workplace;
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Each command makes its output as the last step, once, and what asks it to end comes before or behind that.
+const FILE: &str = r#"version = 1
+name = "joined"
+
+[tasks.prepare]
+command = '''
+cp rows.jsonl {output}/rows.jsonl
+trap '' TERM
+mkdir {output}/done || exit 8
+echo prepare >> ran
+'''
+inputs = "rows.jsonl"
+outputs = "{output}/done"
+
+[tasks.apart]
+command = "echo apart >> ran"
+
+[tasks.upload]
+command = '''
+cp {sinks.results.path} {output}/copy
+trap '' TERM
+echo upload >> ran
+'''
+outputs = "{output}/copy"
+
+[sources.rows]
+kind = "jsonl"
+paths = ["{tasks.prepare.output}/*.jsonl"]
+[sources.rows.columns]
+n = "f32"
+
+[stages.twice]
+kind = "select"
+from = "rows"
+columns = { m = "n * 2" }
+
+[sinks.results]
+kind = "jsonl"
+from = "twice"
+"#;
+
+fn place(text: &str, rows: &str) -> Workplace {
+    let place = Workplace::new();
+    fs::write(place.workflow(), text).unwrap();
+    fs::write(place.path("rows.jsonl"), rows).unwrap();
+    place
+}
+
+fn rows(n: u64) -> String {
+    (0..n).map(|n| format!("{{\"n\": {n}}}\n")).collect()
+}
+
+fn ran(place: &Workplace) -> Vec<String> {
+    let mut ran: Vec<String> =
+        fs::read_to_string(place.path("ran")).unwrap_or_default().lines().map(str::to_owned).collect();
+    ran.sort();
+    ran
+}
+
+/// Each row has one record, with twice its number.
+#[track_caller]
+fn holds_all(file: &Path, n: u64) {
+    let mut seen = BTreeSet::new();
+    for line in fs::read_to_string(file).unwrap().lines() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        let index = record["index"].as_u64().unwrap();
+        assert_eq!(record["result"]["m"].as_f64(), Some(2.0 * index as f64), "{record}");
+        assert!(seen.insert(index), "two records for {index}");
+    }
+    assert_eq!(seen, (0..n).collect());
+}
+
+fn state<'a>(report: &'a Value, task: &str) -> &'a Value {
+    let tasks = report["tasks"].as_array().unwrap();
+    tasks.iter().find(|found| found["task"] == task).unwrap_or_else(|| panic!("no `{task}` in {report}"))
+}
+
+#[test]
+fn a_source_reads_what_a_command_has_made_and_a_command_what_a_sink_has_written() {
+    let place = place(FILE, &rows(20));
+    let file = place.workflow();
+    let file = file.to_str().unwrap();
+    let later = "source `rows` uses values of `prepare`";
+    for command in ["check", "plan", "tasks"] {
+        let ended = place.start_command(&[command, file]).wait();
+        ended.must_exit(0);
+        assert!(ended.stdout.contains(later), "{}", ended.stdout);
+    }
+    place.start_command(&["graph", file]).wait().must_exit(75).must_say(&[later]);
+    place
+        .run(&[])
+        .must_exit(0)
+        .must_say(&["joined finished: 20 items read, 20 done, 0 failed", "3 tasks, 3 done, 0 failed"]);
+    holds_all(&place.out().join("results.jsonl"), 20);
+    holds_all(&place.out().join("tasks/upload/output/copy"), 20);
+    assert_eq!(ran(&place), ["apart", "prepare", "upload"]);
+    let report = place.report();
+    for task in ["prepare", "apart", "upload"] {
+        assert_eq!(
+            (&state(&report, task)["state"], &state(&report, task)["before"]),
+            (&"done".into(), &false.into())
+        );
+    }
+    assert_eq!(report["pipelines"]["rows"]["end"], "complete");
+    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
+    place.start_command(&["graph", file]).wait().must_exit(0);
+    let run_id = report["run_id"].clone();
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do: 20 items read"]);
+    assert_eq!((ran(&place).len(), &place.report()["run_id"]), (3, &run_id));
+    // More rows: they are read, and what comes after them runs again.
+    fs::write(place.path("rows.jsonl"), rows(30)).unwrap();
+    place.edit("mkdir {output}/done || exit 8", "mkdir -p {output}/done");
+    place
+        .run(&[])
+        .must_exit(0)
+        .must_say(&["30 items read, 30 done, 0 failed", "3 done (1 before this start)"]);
+    holds_all(&place.out().join("tasks/upload/output/copy"), 30);
+    assert_eq!(ran(&place), ["apart", "prepare", "prepare", "upload", "upload"]);
+    assert_eq!(place.report()["run_id"], run_id);
+    // A file of somebody else is in the way of a sink that the first part does not know.
+    let second = place.path("second");
+    fs::create_dir(&second).unwrap();
+    fs::write(second.join("results.jsonl"), "not ours\n").unwrap();
+    let output = ["--output", second.to_str().unwrap()];
+    place.run(&output).must_exit(75).must_say(&["results.jsonl", "--fresh"]);
+    place.run(&[&output[..], &["--fresh"]].concat()).must_exit(0).must_say(&["30 items read, 30 done"]);
+    holds_all(&second.join("results.jsonl"), 30);
+    // Fewer rows than have records.
+    fs::write(place.path("rows.jsonl"), rows(25)).unwrap();
+    place.run(&[]).must_exit(78).must_say(&["source `rows` names 5 items less", "--fresh"]);
+    place.run(&["--fresh"]).must_exit(0).must_say(&["25 items read, 25 done"]);
+    holds_all(&place.out().join("tasks/upload/output/copy"), 25);
+    place.no_process_is_left();
+}
+
+#[test]
+fn however_often_a_run_of_several_phases_is_killed_each_command_is_done_once_and_each_row_has_one_record() {
+    const ROWS: u64 = 5000;
+    let place = place(FILE, &rows(ROWS));
+    let size = |path: &str| fs::metadata(place.path(path)).map_or(0, |meta| meta.len());
+    let log = || fs::read_to_string(place.out().join("logs/run.log")).unwrap_or_default();
+    let moments: [(&str, &dyn Fn() -> bool); 6] = [
+        ("the first command is at work", &|| place.out().join("tasks/prepare/output").exists()),
+        ("the first command is done", &|| place.out().join("tasks/prepare/output/done").exists()),
+        ("its end is noted", &|| log().contains("task done task=prepare")),
+        ("the items are listed", &|| size("out/.orchestra/items-rows") > 0),
+        ("records are written", &|| size("out/results.jsonl") > 0),
+        ("the last command is done", &|| size("out/tasks/upload/output/copy") > 0),
+    ];
+    for (what, reached) in moments {
+        let mut run = place.start(&[]);
+        if run.until(what, reached) {
+            run.signal(Signal::KILL);
+        }
+        run.wait();
+    }
+    place.run(&[]).must_exit(0);
+    holds_all(&place.out().join("results.jsonl"), ROWS);
+    holds_all(&place.out().join("tasks/upload/output/copy"), ROWS);
+    assert_eq!(ran(&place).iter().filter(|task| *task == "prepare").count(), 1);
+    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
+    place.no_process_is_left();
+    let before = ran(&place);
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+    assert_eq!(ran(&place), before);
+}
+
+#[test]
+fn a_run_that_is_interrupted_between_its_parts_goes_on_where_it_was() {
+    let manifest = FILE.replace(
+        "paths = [\"{tasks.prepare.output}/*.jsonl\"]",
+        "manifest = \"list.csv\"\nroot = \"{tasks.prepare.output}\"",
+    );
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let place = place(&manifest, &rows(9));
+        // Nobody writes to it: the second part waits for its list.
+        let list = place.path("list.csv");
+        assert!(Command::new("mkfifo").arg(&list).status().unwrap().success());
+        let log = || fs::read_to_string(place.out().join("logs/run.log")).unwrap_or_default();
+        let mut run = place.start(&[]);
+        assert!(
+            run.until("the first part is over", || log().contains("task done task=prepare")),
+            "{}",
+            run.said()
+        );
+        run.signal(signal);
+        let ended = run.wait();
+        if signal != Signal::KILL {
+            ended.must_exit(130).must_say(&["interrupted", "again to go on"]);
+        }
+        place.no_process_is_left();
+        assert!(!place.out().join("results.jsonl").exists() || place.n_results() == 0);
+        fs::remove_file(&list).unwrap();
+        fs::write(&list, "file\nrows.jsonl\n").unwrap();
+        place.run(&[]).must_exit(0).must_say(&["9 items read, 9 done, 0 failed"]);
+        holds_all(&place.out().join("results.jsonl"), 9);
+        assert_eq!(ran(&place).iter().filter(|task| *task == "prepare").count(), 1);
+    }
+}
+
+#[test]
+fn where_a_command_fails_whose_values_are_used_nothing_of_the_items_starts_and_all_else_runs() {
+    let place = place(FILE, &rows(3));
+    place.edit("mkdir {output}/done || exit 8", "test -e good || exit 8; mkdir {output}/done");
+    place.run(&[]).must_exit(65).must_say(&[
+        "joined stopped: 3 tasks, 1 done, 1 failed, 1 skipped",
+        "pipelines not started: `rows`, because task `prepare` has failed",
+        "prepare: the command ended with code 8",
+    ]);
+    let report = place.report();
+    assert_eq!(
+        (&report["exit_code"], &report["pipelines"]["rows"]["end"]),
+        (&65.into(), &"not started".into())
+    );
+    assert_eq!(state(&report, "prepare")["attempts"], 1);
+    assert_eq!(
+        state(&report, "upload")["why"],
+        "was not started, because the sources, stages and sinks of the file were not started"
+    );
+    assert_eq!(ran(&place), ["apart"]);
+    fs::write(place.path("good"), "").unwrap();
+    place.run(&[]).must_exit(0).must_say(&["3 items read, 3 done, 0 failed"]);
+    assert_eq!(ran(&place), ["apart", "prepare", "upload"]);
+    place.nothing_is_left();
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_place_early_or_late() {
+    let place = place(FILE, "");
+    place.edit("{tasks.prepare.output}/*.jsonl", "{tasks.prepare.output}/*.txt");
+    place.run(&[]).must_exit(78).must_say(&["workflow.toml:27:10", "*.txt"]);
+    assert_eq!(ran(&place), ["prepare"], "what was done before counts");
+    place.edit("{tasks.prepare.output}/*.txt", "{tasks.prepair.output}/*.jsonl");
+    place.run(&[]).must_exit(78).must_say(&[
+        "workflow.toml:27:10",
+        "there is no task `prepair`",
+        "`prepare`",
+    ]);
+    place.edit("{tasks.prepair.output}/*.jsonl", "{tasks.upload.output}/*.jsonl");
+    let circle =
+        "task `upload` comes after sink `results`, so no source, model, stage or sink can use its values";
+    place.run(&[]).must_exit(78).must_say(&["workflow.toml:27:10", circle]);
+}
+
+#[test]
+fn items_that_fail_hold_no_command_and_a_command_alone_brings_what_it_comes_after() {
+    let place = place(FILE, &(rows(4) + "{\"n\": \"no number\"}\n"));
+    place.run(&["--only", "prepare"]).must_exit(0).must_say(&["1 task, 1 done"]);
+    assert_eq!(ran(&place), ["prepare"]);
+    assert!(!place.out().join("results.jsonl").exists());
+    place
+        .run(&["--only", "upload"])
+        .must_exit(65)
+        .must_say(&["5 items read, 4 done, 1 failed", "1 task, 1 done"]);
+    assert_eq!(ran(&place), ["prepare", "upload"]);
+    holds_all(&place.out().join("tasks/upload/output/copy"), 4);
+    place.run(&[]).must_exit(65).must_say(&["3 tasks, 3 done (2 before this start)"]);
+    assert_eq!(ran(&place), ["apart", "prepare", "upload"]);
+}
+
+/// The `PATH` to Python with what the examples import; skipped where it cannot be had.
+fn python() -> Option<String> {
+    static MADE: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = MADE.lock();
+    let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-for-training");
+    let bin = made.join("bin");
+    let has_all = || {
+        let imports = Command::new(bin.join("python3")).args(["-c", "import numpy, onnx, PIL"]).output();
+        imports.is_ok_and(|ended| ended.status.success())
+    };
+    let runs = |program: &Path, arguments: &[&str]| {
+        Command::new(program).args(arguments).output().is_ok_and(|ended| ended.status.success())
+    };
+    let is_there = has_all()
+        || runs(Path::new("python3"), &["-m", "venv", made.to_str().unwrap()])
+            && runs(&bin.join("python3"), &["-m", "pip", "install", "--quiet", "numpy", "onnx", "pillow"])
+            && has_all();
+    match is_there {
+        true => Some(format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default())),
+        false => {
+            orchestra_testkit::skip::skip(
+                "no python3 with numpy, onnx and pillow",
+                "pip install numpy onnx pillow",
+            );
+            None
+        }
+    }
+}
+
+/// Runs an example and its check into a folder of this test.
+#[track_caller]
+fn example(name: &str, code: i32, says: &[&str], checked: &str) {
+    let Some(path) = python() else { return };
+    let place = Workplace::new();
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).canonicalize().unwrap();
+    let (file, out) = (folder.join("workflow.toml"), place.out());
+    let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+    place.start_command_with(&arguments, &[("PATH", &path)]).wait().must_exit(code).must_say(says);
+    let check = Command::new("python3")
+        .arg(folder.join("check.py"))
+        .arg("--output")
+        .arg(&out)
+        .env("PATH", path)
+        .output();
+    let said = String::from_utf8(check.unwrap().stdout).unwrap();
+    assert!(said.contains(checked), "{said}");
+    place.no_process_is_left();
+}
+
+#[test]
+fn the_best_of_the_trained_models_reads_digits_in_the_same_run() {
+    let says = [
+        "100 items read, 100 done, 0 failed",
+        "too-fast: the command ended with code 1: the loss is no number",
+    ];
+    example("train-many", 65, &says, "the best of 3 models read 100 held-out images");
+}
+
+#[test]
+fn what_was_prepared_is_trained_with_inferred_from_and_uploaded() {
+    example("prepare-train-infer", 0, &["3 tasks, 3 done, 0 failed"], "100 records in the bucket");
+}
