@@ -1,4 +1,5 @@
-//! What orchestra and a keeper say to each other: one order, then bytes to stop it; up to two reports. Each message has its length before it.
+//! What orchestra and a keeper say to each other: an order, then bytes to stop it; up to two reports, then the next order. Each message has its
+//! length before it.
 
 use std::io;
 
@@ -26,8 +27,10 @@ pub struct Order {
     pub log: String,
     /// The file that says how it ended, written before anything else is told of it.
     pub end: String,
-    /// A file that is locked, shared with other keepers, for as long as anything of the command lives.
+    /// A file that is locked for as long as anything of the command lives: shared with other keepers, or alone where it outlives orchestra.
     pub lock: String,
+    /// It goes on when orchestra is gone, and another orchestra may ask for it at the socket beside `lock`.
+    pub outlives: bool,
     /// The number of the signal that asks it to end.
     pub stop_signal: i32,
     /// Milliseconds from then until it is killed.
@@ -36,17 +39,28 @@ pub struct Order {
     pub memory: Option<u64>,
     /// The cores that it is kept on, by their places among those of the keeper; empty: any.
     pub cores: Vec<u32>,
+    /// Files that each of its processes may have open unless it asks for more; `None`: as many as the keeper.
+    pub open_files: Option<u64>,
 }
 
 /// What a keeper tells.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub enum Report {
-    /// The command runs. The number of its process is that of its group.
-    Started(i32),
+    /// The command runs.
+    Started(Started),
     /// There is no such program or folder, or a limit cannot be set.
     NotStarted(String),
     /// It has ended, and nothing of it is left.
     Ended(Ended),
+}
+
+/// A command that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct Started {
+    /// The number of its process, which is that of its group.
+    pub group: i32,
+    /// How long it has run.
+    pub milliseconds: u64,
 }
 
 /// The end of a command.

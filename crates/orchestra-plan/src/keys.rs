@@ -186,7 +186,7 @@ pub const DEVICES: [Key; 3] = [
 ];
 
 /// `[tasks.NAME]`
-pub const TASK: [Key; 17] = [
+pub const TASK: [Key; 19] = [
     key(
         "command",
         "list or text",
@@ -194,6 +194,12 @@ pub const TASK: [Key; 17] = [
         "the program and its arguments, or a text for `/bin/sh`; values in the text are quoted for it",
     ),
     key("cwd", "text", "the folder of the file", "where it runs, relative to that folder"),
+    key(
+        "snapshot",
+        "true or false",
+        "false",
+        "it runs in a copy of `cwd` as it was when the run began: of a git repository what git does not ignore, else all of it; 1 GiB at most",
+    ),
     key("env", "table", "none", "variables in addition to those of the run: `{ SEED = \"{seed}\" }`"),
     key(
         "device",
@@ -244,6 +250,12 @@ pub const TASK: [Key; 17] = [
         "duration",
         "\"10s\"",
         "how long it has to end then; what is left of it and of all that it has started is killed",
+    ),
+    key(
+        "on_run_death",
+        "text",
+        "\"end\"",
+        "what becomes of it where the run is killed: `\"end\"`: it ends, too; `\"keep\"`: it goes on, and the next start goes on with it",
     ),
     key("memory", "memory", "none", "data that each of its processes may have; 16 MiB at least"),
     key(

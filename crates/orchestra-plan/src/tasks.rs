@@ -29,6 +29,8 @@ use crate::tree::{Node, Table, Value};
 const MAX_TASKS: usize = 100_000;
 /// Most pairs of a task and one that it comes after.
 const MAX_LINKS: usize = 10_000_000;
+/// The longest name of a table, in bytes: it is that of a folder.
+const MAX_TABLE: usize = 255;
 /// The folder of the tasks in the output folder.
 pub const TASKS_FOLDER: &str = "tasks";
 
@@ -66,18 +68,40 @@ pub(crate) fn expand(
     around: &Surroundings<'_>,
     diags: &mut Diagnostics,
 ) -> Option<TasksPlan> {
+    if !are_names_fine(raws, around, diags) {
+        return None;
+    }
     let instances = instances(raws, around, diags)?;
     let expander = Expander::new(raws, &instances, around);
     let mut tasks: Vec<TaskPlan> = Vec::new();
-    let mut is_fine = true;
+    let (mut is_fine, mut links) = (true, 0);
+    let too_many = |raw: &RawTask, each: usize, diags: &mut Diagnostics| {
+        let span = raw.after.first().map_or(raw.name.span, |after| after.span);
+        diags
+            .error(span, format!("tasks come after one another more than {MAX_LINKS} times"))
+            .label(format!("each task of `{}` waits for {each} others", raw.name.value))
+            .help("let a task between come after the many, and these after that one");
+        None
+    };
     for (table, raw) in raws.iter().enumerate() {
-        let own = instances.iter().filter(|instance| instance.table == table);
-        // What is wrong with a table is wrong with all of its instances: it is said once.
-        let planned: Option<Vec<TaskPlan>> =
-            own.map(|instance| expander.task(raw, instance, diags)).collect();
-        match planned {
-            Some(planned) => tasks.extend(planned),
-            None => is_fine = false,
+        let own = || instances.iter().filter(|instance| instance.table == table);
+        // Before any of them is made: tables that `after` names as a whole.
+        let named = raw.after.iter().filter_map(|after| expander.of_table.get(&after.value[..]));
+        let each = named.map(Vec::len).sum();
+        if own().count().saturating_mul(each).saturating_add(links) > MAX_LINKS {
+            return too_many(raw, each, diags);
+        }
+        for instance in own() {
+            // What is wrong with a table is wrong with all of its instances: it is said once.
+            let Some(task) = expander.task(raw, instance, diags) else {
+                is_fine = false;
+                break;
+            };
+            links += task.after.len();
+            if links > MAX_LINKS {
+                return too_many(raw, task.after.len(), diags);
+            }
+            tasks.push(task);
         }
     }
     if !is_fine {
@@ -85,16 +109,6 @@ pub(crate) fn expand(
     }
     order::add_implied(&mut tasks);
     let span_of = |task: usize| raws[instances[task].table].name.span;
-    let links: usize = tasks.iter().map(|task| task.after.len()).sum();
-    if links > MAX_LINKS {
-        diags
-            .error(
-                span_of(0),
-                format!("tasks come after one another {links} times, which is more than {MAX_LINKS}"),
-            )
-            .help("let a task between collect what many wait for");
-        return None;
-    }
     order::check(&tasks, span_of, diags).then(|| TasksPlan {
         tasks,
         gpus: expander.gpus,
@@ -130,6 +144,31 @@ fn refuse_in(node: &Node, diags: &mut Diagnostics) -> bool {
         }
         _ => false,
     }
+}
+
+/// Reports names that are too long for a folder, and folders that no command can be told of; whether there are none.
+fn are_names_fine(raws: &[RawTask], around: &Surroundings<'_>, diags: &mut Diagnostics) -> bool {
+    let mut is_fine = true;
+    for raw in raws.iter().filter(|raw| raw.name.value.len() > MAX_TABLE) {
+        let bytes = raw.name.value.len();
+        diags
+            .error(
+                raw.name.span,
+                format!("the name of a task has {bytes} bytes, and {MAX_TABLE} is the most"),
+            )
+            .label("it is the name of a folder, too");
+        is_fine = false;
+    }
+    for (what, folder) in [("of the workflow file", around.folder), ("`output`", around.output)] {
+        if let Some(first) = raws.first().filter(|_| folder.to_str().is_none()) {
+            diags
+                .error(first.name.span, format!("the folder {what}, `{}`, is no UTF-8", folder.display()))
+                .label("commands are told of it in texts")
+                .help("give it another name, or another `output`");
+            is_fine = false;
+        }
+    }
+    is_fine
 }
 
 fn instances(raws: &[RawTask], around: &Surroundings<'_>, diags: &mut Diagnostics) -> Option<Vec<Instance>> {
@@ -213,10 +252,16 @@ impl<'a> Expander<'a> {
         };
         let env = raw.env.iter().map(|(name, value)| Some((name.clone(), fill.text(value, diags)?)));
         let env = env.collect::<Option<_>>()?;
-        let mut paths = |paths: &[At<String>]| -> Option<Vec<PathBuf>> {
-            paths.iter().map(|path| Some(resolve(&cwd, &fill.text(path, diags)?, self.around.host))).collect()
+        let mut paths = |key: &str, paths: &[At<String>]| -> Option<Vec<PathBuf>> {
+            paths
+                .iter()
+                .map(|path| self.path(key, path.span, &cwd, &fill.text(path, diags)?, diags))
+                .collect()
         };
-        let (inputs, outputs) = (paths(&raw.inputs)?, paths(&raw.outputs)?);
+        let (inputs, outputs) = (paths("inputs", &raw.inputs)?, paths("outputs", &raw.outputs)?);
+        if raw.snapshot {
+            self.are_outside(&cwd, raw, &outputs, diags)?;
+        }
         let mut after = std::mem::take(&mut fill.after);
         for earlier in &raw.after {
             let named = At::new(fill.text(earlier, diags)?, earlier.span);
@@ -229,6 +274,7 @@ impl<'a> Expander<'a> {
             values: instance.values.clone(),
             command,
             cwd,
+            snapshot: raw.snapshot,
             env,
             demand: self.demand(raw, diags)?,
             after: after.into_iter().collect(),
@@ -236,6 +282,7 @@ impl<'a> Expander<'a> {
             retries: raw.retries,
             stop_signal: raw.stop_signal,
             grace: raw.grace,
+            outlives: raw.outlives,
             memory: raw.memory,
             inputs,
             outputs,
@@ -243,13 +290,60 @@ impl<'a> Expander<'a> {
         })
     }
 
+    /// A path of `inputs` or `outputs`.
+    fn path(
+        &self,
+        key: &str,
+        span: Span,
+        cwd: &Path,
+        written: &str,
+        diags: &mut Diagnostics,
+    ) -> Option<PathBuf> {
+        let path = resolve(cwd, written, self.around.host);
+        let why = match () {
+            () if written.is_empty() => "is empty".to_owned(),
+            // What every start of the run changes can be the same as before in no start.
+            () if self.around.output.starts_with(&path) => {
+                format!("has `{}`, which holds the output folder of the run", path.display())
+            }
+            () => return Some(path),
+        };
+        diags
+            .error(span, format!("`{key}` {why}"))
+            .help("name files, or folders that hold nothing else: inputs = [\"train.py\", \"data\"]");
+        None
+    }
+
+    /// A command that runs in a copy of `cwd` makes nothing in `cwd`.
+    fn are_outside(
+        &self,
+        cwd: &Path,
+        raw: &RawTask,
+        outputs: &[PathBuf],
+        diags: &mut Diagnostics,
+    ) -> Option<()> {
+        let is_inside = |path: &&PathBuf| path.starts_with(cwd) && !path.starts_with(self.around.output);
+        let Some(inside) = outputs.iter().find(is_inside) else { return Some(()) };
+        let span = raw.outputs.first().map_or(raw.name.span, |output| output.span);
+        let what = format!(
+            "`outputs` has `{}`, which a command with `snapshot = true` cannot make",
+            inside.display()
+        );
+        diags
+            .error(span, what)
+            .label("it runs in a copy of `cwd`")
+            .help("write into the task's own folder: outputs = [\"{output}/model\"]");
+        None
+    }
+
     /// The tasks that `after` names: all of a table, or one of them.
     fn named(&self, name: &At<String>, diags: &mut Diagnostics) -> Option<Vec<usize>> {
         if let Some(all) = self.of_table.get(&name.value[..]) {
             return Some(all.clone());
         }
-        if let Some(one) = self.by_id.get(&name.value[..]) {
-            return Some(vec![*one]);
+        let by_id = |id: &str| self.by_id.get(id).map(|one| vec![*one]);
+        if let Some(one) = by_id(&name.value).or_else(|| by_id(&combine::id_of(&name.value)?)) {
+            return Some(one);
         }
         self.unknown(&name.value, name.span, diags);
         None

@@ -61,4 +61,6 @@ pub use orchestra_core::worker_exit::ExitKind;
 pub use start::{Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
 pub use tasks::board::{RunningCommand, TaskReport, TaskStanding, TasksSnapshot};
 pub use tasks::known::{KnownTask, commands_live, known as known_tasks};
+pub use tasks::outliving::alive as outliving_tasks;
+pub use tasks::trees::Trees;
 pub use trace::{RunTracer, Tracer};

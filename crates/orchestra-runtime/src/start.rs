@@ -12,7 +12,7 @@ use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::{Plan, SourcePlan, TASKS_FOLDER};
 use orchestra_store::{
     BitSet, Change, Commit, CommitError, Counts, DiscardError, Journal, OpenError, OutputFolder, RunIdentity,
-    StartError, State, TaskJournal,
+    StartError, State, TaskJournal, WorkingTreeError,
 };
 use orchestra_store::{
     Catalog, Extension, Extent, ListError, ListingReader, ListingSpec, extend_listing, write_items,
@@ -38,6 +38,8 @@ use crate::run_end::{TellTheEnd, judge};
 use crate::tasks::actor::TasksEnd;
 use crate::tasks::board::TaskReport;
 use crate::tasks::known::{self, KnownTasks};
+use crate::tasks::outliving::{self, Survivor};
+use crate::tasks::trees::Trees;
 
 /// Why a run could not be started.
 #[derive(Debug, Error)]
@@ -86,6 +88,8 @@ pub enum StartRunError {
     NoKeeper,
     #[error("the journal of tasks in `{}` cannot be used: {error}", folder.display())]
     Tasks { folder: PathBuf, error: io::Error },
+    #[error("the working tree cannot be copied: {0}")]
+    WorkingTree(#[from] WorkingTreeError),
     #[error("the run cannot be started: {0}")]
     Io(#[from] io::Error),
     #[error("the run cannot be started: {0}; this is a bug")]
@@ -187,12 +191,15 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         let refuse = |error| StartRunError::Tasks { folder: plan.output.clone(), error };
         known::wait_for_keepers(&plan.output).map_err(refuse)?;
     }
+    let refuse = |error| StartRunError::Tasks { folder: plan.output.clone(), error };
+    let mut survivors = outliving::survivors(&plan.output).map_err(refuse)?;
     let mut found = Found::Fresh;
     let fresh = earlier == Earlier::Discard;
     if fresh {
         // First: a start that is refused discards nothing.
         must_be_free(&plan, "", true)?;
         let before = folder.state();
+        outliving::end_all(std::mem::take(&mut survivors)).map_err(refuse)?;
         if TaskJournal::exists(&plan.output) || !plan.tasks.is_empty() {
             discard_tasks(&plan.output)?;
         }
@@ -209,6 +216,10 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
             found = Found::Discarded { finished: finished_in(&before), unknown };
         }
     }
+    // They have what a task of this start may be given.
+    let is_planned = |s: &Survivor| plan.tasks.tasks.iter().any(|task| task.id == s.command.task);
+    let (survivors, strangers): (Vec<Survivor>, Vec<Survivor>) = survivors.into_iter().partition(is_planned);
+    outliving::wait_for_all(strangers).map_err(refuse)?;
     // What a run of tasks alone has left goes on beside whatever the file has now.
     let now = new_identity(&plan);
     if let State::Unfinished { identity, .. } | State::Finished { identity, .. } = folder.state()
@@ -297,8 +308,16 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
     }
     write_headers(&plan, &mut journal)?;
     let refuse = |error| StartRunError::Tasks { folder: plan.output.clone(), error };
-    let has_tasks = !plan.tasks.is_empty();
-    let tasks = has_tasks.then(|| known::open(&plan.tasks, &plan.output).map_err(refuse)).transpose()?;
+    let tasks = match plan.tasks.is_empty() {
+        true => None,
+        false => {
+            let trees = Trees::read(&plan.tasks, &plan.output)?;
+            let tasks = known::open(&plan.tasks, &plan.output, trees, survivors).map_err(refuse)?;
+            let open = plan.tasks.tasks.iter().zip(&tasks.known).filter(|(_, known)| !known.is_done);
+            tasks.trees.copy(open.map(|(task, _)| task))?;
+            Some(tasks)
+        }
+    };
     let tasks_done =
         tasks.as_ref().map_or(0, |tasks| tasks.known.iter().filter(|task| task.is_done).count() as u64);
     let again = tasks.iter().flat_map(|tasks| &tasks.again);

@@ -137,6 +137,19 @@ impl Schedule {
         &self.tasks[task].state
     }
 
+    /// A command that an earlier start has begun goes on, with what it has. Before the first start.
+    ///
+    /// # Panics
+    /// The task cannot start.
+    pub fn go_on(&mut self, task: usize, slot: usize, gpus: &[usize], cores: &[usize]) -> Start {
+        assert!(self.ready.remove(&task), "task {task} goes on, and could not start");
+        let of = &mut self.tasks[task];
+        let lease = self.leases.go_on(&of.spec.demand, slot, gpus, cores);
+        of.state = TaskState::Running(lease.clone());
+        self.running += 1;
+        Start { task, attempt: of.spec.attempts_before, lease }
+    }
+
     /// Starts all that can start.
     pub fn start(&mut self, now: Duration) -> Vec<Start> {
         while let Some((_, task)) = self.paused.first().copied().filter(|(at, _)| *at <= now) {

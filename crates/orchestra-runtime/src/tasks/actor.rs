@@ -7,16 +7,17 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestra_core::tasks::{After, Schedule, TaskEnd, TaskSpec};
+use orchestra_core::tasks::{After, Schedule, Start, TaskEnd, TaskSpec};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 
 use crate::context::RunContext;
 use crate::fleet::launcher::ProcessLauncher;
 use crate::messages::RootMsg;
-use crate::tasks::attempt::{Control, Outcome, Shared, attempt};
-use crate::tasks::board::TaskStanding;
-use crate::tasks::known::KnownTasks;
+use crate::tasks::attempt::{Control, Outcome, Shared, attempt, go_on};
+use crate::tasks::board::{TaskStanding, log_file};
+use crate::tasks::keepers::Keepers;
+use crate::tasks::known::{GoingOn, KnownTasks};
 
 pub struct Tasks;
 
@@ -78,18 +79,35 @@ impl Actor for Tasks {
             is_done: known.is_done,
         };
         let specs = plan.tasks.iter().zip(&known.known).map(spec).collect();
-        let schedule = Schedule::new(specs, plan.leases());
+        let mut schedule = Schedule::new(specs, plan.leases());
+        let going_on: Vec<(GoingOn, Start)> = known
+            .going_on
+            .into_iter()
+            .map(|of| {
+                let (slot, gpus, cores) = of.survivor.command.lease(plan);
+                let start = schedule.go_on(of.task, slot, &gpus, &cores);
+                (of, start)
+            })
+            .collect();
         let ends = known.known.iter().map(|known| known.ended.as_ref().map_or(0, |ended| ended.at)).collect();
-        let shared = Shared { context, launcher, journal: Mutex::new(known.journal), ends: Mutex::new(ends) };
-        drop(me.cast(TasksMsg::Go)); // It cannot be gone yet.
-        Ok(TasksState {
+        let shared = Shared {
+            context,
+            keepers: Keepers::new(launcher),
+            trees: known.trees,
+            journal: Mutex::new(known.journal),
+            ends: Mutex::new(ends),
+        };
+        let state = TasksState {
             args: Arc::new(shared),
             root,
             schedule,
             control: watch::Sender::new(Control::GoOn),
             end: TasksEnd::default(),
             is_over: false,
-        })
+        };
+        going_on.into_iter().for_each(|(of, start)| state.follow(&me, of, &start));
+        drop(me.cast(TasksMsg::Go)); // It cannot be gone yet.
+        Ok(state)
     }
 
     async fn handle(
@@ -126,8 +144,7 @@ impl TasksState {
         for start in self.schedule.start(self.now()) {
             let task = start.task;
             let attempt = attempt(Arc::clone(&self.args), start, self.control.subscribe());
-            let me = me.clone();
-            tokio::spawn(async move { drop(me.cast(TasksMsg::Ended(task, Box::new(attempt.await)))) });
+            carry_out(me, task, attempt);
         }
         if let Some(at) = self.schedule.wake_at() {
             me.send_after(at.saturating_sub(self.now()), || TasksMsg::Go);
@@ -142,6 +159,14 @@ impl TasksState {
                 drop(root.cast(RootMsg::TasksEnded(TasksEnd { problem, ..end }))); // A root that is gone has ended.
             });
         }
+    }
+
+    /// Goes on with a command of an earlier start.
+    fn follow(&self, me: &ActorRef<TasksMsg>, of: GoingOn, start: &Start) {
+        let context = &self.args.context;
+        let log = log_file(&context.plan.tasks.tasks[of.task], start.attempt);
+        context.tasks.started(of.task, start.attempt, &of.started.place, log, self.now());
+        carry_out(me, of.task, go_on(Arc::clone(&self.args), of, self.control.subscribe()));
     }
 
     fn stop(&mut self, how: Control) {
@@ -162,6 +187,7 @@ impl TasksState {
                 // What is not noted would be run again without a word: nothing else is started.
                 tracing::error!(%error, "the journal of tasks cannot be written");
                 self.end.problem.get_or_insert(error.to_string());
+                board.unnoted(task, &error.to_string());
                 self.schedule.stop();
                 self.control.send_replace(Control::Stop);
                 drop(self.schedule.ended(task, TaskEnd::Stopped, self.now()));
@@ -198,4 +224,9 @@ impl TasksState {
             }
         }
     }
+}
+
+fn carry_out(me: &ActorRef<TasksMsg>, task: usize, attempt: impl Future<Output = Outcome> + Send + 'static) {
+    let me = me.clone();
+    tokio::spawn(async move { drop(me.cast(TasksMsg::Ended(task, Box::new(attempt.await)))) });
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use orchestra_core::tasks::{Lease, Start, TaskEnd};
 use orchestra_keeper::{Ended, Order, Report, STOP_KILL, STOP_SIGNAL};
@@ -14,10 +15,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use crate::context::RunContext;
-use crate::fleet::launcher::ProcessLauncher;
 use crate::tasks::board::log_file;
 use crate::tasks::keeper_link::Keeper;
-use crate::tasks::known::{end_file, end_of, entry, lock_file};
+use crate::tasks::keepers::Keepers;
+use crate::tasks::known::{GoingOn, end_file, end_of, entry, forget, lock_file, read_end};
+use crate::tasks::outliving::{self, Outliving};
+use crate::tasks::trees::Trees;
 use crate::tasks::unchanged;
 
 /// What all running commands are told.
@@ -33,7 +36,8 @@ pub enum Control {
 /// What attempts share.
 pub struct Shared {
     pub context: Arc<RunContext>,
-    pub launcher: ProcessLauncher,
+    pub keepers: Keepers,
+    pub trees: Trees,
     pub journal: Mutex<TaskJournal>,
     /// When each task ended last, in microseconds since 1970; 0 for those that have not.
     pub ends: Mutex<Vec<u64>>,
@@ -53,10 +57,19 @@ pub async fn attempt(shared: Arc<Shared>, start: Start, mut control: watch::Rece
     let (end, ended, started) = match begun {
         (started, Err(end)) => (end, None, started),
         (started, Ok(order)) => {
-            let (end, ended) = shared.run(task, &order, started.before, &mut control).await;
+            let (end, ended) = shared.run(task, &order, &started, &mut control).await;
             (end, ended, started)
         }
     };
+    spawn_blocking(move || shared.note_end(task, end, ended, started)).await.map_err(io::Error::other)?
+}
+
+/// Carries an attempt on that an earlier start has begun and whose command still runs.
+pub async fn go_on(shared: Arc<Shared>, of: GoingOn, mut control: watch::Receiver<Control>) -> Outcome {
+    let GoingOn { task, started, survivor } = of;
+    tracing::warn!(task = %started.task, attempt = started.attempt, "the command has outlived its run and goes on");
+    let keeper = Keeper::adopted(survivor.socket, survivor.keeper)?;
+    let (end, ended) = shared.follow(task, keeper, &started, &mut control).await;
     spawn_blocking(move || shared.note_end(task, end, ended, started)).await.map_err(io::Error::other)?
 }
 
@@ -75,7 +88,7 @@ impl Shared {
         let digest = {
             let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
             let ends: Vec<u64> = task.after.iter().map(|earlier| ends[*earlier]).collect();
-            unchanged::digest(task, ends.into_iter())
+            unchanged::digest(task, self.trees.digest(task), ends.into_iter())
         };
         let (id, attempt) = (task.id.clone(), start.attempt);
         let place = place(self.plan(), &start.lease);
@@ -97,38 +110,60 @@ impl Shared {
         let end = end_file(task, self.output(), attempt);
         // Of an attempt of this number that was not noted.
         drop(fs::remove_file(&end));
+        let lock = match task.outlives {
+            true => {
+                Outliving::new(self.plan(), start).write(self.output())?;
+                outliving::lock_file(self.output(), &task.id, attempt)
+            }
+            false => lock_file(self.output()),
+        };
+        // The planner has refused what is no UTF-8.
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let order = Order {
             command: task.command.clone(),
-            cwd: text(&task.cwd),
+            cwd: text(&self.trees.cwd(task)),
             env: environment(task, start, &text(&output), self.plan()),
             log: text(&self.output().join(log)),
             end: text(&end),
-            lock: text(&lock_file(self.output())),
+            lock: text(&lock),
+            outlives: task.outlives,
             stop_signal: task.stop_signal,
             grace_ms: u64::try_from(task.grace.as_millis()).unwrap_or(u64::MAX),
             memory: task.memory,
             cores: start.lease.cores.iter().map(|core| u32::try_from(*core).unwrap_or_default()).collect(),
+            open_files: self.keepers.open_files,
         };
         Ok((started, Ok(order)))
     }
 
-    /// Runs the command in a keeper, until nothing of it is left.
+    /// Gives the command to a keeper, and waits until nothing of it is left.
     async fn run(
         &self,
         task: usize,
         order: &Order,
-        before: Option<[u8; 32]>,
+        started: &TaskStarted,
+        control: &mut watch::Receiver<Control>,
+    ) -> (TaskEnd, Option<Ended>) {
+        let keeper = tokio::select! {
+            biased;
+            _ = control.wait_for(|now| *now != Control::GoOn) => return (TaskEnd::Stopped, None),
+            keeper = self.keepers.take(order) => keeper,
+        };
+        match keeper {
+            Ok(keeper) => self.follow(task, keeper, started, control).await,
+            Err(error) => (TaskEnd::NotStarted(format!("no process can be started: {error}")), None),
+        }
+    }
+
+    /// Waits until nothing of the command is left.
+    async fn follow(
+        &self,
+        task: usize,
+        mut keeper: Keeper,
+        started: &TaskStarted,
         control: &mut watch::Receiver<Control>,
     ) -> (TaskEnd, Option<Ended>) {
         let plan = &self.plan().tasks[task];
-        if *control.borrow_and_update() != Control::GoOn {
-            return (TaskEnd::Stopped, None);
-        }
-        let mut keeper = match Keeper::start(&self.launcher, order).await {
-            Ok(keeper) => keeper,
-            Err(error) => return (TaskEnd::NotStarted(format!("no process can be started: {error}")), None),
-        };
         let mut deadline: Option<Instant> = None;
         let mut timed_out = false;
         let mut told = Control::GoOn;
@@ -141,7 +176,10 @@ impl Shared {
             };
             tokio::select! {
                 report = keeper.report() => match report {
-                    Ok(Some(Report::Started(_))) => deadline = plan.timeout.map(|timeout| Instant::now() + timeout),
+                    Ok(Some(Report::Started(since))) => {
+                        let left = |timeout: Duration| timeout.saturating_sub(Duration::from_millis(since.milliseconds));
+                        deadline = plan.timeout.map(|timeout| Instant::now() + left(timeout));
+                    }
                     Ok(Some(report)) => break Some(report),
                     Ok(None) | Err(_) => break None,
                 },
@@ -157,11 +195,19 @@ impl Shared {
                 }
             }
         };
-        keeper.end(report.is_some()).await;
+        let is_left_alone = told == Control::GoOn && !timed_out;
+        match &report {
+            Some(Report::Ended(ended)) if is_left_alone && ended.left_behind == 0 && keeper.is_ours() => {
+                self.keepers.give_back(keeper);
+            }
+            _ => keeper.end(report.is_some()).await,
+        }
+        // A keeper notes the end before it tells.
+        let report = report.or_else(|| read_end(plan, self.output(), started.attempt).map(Report::Ended));
         match report {
             Some(Report::Ended(ended)) => {
                 let is_told = told != Control::GoOn;
-                let end = end_of(plan, &ended, is_told || timed_out, before);
+                let end = end_of(plan, &ended, is_told || timed_out, started.before);
                 let is_late = timed_out && end != TaskEnd::Done && !(is_told && end == TaskEnd::Stopped);
                 (plan.timeout.filter(|_| is_late).map_or(end, TaskEnd::Timeout), Some(ended))
             }
@@ -184,7 +230,7 @@ impl Shared {
         let attempt = started.attempt;
         let entry = entry(plan, started, &end, ended.as_ref());
         self.journal().ended(entry.clone())?;
-        drop(fs::remove_file(end_file(plan, self.output(), attempt))); // It says no more than the journal.
+        forget(plan, self.output(), attempt);
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)[task] = entry.at;
         Ok((end, entry))
     }

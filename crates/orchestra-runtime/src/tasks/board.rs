@@ -159,6 +159,16 @@ impl TaskBoard {
         }
     }
 
+    /// An attempt is over, and the journal could not be told of it.
+    pub fn unnoted(&self, task: usize, why: &str) {
+        let mut board = self.lock();
+        board.running.retain(|(_, running)| *running != task);
+        let report = &mut board.reports[task];
+        report.state = TaskStanding::Stopped;
+        report.why =
+            Some(format!("the journal of tasks cannot be written ({why}): the next start runs it again"));
+    }
+
     pub fn skipped(&self, task: usize, failed: &str) {
         let mut board = self.lock();
         board.failed += 1;
@@ -191,5 +201,21 @@ impl TaskBoard {
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         // Each change is whole by itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_whose_end_could_not_be_noted_does_not_run() {
+        let board = TaskBoard::default();
+        board.lock().reports.push(TaskReport::default());
+        board.started(0, 1, "slot 0", PathBuf::new(), Duration::ZERO);
+        board.unnoted(0, "disk full");
+        let report = &board.reports()[0];
+        assert_eq!((report.state, board.snapshot(Duration::ZERO).running), (TaskStanding::Stopped, 0));
+        assert!(report.why.as_ref().is_some_and(|why| why.contains("disk full")));
     }
 }

@@ -12,6 +12,8 @@ use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::tasks::outliving::{self, Survivor};
+use crate::tasks::trees::Trees;
 use crate::tasks::unchanged;
 
 /// The tasks of a plan, with what is known of each.
@@ -22,6 +24,18 @@ pub struct KnownTasks {
     pub known: Vec<KnownTask>,
     /// Tasks whose commands ran when an earlier start ended, and did not end well: they run again.
     pub again: Vec<usize>,
+    /// Tasks whose commands still run and go on: they have outlived their run.
+    pub going_on: Vec<GoingOn>,
+    pub trees: Trees,
+}
+
+/// A command that an earlier start has begun and that still runs.
+#[derive(Debug)]
+pub struct GoingOn {
+    /// Its place in the plan.
+    pub task: usize,
+    pub started: TaskStarted,
+    pub survivor: Survivor,
 }
 
 /// What is known of a task.
@@ -37,8 +51,13 @@ pub struct KnownTask {
     pub is_done: bool,
 }
 
-/// Opens the journal of tasks, and looks at what commands of earlier starts have left, of which none lives.
-pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
+/// Opens the journal of tasks, and looks at what commands of earlier starts have left, of which only `survivors` live.
+pub fn open(
+    plan: &TasksPlan,
+    output: &Path,
+    trees: Trees,
+    mut survivors: Vec<Survivor>,
+) -> io::Result<KnownTasks> {
     let mut journal = TaskJournal::open(output)?;
     if let Some(kept) = journal.damaged() {
         tracing::warn!(
@@ -46,28 +65,42 @@ pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
             "the journal of tasks is damaged: what its last entries say is lost, and tasks that they call done run again"
         );
     }
-    let mut again = Vec::new();
+    let (mut again, mut going_on) = (Vec::new(), Vec::new());
     for (at, task) in plan.tasks.iter().enumerate() {
         let Some(started) = journal.records().get(&task.id).and_then(|record| record.running.clone()) else {
             continue;
         };
-        let end = end_file(task, output, started.attempt);
-        let ended = fs::read(&end).ok().and_then(|bytes| orchestra_keeper::decode::<Ended>(&bytes).ok());
-        match ended.map(|ended| (end_of(task, &ended, true, started.before), ended)) {
-            Some((TaskEnd::Done, ended)) => {
-                let entry = entry(task, started, &TaskEnd::Done, Some(&ended));
-                journal.ended(entry)?;
-                drop(fs::remove_file(end)); // Read at most once more.
+        let is_it = |s: &Survivor| s.command.task == task.id && s.command.attempt == started.attempt;
+        if let Some(which) = survivors.iter().position(is_it) {
+            let survivor = survivors.swap_remove(which);
+            going_on.push(GoingOn { task: at, started, survivor });
+            continue;
+        }
+        let ended = read_end(task, output, started.attempt);
+        let end = ended.as_ref().map(|ended| end_of(task, ended, true, started.before));
+        match end.filter(|end| *end != TaskEnd::Stopped) {
+            Some(end) => {
+                let attempt = started.attempt;
+                journal.ended(entry(task, started, &end, ended.as_ref()))?;
+                forget(task, output, attempt); // Read at most once more.
             }
-            _ => again.push(at),
+            None => again.push(at),
         }
     }
-    let known = known(plan, journal.records());
-    Ok(KnownTasks { journal, known, again })
+    let known = known(plan, &trees, journal.records());
+    let is_same = |of: &GoingOn| {
+        let task = &plan.tasks[of.task];
+        is_after_done(task, &known) && digest_of(task, &trees, &known) == Ok(of.started.digest)
+    };
+    let (going_on, changed): (Vec<GoingOn>, Vec<GoingOn>) = going_on.into_iter().partition(is_same);
+    again.extend(changed.iter().map(|of| of.task));
+    survivors.extend(changed.into_iter().map(|of| of.survivor));
+    outliving::end_all(survivors)?;
+    Ok(KnownTasks { journal, known, again, going_on, trees })
 }
 
 /// What is known of each task of a plan.
-pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<KnownTask> {
+pub fn known(plan: &TasksPlan, trees: &Trees, records: &BTreeMap<String, TaskRecord>) -> Vec<KnownTask> {
     let mut known: Vec<KnownTask> = plan
         .tasks
         .iter()
@@ -87,16 +120,23 @@ pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<Kn
     for at in in_order(plan.tasks.len(), |task| &plan.tasks[task].after) {
         let task = &plan.tasks[at];
         let is_done = known[at].ended.as_ref().is_some_and(|ended| {
-            let ends =
-                task.after.iter().map(|earlier| known[*earlier].ended.as_ref().map_or(0, |ended| ended.at));
             ended.class == EndClass::Done.as_str()
-                && task.after.iter().all(|earlier| known[*earlier].is_done)
-                && unchanged::digest(task, ends) == Ok(ended.started.digest)
+                && is_after_done(task, &known)
+                && digest_of(task, trees, &known) == Ok(ended.started.digest)
                 && unchanged::state(&task.outputs) == Ok(ended.outputs)
         });
         known[at].is_done = is_done;
     }
     known
+}
+
+fn is_after_done(task: &TaskPlan, known: &[KnownTask]) -> bool {
+    task.after.iter().all(|earlier| known[*earlier].is_done)
+}
+
+fn digest_of(task: &TaskPlan, trees: &Trees, known: &[KnownTask]) -> Result<[u8; 32], PathBuf> {
+    let ends = task.after.iter().map(|earlier| known[*earlier].ended.as_ref().map_or(0, |ended| ended.at));
+    unchanged::digest(task, trees.digest(task), ends)
 }
 
 /// How the command of a task ended. `stopping`: orchestra had told it to end, or was gone. A command that was told ends well only with code 0 and
@@ -153,7 +193,20 @@ pub fn end_file(task: &TaskPlan, output: &Path, attempt: u32) -> PathBuf {
     output.join(&task.folder).join(format!("attempt-{attempt}.end"))
 }
 
-/// The file that every keeper holds a lock of.
+/// The end that the keeper of an attempt has noted.
+pub fn read_end(task: &TaskPlan, output: &Path, attempt: u32) -> Option<Ended> {
+    orchestra_keeper::decode(&fs::read(end_file(task, output, attempt)).ok()?).ok()
+}
+
+/// Removes what the keeper of an attempt has left beside its log: it says no more than the journal.
+pub fn forget(task: &TaskPlan, output: &Path, attempt: u32) {
+    drop(fs::remove_file(end_file(task, output, attempt)));
+    if task.outlives {
+        outliving::forget(output, &task.id, attempt);
+    }
+}
+
+/// The file that every keeper holds a lock of, but those of commands that outlive their run.
 pub fn lock_file(output: &Path) -> PathBuf {
     output.join(OutputFolder::private_file("keepers"))
 }

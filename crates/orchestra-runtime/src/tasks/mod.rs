@@ -1,9 +1,12 @@
-//! Commands of `[tasks.*]`: one actor, which owns their leases, and a future for each attempt, which owns its keeper. What is started when is
+//! Commands of `[tasks.*]`: one actor, which owns their leases, and a future for each attempt, which has a keeper. What is started when is
 //! decided in `orchestra_core::tasks`.
 
 pub mod actor;
 mod attempt;
 pub mod board;
 mod keeper_link;
+mod keepers;
 pub mod known;
+pub mod outliving;
+pub mod trees;
 mod unchanged;
