@@ -35,13 +35,7 @@ pub(crate) fn kill_all(group: Pid) -> u32 {
 /// Kills all that descends from `root`, then `root` itself. `root` must be stopped: what loses its parent meanwhile becomes its child.
 pub fn kill_tree(root: Pid) {
     for _ in 0..MOST_ROUNDS {
-        let parents: HashMap<Pid, Pid> = processes().map(|process| (process.pid, process.parent)).collect();
-        let descends = |pid: Pid| {
-            // No more steps than processes: a number that was given anew could make a circle.
-            let up = std::iter::successors(parents.get(&pid).copied(), |pid| parents.get(pid).copied());
-            up.take(parents.len()).any(|ancestor| ancestor == root)
-        };
-        let found: Vec<Pid> = parents.keys().copied().filter(|pid| descends(*pid)).collect();
+        let found = descendants(root);
         for pid in &found {
             let _ = kill_process(*pid, Signal::KILL);
         }
@@ -50,6 +44,18 @@ pub fn kill_tree(root: Pid) {
         }
     }
     let _ = kill_process(root, Signal::KILL);
+}
+
+/// All that descends from `root` and has not ended.
+#[must_use]
+pub fn descendants(root: Pid) -> Vec<Pid> {
+    let parents: HashMap<Pid, Pid> = processes().map(|process| (process.pid, process.parent)).collect();
+    let descends = |pid: Pid| {
+        // No more steps than processes: a number that was given anew could make a circle.
+        let up = std::iter::successors(parents.get(&pid).copied(), |pid| parents.get(pid).copied());
+        up.take(parents.len()).any(|ancestor| ancestor == root)
+    };
+    parents.keys().copied().filter(|pid| descends(*pid)).collect()
 }
 
 /// Whether a process was stopped by a signal (`kill -STOP`), and does nothing until one lets it go on.

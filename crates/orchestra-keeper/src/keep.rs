@@ -171,7 +171,7 @@ impl Kept<'_> {
         let until = Instant::now() + self.grace + KILL_PATIENCE;
         while reap() && Instant::now() < until {
             if self.is_killed || self.asked.is_none() {
-                left_behind = kill_all(self.command.group).max(left_behind);
+                left_behind = self.kill_all().max(left_behind);
             }
             self.wait(stop_signal, Some(LOOK_EVERY))?;
         }
@@ -180,12 +180,14 @@ impl Kept<'_> {
                 break;
             }
         }
+        let usage = self.command.limited.take().map(|group| group.usage()).unwrap_or_default();
         Ok(Ended {
             code: libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
             signal: libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)),
             was_stopped,
             milliseconds: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            peak_memory,
+            ran_out_of_memory: usage.ran_out_of_memory,
+            peak_memory: usage.peak_memory.unwrap_or(peak_memory),
             last_words: self.command.log.finish(),
             left_behind: if was_stopped { 0 } else { left_behind },
             log_error: self.command.log.error.take(),
@@ -290,8 +292,15 @@ impl Kept<'_> {
     fn kill(&mut self) {
         self.asked.get_or_insert_with(Instant::now);
         if !std::mem::replace(&mut self.is_killed, true) {
-            kill_all(self.command.group);
+            self.kill_all();
         }
+    }
+
+    fn kill_all(&self) -> u32 {
+        if let Some(group) = &self.command.limited {
+            group.kill();
+        }
+        kill_all(self.command.group)
     }
 }
 

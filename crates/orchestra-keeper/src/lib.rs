@@ -8,14 +8,15 @@
 
 mod claim;
 mod descendants;
+mod group;
 mod keep;
 mod log;
 mod messages;
 mod start;
 
 pub use claim::{adopt, is_free, wait_until_free};
-pub use descendants::{is_stopped, kill_tree};
+pub use descendants::{descendants, is_stopped, kill_tree};
 pub use keep::main;
 pub use messages::{
-    Ended, KEEPER, MAX_MESSAGE, Order, Report, STOP_KILL, STOP_SIGNAL, Started, decode, encode,
+    Ended, Group, KEEPER, MAX_MESSAGE, Order, Report, STOP_KILL, STOP_SIGNAL, Started, decode, encode,
 };

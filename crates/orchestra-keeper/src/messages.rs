@@ -35,12 +35,23 @@ pub struct Order {
     pub stop_signal: i32,
     /// Milliseconds from then until it is killed.
     pub grace_ms: u64,
-    /// Bytes of data that each of its processes may have (`RLIMIT_DATA`).
+    /// Bytes of data that each of its processes may have (`RLIMIT_DATA`), or bytes of all of them where it has a group.
     pub memory: Option<u64>,
     /// The cores that it is kept on, by their places among those of the keeper; empty: any.
     pub cores: Vec<u32>,
     /// Files that each of its processes may have open unless it asks for more; `None`: as many as the keeper.
     pub open_files: Option<u64>,
+    /// A control group for it; then `memory` bounds all of its processes together.
+    pub group: Option<Group>,
+}
+
+/// A control group (cgroup v2) that is made for a command.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Group {
+    /// Its folder.
+    pub folder: String,
+    /// It can keep its processes on cores.
+    pub bounds_cores: bool,
 }
 
 /// What a keeper tells.
@@ -72,9 +83,11 @@ pub struct Ended {
     pub signal: Option<i32>,
     /// It was asked to end, or killed, before it did.
     pub was_stopped: bool,
+    /// Its group had no memory left, and the system has killed it.
+    pub ran_out_of_memory: bool,
     /// From its start to its end.
     pub milliseconds: u64,
-    /// Most bytes of memory of the command or of a process that it has waited for.
+    /// Most bytes of memory of its group, or else of the command or of a process that it has waited for.
     pub peak_memory: u64,
     /// The last lines that it wrote.
     pub last_words: String,

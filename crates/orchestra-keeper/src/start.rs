@@ -12,12 +12,15 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::group::{Grouped, join};
 use crate::log::Log;
 use crate::messages::Order;
 
 /// A command that runs.
 pub(crate) struct Running {
     pub group: Pid,
+    /// Its control group, where it has one.
+    pub limited: Option<Grouped>,
     /// Readable when it has ended.
     pub process: OwnedFd,
     pub output: File,
@@ -37,6 +40,13 @@ pub(crate) fn start(order: &Order) -> Result<Running, String> {
         return Err(format!("its folder `{}` does not exist", order.cwd));
     }
     let cores = cores(&order.cores).map_err(|e| format!("it cannot be kept on its cores: {e}"))?;
+    let numbers: Vec<usize> =
+        (0..CpuSet::MAX_CPU).filter(|core| cores.is_some_and(|set| set.is_set(*core))).collect();
+    let limited =
+        order.group.as_ref().map(|group| Grouped::create(group, order.memory, &numbers)).transpose();
+    let limited = limited.map_err(|e| format!("its control group cannot be made: {e}"))?;
+    let members = limited.as_ref().map(|group| group.members.try_clone()).transpose();
+    let members = members.map_err(|e| e.to_string())?;
     let limits = limits(order);
     let (output, written) = pipe_with(PipeFlags::CLOEXEC).map_err(text)?;
     let other = written.try_clone().map_err(|e| e.to_string())?;
@@ -56,6 +66,9 @@ pub(crate) fn start(order: &Order) -> Result<Running, String> {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
+            if let Some(members) = &members {
+                join(members)?;
+            }
             if let Some(cores) = &cores {
                 sched_setaffinity(None, cores)?;
             }
@@ -73,7 +86,7 @@ pub(crate) fn start(order: &Order) -> Result<Running, String> {
     let process = pidfd_open(group, PidfdFlags::empty()).map_err(text)?;
     fcntl_setfl(&output, OFlags::NONBLOCK).map_err(text)?;
     // With `command` our ends of the pipe for writing are closed.
-    Ok(Running { group, process, output: File::from(output), log, started: Instant::now() })
+    Ok(Running { group, limited, process, output: File::from(output), log, started: Instant::now() })
 }
 
 /// What the command gets of this process by these numbers.
@@ -84,7 +97,7 @@ fn limits(order: &Order) -> [(Resource, Rlimit); 2] {
         (asked, hard) => asked.or(hard),
     };
     let (data, files) = (getrlimit(Resource::Data), getrlimit(Resource::Nofile));
-    let data = match order.memory {
+    let data = match order.memory.filter(|_| order.group.is_none()) {
         None => data,
         Some(bytes) => {
             let bytes = at_most(Some(bytes), data.maximum);

@@ -257,7 +257,12 @@ pub const TASK: [Key; 19] = [
         "\"end\"",
         "what becomes of it where the run is killed: `\"end\"`: it ends, too; `\"keep\"`: it goes on, and the next start goes on with it",
     ),
-    key("memory", "memory", "none", "data that each of its processes may have; 16 MiB at least"),
+    key(
+        "memory",
+        "memory",
+        "none",
+        "what all of its processes may have together, or each of them: see the [guide](../guide/tasks.md#limits); 16 MiB at least",
+    ),
     key(
         "cpus",
         "integer, 1 to 4096",

@@ -60,6 +60,7 @@ pub use flow::uploads::{MANIFEST, Manifest, ManifestPart, digest};
 pub use orchestra_core::worker_exit::ExitKind;
 pub use start::{Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
 pub use tasks::board::{RunningCommand, TaskReport, TaskStanding, TasksSnapshot};
+pub use tasks::groups::command_bounds;
 pub use tasks::known::{KnownTask, commands_live, known as known_tasks};
 pub use tasks::outliving::alive as outliving_tasks;
 pub use tasks::trees::Trees;

@@ -61,8 +61,8 @@ pub use orchestra_runtime::{
     PipelineReport, PipelineSnapshot, PipelineStats, PipelineUse, Prepared, ProcessLauncher, Remains,
     RunHandle, RunOptions, RunOutcome, RunReport, RunningCommand, Service, Snapshot, StageOnDevice,
     StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats, StopHandle, TaskReport,
-    TaskStanding, TasksSnapshot, Tensor, Timeouts, Trees, WorkerEvent, WorkerUse, commands_live, known_tasks,
-    outliving_tasks, prepare,
+    TaskStanding, TasksSnapshot, Tensor, Timeouts, Trees, WorkerEvent, WorkerUse, command_bounds,
+    commands_live, known_tasks, outliving_tasks, prepare,
 };
 pub use orchestra_store::Extent;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;

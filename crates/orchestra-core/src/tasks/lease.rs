@@ -85,7 +85,8 @@ impl Leases {
     /// A lease, if all that is asked for is free.
     pub fn take(&mut self, demand: &Demand) -> Option<Lease> {
         let gpus = self.choose(demand)?;
-        if self.cpu < self.cpu_of(demand) {
+        // What asks for nothing waits for nothing, also where leases of an earlier start hold more than there is.
+        if demand.cpu > 0 && self.cpu < self.cpu_of(demand) {
             return None;
         }
         // Where more slots than cores were asked for there may be too few: then the command may run on any.
@@ -150,11 +151,9 @@ impl Leases {
     /// The GPUs with the most room, so that shares spread.
     fn choose(&self, demand: &Demand) -> Option<Vec<usize>> {
         let share = share_of(demand);
-        let has_room = |gpu: &usize| {
-            self.gpus
-                .get(*gpu)
-                .is_some_and(|gpu| gpu.share >= share && gpu.memory >= signed(demand.gpu_memory))
-        };
+        let has_memory = |gpu: &Gpu| demand.gpu_memory == 0 || gpu.memory >= signed(demand.gpu_memory);
+        let has_room =
+            |gpu: &usize| self.gpus.get(*gpu).is_some_and(|gpu| gpu.share >= share && has_memory(gpu));
         let count = match demand.gpus {
             Gpus::None => 0,
             Gpus::Share(_) => 1,

@@ -16,6 +16,7 @@ use crate::fleet::launcher::ProcessLauncher;
 use crate::messages::RootMsg;
 use crate::tasks::attempt::{Control, Outcome, Shared, attempt, go_on};
 use crate::tasks::board::{TaskStanding, log_file};
+use crate::tasks::groups::Groups;
 use crate::tasks::keepers::Keepers;
 use crate::tasks::known::{GoingOn, KnownTasks};
 
@@ -93,6 +94,7 @@ impl Actor for Tasks {
         let shared = Shared {
             context,
             keepers: Keepers::new(launcher),
+            groups: Groups::prepare(),
             trees: known.trees,
             journal: Mutex::new(known.journal),
             ends: Mutex::new(ends),

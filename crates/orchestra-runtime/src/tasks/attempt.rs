@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::context::RunContext;
 use crate::tasks::board::log_file;
+use crate::tasks::groups::Groups;
 use crate::tasks::keeper_link::Keeper;
 use crate::tasks::keepers::Keepers;
 use crate::tasks::known::{GoingOn, end_file, end_of, entry, forget, lock_file, read_end};
@@ -37,6 +38,7 @@ pub enum Control {
 pub struct Shared {
     pub context: Arc<RunContext>,
     pub keepers: Keepers,
+    pub groups: Option<Groups>,
     pub trees: Trees,
     pub journal: Mutex<TaskJournal>,
     /// When each task ended last, in microseconds since 1970; 0 for those that have not.
@@ -132,6 +134,11 @@ impl Shared {
             memory: task.memory,
             cores: start.lease.cores.iter().map(|core| u32::try_from(*core).unwrap_or_default()).collect(),
             open_files: self.keepers.open_files,
+            group: self
+                .groups
+                .as_ref()
+                .filter(|_| task.memory.is_some() || task.demand.cores > 0)
+                .map(|groups| groups.of_slot(start.lease.slot)),
         };
         Ok((started, Ok(order)))
     }

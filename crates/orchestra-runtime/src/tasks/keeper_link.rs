@@ -131,6 +131,9 @@ impl Keeper {
 
     /// The end of the keeper, which wants no other order. If it was killed, the group of its command is ended here.
     pub async fn end(mut self, has_reported: bool) {
+        if !has_reported {
+            self.tell(orchestra_keeper::STOP_SIGNAL).await;
+        }
         drop(self.socket.shutdown().await); // Errors mean that it is gone.
         if let Some(process) = &mut self.process {
             drop(process.wait().await);

@@ -154,7 +154,11 @@ pub fn end_of(task: &TaskPlan, ended: &Ended, stopping: bool, before: Option<[u8
         (Some(code), _) => Exit::Code(code),
         (None, signal) => Exit::Signal(signal.unwrap_or_default()),
     };
-    match (judge(exit, &ended.last_words), missing()) {
+    let end = match ended.ran_out_of_memory && exit != Exit::Code(0) {
+        true => TaskEnd::OutOfMemory,
+        false => judge(exit, &ended.last_words),
+    };
+    match (end, missing()) {
         (TaskEnd::Done, Some(output)) => TaskEnd::OutputMissing(output.display().to_string()),
         (end, _) => end,
     }

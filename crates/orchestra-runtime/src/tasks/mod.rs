@@ -4,6 +4,7 @@
 pub mod actor;
 mod attempt;
 pub mod board;
+pub mod groups;
 mod keeper_link;
 mod keepers;
 pub mod known;

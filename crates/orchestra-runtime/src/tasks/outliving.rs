@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::tasks::Start;
-use orchestra_keeper::{STOP_SIGNAL, adopt, is_free, wait_until_free};
+use orchestra_keeper::{STOP_SIGNAL, adopt, is_free, is_stopped, kill_tree, wait_until_free};
 use orchestra_plan::TasksPlan;
 use orchestra_store::OutputFolder;
 use rustix::process::Pid;
@@ -113,6 +113,10 @@ pub fn end_all(survivors: Vec<Survivor>) -> io::Result<()> {
 pub fn wait_for_all(survivors: Vec<Survivor>) -> io::Result<()> {
     for Survivor { command, keeper, lock, .. } in survivors {
         tracing::warn!(task = %command.task, keeper = %keeper, "waiting for the end of a command that has outlived its run");
+        // It would never go on by itself.
+        if is_stopped(keeper) {
+            kill_tree(keeper);
+        }
         wait_until_free(&lock)?;
         remove(&lock);
     }
