@@ -28,10 +28,11 @@ fn main() {
     let (commands, rounds, slots) = (next(COMMANDS, 8), next(ROUNDS, 1), next(SLOTS, 2));
     let place = tempfile::tempdir().unwrap();
     let (mut bare, mut kept) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        let start = run(place.path(), 1, slots);
+    for round in 0..rounds {
+        let folder = |n: usize| place.path().join(format!("{round}-{n}"));
+        let start = run(&folder(1), 1, slots);
         bare.push(spawn(commands, slots));
-        kept.push((run(place.path(), commands, slots) - start).max(0.0));
+        kept.push((run(&folder(commands), commands, slots) - start).max(0.0));
     }
     let per_command = |mut seconds: Vec<f64>| {
         seconds.sort_by(f64::total_cmp);
@@ -42,15 +43,16 @@ fn main() {
     println!("bare {bare:.2}, orchestra {kept:.2}, on top {:.2} ({:.2} times)", kept - bare, kept / bare);
 }
 
-/// Seconds of a run of so many commands.
+/// Seconds of a run of so many commands in a folder of its own.
 fn run(place: &Path, commands: usize, slots: usize) -> f64 {
+    fs::create_dir(place).unwrap();
     let file = place.join("workflow.toml");
     let rows: String = (0..commands).map(|n| format!("{n}\n")).collect();
     fs::write(place.join("rows.csv"), format!("n\n{rows}")).unwrap();
     let tables = "[tasks.short]\ncommand = [\"true\", \"{n}\"]\nfor_each = \"rows.csv\"\n";
     fs::write(&file, format!("version = 1\n[devices]\nslots = {slots}\n{tables}")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_orchestra"));
-    command.arg("run").arg(&file).arg("--fresh").stdin(Stdio::null());
+    command.arg("run").arg(&file).stdin(Stdio::null());
     let begun = Instant::now();
     let output = command.output().unwrap();
     let seconds = begun.elapsed().as_secs_f64();

@@ -1,5 +1,6 @@
 //! `[tasks.*]`: from the tables to tasks, one for each combination of values, with everything filled in. Knows no process.
 
+mod checks;
 mod combine;
 mod fill;
 mod order;
@@ -29,8 +30,6 @@ use crate::tree::{Node, Table, Value};
 const MAX_TASKS: usize = 100_000;
 /// Most pairs of a task and one that it comes after.
 const MAX_LINKS: usize = 10_000_000;
-/// The longest name of a table, in bytes: it is that of a folder.
-const MAX_TABLE: usize = 255;
 /// The folder of the tasks in the output folder.
 pub const TASKS_FOLDER: &str = "tasks";
 
@@ -68,7 +67,7 @@ pub(crate) fn expand(
     around: &Surroundings<'_>,
     diags: &mut Diagnostics,
 ) -> Option<TasksPlan> {
-    if !are_names_fine(raws, around, diags) {
+    if !checks::are_names_fine(raws, around, diags) {
         return None;
     }
     let instances = instances(raws, around, diags)?;
@@ -144,31 +143,6 @@ fn refuse_in(node: &Node, diags: &mut Diagnostics) -> bool {
         }
         _ => false,
     }
-}
-
-/// Reports names that are too long for a folder, and folders that no command can be told of; whether there are none.
-fn are_names_fine(raws: &[RawTask], around: &Surroundings<'_>, diags: &mut Diagnostics) -> bool {
-    let mut is_fine = true;
-    for raw in raws.iter().filter(|raw| raw.name.value.len() > MAX_TABLE) {
-        let bytes = raw.name.value.len();
-        diags
-            .error(
-                raw.name.span,
-                format!("the name of a task has {bytes} bytes, and {MAX_TABLE} is the most"),
-            )
-            .label("it is the name of a folder, too");
-        is_fine = false;
-    }
-    for (what, folder) in [("of the workflow file", around.folder), ("`output`", around.output)] {
-        if let Some(first) = raws.first().filter(|_| folder.to_str().is_none()) {
-            diags
-                .error(first.name.span, format!("the folder {what}, `{}`, is no UTF-8", folder.display()))
-                .label("commands are told of it in texts")
-                .help("give it another name, or another `output`");
-            is_fine = false;
-        }
-    }
-    is_fine
 }
 
 fn instances(raws: &[RawTask], around: &Surroundings<'_>, diags: &mut Diagnostics) -> Option<Vec<Instance>> {
@@ -288,52 +262,6 @@ impl<'a> Expander<'a> {
             outputs,
             folder: instance.folder.clone(),
         })
-    }
-
-    /// A path of `inputs` or `outputs`.
-    fn path(
-        &self,
-        key: &str,
-        span: Span,
-        cwd: &Path,
-        written: &str,
-        diags: &mut Diagnostics,
-    ) -> Option<PathBuf> {
-        let path = resolve(cwd, written, self.around.host);
-        let why = match () {
-            () if written.is_empty() => "is empty".to_owned(),
-            // What every start of the run changes can be the same as before in no start.
-            () if self.around.output.starts_with(&path) => {
-                format!("has `{}`, which holds the output folder of the run", path.display())
-            }
-            () => return Some(path),
-        };
-        diags
-            .error(span, format!("`{key}` {why}"))
-            .help("name files, or folders that hold nothing else: inputs = [\"train.py\", \"data\"]");
-        None
-    }
-
-    /// A command that runs in a copy of `cwd` makes nothing in `cwd`.
-    fn are_outside(
-        &self,
-        cwd: &Path,
-        raw: &RawTask,
-        outputs: &[PathBuf],
-        diags: &mut Diagnostics,
-    ) -> Option<()> {
-        let is_inside = |path: &&PathBuf| path.starts_with(cwd) && !path.starts_with(self.around.output);
-        let Some(inside) = outputs.iter().find(is_inside) else { return Some(()) };
-        let span = raw.outputs.first().map_or(raw.name.span, |output| output.span);
-        let what = format!(
-            "`outputs` has `{}`, which a command with `snapshot = true` cannot make",
-            inside.display()
-        );
-        diags
-            .error(span, what)
-            .label("it runs in a copy of `cwd`")
-            .help("write into the task's own folder: outputs = [\"{output}/model\"]");
-        None
     }
 
     /// The tasks that `after` names: all of a table, or one of them.

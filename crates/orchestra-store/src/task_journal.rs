@@ -50,6 +50,8 @@ pub struct TaskEnded {
     pub milliseconds: u64,
     /// Bytes.
     pub peak_memory: u64,
+    /// Bytes that it was seen to hold of one GPU.
+    pub gpu_memory: u64,
     /// The state of its declared outputs.
     pub outputs: [u8; 32],
 }
@@ -223,7 +225,16 @@ mod tests {
 
     fn ended(started: TaskStarted) -> TaskEnded {
         let (class, why) = ("done".into(), String::new());
-        TaskEnded { started, at: 7, class, why, milliseconds: 1, peak_memory: 2, outputs: [0; 32] }
+        TaskEnded {
+            started,
+            at: 7,
+            class,
+            why,
+            milliseconds: 1,
+            peak_memory: 2,
+            gpu_memory: 3,
+            outputs: [0; 32],
+        }
     }
 
     #[test]

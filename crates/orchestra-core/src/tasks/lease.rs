@@ -138,6 +138,12 @@ impl Leases {
         }
     }
 
+    /// The most bytes that a lease may have of a GPU.
+    #[must_use]
+    pub fn most_memory(&self) -> u64 {
+        self.gpus.iter().map(|gpu| gpu.most.unsigned_abs()).max().unwrap_or(0)
+    }
+
     /// Whether there would be a lease if nothing was taken.
     #[must_use]
     pub fn could_take(&self, demand: &Demand) -> bool {

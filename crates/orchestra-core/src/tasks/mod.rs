@@ -1,6 +1,7 @@
 //! Commands of `[tasks.*]`: which one starts on what, and what its end means. It starts nothing and reads no clock.
 
 mod end;
+mod gpu_use;
 mod group;
 mod lease;
 mod order;
@@ -9,6 +10,7 @@ mod schedule;
 mod schedule_tests;
 
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
+pub use gpu_use::{GpuUse, Sighting};
 pub use group::{Bounds, GroupView, WhyNot, bounds};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
 pub use order::in_order;

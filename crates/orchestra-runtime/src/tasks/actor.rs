@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::tasks::{After, Schedule, Start, TaskEnd, TaskSpec};
+use orchestra_plan::TasksPlan;
+use orchestra_store::TaskEnded;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 
@@ -16,6 +18,7 @@ use crate::fleet::launcher::ProcessLauncher;
 use crate::messages::RootMsg;
 use crate::tasks::attempt::{Control, Outcome, Shared, attempt, go_on};
 use crate::tasks::board::{TaskStanding, log_file};
+use crate::tasks::gpu_watch::GpuWatch;
 use crate::tasks::groups::Groups;
 use crate::tasks::keepers::Keepers;
 use crate::tasks::known::{GoingOn, KnownTasks};
@@ -81,6 +84,9 @@ impl Actor for Tasks {
         };
         let specs = plan.tasks.iter().zip(&known.known).map(spec).collect();
         let mut schedule = Schedule::new(specs, plan.leases());
+        for (at, known) in known.known.iter().enumerate() {
+            learn(&mut schedule, plan, at, known.ended.as_ref());
+        }
         let going_on: Vec<(GoingOn, Start)> = known
             .going_on
             .into_iter()
@@ -92,6 +98,7 @@ impl Actor for Tasks {
             .collect();
         let ends = known.known.iter().map(|known| known.ended.as_ref().map_or(0, |ended| ended.at)).collect();
         let shared = Shared {
+            gpus: GpuWatch::start(&context),
             context,
             keepers: Keepers::new(launcher),
             groups: Groups::prepare(),
@@ -107,7 +114,7 @@ impl Actor for Tasks {
             end: TasksEnd::default(),
             is_over: false,
         };
-        going_on.into_iter().for_each(|(of, start)| state.follow(&me, of, &start));
+        going_on.into_iter().for_each(|(of, start)| state.follow(&me, of, start));
         drop(me.cast(TasksMsg::Go)); // It cannot be gone yet.
         Ok(state)
     }
@@ -164,11 +171,11 @@ impl TasksState {
     }
 
     /// Goes on with a command of an earlier start.
-    fn follow(&self, me: &ActorRef<TasksMsg>, of: GoingOn, start: &Start) {
+    fn follow(&self, me: &ActorRef<TasksMsg>, of: GoingOn, start: Start) {
         let context = &self.args.context;
         let log = log_file(&context.plan.tasks.tasks[of.task], start.attempt);
         context.tasks.started(of.task, start.attempt, &of.started.place, log, self.now());
-        carry_out(me, of.task, go_on(Arc::clone(&self.args), of, self.control.subscribe()));
+        carry_out(me, of.task, go_on(Arc::clone(&self.args), of, start, self.control.subscribe()));
     }
 
     fn stop(&mut self, how: Control) {
@@ -196,6 +203,7 @@ impl TasksState {
                 return;
             }
         };
+        learn(&mut self.schedule, plan, task, Some(&entry));
         let id = &plan.tasks[task].id;
         let how = end.to_string();
         let after = self.schedule.ended(task, end, self.now());
@@ -225,6 +233,14 @@ impl TasksState {
                 }
             }
         }
+    }
+}
+
+/// What this end says of the memory of GPUs, for all tasks of its table: they take about the same.
+fn learn(schedule: &mut Schedule, plan: &TasksPlan, task: usize, ended: Option<&TaskEnded>) {
+    if let Some(bytes) = ended.map(|ended| ended.gpu_memory).filter(|bytes| *bytes > 0) {
+        let is_like = |other: &usize| plan.tasks[*other].name == plan.tasks[task].name;
+        schedule.learn((0..plan.tasks.len()).filter(is_like), bytes);
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::context::RunContext;
 use crate::tasks::board::log_file;
+use crate::tasks::gpu_watch::GpuWatch;
 use crate::tasks::groups::Groups;
 use crate::tasks::keeper_link::Keeper;
 use crate::tasks::keepers::Keepers;
@@ -39,6 +40,7 @@ pub struct Shared {
     pub context: Arc<RunContext>,
     pub keepers: Keepers,
     pub groups: Option<Groups>,
+    pub gpus: GpuWatch,
     pub trees: Trees,
     pub journal: Mutex<TaskJournal>,
     /// When each task ended last, in microseconds since 1970; 0 for those that have not.
@@ -59,7 +61,7 @@ pub async fn attempt(shared: Arc<Shared>, start: Start, mut control: watch::Rece
     let (end, ended, started) = match begun {
         (started, Err(end)) => (end, None, started),
         (started, Ok(order)) => {
-            let (end, ended) = shared.run(task, &order, &started, &mut control).await;
+            let (end, ended) = shared.run(&start, &order, &started, &mut control).await;
             (end, ended, started)
         }
     };
@@ -67,11 +69,16 @@ pub async fn attempt(shared: Arc<Shared>, start: Start, mut control: watch::Rece
 }
 
 /// Carries an attempt on that an earlier start has begun and whose command still runs.
-pub async fn go_on(shared: Arc<Shared>, of: GoingOn, mut control: watch::Receiver<Control>) -> Outcome {
+pub async fn go_on(
+    shared: Arc<Shared>,
+    of: GoingOn,
+    start: Start,
+    mut control: watch::Receiver<Control>,
+) -> Outcome {
     let GoingOn { task, started, survivor } = of;
     tracing::warn!(task = %started.task, attempt = started.attempt, "the command has outlived its run and goes on");
     let keeper = Keeper::adopted(survivor.socket, survivor.keeper)?;
-    let (end, ended) = shared.follow(task, keeper, &started, &mut control).await;
+    let (end, ended) = shared.follow(&start, keeper, &started, &mut control).await;
     spawn_blocking(move || shared.note_end(task, end, ended, started)).await.map_err(io::Error::other)?
 }
 
@@ -146,7 +153,7 @@ impl Shared {
     /// Gives the command to a keeper, and waits until nothing of it is left.
     async fn run(
         &self,
-        task: usize,
+        start: &Start,
         order: &Order,
         started: &TaskStarted,
         control: &mut watch::Receiver<Control>,
@@ -157,7 +164,7 @@ impl Shared {
             keeper = self.keepers.take(order) => keeper,
         };
         match keeper {
-            Ok(keeper) => self.follow(task, keeper, started, control).await,
+            Ok(keeper) => self.follow(start, keeper, started, control).await,
             Err(error) => (TaskEnd::NotStarted(format!("no process can be started: {error}")), None),
         }
     }
@@ -165,12 +172,15 @@ impl Shared {
     /// Waits until nothing of the command is left.
     async fn follow(
         &self,
-        task: usize,
+        start: &Start,
         mut keeper: Keeper,
         started: &TaskStarted,
         control: &mut watch::Receiver<Control>,
     ) -> (TaskEnd, Option<Ended>) {
-        let plan = &self.plan().tasks[task];
+        let plan = &self.plan().tasks[start.task];
+        let gpus = start.lease.gpus.iter().map(|gpu| self.plan().gpus[*gpu].uuid.clone()).collect();
+        let mut astray = self.gpus.begin(start.task, keeper.pid(), gpus);
+        let mut wrong: Option<String> = None;
         let mut deadline: Option<Instant> = None;
         let mut timed_out = false;
         let mut told = Control::GoOn;
@@ -194,6 +204,10 @@ impl Shared {
                     (timed_out, deadline) = (true, None);
                     keeper.tell(STOP_SIGNAL).await;
                 }
+                Ok(()) = astray.changed() => {
+                    wrong.clone_from(&astray.borrow_and_update());
+                    keeper.tell(STOP_KILL).await;
+                }
                 changed = control.changed(), if told != Control::Kill => {
                     // The actor is gone, and with it the run.
                     let now = if changed.is_ok() { *control.borrow_and_update() } else { Control::Kill };
@@ -202,7 +216,7 @@ impl Shared {
                 }
             }
         };
-        let is_left_alone = told == Control::GoOn && !timed_out;
+        let is_left_alone = told == Control::GoOn && !timed_out && wrong.is_none();
         match &report {
             Some(Report::Ended(ended)) if is_left_alone && ended.left_behind == 0 && keeper.is_ours() => {
                 self.keepers.give_back(keeper);
@@ -212,6 +226,9 @@ impl Shared {
         // A keeper notes the end before it tells.
         let report = report.or_else(|| read_end(plan, self.output(), started.attempt).map(Report::Ended));
         match report {
+            Some(Report::Ended(ended)) if wrong.is_some() => {
+                (TaskEnd::WrongDevice(wrong.unwrap_or_default()), Some(ended))
+            }
             Some(Report::Ended(ended)) => {
                 let is_told = told != Control::GoOn;
                 let end = end_of(plan, &ended, is_told || timed_out, started.before);
@@ -235,7 +252,7 @@ impl Shared {
             tracing::warn!(task = %plan.id, processes = n, "a command has left processes behind, which were killed");
         }
         let attempt = started.attempt;
-        let entry = entry(plan, started, &end, ended.as_ref());
+        let entry = entry(plan, started, &end, ended.as_ref(), self.gpus.end(task));
         self.journal().ended(entry.clone())?;
         forget(plan, self.output(), attempt);
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)[task] = entry.at;

@@ -50,7 +50,9 @@ pub struct TaskReport {
     pub place: String,
     /// Most bytes of memory of its command, or of a process that it has waited for.
     pub peak_memory: u64,
-    /// The class of the last end: `done`, `code`, `signal`, `timeout`, `out_of_memory`, `device_lost`, `not_started`, `missing` or `stopped`.
+    /// Most bytes that all its processes together were seen to hold of one GPU.
+    pub gpu_memory: u64,
+    /// The class of the last end: `done`, `code`, `signal`, `timeout`, `out_of_memory`, `device_lost`, `wrong_device`, `not_started`, `missing` or `stopped`.
     pub end: Option<String>,
     /// What happened, where it is not done.
     pub why: Option<String>,
@@ -76,6 +78,7 @@ impl TaskReport {
         self.seconds = ended.milliseconds as f64 / 1e3;
         self.place.clone_from(&ended.started.place);
         self.peak_memory = ended.peak_memory;
+        self.gpu_memory = ended.gpu_memory;
         self.end = Some(ended.class.clone());
         self.why = Some(ended.why.clone()).filter(|why| !why.is_empty());
         self.log = Some(log_file(plan, ended.started.attempt));

@@ -67,6 +67,10 @@ impl Keeper {
         })
     }
 
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// Whether this start has started it.
     pub fn is_ours(&self) -> bool {
         self.process.is_some()

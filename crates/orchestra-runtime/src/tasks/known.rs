@@ -81,7 +81,7 @@ pub fn open(
         match end.filter(|end| *end != TaskEnd::Stopped) {
             Some(end) => {
                 let attempt = started.attempt;
-                journal.ended(entry(task, started, &end, ended.as_ref()))?;
+                journal.ended(entry(task, started, &end, ended.as_ref(), 0))?;
                 forget(task, output, attempt); // Read at most once more.
             }
             None => again.push(at),
@@ -164,8 +164,14 @@ pub fn end_of(task: &TaskPlan, ended: &Ended, stopping: bool, before: Option<[u8
     }
 }
 
-/// The entry for the end of an attempt.
-pub fn entry(task: &TaskPlan, started: TaskStarted, end: &TaskEnd, ended: Option<&Ended>) -> TaskEnded {
+/// The entry for the end of an attempt, which was seen to hold so many bytes of one GPU.
+pub fn entry(
+    task: &TaskPlan,
+    started: TaskStarted,
+    end: &TaskEnd,
+    ended: Option<&Ended>,
+    gpu_memory: u64,
+) -> TaskEnded {
     let words = ended.map_or("", |ended| ended.last_words.trim_end());
     let why = match (end, words) {
         (TaskEnd::Done, _) => String::new(),
@@ -180,6 +186,7 @@ pub fn entry(task: &TaskPlan, started: TaskStarted, end: &TaskEnd, ended: Option
         why,
         milliseconds: ended.map_or(0, |ended| ended.milliseconds),
         peak_memory: ended.map_or(0, |ended| ended.peak_memory),
+        gpu_memory,
         outputs: unchanged::state(&task.outputs).unwrap_or_default(),
     }
 }

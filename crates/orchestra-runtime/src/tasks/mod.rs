@@ -4,6 +4,7 @@
 pub mod actor;
 mod attempt;
 pub mod board;
+mod gpu_watch;
 pub mod groups;
 mod keeper_link;
 mod keepers;
