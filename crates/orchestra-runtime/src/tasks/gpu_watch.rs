@@ -26,11 +26,15 @@ struct Seen(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     gpus: GpuUse,
+    /// How many commands have begun.
+    begun: u64,
     commands: BTreeMap<usize, Command>,
 }
 
 struct Command {
     keeper: Pid,
+    /// Which one it is of all that have begun: a keeper has one after the other.
+    number: u64,
     /// The GPU on which it was seen without a lease.
     astray: watch::Sender<Option<String>>,
 }
@@ -63,7 +67,9 @@ impl GpuWatch {
         let (astray, told) = watch::channel(None);
         let mut inner = self.seen.lock();
         inner.gpus.begin(task, gpus);
-        inner.commands.insert(task, Command { keeper, astray });
+        inner.begun += 1;
+        let number = inner.begun;
+        inner.commands.insert(task, Command { keeper, number, astray });
         told
     }
 
@@ -77,31 +83,33 @@ impl GpuWatch {
 
 impl Seen {
     fn look(&self, probe: &dyn GpuProbe) {
-        let keepers: Vec<(usize, Pid)> =
-            self.lock().commands.iter().map(|(task, command)| (*task, command.keeper)).collect();
-        if keepers.is_empty() {
+        if self.lock().commands.is_empty() {
             return;
         }
-        // The lock is not held while the driver is asked.
+        // The lock is not held while the driver or the kernel is asked.
         let (Ok(gpus) | Err(ProbeError::Partial { gpus, .. })) = probe.gpus() else { return };
         if gpus.iter().all(|gpu| gpu.processes.is_empty()) {
             return;
         }
-        let of_tree = |(task, keeper): (usize, Pid)| {
-            descendants(keeper).into_iter().map(move |pid| (pid.as_raw_nonzero().get().cast_unsigned(), task))
+        let command = |(task, command): (&usize, &Command)| (*task, command.keeper, command.number);
+        let commands: Vec<(usize, Pid, u64)> = self.lock().commands.iter().map(command).collect();
+        let of_tree = |(task, keeper, number): (usize, Pid, u64)| {
+            let pids = descendants(keeper).into_iter().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
+            pids.map(move |pid| (pid, (task, number)))
         };
-        let tasks: HashMap<u32, usize> = keepers.into_iter().flat_map(of_tree).collect();
+        let owners: HashMap<u32, (usize, u64)> = commands.into_iter().flat_map(of_tree).collect();
+        let mut inner = self.lock();
         let mut sightings = Vec::new();
         for gpu in &gpus {
-            let of_commands =
-                gpu.processes.iter().filter_map(|process| Some((tasks.get(&process.pid)?, process.memory)));
-            sightings.extend(of_commands.map(|(task, memory)| Sighting {
-                task: *task,
-                gpu: gpu.uuid.clone(),
-                memory,
-            }));
+            for process in &gpu.processes {
+                let Some((task, number)) = owners.get(&process.pid) else { continue };
+                // Its keeper has had no other command meanwhile.
+                if inner.commands.get(task).is_some_and(|command| command.number == *number) {
+                    let (task, gpu) = (*task, gpu.uuid.clone());
+                    sightings.push(Sighting { task, gpu, memory: process.memory });
+                }
+            }
         }
-        let mut inner = self.lock();
         for (task, gpu) in inner.gpus.look(&sightings) {
             if let Some(command) = inner.commands.get(&task) {
                 command.astray.send_replace(Some(gpu));
