@@ -4,9 +4,7 @@
 
 mod common;
 
-use std::sync::mpsc::channel;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
+use common::random::{Random, let_pass};
 use common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::records::Records;
 use rustix::process::Signal;
@@ -21,26 +19,6 @@ const MOST_STARTS: usize = 200;
 /// where a start came to its end.
 const LONGEST_MS: u64 = 900;
 
-/// Numbers without a pattern: the splitmix64 generator.
-struct Random(u64);
-
-impl Random {
-    /// Seeded with the time, so that every run of the test tries other moments.
-    fn new() -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        println!("seed {}", now.as_nanos() as u64);
-        Self(now.as_nanos() as u64)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-}
-
 #[test]
 fn kills_of_the_parent_at_any_moment_lose_nothing_and_double_nothing() {
     let place = Workplace::with_blocks(&Blocks { steps: 150, ..Blocks::default() });
@@ -53,9 +31,7 @@ fn kills_of_the_parent_at_any_moment_lose_nothing_and_double_nothing() {
         assert!(starts <= MOST_STARTS, "{killed} starts were killed, {in_the_middle} of them in the middle");
         let before = if arguments.is_empty() { place.n_results() } else { 0 };
         let run = place.start(arguments);
-        // The moment is the fault itself. Nobody sends on the channel: it only lets time pass.
-        let (_keep, never) = channel::<()>();
-        let _ = never.recv_timeout(Duration::from_millis(random.below(longest)));
+        let_pass(random.below(longest));
         run.signal(Signal::KILL);
         let ended = run.wait();
         place.no_process_is_left();

@@ -1,6 +1,9 @@
 // A driver's management library with one GPU, for machines that have none. Everything that it does not answer counts as not told.
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory;
 
 int nvmlInit_v2(void) { return 0; }
@@ -14,3 +17,23 @@ int nvmlDeviceGetIndex(void *device, unsigned *index) { *index = 0; return 0; }
 int nvmlDeviceGetMemoryInfo_v2(void *device, memory *info) { info->total = info->free = 8ull << 30; info->used = info->reserved = 0; return 0; }
 int nvmlSystemGetDriverVersion(char *text, unsigned size) { strncpy(text, DRIVER, size); return 0; }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = CUDA; return 0; }
+
+/* Those of the file GPU_PROCESSES: lines with a number and bytes. Each look at them adds a letter to the file GPU_LOOKS. */
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, process *processes) {
+    const char *name = getenv("GPU_PROCESSES"), *looks = getenv("GPU_LOOKS");
+    FILE *file = name ? fopen(name, "r") : NULL;
+    process next = {0};
+    unsigned n = 0;
+    while (file && fscanf(file, "%u %llu", &next.pid, &next.used) == 2) {
+        if (processes && n < *count) processes[n] = next;
+        n++;
+    }
+    if (file) fclose(file);
+    if (processes && looks && (file = fopen(looks, "a"))) {
+        fputc('x', file);
+        fclose(file);
+    }
+    if (!processes) return *count = n, n ? 7 : 0;
+    if (n < *count) *count = n;
+    return 0;
+}

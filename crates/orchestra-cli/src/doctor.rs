@@ -69,6 +69,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
         ),
         open_files(),
         sandbox(),
+        Finding::good("commands", orchestra::command_bounds().to_string()),
         runtime_library(Flavor::Cpu, args),
     ];
     findings.extend(of_gpus(&machine, args));

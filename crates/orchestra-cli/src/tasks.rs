@@ -56,7 +56,10 @@ pub fn show(plan: &Plan, as_json: bool) -> Result<ExitCode, Failed> {
     let records = TaskJournal::read(&plan.output)
         .with_context(|| format!("cannot read the journal of tasks in `{}`", plan.output.display()))
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
-    let known = orchestra::known_tasks(&plan.tasks, &records);
+    let trees = orchestra::Trees::read(&plan.tasks, &plan.output)
+        .context("a working tree cannot be copied")
+        .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
+    let known = orchestra::known_tasks(&plan.tasks, &trees, &records);
     let reports = TaskReport::all(&plan.tasks, &known);
     if as_json {
         let rows = plan.tasks.tasks.iter().zip(&reports).map(|(task, report)| {
@@ -68,10 +71,13 @@ pub fn show(plan: &Plan, as_json: bool) -> Result<ExitCode, Failed> {
         return stdout::print_json(&rows.collect::<Vec<_>>());
     }
     let later = plan.late.as_ref().map(|late| format!("\n{}\n", late.in_words())).unwrap_or_default();
-    stdout::print(&(text(plan, &reports, &known, orchestra::commands_live(&plan.output)) + &later))
+    let outliving = orchestra::outliving_tasks(&plan.output);
+    let is_live = orchestra::commands_live(&plan.output);
+    let lives = |task: &str| is_live || outliving.contains(task);
+    stdout::print(&(text(plan, &reports, &known, lives) + &later))
 }
 
-fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], is_live: bool) -> String {
+fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], lives: impl Fn(&str) -> bool) -> String {
     if reports.is_empty() {
         return "the file has no tasks\n".to_owned();
     }
@@ -80,7 +86,7 @@ fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], is_live: bool)
         let has_run = report.end.is_some();
         [
             report.task.clone(),
-            standing(report, known, is_live),
+            standing(report, known, lives(&report.task)),
             cell(report.attempts > 0, count(report.attempts.into())),
             cell(has_run, elapsed(report.seconds)),
             cell(report.peak_memory > 0, format_bytes(report.peak_memory)),

@@ -1,9 +1,13 @@
-//! What a command has started: finds and kills the children of this process, which all of that becomes in the end.
+//! What a command has started: finds and kills the children of its keeper, which all of that becomes in the end.
 
+use std::collections::HashMap;
 use std::fs;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
+
+/// Rounds in which the descendants of a process are killed: each finds what the ones before have started meanwhile.
+const MOST_ROUNDS: usize = 20;
 
 /// Reaps the children that have ended; whether others are left.
 pub(crate) fn reap() -> bool {
@@ -18,26 +22,70 @@ pub(crate) fn reap() -> bool {
 
 /// Kills the group, and all children of this process; how many these were. Their own children become ours, and are killed next time.
 pub(crate) fn kill_all(group: Pid) -> u32 {
-    let children = children();
+    let children: Vec<Process> =
+        processes().filter(|process| Some(process.parent) == Pid::from_raw(own())).collect();
     // An error means that the process has ended already.
     let _ = kill_process_group(group, Signal::KILL);
-    for pid in &children {
-        let _ = kill_process(*pid, Signal::KILL);
+    for process in &children {
+        let _ = kill_process(process.pid, Signal::KILL);
     }
     u32::try_from(children.len()).unwrap_or(u32::MAX)
 }
 
-/// The children of this process, by the parents that all processes name.
-fn children() -> Vec<Pid> {
-    let own = std::process::id().to_string();
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pid = |entry: fs::DirEntry| -> Option<Pid> {
-        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        // The name, between parentheses, may hold anything; state and parent follow.
-        let mut after = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-        let (state, parent) = (after.next()?, after.next()?);
-        (parent == own && state != "Z").then(|| Pid::from_raw(pid)).flatten()
+/// Kills all that descends from `root`, then `root` itself. `root` must be stopped: what loses its parent meanwhile becomes its child.
+pub fn kill_tree(root: Pid) {
+    for _ in 0..MOST_ROUNDS {
+        let found = descendants(root);
+        for pid in &found {
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+        if found.is_empty() {
+            break;
+        }
+    }
+    let _ = kill_process(root, Signal::KILL);
+}
+
+/// All that descends from `root` and has not ended.
+#[must_use]
+pub fn descendants(root: Pid) -> Vec<Pid> {
+    let parents: HashMap<Pid, Pid> = processes().map(|process| (process.pid, process.parent)).collect();
+    let descends = |pid: Pid| {
+        // No more steps than processes: a number that was given anew could make a circle.
+        let up = std::iter::successors(parents.get(&pid).copied(), |pid| parents.get(pid).copied());
+        up.take(parents.len()).any(|ancestor| ancestor == root)
     };
-    entries.flatten().filter_map(pid).collect()
+    parents.keys().copied().filter(|pid| descends(*pid)).collect()
+}
+
+/// Whether a process was stopped by a signal (`kill -STOP`), and does nothing until one lets it go on.
+#[must_use]
+pub fn is_stopped(pid: Pid) -> bool {
+    process(pid.as_raw_nonzero().get()).is_some_and(|process| process.state == 'T')
+}
+
+struct Process {
+    pid: Pid,
+    parent: Pid,
+    state: char,
+}
+
+fn own() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// All processes that have not ended, and whose parents can be seen.
+fn processes() -> impl Iterator<Item = Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(process).filter(|process| process.state != 'Z')
+}
+
+fn process(pid: i32) -> Option<Process> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name, between parentheses, may hold anything; state and parent follow.
+    let mut after = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = after.next()?.chars().next()?;
+    Some(Process { pid: Pid::from_raw(pid)?, parent: Pid::from_raw(after.next()?.parse().ok()?)?, state })
 }

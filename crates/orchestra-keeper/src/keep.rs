@@ -1,33 +1,26 @@
-//! The life of one command, from the order to its end.
+//! The life of a keeper: one command after the other, each from its order to its end.
 //!
 //! ```text
-//! Running => Asked (signal sent, grace) => Killed      told to stop, or orchestra is gone
+//! Running => Asked (signal sent, grace) => Killed      told to stop, or orchestra is gone and the command does not outlive it
 //!    |         |                             |
 //!    +---------+-----------------------------+--> ended => what is left is killed => told
 //! ```
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, FromRawFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitCode, Stdio};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, OFlags, fcntl_setfl, flock};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process_group, pidfd_open, set_child_subreaper,
-    setrlimit, setsid,
-};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::process::{Pid, Signal, kill_process_group, set_child_subreaper, setsid};
 
+use crate::claim::claim;
 use crate::descendants::{kill_all, reap};
-use crate::log::Log;
-use crate::messages::{Ended, MAX_MESSAGE, Order, Report, STOP_KILL, decode, encode};
-use crate::metrics::Reader;
+use crate::messages::{Ended, MAX_MESSAGE, Order, Report, STOP_KILL, Started, decode, encode};
+use crate::start::{Running, start};
 
 /// How long what was killed may take to be gone: what hangs in the kernel longer cannot be waited for.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
@@ -60,61 +53,81 @@ fn survive_the_limit_on_file_sizes() {
 }
 
 fn keep(socket: &mut UnixStream) -> io::Result<()> {
+    // It leaves the terminal, and so does the command: Ctrl-C is for orchestra alone.
+    setsid()?;
+    set_child_subreaper(Some(rustix::process::getpid()))?;
+    while let Some(order) = next_order(socket)? {
+        if !carry_out(socket, &order)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The next order; `None` once orchestra wants nothing more, or is gone.
+fn next_order(socket: &mut UnixStream) -> io::Result<Option<Order>> {
+    socket.set_nonblocking(false)?;
     let mut length = [0; 4];
-    socket.read_exact(&mut length)?;
+    match socket.read_exact(&mut length) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
     let length = u32::from_le_bytes(length);
     if length > MAX_MESSAGE {
         return Err(io::Error::other("the order is too long"));
     }
     let mut body = vec![0; length as usize];
     socket.read_exact(&mut body)?;
-    let order: Order = decode(&body)?;
-    // The next start waits for this lock, so no command runs twice at once. Orchestra may be gone before it is held: then nothing begins.
-    let lock = OpenOptions::new().create(true).append(true).open(&order.lock);
-    let locked = lock.and_then(|lock| Ok((flock(&lock, FlockOperation::LockShared)?, lock)));
-    let _lock = match locked {
-        Ok(lock) => lock,
+    Ok(Some(decode(&body)?))
+}
+
+/// Whether this orchestra is there for another one.
+fn carry_out(socket: &mut UnixStream, order: &Order) -> io::Result<bool> {
+    let claim = match claim(order) {
+        Ok(claim) => claim,
         Err(error) => {
             tell(socket, &Report::NotStarted(format!("`{}` cannot be locked: {error}", order.lock)));
-            return Ok(());
+            return Ok(true);
         }
     };
     socket.set_nonblocking(true)?;
+    // Orchestra may have been gone before the lock was held: then nothing begins.
     match socket.read(&mut [0]) {
-        Ok(0) => return Ok(()),
+        Ok(0) => return Ok(false),
         Ok(_) => {
             tell(socket, &Report::NotStarted("it was stopped before".to_owned()));
-            return Ok(());
+            return Ok(false);
         }
         Err(_) => {} // Nothing is said yet.
     }
-    let report = match start(&order) {
-        Ok(command) => {
-            tell(socket, &Report::Started(command.group.as_raw_nonzero().get()));
-            let socket = socket.try_clone()?;
-            let grace = Duration::from_millis(order.grace_ms);
-            let kept = Kept {
-                command,
-                socket,
-                listens: true,
-                has_output: true,
-                grace,
-                asked: None,
-                is_killed: false,
-            };
-            Report::Ended(kept.run(order.stop_signal)?)
+    let command = match start(order) {
+        Ok(command) => command,
+        Err(why) => {
+            tell(socket, &Report::NotStarted(why));
+            return Ok(true);
         }
-        Err(why) => Report::NotStarted(why),
     };
-    if let Report::Ended(ended) = &report {
-        // Before it is told: so the next start knows of an end that orchestra did not live to note. Where there is no room for it, that is told alone.
-        drop(write_end(&order.end, ended));
-    }
-    tell(socket, &report);
-    Ok(())
+    let mut kept = Kept {
+        command,
+        socket: socket.try_clone()?,
+        listener: claim.listener.as_ref(),
+        listens: true,
+        has_lost_orchestra: false,
+        has_output: true,
+        grace: Duration::from_millis(order.grace_ms),
+        asked: None,
+        is_killed: false,
+    };
+    kept.tell_start();
+    let ended = kept.run(order.stop_signal)?;
+    // Before it is told: so the next start knows of an end that orchestra did not live to note. Where there is no room for it, that is told alone.
+    drop(write_end(&order.end, &ended));
+    tell(&mut kept.socket, &Report::Ended(ended));
+    Ok(!kept.has_lost_orchestra)
 }
 
-/// Sends a report. An error means that orchestra is gone, which `Kept::wait` learns from the end of the socket.
+/// Sends a report. An error means that orchestra is gone, which `Kept::listen` learns from the end of the socket.
 fn tell(socket: &mut UnixStream, report: &Report) {
     let told = encode(report).and_then(|bytes| {
         socket.set_nonblocking(false)?;
@@ -130,70 +143,15 @@ fn write_end(path: &str, ended: &Ended) -> io::Result<()> {
     fs::rename(next, path)
 }
 
-/// A command that runs.
-struct Running {
-    group: Pid,
-    /// Readable when it has ended.
-    process: OwnedFd,
-    output: File,
-    log: Log,
-    started: Instant,
-}
-
-/// Starts the command; why it cannot be started is a fragment for people.
-fn start(order: &Order) -> Result<Running, String> {
-    let text = |error: rustix::io::Errno| error.to_string();
-    let metrics = Reader::new(&order.metrics)?;
-    let log = Log::create(&order.log, metrics)
-        .map_err(|e| format!("its log `{}` cannot be written: {e}", order.log))?;
-    // It leaves the terminal, and so does the command: Ctrl-C is for orchestra alone.
-    setsid().map_err(text)?;
-    set_child_subreaper(Some(rustix::process::getpid())).map_err(text)?;
-    keep_on(&order.cores).map_err(|e| format!("it cannot be kept on its cores: {e}"))?;
-    if let Some(bytes) = order.memory {
-        let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
-        setrlimit(Resource::Data, limit).map_err(|e| format!("its memory cannot be limited: {e}"))?;
-    }
-    let Some((program, arguments)) = order.command.split_first() else {
-        return Err("it is empty".to_owned());
-    };
-    if !fs::metadata(&order.cwd).is_ok_and(|folder| folder.is_dir()) {
-        return Err(format!("its folder `{}` does not exist", order.cwd));
-    }
-    let (output, written) = pipe_with(PipeFlags::CLOEXEC).map_err(text)?;
-    let other = written.try_clone().map_err(|e| e.to_string())?;
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .current_dir(&order.cwd)
-        .envs(order.env.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::null())
-        .stdout(Stdio::from(written))
-        .stderr(Stdio::from(other))
-        .process_group(0);
-    // SAFETY: one system call, which takes no memory.
-    unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        });
-    }
-    let child = command.spawn().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => format!("there is no program `{program}`"),
-        _ => format!("`{program}`: {e}"),
-    })?;
-    let group = Pid::from_child(&child);
-    let process = pidfd_open(group, PidfdFlags::empty()).map_err(text)?;
-    fcntl_setfl(&output, OFlags::NONBLOCK).map_err(text)?;
-    // With `command` our ends of the pipe for writing are closed.
-    Ok(Running { group, process, output: File::from(output), log, started: Instant::now() })
-}
-
-struct Kept {
+struct Kept<'a> {
     command: Running,
     socket: UnixStream,
+    /// Where the next orchestra asks for the command, if it outlives this one.
+    listener: Option<&'a UnixListener>,
     /// Orchestra may still say something.
     listens: bool,
+    /// The orchestra that has given the order is gone.
+    has_lost_orchestra: bool,
     has_output: bool,
     grace: Duration,
     /// When it was asked to end.
@@ -201,9 +159,9 @@ struct Kept {
     is_killed: bool,
 }
 
-impl Kept {
+impl Kept<'_> {
     /// Until nothing of the command is left.
-    fn run(mut self, stop_signal: i32) -> io::Result<Ended> {
+    fn run(&mut self, stop_signal: i32) -> io::Result<Ended> {
         while !self.wait(stop_signal, None)? {}
         let (status, peak_memory) = reap_command(self.command.group)?;
         let elapsed = self.command.started.elapsed();
@@ -213,7 +171,7 @@ impl Kept {
         let until = Instant::now() + self.grace + KILL_PATIENCE;
         while reap() && Instant::now() < until {
             if self.is_killed || self.asked.is_none() {
-                left_behind = kill_all(self.command.group).max(left_behind);
+                left_behind = self.kill_all().max(left_behind);
             }
             self.wait(stop_signal, Some(LOOK_EVERY))?;
         }
@@ -222,12 +180,14 @@ impl Kept {
                 break;
             }
         }
+        let usage = self.command.limited.take().map(|group| group.usage()).unwrap_or_default();
         Ok(Ended {
             code: libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
             signal: libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)),
             was_stopped,
             milliseconds: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            peak_memory,
+            ran_out_of_memory: usage.ran_out_of_memory,
+            peak_memory: usage.peak_memory.unwrap_or(peak_memory),
             last_words: self.command.log.finish(),
             left_behind: if was_stopped { 0 } else { left_behind },
             log_error: self.command.log.error.take(),
@@ -244,41 +204,68 @@ impl Kept {
         let timeout = grace_left.into_iter().chain(at_most).chain(metrics_due).min();
         let timeout = timeout.map(|time| Timespec::try_from(time).unwrap_or_default());
         let watched = [
-            (at_most.is_none(), self.command.process.as_fd()),
-            (self.has_output, self.command.output.as_fd()),
-            (self.listens, self.socket.as_fd()),
-        ];
-        let watches = watched.iter().filter(|(is_watched, _)| *is_watched);
+            (at_most.is_none(), Some(self.command.process.as_fd())),
+            (self.has_output, Some(self.command.output.as_fd())),
+            (self.listens, Some(self.socket.as_fd())),
+            (!self.listens, self.listener.map(AsFd::as_fd)),
+        ]
+        .map(|(is_watched, fd)| fd.filter(|_| is_watched));
         let mut polled: Vec<PollFd<'_>> =
-            watches.map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+            watched.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let mut answers = polled.iter().map(|fd| !fd.revents().is_empty());
-        let [has_ended, has_output, was_told] =
-            watched.map(|(is_watched, _)| is_watched && answers.next().unwrap_or(false));
+        let [has_ended, has_output, was_told, was_asked_for] =
+            watched.map(|fd| fd.is_some() && answers.next().unwrap_or(false));
         if has_output {
             self.read();
         }
         self.tell_metrics();
         if was_told {
-            let mut byte = [0];
-            match self.socket.read(&mut byte) {
-                Ok(1..) if byte == [STOP_KILL] => self.kill(),
-                Ok(1..) => self.ask(stop_signal),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Orchestra is gone.
-                Ok(0) | Err(_) => {
-                    self.listens = false;
-                    self.ask(stop_signal);
-                }
-            }
+            self.listen(stop_signal);
+        }
+        if was_asked_for {
+            self.be_adopted();
         }
         if self.asked.is_some_and(|at| at.elapsed() >= self.grace) {
             self.kill();
         }
         Ok(has_ended)
+    }
+
+    /// Reads what orchestra says.
+    fn listen(&mut self, stop_signal: i32) {
+        let mut byte = [0];
+        match self.socket.read(&mut byte) {
+            Ok(1..) if byte == [STOP_KILL] => self.kill(),
+            Ok(1..) => self.ask(stop_signal),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // Orchestra is gone.
+            Ok(0) | Err(_) => {
+                (self.listens, self.has_lost_orchestra) = (false, true);
+                if self.listener.is_none() {
+                    self.ask(stop_signal);
+                }
+            }
+        }
+    }
+
+    /// Lets another orchestra have the command, which is told of it as the first one was.
+    fn be_adopted(&mut self) {
+        // One that is gone again is followed by another.
+        if let Some(Ok((socket, _))) = self.listener.map(UnixListener::accept) {
+            self.socket = socket;
+            self.listens = true;
+            self.tell_start();
+        }
+    }
+
+    fn tell_start(&mut self) {
+        let milliseconds = u64::try_from(self.command.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let group = self.command.group.as_raw_nonzero().get();
+        tell(&mut self.socket, &Report::Started(Started { group, milliseconds }));
     }
 
     /// Reads what is there, at most a buffer of it; whether there was anything.
@@ -319,8 +306,15 @@ impl Kept {
     fn kill(&mut self) {
         self.asked.get_or_insert_with(Instant::now);
         if !std::mem::replace(&mut self.is_killed, true) {
-            kill_all(self.command.group);
+            self.kill_all();
         }
+    }
+
+    fn kill_all(&self) -> u32 {
+        if let Some(group) = &self.command.limited {
+            group.kill();
+        }
+        kill_all(self.command.group)
     }
 }
 
@@ -335,16 +329,4 @@ fn reap_command(pid: Pid) -> io::Result<(i32, u64)> {
         return Err(io::Error::last_os_error());
     }
     Ok((status, u64::try_from(usage.ru_maxrss).unwrap_or_default() << 10))
-}
-
-/// Keeps this process, and all that it starts, on some of its cores.
-fn keep_on(places: &[u32]) -> io::Result<()> {
-    if places.is_empty() {
-        return Ok(());
-    }
-    let may_use = sched_getaffinity(None)?;
-    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| may_use.is_set(*core)).collect();
-    let mut set = CpuSet::new();
-    places.iter().filter_map(|place| cores.get(*place as usize)).for_each(|core| set.set(*core));
-    Ok(sched_setaffinity(None, &set)?)
 }

@@ -1,16 +1,24 @@
-//! A keeper: the process between orchestra and one command of `[tasks.*]`. It starts the command in a group of its own, stamps what it writes
-//! into a log, and ends it with all that it has started: when it is told to, and when orchestra is gone. It decides nothing and knows no plan.
+//! A keeper: the process between orchestra and a command of `[tasks.*]`. It starts the command in a group of its own, stamps what it writes
+//! into a log, and ends it with all that it has started: when it is told to, and when orchestra is gone, unless the command shall outlive that.
+//! It decides nothing and knows no plan. It keeps one command after the other, never two at once.
 //!
 //! What a command starts has the keeper for its next parent (`PR_SET_CHILD_SUBREAPER`), also what leaves its group or session. So a keeper finds
 //! and kills all of it, and is the last to go. Bound: of a keeper that is itself killed by SIGKILL only the command dies at once, by its own
 //! death signal; what the command has started ends with the group, if orchestra still lives.
 
+mod claim;
 mod descendants;
+mod group;
 mod keep;
 mod log;
 mod messages;
 mod metrics;
+mod start;
 
+pub use claim::{adopt, is_free, wait_until_free};
+pub use descendants::{descendants, is_stopped, kill_tree};
 pub use keep::main;
-pub use messages::{Ended, KEEPER, MAX_MESSAGE, Order, Report, STOP_KILL, STOP_SIGNAL, decode, encode};
+pub use messages::{
+    Ended, Group, KEEPER, MAX_MESSAGE, Order, Report, STOP_KILL, STOP_SIGNAL, Started, decode, encode,
+};
 pub use metrics::{CurveOrder, MetricOrder, MetricValues, Metrics, MetricsOrder};

@@ -1,4 +1,5 @@
-//! What orchestra and a keeper say to each other: one order, then bytes to stop it; reports, the last of which says how it ended. Each message has its length before it.
+//! What orchestra and a keeper say to each other: an order, then bytes to stop it; reports, the last of which says how it ended; then the next order.
+//! Each message has its length before it.
 
 use std::io;
 
@@ -28,31 +29,55 @@ pub struct Order {
     pub log: String,
     /// The file that says how it ended, written before anything else is told of it.
     pub end: String,
-    /// A file that is locked, shared with other keepers, for as long as anything of the command lives.
+    /// A file that is locked for as long as anything of the command lives: shared with other keepers, or alone where it outlives orchestra.
     pub lock: String,
+    /// It goes on when orchestra is gone, and another orchestra may ask for it at the socket beside `lock`.
+    pub outlives: bool,
     /// The number of the signal that asks it to end.
     pub stop_signal: i32,
     /// Milliseconds from then until it is killed.
     pub grace_ms: u64,
-    /// Bytes of data that each of its processes may have (`RLIMIT_DATA`).
+    /// Bytes of data that each of its processes may have (`RLIMIT_DATA`), or bytes of all of them where it has a group.
     pub memory: Option<u64>,
     /// The cores that it is kept on, by their places among those of the keeper; empty: any.
     pub cores: Vec<u32>,
     /// The numbers that are read from its lines.
     pub metrics: MetricsOrder,
+    /// Files that each of its processes may have open unless it asks for more; `None`: as many as the keeper.
+    pub open_files: Option<u64>,
+    /// A control group for it; then `memory` bounds all of its processes together.
+    pub group: Option<Group>,
+}
+
+/// A control group (cgroup v2) that is made for a command.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Group {
+    /// Its folder.
+    pub folder: String,
+    /// It can keep its processes on cores.
+    pub bounds_cores: bool,
 }
 
 /// What a keeper tells.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub enum Report {
-    /// The command runs. The number of its process is that of its group.
-    Started(i32),
+    /// The command runs.
+    Started(Started),
     /// There is no such program or folder, or a limit cannot be set.
     NotStarted(String),
     /// It has ended, and nothing of it is left.
     Ended(Ended),
     /// All that was read from its lines so far: some times a second at most, and not at all while orchestra does not listen.
     Metrics(Metrics),
+}
+
+/// A command that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct Started {
+    /// The number of its process, which is that of its group.
+    pub group: i32,
+    /// How long it has run.
+    pub milliseconds: u64,
 }
 
 /// The end of a command.
@@ -64,9 +89,11 @@ pub struct Ended {
     pub signal: Option<i32>,
     /// It was asked to end, or killed, before it did.
     pub was_stopped: bool,
+    /// Its group had no memory left, and the system has killed it.
+    pub ran_out_of_memory: bool,
     /// From its start to its end.
     pub milliseconds: u64,
-    /// Most bytes of memory of the command or of a process that it has waited for.
+    /// Most bytes of memory of its group, or else of the command or of a process that it has waited for.
     pub peak_memory: u64,
     /// The last lines that it wrote.
     pub last_words: String,

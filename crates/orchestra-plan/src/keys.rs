@@ -192,7 +192,7 @@ pub const DEVICES: [Key; 3] = [
 ];
 
 /// `[tasks.NAME]`
-pub const TASK: [Key; 20] = [
+pub const TASK: [Key; 22] = [
     key(
         "command",
         "list or text",
@@ -200,6 +200,12 @@ pub const TASK: [Key; 20] = [
         "the program and its arguments, or a text for `/bin/sh`; values in the text are quoted for it",
     ),
     key("cwd", "text", "the folder of the file", "where it runs, relative to that folder"),
+    key(
+        "snapshot",
+        "true or false",
+        "false",
+        "it runs in a copy of `cwd` as it was when the run began: of a git repository what git does not ignore, else all of it; 1 GiB at most",
+    ),
     key("env", "table", "none", "variables in addition to those of the run: `{ SEED = \"{seed}\" }`"),
     key(
         "device",
@@ -251,7 +257,18 @@ pub const TASK: [Key; 20] = [
         "\"10s\"",
         "how long it has to end then; what is left of it and of all that it has started is killed",
     ),
-    key("memory", "memory", "none", "data that each of its processes may have; 16 MiB at least"),
+    key(
+        "on_run_death",
+        "text",
+        "\"end\"",
+        "what becomes of it where the run is killed: `\"end\"`: it ends, too; `\"keep\"`: it goes on, and the next start goes on with it",
+    ),
+    key(
+        "memory",
+        "memory",
+        "none",
+        "what all of its processes may have together, or each of them: see the [guide](../guide/tasks.md#limits); 16 MiB at least",
+    ),
     key(
         "cpus",
         "integer, 1 to 4096",

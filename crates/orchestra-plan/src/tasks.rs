@@ -1,5 +1,6 @@
 //! `[tasks.*]`: from the tables to tasks, one for each combination of values, with everything filled in. Knows no process.
 
+mod checks;
 mod combine;
 mod fill;
 mod late;
@@ -74,18 +75,40 @@ pub(crate) fn expand(
     around: &Surroundings<'_>,
     diags: &mut Diagnostics,
 ) -> Option<TasksPlan> {
+    if !checks::are_names_fine(raws, around, diags) {
+        return None;
+    }
     let instances = instances(raws, around, diags)?;
     let expander = Expander::new(raws, &instances, around);
     let mut tasks: Vec<TaskPlan> = Vec::new();
-    let mut is_fine = true;
+    let (mut is_fine, mut links) = (true, 0);
+    let too_many = |raw: &RawTask, each: usize, diags: &mut Diagnostics| {
+        let span = raw.after.first().map_or(raw.name.span, |after| after.span);
+        diags
+            .error(span, format!("tasks come after one another more than {MAX_LINKS} times"))
+            .label(format!("each task of `{}` waits for {each} others", raw.name.value))
+            .help("let a task between come after the many, and these after that one");
+        None
+    };
     for (table, raw) in raws.iter().enumerate() {
-        let own = instances.iter().filter(|instance| instance.table == table);
-        // What is wrong with a table is wrong with all of its instances: it is said once.
-        let planned: Option<Vec<TaskPlan>> =
-            own.map(|instance| expander.task(raw, instance, diags)).collect();
-        match planned {
-            Some(planned) => tasks.extend(planned),
-            None => is_fine = false,
+        let own = || instances.iter().filter(|instance| instance.table == table);
+        // Before any of them is made: tables that `after` names as a whole.
+        let named = raw.after.iter().filter_map(|after| expander.of_table.get(&after.value[..]));
+        let each = named.map(Vec::len).sum();
+        if own().count().saturating_mul(each).saturating_add(links) > MAX_LINKS {
+            return too_many(raw, each, diags);
+        }
+        for instance in own() {
+            // What is wrong with a table is wrong with all of its instances: it is said once.
+            let Some(task) = expander.task(raw, instance, diags) else {
+                is_fine = false;
+                break;
+            };
+            links += task.after.len();
+            if links > MAX_LINKS {
+                return too_many(raw, task.after.len(), diags);
+            }
+            tasks.push(task);
         }
     }
     if !is_fine {
@@ -93,16 +116,6 @@ pub(crate) fn expand(
     }
     order::add_implied(&mut tasks);
     let span_of = |task: usize| raws[instances[task].table].name.span;
-    let links: usize = tasks.iter().map(|task| task.after.len()).sum();
-    if links > MAX_LINKS {
-        diags
-            .error(
-                span_of(0),
-                format!("tasks come after one another {links} times, which is more than {MAX_LINKS}"),
-            )
-            .help("let a task between collect what many wait for");
-        return None;
-    }
     order::check(&tasks, span_of, diags).then(|| TasksPlan {
         tasks,
         gpus: expander.gpus,
@@ -192,10 +205,16 @@ impl<'a> Expander<'a> {
         };
         let env = raw.env.iter().map(|(name, value)| Some((name.clone(), fill.text(value, diags)?)));
         let env = env.collect::<Option<_>>()?;
-        let mut paths = |paths: &[At<String>]| -> Option<Vec<PathBuf>> {
-            paths.iter().map(|path| Some(resolve(&cwd, &fill.text(path, diags)?, self.around.host))).collect()
+        let mut paths = |key: &str, paths: &[At<String>]| -> Option<Vec<PathBuf>> {
+            paths
+                .iter()
+                .map(|path| self.path(key, path.span, &cwd, &fill.text(path, diags)?, diags))
+                .collect()
         };
-        let (inputs, outputs) = (paths(&raw.inputs)?, paths(&raw.outputs)?);
+        let (inputs, outputs) = (paths("inputs", &raw.inputs)?, paths("outputs", &raw.outputs)?);
+        if raw.snapshot {
+            self.are_outside(&cwd, raw, &outputs, diags)?;
+        }
         let (mut after, mut after_sinks) = (BTreeSet::new(), BTreeSet::new());
         for earlier in &raw.after {
             let named = At::new(fill.text(earlier, diags)?, earlier.span);
@@ -223,6 +242,7 @@ impl<'a> Expander<'a> {
             values: instance.values.clone(),
             command,
             cwd,
+            snapshot: raw.snapshot,
             env,
             demand: self.demand(raw, diags)?,
             after: after.into_iter().collect(),
@@ -233,6 +253,7 @@ impl<'a> Expander<'a> {
             retries: raw.retries,
             stop_signal: raw.stop_signal,
             grace: raw.grace,
+            outlives: raw.outlives,
             memory: raw.memory,
             inputs,
             outputs,
@@ -248,8 +269,9 @@ impl<'a> Expander<'a> {
         if let Some(all) = self.of_table.get(&name.value[..]) {
             return Some(all.clone());
         }
-        if let Some(one) = self.by_id.get(&name.value[..]) {
-            return Some(vec![*one]);
+        let by_id = |id: &str| self.by_id.get(id).map(|one| vec![*one]);
+        if let Some(one) = by_id(&name.value).or_else(|| by_id(&combine::id_of(&name.value)?)) {
+            return Some(one);
         }
         self.unknown(&name.value, name.span, diags);
         None

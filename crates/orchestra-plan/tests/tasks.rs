@@ -242,6 +242,19 @@ fn wrong_tables_are_told_once_each_at_their_place() {
             ),
             "more than 100000 combinations",
         ),
+        (
+            format!(
+                "[tasks.a]\n{a}matrix = {{ x = {0} }}\n[tasks.b]\n{a}matrix = {{ x = {0} }}\nafter = \"a\"",
+                format_args!("[{}]", (0..3_500).map(|n| n.to_string()).collect::<Vec<_>>().join(","))
+            ),
+            "tasks come after one another more than 10000000 times",
+        ),
+        (format!("[tasks.{}]\n{a}", "a".repeat(256)), "has 256 bytes, and 255 is the most"),
+        (format!("[tasks.a]\n{a}inputs = \".\""), "has `/flows`, which holds the output folder of the run"),
+        (format!("[tasks.a]\n{a}outputs = \"out/../out/\""), "holds the output folder of the run"),
+        (format!("[tasks.a]\n{a}outputs = \"\""), "`outputs` is empty"),
+        (format!("[tasks.a]\n{a}snapshot = true\noutputs = \"m\""), "`snapshot = true` cannot make"),
+        (format!("[tasks.a]\n{a}on_run_death = \"end \""), "cannot be `end `"),
     ] {
         let text = format!("version = 1\n{tables}\n");
         let (plan, diags) = host(FakeHost::with_cores(4)).plan(&text, &PlanOptions::default());
@@ -259,4 +272,26 @@ fn rows_of_a_csv_are_tasks() {
         (&tasks[1].id[..], &tasks[1].command[..]),
         ("a[name=b,size=2]", &["a".into(), "b".into(), "2".into()][..])
     );
+}
+
+#[test]
+fn a_task_with_a_long_id_is_found_by_all_of_its_values() {
+    let long = "x".repeat(150);
+    let text = format!(
+        "version = 1\n[tasks.a]\ncommand = [\"a\"]\nmatrix = {{ v = [\"{long}\", \"y\"] }}\n\
+         [tasks.b]\ncommand = [\"b\", \"{{tasks.a[v={{v}}].output}}\"]\nmatrix = {{ v = [\"{long}\"] }}\n\
+         [tasks.c]\ncommand = [\"c\"]\nafter = \"a[v={long}]\"\n"
+    );
+    let tasks = host(FakeHost::with_cores(4)).good(&text).tasks.tasks;
+    assert!(tasks[0].id.len() < 140, "{}", tasks[0].id);
+    assert_eq!((&tasks[2].after, &tasks[3].after), (&vec![0], &vec![0]));
+}
+
+#[test]
+fn a_folder_of_which_no_command_can_be_told_is_refused() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let output = std::ffi::OsStr::from_bytes(b"/flows/\xff").into();
+    let options = PlanOptions { output: Some(output), ..PlanOptions::default() };
+    let errors = FakeHost::with_cores(4).errors("version = 1\n[tasks.a]\ncommand = [\"a\"]\n", &options);
+    assert!(errors.len() == 1 && errors[0].contains("is no UTF-8"), "{errors:?}");
 }

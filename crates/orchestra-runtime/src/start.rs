@@ -12,7 +12,7 @@ use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::{Plan, SourcePlan, TASKS_FOLDER};
 use orchestra_store::{
     BitSet, Change, Commit, CommitError, Counts, DiscardError, Journal, OpenError, OutputFolder, RunIdentity,
-    StartError, State, TaskJournal,
+    StartError, State, TaskJournal, WorkingTreeError,
 };
 use orchestra_store::{Catalog, Extension, Extent, ListError, ListingReader, extend_listing, write_items};
 use ractor::{Actor, ActorRef, SpawnErr};
@@ -36,6 +36,8 @@ use crate::run_end::{TellTheEnd, judge, not_started};
 use crate::tasks::actor::TasksEnd;
 use crate::tasks::board::TaskReport;
 use crate::tasks::known::{self, KnownTasks};
+use crate::tasks::outliving::{self, Survivor};
+use crate::tasks::trees::Trees;
 
 /// Why a run could not be started.
 #[derive(Debug, Error)]
@@ -84,6 +86,8 @@ pub enum StartRunError {
     NoKeeper,
     #[error("the journal of tasks in `{}` cannot be used: {error}", folder.display())]
     Tasks { folder: PathBuf, error: io::Error },
+    #[error("the working tree cannot be copied: {0}")]
+    WorkingTree(#[from] WorkingTreeError),
     #[error("the run cannot be started: {0}")]
     Io(#[from] io::Error),
     #[error("the run cannot be started: {0}; this is a bug")]
@@ -190,6 +194,8 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         let refuse = |error| StartRunError::Tasks { folder: plan.output.clone(), error };
         known::wait_for_keepers(&plan.output).map_err(refuse)?;
     }
+    let refuse = |error| StartRunError::Tasks { folder: plan.output.clone(), error };
+    let mut survivors = outliving::survivors(&plan.output).map_err(refuse)?;
     let mut found = Found::Fresh;
     let fresh = matches!(earlier, Earlier::Discard | Earlier::Replace);
     if earlier == Earlier::Replace {
@@ -203,6 +209,7 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         // First: a start that is refused discards nothing.
         must_be_free(&plan, "", true)?;
         let before = folder.state();
+        outliving::end_all(std::mem::take(&mut survivors)).map_err(refuse)?;
         if TaskJournal::exists(&plan.output) || !plan.tasks.is_empty() {
             discard_tasks(&plan.output)?;
         }
@@ -219,6 +226,10 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
             found = Found::Discarded { finished: finished_in(&before), unknown };
         }
     }
+    // They have what a task of this start may be given.
+    let is_planned = |s: &Survivor| plan.tasks.tasks.iter().any(|task| task.id == s.command.task);
+    let (survivors, strangers): (Vec<Survivor>, Vec<Survivor>) = survivors.into_iter().partition(is_planned);
+    outliving::wait_for_all(strangers).map_err(refuse)?;
     // What a run of tasks alone has left goes on beside whatever the file has now: it is the same run.
     let mut now = new_identity(&plan);
     if let State::Unfinished { identity, .. } | State::Finished { identity, .. } = folder.state()
@@ -337,8 +348,13 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
     let listings: Vec<Listing> =
         listings.map(|(catalog, finished)| Listing { catalog: Arc::new(catalog), finished }).collect();
     let refuse = |error| StartRunError::Tasks { folder: plan.output.clone(), error };
-    let has_tasks = !plan.tasks.is_empty();
-    let mut tasks = has_tasks.then(|| known::open(&plan.tasks, &plan.output).map_err(refuse)).transpose()?;
+    let mut tasks = match plan.tasks.is_empty() {
+        true => None,
+        false => {
+            let trees = Trees::read(&plan.tasks, &plan.output)?;
+            Some(known::open(&plan.tasks, &plan.output, trees, survivors).map_err(refuse)?)
+        }
+    };
     if let Some(tasks) = &mut tasks {
         // What a pipeline adds to its sinks, the tasks after it have not seen.
         let has_work = |pipeline| {
@@ -346,6 +362,8 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
             sources.filter(|(source, _)| source.pipeline == pipeline).any(|(_, listing)| !is_done(listing))
         };
         tasks.outdate(&plan, has_work).map_err(refuse)?;
+        let open = plan.tasks.tasks.iter().zip(&tasks.known).filter(|(_, known)| !known.is_done);
+        tasks.trees.copy(open.map(|(task, _)| task))?;
     }
     let tasks_done =
         tasks.as_ref().map_or(0, |tasks| tasks.known.iter().filter(|task| task.is_done).count() as u64);

@@ -64,6 +64,7 @@ mod lock;
 mod remote_output;
 mod sorter;
 mod task_journal;
+mod working_tree;
 
 pub use atomic::write_atomic;
 pub use bit_set::BitSet;
@@ -81,3 +82,4 @@ pub use lock::OpenError;
 pub use remote_output::{RemoteOutput, StoredObject};
 pub use sorter::{Merge, Sorter};
 pub use task_journal::{TaskEnded, TaskJournal, TaskMetricRecord, TaskRecord, TaskStarted};
+pub use working_tree::{WorkingTree, WorkingTreeError};

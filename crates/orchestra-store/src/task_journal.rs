@@ -50,6 +50,8 @@ pub struct TaskEnded {
     pub milliseconds: u64,
     /// Bytes.
     pub peak_memory: u64,
+    /// Bytes that it was seen to hold of one GPU.
+    pub gpu_memory: u64,
     /// The state of its declared outputs.
     pub outputs: [u8; 32],
     /// What was read from its lines.
@@ -244,8 +246,18 @@ mod tests {
         let (class, why) = ("done".into(), String::new());
         let metrics =
             vec![TaskMetricRecord { name: "loss".into(), count: 3, last: 0.5, min: 0.25, max: 1.0 }];
-        let (outputs, curve) = ([0; 32], vec![(1.0, 0.5)]);
-        TaskEnded { started, at: 7, class, why, milliseconds: 1, peak_memory: 2, outputs, metrics, curve }
+        TaskEnded {
+            started,
+            at: 7,
+            class,
+            why,
+            milliseconds: 1,
+            peak_memory: 2,
+            gpu_memory: 3,
+            outputs: [0; 32],
+            metrics,
+            curve: vec![(1.0, 0.5)],
+        }
     }
 
     #[test]

@@ -46,7 +46,9 @@ pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {
     let unknown = private.filter(|n| {
         let is_list = n.starts_with("items-") && !n.ends_with(".next") && !n.ends_with(".new");
         let is_of_rows = ["rows-", "fold-", "state-"].iter().any(|prefix| n.starts_with(prefix));
-        !is_list && !is_of_rows && !["journal", "lock", "command.json", "tasks", "keepers"].contains(&&**n)
+        !is_list
+            && !is_of_rows
+            && !["journal", "lock", "command.json", "tasks", "keepers", "outliving", "trees"].contains(&&**n)
     });
     left.extend(unknown.map(|n| format!("`.orchestra/{n}` in the output folder")));
     for log in names_in(&out.join("logs")) {

@@ -62,8 +62,8 @@ pub use orchestra_runtime::{
     PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats, PipelineUse, Prepared,
     ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, RunningCommand, Service,
     Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
-    StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, WorkerEvent,
-    WorkerUse, best_task, commands_live, known_tasks, prepare,
+    StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, Trees, WorkerEvent,
+    WorkerUse, best_task, command_bounds, commands_live, known_tasks, outliving_tasks, prepare,
 };
 pub use orchestra_store::Extent;
 use orchestra_store::TaskJournal;
@@ -244,7 +244,9 @@ pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
 /// Which tasks earlier starts into this output folder have done; none where their journal cannot be read, which the start will say.
 fn tasks_done(tasks: &TasksPlan, output: &Path) -> Vec<bool> {
     let records = TaskJournal::read(output).unwrap_or_default();
-    known_tasks(tasks, &records).iter().map(|task| task.is_done).collect()
+    // A tree that cannot be read stops the start, which says so.
+    let Ok(trees) = Trees::read(tasks, output) else { return vec![false; tasks.tasks.len()] };
+    known_tasks(tasks, &trees, &records).iter().map(|task| task.is_done).collect()
 }
 
 /// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA and TensorRT, if the plan needs them. `None` for a

@@ -6,6 +6,8 @@ use serde::Serialize;
 
 /// Shares of a GPU and of the cores are counted in thousandths: this many are all of one.
 pub const WHOLE: u32 = 1000;
+/// The same, to count with.
+const ALL: i64 = WHOLE as i64;
 
 /// The GPUs that a task asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -46,20 +48,21 @@ pub struct Lease {
     demand: Demand,
 }
 
+/// What is free of a GPU: less than nothing where leases of an earlier start hold more than there is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Gpu {
-    share: u32,
-    memory: u64,
+    share: i64,
+    memory: i64,
     /// Bytes that leases may take together, where it is known.
-    most: u64,
+    most: i64,
 }
 
 /// The devices of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leases {
     gpus: Vec<Gpu>,
-    cpu: u32,
-    most_cpu: u32,
+    cpu: i64,
+    most_cpu: i64,
     free_cores: BTreeSet<usize>,
     taken_slots: BTreeSet<usize>,
     /// GPUs that something else uses, too: none has them alone.
@@ -70,8 +73,8 @@ impl Leases {
     /// `gpu_memory`: for each GPU the bytes that leases may take of it. `cpu_slots`: how many commands share the CPU. `cores`: how many there are.
     #[must_use]
     pub fn new(gpu_memory: &[u64], cpu_slots: usize, cores: usize) -> Self {
-        let gpu = |&memory: &u64| Gpu { share: WHOLE, memory, most: memory };
-        let cpu = u32::try_from(cpu_slots.max(1)).unwrap_or(u32::MAX).saturating_mul(WHOLE);
+        let gpu = |&memory: &u64| Gpu { share: ALL, memory: signed(memory), most: signed(memory) };
+        let cpu = i64::from(u32::try_from(cpu_slots.max(1)).unwrap_or(u32::MAX)) * ALL;
         Self {
             gpus: gpu_memory.iter().map(gpu).collect(),
             cpu,
@@ -95,8 +98,8 @@ impl Leases {
     /// A lease, if all that is asked for is free.
     pub fn take(&mut self, demand: &Demand) -> Option<Lease> {
         let gpus = self.choose(demand)?;
-        let cpu = demand.cpu.min(self.most_cpu);
-        if self.cpu < cpu {
+        // What asks for nothing waits for nothing, also where leases of an earlier start hold more than there is.
+        if demand.cpu > 0 && self.cpu < self.cpu_of(demand) {
             return None;
         }
         // Where more slots than cores were asked for there may be too few: then the command may run on any.
@@ -104,18 +107,35 @@ impl Leases {
             true => self.free_cores.iter().copied().take(demand.cores).collect(),
             false => Vec::new(),
         };
+        let slot =
+            (0..).find(|slot| !self.taken_slots.contains(slot)).expect("there are fewer leases than numbers");
+        Some(self.hold(demand, slot, gpus, cores))
+    }
+
+    /// The lease of a command that an earlier start has begun and that still runs: it has what it has, free or not. GPUs and cores that are not
+    /// there are none of these.
+    pub fn go_on(&mut self, demand: &Demand, slot: usize, gpus: &[usize], cores: &[usize]) -> Lease {
+        let gpus = gpus.iter().copied().filter(|gpu| *gpu < self.gpus.len()).collect();
+        let cores = cores.iter().copied().filter(|core| self.free_cores.contains(core)).collect();
+        self.hold(demand, slot, gpus, cores)
+    }
+
+    fn hold(&mut self, demand: &Demand, slot: usize, gpus: Vec<usize>, cores: Vec<usize>) -> Lease {
         for core in &cores {
             self.free_cores.remove(core);
         }
-        self.cpu -= cpu;
+        self.cpu -= self.cpu_of(demand);
         for &gpu in &gpus {
             self.gpus[gpu].share -= share_of(demand);
-            self.gpus[gpu].memory -= demand.gpu_memory;
+            self.gpus[gpu].memory -= signed(demand.gpu_memory);
         }
-        let slot =
-            (0..).find(|slot| !self.taken_slots.contains(slot)).expect("there are fewer leases than numbers");
         self.taken_slots.insert(slot);
-        Some(Lease { slot, gpus, cores, demand: *demand })
+        Lease { slot, gpus, cores, demand: *demand }
+    }
+
+    /// What asks for more than there is gets all of it.
+    fn cpu_of(&self, demand: &Demand) -> i64 {
+        i64::from(demand.cpu).min(self.most_cpu)
     }
 
     /// The end of a lease.
@@ -124,11 +144,17 @@ impl Leases {
         let had = self.taken_slots.remove(&slot);
         debug_assert!(had, "slot {slot} was given back twice");
         self.free_cores.extend(cores);
-        self.cpu += demand.cpu.min(self.most_cpu);
+        self.cpu += self.cpu_of(&demand);
         for gpu in gpus {
             self.gpus[gpu].share += share_of(&demand);
-            self.gpus[gpu].memory += demand.gpu_memory;
+            self.gpus[gpu].memory += signed(demand.gpu_memory);
         }
+    }
+
+    /// The most bytes that a lease may have of a GPU.
+    #[must_use]
+    pub fn most_memory(&self) -> u64 {
+        self.gpus.iter().map(|gpu| gpu.most.unsigned_abs()).max().unwrap_or(0)
     }
 
     /// Whether there would be a lease if nothing was taken.
@@ -136,7 +162,7 @@ impl Leases {
     pub fn could_take(&self, demand: &Demand) -> bool {
         let mut all = Self { shared: BTreeSet::new(), ..self.clone() };
         for gpu in &mut all.gpus {
-            (gpu.share, gpu.memory) = (WHOLE, gpu.most);
+            (gpu.share, gpu.memory) = (ALL, gpu.most);
         }
         all.choose(demand).is_some()
     }
@@ -144,12 +170,10 @@ impl Leases {
     /// The GPUs with the most room, so that shares spread.
     fn choose(&self, demand: &Demand) -> Option<Vec<usize>> {
         let share = share_of(demand);
+        let has_memory = |gpu: &Gpu| demand.gpu_memory == 0 || gpu.memory >= signed(demand.gpu_memory);
         let has_room = |gpu: &usize| {
-            !(share == WHOLE && self.shared.contains(gpu))
-                && self
-                    .gpus
-                    .get(*gpu)
-                    .is_some_and(|gpu| gpu.share >= share && gpu.memory >= demand.gpu_memory)
+            !(share == ALL && self.shared.contains(gpu))
+                && self.gpus.get(*gpu).is_some_and(|gpu| gpu.share >= share && has_memory(gpu))
         };
         let count = match demand.gpus {
             Gpus::None => 0,
@@ -166,10 +190,14 @@ impl Leases {
     }
 }
 
-fn share_of(demand: &Demand) -> u32 {
+fn share_of(demand: &Demand) -> i64 {
     match demand.gpus {
         Gpus::None => 0,
-        Gpus::Share(share) => share,
-        Gpus::Count(_) | Gpus::This(_) => WHOLE,
+        Gpus::Share(share) => share.into(),
+        Gpus::Count(_) | Gpus::This(_) => ALL,
     }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

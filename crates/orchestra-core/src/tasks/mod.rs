@@ -5,6 +5,8 @@ mod early;
 #[cfg(test)]
 mod early_tests;
 mod end;
+mod gpu_use;
+mod group;
 mod lease;
 mod order;
 mod schedule;
@@ -14,6 +16,8 @@ mod schedule_tests;
 pub use best::{Goal, Objective, best};
 pub use early::{Against, Point, StopEarly, StopRule, Trials, Verdict};
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
+pub use gpu_use::{GpuUse, Sighting};
+pub use group::{Bounds, GroupView, WhyNot, bounds};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
 pub use order::{in_order, with_earlier};
 pub use schedule::{After, Schedule, Start, TaskSpec, TaskState};

@@ -89,6 +89,8 @@ struct Task {
     /// Ends of this start, to count those of a class.
     ends: Vec<TaskEnd>,
     before: Vec<usize>,
+    /// Bytes of a GPU that it is known to take, where its table says nothing.
+    learned: u64,
 }
 
 /// All tasks of a run.
@@ -114,32 +116,54 @@ impl Schedule {
         }
         let open: Vec<usize> =
             specs.iter().map(|spec| spec.after.iter().filter(|t| !specs[**t].is_done).count()).collect();
-        let mut demands: Vec<Demand> = Vec::new();
-        for spec in &specs {
-            for demand in [spec.demand, alone(spec.demand)] {
-                if !demands.contains(&demand) {
-                    demands.push(demand);
-                }
-            }
-        }
-        let n_demands = demands.len();
         let task = |((spec, before), open): ((TaskSpec, Vec<usize>), usize)| {
             let state = match (spec.is_done, open + usize::from(spec.is_held)) {
                 (true, _) => TaskState::Done,
                 (false, 0) => TaskState::Ready,
                 (false, n) => TaskState::Waiting(n),
             };
-            Task { spec, state, attempts: 0, ends: Vec::new(), before }
+            Task { spec, state, attempts: 0, ends: Vec::new(), before, learned: 0 }
         };
         let tasks: Vec<Task> = specs.into_iter().zip(before).zip(open).map(task).collect();
         let ready = (0..tasks.len()).filter(|t| tasks[*t].state == TaskState::Ready).collect();
+        let n_demands = count_demands(&tasks);
         Self { tasks, leases, ready, paused: BTreeSet::new(), running: 0, stopping: false, n_demands }
+    }
+
+    /// What commands of these tasks were seen to take of a GPU: from now on those with a share and without `gpu_memory` ask for so much, and an
+    /// eighth more, since nobody looks all the time.
+    pub fn learn(&mut self, tasks: impl Iterator<Item = usize>, bytes: u64) {
+        let learned = bytes.saturating_add(bytes / 8).min(self.leases.most_memory());
+        let mut has_changed = false;
+        for task in tasks {
+            let of = &mut self.tasks[task];
+            if matches!(of.spec.demand, Demand { gpus: Gpus::Share(_), gpu_memory: 0, .. })
+                && of.learned < learned
+            {
+                of.learned = learned;
+                has_changed = true;
+            }
+        }
+        if has_changed {
+            self.n_demands = count_demands(&self.tasks);
+        }
     }
 
     /// Where a task stands.
     #[must_use]
     pub fn state(&self, task: usize) -> &TaskState {
         &self.tasks[task].state
+    }
+
+    /// A command that an earlier start has begun goes on, with what it has. Before the first start.
+    pub fn go_on(&mut self, task: usize, slot: usize, gpus: &[usize], cores: &[usize]) -> Start {
+        // It may be held in this part of a run, or come after what has changed since.
+        self.ready.remove(&task);
+        let of = &mut self.tasks[task];
+        let lease = self.leases.go_on(&of.demand(), slot, gpus, cores);
+        of.state = TaskState::Running(lease.clone());
+        self.running += 1;
+        Start { task, attempt: of.spec.attempts_before, lease }
     }
 
     /// Starts all that can start.
@@ -290,10 +314,27 @@ impl Task {
     /// After an end for lack of memory a task with a share of a GPU gets one to itself: those that it shared with may have taken the rest.
     fn demand(&self) -> Demand {
         match self.ends.contains(&TaskEnd::OutOfMemory) {
-            true => alone(self.spec.demand),
-            false => self.spec.demand,
+            true => alone(self.shared_demand()),
+            false => self.shared_demand(),
         }
     }
+
+    fn shared_demand(&self) -> Demand {
+        Demand { gpu_memory: self.spec.demand.gpu_memory.max(self.learned), ..self.spec.demand }
+    }
+}
+
+/// How many demands there are that differ, of tasks as they are and with a GPU to themselves.
+fn count_demands(tasks: &[Task]) -> usize {
+    let mut demands: Vec<Demand> = Vec::new();
+    for task in tasks {
+        for demand in [task.shared_demand(), alone(task.shared_demand())] {
+            if !demands.contains(&demand) {
+                demands.push(demand);
+            }
+        }
+    }
+    demands.len()
 }
 
 /// The same with a GPU to itself instead of a share of one.

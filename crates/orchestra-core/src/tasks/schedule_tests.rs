@@ -167,6 +167,47 @@ fn a_share_that_ran_out_of_memory_is_tried_again_with_the_gpu_to_itself() {
     assert_eq!(schedule.start(NOW).len(), 1);
 }
 
+/// Whatever this start may give away: what still runs has what it was given, and nothing else gets that before it ends.
+#[test]
+fn a_command_of_an_earlier_start_goes_on_with_what_it_has() {
+    let task = |gpus, cores| {
+        let mut task = TaskSpec { attempts_before: 2, ..spec(&[], gpus) };
+        task.demand.cores = cores;
+        task
+    };
+    let tasks =
+        vec![task(Gpus::None, 1), task(Gpus::None, 0), task(Gpus::Share(600), 0), task(Gpus::Share(600), 0)];
+    let mut schedule = Schedule::new(tasks, Leases::new(&[0], 1, 4));
+    let start = schedule.go_on(0, 7, &[], &[2]);
+    assert_eq!((start.attempt, start.lease.slot, &start.lease.cores), (2, 7, &vec![2]));
+    // One slot, and two have it.
+    schedule.go_on(1, 0, &[], &[]);
+    schedule.go_on(2, 1, &[0, 9], &[]);
+    assert_eq!(schedule.start(NOW), []);
+    assert_eq!(schedule.ended(2, TaskEnd::Done, NOW), After::Done);
+    assert_eq!(schedule.start(NOW)[0].task, 3, "the GPU is free");
+    assert_eq!(schedule.ended(1, TaskEnd::Signal(9), NOW), After::Failed { skipped: vec![] });
+    assert_eq!(schedule.ended(0, TaskEnd::Done, NOW), After::Done);
+    assert!(!schedule.is_over());
+}
+
+#[test]
+fn shares_run_together_only_as_far_as_what_they_were_seen_to_take_has_room() {
+    let share = || spec(&[], Gpus::Share(250));
+    let mut declared = share();
+    declared.demand.gpu_memory = 1;
+    let mut schedule = Schedule::new(vec![share(), share(), share(), declared], Leases::new(&[20], 1, 1));
+    schedule.learn(0..4, 8);
+    // 8 and an eighth of it, twice, and 1.
+    assert_eq!(schedule.start(NOW).iter().map(|start| start.task).collect::<Vec<_>>(), [0, 1, 3]);
+    schedule.learn(0..4, 1_000);
+    assert_eq!(schedule.ended(0, TaskEnd::Done, NOW), After::Done);
+    assert_eq!(schedule.start(NOW), [], "it wants all of the GPU");
+    assert_eq!(schedule.ended(1, TaskEnd::Done, NOW), After::Done);
+    assert_eq!(schedule.ended(3, TaskEnd::Done, NOW), After::Done);
+    assert_eq!(schedule.start(NOW)[0].task, 2, "more than there is nothing can want");
+}
+
 #[test]
 fn memory_of_a_gpu_bounds_its_shares() {
     let with = |gpu_memory| Demand { gpus: Gpus::Share(250), gpu_memory, cpu: 0, cores: 0 };

@@ -92,8 +92,17 @@ pub(super) fn names(table: &str, values: &Values) -> (String, PathBuf) {
     let pairs: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let written = pairs.join(",");
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._+-=,@".contains(c);
-    let id = short(&written, |c| !c.is_control());
-    (format!("{table}[{id}]"), PathBuf::from(table).join(short(&written, is_plain)))
+    (id(table, &written), PathBuf::from(table).join(short(&written, is_plain)))
+}
+
+/// The id of the task that `train[lr=0.1,seed=2]` names with its values in full, of which a long id has a part.
+pub(super) fn id_of(written: &str) -> Option<String> {
+    let (table, values) = written.strip_suffix(']')?.split_once('[')?;
+    Some(id(table, values))
+}
+
+fn id(table: &str, written: &str) -> String {
+    format!("{table}[{}]", short(written, |c| !c.is_control()))
 }
 
 /// The text with `_` for characters that must not be in it. Where anything was lost a checksum of all of it follows.

@@ -116,6 +116,12 @@ impl Late {
                 Part::Name(name) => filled.push_str(&format!("{{{name}}}")),
             }
         }
+        if let Some(table) = fill.best_of.first() {
+            diags
+                .error(span, format!("the best of `{table}` is known when all its tasks have ended, and tables of items cannot wait for that"))
+                .help(format!("let a task take it, and use the output of that one: command = \"cp -r {{tasks.{table}.best.output}}/. {{output}}\""));
+            return None;
+        }
         for task in fill.after {
             self.uses.entry(task).or_insert(span);
         }

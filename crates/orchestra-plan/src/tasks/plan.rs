@@ -45,6 +45,8 @@ pub struct TaskPlan {
     pub command: Vec<String>,
     /// Absolute.
     pub cwd: PathBuf,
+    /// It runs in a copy of `cwd` as it was when the run began.
+    pub snapshot: bool,
     /// In addition to the environment of the run.
     pub env: Vec<(String, String)>,
     /// What it needs to run.
@@ -66,6 +68,8 @@ pub struct TaskPlan {
     pub stop_signal: i32,
     /// How long it has to do so before it is killed.
     pub grace: Duration,
+    /// It goes on where the run is killed, and the next start goes on with it.
+    pub outlives: bool,
     /// Bytes of data that each of its processes may have.
     pub memory: Option<u64>,
     /// Files and folders that it reads; absolute.

@@ -21,6 +21,9 @@ const SIGNALS: [(&str, i32); 7] = [
     ("SIGKILL", 9),
 ];
 
+/// What becomes of a command whose run is killed: whether it goes on.
+const ON_RUN_DEATH: [(&str, bool); 2] = [("end", false), ("keep", true)];
+
 /// The longest `timeout`, `grace` or pause: a task without a `timeout` may run for ever.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The least `memory`: a shell does not start with less.
@@ -32,6 +35,7 @@ pub(crate) struct RawTask {
     /// `None` was reported.
     pub command: Option<RawCommand>,
     pub cwd: Option<At<String>>,
+    pub snapshot: bool,
     pub env: Vec<(String, At<String>)>,
     pub device: RawDevice,
     pub gpu_memory: Option<At<u64>>,
@@ -43,6 +47,7 @@ pub(crate) struct RawTask {
     pub retries: Retries,
     pub stop_signal: i32,
     pub grace: Duration,
+    pub outlives: bool,
     pub memory: Option<u64>,
     pub cpus: Option<usize>,
     pub inputs: Vec<At<String>>,
@@ -90,6 +95,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
     RawTask {
         command: command(&mut f),
         cwd: f.string("cwd"),
+        snapshot: f.boolean("snapshot").unwrap_or_default(),
         env: env(&mut f),
         device: device(&mut f),
         gpu_memory: f.bytes("gpu_memory"),
@@ -101,6 +107,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         retries: retries(&mut f),
         stop_signal: f.choice("stop_signal", &SIGNALS).map_or(15, |signal| signal.value),
         grace: bounded(&mut f, "grace").unwrap_or(Duration::from_secs(10)),
+        outlives: f.choice("on_run_death", &ON_RUN_DEATH).is_some_and(|choice| choice.value),
         memory: memory(&mut f),
         cpus: f.integer("cpus", 1..=4096).map(|n| n.value as usize),
         inputs: f.strings("inputs").unwrap_or_default(),

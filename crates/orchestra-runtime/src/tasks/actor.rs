@@ -8,19 +8,24 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestra_core::tasks::{After, EndClass, Schedule, TaskEnd};
+use orchestra_core::tasks::{After, EndClass, Schedule, Start, TaskEnd};
 use orchestra_core::{DeviceId, PipelineId};
+use orchestra_plan::TasksPlan;
+use orchestra_store::TaskEnded;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 
 use crate::context::RunContext;
 use crate::fleet::launcher::ProcessLauncher;
 use crate::messages::{PipelineEnd, RootMsg};
-use crate::tasks::attempt::{Control, Outcome, Shared, attempt};
+use crate::tasks::attempt::{Control, Outcome, Shared, attempt, go_on};
 use crate::tasks::best::LastEnd;
-use crate::tasks::board::{TaskReport, TaskStanding};
+use crate::tasks::board::{TaskReport, TaskStanding, log_file};
+use crate::tasks::gpu_watch::GpuWatch;
+use crate::tasks::groups::Groups;
 use crate::tasks::holds;
-use crate::tasks::known::KnownTasks;
+use crate::tasks::keepers::Keepers;
+use crate::tasks::known::{GoingOn, KnownTasks};
 use crate::tasks::measured;
 
 pub struct Tasks;
@@ -81,16 +86,34 @@ impl Actor for Tasks {
     ) -> Result<TasksState, ActorProcessingErr> {
         let TasksArgs { context, launcher, known, root } = args;
         let plan = &context.plan;
-        let schedule = holds::schedule(&context, &known.known);
+        let mut schedule = holds::schedule(&context, &known.known);
+        for (at, known) in known.known.iter().enumerate() {
+            learn(&mut schedule, &plan.tasks, at, known.ended.as_ref());
+        }
+        let going_on: Vec<(GoingOn, Start)> = known
+            .going_on
+            .into_iter()
+            .map(|of| {
+                let (slot, gpus, cores) = of.survivor.command.lease(&plan.tasks);
+                let start = schedule.go_on(of.task, slot, &gpus, &cores);
+                (of, start)
+            })
+            .collect();
         let waits = plan.tasks.tasks.iter().any(|task| !task.after_sinks.is_empty());
         let n_pipelines = if waits { plan.pipelines.len() } else { 0 };
         let of_known =
             plan.tasks.tasks.iter().zip(&known.known).map(|(task, known)| LastEnd::of_known(task, known));
         let (ends, trials) = (of_known.collect(), measured::trials(&plan.tasks, &known.known));
-        let journal = Mutex::new(known.journal);
-        let shared =
-            Shared { context, launcher, journal, ends: Mutex::new(ends), trials: Mutex::new(trials) };
-        drop(me.cast(TasksMsg::Go)); // It cannot be gone yet.
+        let shared = Shared {
+            gpus: GpuWatch::start(&context),
+            context,
+            keepers: Keepers::new(launcher),
+            groups: Groups::prepare(),
+            trees: known.trees,
+            journal: Mutex::new(known.journal),
+            ends: Mutex::new(ends),
+            trials: Mutex::new(trials),
+        };
         let mut state = TasksState {
             args: Arc::new(shared),
             root,
@@ -101,6 +124,8 @@ impl Actor for Tasks {
             is_over: false,
         };
         state.take_over();
+        going_on.into_iter().for_each(|(of, start)| state.follow(&me, of, start));
+        drop(me.cast(TasksMsg::Go)); // It cannot be gone yet.
         Ok(state)
     }
 
@@ -144,8 +169,7 @@ impl TasksState {
         for start in self.schedule.start(self.now()) {
             let task = start.task;
             let attempt = attempt(Arc::clone(&self.args), start, self.control.subscribe());
-            let me = me.clone();
-            tokio::spawn(async move { drop(me.cast(TasksMsg::Ended(task, Box::new(attempt.await)))) });
+            carry_out(me, task, attempt);
         }
         if let Some(at) = self.schedule.wake_at() {
             me.send_after(at.saturating_sub(self.now()), || TasksMsg::Go);
@@ -210,6 +234,14 @@ impl TasksState {
         }
     }
 
+    /// Goes on with a command of an earlier start.
+    fn follow(&self, me: &ActorRef<TasksMsg>, of: GoingOn, start: Start) {
+        let context = &self.args.context;
+        let log = log_file(&context.plan.tasks.tasks[of.task], start.attempt);
+        context.tasks.started(&start, &of.started.place, log, self.now());
+        carry_out(me, of.task, go_on(Arc::clone(&self.args), of, start, self.control.subscribe()));
+    }
+
     fn stop(&mut self, how: Control) {
         if self.schedule.is_over() && self.pipelines.is_empty() {
             return;
@@ -228,12 +260,14 @@ impl TasksState {
                 // What is not noted would be run again without a word: nothing else is started.
                 tracing::error!(%error, "the journal of tasks cannot be written");
                 self.end.problem.get_or_insert(error.to_string());
+                board.unnoted(task, &error.to_string());
                 self.schedule.stop();
                 self.control.send_replace(Control::Stop);
                 drop(self.schedule.ended(task, TaskEnd::Stopped, self.now()));
                 return;
             }
         };
+        learn(&mut self.schedule, plan, task, Some(&entry));
         let id = &plan.tasks[task].id;
         let (how, class) = (end.to_string(), end.class());
         let after = self.schedule.ended(task, end, self.now());
@@ -266,4 +300,17 @@ impl TasksState {
             }
         }
     }
+}
+
+/// What this end says of the memory of GPUs, for all tasks of its table: they take about the same.
+fn learn(schedule: &mut Schedule, plan: &TasksPlan, task: usize, ended: Option<&TaskEnded>) {
+    if let Some(bytes) = ended.map(|ended| ended.gpu_memory).filter(|bytes| *bytes > 0) {
+        let is_like = |other: &usize| plan.tasks[*other].name == plan.tasks[task].name;
+        schedule.learn((0..plan.tasks.len()).filter(is_like), bytes);
+    }
+}
+
+fn carry_out(me: &ActorRef<TasksMsg>, task: usize, attempt: impl Future<Output = Outcome> + Send + 'static) {
+    let me = me.clone();
+    tokio::spawn(async move { drop(me.cast(TasksMsg::Ended(task, Box::new(attempt.await)))) });
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use orchestra_core::tasks::{EndClass, Lease, Start, TaskEnd, Trials};
 use orchestra_keeper::{Ended, Metrics, Order, Report, STOP_KILL, STOP_SIGNAL};
@@ -15,11 +16,15 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use crate::context::RunContext;
-use crate::fleet::launcher::ProcessLauncher;
 use crate::tasks::best::{self, LastEnd};
 use crate::tasks::board::log_file;
+use crate::tasks::gpu_watch::GpuWatch;
+use crate::tasks::groups::Groups;
 use crate::tasks::keeper_link::Keeper;
-use crate::tasks::known::{done, end_file, end_of, entry, lock_file};
+use crate::tasks::keepers::Keepers;
+use crate::tasks::known::{GoingOn, done, end_file, end_of, entry, forget, lock_file, read_end};
+use crate::tasks::outliving::{self, Outliving};
+use crate::tasks::trees::Trees;
 use crate::tasks::{measured, unchanged};
 use crate::trace::TaskTrace;
 
@@ -36,7 +41,10 @@ pub enum Control {
 /// What attempts share.
 pub struct Shared {
     pub context: Arc<RunContext>,
-    pub launcher: ProcessLauncher,
+    pub keepers: Keepers,
+    pub groups: Option<Groups>,
+    pub gpus: GpuWatch,
+    pub trees: Trees,
     pub journal: Mutex<TaskJournal>,
     /// How each task ended last.
     pub ends: Mutex<Vec<LastEnd>>,
@@ -71,24 +79,26 @@ pub async fn attempt(shared: Arc<Shared>, start: Start, mut control: watch::Rece
         Begun::Unchanged(ended) => return Ok((TaskEnd::Done, *ended)),
         Begun::NotStarted(started, end) => (end, None, started),
         Begun::Ordered(started, order) => {
-            let (end, ended) = shared.run(task, &order, started.before, &mut control).await;
+            let (end, ended) = shared.run(&start, &order, &started, &mut control).await;
             (end, ended, started)
         }
     };
-    let noted = spawn_blocking({
-        let shared = Arc::clone(&shared);
-        move || shared.note_end(task, end, ended, started)
-    });
-    let (end, entry) = noted.await.map_err(io::Error::other)??;
-    if let Some(tracer) = shared.context.tracer.get() {
-        tracer.task(TaskTrace {
-            began,
-            ended: shared.context.clock.now(),
-            class: end.class(),
-            entry: entry.clone(),
-        });
-    }
-    Ok((end, entry))
+    shared.finish(began, task, (end, ended), started).await
+}
+
+/// Carries an attempt on that an earlier start has begun and whose command still runs.
+pub async fn go_on(
+    shared: Arc<Shared>,
+    of: GoingOn,
+    start: Start,
+    mut control: watch::Receiver<Control>,
+) -> Outcome {
+    let GoingOn { task, started, survivor } = of;
+    let began = shared.context.clock.now();
+    tracing::warn!(task = %started.task, attempt = started.attempt, "the command has outlived its run and goes on");
+    let keeper = Keeper::adopted(survivor.socket, survivor.keeper)?;
+    let (end, ended) = shared.follow(&start, keeper, &started, &mut control).await;
+    shared.finish(began, task, (end, ended), started).await
 }
 
 impl Shared {
@@ -131,19 +141,34 @@ impl Shared {
         let end = end_file(task, self.output(), attempt);
         // Of an attempt of this number that was not noted.
         drop(fs::remove_file(&end));
+        let lock = match task.outlives {
+            true => {
+                Outliving::new(self.plan(), start).write(self.output())?;
+                outliving::lock_file(self.output(), &task.id, attempt)
+            }
+            false => lock_file(self.output()),
+        };
+        // The planner has refused what is no UTF-8.
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let order = Order {
             command: task.command.clone(),
-            cwd: text(&task.cwd),
+            cwd: text(&self.trees.cwd(task)),
             env: environment(task, start, &text(&output), self.plan()),
             log: text(&self.output().join(log)),
             end: text(&end),
-            lock: text(&lock_file(self.output())),
+            lock: text(&lock),
+            outlives: task.outlives,
             stop_signal: task.stop_signal,
             grace_ms: u64::try_from(task.grace.as_millis()).unwrap_or(u64::MAX),
             memory: task.memory,
             cores: start.lease.cores.iter().map(|core| u32::try_from(*core).unwrap_or_default()).collect(),
             metrics: measured::order(task),
+            open_files: self.keepers.open_files,
+            group: self
+                .groups
+                .as_ref()
+                .filter(|_| task.memory.is_some() || task.demand.cores > 0)
+                .map(|groups| groups.of_slot(start.lease.slot)),
         };
         Ok(Begun::Ordered(started, Box::new(order)))
     }
@@ -160,7 +185,7 @@ impl Shared {
                 TaskEnd::NotStarted(format!("the best of `{}` cannot be linked: {error}", best.0))
             })?;
         }
-        unchanged::digest(task, earlier.ends.into_iter())
+        unchanged::digest(task, self.trees.digest(task), earlier.ends.into_iter())
             .map_err(|missing| TaskEnd::InputMissing(missing.display().to_string()))
     }
 
@@ -178,28 +203,43 @@ impl Shared {
         self.trials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs the command in a keeper, until nothing of it is left.
+    /// Gives the command to a keeper, and waits until nothing of it is left.
     async fn run(
         &self,
-        task: usize,
+        start: &Start,
         order: &Order,
-        before: Option<[u8; 32]>,
+        started: &TaskStarted,
         control: &mut watch::Receiver<Control>,
     ) -> (TaskEnd, Option<Ended>) {
-        let plan = &self.plan().tasks[task];
-        if *control.borrow_and_update() != Control::GoOn {
-            return (TaskEnd::Stopped, None);
-        }
-        let mut keeper = match Keeper::start(&self.launcher, order).await {
-            Ok(keeper) => keeper,
-            Err(error) => return (TaskEnd::NotStarted(format!("no process can be started: {error}")), None),
+        let keeper = tokio::select! {
+            biased;
+            _ = control.wait_for(|now| *now != Control::GoOn) => return (TaskEnd::Stopped, None),
+            keeper = self.keepers.take(order) => keeper,
         };
+        match keeper {
+            Ok(keeper) => self.follow(start, keeper, started, control).await,
+            Err(error) => (TaskEnd::NotStarted(format!("no process can be started: {error}")), None),
+        }
+    }
+
+    /// Waits until nothing of the command is left.
+    async fn follow(
+        &self,
+        start: &Start,
+        mut keeper: Keeper,
+        started: &TaskStarted,
+        control: &mut watch::Receiver<Control>,
+    ) -> (TaskEnd, Option<Ended>) {
+        let plan = &self.plan().tasks[start.task];
+        let gpus = start.lease.gpus.iter().map(|gpu| self.plan().gpus[*gpu].uuid.clone()).collect();
+        let mut astray = self.gpus.begin(start.task, keeper.pid(), gpus);
+        let mut wrong: Option<String> = None;
         let mut deadline: Option<Instant> = None;
         let mut timed_out = false;
         let mut is_worse: Option<String> = None;
         let mut told = Control::GoOn;
         if let Some(trials) = self.trials().get_mut(&plan.name) {
-            trials.begin(task);
+            trials.begin(start.task);
         }
         let report = loop {
             let time_is_over = async {
@@ -210,9 +250,12 @@ impl Shared {
             };
             tokio::select! {
                 report = keeper.report() => match report {
-                    Ok(Some(Report::Started(_))) => deadline = plan.timeout.map(|timeout| Instant::now() + timeout),
+                    Ok(Some(Report::Started(since))) => {
+                        let left = |timeout: Duration| timeout.saturating_sub(Duration::from_millis(since.milliseconds));
+                        deadline = plan.timeout.map(|timeout| Instant::now() + left(timeout));
+                    }
                     Ok(Some(Report::Metrics(metrics))) => {
-                        let why = self.measured(task, &metrics);
+                        let why = self.measured(start.task, &metrics);
                         if why.is_some() && is_worse.is_none() && told == Control::GoOn && !timed_out {
                             is_worse = why;
                             keeper.tell(STOP_SIGNAL).await;
@@ -225,6 +268,10 @@ impl Shared {
                     (timed_out, deadline) = (true, None);
                     keeper.tell(STOP_SIGNAL).await;
                 }
+                Ok(()) = astray.changed() => {
+                    wrong.clone_from(&astray.borrow_and_update());
+                    keeper.tell(STOP_KILL).await;
+                }
                 changed = control.changed(), if told != Control::Kill => {
                     // The actor is gone, and with it the run.
                     let now = if changed.is_ok() { *control.borrow_and_update() } else { Control::Kill };
@@ -233,17 +280,28 @@ impl Shared {
                 }
             }
         };
-        keeper.end(report.is_some()).await;
+        let is_left_alone = told == Control::GoOn && !timed_out && wrong.is_none() && is_worse.is_none();
+        match &report {
+            Some(Report::Ended(ended)) if is_left_alone && ended.left_behind == 0 && keeper.is_ours() => {
+                self.keepers.give_back(keeper);
+            }
+            _ => keeper.end(report.is_some()).await,
+        }
+        // A keeper notes the end before it tells.
+        let report = report.or_else(|| read_end(plan, self.output(), started.attempt).map(Report::Ended));
         match report {
+            Some(Report::Ended(ended)) if wrong.is_some() => {
+                (TaskEnd::WrongDevice(wrong.unwrap_or_default()), Some(ended))
+            }
             Some(Report::Ended(ended)) => {
                 if let Some(trials) = self.trials().get_mut(&plan.name) {
-                    trials.know(task, ended.metrics.curve.clone());
+                    trials.know(start.task, ended.metrics.curve.clone());
                 }
                 if let Some(why) = is_worse.filter(|_| ended.was_stopped) {
                     return (TaskEnd::StoppedEarly(why), Some(ended));
                 }
                 let is_told = told != Control::GoOn;
-                let end = end_of(plan, &ended, is_told || timed_out, before);
+                let end = end_of(plan, &ended, is_told || timed_out, started.before);
                 let is_late = timed_out && end != TaskEnd::Done && !(is_told && end == TaskEnd::Stopped);
                 (plan.timeout.filter(|_| is_late).map_or(end, TaskEnd::Timeout), Some(ended))
             }
@@ -257,6 +315,26 @@ impl Shared {
         }
     }
 
+    /// Notes an end, and has it traced.
+    async fn finish(
+        self: Arc<Self>,
+        began: Duration,
+        task: usize,
+        (end, ended): (TaskEnd, Option<Ended>),
+        started: TaskStarted,
+    ) -> Outcome {
+        let noted = spawn_blocking({
+            let shared = Arc::clone(&self);
+            move || shared.note_end(task, end, ended, started)
+        });
+        let (end, entry) = noted.await.map_err(io::Error::other)??;
+        if let Some(tracer) = self.context.tracer.get() {
+            let (ended, class) = (self.context.clock.now(), end.class());
+            tracer.task(TaskTrace { began, ended, class, entry: entry.clone() });
+        }
+        Ok((end, entry))
+    }
+
     fn note_end(&self, task: usize, end: TaskEnd, ended: Option<Ended>, started: TaskStarted) -> Outcome {
         let plan = &self.plan().tasks[task];
         if let Some(error) = ended.as_ref().and_then(|ended| ended.log_error.as_ref()) {
@@ -266,9 +344,9 @@ impl Shared {
             tracing::warn!(task = %plan.id, processes = n, "a command has left processes behind, which were killed");
         }
         let attempt = started.attempt;
-        let entry = entry(plan, started, &end, ended.as_ref());
+        let entry = entry(plan, started, &end, ended.as_ref(), self.gpus.end(task));
         self.journal().ended(entry.clone())?;
-        drop(fs::remove_file(end_file(plan, self.output(), attempt))); // It says no more than the journal.
+        forget(plan, self.output(), attempt);
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)[task] = LastEnd::of(plan, &entry);
         Ok((end, entry))
     }

@@ -57,8 +57,10 @@ pub struct TaskReport {
     pub place: String,
     /// Most bytes of memory of its command, or of a process that it has waited for.
     pub peak_memory: u64,
-    /// The class of the last end: `done`, `code`, `signal`, `timeout`, `out_of_memory`, `device_lost`, `not_started`, `missing`, `stopped_early` or
-    /// `stopped`.
+    /// Most bytes that all its processes together were seen to hold of one GPU.
+    pub gpu_memory: u64,
+    /// The class of the last end: `done`, `code`, `signal`, `timeout`, `out_of_memory`, `device_lost`, `wrong_device`, `not_started`, `missing`,
+    /// `stopped_early` or `stopped`.
     pub end: Option<String>,
     /// What happened, where it is not done.
     pub why: Option<String>,
@@ -119,6 +121,7 @@ impl TaskReport {
         self.seconds = ended.milliseconds as f64 / 1e3;
         self.place.clone_from(&ended.started.place);
         self.peak_memory = ended.peak_memory;
+        self.gpu_memory = ended.gpu_memory;
         self.end = Some(ended.class.clone());
         self.why = Some(ended.why.clone()).filter(|why| !why.is_empty());
         self.log = Some(log_file(plan, ended.started.attempt));
@@ -238,6 +241,16 @@ impl TaskBoard {
         }
     }
 
+    /// An attempt is over, and the journal could not be told of it.
+    pub fn unnoted(&self, task: usize, why: &str) {
+        let mut board = self.lock();
+        board.running.retain(|(_, running), _| *running != task);
+        let report = &mut board.reports[task];
+        report.state = TaskStanding::Stopped;
+        report.why =
+            Some(format!("the journal of tasks cannot be written ({why}): the next start runs it again"));
+    }
+
     /// It has failed in the first part of this start, and is not tried again.
     pub fn has_failed(&self, task: usize) {
         let mut board = self.lock();
@@ -297,5 +310,25 @@ impl TaskBoard {
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         // Each change is whole by itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::tasks::{Demand, Gpus, Leases};
+
+    use super::*;
+
+    #[test]
+    fn a_task_whose_end_could_not_be_noted_does_not_run() {
+        let board = TaskBoard::default();
+        board.lock().reports.push(TaskReport::default());
+        let demand = Demand { gpus: Gpus::None, gpu_memory: 0, cpu: 1, cores: 0 };
+        let lease = Leases::new(&[], 1, 1).take(&demand).unwrap();
+        board.started(&Start { task: 0, attempt: 1, lease }, "slot 0", PathBuf::new(), Duration::ZERO);
+        board.unnoted(0, "disk full");
+        let report = &board.reports(&TasksPlan::default())[0];
+        assert_eq!((report.state, board.snapshot(Duration::ZERO).running), (TaskStanding::Stopped, 0));
+        assert!(report.why.as_ref().is_some_and(|why| why.contains("disk full")));
     }
 }

@@ -1,31 +1,41 @@
-//! The other end of a keeper's socket: starts the process, sends the order, reads the reports. It decides nothing.
+//! The other end of a keeper's socket: starts the process, sends orders, reads the reports. It decides nothing about tasks.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::process::{Command as StdCommand, Stdio};
+use std::time::Duration;
 
-use orchestra_keeper::{KEEPER, MAX_MESSAGE, Order, Report, decode, encode};
+use orchestra_keeper::{KEEPER, MAX_MESSAGE, Report, decode, is_stopped, kill_tree};
+use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
+use tokio::time::{Instant, timeout_at};
 
 use crate::fleet::launcher::ProcessLauncher;
 
-/// A keeper that has its order. Dropping it makes the keeper end its command, as it would if this process died.
+/// How often it is looked whether a keeper was stopped (`kill -STOP`), and the looks in a row after which it counts as lost.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const MOST_LOOKS: u32 = 3;
+
+/// A keeper. Dropping it makes the keeper end its command.
 pub struct Keeper {
     socket: UnixStream,
-    process: Child,
-    /// Of the command, once it runs.
+    pid: Pid,
+    /// `None`: an earlier start has started it.
+    process: Option<Child>,
+    /// Of its command, once that runs.
     group: Option<Pid>,
     unread: Vec<u8>,
+    next_look: Instant,
+    looks_stopped: u32,
 }
 
 impl Keeper {
     /// Starts a keeper. Must be called within a tokio runtime.
-    pub async fn start(launcher: &ProcessLauncher, order: &Order) -> io::Result<Self> {
-        let order = encode(order)?;
+    pub fn start(launcher: &ProcessLauncher) -> io::Result<Self> {
         let (ours, theirs) = StdUnixStream::pair()?;
         let mut command = StdCommand::new(&launcher.program);
         command
@@ -36,13 +46,48 @@ impl Keeper {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let process = Command::from(command).spawn()?;
-        ours.set_nonblocking(true)?;
-        let mut socket = UnixStream::from_std(ours)?;
-        drop(socket.write_all(&order).await); // That it is gone is told by `report`.
-        Ok(Self { socket, process, group: None, unread: Vec::new() })
+        let pid = process.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
+        let mut keeper = Self::adopted(ours, pid)?;
+        keeper.process = Some(process);
+        Ok(keeper)
     }
 
-    /// The next report; `None` when the keeper is gone. May be dropped and called again.
+    /// A keeper of an earlier start, which has a command. Must be called within a tokio runtime.
+    pub fn adopted(socket: StdUnixStream, pid: Pid) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            socket: UnixStream::from_std(socket)?,
+            pid,
+            process: None,
+            group: None,
+            unread: Vec::new(),
+            next_look: Instant::now() + LOOK_EVERY,
+            looks_stopped: 0,
+        })
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Whether this start has started it.
+    pub fn is_ours(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Whether it waits for an order.
+    pub fn is_idle(&self) -> bool {
+        self.socket.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Gives it an order. That it is gone is told by `report`.
+    pub async fn order(&mut self, order: &[u8]) {
+        self.group = None;
+        drop(self.socket.write_all(order).await);
+    }
+
+    /// The next report; `None` when the keeper is gone, or was stopped: then it is killed with all that it has. May be dropped and called again.
     pub async fn report(&mut self) -> io::Result<Option<Report>> {
         loop {
             if let Some(length) = self.unread.first_chunk::<4>().map(|length| u32::from_le_bytes(*length)) {
@@ -53,16 +98,34 @@ impl Keeper {
                 if self.unread.len() >= end {
                     let report = decode(&self.unread[4..end])?;
                     self.unread.drain(..end);
-                    if let Report::Started(pid) = report {
-                        self.group = Pid::from_raw(pid);
+                    if let Report::Started(started) = report {
+                        self.group = Pid::from_raw(started.group);
                     }
                     return Ok(Some(report));
                 }
             }
-            if self.socket.read_buf(&mut self.unread).await? == 0 {
-                return Ok(None);
+            match timeout_at(self.next_look, self.socket.read_buf(&mut self.unread)).await {
+                Ok(read) => {
+                    if read? == 0 {
+                        return Ok(None);
+                    }
+                }
+                Err(_) if self.was_stopped() => {
+                    tracing::error!(pid = %self.pid, "the keeper of a command was stopped by a signal: it is killed with the command");
+                    let pid = self.pid;
+                    tokio::task::spawn_blocking(move || kill_tree(pid)).await.map_err(io::Error::other)?;
+                    return Ok(None);
+                }
+                Err(_) => {}
             }
         }
+    }
+
+    /// Whether it has been stopped for some time: what goes on again at once is none.
+    fn was_stopped(&mut self) -> bool {
+        self.next_look = Instant::now() + LOOK_EVERY;
+        self.looks_stopped = if is_stopped(self.pid) { self.looks_stopped + 1 } else { 0 };
+        self.looks_stopped >= MOST_LOOKS
     }
 
     /// Tells the keeper to end its command.
@@ -70,11 +133,25 @@ impl Keeper {
         drop(self.socket.write_all(&[byte]).await); // That it is gone is told by `report`.
     }
 
-    /// The end of the keeper. If it was killed, the group of its command is ended here.
+    /// The end of the keeper, which wants no other order. If it was killed, the group of its command is ended here.
     pub async fn end(mut self, has_reported: bool) {
-        drop(self.process.wait().await); // An error means that it is gone.
-        if !has_reported && let Some(group) = self.group {
-            let _ = kill_process_group(group, Signal::KILL); // As above.
+        if !has_reported {
+            self.tell(orchestra_keeper::STOP_SIGNAL).await;
         }
+        drop(self.socket.shutdown().await); // Errors mean that it is gone.
+        if let Some(process) = &mut self.process {
+            drop(process.wait().await);
+        }
+        if !has_reported && let Some(group) = self.group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+/// Without this byte a command that outlives its run would go on.
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ =
+            send(&self.socket, &[orchestra_keeper::STOP_SIGNAL], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }

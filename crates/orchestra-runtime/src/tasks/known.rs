@@ -17,6 +17,8 @@ use crate::account::report::RunReport;
 use crate::tasks::best::{self, LastEnd};
 use crate::tasks::board::TaskStanding;
 use crate::tasks::holds::pipelines_of;
+use crate::tasks::outliving::{self, Survivor};
+use crate::tasks::trees::Trees;
 use crate::tasks::{measured, unchanged};
 
 /// The tasks of a plan, with what is known of each.
@@ -27,6 +29,18 @@ pub struct KnownTasks {
     pub known: Vec<KnownTask>,
     /// Tasks whose commands ran when an earlier start ended, and did not end well: they run again.
     pub again: Vec<usize>,
+    /// Tasks whose commands still run and go on: they have outlived their run.
+    pub going_on: Vec<GoingOn>,
+    pub trees: Trees,
+}
+
+/// A command that an earlier start has begun and that still runs.
+#[derive(Debug)]
+pub struct GoingOn {
+    /// Its place in the plan.
+    pub task: usize,
+    pub started: TaskStarted,
+    pub survivor: Survivor,
 }
 
 /// What is known of a task.
@@ -42,8 +56,13 @@ pub struct KnownTask {
     pub is_done: bool,
 }
 
-/// Opens the journal of tasks, and looks at what commands of earlier starts have left, of which none lives.
-pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
+/// Opens the journal of tasks, and looks at what commands of earlier starts have left, of which only `survivors` live.
+pub fn open(
+    plan: &TasksPlan,
+    output: &Path,
+    trees: Trees,
+    mut survivors: Vec<Survivor>,
+) -> io::Result<KnownTasks> {
     let mut journal = TaskJournal::open(output)?;
     if let Some(kept) = journal.damaged() {
         tracing::warn!(
@@ -51,24 +70,43 @@ pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
             "the journal of tasks is damaged: what its last entries say is lost, and tasks that they call done run again"
         );
     }
-    let mut again = Vec::new();
+    let (mut again, mut going_on) = (Vec::new(), Vec::new());
     for (at, task) in plan.tasks.iter().enumerate() {
         let Some(started) = journal.records().get(&task.id).and_then(|record| record.running.clone()) else {
             continue;
         };
-        let end = end_file(task, output, started.attempt);
-        let ended = fs::read(&end).ok().and_then(|bytes| orchestra_keeper::decode::<Ended>(&bytes).ok());
-        match ended.map(|ended| (end_of(task, &ended, true, started.before), ended)) {
-            Some((TaskEnd::Done, ended)) => {
-                let entry = entry(task, started, &TaskEnd::Done, Some(&ended));
-                journal.ended(entry)?;
-                drop(fs::remove_file(end)); // Read at most once more.
+        let is_it = |s: &Survivor| s.command.task == task.id && s.command.attempt == started.attempt;
+        if let Some(which) = survivors.iter().position(is_it) {
+            let survivor = survivors.swap_remove(which);
+            going_on.push(GoingOn { task: at, started, survivor });
+            continue;
+        }
+        let ended = read_end(task, output, started.attempt);
+        let end = ended.as_ref().map(|ended| end_of(task, ended, true, started.before));
+        match end.filter(|end| *end != TaskEnd::Stopped) {
+            Some(end) => {
+                let attempt = started.attempt;
+                journal.ended(entry(task, started, &end, ended.as_ref(), 0))?;
+                forget(task, output, attempt); // Read at most once more.
             }
-            _ => again.push(at),
+            None => again.push(at),
         }
     }
-    let known = known(plan, journal.records());
-    Ok(KnownTasks { journal, known, again })
+    let known = known(plan, &trees, journal.records());
+    let ends: Vec<LastEnd> =
+        plan.tasks.iter().zip(&known).map(|(task, known)| LastEnd::of_known(task, known)).collect();
+    let is_same = |of: &GoingOn| {
+        let task = &plan.tasks[of.task];
+        let has_ended = |earlier: &usize| {
+            known[*earlier].is_done || task.may_fail.contains(earlier) && known[*earlier].ended.is_some()
+        };
+        task.after.iter().all(has_ended) && digest_of(plan, task, &trees, &ends) == Some(of.started.digest)
+    };
+    let (going_on, changed): (Vec<GoingOn>, Vec<GoingOn>) = going_on.into_iter().partition(is_same);
+    again.extend(changed.iter().map(|of| of.task));
+    survivors.extend(changed.into_iter().map(|of| of.survivor));
+    outliving::end_all(survivors)?;
+    Ok(KnownTasks { journal, known, again, going_on, trees })
 }
 
 impl KnownTasks {
@@ -100,13 +138,13 @@ impl KnownTasks {
             ended.started.digest = [0; 32];
             self.journal.ended(ended)?;
         }
-        self.known = known(&plan.tasks, self.journal.records());
+        self.known = known(&plan.tasks, &self.trees, self.journal.records());
         Ok(())
     }
 }
 
 /// What is known of each task of a plan.
-pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<KnownTask> {
+pub fn known(plan: &TasksPlan, trees: &Trees, records: &BTreeMap<String, TaskRecord>) -> Vec<KnownTask> {
     let mut known: Vec<KnownTask> = plan
         .tasks
         .iter()
@@ -126,12 +164,12 @@ pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<Kn
     // The planner has seen that there is no circle.
     for at in in_order(plan.tasks.len(), |task| &plan.tasks[task].after) {
         let task = &plan.tasks[at];
-        let digest = || unchanged::digest(task, best::earlier(plan, task, &ends).ok()?.ends.into_iter()).ok();
         // Where others that it takes the best of run first, it is decided when they have ended.
         let is_done = task.after.iter().all(|earlier| known[*earlier].is_done)
-            && records
-                .get(&task.id)
-                .is_some_and(|record| digest().is_some_and(|digest| done(task, record, &digest).is_some()));
+            && records.get(&task.id).is_some_and(|record| {
+                digest_of(plan, task, trees, &ends)
+                    .is_some_and(|digest| done(task, record, &digest).is_some())
+            });
         known[at].is_done = is_done;
         ends[at] = LastEnd::of_known(task, &known[at]);
     }
@@ -146,6 +184,12 @@ pub fn done<'a>(task: &TaskPlan, record: &'a TaskRecord, digest: &[u8; 32]) -> O
         && ended.started.digest == *digest
         && unchanged::state(&task.outputs).unwrap_or_default() == ended.outputs;
     is_same.then_some(ended)
+}
+
+/// What a task depends on; `None` where that is not there.
+fn digest_of(plan: &TasksPlan, task: &TaskPlan, trees: &Trees, ends: &[LastEnd]) -> Option<[u8; 32]> {
+    let earlier = best::earlier(plan, task, ends).ok()?;
+    unchanged::digest(task, trees.digest(task), earlier.ends.into_iter()).ok()
 }
 
 /// How the command of a task ended. `stopping`: orchestra had told it to end, or was gone. A command that was told ends well only with code 0 and
@@ -163,14 +207,24 @@ pub fn end_of(task: &TaskPlan, ended: &Ended, stopping: bool, before: Option<[u8
         (Some(code), _) => Exit::Code(code),
         (None, signal) => Exit::Signal(signal.unwrap_or_default()),
     };
-    match (judge(exit, &ended.last_words), missing()) {
+    let end = match ended.ran_out_of_memory && exit != Exit::Code(0) {
+        true => TaskEnd::OutOfMemory,
+        false => judge(exit, &ended.last_words),
+    };
+    match (end, missing()) {
         (TaskEnd::Done, Some(output)) => TaskEnd::OutputMissing(output.display().to_string()),
         (end, _) => end,
     }
 }
 
-/// The entry for the end of an attempt.
-pub fn entry(task: &TaskPlan, started: TaskStarted, end: &TaskEnd, ended: Option<&Ended>) -> TaskEnded {
+/// The entry for the end of an attempt, which was seen to hold so many bytes of one GPU.
+pub fn entry(
+    task: &TaskPlan,
+    started: TaskStarted,
+    end: &TaskEnd,
+    ended: Option<&Ended>,
+    gpu_memory: u64,
+) -> TaskEnded {
     let words = ended.map_or("", |ended| ended.last_words.trim_end());
     let why = match (end, words) {
         (TaskEnd::Done, _) => String::new(),
@@ -185,6 +239,7 @@ pub fn entry(task: &TaskPlan, started: TaskStarted, end: &TaskEnd, ended: Option
         why,
         milliseconds: ended.map_or(0, |ended| ended.milliseconds),
         peak_memory: ended.map_or(0, |ended| ended.peak_memory),
+        gpu_memory,
         outputs: unchanged::state(&task.outputs).unwrap_or_default(),
         metrics: ended.map_or_else(Vec::new, |ended| measured::named(task, &ended.metrics)),
         curve: ended.map_or_else(Vec::new, |ended| ended.metrics.curve.clone()),
@@ -204,7 +259,20 @@ pub fn end_file(task: &TaskPlan, output: &Path, attempt: u32) -> PathBuf {
     output.join(&task.folder).join(format!("attempt-{attempt}.end"))
 }
 
-/// The file that every keeper holds a lock of.
+/// The end that the keeper of an attempt has noted.
+pub fn read_end(task: &TaskPlan, output: &Path, attempt: u32) -> Option<Ended> {
+    orchestra_keeper::decode(&fs::read(end_file(task, output, attempt)).ok()?).ok()
+}
+
+/// Removes what the keeper of an attempt has left beside its log: it says no more than the journal.
+pub fn forget(task: &TaskPlan, output: &Path, attempt: u32) {
+    drop(fs::remove_file(end_file(task, output, attempt)));
+    if task.outlives {
+        outliving::forget(output, &task.id, attempt);
+    }
+}
+
+/// The file that every keeper holds a lock of, but those of commands that outlive their run.
 pub fn lock_file(output: &Path) -> PathBuf {
     output.join(OutputFolder::private_file("keepers"))
 }

@@ -1,12 +1,17 @@
-//! Commands of `[tasks.*]`: one actor, which owns their leases, and a future for each attempt, which owns its keeper. What is started when is
+//! Commands of `[tasks.*]`: one actor, which owns their leases, and a future for each attempt, which has a keeper. What is started when is
 //! decided in `orchestra_core::tasks`.
 
 pub mod actor;
 mod attempt;
 pub mod best;
 pub mod board;
+mod gpu_watch;
+pub mod groups;
 pub mod holds;
 mod keeper_link;
+mod keepers;
 pub mod known;
 pub mod measured;
+pub mod outliving;
+pub mod trees;
 mod unchanged;

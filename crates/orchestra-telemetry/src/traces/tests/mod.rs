@@ -349,6 +349,7 @@ fn attempt_at_task(attempt: u32, class: EndClass) -> TaskTrace {
         why: "how it ended".to_owned(),
         milliseconds: 5,
         peak_memory: 9,
+        gpu_memory: 0,
         outputs: [0; 32],
         metrics: vec![metric],
         curve: Vec::new(),

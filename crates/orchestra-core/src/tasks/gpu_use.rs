@@ -1,0 +1,78 @@
+//! What commands take of GPUs, from the lists of processes that a driver gives: the most that each took, and who is on a GPU without a lease.
+//! It asks no driver.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A process of a command on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighting {
+    /// Its task.
+    pub task: usize,
+    /// The UUID of the GPU.
+    pub gpu: String,
+    /// Bytes that it holds; `None` where the driver does not tell.
+    pub memory: Option<u64>,
+}
+
+/// The commands that run.
+#[derive(Debug, Default)]
+pub struct GpuUse {
+    running: BTreeMap<usize, Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    gpus: BTreeSet<String>,
+    peak: u64,
+}
+
+impl GpuUse {
+    /// A command runs on these GPUs, and should be on no other.
+    pub fn begin(&mut self, task: usize, gpus: impl IntoIterator<Item = String>) {
+        self.running.insert(task, Running { gpus: gpus.into_iter().collect(), peak: 0 });
+    }
+
+    /// A command has ended: the most that all of its processes together were seen to hold of one of its GPUs; 0 where none was seen.
+    pub fn end(&mut self, task: usize) -> u64 {
+        self.running.remove(&task).map_or(0, |running| running.peak)
+    }
+
+    /// Takes what was seen at one moment. Each command that is on a GPU without a lease, with that GPU.
+    pub fn look(&mut self, seen: &[Sighting]) -> Vec<(usize, String)> {
+        let mut held: BTreeMap<(usize, &str), u64> = BTreeMap::new();
+        for sighting in seen {
+            *held.entry((sighting.task, &sighting.gpu)).or_default() += sighting.memory.unwrap_or_default();
+        }
+        let mut astray = Vec::new();
+        for ((task, gpu), bytes) in held {
+            match self.running.get_mut(&task) {
+                Some(running) if running.gpus.contains(gpu) => running.peak = running.peak.max(bytes),
+                Some(_) => astray.push((task, gpu.to_owned())),
+                None => {} // It has just ended.
+            }
+        }
+        astray
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_that_of_all_processes_on_one_gpu_and_others_are_told_of() {
+        let seen = |task, gpu: &str, memory| Sighting { task, gpu: gpu.to_owned(), memory };
+        let mut gpus = GpuUse::default();
+        gpus.begin(3, ["a".to_owned(), "b".to_owned()]);
+        gpus.begin(4, []);
+        assert_eq!(gpus.look(&[seen(3, "a", Some(5)), seen(3, "a", Some(2)), seen(3, "b", Some(6))]), []);
+        let astray = gpus.look(&[
+            seen(3, "a", None),
+            seen(4, "a", Some(1)),
+            seen(3, "c", Some(90)),
+            seen(9, "a", None),
+        ]);
+        assert_eq!(astray, [(3, "c".to_owned()), (4, "a".to_owned())]);
+        assert_eq!((gpus.end(3), gpus.end(4), gpus.end(3)), (7, 0, 0));
+    }
+}

@@ -1,0 +1,93 @@
+//! What holds others off a command for as long as anything of it lives: a lock, and of one that outlives orchestra a socket for the next one.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock, open};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::Pid;
+
+use crate::messages::Order;
+
+/// A lock that is held until this is dropped.
+pub(crate) struct Claim {
+    _lock: File,
+    /// Where the next orchestra asks for the command; it comes once nobody else listens to it.
+    pub listener: Option<UnixListener>,
+}
+
+/// Takes the lock of an order. The next start waits for it, or asks at the socket for the command, so no command runs twice at once.
+pub(crate) fn claim(order: &Order) -> io::Result<Claim> {
+    let lock = OpenOptions::new().create(true).append(true).open(&order.lock)?;
+    if !order.outlives {
+        flock(&lock, FlockOperation::LockShared)?;
+        return Ok(Claim { _lock: lock, listener: None });
+    }
+    // The socket is there before the lock is: where the lock is held, somebody answers.
+    let (_folder, socket) = socket_of(Path::new(&order.lock))?;
+    match std::fs::remove_file(&socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&socket)?;
+    listener.set_nonblocking(true)?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    Ok(Claim { _lock: lock, listener: Some(listener) })
+}
+
+/// Asks the keeper of a command that has outlived its orchestra for it: the socket, on which the keeper tells and is told the same as before,
+/// and the process. `None`: nothing of the command lives.
+///
+/// # Errors
+/// Something lives, and does not answer.
+pub fn adopt(lock: &Path) -> io::Result<Option<(UnixStream, Pid)>> {
+    loop {
+        if is_free(lock)? {
+            return Ok(None);
+        }
+        let (_folder, socket) = socket_of(lock)?;
+        match UnixStream::connect(socket) {
+            Ok(stream) => {
+                let keeper = socket_peercred(stream.as_fd())?.pid;
+                return Ok(Some((stream, keeper)));
+            }
+            // It has just closed its socket, and gives up the lock next.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => wait_until_free(lock)?,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits until nothing of a command that has outlived its orchestra lives.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn wait_until_free(lock: &Path) -> io::Result<()> {
+    // Given back at once, with the file.
+    Ok(flock(File::open(lock)?, FlockOperation::LockShared)?)
+}
+
+/// Whether nothing holds such a lock.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn is_free(lock: &Path) -> io::Result<bool> {
+    match flock(File::open(lock)?, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The socket beside a lock, by its folder, which must stay open as long as the path is used: the path of a socket is shorter than many others.
+fn socket_of(lock: &Path) -> io::Result<(std::os::fd::OwnedFd, PathBuf)> {
+    let (Some(folder), Some(name)) = (lock.parent(), lock.file_name()) else {
+        return Err(io::Error::other("a lock needs a folder"));
+    };
+    let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
+    let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+    Ok((folder, path.with_extension("socket")))
+}

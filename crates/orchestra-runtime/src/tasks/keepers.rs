@@ -1,0 +1,87 @@
+//! The keepers of a run: one that has no command gets the next one, since starting a process takes longer than many a command.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use orchestra_keeper::{Order, encode};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::fleet::launcher::ProcessLauncher;
+use crate::tasks::keeper_link::Keeper;
+
+/// Files that this process may open for its keepers: two for each.
+const ENOUGH_FILES: u64 = 1 << 16;
+/// How long to wait for what the system lacks, unless another command ends before.
+const LACK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Keepers without a command: never more than commands have run at once.
+pub struct Keepers {
+    launcher: ProcessLauncher,
+    idle: Mutex<Vec<Keeper>>,
+    given_back: Notify,
+    /// Files that a command may have open, where this process may have more.
+    pub open_files: Option<u64>,
+}
+
+impl Keepers {
+    pub fn new(launcher: ProcessLauncher) -> Self {
+        let open_files = raise_open_files();
+        Self { launcher, idle: Mutex::default(), given_back: Notify::new(), open_files }
+    }
+
+    /// A keeper that has this order. Where the system has no room for another process or file, it waits until it has.
+    pub async fn take(&self, order: &Order) -> io::Result<Keeper> {
+        let order = encode(order)?;
+        let mut was_said = false;
+        loop {
+            let started = match self.idle() {
+                Some(keeper) => Ok(keeper),
+                None => Keeper::start(&self.launcher),
+            };
+            match started {
+                Ok(mut keeper) => {
+                    keeper.order(&order).await;
+                    return Ok(keeper);
+                }
+                Err(error) if is_lack(&error) => {
+                    if !std::mem::replace(&mut was_said, true) {
+                        tracing::warn!(%error, "no process can be started for a command now: it waits");
+                    }
+                    drop(timeout(LACK_PAUSE, self.given_back.notified()).await);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A keeper whose command has ended.
+    pub fn give_back(&self, keeper: Keeper) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(keeper);
+        self.given_back.notify_one();
+    }
+
+    fn idle(&self) -> Option<Keeper> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        // What was killed meanwhile had no command.
+        std::iter::from_fn(|| idle.pop()).find(Keeper::is_idle)
+    }
+}
+
+/// What the end of another command may change.
+fn is_lack(error: &io::Error) -> bool {
+    let lacks = [Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM];
+    error.raw_os_error().is_some_and(|code| lacks.iter().any(|errno| errno.raw_os_error() == code))
+}
+
+/// Raises the bound on open files of this process, as far as it may; the bound that was, which its commands get: some programs cannot use numbers
+/// of files above 1024.
+fn raise_open_files() -> Option<u64> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let before = current.filter(|before| *before < ENOUGH_FILES)?;
+    let raised = Rlimit { current: Some(maximum.unwrap_or(ENOUGH_FILES).min(ENOUGH_FILES)), maximum };
+    setrlimit(Resource::Nofile, raised).ok().map(|()| before)
+}

@@ -1,0 +1,103 @@
+//! Commands on a GPU that `common/nvml.c` lists. They may use it, though no worker could: nothing that ONNX Runtime needs is there.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Ended, Workplace};
+use serde_json::Value;
+
+/// A workplace with these tables, and the library of a driver.
+fn place(tables: &str) -> Workplace {
+    let place = Workplace::new();
+    fs::write(place.workflow(), format!("version = 1\n[devices]\nslots = 4\n{tables}")).unwrap();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/common/nvml.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-DDRIVER=\"580.65.06\"", "-DCUDA=13000", source, "-o"]);
+    assert!(cc.arg(place.path("libnvidia-ml.so.1")).status().unwrap().success());
+    place
+}
+
+/// A run that finds the library, and these variables.
+fn run(place: &Workplace, variables: &[(&str, &str)]) -> Ended {
+    let (file, folder) = (place.workflow(), place.path(""));
+    let own = [("LD_LIBRARY_PATH", folder.to_str().unwrap()), ("CUDA_VISIBLE_DEVICES", "0")];
+    place.start_command_with(&["run", file.to_str().unwrap()], &[&own, variables].concat()).wait()
+}
+
+fn tasks(place: &Workplace) -> BTreeMap<String, Value> {
+    let report = place.report();
+    let tasks = report["tasks"].as_array().unwrap();
+    tasks.iter().map(|task| (task["task"].as_str().unwrap().to_owned(), task.clone())).collect()
+}
+
+fn lines(file: &Path) -> Vec<String> {
+    fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_gpu_has_one_command_or_two_with_half_of_it_and_is_named_by_its_uuid() {
+    let place = place(
+        r#"
+[tasks.half]
+command = '''
+exec 9> gpu; flock -n -s 9 || { echo "it is not shared"; exit 9; }
+exec 7> first 8> second; flock -n 7 || flock -n 8 || { echo "a third has it"; exit 7; }
+echo "$CUDA_VISIBLE_DEVICES" >> seen; sleep 0.05
+'''
+device = 0.5
+matrix = { n = [1, 2, 3, 4, 5, 6] }
+
+[tasks.whole]
+command = '''
+exec 9> gpu; flock -n -x 9 || { echo "it is not alone"; exit 9; }
+echo "$CUDA_VISIBLE_DEVICES" >> seen; sleep 0.05
+'''
+matrix = { n = [1, 2, 3] }
+
+[tasks.none]
+command = 'test -z "$CUDA_VISIBLE_DEVICES"'
+device = "none"
+"#,
+    );
+    let ended = run(&place, &[]);
+    ended.must_exit(0).must_say(&["10 tasks, 10 done"]);
+    assert_eq!(lines(&place.path("seen")), vec!["GPU-0a5f0000"; 9]);
+    assert!(tasks(&place)["whole[n=1]"]["place"].as_str().unwrap().ends_with(", cuda:0"));
+}
+
+#[test]
+fn what_commands_take_of_a_gpu_is_learned_and_one_without_a_lease_is_killed() {
+    let place = place(
+        r#"
+[tasks.half]
+command = """
+: BEGIN
+echo "$$ 6000000000" >> processes
+n=$(wc -c < looks)
+until [ $(wc -c < looks) -ge $((n + 3)) ]; do sleep 0.05; done
+"""
+device = 0.5
+matrix = { n = [1, 2] }
+
+[tasks.stray]
+command = 'echo "$$ 1000" >> processes; sleep 1000'
+device = "none"
+"#,
+    );
+    fs::write(place.path("looks"), "").unwrap();
+    let (processes, looks) = (place.path("processes"), place.path("looks"));
+    let variables = [("GPU_PROCESSES", processes.to_str().unwrap()), ("GPU_LOOKS", looks.to_str().unwrap())];
+    let stray = "`GPU-0a5f0000`, a GPU that it has no lease on";
+    run(&place, &variables).must_exit(65).must_say(&["3 tasks, 2 done, 1 failed", stray]);
+    place.no_process_is_left();
+    assert_eq!(tasks(&place)["stray"]["end"], "wrong_device");
+    assert_eq!(tasks(&place)["half[n=1]"]["gpu_memory"], 6_000_000_000_u64);
+    // Twice as much is more than the GPU has: from now on they take turns.
+    place.edit(": BEGIN", "exec 9> turn; flock -n 9 || exit 9");
+    run(&place, &variables).must_exit(65).must_say(&["3 tasks, 2 done, 1 failed"]);
+}

@@ -1,0 +1,63 @@
+//! The processes beside commands: what becomes of a command whose keeper is stopped or killed, and where the system has no room for another one.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use common::{ORCHESTRA, Workplace};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Leaves the number of its keeper, and is done where it finds one.
+const TELLS: &str = r#"version = 1
+[tasks.a]
+command = '''
+test -e keeper && exit 0
+setsid sleep 1000 &
+echo $PPID > keeper.next; mv keeper.next keeper
+sleep 1000
+'''
+retries = { signal = 1 }
+"#;
+
+#[test]
+fn a_command_whose_keeper_is_stopped_or_killed_is_tried_again() {
+    for signal in [Signal::STOP, Signal::KILL] {
+        let place = Workplace::new();
+        fs::write(place.workflow(), TELLS).unwrap();
+        let mut run = place.start(&[]);
+        assert!(run.until("it runs", || place.path("keeper").exists()), "{}", run.said());
+        let keeper = fs::read_to_string(place.path("keeper")).unwrap().trim().parse().unwrap();
+        kill_process(Pid::from_raw(keeper).unwrap(), signal).unwrap();
+        run.wait().must_exit(0).must_say(&["the command is tried again"]);
+        assert_eq!(place.report()["tasks"][0]["attempts"], 2);
+        match signal {
+            // What has left the group of its command goes on: it has no parent that would end it.
+            Signal::KILL => place.end_strangers(),
+            _ => place.no_process_is_left(),
+        }
+    }
+}
+
+#[test]
+fn commands_for_which_there_are_no_files_wait_and_have_the_limit_of_the_run() {
+    let place = Workplace::new();
+    let text = "version = 1\n[devices]\nslots = 100\n[tasks.a]\ncommand = \"ulimit -Sn >> limits; sleep 0.{n}\"\nfor_each = \"rows.csv\"\n";
+    fs::write(place.workflow(), text).unwrap();
+    let rows: String = (10..90).map(|n| format!("{n}\n")).collect();
+    fs::write(place.path("rows.csv"), format!("n\n{rows}")).unwrap();
+    let run = |limits: &str| {
+        let script = format!("{limits}; exec {ORCHESTRA} run workflow.toml --fresh");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).current_dir(place.path("")).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && said.contains("80 tasks, 80 done"), "{said}");
+        said
+    };
+    assert!(run("ulimit -n 60").contains("no process can be started for a command now: it waits"));
+    assert!(!run("ulimit -Sn 50").contains("it waits"));
+    let limits = fs::read_to_string(place.path("limits")).unwrap();
+    assert_eq!(limits, "60\n".repeat(80) + &"50\n".repeat(80));
+}

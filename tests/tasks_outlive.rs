@@ -1,0 +1,146 @@
+//! Commands that outlive their run (`on_run_death = "keep"`): killed with `kill -9`, the run leaves them, and the next start goes on with them.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::random::{Random, let_pass};
+use common::{Workplace, until};
+use rustix::process::Signal;
+
+const KILLS: usize = 10;
+
+/// Notes its start and its end, one command at a time.
+const NOTES: &str = r#"version = 1
+[devices]
+slots = 4
+
+[tasks.work]
+command = '''
+(flock 8; echo {n} >> begun) 8>> lock
+sleep 0.{n}
+(flock 8; echo {n} >> ended) 8>> lock
+'''
+for_each = "rows.csv"
+on_run_death = "keep"
+"#;
+
+/// Notes its start, and ends when it may.
+const WAITS: &str = r#"version = 1
+[tasks.long]
+command = "echo began >> began; while ! test -e go; do sleep 0.05; done"
+on_run_death = "keep"
+"#;
+
+fn place(text: &str) -> Workplace {
+    let place = Workplace::new();
+    fs::write(place.workflow(), text).unwrap();
+    place
+}
+
+fn lines(file: &Path) -> Vec<String> {
+    fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// A run of `WAITS` that was killed while its command ran.
+fn killed() -> Workplace {
+    let place = place(WAITS);
+    let mut run = place.start(&[]);
+    assert!(run.until("it has begun", || place.path("began").exists()), "{}", run.said());
+    run.signal(Signal::KILL);
+    run.wait();
+    place
+}
+
+#[test]
+fn whenever_the_run_is_killed_each_command_runs_exactly_once() {
+    let place = place(NOTES);
+    let names: Vec<String> = (10..70).map(|n| n.to_string()).collect();
+    fs::write(place.path("rows.csv"), format!("n\n{}\n", names.join("\n"))).unwrap();
+    let mut random = Random::new();
+    for _ in 0..KILLS {
+        let run = place.start(&[]);
+        let_pass(random.below(700));
+        run.signal(Signal::KILL);
+        run.wait();
+    }
+    place.run(&[]).must_exit(0);
+    place.no_process_is_left();
+    for file in ["begun", "ended"] {
+        let mut found = lines(&place.path(file));
+        found.sort_unstable();
+        assert_eq!(found, names, "{file}");
+    }
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do: 60 tasks, 60 done"]);
+}
+
+#[test]
+fn a_command_that_has_outlived_its_run_goes_on_with_the_next_start() {
+    let place = killed();
+    let file = place.workflow();
+    let table = place.start_command(&["tasks", file.to_str().unwrap()]).wait();
+    assert!(table.must_exit(0).stdout.contains("running"), "{}", table.stdout);
+    for _ in 0..2 {
+        let mut run = place.start(&[]);
+        assert!(run.until_it_says("has outlived its run and goes on"), "{}", run.said());
+        run.signal(Signal::KILL);
+        run.wait();
+    }
+    let mut run = place.start(&[]);
+    assert!(run.until_it_says("has outlived its run and goes on"), "{}", run.said());
+    fs::write(place.path("go"), "").unwrap();
+    run.wait().must_exit(0).must_say(&["1 task, 1 done"]);
+    assert_eq!(lines(&place.path("began")).len(), 1);
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_command_that_has_ended_while_no_run_was_there_is_done() {
+    let place = killed();
+    fs::write(place.path("go"), "").unwrap();
+    place.no_process_is_left();
+    place.run(&[]).must_exit(0).must_say(&["1 task, 1 done"]);
+    assert_eq!(lines(&place.path("began")).len(), 1);
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_run_that_is_told_to_stop_leaves_nothing_of_its_commands_behind() {
+    for is_adopted in [false, true] {
+        let place = if is_adopted { killed() } else { place(WAITS) };
+        let mut run = place.start(&[]);
+        let has_begun = || place.path("began").exists();
+        let is_there = run.until("it runs", || {
+            has_begun() && (!is_adopted || run_says(&place, "has outlived its run and goes on"))
+        });
+        assert!(is_there, "{}", run.said());
+        run.signal(Signal::TERM);
+        run.wait().must_exit(130);
+        place.no_process_is_left();
+    }
+}
+
+/// Whether any start has said so.
+fn run_says(place: &Workplace, words: &str) -> bool {
+    let files = fs::read_dir(place.path("")).unwrap().flatten();
+    let said = files.filter(|file| file.file_name().to_string_lossy().starts_with("stderr-"));
+    said.map(|file| fs::read_to_string(file.path()).unwrap()).any(|text| text.contains(words))
+}
+
+#[test]
+fn a_command_that_has_changed_or_is_discarded_ends_before_the_next_one_begins() {
+    for arguments in [&[][..], &["--fresh"]] {
+        let place = killed();
+        if arguments.is_empty() {
+            place.edit("echo began >> began", "echo changed >> began");
+        }
+        let mut run = place.start(arguments);
+        assert!(run.until_it_says("is asked to end"), "{}", run.said());
+        until("the next one begins", || lines(&place.path("began")).len() == 2);
+        fs::write(place.path("go"), "").unwrap();
+        run.wait().must_exit(0);
+        place.nothing_is_left();
+    }
+}

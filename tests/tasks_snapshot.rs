@@ -1,0 +1,48 @@
+//! Commands that see the working tree as it was when their run began (`snapshot = true`).
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+
+use common::Workplace;
+
+#[test]
+fn all_commands_of_a_run_see_the_tree_as_it_was_when_the_run_began() {
+    let place = Workplace::new();
+    fs::create_dir(place.path("code")).unwrap();
+    let (code, began, go) = (place.path("code/version"), place.path("began"), place.path("go"));
+    let tables = "version = 1
+[devices]
+slots = 1
+[tasks.a]
+command = \"touch BEGAN; while ! test -e GO; do sleep 0.05; done; cat version > {output}/seen\"
+matrix = { n = [1, 2] }
+cwd = \"code\"
+snapshot = true
+outputs = \"{output}/seen\"
+";
+    let text = tables.replace("BEGAN", began.to_str().unwrap()).replace("GO", go.to_str().unwrap());
+    fs::write(place.workflow(), text).unwrap();
+    let seen = || {
+        [1, 2].map(|n| fs::read_to_string(place.out().join(format!("tasks/a/n={n}/output/seen"))).unwrap())
+    };
+
+    fs::write(&code, "1").unwrap();
+    let mut run = place.start(&[]);
+    assert!(run.until("the first runs", || began.exists()), "{}", run.said());
+    fs::write(&code, "2").unwrap();
+    fs::write(&go, "").unwrap();
+    run.wait().must_exit(0);
+    assert_eq!(seen(), ["1", "1"]);
+
+    place.run(&[]).must_exit(0).must_say(&["2 tasks, 2 done"]);
+    assert_eq!(seen(), ["2", "2"], "what they run in has changed");
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+    assert_eq!(fs::read_dir(place.out().join(".orchestra/trees")).unwrap().count(), 1);
+    place.nothing_is_left();
+
+    fs::write(&code, vec![0; 64]).unwrap();
+    fs::File::create(place.path("code/data")).unwrap().set_len(2 << 30).unwrap();
+    place.run(&[]).must_exit(78).must_say(&["holds more than 1024 MiB"]);
+}
