@@ -57,13 +57,15 @@ impl Late {
         for entry in tree.entries.iter_mut().filter(|entry| entry.key != TASKS_FOLDER) {
             let of_items = SECTIONS.iter().any(|(section, _)| *section == entry.key);
             let Value::Table(tables) = &mut entry.node.value else { continue };
-            for table in tables.entries.iter_mut().filter(|table| uses_tasks(&table.node)) {
-                if !of_items {
+            if !of_items {
+                for key in tables.entries.extract_if(.., |key| uses_tasks(&key.node)) {
                     diags
-                        .error(table.node.span, format!("`{}` cannot use values of tasks", table.key))
+                        .error(key.node.span, format!("`{}` cannot use values of tasks", key.key))
                         .help("tasks, sources, models, stages and sinks can");
-                    continue;
                 }
+                continue;
+            }
+            for table in tables.entries.iter_mut().filter(|table| uses_tasks(&table.node)) {
                 late.tables.insert(format!("{}.{}", entry.key, table.key));
                 let Value::Table(keys) = &mut table.node.value else { continue };
                 for key in &mut keys.entries {
