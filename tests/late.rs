@@ -328,7 +328,7 @@ fn example(name: &str, code: i32, says: &[&str], checked: &str) {
 fn the_best_of_the_trained_models_reads_digits_in_the_same_run() {
     let says = [
         "100 items read, 100 done, 0 failed",
-        "too-fast: the command ended with code 1: the loss is no number",
+        "train[lr=10000]: the command ended with code 1: the loss is no number",
     ];
     example("train-many", 65, &says, "the best of 3 models read 100 held-out images");
 }

@@ -45,7 +45,7 @@ fn of_plan(plan: &Plan, names: &[String]) -> Result<TasksPlan, String> {
     let named = plan.tasks.only(names)?;
     match &plan.late {
         Some(late) if named.tasks.iter().any(|task| !task.after_sinks.is_empty()) => {
-            plan.tasks.only(&[names, &late.tasks].concat())
+            plan.tasks.only(&[names, &late.tasks, &late.best].concat())
         }
         _ => Ok(named),
     }

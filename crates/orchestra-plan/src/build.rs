@@ -195,12 +195,17 @@ impl Planner<'_> {
     ) -> bool {
         let Some(tasks) = tasks else { return false };
         late.check(tasks, diags);
-        let used = late.tasks();
         match &self.options.tasks_done {
-            Some(done) => used.into_iter().all(|task| done.contains(&tasks.tasks[task].id)),
+            Some(done) => {
+                let is_done = |task: &tasks::TaskPlan| done.contains(&task.id);
+                let of_table =
+                    |table: &str| tasks.tasks.iter().any(|task| task.name == table && is_done(task));
+                late.is_done(|task| is_done(&tasks.tasks[task]), of_table)
+            }
             None => {
                 let done = self.host.tasks_done(tasks, output);
-                used.into_iter().all(|task| done.get(task) == Some(&true))
+                let is_done = |task| done.get(task) == Some(&true);
+                late.is_done(is_done, |table| self.host.has_best(tasks, output, table))
             }
         }
     }

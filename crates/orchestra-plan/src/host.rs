@@ -112,6 +112,12 @@ pub trait Host {
         vec![false; tasks.tasks.len()]
     }
 
+    /// Whether all tasks of a table are done, and its link leads to the best of them.
+    fn has_best(&self, tasks: &TasksPlan, output: &Path, table: &str) -> bool {
+        let _ = (tasks, output, table);
+        false
+    }
+
     /// Where programs keep what they have compiled of models; `None` where there is no such folder.
     fn engines(&self) -> Option<PathBuf> {
         None
@@ -266,6 +272,8 @@ pub struct RealHost {
     pub compilers: Option<FindCompilers>,
     /// What answers [`Host::tasks_done`]; `None`: none is.
     pub tasks_done: Option<TasksDone>,
+    /// What answers [`Host::has_best`]; `None`: no table has.
+    pub has_best: Option<HasBest>,
 }
 
 /// As [`Host::compilers`].
@@ -273,6 +281,9 @@ pub type FindCompilers = fn() -> Result<Vec<Compiler>, String>;
 
 /// As [`Host::ask`].
 pub type AskProgram = fn(&Program, &SandboxRules) -> Result<Vec<u8>, String>;
+
+/// As [`Host::has_best`].
+pub type HasBest = fn(&TasksPlan, &Path, &str) -> bool;
 
 /// As [`Host::tasks_done`].
 pub type TasksDone = fn(&TasksPlan, &Path) -> Vec<bool>;
@@ -290,6 +301,7 @@ impl RealHost {
             ask: None,
             compilers: None,
             tasks_done: None,
+            has_best: None,
         }
     }
 }
@@ -374,6 +386,10 @@ impl Host for RealHost {
 
     fn tasks_done(&self, tasks: &TasksPlan, output: &Path) -> Vec<bool> {
         self.tasks_done.map_or_else(|| vec![false; tasks.tasks.len()], |done| done(tasks, output))
+    }
+
+    fn has_best(&self, tasks: &TasksPlan, output: &Path, table: &str) -> bool {
+        self.has_best.is_some_and(|has_best| has_best(tasks, output, table))
     }
 
     fn machine(&self) -> Result<MachineView, String> {

@@ -48,8 +48,8 @@ pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Severity, Spa
 pub use fields::{At, Fields};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use host::{
-    AskProgram, DeviceView, FileKind, FindCompilers, Host, MAX_METADATA, MachineView, ModelError, ModelFile,
-    NodeView, ReadSeek, RealHost, Signature, TasksDone,
+    AskProgram, DeviceView, FileKind, FindCompilers, HasBest, Host, MAX_METADATA, MachineView, ModelError,
+    ModelFile, NodeView, ReadSeek, RealHost, Signature, TasksDone,
 };
 pub use iterate::{LoopDraft, UntilDraft};
 pub use kind::{

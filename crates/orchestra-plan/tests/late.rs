@@ -153,3 +153,16 @@ fn what_is_planned_later_has_its_errors_then_and_the_rest_has_them_at_once() {
     let said = errors(&file, &[]);
     assert_eq!(said, ["model `digits` has 2 inputs, but `from` names one stage"]);
 }
+
+#[test]
+fn the_best_of_a_table_is_used_when_one_of_its_tasks_is_done() {
+    let text = FILE.replace("{tasks.train[lr=0.1].output}", "{tasks.train.best.output}").replace(
+        "[tasks.train]\n",
+        "[tasks.train]\nmetrics = [\"loss\"]\nbest = { metric = \"loss\", goal = \"min\" }\n",
+    );
+    let early = plan(&text, &["prepare"]).late.unwrap();
+    assert_eq!((&early.tasks[..], &early.best[..]), (&["prepare".to_owned()][..], &["train".to_owned()][..]));
+    assert!(early.in_words().contains("values of prepare and the best of train"), "{}", early.in_words());
+    let all = plan(&text, &["prepare", "train[lr=0.01]"]);
+    assert!(all.late.is_none() && all.models[0].path.ends_with("out/tasks/train/best/digits.onnx"));
+}

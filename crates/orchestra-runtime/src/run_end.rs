@@ -51,11 +51,30 @@ pub fn not_started(context: &RunContext) -> Option<(i32, String)> {
         Some(TaskReport { task, state: TaskStanding::Skipped, why, .. }) => {
             (65, format!("task `{task}` {}", why.as_deref().unwrap_or("was not started")))
         }
+        Some(TaskReport { task, state: TaskStanding::StoppedEarly, .. }) => {
+            (65, format!("task `{task}` was stopped early, and its values are used"))
+        }
         Some(TaskReport { task, .. }) => (130, format!("task `{task}` is not done")),
-        None => (75, "what their tasks have left has changed since".to_owned()),
+        None => without_best(context, &late.best, &reports)
+            .unwrap_or((75, "what their tasks have left has changed since".to_owned())),
     };
     let names: Vec<String> = late.pipelines.iter().map(|name| format!("`{name}`")).collect();
     Some((code, format!("pipelines not started: {}, because {why}", names.join(", "))))
+}
+
+/// Why a table has no best task.
+fn without_best(context: &RunContext, tables: &[String], reports: &[TaskReport]) -> Option<(i32, String)> {
+    let states = |table: &str| {
+        let tasks = context.plan.tasks.tasks.iter().zip(reports).filter(|(task, _)| task.name == table);
+        tasks.map(|(_, report)| report.state).collect::<Vec<_>>()
+    };
+    tables.iter().find_map(|table| match &states(table)[..] {
+        states if states.contains(&TaskStanding::Done) => None,
+        states if states.iter().any(|s| matches!(s, TaskStanding::Waiting | TaskStanding::Stopped)) => {
+            Some((130, format!("the tasks of `{table}` have not ended")))
+        }
+        _ => Some((65, format!("no task of `{table}` is done, of which the best is used"))),
+    })
 }
 
 pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {

@@ -237,8 +237,16 @@ pub fn plan_file_with(
 pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
     let (measurements, engines) = (measurements(), engines());
     let (ask, compilers) = (Some(program::ask as _), Some(kernel::compilers as _));
-    let tasks_done = Some(tasks_done as _);
-    RealHost { measurements, engines, ask, compilers, tasks_done, ..RealHost::with_machine(kinds, machine) }
+    let (tasks_done, has_best) = (Some(tasks_done as _), Some(has_best as _));
+    let host = RealHost::with_machine(kinds, machine);
+    RealHost { measurements, engines, ask, compilers, tasks_done, has_best, ..host }
+}
+
+/// Whether all tasks of a table are done, and its link leads to the best of them: what is better may be said anew.
+fn has_best(tasks: &TasksPlan, output: &Path, table: &str) -> bool {
+    let records = TaskJournal::read(output).unwrap_or_default();
+    let Ok(trees) = Trees::read(tasks, output) else { return false };
+    orchestra_runtime::has_best(tasks, output, table, &known_tasks(tasks, &trees, &records))
 }
 
 /// Which tasks earlier starts into this output folder have done; none where their journal cannot be read, which the start will say.

@@ -16,8 +16,11 @@ use crate::tree::{Node, Table, Value};
 /// What is planned and run when some tasks have ended well: all sources, models, stages and sinks of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct LatePlan {
-    /// The ids of the tasks.
+    /// The ids of the tasks that must have ended well.
     pub tasks: Vec<String>,
+    /// The tables of tasks that must have ended, and of which the best is used.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub best: Vec<String>,
     /// The tables that use their values: ``model `digits` ``.
     pub tables: Vec<String>,
     /// The names of the pipelines.
@@ -31,6 +34,8 @@ pub(crate) struct Late {
     tables: BTreeSet<String>,
     /// The tasks, by their places, each with a text that uses a value of it.
     uses: BTreeMap<usize, Span>,
+    /// The tables of tasks of which they use the best, each with a text that does.
+    best: BTreeMap<String, Span>,
 }
 
 /// Tables that may use values of tasks.
@@ -118,11 +123,8 @@ impl Late {
                 Part::Name(name) => filled.push_str(&format!("{{{name}}}")),
             }
         }
-        if let Some(table) = fill.best_of.first() {
-            diags
-                .error(span, format!("the best of `{table}` is known when all its tasks have ended, and tables of items cannot wait for that"))
-                .help(format!("let a task take it, and use the output of that one: command = \"cp -r {{tasks.{table}.best.output}}/. {{output}}\""));
-            return None;
+        for table in fill.best_of {
+            self.best.entry(table).or_insert(span);
         }
         for task in fill.after {
             self.uses.entry(task).or_insert(span);
@@ -141,14 +143,19 @@ impl Late {
         self.tables.contains(&format!("{section}.{name}")) || section == "models" && of_stage()
     }
 
-    /// The tasks whose values are used, by their places.
-    pub fn tasks(&self) -> Vec<usize> {
-        self.uses.keys().copied().collect()
+    /// Whether all that is used is there, by what is `done` of the tasks; `is_best` says whether it is known which task of a table is the best.
+    pub fn is_done(&self, done: impl Fn(usize) -> bool, is_best: impl Fn(&str) -> bool) -> bool {
+        self.uses.keys().all(|task| done(*task)) && self.best.keys().all(|table| is_best(table))
     }
 
     /// Reports tasks that come after a sink and before the tables of items: those start together.
     pub fn check(&self, plan: &TasksPlan, diags: &mut Diagnostics) {
-        for (&task, &span) in &self.uses {
+        let of_best = |(table, span): (&String, &Span)| {
+            let of_table = (0..plan.tasks.len()).filter(|task| plan.tasks[*task].name == *table);
+            of_table.map(|task| (task, *span)).collect::<Vec<_>>()
+        };
+        let uses = self.uses.iter().map(|(task, span)| (*task, *span));
+        for (task, span) in uses.chain(self.best.iter().flat_map(of_best)) {
             let earlier = with_earlier([task], |task| &plan.tasks[task].after);
             let Some(held) = earlier.into_iter().map(|t| &plan.tasks[t]).find(|t| !t.after_sinks.is_empty())
             else {
@@ -176,6 +183,7 @@ impl Late {
         };
         LatePlan {
             tasks: self.uses.keys().map(|task| tasks.tasks[*task].id.clone()).collect(),
+            best: self.best.keys().cloned().collect(),
             tables: self.tables.iter().map(in_words).collect(),
             pipelines,
         }
@@ -187,9 +195,11 @@ impl LatePlan {
     #[must_use]
     pub fn in_words(&self) -> String {
         const NAMED: usize = 4;
-        let mut tasks = list(self.tasks.iter().take(NAMED).map(String::as_str));
-        if self.tasks.len() > NAMED {
-            tasks.push_str(&format!(" and {} more", self.tasks.len() - NAMED));
+        let best: Vec<String> = self.best.iter().map(|table| format!("the best of {table}")).collect();
+        let all: Vec<&str> = self.tasks.iter().chain(&best).map(String::as_str).collect();
+        let mut tasks = list(all.iter().take(NAMED).copied());
+        if all.len() > NAMED {
+            tasks.push_str(&format!(" and {} more", all.len() - NAMED));
         }
         let verb = if self.tables.len() == 1 { "uses" } else { "use" };
         format!(

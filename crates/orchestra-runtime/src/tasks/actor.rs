@@ -181,7 +181,8 @@ impl TasksState {
             // Its disk may be slow.
             tokio::task::spawn_blocking(move || {
                 let synced = shared.journal().sync();
-                let problem = end.problem.or(synced.err().map(|error| error.to_string()));
+                let linked = shared.link_best();
+                let problem = end.problem.or(synced.and(linked).err().map(|error| error.to_string()));
                 drop(root.cast(RootMsg::TasksEnded(TasksEnd { problem, ..end }))); // A root that is gone has ended.
             });
         }

@@ -189,6 +189,15 @@ impl Shared {
             .map_err(|missing| TaskEnd::InputMissing(missing.display().to_string()))
     }
 
+    /// Links the best of the tables that what is planned later uses, at the end of the first part of a run.
+    pub fn link_best(&self) -> io::Result<()> {
+        let Some(late) = self.context.plan.late.as_ref().filter(|_| self.context.is_first_part()) else {
+            return Ok(());
+        };
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        best::link_all(self.plan(), self.output(), &late.best, &ends)
+    }
+
     /// Takes down what a running command has reported; why it is to end, if others are better.
     fn measured(&self, task: usize, metrics: &Metrics) -> Option<String> {
         let plan = &self.plan().tasks[task];

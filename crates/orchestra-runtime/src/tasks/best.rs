@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use orchestra_core::tasks::{EndClass, best};
 use orchestra_plan::{BEST_LINK, BestOf, TASKS_FOLDER, TaskPlan, TasksPlan};
@@ -46,6 +46,28 @@ pub fn best_task(plan: &TasksPlan, table: &str, known: &[KnownTask]) -> Option<u
     best(goal, ends.filter_map(|(at, (task, known))| Some((at, LastEnd::of_known(task, known).value?))))
 }
 
+/// Whether all tasks of a table are done, and its link leads to the best of them.
+#[must_use]
+pub fn has_best(plan: &TasksPlan, output: &Path, table: &str, known: &[KnownTask]) -> bool {
+    let mut of_table = plan.tasks.iter().zip(known).filter(|(task, _)| task.name == table);
+    let leads_to = |best| {
+        fs::read_link(table_folder(output, table).join(BEST_LINK)).ok()
+            == Some(target(plan, output, (table, best)))
+    };
+    of_table.all(|(_, known)| known.is_done) && best_task(plan, table, known).is_some_and(leads_to)
+}
+
+/// Links the best of each of these tables, for what is planned when all of their tasks have ended. A table of which none is the best has no link then.
+pub fn link_all(plan: &TasksPlan, output: &Path, tables: &[String], ends: &[LastEnd]) -> io::Result<()> {
+    for (at, table) in tables.iter().enumerate() {
+        let tasks = (0..plan.tasks.len()).filter(|task| plan.tasks[*task].name == *table).collect();
+        if let Some(best) = best_of(plan, &BestOf { table: table.clone(), tasks }, ends) {
+            link(plan, output, (table, best), plan.tasks.len() + at)?;
+        }
+    }
+    Ok(())
+}
+
 /// The best of these tasks of one table.
 pub fn best_of(plan: &TasksPlan, of: &BestOf, ends: &[LastEnd]) -> Option<usize> {
     let goal = plan.tasks[*of.tasks.first()?].best?.goal;
@@ -74,14 +96,21 @@ pub fn earlier<'a>(plan: &TasksPlan, task: &'a TaskPlan, ends: &[LastEnd]) -> Re
 
 /// Makes the link of a table lead to the output of its best task. `by`: the place of the task that needs it; others may do the same now.
 pub fn link(plan: &TasksPlan, output: &Path, (table, best): (&str, usize), by: usize) -> io::Result<()> {
-    let folder = output.join(TASKS_FOLDER).join(table);
-    let to = output.join(&plan.tasks[best].folder).join("output");
-    // Relative, so that the output folder may be moved.
-    let to = to.strip_prefix(&folder).unwrap_or(&to);
+    let (folder, to) = (table_folder(output, table), target(plan, output, (table, best)));
     let next = folder.join(format!("{BEST_LINK}.{by}"));
     match fs::remove_file(&next) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => symlink(to, &next)?,
     }
     fs::rename(next, folder.join(BEST_LINK))
+}
+
+fn table_folder(output: &Path, table: &str) -> PathBuf {
+    output.join(TASKS_FOLDER).join(table)
+}
+
+/// Where the link of a table leads: relative, so that the output folder may be moved.
+fn target(plan: &TasksPlan, output: &Path, (table, best): (&str, usize)) -> PathBuf {
+    let to = output.join(&plan.tasks[best].folder).join("output");
+    to.strip_prefix(table_folder(output, table)).map_or_else(|_| to.clone(), Path::to_owned)
 }

@@ -14,7 +14,10 @@ pub fn schedule(context: &RunContext, known: &[KnownTask]) -> Schedule {
     let plan = &context.plan;
     let tasks = &plan.tasks.tasks;
     let of_part = context.is_first_part().then(|| {
-        let is_used = |task: &TaskPlan| plan.late.as_ref().is_some_and(|late| late.tasks.contains(&task.id));
+        let is_used = |task: &TaskPlan| {
+            let late = plan.late.as_ref();
+            late.is_some_and(|late| late.tasks.contains(&task.id) || late.best.contains(&task.name))
+        };
         let used = (0..tasks.len()).filter(|task| is_used(&tasks[*task]));
         with_earlier(used, |task| &tasks[task].after)
     });
