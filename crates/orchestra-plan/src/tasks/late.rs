@@ -195,7 +195,7 @@ impl LatePlan {
     #[must_use]
     pub fn in_words(&self) -> String {
         const NAMED: usize = 4;
-        let best: Vec<String> = self.best.iter().map(|table| format!("the best of {table}")).collect();
+        let best: Vec<String> = self.best.iter().map(|table| format!("{table}.best")).collect();
         let all: Vec<&str> = self.tasks.iter().chain(&best).map(String::as_str).collect();
         let mut tasks = list(all.iter().take(NAMED).copied());
         if all.len() > NAMED {
