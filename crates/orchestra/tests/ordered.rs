@@ -10,7 +10,8 @@ use orchestra_testkit::records::items;
 use orchestra_testkit::{Trap, models, trap_library};
 use serde_json::Value;
 
-const ITEMS: u64 = 600;
+/// More than a run that is interrupted finishes, four times: some 200 are in flight.
+const ITEMS: u64 = 1_000;
 /// Workers that are killed, one each time that so many more records are there.
 const KILLS: usize = 10;
 const RECORDS_PER_KILL: usize = 40;
