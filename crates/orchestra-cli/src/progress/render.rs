@@ -443,7 +443,7 @@ running  train[lr=0.1]  slot 0, cuda:0             1:12  loss 0.2500
          test           slot 0, cuda:0  attempt 2  0:03
          … and 2 more"
         );
-        assert_eq!(at(50).lines().next(), Some("train[lr=0.1]  slot 0, cuda:0             1:12  l…"));
+        assert_eq!(at(50).lines().next(), Some("train[lr=0.1]  slot 0, cuda:0             1:12  …"));
     }
 
     #[test]
