@@ -15,7 +15,7 @@ use crate::messages::Order;
 /// A lock that is held until this is dropped.
 pub(crate) struct Claim {
     _lock: File,
-    /// Where the next orchestra asks for the command; it comes once nobody else listens to it.
+    /// Where the next orchestra asks for the command; there once no other process listens to it.
     pub listener: Option<UnixListener>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn claim(order: &Order) -> io::Result<Claim> {
         flock(&lock, FlockOperation::LockShared)?;
         return Ok(Claim { _lock: lock, listener: None });
     }
-    // The socket is there before the lock is: where the lock is held, somebody answers.
+    // The socket is there before the lock is: while the lock is held, the socket answers.
     let (_folder, socket) = socket_of(Path::new(&order.lock))?;
     match std::fs::remove_file(&socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -85,7 +85,7 @@ impl Leases {
         }
     }
 
-    /// From now on something else uses a GPU, too: who asks for a GPU alone does not get this one. Shares are given as before.
+    /// From now on something else uses a GPU, too: a demand for a GPU alone does not get this one. Shares are given as before.
     pub fn share(&mut self, gpu: usize) {
         self.shared.insert(gpu);
     }

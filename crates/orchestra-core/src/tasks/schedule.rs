@@ -131,7 +131,7 @@ impl Schedule {
     }
 
     /// What commands of these tasks were seen to take of a GPU: from now on those with a share and without `gpu_memory` ask for so much, and an
-    /// eighth more, since nobody looks all the time.
+    /// eighth more, since the driver is asked once a second.
     pub fn learn(&mut self, tasks: impl Iterator<Item = usize>, bytes: u64) {
         let learned = bytes.saturating_add(bytes / 8).min(self.leases.most_memory());
         let mut has_changed = false;

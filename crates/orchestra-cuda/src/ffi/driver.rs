@@ -166,7 +166,7 @@ impl Driver {
     /// Copies to the device, behind what was begun before.
     ///
     /// # Safety
-    /// The bytes on both sides are there, and nobody writes to those at `from`, until `wait` comes back.
+    /// The bytes on both sides are there, and no thread writes to those at `from`, until `wait` comes back.
     pub unsafe fn copy_in(&self, to: DevicePointer, from: *const u8, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: as the caller vouches.
         let code = unsafe { (self.cuda.to_device)(to, from.cast(), bytes, self.stream) };
@@ -176,7 +176,7 @@ impl Driver {
     /// Copies from the device, behind what was begun before.
     ///
     /// # Safety
-    /// The bytes on both sides are there, and nobody else uses those at `to`, until `wait` comes back.
+    /// The bytes on both sides are there, and no thread uses those at `to`, until `wait` comes back.
     pub unsafe fn copy_out(&self, to: *mut u8, from: DevicePointer, bytes: usize) -> Result<(), CudaError> {
         // SAFETY: as the caller vouches.
         let code = unsafe { (self.cuda.to_host)(to.cast(), from, bytes, self.stream) };

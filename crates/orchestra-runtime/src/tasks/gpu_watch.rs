@@ -40,7 +40,7 @@ struct Command {
 }
 
 impl GpuWatch {
-    /// Looks as often as at the devices of workers, where there are GPUs and somebody to ask.
+    /// Looks as often as at the devices of workers, where there are GPUs and a driver that lists their processes.
     pub fn start(context: &RunContext) -> Self {
         let seen = Arc::new(Seen::default());
         let options = &context.options.devices;

@@ -1,5 +1,5 @@
 //! Files and objects that are listed as they appear, each once, and when they are whole. Looks at the folders or buckets from time to time: that works on
-//! every file system and store, and nothing is missed while nobody looks.
+//! every file system and store, and nothing is missed between two looks.
 //!
 //! An object of a store is whole once it is there. A file is whole when its size and its time of change were the same for [`Watch::settle`], or when it
 //! is older than that by a minute: it was moved in, or lay there before. A path is taken once in the life of a list, whatever becomes of the file. What is

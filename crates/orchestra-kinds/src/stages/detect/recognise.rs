@@ -276,7 +276,7 @@ mod tests {
         let both = Some((vec![Layout::Yolov8, Layout::YoloEnd2end], true));
         assert_eq!(against(Layout::Yolov5, &one(&[0, 0]), &detect), both);
         assert_eq!(against(Layout::YoloEnd2end, &one(&[0, 0]), &detect), None);
-        // The outputs are not what the metadata says: somebody has changed the model since.
+        // The outputs are not what the metadata says: the model was changed after its export.
         assert_eq!(against(Layout::Yolov5, &one(&[8400, 7]), &detect), Some((vec![], false)));
         let classify = [TWO[0], TWO[1], ("task", "classify")];
         assert_eq!(against(Layout::Yolov8, &one(&[6, 8400]), &classify), Some((vec![], false)));

@@ -159,7 +159,7 @@ fn texts(
 ) -> Result<Vec<OwnedRow>, Refusal> {
     /// Tops that are nearer than so many pixels belong to one line.
     const LINE: f64 = 10.0;
-    /// Sides of texts that nobody can read, in pixels of the picture.
+    /// Sides of texts too small to be read, in pixels of the picture.
     const UNREADABLE: f64 = 3.0;
     let (texts, [width, height]) = settings.texts(map, regions)?;
     let [row_width, row_height] = placed.map_or([width as f64, height as f64], |p| p.row.map(f64::from));
