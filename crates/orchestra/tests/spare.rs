@@ -23,7 +23,7 @@ use orchestra_testkit::striker::{Fault, strike};
 use orchestra_testkit::{images, models, trap_library};
 
 /// Seconds of work for one worker, so that a run goes on while something is waited for. Most tests stop it after that.
-const ITEMS: u64 = 700;
+const ITEMS: u64 = 4_000;
 const SLOW: usize = 500;
 
 /// What happened to the workers of a run, in order.
