@@ -113,7 +113,7 @@ fn a_later_task_takes_the_best_of_those_that_are_done_and_runs_again_when_anothe
     write(&place, &SWEEP.replace("\"min\"", "\"max\""));
     place.run(&[]).must_exit(0);
     assert_eq!((text(&place, "published").as_str(), ran()), ("model 3\n", 3), "more is better now");
-    assert_eq!(fs::read_to_string(place.out().join("tasks/train/best/model")).unwrap(), "model 3\n");
+    assert_eq!(fs::read_to_string(place.out().join(".orchestra/best/train/model")).unwrap(), "model 3\n");
     place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
     place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
 }

@@ -85,7 +85,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
                 }
                 planned => planning::show(planned, surroundings)?,
             };
-            let plan = Arc::new(tasks::only(plan, &args.only)?);
+            let plan = Arc::new(tasks::only(plan, &tasks::with_late(&first.plan, &args.only))?);
             let earlier = if asked == Earlier::Discard { Earlier::Replace } else { asked };
             let second = command.part(plan, earlier, Some(first.outcome.report))?;
             first.runtime.shutdown_timeout(Duration::from_secs(1));
@@ -159,6 +159,12 @@ impl Command<'_> {
             return finished_before(prepared, code, Output::of(args, *verbosity)).map(Part::FinishedBefore);
         }
         talk.found(&prepared, first.is_some());
+        if let Some(made) = first.as_ref().filter(|_| prepared.counts().total() > 0) {
+            let again = made.tasks.iter().filter(|task| task.state.is_well() && !task.before);
+            for task in again.map(|task| &task.task) {
+                tracing::warn!(%task, "has run again: items that are finished keep their records, also where it has changed them; --fresh starts over");
+            }
+        }
         let library = match ahead {
             Some(library) => library,
             None => runtime_library(args, &plan, *talk)?,

@@ -40,6 +40,12 @@ pub fn only(mut plan: Plan, names: &[String]) -> Result<Plan, Failed> {
     Ok(plan)
 }
 
+/// These names, and the tasks by which pipelines are planned that one of them comes after: the second part of a run has them, too.
+pub fn with_late(plan: &Plan, names: &[String]) -> Vec<String> {
+    let late = plan.late.as_ref().filter(|_| !names.is_empty());
+    late.map_or_else(|| names.to_vec(), |late| [names, &late.tasks, &late.best].concat())
+}
+
 /// Where one of them comes after a sink, all pipelines run, and so do the tasks that these are planned by.
 fn of_plan(plan: &Plan, names: &[String]) -> Result<TasksPlan, String> {
     let named = plan.tasks.only(names)?;

@@ -259,6 +259,7 @@ impl Kept<'_> {
             self.socket = socket;
             self.listens = true;
             self.tell_start();
+            self.command.log.metrics.was_not_told();
         }
     }
 
@@ -285,7 +286,10 @@ impl Kept<'_> {
     /// Tells what is new, unless it would have to wait for orchestra: a socket that may be written to has room for more than all of this.
     fn tell_metrics(&mut self) {
         let metrics = &mut self.command.log.metrics;
-        let Some(read) = metrics.due().filter(|_| self.listens) else { return };
+        if !self.listens {
+            return;
+        }
+        let Some(read) = metrics.due() else { return };
         let mut polled = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT)];
         match poll(&mut polled, Some(&Timespec::default())) {
             Ok(1..) => tell(&mut self.socket, &Report::Metrics(read)),

@@ -70,4 +70,4 @@ pub use plan::{
     WorkerPlan,
 };
 pub use sinks::{FAILURES, RESERVED, failure_schema};
-pub use tasks::{BEST_LINK, BestOf, LatePlan, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksPlan};
+pub use tasks::{BEST_FOLDER, BestOf, LatePlan, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksPlan};

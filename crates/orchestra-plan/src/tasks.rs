@@ -36,8 +36,9 @@ const MAX_TASKS: usize = 100_000;
 const MAX_LINKS: usize = 10_000_000;
 /// The folder of the tasks in the output folder.
 pub const TASKS_FOLDER: &str = "tasks";
-/// The link in the folder of a table that leads to the output of its best task. No task has a folder of this name.
-pub const BEST_LINK: &str = "best";
+/// The folder in the output folder with a link for each table, by its name, to the output of its best task. It lies apart from the folders of tables, which
+/// may be inputs of tasks and sources of items.
+pub const BEST_FOLDER: &str = ".orchestra/best";
 
 /// What tasks depend on beside their tables.
 pub(crate) struct Surroundings<'a> {

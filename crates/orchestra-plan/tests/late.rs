@@ -164,5 +164,5 @@ fn the_best_of_a_table_is_used_when_one_of_its_tasks_is_done() {
     assert_eq!((&early.tasks[..], &early.best[..]), (&["prepare".to_owned()][..], &["train".to_owned()][..]));
     assert!(early.in_words().contains("values of `prepare`, `train.best`"), "{}", early.in_words());
     let all = plan(&text, &["prepare", "train[lr=0.01]"]);
-    assert!(all.late.is_none() && all.models[0].path.ends_with("out/tasks/train/best/digits.onnx"));
+    assert!(all.late.is_none() && all.models[0].path.ends_with("out/.orchestra/best/train/digits.onnx"));
 }

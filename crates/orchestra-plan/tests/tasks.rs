@@ -124,7 +124,7 @@ fn the_best_of_a_table_is_a_folder_that_later_tasks_may_use() {
     let rule = StopRule::Asha { eta: 3 };
     assert_eq!(train.stop_early, Some(StopEarly { rule, warmup: 2, step: Some(1) }));
     let later = task(&tasks, "use");
-    assert_eq!(later.command[2], "use /flows/out/tasks/train/best/m");
+    assert_eq!(later.command[2], "use /flows/out/.orchestra/best/train/m");
     assert_eq!(
         (&later.after[..], &later.may_fail[..]),
         (&[0, 1, 2][..], &[1][..]),

@@ -43,16 +43,13 @@ pub fn not_started(context: &RunContext) -> Option<(i32, String)> {
     let late = context.plan.late.as_ref().filter(|_| !context.options.tasks_only)?;
     let reports = context.tasks.reports(&context.plan.tasks);
     let mut used = reports.iter().filter(|report| late.tasks.contains(&report.task));
-    let used = used.find(|report| report.state != TaskStanding::Done);
+    let used = used.find(|report| !report.state.is_well());
     let (code, why) = match used {
         Some(TaskReport { task, state: TaskStanding::Failed, .. }) => {
             (65, format!("task `{task}` has failed"))
         }
         Some(TaskReport { task, state: TaskStanding::Skipped, why, .. }) => {
             (65, format!("task `{task}` {}", why.as_deref().unwrap_or("was not started")))
-        }
-        Some(TaskReport { task, state: TaskStanding::StoppedEarly, .. }) => {
-            (65, format!("task `{task}` was stopped early, and its values are used"))
         }
         Some(TaskReport { task, .. }) => (130, format!("task `{task}` is not done")),
         None => without_best(context, &late.best, &reports)
@@ -107,6 +104,10 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
         if !problems.contains(&text) {
             problems.push(text);
         }
+    }
+    let too_many = "stopped, because more items failed than limits.max_failed allows";
+    if ending.tasks.was_stopped && ending.failure_limit && !problems.iter().any(|said| said == too_many) {
+        problems.push(too_many.to_owned());
     }
     if let Some(why) = &ending.tasks.problem {
         problems.push(format!("the journal of tasks could not be written: {why}"));

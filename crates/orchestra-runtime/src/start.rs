@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
-use orchestra_plan::{Plan, SourcePlan, TASKS_FOLDER};
+use orchestra_plan::{BEST_FOLDER, Plan, SourcePlan, TASKS_FOLDER};
 use orchestra_store::{
     BitSet, Change, Commit, CommitError, Counts, DiscardError, Journal, OpenError, OutputFolder, RunIdentity,
     StartError, State, TaskJournal, WorkingTreeError,
@@ -560,13 +560,15 @@ fn is_done(listing: &Listing) -> bool {
 
 /// The folders of all tasks, with the outputs in them.
 fn discard_tasks(output: &Path) -> Result<(), StartRunError> {
-    let folder = output.join(TASKS_FOLDER);
-    match fs::remove_dir_all(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(StartRunError::Discard { folder, why: error.to_string() })
+    for folder in [TASKS_FOLDER, BEST_FOLDER].map(|name| output.join(name)) {
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(StartRunError::Discard { folder, why: error.to_string() });
+            }
+            _ => {}
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 fn write_report(path: &Path, report: &RunReport) -> io::Result<()> {

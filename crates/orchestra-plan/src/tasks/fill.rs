@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::combine::RESERVED;
 use super::template::{Part, parts};
-use super::{BEST_LINK, Expander, TASKS_FOLDER};
+use super::{BEST_FOLDER, Expander, TASKS_FOLDER};
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
 use crate::nearest::suggestion;
@@ -198,7 +198,7 @@ impl<'a> Fill<'a> {
             return None;
         }
         self.best_of.insert(table.to_owned());
-        Some(self.of.around.output.join(TASKS_FOLDER).join(table).join(BEST_LINK).display().to_string())
+        Some(self.of.around.output.join(BEST_FOLDER).join(table).display().to_string())
     }
 }
 

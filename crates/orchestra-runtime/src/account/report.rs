@@ -15,7 +15,7 @@ use crate::account::snapshot::Snapshot;
 use crate::account::stats::StageStats;
 use crate::context::RunContext;
 use crate::messages::PipelineEnd;
-use crate::tasks::board::{TaskReport, TaskStanding};
+use crate::tasks::board::TaskReport;
 
 /// The contents of `run.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -199,7 +199,7 @@ impl RunReport {
     /// The ids of the tasks that are done.
     #[must_use]
     pub fn tasks_done(&self) -> Vec<String> {
-        let done = self.tasks.iter().filter(|task| task.state == TaskStanding::Done);
+        let done = self.tasks.iter().filter(|task| task.state.is_well());
         done.map(|task| task.task.clone()).collect()
     }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::tasks::{EndClass, best};
-use orchestra_plan::{BEST_LINK, BestOf, TASKS_FOLDER, TaskPlan, TasksPlan};
+use orchestra_plan::{BEST_FOLDER, BestOf, TaskPlan, TasksPlan};
 use orchestra_store::TaskEnded;
 
 use crate::tasks::known::KnownTask;
@@ -50,10 +50,8 @@ pub fn best_task(plan: &TasksPlan, table: &str, known: &[KnownTask]) -> Option<u
 #[must_use]
 pub fn has_best(plan: &TasksPlan, output: &Path, table: &str, known: &[KnownTask]) -> bool {
     let mut of_table = plan.tasks.iter().zip(known).filter(|(task, _)| task.name == table);
-    let leads_to = |best| {
-        fs::read_link(table_folder(output, table).join(BEST_LINK)).ok()
-            == Some(target(plan, output, (table, best)))
-    };
+    let leads_to =
+        |best| fs::read_link(output.join(BEST_FOLDER).join(table)).ok() == Some(target(plan, best));
     of_table.all(|(_, known)| known.is_done) && best_task(plan, table, known).is_some_and(leads_to)
 }
 
@@ -96,21 +94,19 @@ pub fn earlier<'a>(plan: &TasksPlan, task: &'a TaskPlan, ends: &[LastEnd]) -> Re
 
 /// Makes the link of a table lead to the output of its best task. `by`: the place of the task that needs it; others may do the same now.
 pub fn link(plan: &TasksPlan, output: &Path, (table, best): (&str, usize), by: usize) -> io::Result<()> {
-    let (folder, to) = (table_folder(output, table), target(plan, output, (table, best)));
-    let next = folder.join(format!("{BEST_LINK}.{by}"));
+    let (folder, to) = (output.join(BEST_FOLDER), target(plan, best));
+    fs::create_dir_all(&folder)?;
+    // A name that no table has.
+    let next = folder.join(format!("{by}.next"));
     match fs::remove_file(&next) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => symlink(to, &next)?,
     }
-    fs::rename(next, folder.join(BEST_LINK))
-}
-
-fn table_folder(output: &Path, table: &str) -> PathBuf {
-    output.join(TASKS_FOLDER).join(table)
+    fs::rename(next, folder.join(table))
 }
 
 /// Where the link of a table leads: relative, so that the output folder may be moved.
-fn target(plan: &TasksPlan, output: &Path, (table, best): (&str, usize)) -> PathBuf {
-    let to = output.join(&plan.tasks[best].folder).join("output");
-    to.strip_prefix(table_folder(output, table)).map_or_else(|_| to.clone(), Path::to_owned)
+fn target(plan: &TasksPlan, best: usize) -> PathBuf {
+    // From `.orchestra/best`.
+    Path::new("../..").join(&plan.tasks[best].folder).join("output")
 }

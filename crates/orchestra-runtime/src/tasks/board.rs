@@ -40,6 +40,14 @@ named_enum! {
     }
 }
 
+impl TaskStanding {
+    /// It is not run again while nothing changes, and what comes after it may start.
+    #[must_use]
+    pub fn is_well(self) -> bool {
+        matches!(self, Self::Done | Self::StoppedEarly)
+    }
+}
+
 /// A task in `run.json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct TaskReport {
@@ -196,9 +204,8 @@ impl TaskBoard {
         let mut board = self.lock();
         board.reports = TaskReport::all(plan, known);
         for report in &mut board.reports {
-            let has_run = |first: &&TaskReport| {
-                first.task == report.task && first.state == TaskStanding::Done && report.before
-            };
+            let has_run =
+                |first: &&TaskReport| first.task == report.task && first.state.is_well() && report.before;
             if let Some(first) = first_part.iter().find(has_run) {
                 report.before = first.before;
             }

@@ -15,7 +15,6 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::account::report::RunReport;
 use crate::tasks::best::{self, LastEnd};
-use crate::tasks::board::TaskStanding;
 use crate::tasks::holds::pipelines_of;
 use crate::tasks::outliving::{self, Survivor};
 use crate::tasks::trees::Trees;
@@ -97,10 +96,10 @@ pub fn open(
         plan.tasks.iter().zip(&known).map(|(task, known)| LastEnd::of_known(task, known)).collect();
     let is_same = |of: &GoingOn| {
         let task = &plan.tasks[of.task];
-        let has_ended = |earlier: &usize| {
-            known[*earlier].is_done || task.may_fail.contains(earlier) && known[*earlier].ended.is_some()
-        };
-        task.after.iter().all(has_ended) && digest_of(plan, task, &trees, &ends) == Some(of.started.digest)
+        // What it comes after may have something to do again: a task of a table whose best it takes, or a pipeline.
+        task.after_sinks.is_empty()
+            && task.after.iter().all(|earlier| known[*earlier].is_done)
+            && digest_of(plan, task, &trees, &ends) == Some(of.started.digest)
     };
     let (going_on, changed): (Vec<GoingOn>, Vec<GoingOn>) = going_on.into_iter().partition(is_same);
     again.extend(changed.iter().map(|of| of.task));
@@ -112,7 +111,7 @@ pub fn open(
 impl KnownTasks {
     /// What the first part of this start has done is done; what was done before may be outdated by what a pipeline has to do.
     pub fn take_over(&mut self, plan: &TasksPlan, first_part: &RunReport) {
-        let new = first_part.tasks.iter().filter(|task| task.state == TaskStanding::Done && !task.before);
+        let new = first_part.tasks.iter().filter(|task| task.state.is_well() && !task.before);
         let done: Vec<&str> = new.map(|task| &task.task[..]).collect();
         for (task, known) in plan.tasks.iter().zip(&mut self.known) {
             known.is_done |= done.contains(&&task.id[..]);
