@@ -337,3 +337,74 @@ fn the_best_of_the_trained_models_reads_digits_in_the_same_run() {
 fn what_was_prepared_is_trained_with_inferred_from_and_uploaded() {
     example("prepare-train-infer", 0, &["3 tasks, 3 done, 0 failed"], "100 records in the bucket");
 }
+
+#[test]
+fn a_task_that_failed_before_the_items_were_planned_counts_with_only_too_and_its_table_has_a_best() {
+    let text = r#"version = 1
+[tasks.train]
+command = "test {lr} != 1 || exit 3; echo loss={lr}; echo '{\"n\": {lr}}' > {output}/rows.jsonl"
+matrix = { lr = [1, 2, 3] }
+metrics = [{ name = "loss", regex = 'loss=(\S+)' }]
+best = { metric = "loss", goal = "min" }
+[tasks.apart]
+command = "echo apart >> ran"
+[tasks.upload]
+command = "cp {sinks.results.path} {output}/copy"
+[sources.rows]
+kind = "jsonl"
+paths = ["{tasks.train.best.output}/*.jsonl"]
+[stages.twice]
+kind = "select"
+from = "rows"
+columns = { m = "n * 2" }
+[sinks.results]
+kind = "jsonl"
+from = "twice"
+"#;
+    let place = place(text, "");
+    place.run(&["--only", "upload"]).must_exit(65).must_say(&["train[lr=1]", "1 failed"]);
+    assert_eq!(ran(&place), [""; 0]);
+    let copy = fs::read_to_string(place.out().join("tasks/upload/output/copy")).unwrap();
+    assert!(copy.contains("\"m\":4"), "{copy}");
+    let tasks = place.report()["tasks"].as_array().unwrap().clone();
+    assert!(
+        tasks.iter().any(|task| task["task"] == "train[lr=1]" && task["state"] == "failed"),
+        "{tasks:#?}"
+    );
+}
+
+#[test]
+fn a_command_after_a_sink_that_outlived_its_run_sees_what_the_pipeline_has_added_since() {
+    let text = r#"version = 1
+[tasks.upload]
+command = '''
+cat {sinks.results.path} > {output}/next
+touch begun
+while ! test -e go; do sleep 0.05; done
+mv {output}/next {output}/copy
+'''
+outputs = "{output}/copy"
+on_run_death = "keep"
+[sources.rows]
+kind = "jsonl"
+paths = ["rows.jsonl"]
+[stages.twice]
+kind = "select"
+from = "rows"
+columns = { m = "n * 2" }
+[sinks.results]
+kind = "jsonl"
+from = "twice"
+"#;
+    let place = place(text, &rows(3));
+    let mut run = place.start(&[]);
+    assert!(run.until("the command has read the results", || place.path("begun").exists()), "{}", run.said());
+    run.signal(Signal::KILL);
+    run.wait();
+    fs::write(place.path("rows.jsonl"), rows(4)).unwrap();
+    fs::write(place.path("go"), "").unwrap();
+    place.run(&[]).must_exit(0);
+    let copy = fs::read_to_string(place.out().join("tasks/upload/output/copy")).unwrap();
+    assert_eq!(copy.lines().count(), 4, "{copy}");
+    place.no_process_is_left();
+}
