@@ -324,6 +324,7 @@ def ways(check: Check) -> None:
             "ways", f"{model}, {label}, batches of {top}", f"{rate:.0f} items/s, {rate / alone:.2f} of one worker, abs {most:.1e}",
             check.judge(most <= bound),
         )
+    ragged(check)
 
 
 def ragged(check: Check) -> None:
