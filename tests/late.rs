@@ -133,7 +133,7 @@ fn a_source_reads_what_a_command_has_made_and_a_command_what_a_sink_has_written(
     holds_all(&place.out().join("tasks/upload/output/copy"), 30);
     assert_eq!(ran(&place), ["apart", "prepare", "prepare", "upload", "upload"]);
     assert_eq!(place.report()["run_id"], run_id);
-    // A file of somebody else is in the way of a sink that the first part does not know.
+    // A file that no run wrote is in the way of a sink that the first part does not know.
     let second = place.path("second");
     fs::create_dir(&second).unwrap();
     fs::write(second.join("results.jsonl"), "not ours\n").unwrap();
@@ -189,7 +189,7 @@ fn a_run_that_is_interrupted_between_its_parts_goes_on_where_it_was() {
     );
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let place = place(&manifest, &rows(9));
-        // Nobody writes to it: the second part waits for its list.
+        // No process writes to it: the second part waits for its list.
         let list = place.path("list.csv");
         assert!(Command::new("mkfifo").arg(&list).status().unwrap().success());
         let log = || fs::read_to_string(place.out().join("logs/run.log")).unwrap_or_default();

@@ -118,7 +118,7 @@ fn a_run_that_is_killed_around_the_making_of_a_part_leaves_whole_parts_and_loses
 enum Stop {
     /// The store does not see it.
     Before,
-    /// The store has done it, and nobody hears of that.
+    /// The store has done it, and its answer does not arrive.
     Behind,
 }
 

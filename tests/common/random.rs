@@ -1,4 +1,4 @@
-//! Moments that nobody chose.
+//! Moments from a seed.
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

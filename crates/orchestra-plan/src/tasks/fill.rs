@@ -176,7 +176,7 @@ impl<'a> Fill<'a> {
         Some(value)
     }
 
-    /// A link in the folder of the table: which task is best is known when all have ended.
+    /// The link of the table: which task is best is known when all have ended.
     fn of_best(&mut self, table: &str, key: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
         let Some(raw) = self.of.raws.iter().find(|raw| raw.name.value == table) else {
             let names = self.of.raws.iter().map(|raw| &raw.name.value[..]);
