@@ -206,6 +206,14 @@ pub trait WriteTensor {
     /// # Errors
     /// The value cannot be made; `row` holds nothing of use then.
     fn write(&self, row: &mut [u8]) -> Result<(), Refusal>;
+    /// Writes every byte of the smaller form, where there is one ([`Map::packing`](crate::shapes::Map::packing)).
+    ///
+    /// # Errors
+    /// As `write`, or there is no smaller form.
+    fn write_packed(&self, packed: &mut [u8]) -> Result<(), Refusal> {
+        let _ = packed;
+        Err(Refusal::result("internal error: a tensor has no smaller form; this is a bug"))
+    }
 }
 
 /// A picture, which is decoded when it is first needed.

@@ -134,6 +134,22 @@ impl ImageSpec {
         }
     }
 
+    /// The pixels that the row is made of, red first, 8 bits per channel; `None`: the row itself has no more bytes.
+    #[must_use]
+    pub fn packed(&self) -> Option<ImageSpec> {
+        if self.dtype == DType::U8 {
+            return None;
+        }
+        let (mut pad, mut color) = (self.pad.clone(), self.color);
+        if color == Channels::Bgr {
+            pad.reverse();
+            color = Channels::Rgb;
+        }
+        let (n, layout, dtype) = (color.count(), Layout::Nhwc, DType::U8);
+        let (mean, std) = (vec![0.0; n], vec![1.0; n]);
+        Some(ImageSpec { color, layout, dtype, scale: 1.0, mean, std, pad, ..self.clone() })
+    }
+
     /// The same settings as if the loader normalised: its row is what a model is given, whoever makes it.
     #[must_use]
     pub fn for_model(&self) -> ImageSpec {

@@ -73,6 +73,24 @@ pub trait Map: fmt::Debug + Send + Sync {
     fn remote(&self) -> Option<RemoteSpec> {
         None
     }
+
+    /// The smaller form in which a loader process sends a column that is a tensor: fewer bytes to write and to read again. `None`: as it is.
+    fn packing(&self, column: usize) -> Option<Arc<dyn Packing>> {
+        let _ = column;
+        None
+    }
+}
+
+/// A smaller form of a tensor, such as the pixels that it is made of.
+pub trait Packing: fmt::Debug + Send + Sync {
+    /// Its length.
+    fn bytes(&self) -> usize;
+
+    /// Writes every byte of `row`, the tensor that `packed` is the smaller form of. All bytes are allowed in `packed`, and may change meanwhile.
+    ///
+    /// # Errors
+    /// A length that is not that of the form or of the tensor.
+    fn unpack(&self, packed: &[u8], row: &mut [u8]) -> Result<(), Refusal>;
 }
 
 /// A map in one thread.

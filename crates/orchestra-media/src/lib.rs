@@ -67,4 +67,5 @@ pub use geometry::placement;
 pub use picture::PictureSize;
 pub use preparer::Preparer;
 pub use region::Region;
+pub use row_writer::unpack;
 pub use warp::Quadrilateral;

@@ -2,8 +2,9 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use orchestra_core::Layout;
+use orchestra_core::{ImageSpec, Layout};
 
+use crate::error::MediaError;
 use crate::geometry::Rect;
 use crate::kernels::{Affine, byte_planes, interleaved, line, planes, spread, swap};
 use crate::picture::View;
@@ -48,6 +49,22 @@ pub(crate) fn write(spec: &RowSpec, part: View<'_>, dest: Rect, row: &mut [u8], 
             }
         }
     }
+}
+
+/// Writes the row of `spec` from the pixels that it is made of: a row of [`ImageSpec::packed`]. Any bytes are pixels.
+///
+/// # Errors
+/// When `packed` or `row` has another length, or when `spec` is none that a plan would let pass. The row holds nothing of use then.
+pub fn unpack(spec: &ImageSpec, packed: &[u8], row: &mut [u8]) -> Result<(), MediaError> {
+    let row_spec = RowSpec::new(spec, row.len())?;
+    let RowSpec { width, height, channels, .. } = row_spec;
+    let (expected, found) = (width * height * channels, packed.len());
+    if expected != found {
+        return Err(MediaError::RowLength { expected, found });
+    }
+    let whole = Rect { x: 0, y: 0, width, height };
+    write(&row_spec, View::packed(packed, width, height, channels), whole, row, &mut Aligned::default());
+    Ok(())
 }
 
 trait Value: Copy {

@@ -54,6 +54,39 @@ fn each_region_of_a_picture_gives_the_row_that_it_gives_alone() {
     }
 }
 
+/// Bit for bit, so that a loader process may send either.
+#[test]
+fn the_pixels_of_a_row_unpack_to_the_row() {
+    for (width, height) in [(61, 47), (9, 40)] {
+        let file = encoded(&DynamicImage::ImageRgb8(picture(width, height)), ImageFormat::Png);
+        for fit in FITS {
+            for color in COLORS {
+                for layout in [Layout::Nchw, Layout::Nhwc] {
+                    for dtype in [DType::F32, DType::F16] {
+                        let n = color.count();
+                        let spec = ImageSpec {
+                            layout,
+                            dtype,
+                            scale: 1.0 / 255.0,
+                            mean: [0.4, 0.5, 0.3][..n].to_vec(),
+                            std: [0.2, 0.3, 0.7][..n].to_vec(),
+                            ..byte_spec([20, 24], fit, ResizeFilter::Bilinear, color)
+                        };
+                        let packed = row_of(&file, &spec.packed().unwrap());
+                        let mut row = vec![0x5a; spec.tensor().row_bytes().unwrap()];
+                        orchestra_media::unpack(&spec, &packed, &mut row).unwrap();
+                        let what = format!("{width}x{height} {fit:?} {color:?} {layout:?} {dtype}");
+                        assert!(row == row_of(&file, &spec), "{what}");
+                        orchestra_media::unpack(&spec, &packed[1..], &mut row).unwrap_err();
+                        orchestra_media::unpack(&spec, &packed, &mut row[1..]).unwrap_err();
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(byte_spec([2, 2], Fit::Cover, ResizeFilter::Bilinear, Channels::Rgb).packed(), None);
+}
+
 #[test]
 fn shorter_pads_around_a_picture_that_is_smaller_than_the_crop() {
     let picture = picture(40, 30);

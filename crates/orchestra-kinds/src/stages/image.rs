@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Picture, Refusal, Value, WriteTensor};
-use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::shapes::{Emit, Map, MapRun, Packing, RemoteSpec};
 use orchestra_core::{FailureKind, ImageSpec, Placement, TensorSpec};
 use orchestra_plan::{
     Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind,
@@ -66,7 +66,11 @@ impl Connect for ImageDraft {
         Some(StageConnected {
             gives: settings::column(spec),
             reads: vec![(0, picture)],
-            runs: Runs::Map(Arc::new(ImageMap { spec: spec.clone(), tensor: spec.tensor() })),
+            runs: Runs::Map(Arc::new(ImageMap {
+                spec: spec.clone(),
+                tensor: spec.tensor(),
+                packed: spec.packed(),
+            })),
             settings: serde_json::json!({ "spec": spec }),
             details: settings::details(spec),
             about: settings::about(spec),
@@ -82,6 +86,8 @@ impl Connect for ImageDraft {
 struct ImageMap {
     spec: ImageSpec,
     tensor: TensorSpec,
+    /// The pixels alone, where they are fewer bytes.
+    packed: Option<ImageSpec>,
 }
 
 impl Map for ImageMap {
@@ -95,6 +101,33 @@ impl Map for ImageMap {
 
     fn remote(&self) -> Option<RemoteSpec> {
         RemoteSpec::of(Image.name(), self)
+    }
+
+    fn packing(&self, column: usize) -> Option<Arc<dyn Packing>> {
+        let packed = self.packed.as_ref().filter(|_| column == PIXELS)?;
+        let bytes = packed.tensor().row_bytes()?;
+        Some(Arc::new(PixelsOfRow { spec: self.spec.clone(), bytes }))
+    }
+}
+
+/// The first of the two columns.
+const PIXELS: usize = 0;
+
+/// A row that is made of its pixels again: normalised, in the layout and the element type of the row.
+#[derive(Debug)]
+struct PixelsOfRow {
+    spec: ImageSpec,
+    bytes: usize,
+}
+
+impl Packing for PixelsOfRow {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn unpack(&self, packed: &[u8], row: &mut [u8]) -> Result<(), Refusal> {
+        orchestra_media::unpack(&self.spec, packed, row)
+            .map_err(|error| Refusal { kind: error.kind(), error: error.to_string() })
     }
 }
 
@@ -122,5 +155,12 @@ impl WriteTensor for Row<'_> {
 
     fn write(&self, row: &mut [u8]) -> Result<(), Refusal> {
         self.picture.write_row(&self.map.spec, row)
+    }
+
+    fn write_packed(&self, packed: &mut [u8]) -> Result<(), Refusal> {
+        match &self.map.packed {
+            Some(spec) => self.picture.write_row(spec, packed),
+            None => Err(Refusal::result("internal error: a row is its pixels already; this is a bug")),
+        }
     }
 }

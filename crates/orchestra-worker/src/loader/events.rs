@@ -123,6 +123,10 @@ pub enum Sent {
     },
     /// It could not be made.
     Refused(Refused),
+    /// A tensor in its smaller form, whose length the map says.
+    Packed {
+        at: u64,
+    },
 }
 
 /// A [`Refusal`] on the wire.

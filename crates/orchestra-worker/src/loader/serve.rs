@@ -118,7 +118,9 @@ fn ready(load: &LoadChain, region: OwnedFd, registry: &dyn Registry) -> Result<(
         let node = |spec: &MapSpec| {
             let map = registry.map(&spec.map).ok_or_else(|| unknown(&spec.map))?;
             let (run, next) = (map.start(), nodes(&spec.next, registry, unknown)?);
-            Ok(MapNode { spec: MapSpec { next: Vec::new(), ..spec.clone() }, map, run, next })
+            let packed = |column: &usize| map.packing(*column).map(|packing| packing.bytes());
+            let packed = spec.sends.iter().map(packed).collect();
+            Ok(MapNode { spec: MapSpec { next: Vec::new(), ..spec.clone() }, map, run, packed, next })
         };
         specs.iter().map(node).collect()
     }

@@ -24,6 +24,8 @@ pub(super) struct MapNode {
     pub spec: MapSpec,
     pub map: Arc<dyn Map>,
     pub run: Box<dyn MapRun>,
+    /// For each column that is sent, in the order of `spec.sends`: the length of its smaller form.
+    pub packed: Vec<Option<usize>>,
     pub next: Vec<MapNode>,
 }
 
@@ -68,7 +70,9 @@ impl Chain {
             let mut over = Ok(());
             if is_read {
                 let Self { run, sends, maps, .. } = self;
-                run.with_row(&mut |row| over = walk(sends, maps, &Env { from: None, row, up: None }, parent));
+                run.with_row(&mut |row| {
+                    over = walk((sends, &[]), maps, &Env { from: None, row, up: None }, parent)
+                });
             }
             over
         }));
@@ -96,12 +100,18 @@ impl MapNode {
     }
 }
 
-/// Sends a row, and takes it through the maps behind it.
-fn walk(sends: &[usize], maps: &mut [MapNode], env: &Env<'_>, parent: &mut Parent) -> Result<(), Over> {
+/// Sends those columns of a row, in their smaller form where they have one, and takes it through the maps behind it.
+fn walk(
+    (sends, packed): (&[usize], &[Option<usize>]),
+    maps: &mut [MapNode],
+    env: &Env<'_>,
+    parent: &mut Parent,
+) -> Result<(), Over> {
     let mut sent = Vec::with_capacity(sends.len());
-    for column in sends {
+    for (n, column) in sends.iter().enumerate() {
         let value = env.row.get(*column).ok_or_else(missing);
-        sent.push(match value.and_then(|value| send(value, parent)) {
+        let packed = packed.get(n).copied().flatten();
+        sent.push(match value.and_then(|value| send(value, packed, parent)) {
             Ok(sent) => sent,
             Err(refusal) => {
                 parent.is_there()?;
@@ -112,7 +122,8 @@ fn walk(sends: &[usize], maps: &mut [MapNode], env: &Env<'_>, parent: &mut Paren
     parent.note(Event::Row(sent));
     for node in maps {
         let inputs: Option<Vec<Value<'_>>> = node.spec.reads.iter().map(|read| env.get(*read)).collect();
-        let mut rows = Rows { node: &node.spec, next: &mut node.next, env, parent, over: None };
+        let (packed, next) = (&node.packed, &mut node.next);
+        let mut rows = Rows { node: &node.spec, packed, next, env, parent, over: None };
         let applied = match &inputs {
             Some(inputs) => node.run.apply(inputs, &mut rows),
             None => Err(missing()),
@@ -131,6 +142,7 @@ fn walk(sends: &[usize], maps: &mut [MapNode], env: &Env<'_>, parent: &mut Paren
 
 struct Rows<'w, 'e> {
     node: &'w MapSpec,
+    packed: &'w [Option<usize>],
     next: &'w mut [MapNode],
     env: &'w Env<'e>,
     parent: &'w mut Parent,
@@ -145,7 +157,7 @@ impl Emit for Rows<'_, '_> {
 
     fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
         let env = Env { from: Some(self.node.stage), row, up: Some(self.env) };
-        walk(&self.node.sends, self.next, &env, self.parent).map_err(|over| {
+        walk((&self.node.sends, self.packed), self.next, &env, self.parent).map_err(|over| {
             self.over = Some(over);
             // For the map to pass on.
             Refusal::result("")
@@ -154,7 +166,18 @@ impl Emit for Rows<'_, '_> {
 }
 
 /// Lays a value into the ring.
-fn send(value: &Value<'_>, parent: &mut Parent) -> Result<Sent, Refusal> {
+fn send(value: &Value<'_>, packed: Option<usize>, parent: &mut Parent) -> Result<Sent, Refusal> {
+    match (value, packed) {
+        (Value::Unwritten(tensor), Some(len)) => {
+            let (at, to) = parent.room(len)?;
+            tensor.write_packed(to)?;
+            Ok(Sent::Packed { at })
+        }
+        _ => send_whole(value, parent),
+    }
+}
+
+fn send_whole(value: &Value<'_>, parent: &mut Parent) -> Result<Sent, Refusal> {
     match value {
         Value::Tensor(view) => tensor(view, parent),
         Value::Unwritten(tensor) => unwritten(*tensor, parent),

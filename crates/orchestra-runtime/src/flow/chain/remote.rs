@@ -4,7 +4,7 @@
 use orchestra_core::Placement;
 use orchestra_core::data::ColumnType;
 use orchestra_core::shapes::Fetch;
-use orchestra_plan::{ColumnRef, Origin, Plan};
+use orchestra_plan::{ColumnRef, Origin, Plan, Shape};
 use orchestra_worker::loader::events::{From, LoadChain, MapSpec};
 
 use super::{Chain, ChainRun, MapStep, Step, StepRun};
@@ -82,8 +82,15 @@ fn map_specs(steps: &[Step]) -> Vec<MapSpec> {
 
 /// The most bytes that are sent of an item where each map gives one row, but for pictures.
 fn row_bytes(plan: &Plan, of: Origin, sends: &[usize], maps: &[MapSpec]) -> u64 {
+    let map = of.stage().and_then(|stage| match &plan.stages[stage.index()].runs {
+        Shape::Map(map) => Some(map),
+        Shape::Batch(_) | Shape::Fold(_) => None,
+    });
     let column = |column: &usize| {
         let read = ColumnRef { from: of, column: *column };
+        if let Some(packing) = map.and_then(|map| map.packing(*column)) {
+            return packing.bytes() as u64;
+        }
         let bytes = match &plan.column(read).ty {
             ColumnType::Placement => Placement::tensor().row_bytes(),
             ty => ty.stored().and_then(|spec| spec.row_bytes()),
@@ -129,7 +136,7 @@ impl Chain {
         let run = |step: &Step| match step {
             Step::Map(map) if map.remote.is_some() => {
                 let gives = &plan.stages[map.stage.index()].gives;
-                let gives = Gives::new(gives, &sends(&map.next, Origin::Stage(map.stage)));
+                let gives = Gives::new(gives, &sends(&map.next, Origin::Stage(map.stage)), Some(&*map.map));
                 let replay = Replay { current: current.clone(), gives };
                 StepRun { map: Some(Box::new(replay)), next: self.replays(&map.next, current) }
             }
@@ -141,7 +148,8 @@ impl Chain {
 
     /// The row of the source, as a loader process sends it.
     pub fn source_gives(&self) -> Gives {
-        let Origin::Source(source) = self.origin else { return Gives::new(&Default::default(), &[]) };
-        Gives::new(&self.context.plan.sources[source.index()].gives, &sends(&self.steps, self.origin))
+        let Origin::Source(source) = self.origin else { return Gives::new(&Default::default(), &[], None) };
+        let gives = &self.context.plan.sources[source.index()].gives;
+        Gives::new(gives, &sends(&self.steps, self.origin), None)
     }
 }

@@ -6,7 +6,7 @@ use std::vec::IntoIter;
 use orchestra_core::data::{
     Column, ColumnType, Label, Picture, Pixels, Refusal, Schema, TensorView, Value, WriteTensor,
 };
-use orchestra_core::shapes::{Emit, MapRun};
+use orchestra_core::shapes::{Emit, Map, MapRun, Packing};
 use orchestra_core::{DType, FailureKind, ImageSpec, Placement, TensorSpec};
 use orchestra_worker::loader::Region;
 use orchestra_worker::loader::events::{Event, Sent};
@@ -73,12 +73,17 @@ pub struct Gives {
     columns: Vec<Column>,
     /// The place of each column among those that are sent.
     sent: Vec<Option<usize>>,
+    /// The smaller form of each column that has one.
+    packings: Vec<Option<Arc<dyn Packing>>>,
 }
 
 impl Gives {
-    pub fn new(gives: &Schema, sends: &[usize]) -> Self {
+    /// `map` has the rows made of those of another; a source has none.
+    pub fn new(gives: &Schema, sends: &[usize], map: Option<&dyn Map>) -> Self {
+        let columns = 0..gives.0.len();
         let place = |column| sends.iter().position(|sent| *sent == column);
-        Self { sent: (0..gives.0.len()).map(place).collect(), columns: gives.0.clone() }
+        let packings = columns.clone().map(|column| map?.packing(column)).collect();
+        Self { sent: columns.map(place).collect(), columns: gives.0.clone(), packings }
     }
 
     fn with_row(
@@ -91,8 +96,11 @@ impl Gives {
         let cells: SmallVec<[Cell<'_>; 2]> = self
             .columns
             .iter()
-            .zip(&self.sent)
-            .map(|(column, place)| Cell::new(column, place.and_then(|at| sent.get_mut(at)?.take()), region))
+            .zip(self.packings.iter().zip(&self.sent))
+            .map(|(column, (packing, place))| {
+                let sent = place.and_then(|at| sent.get_mut(at)?.take());
+                Cell::new(column, packing.as_deref(), sent, region)
+            })
             .collect();
         let labels: SmallVec<[Vec<Label<'_>>; 2]> = cells.iter().map(Cell::labels).collect();
         let row: SmallVec<[Value<'_>; 2]> =
@@ -132,11 +140,17 @@ enum Cell<'a> {
     Labels(Vec<(String, u32, f32)>),
     Text(String),
     Bytes(&'a [u8]),
+    Packed(PackedTensor<'a>),
     Refused(RefusedValue<'a>),
 }
 
 impl<'a> Cell<'a> {
-    fn new(column: &'a Column, sent: Option<Sent>, region: &'a Region) -> Self {
+    fn new(
+        column: &'a Column,
+        packing: Option<&'a dyn Packing>,
+        sent: Option<Sent>,
+        region: &'a Region,
+    ) -> Self {
         let refused = |refusal| Cell::Refused(RefusedValue { column, refusal: Some(refusal) });
         let cell = match (&column.ty, sent) {
             (_, None) => return Cell::Refused(RefusedValue { column, refusal: None }),
@@ -149,6 +163,10 @@ impl<'a> Cell<'a> {
             (ColumnType::Bytes(_), Some(Sent::Bytes { at, len })) => {
                 usize::try_from(len).ok().and_then(|len| region.bytes(at, len)).map(Cell::Bytes)
             }
+            (ty, Some(Sent::Packed { at })) => ty.stored().zip(packing).and_then(|(spec, packing)| {
+                let packed = region.bytes(at, packing.bytes())?;
+                Some(Cell::Packed(PackedTensor { spec, packing, packed }))
+            }),
             (ty, Some(Sent::Tensor { at, len, shape })) => spec_of(ty).and_then(|spec| {
                 let len = usize::try_from(len).ok()?;
                 let elements = shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim))?;
@@ -175,6 +193,7 @@ impl<'a> Cell<'a> {
             Cell::Labels(_) => Value::Labels(labels),
             Cell::Text(text) => Value::Text(text),
             Cell::Bytes(bytes) => Value::Bytes(bytes),
+            Cell::Packed(tensor) => Value::Unwritten(tensor),
             Cell::Refused(value) if value.column.ty == ColumnType::Picture => Value::Picture(value),
             Cell::Refused(value) => Value::Unwritten(value),
         }
@@ -232,6 +251,23 @@ impl Picture for SentPicture<'_> {
     }
 }
 
+/// A tensor that is made where it shall lie, of its smaller form in the region of a loader.
+struct PackedTensor<'a> {
+    spec: &'a TensorSpec,
+    packing: &'a dyn Packing,
+    packed: &'a [u8],
+}
+
+impl WriteTensor for PackedTensor<'_> {
+    fn spec(&self) -> &TensorSpec {
+        self.spec
+    }
+
+    fn write(&self, row: &mut [u8]) -> Result<(), Refusal> {
+        self.packing.unpack(self.packed, row)
+    }
+}
+
 /// A value that could not be made: what reads it fails with the reason.
 struct RefusedValue<'a> {
     column: &'a Column,
@@ -284,4 +320,47 @@ fn out_of_order() -> Refusal {
     let error = "the loader gave something else than the plan says; this is a bug, or a loader that ran wild"
         .to_owned();
     Refusal { kind: FailureKind::Crash, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::Dim;
+
+    use super::*;
+
+    /// Each element is twice its byte.
+    #[derive(Debug)]
+    struct Doubled;
+
+    impl Packing for Doubled {
+        fn bytes(&self) -> usize {
+            4
+        }
+
+        fn unpack(&self, packed: &[u8], row: &mut [u8]) -> Result<(), Refusal> {
+            row.iter_mut().zip(packed).for_each(|(to, from)| *to = from * 2);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_packed_value_is_read_within_the_region_and_nowhere_else() {
+        let spec =
+            TensorSpec { name: "t".into(), dtype: DType::U8, row: vec![Dim::Fixed(4)], batch: Dim::Dynamic };
+        let column = Column { name: "t".into(), ty: ColumnType::Tensor(spec) };
+        let region = Region::new(4096).unwrap();
+        let row = |packing: Option<&dyn Packing>, at| {
+            let mut row = [7; 4];
+            let cell = Cell::new(&column, packing, Some(Sent::Packed { at }), &region);
+            let Value::Unwritten(tensor) = cell.value(&[]) else { panic!("a tensor to be written") };
+            tensor.write(&mut row).map(|()| row)
+        };
+        assert_eq!(row(Some(&Doubled), 4096), Ok([0; 4]));
+        assert_eq!(row(Some(&Doubled), 8188), Ok([0; 4]));
+        for outside in [0, 4092, 8189, 8192, u64::MAX - 1, u64::MAX] {
+            assert_eq!(row(Some(&Doubled), outside).unwrap_err().kind, FailureKind::Crash, "{outside}");
+        }
+        // Sent where the plan has no smaller form.
+        assert_eq!(row(None, 4096).unwrap_err().kind, FailureKind::Crash);
+    }
 }
