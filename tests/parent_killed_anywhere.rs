@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::random::{Random, let_pass};
+use common::random::{let_pass, random};
 use common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::records::Records;
 use rustix::process::Signal;
@@ -23,7 +23,7 @@ const LONGEST_MS: u64 = 900;
 fn kills_of_the_parent_at_any_moment_lose_nothing_and_double_nothing() {
     let place = Workplace::with_blocks(&Blocks { steps: 150, ..Blocks::default() });
     write_pictures(&place.images(), ITEMS);
-    let mut random = Random::new();
+    let mut random = random();
     let (mut starts, mut killed, mut in_the_middle, mut longest) = (0, 0, 0, LONGEST_MS);
     let mut arguments: &[&str] = &[];
     while killed < KILLS || in_the_middle < IN_THE_MIDDLE {
@@ -31,7 +31,7 @@ fn kills_of_the_parent_at_any_moment_lose_nothing_and_double_nothing() {
         assert!(starts <= MOST_STARTS, "{killed} starts were killed, {in_the_middle} of them in the middle");
         let before = if arguments.is_empty() { place.n_results() } else { 0 };
         let run = place.start(arguments);
-        let_pass(random.below(longest));
+        let_pass(random.u64(0..longest));
         run.signal(Signal::KILL);
         let ended = run.wait();
         place.no_process_is_left();

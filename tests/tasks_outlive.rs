@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::random::{Random, let_pass};
+use common::random::{let_pass, random};
 use common::{Workplace, until};
 use rustix::process::Signal;
 
@@ -59,10 +59,10 @@ fn whenever_the_run_is_killed_each_command_runs_exactly_once() {
     let place = place(NOTES);
     let names: Vec<String> = (10..70).map(|n| n.to_string()).collect();
     fs::write(place.path("rows.csv"), format!("n\n{}\n", names.join("\n"))).unwrap();
-    let mut random = Random::new();
+    let mut random = random();
     for _ in 0..KILLS {
         let run = place.start(&[]);
-        let_pass(random.below(700));
+        let_pass(random.u64(0..700));
         run.signal(Signal::KILL);
         run.wait();
     }

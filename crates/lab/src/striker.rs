@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use orchestra_core::WorkerId;
 use orchestra_machine::processes::{child_ids, process};
 use orchestra_runtime::{EventHook, WorkerEvent};
@@ -84,7 +85,7 @@ fn hit(process: &OwnedFd, fault: Fault) -> bool {
 }
 
 /// Does `fault` to a loader of this process; whether there was one. A run tells nothing of loaders, so its children are looked at.
-fn strike_loader(fault: Fault, random: &mut Random) -> bool {
+fn strike_loader(fault: Fault, random: &mut Rng) -> bool {
     let is_loader = |pid: &u32| {
         let process = process(*pid).filter(|process| process.parent == std::process::id());
         process.is_some_and(|process| process.arguments.last().is_some_and(|last| last == LOADER))
@@ -93,14 +94,14 @@ fn strike_loader(fault: Fault, random: &mut Random) -> bool {
     let held = child_ids(std::process::id()).into_iter().filter_map(|pid| Some((pid, descriptor(pid)?)));
     let loaders: Vec<_> = held.filter(|(pid, _)| is_loader(pid)).collect();
     let loaders: Vec<&OwnedFd> = loaders.iter().map(|(_, process)| process).collect();
-    random.pick(&loaders).is_some_and(|process| hit(process, fault))
+    random.choice(&loaders).is_some_and(|process| hit(process, fault))
 }
 
 impl Striker {
     /// Strikes workers of a run, at uneven intervals for each kind of fault, and with each of them a loader.
     pub fn start(workers: Arc<Workers>, strikes: Strikes) -> std::io::Result<Self> {
         let (stop, stopped) = channel::<()>();
-        let mut random = Random(strikes.seed);
+        let mut random = Rng::with_seed(strikes.seed);
         let mut clocks = Vec::new();
         for (fault, every) in [(Fault::Kill, strikes.kill_every), (Fault::Stop, strikes.stop_every)] {
             clocks.extend(every.map(|every| (Instant::now() + uneven(every, &mut random), fault, every)));
@@ -159,11 +160,11 @@ impl Workers {
     }
 
     /// Does `fault` to one of those that may be struck; whether there was one.
-    fn strike(&self, fault: Fault, spares: bool, random: &mut Random) -> bool {
+    fn strike(&self, fault: Fault, spares: bool, random: &mut Rng) -> bool {
         let mut seen = self.seen();
         let mut targets = seen.tracker.targets(spares);
         targets.retain(|worker| seen.live.contains_key(worker));
-        let Some(victim) = random.pick(&targets) else { return false };
+        let Some(&victim) = random.choice(&targets) else { return false };
         let at = self.began.elapsed();
         let was_hit = hit(&seen.live[&victim], fault);
         if was_hit {
@@ -192,33 +193,8 @@ impl Workers {
 }
 
 /// Half to one and a half times as long, so that strikes keep step with nothing.
-fn uneven(every: Duration, random: &mut Random) -> Duration {
-    every.mul_f64(0.5 + random.unit())
-}
-
-/// Numbers that look random and are the same for the same seed (splitmix64). Not for secrets.
-#[derive(Debug, Clone)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform from 0 to below 1.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// One of these, each with the same chance; `None` of none.
-    fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
-        let n = of.len() as u64;
-        of.get(self.next().checked_rem(n)? as usize).copied() // below `n`, which is a `usize`
-    }
+fn uneven(every: Duration, random: &mut Rng) -> Duration {
+    every.mul_f64(0.5 + random.f64())
 }
 
 #[cfg(test)]
@@ -227,7 +203,7 @@ mod tests {
 
     #[test]
     fn intervals_differ_and_keep_their_mean() {
-        let mut random = Random(3);
+        let mut random = Rng::with_seed(3);
         let all: Vec<Duration> = (0..4_000).map(|_| uneven(Duration::from_secs(1), &mut random)).collect();
         let (least, most) = (all.iter().min().unwrap(), all.iter().max().unwrap());
         assert!(*least >= Duration::from_millis(500) && *most <= Duration::from_millis(1_500));
@@ -239,27 +215,5 @@ mod tests {
     fn a_striker_without_anything_to_do_ends_by_itself() {
         let nothing = Strikes { kill_every: None, stop_every: None, spares: false, seed: 0 };
         assert_eq!(Striker::start(Workers::new(), nothing).unwrap().stop().missed, 0);
-    }
-
-    #[test]
-    fn a_seed_gives_the_same_numbers_again_and_another_seed_gives_others() {
-        let first = |seed| {
-            let mut random = Random(seed);
-            [random.next(), random.next(), random.next()]
-        };
-        assert_eq!(first(7), first(7));
-        assert_ne!(first(7), first(8));
-    }
-
-    #[test]
-    fn everyone_is_picked_about_as_often() {
-        let mut random = Random(1);
-        let mut times = [0u32; 5];
-        for _ in 0..5_000 {
-            times[random.pick(&[0, 1, 2, 3, 4]).unwrap()] += 1;
-        }
-        assert!(times.iter().all(|n| (800..1_200).contains(n)), "{times:?}");
-        assert_eq!(random.pick::<u8>(&[]), None);
-        assert!((0..1_000).map(|_| random.unit()).all(|u| (0.0..1.0).contains(&u)));
     }
 }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use fastrand::Rng;
 use orchestra_core::{ErrorClass, WorkerExit};
 use orchestra_worker::frames::RunErrorKind;
 
@@ -17,20 +18,17 @@ const SEEDS: Range<u64> = 0..40;
 /// Workers started after so many others are honest, so that every run ends.
 const FAULTS_END_AFTER: usize = 150;
 
-/// SplitMix64: small, and the same everywhere.
-struct Random(u64);
+/// Numbers that are the same everywhere for a seed.
+struct Random(Rng);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    fn new(seed: u64) -> Self {
+        Self(Rng::with_seed(seed))
     }
 
     /// From 0 to `n`, without `n`.
     fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.0.u64(..n)
     }
 
     fn millis(&mut self, below: u64) -> Duration {
@@ -160,12 +158,11 @@ fn seeds() -> Range<u64> {
 
 /// The life of a worker depends on the seed and on which start it is, and on nothing else.
 fn of_launch(seed: u64, launch: Launch) -> Random {
-    let mut random = Random(seed);
-    Random(random.next() ^ launch.nth as u64)
+    Random::new(Rng::with_seed(seed).u64(..) ^ launch.nth as u64)
 }
 
 async fn any_faults(seed: u64) -> Outcome {
-    let stage = Random(seed).stage(format!("seed {seed}"));
+    let stage = Random::new(seed).stage(format!("seed {seed}"));
     stage
         .run(move |l| if l.nth > FAULTS_END_AFTER { Script::honest() } else { of_launch(seed, l).script() })
         .await
@@ -191,7 +188,7 @@ async fn whatever_workers_do_every_item_has_exactly_one_end_and_nothing_is_left(
 #[tokio::test(start_paused = true)]
 async fn kills_and_stops_at_any_time_fail_no_item() {
     for seed in seeds() {
-        let stage = Random(seed).stage(format!("seed {seed}"));
+        let stage = Random::new(seed).stage(format!("seed {seed}"));
         let run = stage
             .run(
                 move |l| {
@@ -223,7 +220,7 @@ async fn holds_with_any_faults(seed: u64, stage: impl Fn() -> Stage) {
 async fn the_same_holds_for_workers_that_run_several_batches_at_once() {
     for seed in seeds() {
         let stage = || {
-            let mut stage = Random(seed).stage(format!("seed {seed}"));
+            let mut stage = Random::new(seed).stage(format!("seed {seed}"));
             stage.streams = 2 + (seed % 3) as usize;
             stage
         };
@@ -235,7 +232,7 @@ async fn the_same_holds_for_workers_that_run_several_batches_at_once() {
 async fn the_same_holds_where_batches_go_together() {
     for seed in seeds() {
         let stage = || {
-            let mut stage = Random(seed).stage(format!("seed {seed}"));
+            let mut stage = Random::new(seed).stage(format!("seed {seed}"));
             stage.together = 2 + (seed % 7) as usize;
             stage.streams = 1 + (seed % 2) as usize;
             stage
@@ -247,7 +244,7 @@ async fn the_same_holds_where_batches_go_together() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_stopped_in_the_midst_of_faults_leaves_nothing_behind() {
     for seed in seeds() {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut stage = random.stage(format!("seed {seed}"));
         let how = random.pick(&[Stop::Politely, Stop::AtOnce]);
         stage.stop = Some((random.millis(4_000), how));
