@@ -24,7 +24,7 @@ pub enum Arrival<V> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Collected<T, V> {
     /// What was handed in with the first of them.
-    pub ticket: T,
+    pub token: T,
     /// What all that came here stand for.
     pub share: Share,
     /// Those that are there, in order; `None` where one has failed.
@@ -33,7 +33,7 @@ pub struct Collected<T, V> {
 
 #[derive(Debug)]
 struct Open<T, V> {
-    ticket: T,
+    token: T,
     missing: u32,
     seen: HashSet<u32>,
     share: Share,
@@ -58,19 +58,19 @@ impl<K: Eq + Hash, T, V> Collector<K, T, V> {
     pub fn arrive(
         &mut self,
         key: K,
-        ticket: T,
+        token: T,
         part: Part,
         share: Share,
         arrival: Arrival<V>,
     ) -> Option<Collected<T, V>> {
         if part.of == 0 {
             let parts = (!matches!(arrival, Arrival::Failed)).then(Vec::new);
-            return Some(Collected { ticket, share, parts });
+            return Some(Collected { token, share, parts });
         }
         let mut entry = match self.open.entry(key) {
             std::collections::hash_map::Entry::Occupied(entry) => entry,
             std::collections::hash_map::Entry::Vacant(entry) => entry.insert_entry(Open {
-                ticket,
+                token,
                 missing: part.of,
                 seen: HashSet::new(),
                 share: Share::NONE,
@@ -92,10 +92,10 @@ impl<K: Eq + Hash, T, V> Collector<K, T, V> {
         if open.missing > 0 {
             return None;
         }
-        let Open { ticket, share, has_failed, mut rows, .. } = entry.remove();
+        let Open { token, share, has_failed, mut rows, .. } = entry.remove();
         rows.sort_unstable_by_key(|(index, _)| *index);
         let parts = (!has_failed).then(|| rows.into_iter().map(|(_, row)| row).collect());
-        Some(Collected { ticket, share, parts })
+        Some(Collected { token, share, parts })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -114,7 +114,7 @@ mod tests {
         let mut collector: Collector<u32, (), u32> = Collector::default();
         let none = Part { index: 0, of: 0 };
         let all = collector.arrive(0, (), none, Share::WHOLE, Arrival::Dropped).unwrap();
-        assert_eq!(all, Collected { ticket: (), share: Share::WHOLE, parts: Some(Vec::new()) });
+        assert_eq!(all, Collected { token: (), share: Share::WHOLE, parts: Some(Vec::new()) });
         assert!(collector.is_empty());
     }
 
@@ -127,7 +127,7 @@ mod tests {
         assert!(collector.arrive(0, (), part(0), each, Arrival::Row("a")).is_none());
         assert!(collector.arrive(0, (), part(0), Share::NONE, Arrival::Dropped).is_none());
         let all = collector.arrive(0, (), part(1), each, Arrival::Row("b")).unwrap();
-        assert_eq!(all, Collected { ticket: (), share: Share::WHOLE, parts: Some(vec!["a", "b"]) });
+        assert_eq!(all, Collected { token: (), share: Share::WHOLE, parts: Some(vec!["a", "b"]) });
         assert!(collector.is_empty());
     }
 

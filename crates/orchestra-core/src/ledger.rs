@@ -3,7 +3,7 @@
 //! Every row that is added ends exactly once: in `Completed` or in `FailedRow`. Workers, frames and memory are named by id only; the
 //! batcher actor carries the returned effects out. Nothing here reads a clock.
 
-mod choose;
+mod dispatch;
 mod worker;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -123,7 +123,7 @@ pub trait Fold: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Why the item fails.
-    fn merge(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, Refusal>;
+    fn fold(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, Refusal>;
 }
 
 /// Makes rows of the rows of all items of a run.

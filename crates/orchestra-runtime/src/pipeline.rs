@@ -188,10 +188,10 @@ impl PipelineState {
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
         let chain = Chain::new(context, sink, Origin::Stage(stage), &self.targets);
-        let behind = Arc::clone(&chain.folds);
+        let downstream = Arc::clone(&chain.folds);
         let args = FoldArgs { context: Arc::clone(context), stage, plan: fold.clone(), chain };
         let (actor, _) = Actor::spawn_linked(None, Fold, args, me.get_cell()).await?;
-        self.targets.folds.push(FoldTarget { stage, actor, way: None, behind });
+        self.targets.folds.push(FoldTarget { stage, actor, way: None, downstream });
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use orchestra_core::batch_layout::{BatchLayout, PAGE, REGION_ALIGN, Region};
 use orchestra_core::{OutputSlotId, SlotId};
 use thiserror::Error;
 
-use crate::map::{Map, Pages, checked, invalid, seal_against_writing, shared_memory};
+use crate::mapping::{Mapping, Pages, checked, invalid, seal_against_writing, shared_memory};
 
 /// The parent's side of the inputs: the only mapping that can be written to.
 ///
@@ -23,7 +23,7 @@ use crate::map::{Map, Pages, checked, invalid, seal_against_writing, shared_memo
 pub struct Arena {
     layout: BatchLayout,
     file: File,
-    map: Map,
+    map: Mapping,
 }
 
 impl Arena {
@@ -31,7 +31,7 @@ impl Arena {
     pub fn create(name: &str, layout: BatchLayout) -> io::Result<Arena> {
         check_layout(&layout)?;
         let file = shared_memory(name, layout.inputs_bytes())?;
-        let map = Map::writable(&file, layout.inputs_bytes(), Pages::Now)?;
+        let map = Mapping::writable(&file, layout.inputs_bytes(), Pages::Now)?;
         seal_against_writing(&file)?;
         Ok(Arena { layout, file, map })
     }
@@ -188,8 +188,8 @@ pub struct Rows<P> {
 #[derive(Debug)]
 pub struct WorkerArena {
     layout: BatchLayout,
-    inputs: Map,
-    outputs: Map,
+    inputs: Mapping,
+    outputs: Mapping,
 }
 
 impl WorkerArena {
@@ -201,8 +201,8 @@ impl WorkerArena {
         let outputs = checked(memory.outputs, layout.outputs_bytes(), "output region")?;
         // The pages of inputs are there already, unless there are very many; this spares a fault for each at its first use. Of the outputs
         // only those are taken that are written to.
-        let inputs = Map::read_only(&inputs, layout.inputs_bytes(), Pages::Now)?;
-        let outputs = Map::writable(&outputs, layout.outputs_bytes(), Pages::WhenTouched)?;
+        let inputs = Mapping::read_only(&inputs, layout.inputs_bytes(), Pages::Now)?;
+        let outputs = Mapping::writable(&outputs, layout.outputs_bytes(), Pages::WhenTouched)?;
         Ok(WorkerArena { layout, inputs, outputs })
     }
 

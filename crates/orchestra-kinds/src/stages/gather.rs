@@ -59,7 +59,7 @@ impl Connect for GatherDraft {
 struct GatherFold;
 
 impl Fold for GatherFold {
-    fn merge(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, Refusal> {
+    fn fold(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, Refusal> {
         Ok(vec![OwnedValue::List(parts.into())])
     }
 }

@@ -145,8 +145,8 @@ impl BatcherState {
     }
 
     fn filled(&mut self, slot: FilledSlot) {
-        let rows = Rows { slot: slot.slot, first: 0, count: slot.items.len() };
-        if slot.n_items(rows) == 0 {
+        let rows = Rows { slot: slot.slot, first: 0, count: slot.tokens.len() };
+        if slot.n_tokens(rows) == 0 {
             return; // Only holes: nothing to run, and dropping it frees the slot.
         }
         if let Some(iteration) = &self.iteration {
@@ -245,8 +245,8 @@ impl BatcherState {
     }
 
     /// Rows that hold an item: all but the holes.
-    fn n_items(&self, rows: Rows) -> u64 {
-        self.slots.get(&rows.slot).map_or(0, |in_use| in_use.slot.n_items(rows) as u64)
+    fn n_tokens(&self, rows: Rows) -> u64 {
+        self.slots.get(&rows.slot).map_or(0, |in_use| in_use.slot.n_tokens(rows) as u64)
     }
 
     /// The batches that the model makes of these rows.
@@ -259,14 +259,14 @@ impl BatcherState {
         if a.resumes {
             return;
         }
-        let (stats, items) = (&self.args.context.stats, self.n_items(a.rows));
+        let (stats, items) = (&self.args.context.stats, self.n_tokens(a.rows));
         let stage = stats.stage(self.args.stage);
         for batch in self.batches(a.rows) {
             let is_full = batch.count == self.policy.max_rows;
             let reason = if is_full { a.reason.of_a_full_one() } else { a.reason.of_a_rest() };
             stage.reason(reason).add(1);
             if let Some(sizes) = &stage.batch_size {
-                sizes.add(self.n_items(batch));
+                sizes.add(self.n_tokens(batch));
             }
         }
         if !a.first_time {
@@ -345,7 +345,7 @@ impl BatcherState {
         self.together.took(completed.rows.count, ran.timing.total());
         let stats = &self.args.context.stats;
         stats.device(completed.device).batches.add(n_batches as u64);
-        stats.device(completed.device).rows.add(self.n_items(completed.rows));
+        stats.device(completed.device).rows.add(self.n_tokens(completed.rows));
         if let Some(slot) = self.rows_ended(completed.rows) {
             let outputs = outputs.map(PendingOutputs::done);
             self.completed = Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, trace });
@@ -454,7 +454,7 @@ impl BatcherState {
         let trace = self.flights.end(flight, ran, end, ceiling);
         let rows = flight.assignment.rows;
         if let (Some(trace), Some(in_use)) = (trace, self.slots.get(&rows.slot)) {
-            flights::note_on_items(&in_use.slot, rows, &trace);
+            flights::note_on_tokens(&in_use.slot, rows, &trace);
         }
     }
 
@@ -472,7 +472,7 @@ impl BatcherState {
 
     fn fail_row(&mut self, row: FailedRow) {
         let Some(slot) = self.rows_ended(row.rows) else { return };
-        let Some(token) = slot.items.get(row.rows.first).and_then(Option::as_ref) else { return };
+        let Some(token) = slot.tokens.get(row.rows.first).and_then(Option::as_ref) else { return };
         self.args.context.stats.stage(self.args.stage).failed.add(1);
         let failure =
             Failure { stage: self.name.clone(), kind: row.kind, error: row.error, attempts: row.attempts };

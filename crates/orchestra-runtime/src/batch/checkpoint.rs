@@ -16,7 +16,7 @@ const NUMBER: usize = size_of::<i64>();
 /// No row of the slot is with a worker.
 pub unsafe fn begin(iteration: &Iteration, slot: &FilledSlot) {
     let Some(rounds) = place_of_rounds(iteration, slot) else { return };
-    for row in 0..slot.items.len() {
+    for row in 0..slot.tokens.len() {
         // SAFETY: as the caller vouches.
         unsafe { slot.input_row_mut(rounds, row) }.fill(0);
     }

@@ -58,7 +58,7 @@ impl Flights {
     ) -> Option<TraceContext> {
         let noted = self.tracer.get().zip(from).map(|(tracer, slot)| Noted {
             number: tracer.number_batch(),
-            items: slot.n_items(assignment.rows),
+            items: slot.n_tokens(assignment.rows),
             opened: slot.opened,
             filled: slot.filled,
         });
@@ -110,7 +110,7 @@ impl Drop for Flights {
 }
 
 /// Notes on the way of every item in these rows that it was in this batch. Before any of them can end.
-pub fn note_on_items(slot: &FilledSlot, rows: Rows, batch: &Arc<BatchTrace>) {
+pub fn note_on_tokens(slot: &FilledSlot, rows: Rows, batch: &Arc<BatchTrace>) {
     items_of(slot, rows).filter_map(Ticket::timeline).for_each(|timeline| timeline.ran(batch));
 }
 
@@ -123,5 +123,5 @@ pub fn then(aftermath: &Aftermath) -> Then {
 }
 
 fn items_of(slot: &FilledSlot, rows: Rows) -> impl Iterator<Item = &Ticket> {
-    slot.items[rows.first..rows.first + rows.count].iter().flatten().map(|token| &token.ticket)
+    slot.tokens[rows.first..rows.first + rows.count].iter().flatten().map(|token| &token.ticket)
 }

@@ -2,9 +2,9 @@
 //! leaves (the batcher does) and never looks at what the rows hold.
 //!
 //! A slot goes `Free => Open (rows are claimed) => Closed (no more claims) => Filled (all claimed rows published) => Free`. Slots
-//! are the credits of the data path: who holds no row writes nothing, and a slow device slows the readers.
+//! are the credits of the data path: without a row a loader writes nothing, so a slow device slows the readers.
 //!
-//! Claiming and publishing a row is one atomic addition each; locks are taken once per slot, and by those who wait for one.
+//! Claiming and publishing a row is one atomic addition each; locks are taken once per slot, and while a writer waits for one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use crate::account::stats::Counter;
 use crate::context::RunClock;
 use crate::flow::token::Token;
-use crate::trace::SlotItems;
+use crate::trace::SlotTokens;
 
 /// What the batcher has a use for, and is told of when it happens. Telling wakes a thread, which costs more than filling a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,9 +55,9 @@ pub struct SlotPool {
     shut: AtomicBool,
     /// A [`Watch`].
     watch: AtomicU8,
-    /// Who waits for a slot is woken when so many are free.
+    /// `changed` is notified when at least so many slots are free.
     wake_at: usize,
-    /// Slots that nobody uses. The lock also orders the openings of slots, and `changed` wakes those who wait for one.
+    /// Slots that are not in use. The lock also orders the openings of slots; writers wait for one on `changed`.
     free: Mutex<Vec<SlotId>>,
     changed: Condvar,
     /// Notified whenever a slot is free, for the one task that waits in `claim_async`.
@@ -67,8 +67,8 @@ pub struct SlotPool {
     notify: Tell,
 }
 
-/// The word in `SlotPool::open`: slot number plus one (0: none is open), for how many batches there is room, and claims. So who claims a
-/// row sees in the same look whether there is one. Claims beyond the last row are attempts that came too late; they mean nothing.
+/// The word in `SlotPool::open`: slot number plus one (0: none is open), for how many batches there is room, and claims. One atomic
+/// addition claims a row and says whether there was one. Claims beyond the last row are attempts that came too late; they mean nothing.
 #[derive(Clone, Copy)]
 struct Open(u64);
 
@@ -102,23 +102,23 @@ impl Open {
 }
 
 struct Filling {
-    /// When its first row was claimed, in nanoseconds of the run's clock. Set by whoever opens the slot, before any other row is claimed.
+    /// When its first row was claimed, in nanoseconds of the run's clock. Set with that claim, before any other.
     opened: AtomicU64,
     /// Rows published in the lower half; in the upper half, once the slot is closed, rows claimed. Both change by addition, so exactly
     /// one thread sees them become equal, and that one queues the slot for the batcher.
     progress: AtomicU64,
-    /// Set by whoever closes the slot, before the upper half of `progress` is.
+    /// Set when the slot is closed, before the upper half of `progress` is.
     reason: Mutex<LeaveReason>,
     /// What was published, by row; `None` is a hole. Each cell is written by the one writer that holds its row.
-    items: Vec<Mutex<Option<Token>>>,
+    tokens: Vec<Mutex<Option<Token>>>,
 }
 
 /// A slot whose rows are all there. It has no reference to its pool, which holds it until the batcher takes it.
 pub struct Filled {
     pub slot: SlotId,
-    /// The items by row; `None` is a hole.
-    pub items: SlotItems,
-    n_items: usize,
+    /// The token of each row; `None` is a hole.
+    pub tokens: SlotTokens,
+    n_tokens: usize,
     pub reason: LeaveReason,
     /// When its first row was claimed, since the start of the run.
     pub opened: Duration,
@@ -126,9 +126,9 @@ pub struct Filled {
     pub filled: Duration,
 }
 
-/// A row that one writer holds. Dropped unpublished, it becomes a hole: it travels with its batch and nobody reads it.
+/// A row that one writer holds. Dropped unpublished, it becomes a hole: a row of its batch that is not read.
 pub struct RowLease<'a> {
-    /// Borrowed: a count of who holds it would go from core to core with each row.
+    /// Borrowed: a reference count would go from core to core with each row.
     pool: &'a SlotPool,
     slot: SlotId,
     row: usize,
@@ -153,12 +153,12 @@ impl SlotPool {
     /// A pool over `arena`, all slots free, with batches of up to `max_batch` rows. `notify` is called when something has happened that is watched for: at first, everything. It must
     /// not block.
     ///
-    /// Slots beyond those that workers may hold, `held` of them, are spare. Who waits for a slot is woken only when two of those are free, so
-    /// that under load a writer fills two slots for one wake-up, and one writer sleeps through as long as another keeps up.
+    /// Slots beyond the `held` ones that workers may hold are spare. Wake rule: writers that wait are notified when `wake_at` slots are free,
+    /// two where there are two spare ones, so a writer fills two slots per wake-up.
     ///
-    /// Nobody sleeps for ever: who goes to sleep has seen no slot free, so all of them come back, and at most one of those is open and
-    /// waits for writers; with two spare slots there are four or more, so at some release two are free. This needs that no writer holds
-    /// a row of this pool while it waits for another one.
+    /// No writer waits for ever. It waits only after it saw no slot free, and all slots come back, but for at most one that is open and waits
+    /// for rows. Two spare slots mean four slots or more, so at some release two are free. This needs that no writer holds a row of this
+    /// pool while it waits for another one.
     ///
     /// `in_use` is raised by one for each slot that is taken, and lowered when it comes back.
     pub fn new(
@@ -174,7 +174,7 @@ impl SlotPool {
             opened: AtomicU64::new(0),
             progress: AtomicU64::new(0),
             reason: Mutex::new(LeaveReason::Full),
-            items: (0..layout.max_rows).map(|_| Mutex::new(None)).collect(),
+            tokens: (0..layout.max_rows).map(|_| Mutex::new(None)).collect(),
         };
         let slots: Vec<Filling> = (0..layout.slots).map(filling).collect();
         let free = (0..layout.slots.min(Open::MOST_SLOTS))
@@ -357,7 +357,7 @@ impl SlotPool {
     /// Makes every present and future `claim` give `None`.
     pub fn shut(&self) {
         self.shut.store(true, Ordering::Release);
-        // Taken, so that nobody is between its look at `shut` and its wait.
+        // The lock is taken so that no writer is between its look at `shut` and its wait.
         drop(self.lock());
         self.changed.notify_all();
         self.freed.notify_one();
@@ -371,9 +371,9 @@ impl SlotPool {
         self.queue_if_filled(slot, before + closed);
     }
 
-    fn publish(&self, slot: SlotId, row: usize, item: Option<Token>) {
+    fn publish(&self, slot: SlotId, row: usize, token: Option<Token>) {
         let filling = &self.slots[slot.index()];
-        *unpoisoned(filling.items[row].lock()) = item;
+        *unpoisoned(filling.tokens[row].lock()) = token;
         let before = filling.progress.fetch_add(1, Ordering::AcqRel);
         self.queue_if_filled(slot, before + 1);
     }
@@ -385,15 +385,15 @@ impl SlotPool {
             return;
         }
         let filling = &self.slots[slot.index()];
-        let rows = filling.items.iter().take(published as usize);
-        let items: SlotItems = rows.map(|item| unpoisoned(item.lock()).take()).collect();
-        let n_items = items.iter().flatten().count();
+        let rows = filling.tokens.iter().take(published as usize);
+        let tokens: SlotTokens = rows.map(|token| unpoisoned(token.lock()).take()).collect();
+        let n_tokens = tokens.iter().flatten().count();
         let reason = *unpoisoned(filling.reason.lock());
         let opened = Duration::from_nanos(filling.opened.load(Ordering::Relaxed));
         filling.progress.store(0, Ordering::Release);
         let filled = self.clock.now();
-        unpoisoned(self.filled.lock()).push_back(Filled { slot, items, n_items, reason, opened, filled });
-        // Who watches from now on looks for filled slots after that, and finds this one.
+        unpoisoned(self.filled.lock()).push_back(Filled { slot, tokens, n_tokens, reason, opened, filled });
+        // A `watch` after this is followed by a look for filled slots, which finds this one.
         self.tell(Watch::Filled);
     }
 
@@ -432,9 +432,9 @@ impl RowLease<'_> {
         unsafe { self.pool.arena.input_row_mut(self.slot, input, self.row) }
     }
 
-    pub fn publish(mut self, item: Token) {
+    pub fn publish(mut self, token: Token) {
         self.published = true;
-        self.pool.publish(self.slot, self.row, Some(item));
+        self.pool.publish(self.slot, self.row, Some(token));
     }
 }
 
@@ -455,23 +455,23 @@ impl FilledSlot {
     /// A row of an input.
     ///
     /// # Safety
-    /// The row is with no worker, and nobody else uses it for as long as the slice lives.
+    /// The row is with no worker, and there is no other reference to it for as long as the slice lives.
     #[expect(
         clippy::mut_from_ref,
-        reason = "who has the slot knows which of its rows are away, which the type system cannot see"
+        reason = "the batcher knows which rows of its slot are away, which the type system cannot see"
     )]
     pub unsafe fn input_row_mut(&self, input: usize, row: usize) -> &mut [u8] {
-        // SAFETY: as the caller vouches; no row of a filled slot has a lease.
+        // SAFETY: the caller promises it; no row of a filled slot has a lease.
         unsafe { self.pool.arena.input_row_mut(self.of.slot, input, row) }
     }
 
-    /// How many of these rows are no holes. All of them, the usual case, were counted by who filled the slot: the items lie in the caches of
-    /// its core.
-    pub fn n_items(&self, rows: Rows) -> usize {
-        if rows.count == self.items.len() {
-            return self.n_items;
+    /// How many of these rows are no holes. For all of them, the usual case, they were counted when the slot was filled: the tokens lie in the
+    /// caches of that core.
+    pub fn n_tokens(&self, rows: Rows) -> usize {
+        if rows.count == self.tokens.len() {
+            return self.n_tokens;
         }
-        self.items[rows.first..rows.first + rows.count].iter().flatten().count()
+        self.tokens[rows.first..rows.first + rows.count].iter().flatten().count()
     }
 }
 

@@ -74,8 +74,8 @@ fn many_writers_fill_slots_without_losing_or_doubling_an_item() {
         let mut rows = 0;
         while rows < (WRITERS * EACH / 7 * 7) as usize {
             let slot = wait_for_filled(&pool, &events);
-            rows += slot.items.len();
-            for (row, item) in slot.items.iter().enumerate() {
+            rows += slot.tokens.len();
+            for (row, item) in slot.tokens.iter().enumerate() {
                 let Some(item) = item else { continue };
                 // SAFETY: the slot is filled and held by `slot`.
                 let bytes = unsafe { pool.arena.input_rows(slot.slot, 0, row, 1) };
@@ -87,7 +87,7 @@ fn many_writers_fill_slots_without_losing_or_doubling_an_item() {
     });
     pool.close(LeaveReason::Drain);
     let last = all_filled(&pool);
-    let rest = last.iter().flat_map(|s| s.items.iter().flatten()).map(|t| t.ticket.id().index);
+    let rest = last.iter().flat_map(|s| s.tokens.iter().flatten()).map(|t| t.ticket.id().index);
     let all: BTreeSet<u64> = seen.into_iter().chain(rest).collect();
     assert_eq!(all, (0..WRITERS * EACH).filter(|i| !i.is_multiple_of(10)).collect());
 }
@@ -124,8 +124,8 @@ fn slots_that_are_closed_or_made_smaller_while_rows_are_claimed_keep_every_row()
         let mut seen = Vec::new();
         while seen.len() < (WRITERS * EACH) as usize {
             let slot = wait_for_filled(&pool, &events);
-            assert!(!slot.items.is_empty() && slot.items.len() <= 20);
-            seen.extend(slot.items.iter().flatten().map(|t| t.ticket.id().index));
+            assert!(!slot.tokens.is_empty() && slot.tokens.len() <= 20);
+            seen.extend(slot.tokens.iter().flatten().map(|t| t.ticket.id().index));
         }
         over.store(true, Ordering::Relaxed);
         writers.into_iter().for_each(|w| w.join().unwrap());
@@ -138,7 +138,7 @@ fn slots_that_are_closed_or_made_smaller_while_rows_are_claimed_keep_every_row()
 /// Writes so many rows, and says how many there are in each slot that is filled by now.
 fn write(pool: &Arc<SlotPool>, rows: u64) -> Vec<usize> {
     (0..rows).for_each(|i| pool.claim().unwrap().publish(ticket(i)));
-    all_filled(pool).iter().map(|slot| slot.items.len()).collect()
+    all_filled(pool).iter().map(|slot| slot.tokens.len()).collect()
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_slot_that_is_further_than_it_should_be_keeps_its_room_until_it_is_closed() 
     pool.watch(Watch::Openings, 1);
     assert_eq!(pool.open_batch().map(|open| (open.rows, open.room)), Some((2, 8)));
     pool.close(LeaveReason::Full);
-    assert_eq!(all_filled(&pool).iter().map(|slot| slot.items.len()).collect::<Vec<_>>(), [2]);
+    assert_eq!(all_filled(&pool).iter().map(|slot| slot.tokens.len()).collect::<Vec<_>>(), [2]);
     assert_eq!(write(&pool, 2), [2], "the next one is as it should be");
     pool.watch(Watch::Nothing, 4);
     assert_eq!(write(&pool, 1), [] as [usize; 0]);
@@ -183,7 +183,7 @@ fn a_closed_slot_is_filled_only_when_its_last_writer_is_through() {
     assert_eq!(events.try_iter().count(), 1, "it is filled");
     assert!(!pool.is_quiet(), "the batcher has not taken it yet");
     let slot = pool.next_filled().unwrap();
-    assert_eq!((slot.reason, slot.items.len()), (LeaveReason::Timer, 2));
+    assert_eq!((slot.reason, slot.tokens.len()), (LeaveReason::Timer, 2));
     assert!(slot.opened <= slot.filled && pool.is_quiet());
 }
 
@@ -253,7 +253,7 @@ async fn a_task_without_a_free_slot_waits_until_one_is_dropped_or_the_pool_is_sh
         assert!(futures::poll!(waiting.as_mut()).is_pending());
         drop(held);
         drop(waiting.await.expect("the slot is free again"));
-        assert_eq!(all_filled(&pool)[0].items.iter().flatten().count(), 0, "its lease left a hole");
+        assert_eq!(all_filled(&pool)[0].tokens.iter().flatten().count(), 0, "its lease left a hole");
     }
     pool.claim_async().await.unwrap().publish(ticket(9));
     let held = pool.next_filled();

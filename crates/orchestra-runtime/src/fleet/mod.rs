@@ -13,6 +13,7 @@ pub mod link_start;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod live_workers;
 pub mod worker_deadlines;
+mod worker_end;
 pub mod worker_link;
 pub mod worker_memory;
 pub mod worker_port;

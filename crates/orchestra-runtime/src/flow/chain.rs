@@ -164,7 +164,7 @@ impl<'a> Env<'a> {
 /// What a thread that runs chains is told on the way.
 pub trait Hooks {
     /// The first row of the item is about to be handed on. `false`: it was given up meanwhile, and nothing is to be done with it.
-    fn arrived(&mut self) -> bool {
+    fn decoded(&mut self) -> bool {
         true
     }
 

@@ -49,7 +49,7 @@ pub struct FoldTarget {
     /// Which of the ways of a join is meant; `None`: it takes parts.
     pub way: Option<Part>,
     /// The folds behind it, which wait for the row that it makes.
-    pub behind: Arc<[FoldTarget]>,
+    pub downstream: Arc<[FoldTarget]>,
 }
 
 impl FoldTarget {
@@ -70,7 +70,7 @@ impl FoldTarget {
 
     /// Whether a token has to be told of to both once.
     #[must_use]
-    pub fn is(&self, other: &FoldTarget) -> bool {
+    pub fn same_input(&self, other: &FoldTarget) -> bool {
         self.stage == other.stage && self.way == other.way
     }
 }
@@ -168,7 +168,7 @@ impl FoldState {
             };
             let key = (token.ticket.id(), path);
             let share = token.share();
-            let Some(Collected { ticket: token, share, parts }) =
+            let Some(Collected { token, share, parts }) =
                 self.collector.arrive(key, token, part, share, arrival)
             else {
                 continue;
@@ -181,7 +181,7 @@ impl FoldState {
                 None => lost.push(token),
             }
         }
-        self.work.lost(lost);
+        self.work.with_failed_part(lost);
     }
 
     /// Takes what is complete through the chain. What follows may have to wait for a free row, which an actor must not; and only few threads
@@ -202,7 +202,7 @@ impl FoldState {
 
 impl Work {
     /// A part of each of these has failed, and the failure is reported: what the others stood for ends here.
-    fn lost(&self, tokens: Vec<Token>) {
+    fn with_failed_part(&self, tokens: Vec<Token>) {
         if tokens.is_empty() {
             return;
         }
@@ -247,7 +247,7 @@ impl Work {
             FoldPlan::Run(_) => Err(Refusal::result("internal error: no actor reduces a run; this is a bug")),
             FoldPlan::Parts(fold) => {
                 // A panic in here is a bug of ours; it fails the item by name instead of losing it.
-                let merged = catch_unwind(AssertUnwindSafe(|| fold.merge(parts)));
+                let merged = catch_unwind(AssertUnwindSafe(|| fold.fold(parts)));
                 let bug = "internal error while parts were brought together; this is a bug";
                 merged.unwrap_or_else(|_| Err(Refusal::result(bug))).map(Some)
             }

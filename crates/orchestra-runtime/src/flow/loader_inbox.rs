@@ -89,7 +89,7 @@ impl Appetite {
 }
 
 /// What there is for a thread to do.
-pub enum Next {
+pub enum NextItem {
     /// This, since then.
     Item(Ticket, Instant),
     /// Nothing yet.
@@ -183,14 +183,14 @@ impl Inbox {
 
     /// The next item, and when it was there; `wait`: if there is none yet, waits for it. `done` is what the thread did since the last
     /// call. Loader `me` asks for more before the last item is taken, so that the thread does not wait for the answer. For the thread only.
-    pub fn next(&self, done: Tally, work: &LoaderWork, me: usize, wait: bool) -> Next {
+    pub fn next(&self, done: Tally, work: &LoaderWork, me: usize, wait: bool) -> NextItem {
         let mut waited = false;
         let mut state = self.lock();
         state.tally.add(done);
         loop {
             if state.closed {
                 state.book(work);
-                return Next::Closed;
+                return NextItem::Closed;
             }
             if state.n_waiting() <= state.ask_below && !state.asked {
                 state.asked = true;
@@ -207,10 +207,10 @@ impl Inbox {
                 }
                 // A process has a deadline of its own; its thread is at work only between `begin` and `end`.
                 state.at = work.remote.is_none().then_some(now);
-                return Next::Item(ticket, now);
+                return NextItem::Item(ticket, now);
             }
             if !wait {
-                return Next::None;
+                return NextItem::None;
             }
             if !waited {
                 waited = true;

@@ -20,9 +20,9 @@ use crate::account::stats::Counter;
 use crate::context::RunContext;
 use crate::fleet::launcher::cpu_set;
 use crate::flow::chain::{Chain, ChainRun, Env, Hooks, Outcome};
-use crate::flow::loader_inbox::{Abandoned, Inbox, Next as InboxNext, Tally};
-use crate::flow::remote::items::{Next, Remote, RemoteItems};
-use crate::flow::remote::{Current, Gives, Loaded};
+use crate::flow::loader_inbox::{Abandoned, Inbox, NextItem, Tally};
+use crate::flow::remote::items::{ItemOutcome, Remote, RemoteItems};
+use crate::flow::remote::{Current, LoadedItem, SentColumns};
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
 use crate::messages::{PipelineMsg, SourceMsg};
@@ -75,7 +75,7 @@ fn start_with(work: &Arc<LoaderWork>, me: usize, inbox: Inbox) -> io::Result<Arc
     Ok(inbox)
 }
 
-/// Gives thread `me` up if a file or a picture has kept it for too long: that item is failed by name, and another thread goes on.
+/// SentColumns thread `me` up if a file or a picture has kept it for too long: that item is failed by name, and another thread goes on.
 /// What a process does has a deadline of its own.
 pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox>) -> io::Result<()> {
     let limit = work.context.plan.limits.item_timeout;
@@ -164,7 +164,7 @@ impl<'a> LocalThread<'a> {
 
     fn run(mut self, me: usize) {
         let mut tally = Tally::default();
-        while let InboxNext::Item(ticket, started) =
+        while let NextItem::Item(ticket, started) =
             self.inbox.next(std::mem::take(&mut tally), self.work, me, true)
         {
             tally = self.item(ticket, started);
@@ -184,7 +184,8 @@ impl<'a> LocalThread<'a> {
             Err(Refusal { kind: FailureKind::Read, error })
         });
         let read = (fetched.is_ok() && is_traced).then(|| started.elapsed());
-        let mut watch = Watch { inbox: self.inbox, decoded: None, given_up: false, waited: Duration::ZERO };
+        let mut in_hand =
+            ItemInHand { inbox: self.inbox, decoded: None, given_up: false, waited: Duration::ZERO };
         let mut bytes = 0;
         match fetched {
             Ok(read) => {
@@ -193,20 +194,20 @@ impl<'a> LocalThread<'a> {
                 let (run, out) = (&mut self.run, &mut self.out);
                 self.fetch.with_row(&mut |row| {
                     let env = Env { from, row, carried: &[], up: None };
-                    work.chain.row(run, &token, &env, out, &mut watch);
+                    work.chain.row(run, &token, &env, out, &mut in_hand);
                 });
             }
             Err(refusal) => {
-                if watch.arrived() {
+                if in_hand.decoded() {
                     work.fail(&token, refusal, 1, &mut self.out);
                 }
             }
         }
-        // What failed before it was handed on has not arrived.
-        if watch.decoded.is_none() {
-            watch.arrived();
+        // What failed before it was handed on has not said so yet.
+        if in_hand.decoded.is_none() {
+            in_hand.decoded();
         }
-        let Watch { decoded, given_up, waited, .. } = watch;
+        let ItemInHand { decoded, given_up, waited, .. } = in_hand;
         if given_up {
             // The item was given up meanwhile, and reported.
             self.out = Outcome::default();
@@ -224,7 +225,7 @@ struct RemoteThread<'a> {
     inbox: &'a Inbox,
     items: RemoteItems<'a>,
     current: Current,
-    gives: Gives,
+    gives: SentColumns,
     run: ChainRun,
     out: Outcome,
 }
@@ -247,33 +248,34 @@ impl<'a> RemoteThread<'a> {
             for _ in 0..self.items.wanted() {
                 let wait = self.items.is_empty();
                 match self.inbox.next(std::mem::take(&mut tally), self.work, me, wait) {
-                    InboxNext::Item(item, _) => self.items.push(item),
-                    InboxNext::None => break,
-                    InboxNext::Closed => return,
+                    NextItem::Item(item, _) => self.items.push(item),
+                    NextItem::None => break,
+                    NextItem::Closed => return,
                 }
             }
             tally.add(match self.items.next() {
-                Next::Loaded(item, loaded) => self.loaded(item, loaded),
-                Next::Failed(item, refusal, tries) => self.failed(item, refusal, tries),
-                Next::GivenUp(why) => {
+                ItemOutcome::Loaded(item, loaded) => self.loaded(item, loaded),
+                ItemOutcome::Failed(item, refusal, tries) => self.failed(item, refusal, tries),
+                ItemOutcome::GivenUp(why) => {
                     let source = &self.work.context.plan.sources[self.work.source.index()].name;
                     let why = format!("source `{source}`: {why}");
                     drop(self.work.pipeline.cast(PipelineMsg::NoDevice(why)));
                     return;
                 }
-                Next::Closed => return,
+                ItemOutcome::Closed => return,
             });
         }
     }
 
-    fn loaded(&mut self, item: Ticket, loaded: Loaded) -> Tally {
+    fn loaded(&mut self, item: Ticket, loaded: LoadedItem) -> Tally {
         let (work, since) = (self.work, Instant::now());
         let token = Token::whole(item);
         let (began, read, took) = (loaded.began, loaded.read, loaded.took);
         self.current.set(loaded);
         // What stands here in front of the first batch may be code of a host that never comes back.
         self.inbox.begin(&token.ticket, &mut self.items.waiting);
-        let mut watch = Watch { inbox: self.inbox, decoded: None, given_up: false, waited: Duration::ZERO };
+        let mut in_hand =
+            ItemInHand { inbox: self.inbox, decoded: None, given_up: false, waited: Duration::ZERO };
         let fetched = self.current.read();
         let is_read = fetched.is_ok();
         let bytes = fetched.as_ref().copied().unwrap_or(0);
@@ -282,24 +284,24 @@ impl<'a> RemoteThread<'a> {
             let (run, out) = (&mut self.run, &mut self.out);
             self.current.with_row(&self.gives, &mut |row| {
                 let env = Env { from, row, carried: &[], up: None };
-                work.chain.row(run, &token, &env, out, &mut watch);
+                work.chain.row(run, &token, &env, out, &mut in_hand);
             })
         });
         if let Err(refusal) = shown
-            && watch.arrived()
+            && in_hand.decoded()
         {
             work.fail(&token, refusal, 1, &mut self.out);
         }
-        if watch.decoded.is_none() {
-            watch.arrived();
+        if in_hand.decoded.is_none() {
+            in_hand.decoded();
         }
         self.items.waiting = self.inbox.end();
         self.current.clear();
-        if watch.given_up {
+        if in_hand.given_up {
             self.out = Outcome::default();
             return Tally::default();
         }
-        let waited = watch.waited;
+        let waited = in_hand.waited;
         let busy = took + since.elapsed();
         let times = Times { began, read: is_read.then_some(read), decoded: took, busy, waited, bytes };
         work.finish(&token, &mut self.out, &times)
@@ -317,7 +319,7 @@ impl<'a> RemoteThread<'a> {
 }
 
 /// Follows the item in hand.
-struct Watch<'a> {
+struct ItemInHand<'a> {
     /// Until its first row is handed on, an item may be given up with the thread that has it.
     inbox: &'a Inbox,
     decoded: Option<Instant>,
@@ -325,8 +327,8 @@ struct Watch<'a> {
     waited: Duration,
 }
 
-impl Hooks for Watch<'_> {
-    fn arrived(&mut self) -> bool {
+impl Hooks for ItemInHand<'_> {
+    fn decoded(&mut self) -> bool {
         self.decoded = Some(Instant::now());
         self.given_up = !self.inbox.decoded();
         !self.given_up

@@ -116,7 +116,7 @@ impl Work {
         let (mut n_rows, mut n_failed) = (0, 0);
         let rows = batch.rows.first..batch.rows.first + batch.rows.count;
         for row in rows.clone() {
-            let Some(token) = batch.slot.items.get(row).and_then(Option::as_ref) else { continue };
+            let Some(token) = batch.slot.tokens.get(row).and_then(Option::as_ref) else { continue };
             n_rows += 1;
             if let (Some(trace), None, Some(item)) = (&batch.trace, linear, token.ticket.timeline()) {
                 item.ran(trace); // Before the item can end.
@@ -146,7 +146,7 @@ impl Work {
         let hold = (out.text.len() >= BYTES_AT_ONCE).then(|| Arc::clone(&batch.slot));
         if let (Some(sink), Some(first)) = (linear, out.done.first()) {
             let traced = batch.trace.as_ref().map(|trace| {
-                let items = Arc::clone(&batch.slot.items);
+                let items = Arc::clone(&batch.slot.tokens);
                 DoneRows::new(items, rows, failed_rows, out.done.clone(), Arc::clone(trace))
             });
             drop(batch);

@@ -8,5 +8,5 @@ pub mod items;
 mod process;
 mod replay;
 
-pub use process::Loaded;
-pub use replay::{Current, Gives, Replay};
+pub use process::LoadedItem;
+pub use replay::{Current, Replay, SentColumns};

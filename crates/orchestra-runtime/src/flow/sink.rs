@@ -122,21 +122,21 @@ impl SinkState {
         let mut commit = Commit::default();
         let mut counts = CommitCounts::default();
         // By file; a pipeline writes to few.
-        let mut files: Vec<(FileIndex, Vec<u8>)> = Vec::new();
+        let mut appends: Vec<(FileIndex, Vec<u8>)> = Vec::new();
         for Finished { ticket, ending } in finished {
             count(&mut counts.by_source, ticket.id().source);
             match ending {
                 Ending::Done(records) => {
                     for Record { to, bytes, file: name } in records {
                         let file = self.file_of(to);
-                        let Some((name, planned)) = name.zip(self.files_of(to)) else {
-                            append(&mut files, file, &bytes);
+                        let Some((name, folder)) = name.zip(self.folder_of(to)) else {
+                            append(&mut appends, file, &bytes);
                             continue;
                         };
                         let (item, id) = (ticket.name(), ticket.id());
                         let source = &self.args.context.plan.sources[id.source.index()].name;
-                        append(&mut files, file, &index_line(item, id.index, source, &name, bytes.len()));
-                        let path = planned.folder.join(&*name);
+                        append(&mut appends, file, &index_line(item, id.index, source, &name, bytes.len()));
+                        let path = folder.folder.join(&*name);
                         commit.files.push(PlacedFile { path, bytes: bytes.into() });
                     }
                     commit.done.push(ticket.id());
@@ -146,8 +146,8 @@ impl SinkState {
                     }
                 }
                 Ending::Failed(failure) => {
-                    append(&mut files, FAILURES_FILE, &self.failure_line(&ticket, &failure));
-                    self.failure_records(&ticket, &failure, &mut files);
+                    append(&mut appends, FAILURES_FILE, &self.failure_line(&ticket, &failure));
+                    self.failure_records(&ticket, &failure, &mut appends);
                     commit.failed.push(ticket.id());
                     counts.failed += 1;
                     let stage = self.args.context.plan.stages.iter().position(|s| s.name == failure.stage);
@@ -158,7 +158,7 @@ impl SinkState {
                 }
             }
         }
-        commit.appends = files;
+        commit.appends = appends;
         (commit, counts, traced)
     }
 
@@ -184,7 +184,7 @@ impl SinkState {
         }
     }
 
-    fn files_of(&self, to: RecordTo) -> Option<&FilesPlan> {
+    fn folder_of(&self, to: RecordTo) -> Option<&FilesPlan> {
         match to {
             RecordTo::Sink(sink) => self.args.context.plan.sinks[sink.index()].files.as_ref(),
             RecordTo::Reduce(_) => None,

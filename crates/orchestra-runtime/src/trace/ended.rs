@@ -12,8 +12,8 @@ use crate::flow::token::Token;
 use crate::trace::timeline::Timeline;
 use crate::trace::{BatchTrace, ItemEnd, ItemTrace};
 
-/// The items of a slot by row, shared: the slot itself may be filled anew.
-pub type SlotItems = Arc<[Option<Token>]>;
+/// The tokens of a slot by row, shared: the slot itself may be filled anew.
+pub type SlotTokens = Arc<[Option<Token>]>;
 
 pub type MaybeFailed = (Ticket, Option<Failure>);
 
@@ -36,7 +36,7 @@ enum Items {
 /// Rows of one batch whose items are done with it.
 #[derive(Debug)]
 pub struct DoneRows {
-    items: SlotItems,
+    items: SlotTokens,
     rows: Range<usize>,
     /// Rows of these that failed after all, in order: they are not of the group.
     failed: Vec<usize>,
@@ -58,7 +58,7 @@ impl DoneRows {
     /// their tickets at hand: here it is noted what can be said of all of them, so that nobody else has to look at each.
     #[must_use]
     pub fn new(
-        items: SlotItems,
+        items: SlotTokens,
         rows: Range<usize>,
         failed: Vec<usize>,
         ids: Vec<ItemId>,

@@ -20,7 +20,7 @@ pub use orchestra_worker::frames::{RunErrorKind, RunTiming, TraceContext};
 
 pub use crate::flow::ticket::Ticket;
 pub use crate::flow::token::Token;
-pub use ended::{DoneRows, EndedItem, EndedItems, MaybeFailed, SlotItems, UsualItems};
+pub use ended::{DoneRows, EndedItem, EndedItems, MaybeFailed, SlotTokens, UsualItems};
 pub use timeline::{Loading, Steps, Timeline};
 
 /// Follows runs. One tracer may follow several at once.

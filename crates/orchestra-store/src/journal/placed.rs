@@ -42,7 +42,7 @@ impl PlacedFile {
     }
 
     /// The same, and durable: its bytes before it has its name, its name before this returns.
-    pub(crate) fn seal(&self, folder: &Path) -> io::Result<()> {
+    pub(crate) fn write_durably(&self, folder: &Path) -> io::Result<()> {
         self.write_and_rename(folder, fs::File::sync_all)?;
         sync_folder_of(&folder.join(&self.path))
     }

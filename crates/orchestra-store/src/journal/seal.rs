@@ -104,7 +104,7 @@ impl Journal {
         let folder = self.folder.path().to_owned();
         let written = self
             .append(kind::PLACED, &[part.entry()].to_vec())
-            .and_then(|()| part.seal(&folder).map_err(write_failed(&folder.join(&part.path))));
+            .and_then(|()| part.write_durably(&folder).map_err(write_failed(&folder.join(&part.path))));
         if let Err(error) = written {
             self.journal.accept(len);
             self.crc = crc;

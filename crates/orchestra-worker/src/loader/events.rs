@@ -12,7 +12,7 @@ use orchestra_core::{ErrorClass, FailureKind, SandboxMode};
 use crate::codec::Frame;
 
 /// What gives rows: `None` is the source, otherwise a stage by its number.
-pub type From = Option<u16>;
+pub type RowOrigin = Option<u16>;
 
 /// What a loader does with each item.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -37,7 +37,7 @@ pub struct MapSpec {
     pub stage: u16,
     pub map: RemoteSpec,
     /// The columns that it reads.
-    pub reads: Vec<(From, usize)>,
+    pub reads: Vec<(RowOrigin, usize)>,
     /// The columns of its rows that the parent reads.
     pub sends: Vec<usize>,
     pub next: Vec<MapSpec>,
@@ -136,13 +136,13 @@ pub struct Refused {
     pub error: String,
 }
 
-impl std::convert::From<Refusal> for Refused {
+impl From<Refusal> for Refused {
     fn from(Refusal { kind, error }: Refusal) -> Self {
         Self { kind, error }
     }
 }
 
-impl std::convert::From<Refused> for Refusal {
+impl From<Refused> for Refusal {
     fn from(Refused { kind, error }: Refused) -> Self {
         Self { kind, error }
     }

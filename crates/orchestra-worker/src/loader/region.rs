@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::map::{Map, Pages, checked, seal, shared_memory};
+use crate::mapping::{Mapping, Pages, checked, seal, shared_memory};
 
 /// Where values begin.
 const HEADER: usize = 4096;
@@ -20,7 +20,7 @@ const KEEP: usize = 32 << 20;
 #[derive(Debug)]
 pub struct Region {
     file: File,
-    map: Map,
+    map: Mapping,
     len: usize,
 }
 
@@ -33,7 +33,7 @@ impl Region {
         let len = HEADER + len.next_multiple_of(HEADER);
         let file = shared_memory("orchestra-loader", len)?;
         seal(&file)?;
-        let map = Map::read_only(&file, len, Pages::WhenTouched)?;
+        let map = Mapping::read_only(&file, len, Pages::WhenTouched)?;
         Ok(Self { file, map, len })
     }
 
@@ -66,7 +66,7 @@ impl Region {
 /// The process's side: a ring in which values are laid one behind the other, and which is freed frame by frame, in their order.
 #[derive(Debug)]
 pub(super) struct Ring {
-    map: Map,
+    map: Mapping,
     len: usize,
     /// Where the next value begins.
     head: usize,
@@ -83,7 +83,7 @@ pub(super) struct Ring {
 impl Ring {
     pub fn map(fd: OwnedFd, len: u64) -> io::Result<Self> {
         let len = HEADER + usize::try_from(len).unwrap_or(usize::MAX - HEADER).next_multiple_of(HEADER);
-        let map = Map::writable(&checked(fd, len, "region")?, len, Pages::WhenTouched)?;
+        let map = Mapping::writable(&checked(fd, len, "region")?, len, Pages::WhenTouched)?;
         Ok(Self { map, len, head: HEADER, sent: VecDeque::new(), sent_to: HEADER, tail: None, highest: 0 })
     }
 

@@ -8,7 +8,7 @@ use orchestra_core::FailureKind;
 use orchestra_core::data::{Pixels, Refusal, TensorView, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Fetch, FetchRun, Map, MapRun};
 
-use super::events::{Event, From, MapSpec, Refused, Sent};
+use super::events::{Event, MapSpec, Refused, RowOrigin, Sent};
 use super::serve::{Gone, Parent};
 use crate::process::{EXIT_NO_MEMORY, leave};
 
@@ -38,13 +38,13 @@ enum Over {
 
 /// The rows that a row was made of, innermost first.
 struct Env<'a> {
-    from: From,
+    from: RowOrigin,
     row: &'a [Value<'a>],
     up: Option<&'a Env<'a>>,
 }
 
 impl<'a> Env<'a> {
-    fn get(&self, (from, column): (From, usize)) -> Option<Value<'a>> {
+    fn get(&self, (from, column): (RowOrigin, usize)) -> Option<Value<'a>> {
         let mut at = Some(self);
         while let Some(env) = at {
             if env.from == from {
@@ -238,7 +238,7 @@ fn missing() -> Refusal {
     Refusal::result("internal error: a column that a stage reads is missing; this is a bug")
 }
 
-impl std::convert::From<Gone> for Over {
+impl From<Gone> for Over {
     fn from(_: Gone) -> Self {
         Over::Gone
     }

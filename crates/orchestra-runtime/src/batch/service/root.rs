@@ -140,7 +140,7 @@ impl Completion for ServiceCompletion {
     fn completed(&self, batch: CompletedBatch) {
         let outputs = batch.outputs(&self.answers.outputs);
         for at in 0..batch.rows.count {
-            let Some(token) = batch.slot.items.get(batch.rows.first + at).and_then(Option::as_ref) else {
+            let Some(token) = batch.slot.tokens.get(batch.rows.first + at).and_then(Option::as_ref) else {
                 continue;
             };
             self.answers.answer(token, || match &outputs {

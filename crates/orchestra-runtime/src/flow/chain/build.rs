@@ -115,8 +115,8 @@ fn whole(of_parts: &[FoldTarget]) -> Vec<FoldTarget> {
     let mut all = Vec::new();
     for fold in of_parts {
         match fold.way {
-            None => add(&mut all, &fold.behind),
-            Some(_) => add(&mut all, &whole(&fold.behind)),
+            None => add(&mut all, &fold.downstream),
+            Some(_) => add(&mut all, &whole(&fold.downstream)),
         }
     }
     all
@@ -124,7 +124,7 @@ fn whole(of_parts: &[FoldTarget]) -> Vec<FoldTarget> {
 
 fn add(all: &mut Vec<FoldTarget>, more: &[FoldTarget]) {
     for fold in more {
-        if all.iter().all(|known| !known.is(fold)) {
+        if all.iter().all(|known| !known.same_input(fold)) {
             all.push(fold.clone());
         }
     }

@@ -49,7 +49,7 @@ pub(super) struct RowState {
     pub records: SmallVec<[RecordRange; 1]>,
     pub failure: Option<Failure>,
     pub failed_at: Option<StageId>,
-    pub has_arrived: bool,
+    pub is_decoded: bool,
     /// Its pictures that are kept already.
     pub kept: SmallVec<[(ColumnRef, Arc<dyn KeptPicture>); 1]>,
     /// The pipeline is being torn down, or the item was given up: nothing is said of it.

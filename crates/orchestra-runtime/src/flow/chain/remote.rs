@@ -5,10 +5,10 @@ use orchestra_core::Placement;
 use orchestra_core::data::ColumnType;
 use orchestra_core::shapes::Fetch;
 use orchestra_plan::{ColumnRef, Origin, Plan, Shape};
-use orchestra_worker::loader::events::{From, LoadChain, MapSpec};
+use orchestra_worker::loader::events::{LoadChain, MapSpec, RowOrigin};
 
 use super::{Chain, ChainRun, MapStep, Step, StepRun};
-use crate::flow::remote::{Current, Gives, Replay};
+use crate::flow::remote::{Current, Replay, SentColumns};
 
 /// Marks the maps that a loader process runs. `known` is what they may read: the source, and maps in front of them that it runs, too.
 pub(super) fn mark(steps: &mut [Step], known: &mut Vec<Origin>) {
@@ -62,7 +62,7 @@ fn sends(steps: &[Step], of: Origin) -> Vec<usize> {
     columns
 }
 
-fn from(origin: Origin) -> From {
+fn from(origin: Origin) -> RowOrigin {
     origin.stage().map(|stage| stage.0)
 }
 
@@ -136,7 +136,8 @@ impl Chain {
         let run = |step: &Step| match step {
             Step::Map(map) if map.remote.is_some() => {
                 let gives = &plan.stages[map.stage.index()].gives;
-                let gives = Gives::new(gives, &sends(&map.next, Origin::Stage(map.stage)), Some(&*map.map));
+                let gives =
+                    SentColumns::new(gives, &sends(&map.next, Origin::Stage(map.stage)), Some(&*map.map));
                 let replay = Replay { current: current.clone(), gives };
                 StepRun { map: Some(Box::new(replay)), next: self.replays(&map.next, current) }
             }
@@ -147,9 +148,11 @@ impl Chain {
     }
 
     /// The row of the source, as a loader process sends it.
-    pub fn source_gives(&self) -> Gives {
-        let Origin::Source(source) = self.origin else { return Gives::new(&Default::default(), &[], None) };
+    pub fn source_gives(&self) -> SentColumns {
+        let Origin::Source(source) = self.origin else {
+            return SentColumns::new(&Default::default(), &[], None);
+        };
         let gives = &self.context.plan.sources[source.index()].gives;
-        Gives::new(gives, &sends(&self.steps, self.origin), None)
+        SentColumns::new(gives, &sends(&self.steps, self.origin), None)
     }
 }

@@ -102,11 +102,11 @@ impl Walk<'_, '_> {
         match step {
             Step::Map(_) => Ok(()),
             Step::Batch { target, reads, carries } => {
-                self.arrive()?;
+                self.note_decoded()?;
                 self.batch(target, reads, carries, token, share, env)
             }
             Step::Fold { fold, reads } => {
-                self.arrive()?;
+                self.note_decoded()?;
                 let folds = std::slice::from_ref(fold);
                 let row = self.keep_all(reads, fold.stage, folds, token, env)?;
                 self.hand(share);
@@ -114,7 +114,7 @@ impl Walk<'_, '_> {
                 Ok(())
             }
             Step::Reduce { stage, reads, reduce } => {
-                self.arrive()?;
+                self.note_decoded()?;
                 self.chain.context.stats.stage(*stage).entered.add(1);
                 let row = begin_row(&mut self.out.text);
                 let begin = row - HEAD;
@@ -130,7 +130,7 @@ impl Walk<'_, '_> {
                 Ok(())
             }
             Step::Sink { sink, from, reads, encoder } => {
-                self.arrive()?;
+                self.note_decoded()?;
                 let begin = self.out.text.len();
                 let plan = &self.chain.context.plan.sinks[sink.index()];
                 let file = plan.files.as_ref().map(|files| file_name(files, token)).transpose();
@@ -335,12 +335,12 @@ impl Walk<'_, '_> {
         Ok(Some(OwnedValue::Picture(kept)))
     }
 
-    fn arrive(&mut self) -> Result<(), Over> {
-        if self.out.row.has_arrived {
+    fn note_decoded(&mut self) -> Result<(), Over> {
+        if self.out.row.is_decoded {
             return Ok(());
         }
-        self.out.row.has_arrived = true;
-        if self.hooks.arrived() { Ok(()) } else { Err(self.void()) }
+        self.out.row.is_decoded = true;
+        if self.hooks.decoded() { Ok(()) } else { Err(self.void()) }
     }
 
     fn hand(&mut self, share: Share) {

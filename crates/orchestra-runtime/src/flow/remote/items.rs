@@ -12,7 +12,7 @@ use orchestra_core::{FailureKind, WorkerExit};
 use orchestra_worker::loader::events::LoadChain;
 use orchestra_worker::process::EXIT_NO_MEMORY;
 
-use super::process::{Loaded, LoaderProcess, Lost};
+use super::process::{LoadedItem, LoaderProcess, Lost};
 use crate::account::stats::Stats;
 use crate::fleet::launcher::ProcessLauncher;
 use crate::flow::loader_inbox::Inbox;
@@ -58,8 +58,8 @@ pub struct RemoteItems<'a> {
 }
 
 /// What became of an item.
-pub enum Next {
-    Loaded(Ticket, Loaded),
+pub enum ItemOutcome {
+    Loaded(Ticket, LoadedItem),
     /// It fails, after so many tries.
     Failed(Ticket, Refusal, u32),
     /// No process can be started, for this reason.
@@ -113,7 +113,7 @@ impl<'a> RemoteItems<'a> {
     }
 
     /// Waits until something has become of an item. There is one.
-    pub fn next(&mut self) -> Next {
+    pub fn next(&mut self) -> ItemOutcome {
         loop {
             if let Some(loaded) = self.process.as_mut().and_then(LoaderProcess::take_ready)
                 && let Some(item) = self.waiting.pop_front()
@@ -122,10 +122,10 @@ impl<'a> RemoteItems<'a> {
                 self.blame.loaded(item.id().index);
                 self.took = (self.took * 7 + loaded.took) / 8;
                 self.pause = PAUSE;
-                return Next::Loaded(item, loaded);
+                return ItemOutcome::Loaded(item, loaded);
             }
             if self.inbox.is_closed() {
-                return Next::Closed;
+                return ItemOutcome::Closed;
             }
             if let Err(lost) = self.go_on()
                 && let Some(next) = self.lost(lost)
@@ -144,11 +144,11 @@ impl<'a> RemoteItems<'a> {
     }
 
     /// A process is gone, and with it what it had begun. `None`: another one goes on.
-    fn lost(&mut self, lost: Lost) -> Option<Next> {
+    fn lost(&mut self, lost: Lost) -> Option<ItemOutcome> {
         self.process = None;
         let had = std::mem::take(&mut self.n_given);
         if self.inbox.is_closed() {
-            return Some(Next::Closed);
+            return Some(ItemOutcome::Closed);
         }
         // What a process says of itself may be wrong, when it ran wild. One of its own items it was.
         let at = usize::try_from(lost.through).unwrap_or(usize::MAX).min(had.saturating_sub(1));
@@ -160,7 +160,7 @@ impl<'a> RemoteItems<'a> {
         match (verdict, suspect) {
             (LoaderVerdict::Fail(kind, tries), Some(item)) => {
                 self.waiting.remove(at);
-                Some(Next::Failed(item, self.refusal(kind, &lost, tries), tries))
+                Some(ItemOutcome::Failed(item, self.refusal(kind, &lost, tries), tries))
             }
             (LoaderVerdict::Alone, Some(item)) => {
                 self.waiting.remove(at);
@@ -177,12 +177,12 @@ impl<'a> RemoteItems<'a> {
     }
 
     /// Loads an item in a process of its own, with all the memory that loaders may take; one item at a time in all the source.
-    fn alone(&mut self, item: Ticket) -> Next {
+    fn alone(&mut self, item: Ticket) -> ItemOutcome {
         let _one_at_a_time = loop {
             match self.remote.alone.try_lock() {
                 Ok(lock) => break lock,
                 Err(TryLockError::Poisoned(lock)) => break lock.into_inner(),
-                Err(TryLockError::WouldBlock) if self.inbox.is_closed() => return Next::Closed,
+                Err(TryLockError::WouldBlock) if self.inbox.is_closed() => return ItemOutcome::Closed,
                 Err(TryLockError::WouldBlock) => self.inbox.pause(PAUSE),
             }
         };
@@ -201,18 +201,18 @@ impl<'a> RemoteItems<'a> {
             let lost = match loaded {
                 Ok(Some(loaded)) => {
                     self.blame.loaded(item.id().index);
-                    return Next::Loaded(item, loaded);
+                    return ItemOutcome::Loaded(item, loaded);
                 }
                 Ok(None) => continue,
                 Err(lost) => lost,
             };
             if self.inbox.is_closed() {
-                return Next::Closed;
+                return ItemOutcome::Closed;
             }
             match self.blame.died(&lost.exit, lost.no_memory(), Some(item.id().index)) {
                 LoaderVerdict::Fail(kind, tries) => {
                     let refusal = self.refusal(kind, &lost, tries);
-                    return Next::Failed(item, refusal, tries);
+                    return ItemOutcome::Failed(item, refusal, tries);
                 }
                 LoaderVerdict::GiveUp => return self.given_up(&lost),
                 LoaderVerdict::GoOn | LoaderVerdict::Alone => self.pause(),
@@ -225,7 +225,7 @@ impl<'a> RemoteItems<'a> {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    fn given_up(&self, lost: &Lost) -> Next {
+    fn given_up(&self, lost: &Lost) -> ItemOutcome {
         let hint = match lost.exit {
             WorkerExit::Code(_) => format!(
                 "; `{} worker loader` must be a loader: a program that embeds orchestra calls `orchestra::worker_main()` for that",
@@ -233,7 +233,7 @@ impl<'a> RemoteItems<'a> {
             ),
             _ => String::new(),
         };
-        Next::GivenUp(format!(
+        ItemOutcome::GivenUp(format!(
             "its loaders cannot be started: the last one {}{}{hint}",
             lost.exit,
             lost.words()

@@ -46,7 +46,7 @@ pub struct LoaderProcess {
     logged_lines: usize,
     pub region: Arc<Region>,
     /// What it has sent and the chain has not taken yet, whole items in their order.
-    ready: VecDeque<Loaded>,
+    ready: VecDeque<LoadedItem>,
     started: Instant,
     /// Items that it was given,
     n_given: u64,
@@ -59,7 +59,7 @@ pub struct LoaderProcess {
 }
 
 /// What became of an item.
-pub struct Loaded {
+pub struct LoadedItem {
     /// Without the last one, which says when.
     pub events: Vec<Event>,
     pub region: Arc<Region>,
@@ -188,7 +188,7 @@ impl LoaderProcess {
     }
 
     /// What became of the next item, if that is known already.
-    pub fn take_ready(&mut self) -> Option<Loaded> {
+    pub fn take_ready(&mut self) -> Option<LoadedItem> {
         self.ready.pop_front()
     }
 
@@ -215,7 +215,7 @@ impl LoaderProcess {
             let ago = Duration::from_nanos(sent_ns.saturating_sub(began_ns)).min(self.started.elapsed());
             let took = Duration::from_nanos(took_ns).min(ago);
             self.n_received += 1;
-            self.ready.push_back(Loaded {
+            self.ready.push_back(LoadedItem {
                 events: std::mem::take(&mut of_item),
                 region: Arc::clone(&self.region),
                 began: now.checked_sub(ago).unwrap_or(now),

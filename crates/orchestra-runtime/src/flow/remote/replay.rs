@@ -12,7 +12,7 @@ use orchestra_worker::loader::Region;
 use orchestra_worker::loader::events::{Event, Sent};
 use smallvec::SmallVec;
 
-use super::process::Loaded;
+use super::process::LoadedItem;
 
 /// The item in hand, shared by the source and the maps of a chain: its events are taken in their order.
 #[derive(Clone, Default)]
@@ -24,7 +24,7 @@ struct Item {
 }
 
 impl Current {
-    pub fn set(&self, loaded: Loaded) {
+    pub fn set(&self, loaded: LoadedItem) {
         *self.lock() = Some(Item { events: loaded.events.into_iter(), region: loaded.region });
     }
 
@@ -53,7 +53,7 @@ impl Current {
     }
 
     /// Shows the row of the source.
-    pub fn with_row(&self, gives: &Gives, show: &mut dyn FnMut(&[Value<'_>])) -> Result<(), Refusal> {
+    pub fn with_row(&self, gives: &SentColumns, show: &mut dyn FnMut(&[Value<'_>])) -> Result<(), Refusal> {
         match self.next() {
             Some((Event::Row(sent), region)) => gives.with_row(sent, &region, |row| {
                 show(row);
@@ -69,7 +69,7 @@ impl Current {
 }
 
 /// The columns of a source or a map, and which of them are sent.
-pub struct Gives {
+pub struct SentColumns {
     columns: Vec<Column>,
     /// The place of each column among those that are sent.
     sent: Vec<Option<usize>>,
@@ -77,7 +77,7 @@ pub struct Gives {
     packings: Vec<Option<Arc<dyn Packing>>>,
 }
 
-impl Gives {
+impl SentColumns {
     /// `map` has the rows made of those of another; a source has none.
     pub fn new(gives: &Schema, sends: &[usize], map: Option<&dyn Map>) -> Self {
         let columns = 0..gives.0.len();
@@ -112,7 +112,7 @@ impl Gives {
 /// The run of a map that a loader process has run.
 pub struct Replay {
     pub current: Current,
-    pub gives: Gives,
+    pub gives: SentColumns,
 }
 
 impl MapRun for Replay {

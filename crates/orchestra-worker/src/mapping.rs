@@ -67,17 +67,17 @@ pub(crate) fn invalid(why: String) -> io::Error {
 
 /// A mapping, or nothing where there are no bytes to map (outputs that are all dynamic).
 #[derive(Debug)]
-pub(crate) struct Map {
+pub(crate) struct Mapping {
     raw: Option<MmapRaw>,
 }
 
-impl Map {
-    pub fn writable(file: &File, len: usize, pages: Pages) -> io::Result<Map> {
-        Ok(Map { raw: (len > 0).then(|| options(len, pages).map_raw(file)).transpose()? })
+impl Mapping {
+    pub fn writable(file: &File, len: usize, pages: Pages) -> io::Result<Mapping> {
+        Ok(Mapping { raw: (len > 0).then(|| options(len, pages).map_raw(file)).transpose()? })
     }
 
-    pub fn read_only(file: &File, len: usize, pages: Pages) -> io::Result<Map> {
-        Ok(Map { raw: (len > 0).then(|| options(len, pages).map_raw_read_only(file)).transpose()? })
+    pub fn read_only(file: &File, len: usize, pages: Pages) -> io::Result<Mapping> {
+        Ok(Mapping { raw: (len > 0).then(|| options(len, pages).map_raw_read_only(file)).transpose()? })
     }
 
     /// The byte at `offset`. The caller has checked that what it does there lies within the mapping.
