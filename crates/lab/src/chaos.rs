@@ -185,7 +185,7 @@ impl Chaos {
         for sink in &mut plan.sinks {
             // The audit reads lines of JSON; what else a sink writes is compared byte by byte inside of them.
             (sink.files, sink.parts) = (None, None);
-            if sink.kind != "jsonl" {
+            if !sink.encoder.is_json_lines() {
                 sink.encoder = Arc::new(AsJson(Arc::clone(&sink.encoder)));
             }
         }

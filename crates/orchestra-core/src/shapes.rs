@@ -280,6 +280,11 @@ pub trait Encoder: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Whether a record is a line of JSON with `item`, `index`, `source` and `result`, which other programs of ours read.
+    fn is_json_lines(&self) -> bool {
+        false
+    }
+
     /// What the names of files end with that are records, where the kind alone does not say it.
     fn extension(&self) -> Option<&str> {
         None

@@ -87,7 +87,7 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
             }
         };
         let text = serde_json::json!({ "from": from, "path": path, "ordered": sink.ordered });
-        let text = if sink.kind == "jsonl" { text } else { serde_json::json!([text, sink.kind]) };
+        let text = if sink.encoder.is_json_lines() { text } else { serde_json::json!([text, sink.kind]) };
         entries.push((format!("sink `{}`", sink.name), digest(&text)));
     }
     entries

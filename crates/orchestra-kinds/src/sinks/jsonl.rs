@@ -91,6 +91,10 @@ struct Lines {
 }
 
 impl Encoder for Lines {
+    fn is_json_lines(&self) -> bool {
+        true
+    }
+
     fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
         write(&mut *out, br#"{"item":"#, item.name)?;
         write(&mut *out, br#","index":"#, &item.id.index)?;
