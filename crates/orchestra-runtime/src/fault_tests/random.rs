@@ -14,7 +14,7 @@ use super::script::*;
 use super::stage::{Stage, Stop};
 
 /// The seeds of the usual runs.
-const SEEDS: Range<u64> = 0..40;
+const SEEDS: Range<u64> = 40..80;
 /// Workers started after so many others are honest, so that every run ends.
 const FAULTS_END_AFTER: usize = 150;
 
