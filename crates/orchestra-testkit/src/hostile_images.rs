@@ -56,7 +56,7 @@ pub fn write_hostile_pictures(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
         paths.push(path);
     }
     // One that is what it claims to be.
-    let blank = write_blank_picture(folder, 0, 16_384)?;
+    let blank = write_blank_picture(folder, u64::from(u32::MAX), 16_384)?;
     let path = folder.join("hostile-whole.png");
     fs::rename(blank, &path)?;
     paths.push(path);
