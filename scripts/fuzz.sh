@@ -5,7 +5,7 @@
 #
 #     --seconds    how long each target runs (default 20)
 #     --runs       inputs after which each target ends, if that is sooner (default: no such bound)
-#     --seed       from which chance decides; the same runs then come in the same order, from the same inputs (default: the time)
+#     --seed       from which chance decides; the same runs then come in the same order, from the same inputs (default: the day, as YYYYMMDD)
 #     --jobs       how many targets run at a time (default: one per core)
 #     --sanitizer  `address` also finds what unsafe code and C libraries do to memory; half as fast (default none)
 #     --keep       afterwards replace `fuzz/corpus/TARGET` by the fewest inputs that reach as much code; inputs with a name of their own stay
@@ -18,7 +18,7 @@ cd "$repository"
 
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 2; }
 
-seconds=20 runs=-1 seed=0 jobs=$(getconf _NPROCESSORS_ONLN) sanitizer=none keep=''
+seconds=20 runs=-1 seed=$(date -u +%Y%m%d) jobs=$(getconf _NPROCESSORS_ONLN) sanitizer=none keep=''
 targets=()
 while (($#)); do
     case $1 in
@@ -112,6 +112,8 @@ run() {
         END { printf "%-16s %11d runs, %7d/s, %6d edges, %6d features, %s inputs, %d MB\n", target, runs, rate, cov, ft, corp, rss }' "$log"
 }
 
+# What a run finds is found again with it.
+printf 'seed %s, sanitizer %s\n' "$seed" "$sanitizer"
 for target in "${targets[@]}"; do
     while (($(jobs -rp | wc -l) >= jobs)); do wait -n || true; done
     { run "$target" || touch "$scratch/failed"; } &

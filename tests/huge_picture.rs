@@ -1,20 +1,41 @@
-//! A small file that claims a huge picture: it fails by name, the memory of all processes stays below what the file allows, and everything
-//! beside it is done.
+//! Pictures that are made to take all memory: each has one end, the memory of all processes stays below what the file allows, and everything
+//! beside them is done.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::{Blocks, Workplace, write_pictures};
 use orchestra_machine::processes::children;
+use orchestra_testkit::hostile_images::write_hostile_pictures;
 use orchestra_testkit::images::write_blank_picture;
 use orchestra_testkit::records::{ItemKey, items};
 
 const ITEMS: u64 = 60;
-const LIMIT: u64 = 512 << 20;
+/// What 512 MiB allow, and the libraries of all processes.
+const MOST: u64 = 600_000_000;
 
 /// What a process takes for itself and of shared memory, in bytes.
 fn resident(pid: u32) -> u64 {
     orchestra_machine::process_memory(pid).map_or(0, |memory| memory.resident)
+}
+
+/// Runs it under the limit. The most that parent, loaders and workers had together, in bytes.
+fn peak_of(place: &Workplace, code: i32) -> u64 {
+    let mut run = place.start(&["--set", "limits.memory=512MiB"]);
+    let pid = run.pid();
+    let mut peak = 0;
+    run.until("it has ended", || {
+        let tree = children(pid).iter().map(|child| resident(child.pid)).sum::<u64>() + resident(pid);
+        peak = peak.max(tree);
+        false
+    });
+    run.wait().must_exit(code);
+    println!("at most {} MB in all processes", peak / 1_000_000);
+    assert!(peak > 0, "no process was seen");
+    place.nothing_is_left();
+    peak
 }
 
 #[test]
@@ -24,21 +45,38 @@ fn a_picture_of_three_quarters_of_a_gigabyte_takes_no_more_than_the_limit_and_it
     // Within `max_pixels`, behind all others by its name.
     let file = write_blank_picture(&place.images(), ITEMS, 16_384).unwrap();
     assert!(file.metadata().unwrap().len() < 4 << 20, "the file is small");
-    let mut run = place.start(&["--set", "limits.memory=512MiB"]);
-    let pid = run.pid();
-    let mut peak = 0;
-    run.until("it has ended", || {
-        let tree = children(pid).iter().map(|child| resident(child.pid)).sum::<u64>() + resident(pid);
-        peak = peak.max(tree);
-        false
-    });
-    run.wait().must_exit(65);
+    let peak = peak_of(&place, 65);
     let records = place.must_hold(&items("scans", 0..ITEMS), &items("scans", [ITEMS]));
     let key = ItemKey { source: "scans".into(), index: ITEMS };
     assert_eq!(records.failure_kind(&key), Some("out_of_memory"), "{:?}", records.failed[&key]);
     let error = records.failed[&key]["error"].as_str().unwrap();
     assert!(error.contains("limits.memory") && error.contains("256 MiB"), "{error}");
-    println!("at most {} MiB in all processes", peak >> 20);
-    assert!(peak > 0 && peak < LIMIT + (88 << 20), "{peak} bytes");
-    place.nothing_is_left();
+    assert!(peak < MOST, "{peak} bytes");
+}
+
+#[test]
+fn hostile_files_of_every_format_end_one_by_one_and_take_no_more_than_the_limit() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), ITEMS);
+    // Behind the others by their names.
+    let hostile = write_hostile_pictures(&place.images()).unwrap().len() as u64;
+    let peak = peak_of(&place, 65);
+    let records = place.records();
+    let failed: BTreeSet<_> = records.failed.keys().cloned().collect();
+    let hostile = items("scans", ITEMS..ITEMS + hostile);
+    assert!(failed.is_subset(&hostile), "others failed, too: {failed:?}");
+    // Some are whole enough for their decoder.
+    let whole: BTreeSet<_> = hostile.difference(&failed).cloned().collect();
+    let done = items("scans", 0..ITEMS).union(&whole).cloned().collect();
+    place.must_hold(&done, &failed);
+    for key in &failed {
+        let kind = records.failure_kind(key);
+        assert!(
+            ["decode", "out_of_memory", "too_large"].map(Some).contains(&kind),
+            "{:?}",
+            records.failed[key]
+        );
+    }
+    println!("{} failed, {} were whole enough", failed.len(), whole.len());
+    assert!(peak < MOST, "{peak} bytes");
 }

@@ -66,7 +66,7 @@ fn goes_on(place: &Workplace, damage: impl FnOnce(&Path)) -> bool {
         place.nothing_is_left();
         return true;
     }
-    ended.must_exit(75).must_say(&["--fresh"]);
+    ended.must_exit(78).must_say(&["--fresh"]);
     assert!(results() == before, "a run that was refused has changed the results");
     false
 }

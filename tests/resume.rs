@@ -179,7 +179,7 @@ fn a_journal_of_which_nothing_is_left_is_refused_and_the_results_stay() {
     let before = results(&place);
     for damage in [&b""[..], b"these bytes are no journal"] {
         fs::write(place.out().join(".orchestra/journal"), damage).unwrap();
-        place.run(&[]).must_exit(75).must_say(&["the journal in", "--fresh"]);
+        place.run(&[]).must_exit(78).must_say(&["the journal in", "--fresh"]);
         assert_eq!(results(&place), before);
     }
     place.run(&["--fresh"]).must_exit(0);

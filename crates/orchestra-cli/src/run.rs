@@ -301,9 +301,10 @@ fn not_started(error: StartRunError) -> Failed {
         StartRunError::Listing { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
         StartRunError::Remote { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
         StartRunError::Remote { .. } | StartRunError::Taken { .. } => ExitCode::BadFile,
-        StartRunError::Changed { .. } | StartRunError::Listing { .. } | StartRunError::WorkingTree(_) => {
-            ExitCode::BadFile
-        }
+        StartRunError::Changed { .. }
+        | StartRunError::Listing { .. }
+        | StartRunError::Unreadable { .. }
+        | StartRunError::WorkingTree(_) => ExitCode::BadFile,
         StartRunError::Actors(_) => ExitCode::Bug,
         _ => ExitCode::TryAgain,
     };

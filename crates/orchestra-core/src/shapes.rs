@@ -4,6 +4,7 @@
 //! describes), or a fold: a [`Fold`] of the rows of all parts to one row, or a [`Reduce`] of the rows of all items.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
@@ -229,6 +230,19 @@ pub trait Fetch: fmt::Debug + Send + Sync {
     fn network(&self) -> Option<Network> {
         None
     }
+    /// The files that it opens. A loader process can read no others.
+    fn opens(&self) -> Opens {
+        Opens::Any
+    }
+}
+
+/// The files that a fetch opens.
+#[derive(Debug, Clone, Copy)]
+pub enum Opens {
+    /// Any: what an item holds names them, or a store keeps keys and certificates in them.
+    Any,
+    /// Those that items lie in, and no others. The function finds that file in a locator; `None`: there is none.
+    OfItems(fn(&[u8]) -> Option<&Path>),
 }
 
 /// What a fetch takes along to reach others over the network.

@@ -70,6 +70,7 @@ impl KernelSpec {
             write: write.collect(),
             gpu: true,
             network: false,
+            decodes: false,
             becomes: false,
         }
     }

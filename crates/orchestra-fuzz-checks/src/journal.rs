@@ -44,7 +44,7 @@ pub fn journal(bytes: &[u8]) {
     let state = open.state();
     match (&state, &disk.journal, &header) {
         (State::Fresh, None, _) => return,
-        (State::Unreadable(why), Some(_), None) => {
+        (State::Unreadable(why), Some(_), header) if header.as_ref().is_none_or(|h| !is_ours(h)) => {
             assert!(!why.is_empty());
             return;
         }

@@ -9,28 +9,38 @@
 pub mod memory;
 
 mod diagnostics;
+mod expression;
 mod frame;
 mod history;
 mod image;
 mod journal;
 mod journal_file;
+mod library;
 mod listing;
 mod machine;
 mod manifest;
+mod metrics_page;
 mod model;
+mod model_edit;
+mod npy;
 mod pattern;
 mod png;
 mod scratch;
 mod workflow;
 mod world;
 
+pub use expression::expression;
 pub use frame::worker_frame;
 pub use image::{image, image_header};
 pub use journal::journal;
+pub use library::elf;
 pub use listing::listing;
 pub use machine::machine_file;
 pub use manifest::manifest;
+pub use metrics_page::metrics_page;
 pub use model::onnx_signature;
+pub use model_edit::model_edit;
+pub use npy::npy;
 pub use pattern::pattern;
 pub use workflow::workflow_file;
 
@@ -38,13 +48,18 @@ pub use workflow::workflow_file;
 pub type Check = fn(&[u8]);
 
 /// All checks, by the names of their fuzz targets.
-pub const CHECKS: [(&str, Check); 10] = [
+pub const CHECKS: [(&str, Check); 15] = [
+    ("elf", elf),
+    ("expression", expression),
     ("image", image),
     ("image_header", image_header),
     ("journal", journal),
     ("listing", listing),
     ("machine_file", machine_file),
     ("manifest", manifest),
+    ("metrics_page", metrics_page),
+    ("model_edit", model_edit),
+    ("npy", npy),
     ("onnx_signature", onnx_signature),
     ("pattern", pattern),
     ("worker_frame", worker_frame),

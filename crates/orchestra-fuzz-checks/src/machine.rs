@@ -26,6 +26,6 @@ pub fn machine_file(bytes: &[u8]) {
         assert_eq!(device.name, format!("cuda:{at}"));
     }
     assert_eq!(machine.no_gpu.is_some(), machine.devices.is_empty());
-    let world = World { machine: Ok(machine), model: None };
+    let world = World { machine: Ok(machine), ..World::with_gpus(0) };
     workflow::check(WORKFLOW, &PlanOptions::default(), &world);
 }

@@ -30,6 +30,8 @@ pub(crate) struct World {
     pub(crate) machine: Result<MachineView, String>,
     /// The model that every path names; `None`: the path says which.
     pub(crate) model: Option<ModelFile>,
+    /// The first item of every source, and what it holds; `None`: a picture that holds nothing.
+    pub(crate) item: Option<(&'static str, Vec<u8>)>,
 }
 
 impl World {
@@ -46,7 +48,7 @@ impl World {
         let no_gpu = (count == 0).then(|| "libnvidia-ml.so was not found".into());
         let devices = (0..count).map(gpu).collect();
         let machine = MachineView { cores: 8, memory: 32 << 30, devices, no_gpu, ..MachineView::default() };
-        World { machine: Ok(machine), model: None }
+        World { machine: Ok(machine), model: None, item: None }
     }
 }
 
@@ -57,6 +59,11 @@ impl Host for World {
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        if let Some((item, bytes)) = &self.item
+            && *item == name
+        {
+            return Ok(bytes.clone());
+        }
         match name {
             "binary.txt" => Ok(vec![0xff, 0xfe]),
             "empty.txt" => Ok(Vec::new()),
@@ -87,7 +94,8 @@ impl Host for World {
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
-        let item = ItemEntry { name: "a.png".into(), path: "/flows/images/a.png".into() };
+        let name = self.item.as_ref().map_or("a.png", |(name, _)| name);
+        let item = ItemEntry { name: name.into(), path: Path::new("/flows/images").join(name) };
         match spec {
             ListingSpec::Paths { patterns, base } | ListingSpec::Watched { patterns, base, .. } => {
                 match patterns.first().map(String::as_str) {

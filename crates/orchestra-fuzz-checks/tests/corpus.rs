@@ -67,12 +67,17 @@ macro_rules! replays {
 }
 
 replays! {
+    every_library_names_what_it_needs_or_is_explained: "elf",
+    every_expression_is_read_or_explained: "expression",
     no_picture_breaks_a_decoder_or_shows_in_another: "image",
     no_header_of_a_picture_takes_memory: "image_header",
     no_damage_to_an_output_folder_makes_recovery_lie: "journal",
     no_damage_to_a_list_of_items_goes_unnoticed_or_spreads: "listing",
     every_machine_file_is_taken_or_explained: "machine_file",
     every_manifest_is_listed_or_explained: "manifest",
+    every_client_of_the_page_gets_an_answer_or_none: "metrics_page",
+    every_model_is_edited_or_refused: "model_edit",
+    every_header_of_an_array_is_believed_as_far_as_the_file_goes: "npy",
     every_model_file_gives_a_signature_or_a_reason: "onnx_signature",
     every_pattern_names_files_below_its_folder_or_is_explained: "pattern",
     no_peer_breaks_the_codec: "worker_frame",

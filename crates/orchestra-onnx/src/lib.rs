@@ -8,6 +8,8 @@ pub mod engine;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod library;
 mod spec;
+#[doc(hidden)]
+pub mod untrusted;
 
 pub use engine::OnnxEngine;
 pub use spec::{ENVIRONMENT, OnnxSpec};

@@ -38,6 +38,7 @@ pub use self::cuda::{
     TENSORRT_PROVIDER, add_tensorrt, find_cuda, find_nvrtc, find_tensorrt, how_to_get_tensorrt,
     tensorrt_provider,
 };
+pub(crate) use self::elf::names as names_needed;
 pub use self::env::Env;
 pub use self::error::LibraryError;
 pub use self::found::{Flavor, Library, Origin, Progress, Request, Silent, Tried};

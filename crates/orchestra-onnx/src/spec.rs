@@ -85,7 +85,7 @@ impl OnnxSpec {
         if let (true, Some(home)) = (gpu, std::env::home_dir()) {
             write.push(home.join(".nv"));
         }
-        Sandbox { mode: self.sandbox.mode, read, write, gpu, network: false, becomes: false }
+        Sandbox { mode: self.sandbox.mode, read, write, gpu, network: false, decodes: false, becomes: false }
     }
 
     /// Out of a `Load` frame.

@@ -47,6 +47,7 @@ use self::lister::list;
 pub use self::lister::{first_item, write_items, write_listing};
 use self::listing_file::ListingWriter;
 pub use self::listing_file::{ListingReader, ListingSummary};
+use self::pattern::Entry;
 pub use self::remote::{Object, Objects, Remote, RemoteStore, is_url};
 use self::watched::Taken;
 pub use self::watched::Watch;
@@ -105,6 +106,20 @@ impl ListingSpec {
             ListingSpec::Watched { watch, .. } => Some(*watch),
             ListingSpec::Objects { watch, .. } => *watch,
             ListingSpec::Paths { .. } | ListingSpec::Manifest { .. } | ListingSpec::Generated => None,
+        }
+    }
+
+    /// The files and folders in which its items lie, but for those that links, rows of a manifest or files that appear later lead to elsewhere.
+    #[must_use]
+    pub fn roots(&self) -> Vec<PathBuf> {
+        match self {
+            ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => patterns
+                .iter()
+                .filter_map(|pattern| Entry::resolve(base, pattern).ok())
+                .map(Entry::place)
+                .collect(),
+            ListingSpec::Manifest { base, .. } => vec![base.clone()],
+            ListingSpec::Objects { .. } | ListingSpec::Generated => Vec::new(),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::atomic::{remove_leftovers, sync_folder_of};
 use crate::identity::RunIdentity;
 use crate::journal::entry::resolve;
 use crate::journal::finished::Counts;
-use crate::journal::placed::{remove_empty_folders, remove_placed};
+use crate::journal::placed::{lies_below, remove_empty_folders, remove_placed};
 use crate::journal::recovery::{Found, examine, placed_files};
 use crate::lock::{FolderLock, OpenError, make_folder};
 
@@ -89,6 +89,13 @@ impl OutputFolder {
     /// [`OpenError::Busy`] while another process (or another value in this one) owns it.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
         let private = folder.join(PRIVATE);
+        for path in [&private, &private.join(LOCK), &private.join(JOURNAL)] {
+            // It would lead to files of others, which a run writes and removes.
+            if path.is_symlink() {
+                let source = io::Error::other("it is a link, and none is followed here; remove it");
+                return Err(OpenError::Io { path: path.clone(), source });
+            }
+        }
         make_folder(&private)?;
         let lock = FolderLock::take(&private.join(LOCK), folder)?;
         let journal = private.join(JOURNAL);
@@ -167,7 +174,7 @@ impl OutputFolder {
             })?;
             for file in run.files.iter().filter(|file| !file.starts_with(PRIVATE)) {
                 let path = resolve(&self.folder, file);
-                if remove(&path)? {
+                if remove(&path, &self.folder)? {
                     discarded.files.push(path);
                 }
             }
@@ -176,7 +183,7 @@ impl OutputFolder {
             }
         }
         let summary = self.folder.join(RUN_SUMMARY);
-        if remove(&summary)? {
+        if remove(&summary, &self.folder)? {
             discarded.files.push(summary);
         }
         self.remove_private()?;
@@ -195,7 +202,7 @@ impl OutputFolder {
         if !run.survivors.identity.fingerprint.is_empty() || run.survivors.finished.counts().total() > 0 {
             return Ok(false);
         }
-        remove(&self.journal_path())?;
+        remove(&self.journal_path(), &self.folder)?;
         self.found = Found::Nothing;
         Ok(true)
     }
@@ -227,7 +234,7 @@ impl OutputFolder {
             removed.map_err(|e| failed(&path, e))?;
         }
         let journal = self.journal_path();
-        remove(&journal)?;
+        remove(&journal, &self.folder)?;
         sync_folder_of(&journal).map_err(|e| failed(&self.private, e))
     }
 }
@@ -245,23 +252,20 @@ fn remove_half_written(private: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Empties and removes a file; of a link only the target's text goes, so that the next run writes to the same place.
-fn remove(path: &Path) -> Result<bool, DiscardError> {
+/// Removes a file of the run. Where a link stands in its place, the link goes and what it leads to stays; where a folder on the way to it is a
+/// link out of `folder`, all stays. Whether there was one.
+fn remove(path: &Path, folder: &Path) -> Result<bool, DiscardError> {
     let failed = |source| DiscardError { path: path.to_owned(), source };
-    let is_link = match fs::symlink_metadata(path) {
-        Ok(m) => m.is_symlink(),
+    if !lies_below(path, folder).map_err(failed)? {
+        return Ok(false);
+    }
+    let kind = match fs::symlink_metadata(path) {
+        Ok(meta) => meta.file_type(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(failed(e)),
     };
-    let removed = if is_link {
-        fs::OpenOptions::new().write(true).open(path).and_then(|f| f.set_len(0))
-    } else {
-        fs::remove_file(path)
-    };
-    match removed {
-        Ok(()) => Ok(true),
-        // A link to nothing.
-        Err(e) if is_link && e.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(failed(e)),
+    if !kind.is_file() && !kind.is_symlink() {
+        return Err(failed(io::Error::other("it is no regular file: no run wrote it")));
     }
+    fs::remove_file(path).map(|()| true).map_err(failed)
 }

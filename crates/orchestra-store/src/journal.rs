@@ -26,7 +26,7 @@ use self::entry::{Appended, Group, Header, Retried, kind};
 use self::finished::FinishedSet;
 pub use self::finished::{Counts, MAX_ITEM_INDEX};
 use self::frame::SEED;
-use self::open_files::{cut_files, open_files};
+use self::open_files::{cut_files, open_files, remove_links};
 pub use self::placed::PlacedFile;
 use self::placed::{Placed, remove_empty_folders, remove_placed};
 use self::recovery::{Found, Survivors, placed_files};
@@ -136,6 +136,9 @@ impl Journal {
     ) -> Result<Self, StartError> {
         if !matches!(folder.found(), Found::Nothing) {
             return Err(StartError::NotFresh(folder.path().to_owned()));
+        }
+        if folder.may_replace_files() {
+            remove_links(folder.path(), files)?;
         }
         let mut open = open_files(&folder, files)?;
         if let Some(full) = open.iter().find(|f| f.len() > 0 && !folder.may_replace_files()) {

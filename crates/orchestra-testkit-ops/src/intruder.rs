@@ -24,7 +24,7 @@ pub const GOT_THROUGH: &str = "the intruder got through with:";
 pub fn attempts() -> Vec<&'static str> {
     let folder = std::env::var_os(INTRUDE).unwrap_or_default();
     let folder = Path::new(&folder);
-    let attempts: [(&str, Option<()>); 25] = [
+    let attempts: [(&str, Option<()>); 28] = [
         ("reading /etc/passwd", fs::read("/etc/passwd").ok().map(drop)),
         ("reading a secret", fs::read(folder.join(SECRET)).ok().map(drop)),
         ("listing a folder", fs::read_dir(folder).ok().map(drop)),
@@ -49,6 +49,9 @@ pub fn attempts() -> Vec<&'static str> {
         ("another process", done(fork())),
         ("a signal to the parent", done(signal_parent())),
         ("another program", run_a_program()),
+        ("listing the home folder", list_home()),
+        ("tracing a sibling", trace_a_sibling()),
+        ("memory of another process", read_memory_of_parent()),
         ("changing the mapping of inputs", make_inputs_writable()),
         ("another mapping of inputs", map_inputs_again()),
     ];
@@ -171,6 +174,42 @@ fn fork() -> i32 {
 fn signal_parent() -> i32 {
     // SAFETY: no process is touched.
     unsafe { libc::kill(parent().cast_signed(), 0) }
+}
+
+/// As a program does that looks for keys.
+fn list_home() -> Option<()> {
+    fs::read_dir(std::env::var_os("HOME")?).ok().map(drop)
+}
+
+/// Siblings were started shortly before and after this process.
+fn trace_a_sibling() -> Option<()> {
+    let own = std::process::id().cast_signed();
+    (own - 8..own + 8).filter(|pid| *pid != own).find_map(trace)
+}
+
+/// Attaches to a process, and leaves it again.
+fn trace(pid: i32) -> Option<()> {
+    let nothing = ptr::null_mut::<c_void>();
+    // SAFETY: none of the requests touches memory of this process; the traced one goes on as it was.
+    unsafe {
+        if libc::ptrace(libc::PTRACE_SEIZE, pid, nothing, nothing) < 0 {
+            return None;
+        }
+        libc::ptrace(libc::PTRACE_INTERRUPT, pid, nothing, nothing);
+        libc::waitpid(pid, ptr::null_mut(), libc::__WALL);
+        libc::ptrace(libc::PTRACE_DETACH, pid, nothing, nothing);
+    }
+    Some(())
+}
+
+/// Asks for a byte where there is none.
+fn read_memory_of_parent() -> Option<()> {
+    let mut byte = 0_u8;
+    let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let from = libc::iovec { iov_base: ptr::without_provenance_mut(1), iov_len: 1 };
+    // SAFETY: the byte is written to at most.
+    unsafe { libc::process_vm_readv(parent().cast_signed(), &raw const to, 1, &raw const from, 1, 0) };
+    passed_the_sandbox(Err(io::Error::last_os_error()))
 }
 
 /// Asks for a program that is not there. Outside of a sandbox the error is that there is none.

@@ -12,6 +12,7 @@
 pub mod faulty;
 pub mod gate;
 pub mod hold;
+pub mod hostile_images;
 pub mod images;
 pub mod leaks;
 pub mod models;

@@ -73,6 +73,7 @@ impl ConfinedProgram {
             write: self.rules.write.clone(),
             gpu: self.gpu,
             network: false,
+            decodes: false,
             becomes: true,
         };
         if sandbox.mode != SandboxMode::Off {

@@ -19,6 +19,9 @@ use seccompiler::{
 };
 
 use crate::serve::LoadError;
+use calls::{ALLOWED_TO_DECODERS, FORBIDDEN};
+
+mod calls;
 
 /// What every sandbox asks of Landlock: files, TCP, signals and abstract sockets. Linux 6.12 and later have all of it.
 const LANDLOCK: ABI = ABI::V6;
@@ -67,6 +70,8 @@ pub struct Sandbox {
     pub gpu: bool,
     /// Whether it may connect to others over the network.
     pub network: bool,
+    /// Whether it only reads and decodes: then all system calls are refused but those that this takes, whatever else is allowed here.
+    pub decodes: bool,
     /// Whether this process is still to become another program, which is confined alike. It may start none beside it.
     pub becomes: bool,
 }
@@ -132,7 +137,13 @@ impl Sandbox {
         };
         // Its flags lie in memory, which no filter sees. The C library then takes `clone`.
         let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-        Ok(vec![filter(unknown, libc::ENOSYS)?, filter(self.forbidden()?, libc::EPERM)?])
+        let mut filters = vec![filter(unknown, libc::ENOSYS)?, filter(self.forbidden()?, libc::EPERM)?];
+        if self.decodes {
+            let allowed = ALLOWED_TO_DECODERS.iter().map(|call| (*call, Vec::new())).collect();
+            let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+            filters.push(SeccompFilter::new(allowed, refuse, SeccompAction::Allow, arch)?.try_into()?);
+        }
+        Ok(filters)
     }
 
     /// Calls that fail with "operation not permitted": always, or where one of their conditions holds.
@@ -171,133 +182,6 @@ impl Sandbox {
         Ok(rules)
     }
 }
-
-/// New processes and programs, other processes, sockets that others may reach, kernel interfaces that go round a filter or that have often
-/// been a way out; modes, owners and times of files, which Landlock does not govern; priorities. What a model needs is memory, threads, clocks and files that are open already or allowed.
-const FORBIDDEN: &[i64] = &[
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_fork,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_vfork,
-    libc::SYS_kill,
-    libc::SYS_tkill,
-    libc::SYS_rt_sigqueueinfo,
-    libc::SYS_rt_tgsigqueueinfo,
-    libc::SYS_pidfd_open,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_pidfd_send_signal,
-    libc::SYS_ptrace,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_process_madvise,
-    libc::SYS_kcmp,
-    libc::SYS_socketpair,
-    libc::SYS_bind,
-    libc::SYS_listen,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_shmget,
-    libc::SYS_shmat,
-    libc::SYS_msgget,
-    libc::SYS_semget,
-    libc::SYS_mq_open,
-    libc::SYS_io_uring_setup,
-    libc::SYS_bpf,
-    libc::SYS_userfaultfd,
-    libc::SYS_perf_event_open,
-    libc::SYS_add_key,
-    libc::SYS_request_key,
-    libc::SYS_keyctl,
-    libc::SYS_unshare,
-    libc::SYS_setns,
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_move_mount,
-    libc::SYS_open_tree,
-    libc::SYS_fsopen,
-    libc::SYS_fsmount,
-    libc::SYS_fspick,
-    libc::SYS_pivot_root,
-    libc::SYS_chroot,
-    libc::SYS_name_to_handle_at,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_delete_module,
-    libc::SYS_kexec_load,
-    libc::SYS_reboot,
-    libc::SYS_swapon,
-    libc::SYS_swapoff,
-    libc::SYS_acct,
-    libc::SYS_quotactl,
-    libc::SYS_personality,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_ioperm,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_iopl,
-    libc::SYS_syslog,
-    libc::SYS_settimeofday,
-    libc::SYS_clock_settime,
-    libc::SYS_clock_adjtime,
-    libc::SYS_adjtimex,
-    libc::SYS_sethostname,
-    libc::SYS_setdomainname,
-    libc::SYS_vhangup,
-    libc::SYS_msgsnd,
-    libc::SYS_msgrcv,
-    libc::SYS_msgctl,
-    libc::SYS_shmctl,
-    libc::SYS_shmdt,
-    libc::SYS_semop,
-    libc::SYS_semtimedop,
-    libc::SYS_semctl,
-    libc::SYS_mq_unlink,
-    libc::SYS_fanotify_init,
-    libc::SYS_fanotify_mark,
-    libc::SYS_mount_setattr,
-    libc::SYS_fsconfig,
-    libc::SYS_kexec_file_load,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_chmod,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_chown,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_lchown,
-    libc::SYS_fchown,
-    libc::SYS_fchownat,
-    libc::SYS_setxattr,
-    libc::SYS_lsetxattr,
-    libc::SYS_fsetxattr,
-    libc::SYS_removexattr,
-    libc::SYS_lremovexattr,
-    libc::SYS_fremovexattr,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_utime,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_utimes,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_futimesat,
-    libc::SYS_utimensat,
-    libc::SYS_setpriority,
-    libc::SYS_sched_setscheduler,
-    libc::SYS_sched_setparam,
-    libc::SYS_sched_setattr,
-    libc::SYS_ioprio_set,
-    libc::SYS_migrate_pages,
-    libc::SYS_move_pages,
-    FCHMODAT2,
-    QUOTACTL_FD,
-    PROCESS_MRELEASE,
-];
-
-// Numbers that are the same on all processors, and that `libc` does not name everywhere.
-const FCHMODAT2: i64 = 452;
-const QUOTACTL_FD: i64 = 443;
-const PROCESS_MRELEASE: i64 = 448;
 
 /// The parts of a sandbox that this kernel lacks, in words that end "the kernel has no ..".
 #[must_use]
@@ -385,6 +269,34 @@ mod tests {
 
     fn refused_otherwise<T>(result: std::io::Result<T>) -> bool {
         result.err().is_none_or(|error| error.kind() != std::io::ErrorKind::PermissionDenied)
+    }
+
+    #[test]
+    fn a_decoder_reads_takes_memory_and_starts_threads_and_makes_no_call_that_it_does_not_need() {
+        if !has_seccomp() {
+            return;
+        }
+        let work = || {
+            let sandbox = Sandbox { read: vec!["/".into()], decodes: true, ..Sandbox::default() };
+            sandbox.enter().unwrap_or_else(|e| panic!("{}", e.error));
+            let file = std::fs::read("/proc/self/maps").is_ok();
+            let memory = vec![1_u8; 64 << 20].iter().all(|byte| *byte == 1);
+            let thread = std::thread::Builder::new().spawn(|| 7).is_ok_and(|t| t.join().is_ok());
+            assert!(file && memory && thread, "{file} {memory} {thread}");
+            let refused = |result: libc::c_long| {
+                result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+            };
+            // SAFETY: none of the calls touches memory, whether it is made or refused.
+            let calls = unsafe {
+                [
+                    libc::syscall(libc::SYS_inotify_init1, 0),
+                    libc::syscall(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, 0),
+                    libc::syscall(libc::SYS_getpriority, 0, 0),
+                ]
+            };
+            assert!(calls.into_iter().all(refused), "{calls:?}");
+        };
+        std::thread::spawn(work).join().expect("it does not panic");
     }
 
     #[test]

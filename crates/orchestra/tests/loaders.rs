@@ -5,6 +5,9 @@
 
 mod common;
 
+use std::fs::File;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use common::{AS_IT_IS, Workplace, audited, bounded, hurried, until};
@@ -14,7 +17,8 @@ use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::{ItemKey, items};
 use orchestra_testkit::striker::{Fault, Striker, strike};
 use orchestra_testkit::trap_stage::{self, BLOAT};
-use orchestra_testkit::{GOT_THROUGH, INTRUDE, Trap, models};
+use orchestra_testkit::{GOT_THROUGH, INHERITED_FD, INTRUDE, Trap, models};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 const ITEMS: u64 = 400;
 
@@ -100,24 +104,85 @@ async fn a_picture_that_takes_more_memory_than_loaders_may_have_fails_and_the_ru
     assert!(error.contains("the test stage found no memory"), "{error}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_decoder_that_ran_wild_reaches_no_network_no_process_and_writes_nothing() {
+/// Leaves a descriptor open that every program inherits which this process starts.
+fn leave_open() {
+    static OPEN: LazyLock<OwnedFd> = LazyLock::new(|| {
+        let open = fcntl_dupfd_cloexec(File::open("/etc/hostname").unwrap(), INHERITED_FD).unwrap();
+        assert_eq!(open.as_raw_fd(), INHERITED_FD, "the number is taken");
+        fcntl_setfd(&open, FdFlags::empty()).unwrap();
+        open
+    });
+    LazyLock::force(&OPEN);
+}
+
+/// What a picture does in a loader that makes it try to get out: the names of what it got through with.
+async fn intrude(sandbox: &str) -> String {
     let private = tempfile::tempdir().unwrap();
     std::fs::write(private.path().join("secret.txt"), "nobody writes this").unwrap();
     std::fs::write(private.path().join("removable"), "nobody removes this").unwrap();
-    let place = workplace(ITEMS);
+    leave_open();
+    let mut place = workplace(ITEMS);
+    place.add(&format!("[limits]\nsandbox = \"{sandbox}\""));
     trap(&place, 5, Trap::Intrude);
     let outcome = run(&place, &[(INTRUDE, private.path().to_str().unwrap())]).await;
     Workplace::must_end_with(&outcome, 65);
     let error = failed(&place, ITEMS, &[(5, "result")]);
-    let through = error.split_once(GOT_THROUGH).unwrap().1.trim().trim_end_matches('.').to_owned();
-    // A source may name any file, so a loader may read what its user may.
-    let reads = ["reading /etc/passwd", "reading a secret", "listing a folder", "listing /"];
-    let others: Vec<&str> =
-        through.split(", ").filter(|attempt| !reads.contains(attempt) && !attempt.is_empty()).collect();
-    assert!(others.is_empty(), "{others:?}");
-    assert_eq!(std::fs::read_to_string(private.path().join("secret.txt")).unwrap(), "nobody writes this");
-    assert!(private.path().join("removable").exists() && !private.path().join("written").exists());
+    let is_untouched = std::fs::read_to_string(private.path().join("secret.txt")).unwrap()
+        == "nobody writes this"
+        && private.path().join("removable").exists()
+        && !private.path().join("written").exists();
+    assert_eq!(is_untouched, sandbox != "off", "{error}");
+    error.split_once(GOT_THROUGH).unwrap().1.trim().trim_end_matches('.').to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decoder_that_ran_wild_reads_and_writes_no_file_and_reaches_no_network_and_no_process() {
+    for sandbox in ["auto", "require"] {
+        assert_eq!(intrude(sandbox).await, "", "sandbox = \"{sandbox}\"");
+    }
+}
+
+/// That the attempts can succeed at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_sandbox_a_decoder_may_what_its_user_may() {
+    let through = intrude("off").await;
+    for attempt in [
+        "reading /etc/passwd",
+        "reading a secret",
+        "listing a folder",
+        "writing a file",
+        "an address of TCP",
+        "a local socket",
+        "another process",
+        "a signal to the parent",
+    ] {
+        assert!(through.contains(attempt), "not `{attempt}`: {through}");
+    }
+}
+
+/// Links are followed wherever they lead; what none of them leads to stays closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn pictures_that_are_links_to_elsewhere_are_read_and_a_hostile_one_still_gets_nowhere() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let private = tempfile::tempdir().unwrap();
+    std::fs::write(private.path().join("secret.txt"), "nobody reads this").unwrap();
+    let mut place = workplace(ITEMS);
+    place.add("[limits]\nsandbox = \"require\"");
+    trap(&place, 5, Trap::Intrude);
+    for index in 0..ITEMS {
+        let link = place.path("images").join(format!("{index:08}.png"));
+        let folder = elsewhere.path().join(format!("{}", index % 3));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join(format!("{index}.png"));
+        std::fs::copy(&link, &file).unwrap();
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+    }
+    let outcome = run(&place, &[(INTRUDE, private.path().to_str().unwrap())]).await;
+    Workplace::must_end_with(&outcome, 65);
+    let error = failed(&place, ITEMS, &[(5, "result")]);
+    assert_eq!(error.split_once(GOT_THROUGH).unwrap().1.trim(), ".", "{error}");
+    assert_eq!(outcome.report.loaders.restarts, 0, "none was lost: {:#?}", outcome.report.loaders);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, Network, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
 use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
 use orchestra_store::RemoteStore;
 
@@ -70,6 +70,13 @@ impl Fetch for PictureFiles {
 
     fn remote(&self) -> Option<RemoteSpec> {
         RemoteSpec::of(Images.name(), self)
+    }
+
+    fn opens(&self) -> Opens {
+        match self.protocols.is_empty() {
+            true => Opens::OfItems(|locator| Some(Path::new(OsStr::from_bytes(locator)))),
+            false => Opens::Any,
+        }
     }
 }
 

@@ -36,6 +36,12 @@ pub fn parts(locator: &[u8], n: usize) -> Result<(&Path, Vec<u64>), Refusal> {
     })
 }
 
+/// The file of a locator, whatever the numbers.
+pub fn file_of(locator: &[u8]) -> Option<&Path> {
+    let at = locator.iter().rposition(|byte| *byte == b'#')?;
+    (at > 0).then(|| Path::new(OsStr::from_bytes(&locator[..at])))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

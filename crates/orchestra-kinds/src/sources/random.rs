@@ -8,12 +8,12 @@ use bincode::{Decode, Encode};
 use half::f16;
 use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Opens, RemoteSpec};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, PushItem};
 
 use super::columns::{LARGEST_TENSOR, shape_of};
-use super::locator::{locator, parts};
+use super::locator::{file_of, locator, parts};
 use super::range::MOST_ITEMS;
 
 /// The kind `random`.
@@ -160,6 +160,10 @@ impl Fetch for Numbers {
 
     fn remote(&self) -> Option<RemoteSpec> {
         RemoteSpec::of(Random.name(), self)
+    }
+
+    fn opens(&self) -> Opens {
+        Opens::OfItems(file_of)
     }
 }
 

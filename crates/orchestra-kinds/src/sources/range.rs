@@ -6,12 +6,12 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Opens, RemoteSpec};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{At, Fields, Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, PushItem};
 
-use super::locator::{locator, parts};
+use super::locator::{file_of, locator, parts};
 
 /// The kind `range`.
 pub struct Range;
@@ -137,6 +137,10 @@ impl Fetch for Numbers {
 
     fn remote(&self) -> Option<RemoteSpec> {
         RemoteSpec::of(Range.name(), self)
+    }
+
+    fn opens(&self) -> Opens {
+        Opens::OfItems(file_of)
     }
 }
 

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, Network, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, PushItem, RemoteStore, escape, is_url};
 
 use super::columns::{Cell, Field, FieldType, LARGEST_TENSOR, LARGEST_TEXT, Row, decoders, schema, settings};
-use super::locator::{locator, parts};
+use super::locator::{file_of, locator, parts};
 use super::npy::{HEAD, Header};
 use super::objects::{self, Protocol, ReadObject};
 use super::read_file::{LARGEST_FILE_BYTES, open_regular, read_part};
@@ -285,6 +285,13 @@ impl Fetch for Shards {
 
     fn remote(&self) -> Option<RemoteSpec> {
         RemoteSpec::of(Tar.name(), self)
+    }
+
+    fn opens(&self) -> Opens {
+        match self.protocols.is_empty() {
+            true => Opens::OfItems(file_of),
+            false => Opens::Any,
+        }
     }
 }
 

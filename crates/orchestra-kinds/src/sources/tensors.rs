@@ -9,13 +9,13 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, TensorView, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Opens, RemoteSpec};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{At, Fields, Host, Key, ReadSeek, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, PushItem};
 
 use super::columns::{Field, FieldType, LARGEST_TENSOR, schema};
-use super::locator::{locator, parts};
+use super::locator::{file_of, locator, parts};
 use super::npy::{HEAD, Header};
 use super::read_file::open_regular;
 use super::zip_members::{Content, Directory, LOCAL, Method, Place, data_at};
@@ -494,6 +494,13 @@ impl Fetch for Rows {
 
     fn remote(&self) -> Option<RemoteSpec> {
         RemoteSpec::of(Tensors.name(), self)
+    }
+
+    fn opens(&self) -> Opens {
+        match self.beside.is_empty() {
+            true => Opens::OfItems(file_of),
+            false => Opens::Any,
+        }
     }
 }
 

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Opens, RemoteSpec};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, PushItem, escape};
 
-use super::locator::{locator, parts};
+use super::locator::{file_of, locator, parts};
 use super::picture::EncodedPicture;
 use super::read_file::{LARGEST_FILE_BYTES, open_regular};
 use super::zip_members::{Directory, Member, Place, read_member};
@@ -130,6 +130,10 @@ impl Fetch for Pictures {
 
     fn remote(&self) -> Option<RemoteSpec> {
         RemoteSpec::of(Zip.name(), self)
+    }
+
+    fn opens(&self) -> Opens {
+        Opens::OfItems(file_of)
     }
 }
 

@@ -26,6 +26,12 @@ mod tensorrt;
 #[cfg(test)]
 mod twin;
 
+/// What writes into models.
+pub(crate) mod edits {
+    pub use super::largest_graph::put_behind;
+    pub use super::pixel_graph::{Front, put_in_front};
+}
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;

@@ -34,7 +34,7 @@ struct Segment {
     file_bytes: u64,
 }
 
-fn names(file: &mut (impl Read + Seek)) -> Result<Vec<String>, String> {
+pub(crate) fn names(file: &mut (impl Read + Seek)) -> Result<Vec<String>, String> {
     let segments = segments(file)?;
     let Some(dynamic) = segments.iter().find(|segment| segment.kind == PT_DYNAMIC) else {
         return Ok(Vec::new());

@@ -84,7 +84,7 @@ impl<'a> Assembler<'a> {
             limits: workflow.limits.clone(),
             telemetry: workflow.telemetry.clone(),
             loader_threads,
-            loader_bytes: self.slot_memory().0.map_or(LOADER_BYTES, |limit| limit / 2),
+            loader_bytes: LOADER_BYTES,
             loaders_near: near.loaders,
             fingerprint: Vec::new(),
             reasons: std::mem::take(&mut self.reasons),
@@ -92,10 +92,22 @@ impl<'a> Assembler<'a> {
         };
         connect(&mut plan, workflow, &self.parts.graph, self.diags)?;
         number_files(&mut plan);
-        let carried = self.slot_memory().0.map_or(CARRIED_BYTES, |limit| (limit / 4).min(CARRIED_BYTES));
-        plan.pipelines.iter_mut().for_each(|pipeline| pipeline.carried_bytes = carried);
+        self.share_memory(&mut plan);
         plan.fingerprint = fingerprint(&plan, &workflow.sources);
         Some(plan)
+    }
+
+    /// What the slots leave of the memory: a quarter at most for pictures that are carried, the same for each pipeline, and half at most for
+    /// loaders.
+    fn share_memory(&self, plan: &mut Plan) {
+        let limit = self.slot_memory().0;
+        let pipelines = plan.pipelines.len().max(1) as u64;
+        let carried = limit.map_or(CARRIED_BYTES, |limit| (limit / 4 / pipelines).min(CARRIED_BYTES));
+        plan.pipelines.iter_mut().for_each(|pipeline| pipeline.carried_bytes = carried);
+        if let Some(limit) = limit {
+            let slots: u64 = plan.batch_stages().map(|(_, batch)| batch.layout.total_bytes() as u64).sum();
+            plan.loader_bytes = (limit / 2).min(limit.saturating_sub(carried * pipelines + slots));
+        }
     }
 
     /// The names of the pipelines, of which not all parts are known.

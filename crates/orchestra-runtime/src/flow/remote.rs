@@ -6,7 +6,9 @@
 
 pub mod items;
 mod process;
+mod reads;
 mod replay;
 
 pub use process::LoadedItem;
+pub use reads::Reads;
 pub use replay::{Current, Replay, SentColumns};

@@ -16,6 +16,7 @@ use crate::flow::chain::Chain;
 use crate::flow::committer::CommitterHandle;
 use crate::flow::loader_inbox::Inbox;
 use crate::flow::loader_thread::{self, LoaderWork};
+use crate::flow::remote::Reads;
 use crate::flow::remote::items::Remote;
 use crate::flow::ticket::{Tickets, TicketsBuilder};
 use crate::messages::{PipelineEnd, PipelineMsg, SinkMsg, SourceMsg};
@@ -161,7 +162,8 @@ fn remote(args: &SourceArgs) -> Option<Remote> {
     let load = args.chain.remote(fetch)?;
     let (all_memory, timeout) = (plan.loader_bytes.max(load.memory), plan.limits.item_timeout);
     let stats = Arc::clone(&args.context.stats);
-    Some(Remote { launcher, load, all_memory, alone: Mutex::default(), timeout, stats })
+    let reads = Reads::new(fetch.opens(), &plan.sources[args.source.index()].listing);
+    Some(Remote { launcher, load, reads, all_memory, alone: Mutex::default(), timeout, stats })
 }
 
 /// Also when it panics, or is dropped with its runtime.

@@ -96,6 +96,14 @@ impl Entry {
         }
     }
 
+    /// Its file, or the folder below which its files lie.
+    pub fn place(self) -> PathBuf {
+        match self.kind {
+            Kind::File(path) => path,
+            Kind::Folder | Kind::Glob(_) => self.root,
+        }
+    }
+
     /// Whether this entry takes a file below its root.
     pub fn takes(&self, file: &Path) -> bool {
         match &self.kind {

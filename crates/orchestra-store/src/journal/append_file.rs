@@ -2,8 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek as _};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+/// What takes its place since it was looked at is no link either.
+const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
 /// An open file and how much of it counts. What lies beyond that is not committed.
 #[derive(Debug)]
@@ -24,11 +27,23 @@ pub(crate) enum Disturbance {
 impl AppendFile {
     /// Opens or makes the file at `path`; all of it counts.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        // A journal that others made must not lead to a file of theirs, which is then written and cut.
+        if path.is_symlink() {
+            return Err(io::Error::other(
+                "it is a link, and a run writes through none: remove it, or start over with `--fresh`",
+            ));
+        }
         // A fifo would block the open, and a device cannot be cut back: only a regular file can hold exact records.
         if path.metadata().is_ok_and(|m| !m.is_file()) {
             return Err(not_a_file());
         }
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags(NO_FOLLOW)
+            .open(path)?;
         let len = file.metadata()?.len();
         Ok(Self { path: path.to_owned(), file, len, dirty: true })
     }

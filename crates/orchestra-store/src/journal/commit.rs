@@ -82,19 +82,3 @@ pub enum CommitError {
     #[error("the journal is closed since an earlier failure: {0}")]
     Closed(String),
 }
-
-impl CommitError {
-    /// Whether this is a bug of the caller rather than a failure of the disk.
-    #[must_use]
-    pub fn is_bug(&self) -> bool {
-        match self {
-            CommitError::FinishedTwice(_)
-            | CommitError::ImpossibleItem(_)
-            | CommitError::UnknownFile(_)
-            | CommitError::Outside(_)
-            | CommitError::NoPart(_)
-            | CommitError::Finished => true,
-            CommitError::Write { .. } | CommitError::Disturbed { .. } | CommitError::Closed(_) => false,
-        }
-    }
-}

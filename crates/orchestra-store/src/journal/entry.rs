@@ -124,6 +124,12 @@ impl Group {
         files_known && self.done.iter().chain(&self.failed).all(Span::is_sane)
     }
 
+    /// The number behind the largest item in it; `None`: behind all that there can be.
+    pub(crate) fn end(&self) -> Option<u64> {
+        let spans = self.done.iter().chain(&self.failed);
+        spans.map(|span| span.first.checked_add(span.count)).try_fold(0, |most, end| Some(most.max(end?)))
+    }
+
     /// Marks its items as finished.
     pub(crate) fn add_to(&self, finished: &mut FinishedSet) {
         for (spans, ended) in [(&self.done, Ended::Done), (&self.failed, Ended::Failed)] {

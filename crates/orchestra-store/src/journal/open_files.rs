@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::append_file::AppendFile;
 use super::entry::resolve;
+use super::placed::lies_below;
 use super::{StartError, failed};
 use crate::atomic::sync_folder_of;
 use crate::folder::OutputFolder;
@@ -24,6 +25,12 @@ pub(super) fn open_files(folder: &OutputFolder, files: &[PathBuf]) -> Result<Vec
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(failed(parent))?;
         }
+        if !lies_below(&path, folder.path()).map_err(failed(&path))? {
+            let source = io::Error::other(
+                "it lies outside of the output folder, or a folder on the way to it is a link out of it",
+            );
+            return Err(StartError::Io { path, source });
+        }
         let file = AppendFile::open(&path).map_err(failed(&path))?;
         sync_folder_of(&path).map_err(failed(&path))?;
         let identity = file.identity().map_err(failed(&path))?;
@@ -33,6 +40,14 @@ pub(super) fn open_files(folder: &OutputFolder, files: &[PathBuf]) -> Result<Vec
         open.push(file);
     }
     Ok(open)
+}
+
+/// Takes links away that stand in the place of files, where the run may replace what is there. What they lead to stays.
+pub(super) fn remove_links(folder: &Path, files: &[PathBuf]) -> Result<(), StartError> {
+    for path in files.iter().map(|file| resolve(folder, file)).filter(|path| path.is_symlink()) {
+        fs::remove_file(&path).map_err(failed(&path))?;
+    }
+    Ok(())
 }
 
 /// Cuts the files to `lengths` and says how many bytes that cost.

@@ -163,19 +163,29 @@ fn is_state(path: &Path) -> bool {
     folder && is_named && parts.next().is_none()
 }
 
-/// Removes a file that was placed, and the neighbour that was to become it. It may be gone. Where the user has put a link in its place, the link goes and its target stays. Where the
-/// user has put a link in the place of a folder, so that the file lies outside of `folder`, it stays.
-pub(crate) fn remove_placed(path: &Path, folder: &Path) -> io::Result<()> {
+/// Whether a file of a journal's header lies below the output folder whatever is there: names of folders and files only, without a way up.
+pub(crate) fn is_below(path: &Path) -> bool {
+    let mut parts = path.components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Whether the folder of `path` is `folder` or below it, links followed; not where there is none.
+pub(crate) fn lies_below(path: &Path, folder: &Path) -> io::Result<bool> {
     let real = |path: &Path| match path.canonicalize() {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
         found => found.map(Some),
     };
-    let (Some(folder), Some(parent)) = (real(folder)?, path.parent().map_or(Ok(None), real)?) else {
-        return Ok(());
-    };
-    if !parent.starts_with(&folder) {
+    let parent = path.parent().map_or(Ok(None), real)?;
+    Ok(parent.zip(real(folder)?).is_some_and(|(parent, folder)| parent.starts_with(folder)))
+}
+
+/// Removes a file that was placed, and the neighbour that was to become it. It may be gone. Where the user has put a link in its place, the link goes and its target stays. Where the
+/// user has put a link in the place of a folder, so that the file lies outside of `folder`, it stays.
+pub(crate) fn remove_placed(path: &Path, folder: &Path) -> io::Result<()> {
+    if !lies_below(path, folder)? {
         return Ok(());
     }
+    let Some(parent) = path.parent() else { return Ok(()) };
     drop(fs::remove_file(parent.join(NEIGHBOUR))); // There is one only where a run was killed while it wrote.
     match fs::remove_file(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),

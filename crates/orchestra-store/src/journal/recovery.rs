@@ -3,7 +3,7 @@
 //! The rows of a file that was sealed lie in its part from then on. A journal that ends before the seal would count rows that lie nowhere, so it
 //! ends before the first of them instead. A state holds the rows of all states before it: only the last one is looked at.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::journal::append_file::length_of;
 use crate::journal::entry::{self, FORMAT, Group, Header, Retried, Sealed, is_of_rows, kind, resolve};
 use crate::journal::finished::FinishedSet;
 use crate::journal::frame::FrameReader;
-use crate::journal::placed::{Placed, state_path};
+use crate::journal::placed::{Placed, is_below, state_path};
 
 /// What an output folder holds.
 #[derive(Debug)]
@@ -114,6 +114,32 @@ enum Check {
     Files { checksums_from: u64 },
 }
 
+/// What the files of lists of items begin with: `items-<source>`.
+const LISTS: &str = "items-";
+/// So many items may have ended without a list of items that could hold them.
+const ITEMS_WITHOUT_LIST: u64 = 1 << 20;
+/// Bytes of a list that an item takes at least: the lengths of its path and its name.
+const LISTED_BYTES: u64 = 8;
+
+/// An upper bound of the items of any source, by the size of all lists beside the journal: what a journal claims beyond that would cost memory
+/// and time for nothing.
+fn most_items(journal: &Path) -> io::Result<u64> {
+    let Some(private) = journal.parent() else { return Ok(ITEMS_WITHOUT_LIST) };
+    let entries = match fs::read_dir(private) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(ITEMS_WITHOUT_LIST),
+        Err(e) => return Err(e),
+    };
+    let mut bytes = 0;
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(LISTS.as_bytes()) {
+            bytes += entry.metadata()?.len();
+        }
+    }
+    Ok(ITEMS_WITHOUT_LIST + bytes / LISTED_BYTES)
+}
+
 /// Looks at the journal at `journal` of the output folder `folder`.
 pub(crate) fn examine(folder: &Path, journal: &Path) -> io::Result<Found> {
     let overview = match overview(journal)? {
@@ -170,13 +196,28 @@ fn overview(journal: &Path) -> io::Result<Result<Overview, Found>> {
         let why = format!("it has format {}, this version reads format {FORMAT}", header.format);
         return Ok(Err(Found::Unreadable(why)));
     }
+    if let Some(outside) = header.files().iter().find(|file| !is_below(file)) {
+        let why =
+            format!("it names `{}`, which is no file below the folder: no run wrote that", outside.display());
+        return Ok(Err(Found::Unreadable(why)));
+    }
+    let most = most_items(journal)?;
     let mut overview = Overview { header, durable_to: 0, commits: 0, code: None, beginnings: Vec::new() };
     loop {
         let at = frames.end;
         let Some((kind, body)) = frames.next()? else { break };
         overview.code = None;
         match kind {
-            kind::GROUP => overview.commits += 1,
+            kind::GROUP => {
+                overview.commits += 1;
+                let end = entry::decode::<Group>(body).map_or(Some(0), |group| group.end());
+                if end.is_none_or(|end| end > most) {
+                    let why = format!(
+                        "it counts items as finished whose numbers are larger than the lists beside it can hold ({most} items)"
+                    );
+                    return Ok(Err(Found::Unreadable(why)));
+                }
+            }
             kind::FINISHED => overview.code = entry::decode(body),
             kind::SEALED => {
                 let of =

@@ -30,6 +30,9 @@ pub use names::{Instrument, Kind};
 pub use reading::{Buckets, Point, Reading, Value};
 pub use settings::{MetricExport, MetricSettings, PageAddress, ResolvedMetrics};
 
+#[doc(hidden)]
+pub use server::answer_to;
+
 use crate::TelemetryError;
 use export::Export;
 use server::Server;

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,11 +14,12 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
 use super::page::{self, CONTENT_TYPE};
-use super::{PageAddress, Source};
+use super::{PageAddress, Reading, Source};
 use crate::TelemetryError;
 use crate::background::Background;
 
@@ -90,7 +92,31 @@ async fn serve(listener: TcpListener, source: Source) {
     }
 }
 
-async fn answer(client: TcpStream, source: &Source) -> hyper::Result<()> {
+/// What a client gets that sends this and nothing more. For checks of what clients may send: no socket is opened.
+///
+/// # Errors
+/// The system gives no runtime.
+#[doc(hidden)]
+pub fn answer_to(request: &[u8], reading: fn() -> Reading) -> std::io::Result<Vec<u8>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let source: Source = Arc::new(reading);
+    let (mut client, server) = tokio::io::duplex(LONGEST_REQUEST);
+    let asks = async move {
+        // The page may hang up before all is sent.
+        let _ = client.write_all(request).await;
+        let _ = client.shutdown().await;
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).await.map(|_| got)
+    };
+    // A request that is none ends with an error, and perhaps with an answer.
+    let (_, got) = runtime.block_on(async { tokio::join!(answer(server, &source), asks) });
+    got
+}
+
+async fn answer(
+    client: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    source: &Source,
+) -> hyper::Result<()> {
     let answer =
         |request: Request<Incoming>| async move { Ok::<_, Infallible>(page_or_hint(&request, source)) };
     let mut connection = http1::Builder::new();
@@ -122,10 +148,8 @@ fn page_or_hint(request: &Request<Incoming>, source: &Source) -> Response<Full<B
 mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::TcpStream as StdTcpStream;
-    use std::sync::Arc;
 
     use super::super::names::PROCESS_CPU;
-    use super::super::reading::Reading;
     use super::*;
 
     fn server() -> Server {
@@ -193,6 +217,16 @@ mod tests {
         // The end of its connection, however it comes.
         let first = hanging[0].read(&mut [0; 1]).unwrap_or(0);
         assert_eq!(first, 0);
+    }
+
+    #[test]
+    fn what_is_answered_without_a_socket_is_what_the_page_answers() {
+        for (request, begins) in
+            [("GET /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 200 OK\r\n"), ("rubbish\r\n\r\n", "HTTP/1.1 400 ")]
+        {
+            let answer = String::from_utf8(answer_to(request.as_bytes(), Reading::new).unwrap()).unwrap();
+            assert!(answer.starts_with(begins), "{answer}");
+        }
     }
 
     #[test]

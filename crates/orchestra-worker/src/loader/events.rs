@@ -23,10 +23,14 @@ pub struct LoadChain {
     pub maps: Vec<MapSpec>,
     /// Bytes of the region, which is inherited as the arena of a worker is.
     pub region_bytes: u64,
+    /// Bytes of the region of a process that has an item alone. What finds no room in less ends its process, and gets that.
+    pub most_region_bytes: u64,
     /// Whether the process is confined.
     pub sandbox: SandboxMode,
     /// Whether it reaches others over the network.
     pub network: bool,
+    /// Files and folders that it may read, as bytes of their paths, besides those of the system.
+    pub reads: Vec<Vec<u8>>,
     /// Bytes of memory that it may take for itself, beside the region.
     pub memory: u64,
 }

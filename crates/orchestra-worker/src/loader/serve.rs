@@ -1,7 +1,9 @@
 //! The loop of a loader process: takes items from the parent, and sends what became of them.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -78,6 +80,7 @@ fn serve(socket: &UnixStream, region: OwnedFd, registry: &dyn Registry) -> Resul
         reader,
         writer,
         ring,
+        has_all_room: load.region_bytes >= load.most_region_bytes,
         began: Instant::now(),
         items: VecDeque::new(),
         events: Vec::new(),
@@ -100,10 +103,10 @@ fn ready(load: &LoadChain, region: OwnedFd, registry: &dyn Registry) -> Result<(
     let ring = Ring::map(region, load.region_bytes)
         .map_err(|e| refused(format!("its region cannot be mapped: {e}")))?;
     crate::limits::confine(load.memory).map_err(|e| refused(format!("its limits cannot be set: {e}")))?;
-    // A source may name any file, and links that lead anywhere; nothing is written, and nothing else of the machine is reached.
     let (mode, network) = (load.sandbox, load.network);
-    Sandbox { mode, read: vec!["/".into()], write: Vec::new(), gpu: false, network, becomes: false }
-        .enter()?;
+    let read = load.reads.iter().map(|path| OsStr::from_bytes(path).into()).collect();
+    let decodes = !network;
+    Sandbox { mode, read, write: Vec::new(), gpu: false, network, decodes, becomes: false }.enter()?;
     let unknown = |spec: &RemoteSpec| {
         refused(format!(
             "the program of the loader knows no kind `{}` of these settings; it must register the kinds that the run uses",
@@ -134,6 +137,8 @@ pub(super) struct Parent {
     reader: FrameReader<UnixStream, ToLoader>,
     writer: FrameWriter<UnixStream, FromLoader>,
     ring: Ring,
+    /// The region is as large as it can be.
+    has_all_room: bool,
     began: Instant,
     items: VecDeque<Vec<u8>>,
     /// What is not sent yet.
@@ -245,7 +250,11 @@ impl Parent {
                     "what is made of the item takes more than the {} MiB that a loader may hold; raise `limits.memory`",
                     self.ring.capacity() >> 20
                 );
-                return Err(Refusal { kind: FailureKind::TooLarge, error });
+                let kind = match self.has_all_room {
+                    true => FailureKind::TooLarge,
+                    false => FailureKind::OutOfMemory,
+                };
+                return Err(Refusal { kind, error });
             }
             self.receive().map_err(gone)?;
         };

@@ -112,17 +112,25 @@ impl Chain {
         const LEAST_MEMORY: u64 = 64 << 20;
         let plan = &self.context.plan;
         let (sends, maps) = (sends(&self.steps, self.origin), map_specs(&self.steps));
-        // Two items and what lies between them at the end of the ring. Pictures go on into the memory for those that are carried.
+        let threads = plan.loader_threads.max(1) as u64;
+        let memory = plan.loader_bytes / threads;
+        // Pictures go on into the memory for those that are carried. A process has room for its part of them, and for more as long as that is
+        // no more than half of its own memory.
         let pictures = self.pictures.as_ref().map_or(0, |arena| arena.len() as u64);
-        let rows = row_bytes(plan, self.origin, &sends, &maps);
+        let part = (pictures / threads).max(pictures.min(memory / 2));
+        // Two items and what lies between them at the end of the ring.
+        let rows = SMALL + row_bytes(plan, self.origin, &sends, &maps) * 2;
         Some(LoadChain {
             fetch: fetch.remote()?,
-            region_bytes: SMALL + rows * 2 + pictures,
+            region_bytes: rows + part,
+            most_region_bytes: rows + pictures,
             sends,
             maps,
             sandbox: plan.limits.sandbox,
             network: fetch.network().is_some(),
-            memory: (plan.loader_bytes / plan.loader_threads.max(1) as u64).max(LEAST_MEMORY),
+            // Each process is told what they are by then.
+            reads: Vec::new(),
+            memory: memory.saturating_sub(rows + part).max(LEAST_MEMORY),
         })
     }
 

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use orchestra_core::data::Refusal;
 use orchestra_core::loader_blame::{LoaderBlame, LoaderVerdict};
 use orchestra_core::{FailureKind, WorkerExit};
-use orchestra_worker::loader::events::LoadChain;
+use orchestra_worker::loader::events::{Event, LoadChain};
 use orchestra_worker::process::EXIT_NO_MEMORY;
 
 use super::process::{LoadedItem, LoaderProcess, Lost};
+use super::reads::Reads;
 use crate::account::stats::Stats;
 use crate::fleet::launcher::ProcessLauncher;
 use crate::flow::loader_inbox::Inbox;
@@ -33,6 +34,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub struct Remote {
     pub launcher: ProcessLauncher,
     pub load: LoadChain,
+    pub reads: Reads,
     /// Bytes of memory that a process gets for an item that does not fit into its part, one such item at a time.
     pub all_memory: u64,
     pub alone: Mutex<()>,
@@ -50,6 +52,8 @@ pub struct RemoteItems<'a> {
     pub waiting: VecDeque<Ticket>,
     /// How many of them the process in hand was given.
     n_given: usize,
+    /// How many places it may read.
+    n_places: usize,
     /// What an item takes, as a moving mean.
     took: Duration,
     blame: LoaderBlame,
@@ -76,6 +80,7 @@ impl<'a> RemoteItems<'a> {
             process: None,
             waiting: inbox.end(),
             n_given: 0,
+            n_places: 0,
             took: AHEAD,
             blame: LoaderBlame::default(),
             n_started: 0,
@@ -101,8 +106,10 @@ impl<'a> RemoteItems<'a> {
     /// Starts a process, if there is none, before there is any item.
     pub fn start(&mut self) -> Result<(), Lost> {
         if self.process.is_none() {
-            let Remote { launcher, load, timeout, .. } = self.remote;
-            let process = LoaderProcess::start(launcher, load, *timeout, self.inbox)?;
+            let Remote { launcher, timeout, .. } = self.remote;
+            let load = self.remote.load();
+            self.n_places = load.reads.len();
+            let process = LoaderProcess::start(launcher, &load, *timeout, self.inbox)?;
             self.n_started += 1;
             if self.n_started > 1 {
                 self.remote.stats.loader_restarts.add(1);
@@ -118,6 +125,12 @@ impl<'a> RemoteItems<'a> {
             if let Some(loaded) = self.process.as_mut().and_then(LoaderProcess::take_ready)
                 && let Some(item) = self.waiting.pop_front()
             {
+                if loaded.was_not_read() && self.remote.reads.lead_to(locator(&item), self.n_places) {
+                    // Its file lies elsewhere: a process that may read there goes on. None was lost.
+                    self.waiting.push_front(item);
+                    (self.process, self.n_given, self.n_started) = (None, 0, 0);
+                    continue;
+                }
                 self.n_given = self.n_given.saturating_sub(1);
                 self.blame.loaded(item.id().index);
                 self.took = (self.took * 7 + loaded.took) / 8;
@@ -138,7 +151,7 @@ impl<'a> RemoteItems<'a> {
     fn go_on(&mut self) -> Result<(), Lost> {
         self.start()?;
         let Some(process) = &mut self.process else { return Ok(()) };
-        let new = self.waiting.range(self.n_given..).map(|item| item.path().as_os_str().as_bytes());
+        let new = self.waiting.range(self.n_given..).map(locator);
         self.n_given += process.send(new)?;
         process.wait(Instant::now() + self.remote.timeout)
     }
@@ -186,13 +199,13 @@ impl<'a> RemoteItems<'a> {
                 Err(TryLockError::WouldBlock) => self.inbox.pause(PAUSE),
             }
         };
-        let load = LoadChain { memory: self.remote.all_memory, ..self.remote.load.clone() };
-        let locator = item.path().as_os_str().as_bytes();
+        let load = self.remote.load();
+        let load = LoadChain { memory: self.remote.all_memory, region_bytes: load.most_region_bytes, ..load };
         loop {
             let Remote { launcher, timeout, .. } = self.remote;
             let loaded =
                 LoaderProcess::start(launcher, &load, *timeout, self.inbox).and_then(|mut process| {
-                    process.send(std::iter::once(locator))?;
+                    process.send(std::iter::once(locator(&item)))?;
                     while process.is_ready_empty() {
                         process.wait(Instant::now() + *timeout)?;
                     }
@@ -254,6 +267,24 @@ impl<'a> RemoteItems<'a> {
             _ => format!("it ended {tries} loaders, the last one {}{}", lost.exit, lost.words()),
         };
         Refusal { kind, error }
+    }
+}
+
+impl Remote {
+    /// What a process is told that starts now.
+    fn load(&self) -> LoadChain {
+        LoadChain { reads: self.reads.now(), ..self.load.clone() }
+    }
+}
+
+fn locator(item: &Ticket) -> &[u8] {
+    item.path().as_os_str().as_bytes()
+}
+
+impl LoadedItem {
+    /// Its file could not be opened or read.
+    fn was_not_read(&self) -> bool {
+        matches!(self.events.first(), Some(Event::Read(Err(refused))) if refused.kind == FailureKind::Read)
     }
 }
 
