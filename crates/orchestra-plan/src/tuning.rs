@@ -64,7 +64,7 @@ pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
     }
     if let Some(span) = raw.span_of("overlap") {
         let instead = [
-            (has_streams, "`streams` asks for several batches at once, whose copies overlap anyway"),
+            (has_streams, "`streams` asks for several batches at once, each with copies of its own"),
             (raw.wanted.cuda_graphs, "`cuda_graphs` copies rows to memory that one batch uses at a time"),
             (raw.span_of(TENSORRT).is_some(), "TensorRT keeps memory of its own for each of two threads"),
         ];

@@ -27,7 +27,7 @@ use orchestra_worker::serve::{RunError, nanos};
 /// its own. On the CPU the runs share the session's threads: a run also works on the thread that calls it, so with one thread per session
 /// each run has exactly its caller's. On CUDA each run that is on its way has streams of its own, with cuBLAS and cuDNN handles of their
 /// own, which the session keeps for later runs; so the copies of one may overlap what another computes, as
-/// far as waiting for inputs and outputs, which is for the device as a whole, lets them.
+/// far as waiting for inputs and outputs, which is for the device as a whole, lets them; `overlap` goes around that wait.
 ///
 /// ort asks for the session exclusively, because it does not trust all providers with that.
 /// So whoever wants more than one has to ask for it (`streams`), and runs go past ort's own method.
