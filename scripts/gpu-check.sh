@@ -3,7 +3,7 @@
 # rates and ways to keep a GPU busy in a second call (--set rest). It builds nothing and
 # needs no network: everything lies in the folder that scripts/gpu-pack.sh makes. Prints one table; gpu-check.json holds the same.
 #
-#     gpu-check.sh [--kit DIR] [--device cuda:0|cpu] [--output DIR] [--set first|rest|all] [--seconds N] [--only PART,..]
+#     gpu-check.sh [--kit DIR] [--device cuda:0|cpu] [--output DIR] [--set first|rest|all] [--seconds N] [--only PART,..] [--dry-run]
 #     gpu-check.sh --join PARTS DIR      put the parts of a packed kit together in DIR, checked, and end
 #
 # Among the parts it puts them together in ./gpu-kit by itself, once, and goes on from there.
@@ -56,4 +56,4 @@ if [[ ! -f $here/gpu_check.py && -f $here/SHA256SUMS ]]; then
     here=$PWD/gpu-kit
 fi
 
-exec env PYTHONUNBUFFERED=1 python3 "$here/gpu_check.py" "$@"
+exec env PYTHONUNBUFFERED=1 "${PYTHON:-python3}" "$here/gpu_check.py" "$@"

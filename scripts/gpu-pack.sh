@@ -2,10 +2,11 @@
 # Packs all that scripts/gpu-check.sh needs on a machine with a GPU: the release binary, the GPU build of ONNX Runtime, models and pictures.
 # Run it where there is a network; the machine with the GPU needs none.
 #
-#     scripts/gpu-pack.sh [--output DIR] [--binary FILE] [--wheel FILE] [--with-cuda] [--part-mib N] [--zstd] [--no-parts]
+#     scripts/gpu-pack.sh [--output DIR] [--binary FILE] [--wheel FILE] [--with-cuda] [--no-provider] [--part-mib N] [--zstd] [--no-parts]
 #
 # DIR/kit is the folder itself, DIR/parts the same in parts of at most N MiB (48) with a list of checksums: gpu-check.sh among them puts them
 # together again. --with-cuda adds the libraries of CUDA and cuDNN from NVIDIA's Python packages (1.5 GB), for a machine that has only a driver.
+# --no-provider leaves out ONNX Runtime: gpu-check.sh then takes that of a Python environment there (pip install onnxruntime-gpu).
 # The parts are made with gzip, which every machine can read; --zstd makes them smaller and faster.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,12 +15,13 @@ root=$(cd "$here/.." && pwd)
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 2; }
 say() { printf '%s\n' "$*"; }
 
-output=$root/target/gpu-kit binary=$root/target/release/orchestra wheel='' part_mib=48 parts=1 with_cuda=0 suffix=gz
+output=$root/target/gpu-kit binary=$root/target/release/orchestra wheel='' part_mib=48 parts=1 with_cuda=0 provider=1 suffix=gz
 while (($#)); do
     case $1 in
         --output) output=${2:?}; shift 2 ;;
         --binary) binary=${2:?}; shift 2 ;;
         --wheel) wheel=${2:?}; shift 2 ;;
+        --no-provider) provider=0; shift ;;
         --with-cuda) with_cuda=1; shift ;;
         --part-mib) part_mib=${2:?}; shift 2 ;;
         --zstd) suffix=zst; shift ;;
@@ -42,7 +44,7 @@ rm -rf "$kit" "$output/parts"
 mkdir -p "$kit/lib"
 say "$kit"
 cp "$binary" "$kit/orchestra"
-cp "$here/gpu-check.sh" "$here/gpu_check.py" "$here/gpu_kit.py" "$kit/"
+cp "$here/gpu-check.sh" "$here/gpu_check.py" "$here/gpu_kit.py" "$here/gpu_dry.py" "$here/gpu_jpeg.py" "$kit/"
 # Code of the user: the examples with a kernel and with CuPy, and what they read.
 mkdir -p "$kit/examples" "$kit/models"
 for example in vector-add vector-add-cuda pycuda-queue post-sum; do
@@ -52,7 +54,7 @@ cp "$root/models/vector-add.onnx" "$kit/models/"
 
 # The version that orchestra itself would fetch.
 version=$(sed -n 's/^const VERSION: &str = "\([0-9.]*\)";/\1/p' "$root/crates/orchestra-onnx/src/library/pins.rs")
-if [[ -z $wheel ]]; then
+if ((provider)) && [[ -z $wheel ]]; then
     mkdir -p "$output/wheel"
     # One wheel serves every machine, whatever Python this one has: the library inside does not depend on it.
     "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --abi cp312 --platform manylinux_2_28_x86_64 \
@@ -77,8 +79,9 @@ with zipfile.ZipFile(archive) as wheel:
 PYTHON
 }
 
-libraries "$wheel" "$kit/lib" 'libonnxruntime\.so\..*|libonnxruntime_providers_(cuda|shared|tensorrt)\.so'
+((provider)) && libraries "$wheel" "$kit/lib" 'libonnxruntime\.so\..*|libonnxruntime_providers_(cuda|shared|tensorrt)\.so'
 if ((with_cuda)); then
+    ((provider)) || fail "--with-cuda needs the provider, which says for which CUDA it is built: leave out --no-provider"
     # For which release of CUDA the provider is built, its own list of libraries tells.
     provider=$kit/lib/libonnxruntime_providers_cuda.so
     if LC_ALL=C grep -qa 'libcublas\.so\.13' "$provider"; then

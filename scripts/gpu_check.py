@@ -17,11 +17,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import zipfile
 from pathlib import Path
 
+from gpu_dry import DryRun
 from gpu_kit import Check, Fault, Sampler, last_words, number, processor, smi, workers
 
 MODELS = ("mobilenet-f32", "resnet50-f16", "resnet50-f32", "mobilenet-f16")
@@ -44,7 +46,7 @@ MEMORY_SLACK = 0.15
 
 
 def machine(check: Check) -> None:
-    for name, driver, memory in smi("name,driver_version,memory.total"):
+    for name, driver, memory in [] if check.is_dry else smi("name,driver_version,memory.total"):
         check.row("machine", "GPU, driver", f"{name}, {driver}, {memory} MiB")
     check.row("machine", "processor", f"{processor()}, {check.cores} cores")
     check.row("machine", "system", f"{platform.system()} {platform.release()}")
@@ -52,7 +54,7 @@ def machine(check: Check) -> None:
     listed = json.loads(check.must(["devices", "--json"], 60).stdout)
     check.figures["devices"] = listed
     # A slice counts for the GPU that it is cut from, and a scheduler may hide some.
-    seen, expected = {gpu.get("part_of") or gpu["uuid"] for gpu in listed["gpus"]}, {uuid for (uuid,) in smi("uuid")}
+    seen, expected = {gpu.get("part_of") or gpu["uuid"] for gpu in listed["gpus"]}, {uuid for (uuid,) in ([] if check.is_dry else smi("uuid"))}
     hides = bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
     good = seen <= expected if hides else seen == expected
     check.row("devices", "GPUs that orchestra sees, of those of nvidia-smi", f"{len(seen)} of {len(expected)}", check.judge(good))
@@ -76,14 +78,15 @@ def choice(check: Check) -> None:
     library = Path(check.environment["ORT_DYLIB_PATH"])
     cpu_only = check.output / "work" / "cpu-only" / library.name
     cpu_only.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(library, cpu_only)
+    if not check.is_dry:
+        shutil.copyfile(library, cpu_only)
     for what, path, takes_gpu in (("the kit's library", library, check.gpu), ("a library for the CPU only", cpu_only, False)):
         environment = {**check.environment, "ORT_DYLIB_PATH": str(path)}
         plan = check.must(["plan", str(file), "--offline", "--devices", "auto"], 120, environment=environment).stdout
         reason = next((line.strip() for line in plan.splitlines() if "devices:" in line), "no reason")
         good = ("auto takes" in reason) if takes_gpu else ("the CPU, because" in reason)
         check.row("devices", f"auto, with {what}", ("a GPU" if "auto takes" in reason else "the CPU, and says why"), check.judge(good))
-        if not good:
+        if not good and not check.is_dry:
             print(plan)
     out = check.out_of(file)
     named = check.run(["run", str(file), "--fresh", "--offline", "--output", str(out), "--devices", "cuda:0"], 120, environment)
@@ -196,7 +199,7 @@ def memory(check: Check) -> None:
         file = check.workflow(
             f"memory-{count}", "resnet50-f32", source=check.listing("small", items), batch=batch, model_keys=f"workers = {count}\nspare = 0"
         )
-        used = smi("memory.used", check.uuid) if check.gpu else []
+        used = check.smi("memory.used") if check.gpu else []
         base = number(used[0][0]) if used else 0.0
         with Sampler(check) as sampler:
             check.must(["run", str(file), "--fresh", "--offline", "--output", str(check.out_of(file))], 120)
@@ -313,6 +316,7 @@ def ways(check: Check) -> None:
         except Fault as fault:
             # Few machines have TensorRT, and nothing else needs it.
             without = label == "tensorrt" and "libnvinfer" in str(fault)
+            check.left_out += ["ways: tensorrt"] if without else []
             check.row("ways", f"{label}: {str(fault)[:160]}", "left out" if without else "", "-" if without else "FAIL")
             continue
         file = check.workflow(f"ways-rate-{index}", model, batch=top, model_keys=keys)
@@ -324,11 +328,47 @@ def ways(check: Check) -> None:
             "ways", f"{model}, {label}, batches of {top}", f"{rate:.0f} items/s, {rate / alone:.2f} of one worker, abs {most:.1e}",
             check.judge(most <= bound),
         )
-    ragged(check)
+
+
+def overlap(check: Check) -> None:
+    """Rows of the next batch on their way while this one is computed, and not: the same answers, and the bare rate of each beside that of the session's
+    runs alone, in which no row goes to the GPU where the copies overlap."""
+    model, (top, seconds) = "mobilenet-f32", (64, "1") if check.gpu else (4, "0.5")
+    cases = [("copies first", ""), ("overlap", "overlap = true")] if check.gpu else [("copies first", "")]
+    reference = logits(check, "overlap-cpu", model, "cpu", "host")
+    bound = PARITY["f32"] * max(1.0, max(abs(v) for row in reference for v in row) / SMALL_LOGITS)
+    for index, (label, keys) in enumerate(cases):
+        if too_late(check, "overlap", label, 40):
+            continue
+        keys += "\nworkers = 1\nspare = 0\ntf32 = false"
+        most, _, _ = difference(logits(check, f"overlap-{index}", model, check.device, "host", keys), reference)
+        for normalize in ("host", "device"):
+            file = check.workflow(f"overlap-rate-{index}-{normalize}", model, batch=top, model_keys=keys, normalize=normalize)
+            report = json.loads(check.must(["bench", str(file), "--batch-sizes", "--offline", "--json", "--seconds", seconds], 120).stdout)
+            size = report["batch_sizes"][-1]
+            alone = size["batch"] / max(size["median_run_seconds"], 1e-9)
+            check.figures.setdefault("overlap", []).append({"case": label, "normalize": normalize, "abs": most, "size": size})
+            check.row(
+                "overlap", f"{model}, normalize = {normalize}, {label}, batches of {size['batch']}",
+                f"{size['items_per_second']:.0f} of {alone:.0f} (its runs alone) = {size['items_per_second'] / alone:.2f}, abs {most:.1e}",
+                check.judge(most <= bound),
+            )
+
+
+def jpeg(check: Check) -> None:
+    """How many photographs the GPU decodes in a second, by nvJPEG where its library is there; what the cores decode is in the part `end to end`."""
+    folders = [str(check.kit / "cuda"), *filter(None, os.environ.get("ORCHESTRA_CUDA_LIBRARIES", "").split(":"))]
+    command = [sys.executable, str(check.kit / "gpu_jpeg.py"), str(check.kit / "photos"), "64", "2", *folders]
+    ended = check.tool(command, capture_output=True, text=True, timeout=60, env=os.environ | ({"CUDA_VISIBLE_DEVICES": check.uuid} if check.uuid else {}))
+    said = json.loads(ended.stdout) if ended.stdout.strip() else {"why": last_words(ended.stderr)}
+    check.figures["nvjpeg"] = said
+    rate = said.get("pictures_per_second")
+    check.row("jpeg", "photographs by nvJPEG, batches of 64", f"{rate:.0f} items/s" if rate else f"not run: {said['why'][:120]}")
 
 
 def ragged(check: Check) -> None:
-    """Batches that leave as soon as a worker is free, so of any size: padded to one size, and to the next of several."""
+    """Batches that leave as soon as a worker is free, so of any size: padded to one size, to the next of several, and, as the worst case, each as it
+    is. Rows of a stage have one shape, lines of text among them, so nothing else changes from batch to batch."""
     top, seconds = (64, "1") if check.gpu else (4, "0.5")
     for model in ("mobilenet-f32", "resnet50-f16"):
         if too_late(check, "ragged", model, 90):
@@ -336,13 +376,18 @@ def ragged(check: Check) -> None:
         source = check.listing("small", 100_000 if check.gpu else 400)
         file = check.workflow(f"ragged-{model}", model, source=source, batch=top)
         rates = {}
-        for label, sizes in (("one size", [top]), ("several sizes", [1 << i for i in range(top.bit_length())])):
+        for label, sizes in (
+            ("one size", [top]), ("several sizes", [1 << i for i in range(top.bit_length())]), ("every size", [*range(1, top + 1)]),
+        ):
             arguments = ["bench", str(file), "--offline", "--json", "--runs", "1", "--seconds", seconds, "--set", "stages.run.batch.wait=\"0s\""]
             report = json.loads(check.must([*arguments, "--set", f"stages.run.batch.sizes={sizes}"], 150).stdout)
             rates[label] = report["run_items_per_second"]
         check.figures.setdefault("ragged", {})[model] = rates
-        one, several = rates.values()
-        check.row("ways", f"{model}, batches of up to {top} at once: padded to one size, to several", f"{one:.0f}, {several:.0f} items/s = {one / several:.2f}")
+        one, several, each = rates.values()
+        check.row(
+            "ragged", f"{model}, batches of up to {top} at once: padded to one size, to several, a shape for each",
+            f"{one:.0f}, {several:.0f}, {each:.0f} items/s",
+        )
 
 
 def percent(value: float | None) -> str:
@@ -376,7 +421,7 @@ def end_to_end(check: Check) -> None:
 
 
 def taken_now(check: Check) -> float | None:
-    rows = smi("memory.used", check.uuid) if check.gpu else []
+    rows = check.smi("memory.used") if check.gpu else []
     return number(rows[0][0]) if rows else None
 
 
@@ -413,9 +458,10 @@ def out_of_memory(check: Check) -> None:
     file = check.workflow("memory-out", "resnet50-f32", source=check.listing("small", items), batch=batch, model_keys=keys)
     out = check.out_of(file)
     arguments = ["run", str(file), "--fresh", "--offline", "--output", str(out)]
-    if check.gpu:
+    if check.gpu or check.is_dry:
         ended = check.run(arguments, 150)
     else:
+        check.note(["orchestra", *arguments])
         # Address space takes the part of device memory: the worker's own allocator then fails in the same place.
         limited = subprocess.run(
             ["bash", "-c", 'ulimit -v 900000; exec "$@"', "bash", str(check.orchestra), *arguments],
@@ -460,16 +506,28 @@ def floats(npy: bytes) -> array.array:
     return numbers
 
 
+def sums(check: Check, name: str, data: Path, out: Path) -> None:
+    """Whether the sums of a run have the bits of the processor."""
+    with zipfile.ZipFile(data) as archive:
+        a, b = (floats(archive.read(f"{member}.npy")) for member in "ab")
+    # Two floats are added exactly in a double, up to one rounding, and then rounded to a float: the same bits as in float.
+    expected = array.array("f", map(operator.add, a, b))
+    found = floats((out / "sum" / "whole.npy").read_bytes())
+    good = found.tobytes() == expected.tobytes()
+    check.row("kernels", f"{name}: {len(found)} sums, the bits of the processor", str(good), check.judge(good))
+
+
 def kernels(check: Check) -> None:
     """Code of the user on the GPU: the example with a kernel gives the bits of a sum by the processor, a kernel that does not compile is named with its line,
     and the example with CuPy or PyCUDA gives what numpy gives. On the CPU the twins of both run."""
     folder = check.output / "work" / "kernels"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(check.kit / "examples", folder / "examples")
-    (folder / "models").mkdir()
-    shutil.copyfile(check.kit / "models" / "vector-add.onnx", folder / "models" / "vector-add.onnx")
+    if not check.is_dry:
+        shutil.copytree(check.kit / "examples", folder / "examples")
+        (folder / "models").mkdir()
+        shutil.copyfile(check.kit / "models" / "vector-add.onnx", folder / "models" / "vector-add.onnx")
     data = folder / "examples" / "vector-add" / "vectors.npz"
-    subprocess.run([sys.executable, str(data.with_name("data.py")), "--count", "4000000", "--out", str(data)], check=True, timeout=120)
+    check.tool([sys.executable, str(data.with_name("data.py")), "--count", "4000000", "--out", str(data)], check=True, timeout=120)
     name = "vector-add-cuda" if check.gpu else "vector-add"
     file = folder / "examples" / name / "workflow.toml"
 
@@ -481,20 +539,16 @@ def kernels(check: Check) -> None:
     ended, out = run(file)
     if ended.returncode != 0:
         raise Fault(f"{name}: exit code {ended.returncode}: {last_words(ended.stderr)}")
-    with zipfile.ZipFile(data) as archive:
-        a, b = (floats(archive.read(f"{member}.npy")) for member in "ab")
-    # Two floats are added exactly in a double, up to one rounding, and then rounded to a float: the same bits as in float.
-    expected = array.array("f", map(operator.add, a, b))
-    found = floats((out / "sum" / "whole.npy").read_bytes())
-    good = found.tobytes() == expected.tobytes()
-    check.row("kernels", f"{name}: {len(found)} sums, the bits of the processor", str(good), check.judge(good))
+    if not check.is_dry:
+        sums(check, name, data, out)
     if check.gpu:
         kernel = file.with_name("vadd.cu")
-        kernel.write_text(kernel.read_text().replace("a[i]", "c[i]"))
+        if not check.is_dry:
+            kernel.write_text(kernel.read_text().replace("a[i]", "c[i]"))
         ended, _ = run(file)
         good = ended.returncode == 69 and "vadd.cu(" in ended.stderr
         check.row("kernels", "a kernel that does not compile", f"exit code {ended.returncode}, file and line", check.judge(good))
-        if not good:
+        if not good and not check.is_dry:
             print(ended.stderr)
     wanted = ("numpy, cupy", "numpy, pycuda.driver") if check.gpu else ("numpy",)
     has = [names for names in wanted if subprocess.run([sys.executable, "-c", f"import {names}"], capture_output=True).returncode == 0]
@@ -505,7 +559,7 @@ def kernels(check: Check) -> None:
     # PyCUDA starts `nvcc`.
     confined = ["--set", "stages.calibrated.sandbox=off"] if "cupy" not in has[0] else []
     ended, out = run(file, "--set", f"stages.calibrated.python={sys.executable}", *confined)
-    checked = subprocess.run([sys.executable, str(file.with_name("check.py")), "--output", str(out)], capture_output=True, text=True)
+    checked = check.tool([sys.executable, str(file.with_name("check.py")), "--output", str(out)], capture_output=True, text=True)
     by = re.findall(r"calibrates with (\w+)", "".join(path.read_text() for path in (out / "logs").glob("*.log")))
     good = ended.returncode == 0 and checked.returncode == 0 and bool(by) and (not check.gpu or "numpy" not in by)
     check.row("kernels", f"pycuda-queue by {', '.join(sorted(set(by))) or 'nothing'}", (checked.stdout or last_words(checked.stderr + ended.stderr)).strip(), check.judge(good))
@@ -523,14 +577,38 @@ def startup(check: Check) -> None:
 # In the order of their worth.
 PARTS = {
     "machine": machine, "isolation": isolation, "parity": parity, "commands": commands, "kernels": kernels, "faults": kill_storm, "end_to_end": end_to_end,
-    "rates": rates, "oom": out_of_memory, "memory": memory, "startup": startup, "ways": ways,
+    "overlap": overlap, "rates": rates, "oom": out_of_memory, "memory": memory, "startup": startup, "ragged": ragged, "jpeg": jpeg, "ways": ways,
 }
 # What is proven first, and in how many seconds; the rest is for a second call. Parts in both have other models and cases in each.
-FIRST = ("machine", "isolation", "parity", "commands", "kernels", "faults", "end_to_end", "rates")
-REST = ("parity", "end_to_end", "rates", "oom", "memory", "startup", "ways")
+FIRST = ("machine", "isolation", "parity", "commands", "kernels", "faults", "end_to_end", "overlap", "rates")
+REST = ("parity", "end_to_end", "rates", "oom", "memory", "startup", "ragged", "jpeg", "ways")
 SECONDS = {"first": 300, "rest": 540, "all": 840}
 # Figures to choose by, and no promise: a check without them is complete.
-OPTIONAL = {"ways"}
+OPTIONAL = {"ways", "ragged", "jpeg"}
+
+
+def run_parts(check: Check, parts: tuple[str, ...] | list[str]) -> None:
+    for name, part in PARTS.items():
+        if name not in parts:
+            continue
+        try:
+            if not too_late(check, name, "the whole part", 15):
+                part(check)
+        except Fault as fault:
+            check.row(name, str(fault), "", "FAIL")
+        except Exception:  # A check that falls over is a line, too.
+            traceback.print_exc()
+            check.row(name, f"the check itself fell over: {last_words(traceback.format_exc())}", "", "FAIL")
+
+
+def shown(asked: argparse.Namespace, parts: tuple[str, ...] | list[str]) -> list[str]:
+    """The commands of a dry run."""
+    with tempfile.TemporaryDirectory() as folder:
+        dry = DryRun(argparse.Namespace(**{**vars(asked), "output": Path(folder) / "out"}))
+        run_parts(dry, parts)
+    if dry.rows:
+        raise SystemExit(f"gpu-check: the dry run fell over: {dry.rows}")
+    return dry.commands
 
 
 def main() -> int:
@@ -545,13 +623,17 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, help=f"what does not fit into so many seconds is left out (default: by set, {SECONDS})")
     parser.add_argument("--only", default="", help=f"comma-separated parts: {', '.join(PARTS)}")
+    parser.add_argument("--dry-run", action="store_true", help="print every command that would be run, in its order, and run none")
     asked = parser.parse_args()
     only = [part for part in asked.only.split(",") if part]
     if unknown := [part for part in only if part not in PARTS]:
         parser.error(f"unknown part `{unknown[0]}`: {', '.join(PARTS)}")
     if asked.seconds is None:
         asked.seconds = SECONDS[asked.set]
-    of_set = {"first": FIRST, "rest": REST, "all": tuple(PARTS)}[asked.set]
+    parts = only or {"first": FIRST, "rest": REST, "all": tuple(PARTS)}[asked.set]
+    if asked.dry_run:
+        print("\n".join(shown(asked, parts)))
+        return 0
     try:
         check = Check(asked)
     except Fault as fault:
@@ -559,22 +641,16 @@ def main() -> int:
     started = time.monotonic()
     where = "" if check.gpu else " (NO GPU: the twin on the CPU, which proves the check and not a GPU)"
     print(f"gpu-check on {check.device}, set {check.set}{where}")
-    for name, part in PARTS.items():
-        if name not in (only or of_set):
-            continue
-        try:
-            if not too_late(check, name, "the whole part", 15):
-                part(check)
-        except Fault as fault:
-            check.row(name, str(fault), "", "FAIL")
-        except Exception:  # A check that falls over is a line, too.
-            traceback.print_exc()
-            check.row(name, f"the check itself fell over: {last_words(traceback.format_exc())}", "", "FAIL")
+    run_parts(check, parts)
+    if not check.left_out:
+        # What was shown before is what was done.
+        same = shown(asked, parts) == check.commands
+        check.row("check", "commands are those of the dry run", str(len(check.commands)), check.judge(same))
     failed = sum(row["verdict"] == "FAIL" for row in check.rows)
     check.row("check", "seconds in all", f"{time.monotonic() - started:.0f}")
     shutil.rmtree(check.output / "work", ignore_errors=True)
     check.output.mkdir(parents=True, exist_ok=True)
-    report = {"device": check.device, "date": time.strftime("%Y-%m-%d"), "rows": check.rows, "figures": check.figures}
+    report = {"device": check.device, "date": time.strftime("%Y-%m-%d"), "rows": check.rows, "commands": check.commands, "figures": check.figures}
     (check.output / "gpu-check.json").write_text(json.dumps(report, indent=1))
     (check.output / "gpu-check.md").write_text(markdown(check))
     print(f"{failed} of {len(check.rows)} lines failed; {check.output}/gpu-check.json, gpu-check.md")

@@ -11,6 +11,7 @@ import re
 import signal
 import statistics
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -57,8 +58,21 @@ class Fault(Exception):
     """A check that could not be made, or that failed, in words."""
 
 
+def library_of(kit: Path) -> Path | None:
+    """ONNX Runtime: that of the kit, else that of a Python environment which has the CUDA provider."""
+    found = sorted((kit / "lib").glob("libonnxruntime.so.*"))
+    if not found:
+        folders = [Path(entry) / "onnxruntime" / "capi" for entry in sys.path if entry]
+        has_provider = [folder for folder in folders if (folder / "libonnxruntime_providers_cuda.so").is_file()]
+        found = [library for folder in has_provider for library in sorted(folder.glob("libonnxruntime.so.*"))[-1:]][:1]
+    return found[-1] if found else None
+
+
 class Check:
     """The kit, the device, and the table as far as it has come."""
+
+    # Whether commands are noted and not run.
+    is_dry = False
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self.kit = asked.kit.resolve()
@@ -69,16 +83,22 @@ class Check:
         self.deadline = time.monotonic() + asked.seconds
         self.orchestra = self.kit / "orchestra"
         self.rows: list[dict] = []
+        # All commands that were run, in their order.
+        self.commands: list[str] = []
         self.figures: dict = {}
         # What there was no time for.
         self.left_out: list[str] = []
         # Rates through orchestra that could be held against the bare loop.
         self.judged_rates = 0
         self.cores = len(os.sched_getaffinity(0))
-        libraries = sorted((self.kit / "lib").glob("libonnxruntime.so.*"))
-        if not self.orchestra.is_file() or not libraries:
+        library = library_of(self.kit)
+        if self.is_dry:
+            library = library or self.kit / "lib" / "libonnxruntime.so.1"
+        elif not self.orchestra.is_file() or not (self.kit / "models").is_dir():
             raise SystemExit(f"gpu-check: `{self.kit}` is no kit of scripts/gpu-pack.sh: it needs `orchestra`, `lib/`, `models/`, `photos/`, `small/`")
-        self.environment = {**os.environ, "ORT_DYLIB_PATH": str(libraries[-1]), "NO_COLOR": "1"}
+        elif library is None:
+            raise SystemExit("gpu-check: this kit has no ONNX Runtime, and no Python environment here has one for GPUs: pip install onnxruntime-gpu, and start this by the Python of it (PYTHON=..)")
+        self.environment = {**os.environ, "ORT_DYLIB_PATH": str(library), "NO_COLOR": "1"}
         self.environment.setdefault("ORCHESTRA_CACHE", str(self.output / "cache"))
         if (self.kit / "cuda").is_dir():
             self.environment.setdefault("ORCHESTRA_CUDA_LIBRARIES", str(self.kit / "cuda"))
@@ -107,8 +127,24 @@ class Check:
 
     # ## Running the command
 
+    def note(self, command: list[str]) -> None:
+        """Keeps a command as the dry run writes it."""
+        import gpu_dry
+
+        self.commands.append(gpu_dry.plain(command, self.kit, self.output))
+
+    def smi(self, fields: str) -> list[list[str]]:
+        """What nvidia-smi says of the device."""
+        return [] if self.is_dry else smi(fields, self.uuid)
+
+    def tool(self, command: list[str], **options) -> subprocess.CompletedProcess:
+        """Runs something else than orchestra."""
+        self.note(command)
+        return subprocess.run(command, **options)
+
     def run(self, arguments: list[str], timeout: float, environment: dict | None = None) -> subprocess.CompletedProcess:
         """Ends with its time, and takes its workers along."""
+        self.note(["orchestra", *arguments])
         command = [str(self.orchestra), *arguments]
         started = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment or self.environment, start_new_session=True
@@ -125,6 +161,7 @@ class Check:
     def started(self, arguments: list[str], name: str) -> Iterator[subprocess.Popen]:
         """A command that goes on while something else is done. What it says goes to a file, so that no pipe of it can fill up; at the end it is
         gone, and its workers too."""
+        self.note(["orchestra", *arguments])
         said = self.output / "work" / f"{name}.stderr"
         said.parent.mkdir(parents=True, exist_ok=True)
         with said.open("wb") as file:
@@ -164,7 +201,7 @@ class Check:
 
     def listing(self, folder: str, items: int) -> str:
         """A list that names the pictures of a folder again and again."""
-        pictures = sorted((self.kit / folder).iterdir())
+        pictures = sorted((self.kit / folder).iterdir()) if not self.is_dry else [self.kit / folder / "picture.jpg"]
         path = self.output / "work" / f"{folder}-{items}.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -188,6 +225,7 @@ class Sampler:
 
     def __init__(self, check: Check) -> None:
         self.gpu, self.uuid, self.samples, self.stopped = check.gpu, check.uuid, [], threading.Event()
+        self.is_dry = check.is_dry
         self.thread = threading.Thread(target=self.follow, daemon=True)
 
     def __enter__(self) -> "Sampler":
@@ -199,6 +237,8 @@ class Sampler:
         self.thread.join(10)
 
     def follow(self) -> None:
+        if self.is_dry:
+            return
         before = cpu_times()
         while not self.stopped.wait(0.25):
             if self.gpu:

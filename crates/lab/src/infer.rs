@@ -9,7 +9,7 @@ use orchestra_machine::process_cpu_time;
 use orchestra_plan::{BatchPlan, Plan, WorkerPlan};
 use orchestra_runtime::{EngineSpec, StartRunError, load_frame};
 use orchestra_worker::codec::CodecError;
-use orchestra_worker::frames::{FromWorker, Load, Run, ToWorker};
+use orchestra_worker::frames::{FromWorker, Load, Run, RunTiming, ToWorker};
 use serde::Serialize;
 
 use crate::error::LabError;
@@ -68,6 +68,8 @@ pub struct InferFigures {
     pub first_batch_seconds: f64,
     /// A batch, as a median.
     pub median_batch_seconds: f64,
+    /// What of it the session ran, without the copies before and after it, as a median.
+    pub median_run_seconds: f64,
     /// A batch right after one of another size, as a median; `null` where there is one size.
     pub switched_batch_seconds: Option<f64>,
 }
@@ -87,6 +89,7 @@ struct Done {
     cpu: Duration,
     first_batch: Duration,
     usual_batch: Duration,
+    usual_run: Duration,
     switched_batch: Option<Duration>,
 }
 
@@ -186,6 +189,7 @@ impl InferPart<'_> {
             cpu_seconds_per_item: divide(cpu.as_secs_f64(), here().map(items).sum()),
             first_batch_seconds: longest(|d| d.first_batch),
             median_batch_seconds: longest(|d| d.usual_batch),
+            median_run_seconds: longest(|d| d.usual_run),
             switched_batch_seconds: here().filter_map(|d| d.switched_batch).max().map(|t| t.as_secs_f64()),
         }
     }
@@ -267,13 +271,13 @@ impl InferPart<'_> {
         let mut taken = Vec::new();
         for _ in 0..if self.infer.together() > 1 { 1 + LEARNED_FROM } else { 2 } {
             worker.run(rows)?;
-            taken.push(worker.done()?);
+            taken.push(worker.done()?.total());
         }
         let first_batch = taken[0];
         let together = self.together(rows, other, &taken[1..]);
         gate.wait(at, &self.tools.cancel)?;
         let (cpu_before, started) = (worker.cpu(), Instant::now());
-        let (mut batches, mut times, mut elapsed) = (0, Vec::new(), Duration::ZERO);
+        let (mut batches, mut times, mut runs, mut elapsed) = (0, Vec::new(), Vec::new(), Duration::ZERO);
         // One of those that it holds is sent in the loop.
         let ahead = self.infer.streams + self.infer.ready - 1;
         for _ in 0..ahead {
@@ -285,9 +289,11 @@ impl InferPart<'_> {
                 return Err(Trouble::Stopped);
             }
             worker.run(together * rows)?;
-            let taken = worker.done()?;
+            let timing = worker.done()?;
             if times.len() < MOST_TIMES {
-                times.push(taken / u32::try_from(together).unwrap_or(1));
+                let together = u32::try_from(together).unwrap_or(1);
+                times.push(timing.total() / together);
+                runs.push(Duration::from_nanos(timing.run_ns) / together);
             }
             batches += together as u64;
             elapsed = started.elapsed();
@@ -300,8 +306,8 @@ impl InferPart<'_> {
             Some(other) => Some(worker.switch(other, rows)?),
             None => None,
         };
-        let usual_batch = median(times);
-        Ok(Done { batches, elapsed, cpu, first_batch, usual_batch, switched_batch })
+        let (usual_batch, usual_run) = (median(times), median(runs));
+        Ok(Done { batches, elapsed, cpu, first_batch, usual_batch, usual_run, switched_batch })
     }
 
     /// How many batches go together where one took so long: as many as in a run, unless sizes are compared.
@@ -360,13 +366,10 @@ impl Bare<'_> {
     }
 
     /// Waits for the end of a batch, and tells what it took in the worker.
-    fn done(&mut self) -> Result<Duration, Trouble> {
+    fn done(&mut self) -> Result<RunTiming, Trouble> {
         match self.answer()? {
             // A loop is measured up to its first checkpoint.
-            FromWorker::Done { timing, .. } | FromWorker::Paused { timing, .. } => {
-                let parts = [timing.bind_ns, timing.run_ns, timing.copy_out_ns];
-                Ok(Duration::from_nanos(parts.into_iter().fold(0, u64::saturating_add)))
-            }
+            FromWorker::Done { timing, .. } | FromWorker::Paused { timing, .. } => Ok(timing),
             FromWorker::Failed { error, .. } => {
                 Err(Trouble::Fault(format!("could not run a batch: {error}")))
             }
@@ -381,7 +384,7 @@ impl Bare<'_> {
             self.run(from)?;
             self.done()?;
             self.run(to)?;
-            times.push(self.done()?);
+            times.push(self.done()?.total());
         }
         Ok(median(times))
     }
@@ -426,6 +429,7 @@ fn unexpected(what: &str, frame: &FromWorker) -> Trouble {
         FromWorker::Paused { .. } => "a checkpoint",
         FromWorker::Failed { .. } => "a failed batch",
         FromWorker::Heartbeat { .. } => "a heartbeat",
+        FromWorker::Waiting => "a wait for another worker",
     };
     Trouble::Fault(format!("{what} {name}"))
 }
@@ -490,6 +494,7 @@ mod tests {
             cpu_seconds_per_item: 0.003,
             first_batch_seconds: 0.0,
             median_batch_seconds: 0.0,
+            median_run_seconds: 0.0,
             switched_batch_seconds: None,
         }
     }

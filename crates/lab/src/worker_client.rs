@@ -83,7 +83,7 @@ impl WorkerClient {
         let answer = async {
             loop {
                 match next_frame(launched, decoder, buffer).await {
-                    Ok(Some(FromWorker::Heartbeat { .. })) => {}
+                    Ok(Some(FromWorker::Heartbeat { .. } | FromWorker::Waiting)) => {}
                     other => return other,
                 }
             }

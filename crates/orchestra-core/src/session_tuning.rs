@@ -15,6 +15,8 @@ pub struct SessionTuning {
     pub cuda_graphs: bool,
     /// Whether a worker sleeps until its GPU is done, instead of asking all the time.
     pub blocking_sync: bool,
+    /// Whether the rows of the next batch go to a GPU while it computes this one.
+    pub overlap: bool,
     /// Who runs it on a GPU.
     pub provider: Provider,
     /// Whether many of its nodes may stay on the cores while the others run on a GPU.
@@ -30,8 +32,10 @@ impl SessionTuning {
             Provider::TensorRt(TensorRt { fp16: true, .. }) => "tensorrt f16",
         };
         let graphs = if self.cuda_graphs { "cuda graphs" } else { "" };
+        let overlap = if self.overlap { "overlap" } else { "" };
         let shrink = if self.shrink { "shrink" } else { "" };
-        let words: Vec<&str> = [provider, graphs, shrink].into_iter().filter(|w| !w.is_empty()).collect();
+        let words: Vec<&str> =
+            [provider, graphs, overlap, shrink].into_iter().filter(|w| !w.is_empty()).collect();
         words.join(", ")
     }
 }
@@ -70,9 +74,10 @@ mod tests {
             shrink: true,
             cuda_graphs: true,
             blocking_sync: true,
+            overlap: true,
             provider,
             allow_cpu_nodes: true,
         };
-        assert_eq!(all.memory_words(), "tensorrt f16, cuda graphs, shrink");
+        assert_eq!(all.memory_words(), "tensorrt f16, cuda graphs, overlap, shrink");
     }
 }

@@ -285,7 +285,11 @@ impl Survey {
                 // What several workers have taken together is nobody's.
                 let is_alone = !measuring.is_disturbed && self.entries[i].of.at_first == 1;
                 let before = measuring.before.as_ref().filter(|_| is_alone);
-                taken_by(first.pid, before, after)
+                // A process of that number that was there before is another one: in a container, the driver's numbers and ours may clash.
+                let was_there = |pid: &u32| {
+                    measuring.before.as_ref().is_some_and(|b| b.processes.iter().any(|(old, _)| old == pid))
+                };
+                taken_by(first.pid.filter(|pid| !was_there(pid)), before, after)
             }
         };
         self.entries[i].of.each = taken.ok();

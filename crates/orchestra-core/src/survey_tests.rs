@@ -215,6 +215,19 @@ fn in_a_container_that_numbers_or_hides_processes_the_loss_counts() {
 }
 
 #[test]
+fn another_process_that_has_the_number_of_our_worker_is_not_taken_for_it() {
+    let mut world = World::new(24, &[unknown(0, 3)]);
+    // As the driver of the machine calls it; our worker is number 7 in its container, and 100 there.
+    world.others = vec![(7, 3 * GIB)];
+    world.look();
+    world.workers.push(0);
+    world.survey.loaded(StageId(0), FirstWorker { pid: Some(7), is_warm: true });
+    world.next();
+    world.look();
+    assert_eq!(world.measured, [(0, TAKES[0])]);
+}
+
+#[test]
 fn where_nothing_can_be_measured_who_asked_is_believed_and_the_rest_stay_as_they_are() {
     for (is_asked, grown) in [(true, vec![(0, 2)]), (false, vec![])] {
         let mut world = World::new(24, &[Candidate { is_asked, ..unknown(0, 3) }, unknown(1, 4)]);

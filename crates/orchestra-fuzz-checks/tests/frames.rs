@@ -105,6 +105,7 @@ fn named() -> Vec<(&'static str, Vec<u8>)> {
         ("zero-rows", body(done(vec![3, 0, 1 << 40], Vec::new()))),
         ("failed", body(failed)),
         ("heartbeat", body(heartbeat.clone())),
+        ("waiting", body(FromWorker::Waiting)),
         ("stream-from", stream(&[hello(), loaded, heartbeat, done(vec![1], vec![0; 8])])),
     ]
 }

@@ -62,6 +62,11 @@ impl Gpu {
 }
 
 pub trait GpuProbe: Send + Sync {
+    /// Whether a process has the same id here and in [`Gpu::processes`]. Elsewhere an id of another process may equal one of ours.
+    fn ids_are_ours(&self) -> bool {
+        true
+    }
+
     /// All GPUs of the machine with their present state, in PCI bus order. A GPU that is cut into MIG instances is represented by these,
     /// since nothing can run on it as a whole.
     ///

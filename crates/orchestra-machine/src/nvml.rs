@@ -1,6 +1,7 @@
 //! GPUs as NVIDIA's management library reports them. The library is loaded at run time; without it there is an error, not
 //! a crash. It never creates a CUDA context, so looking at a GPU takes none of its memory.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
@@ -65,7 +66,17 @@ impl DriverProbe for NvmlProbe {
     }
 }
 
+/// Whether `/proc/self/ns/pid` names the namespace that the machine begins with, by whose numbers the driver calls processes: Linux has given it
+/// this inode since 3.8 (`PROC_PID_INIT_INO`). What cannot be read is taken for another one.
+fn is_first_namespace(link: Option<&Path>) -> bool {
+    link == Some(Path::new("pid:[4026531836]"))
+}
+
 impl GpuProbe for NvmlProbe {
+    fn ids_are_ours(&self) -> bool {
+        is_first_namespace(std::fs::read_link("/proc/self/ns/pid").ok().as_deref())
+    }
+
     fn gpus(&self) -> Result<Vec<Gpu>, ProbeError> {
         self.with(all_gpus)
     }
@@ -230,6 +241,13 @@ mod tests {
             }
         }
         assert!(probe.gpu_by_uuid("GPU-00000000-0000-0000-0000-000000000000").is_err());
+    }
+
+    #[test]
+    fn ids_are_the_drivers_in_the_first_namespace_alone() {
+        assert!(is_first_namespace(Some(Path::new("pid:[4026531836]"))));
+        assert!(!is_first_namespace(Some(Path::new("pid:[4026532561]"))), "a container");
+        assert!(!is_first_namespace(None));
     }
 
     /// A library of a driver for two GPUs, the second of which has fallen off the bus: then the search for any UUID fails.

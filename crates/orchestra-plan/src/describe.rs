@@ -256,6 +256,9 @@ fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &BatchPl
     if model.tuning.blocking_sync {
         writeln!(out, "    workers sleep while the GPU computes")?;
     }
+    if model.tuning.overlap {
+        writeln!(out, "    rows of the next batch go to the GPU while it computes")?;
+    }
     if model.tuning.cuda_graphs {
         writeln!(
             out,

@@ -93,6 +93,15 @@ impl Looping<'_> {
                 .help("leave `cuda_graphs` out of the model, or give the stage a model table of its own");
             return false;
         }
+        if self.model.tuning.overlap {
+            let message = format!(
+                "stage `{stage}` cannot loop over model `{model}`: rows of a loop stay on the GPU, and `overlap` copies them to it"
+            );
+            diags
+                .error(self.stage.span, message)
+                .help("leave `overlap` out of the model, or give the stage a model table of its own");
+            return false;
+        }
         true
     }
 

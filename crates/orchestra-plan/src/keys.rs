@@ -22,7 +22,7 @@ pub const TOP_LEVEL: [Key; 4] = [
 ];
 
 /// `[models.NAME]`
-pub const MODEL: [Key; 24] = [
+pub const MODEL: [Key; 25] = [
     key("path", "text", "required", "the ONNX file"),
     key("labels", "text", "none", "class names: a text file with one per line, in the order of the classes"),
     key("devices", "text or list", "those of `[devices]`", "devices for this model only"),
@@ -82,6 +82,12 @@ pub const MODEL: [Key; 24] = [
         "true or false",
         "false",
         "on a GPU, a worker sleeps until a batch is done; else it asks all the time, which keeps a core busy and learns of it some microseconds earlier: for machines with few cores beside their GPUs",
+    ),
+    key(
+        "overlap",
+        "true or false",
+        "false",
+        "on a GPU, the rows of the next batch are copied to it while it computes this one, which takes memory for them; for models with large inputs and `streams = 1`",
     ),
     key(
         "provider",

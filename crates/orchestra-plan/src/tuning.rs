@@ -29,6 +29,7 @@ pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
     raw.wanted.shrink = f.boolean("shrink").unwrap_or(false);
     raw.wanted.cuda_graphs = gpu_switch(f, "cuda_graphs", &mut raw);
     raw.wanted.blocking_sync = gpu_switch(f, "blocking_sync", &mut raw);
+    raw.wanted.overlap = gpu_switch(f, "overlap", &mut raw);
     raw.wanted.allow_cpu_nodes = gpu_switch(f, "allow_cpu_nodes", &mut raw);
     let provider = f.choice("provider", &[("cuda", false), ("tensorrt", true)]);
     let fp16 = gpu_switch(f, "tensorrt_fp16", &mut raw);
@@ -60,6 +61,16 @@ pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
             "works in memory of its own, in which one batch runs at a time, and `streams` asks for several",
         )
         .help("leave out one of them");
+    }
+    if let Some(span) = raw.span_of("overlap") {
+        let instead = [
+            (has_streams, "`streams` asks for several batches at once, each with copies of its own"),
+            (raw.wanted.cuda_graphs, "`cuda_graphs` copies rows to memory that one batch uses at a time"),
+            (raw.span_of(TENSORRT).is_some(), "TensorRT keeps memory of its own for each of two threads"),
+        ];
+        for (_, why) in instead.iter().filter(|(is_asked, _)| *is_asked) {
+            f.bad("overlap", span, &format!("cannot be had: {why}")).help("leave out one of them");
+        }
     }
     if let (true, Some(span)) = (raw.wanted.shrink, raw.span_of("cuda_graphs")) {
         f.bad("cuda_graphs", span, "keeps the memory that `shrink` gives back").help("leave out one of them");

@@ -359,6 +359,9 @@ fn what_a_model_asks_of_its_sessions_is_planned_and_described() {
     assert!(describe(&graphs).contains("    CUDA graphs: each size is recorded when it is warmed up"));
     let shrink = host.good_with(DIGITS, &set(&[("models.digits.shrink", "true")]));
     assert!(describe(&shrink).contains("    memory: what a run leaves unused is given back after it"));
+    let overlap = host.good_with(DIGITS, &set(&[("models.digits.overlap", "true")]));
+    assert!(describe(&overlap).contains("    rows of the next batch go to the GPU while it computes"));
+    assert_eq!(overlap.fingerprint, shrink.fingerprint);
     let usual = describe(&host.good(DIGITS));
     assert!(!usual.contains("CUDA graphs") && !usual.contains("given back"));
     let tensorrt = set(&[("models.digits.provider", "tensorrt"), ("models.digits.tensorrt_fp16", "true")]);

@@ -223,6 +223,8 @@ pub enum FromWorker {
         /// Resident memory of the worker in bytes.
         rss_bytes: u64,
     },
+    /// The load waits for another process, which builds what this one then reads. The time that a load may take begins anew.
+    Waiting,
 }
 
 #[cfg(test)]

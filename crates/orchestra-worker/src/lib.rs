@@ -18,10 +18,12 @@ pub mod rss;
 pub mod sandbox;
 pub mod serve;
 mod streams;
+mod waiting;
 
 pub use process::run_with;
 pub use sandbox::Sandbox;
 pub use serve::{Answer, Engine, LoadError, Loaded, RunError, Stream};
+pub use waiting::Waiting;
 
 /// The socket's file descriptor in a worker or loader process.
 pub const WORKER_SOCKET_FD: i32 = 3;

@@ -28,6 +28,7 @@ use crate::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use crate::rss::rss_bytes;
 use crate::sandbox::Sandbox;
 use crate::streams::Streams;
+use crate::waiting;
 
 /// How often the worker says that it is alive.
 pub const HEARTBEAT: Duration = Duration::from_millis(250);
@@ -47,8 +48,8 @@ pub trait Engine {
     /// long each phase took, also when it fails.
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError>;
 
-    /// Gives what it loaded away, as `load.streams` parts that run batches at the same time, each on a thread of its own. Called once, after
-    /// a load that asked for more than one; `run` is not called then.
+    /// Gives what it loaded away, as parts that run batches at the same time, each on a thread of its own: `load.streams`, or more where
+    /// parts of it overlap otherwise. Called once after a load. With one or none, `run` is called instead.
     fn take_streams(&mut self) -> Vec<Box<dyn Stream>>;
 }
 
@@ -56,6 +57,12 @@ pub trait Engine {
 pub trait Stream: Send {
     /// As [`Engine::run`].
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError>;
+
+    /// The next `run` is for this stream. Called in the order in which runs came, of all streams one after the other.
+    fn taken(&mut self) {}
+
+    /// The parent has the answer for it.
+    fn answered(&mut self) {}
 }
 
 /// What became of a batch that went well.
@@ -284,7 +291,11 @@ impl Link {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         // Looked at with the writer in hand: no batch is called running after its answer.
         let running = self.running().clone();
-        writer.write(&FromWorker::Heartbeat { running, rss_bytes }).is_ok()
+        let mut sent = writer.write(&FromWorker::Heartbeat { running, rss_bytes });
+        if waiting::is_waiting() {
+            sent = sent.and_then(|()| writer.write(&FromWorker::Waiting));
+        }
+        sent.is_ok()
     }
 }
 
@@ -338,8 +349,8 @@ impl<E: Engine> Server<'_, E> {
         match loaded {
             Ok(loaded) => {
                 self.layout = Some(load.layout.clone());
-                if load.streams > 1 {
-                    let streams = self.engine.take_streams();
+                let streams = self.engine.take_streams();
+                if streams.len() > 1 {
                     self.streams = Some(Streams::start(streams, &self.link, &self.leave)?);
                 }
                 let (load_ns, rss_bytes) = (nanos(started.elapsed()), rss_bytes());

@@ -44,8 +44,11 @@ impl Streams {
 fn serve(mut stream: Box<dyn Stream>, runs: &Mutex<Receiver<Run>>, link: &Link) -> Result<(), End> {
     loop {
         // Those who wait for the lock wait for a run as well, so runs are begun in the order in which they came.
-        let next = runs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(run) = next else { return Ok(()) };
+        let waiting = runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(run) = waiting.recv() else { return Ok(()) };
+        stream.taken();
+        drop(waiting);
         link.run_one(&run, |run, timing| stream.run(run, timing))?;
+        stream.answered();
     }
 }

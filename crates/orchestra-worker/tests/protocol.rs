@@ -136,7 +136,7 @@ impl Parent {
     fn next(&mut self) -> Option<FromWorker> {
         loop {
             match self.reader.read().unwrap() {
-                Some(FromWorker::Heartbeat { .. }) => {}
+                Some(FromWorker::Heartbeat { .. } | FromWorker::Waiting) => {}
                 other => return other,
             }
         }
@@ -157,6 +157,16 @@ impl Parent {
     fn run(&mut self, batch: u64) {
         self.writer.write(&ToWorker::Run(run_of(batch, 1, 0, 4))).unwrap();
     }
+}
+
+#[test]
+fn a_load_that_waits_for_another_process_says_so_with_each_heartbeat() {
+    let mut parent = start(Ok(())).loaded();
+    let waiting = orchestra_worker::Waiting::begin();
+    for _ in 0..2 {
+        while parent.reader.read().unwrap() != Some(FromWorker::Waiting) {}
+    }
+    drop(waiting);
 }
 
 #[test]
@@ -212,7 +222,7 @@ fn heartbeats_name_all_batches_that_run() {
                 running.sort_unstable();
                 break assert_eq!(running, [BatchId(MEET), BatchId(MEET + 1)]);
             }
-            Some(FromWorker::Heartbeat { .. }) => {}
+            Some(FromWorker::Heartbeat { .. } | FromWorker::Waiting) => {}
             other => panic!("no heartbeat: {other:?}"),
         }
     }

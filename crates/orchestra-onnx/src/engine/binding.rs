@@ -16,6 +16,7 @@ use super::cuda_runtime::CudaRuntime;
 use super::errors;
 use super::graphs::{Graphs, NotRecorded};
 use super::model::{Model, Places, RowTensor, element_type};
+use super::overlap::{CopyIn, Turn};
 use super::shrink::Shrink;
 use orchestra_worker::serve::{RunError, nanos};
 
@@ -26,13 +27,15 @@ use orchestra_worker::serve::{RunError, nanos};
 /// its own. On the CPU the runs share the session's threads: a run also works on the thread that calls it, so with one thread per session
 /// each run has exactly its caller's. On CUDA each run that is on its way has streams of its own, with cuBLAS and cuDNN handles of their
 /// own, which the session keeps for later runs; so the copies of one may overlap what another computes, as
-/// far as waiting for inputs and outputs, which is for the device as a whole, lets them.
+/// far as waiting for inputs and outputs, which is for the device as a whole, lets them; `overlap` goes around that wait.
 ///
 /// ort asks for the session exclusively, because it does not trust all providers with that.
 /// So whoever wants more than one has to ask for it (`streams`), and runs go past ort's own method.
 pub struct BoundSession {
     /// Sizes that are recorded, where the model asks for it.
     pub graphs: Option<Graphs>,
+    /// Where inputs are on the device before the run, without the runtime's copies.
+    pub copy_in: Option<CopyIn>,
     /// Outputs of dynamic shape of the last run, with their place.
     dynamic: Vec<(usize, DynTensor)>,
     binding: IoBinding,
@@ -62,6 +65,7 @@ impl BoundSession {
         };
         Ok(BoundSession {
             graphs,
+            copy_in: None,
             dynamic: Vec::new(),
             binding,
             session: Arc::new(session),
@@ -75,6 +79,7 @@ impl BoundSession {
     pub fn beside(&self, device: &DeviceKind) -> ort::Result<BoundSession> {
         Ok(BoundSession {
             graphs: None,
+            copy_in: None,
             dynamic: Vec::new(),
             binding: self.session.create_binding()?,
             session: Arc::clone(&self.session),
@@ -85,7 +90,7 @@ impl BoundSession {
     }
 
     /// Runs the session over the rows at `places`; outputs of fixed shape are there after it, the others wait for
-    /// [`BoundSession::take_dynamic`].
+    /// [`BoundSession::take_dynamic`]. It computes when its `turn` has come, and copies inputs before, where it does so itself.
     ///
     /// # Safety
     /// Nobody else uses the outputs at `places`, or writes to its inputs, until this returns; the memory outlives what is bound, that
@@ -94,6 +99,7 @@ impl BoundSession {
         &mut self,
         model: &Model,
         places: &Places,
+        turn: Option<&Turn>,
         timing: &mut RunTiming,
     ) -> Result<(), RunError> {
         let start = Instant::now();
@@ -107,6 +113,9 @@ impl BoundSession {
         // SAFETY: the caller's promises are those that binding asks for.
         unsafe { self.bind(model, places) }.map_err(|e| self.failed(&e))?;
         timing.bind_ns += nanos(start.elapsed());
+        if let Some(turn) = turn {
+            turn.wait();
+        }
         let start = Instant::now();
         let ran = self.run_bound(model);
         timing.run_ns = nanos(start.elapsed());
@@ -144,7 +153,7 @@ impl BoundSession {
     pub unsafe fn warm(&mut self, model: &Model, places: &Places) -> Result<(), RunError> {
         let ran = match &mut self.graphs {
             // SAFETY: the caller's promises are the same.
-            None => unsafe { self.run(model, places, &mut RunTiming::default()) },
+            None => unsafe { self.run(model, places, None, &mut RunTiming::default()) },
             Some(graphs) => {
                 // SAFETY: as above.
                 match unsafe { graphs.record(&self.session, model, places) } {
@@ -162,6 +171,9 @@ impl BoundSession {
     pub fn release(&mut self) {
         self.dynamic.clear();
         self.binding.clear();
+        if let Some(copy_in) = &mut self.copy_in {
+            copy_in.release();
+        }
     }
 
     /// Outputs of dynamic shape of the run of `ran` rows, cut to the first `wanted` (the others are padding).
@@ -187,7 +199,12 @@ impl BoundSession {
     unsafe fn bind(&mut self, model: &Model, places: &Places) -> ort::Result<()> {
         // Everything is bound anew for every run: the C side copies inputs to the device when they are bound, and would take the
         // last run's dynamic output for the place of the next one's.
-        for ((spec, tensor), rows) in model.session_inputs.iter().zip(&model.inputs).zip(&places.inputs) {
+        if let Some(copy_in) = &mut self.copy_in {
+            // SAFETY: the caller's promises are the same.
+            unsafe { copy_in.bind(&self.session, &mut self.binding, model, places) }?;
+        }
+        let inputs = model.session_inputs.iter().zip(&model.inputs).zip(&places.inputs);
+        for ((spec, tensor), rows) in inputs.filter(|_| self.copy_in.is_none()) {
             // SAFETY: the memory has the size of these rows; the session only reads inputs.
             let value = unsafe { value_over(&self.cpu, tensor, places.rows, rows.ptr.cast_mut(), rows.len) }?;
             self.binding.bind_input(&spec.name, &value)?;
@@ -206,7 +223,10 @@ impl BoundSession {
     }
 
     fn run_bound(&mut self, model: &Model) -> ort::Result<()> {
-        if self.on_device {
+        // Both of these wait for all that the device does, the other batch included. Inputs that were copied here are there already, and a run
+        // ends when the streams that it was on have (`Flush` of each in `DeviceStreamCollection::CleanUp`), copies of outputs among them.
+        let waits = self.on_device && self.copy_in.is_none();
+        if waits {
             self.binding.synchronize_inputs()?;
         }
         let BoundSession { graphs, binding, session, shrink, .. } = self;
@@ -215,7 +235,7 @@ impl BoundSession {
         if model.outputs.iter().any(Option::is_none) {
             self.keep_dynamic(model)?;
         }
-        if self.on_device {
+        if waits {
             self.binding.synchronize_outputs()?;
         }
         Ok(())

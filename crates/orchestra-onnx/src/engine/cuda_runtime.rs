@@ -24,6 +24,11 @@ pub struct CudaRuntime {
     pub free_host: unsafe extern "C" fn(*mut c_void) -> c_int,
     /// To, from, bytes, and the direction.
     pub memcpy: unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_int) -> c_int,
+    /// To, from, bytes, the direction, and the stream that it is put on.
+    pub memcpy_async: unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_int, *mut c_void) -> c_int,
+    /// A new stream, with flags.
+    pub stream_create: unsafe extern "C" fn(*mut *mut c_void, c_uint) -> c_int,
+    pub stream_destroy: unsafe extern "C" fn(*mut c_void) -> c_int,
     /// Null is the stream that `memcpy` is on.
     pub stream_synchronize: unsafe extern "C" fn(*mut c_void) -> c_int,
     /// Gives the last error and forgets it.
@@ -49,6 +54,9 @@ impl CudaRuntime {
                 host_alloc: function(library, c"cudaHostAlloc")?,
                 free_host: function(library, c"cudaFreeHost")?,
                 memcpy: function(library, c"cudaMemcpy")?,
+                memcpy_async: function(library, c"cudaMemcpyAsync")?,
+                stream_create: function(library, c"cudaStreamCreateWithFlags")?,
+                stream_destroy: function(library, c"cudaStreamDestroy")?,
                 stream_synchronize: function(library, c"cudaStreamSynchronize")?,
                 last_error: function(library, c"cudaGetLastError")?,
                 error_text: function(library, c"cudaGetErrorString")?,
@@ -127,6 +135,7 @@ pub mod fake {
         static REFUSED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
         static FAILED: Cell<bool> = const { Cell::new(false) };
         static DEVICES: Cell<c_int> = const { Cell::new(1) };
+        static COPIED: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
     }
 
     /// What it gives to whatever it refuses: `cudaErrorNotSupported`.
@@ -140,6 +149,9 @@ pub mod fake {
         host_alloc,
         free_host,
         memcpy,
+        memcpy_async,
+        stream_create,
+        stream_destroy,
         stream_synchronize,
         last_error,
         error_text,
@@ -153,6 +165,11 @@ pub mod fake {
     /// Shows so many devices from now on.
     pub fn show(devices: c_int) {
         DEVICES.set(devices);
+    }
+
+    /// Calls this after each copy of this thread to the device that is put on a stream.
+    pub fn when_copied(tell: impl Fn() + 'static) {
+        COPIED.set(Some(Box::new(tell)));
     }
 
     /// What it was told since the last time.
@@ -218,6 +235,29 @@ pub mod fake {
             unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), bytes) };
         }
         code
+    }
+
+    unsafe extern "C" fn memcpy_async(
+        to: *mut c_void,
+        from: *const c_void,
+        bytes: usize,
+        kind: c_int,
+        _: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the caller vouches for both.
+        let code = unsafe { memcpy(to, from, bytes, kind) };
+        COPIED.with_borrow(|tell| tell.iter().for_each(|tell| tell()));
+        code
+    }
+
+    unsafe extern "C" fn stream_create(place: *mut *mut c_void, flags: c_uint) -> c_int {
+        // SAFETY: the caller vouches for the place. It is never looked behind.
+        unsafe { *place = std::ptr::dangling_mut() };
+        answer(format!("stream {flags}"))
+    }
+
+    unsafe extern "C" fn stream_destroy(_: *mut c_void) -> c_int {
+        answer("destroy".to_owned())
     }
 
     unsafe extern "C" fn stream_synchronize(_: *mut c_void) -> c_int {

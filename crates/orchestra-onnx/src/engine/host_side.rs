@@ -60,8 +60,9 @@ impl HostSide {
         }
     }
 
-    /// With what is not as fast as it could be, if anything.
-    fn with(
+    /// With what is not as fast as it could be, if anything. What is refused goes the next way: slots that are locked for reading only, slots
+    /// that are locked, page-locked rows between, slots as they are.
+    pub fn with(
         cuda: CudaRuntime,
         arena: &WorkerArena,
         model: &Model,

@@ -15,6 +15,7 @@ mod library;
 mod memory;
 mod model;
 mod nodes;
+mod overlap;
 mod page_lock;
 mod pixel_graph;
 mod protobuf;
@@ -48,12 +49,14 @@ use orchestra_worker::frames::{Load, Run, RunErrorKind, RunTiming};
 use crate::digest::{model_digest, short};
 use crate::spec::OnnxSpec;
 use binding::BoundSession;
+use cuda_runtime::CudaRuntime;
 use host_memory::HostMemory;
 use host_side::HostSide;
 use iterate::{Looping, Rounds};
 use memory::PrivateRows;
 use model::Model;
 use orchestra_worker::serve::{Answer, Engine, LoadError, Loaded, RunError, STACK, Stream, nanos};
+use overlap::{CopyIn, Turn};
 use tensorrt::Engines;
 
 /// One ONNX Runtime session over one arena.
@@ -65,6 +68,8 @@ pub struct OnnxEngine {
 
 /// What runs one batch at a time on the session. Fields are dropped in this order: what points into memory before the memory.
 struct Serving {
+    /// Where it computes and answers in turn with another one.
+    turn: Option<Turn>,
     /// Where the model runs on its own outputs.
     looping: Option<Looping>,
     bound: BoundSession,
@@ -94,6 +99,32 @@ impl OnnxEngine {
 /// What the arena for CPU memory may take beside what the machine has: on a GPU `memory_limit` is that of the device.
 fn cpu_ceiling(spec: &OnnxSpec, device: &DeviceKind) -> Option<u64> {
     spec.memory_limit.filter(|_| matches!(device, DeviceKind::Cpu))
+}
+
+impl OnnxEngine {
+    /// Has two batches share the session: the rows of one go to the device while it computes the other. Says which was the largest size that
+    /// ran with the rows of both there.
+    fn overlap(
+        &mut self,
+        load: &Load,
+        copy_in: impl Fn() -> Result<CopyIn, LoadError>,
+    ) -> Result<usize, LoadError> {
+        let Some(first) = self.streams.first() else { return Ok(0) };
+        let second = first.beside(load).map_err(|e| errors::load(&e.to_string()))?;
+        self.streams.push(second);
+        let mut warmed = load.max_batch;
+        for (stream, turn) in self.streams.iter_mut().zip(Turn::pair()) {
+            (stream.turn, stream.bound.copy_in) = (Some(turn), Some(copy_in()?));
+            let shared = Arc::clone(&stream.shared);
+            warmed = warmed.min(warm_up(
+                &mut stream.bound,
+                &shared.model,
+                &stream.host.memory,
+                &load.batch_sizes,
+            )?);
+        }
+        Ok(warmed)
+    }
 }
 
 impl Engine for OnnxEngine {
@@ -141,15 +172,33 @@ impl Engine for OnnxEngine {
         batch_sizes.sort_unstable();
         let shared = Arc::new(Shared { model, arena });
         let max_batch = load.max_batch.max(1);
+        let overlaps = spec.tuning.overlap && load.streams == 1 && spec.iteration.is_none();
         let looping = spec.iteration.map(|iteration| Looping::new(iteration, &load.device)).transpose();
         let looping = looping.map_err(|e| errors::load(&e.to_string()))?;
-        let first =
-            Serving { looping, bound, max_batch, batch_sizes, padding: BTreeMap::new(), host, shared };
+        let first = Serving {
+            turn: None,
+            looping,
+            bound,
+            max_batch,
+            batch_sizes,
+            padding: BTreeMap::new(),
+            host,
+            shared,
+        };
         let beside: ort::Result<Vec<Serving>> = (1..load.streams).map(|_| first.beside(load)).collect();
         self.streams = beside.map_err(|e| errors::load(&e.to_string()))?;
         self.streams.insert(0, first);
         if !warm_up_together(&mut self.streams, &load.batch_sizes)? {
             loaded.warmed = 0;
+        }
+        if overlaps && matches!(load.device, DeviceKind::Cuda { .. }) {
+            let refused = |why: &str| {
+                errors::load(&format!("`overlap` cannot be had: {why}; leave it out of the model"))
+            };
+            let cuda = CudaRuntime::of_this_process()
+                .ok_or_else(|| refused("CUDA's runtime is not in the process under a known name"))?;
+            let copy_in = || CopyIn::to_gpu(cuda).map_err(|e| refused(&e.to_string()));
+            loaded.warmed = self.overlap(load, copy_in)?.min(loaded.warmed);
         }
         if spec.tuning.shrink {
             self.streams.iter_mut().for_each(|stream| stream.bound.shrink.after_all());
@@ -165,12 +214,33 @@ impl Engine for OnnxEngine {
     }
 
     fn take_streams(&mut self) -> Vec<Box<dyn Stream>> {
+        if self.streams.len() < 2 {
+            return Vec::new();
+        }
         self.streams.drain(..).map(|stream| Box::new(stream) as Box<dyn Stream>).collect()
     }
 }
 
 impl Stream for Serving {
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
+        let ran = self.run_all(run, timing);
+        if let Some(turn) = &self.turn {
+            turn.computed();
+        }
+        ran
+    }
+
+    fn taken(&mut self) {
+        self.turn.iter_mut().for_each(Turn::take);
+    }
+
+    fn answered(&mut self) {
+        self.turn.iter_mut().for_each(Turn::answered);
+    }
+}
+
+impl Serving {
+    fn run_all(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
         if run.rows <= self.max_batch {
             return self.run_batch(run, timing);
         }
@@ -186,9 +256,7 @@ impl Stream for Serving {
         }
         Ok(if is_paused { Answer::Paused } else { Answer::Done(Vec::new()) })
     }
-}
 
-impl Serving {
     fn run_batch(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
         match self.shared.model.batch {
             Some(batch) => self.run_as(run, batch, timing),
@@ -199,6 +267,7 @@ impl Serving {
     /// Another one on the same session.
     fn beside(&self, load: &Load) -> ort::Result<Serving> {
         Ok(Serving {
+            turn: None,
             looping: self.looping.as_ref().map(Looping::beside),
             bound: self.bound.beside(&load.device)?,
             max_batch: self.max_batch,
@@ -248,7 +317,7 @@ impl Serving {
         let start = match &mut self.looping {
             None => {
                 // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the private rows do.
-                unsafe { self.bound.run(model, places, timing)? };
+                unsafe { self.bound.run(model, places, self.turn.as_ref(), timing)? };
                 let start = Instant::now();
                 dynamic = self.bound.take_dynamic(model, rows, run.rows)?;
                 start

@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::TensorRt;
 use orchestra_core::batch_layout::Region;
+use orchestra_worker::Waiting;
 use orchestra_worker::frames::Load;
 use ort::ep;
 use ort::ep::ExecutionProviderDispatch;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::{errors, library, pixel_graph};
@@ -51,7 +53,14 @@ impl Engines {
 fn lock(folder: &Path) -> io::Result<File> {
     fs::create_dir_all(folder)?;
     let lock = File::create(folder.join("lock"))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {
+            // The deadline of the load is for what this worker builds itself; the other one has a deadline of its own, and its lock ends with it.
+            let _waiting = Waiting::begin();
+            flock(&lock, FlockOperation::LockExclusive)?;
+        }
+        locked => locked?,
+    }
     Ok(lock)
 }
 

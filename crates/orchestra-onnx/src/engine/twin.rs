@@ -18,7 +18,10 @@ const STAIN: f32 = -7.0;
 pub struct Twin {
     pub engine: OnnxEngine,
     arena: Arena,
+    load: Load,
     outputs: OutputRegion,
+    /// Holds the model, for engines that load it again.
+    _folder: tempfile::TempDir,
 }
 
 impl Twin {
@@ -58,45 +61,70 @@ impl Twin {
         let mut engine = OnnxEngine::new();
         let memory = WorkerArena::map(memory.try_clone_to_owned().unwrap(), layout).unwrap();
         engine.load(&load, memory).unwrap();
-        Twin { engine, arena, outputs }
+        Twin { engine, arena, load, outputs, _folder: folder }
     }
 
     pub fn serving(&mut self) -> &mut Serving {
         self.engine.streams.first_mut().unwrap()
     }
 
+    /// The parent's side of the inputs, what a worker of it is told to load, and a worker's memory with new outputs.
+    pub fn of_parent(&self) -> (&Arena, &Load, OutputRegion) {
+        let outputs = OutputRegion::create("twin", self.load.layout.clone()).unwrap();
+        (&self.arena, &self.load, outputs)
+    }
+
+    /// Puts these rows of three numbers into the slot, from row `first` on.
+    pub fn fill(&self, first: usize, values: &[f32]) {
+        let inputs: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        for (n, row) in inputs.chunks(12).enumerate() {
+            // SAFETY: no run over these rows is on its way.
+            unsafe { self.arena.input_row_mut(SlotId(0), 0, first + n) }.copy_from_slice(row);
+        }
+    }
+
+    /// A run over rows of the slot.
+    pub fn run_of(batch: u64, first_row: usize, rows: usize) -> Run {
+        Run {
+            batch: BatchId(batch),
+            attempt: 1,
+            slot: SlotId(0),
+            output_slot: OutputSlotId(0),
+            first_row,
+            rows,
+            trace: None,
+        }
+    }
+
+    /// All outputs.
+    pub fn found(&self) -> Vec<f32> {
+        // SAFETY: no run is on its way over the rows that are looked at.
+        numbers(unsafe { self.outputs.rows(OutputSlotId(0), 0, 0, MAX_ROWS) }.unwrap())
+    }
+
     /// Runs `rows` rows from `first` on over new numbers, and checks that they and only they are written.
     pub fn check(&mut self, first: usize, rows: usize, seed: u16) {
         let values: Vec<f32> = (0..3 * rows).map(|n| f32::from(seed) + n as f32).collect();
+        self.fill(first, &values);
         // SAFETY: no run is on its way.
         unsafe {
-            let inputs = values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<u8>>();
-            for (n, row) in inputs.chunks(12).enumerate() {
-                self.arena.input_row_mut(SlotId(0), 0, first + n).copy_from_slice(row);
-            }
             let stain = STAIN.to_ne_bytes().repeat(3 * MAX_ROWS);
             let outputs = &self.serving().shared.arena;
             let outputs = outputs.output_rows(OutputSlotId(0), 0, 0, MAX_ROWS).unwrap();
             outputs.ptr.copy_from_nonoverlapping(stain.as_ptr(), outputs.len);
         }
-        let run = Run {
-            batch: BatchId(1),
-            attempt: 1,
-            slot: SlotId(0),
-            output_slot: OutputSlotId(0),
-            first_row: first,
-            rows,
-            trace: None,
-        };
+        let run = Twin::run_of(1, first, rows);
         assert_eq!(self.engine.run(&run, &mut RunTiming::default()), Ok(Answer::Done(Vec::new())));
-        // SAFETY: no run is on its way.
-        let found = unsafe { self.outputs.rows(OutputSlotId(0), 0, 0, MAX_ROWS) }.unwrap();
-        let found: Vec<f32> =
-            found.chunks_exact(4).map(|c| f32::from_ne_bytes(c.try_into().unwrap())).collect();
+        let found = self.found();
         let mut expected = vec![STAIN; 3 * MAX_ROWS];
         for (place, value) in expected[3 * first..].iter_mut().zip(&values) {
             *place = 2.0 * value + 1.0;
         }
         assert_eq!(found, expected, "rows {first} to {}", first + rows);
     }
+}
+
+/// Numbers of outputs as they lie there.
+pub fn numbers(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|c| f32::from_ne_bytes(c.try_into().unwrap())).collect()
 }

@@ -128,6 +128,18 @@ async fn a_load_may_take_ten_minutes_as_long_as_the_heart_beats() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_load_that_waits_for_another_worker_has_its_time_when_the_wait_is_over() {
+    let stage = || Stage { bound: secs(10_000), ..Stage::of(40) };
+    let waits = Load::WaitsFor(secs(1500));
+    let slow = Script { load_takes: secs(599), ..Script::loading(waits.clone()) };
+    let run = first(stage(), slow).await;
+    run.all_done().check(run.restarts == 0, "it is left alone");
+    let run = first(stage(), Script { load_takes: secs(700), ..Script::loading(waits) }).await;
+    run.all_done().check(run.restarts == 1, "it is replaced");
+    run.check_time(run.lives[0].end(), secs(2100) - TICK, secs(2100) + TICK, "it is killed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_is_told_to_end_has_five_seconds() {
     for (ending, from, to) in [
         (Ending::AtOnce, ms(0), ms(0)),

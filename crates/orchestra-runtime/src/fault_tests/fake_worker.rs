@@ -196,6 +196,15 @@ impl Worker {
                 self.busy(takes).await?;
                 return Err(exit);
             }
+            Load::WaitsFor(other) => {
+                let end = tokio::time::Instant::now() + other;
+                while tokio::time::Instant::now() < end {
+                    self.busy(Duration::from_millis(250)).await?;
+                    voice.say(&FromWorker::Waiting).await;
+                }
+                self.busy(takes).await?;
+                self.take_memory(voice).await?;
+            }
             Load::NeverEnds => return self.hang().await,
             Load::Freezes => match voice.freeze().await {},
         }

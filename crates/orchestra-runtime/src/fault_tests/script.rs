@@ -175,6 +175,8 @@ pub enum Load {
     Dies(WorkerExit),
     /// Never gets through with it, with a beating heart.
     NeverEnds,
+    /// Waits that long for another process, says so, and then loads.
+    WaitsFor(Duration),
     /// Stops as by SIGSTOP in the middle of it.
     Freezes,
 }

@@ -187,7 +187,9 @@ impl DeviceWatch {
         let was_silent = std::mem::take(&mut watched.is_silent);
         let (complaint, lost) = watched.hear(device.uuid.as_deref().unwrap_or_default(), answer);
         let when_lost = lost.as_ref().and_then(|_| watched.when_lost.take());
-        let of_gpu = watched.latest.as_ref().map(|gpu| gpu.processes.as_slice()).unwrap_or_default();
+        // An id that means another process would have its memory kept as that of a worker.
+        let counted = watched.latest.as_ref().filter(|_| probe.is_some_and(GpuProbe::ids_are_ours));
+        let of_gpu = counted.map(|gpu| gpu.processes.as_slice()).unwrap_or_default();
         watched.tally.processes(workers, of_gpu, settled);
         watched.shares.look(&Look {
             gpu: watched.latest.as_ref().filter(|_| seen.is_some()),

@@ -147,6 +147,35 @@ fn workers_are_measured_by_their_processes() {
     assert_eq!(watch.usage(DeviceId(0)).worker_memory_max, Some(workers[0].resident_bytes));
 }
 
+/// A driver that calls processes by other numbers.
+struct Outside(FakeProbe);
+
+impl GpuProbe for Outside {
+    fn ids_are_ours(&self) -> bool {
+        false
+    }
+
+    fn gpus(&self) -> Result<Vec<Gpu>, ProbeError> {
+        self.0.gpus()
+    }
+}
+
+#[test]
+fn in_a_container_another_process_of_the_same_number_is_not_taken_for_a_worker() {
+    let (watch, probe) = watch(1);
+    let pid = std::process::id();
+    probe.change("GPU-0", |gpu| {
+        gpu.processes = vec![orchestra_machine::GpuProcess { pid, memory: Some(9 << 30) }];
+    });
+    let me = LiveWorker { worker: orchestra_core::WorkerId(7), stage: StageId(1), device: DeviceId(1), pid };
+    let held = |probe: &dyn GpuProbe| {
+        watch.look(DeviceId(1), Some(probe), &[me], || true, Duration::ZERO);
+        watch.most_held(DeviceId(1), StageId(1))
+    };
+    assert_eq!(held(&Outside(probe.clone())), None);
+    assert_eq!(held(&probe), Some(9 << 30));
+}
+
 /// A driver that answers about all GPUs but one, until it is told to.
 struct Hanging {
     others: FakeProbe,

@@ -176,6 +176,10 @@ impl LinkState {
             FromWorker::LoadFailed { class, error } => {
                 self.end_with(WorkerExit::LoadFailed { class, why: error });
             }
+            FromWorker::Waiting if self.phase == Phase::Greeted => {
+                self.clocks.phase = self.args.context.clock.now();
+            }
+            FromWorker::Waiting => {}
             // The port has understood these.
             FromWorker::Heartbeat { .. }
             | FromWorker::Done { .. }

@@ -168,7 +168,7 @@ impl WorkerPort {
                 }
                 self.garbled(&mut traffic, "a second hello".to_owned());
             }
-            FromWorker::Loaded { .. } | FromWorker::LoadFailed { .. } => {
+            FromWorker::Loaded { .. } | FromWorker::LoadFailed { .. } | FromWorker::Waiting => {
                 return self.believed(now).map(|_| frame);
             }
         }

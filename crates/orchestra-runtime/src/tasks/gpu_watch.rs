@@ -83,7 +83,7 @@ impl GpuWatch {
 
 impl Seen {
     fn look(&self, probe: &dyn GpuProbe) {
-        if self.lock().commands.is_empty() {
+        if self.lock().commands.is_empty() || !probe.ids_are_ours() {
             return;
         }
         // The lock is not held while the driver or the kernel is asked.

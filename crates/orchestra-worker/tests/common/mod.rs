@@ -137,5 +137,6 @@ pub fn from_worker() -> impl Strategy<Value = FromWorker> {
         }),
         (vec(any::<u64>().prop_map(BatchId), 0..4), any::<u64>())
             .prop_map(|(running, rss_bytes)| FromWorker::Heartbeat { running, rss_bytes }),
+        Just(FromWorker::Waiting),
     ]
 }

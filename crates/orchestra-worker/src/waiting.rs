@@ -1,0 +1,29 @@
+//! Whether the load of this process waits for another process, which the deadline of a load does not count. It waits for nothing itself.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A process loads one model; tests load several at once.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// As long as one lives, each heartbeat has a `Waiting` frame behind it.
+#[derive(Debug)]
+pub struct Waiting(());
+
+impl Waiting {
+    /// From now on.
+    #[must_use]
+    pub fn begin() -> Waiting {
+        WAITING.fetch_add(1, Ordering::Relaxed);
+        Waiting(())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn is_waiting() -> bool {
+    WAITING.load(Ordering::Relaxed) > 0
+}

@@ -1,0 +1,174 @@
+//! The scripts that check a machine with a GPU, as far as they go without one: what they would run, and how a kit travels.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// No message may be larger where kits are sent from one machine to the other.
+const MOST_MIB: u64 = 60;
+
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts")
+}
+
+fn ran(command: &mut Command) -> Option<Output> {
+    let program = command.get_program().to_owned();
+    match command.output() {
+        Ok(output) => Some(output),
+        Err(error) => {
+            let missing = format!("`{}` does not start: {error}", program.to_string_lossy());
+            orchestra_testkit::skip::skip(&missing, "install it");
+            None
+        }
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// What a dry run shows.
+fn dry_run(device: &str, set: &str) -> Option<Vec<String>> {
+    let kit = tempfile::tempdir().unwrap();
+    let script = scripts().join("gpu-check.sh");
+    let mut check = Command::new("bash");
+    check.arg(script).args(["--dry-run", "--device", device, "--set", set, "--kit"]).arg(kit.path());
+    let shown = ran(check.current_dir(kit.path()))?;
+    assert!(shown.status.success(), "{}", said(&shown));
+    assert!(std::fs::read_dir(kit.path()).unwrap().next().is_none(), "it left something behind");
+    Some(String::from_utf8(shown.stdout).unwrap().lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn a_dry_run_shows_the_commands_of_both_sets_and_runs_none() {
+    let sets = [("first", "chaos OUT/work/storm.toml"), ("rest", "OUT/work/memory-out.toml")];
+    for (set, of_this) in sets {
+        let [Some(twin), Some(gpu)] = ["cpu", "cuda:0"].map(|device| dry_run(device, set)) else { return };
+        for shown in [&twin, &gpu] {
+            assert!(shown.iter().any(|command| command.contains(of_this)), "{set}: {shown:#?}");
+            let bench = shown.iter().filter(|command| command.starts_with("orchestra bench"));
+            assert!(bench.count() >= 4, "{set}: {shown:#?}");
+        }
+        // What only a GPU can do comes on top of what the twin runs.
+        assert!(gpu.len() > twin.len(), "{set}: {} and {} commands", gpu.len(), twin.len());
+    }
+    let [Some(all), Some(first), Some(rest)] = ["all", "first", "rest"].map(|set| dry_run("cuda:0", set))
+    else {
+        return;
+    };
+    let missing: Vec<&String> = first.iter().chain(&rest).filter(|command| !all.contains(command)).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn a_kit_travels_in_parts_that_are_small_enough_and_is_put_together_whole_or_not_at_all() {
+    let pack = std::fs::read_to_string(scripts().join("gpu-pack.sh")).unwrap();
+    let default = pack.split_once("part_mib=").unwrap().1.split_whitespace().next().unwrap();
+    assert!(default.parse::<u64>().unwrap() < MOST_MIB, "{default}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    // As gpu-pack.sh does it, with parts of a kilobyte.
+    let made = r#"
+        set -e
+        mkdir -p source parts
+        head -c 5000 /dev/urandom >source/orchestra
+        (cd source && sha256sum orchestra >SHA256SUMS)
+        tar -C source -c . | gzip -3 | split -b 1k -d -a 3 - parts/kit.tar.gz.
+        (cd parts && sha256sum kit.tar.* >SHA256SUMS)
+    "#;
+    let Some(made) = ran(Command::new("bash").args(["-c", made]).current_dir(folder.path())) else { return };
+    assert!(made.status.success(), "{}", said(&made));
+    let join = || {
+        let mut join = Command::new("bash");
+        join.arg(scripts().join("gpu-check.sh")).arg("--join").args([at("parts"), at("kit")]);
+        ran(&mut join)
+    };
+    let Some(joined) = join() else { return };
+    assert!(joined.status.success(), "{}", said(&joined));
+    let contents = |name: &str| std::fs::read(at(name)).unwrap();
+    assert_eq!(contents("kit/orchestra"), contents("source/orchestra"));
+    // A part that was damaged on the way: the kit that is there stays.
+    std::fs::write(at("parts/kit.tar.gz.001"), b"damaged").unwrap();
+    std::fs::remove_file(at("kit/.parts")).unwrap();
+    let Some(joined) = join() else { return };
+    assert!(!joined.status.success() && said(&joined).contains("missing or damaged"), "{}", said(&joined));
+    assert_eq!(contents("kit/orchestra"), contents("source/orchestra"));
+}
+
+/// A kit without ONNX Runtime takes that of a Python environment which has the provider for CUDA, and none that has not.
+#[test]
+fn the_provider_of_a_python_environment_does_where_the_kit_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let capi = folder.path().join("site/onnxruntime/capi");
+    std::fs::create_dir_all(&capi).unwrap();
+    std::fs::write(capi.join("libonnxruntime.so.1.31.1"), "").unwrap();
+    let found = || {
+        let code = "import gpu_kit, pathlib; print(gpu_kit.library_of(pathlib.Path('no-kit')))";
+        let path = format!("{}:{}", scripts().display(), folder.path().join("site").display());
+        let output = ran(Command::new("python3").args(["-c", code]).env("PYTHONPATH", path))?;
+        assert!(output.status.success(), "{}", said(&output));
+        Some(said(&output).trim().to_owned())
+    };
+    let Some(without) = found() else { return };
+    assert!(!without.starts_with(&folder.path().display().to_string()), "{without}");
+    std::fs::write(capi.join("libonnxruntime_providers_cuda.so"), "").unwrap();
+    assert_eq!(found(), Some(capi.join("libonnxruntime.so.1.31.1").display().to_string()));
+}
+
+/// A library of nvJPEG and one of CUDA's runtime that decode nothing, and refuse what the real ones could not work with.
+const NVJPEG: &str = r#"
+    #include <stddef.h>
+    #include <stdlib.h>
+    #include <string.h>
+    typedef struct { unsigned char *channel[4]; size_t pitch[4]; } image;
+    static int size;
+    int nvjpegCreateSimple(void **handle) { *handle = (void *)1; return 0; }
+    int nvjpegJpegStateCreate(void *handle, void **state) { *state = (void *)2; return handle != (void *)1; }
+    int nvjpegDecodeBatchedInitialize(void *handle, void *state, int batch, int threads, int format) {
+        size = batch;
+        return handle != (void *)1 || state != (void *)2 || format != 5;
+    }
+    int nvjpegGetImageInfo(void *handle, const unsigned char *data, size_t length, int *parts, int *sampling, int *widths, int *heights) {
+        *parts = 3; widths[0] = 100; heights[0] = 50;
+        return length < 4 || data[0] != 0xff || data[1] != 0xd8;
+    }
+    int nvjpegDecodeBatched(void *handle, void *state, const unsigned char *const *data, const size_t *lengths, image *to, void *stream) {
+        for (int i = 0; i < size; i++) {
+            if (data[i][0] != 0xff || lengths[i] < 4 || to[i].pitch[0] != 300) return 1;
+            memset(to[i].channel[0], i, 300 * 50);
+        }
+        return 0;
+    }
+"#;
+const CUDART: &str = r#"
+    #include <stdlib.h>
+    int cudaMalloc(void **place, size_t bytes) { *place = malloc(bytes); return *place == NULL; }
+    int cudaStreamSynchronize(void *stream) { return stream != NULL; }
+"#;
+
+#[test]
+fn decoding_on_the_gpu_is_tried_with_the_libraries_that_are_there_and_is_no_error_without_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::create_dir_all(at("photos")).unwrap();
+    std::fs::write(at("photos/one.jpg"), b"\xff\xd8\xff\xe0 a picture").unwrap();
+    let says = |libraries: &Path| {
+        let mut decode = Command::new("python3");
+        decode.arg(scripts().join("gpu_jpeg.py")).arg(at("photos")).args(["4", "0"]).arg(libraries);
+        let output = ran(&mut decode)?;
+        assert!(output.status.success(), "{}", said(&output));
+        Some(said(&output))
+    };
+    for (name, source) in [("libnvjpeg.so.13", NVJPEG), ("libcudart.so.13", CUDART)] {
+        std::fs::write(at("source.c"), source).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-o"]).arg(at(name)).arg(at("source.c"));
+        let Some(built) = ran(&mut compiler) else { return };
+        assert!(built.status.success(), "{}", said(&built));
+    }
+    let Some(answer) = says(folder.path()) else { return };
+    assert!(answer.contains("pictures_per_second"), "{answer}");
+    // This one has no function of nvJPEG.
+    std::fs::copy(at("libcudart.so.13"), at("libnvjpeg.so.13")).unwrap();
+    assert!(says(folder.path()).unwrap().contains("why"));
+}
