@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 
 pub(crate) use self::late::Late;
-pub use self::late::LatePlan;
+pub use self::late::{LatePlan, TasksEnded, is_output_of_task};
 pub use self::measure::TaskMetric;
 pub use self::plan::{BestOf, TaskGpu, TaskPlan, TasksPlan};
 use self::raw::{RawCommand, RawDevice};

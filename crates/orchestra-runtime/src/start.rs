@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
-use orchestra_plan::{BEST_FOLDER, Plan, SourcePlan, TASKS_FOLDER};
+use orchestra_plan::{BEST_FOLDER, Plan, SourcePlan, TASKS_FOLDER, is_output_of_task};
 use orchestra_store::{
     BitSet, Change, Commit, CommitError, Counts, DiscardError, Journal, OpenError, OutputFolder, RunIdentity,
     StartError, State, TaskJournal, WorkingTreeError,
@@ -255,8 +255,10 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
     let refuse = |changes| StartRunError::Changed { folder: plan.output.clone(), changes, done: finished };
     // Sources, stages and sinks that are planned later are compared then.
     let compared = before.as_ref().filter(|_| plan.late.is_none());
-    let changes: Vec<String> =
-        compared.map(|b| b.changes(&now).iter().map(in_words).collect()).unwrap_or_default();
+    // Without a record of it, no output of a task was read.
+    let counts = |change: &Change| finished > 0 || !is_output_of_task(&change.name);
+    let changed = compared.map(|before| before.changes(&now)).unwrap_or_default();
+    let changes: Vec<String> = changed.iter().filter(|change| counts(change)).map(in_words).collect();
     if !changes.is_empty() {
         return Err(refuse(changes));
     }
@@ -523,12 +525,16 @@ impl RunHandle {
         let mut report =
             RunReport::new(&self.context, self.started_unix_ms, counts, exit_code, &ending.pipelines);
         if goes_on {
+            // The account of what has run, until all of the run has one.
+            let so_far = RunReport { exit_code: 130, ..report.clone() };
+            if let Err(error) = so_far.write(&self.context.plan.output) {
+                tracing::warn!(%error, "the account of the first part cannot be written");
+            }
             self.end.tell(counts, Some(exit_code), &problems);
             return RunOutcome { report, exit_code, problems, goes_on };
         }
-        let path = self.context.plan.output.join(orchestra_store::RUN_SUMMARY);
-        if let Err(error) = write_report(&path, &report) {
-            problems.push(format!("`{}` could not be written: {error}", path.display()));
+        if let Err(error) = report.write(&self.context.plan.output) {
+            problems.push(error.to_string());
             // Who reads the account must not take a missing or an old one for that of a run that went well.
             if [0, 65].contains(&exit_code) {
                 exit_code = 75;
@@ -569,12 +575,6 @@ fn discard_tasks(output: &Path) -> Result<(), StartRunError> {
         }
     }
     Ok(())
-}
-
-fn write_report(path: &Path, report: &RunReport) -> io::Result<()> {
-    let mut bytes = serde_json::to_vec_pretty(report)?;
-    bytes.push(b'\n');
-    orchestra_store::write_atomic(path, &bytes)
 }
 
 fn finished_in(state: &State) -> u64 {

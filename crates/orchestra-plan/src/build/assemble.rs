@@ -95,6 +95,7 @@ impl<'a> Assembler<'a> {
         let carried = self.slot_memory().0.map_or(CARRIED_BYTES, |limit| (limit / 4).min(CARRIED_BYTES));
         plan.pipelines.iter_mut().for_each(|pipeline| pipeline.carried_bytes = carried);
         plan.fingerprint = fingerprint(&plan, &workflow.sources);
+        plan.fingerprint.extend(self.parts.outputs_of_tasks.iter().cloned());
         Some(plan)
     }
 
