@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use orchestra::{
     Earlier, Found, Library, Plan, PlanOptions, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome,
-    RunReport, StartOptions, StartRunError,
+    RunReport, StartOptions, StartRunError, Trees,
 };
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_telemetry::metrics::Metrics;
@@ -87,7 +87,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         }
         ended => ended,
     };
-    let Ended { plan, outcome, resumed_from, runtime } = match ended {
+    let Ended { plan, outcome, resumed_from, runtime, .. } = match ended {
         Part::FinishedBefore(code) => return Ok(code),
         Part::Ended(ended) => *ended,
     };
@@ -123,6 +123,7 @@ enum Part {
 struct Ended {
     plan: Arc<Plan>,
     outcome: RunOutcome,
+    trees: Option<Trees>,
     resumed_from: Option<u64>,
     runtime: Runtime,
 }
@@ -147,16 +148,18 @@ impl Command<'_> {
         };
         let plan = Arc::new(tasks::only(plan, &tasks::with_late(&first.plan, &args.only))?);
         let earlier = if asked == Earlier::Discard { Earlier::Replace } else { asked };
-        self.part(plan, earlier, Some(report.clone()))
+        self.part(plan, earlier, Some(first))
     }
 
     /// Carries a plan out. `first`: what the first part has done, in the second one.
-    fn part(&self, plan: Arc<Plan>, earlier: Earlier, first: Option<RunReport>) -> Result<Part, Failed> {
+    fn part(&self, plan: Arc<Plan>, earlier: Earlier, first: Option<&Ended>) -> Result<Part, Failed> {
         let Self { args, verbosity, surroundings, talk, telemetry, metrics, stopping } = self;
         let runtime = runtime(&plan)?;
         // Nothing is discarded for a run that has no library to begin with.
         let ahead = args.fresh.then(|| runtime_library(args, &plan, *talk)).transpose()?;
-        let prepared = orchestra::prepare(Arc::clone(&plan), earlier).map_err(not_started)?;
+        let prepared =
+            orchestra::prepare_part(Arc::clone(&plan), earlier, first.and_then(|first| first.trees.clone()))
+                .map_err(not_started)?;
         let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
         stderr::set_run(&prepared.run_id);
         telemetry.set_run(&prepared.run_id);
@@ -183,13 +186,14 @@ impl Command<'_> {
             let version = library.version.as_deref().unwrap_or("unknown");
             tracing::info!(path = %library.path.display(), version, origin = %library.origin, "onnxruntime found");
         }
+        let trees = prepared.trees();
         let resumed_from = Some(prepared.counts().total()).filter(|n| *n > 0);
         let mode = progress_mode(args, *verbosity, surroundings);
         let outcome = runtime.block_on(async {
             let options = StartOptions {
                 trace: telemetry.tracer(),
                 tasks_only: tasks_alone(args, &plan),
-                first_part: first.map(Arc::new),
+                first_part: first.map(|first| Arc::new(first.outcome.report.clone())),
                 ..StartOptions::default()
             };
             let options = orchestra::run_options(options, &plan, library.as_ref())
@@ -210,7 +214,7 @@ impl Command<'_> {
             true => stopping.pause(),
             false => stopping.over(),
         }
-        Ok(Part::Ended(Box::new(Ended { plan, outcome, resumed_from, runtime })))
+        Ok(Part::Ended(Box::new(Ended { plan, outcome, trees, resumed_from, runtime })))
     }
 }
 

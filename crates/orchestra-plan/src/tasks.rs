@@ -117,11 +117,15 @@ pub(crate) fn expand(
     }
     order::add_implied(&mut tasks);
     let span_of = |task: usize| raws[instances[task].table].name.span;
+    let of_sinks =
+        around.sinks.iter().map(|(_, place)| PathBuf::from(place)).filter(|place| place.is_absolute());
+    let written = tasks.iter().flat_map(|task| &task.outputs).cloned().chain(of_sinks).collect();
     order::check(&tasks, span_of, diags).then(|| TasksPlan {
         tasks,
         gpus: expander.gpus,
         cpu_slots: around.slots.unwrap_or(around.cores).max(1),
         cores: around.cores,
+        written,
     })
 }
 

@@ -35,7 +35,7 @@ use crate::root::{Ending, Orchestra, RootArgs};
 use crate::run_end::{TellTheEnd, judge, not_started};
 use crate::tasks::actor::TasksEnd;
 use crate::tasks::board::TaskReport;
-use crate::tasks::known::{self, KnownTasks};
+use crate::tasks::known::{self, KnownTask, KnownTasks};
 use crate::tasks::outliving::{self, Survivor};
 use crate::tasks::trees::Trees;
 
@@ -188,6 +188,15 @@ pub struct RunOutcome {
 /// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
 /// the others while the run is prepared and works. Blocks.
 pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunError> {
+    prepare_part(plan, earlier, None)
+}
+
+/// The same for the second part of a run, whose commands see the working trees that the first part has found ([`Prepared::trees`]).
+pub fn prepare_part(
+    plan: Arc<Plan>,
+    earlier: Earlier,
+    trees: Option<Trees>,
+) -> Result<Prepared, StartRunError> {
     let mut folder = OutputFolder::open(&plan.output)?;
     if !plan.tasks.is_empty() {
         // Before anything is discarded or begun: commands of a start that was killed may still write.
@@ -353,7 +362,10 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
     let mut tasks = match plan.tasks.is_empty() {
         true => None,
         false => {
-            let trees = Trees::read(&plan.tasks, &plan.output)?;
+            let trees = match trees {
+                Some(trees) => trees,
+                None => Trees::read(&plan.tasks, &plan.output)?,
+            };
             Some(known::open(&plan.tasks, &plan.output, trees, survivors).map_err(refuse)?)
         }
     };
@@ -364,7 +376,9 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
             sources.filter(|(source, _)| source.pipeline == pipeline).any(|(_, listing)| !is_done(listing))
         };
         tasks.outdate(&plan, has_work).map_err(refuse)?;
-        let open = plan.tasks.tasks.iter().zip(&tasks.known).filter(|(_, known)| !known.is_done);
+        // What is done may have something to do in the second part, when its tree has changed.
+        let of_part = |known: &KnownTask| !known.is_done || plan.late.is_some();
+        let open = plan.tasks.tasks.iter().zip(&tasks.known).filter(|(_, known)| of_part(known));
         tasks.trees.copy(open.map(|(task, _)| task))?;
     }
     let tasks_done =
@@ -405,6 +419,11 @@ impl Prepared {
     /// How many items the sources name.
     pub fn extent(&self) -> Extent {
         self.listings.iter().map(|l| l.catalog.growth().extent()).sum()
+    }
+
+    /// The working trees of its tasks.
+    pub fn trees(&self) -> Option<Trees> {
+        self.tasks.as_ref().map(|tasks| tasks.trees.clone())
     }
 
     /// The tasks as earlier starts have left them.

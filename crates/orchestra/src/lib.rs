@@ -63,7 +63,7 @@ pub use orchestra_runtime::{
     ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, RunningCommand, Service,
     Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
     StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, Trees, WorkerEvent,
-    WorkerUse, best_task, command_bounds, commands_live, known_tasks, outliving_tasks, prepare,
+    WorkerUse, best_task, command_bounds, commands_live, known_tasks, outliving_tasks, prepare, prepare_part,
 };
 pub use orchestra_store::Extent;
 use orchestra_store::TaskJournal;
