@@ -123,16 +123,18 @@ fn a_source_reads_what_a_command_has_made_and_a_command_what_a_sink_has_written(
     let run_id = report["run_id"].clone();
     place.run(&[]).must_exit(0).must_say(&["nothing is left to do: 20 items read"]);
     assert_eq!((ran(&place).len(), &place.report()["run_id"]), (3, &run_id));
-    // More rows: they are read, and what comes after them runs again.
+    // More rows: those that have records were read from what `prepare` had made before.
     fs::write(place.path("rows.jsonl"), rows(30)).unwrap();
     place.edit("mkdir {output}/done || exit 8", "mkdir -p {output}/done");
-    place
-        .run(&[])
-        .must_exit(0)
-        .must_say(&["30 items read, 30 done, 0 failed", "3 done (1 before this start)"]);
+    for _ in 0..2 {
+        let made_anew = "the output of `prepare` for source `rows` changed";
+        place.run(&[]).must_exit(78).must_say(&[made_anew, "--fresh", "discards 20 finished items"]);
+        holds_all(&place.out().join("results.jsonl"), 20);
+    }
+    place.run(&["--fresh"]).must_exit(0).must_say(&["30 items read, 30 done, 0 failed"]);
     holds_all(&place.out().join("tasks/upload/output/copy"), 30);
-    assert_eq!(ran(&place), ["apart", "prepare", "prepare", "upload", "upload"]);
-    assert_eq!(place.report()["run_id"], run_id);
+    assert_ne!(place.report()["run_id"], run_id);
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do: 30 items read"]);
     // A file that no run wrote is in the way of a sink that the first part does not know.
     let second = place.path("second");
     fs::create_dir(&second).unwrap();
@@ -141,12 +143,23 @@ fn a_source_reads_what_a_command_has_made_and_a_command_what_a_sink_has_written(
     place.run(&output).must_exit(75).must_say(&["results.jsonl", "--fresh"]);
     place.run(&[&output[..], &["--fresh"]].concat()).must_exit(0).must_say(&["30 items read, 30 done"]);
     holds_all(&second.join("results.jsonl"), 30);
-    // Fewer rows than have records.
-    fs::write(place.path("rows.jsonl"), rows(25)).unwrap();
-    place.run(&[]).must_exit(78).must_say(&["source `rows` names 5 items less", "--fresh"]);
-    place.run(&["--fresh"]).must_exit(0).must_say(&["25 items read, 25 done"]);
-    holds_all(&place.out().join("tasks/upload/output/copy"), 25);
     place.no_process_is_left();
+}
+
+#[test]
+fn a_command_may_make_anew_what_no_record_was_made_of() {
+    let place = place(FILE, "");
+    place.edit("mkdir {output}/done || exit 8", "mkdir -p {output}/done");
+    place.run(&[]).must_exit(0).must_say(&["0 items read"]);
+    fs::write(place.path("rows.jsonl"), rows(9)).unwrap();
+    place.run(&[]).must_exit(0).must_say(&["9 items read, 9 done, 0 failed"]);
+    holds_all(&place.out().join("tasks/upload/output/copy"), 9);
+    let file = place.workflow();
+    let file = file.to_str().unwrap();
+    let listed = place.start_command(&["run", file, "--dry-run"]).wait();
+    assert!(listed.must_exit(0).stdout.contains("done unless items are new"), "{}", listed.stdout);
+    let listed = place.start_command(&["run", file, "--dry-run", "--fresh"]).wait();
+    assert!(listed.must_exit(0).stdout.contains("3 tasks would run"), "{}", listed.stdout);
 }
 
 #[test]
@@ -192,10 +205,9 @@ fn a_run_that_is_interrupted_between_its_parts_goes_on_where_it_was() {
         // No process writes to it: the second part waits for its list.
         let list = place.path("list.csv");
         assert!(Command::new("mkfifo").arg(&list).status().unwrap().success());
-        let log = || fs::read_to_string(place.out().join("logs/run.log")).unwrap_or_default();
         let mut run = place.start(&[]);
         assert!(
-            run.until("the first part is over", || log().contains("task done task=prepare")),
+            run.until("the first part is over", || place.out().join("run.json").exists()),
             "{}",
             run.said()
         );
@@ -205,6 +217,11 @@ fn a_run_that_is_interrupted_between_its_parts_goes_on_where_it_was() {
             ended.must_exit(130).must_say(&["interrupted", "again to go on"]);
         }
         place.no_process_is_left();
+        let report = place.report();
+        assert_eq!(
+            (&report["exit_code"], &state(&report, "prepare")["state"]),
+            (&130.into(), &"done".into())
+        );
         assert!(!place.out().join("results.jsonl").exists() || place.n_results() == 0);
         fs::remove_file(&list).unwrap();
         fs::write(&list, "file\nrows.jsonl\n").unwrap();
@@ -246,6 +263,9 @@ fn what_is_wrong_is_told_with_its_place_early_or_late() {
     place.edit("{tasks.prepare.output}/*.jsonl", "{tasks.prepare.output}/*.txt");
     place.run(&[]).must_exit(78).must_say(&["workflow.toml:27:10", "*.txt"]);
     assert_eq!(ran(&place), ["prepare"], "what was done before counts");
+    let report = place.report();
+    assert_eq!((&report["exit_code"], &state(&report, "prepare")["state"]), (&78.into(), &"done".into()));
+    assert_eq!(report["pipelines"]["rows"]["end"], "not started");
     place.edit("{tasks.prepare.output}/*.txt", "{tasks.prepair.output}/*.jsonl");
     place.run(&[]).must_exit(78).must_say(&[
         "workflow.toml:27:10",
@@ -407,4 +427,23 @@ from = "twice"
     let copy = fs::read_to_string(place.out().join("tasks/upload/output/copy")).unwrap();
     assert_eq!(copy.lines().count(), 4, "{copy}");
     place.no_process_is_left();
+}
+
+#[test]
+fn a_command_of_the_second_part_that_outlived_its_run_holds_no_first_part_open() {
+    let long = "\n[tasks.long]\ncommand = \"touch begun; while ! test -e go; do sleep 0.05; done; echo long >> ran\"\non_run_death = \"keep\"\n";
+    let place = place(&(FILE.to_owned() + long), "");
+    place.edit("mkdir {output}/done || exit 8", "mkdir -p {output}/done");
+    let mut run = place.start(&[]);
+    assert!(run.until("the command runs", || place.path("begun").exists()), "{}", run.said());
+    run.signal(Signal::KILL);
+    run.wait();
+    // `prepare` runs again, so there is a first part, which knows the command.
+    fs::write(place.path("rows.jsonl"), rows(3)).unwrap();
+    let mut run = place.start(&[]);
+    assert!(run.until("the items are done", || place.n_results() == 3), "{}", run.said());
+    fs::write(place.path("go"), "").unwrap();
+    run.wait().must_exit(0).must_say(&["4 tasks, 4 done"]);
+    assert_eq!(ran(&place).iter().filter(|task| *task == "long").count(), 1);
+    place.nothing_is_left();
 }

@@ -220,6 +220,8 @@ fn what_is_done_and_unchanged_is_not_run_again() {
         .must_exit(65)
         .must_say(&["going on: 2 tasks are done and unchanged, 1 left", "ended with code 1"]);
     assert_eq!(ran(), "abc", "what failed is tried again, what is done is not");
+    let table = dry(&["--fresh"]);
+    assert!(table.must_exit(0).stdout.contains("3 tasks would run"), "{}", table.stdout);
     fs::write(place.path("may"), "").unwrap();
     place.run(&[]).must_exit(0);
     assert_eq!(ran(), "abcc");

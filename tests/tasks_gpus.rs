@@ -101,3 +101,46 @@ device = "none"
     place.edit(": BEGIN", "exec 9> turn; flock -n 9 || exit 9");
     run(&place, &variables).must_exit(65).must_say(&["3 tasks, 2 done, 1 failed"]);
 }
+
+#[test]
+fn of_a_matrix_of_twelve_two_run_out_of_memory_and_one_hangs_and_the_rest_is_done() {
+    let place = place(
+        r#"
+[tasks.train]
+command = """
+exec 9> gpu
+case {n}-$ORCHESTRA_ATTEMPT in
+1-1) echo 'RuntimeError: CUDA out of memory'; exit 1 ;;
+1-2) flock -n -x 9 || { echo 'it is not alone'; exit 9; } ;;
+2-*) dd if=/dev/zero of=/dev/null bs=256M count=1 || exit 3 ;;
+3-*) sleep 1000 ;;
+*) flock -n -s 9 || { echo 'it is not shared'; exit 9; } ;;
+esac
+echo {n} >> done
+"""
+matrix = { n = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] }
+device = 0.5
+memory = "64MiB"
+timeout = "5s"
+retries = { out_of_memory = 1, timeout = 1 }
+"#,
+    );
+    run(&place, &[]).must_exit(65).must_say(&["12 tasks, 10 done, 2 failed"]);
+    place.no_process_is_left();
+    for (id, task) in tasks(&place) {
+        let expected = match &id[..] {
+            "train[n=1]" => ("done", "done", 2),
+            "train[n=2]" => ("failed", "out_of_memory", 2),
+            "train[n=3]" => ("failed", "timeout", 2),
+            _ => ("done", "done", 1),
+        };
+        assert_eq!(
+            (&task["state"], &task["end"], &task["attempts"]),
+            (&expected.0.into(), &expected.1.into(), &expected.2.into()),
+            "{task}"
+        );
+    }
+    let mut done = lines(&place.path("done"));
+    done.sort();
+    assert_eq!(done, ["1", "10", "11", "12", "4", "5", "6", "7", "8", "9"]);
+}

@@ -40,6 +40,33 @@ fn a_command_whose_keeper_is_stopped_or_killed_is_tried_again() {
     }
 }
 
+/// The first attempt does not end when it is asked to.
+const STUBBORN: &str = r#"version = 1
+[tasks.a]
+command = """
+test ! -e keeper || exit 0
+trap '' TERM
+echo $PPID > next; mv next keeper
+sleep 1000
+"""
+grace = "1h"
+"#;
+
+#[test]
+fn a_stopped_keeper_of_a_run_that_was_killed_holds_the_next_start_not_up() {
+    let place = Workplace::new();
+    fs::write(place.workflow(), STUBBORN).unwrap();
+    let mut run = place.start(&[]);
+    assert!(run.until("it runs", || place.path("keeper").exists()), "{}", run.said());
+    run.signal(Signal::KILL);
+    run.wait();
+    let keeper = fs::read_to_string(place.path("keeper")).unwrap().trim().parse().unwrap();
+    kill_process(Pid::from_raw(keeper).unwrap(), Signal::STOP).unwrap();
+    place.run(&[]).must_exit(0).must_say(&["was stopped by a signal: it is killed with the command"]);
+    assert_eq!(place.report()["tasks"][0]["attempts"], 2);
+    place.no_process_is_left();
+}
+
 #[test]
 fn commands_for_which_there_are_no_files_wait_and_have_the_limit_of_the_run() {
     let place = Workplace::new();

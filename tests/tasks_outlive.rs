@@ -55,6 +55,23 @@ fn killed() -> Workplace {
 }
 
 #[test]
+fn values_keep_their_names_where_the_file_names_other_metrics_meanwhile() {
+    let place = place(&WAITS.replace("echo began", r#"echo '{\"loss\": 0.5, \"acc\": 0.25}'; echo began"#));
+    place.edit("on_run_death", "metrics = [\"loss\", \"acc\"]\non_run_death");
+    let mut run = place.start(&[]);
+    assert!(run.until("it has begun", || place.path("began").exists()), "{}", run.said());
+    run.signal(Signal::KILL);
+    run.wait();
+    place.edit("[\"loss\", \"acc\"]", "[\"acc\", \"other\", \"loss\"]");
+    fs::write(place.path("go"), "").unwrap();
+    place.run(&[]).must_exit(0);
+    assert_eq!(lines(&place.path("began")).len(), 1, "the command went on");
+    let metrics = &place.report()["tasks"][0]["metrics"];
+    let last = |name: &str| metrics[name]["last"].as_f64();
+    assert_eq!((last("acc"), last("loss"), last("other")), (Some(0.25), Some(0.5), None), "{metrics}");
+}
+
+#[test]
 fn whenever_the_run_is_killed_each_command_runs_exactly_once() {
     let place = place(NOTES);
     let names: Vec<String> = (10..70).map(|n| n.to_string()).collect();

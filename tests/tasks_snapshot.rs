@@ -46,3 +46,50 @@ outputs = \"{output}/seen\"
     fs::File::create(place.path("code/data")).unwrap().set_len(2 << 30).unwrap();
     place.run(&[]).must_exit(78).must_say(&["holds more than 1024 MiB"]);
 }
+
+/// `b` belongs to the second part of the run; `w` and the sink write into the tree.
+const TWO_PARTS: &str = r#"version = 1
+[tasks.prepare]
+command = "touch began; while ! test -e go; do sleep 0.05; done; echo '{\"n\": 1}' > {output}/rows.jsonl"
+[tasks.b]
+command = "cat version > {output}/seen; ls >> {output}/seen"
+cwd = "code"
+snapshot = true
+after = ["sinks.results", "w"]
+[tasks.w]
+command = "echo 1 > code/made"
+outputs = "code/made"
+[sources.rows]
+kind = "jsonl"
+paths = ["{tasks.prepare.output}/*.jsonl"]
+[sources.rows.columns]
+n = "f32"
+[stages.twice]
+kind = "select"
+from = "rows"
+columns = { m = "n * 2" }
+[sinks.results]
+kind = "jsonl"
+from = "twice"
+path = "CODE/results.jsonl"
+"#;
+
+#[test]
+fn commands_of_both_parts_of_a_run_see_one_tree_without_what_the_run_writes() {
+    let place = Workplace::new();
+    let code = place.path("code");
+    fs::create_dir(&code).unwrap();
+    fs::write(code.join("version"), "1\n").unwrap();
+    fs::write(place.workflow(), TWO_PARTS.replace("CODE", code.to_str().unwrap())).unwrap();
+    let mut run = place.start(&[]);
+    assert!(run.until("the first part runs", || place.path("began").exists()), "{}", run.said());
+    fs::write(code.join("version"), "2\n").unwrap();
+    fs::write(place.path("go"), "").unwrap();
+    run.wait().must_exit(0);
+    let seen = || fs::read_to_string(place.out().join("tasks/b/output/seen")).unwrap();
+    assert_eq!(seen(), "1\nversion\n");
+    assert!(code.join("results.jsonl").exists() && code.join("made").exists());
+    place.run(&[]).must_exit(0);
+    assert_eq!(seen(), "2\nversion\n", "what it runs in has changed");
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+}

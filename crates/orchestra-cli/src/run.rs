@@ -1,5 +1,6 @@
 //! `orchestra run`: plan, prepare, start, watch, sum up. What a run does is decided by the crates below.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use orchestra::{
     Earlier, Found, Library, Plan, PlanOptions, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome,
-    RunReport, StartOptions, StartRunError,
+    RunReport, StartOptions, StartRunError, Trees,
 };
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_telemetry::metrics::Metrics;
@@ -49,7 +50,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let said = planned.1.render(planning::style(surroundings));
     let plan = Arc::new(tasks::only(planning::show(planned, surroundings)?, &args.only)?);
     if args.dry_run {
-        return dry_run(&plan, args.json);
+        return dry_run(&plan, args);
     }
     let talk = Talk { quiet: verbosity.quiet };
     planning::say_why_cpu(&plan, &machine, talk);
@@ -75,25 +76,18 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let earlier = if is_early && asked == Earlier::RetryFailed { Earlier::GoOn } else { asked };
     let ended = match command.part(plan, earlier, None)? {
         Part::Ended(first) if first.outcome.goes_on => {
-            // What tasks have left is there: all of the file can be planned.
-            let machine = planning::machine(&args.workflow);
-            let options = PlanOptions { tasks_done: Some(first.outcome.report.tasks_done()), ..options };
-            let planned = workflow.plan(&options, &machine);
-            let plan = match planned {
-                (Some(plan), diagnostics) if diagnostics.render(planning::style(surroundings)) == said => {
-                    plan
-                }
-                planned => planning::show(planned, surroundings)?,
-            };
-            let plan = Arc::new(tasks::only(plan, &tasks::with_late(&first.plan, &args.only))?);
-            let earlier = if asked == Earlier::Discard { Earlier::Replace } else { asked };
-            let second = command.part(plan, earlier, Some(first.outcome.report))?;
+            let second = command.second_part(&workflow, options, &said, &first, asked);
             first.runtime.shutdown_timeout(Duration::from_secs(1));
-            second
+            if let Err(failed) = &second {
+                // The tasks have ended, whatever keeps the rest from being started.
+                let report = RunReport { exit_code: failed.code.number().into(), ..first.outcome.report };
+                report.write(&first.plan.output).map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
+            }
+            second?
         }
         ended => ended,
     };
-    let Ended { plan, outcome, resumed_from, runtime } = match ended {
+    let Ended { plan, outcome, resumed_from, runtime, .. } = match ended {
         Part::FinishedBefore(code) => return Ok(code),
         Part::Ended(ended) => *ended,
     };
@@ -129,18 +123,43 @@ enum Part {
 struct Ended {
     plan: Arc<Plan>,
     outcome: RunOutcome,
+    trees: Option<Trees>,
     resumed_from: Option<u64>,
     runtime: Runtime,
 }
 
 impl Command<'_> {
+    /// Plans all of the file, since what its tasks have left is there, and carries it out. `said`: about the first plan.
+    fn second_part(
+        &self,
+        workflow: &Workflow,
+        options: PlanOptions,
+        said: &str,
+        first: &Ended,
+        asked: Earlier,
+    ) -> Result<Part, Failed> {
+        let Self { args, surroundings, .. } = self;
+        let report = &first.outcome.report;
+        let options = PlanOptions { tasks_done: Some(report.tasks_done()), ..options };
+        let planned = workflow.plan(&options, &planning::machine(&args.workflow));
+        let plan = match planned {
+            (Some(plan), diagnostics) if diagnostics.render(planning::style(surroundings)) == said => plan,
+            planned => planning::show(planned, surroundings)?,
+        };
+        let plan = Arc::new(tasks::only(plan, &tasks::with_late(&first.plan, &args.only))?);
+        let earlier = if asked == Earlier::Discard { Earlier::Replace } else { asked };
+        self.part(plan, earlier, Some(first))
+    }
+
     /// Carries a plan out. `first`: what the first part has done, in the second one.
-    fn part(&self, plan: Arc<Plan>, earlier: Earlier, first: Option<RunReport>) -> Result<Part, Failed> {
+    fn part(&self, plan: Arc<Plan>, earlier: Earlier, first: Option<&Ended>) -> Result<Part, Failed> {
         let Self { args, verbosity, surroundings, talk, telemetry, metrics, stopping } = self;
         let runtime = runtime(&plan)?;
         // Nothing is discarded for a run that has no library to begin with.
         let ahead = args.fresh.then(|| runtime_library(args, &plan, *talk)).transpose()?;
-        let prepared = orchestra::prepare(Arc::clone(&plan), earlier).map_err(not_started)?;
+        let prepared =
+            orchestra::prepare_part(Arc::clone(&plan), earlier, first.and_then(|first| first.trees.clone()))
+                .map_err(not_started)?;
         let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
         stderr::set_run(&prepared.run_id);
         telemetry.set_run(&prepared.run_id);
@@ -159,12 +178,6 @@ impl Command<'_> {
             return finished_before(prepared, code, Output::of(args, *verbosity)).map(Part::FinishedBefore);
         }
         talk.found(&prepared, first.is_some());
-        if let Some(made) = first.as_ref().filter(|_| prepared.counts().total() > 0) {
-            let again = made.tasks.iter().filter(|task| task.state.is_well() && !task.before);
-            for task in again.map(|task| &task.task) {
-                tracing::warn!(%task, "has run again: items that are finished keep their records, also where it has changed them; --fresh starts over");
-            }
-        }
         let library = match ahead {
             Some(library) => library,
             None => runtime_library(args, &plan, *talk)?,
@@ -173,13 +186,14 @@ impl Command<'_> {
             let version = library.version.as_deref().unwrap_or("unknown");
             tracing::info!(path = %library.path.display(), version, origin = %library.origin, "onnxruntime found");
         }
+        let trees = prepared.trees();
         let resumed_from = Some(prepared.counts().total()).filter(|n| *n > 0);
         let mode = progress_mode(args, *verbosity, surroundings);
         let outcome = runtime.block_on(async {
             let options = StartOptions {
                 trace: telemetry.tracer(),
                 tasks_only: tasks_alone(args, &plan),
-                first_part: first.map(Arc::new),
+                first_part: first.map(|first| Arc::new(first.outcome.report.clone())),
                 ..StartOptions::default()
             };
             let options = orchestra::run_options(options, &plan, library.as_ref())
@@ -200,7 +214,7 @@ impl Command<'_> {
             true => stopping.pause(),
             false => stopping.over(),
         }
-        Ok(Part::Ended(Box::new(Ended { plan, outcome, resumed_from, runtime })))
+        Ok(Part::Ended(Box::new(Ended { plan, outcome, trees, resumed_from, runtime })))
     }
 }
 
@@ -209,11 +223,13 @@ fn tasks_alone(args: &RunArgs, plan: &Plan) -> bool {
     !args.only.is_empty() && plan.tasks.tasks.iter().all(|task| task.after_sinks.is_empty())
 }
 
-fn dry_run(plan: &Plan, as_json: bool) -> Result<ExitCode, Failed> {
+fn dry_run(plan: &Plan, args: &RunArgs) -> Result<ExitCode, Failed> {
     if !plan.tasks.is_empty() {
-        return tasks::show(plan, as_json);
+        // What is discarded is not there any more.
+        let records = if args.fresh { BTreeMap::new() } else { tasks::records(plan)? };
+        return tasks::show(plan, &records, args.json);
     }
-    match as_json {
+    match args.json {
         true => stdout::print_json(plan),
         false => stdout::print(&orchestra_plan::describe(plan)),
     }

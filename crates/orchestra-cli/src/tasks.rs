@@ -1,10 +1,12 @@
 //! `orchestra tasks` and `orchestra run --dry-run`: the tasks of a file, what would run of them, and what has run. Starts nothing and changes
 //! nothing.
 
+use std::collections::BTreeMap;
+
 use anyhow::Context as _;
 use orchestra::{KnownTask, MetricReports, Plan, TaskReport, TaskStanding};
-use orchestra_plan::{TasksPlan, format_bytes};
-use orchestra_store::TaskJournal;
+use orchestra_plan::{TaskPlan, TasksPlan, format_bytes};
+use orchestra_store::{TaskJournal, TaskRecord};
 use serde_json::json;
 
 use crate::Failed;
@@ -15,13 +17,23 @@ use crate::planning::{self, Workflow};
 use crate::stdout;
 use crate::surroundings::Surroundings;
 
+/// By the ids of tasks.
+type TaskRecords = BTreeMap<String, TaskRecord>;
+
 /// The table of the tasks of a workflow.
 pub fn tasks(args: &TasksArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let options = planning::options(&args.workflow, args.output.as_deref());
     let machine = planning::machine(&args.workflow);
     let planned = Workflow::read(&args.workflow.file)?.plan(&options, &machine);
     let plan = only(planning::show(planned, surroundings)?, &args.only)?;
-    show(&plan, args.json)
+    show(&plan, &records(&plan)?, args.json)
+}
+
+/// What earlier starts have noted of the tasks of a plan.
+pub fn records(plan: &Plan) -> Result<TaskRecords, Failed> {
+    TaskJournal::read(&plan.output)
+        .with_context(|| format!("cannot read the journal of tasks in `{}`", plan.output.display()))
+        .map_err(|e| Failed::new(ExitCode::TryAgain, e))
 }
 
 /// The plan with these tasks, and all that they come after; with no names, all of it.
@@ -57,15 +69,12 @@ fn of_plan(plan: &Plan, names: &[String]) -> Result<TasksPlan, String> {
     }
 }
 
-/// What would run now, and what is known of each task.
-pub fn show(plan: &Plan, as_json: bool) -> Result<ExitCode, Failed> {
-    let records = TaskJournal::read(&plan.output)
-        .with_context(|| format!("cannot read the journal of tasks in `{}`", plan.output.display()))
-        .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
+/// What would run now, by what is known of each task.
+pub fn show(plan: &Plan, records: &TaskRecords, as_json: bool) -> Result<ExitCode, Failed> {
     let trees = orchestra::Trees::read(&plan.tasks, &plan.output)
         .context("a working tree cannot be copied")
         .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
-    let known = orchestra::known_tasks(&plan.tasks, &trees, &records);
+    let known = orchestra::known_tasks(&plan.tasks, &trees, records);
     let reports = TaskReport::all(&plan.tasks, &known);
     if as_json {
         let rows = plan.tasks.tasks.iter().zip(&reports).map(|(task, report)| {
@@ -87,12 +96,12 @@ fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], lives: impl Fn
     if reports.is_empty() {
         return "the file has no tasks\n".to_owned();
     }
-    let row = |((task, report), known): ((&orchestra_plan::TaskPlan, &TaskReport), &KnownTask)| {
+    let row = |((task, report), known): ((&TaskPlan, &TaskReport), &KnownTask)| {
         let cell = |is_known: bool, text: String| if is_known { text } else { "-".to_owned() };
         let has_run = report.end.is_some();
         [
             report.task.clone(),
-            standing(report, known, lives(&report.task)),
+            standing(task, report, known, lives(&report.task)),
             cell(report.attempts > 0, count(report.attempts.into())),
             cell(has_run, elapsed(report.seconds)),
             cell(report.peak_memory > 0, format_bytes(report.peak_memory)),
@@ -126,8 +135,10 @@ fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], lives: impl Fn
 }
 
 /// What a start would find.
-fn standing(report: &TaskReport, known: &KnownTask, is_live: bool) -> String {
+fn standing(task: &TaskPlan, report: &TaskReport, known: &KnownTask, is_live: bool) -> String {
     match (report.state, report.end.as_deref()) {
+        // Items are listed when a run starts.
+        (TaskStanding::Done, _) if !task.after_sinks.is_empty() => "done unless items are new".to_owned(),
         (TaskStanding::Done, _) if report.best => "done, best".to_owned(),
         (TaskStanding::Done, _) => "done".to_owned(),
         (TaskStanding::StoppedEarly, _) => "stopped early".to_owned(),

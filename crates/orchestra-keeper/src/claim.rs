@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use rustix::fs::{FlockOperation, OFlags, flock, open};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 
-use crate::messages::Order;
+use crate::messages::{KEEPER, Order};
 
 /// A lock that is held until this is dropped.
 pub(crate) struct Claim {
@@ -80,6 +81,25 @@ pub fn is_free(lock: &Path) -> io::Result<bool> {
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The keepers that hold a lock, as far as they can be seen.
+#[must_use]
+pub fn holders(lock: &File) -> Vec<Pid> {
+    let Ok(inode) = lock.metadata().map(|meta| meta.ino()) else { return Vec::new() };
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    // `1: FLOCK  ADVISORY  READ 4711 08:01:1234567 0 EOF`; devices may be called otherwise than by `stat`.
+    let holder = |line: &str| {
+        let mut fields = line.split_ascii_whitespace().skip(1).filter(|field| *field != "->");
+        let (kind, pid) = (fields.next()?, fields.nth(2)?.parse().ok()?);
+        let of_file = fields.next()?.rsplit(':').next()?.parse() == Ok(inode);
+        Pid::from_raw(pid).filter(|_| kind == "FLOCK" && of_file)
+    };
+    let is_keeper = |pid: &Pid| {
+        let arguments = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+        arguments.strip_suffix(b"\0").is_some_and(|all| all.ends_with(format!("\0{KEEPER}").as_bytes()))
+    };
+    locks.lines().filter_map(holder).filter(is_keeper).collect()
 }
 
 /// The socket beside a lock, by its folder, which must stay open as long as the path is used: the path of a socket is shorter than many others.

@@ -15,7 +15,7 @@ mod messages;
 mod metrics;
 mod start;
 
-pub use claim::{adopt, is_free, wait_until_free};
+pub use claim::{adopt, holders, is_free, wait_until_free};
 pub use descendants::{descendants, is_stopped, kill_tree};
 pub use keep::main;
 pub use messages::{

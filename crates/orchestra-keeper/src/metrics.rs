@@ -20,13 +20,13 @@ pub struct MetricsOrder {
     pub curve: Option<CurveOrder>,
 }
 
-/// Where the values of a metric are found.
+/// A metric, and where its values are found.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub enum MetricOrder {
-    /// In lines that are JSON objects, under this key.
-    Key(String),
-    /// The first group of this expression, which has one.
-    Regex(String),
+pub struct MetricOrder {
+    /// Its name.
+    pub name: String,
+    /// The expression whose first group has its values; `None`: lines that are JSON objects have them under its name.
+    pub regex: Option<String>,
 }
 
 /// What curve is kept.
@@ -38,9 +38,11 @@ pub struct CurveOrder {
     pub step: Option<u32>,
 }
 
-/// What was read.
+/// What was read. It says what it is, since a command that outlives orchestra may tell it to one with another order.
 #[derive(Debug, Clone, PartialEq, Default, Encode, Decode)]
 pub struct Metrics {
+    /// What was to be read.
+    pub order: MetricsOrder,
     /// By the places of the order; `None`: no value was there.
     pub values: Vec<Option<MetricValues>>,
     /// Steps, which rise, and values.
@@ -68,7 +70,6 @@ enum Source {
 pub(crate) struct Reader {
     sources: Vec<Source>,
     has_keys: bool,
-    curve: Option<CurveOrder>,
     read: Metrics,
     /// One of so many points of the curve is kept, and the last one.
     stride: u64,
@@ -81,18 +82,17 @@ pub(crate) struct Reader {
 impl Reader {
     /// Why an expression cannot be used is a fragment for people.
     pub fn new(order: &MetricsOrder) -> Result<Self, String> {
-        let source = |metric: &MetricOrder| match metric {
-            MetricOrder::Key(key) => Ok(Source::Key(key.clone())),
-            MetricOrder::Regex(text) => {
+        let source = |metric: &MetricOrder| match &metric.regex {
+            None => Ok(Source::Key(metric.name.clone())),
+            Some(text) => {
                 Regex::new(text).map(Source::Regex).map_err(|e| format!("the expression `{text}`: {e}"))
             }
         };
         let sources = order.metrics.iter().map(source).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             has_keys: sources.iter().any(|source| matches!(source, Source::Key(_))),
-            read: Metrics { values: vec![None; sources.len()], curve: Vec::new() },
+            read: Metrics { order: order.clone(), values: vec![None; sources.len()], curve: Vec::new() },
             sources,
-            curve: order.curve.clone(),
             stride: 1,
             points: 0,
             is_new: false,
@@ -124,7 +124,7 @@ impl Reader {
             // What is no number is left out by both.
             (values.min, values.max) = (values.min.min(value), values.max.max(value));
             (values.last, values.count) = (value, values.count + 1);
-            has_objective |= self.curve.as_ref().is_some_and(|curve| curve.metric as usize == at);
+            has_objective |= self.read.order.curve.as_ref().is_some_and(|curve| curve.metric as usize == at);
             self.is_new = true;
         }
         if has_objective {
@@ -158,7 +158,7 @@ impl Reader {
 
     fn point(&mut self) {
         let value = |at: u32| self.read.values.get(at as usize).copied().flatten();
-        let Some(order) = &self.curve else { return };
+        let Some(order) = &self.read.order.curve else { return };
         let Some(objective) = value(order.metric) else { return };
         let step = match order.step {
             Some(step) => value(step).map(|step| step.last),
@@ -217,11 +217,11 @@ mod tests {
     }
 
     fn key(key: &str) -> MetricOrder {
-        MetricOrder::Key(key.to_owned())
+        MetricOrder { name: key.to_owned(), regex: None }
     }
 
     fn regex(text: &str) -> MetricOrder {
-        MetricOrder::Regex(text.to_owned())
+        MetricOrder { name: text.to_owned(), regex: Some(text.to_owned()) }
     }
 
     #[test]

@@ -86,6 +86,8 @@ struct Parts {
     machine: Option<MachineView>,
     output: PathBuf,
     tasks: TasksPlan,
+    /// Which outputs of tasks are read, for the fingerprint.
+    outputs_of_tasks: Vec<(String, String)>,
 }
 
 impl Planner<'_> {
@@ -159,6 +161,12 @@ impl Planner<'_> {
             None => (Vec::new(), workflow.stages.iter().map(|_| Vec::new()).collect()),
         };
         sources::check_apart(&workflow.sources, &folder, &output, self.host, diags);
+        let outputs_of_tasks = match &tasks {
+            Some(tasks) if !late.is_empty() && !is_early => {
+                late.outputs(tasks, &self.host.tasks_ended(tasks, &output))
+            }
+            _ => Vec::new(),
+        };
         let parts = Parts {
             workflow,
             listings,
@@ -173,6 +181,7 @@ impl Planner<'_> {
             machine,
             output,
             tasks: tasks.unwrap_or_default(),
+            outputs_of_tasks,
         };
         if diags.has_errors() {
             return None;

@@ -104,7 +104,7 @@ fn name_of<'a>(plan: &'a Plan, read: &ColumnRef) -> (&'a str, usize) {
     (plan.name_of(read.from), read.column)
 }
 
-fn digest(value: &impl Serialize) -> String {
+pub(crate) fn digest(value: &impl Serialize) -> String {
     let text = serde_json::to_vec(value).expect("maps with text keys, and numbers that are finite");
     hex(&Sha256::digest(text))
 }

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::kind::Kinds;
 use crate::measured::{MeasureKey, Measurements};
-use crate::tasks::TasksPlan;
+use crate::tasks::{TasksEnded, TasksPlan};
 
 /// What is larger holds no labels.
 const MAX_SMALL_FILE: u64 = 64 << 20;
@@ -116,6 +116,12 @@ pub trait Host {
     fn has_best(&self, tasks: &TasksPlan, output: &Path, table: &str) -> bool {
         let _ = (tasks, output, table);
         false
+    }
+
+    /// When tasks have ended in runs into this folder.
+    fn tasks_ended(&self, tasks: &TasksPlan, output: &Path) -> TasksEnded {
+        let _ = (tasks, output);
+        TasksEnded::default()
     }
 
     /// Where programs keep what they have compiled of models; `None` where there is no such folder.
@@ -274,7 +280,12 @@ pub struct RealHost {
     pub tasks_done: Option<TasksDone>,
     /// What answers [`Host::has_best`]; `None`: no table has.
     pub has_best: Option<HasBest>,
+    /// What answers [`Host::tasks_ended`]; `None`: no task has.
+    pub tasks_ended: Option<FindTasksEnded>,
 }
+
+/// As [`Host::tasks_ended`].
+pub type FindTasksEnded = fn(&TasksPlan, &Path) -> TasksEnded;
 
 /// As [`Host::compilers`].
 pub type FindCompilers = fn() -> Result<Vec<Compiler>, String>;
@@ -302,6 +313,7 @@ impl RealHost {
             compilers: None,
             tasks_done: None,
             has_best: None,
+            tasks_ended: None,
         }
     }
 }
@@ -390,6 +402,10 @@ impl Host for RealHost {
 
     fn has_best(&self, tasks: &TasksPlan, output: &Path, table: &str) -> bool {
         self.has_best.is_some_and(|has_best| has_best(tasks, output, table))
+    }
+
+    fn tasks_ended(&self, tasks: &TasksPlan, output: &Path) -> TasksEnded {
+        self.tasks_ended.map_or_else(TasksEnded::default, |ended| ended(tasks, output))
     }
 
     fn machine(&self) -> Result<MachineView, String> {

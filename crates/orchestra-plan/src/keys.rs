@@ -289,9 +289,9 @@ pub const TASK: [Key; 22] = [
     ),
     key(
         "outputs",
-        "text or list",
+        "text, list or table",
         "none",
-        "files and folders that it must leave, relative to `cwd`; `{output}` is a folder of its own",
+        "files and folders that it must leave, relative to `cwd`; `{output}` is a folder of its own. A table gives them names: with `{ model = \"{output}/model.onnx\" }`, `{tasks.NAME.model}` is that file",
     ),
     key(
         "metrics",

@@ -70,4 +70,7 @@ pub use plan::{
     WorkerPlan,
 };
 pub use sinks::{FAILURES, RESERVED, failure_schema};
-pub use tasks::{BEST_FOLDER, BestOf, LatePlan, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksPlan};
+pub use tasks::{
+    BEST_FOLDER, BestOf, LatePlan, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksEnded, TasksPlan,
+    is_output_of_task,
+};

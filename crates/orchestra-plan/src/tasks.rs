@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 
 pub(crate) use self::late::Late;
-pub use self::late::LatePlan;
+pub use self::late::{LatePlan, TasksEnded, is_output_of_task};
 pub use self::measure::TaskMetric;
 pub use self::plan::{BestOf, TaskGpu, TaskPlan, TasksPlan};
 use self::raw::{RawCommand, RawDevice};
@@ -117,11 +117,15 @@ pub(crate) fn expand(
     }
     order::add_implied(&mut tasks);
     let span_of = |task: usize| raws[instances[task].table].name.span;
+    let of_sinks =
+        around.sinks.iter().map(|(_, place)| PathBuf::from(place)).filter(|place| place.is_absolute());
+    let written = tasks.iter().flat_map(|task| &task.outputs).cloned().chain(of_sinks).collect();
     order::check(&tasks, span_of, diags).then(|| TasksPlan {
         tasks,
         gpus: expander.gpus,
         cpu_slots: around.slots.unwrap_or(around.cores).max(1),
         cores: around.cores,
+        written,
     })
 }
 

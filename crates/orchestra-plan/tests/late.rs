@@ -74,6 +74,9 @@ fn what_uses_values_of_tasks_is_planned_when_these_are_done_and_tasks_are_planne
     let all = plan(FILE, &["prepare", "train[lr=0.1]"]);
     assert!(all.late.is_none());
     assert_eq!((all.tasks.tasks.len(), all.pipelines.len(), all.sinks.len()), (6, 1, 2));
+    let read: Vec<&String> = all.fingerprint.iter().map(|(part, _)| part).collect();
+    assert!(read.contains(&&"the output of `prepare` for source `scans`".to_owned()), "{read:?}");
+    assert!(!read.iter().any(|part| part.contains("`train`")), "the contents of models count: {read:?}");
     let listing = format!("{:?}", all.sources[0].listing);
     assert!(listing.contains("/flows/out/tasks/prepare/output/*.{png,jpg}"), "{listing}");
     assert!(all.models[0].path.ends_with("out/tasks/train/lr=0.1/output/digits.onnx"));

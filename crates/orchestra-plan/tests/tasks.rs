@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::FakeHost;
 use orchestra_core::tasks::{Goal, Gpus, Objective, StopEarly, StopRule, WHOLE};
@@ -294,4 +294,40 @@ fn a_folder_of_which_no_command_can_be_told_is_refused() {
     let options = PlanOptions { output: Some(output), ..PlanOptions::default() };
     let errors = FakeHost::with_cores(4).errors("version = 1\n[tasks.a]\ncommand = [\"a\"]\n", &options);
     assert!(errors.len() == 1 && errors[0].contains("is no UTF-8"), "{errors:?}");
+}
+
+#[test]
+fn outputs_with_names_are_values_of_their_task_and_of_the_best_of_a_table() {
+    let text = r#"version = 1
+[tasks.train]
+command = "train {lr}"
+matrix = { lr = [1, 2] }
+outputs = { model = "{output}/net/model.onnx", loss = "{output}/loss" }
+metrics = ["loss"]
+best = { metric = "loss", goal = "min" }
+[tasks.publish]
+command = ["cp", "{tasks.train.best.model}", "{tasks.train[lr=1].loss}"]
+"#;
+    let plan = FakeHost::with_cores(1).good(text);
+    let of = |id: &str| plan.tasks.tasks.iter().find(|task| task.id == id).unwrap();
+    let folder = "/flows/out/tasks/train/lr=1/output";
+    assert_eq!(
+        of("train[lr=1]").outputs,
+        [format!("{folder}/net/model.onnx"), format!("{folder}/loss")].map(PathBuf::from)
+    );
+    let best = "/flows/out/.orchestra/best/train/net/model.onnx".to_owned();
+    assert_eq!(of("publish").command, ["cp".to_owned(), best, format!("{folder}/loss")]);
+    assert_eq!((of("publish").after.len(), of("publish").best_of.len()), (2, 1));
+    for (from, to, words) in [
+        ("best.model", "best.modle", "the best task of `train` has no value `modle`"),
+        ("[lr=1].loss", "[lr=1].los", "tasks have no value `los`"),
+        ("[lr=1].loss", ".loss", "`train` is 2 tasks, and each has"),
+        ("{output}/loss", "out/loss", "in the task's own folder alone"),
+        ("{output}/loss", "{output}/{lr}", "in the task's own folder alone"),
+        ("loss = \"{o", "best = \"{o", "cannot call an output `best`"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let errors = FakeHost::with_cores(1).errors(&text.replace(from, to), &PlanOptions::default());
+        assert!(errors.first().is_some_and(|error| error.contains(words)), "{to}: {errors:#?}");
+    }
 }

@@ -58,8 +58,10 @@ pub use fleet::live_workers::{LiveWorker, LiveWorkers};
 pub use flow::chain::Env;
 pub use flow::uploads::{MANIFEST, Manifest, ManifestPart, digest};
 pub use orchestra_core::worker_exit::ExitKind;
-pub use start::{Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
-pub use tasks::best::{best_task, has_best};
+pub use start::{
+    Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare, prepare_part,
+};
+pub use tasks::best::{best_task, has_best, tasks_ended};
 pub use tasks::board::{RunningCommand, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot};
 pub use tasks::groups::command_bounds;
 pub use tasks::known::{KnownTask, commands_live, known as known_tasks};

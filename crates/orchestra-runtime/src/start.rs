@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
-use orchestra_plan::{BEST_FOLDER, Plan, SourcePlan, TASKS_FOLDER};
+use orchestra_plan::{BEST_FOLDER, Plan, SourcePlan, TASKS_FOLDER, is_output_of_task};
 use orchestra_store::{
     BitSet, Change, Commit, CommitError, Counts, DiscardError, Journal, OpenError, OutputFolder, RunIdentity,
     StartError, State, TaskJournal, WorkingTreeError,
@@ -35,7 +35,7 @@ use crate::root::{Ending, Orchestra, RootArgs};
 use crate::run_end::{TellTheEnd, judge, not_started};
 use crate::tasks::actor::TasksEnd;
 use crate::tasks::board::TaskReport;
-use crate::tasks::known::{self, KnownTasks};
+use crate::tasks::known::{self, KnownTask, KnownTasks};
 use crate::tasks::outliving::{self, Survivor};
 use crate::tasks::trees::Trees;
 
@@ -188,6 +188,15 @@ pub struct RunOutcome {
 /// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
 /// the others while the run is prepared and works. Blocks.
 pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunError> {
+    prepare_part(plan, earlier, None)
+}
+
+/// The same for the second part of a run, whose commands see the working trees that the first part has found ([`Prepared::trees`]).
+pub fn prepare_part(
+    plan: Arc<Plan>,
+    earlier: Earlier,
+    trees: Option<Trees>,
+) -> Result<Prepared, StartRunError> {
     let mut folder = OutputFolder::open(&plan.output)?;
     if !plan.tasks.is_empty() {
         // Before anything is discarded or begun: commands of a start that was killed may still write.
@@ -255,8 +264,10 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
     let refuse = |changes| StartRunError::Changed { folder: plan.output.clone(), changes, done: finished };
     // Sources, stages and sinks that are planned later are compared then.
     let compared = before.as_ref().filter(|_| plan.late.is_none());
-    let changes: Vec<String> =
-        compared.map(|b| b.changes(&now).iter().map(in_words).collect()).unwrap_or_default();
+    // Without a record of it, no output of a task was read.
+    let counts = |change: &Change| finished > 0 || !is_output_of_task(&change.name);
+    let changed = compared.map(|before| before.changes(&now)).unwrap_or_default();
+    let changes: Vec<String> = changed.iter().filter(|change| counts(change)).map(in_words).collect();
     if !changes.is_empty() {
         return Err(refuse(changes));
     }
@@ -351,7 +362,10 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
     let mut tasks = match plan.tasks.is_empty() {
         true => None,
         false => {
-            let trees = Trees::read(&plan.tasks, &plan.output)?;
+            let trees = match trees {
+                Some(trees) => trees,
+                None => Trees::read(&plan.tasks, &plan.output)?,
+            };
             Some(known::open(&plan.tasks, &plan.output, trees, survivors).map_err(refuse)?)
         }
     };
@@ -362,7 +376,9 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
             sources.filter(|(source, _)| source.pipeline == pipeline).any(|(_, listing)| !is_done(listing))
         };
         tasks.outdate(&plan, has_work).map_err(refuse)?;
-        let open = plan.tasks.tasks.iter().zip(&tasks.known).filter(|(_, known)| !known.is_done);
+        // What is done may have something to do in the second part, when its tree has changed.
+        let of_part = |known: &KnownTask| !known.is_done || plan.late.is_some();
+        let open = plan.tasks.tasks.iter().zip(&tasks.known).filter(|(_, known)| of_part(known));
         tasks.trees.copy(open.map(|(task, _)| task))?;
     }
     let tasks_done =
@@ -403,6 +419,11 @@ impl Prepared {
     /// How many items the sources name.
     pub fn extent(&self) -> Extent {
         self.listings.iter().map(|l| l.catalog.growth().extent()).sum()
+    }
+
+    /// The working trees of its tasks.
+    pub fn trees(&self) -> Option<Trees> {
+        self.tasks.as_ref().map(|tasks| tasks.trees.clone())
     }
 
     /// The tasks as earlier starts have left them.
@@ -523,12 +544,16 @@ impl RunHandle {
         let mut report =
             RunReport::new(&self.context, self.started_unix_ms, counts, exit_code, &ending.pipelines);
         if goes_on {
+            // The account of what has run, until all of the run has one.
+            let so_far = RunReport { exit_code: 130, ..report.clone() };
+            if let Err(error) = so_far.write(&self.context.plan.output) {
+                tracing::warn!(%error, "the account of the first part cannot be written");
+            }
             self.end.tell(counts, Some(exit_code), &problems);
             return RunOutcome { report, exit_code, problems, goes_on };
         }
-        let path = self.context.plan.output.join(orchestra_store::RUN_SUMMARY);
-        if let Err(error) = write_report(&path, &report) {
-            problems.push(format!("`{}` could not be written: {error}", path.display()));
+        if let Err(error) = report.write(&self.context.plan.output) {
+            problems.push(error.to_string());
             // Who reads the account must not take a missing or an old one for that of a run that went well.
             if [0, 65].contains(&exit_code) {
                 exit_code = 75;
@@ -569,12 +594,6 @@ fn discard_tasks(output: &Path) -> Result<(), StartRunError> {
         }
     }
     Ok(())
-}
-
-fn write_report(path: &Path, report: &RunReport) -> io::Result<()> {
-    let mut bytes = serde_json::to_vec_pretty(report)?;
-    bytes.push(b'\n');
-    orchestra_store::write_atomic(path, &bytes)
 }
 
 fn finished_in(state: &State) -> u64 {

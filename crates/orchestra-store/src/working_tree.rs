@@ -60,11 +60,11 @@ pub enum WorkingTreeError {
 }
 
 impl WorkingTree {
-    /// Looks at the tree below `root`, without what lies in `except`, the output folder of the run.
+    /// Looks at the tree below `root`, without the files and folders of `except`, what runs write: `*` in the name of one stands for any text.
     ///
     /// # Errors
     /// It is too large, or a file of it cannot be read.
-    pub fn read(root: &Path, except: &Path) -> Result<Self, WorkingTreeError> {
+    pub fn read(root: &Path, except: &[&Path]) -> Result<Self, WorkingTreeError> {
         let named = match is_of_git(root) {
             true => of_git(root)?,
             false => vec![PathBuf::new()],
@@ -139,11 +139,13 @@ fn of_git(root: &Path) -> Result<Vec<PathBuf>, WorkingTreeError> {
 fn add(
     root: &Path,
     path: &Path,
-    except: &Path,
+    except: &[&Path],
     files: &mut BTreeSet<PathBuf>,
 ) -> Result<(), WorkingTreeError> {
     let whole = root.join(path);
-    if whole.starts_with(except) || path.file_name().is_some_and(|name| name == ".git") {
+    if except.iter().any(|except| is_within(&whole, except))
+        || path.file_name().is_some_and(|name| name == ".git")
+    {
         return Ok(());
     }
     let kind = match whole.symlink_metadata() {
@@ -163,6 +165,18 @@ fn add(
         }
     }
     Ok(())
+}
+
+fn is_within(path: &Path, except: &Path) -> bool {
+    let names = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    path.starts_with(except)
+        || path.parent() == except.parent()
+            && names(path).zip(names(except)).is_some_and(|(name, pattern)| {
+                let fits = |(head, tail): (&str, &str)| {
+                    name.len() >= head.len() + tail.len() && name.starts_with(head) && name.ends_with(tail)
+                };
+                pattern.split_once('*').is_some_and(fits)
+            })
 }
 
 fn digest(root: &Path, files: &BTreeSet<PathBuf>) -> Result<[u8; 32], WorkingTreeError> {
@@ -252,16 +266,16 @@ mod tests {
     fn a_copy_is_found_by_its_contents_and_holds_no_results() {
         let (_place, root, out) = tree();
         let copies = out.join("copies");
-        let tree = WorkingTree::read(&root, &out).unwrap();
+        let tree = WorkingTree::read(&root, &[&out]).unwrap();
         let copy = tree.copy(&copies).unwrap();
         assert!(copy.join("run.sh").metadata().unwrap().mode() & 0o100 != 0 && !copy.join("out").exists());
         fs::write(root.join("lib/a"), "b").unwrap();
         assert_eq!(fs::read_to_string(copy.join("inner")).unwrap(), "a", "a link within leads to the copy");
         assert_eq!(fs::read_to_string(copy.join("outer")).unwrap(), "d", "and one out of it to where it led");
-        let changed = WorkingTree::read(&root, &out).unwrap();
+        let changed = WorkingTree::read(&root, &[&out]).unwrap();
         assert_ne!(changed.copy(&copies).unwrap(), copy);
         fs::write(root.join("lib/a"), "a").unwrap();
-        assert_eq!(WorkingTree::read(&root, &out).unwrap().copy(&copies).unwrap(), copy);
+        assert_eq!(WorkingTree::read(&root, &[&out]).unwrap().copy(&copies).unwrap(), copy);
         assert_eq!(fs::read_dir(copies).unwrap().count(), 2);
     }
 
@@ -279,7 +293,7 @@ mod tests {
         fs::write(root.join("gone"), "x").unwrap();
         git(&["add", "gone", "run.sh"]);
         fs::remove_file(root.join("gone")).unwrap();
-        let tree = WorkingTree::read(&root, &out).unwrap();
+        let tree = WorkingTree::read(&root, &[&out]).unwrap();
         let names: Vec<&str> = tree.files.iter().map(|file| file.to_str().unwrap()).collect();
         assert_eq!(names, [".gitignore", "inner", "lib/a", "outer", "run.sh"]);
     }
@@ -289,7 +303,7 @@ mod tests {
         let (_place, root, out) = tree();
         let data = File::create(root.join("data.bin")).unwrap();
         data.set_len(MAX_BYTES + 1).unwrap();
-        let error = WorkingTree::read(&root, &out).unwrap_err().to_string();
+        let error = WorkingTree::read(&root, &[&out]).unwrap_err().to_string();
         assert!(error.contains("holds more than 1024 MiB") && error.contains(".gitignore"), "{error}");
     }
 }

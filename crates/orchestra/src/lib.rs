@@ -63,7 +63,7 @@ pub use orchestra_runtime::{
     ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, RunningCommand, Service,
     Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
     StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, Trees, WorkerEvent,
-    WorkerUse, best_task, command_bounds, commands_live, known_tasks, outliving_tasks, prepare,
+    WorkerUse, best_task, command_bounds, commands_live, known_tasks, outliving_tasks, prepare, prepare_part,
 };
 pub use orchestra_store::Extent;
 use orchestra_store::TaskJournal;
@@ -239,7 +239,8 @@ pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
     let (ask, compilers) = (Some(program::ask as _), Some(kernel::compilers as _));
     let (tasks_done, has_best) = (Some(tasks_done as _), Some(has_best as _));
     let host = RealHost::with_machine(kinds, machine);
-    RealHost { measurements, engines, ask, compilers, tasks_done, has_best, ..host }
+    let tasks_ended = Some(orchestra_runtime::tasks_ended as _);
+    RealHost { measurements, engines, ask, compilers, tasks_done, has_best, tasks_ended, ..host }
 }
 
 /// Whether all tasks of a table are done, and its link leads to the best of them: what is better may be said anew.

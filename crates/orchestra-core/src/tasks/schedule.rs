@@ -101,6 +101,8 @@ pub struct Schedule {
     ready: BTreeSet<usize>,
     paused: BTreeSet<(Duration, usize)>,
     running: usize,
+    /// Those of `running` that are held in this part: they were begun by an earlier start.
+    held_running: usize,
     stopping: bool,
     /// Demands that differ, at most.
     n_demands: usize,
@@ -127,7 +129,16 @@ impl Schedule {
         let tasks: Vec<Task> = specs.into_iter().zip(before).zip(open).map(task).collect();
         let ready = (0..tasks.len()).filter(|t| tasks[*t].state == TaskState::Ready).collect();
         let n_demands = count_demands(&tasks);
-        Self { tasks, leases, ready, paused: BTreeSet::new(), running: 0, stopping: false, n_demands }
+        Self {
+            tasks,
+            leases,
+            ready,
+            paused: BTreeSet::new(),
+            running: 0,
+            held_running: 0,
+            stopping: false,
+            n_demands,
+        }
     }
 
     /// What commands of these tasks were seen to take of a GPU: from now on those with a share and without `gpu_memory` ask for so much, and an
@@ -163,7 +174,26 @@ impl Schedule {
         let lease = self.leases.go_on(&of.demand(), slot, gpus, cores);
         of.state = TaskState::Running(lease.clone());
         self.running += 1;
+        self.held_running += usize::from(of.spec.is_held);
         Start { task, attempt: of.spec.attempts_before, lease }
+    }
+
+    /// A command of a task that is held goes on without this part: another one takes it.
+    ///
+    /// # Panics
+    /// The task does not run.
+    pub fn let_go(&mut self, task: usize) {
+        self.give_back(task);
+        self.tasks[task].state = TaskState::Waiting(1);
+    }
+
+    /// Whether all is over but commands of tasks that are held, which need not end in this part.
+    #[must_use]
+    pub fn has_only_held(&self) -> bool {
+        self.held_running > 0
+            && self.running == self.held_running
+            && !self.stopping
+            && self.has_none_to_start()
     }
 
     /// Starts all that can start.
@@ -207,12 +237,8 @@ impl Schedule {
     /// # Panics
     /// The task does not run.
     pub fn ended(&mut self, task: usize, end: TaskEnd, now: Duration) -> After {
+        self.give_back(task);
         let of = &mut self.tasks[task];
-        let TaskState::Running(lease) = std::mem::replace(&mut of.state, TaskState::Done) else {
-            panic!("task {task} has ended without running");
-        };
-        self.leases.give_back(lease);
-        self.running -= 1;
         match end {
             TaskEnd::Done | TaskEnd::StoppedEarly(_) => {
                 for next in of.before.clone() {
@@ -230,6 +256,10 @@ impl Schedule {
         let class = end.class();
         let ends = of.ends.iter().filter(|earlier| earlier.class() == class).count();
         if ends <= of.spec.retries.after(&end) as usize {
+            if of.spec.is_held {
+                of.state = TaskState::Waiting(1);
+                return After::Again;
+            }
             let at = now + of.spec.retries.pause;
             of.state = TaskState::Paused(at);
             self.paused.insert((at, task));
@@ -267,7 +297,22 @@ impl Schedule {
     /// Whether nothing runs and nothing else will.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.running == 0 && (self.stopping || (self.ready.is_empty() && self.paused.is_empty()))
+        self.running == 0 && (self.stopping || self.has_none_to_start())
+    }
+
+    fn has_none_to_start(&self) -> bool {
+        self.ready.is_empty() && self.paused.is_empty()
+    }
+
+    /// The lease of a task that runs; its state is `Done` until the caller knows better.
+    fn give_back(&mut self, task: usize) {
+        let of = &mut self.tasks[task];
+        let TaskState::Running(lease) = std::mem::replace(&mut of.state, TaskState::Done) else {
+            panic!("task {task} has ended without running");
+        };
+        self.leases.give_back(lease);
+        self.running -= 1;
+        self.held_running -= usize::from(of.spec.is_held);
     }
 
     /// When the next pause is over.

@@ -264,3 +264,30 @@ fn a_gpu_that_models_use_is_given_to_shares_and_to_nobody_alone_until_they_have_
     assert_eq!(schedule.ended(0, TaskEnd::Done, NOW), After::Done);
     assert_eq!(starts(&mut schedule), [(3, vec![1])]);
 }
+
+#[test]
+fn a_command_of_a_task_that_is_left_to_another_part_keeps_its_lease_and_holds_nothing_open() {
+    let held = TaskSpec {
+        is_held: true,
+        attempts_before: 1,
+        retries: Retries { code: 1, ..Retries::default() },
+        ..spec(&[], Gpus::None)
+    };
+    let specs = || vec![held.clone(), spec(&[], Gpus::None)];
+    let mut schedule = Schedule::new(specs(), Leases::new(&[], 1, 1));
+    schedule.go_on(0, 0, &[], &[]);
+    assert!(schedule.start(NOW).is_empty() && !schedule.has_only_held(), "its slot is taken");
+    schedule.ended(0, TaskEnd::Code(1), NOW);
+    assert_eq!(schedule.start(NOW).len(), 1, "it is tried again in its own part");
+    schedule.ended(1, TaskEnd::Done, NOW);
+    assert!(schedule.is_over());
+
+    let mut schedule = Schedule::new(specs(), Leases::new(&[], 2, 2));
+    schedule.go_on(0, 0, &[], &[]);
+    assert_eq!(schedule.start(NOW).len(), 1);
+    assert!(!schedule.has_only_held());
+    schedule.ended(1, TaskEnd::Done, NOW);
+    assert!(schedule.has_only_held() && !schedule.is_over());
+    schedule.let_go(0);
+    assert!(schedule.is_over());
+}

@@ -94,6 +94,7 @@ impl<'a> Assembler<'a> {
         number_files(&mut plan);
         self.share_memory(&mut plan);
         plan.fingerprint = fingerprint(&plan, &workflow.sources);
+        plan.fingerprint.extend(self.parts.outputs_of_tasks.iter().cloned());
         Some(plan)
     }
 

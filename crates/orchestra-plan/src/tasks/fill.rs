@@ -142,9 +142,13 @@ impl<'a> Fill<'a> {
             return self.of_best(table, key, span, diags);
         }
         let named = self.of.named(&At::new(task.clone(), span), diags)?;
-        let value = match (key, &named[..]) {
-            ("output", [one]) => self.of.outputs[*one].display().to_string(),
-            ("output", several) => {
+        let table = task.split_once('[').map_or(&task[..], |(table, _)| table);
+        let raw = self.of.raws.iter().find(|raw| raw.name.value == table);
+        let own =
+            |key: &str| if key == "output" { Some("") } else { Some(&raw?.named_outputs.get(key)?[..]) };
+        let value = match (own(key), &named[..]) {
+            (Some(rest), [one]) => joined(&self.of.outputs[*one], rest),
+            (Some(_), several) => {
                 let some = self.of.some_of(several);
                 diags
                     .error(
@@ -152,22 +156,23 @@ impl<'a> Fill<'a> {
                         format!("`{task}` is {} tasks, and each has an output of its own", several.len()),
                     )
                     .help(format!(
-                        "name one of them: {some}; values may be used: {{tasks.{task}[lr={{lr}}].output}}"
+                        "name one of them: {some}; values may be used: {{tasks.{task}[lr={{lr}}].{key}}}"
                     ))
                     .help(format!(
                         "{{tasks.{task}.folder}} is the folder of them all, with NAME=VALUE/output in it"
                     ));
                 return None;
             }
-            ("folder", _) => {
-                let table = task.split_once('[').map_or(&task[..], |(table, _)| table);
+            (None, _) if key == "folder" => {
                 self.of.around.output.join(TASKS_FOLDER).join(table).display().to_string()
             }
             _ => {
+                let outputs = raw.iter().flat_map(|raw| raw.named_outputs.keys()).map(String::as_str);
+                let known = outputs.chain(["output", "best.output", "folder"]);
                 diags.error(span, format!("tasks have no value `{key}`")).help(suggestion(
                     "values of tasks",
                     key,
-                    ["output", "best.output", "folder"],
+                    known,
                 ));
                 return None;
             }
@@ -191,15 +196,25 @@ impl<'a> Fill<'a> {
                 .help(format!("for example, in [tasks.{table}]: metrics = [\"loss\"] and best = {{ metric = \"loss\", goal = \"min\" }}"));
             return None;
         }
-        if key != "output" {
+        let outputs = &raw.named_outputs;
+        let Some(rest) = (if key == "output" { Some("") } else { outputs.get(key).map(String::as_str) })
+        else {
+            let known = outputs.keys().map(String::as_str).chain(["output"]);
             diags
-                .error(span, format!("the best task of a table has no value `{key}`"))
-                .help(format!("write {{tasks.{table}.best.output}}"));
+                .error(span, format!("the best task of `{table}` has no value `{key}`"))
+                .help(suggestion("values of the best task", key, known))
+                .help(format!("names are those of its outputs: [tasks.{table}] outputs = {{ model = \"{{output}}/model.onnx\" }}"));
             return None;
-        }
+        };
         self.best_of.insert(table.to_owned());
-        Some(self.of.around.output.join(BEST_FOLDER).join(table).display().to_string())
+        Some(joined(&self.of.around.output.join(BEST_FOLDER).join(table), rest))
     }
+}
+
+/// A file in a folder; the folder itself without one.
+fn joined(folder: &Path, rest: &str) -> String {
+    let path = if rest.is_empty() { folder.to_owned() } else { folder.join(rest) };
+    path.display().to_string()
 }
 
 /// A filled text, if the system can take it.

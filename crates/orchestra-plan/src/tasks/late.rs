@@ -10,6 +10,7 @@ use super::raw::RawTask;
 use super::template::{Part, parts};
 use super::{Expander, Surroundings, TASKS_FOLDER, TasksPlan, fill, instances};
 use crate::diagnostics::{Diagnostics, Span};
+use crate::fingerprint::digest;
 use crate::nearest::list;
 use crate::tree::{Node, Table, Value};
 
@@ -31,11 +32,38 @@ pub struct LatePlan {
 #[derive(Debug, Default)]
 pub(crate) struct Late {
     /// `models.digits`
-    tables: BTreeSet<String>,
+    tables: BTreeMap<String, Used>,
     /// The tasks, by their places, each with a text that uses a value of it.
     uses: BTreeMap<usize, Span>,
     /// The tables of tasks of which they use the best, each with a text that does.
     best: BTreeMap<String, Span>,
+}
+
+/// What one of them uses.
+#[derive(Debug, Default)]
+struct Used {
+    /// The tasks, by their places.
+    tasks: BTreeSet<usize>,
+    /// The tables of tasks of which it uses the best.
+    best: BTreeSet<String>,
+}
+
+/// When the tasks of a plan have ended.
+#[derive(Debug, Clone, Default)]
+pub struct TasksEnded {
+    /// Microseconds since 1970, by the places of the tasks; tasks that are not in it have not.
+    pub at: BTreeMap<usize, u64>,
+    /// The task that the link of a table leads to.
+    pub best: BTreeMap<String, usize>,
+}
+
+/// The parts of a plan's fingerprint that say when tasks made what is read: they count once an item is finished.
+const OUTPUT_OF: &str = "the output of `";
+
+/// Whether a part of a plan's fingerprint says which output of a task was read.
+#[must_use]
+pub fn is_output_of_task(part: &str) -> bool {
+    part.starts_with(OUTPUT_OF)
 }
 
 /// Tables that may use values of tasks.
@@ -71,25 +99,36 @@ impl Late {
                 continue;
             }
             for table in tables.entries.iter_mut().filter(|table| uses_tasks(&table.node)) {
-                late.tables.insert(format!("{}.{}", entry.key, table.key));
+                let mut used = Used::default();
                 let Value::Table(keys) = &mut table.node.value else { continue };
                 for key in &mut keys.entries {
                     let is_pattern = entry.key == "sources" && key.key == "paths";
-                    late.node(&mut key.node, &expander, is_pattern, diags);
+                    late.node(&mut key.node, &mut used, &expander, is_pattern, diags);
                 }
+                late.tables.insert(format!("{}.{}", entry.key, table.key), used);
             }
         }
         late
     }
 
-    fn node(&mut self, node: &mut Node, of: &Expander<'_>, is_pattern: bool, diags: &mut Diagnostics) {
+    fn node(
+        &mut self,
+        node: &mut Node,
+        used: &mut Used,
+        of: &Expander<'_>,
+        is_pattern: bool,
+        diags: &mut Diagnostics,
+    ) {
         match &mut node.value {
-            Value::Array(nodes) => nodes.iter_mut().for_each(|node| self.node(node, of, is_pattern, diags)),
+            Value::Array(nodes) => {
+                nodes.iter_mut().for_each(|node| self.node(node, used, of, is_pattern, diags));
+            }
             Value::Table(table) => {
-                table.entries.iter_mut().for_each(|entry| self.node(&mut entry.node, of, is_pattern, diags));
+                let nodes = table.entries.iter_mut().map(|entry| &mut entry.node);
+                nodes.for_each(|node| self.node(node, used, of, is_pattern, diags));
             }
             Value::String(text) if text.contains(VALUE) => {
-                if let Some(filled) = self.text(text, node.span, of, is_pattern, diags) {
+                if let Some(filled) = self.text(text, node.span, used, of, is_pattern, diags) {
                     *text = filled;
                 }
             }
@@ -102,6 +141,7 @@ impl Late {
         &mut self,
         text: &str,
         span: Span,
+        used: &mut Used,
         of: &Expander<'_>,
         is_pattern: bool,
         diags: &mut Diagnostics,
@@ -123,6 +163,8 @@ impl Late {
                 Part::Name(name) => filled.push_str(&format!("{{{name}}}")),
             }
         }
+        used.best.extend(fill.best_of.iter().cloned());
+        used.tasks.extend(&fill.after);
         for table in fill.best_of {
             self.best.entry(table).or_insert(span);
         }
@@ -140,7 +182,7 @@ impl Late {
     /// Whether the table uses values of tasks: `models`, `digits`. A program is a model called as its stage: `stage/name`.
     pub fn has(&self, section: &str, name: &str) -> bool {
         let of_stage = || name.split_once('/').is_some_and(|(stage, _)| self.has("stages", stage));
-        self.tables.contains(&format!("{section}.{name}")) || section == "models" && of_stage()
+        self.tables.contains_key(&format!("{section}.{name}")) || section == "models" && of_stage()
     }
 
     /// Whether all that is used is there, by what is `done` of the tasks; `is_best` says whether it is known which task of a table is the best.
@@ -175,16 +217,42 @@ impl Late {
         }
     }
 
+    /// Which outputs of tasks the sources and stages read, as parts of the fingerprint: a name and a digest of when these tasks have ended. Of
+    /// models the contents count, which are a part by themselves.
+    pub fn outputs(&self, tasks: &TasksPlan, ended: &TasksEnded) -> Vec<(String, String)> {
+        let mut outputs = Vec::new();
+        let of_items = |section: &str| ["sources", "stages"].contains(&section);
+        for (table, used) in &self.tables {
+            let Some((section, name)) = table.split_once('.').filter(|(section, _)| of_items(section)) else {
+                continue;
+            };
+            let reader = format!("{} `{name}`", in_words(section));
+            let mut ends: BTreeMap<String, Vec<(&str, Option<u64>)>> = BTreeMap::new();
+            let end = |task: usize| (&tasks.tasks[task].id[..], ended.at.get(&task).copied());
+            for task in &used.tasks {
+                ends.entry(tasks.tasks[*task].name.clone()).or_default().push(end(*task));
+            }
+            for best in &used.best {
+                ends.entry(format!("{best}.best"))
+                    .or_default()
+                    .extend(ended.best.get(best).map(|task| end(*task)));
+            }
+            outputs.extend(
+                ends.iter().map(|(of, ends)| (format!("{OUTPUT_OF}{of}` for {reader}"), digest(ends))),
+            );
+        }
+        outputs
+    }
+
     pub fn plan(&self, tasks: &TasksPlan, pipelines: Vec<String>) -> LatePlan {
-        let in_words = |table: &String| {
+        let named = |table: &String| {
             let (section, name) = table.split_once('.').unwrap_or((table, ""));
-            let what = SECTIONS.iter().find(|(key, _)| *key == section).map_or(section, |(_, what)| what);
-            format!("{what} `{name}`")
+            format!("{} `{name}`", in_words(section))
         };
         LatePlan {
             tasks: self.uses.keys().map(|task| tasks.tasks[*task].id.clone()).collect(),
             best: self.best.keys().cloned().collect(),
-            tables: self.tables.iter().map(in_words).collect(),
+            tables: self.tables.keys().map(named).collect(),
             pipelines,
         }
     }
@@ -207,6 +275,11 @@ impl LatePlan {
             self.tables.join(", "),
         )
     }
+}
+
+/// What a table of a section is: `source`.
+fn in_words(section: &str) -> &str {
+    SECTIONS.iter().find(|(key, _)| *key == section).map_or(section, |(_, what)| what)
 }
 
 fn uses_tasks(node: &Node) -> bool {

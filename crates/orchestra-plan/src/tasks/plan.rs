@@ -19,6 +19,9 @@ pub struct TasksPlan {
     pub cpu_slots: usize,
     /// Cores of the machine.
     pub cores: usize,
+    /// What tasks and sinks write, as files, folders and globs of part files: no part of a working tree that is copied.
+    #[serde(skip)]
+    pub written: Vec<PathBuf>,
 }
 
 /// A GPU that tasks get leases of.

@@ -1,10 +1,13 @@
 //! The tables as written. Nothing is filled in.
 
+use std::collections::BTreeMap;
+use std::path::{Component, Path};
 use std::time::Duration;
 
 use orchestra_core::tasks::{Retries, WHOLE};
 
 use super::measure::{self, Measured};
+use super::template::{Part, parts};
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
@@ -23,6 +26,9 @@ const SIGNALS: [(&str, i32); 7] = [
 
 /// What becomes of a command whose run is killed: whether it goes on.
 const ON_RUN_DEATH: [(&str, bool); 2] = [("end", false), ("keep", true)];
+
+/// Values that every task has.
+pub(super) const VALUES_OF_TASKS: [&str; 3] = ["output", "folder", "best"];
 
 /// The longest `timeout`, `grace` or pause: a task without a `timeout` may run for ever.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -52,6 +58,8 @@ pub(crate) struct RawTask {
     pub cpus: Option<usize>,
     pub inputs: Vec<At<String>>,
     pub outputs: Vec<At<String>>,
+    /// Those that have names, by these: paths in the task's own folder.
+    pub named_outputs: BTreeMap<String, String>,
     pub measured: Measured,
 }
 
@@ -92,6 +100,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         );
         f.bad("zip", odd.name.span, &reason).help("`matrix` takes every value with every other");
     }
+    let (outputs, named_outputs) = outputs(&mut f);
     RawTask {
         command: command(&mut f),
         cwd: f.string("cwd"),
@@ -111,10 +120,49 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         memory: memory(&mut f),
         cpus: f.integer("cpus", 1..=4096).map(|n| n.value as usize),
         inputs: f.strings("inputs").unwrap_or_default(),
-        outputs: f.strings("outputs").unwrap_or_default(),
+        outputs,
+        named_outputs,
         measured: measure::read(&mut f),
         name,
     }
+}
+
+/// A list of paths, or a table of them: names for other tables to use, `{tasks.train.best.model}`.
+fn outputs(f: &mut Fields<'_, '_>) -> (Vec<At<String>>, BTreeMap<String, String>) {
+    let Some(Entry { node: Node { value: Value::Table(table), .. }, .. }) = f.entry("outputs") else {
+        return (f.strings("outputs").unwrap_or_default(), BTreeMap::new());
+    };
+    let (mut outputs, mut named) = (Vec::new(), BTreeMap::new());
+    for Entry { key, key_span, node, .. } in &table.entries {
+        let Value::String(text) = &node.value else {
+            f.wrong("outputs", node, "a path by each name: { model = \"{output}/model.onnx\" }");
+            continue;
+        };
+        let is_name = key.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+        if key.is_empty() || !is_name || VALUES_OF_TASKS.contains(&&key[..]) {
+            let reason = format!("cannot call an output `{key}`");
+            f.bad("outputs", *key_span, &reason)
+                .help("letters, digits, `_` and `-`; `output`, `folder` and `best` are taken");
+            continue;
+        }
+        // Known for each task, and for the best of a table before that is.
+        let own = text.strip_prefix("{output}/").filter(|rest| {
+            let is_inside = Path::new(rest).components().all(|part| matches!(part, Component::Normal(_)));
+            parts(rest).iter().all(|part| matches!(part, Part::Text(_))) && is_inside && !rest.is_empty()
+        });
+        match own {
+            Some(rest) => {
+                named.insert(key.clone(), rest.to_owned());
+                outputs.push(At::new(text.clone(), node.span));
+            }
+            None => {
+                named.insert(key.clone(), String::new());
+                f.bad("outputs", node.span, "may give names to files in the task's own folder alone")
+                    .help("for example { model = \"{output}/model.onnx\" }, without values; a list of paths needs no names");
+            }
+        }
+    }
+    (outputs, named)
 }
 
 fn command(f: &mut Fields<'_, '_>) -> Option<RawCommand> {

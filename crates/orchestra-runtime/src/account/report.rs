@@ -1,7 +1,8 @@
 //! `run.json`: the account of a run, written once at its end. Field names are part of the contract with users.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use orchestra_core::batching::LeaveReason;
@@ -201,6 +202,21 @@ impl RunReport {
     pub fn tasks_done(&self) -> Vec<String> {
         let done = self.tasks.iter().filter(|task| task.state.is_well());
         done.map(|task| task.task.clone()).collect()
+    }
+
+    /// Writes it into an output folder.
+    ///
+    /// # Errors
+    /// Names the file, and what the system says.
+    pub fn write(&self, output: &Path) -> io::Result<()> {
+        let path = output.join(orchestra_store::RUN_SUMMARY);
+        let written = serde_json::to_vec_pretty(self).map_err(io::Error::from).and_then(|mut bytes| {
+            bytes.push(b'\n');
+            orchestra_store::write_atomic(&path, &bytes)
+        });
+        written.map_err(|error| {
+            io::Error::new(error.kind(), format!("`{}` could not be written: {error}", path.display()))
+        })
     }
 
     /// The account of the run, from its counters and what the journal holds.

@@ -42,6 +42,8 @@ pub enum TasksMsg {
     Go,
     /// An attempt has ended, and nothing of it is left.
     Ended(usize, Box<Outcome>),
+    /// A command of an earlier start goes on without this part.
+    LetGo(usize),
     /// A pipeline has ended, and is not built anew.
     PipelineEnded(PipelineId, PipelineEnd),
     /// No worker of a model is left on a device.
@@ -138,6 +140,10 @@ impl Actor for Tasks {
         match message {
             TasksMsg::Go => {}
             TasksMsg::Ended(task, outcome) => state.ended(task, *outcome),
+            TasksMsg::LetGo(task) => {
+                state.schedule.let_go(task);
+                state.args.context.tasks.let_go(task);
+            }
             TasksMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(pipeline, &end),
             TasksMsg::DeviceEnded(device) => {
                 if let Some(gpu) = holds::gpu_of(&state.args.context, device) {
@@ -169,7 +175,11 @@ impl TasksState {
         for start in self.schedule.start(self.now()) {
             let task = start.task;
             let attempt = attempt(Arc::clone(&self.args), start, self.control.subscribe());
-            carry_out(me, task, attempt);
+            carry_out(me, task, async { Some(attempt.await) });
+        }
+        if self.schedule.has_only_held() {
+            self.control
+                .send_if_modified(|now| std::mem::replace(now, (*now).max(Control::LetGo)) < Control::LetGo);
         }
         if let Some(at) = self.schedule.wake_at() {
             me.send_after(at.saturating_sub(self.now()), || TasksMsg::Go);
@@ -311,7 +321,17 @@ fn learn(schedule: &mut Schedule, plan: &TasksPlan, task: usize, ended: Option<&
     }
 }
 
-fn carry_out(me: &ActorRef<TasksMsg>, task: usize, attempt: impl Future<Output = Outcome> + Send + 'static) {
+fn carry_out(
+    me: &ActorRef<TasksMsg>,
+    task: usize,
+    attempt: impl Future<Output = Option<Outcome>> + Send + 'static,
+) {
     let me = me.clone();
-    tokio::spawn(async move { drop(me.cast(TasksMsg::Ended(task, Box::new(attempt.await)))) });
+    tokio::spawn(async move {
+        let message = match attempt.await {
+            Some(outcome) => TasksMsg::Ended(task, Box::new(outcome)),
+            None => TasksMsg::LetGo(task),
+        };
+        drop(me.cast(message)); // An actor that is gone has ended its commands.
+    });
 }

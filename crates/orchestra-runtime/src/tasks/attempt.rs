@@ -32,6 +32,8 @@ use crate::trace::TaskTrace;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Control {
     GoOn,
+    /// Leave those of earlier starts that still run to the next part of the run.
+    LetGo,
     /// Ask each to end.
     Stop,
     /// Kill each.
@@ -86,19 +88,22 @@ pub async fn attempt(shared: Arc<Shared>, start: Start, mut control: watch::Rece
     shared.finish(began, task, (end, ended), started).await
 }
 
-/// Carries an attempt on that an earlier start has begun and whose command still runs.
+/// Carries an attempt on that an earlier start has begun and whose command still runs. `None`: it is left to the next part of the run.
 pub async fn go_on(
     shared: Arc<Shared>,
     of: GoingOn,
     start: Start,
     mut control: watch::Receiver<Control>,
-) -> Outcome {
+) -> Option<Outcome> {
     let GoingOn { task, started, survivor } = of;
     let began = shared.context.clock.now();
     tracing::warn!(task = %started.task, attempt = started.attempt, "the command has outlived its run and goes on");
-    let keeper = Keeper::adopted(survivor.socket, survivor.keeper)?;
-    let (end, ended) = shared.follow(&start, keeper, &started, &mut control).await;
-    shared.finish(began, task, (end, ended), started).await
+    let keeper = match Keeper::adopted(survivor.socket, survivor.keeper) {
+        Ok(keeper) => keeper,
+        Err(error) => return Some(Err(error)),
+    };
+    let ended = shared.follow(&start, keeper, &started, &mut control).await?;
+    Some(shared.finish(began, task, ended, started).await)
 }
 
 impl Shared {
@@ -202,7 +207,7 @@ impl Shared {
     fn measured(&self, task: usize, metrics: &Metrics) -> Option<String> {
         let plan = &self.plan().tasks[task];
         self.context.tasks.measured(task, measured::reports(&measured::named(plan, metrics)));
-        let verdict = self.trials().get_mut(&plan.name)?.report(task, &metrics.curve)?;
+        let verdict = self.trials().get_mut(&plan.name)?.report(task, measured::curve(plan, metrics))?;
         let name = &plan.metrics[plan.best?.metric].name;
         Some(format!("`{name}` of {verdict}"))
     }
@@ -222,23 +227,26 @@ impl Shared {
     ) -> (TaskEnd, Option<Ended>) {
         let keeper = tokio::select! {
             biased;
-            _ = control.wait_for(|now| *now != Control::GoOn) => return (TaskEnd::Stopped, None),
+            _ = control.wait_for(|now| *now > Control::LetGo) => return (TaskEnd::Stopped, None),
             keeper = self.keepers.take(order) => keeper,
         };
         match keeper {
-            Ok(keeper) => self.follow(start, keeper, started, control).await,
+            // What this start has begun is not let go.
+            Ok(keeper) => {
+                self.follow(start, keeper, started, control).await.unwrap_or((TaskEnd::Stopped, None))
+            }
             Err(error) => (TaskEnd::NotStarted(format!("no process can be started: {error}")), None),
         }
     }
 
-    /// Waits until nothing of the command is left.
+    /// Waits until nothing of the command is left. `None`: it was begun by an earlier start, and is let go.
     async fn follow(
         &self,
         start: &Start,
         mut keeper: Keeper,
         started: &TaskStarted,
         control: &mut watch::Receiver<Control>,
-    ) -> (TaskEnd, Option<Ended>) {
+    ) -> Option<(TaskEnd, Option<Ended>)> {
         let plan = &self.plan().tasks[start.task];
         let gpus = start.lease.gpus.iter().map(|gpu| self.plan().gpus[*gpu].uuid.clone()).collect();
         let mut astray = self.gpus.begin(start.task, keeper.pid(), gpus);
@@ -284,6 +292,14 @@ impl Shared {
                 changed = control.changed(), if told != Control::Kill => {
                     // The actor is gone, and with it the run.
                     let now = if changed.is_ok() { *control.borrow_and_update() } else { Control::Kill };
+                    if now == Control::LetGo {
+                        if keeper.is_ours() || told != Control::GoOn || timed_out || is_worse.is_some() || wrong.is_some() {
+                            continue;
+                        }
+                        self.gpus.end(start.task);
+                        keeper.let_go();
+                        return None;
+                    }
                     told = told.max(now);
                     keeper.tell(if told == Control::Kill { STOP_KILL } else { STOP_SIGNAL }).await;
                 }
@@ -298,16 +314,16 @@ impl Shared {
         }
         // A keeper notes the end before it tells.
         let report = report.or_else(|| read_end(plan, self.output(), started.attempt).map(Report::Ended));
-        match report {
+        Some(match report {
             Some(Report::Ended(ended)) if wrong.is_some() => {
                 (TaskEnd::WrongDevice(wrong.unwrap_or_default()), Some(ended))
             }
             Some(Report::Ended(ended)) => {
                 if let Some(trials) = self.trials().get_mut(&plan.name) {
-                    trials.know(start.task, ended.metrics.curve.clone());
+                    trials.know(start.task, measured::curve(plan, &ended.metrics).to_vec());
                 }
                 if let Some(why) = is_worse.filter(|_| ended.was_stopped) {
-                    return (TaskEnd::StoppedEarly(why), Some(ended));
+                    return Some((TaskEnd::StoppedEarly(why), Some(ended)));
                 }
                 let is_told = told != Control::GoOn;
                 let end = end_of(plan, &ended, is_told || timed_out, started.before);
@@ -321,7 +337,7 @@ impl Shared {
                 (TaskEnd::Stopped, None)
             }
             Some(Report::Started(_) | Report::Metrics(_)) | None => (TaskEnd::Signal(9), None),
-        }
+        })
     }
 
     /// Notes an end, and has it traced.

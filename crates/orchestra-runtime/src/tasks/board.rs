@@ -258,6 +258,13 @@ impl TaskBoard {
             Some(format!("the journal of tasks cannot be written ({why}): the next start runs it again"));
     }
 
+    /// Its command goes on, and the next part of the run follows it.
+    pub fn let_go(&self, task: usize) {
+        let mut board = self.lock();
+        board.running.retain(|(_, running), _| *running != task);
+        board.reports[task].state = TaskStanding::Waiting;
+    }
+
     /// It has failed in the first part of this start, and is not tried again.
     pub fn has_failed(&self, task: usize) {
         let mut board = self.lock();

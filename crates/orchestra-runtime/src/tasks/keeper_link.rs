@@ -31,6 +31,8 @@ pub struct Keeper {
     unread: Vec<u8>,
     next_look: Instant,
     looks_stopped: u32,
+    /// Its command goes on without this orchestra.
+    is_let_go: bool,
 }
 
 impl Keeper {
@@ -64,6 +66,7 @@ impl Keeper {
             unread: Vec::new(),
             next_look: Instant::now() + LOOK_EVERY,
             looks_stopped: 0,
+            is_let_go: false,
         })
     }
 
@@ -128,6 +131,11 @@ impl Keeper {
         self.looks_stopped >= MOST_LOOKS
     }
 
+    /// Leaves a command that outlives orchestra to another one, which may ask for it once this socket is closed.
+    pub fn let_go(mut self) {
+        self.is_let_go = true;
+    }
+
     /// Tells the keeper to end its command.
     pub async fn tell(&mut self, byte: u8) {
         drop(self.socket.write_all(&[byte]).await); // That it is gone is told by `report`.
@@ -151,6 +159,9 @@ impl Keeper {
 /// Without this byte a command that outlives its run would go on.
 impl Drop for Keeper {
     fn drop(&mut self) {
+        if self.is_let_go {
+            return;
+        }
         let _ =
             send(&self.socket, &[orchestra_keeper::STOP_SIGNAL], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use orchestra_core::PipelineId;
 use orchestra_core::tasks::{EndClass, Exit, TaskEnd, in_order, judge};
-use orchestra_keeper::Ended;
+use orchestra_keeper::{Ended, holders, is_stopped, kill_tree};
 use orchestra_plan::{Plan, TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
 use rustix::fs::{FlockOperation, flock};
@@ -19,6 +19,9 @@ use crate::tasks::holds::pipelines_of;
 use crate::tasks::outliving::{self, Survivor};
 use crate::tasks::trees::Trees;
 use crate::tasks::{measured, unchanged};
+
+/// How often it is looked whether the keepers of an earlier start are gone.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The tasks of a plan, with what is known of each.
 #[derive(Debug)]
@@ -241,7 +244,7 @@ pub fn entry(
         gpu_memory,
         outputs: unchanged::state(&task.outputs).unwrap_or_default(),
         metrics: ended.map_or_else(Vec::new, |ended| measured::named(task, &ended.metrics)),
-        curve: ended.map_or_else(Vec::new, |ended| ended.metrics.curve.clone()),
+        curve: ended.map_or_else(Vec::new, |ended| measured::curve(task, &ended.metrics).to_vec()),
     }
 }
 
@@ -279,13 +282,22 @@ pub fn lock_file(output: &Path) -> PathBuf {
 /// Commands of a start that was killed have their grace: until they are gone none of them may run again.
 pub fn wait_for_keepers(output: &Path) -> io::Result<()> {
     let file = OpenOptions::new().create(true).append(true).open(lock_file(output))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            tracing::warn!("commands of the start before have not ended yet: waiting for them");
-            flock(&file, FlockOperation::LockExclusive)?;
+    let mut was_said = false;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(error) => return Err(error.into()),
         }
-        Err(error) => return Err(error.into()),
+        if !std::mem::replace(&mut was_said, true) {
+            tracing::warn!("commands of the start before have not ended yet: waiting for them");
+        }
+        // One that was stopped by a signal would never end: its orchestra, which would have seen that, is gone.
+        for keeper in holders(&file).into_iter().filter(|keeper| is_stopped(*keeper)) {
+            tracing::error!(pid = %keeper, "the keeper of a command was stopped by a signal: it is killed with the command");
+            kill_tree(keeper);
+        }
+        std::thread::sleep(LOOK_EVERY);
     }
     Ok(flock(&file, FlockOperation::Unlock)?)
 }

@@ -36,10 +36,7 @@ pub fn reports(metrics: &[TaskMetricRecord]) -> MetricReports {
 
 /// What the keeper of a task is to read.
 pub fn order(task: &TaskPlan) -> MetricsOrder {
-    let metric = |metric: &TaskMetric| match &metric.regex {
-        Some(regex) => MetricOrder::Regex(regex.clone()),
-        None => MetricOrder::Key(metric.name.clone()),
-    };
+    let metric = |metric: &TaskMetric| MetricOrder { name: metric.name.clone(), regex: metric.regex.clone() };
     let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
     let rule = task.stop_early.zip(task.best);
     let curve =
@@ -47,14 +44,24 @@ pub fn order(task: &TaskPlan) -> MetricsOrder {
     MetricsOrder { metrics: task.metrics.iter().map(metric).collect(), curve }
 }
 
-/// What a keeper has read, by the names that its task gives; what has no name is left out.
+/// What a keeper has read of the metrics of its task. Their names count: the file may have been edited since the command was started.
 pub fn named(task: &TaskPlan, metrics: &Metrics) -> Vec<TaskMetricRecord> {
-    let named = task.metrics.iter().zip(&metrics.values);
-    let record = |(metric, values): (&TaskMetric, &Option<orchestra_keeper::MetricValues>)| {
-        let orchestra_keeper::MetricValues { count, last, min, max } = (*values)?;
+    let read = |metric: &TaskMetric| {
+        let at = metrics.order.metrics.iter().position(|read| read.name == metric.name)?;
+        let orchestra_keeper::MetricValues { count, last, min, max } = (*metrics.values.get(at)?)?;
         Some(TaskMetricRecord { name: metric.name.clone(), count, last, min, max })
     };
-    named.filter_map(record).collect()
+    task.metrics.iter().filter_map(read).collect()
+}
+
+/// The curve of the metric by which the task is compared; none where the keeper was told of another one, or of other steps.
+pub fn curve<'a>(task: &TaskPlan, metrics: &'a Metrics) -> &'a [(f64, f64)] {
+    let name = |of: &MetricsOrder, at: u32| of.metrics.get(at as usize).map(|metric| metric.name.clone());
+    let names = |of: &MetricsOrder| {
+        let curve = of.curve.as_ref()?;
+        Some((name(of, curve.metric), curve.step.map(|step| name(of, step))))
+    };
+    if names(&metrics.order) == names(&order(task)) { &metrics.curve } else { &[] }
 }
 
 /// The curves of each table with `stop_early`.

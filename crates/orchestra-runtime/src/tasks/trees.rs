@@ -8,19 +8,21 @@ use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, WorkingTree, WorkingTreeError};
 
 /// The trees of a plan, by their folders: tasks with the same folder have one.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Trees {
     folder: PathBuf,
     trees: BTreeMap<PathBuf, WorkingTree>,
 }
 
 impl Trees {
-    /// Reads the trees of all tasks that want one.
+    /// Reads the trees of all tasks that want one, without what the plan writes.
     pub fn read(plan: &TasksPlan, output: &Path) -> Result<Self, WorkingTreeError> {
+        let except: Vec<&Path> =
+            std::iter::once(output).chain(plan.written.iter().map(PathBuf::as_path)).collect();
         let mut trees = BTreeMap::new();
         for task in plan.tasks.iter().filter(|task| task.snapshot) {
             if !trees.contains_key(&task.cwd) {
-                trees.insert(task.cwd.clone(), WorkingTree::read(&task.cwd, output)?);
+                trees.insert(task.cwd.clone(), WorkingTree::read(&task.cwd, &except)?);
             }
         }
         Ok(Self { folder: output.join(OutputFolder::private_file("trees")), trees })
