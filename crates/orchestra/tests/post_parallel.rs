@@ -111,7 +111,7 @@ async fn draw_and_what_follows_it_work_on_two_batches_at_once() {
         .model("blocks", model, "workers = 1")
         .image("pixels", "scans", AS_IT_IS)
         .infer("read", "pixels", "blocks", 4)
-        .add("[stages.boxes]\nkind = \"no-boxes\"\nfrom = \"read\"")
+        .add("[stages.boxes]\nkind = \"no-boxes\"\nfrom = \"read.blocks\"")
         .add("[stages.drawn]\nkind = \"draw\"\nfrom = [\"scans\", \"boxes\"]\nformat = \"png\"")
         .add("[stages.met]\nkind = \"meet\"\nfrom = \"drawn\"")
         .sink("sizes", "met", "")
