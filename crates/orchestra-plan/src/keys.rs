@@ -387,7 +387,7 @@ pub const SOURCE: [Key; 6] = [
         "paths",
         "text or list",
         "none",
-        "files, folders (with all below them) and globs; of some kinds also [objects](../guide/workflow-file.md#objects) of a store",
+        "files, folders (with all below them) and globs; or [objects](../guide/workflow-file.md#objects) of a store",
     ),
     key(
         "manifest",
