@@ -11,7 +11,7 @@ use orchestra_core::DType;
 use orchestra_testkit::models;
 use serde_json::Value;
 
-const ITEMS: u64 = 6_000;
+const ITEMS: u64 = 10_000;
 /// Boxes of each item.
 const EACH: u64 = 20;
 /// Crops of a batch, at most.

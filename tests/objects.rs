@@ -473,3 +473,97 @@ fn a_bucket_of_results_is_exact_whenever_the_run_is_killed() {
     }
     place.no_process_is_left();
 }
+
+/// Writes a file of each kind below the folder `rows`, and uploads them to `rows/` of the bucket.
+const MAKE_ROWS: &str = r#"
+import json, pathlib, shutil, struct, zipfile
+N = 300
+rows = root / 'rows'
+(rows / 'img').mkdir(parents=True)
+def npy(values, width):
+    shape = f'({N}, {width})' if width > 1 else f'({N},)'
+    header = ("{'descr': '<f4', 'fortran_order': False, 'shape': " + shape + ', }').ljust(117) + '\n'
+    return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(header)) + header.encode() + struct.pack(f'<{len(values)}f', *values)
+x, y = npy([n / 2 for n in range(4 * N)], 4), npy([-n for n in range(N)], 1)
+(rows / 'x.npy').write_bytes(x)
+(rows / 'y.npy').write_bytes(y)
+for name, method in [('deflated.npz', zipfile.ZIP_DEFLATED), ('stored.npz', zipfile.ZIP_STORED)]:
+    with zipfile.ZipFile(rows / name, 'w', method) as archive:
+        archive.writestr('x.npy', x)
+        archive.writestr('y.npy', y)
+with zipfile.ZipFile(rows / 'pictures.zip', 'w', zipfile.ZIP_DEFLATED) as archive:
+    for n in range(N):
+        picture = root / 'images' / f'{n:08}.png'
+        archive.write(picture, f'sub/{n}.png')
+        shutil.copy(picture, rows / 'img' / f'{n}.png')
+with open(rows / 'lines.jsonl', 'w') as lines:
+    for n in range(N):
+        lines.write(json.dumps({'n': n, 't': 'x' * (n * 37 % 5000), 'p': f'img/{n}.png'}) + '\n')
+with open(rows / 'lines.csv', 'w') as lines:
+    lines.write('n,t\n')
+    for n in range(N):
+        lines.write(f'{n},"a ""{n}"",\nb"\n')
+"#;
+
+#[test]
+fn rows_arrays_and_members_of_objects_are_what_they_are_in_files() {
+    let Some(moto) = Moto::start() else { return };
+    let place = Workplace::new();
+    write_pictures(&place.images(), 300);
+    let root = format!("import pathlib\nroot = pathlib.Path({:?})\n", place.path("").to_str().unwrap());
+    moto.python(&format!("{root}{MAKE_ROWS}"));
+    let lines = |kind: &str, path: &str, more: &str, stage: &str| -> Vec<serde_json::Value> {
+        let text = format!(
+            "version = 1\n[sources.s]\nkind = \"{kind}\"\npaths = [\"{path}\"]\n{more}\n[stages.all]\n{stage}\n\
+             [sinks.lines]\nkind = \"jsonl\"\nfrom = \"all\"\nordered = true\n[sinks.table]\nkind = \"parquet\"\nfrom = \"all\"\n"
+        );
+        let (file, out) = (place.path("rows.toml"), place.path("rows-out"));
+        fs::write(&file, text).unwrap();
+        fs::remove_dir_all(&out).ok();
+        let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+        place.start_command_with(&arguments, &moto.variables()).wait().must_exit(0);
+        let found = fs::read_to_string(out.join("lines.jsonl")).unwrap();
+        found.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let plain = "kind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"";
+    let of_picture = |column: &str| {
+        format!(
+            "kind = \"image\"\nfrom = \"s{column}\"\nsize = [4, 8]\ncolor = \"gray\"\nfilter = \"nearest\""
+        )
+    };
+    // A file of Parquet is what our own sink makes of the lines.
+    lines("csv", "rows/lines.csv", "", plain);
+    fs::copy(place.path("rows-out/table-00000.parquet"), place.path("rows/table.parquet")).unwrap();
+    moto.python(&format!(
+        "{root}for file in (root / 'rows').rglob('*.*'):\n    s3.upload_file(str(file), 'digits', str(file.relative_to(root)))"
+    ));
+    let (zipped, named) = (of_picture(""), of_picture(".p"));
+    for (kind, file, more, stage, n) in [
+        ("csv", "lines.csv", "", plain, 300),
+        ("jsonl", "lines.jsonl", "", plain, 300),
+        ("jsonl", "lines.jsonl", "columns = { p = \"picture\" }", &named, 300),
+        ("parquet", "table.parquet", "", plain, 300),
+        ("zip", "*.zip", "", &zipped, 300),
+        ("tensors", "x.npy", "rows = 30", plain, 10),
+        ("tensors", "x.npy", "beside = { y = \"../rows/y.npy\" }", plain, 300),
+        ("tensors", "deflated.npz", "", plain, 300),
+        ("tensors", "stored.npz", "columns = [\"y\"]", plain, 300),
+    ] {
+        let in_files = lines(kind, &format!("rows/{file}"), more, stage);
+        let in_bucket = lines(kind, &format!("s3://digits/rows/{file}"), more, stage);
+        assert_eq!(in_files.len(), n, "{kind} {file}");
+        assert!(in_files == in_bucket, "{kind} {file} {more}: {:?}\n{:?}", in_files[0], in_bucket[0]);
+    }
+    let refused = |text: &str, says: &[&str]| {
+        fs::write(place.path("rows.toml"), text).unwrap();
+        let file = place.path("rows.toml");
+        place
+            .start_command_with(&["check", file.to_str().unwrap()], &moto.variables())
+            .wait()
+            .must_exit(78)
+            .must_say(says);
+    };
+    let manifest = "version = 1\n[sources.s]\nkind = \"images\"\nmanifest = \"s3://digits/list.csv\"\n";
+    refused(manifest, &["a manifest lists files", "name the objects with `paths`"]);
+    place.no_process_is_left();
+}

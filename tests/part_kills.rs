@@ -25,9 +25,14 @@ const ROWS_PER_FILE: u64 = 20;
 
 /// Prints `index` of each row of whole parts; a part that is torn ends it with an error.
 const READ: &str = "
-import json, sys, tarfile
+import csv, json, sys, tarfile
 for file in sys.argv[1:]:
-    if file.endswith('.tar'):
+    if file.endswith('.jsonl'):
+        rows = [json.loads(line)['index'] for line in open(file)]
+    elif file.endswith('.csv'):
+        with open(file, newline='') as text:
+            rows = [int(row['index']) for row in csv.DictReader(text)]
+    elif file.endswith('.tar'):
         with tarfile.open(file) as archive:
             members = archive.getmembers()
             assert all(len(archive.extractfile(m).read()) == m.size for m in members)
@@ -60,11 +65,13 @@ fn rows(python: &str, parts: &[PathBuf]) -> BTreeSet<u64> {
     rows
 }
 
-/// The parts in a folder, as a user lists them.
+/// The parts in a folder, as a user lists them; where records are files, their indexes.
 fn parts(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
     let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
-    let mut parts: Vec<_> = entries.filter(|path| name(path).starts_with("parts-")).collect();
+    let mut parts: Vec<_> = entries
+        .filter(|path| ["parts-", "_index-"].iter().any(|begin| name(path).starts_with(begin)))
+        .collect();
     parts.sort();
     parts
 }
@@ -218,7 +225,8 @@ fn wait_for_its_end(mut client: TcpStream) -> std::io::Result<()> {
     client.read_to_end(&mut Vec::new()).map(drop)
 }
 
-/// A reader that trusts the manifest alone: the rows of all parts that it names, of which each is as it says; `None` without a manifest.
+/// A reader that trusts the manifest alone: the rows of all parts that it names, of which each is as it says, and so are the files that an index
+/// names; `None` without a manifest.
 fn trusted(moto: &Moto, python: &str, into: &Path) -> Option<BTreeSet<u64>> {
     fs::remove_dir_all(into).ok();
     fs::create_dir(into).unwrap();
@@ -233,6 +241,10 @@ for part in manifest['parts']:
     body = s3.get_object(Bucket='digits', Key='kept/' + part['name'])['Body'].read()
     assert (len(body), hashlib.sha256(body).hexdigest()) == (part['bytes'], part['sha256']), part
     pathlib.Path({:?}, part['name']).write_bytes(body)
+    for line in body.splitlines() if part['name'].startswith('_index-') else []:
+        file = json.loads(line)
+        array = s3.get_object(Bucket='digits', Key='kept/' + file['file'])['Body'].read()
+        assert len(array) == file['bytes'] and array.startswith(b'\\x93NUMPY'), file
     rows += part['rows']
 assert rows == manifest['rows']
 print(rows)",
@@ -248,7 +260,8 @@ print(rows)",
 #[test]
 fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whole_result_or_none() {
     let Some(python) = python_env("pyarrow") else { return };
-    for kind in ["tar", "parquet"] {
+    // Parts; rows that would be appended to a file, as parts; and a file for each record, with an index for each part.
+    for kind in ["tar", "parquet", "jsonl", "csv", "npy"] {
         let Some(moto) = Moto::start() else { return };
         let variables = moto.variables();
         let between =
@@ -265,14 +278,20 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
         let run = || with(&["run"], &place, place.workflow());
         let verify = || with(&["verify"], &place, place.out()).wait();
         let everything: BTreeSet<u64> = (0..ITEMS).collect();
-        let first = format!("kept/parts-00000.{kind}");
-        for (stop, key) in [
+        let holds_files = kind == "npy";
+        let first = match holds_files {
+            true => "kept/_index-00000.jsonl".to_owned(),
+            false => format!("kept/parts-00000.{kind}"),
+        };
+        let of_a_file = [(Stop::Before, "00000003.png.npy"), (Stop::Behind, "00000007.png.npy")];
+        let of_parts = [
             (Stop::Before, &*first),
             (Stop::Behind, &first),
             (Stop::Before, "kept/_manifest.json"),
             (Stop::Behind, "kept/_manifest.json"),
-        ] {
-            // A part that was created is not created again: behind the first kill it comes with the next start.
+        ];
+        for (stop, key) in of_a_file.into_iter().filter(|_| holds_files).chain(of_parts) {
+            // What was created is not created again: behind the first kill it comes with the next start.
             between.stop(stop, key);
             let mut started = run();
             assert!(started.until("the request is stopped", || between.has_stopped()), "{}", started.said());
@@ -290,5 +309,17 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
         place.holds_exactly(ITEMS);
         assert_eq!(trusted(&moto, &python, &place.path("trusted")), Some(everything));
         run().wait().must_exit(0).must_say(&["nothing is left to do"]);
+        if holds_files {
+            moto.python("s3.delete_object(Bucket='digits', Key='kept/00000003.png.npy')\ns3.put_object(Bucket='digits', Key='kept/x.npy', Body=b'x')\ns3.put_object(Bucket='digits', Key='kept/00000004.png.npy', Body=b'x')");
+            let found = verify();
+            found.must_exit(70);
+            for says in [
+                "`s3://digits/kept/00000003.png.npy`, which its index names, is not there",
+                "`s3://digits/kept/x.npy` is in no manifest",
+                "`s3://digits/kept/00000004.png.npy` has 1 bytes, and its index says",
+            ] {
+                assert!(found.stdout.contains(says), "{says}: {}", found.stdout);
+            }
+        }
     }
 }

@@ -403,7 +403,7 @@ fn records(
             };
             let mut fields =
                 Fields::again(format!("sink `{}`", sink.name.value), sink.name.span, &sink.table, diags);
-            let encoder = sink.kind.as_ref()?.connect(&input, &mut fields)?;
+            let encoder = sinks::for_store(sink, sink.kind.as_ref()?.connect(&input, &mut fields)?);
             let columns = input.gives.names().map(str::to_owned).collect();
             return Some(RecordConnected { reads: Vec::new(), columns, encoder });
         }
@@ -413,7 +413,7 @@ fn records(
         let what = format!("sink `{}`", sink.name.value);
         let (input, reads) = whole_row(&what, &inputs, diags)?;
         let mut fields = Fields::again(what, sink.name.span, &sink.table, diags);
-        let encoder = sink.kind.as_ref()?.connect(&input, &mut fields)?;
+        let encoder = sinks::for_store(sink, sink.kind.as_ref()?.connect(&input, &mut fields)?);
         let read = |(input, column): (usize, usize)| ColumnRef { from: links[input].target, column };
         let reads = reads.into_iter().map(read).collect();
         let columns = input.gives.names().map(str::to_owned).collect();

@@ -393,7 +393,7 @@ pub const SOURCE: [Key; 6] = [
         "paths",
         "text or list",
         "none",
-        "files, folders (with all below them) and globs; of some kinds also [objects](../guide/workflow-file.md#objects) of a store",
+        "files, folders (with all below them) and globs; or [objects](../guide/workflow-file.md#objects) of a store",
     ),
     key(
         "manifest",
@@ -436,7 +436,7 @@ pub const STAGE: [Key; 1] = [key(
 )];
 
 /// Every sink, beside `kind`.
-pub const SINK: [Key; 3] = [
+pub const SINK: [Key; 4] = [
     key(
         "from",
         "text or list",
@@ -447,7 +447,13 @@ pub const SINK: [Key; 3] = [
         "path",
         "text",
         "the name of the table, with the ending of the kind",
-        "the file, in the output folder; of `parquet` and `tar` also a [prefix of a bucket](../guide/running.md#buckets), `s3://bucket/results/`",
+        "the file or folder, in the output folder; or a [prefix of a bucket](../guide/running.md#buckets), `s3://bucket/results/`",
+    ),
+    key(
+        "rows_per_file",
+        "integer, 1 to 100000000",
+        "100000; of `tar` 10000",
+        "only of part files, which `parquet` and `tar` write, and all kinds to a bucket: one is made once so many rows wait for it, or 64 MiB of them; it has more where one commit brings more",
     ),
     key("ordered", "true or false", "false", "records in the order of the source"),
 ];

@@ -507,12 +507,13 @@ pub trait SinkKind: Send + Sync {
     fn read_back(&self) -> Option<ReadBack> {
         None
     }
-    /// What writes its part files to a store, where `path` may be a URL.
+    /// What writes to a store, where `path` may be a URL. Kinds that append write parts there, and of those that give each record a file, each is
+    /// an object; they need nothing for it.
     ///
     /// # Errors
     /// It writes files alone: what to do instead, for the message.
     fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
-        Err("sinks of this kind write to the output folder; `parquet` and `tar` write to buckets, too"
+        Err("sinks of this kind write to the output folder alone: name a file or folder in it, or take another kind"
             .to_owned())
     }
     /// Makes its encoder for rows of `input`; `None` after an error, which is in `fields.diags`.

@@ -34,6 +34,7 @@ mod sinks;
 mod slots;
 mod sources;
 mod spares;
+mod store_parts;
 mod tasks;
 pub mod tree;
 mod tuning;

@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::kind::{SinkKind, Writes};
-
 /// Files of many records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartsPlan {
@@ -46,14 +44,11 @@ impl PartsPlan {
     }
 }
 
-/// The part files of a sink that writes such; `path` is the glob of [`PartsPlan::glob`].
-pub(crate) fn parts_of(kind: &dyn SinkKind, path: &Path) -> Option<PartsPlan> {
-    if kind.writes() != Writes::Parts {
-        return None;
-    }
+/// The part files that end so; `path` is the glob of [`PartsPlan::glob`].
+pub(crate) fn parts_of(extension: &'static str, path: &Path) -> Option<PartsPlan> {
     let name = path.file_name()?.to_str()?;
-    let stem = name.strip_suffix(kind.extension())?.strip_suffix("-*.")?;
-    Some(PartsPlan { stem: path.with_file_name(stem), extension: kind.extension() })
+    let stem = name.strip_suffix(extension)?.strip_suffix("-*.")?;
+    Some(PartsPlan { stem: path.with_file_name(stem), extension })
 }
 
 #[cfg(test)]

@@ -573,7 +573,7 @@ pub struct SinkPlan {
     pub encoder: Arc<dyn Encoder>,
     /// The file, absolute; of records that are files of their own, the index of them; of part files, a glob that they fit.
     pub path: PathBuf,
-    /// Where each record is a file of its own: where they lie, and how they are called.
+    /// Where each record is a file of its own: where they lie, and how they are called. With `parts`, they wait in these for a store.
     pub files: Option<FilesPlan>,
     /// Where many records make a file: how those are called.
     pub parts: Option<PartsPlan>,
@@ -598,10 +598,13 @@ impl SinkPlan {
     #[must_use]
     pub fn place(&self) -> PathBuf {
         match &self.remote {
-            Some(remote) => {
-                let name = self.path.file_name().map(|name| name.to_string_lossy());
-                format!("{}{}", remote.url, name.unwrap_or_default()).into()
-            }
+            Some(remote) => match &self.files {
+                Some(files) => format!("{}*.{}", remote.url, files.extension).into(),
+                None => {
+                    let name = self.path.file_name().map(|name| name.to_string_lossy());
+                    format!("{}{}", remote.url, name.unwrap_or_default()).into()
+                }
+            },
             None => self.path.clone(),
         }
     }

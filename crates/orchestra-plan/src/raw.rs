@@ -138,6 +138,8 @@ pub(crate) struct RawSink {
     pub is_of_failures: bool,
     /// Relative to the output folder.
     pub path: Option<At<String>>,
+    /// Of its part files.
+    pub rows_per_file: Option<At<u64>>,
     pub ordered: bool,
 }
 

@@ -1,18 +1,21 @@
 //! `[sinks.*]`: reading the tables, and checking where their files would lie. Creates no file.
 
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
+use orchestra_core::shapes::Encoder;
 use orchestra_store::is_url;
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
 use crate::kind::{Kinds, Writes};
-use crate::part_names::{PartsPlan, parts_of};
+use crate::part_names::PartsPlan;
 use crate::plan::RemotePlan;
 use crate::raw::{RawSink, allowed, kind};
+use crate::store_parts::RecordParts;
 use crate::tasks::TASKS_FOLDER;
 use crate::tree::Table;
 
@@ -29,6 +32,7 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
             from: Vec::new(),
             is_of_failures: false,
             path: None,
+            rows_per_file: None,
             ordered: false,
         };
     };
@@ -43,7 +47,24 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
         (None, Writes::FileEach) => Some(At::new(name.value.clone(), name.span)),
     };
     let ordered = f.boolean("ordered").unwrap_or(false);
-    RawSink { name, kind: Some(kind), table: table.clone(), from, is_of_failures: false, path, ordered }
+    // A kind that makes parts of its own reads it itself.
+    let makes_parts = kind.writes() == Writes::Parts;
+    let rows_per_file = if makes_parts { None } else { f.integer("rows_per_file", 1..=100_000_000) };
+    let sink = RawSink {
+        name,
+        kind: Some(kind),
+        table: table.clone(),
+        from,
+        is_of_failures: false,
+        path,
+        rows_per_file,
+        ordered,
+    };
+    if let Some(rows) = sink.rows_per_file.as_ref().filter(|_| parts_end_with(&sink).is_none()) {
+        let message = format!("sink `{}` makes no part files, so this has no effect", sink.name.value);
+        diags.warning(rows.span, message).label("has no effect").help("leave it out");
+    }
+    sink
 }
 
 /// What a sink reads from that writes the failures of all pipelines of the run, unless a source or a stage is called so.
@@ -117,14 +138,45 @@ fn owned<'a>(sink: &RawSink, path: &'a Path) -> &'a Path {
     if is_folder(sink) { path.parent().unwrap_or(path) } else { path }
 }
 
+/// Whether each record is a file of its own in the output folder.
 fn is_folder(sink: &RawSink) -> bool {
-    sink.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::FileEach)
+    !writes_to_store(sink) && sink.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::FileEach)
+}
+
+fn writes_to_store(sink: &RawSink) -> bool {
+    sink.path.as_ref().is_some_and(|path| is_url(&path.value))
+}
+
+/// Of parts that hold files: they have this ending until the store has those files.
+const BUNDLE: &str = "records";
+
+/// What part files of the sink end with, if it writes such. In a store no object grows, so all kinds write parts there.
+fn parts_end_with(sink: &RawSink) -> Option<&'static str> {
+    let kind = sink.kind.as_ref()?;
+    match (kind.writes(), writes_to_store(sink)) {
+        (Writes::Parts, _) | (Writes::Append, true) => Some(kind.extension()),
+        (Writes::FileEach, true) => Some(BUNDLE),
+        (Writes::Append | Writes::FileEach, false) => None,
+    }
+}
+
+/// The part files of a sink that writes such; `path` is that of [`check_paths`].
+pub(crate) fn parts_of(sink: &RawSink, path: &Path) -> Option<PartsPlan> {
+    crate::part_names::parts_of(parts_end_with(sink)?, path)
+}
+
+/// The encoder of a sink whose records go into parts, where its kind makes none.
+pub(crate) fn for_store(sink: &RawSink, encoder: Arc<dyn Encoder>) -> Arc<dyn Encoder> {
+    let makes_parts = sink.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::Parts);
+    match writes_to_store(sink) && !makes_parts {
+        true => Arc::new(RecordParts::new(encoder, sink.rows_per_file.as_ref().map(|rows| rows.value))),
+        false => encoder,
+    }
 }
 
 /// Whether a part file of the sink, whose glob is `path`, could be called as `other`.
 fn is_part(sink: &RawSink, path: &Path, other: &Path) -> bool {
-    let parts = sink.kind.as_ref().and_then(|kind| parts_of(kind.as_ref(), path));
-    let number = parts.and_then(|parts| parts.number_of(other.file_name()?));
+    let number = parts_of(sink, path).and_then(|parts| parts.number_of(other.file_name()?));
     number.is_some() && path.parent() == other.parent()
 }
 
@@ -164,7 +216,8 @@ fn check_url(sink: &RawSink, written: &At<String>, diags: &mut Diagnostics) -> O
         diags.error(written.span, message).help(help);
         return None;
     }
-    Some(PartsPlan { stem: Path::new(UPLOADING).join(&sink.name.value), extension: kind.extension() }.glob())
+    let stem = Path::new(UPLOADING).join(&sink.name.value);
+    Some(PartsPlan { stem, extension: parts_end_with(sink)? }.glob())
 }
 
 /// Two sinks that write to stores must not share a prefix: each has a manifest of all that lies there.

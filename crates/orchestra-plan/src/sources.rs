@@ -280,6 +280,13 @@ fn manifest(
     host: &dyn Host,
     diags: &mut Diagnostics,
 ) -> Option<ListingSpec> {
+    if let Some(url) = std::iter::once(path).chain(root).find(|written| is_url(&written.value)) {
+        diags
+            .error(url.span, format!("`{}` cannot be used: a manifest lists files", url.value))
+            .label("it is a URL")
+            .help("name the objects with `paths`, such as \"s3://bucket/pages/*.jpg\"; or the lines of a list with kind = \"jsonl\" or \"csv\" and a column of type `picture`");
+        return None;
+    }
     let root_folder = root.map(|r| resolve(folder, &r.value, host));
     if path.value == "-" {
         return Some(ListingSpec::Manifest {

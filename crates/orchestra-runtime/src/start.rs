@@ -632,7 +632,7 @@ fn full_folder(plan: &Plan) -> Option<PathBuf> {
         let is_record = |entry: io::Result<fs::DirEntry>| entry.map_or(true, |entry| entry.path() != *index);
         fs::read_dir(folder).is_ok_and(|mut entries| entries.any(is_record))
     };
-    let folders = plan.sinks.iter().filter_map(|sink| {
+    let folders = plan.sinks.iter().filter(|sink| sink.parts.is_none()).filter_map(|sink| {
         Some((plan.output.join(&sink.files.as_ref()?.folder), plan.output.join(&sink.path)))
     });
     folders.into_iter().find(is_full).map(|(folder, _)| folder)

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use orchestra_kinds::read_lines;
-use orchestra_plan::{Kinds, ReadBack, RecordsPerItem, TASKS_FOLDER};
+use orchestra_plan::{Kinds, ReadBack, RecordsPerItem, TASKS_FOLDER, Writes};
 use orchestra_runtime::{MANIFEST, Manifest, OutputReport, digest};
 use orchestra_store::{BitSet, ListError, RemoteOutput};
 use serde::{Deserialize, Serialize};
@@ -208,7 +208,7 @@ impl<'a> Count<'a> {
         };
         let mut seen = Sets::new();
         let of_records = (output.records != RecordsPerItem::Failed).then_some(failed);
-        for file in self.files(&output.path) {
+        for file in self.files(output) {
             self.read_into(&file, read_back, output.records, of_records, &mut seen);
         }
         if let Some(url) = &output.url {
@@ -219,7 +219,8 @@ impl<'a> Count<'a> {
             let mut read = |count: &mut Self, name: &str, file: &Path| {
                 count.read_at(name.as_ref(), file, read_back, output.records, of_records, &mut seen);
             };
-            self.remote(url, &*store, run_id, &mut read).map_err(not_asked)?;
+            let holds_files = kind.is_some_and(|kind| kind.writes() == Writes::FileEach);
+            self.remote(url, &*store, run_id, holds_files, &mut read).map_err(not_asked)?;
         }
         if output.records == RecordsPerItem::Failed {
             self.failures(output, failed, &seen);
@@ -248,12 +249,14 @@ impl<'a> Count<'a> {
         Ok(())
     }
 
-    /// Reads the parts that the manifest of a prefix names; `read` gets the URL of each, and a file with its bytes.
+    /// Reads the parts that the manifest of a prefix names; `read` gets the URL of each, and a file with its bytes. Parts of a sink that
+    /// `holds_files` are indexes of them, and of those the store says the sizes.
     fn remote(
         &mut self,
         url: &str,
         store: &dyn RemoteOutput,
         run_id: &str,
+        holds_files: bool,
         read: &mut dyn FnMut(&mut Self, &str, &Path),
     ) -> Result<(), String> {
         let text = |error: ListError| match error {
@@ -275,13 +278,9 @@ impl<'a> Count<'a> {
                 return Ok(());
             }
         };
-        for object in store.objects(url).map_err(text)? {
-            let object = object.map_err(text)?;
-            let name = object.url.strip_prefix(url).unwrap_or_default();
-            if name != MANIFEST && manifest.parts.iter().all(|part| part.name != name) {
-                self.fault(FaultKind::Stray, || format!("`{}` is in no manifest", object.url));
-            }
-        }
+        // By name: the bytes of each object as the manifest says, or an index of files that it names.
+        let mut known: BTreeMap<String, u64> =
+            manifest.parts.iter().map(|part| (part.name.clone(), part.bytes)).collect();
         for part in &manifest.parts {
             let part_url = format!("{url}{}", part.name);
             let Some(object) = store.read(&part_url).map_err(text)? else {
@@ -295,9 +294,33 @@ impl<'a> Count<'a> {
                     format!("`{part_url}` has other bytes than its manifest says")
                 });
             }
+            if holds_files {
+                known.extend(files_of(&object.bytes));
+            }
             let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
             file.write_all(&object.bytes).map_err(|error| error.to_string())?;
             read(self, &part_url, file.path());
+        }
+        for object in store.objects(url).map_err(text)? {
+            let object = object.map_err(text)?;
+            let name = object.url.strip_prefix(url).unwrap_or_default();
+            match known.remove(name) {
+                None if name == MANIFEST => {}
+                None => {
+                    self.fault(FaultKind::Stray, || format!("`{}` is in no manifest", object.url));
+                }
+                Some(bytes) if bytes != object.bytes => {
+                    self.fault(FaultKind::Damaged, || {
+                        format!("`{}` has {} bytes, and its index says {bytes}", object.url, object.bytes)
+                    });
+                }
+                Some(_) => {}
+            }
+        }
+        // That a part is missing was said.
+        let is_file = |name: &&String| manifest.parts.iter().all(|part| part.name != **name);
+        for name in known.keys().filter(is_file) {
+            self.fault(FaultKind::Lost, || format!("`{url}{name}`, which its index names, is not there"));
         }
         Ok(())
     }
@@ -322,8 +345,12 @@ impl<'a> Count<'a> {
         }
     }
 
-    /// The files of a sink: one, or all that fit its glob, by name.
-    fn files(&self, path: &Path) -> Vec<PathBuf> {
+    /// The files of a sink: one, or all that fit its glob, by name. One that writes to a store has none.
+    fn files(&self, output: &OutputReport) -> Vec<PathBuf> {
+        let path = &output.path;
+        if output.url.is_some() {
+            return Vec::new();
+        }
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let Some((stem, ending)) = name.split_once("-*.") else { return vec![path.to_owned()] };
         let is_part = |name: &str| {
@@ -345,7 +372,7 @@ impl<'a> Count<'a> {
         let mut known: BTreeSet<PathBuf> =
             ["run.json", "failures.jsonl"].into_iter().map(|name| self.folder.join(name)).collect();
         for output in outputs {
-            known.extend(self.files(&output.path).into_iter().map(|file| self.folder.join(file)));
+            known.extend(self.files(output).into_iter().map(|file| self.folder.join(file)));
             if output.path.file_name().is_some_and(|name| name == "index.jsonl") {
                 self.indexed(&output.path, &mut known);
             }
@@ -372,25 +399,14 @@ impl<'a> Count<'a> {
 
     /// Adds the files that an index names, and looks at their sizes.
     fn indexed(&mut self, index: &Path, known: &mut BTreeSet<PathBuf>) {
-        #[derive(Deserialize)]
-        struct Line {
-            file: PathBuf,
-            bytes: u64,
-        }
         let folder = self.folder.join(index.parent().unwrap_or(Path::new("")));
-        let text = fs::read_to_string(self.folder.join(index)).unwrap_or_default();
-        // That a line is none was said by its reader.
-        for line in text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
-            let path = folder.join(&line.file);
+        let text = fs::read(self.folder.join(index)).unwrap_or_default();
+        for (file, bytes) in files_of(&text) {
+            let path = folder.join(file);
             match fs::metadata(&path) {
-                Ok(meta) if meta.len() == line.bytes => {}
+                Ok(meta) if meta.len() == bytes => {}
                 Ok(meta) => self.fault(FaultKind::Damaged, || {
-                    format!(
-                        "`{}` has {} bytes, and its index says {}",
-                        path.display(),
-                        meta.len(),
-                        line.bytes
-                    )
+                    format!("`{}` has {} bytes, and its index says {bytes}", path.display(), meta.len())
                 }),
                 Err(error) => {
                     self.fault(FaultKind::Lost, || {
@@ -401,6 +417,18 @@ impl<'a> Count<'a> {
             known.insert(path);
         }
     }
+}
+
+/// The files that an index names, and their bytes. That a line is none was said by its reader.
+fn files_of(index: &[u8]) -> impl Iterator<Item = (String, u64)> {
+    #[derive(Deserialize)]
+    struct Line {
+        file: String,
+        bytes: u64,
+    }
+    let lines =
+        index.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Line>(line).ok());
+    lines.map(|line| (line.file, line.bytes))
 }
 
 fn names_in(folder: &Path) -> impl Iterator<Item = String> {

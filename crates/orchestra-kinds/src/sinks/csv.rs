@@ -6,7 +6,9 @@ use std::sync::Arc;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, SinkKind};
+use orchestra_store::RemoteOutput;
 
+use crate::sources::objects;
 use crate::tensor::element;
 
 /// The kind `csv`.
@@ -28,6 +30,10 @@ impl SinkKind for Csv {
 
     fn read_back(&self) -> Option<ReadBack> {
         Some(read_rows)
+    }
+
+    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+        objects::output()
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use orchestra_core::data::{ColumnType, Refusal, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, Key, ReadBack, SinkKind, Writes, key, list};
+use orchestra_store::RemoteOutput;
 
 use super::jsonl::read_lines;
 use crate::encode_picture::{jpeg, png};
+use crate::sources::objects;
 
 /// The kind `images`.
 pub struct ImageFiles;
@@ -44,6 +46,10 @@ impl SinkKind for ImageFiles {
 
     fn read_back(&self) -> Option<ReadBack> {
         Some(read_lines)
+    }
+
+    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+        objects::output()
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {

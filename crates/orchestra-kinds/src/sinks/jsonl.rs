@@ -9,9 +9,11 @@ use std::sync::Arc;
 use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, SinkKind};
+use orchestra_store::RemoteOutput;
 use serde::{Deserialize, Serialize};
 
 use crate::record::RowJson;
+use crate::sources::objects;
 
 /// The kind `jsonl`.
 pub struct JsonLines;
@@ -31,6 +33,10 @@ impl SinkKind for JsonLines {
 
     fn read_back(&self) -> Option<ReadBack> {
         Some(read_lines)
+    }
+
+    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+        objects::output()
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {

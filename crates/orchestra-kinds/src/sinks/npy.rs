@@ -6,8 +6,10 @@ use orchestra_core::DType;
 use orchestra_core::data::{Refusal, TensorView, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, SinkKind, Writes, list};
+use orchestra_store::RemoteOutput;
 
 use super::jsonl::read_lines;
+use crate::sources::objects;
 
 /// The kind `npy`.
 pub struct Npy;
@@ -33,6 +35,10 @@ impl SinkKind for Npy {
 
     fn read_back(&self) -> Option<ReadBack> {
         Some(read_lines)
+    }
+
+    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+        objects::output()
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {

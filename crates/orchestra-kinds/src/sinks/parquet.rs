@@ -5,7 +5,7 @@ use std::sync::Arc;
 use orchestra_core::shapes::Encoder;
 #[cfg(feature = "parquet")]
 use orchestra_plan::ReadBack;
-use orchestra_plan::{Fields, Input, Key, SinkKind, Writes, key};
+use orchestra_plan::{Fields, Input, SinkKind, Writes};
 use orchestra_store::RemoteOutput;
 
 use crate::sources::objects;
@@ -19,13 +19,6 @@ mod file;
 pub struct Parquet;
 
 const ROWS_PER_FILE: u64 = 100_000;
-
-const KEYS: [Key; 1] = [key(
-    "rows_per_file",
-    "integer, 1 to 100000000",
-    "100000",
-    "a part is written once so many rows wait for it, or 64 MiB of them; it has more where one commit brings more",
-)];
 
 impl SinkKind for Parquet {
     fn name(&self) -> &'static str {
@@ -45,10 +38,6 @@ impl SinkKind for Parquet {
 
     fn writes(&self) -> Writes {
         Writes::Parts
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
     }
 
     #[cfg(feature = "parquet")]

@@ -32,20 +32,12 @@ const BYTES_PER_FILE: u64 = 64 << 20;
 /// A part is made in memory, beside its records.
 const MOST_BYTES_PER_FILE: u64 = 1 << 30;
 
-const KEYS: [Key; 2] = [
-    key(
-        "rows_per_file",
-        "integer, 1 to 100000000",
-        "10000",
-        "a part is written once so many rows wait for it; it has more where one commit brings more",
-    ),
-    key(
-        "bytes_per_file",
-        "size, up to 1 GiB",
-        "64 MiB",
-        "or so many bytes of rows; a part needs twice as much memory while it is written",
-    ),
-];
+const KEYS: [Key; 1] = [key(
+    "bytes_per_file",
+    "size, up to 1 GiB",
+    "64 MiB",
+    "a part is written once so many bytes of rows wait for it; it needs twice as much memory while it is written",
+)];
 
 /// The member that each sample has.
 const RECORD: &str = "json";

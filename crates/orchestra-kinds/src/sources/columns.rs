@@ -13,6 +13,7 @@ use orchestra_plan::tree::{Node, Value as Toml};
 use orchestra_plan::{Fields, SourceContext};
 use serde_json::Value as Json;
 
+use super::input::Opener;
 use super::picture::EncodedPicture;
 
 /// No tensor of an item is larger, in bytes.
@@ -276,11 +277,17 @@ fn value_of<'a>(field: &'a Field, cell: &'a Cell) -> Value<'a> {
 }
 
 impl Cell {
-    /// Takes a JSON value for a field of this type; the path of a picture is relative to `folder`. Gives the bytes that were read for it.
+    /// Takes a JSON value for a field of this type; the path of a picture is relative to the file of the item, `beside`. Gives the bytes that were read for it.
     ///
     /// # Errors
     /// The value is of another type, or its picture cannot be read. It names the field.
-    pub fn take_json(&mut self, field: &Field, value: &Json, folder: &Path) -> Result<u64, Refusal> {
+    pub fn take_json(
+        &mut self,
+        field: &Field,
+        value: &Json,
+        beside: &Path,
+        opener: &Opener,
+    ) -> Result<u64, Refusal> {
         let wrong = |expected: &str| {
             let error = format!("`{}` is {}, and {expected} is expected", field.name, shown(value));
             Err(Refusal { kind: FailureKind::Decode, error })
@@ -300,7 +307,7 @@ impl Cell {
             (Cell::Picture(picture), _) => match value {
                 Json::String(path) if !path.is_empty() && !path.contains('\0') => {
                     let bytes = picture.bytes_mut();
-                    super::read_file::read_file(&folder.join(path), bytes)?;
+                    opener.read_picture(beside, path, bytes)?;
                     Ok(bytes.len() as u64)
                 }
                 _ => wrong("the path of a picture"),

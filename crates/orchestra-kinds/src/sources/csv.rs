@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Network, RemoteSpec};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, PushItem};
+use orchestra_store::{Expand, ListError, PushItem, RemoteStore};
 use serde_json::Value as Json;
 
 use super::columns::{Field, FieldType, LARGEST_TEXT, Row, declared, decoders, inferred, schema, settings};
+use super::input::{head, list_items, look};
 use super::lines::{Ends, RecordReader, first_record, is_closed, list};
+use super::objects::{self, Protocol};
 
 /// The kind `csv`.
 pub struct Csv;
@@ -43,6 +45,10 @@ impl SourceKind for Csv {
     fn about(&self) -> &'static str {
         "The records of CSV files, of at most 16 MiB each, which all have the same header in their first line. An item is called `file.csv:line`, \
          after the line in which it begins."
+    }
+
+    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+        objects::store()
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -84,7 +90,9 @@ impl SourceKind for Csv {
                 .help(format!("its columns are `{}`", header.join("`, `")));
             return None;
         }
-        let records = Arc::new(Records { max_pixels: source.limits.max_pixels, delimiter, header, fields });
+        let protocols = objects::protocols(source.urls);
+        let max_pixels = source.limits.max_pixels;
+        let records = Arc::new(Records { max_pixels, delimiter, header, fields, protocols });
         let mut settings = settings(self.name(), &records.fields);
         if delimiter != b',' {
             settings["delimiter"] = char::from(delimiter).to_string().into();
@@ -120,7 +128,7 @@ fn first_file(
             .help("name the files with `paths`, or with a manifest that is a file");
         return None;
     };
-    let head = source.host.head(&first.path, LARGEST_TEXT as usize).map_err(|error| error.to_string());
+    let head = look(source, &first.path, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()));
     let read = head.and_then(|head| {
         let header = header_of(&head, delimiter)?;
         let (at, _) = first_record(&head, Ends::Quoted { delimiter })?;
@@ -218,13 +226,16 @@ struct Records {
     fields: Vec<Field>,
     delimiter: u8,
     max_pixels: u64,
+    /// How its objects are read; empty: it has files.
+    protocols: Vec<Protocol>,
 }
 
 impl Expand for Records {
     fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
-        let head =
-            super::read_file::head(path, LARGEST_TEXT).map_err(|error| unreadable(error.to_string()))?;
+        let head = list_items(path, |file| {
+            head(file, LARGEST_TEXT).map_err(|error| ListError::bad_file(path, error))
+        })?;
         let header = header_of(&head, self.delimiter).map_err(unreadable)?;
         drop(head);
         if header != self.header {
@@ -242,7 +253,11 @@ impl Expand for Records {
 impl Fetch for Records {
     fn start(&self) -> Box<dyn FetchRun> {
         let row = Row::new(&self.fields, self.max_pixels);
-        Box::new(Record { records: self.clone(), reader: RecordReader::default(), row })
+        Box::new(Record { records: self.clone(), reader: RecordReader::new(&self.protocols), row })
+    }
+
+    fn network(&self) -> Option<Network> {
+        objects::network(&self.protocols)
     }
 
     fn remote(&self) -> Option<RemoteSpec> {
@@ -260,17 +275,16 @@ impl FetchRun for Record {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let Self { records, reader, row } = self;
         let Records { header, delimiter, .. } = &*records;
-        let (path, bytes) = reader.read(locator)?;
+        let (path, bytes, opener) = reader.read(locator)?;
         let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
         let record =
             parse(bytes, *delimiter, header.len()).map_err(|why| refuse(format!("the record {why}")))?;
-        let folder = path.parent().unwrap_or(Path::new("/"));
         let mut read = bytes.len() as u64;
         for (field, cell) in row.cells() {
             let at = header.iter().position(|name| *name == field.name);
             let text = at.and_then(|at| record.get(at));
             let text = text.ok_or_else(|| refuse(format!("it has no column `{}`", field.name)))?;
-            read += cell.take_json(field, &value(text, &field.ty), folder)?;
+            read += cell.take_json(field, &value(text, &field.ty), path, opener)?;
         }
         Ok(read)
     }
@@ -298,7 +312,7 @@ mod tests {
         ];
         let fields = fields.map(|(name, ty)| Field { name: name.into(), ty }).into();
         let header = header_of(text, b',').unwrap();
-        let source = Records { header, fields, delimiter: b',', max_pixels: 1 };
+        let source = Records { header, fields, delimiter: b',', max_pixels: 1, protocols: Vec::new() };
         let mut items = Vec::new();
         source
             .expand(&path, &mut |name, locator| {

@@ -7,14 +7,16 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Network, RemoteSpec};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, PushItem};
+use orchestra_store::{Expand, ListError, PushItem, RemoteStore};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value as Json;
 
 use super::columns::{Field, LARGEST_TEXT, Row, declared, decoders, inferred, schema, settings};
+use super::input::{head, look};
 use super::lines::{Ends, RecordReader, first_record, list};
+use super::objects::{self, Protocol};
 
 /// The kind `jsonl`.
 pub struct JsonLines;
@@ -38,6 +40,10 @@ impl SourceKind for JsonLines {
         "The lines of JSON files, an object each, of at most 16 MiB; its fields are columns. An item is called `file.jsonl:line`."
     }
 
+    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+        objects::store()
+    }
+
     fn keys(&self) -> &'static [Key] {
         &KEYS
     }
@@ -50,7 +56,8 @@ impl SourceKind for JsonLines {
                 inferred(source, &name, &record)?
             }
         };
-        let lines = Arc::new(Lines { max_pixels: source.limits.max_pixels, fields });
+        let protocols = objects::protocols(source.urls);
+        let lines = Arc::new(Lines { max_pixels: source.limits.max_pixels, fields, protocols });
         Some(SourceConnected {
             gives: schema(&lines.fields),
             fetch: Arc::clone(&lines) as Arc<dyn Fetch>,
@@ -77,7 +84,7 @@ fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(Stri
         source.fields.diags.error(span, message).help(help);
         return None;
     };
-    let head = source.host.head(&first.path, LARGEST_TEXT as usize).map_err(|error| error.to_string());
+    let head = look(source, &first.path, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()));
     let record = head.and_then(|head| {
         let (at, record) = first_record(&head, Ends::Line)?;
         parse(record).map_err(|why| format!("line {}: {why}", at.line))
@@ -128,6 +135,8 @@ fn parse(line: &[u8]) -> Result<Vec<(String, Json)>, String> {
 struct Lines {
     fields: Vec<Field>,
     max_pixels: u64,
+    /// How its objects are read; empty: it has files.
+    protocols: Vec<Protocol>,
 }
 
 impl Expand for Lines {
@@ -138,7 +147,12 @@ impl Expand for Lines {
 
 impl Fetch for Lines {
     fn start(&self) -> Box<dyn FetchRun> {
-        Box::new(Line { reader: RecordReader::default(), row: Row::new(&self.fields, self.max_pixels) })
+        let reader = RecordReader::new(&self.protocols);
+        Box::new(Line { reader, row: Row::new(&self.fields, self.max_pixels) })
+    }
+
+    fn network(&self) -> Option<Network> {
+        objects::network(&self.protocols)
     }
 
     fn remote(&self) -> Option<RemoteSpec> {
@@ -154,16 +168,15 @@ struct Line {
 impl FetchRun for Line {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let Self { reader, row } = self;
-        let (path, bytes) = reader.read(locator)?;
+        let (path, bytes, opener) = reader.read(locator)?;
         let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
         let record = parse(bytes).map_err(|why| refuse(format!("the line is no JSON object: {why}")))?;
-        let folder = path.parent().unwrap_or(Path::new("/"));
         let mut read = bytes.len() as u64;
         for (field, cell) in row.cells() {
             // Of a name that stands twice the last counts, as in other readers of JSON.
             let value = record.iter().rev().find(|(name, _)| *name == field.name);
             let (_, value) = value.ok_or_else(|| refuse(format!("it has no field `{}`", field.name)))?;
-            read += cell.take_json(field, value, folder)?;
+            read += cell.take_json(field, value, path, opener)?;
         }
         Ok(read)
     }
@@ -198,7 +211,7 @@ mod tests {
             Field { name: "n".into(), ty: FieldType::scalar(DType::I64) },
             Field { name: "t".into(), ty: FieldType::Text },
         ];
-        let source = Lines { fields, max_pixels: 1 };
+        let source = Lines { fields, max_pixels: 1, protocols: Vec::new() };
         let mut items = Vec::new();
         source
             .expand(&path, &mut |name, locator| {

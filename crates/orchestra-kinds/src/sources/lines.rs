@@ -1,18 +1,17 @@
 //! Records of text files that are listed by where they lie: lines of JSON, and of CSV, where a line feed in quotes ends no record. It finds
 //! their ends, and reads nothing into memory but a block.
 
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use orchestra_store::{ListError, PushItem};
 
 use super::columns::LARGEST_TEXT;
+use super::input::{Input, Last, Opener, cannot_read, list_items};
 use super::locator::{locator, parts};
-use super::read_file::open_regular;
+use super::objects::Protocol;
 
 /// Bytes that are looked at together.
 const BLOCK: usize = 256 << 10;
@@ -142,17 +141,18 @@ pub fn first_record(head: &[u8], ends: Ends) -> Result<(Span, &[u8]), String> {
 /// # Errors
 /// The file cannot be read, and those of `push`.
 pub fn list(path: &Path, ends: Ends, mut skip: u64, push: PushItem<'_>) -> Result<(), ListError> {
-    let (file, _) = open_regular(path).map_err(|error| ListError::bad_file(path, error))?;
-    records(file, ends, |span| {
-        if skip > 0 {
-            skip -= 1;
-            return Ok(());
-        }
-        push(&format!(":{}", span.line), &locator(path, &[span.at, span.len])).map_err(Stop::Push)
-    })
-    .map_err(|stop| match stop {
-        Stop::Read(error) => ListError::bad_file(path, error),
-        Stop::Push(error) => error,
+    list_items(path, |file| {
+        let listed = records(file, ends, |span| {
+            if skip > 0 {
+                skip -= 1;
+                return Ok(());
+            }
+            push(&format!(":{}", span.line), &locator(path, &[span.at, span.len])).map_err(Stop::Push)
+        });
+        listed.map_err(|stop| match stop {
+            Stop::Read(error) => ListError::bad_file(path, error),
+            Stop::Push(error) => error,
+        })
     })
 }
 
@@ -169,19 +169,23 @@ impl From<io::Error> for Stop {
 }
 
 /// Reads records where they lie.
-#[derive(Default)]
 pub struct RecordReader {
-    /// The file of the last item: the next one is most likely in it, too.
-    open: Option<(PathBuf, File)>,
+    opener: Opener,
+    open: Last<Input>,
     bytes: Vec<u8>,
 }
 
 impl RecordReader {
-    /// The path of the file and the record, without its line feed.
+    /// Of a source that names URLs with these protocols, or files.
+    pub fn new(protocols: &[Protocol]) -> Self {
+        Self { opener: Opener::new(protocols), open: Last::default(), bytes: Vec::new() }
+    }
+
+    /// The path of the file and the record, without its line feed; and what opens files beside it.
     ///
     /// # Errors
     /// It cannot be read, or is longer than an item may be.
-    pub fn read<'a>(&'a mut self, locator: &'a [u8]) -> Result<(&'a Path, &'a [u8]), Refusal> {
+    pub fn read<'a>(&'a mut self, locator: &'a [u8]) -> Result<(&'a Path, &'a [u8], &'a Opener), Refusal> {
         let (path, numbers) = parts(locator, 2)?;
         let (at, len) = (numbers[0], numbers[1]);
         if len > LARGEST_TEXT {
@@ -189,24 +193,11 @@ impl RecordReader {
                 format!("the record has {len} bytes, and at most {} MiB are read", LARGEST_TEXT >> 20);
             return Err(Refusal { kind: FailureKind::TooLarge, error });
         }
-        let failed = |error: io::Error| {
-            let error = match error.kind() {
-                io::ErrorKind::UnexpectedEof => "it is shorter by now".to_owned(),
-                _ => error.to_string(),
-            };
-            Refusal { kind: FailureKind::Read, error: format!("cannot read `{}`: {error}", path.display()) }
-        };
-        let file = match &mut self.open {
-            Some((open, file)) if open == path => file,
-            open => {
-                *open = None;
-                let (file, _) = open_regular(path).map_err(failed)?;
-                &mut open.insert((path.to_owned(), file)).1
-            }
-        };
+        let input = self.open.get(path, || self.opener.open(path))?;
         self.bytes.resize(len as usize, 0);
-        file.read_exact_at(&mut self.bytes, at).map_err(failed)?;
-        Ok((path, self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes)))
+        let read = input.read_exact_at(&mut self.bytes, at);
+        read.map_err(|error| input.refusal(cannot_read(path, &error.to_string())))?;
+        Ok((path, self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes), &self.opener))
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod columns;
 pub mod csv;
 pub mod images;
+mod input;
 pub mod jsonl;
 mod lines;
 mod locator;

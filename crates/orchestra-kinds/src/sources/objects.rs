@@ -1,12 +1,12 @@
 //! Items that are objects of a store: `s3://`, `gs://`, `az://`, `http://` and `https://`. The parent lists them; a loader process reads them,
 //! and it alone gets the network and the credentials for that. Built with the feature `cloud`.
 
-use std::io::{Read, Seek};
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
 use orchestra_core::shapes::Network;
+use orchestra_plan::ReadSeek;
 use orchestra_store::{ListError, RemoteOutput, RemoteStore};
 
 #[cfg(feature = "cloud")]
@@ -112,11 +112,6 @@ pub fn output() -> Result<Arc<dyn RemoteOutput>, String> {
 #[cfg(not(feature = "cloud"))]
 const BUILD_IT: &str = "this program was built without object storage; build it with the feature: cargo build --release --features cloud";
 
-/// Reads here and there.
-pub trait ReadSeek: Read + Seek {}
-
-impl<T: Read + Seek> ReadSeek for T {}
-
 /// Reads pieces of the object: each beginning by a request of its own, unless it lies close behind the one before it. Where the store cannot be asked,
 /// that is the error, whatever `read` makes of it.
 ///
@@ -144,6 +139,12 @@ pub fn read_pieces<T>(
 
 /// Reads objects, one after the other; its connections stay open.
 pub trait ReadObject: Send {
+    /// How many bytes the object has.
+    ///
+    /// # Errors
+    /// As [`ReadObject::read`].
+    fn len(&mut self, url: &[u8]) -> Result<u64, Refusal>;
+
     /// Reads the object into `buffer`, none of more than [`super::read_file::LARGEST_FILE_BYTES`].
     ///
     /// # Errors
@@ -174,8 +175,12 @@ struct NoReader;
 
 #[cfg(not(feature = "cloud"))]
 impl ReadObject for NoReader {
-    fn read(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn len(&mut self, _: &[u8]) -> Result<u64, Refusal> {
         Err(Refusal { kind: orchestra_core::FailureKind::Read, error: NOT_BUILT_IN.to_owned() })
+    }
+
+    fn read(&mut self, url: &[u8], _: &mut Vec<u8>) -> Result<(), Refusal> {
+        self.len(url).map(drop)
     }
 
     fn read_part(&mut self, url: &[u8], _: u64, _: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal> {

@@ -2,7 +2,10 @@
 
 use orchestra_core::shapes::{Fetch, RemoteSpec};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
+use orchestra_store::RemoteStore;
 use std::sync::Arc;
+
+use super::objects;
 
 #[cfg(feature = "parquet")]
 mod leaves;
@@ -30,6 +33,10 @@ impl SourceKind for Parquet {
         "The rows of Parquet files, uncompressed or compressed with Snappy; an item is called `file.parquet[row]`. A loader reads the rows of a row group \
          one after the other, and has a page of each of these columns in memory, and 64 rows of them. Needs a program that was built with \
          `--features parquet`."
+    }
+
+    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+        objects::store()
     }
 
     fn keys(&self) -> &'static [Key] {

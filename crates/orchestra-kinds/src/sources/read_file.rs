@@ -2,7 +2,7 @@
 //! they hold.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -29,17 +29,6 @@ pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
         () => "a device",
     };
     Err(io::Error::other(format!("it is {what}, expected a regular file")))
-}
-
-/// The first `n` bytes of a file, or all where it is shorter.
-///
-/// # Errors
-/// It cannot be read, or is none.
-pub fn head(path: &Path, n: u64) -> io::Result<Vec<u8>> {
-    let (file, _) = open_regular(path)?;
-    let mut head = Vec::new();
-    file.take(n).read_to_end(&mut head)?;
-    Ok(head)
 }
 
 /// Reads `len` bytes from `at` on into `buffer`. The caller has checked `len`.

@@ -1,22 +1,23 @@
 //! `kind = "zip"`: pictures that are members of zip archives, one item each.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::BufReader;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, Opens, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, PushItem, escape};
+use orchestra_store::{Expand, ListError, PushItem, RemoteStore, escape};
 
+use super::input::{Input, Last, Opener, list_items};
 use super::locator::{file_of, locator, parts};
+use super::objects::{self, Protocol};
 use super::picture::EncodedPicture;
-use super::read_file::{LARGEST_FILE_BYTES, open_regular};
+use super::read_file::LARGEST_FILE_BYTES;
 use super::zip_members::{Directory, Member, Place, read_member};
 
 /// The kind `zip`.
@@ -39,6 +40,10 @@ impl SourceKind for Zip {
 
     fn about(&self) -> &'static str {
         "Pictures that are members of zip archives, stored or deflated. An item is called `archive.zip/member`."
+    }
+
+    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+        objects::store()
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -67,7 +72,8 @@ impl SourceKind for Zip {
             None => Vec::new(),
         };
         let settings = serde_json::json!({ "kind": self.name(), "members": globs });
-        let pictures = Arc::new(Pictures { globs, max_pixels: source.limits.max_pixels });
+        let protocols = objects::protocols(source.urls);
+        let pictures = Arc::new(Pictures { globs, max_pixels: source.limits.max_pixels, protocols });
         Some(SourceConnected {
             gives: Schema::of("picture", ColumnType::Picture),
             fetch: Arc::clone(&pictures) as Arc<dyn Fetch>,
@@ -88,6 +94,8 @@ struct Pictures {
     /// Of members; none: those that are called as pictures are.
     globs: Vec<String>,
     max_pixels: u64,
+    /// How its objects are read; empty: it has files.
+    protocols: Vec<Protocol>,
 }
 
 impl Pictures {
@@ -103,17 +111,19 @@ impl Pictures {
 impl Expand for Pictures {
     fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
-        let (file, _) = open_regular(path).map_err(|error| unreadable(error.to_string()))?;
-        let mut directory = Directory::new(BufReader::new(file)).map_err(unreadable)?;
         let (mut members, mut items) = (0_u64, 0_u64);
-        while let Some(Member { name, place }) = directory.next().map_err(unreadable)? {
-            members += 1;
-            if self.takes(&name) {
-                items += 1;
-                let name = escape(Path::new(OsStr::from_bytes(&name)));
-                push(&format!("/{name}"), &locator(path, &place.numbers()))?;
+        list_items(path, |file| {
+            let mut directory = Directory::new(BufReader::new(file)).map_err(unreadable)?;
+            while let Some(Member { name, place }) = directory.next().map_err(unreadable)? {
+                members += 1;
+                if self.takes(&name) {
+                    items += 1;
+                    let name = escape(Path::new(OsStr::from_bytes(&name)));
+                    push(&format!("/{name}"), &locator(path, &place.numbers()))?;
+                }
             }
-        }
+            Ok(())
+        })?;
         if members > 0 && items == 0 {
             return Err(unreadable(format!(
                 "none of its {members} members is an item: say which ones are with `members`"
@@ -125,7 +135,13 @@ impl Expand for Pictures {
 
 impl Fetch for Pictures {
     fn start(&self) -> Box<dyn FetchRun> {
-        Box::new(MemberPicture { open: None, picture: EncodedPicture::new(self.max_pixels) })
+        let opener = Opener::new(&self.protocols);
+        let picture = EncodedPicture::new(self.max_pixels);
+        Box::new(MemberPicture { opener, open: Last::default(), picture })
+    }
+
+    fn network(&self) -> Option<Network> {
+        objects::network(&self.protocols)
     }
 
     fn remote(&self) -> Option<RemoteSpec> {
@@ -133,13 +149,16 @@ impl Fetch for Pictures {
     }
 
     fn opens(&self) -> Opens {
-        Opens::OfItems(file_of)
+        match self.protocols.is_empty() {
+            true => Opens::OfItems(file_of),
+            false => Opens::Any,
+        }
     }
 }
 
 struct MemberPicture {
-    /// The archive of the last item: the next one is most likely in it, too.
-    open: Option<(PathBuf, Arc<File>)>,
+    opener: Opener,
+    open: Last<Input>,
     picture: EncodedPicture,
 }
 
@@ -157,16 +176,9 @@ impl FetchRun for MemberPicture {
             kind: FailureKind::Read,
             error: format!("cannot read it from `{}`: {error}", path.display()),
         };
-        let file = match &mut self.open {
-            Some((open, file)) if open == path => file,
-            open => {
-                *open = None;
-                let (file, _) = open_regular(path).map_err(|error| failed(error.to_string()))?;
-                &mut open.insert((path.to_owned(), Arc::new(file))).1
-            }
-        };
+        let input = self.open.get(path, || self.opener.open(path))?;
         let bytes = self.picture.bytes_mut();
-        read_member(file, &place, bytes).map_err(failed)?;
+        read_member(input, &place, bytes).map_err(|error| input.refusal(failed(error)))?;
         Ok(bytes.len() as u64)
     }
 
@@ -197,14 +209,14 @@ mod tests {
                 items.push((name.to_owned(), locator.to_vec()));
                 Ok(())
             };
-            Pictures { globs, max_pixels: 1 }.expand(&path, push).unwrap();
+            Pictures { globs, max_pixels: 1, protocols: Vec::new() }.expand(&path, push).unwrap();
             items
         };
         let names = |globs: &[&str]| items(globs).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names(&[]), ["/a.PNG", "/d/b.jpg"]);
         assert_eq!(names(&["d/*"]), ["/d/b.jpg"]);
         assert_eq!(names(&["*.txt", "**/*.jpg"]), ["/d/b.jpg", "/note.txt"]);
-        let mut run = Pictures { globs: Vec::new(), max_pixels: 1 }.start();
+        let mut run = Pictures { globs: Vec::new(), max_pixels: 1, protocols: Vec::new() }.start();
         let items = items(&[]);
         let error = run.fetch(&items[0].1).unwrap_err().error;
         assert!(error.contains("checksum"), "{error}");

@@ -1,12 +1,11 @@
 //! The members of a zip archive: where each lies, and its bytes. The directory is read as a stream, so that no count that it states takes
 //! memory; no size is believed before it is checked, and a member gives no more bytes than its entry says.
 
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 use flate2::read::DeflateDecoder;
+
+use super::input::{Input, Stream};
 
 /// The record at the end of an archive, without its comment.
 const END: u64 = 22;
@@ -14,6 +13,8 @@ const END: u64 = 22;
 const ENTRY: usize = 46;
 /// What stands in front of the bytes of a member, without its name.
 pub const LOCAL: usize = 30;
+/// Its name, and what programs put behind that, have no more as a rule.
+const USUAL_NAME: u64 = 256;
 /// Deflate makes no more of a byte.
 const MOST_PER_BYTE: u64 = 1032;
 
@@ -187,35 +188,19 @@ pub fn data_at(header: u64, local: &[u8; LOCAL]) -> Result<u64, String> {
 /// A member of a file, opened to be read from its beginning.
 #[derive(Debug)]
 pub enum Content {
-    Stored(Part),
-    Deflated(Box<DeflateDecoder<Part>>),
-}
-
-/// A part of a file, read without moving the place at which others read it.
-#[derive(Debug, Clone)]
-pub struct Part {
-    file: Arc<File>,
-    pub at: u64,
-    left: u64,
-}
-
-impl Read for Part {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let n = to.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        let n = self.file.read_at(&mut to[..n], self.at)?;
-        self.at += n as u64;
-        self.left -= n as u64;
-        Ok(n)
-    }
+    Stored(io::Take<Stream>),
+    Deflated(Box<DeflateDecoder<io::Take<Stream>>>),
 }
 
 impl Content {
     /// # Errors
     /// It is stored in a way that is not read, claims what it cannot hold, or its header is damaged.
-    pub fn open(file: &Arc<File>, place: &Place) -> Result<Self, String> {
+    pub fn open(input: &Input, place: &Place) -> Result<Self, String> {
+        let text = |error: io::Error| error.to_string();
+        input.expect(place.header, place.packed.saturating_add(LOCAL as u64 + USUAL_NAME)).map_err(text)?;
         let mut local = [0; LOCAL];
-        file.read_exact_at(&mut local, place.header).map_err(|error| error.to_string())?;
-        let part = Part { file: Arc::clone(file), at: data_at(place.header, &local)?, left: place.packed };
+        input.read_exact_at(&mut local, place.header).map_err(text)?;
+        let part = input.from(data_at(place.header, &local)?).take(place.packed);
         match place.method {
             Method::Stored if place.packed == place.len => Ok(Content::Stored(part)),
             Method::Deflated if place.len <= place.packed.saturating_mul(MOST_PER_BYTE) => {
@@ -246,8 +231,8 @@ impl Read for Content {
 ///
 /// # Errors
 /// It cannot be read, or is not what its entry says.
-pub fn read_member(file: &Arc<File>, place: &Place, buffer: &mut Vec<u8>) -> Result<(), String> {
-    let content = Content::open(file, place)?;
+pub fn read_member(input: &Input, place: &Place, buffer: &mut Vec<u8>) -> Result<(), String> {
+    let content = Content::open(input, place)?;
     buffer.clear();
     // One more than it may have, so that more is noticed. Nothing is reserved for a length that is only claimed.
     content.take(place.len + 1).read_to_end(buffer).map_err(|error| format!("it is damaged: {error}"))?;
@@ -277,6 +262,7 @@ pub mod tests {
 
     use zip::write::{SimpleFileOptions, ZipWriter};
 
+    use super::super::input::Opener;
     use super::*;
 
     type Named = Vec<(Vec<u8>, Vec<u8>)>;
@@ -296,12 +282,12 @@ pub mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.zip");
         std::fs::write(&path, bytes).unwrap();
-        let file = Arc::new(File::open(&path).unwrap());
+        let input = Opener::new(&[]).open(&path).unwrap();
         let mut directory = Directory::new(Cursor::new(bytes))?;
         let mut all = Vec::new();
         while let Some(member) = directory.next()? {
             let mut content = Vec::new();
-            read_member(&file, &member.place, &mut content)?;
+            read_member(&input, &member.place, &mut content)?;
             assert_eq!(Place::of_numbers(member.place.numbers()), Some(member.place));
             all.push((member.name, content));
         }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use orchestra_core::kernel::{Grid, Scalar};
 use orchestra_core::{Code, DType, Kernel, TensorSpec};
-use orchestra_plan::keys::WORKERS;
 use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{
     At, Draft, Fields, FileKind, Host, Key, Limits, ProgramConnected, ProgramContext, ProgramDraft, Reads,
     StageKind, key,
 };
 
-use super::{infer, python};
+use super::code::{self, beside_workers};
+use super::infer;
 
 /// The kind `cuda`.
 pub struct Cuda;
@@ -27,7 +27,7 @@ const MOST_THREADS: u64 = 1024;
 /// Most bytes of a source with what it includes: all of it is told to workers.
 const MOST_TEXT: usize = 512 << 10;
 
-const KEYS: [Key; 19] = [
+const OWN: [Key; 9] = [
     key("source", "text", "required", "the file with the kernel, in CUDA C++"),
     key(
         "kernel",
@@ -67,17 +67,9 @@ const KEYS: [Key; 19] = [
         "by device",
         "`{ max = 32, wait = \"5ms\" }`: the most rows of a launch, for which memory of the GPU is taken once; how long the oldest item waits for company",
     ),
-    WORKERS[0],
-    WORKERS[1],
-    WORKERS[3],
-    WORKERS[4],
-    WORKERS[5],
-    WORKERS[6],
-    WORKERS[7],
-    WORKERS[8],
-    WORKERS[9],
-    WORKERS[10],
 ];
+
+const KEYS: [Key; 19] = beside_workers(OWN, Some("threads"));
 
 impl StageKind for Cuda {
     fn name(&self) -> &'static str {
@@ -146,7 +138,7 @@ fn outputs(f: &mut Fields<'_, '_>) -> Option<Vec<TensorSpec>> {
         );
         return None;
     };
-    let outputs = python::outputs(f, &entry.node)?;
+    let outputs = code::outputs(f, &entry.node)?;
     if let Some(open) = outputs.iter().find(|output| output.row_bytes().is_none()) {
         f.bad("outputs", entry.node.span, &format!("leaves the shape of `{}` open", open.name))
             .help("memory of the GPU is taken before the kernel runs: give every size, and lay a length beside it as an output of its own");

@@ -2,6 +2,7 @@
 
 pub mod argmax;
 pub mod classify;
+mod code;
 pub mod crop;
 pub mod ctc;
 pub mod cuda;

@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orchestra_core::{Code, DType, Dim, Program, SandboxMode, SandboxRules, TensorSpec};
-use orchestra_plan::keys::WORKERS;
-use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{
     At, Draft, Fields, FileKind, Host, Key, Limits, MAX_BATCH, ProgramConnected, ProgramContext,
     ProgramDraft, Reads, StageKind, key,
 };
 use serde::Deserialize;
 
+use super::code::{beside_workers, outputs};
 use super::infer;
 
 /// The kind `python`.
@@ -28,10 +27,7 @@ const INTERPRETER: &str = "import json, os, sys; print(json.dumps({'executable':
 /// Folders whose libraries every worker may read, and whose rest belongs to others.
 const SYSTEM: [&str; 3] = ["/", "/usr", "/usr/local"];
 
-/// Most dimensions of a row.
-const MAX_RANK: usize = 32;
-
-const KEYS: [Key; 17] = [
+const OWN: [Key; 6] = [
     key(
         "script",
         "text",
@@ -65,18 +61,9 @@ const KEYS: [Key; 17] = [
         "`{ max = 32, wait = \"5ms\", together = 1 }`: the most rows of a call; how long the oldest item waits for company; how many small and \
          quick batches may go to a busy worker together",
     ),
-    WORKERS[0],
-    WORKERS[1],
-    WORKERS[2],
-    WORKERS[3],
-    WORKERS[4],
-    WORKERS[5],
-    WORKERS[6],
-    WORKERS[7],
-    WORKERS[8],
-    WORKERS[9],
-    WORKERS[10],
 ];
+
+const KEYS: [Key; 17] = beside_workers(OWN, None);
 
 impl StageKind for Python {
     fn name(&self) -> &'static str {
@@ -109,73 +96,6 @@ impl StageKind for Python {
         draft.program = Some(Arc::new(Script { script, function, python, outputs }));
         Some(Draft::Batch(draft))
     }
-}
-
-/// `outputs` of the file; `None` after an error.
-pub(super) fn outputs(f: &mut Fields<'_, '_>, node: &Node) -> Option<Vec<TensorSpec>> {
-    let Value::Table(table) = &node.value else {
-        f.wrong("outputs", node, "a table: outputs = { mean = { dtype = \"f32\", shape = [3] } }");
-        return None;
-    };
-    if table.entries.is_empty() {
-        f.bad("outputs", node.span, "names nothing");
-        return None;
-    }
-    let types = DType::ALL.map(|dtype| (dtype.name(), dtype));
-    let mut found = Some(Vec::new());
-    for entry in &table.entries {
-        let Value::Table(output) = &entry.node.value else {
-            f.wrong(
-                &format!("outputs.{}", entry.key),
-                &entry.node,
-                "a table: { dtype = \"f32\", shape = [3] }",
-            );
-            found = None;
-            continue;
-        };
-        let what = format!("output `{}` of {}", entry.key, f.what);
-        let mut of = Fields::new(what, entry.key_span, output, &["dtype", "shape"], f.diags);
-        let dtype = of.choice("dtype", &types);
-        if of.entry("dtype").is_none() {
-            of.missing("dtype", "for example dtype = \"f32\"");
-        }
-        let row = shape(&mut of);
-        match (dtype, row, &mut found) {
-            (Some(dtype), Some(row), Some(found)) => {
-                found.push(TensorSpec {
-                    name: entry.key.clone(),
-                    dtype: dtype.value,
-                    row,
-                    batch: Dim::Dynamic,
-                });
-            }
-            _ => found = None,
-        }
-    }
-    found
-}
-
-fn shape(f: &mut Fields<'_, '_>) -> Option<Vec<Dim>> {
-    let Some(entry) = f.entry("shape") else {
-        f.missing(
-            "shape",
-            "the shape of one row, without the rows themselves: shape = [3], or [] for one number",
-        );
-        return None;
-    };
-    let dim = |node: &Node| match node.value {
-        Value::Integer(-1) => Some(Dim::Dynamic),
-        Value::Integer(n) => Some(Dim::Fixed(usize::try_from(n).ok()?)),
-        _ => None,
-    };
-    let dims = match &entry.node.value {
-        Value::Array(dims) if dims.len() <= MAX_RANK => dims.iter().map(dim).collect(),
-        _ => None,
-    };
-    if dims.is_none() {
-        f.wrong("shape", &entry.node, "a list of sizes; -1 stands for one that is known after the call");
-    }
-    dims
 }
 
 /// A script that is not asked yet.

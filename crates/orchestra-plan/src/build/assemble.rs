@@ -19,13 +19,12 @@ use crate::kind::{Runs, Writes};
 use crate::measured::settings;
 use crate::models::Model;
 use crate::near_cores::{Placed, near};
-use crate::part_names::parts_of;
 use crate::plan::{
     BETWEEN_COMMITS, BatchPlan, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, NodeCores, Origin,
     PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawModel, RawStage};
-use crate::sinks::remote_of;
+use crate::sinks::{parts_of, remote_of};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
 use crate::types::Wired;
 
@@ -413,7 +412,7 @@ impl<'a> Assembler<'a> {
                     encoder: Arc::clone(&connected.encoder),
                     path: self.parts.output.join(path),
                     files: (kind.writes() == Writes::FileEach).then(files),
-                    parts: parts_of(kind.as_ref(), path),
+                    parts: parts_of(raw, path),
                     remote: remote_of(raw),
                     ordered: raw.ordered,
                 })

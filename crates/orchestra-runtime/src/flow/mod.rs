@@ -7,6 +7,7 @@ pub mod chain;
 pub mod committer;
 pub mod failures;
 pub mod file_name;
+pub mod file_rows;
 pub mod fold;
 pub mod loader_inbox;
 pub mod loader_thread;

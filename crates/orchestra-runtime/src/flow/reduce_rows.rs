@@ -14,11 +14,12 @@ use orchestra_core::data::{Label, OwnedValue, Refusal, Value};
 use orchestra_core::lineage::Share;
 use orchestra_core::shapes::{ItemInfo, Join, Merge, MergeState, Reduce, ReducedRow, Reduction};
 use orchestra_core::{ItemId, SourceId, StageId};
-use orchestra_plan::{Origin, Plan, SinkPlan};
+use orchestra_plan::{FilesPlan, Origin, Plan, SinkPlan};
 use orchestra_store::{Commit, CommitError, FileIndex, Journal, PlacedFile, Sorter};
 use thiserror::Error;
 
 use super::file_name::file_name;
+use super::file_rows::end_file_row;
 use super::part_rows::{begin_row, end_row};
 use super::sink::{index_line, reduce_file, sink_file};
 use super::ticket::Ticket;
@@ -401,20 +402,27 @@ impl ResultCommits {
         let mut bytes = Vec::new();
         let begin = sink.parts.is_some().then(|| begin_row(&mut bytes));
         sink.encoder.encode(&ItemInfo { name: item, id: *id, source, parts: path }, &read, &mut bytes)?;
-        if let Some(begin) = begin {
-            end_row(&mut bytes, begin)?;
-        }
-        let Some(files) = &sink.files else {
-            match commit.appends.iter_mut().find(|(to, _)| *to == file) {
-                Some((_, all)) => all.extend_from_slice(&bytes),
-                None => commit.appends.push((file, bytes)),
-            }
-            return Ok(());
+        let named = |files: &FilesPlan| {
+            let ticket = Ticket::alone(*id, 0, item, "".as_ref());
+            let name = file_name(files, &Token::new(ticket, Share::WHOLE, path.clone(), Vec::new()))?;
+            let begin = begin.unwrap_or_default();
+            let line = index_line(item, id.index, source, &name, bytes.len() - begin);
+            Ok::<_, Refusal>((files.folder.join(&*name), line))
         };
-        let ticket = Ticket::alone(*id, 0, item, "".as_ref());
-        let name = file_name(files, &Token::new(ticket, Share::WHOLE, path.clone(), Vec::new()))?;
-        commit.appends.push((file, index_line(item, id.index, source, &name, bytes.len())));
-        commit.files.push(PlacedFile { path: files.folder.join(&*name), bytes });
+        match (begin, sink.files.as_ref().map(named).transpose()?) {
+            (Some(begin), Some((_, line))) => end_file_row(&mut bytes, begin, &line)?,
+            (Some(begin), None) => end_row(&mut bytes, begin)?,
+            (None, Some((path, line))) => {
+                commit.appends.push((file, line));
+                commit.files.push(PlacedFile { path, bytes });
+                return Ok(());
+            }
+            (None, None) => {}
+        }
+        match commit.appends.iter_mut().find(|(to, _)| *to == file) {
+            Some((_, all)) => all.extend_from_slice(&bytes),
+            None => commit.appends.push((file, bytes)),
+        }
         Ok(())
     }
 }

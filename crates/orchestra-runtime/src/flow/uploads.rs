@@ -3,6 +3,7 @@
 //! ```text
 //! note      a line of `.orchestra/uploads-SINK` says what the part will be      of several lines with one number the last counts
 //! sealed    the journal has the part, durably, and its file lies in the folder
+//! files     where each record is one: all objects of the part are there          then the part is the index of them
 //! created   the object is there, whole                                           one that was there before must have the same bytes
 //! removed   the file is gone: a sealed part without a file is in the store
 //! manifest  created, once all parts are there                                     what readers trust
@@ -18,7 +19,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
@@ -27,11 +28,16 @@ use orchestra_store::{ListError, OutputFolder};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::flow::file_rows::{FileRow, files_in};
+
 /// What readers of a prefix look for: the object that names all parts.
 pub const MANIFEST: &str = "_manifest.json";
 
 /// Parts that wait for the store.
 const MOST_WAITING: usize = 2;
+
+/// Files of a part that are on their way at once: each waits for the answer of the store.
+const FILES_AT_ONCE: usize = 16;
 
 /// All that a sink has written to a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +115,8 @@ struct PartFiles {
     output: PathBuf,
     parts: PartsPlan,
     remote: RemotePlan,
+    /// Each row is a file; the object of a part is the index of its files.
+    holds_files: bool,
 }
 
 impl fmt::Debug for Upload {
@@ -134,7 +142,8 @@ impl Upload {
                 path.display()
             ));
         }
-        let files = PartFiles { output: output.to_owned(), parts, remote };
+        let holds_files = sink.files.is_some();
+        let files = PartFiles { output: output.to_owned(), parts, remote, holds_files };
         let left: Vec<u64> = (0..sealed).filter(|number| files.path(*number).exists()).collect();
         let (queue, waiting) = sync_channel(MOST_WAITING);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -161,7 +170,12 @@ impl Upload {
     /// # Errors
     /// The disk.
     pub fn note(&mut self, number: u64, rows: u64, bytes: &[u8]) -> io::Result<()> {
-        let note = Note { number, rows, bytes: bytes.len() as u64, sha256: digest(bytes) };
+        let index = match self.files.holds_files {
+            true => Some(index_of(&files_in(bytes).ok_or_else(|| io::Error::other(TORN))?)),
+            false => None,
+        };
+        let object = index.as_deref().unwrap_or(bytes);
+        let note = Note { number, rows, bytes: object.len() as u64, sha256: digest(object) };
         let mut line = serde_json::to_vec(&note)?;
         line.push(b'\n');
         self.note_file.write_all(&line)?;
@@ -204,7 +218,7 @@ impl Upload {
     fn join(&mut self) -> Result<(), String> {
         self.queue = None;
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        thread.join().unwrap_or_else(|_| Err("a thread panicked; this is a bug".to_owned()))
+        thread.join().unwrap_or_else(|_| Err(PANICKED.to_owned()))
     }
 
     fn write_manifest(&self) -> Result<(), String> {
@@ -216,18 +230,16 @@ impl Upload {
             sha256: note.sha256.clone(),
         };
         let parts: Vec<ManifestPart> = self.notes.values().map(part).collect();
-        let mut there = BTreeMap::new();
+        let mut missing: BTreeMap<String, u64> =
+            parts.iter().map(|part| (format!("{url}{}", part.name), part.bytes)).collect();
         for object in store.objects(url).map_err(|error| store_error(&error))? {
             let object = object.map_err(|error| store_error(&error))?;
-            there.insert(object.url, object.bytes);
+            if missing.get(&object.url) == Some(&object.bytes) {
+                missing.remove(&object.url);
+            }
         }
-        if let Some(part) =
-            parts.iter().find(|part| there.get(&format!("{url}{}", part.name)) != Some(&part.bytes))
-        {
-            return Err(format!(
-                "`{url}{}` is not there as it was written: start over with `--fresh`",
-                part.name
-            ));
+        if let Some(part) = missing.keys().next() {
+            return Err(format!("`{part}` is not there as it was written: start over with `--fresh`"));
         }
         let manifest = Manifest {
             version: 1,
@@ -290,7 +302,8 @@ pub fn is_free(sink: &SinkPlan, run_id: &str, is_new: bool) -> Result<bool, List
     for object in store.objects(url)? {
         let object = object?;
         let name = object.url.strip_prefix(url.as_str()).unwrap_or_default();
-        if parts.number_of(name.as_ref()).is_some() {
+        // A file could be called as any object.
+        if sink.files.is_some() || parts.number_of(name.as_ref()).is_some() {
             return Ok(false);
         }
     }
@@ -316,6 +329,9 @@ impl PartFiles {
     }
 
     fn name(&self, number: u64) -> String {
+        if self.holds_files {
+            return format!("_index-{number:05}.jsonl");
+        }
         self.parts
             .file(number)
             .file_name()
@@ -333,25 +349,64 @@ impl PartFiles {
             if is_over.load(Ordering::Acquire) {
                 break;
             }
-            self.create(number)?;
+            self.create(number, is_over)?;
         }
         Ok(())
     }
 
-    fn create(&self, number: u64) -> Result<(), String> {
+    /// Creates all objects of a part. One that is not whole when it `is_over` stays in the output folder.
+    fn create(&self, number: u64, is_over: &AtomicBool) -> Result<(), String> {
         let path = self.path(number);
-        let bytes = fs::read(&path).map_err(|error| format!("cannot read `{}`: {error}", path.display()))?;
-        let url = format!("{}{}", self.remote.url, self.name(number));
-        let failed = |error: ListError| store_error(&error);
-        let store = &self.remote.store;
-        if !store.create(&url, bytes.clone()).map_err(failed)? {
-            let there = store.read(&url).map_err(failed)?;
-            if there.is_none_or(|there| there.bytes != bytes) {
-                return Err(format!(
-                    "`{url}` is there already and was not written by this run: choose another prefix"
-                ));
+        let mut bytes =
+            fs::read(&path).map_err(|error| format!("cannot read `{}`: {error}", path.display()))?;
+        if self.holds_files {
+            let files = files_in(&bytes).ok_or_else(|| format!("`{}`: {TORN}", path.display()))?;
+            self.create_files(&files, is_over)?;
+            if is_over.load(Ordering::Acquire) {
+                return Ok(());
             }
+            bytes = index_of(&files);
         }
+        self.create_object(&self.name(number), &bytes)?;
         fs::remove_file(&path).map_err(|error| format!("cannot remove `{}`: {error}", path.display()))
     }
+
+    fn create_files(&self, files: &[FileRow<'_>], is_over: &AtomicBool) -> Result<(), String> {
+        let next = AtomicUsize::new(0);
+        let create = || -> Result<(), String> {
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed))
+                && !is_over.load(Ordering::Acquire)
+            {
+                self.create_object(&file.name, file.bytes)?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..FILES_AT_ONCE.min(files.len())).map(|_| scope.spawn(create)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(PANICKED.into())))
+        })
+    }
+
+    fn create_object(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
+        let RemotePlan { url, store } = &self.remote;
+        let url = format!("{url}{name}");
+        if store.create(&url, bytes.to_vec()).map_err(|error| store_error(&error))? {
+            return Ok(());
+        }
+        let there = store.read(&url).map_err(|error| store_error(&error))?;
+        match there.is_some_and(|there| there.bytes == bytes) {
+            true => Ok(()),
+            false => Err(format!(
+                "`{url}` is there already and was not written by this run: choose another prefix"
+            )),
+        }
+    }
+}
+
+const TORN: &str = "it does not hold whole files; this is a bug";
+const PANICKED: &str = "a thread panicked; this is a bug";
+
+/// What is said of the files of a part, a line each.
+fn index_of(files: &[FileRow<'_>]) -> Vec<u8> {
+    files.iter().flat_map(|file| file.line).copied().collect()
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use futures::StreamExt as _;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange};
+use object_store::{GetOptions, GetRange, ObjectStoreExt as _};
 use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use tokio::runtime::Runtime;
@@ -23,6 +23,13 @@ pub struct Reader {
 }
 
 impl ReadObject for Reader {
+    fn len(&mut self, url: &[u8]) -> Result<u64, Refusal> {
+        let head = |runtime: &Runtime, client: &Client, path: &Path| {
+            runtime.block_on(client.objects.head(path)).map(|meta| meta.size)
+        };
+        self.ask(url, head)
+    }
+
     fn read(&mut self, url: &[u8], buffer: &mut Vec<u8>) -> Result<(), Refusal> {
         let asked = GetOptions::default();
         match self.get(url, asked, LARGEST_FILE_BYTES, buffer)? {
@@ -58,6 +65,14 @@ impl Reader {
         most: u64,
         buffer: &mut Vec<u8>,
     ) -> Result<u64, Refusal> {
+        self.ask(url, |runtime, client, path| runtime.block_on(read(client, path, asked, most, buffer)))
+    }
+
+    fn ask<T>(
+        &mut self,
+        url: &[u8],
+        ask: impl FnOnce(&Runtime, &Client, &Path) -> object_store::Result<T>,
+    ) -> Result<T, Refusal> {
         let text = String::from_utf8_lossy(url);
         let refusal = |trouble: Trouble| Refusal {
             kind: trouble.failure(),
@@ -77,8 +92,7 @@ impl Reader {
             Some(runtime) => runtime,
             none => none.insert(runtime().map_err(|error| refusal(Trouble::of_machine(&error)))?),
         };
-        let read = runtime.block_on(read(&client, &path, asked, most, buffer));
-        read.map_err(|error| refusal(Trouble::of(url.protocol, &error)))
+        ask(runtime, &client, &path).map_err(|error| refusal(Trouble::of(url.protocol, &error)))
     }
 }
 

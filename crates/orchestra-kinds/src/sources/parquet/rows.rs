@@ -1,19 +1,20 @@
 //! Reads rows of Parquet files: those of a row group as a stream, column by column, a block of rows at a time.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::io::{self, BufReader, Read as _};
+use std::path::Path;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
+use bytes::Bytes;
 use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Network, RemoteSpec};
 use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
 use orchestra_store::{Expand, ListError, PushItem};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
 use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
 use serde_json::Value as Json;
 
@@ -22,8 +23,10 @@ use super::leaves::{all, footer, guarded, is_text, is_unsigned, resolve, row_gro
 use crate::sources::columns::{
     Cell, Field, FieldType, LARGEST_TEXT, Number, Row, declared, decoders, schema, settings,
 };
+use crate::sources::input::{Input, Last, Opener, Stream, cannot_read, list_items, look};
 use crate::sources::locator::{locator, parts};
-use crate::sources::read_file::{LARGEST_FILE_BYTES, open_regular};
+use crate::sources::objects::{self, Protocol};
+use crate::sources::read_file::LARGEST_FILE_BYTES;
 
 /// Rows that are decoded together.
 const BLOCK: usize = 64;
@@ -44,9 +47,8 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
             return None;
         }
         (declared, Some(first)) => {
-            let opened = source.host.open(&first.path).map_err(|error| error.to_string());
-            let found = opened.and_then(|mut file| {
-                let metadata = footer(&mut *file)?;
+            let found = look(source, &first.path, |file| {
+                let metadata = footer(file)?;
                 let schema = metadata.file_metadata().schema_descr();
                 let fields = match declared {
                     Some(fields) => fields,
@@ -70,7 +72,8 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
             }
         }
     };
-    let files = Arc::new(Files { fields, max_pixels: source.limits.max_pixels });
+    let protocols = objects::protocols(source.urls);
+    let files = Arc::new(Files { fields, max_pixels: source.limits.max_pixels, protocols });
     Some(SourceConnected {
         gives: schema(&files.fields),
         fetch: Arc::clone(&files) as Arc<dyn Fetch>,
@@ -89,13 +92,14 @@ pub fn revive(spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
 struct Files {
     fields: Vec<Field>,
     max_pixels: u64,
+    /// How its objects are read; empty: it has files.
+    protocols: Vec<Protocol>,
 }
 
 impl Expand for Files {
     fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
-        let (mut file, _) = open_regular(path).map_err(|error| unreadable(error.to_string()))?;
-        let metadata = footer(&mut file).map_err(unreadable)?;
+        let metadata = list_items(path, |file| footer(file).map_err(unreadable))?;
         resolve(&metadata, &self.fields).map_err(unreadable)?;
         let mut before = 0;
         for (group, rows) in (0_u64..).zip(row_groups(&metadata).map_err(unreadable)?) {
@@ -110,7 +114,12 @@ impl Expand for Files {
 impl Fetch for Files {
     fn start(&self) -> Box<dyn FetchRun> {
         let row = Row::new(&self.fields, self.max_pixels);
-        Box::new(RowReader { fields: self.fields.clone(), open: None, row })
+        let opener = Opener::new(&self.protocols);
+        Box::new(RowReader { fields: self.fields.clone(), opener, open: Last::default(), row })
+    }
+
+    fn network(&self) -> Option<Network> {
+        objects::network(&self.protocols)
     }
 
     fn remote(&self) -> Option<RemoteSpec> {
@@ -118,15 +127,40 @@ impl Fetch for Files {
     }
 }
 
+impl Length for Input {
+    fn len(&self) -> u64 {
+        // Of a file that cannot be asked no row can be read, and the reading says why.
+        self.size().unwrap_or(0)
+    }
+}
+
+impl ChunkReader for Input {
+    type T = BufReader<Stream>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        Ok(BufReader::new(self.from(start)))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        let mut bytes = Vec::new();
+        self.from(start).take(length as u64).read_to_end(&mut bytes)?;
+        match bytes.len() == length {
+            true => Ok(bytes.into()),
+            false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        }
+    }
+}
+
 struct RowReader {
     fields: Vec<Field>,
-    /// The file of the last item: the next one is most likely in it, too.
-    open: Option<(PathBuf, OpenFile)>,
+    opener: Opener,
+    open: Last<OpenFile>,
     row: Row,
 }
 
 struct OpenFile {
-    reader: SerializedFileReader<File>,
+    input: Input,
+    reader: SerializedFileReader<Input>,
     /// The leaf of each field.
     leaves: Vec<usize>,
     group: Option<OpenGroup>,
@@ -158,13 +192,12 @@ struct Block {
 }
 
 impl OpenFile {
-    fn open(path: &Path, fields: &[Field]) -> Result<Self, String> {
-        let (mut file, _) = open_regular(path).map_err(|error| error.to_string())?;
+    fn open(input: Input, fields: &[Field]) -> Result<Self, String> {
         // Checks how large the footer is.
-        let metadata = footer(&mut file)?;
+        let metadata = footer(&mut input.from(0))?;
         let leaves = resolve(&metadata, fields)?;
-        let reader = guarded(|| SerializedFileReader::new(file))?;
-        Ok(Self { reader, leaves, group: None })
+        let reader = guarded(|| SerializedFileReader::new(input.clone()))?;
+        Ok(Self { input, reader, leaves, group: None })
     }
 
     /// Brings a row into the blocks; gives its place in them.
@@ -295,7 +328,7 @@ impl Block {
         at: usize,
         field: &Field,
         cell: &mut Cell,
-        folder: &Path,
+        (beside, opener): (&Path, &Opener),
         is_path: bool,
     ) -> Result<u64, Refusal> {
         let refuse = |kind: FailureKind, error: String| Refusal { kind, error };
@@ -353,7 +386,8 @@ impl Block {
             }
             (cell @ (Cell::Text(_) | Cell::Picture(_)), _) => {
                 let text = std::str::from_utf8(bytes()?).map_err(|_| wrong("is no UTF-8 text"))?;
-                Ok(text.len() as u64 + cell.take_json(field, &Json::String(text.to_owned()), folder)?)
+                Ok(text.len() as u64
+                    + cell.take_json(field, &Json::String(text.to_owned()), beside, opener)?)
             }
         }
     }
@@ -363,24 +397,17 @@ impl FetchRun for RowReader {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let (path, numbers) = parts(locator, 2)?;
         let (group, row) = (numbers[0], numbers[1]);
-        let failed = |why: String| Refusal {
-            kind: FailureKind::Read,
-            error: format!("cannot read `{}`: {why}", path.display()),
-        };
-        let file = match &mut self.open {
-            Some((open, file)) if open == path => file,
-            open => {
-                *open = None;
-                let file = OpenFile::open(path, &self.fields).map_err(failed)?;
-                &mut open.insert((path.to_owned(), file)).1
-            }
-        };
-        let at = file.read(group, row).map_err(failed)?;
-        let folder = path.parent().unwrap_or(Path::new("/"));
+        let file = self.open.get(path, || {
+            let input = self.opener.open(path)?;
+            let opened = OpenFile::open(input.clone(), &self.fields);
+            opened.map_err(|why| input.refusal(cannot_read(path, &why)))
+        })?;
+        let read = file.read(group, row);
+        let at = read.map_err(|why| file.input.refusal(cannot_read(path, &why)))?;
         let columns = file.group.iter().flat_map(|group| &group.columns);
         let mut read = 0;
         for (column, (field, cell)) in columns.zip(self.row.cells()) {
-            read += column.block.take(at, field, cell, folder, is_text(&column.descr))?;
+            read += column.block.take(at, field, cell, (path, &self.opener), is_text(&column.descr))?;
         }
         Ok(read)
     }
@@ -392,6 +419,8 @@ impl FetchRun for RowReader {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use orchestra_core::DType;
     use parquet::data_type::{ByteArrayType, DoubleType, FloatType, Int32Type};
     use parquet::file::properties::WriterProperties;
@@ -453,7 +482,11 @@ mod tests {
             ("text", FieldType::Text),
             ("x", tensor(DType::F32, vec![])),
         ];
-        Files { fields: fields.map(|(name, ty)| Field { name: name.into(), ty }).into(), max_pixels: 1 }
+        Files {
+            fields: fields.map(|(name, ty)| Field { name: name.into(), ty }).into(),
+            max_pixels: 1,
+            protocols: Vec::new(),
+        }
     }
 
     fn items(path: &Path) -> Result<Vec<(String, Vec<u8>)>, ListError> {

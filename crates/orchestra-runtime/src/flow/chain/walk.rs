@@ -13,8 +13,10 @@ use orchestra_plan::{ColumnRef, Origin};
 use smallvec::SmallVec;
 
 use crate::flow::file_name::file_name;
+use crate::flow::file_rows::end_file_row;
 use crate::flow::part_rows::{HEAD, begin_row, end_row};
 use crate::flow::reduce_rows::write_head;
+use crate::flow::sink::index_line;
 use crate::messages::RecordTo;
 
 use super::outcome::{Outcome, RecordRange, tell};
@@ -138,7 +140,7 @@ impl Walk<'_, '_> {
                 let encoded =
                     self.record(reads, token, env, |item, row, out| encoder.encode(item, row, out)).and(file);
                 let encoded = match row {
-                    Some(row) => encoded.and_then(|file| end_row(&mut self.out.text, row).map(|()| file)),
+                    Some(row) => encoded.and_then(|file| self.end_part_row(token, row, file)).map(|()| None),
                     None => encoded,
                 };
                 match encoded {
@@ -151,6 +153,16 @@ impl Walk<'_, '_> {
                 }
             }
         }
+    }
+
+    /// Ends a row that waits for a part, which may be a file.
+    fn end_part_row(&mut self, token: &Token, row: usize, file: Option<Box<str>>) -> Result<(), Refusal> {
+        let text = &mut self.out.text;
+        let Some(file) = file else { return end_row(text, row) };
+        let (item, id) = (token.ticket.name(), token.ticket.id());
+        let source = &self.chain.context.plan.sources[id.source.index()].name;
+        let line = index_line(item, id.index, source, &file, text.len() - row);
+        end_file_row(text, row, &line)
     }
 
     fn record(

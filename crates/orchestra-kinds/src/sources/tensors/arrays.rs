@@ -1,0 +1,104 @@
+//! The arrays of a `.npy` or `.npz` file: their names and headers, and where they lie. Reads no elements.
+
+use std::io::{self, BufReader, Read};
+
+use orchestra_plan::ReadSeek;
+
+use crate::sources::columns::{Field, FieldType, LARGEST_TENSOR};
+use crate::sources::npy::{HEAD, Header};
+use crate::sources::zip_members::{Directory, LOCAL, Method, Place, data_at};
+
+/// Arrays of a `.npz` file.
+const MOST_ARRAYS: usize = 4096;
+
+/// An array of a file.
+#[derive(Debug, Clone)]
+pub struct Array {
+    /// `x` for the only one of a `.npy` file.
+    pub name: String,
+    /// Why it cannot be read, where it is not asked for.
+    pub header: Result<Header, String>,
+    /// Its member of a `.npz` file.
+    pub place: Option<Place>,
+}
+
+impl Array {
+    /// The column of it, whose values are a row or so many of them.
+    pub fn field(&self, chunk: Option<u64>) -> Result<Field, String> {
+        let header = self.header.as_ref().map_err(|why| format!("array `{}`: {why}", self.name))?;
+        let (_, row) =
+            header.rows().ok_or_else(|| format!("array `{}` has no first dimension", self.name))?;
+        let mut shape = row.to_vec();
+        if let Some(chunk) = chunk {
+            shape.insert(0, chunk as usize); // No more than bytes of a tensor.
+        }
+        let bytes = shape.iter().try_fold(header.dtype.size_bytes(), |n, side| n.checked_mul(*side));
+        if bytes.is_none_or(|bytes| bytes > LARGEST_TENSOR) {
+            return Err(format!(
+                "an item of `{}` would be {}{shape:?}, more than 1 GiB",
+                self.name, header.dtype
+            ));
+        }
+        Ok(Field { name: self.name.clone(), ty: FieldType::Tensor { dtype: header.dtype, shape } })
+    }
+}
+
+/// Whether it is a `.npz` file, and its arrays. Those that cannot be read are among them, if it has several.
+pub fn arrays(file: &mut dyn ReadSeek) -> Result<(bool, Vec<Array>), String> {
+    let text = |error: io::Error| error.to_string();
+    let mut start = [0; 4];
+    let n = read_up_to(file, &mut start).map_err(text)?;
+    if !start[..n].starts_with(b"PK\x03\x04") {
+        file.rewind().map_err(text)?;
+        let mut head = Vec::new();
+        file.take(HEAD as u64).read_to_end(&mut head).map_err(text)?;
+        let header = Header::parse(&head)?;
+        return Ok((false, vec![Array { name: "x".into(), header: Ok(header), place: None }]));
+    }
+    let mut places = Vec::new();
+    let mut directory = Directory::new(BufReader::new(&mut *file))?;
+    while let Some(member) = directory.next()? {
+        let name = String::from_utf8(member.name).map_err(|_| "the name of an array is no UTF-8")?;
+        let name = name.strip_suffix(".npy").unwrap_or(&name).to_owned();
+        if places.len() == MOST_ARRAYS {
+            return Err(format!("it has more than {MOST_ARRAYS} arrays"));
+        }
+        places.push((name, member.place));
+    }
+    if places.is_empty() {
+        return Err("it holds no array".into());
+    }
+    let mut all = Vec::new();
+    for (name, place) in places {
+        let header = member_head(file, &place).and_then(|head| Header::parse(&head));
+        all.push(Array { name, header, place: Some(place) });
+    }
+    Ok((true, all))
+}
+
+/// The first bytes of the content of a member.
+fn member_head(file: &mut dyn ReadSeek, place: &Place) -> Result<Vec<u8>, String> {
+    let text = |error: io::Error| error.to_string();
+    let mut local = [0; LOCAL];
+    file.seek(io::SeekFrom::Start(place.header)).map_err(text)?;
+    file.read_exact(&mut local).map_err(text)?;
+    file.seek(io::SeekFrom::Start(data_at(place.header, &local)?)).map_err(text)?;
+    let packed = file.take(place.packed);
+    let mut head = Vec::new();
+    match place.method {
+        Method::Stored => packed.take(HEAD as u64).read_to_end(&mut head),
+        Method::Deflated => {
+            flate2::read::DeflateDecoder::new(packed).take(HEAD as u64).read_to_end(&mut head)
+        }
+        Method::Other(_) => return Err("it is encrypted, or neither stored nor deflated".into()),
+    }
+    .map_err(text)?;
+    Ok(head)
+}
+
+fn read_up_to(file: &mut dyn ReadSeek, to: &mut [u8]) -> io::Result<usize> {
+    let mut bytes = Vec::new();
+    file.take(to.len() as u64).read_to_end(&mut bytes)?;
+    to[..bytes.len()].copy_from_slice(&bytes);
+    Ok(bytes.len())
+}

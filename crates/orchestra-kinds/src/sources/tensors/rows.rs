@@ -1,0 +1,282 @@
+//! The rows of arrays, each an item or many of them together: how many a file has, and the elements of one.
+
+use std::io::{self, Read, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use bincode::{Decode, Encode};
+use orchestra_core::data::{Refusal, TensorView, Value};
+use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
+use orchestra_plan::{ReadSeek, SourceKind as _};
+use orchestra_store::{Expand, ListError, PushItem};
+
+use super::arrays::arrays;
+use super::{Tensors, path_beside};
+use crate::sources::columns::{Field, FieldType};
+use crate::sources::input::{Input, Last, Opener, cannot_read, list_items};
+use crate::sources::locator::{file_of, locator, parts};
+use crate::sources::npy::Header;
+use crate::sources::objects::{self, Protocol};
+use crate::sources::zip_members::{Content, LOCAL, Method, Place, data_at};
+
+/// What all files of the source have in common.
+#[derive(Debug, Clone, Encode, Decode)]
+pub struct Rows {
+    pub is_npz: bool,
+    /// Tensors, as items have them: those of the file, then one for each of `beside`.
+    pub fields: Vec<Field>,
+    /// Files that have more columns, as they are written.
+    pub beside: Vec<String>,
+    /// Rows of an item, where they are its first dimension.
+    pub chunk: Option<u64>,
+    /// How its objects are read; empty: it has files.
+    pub protocols: Vec<Protocol>,
+}
+
+/// An array of a file, and where it lies.
+struct Found {
+    header: Header,
+    /// Where its elements begin in the file, where they are not deflated.
+    at: u64,
+    deflated: Option<Place>,
+}
+
+/// An array of a file that is open.
+struct OpenArray {
+    input: Input,
+    header: Header,
+    /// Where its elements begin in the file, where they are not deflated.
+    at: u64,
+    deflated: Option<Deflated>,
+}
+
+/// An array that is unpacked as a stream: where it stands says which row comes next.
+struct Deflated {
+    place: Place,
+    content: Option<Content>,
+    /// Bytes of the content that are read.
+    at: u64,
+}
+
+impl Rows {
+    /// How many rows an array of this column has, which must be like those of all files.
+    fn n_rows(&self, field: &Field, header: &Header) -> Result<u64, String> {
+        let (n, row) = header.rows().ok_or_else(|| format!("`{}` has no first dimension", field.name))?;
+        match &field.ty {
+            FieldType::Tensor { dtype, shape } => {
+                let expected = &shape[usize::from(self.chunk.is_some())..];
+                if header.dtype != *dtype || row != expected {
+                    return Err(format!(
+                        "it holds {} rows of {row:?}, and the first file of the source {dtype} rows of {expected:?}",
+                        header.dtype
+                    ));
+                }
+            }
+            _ => return Err(format!("`{}` is no tensor", field.name)),
+        }
+        Ok(n)
+    }
+
+    /// How many items files with these arrays have.
+    pub fn count(&self, headers: Vec<&Header>) -> Result<u64, String> {
+        let mut rows = None;
+        for (field, header) in self.fields.iter().zip(headers) {
+            let n = self.n_rows(field, header)?;
+            match rows {
+                None => rows = Some((n, &field.name)),
+                Some((other, name)) if other != n => {
+                    return Err(format!("`{name}` has {other} rows, and `{}` {n}", field.name));
+                }
+                Some(_) => {}
+            }
+        }
+        let (rows, _) = rows.ok_or("it holds no array")?;
+        let chunk = self.chunk.unwrap_or(1);
+        if !rows.is_multiple_of(chunk) {
+            // The largest divisor that is no more. Each pair of divisors has one up to the root.
+            let pairs = (1..=rows.isqrt()).filter(|divisor| rows.is_multiple_of(*divisor));
+            let divisors = pairs.flat_map(|divisor| [divisor, rows / divisor]);
+            let fitting = divisors.filter(|divisor| *divisor <= chunk).max().unwrap_or(1);
+            return Err(format!(
+                "it has {rows} rows, which is no multiple of `rows = {chunk}`: for this file use `rows = {fitting}`"
+            ));
+        }
+        Ok(rows / chunk)
+    }
+
+    /// The files of a file's items: itself and those beside it, each with the columns that it has.
+    fn files(&self, path: &Path) -> Vec<(PathBuf, &[Field])> {
+        let (own, others) = self.fields.split_at(self.fields.len() - self.beside.len());
+        let others = others.iter().zip(&self.beside);
+        let others = others.map(|(field, written)| (path_beside(path, written), std::slice::from_ref(field)));
+        std::iter::once((path.to_owned(), own)).chain(others).collect()
+    }
+
+    /// The arrays of these columns in a file, which must have the shape of all others.
+    fn find(&self, file: &mut dyn ReadSeek, fields: &[Field]) -> Result<Vec<Found>, String> {
+        let text = |error: io::Error| error.to_string();
+        let bytes = file.seek(SeekFrom::End(0)).map_err(text)?;
+        file.rewind().map_err(text)?;
+        let (is_npz, mut all) = arrays(file)?;
+        if is_npz != self.is_npz {
+            let (is, first) = if is_npz { (".npz", ".npy") } else { (".npy", ".npz") };
+            return Err(format!("it is a {is} file, and the first file of the source a {first} file"));
+        }
+        let mut found = Vec::new();
+        for field in fields {
+            let at = if is_npz { all.iter().position(|array| array.name == field.name) } else { Some(0) };
+            let array = all.swap_remove(at.ok_or_else(|| format!("it has no array `{}`", field.name))?);
+            let header = array.header.map_err(|why| format!("array `{}`: {why}", field.name))?;
+            self.n_rows(field, &header)?;
+            let needed = (header.bytes() as u64).checked_add(header.data as u64);
+            let (at, len) = match array.place {
+                None => (0, bytes),
+                Some(place) => {
+                    let mut local = [0; LOCAL];
+                    file.seek(SeekFrom::Start(place.header)).map_err(text)?;
+                    file.read_exact(&mut local).map_err(text)?;
+                    (data_at(place.header, &local)?, place.len)
+                }
+            };
+            let is_stored = array.place.is_none_or(|place| place.method == Method::Stored);
+            let end = needed.and_then(|needed| at.checked_add(needed));
+            let is_whole = !is_stored || end.is_some_and(|end| end <= bytes);
+            if !is_whole || needed.is_none_or(|needed| len < needed) {
+                return Err(format!("it is cut short: its header says {} rows", header.shape[0]));
+            }
+            let at = at + header.data as u64;
+            found.push(Found { header, at, deflated: array.place.filter(|_| !is_stored) });
+        }
+        Ok(found)
+    }
+
+    /// Opens a file and those beside it: the arrays, in the order of the columns, and the items.
+    fn open(&self, opener: &Opener, path: &Path) -> Result<(Vec<OpenArray>, u64), Refusal> {
+        let mut open = Vec::new();
+        for (file, fields) in self.files(path) {
+            let input = opener.open(&file)?;
+            let found = self.find(&mut input.from(0), fields);
+            let found = found.map_err(|why| input.refusal(cannot_read(&file, &why)))?;
+            open.extend(found.into_iter().map(|Found { header, at, deflated }| {
+                let deflated = deflated.map(|place| Deflated { place, content: None, at: 0 });
+                OpenArray { input: input.clone(), header, at, deflated }
+            }));
+        }
+        let items = self.count(open.iter().map(|array| &array.header).collect());
+        Ok((open, items.map_err(|why| cannot_read(path, &why))?))
+    }
+}
+
+impl Expand for Rows {
+    fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+        let mut found = Vec::new();
+        for (file, fields) in self.files(path) {
+            let failed = |why: String| match file == path {
+                true => ListError::bad_file(path, why),
+                false => ListError::bad_file(path, format!("`{}` beside it: {why}", file.display())),
+            };
+            match list_items(&file, |reader| Ok(self.find(reader, fields))) {
+                Ok(arrays) => found.extend(arrays.map_err(failed)?),
+                Err(error @ ListError::Store { .. }) => return Err(error),
+                Err(error) if file == path => return Err(error),
+                Err(error) => return Err(failed(error.to_string())),
+            }
+        }
+        let items = self.count(found.iter().map(|array| &array.header).collect());
+        let items = items.map_err(|why| ListError::bad_file(path, why))?;
+        (0..items).try_for_each(|item| {
+            let name = match self.chunk {
+                None => format!("[{item}]"),
+                Some(chunk) => format!("[{}:{}]", item * chunk, (item + 1) * chunk),
+            };
+            push(&name, &locator(path, &[item]))
+        })
+    }
+}
+
+impl Fetch for Rows {
+    fn start(&self) -> Box<dyn FetchRun> {
+        let (opener, data) = (Opener::new(&self.protocols), vec![Vec::new(); self.fields.len()]);
+        Box::new(RowReader { rows: self.clone(), opener, open: Last::default(), data })
+    }
+
+    fn network(&self) -> Option<Network> {
+        objects::network(&self.protocols)
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Tensors.name(), self)
+    }
+
+    fn opens(&self) -> Opens {
+        match self.protocols.is_empty() && self.beside.is_empty() {
+            true => Opens::OfItems(file_of),
+            false => Opens::Any,
+        }
+    }
+}
+
+struct RowReader {
+    rows: Rows,
+    opener: Opener,
+    /// Arrays, and how many items they have.
+    open: Last<(Vec<OpenArray>, u64)>,
+    /// Per column.
+    data: Vec<Vec<u8>>,
+}
+
+impl FetchRun for RowReader {
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
+        let (path, item) = parts(locator, 1)?;
+        let item = item[0];
+        let (arrays, items) = self.open.get(path, || self.rows.open(&self.opener, path))?;
+        if item >= *items {
+            return Err(cannot_read(path, &format!("it has {items} items by now, and no item {item}")));
+        }
+        let mut read = 0;
+        for ((array, data), field) in arrays.iter_mut().zip(&mut self.data).zip(&self.rows.fields) {
+            let FieldType::Tensor { dtype, shape } = &field.ty else { continue };
+            data.resize(shape.iter().product::<usize>() * dtype.size_bytes(), 0);
+            let begin = item * data.len() as u64;
+            let filled = match &mut array.deflated {
+                None => array.input.read_exact_at(data, array.at + begin).map_err(|error| error.to_string()),
+                Some(deflated) => deflated.read(&array.input, array.header.data as u64 + begin, data),
+            };
+            filled.map_err(|why| array.input.refusal(cannot_read(path, &why)))?;
+            array.header.to_native(data);
+            read += data.len() as u64;
+        }
+        Ok(read)
+    }
+
+    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
+        let mut values = Vec::with_capacity(self.data.len());
+        for (field, data) in self.rows.fields.iter().zip(&self.data) {
+            if let FieldType::Tensor { dtype, shape } = &field.ty {
+                values.push(Value::Tensor(TensorView { name: &field.name, dtype: *dtype, shape, data }));
+            }
+        }
+        show(&values);
+    }
+}
+
+impl Deflated {
+    /// Reads what stands from `at` on: by going on from where the last item ended, or else from the beginning.
+    fn read(&mut self, input: &Input, at: u64, to: &mut [u8]) -> Result<(), String> {
+        let mut content = match self.content.take().filter(|_| self.at <= at) {
+            Some(content) => content,
+            None => {
+                self.at = 0;
+                Content::open(input, &self.place)?
+            }
+        };
+        let damaged = |error: io::Error| format!("its array is damaged: {error}");
+        let skip = at - self.at;
+        if io::copy(&mut (&mut content).take(skip), &mut io::sink()).map_err(damaged)? != skip {
+            return Err("its array is damaged: it ends before this row".into());
+        }
+        content.read_exact(to).map_err(damaged)?;
+        self.at = at + to.len() as u64;
+        self.content = Some(content);
+        Ok(())
+    }
+}

@@ -1,0 +1,210 @@
+use orchestra_core::DType;
+
+use std::path::Path;
+
+use orchestra_core::FailureKind;
+use orchestra_core::data::Value;
+use orchestra_core::shapes::{Fetch as _, FetchRun};
+use orchestra_store::Expand as _;
+
+use super::rows::Rows;
+use crate::sources::columns::{Field, FieldType};
+use crate::sources::locator::locator;
+use crate::sources::npy::Header;
+use crate::sources::zip_members::tests::archive;
+
+/// A file as numpy.save writes it.
+fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    while (10 + text.len() + 1) % 64 != 0 {
+        text.push(' ');
+    }
+    text.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend_from_slice(&u16::try_from(text.len()).unwrap().to_le_bytes());
+    bytes.extend_from_slice(text.as_bytes());
+    bytes.extend_from_slice(data);
+    bytes
+}
+
+fn rows(shape: &[usize]) -> Rows {
+    let ty = FieldType::Tensor { dtype: DType::F32, shape: shape.into() };
+    Rows {
+        is_npz: false,
+        fields: vec![Field { name: "x".into(), ty }],
+        beside: Vec::new(),
+        chunk: None,
+        protocols: Vec::new(),
+    }
+}
+
+#[test]
+fn every_row_is_an_item_and_is_read_as_it_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let values: Vec<f32> = (0..12).map(|n| n as f32 / 2.0).collect();
+    for (descr, order) in [("<f4", f32::to_le_bytes as fn(f32) -> [u8; 4]), (">f4", f32::to_be_bytes)] {
+        let data: Vec<u8> = values.iter().flat_map(|v| order(*v)).collect();
+        let path = folder.path().join("a.npy");
+        std::fs::write(&path, npy(descr, "(3, 2, 2)", &data)).unwrap();
+        let rows = rows(&[2, 2]);
+        let mut items = Vec::new();
+        rows.expand(&path, &mut |name, locator| {
+            items.push((name.to_owned(), locator.to_vec()));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(items.iter().map(|i| i.0.as_str()).collect::<Vec<_>>(), ["[0]", "[1]", "[2]"]);
+        let mut reader = rows.start();
+        for (n, (_, locator)) in items.iter().enumerate().rev() {
+            assert_eq!(reader.fetch(locator).unwrap(), 16);
+            reader.with_row(&mut |row| {
+                let [Value::Tensor(view)] = row else { panic!("not a tensor") };
+                let expected: Vec<u8> = values[n * 4..][..4].iter().flat_map(|v| v.to_ne_bytes()).collect();
+                assert_eq!((view.data, view.shape), (&expected[..], &[2, 2][..]));
+            });
+        }
+        assert_eq!(reader.fetch(&locator(&path, &[3])).unwrap_err().kind, FailureKind::Read);
+    }
+}
+
+#[test]
+fn no_header_is_believed_that_is_cut_short_or_claims_too_much() {
+    let whole = npy("<f4", "(3, 2)", &[0; 24]);
+    assert_eq!(Header::parse(&whole).unwrap().shape, [3, 2]);
+    for len in 0..whole.len() - 24 {
+        assert!(Header::parse(&whole[..len]).is_err(), "{len} bytes");
+    }
+    for (descr, shape) in [
+        ("<f8", "(3, 2)"),
+        ("<f4", "()"),
+        ("<f4", "(9999999999, 9999999999)"),
+        ("<f4", "(-1,)"),
+        ("<f4", "(99, 0)"),
+    ] {
+        assert!(Header::parse(&npy(descr, shape, &[])).is_err(), "{descr} {shape}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("short.npy");
+    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    let error = rows(&[2]).expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+    assert!(error.contains("cut short"), "{error}");
+    let error = rows(&[4]).expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+    assert!(error.contains("the first file of the source"), "{error}");
+}
+
+#[test]
+fn a_pipe_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("pipe.npy");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+        .unwrap();
+    let error = rows(&[2]).expand(&fifo, &mut |_, _| Ok(())).unwrap_err().to_string();
+    assert!(error.contains("it is a pipe"), "{error}");
+    let refusal = rows(&[2]).start().fetch(&locator(&fifo, &[0])).unwrap_err();
+    assert!(refusal.error.contains("it is a pipe"), "{}", refusal.error);
+}
+
+fn items(rows: &Rows, path: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut items = Vec::new();
+    rows.expand(path, &mut |name, locator| {
+        items.push((name.to_owned(), locator.to_vec()));
+        Ok(())
+    })
+    .unwrap();
+    items
+}
+
+fn floats(run: &dyn FetchRun) -> Vec<Vec<f32>> {
+    let mut all = Vec::new();
+    run.with_row(&mut |row| {
+        for value in row {
+            let Value::Tensor(view) = value else { panic!("not a tensor") };
+            all.push(view.data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect());
+        }
+    });
+    all
+}
+
+#[test]
+fn chunks_hold_all_rows_or_the_file_is_refused_with_a_size_that_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.npy");
+    let data: Vec<u8> = (0..12).flat_map(|n| (n as f32).to_le_bytes()).collect();
+    std::fs::write(&path, npy("<f4", "(6, 2)", &data)).unwrap();
+    let chunks = Rows { chunk: Some(3), ..rows(&[3, 2]) };
+    let items = items(&chunks, &path);
+    assert_eq!(items.iter().map(|item| item.0.as_str()).collect::<Vec<_>>(), ["[0:3]", "[3:6]"]);
+    let mut run = chunks.start();
+    run.fetch(&items[1].1).unwrap();
+    assert_eq!(floats(&*run), [(6..12).map(|n| n as f32).collect::<Vec<_>>()]);
+    let uneven = Rows { chunk: Some(4), ..rows(&[4, 2]) };
+    let error = uneven.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+    assert!(error.contains("6 rows") && error.contains("use `rows = 3`"), "{error}");
+}
+
+#[test]
+fn files_beside_each_other_are_read_row_by_row_and_must_be_of_one_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, other) = (folder.path().join("a/1.npy"), folder.path().join("b/1.npy"));
+    let data: Vec<u8> = (0..12).flat_map(|n| (n as f32).to_le_bytes()).collect();
+    for (path, shape) in [(&path, "(6, 2)"), (&other, "(6,)")] {
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        std::fs::write(path, npy("<f4", shape, &data)).unwrap();
+    }
+    let other_field = Field { name: "y".into(), ..rows(&[]).fields.remove(0) };
+    let pair = Rows {
+        fields: vec![rows(&[2]).fields.remove(0), other_field],
+        beside: vec!["../b/*".into()],
+        ..rows(&[2])
+    };
+    let items = items(&pair, &path);
+    assert_eq!(items.len(), 6);
+    let mut run = pair.start();
+    for at in [5_usize, 0, 3] {
+        run.fetch(&items[at].1).unwrap();
+        assert_eq!(floats(&*run), [vec![at as f32 * 2.0, at as f32 * 2.0 + 1.0], vec![at as f32]]);
+    }
+    let refused = |bytes: &[u8]| {
+        std::fs::write(&other, bytes).unwrap();
+        pair.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string()
+    };
+    let error = refused(&npy("<f4", "(5,)", &data));
+    assert!(error.contains("`x` has 6 rows, and `y` 5"), "{error}");
+    let error = refused(&npy("<f4", "(6,)", &data)[..90]);
+    assert!(error.contains("b/1.npy` beside it: "), "{error}");
+    std::fs::remove_file(&other).unwrap();
+    let error = pair.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+    assert!(error.contains("b/1.npy` beside it: "), "{error}");
+}
+
+#[test]
+fn arrays_of_an_archive_are_read_in_any_order_whether_stored_or_deflated() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.npz");
+    let data: Vec<u8> = (0..400).flat_map(|n| (n as f32).to_le_bytes()).collect();
+    let (a, b) = (npy("<f4", "(100, 4)", &data), npy("<f4", "(100,)", &data[..400]));
+    let names = npy("<f4", "()", &data[..4]);
+    let members: [(&str, &[u8]); 3] = [("a.npy", &a), ("names.npy", &names), ("b.npy", &b)];
+    let tensor = |name: &str, shape: &[usize]| Field { name: name.into(), ..rows(shape).fields.remove(0) };
+    let fields = vec![tensor("b", &[]), tensor("a", &[4])];
+    let source = Rows { is_npz: true, fields, beside: Vec::new(), chunk: None, protocols: Vec::new() };
+    for method in [::zip::CompressionMethod::Stored, ::zip::CompressionMethod::Deflated] {
+        let bytes = archive(&members, method, true);
+        std::fs::write(&path, &bytes).unwrap();
+        let items = items(&source, &path);
+        assert_eq!(items.len(), 100);
+        let mut run = source.start();
+        for at in [3_usize, 4, 99, 0, 50] {
+            run.fetch(&items[at].1).unwrap();
+            let row = (at * 4..at * 4 + 4).map(|n| n as f32).collect();
+            assert_eq!(floats(&*run), [vec![at as f32], row]);
+        }
+        std::fs::write(&path, &bytes[..bytes.len() - 30]).unwrap();
+        let error = source.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("cut short"), "{error}");
+    }
+    let error = Rows { fields: vec![tensor("names", &[])], ..source.clone() };
+    std::fs::write(&path, archive(&members, ::zip::CompressionMethod::Stored, false)).unwrap();
+    let error = error.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+    assert!(error.contains("array `names`: its shape is []"), "{error}");
+}

@@ -1,0 +1,351 @@
+//! Cutting boxes out of the picture at hand. It reads no file, and decides nothing about columns.
+
+use std::cell::RefCell;
+
+use orchestra_core::data::{OwnedRow, OwnedValue, Pixels, Refusal, TensorView, Value, WriteTensor};
+use orchestra_core::shapes::{Emit, Fan, Map, MapRun};
+use orchestra_core::{DType, ImageSpec, Placement, TensorSpec};
+use orchestra_media::{MediaError, Preparer, Quadrilateral, Region};
+
+use super::{Boxes, Corners, ListColumns};
+use crate::box_order::Place;
+use crate::tensor::{Element, element, read_floats};
+
+#[derive(Debug)]
+pub struct CropMap {
+    pub spec: ImageSpec,
+    pub tensor: TensorSpec,
+    pub boxes: Boxes,
+    /// How many boxes an item has at most, where that is known.
+    pub many: Option<usize>,
+    /// Boxes are a list and no tensor.
+    pub list: Option<ListColumns>,
+}
+
+impl Map for CropMap {
+    fn fan(&self) -> Fan {
+        Fan::Parts
+    }
+
+    fn start(&self) -> Box<dyn MapRun> {
+        Box::new(CropRun {
+            spec: self.spec.clone(),
+            tensor: self.tensor.clone(),
+            boxes: self.boxes.clone(),
+            list: self.list.clone(),
+            values: Vec::new(),
+            preparer: RefCell::new(Preparer::new()),
+        })
+    }
+
+    fn cost(&self) -> usize {
+        let pixels = self.tensor.row_len().unwrap_or(usize::MAX);
+        self.many.map_or(usize::MAX, |n| n.saturating_mul(pixels))
+    }
+}
+
+struct CropRun {
+    spec: ImageSpec,
+    tensor: TensorSpec,
+    boxes: Boxes,
+    list: Option<ListColumns>,
+    values: Vec<f32>,
+    preparer: RefCell<Preparer>,
+}
+
+impl MapRun for CropRun {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let [Value::Picture(picture), boxes] = inputs else {
+            return Err(Refusal::result("internal error: a crop stage was given no picture; this is a bug"));
+        };
+        let rows: &[OwnedRow] = match (boxes, &self.list) {
+            (Value::List(rows), Some(_)) => rows,
+            _ => &[],
+        };
+        let mut numbers = 0;
+        if let Some(list) = &self.list {
+            numbers = NUMBERS;
+            self.values.clear();
+            for row in rows {
+                list.read(row, &mut self.values)?;
+            }
+        } else {
+            boxes.with_tensor(|view: &TensorView<'_>| {
+                numbers = view.shape.last().copied().unwrap_or(0);
+                read_floats(view, &mut self.values);
+                Ok(())
+            })?;
+        }
+        picture.with_pixels(&mut |pixels| {
+            let picture = [pixels.width, pixels.height];
+            let turns = self.list.as_ref().is_some_and(|list| list.polygon.is_some());
+            let cuts = match turns {
+                true => self.boxes.quadrilaterals(&self.values, picture),
+                false => self.boxes.regions(&self.values, numbers, pixels.width, pixels.height)?,
+            };
+            emit.parts(cuts.len())?;
+            for (n, mut area) in cuts {
+                if let Area::Turned(quad) = &mut area {
+                    quad.is_upside_down = self.list.as_ref().is_some_and(|list| list.turns(&rows[n]));
+                }
+                let cut = Cut { run: &*self, pixels, area };
+                let placed = area.placement(&self.spec, picture).bytes();
+                let passed = self.list.as_ref().map_or(&[][..], |list| &list.passed);
+                let values: Vec<&OwnedValue> =
+                    passed.iter().filter_map(|column| rows.get(n)?.get(*column)).collect();
+                let labels: Vec<_> = values.iter().map(|value| value.labels()).collect();
+                let mut row = Vec::with_capacity(2 + values.len());
+                row.push(Value::Unwritten(&cut));
+                row.extend(values.iter().zip(&labels).map(|(value, labels)| value.borrowed(labels)));
+                row.push(Placement::value(&placed));
+                emit.row(&row)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Numbers that are kept of each row of a list: box, score, and the corners of the polygon.
+const NUMBERS: usize = 13;
+
+impl ListColumns {
+    /// Appends the numbers of a row; those that it lacks are 0.
+    fn read(&self, row: &OwnedRow, values: &mut Vec<f32>) -> Result<(), Refusal> {
+        let columns = [(Some(self.corners), 4), (self.score, 1), (self.polygon, 8)];
+        for (column, n) in columns {
+            let before = values.len();
+            if let Some(column) = column {
+                let data = match row.get(column) {
+                    Some(OwnedValue::Tensor { dtype: DType::F32, data, .. }) if data.len() == n * 4 => data,
+                    _ => return Err(Refusal::result("internal error: a box is none; this is a bug")),
+                };
+                values.extend(data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)));
+            }
+            values.resize(before + n, 0.0);
+        }
+        Ok(())
+    }
+
+    /// Whether what a row stands for is upside down.
+    fn turns(&self, row: &OwnedRow) -> bool {
+        match self.turn.and_then(|column| row.get(column)) {
+            Some(OwnedValue::Tensor { dtype, data, .. }) => {
+                data.get(..dtype.size_bytes()).is_some_and(|bytes| match element(*dtype, bytes) {
+                    Element::Float(v) => v != 0.0 && !v.is_nan(),
+                    Element::Int(v) => v != 0,
+                    Element::Bool(v) => v,
+                })
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What is cut out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Area {
+    Upright(Region),
+    Turned(Quadrilateral),
+}
+
+impl Area {
+    /// Where the row that is made of it lies in the picture.
+    fn placement(&self, spec: &ImageSpec, picture: [u32; 2]) -> Placement {
+        let (size, [a, b, c, d, e, f]) = match self {
+            Area::Upright(region) => {
+                let at = [1.0, 0.0, f64::from(region.left), 0.0, 1.0, f64::from(region.top)];
+                ([region.width, region.height], at)
+            }
+            Area::Turned(quad) => (quad.size(), quad.to_picture()),
+        };
+        let within = orchestra_media::placement(spec, size);
+        let [g, h, i, j, k, l] = within.to_picture;
+        let to_picture = [
+            a * g + b * j,
+            a * h + b * k,
+            a * i + b * l + c,
+            d * g + e * j,
+            d * h + e * k,
+            d * i + e * l + f,
+        ];
+        Placement { row: within.row, picture, to_picture }
+    }
+}
+
+struct Cut<'a> {
+    run: &'a CropRun,
+    pixels: Pixels<'a>,
+    area: Area,
+}
+
+impl WriteTensor for Cut<'_> {
+    fn spec(&self) -> &TensorSpec {
+        &self.run.tensor
+    }
+
+    fn write(&self, row: &mut [u8]) -> Result<(), Refusal> {
+        let refusal = |error: MediaError| Refusal { kind: error.kind(), error: error.to_string() };
+        let mut preparer = self.run.preparer.borrow_mut();
+        match self.area {
+            Area::Upright(region) => preparer.load(&self.pixels, region),
+            Area::Turned(quad) => preparer.load_quadrilateral(&self.pixels, &quad),
+        }
+        .map_err(refusal)?;
+        preparer.write_row(&self.run.spec, row).map_err(refusal)
+    }
+}
+
+impl Boxes {
+    /// The turned rectangles to cut, in order, of the numbers of rows of a list, and the row of each. One without a pixel is left out.
+    fn quadrilaterals(&self, values: &[f32], picture: [u32; 2]) -> Vec<(usize, Area)> {
+        let mut found: Vec<(Place, (usize, Area))> = Vec::new();
+        for (n, numbers) in values.as_chunks::<NUMBERS>().0.iter().enumerate() {
+            let score = numbers[4];
+            if self.threshold.is_some_and(|threshold| score.is_nan() || score < threshold) {
+                continue;
+            }
+            let corners = [5, 7, 9, 11].map(|at| [f64::from(numbers[at]), f64::from(numbers[at + 1])]);
+            let centre = [0, 1].map(|axis| corners.iter().map(|p| p[axis]).sum::<f64>() / 4.0);
+            let grow = 1.0 + 2.0 * f64::from(self.margin);
+            let corners = corners.map(|p| [0, 1].map(|axis| centre[axis] + (p[axis] - centre[axis]) * grow));
+            let Some(quad) = Quadrilateral::new(corners, true) else { continue };
+            let quad = quad.no_larger_than(picture);
+            let [x, y] = centre;
+            let height = f64::from(quad.width.min(quad.height));
+            found.push((Place { score, x, y, height }, (n, Area::Turned(quad))));
+        }
+        self.order.sort(found)
+    }
+
+    /// The rectangles to cut, in order, and the number of the box of each. Every box is rounded to whole pixels, at least one, and cut at the edges of the picture; one that lies
+    /// outside is left out.
+    fn regions(
+        &self,
+        values: &[f32],
+        numbers: usize,
+        width: u32,
+        height: u32,
+    ) -> Result<Vec<(usize, Area)>, Refusal> {
+        let scale = |side: u32| if self.is_relative { f64::from(side) } else { 1.0 };
+        let (wide, high) = (scale(width), scale(height));
+        let mut found: Vec<(Place, (usize, Area))> = Vec::new();
+        for (n, numbers) in values.chunks_exact(numbers.max(4)).enumerate() {
+            let score = numbers.get(4).copied().unwrap_or(0.0);
+            // A score that is no number is below any threshold.
+            if self.threshold.is_some_and(|threshold| score.is_nan() || score < threshold) {
+                continue;
+            }
+            let [a, b, c, d] = [0, 1, 2, 3].map(|at| f64::from(numbers[at]));
+            if ![a, b, c, d].iter().all(|v| v.is_finite()) {
+                return Err(Refusal::result(format!(
+                    "box {n} is ({a}, {b}, {c}, {d}), which is no place in a picture"
+                )));
+            }
+            let (left, top, right, bottom) = match self.corners {
+                Corners::Xyxy => (a, b, c, d),
+                Corners::Xywh => (a, b, a + c, b + d),
+                Corners::Cxcywh => (a - c / 2.0, b - d / 2.0, a + c / 2.0, b + d / 2.0),
+            };
+            let margin = f64::from(self.margin);
+            let (mx, my) = ((right - left) * margin, (bottom - top) * margin);
+            let across = span((left - mx) * wide, (right + mx) * wide, width);
+            let down = span((top - my) * high, (bottom + my) * high, height);
+            let (Some((left_px, width_px)), Some((top_px, height_px))) = (across, down) else { continue };
+            let region = Region { left: left_px, top: top_px, width: width_px, height: height_px };
+            let [x, y] = [(left + right) / 2.0, (top + bottom) / 2.0];
+            let height = (bottom - top).abs() * high;
+            found.push((Place { score, x: x * wide, y: y * high, height }, (n, Area::Upright(region))));
+        }
+        Ok(self.order.sort(found))
+    }
+}
+
+/// The whole pixels that a span covers, within a side: where they begin, and how many. `None` where there are none.
+fn span(from: f64, to: f64, side: u32) -> Option<(u32, u32)> {
+    let side = f64::from(side);
+    if to <= from || to <= 0.0 || from >= side {
+        return None;
+    }
+    // A box that is narrower than a pixel is one pixel wide.
+    let first = from.clamp(0.0, side - 1.0).round().min(side - 1.0);
+    let end = to.clamp(0.0, side).round().max(first + 1.0);
+    Some((first as u32, (end - first) as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::box_order::Order;
+
+    fn boxes() -> Boxes {
+        Boxes {
+            corners: Corners::Xyxy,
+            is_relative: false,
+            threshold: None,
+            order: Order::Given,
+            margin: 0.0,
+        }
+    }
+
+    fn region(left: u32, top: u32, width: u32, height: u32) -> Region {
+        Region { left, top, width, height }
+    }
+
+    impl Boxes {
+        fn cut(&self, values: &[f32], numbers: usize) -> Vec<Region> {
+            let upright = |(_, area): (usize, Area)| match area {
+                Area::Upright(region) => region,
+                Area::Turned(quad) => panic!("{quad:?}"),
+            };
+            self.regions(values, numbers, 10, 8).unwrap().into_iter().map(upright).collect()
+        }
+    }
+
+    #[test]
+    fn boxes_are_whole_pixels_within_the_picture_whatever_the_numbers_mean() {
+        let xyxy = boxes().cut(&[1.2, 2.0, 3.0, 4.5], 4);
+        assert_eq!(xyxy, [region(1, 2, 2, 3)]);
+        let xywh = Boxes { corners: Corners::Xywh, ..boxes() }.cut(&[1.0, 2.0, 2.0, 3.0], 4);
+        assert_eq!(xywh, xyxy);
+        let centre = Boxes { corners: Corners::Cxcywh, ..boxes() };
+        assert_eq!(centre.cut(&[2.0, 3.5, 2.0, 3.0], 4), xyxy);
+        let relative = Boxes { is_relative: true, ..boxes() };
+        assert_eq!(relative.cut(&[0.1, 0.25, 0.3, 0.625], 4), xyxy);
+        assert_eq!(boxes().cut(&[-5.0, -5.0, 99.0, 99.0], 4), [region(0, 0, 10, 8)]);
+        let outside = [11.0, 0.0, 12.0, 4.0, 3.0, 3.0, 3.0, 3.0, 5.0, 5.0, 2.0, 2.0];
+        assert!(boxes().cut(&outside, 4).is_empty());
+        let wide = Boxes { margin: 0.5, ..boxes() };
+        assert_eq!(wide.cut(&[2.0, 2.0, 4.0, 4.0], 4), [region(1, 1, 4, 4)]);
+    }
+
+    #[test]
+    fn low_scores_are_left_out_and_what_is_no_number_fails_by_its_number() {
+        let boxes = Boxes { threshold: Some(0.5), order: Order::Score, ..boxes() };
+        let values = [
+            0.0,
+            0.0,
+            1.0,
+            1.0,
+            0.6,
+            0.0,
+            0.0,
+            2.0,
+            2.0,
+            0.4,
+            0.0,
+            0.0,
+            3.0,
+            3.0,
+            0.9,
+            f32::NAN,
+            0.0,
+            1.0,
+            1.0,
+            0.1,
+        ];
+        let found = boxes.cut(&values, 5);
+        assert_eq!(found, [region(0, 0, 3, 3), region(0, 0, 1, 1)]);
+        let error = boxes.regions(&[f32::NAN, 0.0, 1.0, 1.0, 0.9], 5, 10, 8).unwrap_err();
+        assert!(error.error.contains("box 0"), "{error:?}");
+    }
+}
