@@ -1,4 +1,5 @@
 //! The scripts that check a machine with a GPU, as far as they go without one: what they would run, and how a kit travels.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

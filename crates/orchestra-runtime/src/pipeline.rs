@@ -34,6 +34,14 @@ pub struct Listing {
     pub finished: Arc<BitSet>,
 }
 
+impl Listing {
+    /// Whether all of them are known and have an end.
+    pub fn is_done(&self) -> bool {
+        let n_items = self.catalog.growth().extent().known();
+        n_items.is_some_and(|n| self.finished.count_below(n) == n)
+    }
+}
+
 #[derive(Clone)]
 pub struct PipelineArgs {
     pub context: Arc<RunContext>,

@@ -18,7 +18,7 @@ use crate::batch::slot_pool::FilledSlot;
 use crate::context::RunClock;
 use crate::flow::part_rows::OpenPart;
 use crate::flow::reduce_rows::OpenReduce;
-use crate::flow::sink::sink_file;
+use crate::flow::result_files::sink_file;
 use crate::messages::{CommitCounts, SinkMsg};
 use crate::trace::{EndedItems, MaybeTracer};
 

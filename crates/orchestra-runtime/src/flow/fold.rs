@@ -35,16 +35,13 @@ pub enum FoldMsg {
 pub struct FoldPart {
     /// Whose it is: the last place of its path is that among the parts, or among the ways.
     pub token: Token,
-    /// The end.
     pub arrival: Arrival<OwnedRow>,
 }
 
 /// A fold, for what feeds it or must tell it of a part that ends.
 #[derive(Clone)]
 pub struct FoldTarget {
-    /// The stage.
     pub stage: StageId,
-    /// Its actor.
     pub actor: ActorRef<FoldMsg>,
     /// Which of the ways of a join is meant; `None`: it takes parts.
     pub way: Option<Part>,
@@ -77,9 +74,7 @@ impl FoldTarget {
 
 /// What a fold is started with.
 pub struct FoldArgs {
-    /// The run.
     pub context: Arc<RunContext>,
-    /// The stage.
     pub stage: StageId,
     /// What it brings together.
     pub plan: FoldPlan,
@@ -87,7 +82,6 @@ pub struct FoldArgs {
     pub chain: Chain,
 }
 
-/// State of a fold.
 pub struct FoldState {
     work: Arc<Work>,
     /// By item and the path of the token that the parts are of. Bounded by the items in flight.

@@ -15,6 +15,7 @@ pub mod part_rows;
 pub mod processor;
 pub mod reduce_rows;
 pub mod remote;
+pub mod result_files;
 pub mod sink;
 pub mod source;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]

@@ -21,7 +21,8 @@ use thiserror::Error;
 use super::file_name::file_name;
 use super::file_rows::end_file_row;
 use super::part_rows::{begin_row, end_row};
-use super::sink::{index_line, reduce_file, sink_file};
+use super::result_files::{reduce_file, sink_file};
+use super::sink::index_line;
 use super::ticket::Ticket;
 use super::token::{PartPath, Token};
 
@@ -150,7 +151,6 @@ impl OpenReduce {
         open.collect()
     }
 
-    /// The stage.
     #[must_use]
     pub fn stage(&self) -> StageId {
         self.stage

@@ -11,7 +11,7 @@ use orchestra_store::{OutputFolder, RunIdentity, State};
 use super::*;
 use crate::fault_tests::fake_plan::plan_of_text;
 use crate::flow::part_rows::HEAD;
-use crate::start::result_files;
+use crate::flow::result_files::result_files;
 
 const ROWS: u64 = 30;
 

@@ -7,37 +7,32 @@ use std::time::Duration;
 
 use orchestra_core::lineage::{Ending, Finished, Lineage};
 use orchestra_core::{Failure, PipelineId, SourceId, StageId};
-use orchestra_plan::{FilesPlan, Origin, Plan, SinkPlan};
+use orchestra_plan::{FilesPlan, Origin, SinkPlan};
 use orchestra_store::{Commit, FileIndex, PlacedFile};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::context::RunContext;
 use crate::flow::committer::{CommitJob, CommitterHandle};
 use crate::flow::failures::{failure_line, failure_record};
+use crate::flow::result_files::{FAILURES_FILE, reduce_file, sink_file};
 use crate::flow::ticket::Ticket;
 use crate::messages::{
     CommitCounts, FinishedItems, PipelineMsg, Record, RecordTo, RootMsg, SinkMsg, SourceMsg, TokenEnd,
 };
 use crate::trace::{EndedItems, MaybeFailed, id_in_logs};
 
-/// See the module.
 pub struct Sink;
 
 /// What a sink is started with.
 pub struct SinkArgs {
-    /// The run.
     pub context: Arc<RunContext>,
-    /// Whose sink.
     pub pipeline: PipelineId,
-    /// Who writes.
     pub committer: CommitterHandle,
-    /// Its pipeline.
     pub parent: ActorRef<PipelineMsg>,
     /// The root, for the failure limit.
     pub root: ActorRef<RootMsg>,
 }
 
-/// State of a sink.
 pub struct SinkState {
     args: SinkArgs,
     lineages: HashMap<SourceId, Lineage<Ticket, Record>>,
@@ -214,22 +209,6 @@ impl SinkState {
             drop(self.args.root.cast(RootMsg::FailureLimit));
         }
     }
-}
-
-/// `failures.jsonl` is the journal's first file; the sinks follow in the order of the plan.
-pub const FAILURES_FILE: FileIndex = FileIndex(0);
-
-/// The file of the sink with this place in the plan.
-#[must_use]
-pub fn sink_file(sink: usize) -> FileIndex {
-    FileIndex(1 + sink)
-}
-
-/// The file of contributions of a stage that reduces: those files follow the sinks, in the order of the plan.
-#[must_use]
-pub fn reduce_file(plan: &Plan, stage: StageId) -> FileIndex {
-    let before = plan.reduces().take_while(|(id, _)| *id != stage).count();
-    FileIndex(1 + plan.sinks.len() + before)
 }
 
 /// What the index of a sink says of a file.

@@ -1,0 +1,35 @@
+//! The files of a run, in the order in which the journal counts them. It opens none.
+
+use std::path::PathBuf;
+
+use orchestra_core::StageId;
+use orchestra_plan::Plan;
+use orchestra_store::{FileIndex, OutputFolder};
+
+/// `failures.jsonl` first, then the sinks and the stages that reduce, in the order of the plan; relative where they lie in the output folder.
+pub(crate) fn result_files(plan: &Plan) -> Vec<PathBuf> {
+    let sinks = plan.sinks.iter().map(|s| match (&s.parts, s.path.strip_prefix(&plan.output)) {
+        (Some(_), _) => OutputFolder::private_file(&format!("rows-{}", s.name)),
+        (None, Ok(relative)) => relative.to_owned(),
+        (None, Err(_)) => s.path.clone(),
+    });
+    let reduces = plan.reduces().map(|(stage, _)| &plan.stages[stage.index()].name);
+    let reduces = reduces.map(|name| OutputFolder::private_file(&format!("fold-{name}")));
+    std::iter::once(PathBuf::from("failures.jsonl")).chain(sinks).chain(reduces).collect()
+}
+
+/// The failures.
+pub const FAILURES_FILE: FileIndex = FileIndex(0);
+
+/// The file of the sink with this place in the plan.
+#[must_use]
+pub fn sink_file(sink: usize) -> FileIndex {
+    FileIndex(1 + sink)
+}
+
+/// The file of contributions of a stage that reduces.
+#[must_use]
+pub fn reduce_file(plan: &Plan, stage: StageId) -> FileIndex {
+    let before = plan.reduces().take_while(|(id, _)| *id != stage).count();
+    FileIndex(1 + plan.sinks.len() + before)
+}

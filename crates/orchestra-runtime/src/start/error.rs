@@ -1,0 +1,65 @@
+//! Why a run could not be started.
+
+use std::io;
+use std::path::PathBuf;
+
+use orchestra_store::{CommitError, ListError, OpenError, StartError, WorkingTreeError};
+use ractor::SpawnErr;
+use thiserror::Error;
+
+use crate::flow::uploads::store_error;
+
+/// Why a run could not be started.
+#[derive(Debug, Error)]
+pub enum StartRunError {
+    #[error(transparent)]
+    Folder(#[from] OpenError),
+    #[error("the run in `{}` cannot be continued, because since then {}; use `--fresh` to start over (this discards {done} finished items) or another `--output`",
+        folder.display(), changes.join(", "))]
+    Changed {
+        folder: PathBuf,
+        changes: Vec<String>,
+        /// Items that `--fresh` discards.
+        done: u64,
+    },
+    #[error("the journal in `{}` cannot be read: {why}; use `--fresh` to start over or another `--output`", folder.display())]
+    Unreadable { folder: PathBuf, why: String },
+    #[error("the items of source `{source_name}` cannot be listed: {error}")]
+    Listing { source_name: String, error: ListError },
+    #[error("sink `{sink_name}` cannot write to its bucket: {}", store_error(error))]
+    Remote { sink_name: String, error: ListError },
+    #[error(
+        "`{url}` of sink `{sink_name}` holds results of another run, which stay as they are: choose another prefix, or remove them"
+    )]
+    Taken { sink_name: String, url: String },
+    #[error("the earlier run in `{}` cannot be discarded: {why}", folder.display())]
+    Discard { folder: PathBuf, why: String },
+    #[error(transparent)]
+    Journal(#[from] StartError),
+    /// The results cannot be made durable.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// Failed items are to be done again, and their records cannot be taken back.
+    #[error(
+        "the failed items cannot be done again: sink `{0}` has written parts of their failures, which stay as they are; start over with `--fresh`, \
+        and give that sink kind = \"jsonl\" or \"csv\""
+    )]
+    Sealed(String),
+    /// Rows that an earlier run has left cannot be used.
+    #[error("the run in this output folder cannot go on: {0}")]
+    Rows(String),
+    #[error(
+        "nothing is said to run the batches of stage `{0}`; `RunOptions::engines` needs an engine for each batch stage of the plan"
+    )]
+    NoEngine(String),
+    #[error("nothing is said to start the commands of tasks; `RunOptions::keepers` needs a launcher")]
+    NoKeeper,
+    #[error("the journal of tasks in `{}` cannot be used: {error}", folder.display())]
+    Tasks { folder: PathBuf, error: io::Error },
+    #[error("the working tree cannot be copied: {0}")]
+    WorkingTree(#[from] WorkingTreeError),
+    #[error("the run cannot be started: {0}")]
+    Io(#[from] io::Error),
+    #[error("the run cannot be started: {0}; this is a bug")]
+    Actors(#[from] SpawnErr),
+}

@@ -1,0 +1,163 @@
+//! The lists of items of an earlier run, which go on: what was added, what is missing. It reads no item.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orchestra_core::SourceId;
+use orchestra_plan::{Plan, SourcePlan};
+use orchestra_store::{
+    BitSet, Catalog, Extension, Journal, ListError, ListingReader, extend_listing, write_items,
+};
+
+use super::StartRunError;
+use crate::pipeline::Listing;
+
+/// The lists of all sources.
+pub(super) struct Lists {
+    private: PathBuf,
+    /// Of a run with results, as they are now; `None` for a source that is watched.
+    relisted: Vec<Option<Relisted>>,
+    /// Of a run without results, whose items may have other numbers now: being written, while the run begins.
+    begun: Vec<Catalog>,
+    /// Why the run cannot go on, where sources name less than before.
+    pub missing: Vec<String>,
+}
+
+impl Lists {
+    /// Where no result counts (`finished` is 0), no item has a number that must stay: the run goes on while its items are listed.
+    pub fn of(plan: &Plan, private: &Path, finished: u64) -> Result<Self, StartRunError> {
+        let private = private.to_owned();
+        if finished == 0 {
+            let list = |s: &SourcePlan| {
+                Catalog::list(&s.listing, s.expand.clone(), &listing_path(&private, &s.name))
+            };
+            let begun = each_source(plan, list)?;
+            return Ok(Self { private, relisted: Vec::new(), begun, missing: Vec::new() });
+        }
+        // What is watched is not listed anew: it goes on.
+        let relist = |s: &SourcePlan| (!is_watched(s)).then(|| relist(&private, s)).transpose();
+        let relisted = each_source(plan, relist)?;
+        let missing = plan.sources.iter().zip(&relisted).filter_map(|(s, r)| r.as_ref()?.missing(&s.name));
+        Ok(Self { missing: missing.collect(), private, relisted, begun: Vec::new() })
+    }
+
+    pub fn new_items(&self) -> u64 {
+        self.relisted.iter().flatten().map(Relisted::new_items).sum()
+    }
+
+    /// Makes them the lists of the run.
+    pub fn keep(self, plan: &Plan, journal: &Journal) -> Result<Vec<Listing>, StartRunError> {
+        let finished = (0..).map(SourceId).map(|source| journal.finished(source));
+        let catalogs = match self.relisted.is_empty() {
+            true => self.begun,
+            false => {
+                let mut again = self.relisted.into_iter().zip(finished.clone());
+                each_source(plan, |source| {
+                    let path = listing_path(&self.private, &source.name);
+                    match again.next() {
+                        Some((Some(relisted), finished)) => relisted.keep(&finished)?,
+                        Some((None, finished)) => return watch_on(source, &path, &finished),
+                        None => {}
+                    }
+                    Catalog::open(&path)
+                })?
+            }
+        };
+        let listings = catalogs.into_iter().zip(finished);
+        Ok(listings.map(|(catalog, finished)| Listing { catalog: Arc::new(catalog), finished }).collect())
+    }
+}
+
+fn each_source<T>(
+    plan: &Plan,
+    mut list: impl FnMut(&SourcePlan) -> Result<T, ListError>,
+) -> Result<Vec<T>, StartRunError> {
+    let listed = plan.sources.iter().map(|source| {
+        list(source).map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })
+    });
+    listed.collect()
+}
+
+fn is_watched(source: &SourcePlan) -> bool {
+    source.listing.watch().is_some()
+}
+
+/// Goes on with the list of a source that is watched.
+fn watch_on(source: &SourcePlan, list: &Path, finished: &BitSet) -> Result<Catalog, ListError> {
+    // Before anything is added to it, which would take the numbers that are missing.
+    if finished.count_below(ListingReader::open_unfinished(list)?.n_items()) < finished.len() {
+        return Err(ends_early(list));
+    }
+    Catalog::go_on(&source.listing, source.expand.clone(), list)
+}
+
+fn ends_early(list: &Path) -> ListError {
+    let reason = "it ends before items that are finished; use `--fresh` to start over";
+    ListError::Damaged { path: list.to_owned(), reason }
+}
+
+/// The items of a source, listed anew beside the list that an earlier run used: those keep their numbers, new ones come behind them.
+struct Relisted {
+    next: PathBuf,
+    target: PathBuf,
+    /// `None` if the earlier list is gone.
+    extension: Option<Extension>,
+}
+
+fn relist(private: &Path, source: &SourcePlan) -> Result<Relisted, ListError> {
+    let next = private.join(format!("items-{}.next", source.name));
+    let mut relisted = Relisted { next, target: listing_path(private, &source.name), extension: None };
+    write_items(&source.listing, source.expand.as_deref(), &relisted.next, &|| true)?;
+    if relisted.target.exists() {
+        relisted.extension = Some(extend_listing(&relisted.target, &relisted.next)?);
+    }
+    Ok(relisted)
+}
+
+impl Relisted {
+    fn new_items(&self) -> u64 {
+        // What an earlier run had no time to list is not new.
+        self.extension.as_ref().filter(|e| e.was_complete).map_or(0, |e| e.appended)
+    }
+
+    fn missing(&self, source: &str) -> Option<String> {
+        let Some(Extension { missing_count, missing, .. }) = &self.extension else {
+            // Results count, so there was one: without it no item is known to have its number.
+            return Some(format!(
+                "the list of the items of source `{source}` is gone, `{}`",
+                self.target.display()
+            ));
+        };
+        let items = match missing_count {
+            0 => return None,
+            1 => "1 item".to_owned(),
+            n => format!("{n} items"),
+        };
+        Some(format!("source `{source}` names {items} less (`{}`)", missing.join("`, `")))
+    }
+
+    /// Makes it the list of the run. Only done when nothing speaks against the run: a refused start must leave no trace.
+    fn keep(self, finished: &BitSet) -> Result<(), ListError> {
+        let Self { next, target, extension } = &self;
+        if extension.as_ref().is_some_and(|e| finished.count_below(e.numbered) < finished.len()) {
+            return Err(ends_early(target));
+        }
+        fs::rename(next, target).map_err(|error| ListError::ListFile {
+            path: target.clone(),
+            doing: "write",
+            error,
+        })
+    }
+}
+
+/// A list that was not kept was written in vain.
+impl Drop for Relisted {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.next)); // It has another name by now, if it was kept.
+    }
+}
+
+fn listing_path(private: &Path, source: &str) -> PathBuf {
+    private.join(format!("items-{source}"))
+}
