@@ -184,7 +184,7 @@ impl Chaos {
         let mut plan = plan_for(&self.plan, &self.lists, &self.output(which));
         for sink in &mut plan.sinks {
             // The audit reads lines of JSON; what else a sink writes is compared byte by byte inside of them.
-            (sink.files, sink.parts) = (None, None);
+            (sink.files, sink.part_files) = (None, None);
             if !sink.encoder.is_json_lines() {
                 sink.encoder = Arc::new(AsJson(Arc::clone(&sink.encoder)));
             }

@@ -315,8 +315,8 @@ fn runtime(plan: &Plan) -> Result<Runtime, Failed> {
 fn not_started(error: StartRunError) -> Failed {
     let code = match &error {
         StartRunError::Listing { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
-        StartRunError::Remote { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
-        StartRunError::Remote { .. } | StartRunError::Taken { .. } => ExitCode::BadFile,
+        StartRunError::Bucket { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
+        StartRunError::Bucket { .. } | StartRunError::Taken { .. } => ExitCode::BadFile,
         StartRunError::Changed { .. }
         | StartRunError::Listing { .. }
         | StartRunError::Unreadable { .. }

@@ -311,13 +311,13 @@ pub trait Encoder: fmt::Debug + Send + Sync {
     fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal>;
 
     /// Makes files of many records, where a file cannot grow by one.
-    fn parts(&self) -> Option<&dyn Parts> {
+    fn part_files(&self) -> Option<&dyn PartFiles> {
         None
     }
 }
 
 /// Makes part files of the records of an encoder.
-pub trait Parts: fmt::Debug + Send + Sync {
+pub trait PartFiles: fmt::Debug + Send + Sync {
     /// A part with so many rows is full.
     fn rows_per_file(&self) -> u64;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Reduce, Registry, RemoteSpec};
 use orchestra_core::{Code, SandboxRules, TensorSpec};
-use orchestra_store::{Expand, ItemEntry, RemoteOutput, RemoteStore};
+use orchestra_store::{Expand, ItemEntry, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
 
 use crate::diagnostics::{Diagnostics, Span};
@@ -110,7 +110,7 @@ pub trait SourceKind: Send + Sync {
     ///
     /// # Errors
     /// It reads files alone: what to do instead, for the message.
-    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
         Err("sources of this kind read files: copy the objects to a folder first".to_owned())
     }
     /// What its items are, known from the first of the files that it names. `None` after an error, which is in `source.diags`.
@@ -480,8 +480,8 @@ pub enum Writes {
     Append,
     /// Each to a file of its own, in a folder, beside an index of them all.
     FileEach,
-    /// Many to a numbered file, which is there once it is whole: the encoder has [`Encoder::parts`].
-    Parts,
+    /// Many to a numbered file, which is there once it is whole: the encoder has [`Encoder::part_files`].
+    PartFiles,
 }
 
 /// Reads a file of a sink, and calls `each` with source and index of each record, in their order. An error says what is wrong with the file.
@@ -512,7 +512,7 @@ pub trait SinkKind: Send + Sync {
     ///
     /// # Errors
     /// It writes files alone: what to do instead, for the message.
-    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
         Err("sinks of this kind write to the output folder alone: name a file or folder in it, or take another kind"
             .to_owned())
     }

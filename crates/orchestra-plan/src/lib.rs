@@ -63,12 +63,11 @@ pub use measured::{MeasureKey, Measured, Measurements};
 pub use models::{MAX_BATCH, read_labels, read_text};
 pub use nearest::list;
 pub use onnx::read_model;
-pub use part_names::PartsPlan;
+pub use part_names::PartFilesPlan;
 pub use plan::{
-    BETWEEN_COMMITS, BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, JoinInput,
-    Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan,
-    RecordsPerItem, Recycle, RemotePlan, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory,
-    WorkerPlan,
+    BETWEEN_COMMITS, BatchPlan, BucketPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth,
+    JoinInput, Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan,
+    RecordsPerItem, Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };
 pub use sinks::{FAILURES, RESERVED, failure_schema};
 pub use tasks::{

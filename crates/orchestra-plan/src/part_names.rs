@@ -7,14 +7,14 @@ use serde::Serialize;
 
 /// Files of many records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PartsPlan {
+pub struct PartFilesPlan {
     /// What their names begin with, relative to the output folder.
     pub stem: PathBuf,
     /// What their names end with, without the dot.
     pub extension: &'static str,
 }
 
-impl PartsPlan {
+impl PartFilesPlan {
     /// The part of this number, relative to the output folder: `STEM-00017.EXTENSION`.
     #[must_use]
     pub fn file(&self, number: u64) -> PathBuf {
@@ -44,11 +44,11 @@ impl PartsPlan {
     }
 }
 
-/// The part files that end so; `path` is the glob of [`PartsPlan::glob`].
-pub(crate) fn parts_of(extension: &'static str, path: &Path) -> Option<PartsPlan> {
+/// The part files that end so; `path` is the glob of [`PartFilesPlan::glob`].
+pub(crate) fn parts_of(extension: &'static str, path: &Path) -> Option<PartFilesPlan> {
     let name = path.file_name()?.to_str()?;
     let stem = name.strip_suffix(extension)?.strip_suffix("-*.")?;
-    Some(PartsPlan { stem: path.with_file_name(stem), extension })
+    Some(PartFilesPlan { stem: path.with_file_name(stem), extension })
 }
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_part_is_known_by_its_name_and_nothing_else_is() {
-        let parts = PartsPlan { stem: "sub/a-b.c".into(), extension: "parquet" };
+        let parts = PartFilesPlan { stem: "sub/a-b.c".into(), extension: "parquet" };
         assert_eq!(parts.glob(), Path::new("sub/a-b.c-*.parquet"));
         for number in [0, 17, 99_999, 100_000, 12_345_678] {
             let file = parts.file(number);

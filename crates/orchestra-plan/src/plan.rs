@@ -13,12 +13,12 @@ use orchestra_core::{
     DeviceId, DeviceSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId, SourceId,
     StageId, TensorSpec,
 };
-use orchestra_store::{Expand, RemoteOutput};
+use orchestra_store::{Expand, ObjectOutput};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use crate::measured::MeasureKey;
-use crate::part_names::PartsPlan;
+use crate::part_names::PartFilesPlan;
 use crate::tasks::{LatePlan, TasksPlan};
 
 /// A workflow, resolved. Every id is an index into the table of its kind.
@@ -573,36 +573,36 @@ pub struct SinkPlan {
     pub encoder: Arc<dyn Encoder>,
     /// The file, absolute; of records that are files of their own, the index of them; of part files, a glob that they fit.
     pub path: PathBuf,
-    /// Where each record is a file of its own: where they lie, and how they are called. With `parts`, they wait in these for a store.
+    /// Where each record is a file of its own: where they lie, and how they are called. With `part_files`, they wait in these for a store.
     pub files: Option<FilesPlan>,
     /// Where many records make a file: how those are called.
-    pub parts: Option<PartsPlan>,
+    pub part_files: Option<PartFilesPlan>,
     /// Where the part files go that are whole: they lie in the output folder no longer than it takes.
-    pub remote: Option<RemotePlan>,
+    pub bucket: Option<BucketPlan>,
     /// Records in the order of the source.
     pub ordered: bool,
 }
 
 /// A prefix of a store.
 #[derive(Debug, Clone, Serialize)]
-pub struct RemotePlan {
+pub struct BucketPlan {
     /// What the URLs of all objects begin with, up to a slash.
     pub url: String,
     /// What writes there.
     #[serde(skip)]
-    pub store: Arc<dyn RemoteOutput>,
+    pub store: Arc<dyn ObjectOutput>,
 }
 
 impl SinkPlan {
     /// Where its records are, for people: a path, or a URL.
     #[must_use]
     pub fn place(&self) -> PathBuf {
-        match &self.remote {
-            Some(remote) => match &self.files {
-                Some(files) => format!("{}*.{}", remote.url, files.extension).into(),
+        match &self.bucket {
+            Some(bucket) => match &self.files {
+                Some(files) => format!("{}*.{}", bucket.url, files.extension).into(),
                 None => {
                     let name = self.path.file_name().map(|name| name.to_string_lossy());
-                    format!("{}{}", remote.url, name.unwrap_or_default()).into()
+                    format!("{}{}", bucket.url, name.unwrap_or_default()).into()
                 }
             },
             None => self.path.clone(),

@@ -12,8 +12,8 @@ use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
 use crate::kind::{Kinds, Writes};
-use crate::part_names::PartsPlan;
-use crate::plan::RemotePlan;
+use crate::part_names::PartFilesPlan;
+use crate::plan::BucketPlan;
 use crate::raw::{RawSink, allowed, kind};
 use crate::store_parts::RecordParts;
 use crate::tasks::TASKS_FOLDER;
@@ -41,14 +41,14 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
     let from = f.names("from", "name the stage whose results are written");
     let path = match (f.entry("path"), kind.writes()) {
         (Some(_), _) => f.string("path"),
-        (None, Writes::Append | Writes::Parts) => {
+        (None, Writes::Append | Writes::PartFiles) => {
             Some(At::new(format!("{}.{}", name.value, kind.extension()), name.span))
         }
         (None, Writes::FileEach) => Some(At::new(name.value.clone(), name.span)),
     };
     let ordered = f.boolean("ordered").unwrap_or(false);
     // A kind that makes parts of its own reads it itself.
-    let makes_parts = kind.writes() == Writes::Parts;
+    let makes_parts = kind.writes() == Writes::PartFiles;
     let rows_per_file = if makes_parts { None } else { f.integer("rows_per_file", 1..=100_000_000) };
     let sink = RawSink {
         name,
@@ -126,7 +126,7 @@ pub(crate) fn check_paths(sinks: &[RawSink], diags: &mut Diagnostics) -> Vec<Opt
 pub(crate) fn places(sinks: &[RawSink], paths: &[Option<PathBuf>], output: &Path) -> Vec<(String, String)> {
     let place = |(sink, path): (&RawSink, &Option<PathBuf>)| {
         let local = |path: &PathBuf| output.join(owned(sink, path)).display().to_string();
-        let place = remote_of(sink).map(|remote| remote.url).or(path.as_ref().map(local));
+        let place = bucket_of(sink).map(|bucket| bucket.url).or(path.as_ref().map(local));
         // A path that is wrong was reported.
         (sink.name.value.clone(), place.unwrap_or_default())
     };
@@ -154,20 +154,20 @@ const BUNDLE: &str = "records";
 fn parts_end_with(sink: &RawSink) -> Option<&'static str> {
     let kind = sink.kind.as_ref()?;
     match (kind.writes(), writes_to_store(sink)) {
-        (Writes::Parts, _) | (Writes::Append, true) => Some(kind.extension()),
+        (Writes::PartFiles, _) | (Writes::Append, true) => Some(kind.extension()),
         (Writes::FileEach, true) => Some(BUNDLE),
         (Writes::Append | Writes::FileEach, false) => None,
     }
 }
 
 /// The part files of a sink that writes such; `path` is that of [`check_paths`].
-pub(crate) fn parts_of(sink: &RawSink, path: &Path) -> Option<PartsPlan> {
+pub(crate) fn parts_of(sink: &RawSink, path: &Path) -> Option<PartFilesPlan> {
     crate::part_names::parts_of(parts_end_with(sink)?, path)
 }
 
 /// The encoder of a sink whose records go into parts, where its kind makes none.
 pub(crate) fn for_store(sink: &RawSink, encoder: Arc<dyn Encoder>) -> Arc<dyn Encoder> {
-    let makes_parts = sink.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::Parts);
+    let makes_parts = sink.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::PartFiles);
     match writes_to_store(sink) && !makes_parts {
         true => Arc::new(RecordParts::new(encoder, sink.rows_per_file.as_ref().map(|rows| rows.value))),
         false => encoder,
@@ -187,9 +187,9 @@ const GLOB_CHARACTERS: [char; 4] = ['*', '?', '[', '{'];
 const UPLOADING: &str = "uploading";
 
 /// The prefix of a sink that writes to a store; [`check_paths`] has looked at it.
-pub(crate) fn remote_of(sink: &RawSink) -> Option<RemotePlan> {
+pub(crate) fn bucket_of(sink: &RawSink) -> Option<BucketPlan> {
     let url = prefix(&sink.path.as_ref().filter(|path| is_url(&path.value))?.value);
-    Some(RemotePlan { url, store: sink.kind.as_ref()?.remote().ok()? })
+    Some(BucketPlan { url, store: sink.kind.as_ref()?.objects().ok()? })
 }
 
 fn prefix(url: &str) -> String {
@@ -200,7 +200,7 @@ fn prefix(url: &str) -> String {
 fn check_url(sink: &RawSink, written: &At<String>, diags: &mut Diagnostics) -> Option<PathBuf> {
     let kind = sink.kind.as_ref()?;
     let message = format!("sink `{}` cannot write to `{}`", sink.name.value, written.value.escape_default());
-    let store = match kind.remote() {
+    let store = match kind.objects() {
         Ok(store) => store,
         Err(help) => {
             diags.error(written.span, message).label(format!("its kind is `{}`", kind.name())).help(help);
@@ -217,7 +217,7 @@ fn check_url(sink: &RawSink, written: &At<String>, diags: &mut Diagnostics) -> O
         return None;
     }
     let stem = Path::new(UPLOADING).join(&sink.name.value);
-    Some(PartsPlan { stem, extension: parts_end_with(sink)? }.glob())
+    Some(PartFilesPlan { stem, extension: parts_end_with(sink)? }.glob())
 }
 
 /// Two sinks that write to stores must not share a prefix: each has a manifest of all that lies there.
@@ -279,10 +279,10 @@ fn check_path(sink: &RawSink, diags: &mut Diagnostics) -> Option<PathBuf> {
     }
     match sink.kind.as_ref().map(|kind| (kind.writes(), kind.extension())) {
         Some((Writes::FileEach, _)) => path.push(INDEX),
-        Some((Writes::Parts, extension)) => {
+        Some((Writes::PartFiles, extension)) => {
             let stem =
                 if path.extension().is_some_and(|e| e == extension) { path.with_extension("") } else { path };
-            path = PartsPlan { stem, extension }.glob();
+            path = PartFilesPlan { stem, extension }.glob();
         }
         Some((Writes::Append, _)) | None => {}
     }

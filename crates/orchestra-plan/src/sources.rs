@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use orchestra_store::{ListError, ListingSpec, Remote, Watch, is_url};
+use orchestra_store::{ListError, ListingSpec, SourceStore, Watch, is_url};
 
 use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
@@ -122,7 +122,7 @@ pub(crate) fn resolve_listing(
                 Some(url) => Some(store(source, url, patterns, diags)?),
                 None => None,
             };
-            if let (Some(watch), Some(Remote(store))) = (&source.watch, &store)
+            if let (Some(watch), Some(SourceStore(store))) = (&source.watch, &store)
                 && let Some(single) = patterns.iter().find(|url| !store.can_list(&url.value))
             {
                 let message = format!("source `{}` cannot watch `{}`", source.name.value, single.value);
@@ -213,7 +213,7 @@ fn store(
     url: &At<String>,
     patterns: &[At<String>],
     diags: &mut Diagnostics,
-) -> Option<Remote> {
+) -> Option<SourceStore> {
     let kind = source.kind.as_ref()?;
     if let Some(file) = patterns.iter().find(|p| !is_url(&p.value)) {
         diags
@@ -222,7 +222,7 @@ fn store(
         return None;
     }
     match kind.objects() {
-        Ok(store) => Some(Remote(store)),
+        Ok(store) => Some(SourceStore(store)),
         Err(help) => {
             let (what, url_is) = (format!("source `{}`", source.name.value), format!("`{}`", url.value));
             let message = format!("{what} of kind `{}` cannot read {url_is}", kind.name());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Encoder, ItemInfo, Parts};
+use orchestra_core::shapes::{Encoder, ItemInfo, PartFiles};
 
 /// Rows of a part, where nothing is said: of small records few parts, and 64 MiB of larger ones come first.
 const ROWS_PER_FILE: u64 = 100_000;
@@ -34,12 +34,12 @@ impl Encoder for RecordParts {
         self.encoder.encode(item, row, out)
     }
 
-    fn parts(&self) -> Option<&dyn Parts> {
+    fn part_files(&self) -> Option<&dyn PartFiles> {
         Some(self)
     }
 }
 
-impl Parts for RecordParts {
+impl PartFiles for RecordParts {
     fn rows_per_file(&self) -> u64 {
         self.rows_per_file
     }

@@ -26,8 +26,8 @@ mod item_name;
 mod lister;
 mod listing_file;
 mod manifest;
+mod objects;
 mod pattern;
-mod remote;
 mod watched;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,8 +47,8 @@ use self::lister::list;
 pub use self::lister::{first_item, write_items, write_listing};
 use self::listing_file::ListingWriter;
 pub use self::listing_file::{ListingReader, ListingSummary};
+pub use self::objects::{Object, ObjectStore, Objects, SourceStore, is_url};
 use self::pattern::Entry;
-pub use self::remote::{Object, Objects, Remote, RemoteStore, is_url};
 use self::watched::Taken;
 pub use self::watched::Watch;
 
@@ -68,7 +68,7 @@ pub enum ListingSpec {
         urls: Vec<String>,
         /// What speaks to their stores.
         #[serde(skip)]
-        store: Remote,
+        store: SourceStore,
         /// With the objects that appear later: the list has no end but that of the watch.
         #[serde(skip_serializing_if = "Option::is_none")]
         watch: Option<Watch>,

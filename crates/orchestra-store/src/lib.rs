@@ -61,7 +61,7 @@ mod folder;
 mod identity;
 mod journal;
 mod lock;
-mod remote_output;
+mod object_output;
 mod sorter;
 mod task_journal;
 mod working_tree;
@@ -70,7 +70,7 @@ pub use atomic::write_atomic;
 pub use bit_set::BitSet;
 pub use catalog::{
     Catalog, Expand, Extension, Extent, Growth, ItemEntry, ListError, ListingReader, ListingSpec,
-    ListingSummary, Object, Objects, PushItem, Remote, RemoteStore, Watch, escape, extend_listing,
+    ListingSummary, Object, ObjectStore, Objects, PushItem, SourceStore, Watch, escape, extend_listing,
     first_item, is_url, write_items, write_listing,
 };
 pub use folder::{DiscardError, Discarded, OutputFolder, RUN_SUMMARY, State};
@@ -79,7 +79,7 @@ pub use journal::{
     Commit, CommitError, Counts, FileIndex, Journal, MAX_ITEM_INDEX, PlacedFile, Recovered, StartError,
 };
 pub use lock::OpenError;
-pub use remote_output::{RemoteOutput, StoredObject};
+pub use object_output::{ObjectOutput, StoredObject};
 pub use sorter::{Merge, Sorter};
 pub use task_journal::{TaskEnded, TaskJournal, TaskMetricRecord, TaskRecord, TaskStarted};
 pub use working_tree::{WorkingTree, WorkingTreeError};

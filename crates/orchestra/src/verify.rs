@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use orchestra_kinds::read_lines;
 use orchestra_plan::{Kinds, ReadBack, RecordsPerItem, TASKS_FOLDER, Writes};
 use orchestra_runtime::{MANIFEST, Manifest, OutputReport, digest};
-use orchestra_store::{BitSet, ListError, RemoteOutput};
+use orchestra_store::{BitSet, ListError, ObjectOutput};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -213,14 +213,14 @@ impl<'a> Count<'a> {
         }
         if let Some(url) = &output.url {
             let unknown = || Err("this program has no such kind".to_owned());
-            let store = kind.map_or_else(unknown, |kind| kind.remote());
+            let store = kind.map_or_else(unknown, |kind| kind.objects());
             let not_asked = |why: String| VerifyError::Store { sink: output.sink.clone(), why };
             let store = store.map_err(not_asked)?;
             let mut read = |count: &mut Self, name: &str, file: &Path| {
                 count.read_at(name.as_ref(), file, read_back, output.records, of_records, &mut seen);
             };
             let holds_files = kind.is_some_and(|kind| kind.writes() == Writes::FileEach);
-            self.remote(url, &*store, run_id, holds_files, &mut read).map_err(not_asked)?;
+            self.bucket(url, &*store, run_id, holds_files, &mut read).map_err(not_asked)?;
         }
         if output.records == RecordsPerItem::Failed {
             self.failures(output, failed, &seen);
@@ -251,10 +251,10 @@ impl<'a> Count<'a> {
 
     /// Reads the parts that the manifest of a prefix names; `read` gets the URL of each, and a file with its bytes. Parts of a sink that
     /// `holds_files` are indexes of them, and of those the store says the sizes.
-    fn remote(
+    fn bucket(
         &mut self,
         url: &str,
-        store: &dyn RemoteOutput,
+        store: &dyn ObjectOutput,
         run_id: &str,
         holds_files: bool,
         read: &mut dyn FnMut(&mut Self, &str, &Path),

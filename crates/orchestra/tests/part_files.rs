@@ -11,7 +11,7 @@ use std::sync::Arc;
 use common::number_stages::{SCATTER, n_parts};
 use common::{ONE_PIXEL_PER_BLOCK, Workplace, cut_off};
 use orchestra::kind::{
-    Encoder, Fields, Input, ItemInfo, Key, Kinds, Parts, Refusal, SinkKind, Value, Writes, key,
+    Encoder, Fields, Input, ItemInfo, Key, Kinds, PartFiles, Refusal, SinkKind, Value, Writes, key,
 };
 use orchestra::{Earlier, PlanOptions, RenderStyle, StartOptions};
 use orchestra_testkit::models;
@@ -35,7 +35,7 @@ impl SinkKind for Lines {
     }
 
     fn writes(&self) -> Writes {
-        Writes::Parts
+        Writes::PartFiles
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -60,12 +60,12 @@ impl Encoder for LinesEncoder {
         })
     }
 
-    fn parts(&self) -> Option<&dyn Parts> {
+    fn part_files(&self) -> Option<&dyn PartFiles> {
         Some(self)
     }
 }
 
-impl Parts for LinesEncoder {
+impl PartFiles for LinesEncoder {
     fn rows_per_file(&self) -> u64 {
         self.0
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, SinkKind};
-use orchestra_store::RemoteOutput;
+use orchestra_store::ObjectOutput;
 
 use crate::sources::objects;
 use crate::tensor::element;
@@ -32,7 +32,7 @@ impl SinkKind for Csv {
         Some(read_rows)
     }
 
-    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
         objects::output()
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use orchestra_core::data::{ColumnType, Refusal, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, Key, ReadBack, SinkKind, Writes, key, list};
-use orchestra_store::RemoteOutput;
+use orchestra_store::ObjectOutput;
 
 use super::jsonl::read_lines;
 use crate::encode_picture::{jpeg, png};
@@ -48,7 +48,7 @@ impl SinkKind for ImageFiles {
         Some(read_lines)
     }
 
-    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
         objects::output()
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, SinkKind};
-use orchestra_store::RemoteOutput;
+use orchestra_store::ObjectOutput;
 use serde::{Deserialize, Serialize};
 
 use crate::record::RowJson;
@@ -35,7 +35,7 @@ impl SinkKind for JsonLines {
         Some(read_lines)
     }
 
-    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
         objects::output()
     }
 

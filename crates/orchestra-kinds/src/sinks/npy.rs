@@ -6,7 +6,7 @@ use orchestra_core::DType;
 use orchestra_core::data::{Refusal, TensorView, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, SinkKind, Writes, list};
-use orchestra_store::RemoteOutput;
+use orchestra_store::ObjectOutput;
 
 use super::jsonl::read_lines;
 use crate::sources::objects;
@@ -37,7 +37,7 @@ impl SinkKind for Npy {
         Some(read_lines)
     }
 
-    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
         objects::output()
     }
 

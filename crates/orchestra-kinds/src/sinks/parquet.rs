@@ -6,7 +6,7 @@ use orchestra_core::shapes::Encoder;
 #[cfg(feature = "parquet")]
 use orchestra_plan::ReadBack;
 use orchestra_plan::{Fields, Input, SinkKind, Writes};
-use orchestra_store::RemoteOutput;
+use orchestra_store::ObjectOutput;
 
 use crate::sources::objects;
 
@@ -37,7 +37,7 @@ impl SinkKind for Parquet {
     }
 
     fn writes(&self) -> Writes {
-        Writes::Parts
+        Writes::PartFiles
     }
 
     #[cfg(feature = "parquet")]
@@ -45,7 +45,7 @@ impl SinkKind for Parquet {
         Some(file::read_rows)
     }
 
-    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
         objects::output()
     }
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Encoder, ItemInfo, Parts};
+use orchestra_core::shapes::{Encoder, ItemInfo, PartFiles};
 use orchestra_plan::{Fields, Input, Key, ReadBack, SinkKind, Writes, format_bytes, key};
-use orchestra_store::RemoteOutput;
+use orchestra_store::ObjectOutput;
 use serde::{Deserialize, Serialize};
 
 use super::jsonl::can_be_written;
@@ -60,7 +60,7 @@ impl SinkKind for Tar {
     }
 
     fn writes(&self) -> Writes {
-        Writes::Parts
+        Writes::PartFiles
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -71,7 +71,7 @@ impl SinkKind for Tar {
         Some(read_samples)
     }
 
-    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
         objects::output()
     }
 
@@ -244,7 +244,7 @@ impl Encoder for Samples {
         Ok(())
     }
 
-    fn parts(&self) -> Option<&dyn Parts> {
+    fn part_files(&self) -> Option<&dyn PartFiles> {
         Some(self)
     }
 }
@@ -270,7 +270,7 @@ impl Content {
     }
 }
 
-impl Parts for Samples {
+impl PartFiles for Samples {
     fn rows_per_file(&self) -> u64 {
         self.rows_per_file
     }

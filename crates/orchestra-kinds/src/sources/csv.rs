@@ -8,7 +8,7 @@ use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, Network, RemoteSpec};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, PushItem, RemoteStore};
+use orchestra_store::{Expand, ListError, ObjectStore, PushItem};
 use serde_json::Value as Json;
 
 use super::columns::{Field, FieldType, LARGEST_TEXT, Row, declared, decoders, inferred, schema, settings};
@@ -47,7 +47,7 @@ impl SourceKind for Csv {
          after the line in which it begins."
     }
 
-    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
         objects::store()
     }
 

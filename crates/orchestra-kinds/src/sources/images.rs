@@ -9,7 +9,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
 use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
-use orchestra_store::RemoteStore;
+use orchestra_store::ObjectStore;
 
 use super::objects::{self, Protocol, ReadObject};
 use super::picture::EncodedPicture;
@@ -28,7 +28,7 @@ impl SourceKind for Images {
          `paths` may name [objects](../guide/workflow-file.md#objects): `s3://bucket/pages/*.jpg`."
     }
 
-    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
         objects::store()
     }
 

@@ -7,7 +7,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
 use orchestra_core::shapes::Network;
 use orchestra_plan::ReadSeek;
-use orchestra_store::{ListError, RemoteOutput, RemoteStore};
+use orchestra_store::{ListError, ObjectOutput, ObjectStore};
 
 #[cfg(feature = "cloud")]
 mod client;
@@ -91,7 +91,7 @@ pub fn protocols(urls: &[String]) -> Vec<Protocol> {
 ///
 /// # Errors
 /// This program was built without it.
-pub fn store() -> Result<Arc<dyn RemoteStore>, String> {
+pub fn store() -> Result<Arc<dyn ObjectStore>, String> {
     #[cfg(feature = "cloud")]
     return Ok(Arc::new(listing::Stores));
     #[cfg(not(feature = "cloud"))]
@@ -102,7 +102,7 @@ pub fn store() -> Result<Arc<dyn RemoteStore>, String> {
 ///
 /// # Errors
 /// As [`store`].
-pub fn output() -> Result<Arc<dyn RemoteOutput>, String> {
+pub fn output() -> Result<Arc<dyn ObjectOutput>, String> {
     #[cfg(feature = "cloud")]
     return Ok(Arc::new(listing::Stores));
     #[cfg(not(feature = "cloud"))]

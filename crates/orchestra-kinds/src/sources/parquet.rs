@@ -2,7 +2,7 @@
 
 use orchestra_core::shapes::{Fetch, RemoteSpec};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::RemoteStore;
+use orchestra_store::ObjectStore;
 use std::sync::Arc;
 
 use super::objects;
@@ -35,7 +35,7 @@ impl SourceKind for Parquet {
          `--features parquet`."
     }
 
-    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
         objects::store()
     }
 

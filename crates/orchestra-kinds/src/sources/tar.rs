@@ -12,7 +12,7 @@ use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, PushItem, RemoteStore, escape, is_url};
+use orchestra_store::{Expand, ListError, ObjectStore, PushItem, escape, is_url};
 
 use super::columns::{Cell, Field, FieldType, LARGEST_TENSOR, LARGEST_TEXT, Row, decoders, schema, settings};
 use super::locator::{file_of, locator, parts};
@@ -50,7 +50,7 @@ impl SourceKind for Tar {
          the members of `columns` are read: `s3://bucket/shards/*.tar`."
     }
 
-    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
         objects::store()
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use orchestra_core::shapes::{Fetch, RemoteSpec};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{At, Fields, Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{RemoteStore, is_url};
+use orchestra_store::{ObjectStore, is_url};
 
 use self::arrays::{Array, arrays};
 use self::rows::Rows;
@@ -53,7 +53,7 @@ impl SourceKind for Tensors {
          `.npz` files, with a column per array and the same number of rows in each; a deflated array is unpacked from its beginning, as a stream."
     }
 
-    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
         objects::store()
     }
 

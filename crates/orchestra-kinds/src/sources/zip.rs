@@ -11,7 +11,7 @@ use orchestra_core::FailureKind;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, PushItem, RemoteStore, escape};
+use orchestra_store::{Expand, ListError, ObjectStore, PushItem, escape};
 
 use super::input::{Input, Last, Opener, list_items};
 use super::locator::{file_of, locator, parts};
@@ -42,7 +42,7 @@ impl SourceKind for Zip {
         "Pictures that are members of zip archives, stored or deflated. An item is called `archive.zip/member`."
     }
 
-    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+    fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
         objects::store()
     }
 

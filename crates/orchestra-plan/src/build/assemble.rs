@@ -24,7 +24,7 @@ use crate::plan::{
     PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawModel, RawStage};
-use crate::sinks::{parts_of, remote_of};
+use crate::sinks::{bucket_of, parts_of};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
 use crate::types::Wired;
 
@@ -412,8 +412,8 @@ impl<'a> Assembler<'a> {
                     encoder: Arc::clone(&connected.encoder),
                     path: self.parts.output.join(path),
                     files: (kind.writes() == Writes::FileEach).then(files),
-                    parts: parts_of(raw, path),
-                    remote: remote_of(raw),
+                    part_files: parts_of(raw, path),
+                    bucket: bucket_of(raw),
                     ordered: raw.ordered,
                 })
             })

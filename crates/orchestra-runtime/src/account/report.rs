@@ -318,7 +318,7 @@ fn outputs(plan: &Plan) -> Vec<OutputReport> {
         path: sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path).to_owned(),
         sources: plan.sources_of(sink).map(|source| source.name.clone()).collect(),
         records: plan.records_of(sink),
-        url: sink.remote.as_ref().map(|remote| remote.url.clone()),
+        url: sink.bucket.as_ref().map(|bucket| bucket.url.clone()),
     };
     plan.sinks.iter().map(output).collect()
 }

@@ -25,7 +25,7 @@ pub fn failure_record(
     let texts = [&*failure.stage, failure.kind.as_str(), &failure.error].map(Value::Text);
     let [stage, kind, error] = texts;
     let mut record = Vec::new();
-    let row = sink.parts.is_some().then(|| begin_row(&mut record));
+    let row = sink.part_files.is_some().then(|| begin_row(&mut record));
     sink.encoder.encode(&item, &[stage, kind, error, Value::Tensor(attempts)], &mut record)?;
     if let Some(row) = row {
         end_row(&mut record, row)?;

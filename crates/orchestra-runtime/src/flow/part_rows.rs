@@ -3,15 +3,15 @@
 //!
 //! Rows are committed to a private file of the run, with their items, so no item waits for a part to fill up and none is done again because a run
 //! was killed: the window of items in flight is as free as with a file that grows. What is in memory is one part while it is made:
-//! [`Parts::bytes_per_file`] of rows, or those of one commit where they are more, and the file that they become.
+//! [`PartFiles::bytes_per_file`] of rows, or those of one commit where they are more, and the file that they become.
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::data::Refusal;
-use orchestra_core::shapes::{Encoder, Parts};
-use orchestra_plan::{PartsPlan, Plan};
+use orchestra_core::shapes::{Encoder, PartFiles};
+use orchestra_plan::{PartFilesPlan, Plan};
 use orchestra_store::{CommitError, FileIndex, Journal, PlacedFile};
 use thiserror::Error;
 
@@ -73,7 +73,8 @@ fn rows_in(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
 #[must_use]
 pub fn part_files(plan: &Plan) -> Vec<(usize, u64, PathBuf)> {
     let mut found = Vec::new();
-    for (at, parts) in plan.sinks.iter().enumerate().filter_map(|(at, sink)| Some((at, sink.parts.as_ref()?)))
+    for (at, parts) in
+        plan.sinks.iter().enumerate().filter_map(|(at, sink)| Some((at, sink.part_files.as_ref()?)))
     {
         let stem = plan.output.join(&parts.stem);
         let entries = stem.parent().and_then(|folder| fs::read_dir(folder).ok());
@@ -91,7 +92,7 @@ pub fn part_files(plan: &Plan) -> Vec<(usize, u64, PathBuf)> {
 pub struct OpenPart {
     sink: String,
     file: FileIndex,
-    plan: PartsPlan,
+    plan: PartFilesPlan,
     encoder: Arc<dyn Encoder>,
     rows: u64,
     bytes: u64,
@@ -111,7 +112,7 @@ impl OpenPart {
     ) -> Result<Vec<Self>, SealError> {
         let sinks = plan.sinks.iter().enumerate();
         let output = &plan.output;
-        let parts = sinks.filter_map(|(at, sink)| Some((file_of(at), sink, sink.parts.clone()?)));
+        let parts = sinks.filter_map(|(at, sink)| Some((file_of(at), sink, sink.part_files.clone()?)));
         let open = parts.map(|(file, sink, plan)| {
             let left = journal.rows(file)?;
             let upload = Upload::open(sink, output, run_id, journal.parts(file))
@@ -139,10 +140,10 @@ impl OpenPart {
     /// Whether there is enough for a part.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let is_full = |parts: &dyn Parts| {
+        let is_full = |parts: &dyn PartFiles| {
             self.rows >= parts.rows_per_file().max(1) || self.bytes >= parts.bytes_per_file().max(1)
         };
-        self.encoder.parts().is_some_and(is_full)
+        self.encoder.part_files().is_some_and(is_full)
     }
 
     /// Makes a part of all rows that wait, if some do.
@@ -156,7 +157,7 @@ impl OpenPart {
         let refused = |why: &str| SealError::Refused { sink: self.sink.clone(), why: why.to_owned() };
         let bytes = journal.rows(self.file)?;
         let rows = rows_in(&bytes).ok_or_else(|| refused("they are damaged"))?;
-        let parts = self.encoder.parts().ok_or_else(|| refused("its kind makes none; this is a bug"))?;
+        let parts = self.encoder.part_files().ok_or_else(|| refused("its kind makes none; this is a bug"))?;
         let bytes = parts.file(&rows).map_err(|refusal| refused(&refusal.error))?;
         let number = journal.parts(self.file);
         let not_there = |why: String| SealError::Upload { sink: self.sink.clone(), why };

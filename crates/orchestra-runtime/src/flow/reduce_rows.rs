@@ -400,7 +400,7 @@ impl ResultCommits {
         let read = sink.reads.iter().map(|read| value(read.column).ok_or_else(missing));
         let read: Vec<Value<'_>> = read.collect::<Result<_, _>>()?;
         let mut bytes = Vec::new();
-        let begin = sink.parts.is_some().then(|| begin_row(&mut bytes));
+        let begin = sink.part_files.is_some().then(|| begin_row(&mut bytes));
         sink.encoder.encode(&ItemInfo { name: item, id: *id, source, parts: path }, &read, &mut bytes)?;
         let named = |files: &FilesPlan| {
             let ticket = Ticket::alone(*id, 0, item, "".as_ref());

@@ -8,7 +8,7 @@ use orchestra_store::{FileIndex, OutputFolder};
 
 /// `failures.jsonl` first, then the sinks and the stages that reduce, in the order of the plan; relative where they lie in the output folder.
 pub(crate) fn result_files(plan: &Plan) -> Vec<PathBuf> {
-    let sinks = plan.sinks.iter().map(|s| match (&s.parts, s.path.strip_prefix(&plan.output)) {
+    let sinks = plan.sinks.iter().map(|s| match (&s.part_files, s.path.strip_prefix(&plan.output)) {
         (Some(_), _) => OutputFolder::private_file(&format!("rows-{}", s.name)),
         (None, Ok(relative)) => relative.to_owned(),
         (None, Err(_)) => s.path.clone(),

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use orchestra_plan::{PartsPlan, RemotePlan, SinkPlan};
+use orchestra_plan::{BucketPlan, PartFilesPlan, SinkPlan};
 use orchestra_store::{ListError, OutputFolder};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -101,7 +101,7 @@ pub struct Upload {
     sink: String,
     kind: String,
     run_id: String,
-    files: PartFiles,
+    files: UploadedFiles,
     notes: BTreeMap<u64, Note>,
     note_file: File,
     queue: Option<SyncSender<u64>>,
@@ -111,10 +111,10 @@ pub struct Upload {
 
 /// Where parts lie, and where they go.
 #[derive(Debug, Clone)]
-struct PartFiles {
+struct UploadedFiles {
     output: PathBuf,
-    parts: PartsPlan,
-    remote: RemotePlan,
+    parts: PartFilesPlan,
+    bucket: BucketPlan,
     /// Each row is a file; the object of a part is the index of its files.
     holds_files: bool,
 }
@@ -131,7 +131,7 @@ impl Upload {
     /// # Errors
     /// What is known of parts cannot be read.
     pub fn open(sink: &SinkPlan, output: &Path, run_id: &str, sealed: u64) -> Result<Option<Self>, String> {
-        let Some((remote, parts)) = sink.remote.clone().zip(sink.parts.clone()) else { return Ok(None) };
+        let Some((bucket, parts)) = sink.bucket.clone().zip(sink.part_files.clone()) else { return Ok(None) };
         let path = output.join(OutputFolder::private_file(&format!("uploads-{}", sink.name)));
         let failed = |error: io::Error| format!("cannot use `{}`: {error}", path.display());
         let (note_file, mut notes) = read_notes(&path).map_err(failed)?;
@@ -143,7 +143,7 @@ impl Upload {
             ));
         }
         let holds_files = sink.files.is_some();
-        let files = PartFiles { output: output.to_owned(), parts, remote, holds_files };
+        let files = UploadedFiles { output: output.to_owned(), parts, bucket, holds_files };
         let left: Vec<u64> = (0..sealed).filter(|number| files.path(*number).exists()).collect();
         let (queue, waiting) = sync_channel(MOST_WAITING);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -222,7 +222,7 @@ impl Upload {
     }
 
     fn write_manifest(&self) -> Result<(), String> {
-        let RemotePlan { url, store } = &self.files.remote;
+        let BucketPlan { url, store } = &self.files.bucket;
         let part = |note: &Note| ManifestPart {
             name: self.files.name(note.number),
             rows: note.rows,
@@ -290,7 +290,7 @@ fn is_of_run(manifest: &[u8], run_id: &str) -> bool {
 /// # Errors
 /// The store cannot be asked.
 pub fn is_free(sink: &SinkPlan, run_id: &str, is_new: bool) -> Result<bool, ListError> {
-    let Some((RemotePlan { url, store }, parts)) = sink.remote.as_ref().zip(sink.parts.as_ref()) else {
+    let Some((BucketPlan { url, store }, parts)) = sink.bucket.as_ref().zip(sink.part_files.as_ref()) else {
         return Ok(true);
     };
     if let Some(manifest) = store.read(&format!("{url}{MANIFEST}"))? {
@@ -323,7 +323,7 @@ fn read_notes(path: &Path) -> io::Result<(File, BTreeMap<u64, Note>)> {
     Ok((file, notes.map(|note| (note.number, note)).collect()))
 }
 
-impl PartFiles {
+impl UploadedFiles {
     fn path(&self, number: u64) -> PathBuf {
         self.output.join(self.parts.file(number))
     }
@@ -388,7 +388,7 @@ impl PartFiles {
     }
 
     fn create_object(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
-        let RemotePlan { url, store } = &self.remote;
+        let BucketPlan { url, store } = &self.bucket;
         let url = format!("{url}{name}");
         if store.create(&url, bytes.to_vec()).map_err(|error| store_error(&error))? {
             return Ok(());

@@ -27,7 +27,7 @@ pub enum StartRunError {
     #[error("the items of source `{source_name}` cannot be listed: {error}")]
     Listing { source_name: String, error: ListError },
     #[error("sink `{sink_name}` cannot write to its bucket: {}", store_error(error))]
-    Remote { sink_name: String, error: ListError },
+    Bucket { sink_name: String, error: ListError },
     #[error(
         "`{url}` of sink `{sink_name}` holds results of another run, which stay as they are: choose another prefix, or remove them"
     )]

@@ -344,7 +344,7 @@ fn full_folder(plan: &Plan) -> Option<PathBuf> {
         let is_record = |entry: io::Result<fs::DirEntry>| entry.map_or(true, |entry| entry.path() != *index);
         fs::read_dir(folder).is_ok_and(|mut entries| entries.any(is_record))
     };
-    let folders = plan.sinks.iter().filter(|sink| sink.parts.is_none()).filter_map(|sink| {
+    let folders = plan.sinks.iter().filter(|sink| sink.part_files.is_none()).filter_map(|sink| {
         Some((plan.output.join(&sink.files.as_ref()?.folder), plan.output.join(&sink.path)))
     });
     folders.into_iter().find(is_full).map(|(folder, _)| folder)
@@ -353,12 +353,12 @@ fn full_folder(plan: &Plan) -> Option<PathBuf> {
 /// The prefixes of sinks in stores hold nothing of another run.
 fn must_be_free(plan: &Plan, run_id: &str, is_new: bool) -> Result<(), StartRunError> {
     for sink in &plan.sinks {
-        let Some(remote) = &sink.remote else { continue };
+        let Some(bucket) = &sink.bucket else { continue };
         let sink_name = sink.name.clone();
         match is_free(sink, run_id, is_new) {
             Ok(true) => {}
-            Ok(false) => return Err(StartRunError::Taken { sink_name, url: remote.url.clone() }),
-            Err(error) => return Err(StartRunError::Remote { sink_name, error }),
+            Ok(false) => return Err(StartRunError::Taken { sink_name, url: bucket.url.clone() }),
+            Err(error) => return Err(StartRunError::Bucket { sink_name, error }),
         }
     }
     Ok(())

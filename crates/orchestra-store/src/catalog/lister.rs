@@ -10,7 +10,7 @@ use super::folder_walk::{Walk, Walking, any_file};
 use super::item_name::{escape, name_under};
 use super::listing_file::{ListingWriter, folder_of};
 use super::pattern::{Entry, common_root};
-use super::{ItemEntry, ListError, ListingSpec, ListingSummary, manifest, remote};
+use super::{ItemEntry, ListError, ListingSpec, ListingSummary, manifest, objects};
 
 /// Names and items that are looked at between two questions whether to go on.
 const CHECK_EVERY: u64 = 256;
@@ -53,7 +53,7 @@ pub(crate) fn list(
         }
         ListingSpec::Objects { urls, store, .. } => {
             let idle = || lister.borrow_mut().idle();
-            remote::list(urls, &*store.0, &idle, &mut |name, url| lister.borrow_mut().push(name, url))?;
+            objects::list(urls, &*store.0, &idle, &mut |name, url| lister.borrow_mut().push(name, url))?;
         }
         ListingSpec::Generated => lister.borrow_mut().push("", Path::new(""))?,
         ListingSpec::Manifest { path, base } => {
@@ -155,7 +155,7 @@ pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
                 }
             }
         }
-        ListingSpec::Objects { urls, store, .. } => first = remote::first(urls, &*store.0)?,
+        ListingSpec::Objects { urls, store, .. } => first = objects::first(urls, &*store.0)?,
         ListingSpec::Manifest { path: None, .. } | ListingSpec::Generated => {}
         ListingSpec::Manifest { path, base } => {
             manifest::rows(path.as_deref(), &|| Ok(()), &mut |_, row| {

@@ -20,8 +20,8 @@ use super::growth::Growth;
 use super::item_name::name_under;
 use super::lister::{Lister, list};
 use super::listing_file::{ListingWriter, folder_of};
+use super::objects::{self, ObjectStore, SourceStore};
 use super::pattern::{Entry, common_root};
-use super::remote::{self, Remote, RemoteStore};
 use super::{Expand, ListError, ListingReader, ListingSpec, ListingSummary};
 
 /// A file that was not changed for so long is whole, whenever it was first seen. Clocks of file servers may differ by less.
@@ -109,8 +109,8 @@ pub(crate) fn watch(
     growth: &Growth,
 ) -> Result<ListingSummary, ListError> {
     let (places, look_every) = match spec {
-        ListingSpec::Objects { urls, store: Remote(store), .. } => {
-            let (entries, root) = remote::Entry::all(urls, &**store)?;
+        ListingSpec::Objects { urls, store: SourceStore(store), .. } => {
+            let (entries, root) = objects::Entry::all(urls, &**store)?;
             (Places::Buckets { entries, root, store: &**store }, watch.settle.max(LOOK_EVERY.0))
         }
         ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
@@ -154,7 +154,7 @@ pub(crate) fn watch(
 /// What is watched, and what the names of items are relative to.
 enum Places<'a> {
     Folders { entries: Vec<Entry>, root: PathBuf },
-    Buckets { entries: Vec<remote::Entry>, root: String, store: &'a dyn RemoteStore },
+    Buckets { entries: Vec<objects::Entry>, root: String, store: &'a dyn ObjectStore },
 }
 
 struct Watcher<'a> {
@@ -176,7 +176,7 @@ impl Watcher<'_> {
             Places::Folders { root, .. } => (file.exists(), name_under(root, file)),
             Places::Buckets { root, store, .. } => {
                 let url = file.to_string_lossy();
-                (store.has(&url)?, remote::name_below(root, &url))
+                (store.has(&url)?, objects::name_below(root, &url))
             }
         };
         if !is_there {
@@ -195,16 +195,16 @@ impl Watcher<'_> {
     /// Takes all new objects.
     fn look_at_buckets(
         &mut self,
-        entries: &[remote::Entry],
+        entries: &[objects::Entry],
         root: &str,
-        store: &dyn RemoteStore,
+        store: &dyn ObjectStore,
     ) -> Result<(), ListError> {
         let go_on = self.lister.go_on;
         let mut step = || if go_on() { Ok(()) } else { Err(ListError::Stopped) };
         for entry in entries {
             entry.each(store, &mut step, &mut |url| {
                 if self.taken.insert(key(url.as_bytes())) {
-                    self.lister.push(&remote::name_below(root, url), Path::new(url))?;
+                    self.lister.push(&objects::name_below(root, url), Path::new(url))?;
                     self.last_new = Instant::now();
                 }
                 Ok(())

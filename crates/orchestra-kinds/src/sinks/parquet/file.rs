@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Encoder, ItemInfo, Parts};
+use orchestra_core::shapes::{Encoder, ItemInfo, PartFiles};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
@@ -33,12 +33,12 @@ impl Encoder for ParquetRows {
         self.rows.write(item, row, out)
     }
 
-    fn parts(&self) -> Option<&dyn Parts> {
+    fn part_files(&self) -> Option<&dyn PartFiles> {
         Some(self)
     }
 }
 
-impl Parts for ParquetRows {
+impl PartFiles for ParquetRows {
     fn rows_per_file(&self) -> u64 {
         self.rows_per_file
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use object_store::list::PaginatedListOptions;
 use object_store::{ObjectMeta, ObjectStoreExt as _};
-use orchestra_store::{ListError, Object, Objects, RemoteStore};
+use orchestra_store::{ListError, Object, ObjectStore, Objects};
 
 use super::Protocol;
 use super::client::{Client, Patience, Url, wait_for};
@@ -14,7 +14,7 @@ use super::trouble::{Kind, Trouble};
 #[derive(Debug)]
 pub struct Stores;
 
-impl RemoteStore for Stores {
+impl ObjectStore for Stores {
     fn can_list(&self, url: &str) -> bool {
         Protocol::of(url) != Some(Protocol::Http)
     }

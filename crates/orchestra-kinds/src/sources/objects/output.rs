@@ -1,7 +1,7 @@
 //! Writes objects, each whole.
 
 use object_store::{Error, ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions, UpdateVersion};
-use orchestra_store::{ListError, RemoteOutput, StoredObject};
+use orchestra_store::{ListError, ObjectOutput, StoredObject};
 
 use super::client::{Client, Patience, Url, wait_for};
 use super::listing::{Stores, list_error};
@@ -10,7 +10,7 @@ use super::trouble::{Kind, Trouble};
 /// A part file has no more: 1 GiB of records, those of one commit, and what stands around them.
 const LARGEST: u64 = 4 << 30;
 
-impl RemoteOutput for Stores {
+impl ObjectOutput for Stores {
     fn read(&self, url: &str) -> Result<Option<StoredObject>, ListError> {
         let read = || -> Result<Option<StoredObject>, Trouble> {
             let parsed = Url::parse(url)?;

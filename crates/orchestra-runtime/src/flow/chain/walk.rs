@@ -136,7 +136,7 @@ impl Walk<'_, '_> {
                 let begin = self.out.text.len();
                 let plan = &self.chain.context.plan.sinks[sink.index()];
                 let file = plan.files.as_ref().map(|files| file_name(files, token)).transpose();
-                let row = plan.parts.is_some().then(|| begin_row(&mut self.out.text));
+                let row = plan.part_files.is_some().then(|| begin_row(&mut self.out.text));
                 let encoded =
                     self.record(reads, token, env, |item, row, out| encoder.encode(item, row, out)).and(file);
                 let encoded = match row {

@@ -18,7 +18,7 @@ use super::{ItemEntry, ListError};
 const PAGE: u64 = 1000;
 
 /// Speaks to stores of objects.
-pub trait RemoteStore: fmt::Debug + Send + Sync {
+pub trait ObjectStore: fmt::Debug + Send + Sync {
     /// Whether the store of `url` can say which objects it has. Of one that cannot, each object is named by an entry.
     fn can_list(&self, url: &str) -> bool;
 
@@ -47,18 +47,18 @@ pub struct Object {
     pub bytes: u64,
 }
 
-/// A [`RemoteStore`] as a part of a plan.
+/// A [`ObjectStore`] as a part of a plan.
 #[derive(Debug, Clone)]
-pub struct Remote(pub Arc<dyn RemoteStore>);
+pub struct SourceStore(pub Arc<dyn ObjectStore>);
 
 /// Which object answers is no part of what a source names.
-impl PartialEq for Remote {
+impl PartialEq for SourceStore {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Remote {}
+impl Eq for SourceStore {}
 
 /// Whether an entry of `paths` is a URL: letters, digits, `+`, `-` and `.`, and `://` behind them.
 #[must_use]
@@ -90,7 +90,7 @@ enum Kind {
 
 impl Entry {
     /// Those of a source, and what the names of its items are relative to.
-    pub(super) fn all(urls: &[String], store: &dyn RemoteStore) -> Result<(Vec<Self>, String), ListError> {
+    pub(super) fn all(urls: &[String], store: &dyn ObjectStore) -> Result<(Vec<Self>, String), ListError> {
         let entries =
             urls.iter().map(|url| Self::resolve(url, store, false)).collect::<Result<Vec<_>, _>>()?;
         let root = common_root(&entries);
@@ -100,7 +100,7 @@ impl Entry {
     /// Gives the URLs of all objects that it takes now, in the order of the store. `look` is called for each object that the store gives.
     pub(super) fn each(
         &self,
-        store: &dyn RemoteStore,
+        store: &dyn ObjectStore,
         look: &mut dyn FnMut() -> Result<(), ListError>,
         take: &mut dyn FnMut(&str) -> Result<(), ListError>,
     ) -> Result<(), ListError> {
@@ -112,7 +112,7 @@ impl Entry {
     }
 
     /// `ask`: whether an object of that name is looked for where the store need not be asked to list it.
-    fn resolve(url: &str, store: &dyn RemoteStore, ask: bool) -> Result<Self, ListError> {
+    fn resolve(url: &str, store: &dyn ObjectStore, ask: bool) -> Result<Self, ListError> {
         let bad = |reason: &str| ListError::BadPattern { pattern: url.into(), reason: reason.into() };
         let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("it is no URL"))?;
         if url.contains(|c: char| c.is_ascii_control()) {
@@ -151,7 +151,7 @@ impl Entry {
         Ok(below(format!("{}/", url.trim_end_matches('/'))))
     }
 
-    fn objects(&self, store: &dyn RemoteStore) -> Result<Objects, ListError> {
+    fn objects(&self, store: &dyn ObjectStore) -> Result<Objects, ListError> {
         match &self.kind {
             Kind::Object => Ok(Box::new(std::iter::once(Ok(Object { url: self.url.clone(), bytes: 1 })))),
             Kind::Prefix => store.objects(&self.root),
@@ -206,7 +206,7 @@ impl EntryObjects<'_> {
 /// URLs. `idle` is called where the next page may take a while.
 pub(super) fn list(
     urls: &[String],
-    store: &dyn RemoteStore,
+    store: &dyn ObjectStore,
     idle: &dyn Fn() -> Result<(), ListError>,
     push: &mut dyn FnMut(&str, &Path) -> Result<(), ListError>,
 ) -> Result<(), ListError> {
@@ -241,7 +241,7 @@ pub(super) fn list(
 }
 
 /// Some object of an entry, in the order of the entries.
-pub(super) fn first(urls: &[String], store: &dyn RemoteStore) -> Result<Option<ItemEntry>, ListError> {
+pub(super) fn first(urls: &[String], store: &dyn ObjectStore) -> Result<Option<ItemEntry>, ListError> {
     for url in urls {
         let entry = Entry::resolve(url, store, true)?;
         let mut objects = EntryObjects { entry: &entry, objects: entry.objects(store)?, last: String::new() };
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    impl RemoteStore for Bucket {
+    impl ObjectStore for Bucket {
         fn can_list(&self, url: &str) -> bool {
             !url.starts_with("http")
         }

@@ -1,9 +1,9 @@
 //! Objects of a store that a run writes. What speaks to the store is handed in; nothing here knows a protocol.
 
-use crate::catalog::{ListError, RemoteStore};
+use crate::catalog::{ListError, ObjectStore};
 
 /// Writes objects. None is ever deleted.
-pub trait RemoteOutput: RemoteStore {
+pub trait ObjectOutput: ObjectStore {
     /// Reads an object whole; `None`: there is none of exactly this URL. Blocks.
     ///
     /// # Errors
@@ -13,13 +13,13 @@ pub trait RemoteOutput: RemoteStore {
     /// Writes an object, unless there is one of this URL; gives whether it did. Whoever asks sees all of it or none. Blocks.
     ///
     /// # Errors
-    /// As [`RemoteOutput::read`]. It may have been written all the same.
+    /// As [`ObjectOutput::read`]. It may have been written all the same.
     fn create(&self, url: &str, bytes: Vec<u8>) -> Result<bool, ListError>;
 
     /// Writes an object in place of what was read; gives whether that was still there. Blocks.
     ///
     /// # Errors
-    /// As [`RemoteOutput::create`].
+    /// As [`ObjectOutput::create`].
     fn replace(&self, url: &str, bytes: Vec<u8>, before: &StoredObject) -> Result<bool, ListError>;
 }
 
