@@ -117,9 +117,7 @@ pub(crate) fn expand(
     }
     order::add_implied(&mut tasks);
     let span_of = |task: usize| raws[instances[task].table].name.span;
-    let of_sinks =
-        around.sinks.iter().map(|(_, place)| PathBuf::from(place)).filter(|place| place.is_absolute());
-    let written = tasks.iter().flat_map(|task| &task.outputs).cloned().chain(of_sinks).collect();
+    let written = tasks.iter().flat_map(|task| &task.outputs).cloned().collect();
     order::check(&tasks, span_of, diags).then(|| TasksPlan {
         tasks,
         gpus: expander.gpus,

@@ -60,7 +60,7 @@ pub enum WorkingTreeError {
 }
 
 impl WorkingTree {
-    /// Looks at the tree below `root`, without the files and folders of `except`, what runs write: `*` in the name of one stands for any text.
+    /// Looks at the tree below `root`, without the files and folders of `except`, which runs write.
     ///
     /// # Errors
     /// It is too large, or a file of it cannot be read.
@@ -143,7 +143,7 @@ fn add(
     files: &mut BTreeSet<PathBuf>,
 ) -> Result<(), WorkingTreeError> {
     let whole = root.join(path);
-    if except.iter().any(|except| is_within(&whole, except))
+    if except.iter().any(|except| whole.starts_with(except))
         || path.file_name().is_some_and(|name| name == ".git")
     {
         return Ok(());
@@ -165,18 +165,6 @@ fn add(
         }
     }
     Ok(())
-}
-
-fn is_within(path: &Path, except: &Path) -> bool {
-    let names = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
-    path.starts_with(except)
-        || path.parent() == except.parent()
-            && names(path).zip(names(except)).is_some_and(|(name, pattern)| {
-                let fits = |(head, tail): (&str, &str)| {
-                    name.len() >= head.len() + tail.len() && name.starts_with(head) && name.ends_with(tail)
-                };
-                pattern.split_once('*').is_some_and(fits)
-            })
 }
 
 fn digest(root: &Path, files: &BTreeSet<PathBuf>) -> Result<[u8; 32], WorkingTreeError> {

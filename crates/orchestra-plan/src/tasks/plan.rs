@@ -19,7 +19,7 @@ pub struct TasksPlan {
     pub cpu_slots: usize,
     /// Cores of the machine.
     pub cores: usize,
-    /// What tasks and sinks write, as files, folders and globs of part files: no part of a working tree that is copied.
+    /// What tasks write beside the output folder, files and folders: no part of a working tree that is copied.
     #[serde(skip)]
     pub written: Vec<PathBuf>,
 }

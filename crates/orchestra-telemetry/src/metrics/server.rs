@@ -120,7 +120,8 @@ async fn answer(
     let answer =
         |request: Request<Incoming>| async move { Ok::<_, Infallible>(page_or_hint(&request, source)) };
     let mut connection = http1::Builder::new();
-    connection.keep_alive(false).max_buf_size(LONGEST_REQUEST);
+    // A client that has said all may have closed its side.
+    connection.keep_alive(false).half_close(true).max_buf_size(LONGEST_REQUEST);
     connection.serve_connection(TokioIo::new(client), service_fn(answer)).await
 }
 
