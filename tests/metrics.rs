@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
+use common::page::{get, page, page_address, sum};
 use common::{Blocks, Run, Workplace, until, write_pictures};
 use orchestra_telemetry::metrics::{Kind, names};
 use orchestra_testkit::skip::has_programs;
@@ -44,59 +45,6 @@ fn long_run(items: u64, more: &[&str]) -> (Workplace, Run, SocketAddr) {
     let mut run = place.start(&arguments);
     let address = page_address(&mut run);
     (place, run, address)
-}
-
-/// Where the page is, as the run says.
-fn page_address(run: &mut Run) -> SocketAddr {
-    let mut address = None;
-    assert!(run.until_said(|said| {
-        let line = said.lines().find_map(|l| l.strip_prefix("metrics at http://")?.strip_suffix("/metrics"));
-        address = line.and_then(|l| l.parse().ok());
-        address.is_some()
-    }));
-    address.unwrap()
-}
-
-trait Said {
-    fn until_said(&mut self, condition: impl FnMut(&str) -> bool) -> bool;
-}
-
-impl Said for Run {
-    fn until_said(&mut self, mut condition: impl FnMut(&str) -> bool) -> bool {
-        let file = self.stderr();
-        self.until("it says what is waited for", || condition(&fs::read_to_string(&file).unwrap_or_default()))
-    }
-}
-
-/// An answer over HTTP: its status and its body; `None` if there is none.
-fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
-    let mut client = TcpStream::connect(address).ok()?;
-    write!(client, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
-}
-
-/// The page as series and their values.
-fn page(address: SocketAddr) -> BTreeMap<String, f64> {
-    let (status, text) = get(address, "/metrics").unwrap();
-    assert_eq!(status, 200, "{text}");
-    series(&text)
-}
-
-fn series(text: &str) -> BTreeMap<String, f64> {
-    let lines = text.lines().filter(|l| !l.starts_with('#'));
-    let series = lines.map(|line| {
-        let (name, value) = line.rsplit_once(' ').unwrap();
-        (name.to_owned(), value.parse().unwrap_or_else(|_| panic!("{line}")))
-    });
-    series.collect()
-}
-
-/// The sum over all series of a metric.
-fn sum(page: &BTreeMap<String, f64>, metric: &str) -> f64 {
-    page.iter().filter(|(name, _)| name.split('{').next() == Some(metric)).map(|(_, value)| value).sum()
 }
 
 /// Whatever a series of this metric is called on the page.

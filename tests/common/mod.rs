@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
+pub mod page;
 pub mod random;
 pub mod under;
 

@@ -100,6 +100,10 @@ fn unconnected_graphs_are_pipelines_that_share_cores_by_priority() {
         assert_eq!(workers_of(&few, "heavy"), ["cpu: 3 x 1"], "{cores}");
         assert_eq!(workers_of(&few, "light"), ["cpu: 1 x 1"], "{cores}");
     }
+    // Not 8 and 4, as if each had its number by itself.
+    let many = FakeHost::with_cores(16).good(TWO_MODELS);
+    assert_eq!(workers_of(&many, "heavy"), ["cpu: 6 x 2"]);
+    assert_eq!(workers_of(&many, "light"), ["cpu: 2 x 2"]);
     let equal = FakeHost::with_cores(1).good(&TWO_MODELS.replace("priority = 30", ""));
     assert_eq!(workers_of(&equal, "heavy"), ["cpu: 1 x 1"]);
 }
