@@ -1,7 +1,8 @@
 //! Ids, tensors, errors and every decision orchestra takes, as pure code.
 //!
 //! Nothing here reads a clock, a file or a socket, and nothing here knows tokio, ractor or ONNX Runtime: time comes in as an
-//! argument, effects go out as return values. What this crate decides can therefore be tested without a process.
+//! argument, effects go out as return values. What this crate decides can therefore be tested without a process. Only `slot_claims` is shared by
+//! threads, and blocks those that ask for it.
 
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod batch_events;
@@ -42,7 +43,10 @@ pub mod sandbox;
 pub mod session_tuning;
 pub mod shapes;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
+pub mod slot_claims;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod survey;
+mod sync;
 pub mod tasks;
 pub mod tensor;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]

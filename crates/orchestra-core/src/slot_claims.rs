@@ -1,0 +1,308 @@
+//! Which writer fills which row of which slot, decided by atomic words that many threads share. It knows neither what rows hold nor what
+//! becomes of a filled slot: it returns what is to be done.
+//!
+//! A slot goes `Free => Open (rows are claimed) => Closed (no more claims) => Complete (all claimed rows are published) => Free`. Claiming and
+//! publishing a row is one atomic addition each; the lock is taken once per slot, and while a writer waits for one.
+//!
+//! `tests/slot_claims_loom.rs` tries all orders of few threads.
+
+use std::sync::PoisonError;
+
+use crate::SlotId;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
+
+/// The claims of all slots, with an `S` for each slot that its owner has a use for.
+pub struct SlotClaims<S> {
+    max_batch: usize,
+    /// Rows of a slot.
+    max_rows: usize,
+    /// For how many batches a slot that is opened has room.
+    together: AtomicUsize,
+    /// Which slot is open, for how many batches, and how many rows of it were claimed: see [`Open`].
+    open: AtomicU64,
+    slots: Vec<Slot<S>>,
+    /// Slots that are open, being filled, or complete and not taken.
+    busy: AtomicUsize,
+    shut: AtomicBool,
+    /// `changed` is notified when at least so many slots are free.
+    wake_at: usize,
+    /// Slots that are not in use. The lock also orders the openings of slots; writers wait for one on `changed`.
+    free: Mutex<Vec<SlotId>>,
+    changed: Condvar,
+}
+
+/// A row that belongs to the one writer that gets this, until it is published.
+#[must_use]
+pub struct Claim {
+    pub slot: SlotId,
+    pub row: usize,
+    /// It was the last row: the slot is closed, and this claim has to end it.
+    pub closes: Option<Closed>,
+}
+
+/// A slot that has no more claims. Exactly one thread gets this, and calls [`SlotClaims::end`] with it.
+#[must_use]
+pub struct Closed {
+    pub slot: SlotId,
+    rows: usize,
+}
+
+/// A slot whose claimed rows are all published. Exactly one thread gets this; what was written to the rows before happened before it.
+#[must_use]
+pub struct Complete {
+    pub slot: SlotId,
+    pub rows: usize,
+}
+
+/// What [`SlotClaims::claim_or_open`] does where no slot is free.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum NoneFree {
+    /// Blocks until one is.
+    Wait,
+    GiveUp,
+}
+
+/// The open slot as far as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenRows {
+    pub claimed: usize,
+    pub room: usize,
+}
+
+struct Slot<S> {
+    /// Rows published in the lower half; in the upper half, once the slot is closed, rows claimed. Both change by addition, so for exactly
+    /// one of these they become equal. 0 is set with each opening.
+    progress: AtomicU64,
+    of: S,
+}
+
+/// The word in `SlotClaims::open`: slot number plus one (0: none is open), for how many batches there is room, and claims. One atomic
+/// addition claims a row and says whether there was one. Claims beyond the last row are attempts that came too late; they mean nothing.
+#[derive(Clone, Copy)]
+struct Open(u64);
+
+impl Open {
+    const NONE: Open = Open(0);
+    const ONE_CLAIM: u64 = 1;
+    /// Bits of the claims. An attempt that came too late waits for the next slot, so there are no more of these than writers.
+    const CLAIMS: u32 = 28;
+    /// Bits of the room, above them.
+    const BATCHES: u32 = 12;
+    /// Slots that have a number here: far more than memory has room for.
+    const MOST_SLOTS: usize = (1 << (u64::BITS - Self::BATCHES - Self::CLAIMS)) - 1;
+    const MOST_BATCHES: usize = (1 << Self::BATCHES) - 1;
+
+    fn new(slot: SlotId, batches: usize, claims: usize) -> Self {
+        let slot = (u64::from(slot.0) + 1) << (Self::BATCHES + Self::CLAIMS);
+        Self(slot | (batches as u64) << Self::CLAIMS | claims as u64)
+    }
+
+    fn slot(self) -> Option<SlotId> {
+        u32::try_from((self.0 >> (Self::BATCHES + Self::CLAIMS)).checked_sub(1)?).ok().map(SlotId)
+    }
+
+    fn batches(self) -> usize {
+        (self.0 >> Self::CLAIMS) as usize & Self::MOST_BATCHES
+    }
+
+    fn claims(self) -> usize {
+        (self.0 & ((1 << Self::CLAIMS) - 1)) as usize
+    }
+}
+
+impl<S> SlotClaims<S> {
+    /// All slots free, each of `max_rows` rows, which are batches of `max_batch`.
+    ///
+    /// Slots beyond the `held` ones that workers may hold are spare. Wake rule: writers that wait are notified when `wake_at` slots are free,
+    /// two where there are two spare ones, so a writer fills two slots per wake-up.
+    ///
+    /// No writer waits for ever. It waits only after it saw no slot free, and all slots come back, but for at most one that is open and waits
+    /// for rows. Two spare slots mean four slots or more, so at some release two are free. This needs that no writer holds a row
+    /// while it waits for another one.
+    pub fn new(max_batch: usize, max_rows: usize, held: usize, slots: impl IntoIterator<Item = S>) -> Self {
+        let slots: Vec<_> = slots.into_iter().map(|of| Slot { progress: AtomicU64::new(0), of }).collect();
+        let free = (0..slots.len().min(Open::MOST_SLOTS)).rev();
+        Self {
+            max_batch: max_batch.max(1),
+            max_rows,
+            together: AtomicUsize::new(1),
+            open: AtomicU64::new(Open::NONE.0),
+            busy: AtomicUsize::new(0),
+            shut: AtomicBool::new(false),
+            wake_at: if slots.len() < 4 { 1 } else { slots.len().saturating_sub(held).clamp(1, 2) },
+            free: Mutex::new(free.filter_map(|s| u32::try_from(s).ok()).map(SlotId).collect()),
+            changed: Condvar::new(),
+            slots,
+        }
+    }
+
+    #[inline]
+    pub fn slot(&self, slot: SlotId) -> &S {
+        &self.slots[slot.index()].of
+    }
+
+    /// The next row of the open slot, if there is one.
+    #[inline]
+    pub fn claim_now(&self) -> Option<Claim> {
+        if self.is_shut() {
+            return None;
+        }
+        self.claim_open()
+    }
+
+    /// The same; opens a free slot if none is open or the open one is full. `on_open` is called with that slot before a row
+    /// of it can be claimed. Says whether it opened one. `None` where it was shut, or where none is free and it does not wait.
+    pub fn claim_or_open(&self, none_free: NoneFree, on_open: impl FnOnce(&S)) -> Option<(Claim, bool)> {
+        let mut free = self.lock();
+        loop {
+            if self.is_shut() {
+                return None;
+            }
+            if let Some(claim) = self.claim_open() {
+                return Some((claim, false));
+            }
+            if let Some(slot) = free.pop() {
+                self.busy.fetch_add(1, Ordering::AcqRel);
+                let opened = &self.slots[slot.index()];
+                opened.progress.store(0, Ordering::Relaxed);
+                on_open(&opened.of);
+                let open = Open::new(slot, self.together.load(Ordering::Relaxed), 0);
+                // Not a store: the word changes by exchanges and additions alone, so each of these is ordered with each other one.
+                self.open.swap(open.0 + Open::ONE_CLAIM, Ordering::SeqCst);
+                return self.claim_of(open).map(|claim| (claim, true));
+            }
+            if none_free == NoneFree::GiveUp {
+                return None;
+            }
+            free = unpoisoned(self.changed.wait(free));
+        }
+    }
+
+    /// Acquire: what the opening thread wrote to the slot is seen.
+    #[inline]
+    fn claim_open(&self) -> Option<Claim> {
+        self.claim_of(Open(self.open.fetch_add(Open::ONE_CLAIM, Ordering::Acquire)))
+    }
+
+    /// What one more claim gets of the slot that was open `before`.
+    #[inline]
+    fn claim_of(&self, before: Open) -> Option<Claim> {
+        let (slot, row, room) = (before.slot()?, before.claims(), self.room(before));
+        // No claim can follow the last one, and all before were counted.
+        let closes = (row + 1 == room).then_some(Closed { slot, rows: room });
+        (row < room).then_some(Claim { slot, row, closes })
+    }
+
+    /// Closes the open slot, unless its last row is claimed: that claim closed it.
+    pub fn close(&self) -> Option<Closed> {
+        let open = Open(self.open.swap(Open::NONE.0, Ordering::Acquire));
+        let slot = open.slot()?;
+        (open.claims() < self.room(open)).then_some(Closed { slot, rows: open.claims() })
+    }
+
+    /// Makes it known how many rows a closed slot has. What the thread wrote before is seen where it is complete.
+    #[inline]
+    pub fn end(&self, closed: Closed) -> Option<Complete> {
+        self.progress(closed.slot, (closed.rows as u64) << 32)
+    }
+
+    /// One claimed row of the slot is written, or given up.
+    #[inline]
+    pub fn publish(&self, slot: SlotId) -> Option<Complete> {
+        self.progress(slot, 1)
+    }
+
+    /// For exactly one addition, published and claimed become equal.
+    #[inline]
+    fn progress(&self, slot: SlotId, more: u64) -> Option<Complete> {
+        let progress = self.slots[slot.index()].progress.fetch_add(more, Ordering::AcqRel) + more;
+        let (claimed, published) = (progress >> 32, progress & u64::from(u32::MAX));
+        (claimed == published).then_some(Complete { slot, rows: published as usize })
+    }
+
+    /// A complete slot is with the one that will release it.
+    pub fn take(&self) {
+        self.busy.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// A slot that was taken is free again.
+    pub fn release(&self, slot: SlotId) {
+        let mut free = self.lock();
+        free.push(slot);
+        let wake = free.len() >= self.wake_at;
+        drop(free);
+        if wake {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Slots that are opened from now on have room for `together` batches, as far as they have rows. If the open one has room for more, and
+    /// is no further than that, it gets less.
+    ///
+    /// Sequentially consistent with the opening of a slot and with [`Self::open_rows`]: a thread that stores a word, calls this and looks at the
+    /// open rows, and one that opens a slot and loads that word, do not miss each other.
+    pub fn set_together(&self, together: usize) {
+        let together = together.clamp(1, self.most_together());
+        self.together.store(together, Ordering::Relaxed);
+        let mut open = Open(self.open.load(Ordering::SeqCst));
+        while let Some(slot) = open.slot()
+            && open.batches() > together
+            && open.claims() < together * self.max_batch
+        {
+            let less = Open::new(slot, together, open.claims());
+            match self.open.compare_exchange(open.0, less.0, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(now) => open = Open(now),
+            }
+        }
+    }
+
+    /// The open slot, if it has room.
+    pub fn open_rows(&self) -> Option<OpenRows> {
+        let open = Open(self.open.load(Ordering::SeqCst));
+        let (claimed, room) = (open.claims(), self.room(open));
+        open.slot().filter(|_| claimed < room)?;
+        Some(OpenRows { claimed, room })
+    }
+
+    /// Rows for which there is room in the open slot.
+    #[inline]
+    fn room(&self, open: Open) -> usize {
+        (open.batches() * self.max_batch).min(self.max_rows)
+    }
+
+    fn most_together(&self) -> usize {
+        self.max_rows.div_ceil(self.max_batch).clamp(1, Open::MOST_BATCHES)
+    }
+
+    /// No slot is open, none is being filled and none that is complete waits to be taken.
+    pub fn is_quiet(&self) -> bool {
+        self.busy.load(Ordering::Acquire) == 0
+    }
+
+    /// Makes every present and future claim give `None`.
+    pub fn shut(&self) {
+        self.shut.store(true, Ordering::Release);
+        // The lock is taken so that no writer is between its look at `shut` and its wait.
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
+    #[inline]
+    pub fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Acquire)
+    }
+
+    pub fn n_in_use(&self) -> usize {
+        self.slots.len() - self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<SlotId>> {
+        unpoisoned(self.free.lock())
+    }
+}
+
+/// A poisoned lock means that a thread panicked between two statements that cannot panic: what it guards is whole.
+fn unpoisoned<G>(lock: Result<G, PoisonError<G>>) -> G {
+    lock.unwrap_or_else(PoisonError::into_inner)
+}
