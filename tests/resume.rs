@@ -7,6 +7,7 @@ mod common;
 use std::fs;
 
 use common::{Blocks, Workplace, copy_folder, write_pictures};
+use orchestra_onnx::library::{self, Env, Flavor, Request};
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_picture};
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
@@ -78,6 +79,29 @@ fn a_model_that_may_round_otherwise_is_named_and_nothing_is_touched() {
         .must_exit(78)
         .must_say(&["`tf32` of model `blocks` changed from true to false", "--fresh"]);
     assert_eq!(results(&place), before);
+}
+
+#[test]
+fn another_onnxruntime_is_named_and_nothing_is_touched() {
+    let place = finished();
+    let before = results(&place);
+    // The same library, whose name says that it is another version.
+    let request = Request { flavor: Flavor::Cpu, explicit: None, offline: true };
+    let library = library::find(&request, &Env::from_process()).0.unwrap();
+    let other = place.path("libonnxruntime.so.1.31.99");
+    fs::copy(library.path, &other).unwrap();
+    let with_other = [("ORT_DYLIB_PATH", other.to_str().unwrap())];
+    place.run_with(&with_other).must_exit(0).must_say(&["was finished before"]);
+    write_picture(&place.images(), 200, 32, 32, Kind::Png).unwrap();
+    let change = format!("ONNX Runtime changed from {} to 1.31.99", library.version.unwrap());
+    place.run_with(&with_other).must_exit(78).must_say(&[&change, "--fresh", "200 finished items"]);
+    assert_eq!(results(&place), before);
+    place.run(&[]).must_exit(0);
+    place.holds_exactly(201);
+    let workflow = place.workflow();
+    let fresh = ["run", workflow.to_str().unwrap(), "--fresh"];
+    place.start_command_with(&fresh, &with_other).wait().must_exit(0);
+    place.holds_exactly(201);
 }
 
 #[test]

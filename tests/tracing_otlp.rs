@@ -231,6 +231,8 @@ fn a_run_whose_model_kills_its_workers_has_their_last_words() {
     for load in loads {
         assert!(load.failed && load.text("orchestra.worker.last_words").contains(LAST_WORDS), "{load:#?}");
     }
+    let loaders = traces.run.named("loader");
+    assert!(!loaders.is_empty() && loaders.iter().all(|loader| !loader.failed), "{loaders:#?}");
     let happened: Vec<&str> = root.events.iter().map(|(name, _)| name.as_str()).collect();
     assert!(happened.contains(&"device.parked"), "{happened:?}");
 }

@@ -101,6 +101,7 @@ impl Tools {
     pub(crate) fn run_options(&self, plan: &Plan) -> RunOptions {
         RunOptions {
             engines: self.engines(plan),
+            onnxruntime: None, // Its runs begin in folders of their own.
             loaders: Some(self.launcher.clone()),
             keepers: None,
             tasks_only: false,

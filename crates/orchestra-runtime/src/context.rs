@@ -48,6 +48,8 @@ impl Default for Timeouts {
 pub struct RunOptions {
     /// What runs the batches of each batch stage.
     pub engines: Engines,
+    /// The version of ONNX Runtime that the engines load, where one does: a run with results of another one is not continued.
+    pub onnxruntime: Option<String>,
     /// What starts the processes that read and decode items; `None`: that is done in this process, by code that is trusted with what files
     /// hold.
     pub loaders: Option<ProcessLauncher>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::Plan;
-use orchestra_store::{Counts, Extent, Journal};
+use orchestra_store::{Counts, Extent, Journal, RunIdentity};
 use ractor::{Actor, ActorRef};
 use tokio::sync::{oneshot, watch};
 
@@ -38,12 +38,12 @@ pub struct Prepared {
     pub plan: Arc<Plan>,
     /// Id of the run, kept when it is resumed.
     pub run_id: String,
+    identity: RunIdentity,
     /// What was in the output folder.
     pub found: Found,
     journal: Journal,
     listings: Vec<Listing>,
     tasks: Option<KnownTasks>,
-    started_unix_ms: u64,
     previous_code: Option<i32>,
 }
 
@@ -136,6 +136,8 @@ impl Prepared {
         if self.tasks.is_some() && options.keepers.is_none() {
             return Err(StartRunError::NoKeeper);
         }
+        self.hold_onnxruntime(options.onnxruntime.as_deref())?;
+        let started_unix_ms = self.identity.started_unix_ms;
         if let (Some(tasks), Some(first_part)) = (&mut self.tasks, &options.first_part) {
             tasks.take_over(&self.plan.tasks, first_part);
         }
@@ -172,7 +174,7 @@ impl Prepared {
         let root = AbortOnDrop(root);
         let end = TellTheEnd::of(&context);
         let watcher = Watcher::start(&context)?;
-        Ok(RunHandle { context, root, snapshots, done, end, watcher, started_unix_ms: self.started_unix_ms })
+        Ok(RunHandle { context, root, snapshots, done, end, watcher, started_unix_ms })
     }
 }
 

@@ -297,6 +297,17 @@ impl Journal {
         Ok(())
     }
 
+    /// Replaces the stored identity, for a part of it that is known only now. It is on the disk before anything that is committed afterwards.
+    ///
+    /// # Errors
+    /// See [`CommitError`].
+    pub fn identify(&mut self, identity: &RunIdentity) -> Result<(), CommitError> {
+        self.must_be_open()?;
+        self.append(kind::RESUMED, identity)?;
+        self.unsynced = true;
+        Ok(())
+    }
+
     /// Every item that has failed is to be done again, and the files, which hold nothing but records of such items, are empty: both, or neither.
     /// Durable at once. Gives how many items that are.
     ///

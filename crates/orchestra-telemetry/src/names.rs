@@ -16,6 +16,7 @@ pub const SERVICE: &str = "orchestra";
 pub mod span {
     pub const RUN: &str = "workflow.run";
     pub const WORKER_LOAD: &str = "worker.load";
+    pub const LOADER: &str = "loader";
     pub const BATCH: &str = "batch";
     pub const WORKER_RUN: &str = "worker.run";
     pub const WORKER_QUEUE: &str = "worker.queue";

@@ -331,7 +331,9 @@ pub fn run_options(
         measurements: measurements(),
         ..DeviceOptions::default()
     };
+    let version_of = |library: &Library| library.version.clone().unwrap_or_else(|| "unknown".to_owned());
     Ok(RunOptions {
+        onnxruntime: library.map(version_of),
         loaders: launcher.loaders(),
         keepers: launcher.loaders(),
         tasks_only: options.tasks_only,

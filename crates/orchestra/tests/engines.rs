@@ -15,6 +15,7 @@ use orchestra::{
 };
 use orchestra_core::DType;
 use orchestra_testkit::faulty::FAULT;
+use orchestra_testkit::images::{Kind, write_picture};
 use orchestra_testkit::models;
 
 const ITEMS: u64 = 30;
@@ -109,5 +110,38 @@ fn an_engine_that_is_missing_or_cannot_be_told_ends_the_run_with_its_reason() {
         let outcome = bounded("the run ends", run.wait()).await;
         Workplace::must_end_with(&outcome, 69);
         assert_eq!(outcome.problems, ["stage `second`: its script is not UTF-8"]);
+    });
+}
+
+#[test]
+fn the_version_of_onnxruntime_counts_once_there_are_results_of_one() {
+    audited(async {
+        let place = workplace();
+        let plan = Arc::new(place.plan());
+        let start = |version: Option<&str>| {
+            let mut options = run_options(&place, &plan);
+            options.onnxruntime = version.map(str::to_owned);
+            orchestra::prepare(Arc::clone(&plan), Earlier::GoOn).unwrap().start(options)
+        };
+        let ends_well = async |version, n_pictures| {
+            let run = start(version).await.unwrap();
+            place.watch(&run);
+            let outcome = bounded("the run ends", run.wait()).await;
+            Workplace::must_end_with(&outcome, 0);
+            assert_eq!(outcome.report.items.done, n_pictures);
+        };
+        let add = |number| write_picture(&place.path("images"), number, 32, 32, Kind::Png).unwrap();
+        // An older version of this program noted none.
+        ends_well(None, ITEMS).await;
+        add(ITEMS);
+        ends_well(Some("1"), ITEMS + 1).await;
+        // With nothing to do it does not matter.
+        ends_well(Some("2"), ITEMS + 1).await;
+        add(ITEMS + 1);
+        let refused = start(Some("2")).await.err().unwrap();
+        let StartRunError::Changed { changes, done, .. } = &refused else { panic!("{refused}") };
+        assert_eq!(changes, &["ONNX Runtime changed from 1 to 2"]);
+        assert_eq!(*done, ITEMS + 1);
+        ends_well(Some("1"), ITEMS + 2).await;
     });
 }

@@ -223,6 +223,7 @@ impl Tree {
         engine.beats_while_busy = stage.beats_while_busy;
         let engine: Arc<dyn EngineSpec> = Arc::new(engine);
         let options = RunOptions {
+            onnxruntime: None,
             loaders: None,
             keepers: None,
             tasks_only: false,

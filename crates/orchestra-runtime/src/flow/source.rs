@@ -163,7 +163,9 @@ fn remote(args: &SourceArgs) -> Option<Remote> {
     let (all_memory, timeout) = (plan.loader_bytes.max(load.memory), plan.limits.item_timeout);
     let stats = Arc::clone(&args.context.stats);
     let reads = Reads::new(fetch.opens(), &plan.sources[args.source.index()].listing);
-    Some(Remote { launcher, load, reads, all_memory, alone: Mutex::default(), timeout, stats })
+    let (tracer, clock, source) = (args.context.tracer.clone(), args.context.clock, args.source);
+    let alone = Mutex::default();
+    Some(Remote { launcher, load, reads, all_memory, alone, timeout, stats, source, tracer, clock })
 }
 
 /// Also when it panics, or is dropped with its runtime.

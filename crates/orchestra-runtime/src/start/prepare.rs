@@ -131,14 +131,41 @@ pub fn prepare_part(
     };
     Ok(Prepared {
         plan,
-        run_id: identity.run_id,
+        run_id: identity.run_id.clone(),
+        identity,
         found,
         journal,
         listings,
         tasks,
-        started_unix_ms: identity.started_unix_ms,
         previous_code: past.code,
     })
+}
+
+/// The part of an identity that says which version of ONNX Runtime made the results. No name of a plan's own part is like it.
+const ONNXRUNTIME: &str = "ONNX Runtime";
+
+impl Prepared {
+    /// Refuses another version of ONNX Runtime than that of the results so far, and notes the one of those to come. The version is known
+    /// later than all other parts of the identity: a run with nothing to do looks for no library.
+    pub(super) fn hold_onnxruntime(&mut self, version: Option<&str>) -> Result<(), StartRunError> {
+        // A run of tasks alone has no identity, so that another one may follow it.
+        let has_work = !self.plan.fingerprint.is_empty() && !self.listings.iter().all(Listing::is_done);
+        let Some(version) = version.filter(|_| has_work) else { return Ok(()) };
+        let parts = &mut self.identity.fingerprint;
+        let before = parts.iter().position(|(name, _)| name == ONNXRUNTIME).map(|at| parts.remove(at).1);
+        if before.as_deref() == Some(version) {
+            parts.push((ONNXRUNTIME.to_owned(), version.to_owned()));
+            return Ok(());
+        }
+        let done = self.journal.counts().total();
+        if done > 0 && before.is_some() {
+            let change = Change { name: ONNXRUNTIME.to_owned(), before, after: Some(version.to_owned()) };
+            let folder = self.plan.output.clone();
+            return Err(StartRunError::Changed { folder, changes: vec![in_words(&change)], done });
+        }
+        parts.push((ONNXRUNTIME.to_owned(), version.to_owned()));
+        Ok(self.journal.identify(&self.identity)?)
+    }
 }
 
 fn tasks_error(plan: &Plan, error: io::Error) -> StartRunError {
@@ -214,6 +241,9 @@ impl Past {
                 return Err(StartRunError::Unreadable { folder: plan.output.clone(), why });
             }
         };
+        // Not known yet for this start, see `hold_onnxruntime`.
+        let parts = identity.iter().flat_map(|identity| &identity.fingerprint);
+        now.fingerprint.extend(parts.filter(|(name, _)| name == ONNXRUNTIME).cloned());
         Ok(Self { identity, now, finished, code })
     }
 

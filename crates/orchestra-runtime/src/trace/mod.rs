@@ -13,7 +13,9 @@ use std::time::{Duration, SystemTime};
 
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::tasks::EndClass;
-use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, ItemId, StageId, WorkerExit, WorkerId};
+use orchestra_core::{
+    BatchId, DeviceId, Failure, FailureKind, ItemId, SourceId, StageId, WorkerExit, WorkerId,
+};
 use orchestra_plan::Plan;
 use orchestra_store::TaskEnded;
 pub use orchestra_worker::frames::{RunErrorKind, RunTiming, TraceContext};
@@ -47,6 +49,8 @@ pub trait RunTracer: Send + Sync {
     fn worker(&self, step: WorkerTrace);
     /// Something happened to a device, or was found out about it.
     fn device(&self, step: DeviceTrace);
+    /// A process that reads and decodes items has ended.
+    fn loader(&self, _: LoaderTrace) {}
     /// An attempt at a task has ended.
     fn task(&self, attempt: TaskTrace);
     /// The run is over. Records of what is still being cleared away may follow.
@@ -254,6 +258,18 @@ pub enum DeviceStep {
         stage: StageId,
         more: usize,
     },
+}
+
+/// A process that read and decoded items, from its start to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoaderTrace {
+    pub source: SourceId,
+    pub pid: u32,
+    pub began: Duration,
+    pub ended: Duration,
+    /// Clean, where the run had no more use for it.
+    pub exit: WorkerExit,
+    pub last_words: String,
 }
 
 /// An attempt at a task of `[tasks.*]`.

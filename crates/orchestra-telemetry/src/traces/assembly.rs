@@ -10,8 +10,8 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceId};
 use opentelemetry::{KeyValue, StringValue};
 use orchestra_core::{DeviceId, SourceId, StageId, WorkerId};
 use orchestra_runtime::trace::{
-    BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, TaskTrace, TraceContext, WorkerStep,
-    WorkerTrace, id_in_logs,
+    BatchTrace, DeviceTrace, ItemEnd, ItemTrace, LoaderTrace, RunBegan, RunEnded, TaskTrace, TraceContext,
+    WorkerStep, WorkerTrace, id_in_logs,
 };
 
 use super::batch;
@@ -198,6 +198,10 @@ impl Assembly {
 
     pub(super) fn device(&mut self, step: DeviceTrace) {
         self.run.device(&self.facts, step);
+    }
+
+    pub(super) fn loader(&mut self, life: &LoaderTrace) {
+        self.run.loader(&self.facts, life);
     }
 
     pub(super) fn task(&mut self, attempt: &TaskTrace) {

@@ -17,6 +17,8 @@ pub(super) enum About {
     Worker(u32),
     /// An attempt at a task, by how many have ended before.
     Task(u64),
+    /// A process of a source, by how many have ended, itself included.
+    Loader(u64),
 }
 
 /// What all ids of one start of a run come from.
@@ -48,6 +50,7 @@ impl Seed {
             About::Item(source, index) => (2, u64::from(source), index),
             About::Worker(number) => (3, 0, u64::from(number)),
             About::Task(nth) => (4, 0, nth),
+            About::Loader(nth) => (5, 0, nth),
         };
         mix(mix(mix(self.0 ^ (kind << 56 | a << 32 | salt)) ^ b) ^ self.0)
     }

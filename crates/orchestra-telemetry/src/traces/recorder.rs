@@ -16,8 +16,8 @@ use opentelemetry::trace::SpanContext;
 use opentelemetry_sdk::trace::SpanProcessor;
 use orchestra_core::ItemId;
 use orchestra_runtime::trace::{
-    BatchNumber, BatchTrace, DeviceTrace, EndedItems, RunBegan, RunEnded, RunTracer, TaskTrace, TraceContext,
-    Tracer, WorkerTrace,
+    BatchNumber, BatchTrace, DeviceTrace, EndedItems, LoaderTrace, RunBegan, RunEnded, RunTracer, TaskTrace,
+    TraceContext, Tracer, WorkerTrace,
 };
 
 use super::assembly::{Assembly, ItemParents, batch_context};
@@ -251,6 +251,10 @@ impl RunTracer for RunRecorder {
 
     fn device(&self, step: DeviceTrace) {
         self.tell(0, [0, 0], |run| run.device(step));
+    }
+
+    fn loader(&self, life: LoaderTrace) {
+        self.tell(0, [0, 0], move |run| run.loader(&life));
     }
 
     fn task(&self, attempt: TaskTrace) {

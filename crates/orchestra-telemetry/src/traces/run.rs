@@ -1,5 +1,5 @@
-//! The run and its workers as spans: `workflow.run` with what happened to workers and devices as events, and `worker.load` below it. It
-//! knows neither items nor batches.
+//! The run and its workers as spans: `workflow.run` with what happened to workers and devices as events, `worker.load` and `loader`
+//! below it. It knows neither items nor batches.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::trace::SpanContext;
 use orchestra_core::{WorkerExit, WorkerId};
 use orchestra_runtime::ExitKind;
-use orchestra_runtime::trace::{DeviceStep, DeviceTrace, RunEnded, WorkerStep, WorkerTrace};
+use orchestra_runtime::trace::{DeviceStep, DeviceTrace, LoaderTrace, RunEnded, WorkerStep, WorkerTrace};
 
 use super::assembly::RunFacts;
 use super::ids::About;
@@ -18,7 +18,7 @@ use crate::names::{attribute, event, span};
 
 /// Events on the span of the run.
 const MOST_EVENTS: u64 = 128;
-/// Starts of workers in its trace.
+/// Starts of workers in its trace, and as many lives of loaders.
 const MOST_LOADS: u64 = 256;
 
 pub(super) struct RunSpans {
@@ -26,6 +26,7 @@ pub(super) struct RunSpans {
     /// The steps with which workers were started that are not loaded yet.
     loading: HashMap<WorkerId, WorkerTrace>,
     loads: u64,
+    loaders: u64,
     events: u64,
     /// The last time that is known.
     last: Duration,
@@ -45,7 +46,7 @@ impl RunSpans {
         span.set(attribute::PID, i64::from(std::process::id()));
         let context = span.context();
         let (span, loading, last) = (Some(span), HashMap::new(), Duration::ZERO);
-        (Self { span, loading, loads: 0, events: 0, last }, context)
+        (Self { span, loading, loads: 0, loaders: 0, events: 0, last }, context)
     }
 
     pub(super) fn worker(&mut self, run: &RunFacts, step: WorkerTrace) {
@@ -148,6 +149,23 @@ impl RunSpans {
             }
         }
         span.end(ended);
+    }
+
+    pub(super) fn loader(&mut self, run: &RunFacts, life: &LoaderTrace) {
+        self.last = self.last.max(life.ended);
+        self.loaders += 1;
+        if self.loaders > MOST_LOADS {
+            return;
+        }
+        let ids = (run.context.trace_id(), run.seed.part(About::Loader(self.loaders), 0));
+        let mut span = run.open(Importance::Rare, span::LOADER, ids, Some(&run.context), life.began);
+        span.add(run.source(life.source).iter().cloned());
+        span.set(attribute::PID, i64::from(life.pid));
+        if life.exit != WorkerExit::Clean {
+            span.add(how_it_ended(&life.exit, &life.last_words));
+            span.fail(ExitKind::of(&life.exit).as_str(), &format!("the loader {}", life.exit), life.ended);
+        }
+        span.end(life.ended);
     }
 
     pub(super) fn ended(&mut self, end: &RunEnded, totals: Totals) {

@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 
 use orchestra_core::data::Refusal;
 use orchestra_core::loader_blame::{LoaderBlame, LoaderVerdict};
-use orchestra_core::{FailureKind, WorkerExit};
+use orchestra_core::{FailureKind, SourceId, WorkerExit};
 use orchestra_worker::loader::events::{Event, LoadChain};
 use orchestra_worker::process::EXIT_NO_MEMORY;
 
 use super::process::{LoadedItem, LoaderProcess, Lost};
 use super::reads::Reads;
 use crate::account::stats::Stats;
+use crate::context::RunClock;
 use crate::fleet::launcher::ProcessLauncher;
 use crate::flow::loader_inbox::Inbox;
 use crate::flow::ticket::Ticket;
+use crate::trace::MaybeTracer;
 
 /// A process is given so much work ahead, as far as it is known how long an item takes,
 const AHEAD: Duration = Duration::from_millis(8);
@@ -41,13 +43,16 @@ pub struct Remote {
     /// What an item may take.
     pub timeout: Duration,
     pub stats: Arc<Stats>,
+    pub source: SourceId,
+    pub tracer: MaybeTracer,
+    pub clock: RunClock,
 }
 
 /// Items between the inbox of a thread and its chain.
 pub struct RemoteItems<'a> {
     remote: &'a Remote,
     inbox: &'a Inbox,
-    process: Option<LoaderProcess>,
+    process: Option<LoaderProcess<'a>>,
     /// Those that no process has answered for, in their order.
     pub waiting: VecDeque<Ticket>,
     /// How many of them the process in hand was given.
@@ -106,10 +111,9 @@ impl<'a> RemoteItems<'a> {
     /// Starts a process, if there is none, before there is any item.
     pub fn start(&mut self) -> Result<(), Lost> {
         if self.process.is_none() {
-            let Remote { launcher, timeout, .. } = self.remote;
             let load = self.remote.load();
             self.n_places = load.reads.len();
-            let process = LoaderProcess::start(launcher, &load, *timeout, self.inbox)?;
+            let process = LoaderProcess::start(self.remote, &load, self.inbox)?;
             self.n_started += 1;
             if self.n_started > 1 {
                 self.remote.stats.loader_restarts.add(1);
@@ -202,15 +206,13 @@ impl<'a> RemoteItems<'a> {
         let load = self.remote.load();
         let load = LoadChain { memory: self.remote.all_memory, region_bytes: load.most_region_bytes, ..load };
         loop {
-            let Remote { launcher, timeout, .. } = self.remote;
-            let loaded =
-                LoaderProcess::start(launcher, &load, *timeout, self.inbox).and_then(|mut process| {
-                    process.send(std::iter::once(locator(&item)))?;
-                    while process.is_ready_empty() {
-                        process.wait(Instant::now() + *timeout)?;
-                    }
-                    Ok(process.take_ready())
-                });
+            let loaded = LoaderProcess::start(self.remote, &load, self.inbox).and_then(|mut process| {
+                process.send(std::iter::once(locator(&item)))?;
+                while process.is_ready_empty() {
+                    process.wait(Instant::now() + self.remote.timeout)?;
+                }
+                Ok(process.take_ready())
+            });
             let lost = match loaded {
                 Ok(Some(loaded)) => {
                     self.blame.loaded(item.id().index);

@@ -20,8 +20,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::fleet::launcher::{ProcessLauncher, exit_of};
+use super::items::Remote;
+use crate::fleet::launcher::exit_of;
 use crate::flow::loader_inbox::Inbox;
+use crate::trace::LoaderTrace;
 
 /// From the start to `Ready`.
 const START: Duration = Duration::from_secs(10);
@@ -36,7 +38,12 @@ const LAST_WORDS: usize = 600;
 /// Lines of it that are logged.
 const LOGGED_LINES: usize = 50;
 
-pub struct LoaderProcess {
+pub struct LoaderProcess<'a> {
+    remote: &'a Remote,
+    inbox: &'a Inbox,
+    pid: u32,
+    /// How it was lost, and its last words.
+    lost: Option<(WorkerExit, String)>,
     socket: UnixStream,
     writer: FrameWriter<UnixStream, ToLoader>,
     decoder: FrameDecoder<FromLoader>,
@@ -78,14 +85,9 @@ pub struct Lost {
     pub through: u64,
 }
 
-impl LoaderProcess {
+impl<'a> LoaderProcess<'a> {
     /// Starts it and waits until it is ready, or until `inbox` is closed: then, and later, it ends.
-    pub fn start(
-        launcher: &ProcessLauncher,
-        load: &LoadChain,
-        timeout: Duration,
-        inbox: &Inbox,
-    ) -> Result<Self, Lost> {
+    pub fn start(remote: &'a Remote, load: &LoadChain, inbox: &'a Inbox) -> Result<Self, Lost> {
         let failed = |error: io::Error| Lost {
             exit: WorkerExit::SpawnFailed(error.to_string()),
             last_words: String::new(),
@@ -93,11 +95,15 @@ impl LoaderProcess {
         };
         let region = usize::try_from(load.region_bytes).unwrap_or(usize::MAX);
         let region = Arc::new(Region::new(region).map_err(failed)?);
-        let (socket, mut child) = launcher.launch_loader(region.fd()).map_err(failed)?;
+        let (socket, mut child) = remote.launcher.launch_loader(region.fd()).map_err(failed)?;
         let stderr = child.stderr.take();
         let writer = socket.try_clone().map_err(failed)?;
         inbox.wake_with(socket.try_clone().map_err(failed)?);
         let mut process = Self {
+            remote,
+            inbox,
+            pid: child.id(),
+            lost: None,
             writer: FrameWriter::new(writer),
             decoder: FrameDecoder::new(),
             child: Some(child),
@@ -115,7 +121,7 @@ impl LoaderProcess {
         };
         process.handshake(load).map_err(|exit| process.lost(exit))?;
         // While it is at work on an item, it reads nothing.
-        process.socket.set_write_timeout(Some(timeout.max(START))).map_err(failed)?;
+        process.socket.set_write_timeout(Some(remote.timeout.max(START))).map_err(failed)?;
         Ok(process)
     }
 
@@ -146,7 +152,7 @@ impl LoaderProcess {
     }
 
     /// Gives it more items, as many as go into a frame, and tells it what the chain is done with. Gives how many it was given.
-    pub fn send<'a>(&mut self, locators: impl Iterator<Item = &'a [u8]>) -> Result<usize, Lost> {
+    pub fn send<'l>(&mut self, locators: impl Iterator<Item = &'l [u8]>) -> Result<usize, Lost> {
         let (mut text, mut ends) = (Vec::new(), Vec::new());
         for locator in locators {
             text.extend_from_slice(locator);
@@ -358,6 +364,7 @@ impl LoaderProcess {
             .filter(|line| !line.is_empty() && !line.starts_with("note:"))
             .collect();
         let last_words = words.join(" | ");
+        self.lost = Some((exit.clone(), last_words.clone()));
         Lost { exit, last_words, through }
     }
 
@@ -386,8 +393,15 @@ fn ends_within(child: &Child, time: Duration) -> bool {
     }
 }
 
-impl Drop for LoaderProcess {
+impl Drop for LoaderProcess<'_> {
     fn drop(&mut self) {
         self.kill();
+        let Some(tracer) = self.remote.tracer.get() else { return };
+        // At the end of the run it is the run that ends the connection.
+        let lost = self.lost.take().filter(|_| !self.inbox.is_closed());
+        let (exit, last_words) = lost.unwrap_or((WorkerExit::Clean, String::new()));
+        let Remote { source, clock, .. } = *self.remote;
+        let (began, ended) = (clock.at(self.started), clock.now());
+        tracer.loader(LoaderTrace { source, pid: self.pid, began, ended, exit, last_words });
     }
 }

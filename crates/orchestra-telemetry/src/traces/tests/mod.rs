@@ -10,10 +10,10 @@ use opentelemetry::Value;
 use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
 use orchestra_core::tasks::EndClass;
-use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, WorkerExit, WorkerId};
+use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, SourceId, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, Ran, RunErrorKind, RunTiming, TaskTrace, Then,
-    TraceContext, WorkerStep, WorkerTrace,
+    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, LoaderTrace, Ran, RunErrorKind, RunTiming,
+    TaskTrace, Then, TraceContext, WorkerStep, WorkerTrace,
 };
 use orchestra_store::{TaskEnded, TaskMetricRecord, TaskStarted};
 
@@ -218,6 +218,26 @@ fn the_run_says_how_it_ended_and_what_happened_to_its_workers() {
     assert_eq!(loads[0].status, Status::Unset);
     assert_eq!(text(loads[1], attribute::ERROR_TYPE), "code");
     assert_eq!(get(loads[1], attribute::PID), Some(Value::I64(4711)));
+}
+
+#[test]
+fn the_life_of_a_loader_stands_in_the_run_with_how_it_ended() {
+    let mut made = Made::with(1.0);
+    let mut lived = |began, ended, exit| {
+        let (source, pid, last_words) = (SourceId(0), 4712, "boom".to_owned());
+        made.run.loader(&LoaderTrace { source, pid, began: ms(began), ended: ms(ended), exit, last_words });
+    };
+    lived(1, 7, WorkerExit::Signal(11));
+    lived(7, 20, WorkerExit::Clean);
+    made.run.ended(&over());
+    let spans = made.all();
+    let lives = spans.below(spans.one(span::RUN));
+    assert_eq!(lives.iter().map(|life| &*life.name).collect::<Vec<_>>(), [span::LOADER; 2]);
+    assert_eq!(text(lives[0], attribute::ERROR_TYPE), "crashed");
+    assert_eq!(text(lives[0], attribute::LAST_WORDS), "boom");
+    assert_eq!(lives[1].status, Status::Unset);
+    assert!(lives.iter().all(|life| get(life, attribute::PID) == Some(Value::I64(4712))));
+    assert!(lives.iter().all(|life| get(life, attribute::SOURCE).is_some()));
 }
 
 #[test]
