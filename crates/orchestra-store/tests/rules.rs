@@ -427,7 +427,7 @@ fn a_folder_that_is_a_link_out_of_the_output_folder_hides_no_file_that_is_writte
     assert_eq!(fs::read(elsewhere.join("results.jsonl")).unwrap(), b"a text of mine");
 }
 
-/// As a journal is that somebody else wrote.
+/// A journal that no run of ours wrote.
 #[test]
 fn a_journal_that_names_files_outside_of_its_folder_is_none_and_they_stay() {
     let dir = tempfile::tempdir().unwrap();

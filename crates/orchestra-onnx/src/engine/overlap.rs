@@ -49,7 +49,7 @@ impl CopyIn {
     /// Copies the inputs at `places` to the device and binds them there. They have arrived when it returns.
     ///
     /// # Safety
-    /// Nobody writes to the inputs at `places` until this returns.
+    /// Nothing writes to the inputs at `places` until this returns.
     pub unsafe fn bind(
         &mut self,
         session: &Session,
