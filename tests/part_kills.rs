@@ -129,7 +129,7 @@ enum Stop {
     Behind,
 }
 
-/// Stands between a run and its store, and stops the first `PUT` of an object whose key ends in a certain way.
+/// Stands between a run and its store, and stops the first `PUT` of an object whose key has a certain text in it.
 struct Between {
     port: u16,
     state: Arc<State>,
@@ -201,7 +201,7 @@ impl State {
         let mut body = vec![0; length];
         from_client.read_exact(&mut body)?;
         let target = head.split(' ').nth(1).unwrap_or_default().split('?').next().unwrap_or_default();
-        let is_meant = |(_, key): &mut (Stop, String)| head.starts_with("PUT ") && target.ends_with(&**key);
+        let is_meant = |(_, key): &mut (Stop, String)| head.starts_with("PUT ") && target.contains(&**key);
         let stop = self.stop.lock().unwrap().take_if(is_meant).map(|(stop, _)| stop);
         if stop == Some(Stop::Before) {
             self.has_stopped.store(true, Ordering::Relaxed);
@@ -280,7 +280,8 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
         let everything: BTreeSet<u64> = (0..ITEMS).collect();
         let holds_files = kind == "npy";
         let first = match holds_files {
-            true => "kept/_index-00000.jsonl".to_owned(),
+            // Of the part whose index comes first: which items it has, their order decides.
+            true => "kept/_index-".to_owned(),
             false => format!("kept/parts-00000.{kind}"),
         };
         let of_a_file = [(Stop::Before, "00000003.png.npy"), (Stop::Behind, "00000007.png.npy")];

@@ -231,12 +231,12 @@ impl Past {
         }
         let state = folder.state();
         let finished = finished_in(&state);
-        // A finished run without its account could not write it: it goes on, with nothing left to do but that.
-        let has_account = plan.output.join(orchestra_store::RUN_SUMMARY).is_file();
+        // A finished run without the account of that end could not write it: it goes on, with nothing left to do but that.
+        let has_account = |code: &i32| code_of_account(&plan.output) == Some(*code);
         let (identity, code) = match state {
             State::Fresh => (None, None),
             State::Unfinished { identity, .. } => (Some(identity), None),
-            State::Finished { identity, code, .. } => (Some(identity), Some(code).filter(|_| has_account)),
+            State::Finished { identity, code, .. } => (Some(identity), Some(code).filter(has_account)),
             State::Unreadable(why) => {
                 return Err(StartRunError::Unreadable { folder: plan.output.clone(), why });
             }
@@ -273,6 +273,13 @@ impl Past {
             },
         }
     }
+}
+
+/// The exit code that `run.json` says. It may be of an earlier start, or of the first part of this one.
+fn code_of_account(output: &Path) -> Option<i32> {
+    let text = fs::read(output.join(orchestra_store::RUN_SUMMARY)).ok()?;
+    let account: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    account.get("exit_code")?.as_i64()?.try_into().ok()
 }
 
 fn open_journal(
