@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use orchestra::{
     Earlier, Library, Plan, PlanOptions, RunHandle, RunOutcome, RunReport, StartOptions, StartRunError, Trees,
 };
