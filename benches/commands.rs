@@ -4,7 +4,7 @@
 //! Printed are milliseconds per command and slot of each, and what lies between them: medians of the rounds. A second run over nothing but
 //! one command shows what starting `orchestra` takes, which is no part of the rest.
 //! Run with `cargo bench -p orchestra-cli --bench commands [-- COMMANDS ROUNDS SLOTS]`. With the tests it runs too, one round of a few.
-#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may stop where it stands")]
+#![allow(clippy::unwrap_used, reason = "a benchmark may stop where it stands")]
 
 use std::fs;
 use std::path::Path;

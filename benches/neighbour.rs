@@ -5,7 +5,7 @@
 //! Printed are medians of the rounds, the ratio of the rates beside a crash loop and beside work, and how many workers have died meanwhile.
 //! Both pipelines have models of the same size, and one worker of one thread for each core that is theirs.
 //! Run with `cargo bench -p orchestra-cli --bench neighbour [-- ITEMS ROUNDS]`. With the tests it runs too, one round of a few.
-#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may stop where it stands")]
+#![allow(clippy::unwrap_used, reason = "a benchmark may stop where it stands")]
 
 #[path = "../tests/common/mod.rs"]
 mod common;

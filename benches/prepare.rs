@@ -4,7 +4,7 @@
 //! Criterion measure each part. `photo.jpg` is a part of NASA's portrait of Eileen Collins (public domain), 500 by 375 pixels, 4:2:0; the
 //! picture of 2000 by 1500 pixels is a mosaic of it. Run with `cargo bench -p orchestra-media --bench prepare`.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may stop where it stands")]
+#![allow(clippy::unwrap_used, reason = "a benchmark may stop where it stands")]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@
 //! Printed are milliseconds per batch of both, medians of the rounds, and the ratio bare / stage: 1 is no overhead, 0.9 or more is wanted.
 //! Run with `cargo bench -p orchestra-cli --bench python_stage [-- BATCHES ROUNDS]`; `PYTHON` names an interpreter that has numpy. With the tests
 //! it runs too, one round of a few batches, and not at all without numpy.
-#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may stop where it stands")]
+#![allow(clippy::unwrap_used, reason = "a benchmark may stop where it stands")]
 
 use std::fs;
 use std::path::Path;

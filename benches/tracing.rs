@@ -12,7 +12,7 @@
 //! is how far the others are not to be trusted.
 //! Run with `cargo bench -p orchestra-cli --bench tracing [-- ITEMS ROUNDS]`. With the tests it runs too, one round over few items.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may stop where it stands")]
+#![allow(clippy::unwrap_used, reason = "a benchmark may stop where it stands")]
 
 use std::fmt::Write as _;
 use std::fs;

@@ -73,7 +73,6 @@ impl Audit {
         Ok(audit)
     }
 
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         self.lost == 0 && self.doubled == 0 && self.differing == 0 && self.unknown == 0
     }
@@ -150,7 +149,7 @@ impl Audit {
     }
 }
 
-/// How an item ended otherwise than in peace. Whoever was lost or doubled there is a matter of that run.
+/// How an item ended otherwise than in peace. An item that was lost or doubled there is a flaw of that run.
 fn difference(sinks: &[usize], account: &Account, peace: &Account, key: Key) -> io::Result<Option<String>> {
     let what = match (peace.failure(key)?, account.failure(key)?) {
         (Some(then), Some(now)) => (!same_failure(&then, &now)).then(|| "another failure".to_owned()),

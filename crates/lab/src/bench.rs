@@ -89,9 +89,9 @@ impl Bench {
     /// Each stage with a model alone, with batches of 1, 2, 4 and so on up to the largest.
     pub fn batch_sizes(&self) -> Result<BatchSizeReport, LabError> {
         let mut measured = Vec::new();
-        for (stage, infer) in self.plan.batch_stages() {
-            let sizes = infer.fixed_batch.map_or_else(|| batch_sizes(infer.max_batch), |only| vec![only]);
-            measured.extend(self.infer_part(stage, infer).measure(&sizes, self.options.part)?);
+        for (stage, batch) in self.plan.batch_stages() {
+            let sizes = batch.fixed_batch.map_or_else(|| batch_sizes(batch.max_batch), |only| vec![only]);
+            measured.extend(self.infer_part(stage, batch).measure(&sizes, self.options.part)?);
         }
         Ok(BatchSizeReport { workflow: self.plan.name.clone(), batch_sizes: measured })
     }
@@ -148,8 +148,8 @@ impl Bench {
 
     fn infer(&self, lasting: Duration) -> Result<Vec<InferFigures>, LabError> {
         let mut all = Vec::new();
-        for (stage, infer) in self.plan.batch_stages() {
-            all.extend(self.infer_part(stage, infer).measure(&[infer.max_batch], lasting)?);
+        for (stage, batch) in self.plan.batch_stages() {
+            all.extend(self.infer_part(stage, batch).measure(&[batch.max_batch], lasting)?);
         }
         Ok(all)
     }
@@ -164,9 +164,9 @@ impl Bench {
         })
     }
 
-    fn infer_part<'a>(&'a self, stage: StageId, infer: &'a BatchPlan) -> InferPart<'a> {
+    fn infer_part<'a>(&'a self, stage: StageId, batch: &'a BatchPlan) -> InferPart<'a> {
         // SAFETY: no worker runs now, and no decoding thread does.
         unsafe { self.memory.feed(&self.plan, stage) };
-        InferPart { plan: &self.plan, stage, infer, memory: &self.memory, tools: &self.options.tools }
+        InferPart { plan: &self.plan, stage, batch, memory: &self.memory, tools: &self.options.tools }
     }
 }

@@ -177,7 +177,6 @@ mod tests {
         ListingReader::open(list).unwrap().map(|i| i.unwrap().path).collect()
     }
 
-    /// A catalogue of sources with these items.
     fn catalogue(folder: &Path, sources: &[Vec<PathBuf>]) -> Catalogue {
         let list = |(s, names): (usize, &Vec<PathBuf>)| {
             let (path, rows) = (folder.join(format!("items-{s}")), folder.join(format!("rows-{s}.jsonl")));

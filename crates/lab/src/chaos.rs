@@ -23,11 +23,11 @@ use crate::run::{Progress, Tell, Tools, plan_for, run};
 use crate::stats::divide;
 use crate::striker::{Striker, Strikes, Workers};
 
-/// Items of the first look at how fast it is,
+/// Items of the first look at how fast the workflow is.
 const FIRST_LOOK: u64 = 64;
-/// so many times more in each further look,
+/// Each further look has so many times more.
 const MORE: u64 = 8;
-/// until the workers have been at work for so long.
+/// Seconds for which the workers must have been at work in the last look.
 const LOOK_LASTS: f64 = 0.4;
 /// More items than this are not chosen unasked.
 const MOST_ITEMS: u64 = 10_000_000;
@@ -81,7 +81,6 @@ impl Chaos {
         Ok(chaos)
     }
 
-    /// All rounds.
     pub fn run(&self, tell: Tell<'_>) -> Result<Report, LabError> {
         let of = self.options.runs.max(1);
         let mut rounds = Vec::with_capacity(of);
@@ -122,7 +121,7 @@ impl Chaos {
     fn account(&self, which: &str) -> io::Result<Account> {
         let plan = self.plan_of_run(which);
         let sinks: Vec<PathBuf> = plan.sinks.iter().map(|s| s.path.clone()).collect();
-        Account::read(&self.items, &plan.output.join("failures.jsonl"), &sinks)
+        Account::read(&self.items, &plan.output.join(orchestra_store::FAILURE_RECORDS), &sinks)
     }
 
     /// How many items keep the workflow busy for as long as it shall be.
@@ -201,7 +200,8 @@ impl Chaos {
     }
 
     fn nothing_done(&self, struck: &Struck) -> LabError {
-        let text = std::fs::read_to_string(self.output(PEACE).join("failures.jsonl")).unwrap_or_default();
+        let text = std::fs::read_to_string(self.output(PEACE).join(orchestra_store::FAILURE_RECORDS))
+            .unwrap_or_default();
         let first = text.lines().next().and_then(|l| serde_json::from_str::<serde_json::Value>(l).ok());
         let said = |key: &str| Some(first.as_ref()?.get(key)?.as_str()?.to_owned());
         let first = said("item").zip(said("error")).map(|(item, error)| format!("`{item}`: {error}"));

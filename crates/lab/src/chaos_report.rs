@@ -26,7 +26,6 @@ pub struct Report {
     /// Items by their end, and strikes.
     #[serde(flatten, serialize_with = "keyed")]
     pub counts: Vec<(&'static str, u64)>,
-    /// Of what was measured.
     #[serde(flatten, serialize_with = "keyed")]
     pub times: Vec<(&'static str, Option<Quantiles>)>,
     /// Medians: `kill_recovery` by `batch` and by `load_with_faults`.
@@ -45,7 +44,6 @@ pub(crate) struct Struck {
     pub tracker: Tracker,
     /// Strikes that found no worker.
     pub missed: u64,
-    /// Loaders that were struck.
     pub loaders: u64,
 }
 
@@ -98,7 +96,7 @@ impl Report {
             audit.add(round.audit.clone());
         }
         let leaks: Vec<String> = rounds.iter().flat_map(|r| r.leaks.iter().cloned()).collect();
-        let workers = || plan.batch_stages().flat_map(|(_, infer)| &infer.workers);
+        let workers = || plan.batch_stages().flat_map(|(_, batch)| &batch.workers);
         Self {
             workflow: plan.name.clone(),
             passed: audit.is_clean() && leaks.is_empty(),
@@ -160,7 +158,6 @@ impl Report {
     }
 
     /// One of `setting` and `counts`.
-    #[must_use]
     pub fn count(&self, key: &str) -> u64 {
         let all = self.setting.iter().chain(&self.counts);
         all.filter(|(k, _)| *k == key).map(|(_, n)| *n).sum()

@@ -65,7 +65,6 @@ impl LabError {
     }
 
     /// What the command ends with: as `orchestra run` in the same case.
-    #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::NoInferStage | Self::NotOneRecord { .. } | Self::NoItems | Self::Listing { .. } => 78,

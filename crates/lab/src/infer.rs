@@ -37,7 +37,7 @@ const SWITCHES: usize = 9;
 pub struct InferPart<'a> {
     pub plan: &'a Plan,
     pub stage: StageId,
-    pub infer: &'a BatchPlan,
+    pub batch: &'a BatchPlan,
     /// Its rows, filled.
     pub memory: &'a Memory,
     pub tools: &'a Tools,
@@ -131,7 +131,7 @@ impl InferPart<'_> {
         let engine = engines.get(&self.stage).ok_or_else(|| StartRunError::NoEngine(name()))?;
         let engine = &**engine;
         let mut places = Vec::new();
-        for workers in &self.infer.workers {
+        for workers in &self.batch.workers {
             for _ in 0..workers.count {
                 places.push(Place { device: workers.device, threads: workers.threads, number: places.len() });
             }
@@ -163,7 +163,7 @@ impl InferPart<'_> {
                 Err(Trouble::Stopped | Trouble::Cancelled) => {}
             }
         }
-        let workers = || self.infer.workers.iter().filter(|w| w.count > 0);
+        let workers = || self.batch.workers.iter().filter(|w| w.count > 0);
         let of_size = |(at, size): (usize, &usize)| {
             workers().map(|w| self.figures(w, *size, at, &done)).collect::<Vec<_>>()
         };
@@ -179,7 +179,7 @@ impl InferPart<'_> {
             stage_id: self.stage,
             device_id: w.device,
             on_cpu: *self.kind(w.device) == DeviceKind::Cpu,
-            streams: self.infer.streams,
+            streams: self.batch.streams,
             stage: self.plan.stages[self.stage.index()].name.clone(),
             device: self.plan.devices[w.device.index()].spec.name.clone(),
             workers: w.count,
@@ -198,7 +198,6 @@ impl InferPart<'_> {
         &self.plan.devices[device.index()].spec.kind
     }
 
-    /// The life of one worker.
     fn worker(
         &self,
         engine: &dyn EngineSpec,
@@ -209,7 +208,7 @@ impl InferPart<'_> {
     ) -> Result<Vec<Done>, Trouble> {
         let (memory, device) = (self.memory.of_worker(self.stage), self.kind(place.device));
         let done =
-            load_frame(engine, self.infer, device, place.threads).map_err(Trouble::Fault).and_then(|load| {
+            load_frame(engine, self.batch, device, place.threads).map_err(Trouble::Fault).and_then(|load| {
                 let client = WorkerClient::start(|| engine.launch(device, memory));
                 let mut client =
                     client.map_err(|error| Trouble::Fault(format!("could not be started: {error}")))?;
@@ -230,8 +229,8 @@ impl InferPart<'_> {
         sizes: &[usize],
         lasting: Duration,
     ) -> Result<Vec<Done>, Trouble> {
-        let held = self.infer.streams + self.infer.ready;
-        let slots = slots_of(place.number, gate.n, self.infer.layout.slots, held);
+        let held = self.batch.streams + self.batch.ready;
+        let slots = slots_of(place.number, gate.n, self.batch.layout.slots, held);
         let mut worker = Bare { client, cancel: &self.tools.cancel, slots, n_sent: 0, within: LOAD_WITHIN };
         let measured = worker.load(load).and_then(|()| {
             worker.within = self.plan.limits.batch_timeout;
@@ -269,7 +268,7 @@ impl InferPart<'_> {
     ) -> Result<Done, Trouble> {
         // The first batch of a session is slower: memory is taken then.
         let mut taken = Vec::new();
-        for _ in 0..if self.infer.together() > 1 { 1 + LEARNED_FROM } else { 2 } {
+        for _ in 0..if self.batch.together() > 1 { 1 + LEARNED_FROM } else { 2 } {
             worker.run(rows)?;
             taken.push(worker.done()?.total());
         }
@@ -279,7 +278,7 @@ impl InferPart<'_> {
         let (cpu_before, started) = (worker.cpu(), Instant::now());
         let (mut batches, mut times, mut runs, mut elapsed) = (0, Vec::new(), Vec::new(), Duration::ZERO);
         // One of those that it holds is sent in the loop.
-        let ahead = self.infer.streams + self.infer.ready - 1;
+        let ahead = self.batch.streams + self.batch.ready - 1;
         for _ in 0..ahead {
             worker.run(together * rows)?;
         }
@@ -312,11 +311,11 @@ impl InferPart<'_> {
 
     /// How many batches go together where one took so long: as many as in a run, unless sizes are compared.
     fn together(&self, rows: usize, other: Option<usize>, taken: &[Duration]) -> usize {
-        if rows < self.infer.max_batch || other.is_some() {
+        if rows < self.batch.max_batch || other.is_some() {
             return 1;
         }
-        let (most, timeout) = (self.infer.together(), self.plan.limits.batch_timeout);
-        let mut together = Together::new(most, self.infer.max_batch, timeout);
+        let (most, timeout) = (self.batch.together(), self.plan.limits.batch_timeout);
+        let mut together = Together::new(most, self.batch.max_batch, timeout);
         taken.iter().for_each(|taken| together.took(rows, *taken));
         together.batches()
     }

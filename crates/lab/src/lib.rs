@@ -28,11 +28,6 @@
 //! compares every record with the list and with the record of the other run. *Recovery* is the time from a strike to the next batch in the
 //! same place, *stall* that to the next batch of any other worker of the stage.
 
-#![allow(
-    missing_docs,
-    reason = "used by the command and by tests of this workspace only: what explains itself has no comment"
-)]
-
 pub mod audit;
 pub mod bench;
 pub mod bench_report;

@@ -26,7 +26,6 @@ pub struct StageLoad {
     pub devices: Vec<DeviceLoad>,
 }
 
-/// A stage on one device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceLoad {
     /// The device, by its place in the plan.

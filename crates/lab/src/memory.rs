@@ -40,14 +40,12 @@ pub struct SourceWork {
 pub struct Leaf {
     /// The batch stage; `None` for a sink.
     pub stage: Option<StageId>,
-    /// The columns that it takes.
     pub reads: Vec<ColumnRef>,
     /// The maps on the way, in order.
     pub maps: Vec<(StageId, Arc<dyn Map>, Vec<ColumnRef>)>,
 }
 
 impl SourceWork {
-    /// The batch stages.
     pub fn stages(&self) -> impl Iterator<Item = StageId> {
         self.leaves.iter().filter_map(|leaf| leaf.stage)
     }
@@ -56,11 +54,11 @@ impl SourceWork {
 impl Memory {
     pub fn new(plan: &Plan) -> Result<Self, LabError> {
         let mut stages = HashMap::new();
-        for (stage, infer) in plan.batch_stages() {
+        for (stage, batch) in plan.batch_stages() {
             let name = &plan.stages[stage.index()].name;
             let doing = format!("taking the memory of the batches of stage `{name}`");
-            let memory = Arena::create(name, infer.layout.clone()).and_then(|arena| {
-                Ok(StageMemory { arena, outputs: OutputRegion::create(name, infer.layout.clone())? })
+            let memory = Arena::create(name, batch.layout.clone()).and_then(|arena| {
+                Ok(StageMemory { arena, outputs: OutputRegion::create(name, batch.layout.clone())? })
             });
             stages.insert(stage, memory.map_err(LabError::io(doing))?);
         }

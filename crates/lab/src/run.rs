@@ -26,7 +26,6 @@ const LINGER: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<watch::Sender<bool>>);
 
-/// Makes the engines of a plan.
 pub type EnginesOf = Arc<dyn Fn(&Plan, ProcessLauncher) -> Engines + Send + Sync>;
 
 /// What an experiment needs besides the plan.
@@ -46,7 +45,6 @@ pub enum Progress {
     /// A short look at how fast the workflow is.
     FirstLook,
     Chosen {
-        /// Of each run.
         items: u64,
         /// That the sources name.
         of: u64,
@@ -77,7 +75,6 @@ impl Cancel {
         self.0.send_replace(true);
     }
 
-    #[must_use]
     pub fn is_cancelled(&self) -> bool {
         *self.0.borrow()
     }

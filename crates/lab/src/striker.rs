@@ -54,7 +54,6 @@ pub(crate) struct Striker {
 pub(crate) struct Struck {
     /// Strikes that found no worker.
     pub missed: u64,
-    /// Loaders that were struck.
     pub loaders: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Who serves, who was struck, and when work went on after that: arithmetic over what a run tells of its workers. It knows no clock and
+//! Which workers serve, which were struck, and when work went on after that: arithmetic over what a run tells of its workers. It knows no clock and
 //! no process; times are given to it.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub struct Strike {
     at: Duration,
     stage: StageId,
     victim: WorkerId,
-    /// Who has the victim's place now.
+    /// The worker in the victim's place now.
     heir: WorkerId,
 }
 
@@ -177,7 +177,7 @@ impl Tracker {
         }
     }
 
-    /// Who was the last to serve in the place that `heir` takes from `named`. That may have died before it served, as the heir of somebody
+    /// The worker that was the last to serve in the place that `heir` takes from `named`. That may have died before it served, as the heir of one
     /// of whom nothing is told any more. The places of a stage on a device are alike: so it is that which has been empty for longest.
     fn who_served_before(&mut self, heir: WorkerId, named: WorkerId) -> WorkerId {
         if let Some(w) = self.workers.get_mut(&named).filter(|w| w.phase == Phase::Serves) {
@@ -205,7 +205,7 @@ impl Tracker {
                 strike.recovery = Some(since);
             }
         }
-        // In its place a batch is done only after somebody of the stage has done one, so nothing is left to be measured.
+        // In its place a batch is done only after a worker of the stage has done one, so nothing is left to be measured.
         self.settled.extend(self.open.extract_if(.., |s| s.recovery.is_some()));
     }
 

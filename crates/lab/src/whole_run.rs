@@ -56,7 +56,7 @@ pub fn measure(plan: Plan, tools: &Tools, look: &mut dyn FnMut(&Snapshot)) -> Re
 
 /// Items that loaders may have prepared before the first worker was ready: one batch in each slot, and what is in their hands.
 fn prepared_before(plan: &Plan) -> u64 {
-    let in_slots: usize = plan.batch_stages().map(|(_, infer)| infer.max_batch * infer.layout.slots).sum();
+    let in_slots: usize = plan.batch_stages().map(|(_, batch)| batch.max_batch * batch.layout.slots).sum();
     (in_slots + plan.loader_threads) as u64
 }
 

@@ -44,12 +44,10 @@ impl WorkerClient {
     }
 
     /// Its process id; `None` if it is no process of its own.
-    #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.pid
     }
 
-    /// Sends a frame.
     pub fn send(&mut self, frame: &ToWorker) -> Result<(), CodecError> {
         let mut bytes = std::mem::take(&mut self.frame);
         bytes.clear();

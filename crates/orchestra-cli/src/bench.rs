@@ -9,9 +9,9 @@ use crate::Failed;
 use crate::args::{BenchArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::lab::{self, Told, failed};
-use crate::run::Talk;
 use crate::stdout;
 use crate::surroundings::Surroundings;
+use crate::talk::Talk;
 
 mod table;
 

@@ -14,8 +14,9 @@ use crate::args::{ChaosArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::human::count;
 use crate::lab::{self, Told, failed};
-use crate::run::{Talk, lost_spans};
+use crate::run::lost_spans;
 use crate::surroundings::Surroundings;
+use crate::talk::Talk;
 use crate::{stderr, stdout};
 
 mod table;

@@ -44,7 +44,6 @@ impl ExitCode {
         all.into_iter().find(|code| i32::from(code.number()) == number).unwrap_or(Self::TryAgain)
     }
 
-    #[must_use]
     pub fn number(self) -> u8 {
         self as u8
     }

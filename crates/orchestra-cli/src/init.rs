@@ -114,7 +114,7 @@ struct Created {
 impl Created {
     /// Takes it all back, so that half a workflow is not in the way of the next try.
     fn remove(&self) {
-        // The first error is what the user is told; a folder stays if somebody else has put something into it.
+        // The first error is what the user is told; a folder stays if another program has put something into it.
         for file in self.files.iter().rev() {
             fs::remove_file(file).ok();
         }

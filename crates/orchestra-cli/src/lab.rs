@@ -13,10 +13,11 @@ use crate::Failed;
 use crate::args::LabArgs;
 use crate::exit_code::ExitCode;
 use crate::planning::{self, Workflow};
-use crate::run::{LibraryNotes, Talk, configured_traces};
+use crate::run::configured_traces;
 use crate::signals::Signals;
 use crate::stderr;
 use crate::surroundings::Surroundings;
+use crate::talk::{LibraryNotes, Talk};
 
 /// All that runs need, and nothing has been run.
 pub struct Ready {

@@ -27,6 +27,7 @@ mod stderr;
 mod stdout;
 mod summary;
 mod surroundings;
+mod talk;
 mod tasks;
 mod verify;
 mod watch;

@@ -14,8 +14,8 @@ use orchestra_telemetry::{LogFiles, SpanWatch, TelemetryError, TelemetryGuard};
 use crate::Failed;
 use crate::args::RunArgs;
 use crate::exit_code::ExitCode;
-use crate::run::Talk;
 use crate::stderr;
+use crate::talk::Talk;
 
 /// Serves and sends metrics as the command line, the file and the environment say. `said`: warnings that need not be repeated.
 pub fn start(args: &RunArgs, plan: &Plan, talk: Talk, said: &[String]) -> Result<Metrics, Failed> {

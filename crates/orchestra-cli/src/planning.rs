@@ -11,9 +11,9 @@ use orchestra_plan::{RealHost, format_bytes};
 use crate::Failed;
 use crate::args::WorkflowArgs;
 use crate::exit_code::ExitCode;
-use crate::run::Talk;
 use crate::stderr;
 use crate::surroundings::Surroundings;
+use crate::talk::Talk;
 
 /// What is larger is no file of settings, and a device such as `/dev/zero` never ends.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -48,7 +48,7 @@ fn why_cpu<'a>(plan: &'a Plan, machine: &Machine) -> Option<&'a str> {
     plan.reasons.iter().map(String::as_str).find(|reason| reason.contains(lacking))
 }
 
-/// A workflow file that was read. Whoever plans it twice plans the same text, whatever becomes of the file meanwhile; a pipe can be read
+/// A workflow file that was read. A second plan is of the same text, whatever becomes of the file meanwhile; a pipe can be read
 /// only once anyway.
 #[derive(Debug, Clone)]
 pub struct Workflow {
@@ -66,7 +66,6 @@ impl Workflow {
         Ok(Self { text, path })
     }
 
-    /// Plans it for this machine.
     pub fn plan(&self, options: &PlanOptions, machine: &Machine) -> (Option<Plan>, Diagnostics) {
         self.plan_with(options, &orchestra::host(orchestra::kinds(), orchestra::machine_view(machine)))
     }

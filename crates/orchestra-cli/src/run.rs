@@ -1,35 +1,30 @@
 //! `orchestra run`: plan, prepare, start, watch, sum up. What a run does is decided by the crates below.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use orchestra::{
-    Earlier, Found, Library, Plan, PlanOptions, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome,
-    RunReport, StartOptions, StartRunError, Trees,
+    Earlier, Library, Plan, PlanOptions, RunHandle, RunOutcome, RunReport, StartOptions, StartRunError, Trees,
 };
-use orchestra_core::bottleneck::Bottleneck;
 use orchestra_telemetry::metrics::Metrics;
-use orchestra_telemetry::{
-    ConfiguredTraces, LogSettings, SpanReport, Telemetry, TelemetryGuard, TraceSettings,
-};
+use orchestra_telemetry::{ConfiguredTraces, LogSettings, Telemetry, TelemetryGuard, TraceSettings};
 use tokio::runtime::Runtime;
 
-use crate::Failed;
-use crate::args::{LogFormat, RunArgs, Verbosity, resume_command};
+use self::end::{Output, end, finished_before};
+use crate::args::{LogFormat, RunArgs, Verbosity};
 use crate::exit_code::ExitCode;
-use crate::human::{count, counted};
-use crate::metrics;
 use crate::planning::{self, Workflow};
 use crate::progress::{Progress, ProgressMode};
-use crate::retry;
 use crate::signals::{self, AfterTheRun, Continued, Stopping};
-use crate::summary::{RunEnd, Summary};
 use crate::surroundings::Surroundings;
+use crate::talk::{LibraryNotes, Talk};
 use crate::watch::Watch;
-use crate::{stderr, stdout, tasks};
+use crate::{Failed, metrics, retry, stderr, stdout, tasks};
+
+mod end;
+
+pub use end::lost_spans;
 
 /// How often the progress is drawn.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
@@ -349,247 +344,4 @@ async fn follow(handle: RunHandle, mut progress: Progress) -> RunOutcome {
     };
     progress.finish();
     outcome
-}
-
-fn end(
-    outcome: &RunOutcome,
-    plan: &Plan,
-    resumed_from: Option<u64>,
-    output: Output,
-    telemetry: TelemetryGuard,
-    after: Option<AfterTheRun>,
-) -> Result<ExitCode, Failed> {
-    let report = &outcome.report;
-    let summary = Summary {
-        read: report.items.read,
-        done: report.items.done,
-        failed: report.items.failed,
-        seconds: report.seconds,
-        items_per_second: report.items_per_second,
-        restarts: report.devices.iter().map(|d| d.restarts).sum(),
-        bottleneck: report.bottleneck,
-        tasks: report.tasks.clone(),
-        resumed_from,
-        ..summary(plan, &report.run_id, run_end(outcome, plan))
-    };
-    print_summary(&summary, report, output)?;
-    if let Some(after) = after {
-        after.cut_short(summary.exit_code(), outcome.exit_code == i32::from(ExitCode::Interrupted.number()));
-    }
-    let report = telemetry.shutdown();
-    if let Some(warning) = report.spans.as_ref().and_then(lost_spans) {
-        stderr::say_line(&warning);
-    }
-    if let Some(error) = report.logs.error {
-        stderr::say_line(&format!("warning: the log files are incomplete: {error}"));
-    }
-    Ok(summary.exit_code())
-}
-
-/// What the collector did not get, and why; `None` if it got all.
-pub fn lost_spans(spans: &SpanReport) -> Option<String> {
-    let mut parts = Vec::new();
-    if spans.lost() > 0 {
-        let reasons: Vec<String> =
-            spans.losses().iter().map(|(n, reason)| format!("{} {reason}", count(*n))).collect();
-        let words = spans.words.as_ref().map(|words| format!(" ({words})")).unwrap_or_default();
-        parts.push(format!("of {} spans {}{words}", count(spans.ended), reasons.join(", ")));
-    }
-    let left_out = [(spans.items_left_out, "item", "items"), (spans.batches_left_out, "batch", "batches")];
-    let left_out: Vec<String> =
-        left_out.into_iter().filter(|(n, ..)| *n > 0).map(|(n, one, many)| counted(n, one, many)).collect();
-    if !left_out.is_empty() {
-        parts.push(format!("{} have no spans, since too much happened at once", left_out.join(" and ")));
-    }
-    (!parts.is_empty()).then(|| format!("warning: traces are incomplete: {}", parts.join("; ")))
-}
-
-fn run_end(outcome: &RunOutcome, plan: &Plan) -> RunEnd {
-    let reason = outcome.problems.join("; ");
-    match outcome.exit_code {
-        0 => RunEnd::Finished,
-        65 if outcome.problems.is_empty() => RunEnd::Finished,
-        65 if plan.late.is_some() => RunEnd::Stopped { reason, code: ExitCode::ItemsFailed },
-        65 => RunEnd::FailureLimit,
-        130 => RunEnd::Interrupted,
-        code => RunEnd::Stopped { reason, code: ExitCode::of(code) },
-    }
-}
-
-fn finished_before(prepared: Prepared, code: i32, output: Output) -> Result<ExitCode, Failed> {
-    let plan = Arc::clone(&prepared.plan);
-    let counts = prepared.counts();
-    let summary = Summary {
-        tasks: prepared.tasks(),
-        read: counts.total(),
-        done: counts.done,
-        failed: counts.failed,
-        ..summary(&plan, &prepared.run_id, RunEnd::FinishedBefore)
-    };
-    prepared.close().map_err(not_started)?;
-    tracing::debug!(code, "the run was finished before");
-    match output {
-        Output::Json => print_json(&plan.output.join("run.json"))?,
-        Output::Text => stderr::say(&summary.text()),
-        Output::Quiet => {}
-    }
-    Ok(summary.exit_code())
-}
-
-/// Of a run in which nothing has happened.
-fn summary(plan: &Plan, run_id: &str, end: RunEnd) -> Summary {
-    Summary {
-        workflow: plan.name.clone(),
-        run_id: run_id.to_owned(),
-        end,
-        read: 0,
-        done: 0,
-        failed: 0,
-        seconds: 0.0,
-        items_per_second: 0.0,
-        restarts: 0,
-        bottleneck: Bottleneck::Unknown,
-        tasks: Vec::new(),
-        has_items: !plan.pipelines.is_empty(),
-        outputs: plan.sinks.iter().map(|s| s.place()).collect(),
-        failures_path: plan.output.join("failures.jsonl"),
-        output: plan.output.clone(),
-        resumed_from: None,
-        resume_command: resume_command(std::env::args_os()),
-    }
-}
-
-/// How the end of a run is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Output {
-    Text,
-    Json,
-    Quiet,
-}
-
-impl Output {
-    fn of(args: &RunArgs, verbosity: Verbosity) -> Self {
-        match (args.json, verbosity.quiet) {
-            (true, _) => Self::Json,
-            (false, true) => Self::Quiet,
-            (false, false) => Self::Text,
-        }
-    }
-}
-
-/// A quiet run that is not all done still says why.
-fn print_summary(summary: &Summary, report: &orchestra::RunReport, output: Output) -> Result<(), Failed> {
-    match output {
-        Output::Json => {
-            stdout::print_json(report)?;
-        }
-        Output::Quiet if summary.exit_code() == ExitCode::Done => {}
-        Output::Text | Output::Quiet => stderr::say(&summary.text()),
-    }
-    Ok(())
-}
-
-fn print_json(path: &Path) -> Result<(), Failed> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read `{}`", path.display()))
-        .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
-    stdout::print(&text).map(|_| ())
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct Talk {
-    pub quiet: bool,
-}
-
-impl Talk {
-    pub fn say(self, text: &str) {
-        if !self.quiet {
-            stderr::say_line(text);
-        }
-    }
-
-    fn found_tasks(self, prepared: &Prepared, done: u64, again: &[String]) {
-        if done > 0 {
-            let left = (prepared.plan.tasks.tasks.len() as u64).saturating_sub(done);
-            self.say(&format!(
-                "going on: {} done and unchanged, {} left",
-                counted(done, "task is", "tasks are"),
-                count(left)
-            ));
-        }
-        const NAMED: usize = 5;
-        if let [first, ..] = again {
-            let names = orchestra_plan::list(again.iter().take(NAMED).map(String::as_str));
-            let more = if again.len() > NAMED { ", .." } else { "" };
-            let plan = prepared.plan.tasks.tasks.iter().find(|task| task.id == *first);
-            let bound = match plan.is_some_and(|task| task.outputs.is_empty()) {
-                true => "; what declares no `outputs` may so be done more than once",
-                false => "",
-            };
-            let were = counted(again.len() as u64, "command that ran", "commands that ran");
-            self.say(&format!(
-                "going on: {were} when the start before ended will run again: {names}{more}{bound}"
-            ));
-        }
-    }
-
-    /// `is_second`: of two parts, of which the first has said what becomes of tasks.
-    fn found(self, prepared: &Prepared, is_second: bool) {
-        match &prepared.found {
-            Found::Fresh => {}
-            Found::Resumed { finished: 0, retried: 0, .. } if is_second => {}
-            Found::Discarded { finished, unknown } => {
-                for file in unknown {
-                    let file = file.display();
-                    self.say(&format!("starting over: `{file}`, which no run of this folder is known to have written, is emptied"));
-                }
-                if *finished > 0 {
-                    let items = counted(*finished, "finished item is", "finished items are");
-                    self.say(&format!("starting over: {items} discarded"));
-                }
-            }
-            Found::Resumed { finished, new_items, retried, tasks_done, tasks_again } => {
-                let (finished, new_items, retried) = (*finished, *new_items, *retried);
-                if !is_second {
-                    self.found_tasks(prepared, *tasks_done, tasks_again);
-                }
-                if prepared.plan.pipelines.is_empty() {
-                    return;
-                }
-                let new =
-                    if new_items > 0 { format!(", {} of them new", count(new_items)) } else { String::new() };
-                let total = prepared.extent().known();
-                let left = total.map(|n| format!(", {} left{new}", count(n.saturating_sub(finished))));
-                let finished = counted(finished, "item is", "items are");
-                let again = if retried > 0 {
-                    format!(", {} failed ones are tried again", count(retried))
-                } else {
-                    String::new()
-                };
-                self.say(&format!("going on: {finished} finished{}{again}", left.unwrap_or_default()));
-            }
-        }
-    }
-}
-
-/// Says what the search for the runtime library does when it takes a while.
-pub struct LibraryNotes {
-    pub talk: Talk,
-    /// Bytes when it was said last.
-    pub last: Option<u64>,
-}
-
-impl LibraryProgress for LibraryNotes {
-    fn note(&mut self, line: &str) {
-        self.talk.say(line);
-    }
-
-    fn bytes(&mut self, done: u64, total: Option<u64>) {
-        const STEP: u64 = 10 << 20;
-        if self.last.is_none_or(|last| done >= last + STEP) {
-            self.last = Some(done);
-            let of = total.map(|t| format!(" of {}", orchestra_plan::format_bytes(t))).unwrap_or_default();
-            self.talk.say(&format!("  {}{of}", orchestra_plan::format_bytes(done)));
-        }
-    }
 }

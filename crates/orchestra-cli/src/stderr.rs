@@ -43,7 +43,7 @@ pub fn log_line(line: &str) {
 }
 
 fn write(text: &str) {
-    // See above: whoever does not read it does not miss it.
+    // See above: a closed end reads nothing.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 

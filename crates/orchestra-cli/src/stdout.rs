@@ -17,7 +17,6 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<ExitCode, Failed> {
     print(&json(value)?)
 }
 
-/// A value as lines of JSON.
 pub fn json(value: &impl serde::Serialize) -> Result<String, Failed> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Failed::new(ExitCode::Bug, e))?;
     Ok(text + "\n")

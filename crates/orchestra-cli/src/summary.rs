@@ -35,7 +35,6 @@ pub struct Summary {
     pub has_items: bool,
     pub outputs: Vec<PathBuf>,
     pub failures_path: PathBuf,
-    /// The output folder.
     pub output: PathBuf,
     /// Items that earlier starts had finished, if this one continued them.
     pub resumed_from: Option<u64>,
@@ -193,7 +192,10 @@ impl Summary {
         }
         let more = failed().count().saturating_sub(NAMED);
         if more > 0 {
-            lines.push(("", format!("and {more} more: see {}", self.output.join("run.json").display())));
+            lines.push((
+                "",
+                format!("and {more} more: see {}", self.output.join(orchestra_store::RUN_SUMMARY).display()),
+            ));
         }
         lines
     }

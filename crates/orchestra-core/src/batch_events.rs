@@ -76,7 +76,6 @@ pub enum Aftermath {
     Requeued(BatchId),
     /// The halves of this batch wait, or, if it was several that went together, each of those.
     Split(BatchId),
-    /// Its one row is failed.
     Failed(FailedRow),
 }
 

@@ -1,4 +1,4 @@
-//! Whose fault a dead worker is: the batch that it ran, its device, or somebody outside. It weighs evidence; the ledger acts on it.
+//! Whose fault a dead worker is: the batch that it ran, its device, or something outside. It weighs evidence; the ledger acts on it.
 //!
 //! * A segfault, an abort or a passed deadline is strong evidence against the batch: it is halved at once, until a single item is left
 //!   that kills its worker.
@@ -24,7 +24,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::device_record::DeviceRecord;
+use crate::device_history::DeviceHistory;
 use crate::ids::DeviceId;
 use crate::worker_exit::Evidence;
 
@@ -106,12 +106,12 @@ impl Suspicion {
         !self.devices.contains(&device) && !self.no_room.contains(&device)
     }
 
-    pub fn trial(&self, record: &DeviceRecord) -> Trial {
+    pub fn trial(&self, history: &DeviceHistory) -> Trial {
         if self.accusers.is_empty() {
             return Trial::None;
         }
-        let n_trusted = self.accusers.keys().filter(|d| record.is_proven(**d)).count();
-        let another_device = n_trusted < DEVICES_BEFORE_FAIL && self.judges(record).next().is_some();
+        let n_trusted = self.accusers.keys().filter(|d| history.is_proven(**d)).count();
+        let another_device = n_trusted < DEVICES_BEFORE_FAIL && self.judges(history).next().is_some();
         let fresh_worker = !self.accusers.values().any(|fresh| *fresh);
         if self.strong >= STRONG_BEFORE_FAIL && !fresh_worker && !another_device {
             return Trial::Over;
@@ -121,18 +121,18 @@ impl Suspicion {
 
     /// Whether `device` is one of the best that are left to try a single item that killed a worker elsewhere: one that has got something
     /// right, if there is one.
-    pub fn is_best_judge(&self, device: DeviceId, record: &DeviceRecord) -> bool {
+    pub fn is_best_judge(&self, device: DeviceId, history: &DeviceHistory) -> bool {
         let is_judge = !self.accusers.contains_key(&device) && !self.no_room.contains(&device);
-        is_judge && (record.is_proven(device) || !self.judges(record).any(|d| record.is_proven(d)))
+        is_judge && (history.is_proven(device) || !self.judges(history).any(|d| history.is_proven(d)))
     }
 
     /// Whether it is to blame for certain, now that something has succeeded on `device`: so the device did not kill it, and neither did
     /// anything that its worker had run before. Where it died as the first batch of a worker there, no other device has to be asked;
     /// elsewhere the trial has to be over.
-    pub fn is_proven_by_success_on(&self, device: DeviceId, record: &DeviceRecord) -> bool {
+    pub fn is_proven_by_success_on(&self, device: DeviceId, history: &DeviceHistory) -> bool {
         match self.accusers.get(&device) {
             Some(true) => self.strong >= STRONG_BEFORE_FAIL,
-            Some(false) => self.trial(record) == Trial::Over,
+            Some(false) => self.trial(history) == Trial::Over,
             None => false,
         }
     }
@@ -150,13 +150,13 @@ impl Suspicion {
     }
 
     /// Whether a device may have room for it. When none has, each may be tried again.
-    pub fn may_fit(&self, device: DeviceId, record: &DeviceRecord) -> bool {
-        !self.no_room.contains(&device) || self.fits_nowhere(record)
+    pub fn may_fit(&self, device: DeviceId, history: &DeviceHistory) -> bool {
+        !self.no_room.contains(&device) || self.fits_nowhere(history)
     }
 
     /// Memory ran out for it on every device that is left.
-    pub fn fits_nowhere(&self, record: &DeviceRecord) -> bool {
-        record.left().all(|d| self.no_room.contains(&d))
+    pub fn fits_nowhere(&self, history: &DeviceHistory) -> bool {
+        history.left().all(|d| self.no_room.contains(&d))
     }
 
     pub fn died(&mut self, death: DeathOf) -> Verdict {
@@ -171,8 +171,8 @@ impl Suspicion {
         Self { strong: self.strong, devices: self.devices.clone(), ..Self::default() }
     }
 
-    fn judges(&self, record: &DeviceRecord) -> impl Iterator<Item = DeviceId> {
-        record.left().filter(|d| !self.accusers.contains_key(d) && !self.no_room.contains(d))
+    fn judges(&self, history: &DeviceHistory) -> impl Iterator<Item = DeviceId> {
+        history.left().filter(|d| !self.accusers.contains_key(d) && !self.no_room.contains(d))
     }
 
     fn died_of_strong(&mut self, death: DeathOf) -> Verdict {
@@ -197,7 +197,7 @@ impl Suspicion {
         }
         if death.alone {
             if death.weak_elsewhere != self.elsewhere {
-                self.weak_alone = 0; // Somebody kills at random.
+                self.weak_alone = 0; // Something kills at random.
             }
             self.weak_alone += 1;
             if self.weak_alone >= WEAK_ALONE_BEFORE_FAIL {

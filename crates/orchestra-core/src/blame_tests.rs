@@ -21,10 +21,10 @@ fn weak(rows: usize, alone: bool, weak_elsewhere: u64) -> DeathOf {
     DeathOf { evidence: Evidence::Weak, alone, weak_elsewhere, ..strong(rows) }
 }
 
-fn devices(n: u16) -> DeviceRecord {
-    let mut record = DeviceRecord::default();
-    (0..n).for_each(|d| record.expect(DeviceId(d)));
-    record
+fn devices(n: u16) -> DeviceHistory {
+    let mut history = DeviceHistory::default();
+    (0..n).for_each(|d| history.expect(DeviceId(d)));
+    history
 }
 
 const ANY_WORKER: Trial = Trial::Before { fresh_worker: false, another_device: false };
@@ -32,11 +32,11 @@ const FRESH_WORKER: Trial = Trial::Before { fresh_worker: true, another_device: 
 
 /// Cuts a batch until the poison row is accused; gives the strong deaths.
 fn deaths_until_accused(mut rows: std::ops::Range<usize>, poison: usize, first_of_worker: bool) -> u32 {
-    let record = devices(1);
+    let history = devices(1);
     let (mut suspicion, mut deaths) = (Suspicion::default(), 0);
     loop {
         // Whoever has to be fresh is.
-        let fresh = suspicion.trial(&record) == FRESH_WORKER || first_of_worker;
+        let fresh = suspicion.trial(&history) == FRESH_WORKER || first_of_worker;
         deaths += 1;
         match suspicion.died(DeathOf { first_of_worker: fresh, ..strong(rows.len()) }) {
             Verdict::Split => {
@@ -44,7 +44,7 @@ fn deaths_until_accused(mut rows: std::ops::Range<usize>, poison: usize, first_o
                 rows = if poison < middle { rows.start..middle } else { middle..rows.end };
                 suspicion = suspicion.inherited();
             }
-            Verdict::Retry if suspicion.trial(&record) == Trial::Over => return deaths,
+            Verdict::Retry if suspicion.trial(&history) == Trial::Over => return deaths,
             Verdict::Retry => assert_eq!(rows.len(), 1, "only a single item is tried again as it is"),
             other => panic!("{other:?}"),
         }
@@ -68,91 +68,91 @@ fn a_single_item_is_never_accused_by_its_first_death() {
     let mut s = Suspicion::default();
     assert_eq!(s.died(strong(1)), Verdict::Retry);
     assert_eq!(s.trial(&devices(1)), ANY_WORKER);
-    let mut record = devices(1);
-    record.succeeded(HERE);
-    assert!(!s.is_proven_by_success_on(HERE, &record));
+    let mut history = devices(1);
+    history.succeeded(HERE);
+    assert!(!s.is_proven_by_success_on(HERE, &history));
 }
 
 #[test]
 fn an_item_is_not_accused_by_workers_that_may_have_been_broken_before() {
     let mut s = Suspicion::default();
     let later = DeathOf { first_of_worker: false, ..strong(1) };
-    let mut record = devices(1);
-    record.succeeded(HERE);
+    let mut history = devices(1);
+    history.succeeded(HERE);
     for _ in 0..10 {
         assert_eq!(s.died(later), Verdict::Retry);
-        assert_eq!(s.trial(&record), FRESH_WORKER);
-        assert!(!s.is_proven_by_success_on(HERE, &record));
+        assert_eq!(s.trial(&history), FRESH_WORKER);
+        assert!(!s.is_proven_by_success_on(HERE, &history));
     }
     s.died(strong(1));
-    assert_eq!(s.trial(&record), Trial::Over);
+    assert_eq!(s.trial(&history), Trial::Over);
 }
 
 #[test]
 fn another_device_is_asked_as_long_as_one_is_left_and_two_that_work_are_enough() {
-    let mut record = devices(3);
-    record.succeeded(HERE);
+    let mut history = devices(3);
+    history.succeeded(HERE);
     let mut s = Suspicion::default();
     s.died(strong(2));
     s = s.inherited();
-    assert_eq!(s.trial(&record), Trial::None);
+    assert_eq!(s.trial(&history), Trial::None);
     s.died(strong(1));
     let elsewhere = Trial::Before { fresh_worker: false, another_device: true };
-    assert_eq!(s.trial(&record), elsewhere);
+    assert_eq!(s.trial(&history), elsewhere);
     s.died(DeathOf { device: THERE, first_of_worker: false, ..strong(1) });
-    assert_eq!(s.trial(&record), elsewhere, "the second device never got anything right");
-    record.succeeded(THERE);
-    assert_eq!(s.trial(&record), Trial::Over);
+    assert_eq!(s.trial(&history), elsewhere, "the second device never got anything right");
+    history.succeeded(THERE);
+    assert_eq!(s.trial(&history), Trial::Over);
 }
 
 #[test]
 fn when_the_other_devices_are_gone_the_word_of_the_last_one_is_enough() {
-    let mut record = devices(2);
+    let mut history = devices(2);
     let mut s = Suspicion::default();
     s.died(strong(1));
     s.died(strong(1));
-    assert_ne!(s.trial(&record), Trial::Over);
-    record.gone(THERE);
-    assert_eq!(s.trial(&record), Trial::Over);
+    assert_ne!(s.trial(&history), Trial::Over);
+    history.gone(THERE);
+    assert_eq!(s.trial(&history), Trial::Over);
 }
 
 #[test]
 fn the_best_judges_are_devices_that_have_got_something_right_and_have_room() {
-    let mut record = devices(4);
+    let mut history = devices(4);
     let mut s = Suspicion::default();
     s.died(strong(1));
-    let judges = |s: &Suspicion, record: &DeviceRecord| -> Vec<u16> {
-        (0..4).filter(|d| s.is_best_judge(DeviceId(*d), record)).collect()
+    let judges = |s: &Suspicion, history: &DeviceHistory| -> Vec<u16> {
+        (0..4).filter(|d| s.is_best_judge(DeviceId(*d), history)).collect()
     };
-    assert_eq!(judges(&s, &record), [1, 2, 3]);
-    record.succeeded(DeviceId(2));
-    record.succeeded(DeviceId(3));
-    record.died(DeviceId(3));
-    assert_eq!(judges(&s, &record), [2, 3]);
-    record.gone(DeviceId(3));
+    assert_eq!(judges(&s, &history), [1, 2, 3]);
+    history.succeeded(DeviceId(2));
+    history.succeeded(DeviceId(3));
+    history.died(DeviceId(3));
+    assert_eq!(judges(&s, &history), [2, 3]);
+    history.gone(DeviceId(3));
     s.found_no_room(DeviceId(2));
-    assert_eq!(judges(&s, &record), [1, 3], "one that comes back counts, too");
+    assert_eq!(judges(&s, &history), [1, 3], "one that comes back counts, too");
 }
 
 #[test]
 fn where_there_is_no_room_on_any_device_that_is_left_each_may_be_tried_again() {
-    let mut record = devices(2);
+    let mut history = devices(2);
     let mut s = Suspicion::default();
     s.found_no_room(HERE);
-    assert!(!s.may_fit(HERE, &record) && s.may_fit(THERE, &record) && !s.fits_nowhere(&record));
-    record.gone(THERE);
-    assert!(s.may_fit(HERE, &record) && s.fits_nowhere(&record));
+    assert!(!s.may_fit(HERE, &history) && s.may_fit(THERE, &history) && !s.fits_nowhere(&history));
+    history.gone(THERE);
+    assert!(s.may_fit(HERE, &history) && s.fits_nowhere(&history));
 }
 
 #[test]
 fn a_success_on_the_device_of_a_fresh_worker_proves_the_item_guilty() {
-    let record = devices(2);
+    let history = devices(2);
     let mut s = Suspicion::default();
     s.died(strong(2));
     s = s.inherited();
     s.died(strong(1));
-    assert!(s.is_proven_by_success_on(HERE, &record));
-    assert!(!s.is_proven_by_success_on(THERE, &record));
+    assert!(s.is_proven_by_success_on(HERE, &history));
+    assert!(!s.is_proven_by_success_on(THERE, &history));
 }
 
 #[test]
@@ -194,14 +194,14 @@ fn a_death_that_proves_nothing_changes_nothing() {
 #[test]
 fn a_single_item_that_died_beside_others_is_suspected_and_not_accused() {
     let mut s = Suspicion::default();
-    let mut record = devices(1);
+    let mut history = devices(1);
     assert_eq!(s.died(DeathOf { shared: true, ..strong(1) }), Verdict::Retry);
-    record.succeeded(HERE);
+    history.succeeded(HERE);
     assert!(s.is_suspect());
-    assert_eq!(s.trial(&record), Trial::None);
-    assert!(!s.is_proven_by_success_on(HERE, &record));
+    assert_eq!(s.trial(&history), Trial::None);
+    assert!(!s.is_proven_by_success_on(HERE, &history));
     s.died(DeathOf { first_of_worker: false, ..strong(1) });
-    assert_eq!(s.trial(&record), FRESH_WORKER, "it died of itself, or of what ran before");
+    assert_eq!(s.trial(&history), FRESH_WORKER, "it died of itself, or of what ran before");
     s.died(strong(1));
-    assert_eq!(s.trial(&record), Trial::Over);
+    assert_eq!(s.trial(&history), Trial::Over);
 }

@@ -21,7 +21,6 @@ impl Schema {
     }
 
     /// The place of a column of the whole row.
-    #[must_use]
     pub fn position(&self, name: &str) -> Option<usize> {
         self.0.iter().position(|column| column.name == name && column.ty != ColumnType::Placement)
     }
@@ -57,7 +56,6 @@ pub struct Column {
     pub ty: ColumnType,
 }
 
-/// What the values of a column are.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ColumnType {
@@ -89,7 +87,6 @@ pub enum ColumnType {
 
 impl ColumnType {
     /// The tensor that a model sees, or gives, of it.
-    #[must_use]
     pub fn tensor(&self) -> Option<&TensorSpec> {
         match self {
             ColumnType::Tensor(spec)
@@ -100,7 +97,6 @@ impl ColumnType {
     }
 
     /// The tensor that lies in memory.
-    #[must_use]
     pub fn stored(&self) -> Option<&TensorSpec> {
         match self {
             ColumnType::Tensor(spec)
@@ -225,19 +221,10 @@ pub trait Picture {
     /// The bytes are no picture, or it is too large.
     fn decode(&self, row: Option<&ImageSpec>) -> Result<(), Refusal>;
     /// Writes it as one row of `spec`.
-    ///
-    /// # Errors
-    /// As `decode`.
     fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), Refusal>;
     /// Shows its pixels, decoded in full.
-    ///
-    /// # Errors
-    /// As `decode`, and those of `show`.
     fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal>;
     /// Its width and height in pixels, upright and in full. Decodes it, unless it is.
-    ///
-    /// # Errors
-    /// As `decode`.
     fn size(&self) -> Result<[u32; 2], Refusal>;
     /// Itself, where its pixels are kept already: no copy is needed to carry it along.
     fn kept(&self) -> Option<Arc<dyn KeptPicture>> {
@@ -308,7 +295,6 @@ impl OwnedValue {
     }
 
     /// The labels, if it holds some: what [`OwnedValue::borrowed`] shows them from.
-    #[must_use]
     pub fn labels(&self) -> Vec<Label<'_>> {
         let OwnedValue::Labels(labels) = self else { return Vec::new() };
         labels.iter().map(|(label, class, score)| Label { label, class: *class, score: *score }).collect()

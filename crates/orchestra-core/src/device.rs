@@ -17,12 +17,10 @@ pub enum DeviceKind {
     },
 }
 
-/// A device of the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
 pub struct DeviceSpec {
     /// As the user names it and as reports show it: `cpu`, `cpu:1`, `cuda:0`.
     pub name: String,
-    /// What it is.
     pub kind: DeviceKind,
 }
 

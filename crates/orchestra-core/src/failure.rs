@@ -3,7 +3,7 @@
 use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
-/// What an error means for whoever handles it.
+/// What an error means for the code that handles it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorClass {
@@ -52,7 +52,6 @@ crate::named_enum! {
 pub struct Failure {
     /// Name of the stage where it ended.
     pub stage: String,
-    /// Why.
     pub kind: FailureKind,
     /// What exactly, as a lowercase fragment that names the value, what was expected and what to do.
     pub error: String,

@@ -14,7 +14,6 @@ macro_rules! id {
 
         impl $name {
             /// The id as an index into the plan's or the arena's table.
-            #[must_use]
             pub fn index(self) -> usize {
                 self.0 as usize
             }
@@ -74,7 +73,6 @@ id!(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Encode, Decode, Serialize, Deserialize,
 )]
 pub struct ItemId {
-    /// The source that names the item.
     pub source: SourceId,
     /// Its place in the listing of that source, from 0.
     pub index: u64,

@@ -46,7 +46,6 @@ pub enum Channels {
 
 impl Channels {
     /// 3 or 1.
-    #[must_use]
     pub fn count(self) -> usize {
         match self {
             Channels::Rgb | Channels::Bgr => 3,
@@ -114,7 +113,6 @@ pub struct ImageSpec {
 }
 
 impl ImageSpec {
-    #[must_use]
     pub fn row(&self) -> Vec<usize> {
         let [h, w] = [self.size[0] as usize, self.size[1] as usize];
         match self.layout {
@@ -124,7 +122,6 @@ impl ImageSpec {
     }
 
     /// The tensor that the stage gives, named `pixels`.
-    #[must_use]
     pub fn tensor(&self) -> TensorSpec {
         TensorSpec {
             name: "pixels".into(),
@@ -135,7 +132,6 @@ impl ImageSpec {
     }
 
     /// The pixels that the row is made of, red first, 8 bits per channel; `None`: the row itself has no more bytes.
-    #[must_use]
     pub fn packed(&self) -> Option<ImageSpec> {
         if self.dtype == DType::U8 {
             return None;
@@ -150,8 +146,7 @@ impl ImageSpec {
         Some(ImageSpec { color, layout, dtype, scale: 1.0, mean, std, pad, ..self.clone() })
     }
 
-    /// The same settings as if the loader normalised: its row is what a model is given, whoever makes it.
-    #[must_use]
+    /// The same settings as if the loader normalised: its row is what a model is given, whichever of the two makes it.
     pub fn for_model(&self) -> ImageSpec {
         match &self.in_graph {
             Some(PixelInput { layout, dtype, .. }) => {

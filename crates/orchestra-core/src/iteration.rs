@@ -41,7 +41,6 @@ pub struct Feed {
 pub struct Until {
     /// Of the model, one number per row.
     pub output: usize,
-    /// The bound.
     pub below: f64,
     /// Whether the bound itself is low enough.
     pub or_equal: bool,
@@ -49,13 +48,11 @@ pub struct Until {
 
 impl Until {
     /// Whether a value meets the bound. What is no number never does.
-    #[must_use]
     pub fn is_met(&self, value: f64) -> bool {
         value < self.below || (self.or_equal && value <= self.below)
     }
 
     /// The same for the element of `dtype` with which `bytes` begin, in native byte order; nothing is met by less than one.
-    #[must_use]
     pub fn is_met_by(&self, dtype: DType, bytes: &[u8]) -> bool {
         fn first<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
             bytes.first_chunk().copied()
@@ -79,27 +76,23 @@ impl Iteration {
     }
 
     /// What lies behind the inputs of the model in the slots: the rounds that brought a row to its state. Only where there are checkpoints.
-    #[must_use]
     pub fn rounds_input(&self) -> Option<TensorSpec> {
         self.has_checkpoints().then(Self::rounds_output)
     }
 
     /// Whether a batch may be left at a checkpoint: whether there are more rounds than up to the first of them.
-    #[must_use]
     pub fn has_checkpoints(&self) -> bool {
         self.checkpoint > 0 && self.checkpoint < self.rounds
     }
 
     /// Whether a worker that leaves a batch at a checkpoint may say of a row that `now` rounds brought it to its state, after `before`
     /// did: none since then, or as many as there are between checkpoints, and fewer than there may be.
-    #[must_use]
     pub fn is_checkpoint(&self, before: i64, now: i64) -> bool {
         now == before
             || (before.checked_add(i64::from(self.checkpoint)) == Some(now) && now < i64::from(self.rounds))
     }
 }
 
-/// A leg of one batch.
 #[derive(Debug)]
 pub struct Leg<'a> {
     of: &'a Iteration,
@@ -145,7 +138,6 @@ impl<'a> Leg<'a> {
     }
 
     /// Where the leg is.
-    #[must_use]
     pub fn state(&self) -> LegState {
         match self.n_living {
             0 => LegState::Done,
@@ -161,7 +153,6 @@ impl<'a> Leg<'a> {
 
     /// Per row, what is said of it when the leg is left: the rounds that it took, or, at a checkpoint, those that brought it to the state
     /// it is kept in, which is that at the beginning of the leg for a row that has ended.
-    #[must_use]
     pub fn rounds(&self) -> Vec<i64> {
         let is_done = self.state() == LegState::Done;
         let rows = self.ended.iter().zip(&self.before);

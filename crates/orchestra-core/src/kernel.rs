@@ -24,7 +24,6 @@ pub enum Code {
 pub struct Kernel {
     /// The source as messages of the compiler call it.
     pub file: String,
-    /// Its text.
     #[serde(skip)]
     pub source: String,
     /// The texts of what it includes from its own folder, by the names that it uses.
@@ -34,7 +33,6 @@ pub struct Kernel {
     pub function: String,
     /// What it is told besides the rows.
     pub scalars: Vec<Scalar>,
-    /// Threads of a block.
     pub block: u32,
     /// How many blocks there are.
     pub grid: Grid,
@@ -48,7 +46,6 @@ pub struct Kernel {
 /// A library of NVRTC, CUDA's compiler.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Compiler {
-    /// The release of CUDA that it is of.
     pub release: u32,
     /// The library, absolute.
     pub path: PathBuf,
@@ -59,7 +56,6 @@ pub struct Compiler {
 pub struct Scalar {
     /// For messages.
     pub name: String,
-    /// Its type.
     pub dtype: DType,
     /// Its value, in native byte order.
     pub bytes: Vec<u8>,
@@ -72,9 +68,7 @@ pub enum Grid {
     /// A thread for each element of the first output.
     #[default]
     Elements,
-    /// A thread for each row.
     Rows,
-    /// A block for each row.
     Blocks,
 }
 
@@ -84,7 +78,6 @@ impl Grid {
         [("elements", Grid::Elements), ("rows", Grid::Rows), ("blocks", Grid::Blocks)];
 
     /// Blocks of `block` threads for `rows` rows, where a row of the first output is `first`. `None`: more than CUDA launches at once.
-    #[must_use]
     pub fn blocks(self, rows: usize, first: &TensorSpec, block: u32) -> Option<u32> {
         let per_block = (block as usize).max(1);
         let blocks = match self {

@@ -14,7 +14,7 @@ use crate::batch_queue::BatchQueue;
 use crate::batching::LeaveReason;
 use crate::blame::{DeathOf, Suspicion, Trial, Verdict};
 use crate::ceiling::Ceiling;
-use crate::device_record::DeviceRecord;
+use crate::device_history::DeviceHistory;
 use crate::failure::FailureKind;
 use crate::ids::{BatchId, DeviceId, WorkerId};
 use crate::worker_exit::{Evidence, WorkerExit};
@@ -24,7 +24,7 @@ use worker::Worker;
 
 /// Times that memory may run out for a single row that runs alone before it is failed.
 const OUT_OF_MEMORY_ALONE: u32 = 6;
-/// First pause before such a row is tried again, doubled each time: whoever holds the memory may give it back.
+/// First pause before such a row is tried again, doubled each time: what holds the memory may give it back.
 const OUT_OF_MEMORY_PAUSE: Duration = Duration::from_millis(250);
 /// That pause is doubled so often, and no more.
 const OUT_OF_MEMORY_DOUBLINGS: u32 = 6;
@@ -57,7 +57,7 @@ pub struct Ledger {
     batches: HashMap<BatchId, Batch>,
     workers: BTreeMap<WorkerId, Worker>,
     ceilings: BTreeMap<DeviceId, Ceiling>,
-    record: DeviceRecord,
+    history: DeviceHistory,
     next_batch: u64,
     weak_deaths: u64,
     /// Rows that were found guilty after their deaths.
@@ -84,7 +84,7 @@ impl Ledger {
             batches: HashMap::new(),
             workers: BTreeMap::new(),
             ceilings: BTreeMap::new(),
-            record: DeviceRecord::default(),
+            history: DeviceHistory::default(),
             next_batch: 0,
             weak_deaths: 0,
             convicted: VecDeque::new(),
@@ -107,17 +107,17 @@ impl Ledger {
 
     /// The stage has workers on `device`, or will have. As long as it is not given up, it may be asked about an item that died elsewhere.
     pub fn expect_device(&mut self, device: DeviceId) {
-        self.record.expect(device);
+        self.history.expect(device);
     }
 
     /// `device` was given up: no worker comes from there any more.
     pub fn device_gone(&mut self, device: DeviceId) {
-        self.record.gone(device);
+        self.history.gone(device);
     }
 
     /// Some device is not given up.
     pub fn has_devices(&self) -> bool {
-        self.record.left().next().is_some()
+        self.history.left().next().is_some()
     }
 
     /// Takes responsibility for filled rows.
@@ -137,7 +137,7 @@ impl Ledger {
 
     pub fn worker_ready(&mut self, worker: WorkerId, device: DeviceId) {
         self.ceilings.entry(device).or_insert_with(|| Ceiling::new(self.max_rows));
-        self.record.worker_came(device);
+        self.history.worker_came(device);
         self.workers.insert(worker, Worker::on(device));
     }
 
@@ -192,7 +192,7 @@ impl Ledger {
     }
 
     fn succeeded(&mut self, device: DeviceId, rows: usize) {
-        self.record.succeeded(device);
+        self.history.succeeded(device);
         self.convict_those_who_died_on(device);
         if let Some(c) = self.ceilings.get_mut(&device) {
             c.succeeded(rows);
@@ -215,7 +215,7 @@ impl Ledger {
         let rows = b.rows.count;
         // Memory for fewer rows than these is nothing unusual; the device's ceiling learns of it.
         if fault == RunErrorKind::Model || (fault == RunErrorKind::OutOfMemory && rows == 1) {
-            self.record.refused(device, now);
+            self.history.refused(device, now);
         }
         Some(match fault {
             RunErrorKind::Model if rows == 1 => self.refused(b, device, error),
@@ -225,7 +225,7 @@ impl Ledger {
                 let beside = self.streams - 1;
                 let w = self.workers.get_mut(&worker)?;
                 if !w.broken {
-                    self.record.died(device);
+                    self.history.died(device);
                 }
                 let shared = w.breaks(bisecting, beside);
                 let (evidence, weak_elsewhere) = (Evidence::Strong, self.weak_deaths);
@@ -242,7 +242,7 @@ impl Ledger {
         let Some(gone) = self.workers.remove(&worker) else { return Lost::default() };
         self.renewing.take_if(|w| *w == worker);
         if !gone.has_successor {
-            self.record.worker_went(gone.device);
+            self.history.worker_went(gone.device);
         }
         let begun: Vec<BatchId> = gone.begun(self.streams).collect();
         let alone = self.alone.take_if(|a| begun.contains(a)).is_some();
@@ -262,7 +262,7 @@ impl Ledger {
         };
         // A broken device was counted when it was reported.
         if died.evidence == Evidence::Strong && !gone.broken && !begun.is_empty() {
-            self.record.died(gone.device);
+            self.history.died(gone.device);
         }
         let words =
             if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
@@ -285,7 +285,7 @@ impl Ledger {
         Lost { held: gone.holds.into(), aftermath, bisecting }
     }
 
-    /// A worker that never became ready died from outside: evidence that somebody kills at random.
+    /// A worker that never became ready died from outside: evidence that something kills at random.
     pub fn weak_death_elsewhere(&mut self) {
         self.weak_deaths += 1;
     }
@@ -306,7 +306,7 @@ impl Ledger {
     }
 
     fn is_bisecting(&self, b: &Batch, device: DeviceId) -> bool {
-        self.record.is_proven(device) && self.record.is_sound(device) && b.suspicion.is_suspect()
+        self.history.is_proven(device) && self.history.is_sound(device) && b.suspicion.is_suspect()
     }
 
     fn judge(
@@ -353,7 +353,7 @@ impl Ledger {
             b.out_of_memory += 1;
             b.suspicion.found_no_room(device);
         }
-        if b.out_of_memory >= OUT_OF_MEMORY_ALONE && b.suspicion.fits_nowhere(&self.record) {
+        if b.out_of_memory >= OUT_OF_MEMORY_ALONE && b.suspicion.fits_nowhere(&self.history) {
             return Aftermath::Failed(b.failed(FailureKind::OutOfMemory, error));
         }
         let due = now + OUT_OF_MEMORY_PAUSE * 2u32.pow(b.out_of_memory.min(OUT_OF_MEMORY_DOUBLINGS));
@@ -362,7 +362,7 @@ impl Ledger {
 
     fn refused(&mut self, mut b: Batch, device: DeviceId, error: String) -> Aftermath {
         b.suspicion.refused_on(device);
-        if self.record.is_proven(device) || b.suspicion.trial(&self.record) == Trial::Over {
+        if self.history.is_proven(device) || b.suspicion.trial(&self.history) == Trial::Over {
             return Aftermath::Failed(b.failed(FailureKind::Model, error));
         }
         b.accusation = Some((FailureKind::Model, error));
@@ -373,7 +373,7 @@ impl Ledger {
     fn convict_those_who_died_on(&mut self, device: DeviceId) {
         let is_guilty = |id: &BatchId| {
             let b = self.batches.get(id);
-            b.is_some_and(|b| b.suspicion.is_proven_by_success_on(device, &self.record))
+            b.is_some_and(|b| b.suspicion.is_proven_by_success_on(device, &self.history))
         };
         let guilty: Vec<BatchId> = self.waiting.doubtful().filter(is_guilty).collect();
         guilty.into_iter().for_each(|id| self.convict(id));

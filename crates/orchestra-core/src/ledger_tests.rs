@@ -236,7 +236,7 @@ fn what_ran_when_a_device_broke_is_suspected_beside_the_batch_that_was_reported(
     let _ = ledger.fault(WorkerId(0), sent[1].batch, RunErrorKind::Device, "sick".into(), T);
     let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Code(71), "");
     assert_eq!(lost.held, [sent[0].batch, sent[2].batch]);
-    assert_eq!(ledger.record.deaths_in_a_row(DeviceId(0)), 1, "it is one death");
+    assert_eq!(ledger.history.deaths_in_a_row(DeviceId(0)), 1, "it is one death");
     ledger.worker_ready(WorkerId(1), DeviceId(0));
     let clean = ledger.dispatch(T).unwrap();
     assert_eq!((clean.rows, clean.attempt), (sent[2].rows, 1));

@@ -4,55 +4,40 @@
 //! argument, effects go out as return values. What this crate decides can therefore be tested without a process. Only `slot_claims` is shared by
 //! threads, and blocks those that ask for it.
 
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod batch_events;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod batch_layout;
 mod batch_queue;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod batching;
 mod blame;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod bottleneck;
 mod ceiling;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod collect;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod data;
 pub mod device;
-mod device_record;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
+mod device_history;
 pub mod device_share;
 pub mod failure;
 pub mod ids;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod image_spec;
 pub mod iteration;
 pub mod kernel;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod ledger;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod lineage;
 pub mod loader_blame;
 mod named_enum;
 pub mod placement;
 pub mod program;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod restart;
 pub mod sandbox;
 pub mod session_tuning;
 pub mod shapes;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod slot_claims;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod survey;
 mod sync;
 pub mod tasks;
 pub mod tensor;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod together;
 pub mod worker_exit;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod worker_places;
 
 pub use device::{DeviceKind, DeviceSpec};

@@ -17,7 +17,6 @@ use crate::ids::ItemId;
 pub struct Share(u64);
 
 impl Share {
-    /// All of it.
     pub const WHOLE: Share = Share(1 << 62);
     /// Nothing of it: what is left when all was given away.
     pub const NONE: Share = Share(0);

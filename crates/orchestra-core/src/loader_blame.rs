@@ -10,9 +10,9 @@ use crate::worker_exit::{Evidence, WorkerExit};
 const STRONG: u32 = 2;
 /// Deaths that something outside may have caused, likewise.
 const WEAK: u32 = 8;
-/// Deaths in a row before any item was loaded after which no further process is started,
+/// Deaths in a row, before any item was loaded, after which no further process is started.
 const STARTS: u32 = 10;
-/// and where the process ended by itself, as a program does that is no loader.
+/// As `STARTS`, where the process ended by itself, as a program does that is no loader.
 const OWN_ENDS: u32 = 3;
 
 /// What is to be done after a death.
@@ -44,7 +44,6 @@ struct Suspect {
 }
 
 impl LoaderBlame {
-    /// An item was answered for.
     pub fn loaded(&mut self, item: u64) {
         self.failed_starts = 0;
         self.suspects.remove(&item);

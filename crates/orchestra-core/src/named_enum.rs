@@ -12,7 +12,6 @@ macro_rules! named_enum {
             pub const ALL: [Self; [$($text),+].len()] = [$(Self::$variant),+];
 
             /// Its name in files, records and messages.
-            #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
             }

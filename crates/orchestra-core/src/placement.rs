@@ -25,14 +25,12 @@ impl Placement {
     }
 
     /// The point of the picture that lies at a point of the row.
-    #[must_use]
     pub fn point(&self, [x, y]: [f64; 2]) -> [f64; 2] {
         let m = &self.to_picture;
         [m[0] * x + m[1] * y + m[2], m[3] * x + m[4] * y + m[5]]
     }
 
     /// The smallest upright rectangle (left, top, right, bottom) of the picture that holds a rectangle of the row.
-    #[must_use]
     pub fn rectangle(&self, [left, top, right, bottom]: [f64; 4]) -> [f64; 4] {
         let corners = [[left, top], [right, top], [right, bottom], [left, bottom]].map(|p| self.point(p));
         let least = |axis: usize| corners.iter().map(|p| p[axis]).fold(f64::INFINITY, f64::min);
@@ -41,7 +39,6 @@ impl Placement {
     }
 
     /// The elements of [`Placement::tensor`].
-    #[must_use]
     pub fn bytes(&self) -> [u8; NUMBERS * 8] {
         let sides = [self.row[0], self.row[1], self.picture[0], self.picture[1]].map(i64::from);
         let map = self.to_picture.map(|number| number.to_bits().cast_signed());

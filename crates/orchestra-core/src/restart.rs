@@ -22,7 +22,6 @@ pub struct RestartPolicy {
     pub window: Duration,
     /// First pause; doubled with each further death.
     pub first_pause: Duration,
-    /// Longest pause.
     pub longest_pause: Duration,
 }
 

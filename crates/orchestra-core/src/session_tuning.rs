@@ -17,7 +17,7 @@ pub struct SessionTuning {
     pub blocking_sync: bool,
     /// Whether the rows of the next batch go to a GPU while it computes this one.
     pub overlap: bool,
-    /// Who runs it on a GPU.
+    /// The execution provider on a GPU.
     pub provider: Provider,
     /// Whether many of its nodes may stay on the cores while the others run on a GPU.
     pub allow_cpu_nodes: bool,
@@ -44,7 +44,6 @@ impl SessionTuning {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
-    /// CUDA's.
     #[default]
     Cuda,
     /// TensorRT's; what it does not take runs on CUDA.

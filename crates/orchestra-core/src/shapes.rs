@@ -16,7 +16,6 @@ use crate::ids::ItemId;
 /// How many rows a map makes of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fan {
-    /// One.
     One,
     /// One or none: a row that is dropped ends there.
     AtMostOne,
@@ -27,7 +26,6 @@ pub enum Fan {
 /// How another process makes a map or a fetch again: what its kind wrote down, which only that kind reads.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct RemoteSpec {
-    /// The name of the kind.
     pub kind: String,
     /// In a form of its own.
     pub settings: Vec<u8>,
@@ -42,7 +40,6 @@ impl RemoteSpec {
     }
 
     /// Reads the settings; `None` where they are none of that type.
-    #[must_use]
     pub fn read<T: Decode<()>>(&self) -> Option<T> {
         bincode::decode_from_slice(&self.settings, bincode::config::standard()).ok().map(|(read, _)| read)
     }
@@ -84,7 +81,6 @@ pub trait Map: fmt::Debug + Send + Sync {
 
 /// A smaller form of a tensor, such as the pixels that it is made of.
 pub trait Packing: fmt::Debug + Send + Sync {
-    /// Its length.
     fn bytes(&self) -> usize;
 
     /// Writes every byte of `row`, the tensor that `packed` is the smaller form of. All bytes are allowed in `packed`, and may change meanwhile.
@@ -94,12 +90,8 @@ pub trait Packing: fmt::Debug + Send + Sync {
     fn unpack(&self, packed: &[u8], row: &mut [u8]) -> Result<(), Refusal>;
 }
 
-/// A map in one thread.
 pub trait MapRun: Send {
     /// Makes rows of one. `inputs` are the columns that the stage said it reads, in that order. An error of `emit` is passed on as it is.
-    ///
-    /// # Errors
-    /// Why the item fails.
     fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal>;
 }
 
@@ -121,9 +113,6 @@ pub trait Emit {
 /// Makes one row of the rows of all parts of a token.
 pub trait Fold: fmt::Debug + Send + Sync {
     /// `parts` are in the order in which they were made. Parts that were dropped on the way are absent.
-    ///
-    /// # Errors
-    /// Why the item fails.
     fn fold(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, Refusal>;
 }
 
@@ -132,9 +121,6 @@ pub trait Fold: fmt::Debug + Send + Sync {
 /// What a row adds to the result is its contribution: bytes, kept on disk with the commit of the item until they are folded.
 pub trait Reduce: fmt::Debug + Send + Sync {
     /// Appends the contribution of one row. On an error `out` may hold a part of it, which the caller cuts off.
-    ///
-    /// # Errors
-    /// Why the item fails.
     fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal>;
 
     /// What becomes of the contributions.
@@ -168,9 +154,6 @@ pub trait MergeState {
     fn add(&mut self, item: ItemId, contribution: &[u8]) -> Result<(), Refusal>;
 
     /// What [`Merge::state`] makes it of again.
-    ///
-    /// # Errors
-    /// It is too large.
     fn save(&self) -> Result<Vec<u8>, Refusal>;
 
     /// The rows of the result, always in the same order.
@@ -236,7 +219,6 @@ pub trait Fetch: fmt::Debug + Send + Sync {
     }
 }
 
-/// The files that a fetch opens.
 #[derive(Debug, Clone, Copy)]
 pub enum Opens {
     /// Any: what an item holds names them, or a store keeps keys and certificates in them.
@@ -254,7 +236,6 @@ pub struct Network {
 
 impl Network {
     /// Whether it takes this variable along.
-    #[must_use]
     pub fn takes(&self, variable: &str) -> bool {
         self.variables
             .iter()
@@ -262,12 +243,8 @@ impl Network {
     }
 }
 
-/// A fetch in one thread.
 pub trait FetchRun: Send {
     /// Reads the item that `locator` names. Gives the bytes read.
-    ///
-    /// # Errors
-    /// Why the item fails.
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal>;
 
     /// Shows the row of the item that was read last, in the order of the columns that the source gives.
@@ -279,9 +256,7 @@ pub trait FetchRun: Send {
 pub struct ItemInfo<'a> {
     /// Its name: a path relative to the root of its source.
     pub name: &'a str,
-    /// Its number.
     pub id: ItemId,
-    /// The name of its source.
     pub source: &'a str,
     /// Which part of the item the row is, the outermost split first; empty for a whole item.
     pub parts: &'a [Part],
@@ -305,9 +280,6 @@ pub trait Encoder: fmt::Debug + Send + Sync {
     }
 
     /// Appends the record of one row. On an error `out` may hold a part of it, which the caller cuts off.
-    ///
-    /// # Errors
-    /// Why the item fails.
     fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal>;
 
     /// Makes files of many records, where a file cannot grow by one.

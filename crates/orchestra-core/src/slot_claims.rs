@@ -14,7 +14,6 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard
 /// The claims of all slots, with an `S` for each slot that its owner has a use for.
 pub struct SlotClaims<S> {
     max_batch: usize,
-    /// Rows of a slot.
     max_rows: usize,
     /// For how many batches a slot that is opened has room.
     together: AtomicUsize,

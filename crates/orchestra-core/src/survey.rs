@@ -269,7 +269,7 @@ impl Survey {
         if self.entries.len() > 1 {
             self.steps.push(Step::LookAfter(LOAD_PATIENCE));
         }
-        // Whoever loads for longer than others wait for it is no longer alone.
+        // A worker that loads for longer than others wait for it is no longer alone.
         let is_disturbed = self.entries.iter().any(|e| matches!(e.phase, Phase::Loading(_)));
         self.moved(self.entries[i].of.stage);
         self.entries[i].phase = Phase::Loading(Measuring { since: now, before, is_disturbed });
@@ -332,7 +332,7 @@ impl Survey {
                 has: e.of.at_first,
                 most: match (room, e.of.each) {
                     _ if !is_new(e) => 0,
-                    // What somebody asked for, also where it cannot be worked out.
+                    // What the file asks for, also where it cannot be worked out.
                     _ if e.of.is_asked => e.of.most,
                     // Where nothing is known of one model, the others leave it what it may need.
                     (Some(_), Some(_)) if all_known => e.of.most,

@@ -30,7 +30,6 @@ struct World {
     workers: Vec<u16>,
     /// The driver says what a process holds.
     counts: bool,
-    /// The driver answers.
     answers: bool,
     looks: Vec<u64>,
     begun: Vec<u16>,

@@ -28,7 +28,6 @@ impl DType {
     pub const ALL: [DType; 6] = [DType::F32, DType::F16, DType::I64, DType::I32, DType::U8, DType::Bool];
 
     /// Bytes of one element.
-    #[must_use]
     pub fn size_bytes(self) -> usize {
         match self {
             DType::I64 => 8,
@@ -39,7 +38,6 @@ impl DType {
     }
 
     /// The name used in workflow files, records and messages.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",
@@ -69,7 +67,6 @@ pub enum Dim {
 
 impl Dim {
     /// The number, if there is one.
-    #[must_use]
     pub fn fixed(self) -> Option<usize> {
         match self {
             Dim::Fixed(n) => Some(n),
@@ -102,19 +99,16 @@ pub struct TensorSpec {
 
 impl TensorSpec {
     /// Elements of one item, if no dimension of it is open.
-    #[must_use]
     pub fn row_len(&self) -> Option<usize> {
         self.row.iter().try_fold(1usize, |n, d| n.checked_mul(d.fixed()?))
     }
 
     /// Bytes of one item, if no dimension of it is open.
-    #[must_use]
     pub fn row_bytes(&self) -> Option<usize> {
         self.row_len()?.checked_mul(self.dtype.size_bytes())
     }
 
     /// The fixed row shape, if no dimension of it is open.
-    #[must_use]
     pub fn fixed_row(&self) -> Option<Vec<usize>> {
         self.row.iter().map(|d| d.fixed()).collect()
     }

@@ -34,7 +34,6 @@ pub enum WorkerExit {
     LoadFailed {
         /// `Permanent`: no later try on this device can succeed. `Overload`: there was not enough memory.
         class: ErrorClass,
-        /// Why.
         why: String,
     },
     /// Its device is not there any more; we killed it, or did not even start it.
@@ -54,13 +53,11 @@ pub enum Evidence {
 
 impl WorkerExit {
     /// It could not load for lack of memory.
-    #[must_use]
     pub fn found_no_memory(&self) -> bool {
         matches!(self, WorkerExit::LoadFailed { class: ErrorClass::Overload, .. })
     }
 
     /// What this death says about the batch that the worker was running.
-    #[must_use]
     pub fn evidence(&self) -> Evidence {
         const OUTSIDE: [i32; 5] = [1, 2, 3, 9, 15]; // SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM
         match self {
@@ -120,7 +117,6 @@ fn signal_name(signal: i32) -> String {
 crate::named_enum! {
     /// How a worker ended, as it is counted: few kinds, whatever the texts and numbers in a [`WorkerExit`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    #[expect(missing_docs, reason = "they are those of `WorkerExit`, whose signals are told apart where that helps")]
     pub enum ExitKind {
         Clean = "clean",
         Code = "code",
@@ -139,7 +135,6 @@ crate::named_enum! {
 }
 
 impl ExitKind {
-    /// The kind of an exit.
     pub fn of(exit: &WorkerExit) -> Self {
         match exit {
             WorkerExit::Clean => Self::Clean,

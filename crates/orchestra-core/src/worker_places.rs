@@ -123,7 +123,6 @@ pub struct WorkerPlaces {
     places: Vec<Place>,
     members: BTreeMap<WorkerId, Member>,
     budget: RestartBudget,
-    /// Spares wanted.
     n_spares: usize,
     /// Spares have a budget of their own, so that what happens to idle ones harms no place.
     spare_budget: RestartBudget,
@@ -159,7 +158,6 @@ impl WorkerPlaces {
         }
     }
 
-    #[must_use]
     pub fn start(&self) -> Vec<Order> {
         (0..self.places.len()).filter_map(|place| self.start_place(place)).collect()
     }
@@ -173,7 +171,6 @@ impl WorkerPlaces {
         (before..self.places.len()).filter_map(|place| self.start_place(place)).collect()
     }
 
-    #[must_use]
     pub fn start_place(&self, place: usize) -> Option<Order> {
         let p = self.places.get(place)?;
         let is_held = self.members.values().any(|m| m.holds(place));
@@ -185,7 +182,6 @@ impl WorkerPlaces {
         self.members.insert(worker, Member { role, is_ready: false });
     }
 
-    #[must_use]
     pub fn is_loading(&self) -> bool {
         self.members.values().any(|m| !m.is_ready && m.role != Role::Leaving)
     }
@@ -407,7 +403,6 @@ impl WorkerPlaces {
     }
 
     /// Every place that is not parked has its worker, loaded, and there is such a place.
-    #[must_use]
     pub fn is_served(&self) -> bool {
         let is_served =
             |place: usize| self.members.values().any(|m| m.is_ready && m.role == Role::Serving { place });

@@ -18,7 +18,6 @@ const MOST_OF_LOG: usize = 4000;
 /// What code is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
-    /// This device.
     Binary(i32),
     /// An older one: the driver makes code of it for this device, which the compiler does not know yet.
     Ptx(i32),

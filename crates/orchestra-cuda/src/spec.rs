@@ -31,9 +31,6 @@ pub struct KernelSpec {
 
 impl KernelSpec {
     /// As it travels in a `Load` frame.
-    ///
-    /// # Errors
-    /// A path is not UTF-8.
     pub fn encode(&self) -> Result<Vec<u8>, String> {
         bincode::encode_to_vec(self, config::standard()).map_err(|error| {
             format!("the kernel cannot be told to a worker: {error}; the paths of NVRTC must be UTF-8")

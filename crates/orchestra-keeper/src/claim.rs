@@ -63,18 +63,12 @@ pub fn adopt(lock: &Path) -> io::Result<Option<(UnixStream, Pid)>> {
 }
 
 /// Waits until nothing of a command that has outlived its orchestra lives.
-///
-/// # Errors
-/// Whatever the file system says.
 pub fn wait_until_free(lock: &Path) -> io::Result<()> {
     // Given back at once, with the file.
     Ok(flock(File::open(lock)?, FlockOperation::LockShared)?)
 }
 
 /// Whether nothing holds such a lock.
-///
-/// # Errors
-/// Whatever the file system says.
 pub fn is_free(lock: &Path) -> io::Result<bool> {
     match flock(File::open(lock)?, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(true),

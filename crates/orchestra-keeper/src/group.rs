@@ -46,7 +46,6 @@ impl Grouped {
         Ok(Self { folder, members })
     }
 
-    /// Kills all that is in it.
     pub fn kill(&self) {
         // Kernels before 5.14 have no such file: then its processes are killed as children alone.
         drop(fs::write(self.folder.join("cgroup.kill"), "1"));

@@ -52,7 +52,6 @@ pub struct Order {
 /// A control group (cgroup v2) that is made for a command.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Group {
-    /// Its folder.
     pub folder: String,
     /// It can keep its processes on cores.
     pub bounds_cores: bool,
@@ -80,12 +79,10 @@ pub struct Started {
     pub milliseconds: u64,
 }
 
-/// The end of a command.
 #[derive(Debug, Clone, PartialEq, Default, Encode, Decode)]
 pub struct Ended {
     /// Its exit code, unless a signal killed it.
     pub code: Option<i32>,
-    /// The signal that killed it.
     pub signal: Option<i32>,
     /// It was asked to end, or killed, before it did.
     pub was_stopped: bool,
@@ -106,9 +103,6 @@ pub struct Ended {
 }
 
 /// The bytes of a message.
-///
-/// # Errors
-/// It is longer than [`MAX_MESSAGE`].
 pub fn encode(message: &impl Encode) -> io::Result<Vec<u8>> {
     let body = bincode::encode_to_vec(message, bincode::config::standard()).map_err(io::Error::other)?;
     let length = u32::try_from(body.len()).ok().filter(|length| *length <= MAX_MESSAGE);
@@ -117,9 +111,6 @@ pub fn encode(message: &impl Encode) -> io::Result<Vec<u8>> {
 }
 
 /// The message of a body that [`encode`] has made, without its length.
-///
-/// # Errors
-/// It is no such message.
 pub fn decode<M: Decode<()>>(body: &[u8]) -> io::Result<M> {
     let config = bincode::config::standard().with_limit::<{ MAX_MESSAGE as usize }>();
     match bincode::decode_from_slice(body, config) {

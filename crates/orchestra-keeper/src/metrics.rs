@@ -14,25 +14,20 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 /// Which numbers are read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
 pub struct MetricsOrder {
-    /// Each has its place.
     pub metrics: Vec<MetricOrder>,
-    /// The metric whose curve is kept.
     pub curve: Option<CurveOrder>,
 }
 
 /// A metric, and where its values are found.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct MetricOrder {
-    /// Its name.
     pub name: String,
     /// The expression whose first group has its values; `None`: lines that are JSON objects have them under its name.
     pub regex: Option<String>,
 }
 
-/// What curve is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct CurveOrder {
-    /// The place of the metric.
     pub metric: u32,
     /// That of the metric that says at which step a value is; without one values are counted.
     pub step: Option<u32>,
@@ -49,7 +44,6 @@ pub struct Metrics {
     pub curve: Vec<(f64, f64)>,
 }
 
-/// The values of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Encode, Decode)]
 pub struct MetricValues {
     /// How many.

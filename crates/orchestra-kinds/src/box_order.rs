@@ -11,7 +11,6 @@ pub enum Order {
     Reading,
 }
 
-/// What boxes are ordered by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Place {
     pub score: f32,

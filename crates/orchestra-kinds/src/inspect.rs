@@ -112,7 +112,6 @@ fn is_size(input: &TensorSpec) -> bool {
     input.name == "orig_target_sizes" && input.dtype == DType::I64 && input.row == [Dim::Fixed(2)]
 }
 
-/// An input that takes pixels.
 struct PixelInput {
     layout: &'static str,
     color: &'static str,

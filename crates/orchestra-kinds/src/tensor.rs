@@ -5,7 +5,6 @@ use orchestra_core::DType;
 use orchestra_core::data::TensorView;
 use serde::{Serialize, Serializer};
 
-/// An element of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Element {
     Float(f32),

@@ -9,9 +9,6 @@ const FIRST_BRANCH: [(u32, u32); 2] = [(12, 525), (13, 580)];
 /// Says which versions the driver has.
 pub trait DriverProbe {
     /// Its own version, for example `580.65.06`.
-    ///
-    /// # Errors
-    /// Why there is no driver to ask.
     fn version(&self) -> Result<String, ProbeError>;
 
     /// The newest CUDA that it can run, as major and minor. Newer user-space parts than those of the installed driver (NVIDIA's

@@ -45,7 +45,6 @@ pub struct Gpu {
     pub processes: Vec<GpuProcess>,
 }
 
-/// A process with a context on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuProcess {
     /// Its id as the driver sees it. In a container that need not be the id that the process has there.
@@ -55,7 +54,6 @@ pub struct GpuProcess {
 }
 
 impl Gpu {
-    #[must_use]
     pub fn memory_used(&self) -> u64 {
         self.memory_total.saturating_sub(self.memory_free)
     }

@@ -27,14 +27,12 @@ impl Holdings {
         Self::of(std::process::id())
     }
 
-    #[must_use]
     pub fn open_files(&self) -> usize {
         self.files.values().sum()
     }
 
     /// What the process holds now and did not hold then, one line each: children, memory files, sockets, other descriptors. Only
     /// meaningful where nothing else in the process opens and closes files: a test that runs alone in its program.
-    #[must_use]
     pub fn leaked_since(&self) -> Vec<String> {
         let now = Self::of(self.pid);
         let mut leaks: Vec<String> = now

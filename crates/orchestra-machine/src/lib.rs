@@ -8,8 +8,6 @@
 //! println!("{} cores, {} GPUs", machine.cores, machine.gpus.len());
 //! ```
 
-#![expect(missing_docs, reason = "an item that explains itself needs no comment")]
-
 mod driver;
 mod gpu;
 pub mod holdings;

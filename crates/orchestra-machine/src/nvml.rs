@@ -178,7 +178,7 @@ fn describe(device: &Device<'_>, index: u32) -> Result<Gpu, NvmlError> {
         name: device.name()?,
         pci_bus_id: device.pci_info().map(|pci| pci.bus_id).unwrap_or_default(),
         part_of: None,
-        // What NVML calls the node of a GPU is that of its own memory; whoever knows the machine fills this in.
+        // What NVML calls the node of a GPU is that of its own memory; `topology` fills this in.
         numa_node: None,
         memory_total: memory.total,
         memory_free: memory.free,
@@ -203,7 +203,7 @@ fn process(info: ProcessInfo) -> GpuProcess {
 
 fn of_device(uuid: &str, error: NvmlError) -> ProbeError {
     match error {
-        // Nothing runs there any more either until somebody resets it.
+        // Nothing runs there any more either until it is reset.
         NvmlError::GpuLost | NvmlError::ResetRequired => ProbeError::Lost(uuid.to_owned()),
         other => refused(&format!("describe `{uuid}`"), other),
     }

@@ -65,7 +65,7 @@ fn whole(gpu: &Gpu) -> &str {
     gpu.part_of.as_deref().unwrap_or(&gpu.uuid)
 }
 
-/// The GPU with this number, or its instances. Where that one does not answer there is none: the next one may be somebody else's.
+/// The GPU with this number, or its instances. Where that one does not answer there is none: the next one may be another user's.
 fn of_place(all: &[Gpu], n: usize) -> Vec<Gpu> {
     all.iter().filter(|gpu| usize::try_from(gpu.index) == Ok(n)).cloned().collect()
 }

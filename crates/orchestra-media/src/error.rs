@@ -53,7 +53,6 @@ pub enum MediaError {
 
 impl MediaError {
     /// What the failure of this item is called in `failures.jsonl`: `TooLarge` for every size limit, `OutOfMemory` where there was none, else `Decode`.
-    #[must_use]
     pub fn kind(&self) -> FailureKind {
         match self {
             MediaError::TooLarge { .. } | MediaError::TooLong { .. } | MediaError::TooMuchMemory { .. } => {

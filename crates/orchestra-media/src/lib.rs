@@ -38,8 +38,6 @@
 //! # }
 //! ```
 
-#![expect(missing_docs, reason = "an item that explains itself needs no comment")]
-
 mod containers;
 mod error;
 mod flatten;

@@ -51,7 +51,6 @@ pub(crate) struct PictureInfo {
 }
 
 impl PictureInfo {
-    /// A picture decoded in full.
     pub(crate) fn full(width: u32, height: u32, kind: PixelKind, orientation: Orientation) -> PictureInfo {
         PictureInfo { width, height, full: (width, height), reduction: Reduction::NONE, kind, orientation }
     }

@@ -47,9 +47,6 @@ impl Preparer {
 
     /// As `decode`, for rows of `specs` and no others: if all of them say `fast`, a JPEG that is much larger than they are is decoded to a
     /// half, a quarter or an eighth of its sides. The size returned is that of the file nevertheless.
-    ///
-    /// # Errors
-    /// As `decode`.
     pub fn decode_for(
         &mut self,
         bytes: &[u8],

@@ -52,13 +52,11 @@ impl Preparer {
     }
 
     /// Whether the picture at hand has one channel; `None` where none is decoded.
-    #[must_use]
     pub fn is_gray(&self) -> Option<bool> {
         self.picture.map(|info| info.kind == PixelKind::Gray)
     }
 
     /// Whether the picture at hand was decoded to a fraction of its size.
-    #[must_use]
     pub fn is_reduced(&self) -> bool {
         self.picture.is_some_and(|info| (info.width, info.height) != info.full)
     }

@@ -59,14 +59,12 @@ impl Quadrilateral {
     }
 
     /// Width and height of the picture in the end.
-    #[must_use]
     pub fn size(&self) -> [u32; 2] {
         if self.is_turned { [self.height, self.width] } else { [self.width, self.height] }
     }
 
     /// `x = m[0] * column + m[1] * line + m[2]`, and `y` in the same way: where the pixels of the picture in the end lie. Exact where the
     /// quadrilateral is a parallelogram.
-    #[must_use]
     pub fn to_picture(&self) -> [f64; 6] {
         let [origin, right, _, down] = self.corners;
         let (width, height) = (f64::from(self.width), f64::from(self.height));

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 pub mod digest;
 pub mod engine;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod library;
 mod spec;
 #[doc(hidden)]

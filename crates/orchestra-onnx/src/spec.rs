@@ -22,7 +22,6 @@ pub struct OnnxSpec {
     pub library: PathBuf,
     /// Libraries to load by full path and keep, in this order, before the CUDA provider is made. Empty on the CPU.
     pub preload: Vec<PathBuf>,
-    /// The model file.
     pub model: PathBuf,
     /// SHA-256 of the model file that was planned for. A worker that finds another digest refuses to load.
     pub digest: [u8; 32],
@@ -49,9 +48,6 @@ pub struct OnnxSpec {
 
 impl OnnxSpec {
     /// As it travels in a `Load` frame.
-    ///
-    /// # Errors
-    /// A path is not UTF-8.
     pub fn encode(&self) -> Result<Vec<u8>, String> {
         bincode::encode_to_vec(self, config::standard()).map_err(|error| {
             let model = self.model.display();

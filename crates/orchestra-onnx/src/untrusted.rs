@@ -9,9 +9,6 @@ use crate::engine::edits::{Front, put_behind, put_in_front};
 use crate::library::names_needed;
 
 /// The libraries that a shared library is linked against.
-///
-/// # Errors
-/// Why it cannot be read.
 pub fn libraries_needed(library: &mut (impl Read + Seek)) -> Result<Vec<String>, String> {
     names_needed(library)
 }

@@ -22,7 +22,7 @@ use crate::plan::{ColumnRef, Plan, WorkerMemory, WorkerPlan};
 use crate::raw::{self, RawModel, RawSource, RawStage, RawWorkflow};
 use crate::sinks::{FAILURES, failure_schema};
 use crate::tasks::{self, Late, TasksPlan};
-use crate::types::{self, Wired, Wiring};
+use crate::wiring::{self, Wired, Wiring};
 use crate::{sinks, sources, spares, tree, tuning, variables};
 
 mod assemble;
@@ -374,7 +374,6 @@ fn programs_are_known(workflow: &mut RawWorkflow, models: &mut [Option<Model>], 
 /// What a sink writes.
 struct RecordConnected {
     reads: Vec<ColumnRef>,
-    /// What records call them.
     columns: Vec<String>,
     encoder: Arc<dyn Encoder>,
 }
@@ -408,7 +407,7 @@ fn records(
             return Some(RecordConnected { reads: Vec::new(), columns, encoder });
         }
         let links: Vec<&Link> = links.iter().map(Option::as_ref).collect::<Option<_>>()?;
-        let input = |link: &&Link| types::input(workflow, sources, models, wired, link);
+        let input = |link: &&Link| wiring::input(workflow, sources, models, wired, link);
         let inputs: Vec<Input> = links.iter().map(input).collect::<Option<_>>()?;
         let what = format!("sink `{}`", sink.name.value);
         let (input, reads) = whole_row(&what, &inputs, diags)?;

@@ -137,8 +137,8 @@ fn write_memory(out: &mut String, plan: &Plan) -> fmt::Result {
             format_bytes(room)
         )?;
         let mut left = Some(room);
-        for (stage, infer) in plan.batch_stages() {
-            for worker in infer.workers.iter().filter(|w| w.device == id) {
+        for (stage, batch) in plan.batch_stages() {
+            for worker in batch.workers.iter().filter(|w| w.device == id) {
                 let processes = (worker.count + worker.spares) as u64;
                 let of_each = worker.memory.map(|m| (m, m.bytes().saturating_mul(processes)));
                 let stage = &plan.stages[stage.index()].name;
@@ -172,7 +172,7 @@ fn write_memory(out: &mut String, plan: &Plan) -> fmt::Result {
 fn write_stage(out: &mut String, plan: &Plan, index: usize) -> fmt::Result {
     let stage = &plan.stages[index];
     match &stage.runs {
-        Shape::Batch(infer) => write_infer(out, plan, stage, infer),
+        Shape::Batch(batch) => write_batch(out, plan, stage, batch),
         Shape::Map(_) | Shape::Fold(_) => {
             let from = names(plan, &stage.from);
             for (n, line) in stage.about.lines().enumerate() {
@@ -204,8 +204,8 @@ fn write_carried(out: &mut String, plan: &Plan, columns: &[ColumnRef]) -> fmt::R
     writeln!(out, "    carries along: {}", carried.collect::<Vec<_>>().join(", "))
 }
 
-fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &BatchPlan) -> fmt::Result {
-    let model = &plan.models[infer.model.index()];
+fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPlan) -> fmt::Result {
+    let model = &plan.models[batch.model.index()];
     let name = &stage.name;
     let show = |column: &Column| {
         let tensor = column.ty.tensor()?;
@@ -221,22 +221,22 @@ fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &BatchPl
         model.name,
         outputs.join(", ")
     )?;
-    if let Some(iteration) = &infer.iteration {
+    if let Some(iteration) = &batch.iteration {
         writeln!(out, "    loop: {}", iterate::described(iteration, model))?;
     }
-    write_carried(out, plan, &infer.carries)?;
-    let batch = match infer.fixed_batch {
+    write_carried(out, plan, &batch.carries)?;
+    let rows = match batch.fixed_batch {
         Some(n) => format!("always {n} (smaller ones are padded)"),
-        None => format!("up to {}", infer.max_batch),
+        None => format!("up to {}", batch.max_batch),
     };
-    let wait = humantime::format_duration(infer.wait);
-    write!(out, "    batch: {batch}, the oldest item waits at most {wait}")?;
-    match infer.together() {
+    let wait = humantime::format_duration(batch.wait);
+    write!(out, "    batch: {rows}, the oldest item waits at most {wait}")?;
+    match batch.together() {
         1 => writeln!(out)?,
         n => writeln!(out, "; up to {n} quick ones go to a busy worker together")?,
     }
-    if !infer.batch_sizes.is_empty() {
-        let sizes: Vec<String> = infer.batch_sizes.iter().map(usize::to_string).collect();
+    if !batch.batch_sizes.is_empty() {
+        let sizes: Vec<String> = batch.batch_sizes.iter().map(usize::to_string).collect();
         writeln!(out, "    batch sizes: {}", sizes.join(", "))?;
     }
     if let Provider::TensorRt(tensorrt) = &model.tuning.provider {
@@ -268,12 +268,12 @@ fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &BatchPl
     if model.tuning.shrink {
         writeln!(out, "    memory: what a run leaves unused is given back after it")?;
     }
-    for w in &infer.workers {
+    for w in &batch.workers {
         let device = &plan.devices[w.device.index()].spec.name;
         let (workers, threads) = (plural(w.count, "worker"), plural(w.threads, "thread"));
         write!(out, "    {device}: {workers} of {threads}")?;
-        if infer.streams > 1 {
-            write!(out, ", with {} batches at once in each", infer.streams)?;
+        if batch.streams > 1 {
+            write!(out, ", with {} batches at once in each", batch.streams)?;
         }
         if let Some(growth) = w.growth {
             write!(out, " at first, up to {} once it is known that they fit", growth.most)?;
@@ -283,7 +283,7 @@ fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &BatchPl
             n => writeln!(out, ", and {}, loaded and idle", plural(n, "spare"))?,
         }
     }
-    let layout = &infer.layout;
+    let layout = &batch.layout;
     writeln!(
         out,
         "    slots: {} of {}, {} in all",

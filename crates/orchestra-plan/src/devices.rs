@@ -26,7 +26,6 @@ impl Device {
         matches!(self.kind, DeviceKind::Cuda { .. })
     }
 
-    /// That of a GPU.
     pub fn uuid(&self) -> Option<&str> {
         match &self.kind {
             DeviceKind::Cuda { uuid } => Some(uuid),

@@ -47,11 +47,9 @@ impl Span {
 pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
-    /// Who has to act.
     pub cause: Cause,
     /// Where, if it is at one place.
     pub span: Option<Span>,
-    /// What is wrong.
     pub message: String,
     /// What stands at the caret; may be empty.
     pub label: String,
@@ -128,29 +126,24 @@ impl Diagnostics {
     }
 
     /// Whether there is an error.
-    #[must_use]
     pub fn has_errors(&self) -> bool {
         self.errors().next().is_some()
     }
 
-    /// The errors.
     pub fn errors(&self) -> impl Iterator<Item = &Diagnostic> {
         self.entries.iter().filter(|d| d.severity == Severity::Error)
     }
 
-    /// The warnings.
     pub fn warnings(&self) -> impl Iterator<Item = &Diagnostic> {
         self.entries.iter().filter(|d| d.severity == Severity::Warning)
     }
 
     /// Everything, errors and warnings.
-    #[must_use]
     pub fn all(&self) -> &[Diagnostic] {
         &self.entries
     }
 
     /// `File` if any error is the file's, else `Unavailable`; `None` without errors.
-    #[must_use]
     pub fn cause(&self) -> Option<Cause> {
         let mut causes = self.errors().map(|d| d.cause).peekable();
         causes.peek()?;
@@ -158,7 +151,6 @@ impl Diagnostics {
     }
 
     /// Line and column of a byte of the text that `span` points into, both from 1; columns count characters.
-    #[must_use]
     pub fn line_and_column(&self, span: Span) -> (usize, usize) {
         let text = self.text_of(span).1;
         let before = &text[..floor_char(text, span.start)];
@@ -167,7 +159,6 @@ impl Diagnostics {
     }
 
     /// The text that `span` points into, the workflow file or an option, and before it what that text is called.
-    #[must_use]
     pub fn text_of(&self, span: Span) -> (&str, &str) {
         let (name, text) = &self.texts[usize::from(span.text).min(self.texts.len() - 1)];
         (name, text)
@@ -175,7 +166,6 @@ impl Diagnostics {
 
     /// Text for people: per entry the message, the place with a caret, and the help; then the sum. Ends with a line end unless it
     /// is empty.
-    #[must_use]
     pub fn render(&self, style: RenderStyle) -> String {
         let renderer = match style {
             RenderStyle::Plain => Renderer::plain(),
@@ -230,7 +220,6 @@ impl Diagnostics {
 
     /// `{"file", "errors": [..], "warnings": [..]}`; each entry has `message`, `label`, `help`, `cause` and, where it has a place,
     /// `in` (the file or option), `line`, `column`, `end_line`, `end_column` (from 1, characters).
-    #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         let entry = |d: &Diagnostic| {
             let mut json = serde_json::json!({

@@ -12,7 +12,6 @@ use crate::tree::{Entry, Node, Table, Value};
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct At<T> {
-    /// The value.
     pub value: T,
     /// Its place in the file.
     pub span: Span,
@@ -205,7 +204,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         Some(At::new(integers?, node.span))
     }
 
-    /// A number or a list of numbers.
     pub fn numbers(&mut self, key: &str) -> Option<At<Vec<f64>>> {
         let node = &self.entry(key)?.node;
         let one = |node: &Node| match node.value {
@@ -224,7 +222,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         numbers.map(|n| At::new(n, node.span))
     }
 
-    /// A duration in quotes.
     pub fn duration(&mut self, key: &str) -> Option<Duration> {
         let node = &self.entry(key)?.node;
         let Value::String(text) = &node.value else {
@@ -259,7 +256,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         bytes.map(|b| At::new(b, node.span))
     }
 
-    /// One of the named choices.
     pub fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)]) -> Option<At<T>> {
         let node = &self.entry(key)?.node;
         let names = choices.iter().map(|(name, _)| *name);

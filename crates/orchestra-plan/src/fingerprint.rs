@@ -47,11 +47,11 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
     for stage in plan.stages.iter().filter(|stage| !stage.is_join()) {
         let name = |read| name_of(plan, read);
         let mut text = match &stage.runs {
-            Shape::Batch(infer) => {
+            Shape::Batch(batch) => {
                 let inputs: Vec<_> = stage.reads.iter().map(name).collect();
-                let model = &plan.models[infer.model.index()];
+                let model = &plan.models[batch.model.index()];
                 let mut text = serde_json::json!({ "model": model.name, "inputs": inputs });
-                if let Some(iteration) = &infer.iteration {
+                if let Some(iteration) = &batch.iteration {
                     text["loop"] = iterate::settings(iteration, model);
                 }
                 text

@@ -160,7 +160,6 @@ fn only_sinks_read_reduced(plan: &Plan, reader: &Reader<'_>, diags: &mut Diagnos
 
 /// Inputs that are read of one row.
 struct Way {
-    /// Whose rows.
     home: Origin,
     /// The home itself, or maps in its chain.
     from: Vec<Origin>,

@@ -27,7 +27,6 @@ pub struct GraphView {
     pub pipelines: Vec<PipelineView>,
 }
 
-/// One connected graph.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PipelineView {
     /// The name of its first source.
@@ -41,11 +40,9 @@ pub struct PipelineView {
 /// A source, a stage or a sink.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Node {
-    /// What it is.
     pub shape: NodeKind,
     /// The word for it: `kind` of a stage, `source` or `sink`.
     pub kind: String,
-    /// Table name.
     pub name: String,
     /// Its settings in a few words, one line each.
     pub details: Vec<String>,
@@ -53,7 +50,6 @@ pub struct Node {
     pub devices: Vec<String>,
 }
 
-/// What a node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeKind {
@@ -81,7 +77,6 @@ pub struct Edge {
 }
 
 impl GraphView {
-    /// The view of a plan.
     #[must_use]
     pub fn new(plan: &Plan) -> Self {
         let pipelines = plan.pipelines.iter().map(|p| Builder::new(plan, p).build()).collect();
@@ -89,19 +84,16 @@ impl GraphView {
     }
 
     /// A `digraph` for Graphviz.
-    #[must_use]
     pub fn to_dot(&self) -> String {
         dot::render(self)
     }
 
     /// A `flowchart` for Mermaid.
-    #[must_use]
     pub fn to_mermaid(&self) -> String {
         mermaid::render(self)
     }
 
     /// A whole SVG file, readable on light and on dark ground.
-    #[must_use]
     pub fn to_svg(&self) -> String {
         svg::render(self)
     }
@@ -156,15 +148,15 @@ impl<'a> Builder<'a> {
     /// The node of a stage at the place `to`; adds the edges into it.
     fn stage_node(&mut self, to: usize, stage: &StagePlan) -> Node {
         let (shape, details, devices) = match &stage.runs {
-            Shape::Batch(infer) => {
-                let mut details = vec![format!("model {}", self.plan.models[infer.model.index()].name)];
-                if let Some(iteration) = &infer.iteration {
+            Shape::Batch(batch) => {
+                let mut details = vec![format!("model {}", self.plan.models[batch.model.index()].name)];
+                if let Some(iteration) = &batch.iteration {
                     details.push(format!("up to {} rounds", iteration.rounds));
                 }
-                if infer.streams > 1 {
-                    details.push(format!("{} batches at once", infer.streams));
+                if batch.streams > 1 {
+                    details.push(format!("{} batches at once", batch.streams));
                 }
-                let devices = infer.workers.iter().map(|w| &self.plan.devices[w.device.index()]);
+                let devices = batch.workers.iter().map(|w| &self.plan.devices[w.device.index()]);
                 (NodeKind::Batch, details, devices.map(|d| d.spec.name.clone()).collect())
             }
             Shape::Map(_) => (NodeKind::Map, stage.details.clone(), Vec::new()),
@@ -185,7 +177,7 @@ impl<'a> Builder<'a> {
     fn input(&mut self, to: usize, stage: &StagePlan, at: usize, read: ColumnRef) {
         let gives = self.plan.gives(read.from);
         let Some(given) = gives.0[read.column].ty.stored() else { return };
-        let takes = stage.batch().map(|infer| &self.plan.models[infer.model.index()].inputs);
+        let takes = stage.batch().map(|batch| &self.plan.models[batch.model.index()].inputs);
         let tensor = match takes.filter(|takes| takes.len() > 1).and_then(|takes| takes.get(at)) {
             Some(taken) => format!("{}: {given}", taken.name),
             None => label(given, tensors(gives).count() > 1),

@@ -25,9 +25,6 @@ pub trait Host {
     fn kinds(&self) -> Kinds;
 
     /// The first `n` bytes of a file, or all of it where it is shorter.
-    ///
-    /// # Errors
-    /// Whatever the file system says.
     fn head(&self, path: &Path, n: usize) -> io::Result<Vec<u8>> {
         self.read(path).map(|mut bytes| {
             bytes.truncate(n);
@@ -36,17 +33,11 @@ pub trait Host {
     }
 
     /// A file, to read pieces of it.
-    ///
-    /// # Errors
-    /// Whatever the file system says.
     fn open(&self, path: &Path) -> io::Result<Box<dyn ReadSeek>> {
         self.read(path).map(|bytes| Box::new(io::Cursor::new(bytes)) as Box<dyn ReadSeek>)
     }
 
     /// The contents of a small file (labels).
-    ///
-    /// # Errors
-    /// Whatever the file system says.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
     /// A variable of the environment; `None` where there is none, or no text.
@@ -56,9 +47,6 @@ pub trait Host {
     }
 
     /// SHA-256 of a file (custom operator libraries).
-    ///
-    /// # Errors
-    /// Whatever the file system says.
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
         self.read(path).map(|bytes| Sha256::digest(bytes).into())
     }
@@ -130,9 +118,6 @@ pub trait Host {
     }
 
     /// Cores, memory and devices.
-    ///
-    /// # Errors
-    /// Why the machine cannot be looked at.
     fn machine(&self) -> Result<MachineView, String>;
 }
 
@@ -148,7 +133,6 @@ pub enum FileKind {
     Missing,
     /// A file that can be read more than once.
     Regular,
-    /// A folder.
     Folder,
     /// A pipe, a device or a socket.
     Other,
@@ -210,7 +194,6 @@ pub enum ModelError {
     Weights {
         /// As the model names it, relative to the model's folder.
         file: String,
-        /// Why.
         reason: String,
     },
 }
@@ -242,7 +225,6 @@ pub struct NodeView {
     pub cores: Vec<u32>,
 }
 
-/// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct DeviceView {
     /// `cuda:0`

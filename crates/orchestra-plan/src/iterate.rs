@@ -24,9 +24,7 @@ pub struct LoopDraft {
 /// A bound below which a row has ended, as written.
 #[derive(Debug, Clone)]
 pub struct UntilDraft {
-    /// The output.
     pub output: At<String>,
-    /// The bound.
     pub below: f64,
     /// Whether the bound itself is low enough.
     pub or_equal: bool,
@@ -208,7 +206,6 @@ fn place(specs: &[TensorSpec], name: &At<String>) -> Option<usize> {
     specs.iter().position(|spec| spec.name == name.value)
 }
 
-/// A loop in words.
 pub(crate) fn described(iteration: &Iteration, model: &ModelPlan) -> String {
     let output = |at: usize| model.outputs.get(at).map_or("?", |spec| &spec.name);
     let input = |at: usize| model.inputs.get(at).map_or("?", |spec| &spec.name);

@@ -28,11 +28,9 @@ pub struct Key {
     pub ty: &'static str,
     /// What it is where it is left out: a value, `required`, or a phrase.
     pub default: &'static str,
-    /// What it does.
     pub help: &'static str,
 }
 
-/// A declaration of a key.
 #[must_use]
 pub const fn key(name: &'static str, ty: &'static str, default: &'static str, help: &'static str) -> Key {
     Key { name, ty, default, help }
@@ -92,7 +90,6 @@ impl Registry for Kinds {
     }
 }
 
-/// A kind of source.
 pub trait SourceKind: Send + Sync {
     /// As `kind = ".."` names it.
     fn name(&self) -> &'static str;
@@ -130,13 +127,10 @@ pub struct SourceContext<'a, 'd> {
     pub first: Option<&'a ItemEntry>,
     /// The URLs that it names; empty where it reads files.
     pub urls: &'a [String],
-    /// The limits of the file.
     pub limits: &'a Limits,
-    /// Files.
     pub host: &'a dyn Host,
 }
 
-/// A source that is planned.
 #[derive(Debug, Clone)]
 pub struct SourceConnected {
     /// The columns of an item.
@@ -153,7 +147,6 @@ pub struct SourceConnected {
     pub decoders: Option<&'static str>,
 }
 
-/// A kind of stage.
 pub trait StageKind: Send + Sync {
     /// As `kind = ".."` names it.
     fn name(&self) -> &'static str;
@@ -214,7 +207,6 @@ pub trait ProgramDraft: fmt::Debug + Send + Sync {
 
 /// What a stage that runs a program may ask while it is planned.
 pub struct ProgramContext<'a> {
-    /// The name of the stage.
     pub stage: &'a str,
     /// Where that stands.
     pub span: Span,
@@ -237,13 +229,11 @@ pub struct ProgramConnected {
     pub identity: String,
     /// What it takes, in its order; a name alone takes any tensor of fixed shape.
     pub inputs: Vec<(String, Option<TensorSpec>)>,
-    /// What it gives.
     pub outputs: Vec<TensorSpec>,
     /// Rows of a batch, where the stage does not say it.
     pub max_batch: Option<u64>,
     /// Whether it runs on GPUs. One that does not is placed on the cores.
     pub gpu: bool,
-    /// What is run.
     pub code: Code,
 }
 
@@ -265,13 +255,11 @@ pub trait Connect: fmt::Debug {
 
 /// What a kind of stage may ask while it is planned.
 pub struct StageContext<'a> {
-    /// The name of its table.
     pub name: &'a str,
     /// Where that stands.
     pub span: Span,
     /// What it reads, in the order of `from`.
     pub inputs: &'a [Input],
-    /// Files.
     pub host: &'a dyn Host,
     /// The folder of the workflow file.
     pub folder: &'a Path,
@@ -282,11 +270,8 @@ pub struct StageContext<'a> {
 /// A source or stage that is read.
 #[derive(Debug, Clone)]
 pub struct Input {
-    /// Its name.
     pub name: String,
-    /// Its kind.
     pub kind: &'static str,
-    /// It is a source.
     pub is_source: bool,
     /// Where it is named.
     pub span: Span,
@@ -305,7 +290,6 @@ pub struct Input {
 
 impl Input {
     /// "infer stage `boxes`"
-    #[must_use]
     pub fn described(&self) -> String {
         match self.is_source {
             true => format!("source `{}`", self.name),
@@ -411,14 +395,11 @@ pub(crate) fn whole_row(
     Some((whole, reads))
 }
 
-/// A stage that is planned.
 #[derive(Debug, Clone)]
 pub struct StageConnected {
     /// The columns of a row.
     pub gives: Schema,
-    /// The columns that it reads.
     pub reads: InputColumns,
-    /// What runs.
     pub runs: Runs,
     /// What decides about results, for the fingerprint and for `plan --json`. An object.
     pub settings: Json,
@@ -441,7 +422,6 @@ pub enum Runs {
 
 impl Runs {
     /// Whether each row becomes several.
-    #[must_use]
     pub fn fan(&self) -> Fan {
         match self {
             Runs::Map(map) => map.fan(),
@@ -487,7 +467,6 @@ pub enum Writes {
 /// Reads a file of a sink, and calls `each` with source and index of each record, in their order. An error says what is wrong with the file.
 pub type ReadBack = fn(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), String>;
 
-/// A kind of sink.
 pub trait SinkKind: Send + Sync {
     /// As `kind = ".."` names it.
     fn name(&self) -> &'static str;

@@ -38,8 +38,8 @@ mod store_parts;
 mod tasks;
 pub mod tree;
 mod tuning;
-mod types;
 mod variables;
+mod wiring;
 
 pub use batch_sizes::batch_sizes;
 pub use build::{PlanOptions, plan};

@@ -26,7 +26,6 @@ pub struct MeasureKey<'a> {
     pub settings: &'a [u8; 32],
 }
 
-/// A measurement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
     /// Bytes of one worker.
@@ -56,13 +55,12 @@ pub(crate) fn settings(
     .into()
 }
 
-/// A folder of measurements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measurements {
     folder: PathBuf,
 }
 
-/// A file of it. All but `bytes` and `runtime` says what it is about, to whoever opens it and to us: a file that was renamed is not believed.
+/// A file of it. All but `bytes` and `runtime` says what it is about, to a reader and to us: a file that was renamed is not believed.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Record {
     model: String,
@@ -71,7 +69,6 @@ struct Record {
     settings: String,
     /// Of orchestra, which chooses settings that no file names.
     version: String,
-    /// Of ONNX Runtime.
     runtime: String,
     bytes: u64,
 }
@@ -83,8 +80,6 @@ impl Measurements {
         Self { folder: folder.to_owned() }
     }
 
-    /// What is known.
-    #[must_use]
     pub fn look_up(&self, key: &MeasureKey<'_>) -> Option<Measured> {
         let record: Record = serde_json::from_slice(&fs::read(self.file(key)).ok()?).ok()?;
         let measured = Measured { bytes: record.bytes, runtime: record.runtime.clone() };
@@ -92,7 +87,6 @@ impl Measurements {
     }
 
     /// What is known of any kind of GPU, the most of it: for one that is not here, and that nobody has measured.
-    #[must_use]
     pub fn look_up_on_any(&self, key: &MeasureKey<'_>) -> Option<Measured> {
         let files = fs::read_dir(&self.folder).ok()?.flatten();
         let records = files.filter_map(|f| serde_json::from_slice::<Record>(&fs::read(f.path()).ok()?).ok());
@@ -101,9 +95,6 @@ impl Measurements {
     }
 
     /// Keeps a measurement, instead of one that is there. A reader sees the old one or the new one, whole.
-    ///
-    /// # Errors
-    /// The folder cannot be made or written to.
     pub fn keep(&self, key: &MeasureKey<'_>, measured: &Measured) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let file = self.file(key);
@@ -115,9 +106,6 @@ impl Measurements {
     }
 
     /// Forgets a measurement that has turned out to be wrong.
-    ///
-    /// # Errors
-    /// It is there and cannot be removed.
     pub fn forget(&self, key: &MeasureKey<'_>) -> io::Result<()> {
         match fs::remove_file(self.file(key)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

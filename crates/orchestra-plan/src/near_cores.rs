@@ -27,7 +27,7 @@ const LEAST_CORES: usize = 2;
 
 /// Workers of a GPU stay on the node that it is plugged into: what they copy to it then does not cross from one socket to the other. CPU
 /// devices are spread over the nodes if there are as many as nodes. Where a node has fewer cores for us than the workers that belong there
-/// have threads (somebody else's cpuset may leave one core of 48), they run anywhere: to wait for a core costs more than to cross. Loaders
+/// have threads (a cpuset may leave one core of 48), they run anywhere: to wait for a core costs more than to cross. Loaders
 /// stay on the node of the GPUs if all of them are on the same and it has a core for each loader; else they need all cores, and a batch
 /// has rows of many of them anyway.
 pub(crate) fn near(

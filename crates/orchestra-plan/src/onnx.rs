@@ -122,9 +122,6 @@ struct KeyValue {
 }
 
 /// Reads the model file at `path` as a stream: in memory are names and shapes, and never its weights.
-///
-/// # Errors
-/// See [`ModelError`].
 pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
     let file = open_regular(path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ModelError::Missing,

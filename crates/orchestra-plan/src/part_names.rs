@@ -16,19 +16,16 @@ pub struct PartFilesPlan {
 
 impl PartFilesPlan {
     /// The part of this number, relative to the output folder: `STEM-00017.EXTENSION`.
-    #[must_use]
     pub fn file(&self, number: u64) -> PathBuf {
         self.named(&format!("{number:05}"))
     }
 
     /// What all of them fit.
-    #[must_use]
     pub fn glob(&self) -> PathBuf {
         self.named("*")
     }
 
     /// The number of a file of that name in the folder of the parts, if it could be one of them.
-    #[must_use]
     pub fn number_of(&self, name: &OsStr) -> Option<u64> {
         let (stem, name) = (self.stem.file_name()?.to_str()?, name.to_str()?);
         let number =

@@ -23,7 +23,6 @@ const DEFAULT_CUDA_WORKERS: usize = 4;
 /// A batch stage that wants workers.
 #[derive(Debug)]
 pub(crate) struct Demand<'a> {
-    /// Name of the stage.
     pub stage: &'a str,
     pub model: &'a RawModel,
     /// Size of the model's file, weights included.
@@ -311,7 +310,7 @@ impl OnCuda<'_> {
         }
     }
 
-    /// What the file says is believed. What an earlier run has seen may have been somebody else's, so it is tried, and measured again.
+    /// What the file says is believed. What an earlier run has seen may have been another program's, so it is tried, and measured again.
     fn full(&mut self, reasons: &mut Vec<String>, diags: &mut Diagnostics) {
         let needed = self.needed();
         let is_declared = |s: &usize| self.model(*s).memory.is_some();

@@ -18,13 +18,12 @@ use crate::tree::{Entry, Table, Value};
 use crate::tuning::RawTuning;
 use crate::{models, sinks, sources, tasks};
 
-/// The tables of the file.
 const TABLES: [&str; 8] = ["sources", "models", "stages", "sinks", "tasks", "devices", "limits", "telemetry"];
 
 /// Default of `limits.max_pixels`: 2^28, a square of 16,384 pixels.
 const MAX_PIXELS: u64 = 1 << 28;
 
-/// Tables of one kind. Ids of the plan have 16 bits; a file beyond this bound is a mistake of whoever generated it.
+/// Tables of one kind. Ids of the plan have 16 bits; a file beyond this bound is a mistake of the program that generated it.
 const MAX_TABLES: usize = 10_000;
 
 /// The file. What could not be read is absent, and reported.
@@ -152,7 +151,6 @@ pub(crate) struct RawDevices {
     pub slots: Option<usize>,
 }
 
-/// Reads all tables.
 pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawWorkflow {
     // Errors about the file as a whole point at its first line.
     let top = Span::new(0, 0..0);
@@ -330,7 +328,7 @@ fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize
         item_timeout: Duration::from_secs(30),
         batch_timeout: Duration::from_secs(60),
         load_timeout: Duration::from_secs(600),
-        // Whoever sends SIGTERM and then SIGKILL mostly leaves 30 seconds between.
+        // What sends SIGTERM and then SIGKILL mostly leaves 30 seconds between.
         grace: Duration::from_secs(25),
         max_pixels: MAX_PIXELS,
         sandbox: SandboxMode::default(),

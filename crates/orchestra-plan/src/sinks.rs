@@ -20,7 +20,8 @@ use crate::tasks::TASKS_FOLDER;
 use crate::tree::Table;
 
 /// Names in the output folder that the run itself uses; no sink may lie at or below them.
-pub const RESERVED: [&str; 5] = ["failures.jsonl", "run.json", "logs", "journal", TASKS_FOLDER];
+pub const RESERVED: [&str; 5] =
+    [orchestra_store::FAILURE_RECORDS, orchestra_store::RUN_SUMMARY, "logs", "journal", TASKS_FOLDER];
 
 pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawSink {
     let what = format!("sink `{}`", name.value);
@@ -70,7 +71,6 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
 /// What a sink reads from that writes the failures of all pipelines of the run, unless a source or a stage is called so.
 pub const FAILURES: &str = "failures";
 
-/// The columns of a failure.
 #[must_use]
 pub fn failure_schema() -> Schema {
     let column = |name: &str, ty| Column { name: name.to_owned(), ty };

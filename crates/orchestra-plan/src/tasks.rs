@@ -44,15 +44,12 @@ pub const BEST_FOLDER: &str = ".orchestra/best";
 pub(crate) struct Surroundings<'a> {
     /// The folder of the workflow file.
     pub folder: &'a Path,
-    /// The output folder.
     pub output: &'a Path,
-    /// The devices in use.
     pub devices: &'a [Device],
     /// Bytes of each GPU that stay free.
     pub headroom: u64,
     /// `devices.slots`
     pub slots: Option<usize>,
-    /// Cores of the machine.
     pub cores: usize,
     /// The machine was looked at.
     pub is_known: bool,
@@ -280,7 +277,6 @@ impl<'a> Expander<'a> {
         None
     }
 
-    /// The sink of that name, and what it writes.
     fn sink(&self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<&'a (String, String)> {
         let sinks = self.around.sinks;
         let found = sinks.iter().find(|(sink, _)| sink == name);

@@ -12,14 +12,11 @@ use crate::nearest::suggestion;
 pub struct Node {
     /// Its place in the file.
     pub span: Span,
-    /// What it is.
     pub value: Value,
 }
 
-/// A value of TOML.
 #[derive(Debug, Clone)]
 pub enum Value {
-    /// Text.
     String(String),
     /// A whole number.
     Integer(i64),
@@ -29,9 +26,7 @@ pub enum Value {
     Boolean(bool),
     /// A date or a time: no key takes one.
     Datetime,
-    /// A list.
     Array(Vec<Node>),
-    /// A table.
     Table(Table),
 }
 
@@ -40,24 +35,18 @@ pub enum Value {
 pub struct Table {
     /// Its place in the file.
     pub span: Span,
-    /// What it holds.
     pub entries: Vec<Entry>,
 }
 
-/// An entry of a table.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Its name.
     pub key: String,
     /// Where the name stands.
     pub key_span: Span,
-    /// The value.
     pub node: Node,
 }
 
 impl Table {
-    /// The entry of a key.
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<&Entry> {
         self.entries.iter().find(|e| e.key == key)
     }
@@ -78,7 +67,6 @@ impl Value {
 
 impl Node {
     /// What the value is, with its article, for messages.
-    #[must_use]
     pub fn found(&self) -> String {
         match &self.value {
             Value::String(s) => format!("the string \"{s}\""),

@@ -87,7 +87,7 @@ fn gpu_switch(f: &mut Fields<'_, '_>, key: &'static str, raw: &mut RawTuning) ->
     is_on
 }
 
-/// Reports what is asked for and needs a GPU, where the model `name` is to run on other `devices`, too. Whether somebody `named` them
+/// Reports what is asked for and needs a GPU, where the model `name` is to run on other `devices`, too. Whether the file `named` them
 /// decides whose fault it is: the file's or the machine's.
 pub(crate) fn check_devices(
     name: &str,

@@ -34,7 +34,6 @@ struct Names<'a> {
     host: &'a dyn Host,
 }
 
-/// A part of a text.
 enum Part<'a> {
     Text(&'a str),
     Variable { name: &'a str, default: Option<&'a str> },

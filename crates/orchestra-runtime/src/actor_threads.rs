@@ -13,9 +13,6 @@ use tokio::runtime::{Builder, Runtime};
 ///
 /// Where all models run on the cores, an answer waits until a core is free instead of interrupting a decoder or a model in the middle:
 /// see [`interrupt_nobody`].
-///
-/// # Errors
-/// The system allows no more threads.
 pub fn actor_runtime(plan: &Plan) -> io::Result<Runtime> {
     let n_threads = std::thread::available_parallelism().map_or(1, |cores| cores.get() / 8).clamp(1, 4);
     let mut builder = Builder::new_multi_thread();

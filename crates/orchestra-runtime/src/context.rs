@@ -61,11 +61,11 @@ pub struct RunOptions {
     pub first_part: Option<Arc<RunReport>>,
     pub timeouts: Timeouts,
     pub restart: RestartPolicy,
-    /// Who follows the run, its batches and its items. Without one nothing is noted for it.
+    /// Follows the run, its batches and its items. Without a tracer nothing is noted for it.
     pub trace: Option<Arc<dyn Tracer>>,
-    /// Who is told what happens to workers.
+    /// Is told what happens to workers.
     pub events: Option<EventHook>,
-    /// Who is asked about GPUs, and what their workers need.
+    /// How GPUs are asked, and what their workers need.
     pub devices: DeviceOptions,
 }
 
@@ -142,7 +142,7 @@ impl RunContext {
         WorkerId(self.next_worker.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Tells who wants to know. Where nobody does, the event is not even made. What goes wrong in there is no matter of the run.
+    /// Tells the hook. Without one the event is not even made. What goes wrong in there is no matter of the run.
     #[inline]
     pub fn tell(&self, event: impl FnOnce() -> WorkerEvent) {
         if let Some(hook) = &self.options.events {

@@ -1,4 +1,4 @@
-//! What happens to workers, told to whoever asked: the start, readiness, work and end of every worker process, and the loss of a device. Nothing is decided
+//! What happens to workers, told to the hook of the run: the start, readiness, work and end of every worker process, and the loss of a device. Nothing is decided
 //! here, and nothing in a run depends on who listens.
 
 use std::sync::Arc;
@@ -29,15 +29,10 @@ pub enum WorkerEvent {
         worker: WorkerId,
         /// The dead (or recycled) worker whose place it took; `None` for the first of a place.
         replaces: Option<WorkerId>,
-        /// It was started as a spare.
         was_spare: bool,
     },
     /// It completed a batch, or several that went together.
-    BatchDone {
-        worker: WorkerId,
-        /// Rows of all of it.
-        rows: usize,
-    },
+    BatchDone { worker: WorkerId, rows: usize },
     /// Its process is gone and reaped; nothing of it can touch shared memory any more. Also told, alone, of a worker whose process could
     /// not be started.
     Ended { worker: WorkerId, exit: WorkerExit },

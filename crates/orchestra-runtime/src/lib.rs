@@ -18,9 +18,7 @@
 mod account;
 mod actor_threads;
 mod batch;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod context;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod events;
 #[cfg(test)]
 mod fault_tests;
@@ -30,10 +28,8 @@ mod messages;
 mod pipeline;
 mod root;
 mod run_end;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod start;
 mod tasks;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod trace;
 
 pub use account::histogram::HistogramReading;

@@ -190,7 +190,7 @@ pub enum LinkMsg {
     Process(ProcessEvent),
     /// It has answered that its device is broken.
     Broken,
-    /// It has answered with the results of so many rows, and somebody wants to know.
+    /// It has answered with the results of so many rows, which was asked for.
     BatchDone(usize),
     /// It was started as a spare: let it serve from now on, or as soon as it is loaded.
     Serve {
@@ -283,7 +283,7 @@ pub enum SinkMsg {
     Attach(SourceId, ActorRef<SourceMsg>),
     Ends(Vec<TokenEnd>),
     Finished(FinishedItems),
-    /// A group is in the journal. With what whoever traces was told of it, to be dropped.
+    /// A group is in the journal. With what the tracer was told of it, to be dropped.
     Committed(CommitCounts, Vec<EndedItems>),
     CommitFailed(String),
 }
@@ -311,7 +311,6 @@ impl CommitCounts {
     }
 }
 
-/// The memory of a pipeline.
 pub struct PipelineMemory {
     /// The slots of its batch stages, in their order.
     pub slots: Vec<(StageId, Arena)>,

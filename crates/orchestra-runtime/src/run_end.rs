@@ -1,4 +1,4 @@
-//! What the end of a run comes to: its exit code, its problems in words, and the word to whoever traces it. It ends nothing.
+//! What the end of a run comes to: its exit code, its problems in words, and the word to its tracer. It ends nothing.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::root::Ending;
 use crate::tasks::board::{TaskReport, TaskStanding};
 use crate::trace::RunEnded;
 
-/// Tells whoever traces the run how it ended, also when nobody waits for the end.
+/// Tells the tracer of the run how it ended, also when nothing waits for the end.
 pub struct TellTheEnd(Option<Arc<RunContext>>);
 
 impl TellTheEnd {
-    /// Until it is told, whoever drops this gives the run up.
+    /// Until it is told, dropping this gives the run up.
     pub fn of(context: &Arc<RunContext>) -> Self {
         Self(Some(Arc::clone(context)))
     }

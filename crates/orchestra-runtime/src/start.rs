@@ -233,7 +233,7 @@ impl RunHandle {
         }
         if let Err(error) = report.write(&self.context.plan.output) {
             problems.push(error.to_string());
-            // Who reads the account must not take a missing or an old one for that of a run that went well.
+            // A reader of the account must not take a missing or an old one for that of a run that went well.
             if [0, 65].contains(&exit_code) {
                 exit_code = 75;
                 report.exit_code = exit_code;

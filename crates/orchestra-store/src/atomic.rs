@@ -21,7 +21,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Removes what processes that were killed in the middle of [`write_atomic`] have left beside `path`. Only for who knows that nobody else
+/// Removes what processes that were killed in the middle of [`write_atomic`] have left beside `path`. Only for a caller that knows that nothing else
 /// writes it now.
 pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
     let (Some(folder), prefix) = (path.parent(), prefix_of(path)?) else { return Ok(()) };

@@ -10,26 +10,22 @@ pub struct BitSet {
 
 impl BitSet {
     /// Whether `index` is in the set.
-    #[must_use]
     pub fn contains(&self, index: u64) -> bool {
         let (word, bit) = place(index);
         self.words.get(word).is_some_and(|w| w & bit != 0)
     }
 
     /// How many numbers are in the set.
-    #[must_use]
     pub fn len(&self) -> u64 {
         self.count
     }
 
     /// Whether no number is in the set.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// The numbers of the set below `end`: how many of the first `end` items are finished.
-    #[must_use]
     pub fn count_below(&self, end: u64) -> u64 {
         let (word, bit) = place(end);
         let whole: u64 = self.words.iter().take(word).map(|w| u64::from(w.count_ones())).sum();
@@ -38,7 +34,6 @@ impl BitSet {
     }
 
     /// The smallest number from `from` on that is not in the set.
-    #[must_use]
     pub fn next_missing(&self, from: u64) -> u64 {
         let (mut word, bit) = place(from);
         // Numbers before `from` count as present.

@@ -1,5 +1,5 @@
 //! The items of a source by their numbers, readable from the first one on while the others are being listed. It opens no item, and
-//! knows nothing of who reads it.
+//! knows nothing of its readers.
 //!
 //! It names items and never opens them. The list lives in a file, so that a million items cost no memory: manifests are read and folders
 //! walked as a stream, each folder sorted by an external merge sort of bounded memory. A [`Catalog`] is read back as a stream while it grows.
@@ -91,7 +91,6 @@ pub enum ListingSpec {
         base: PathBuf,
         /// As in `Paths`.
         patterns: Vec<String>,
-        /// How.
         watch: Watch,
     },
     /// No file: the kind of the source makes the items, [`Expand::expand`] of an empty path.
@@ -100,7 +99,6 @@ pub enum ListingSpec {
 
 impl ListingSpec {
     /// How it is watched, if it is.
-    #[must_use]
     pub fn watch(&self) -> Option<Watch> {
         match self {
             ListingSpec::Watched { watch, .. } => Some(*watch),
@@ -110,7 +108,6 @@ impl ListingSpec {
     }
 
     /// The files and folders in which its items lie, but for those that links, rows of a manifest or files that appear later lead to elsewhere.
-    #[must_use]
     pub fn roots(&self) -> Vec<PathBuf> {
         match self {
             ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => patterns
@@ -124,7 +121,6 @@ impl ListingSpec {
     }
 }
 
-/// An item of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ItemEntry {
     /// What records call it: the path relative to the root of the source, as text.
@@ -141,10 +137,6 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Opens a complete list.
-    ///
-    /// # Errors
-    /// A list that cannot be read, or is damaged.
     pub fn open(path: &Path) -> Result<Self, ListError> {
         let growth = Arc::clone(ListingReader::open(path)?.growth());
         Ok(Self { path: path.into(), growth })
@@ -153,9 +145,6 @@ impl Catalog {
     /// Lists a source into the file `path`, in a thread of its own, and returns as soon as there are items to read: with the whole list,
     /// where it is short. The list appears with its first items, and an error before them leaves none; one that comes later is told by
     /// [`Growth::failure`].
-    ///
-    /// # Errors
-    /// As [`crate::write_items`].
     pub fn list(spec: &ListingSpec, expand: Option<Arc<dyn Expand>>, path: &Path) -> Result<Self, ListError> {
         let growth = Arc::new(match spec.watch() {
             Some(_) => Growth::endless(),
@@ -208,15 +197,11 @@ impl Catalog {
     }
 
     /// Reads the list from its first item on, as far as it has grown and will grow.
-    ///
-    /// # Errors
-    /// A list that cannot be opened.
     pub fn reader(&self) -> Result<ListingReader, ListError> {
         ListingReader::follow(&self.path, Arc::clone(&self.growth))
     }
 
     /// How far the list has grown. Keeps nothing else alive.
-    #[must_use]
     pub fn growth(&self) -> &Arc<Growth> {
         &self.growth
     }

@@ -16,6 +16,8 @@ use crate::lock::{FolderLock, OpenError, make_folder};
 
 /// The run's summary in the output folder.
 pub const RUN_SUMMARY: &str = "run.json";
+/// The records of items that failed.
+pub const FAILURE_RECORDS: &str = "failures.jsonl";
 /// The folder in it for what only the next run needs.
 pub(crate) const PRIVATE: &str = ".orchestra";
 const LOCK: &str = "lock";
@@ -28,20 +30,12 @@ pub enum State {
     Fresh,
     /// A run that can go on with `Journal::resume`.
     Unfinished {
-        /// Who it is. Compare it before resuming.
+        /// To be compared before resuming.
         identity: RunIdentity,
-        /// What counts of it.
         counts: Counts,
     },
     /// A run whose end was recorded. `Journal::resume` reopens it, for items that are new.
-    Finished {
-        /// Who it is.
-        identity: RunIdentity,
-        /// What it achieved.
-        counts: Counts,
-        /// Its exit code.
-        code: i32,
-    },
+    Finished { identity: RunIdentity, counts: Counts, code: i32 },
     /// A journal that cannot be used, and why: `discard`, or another folder.
     Unreadable(String),
 }
@@ -69,9 +63,7 @@ pub struct Discarded {
 #[derive(Debug, Error)]
 #[error("cannot discard `{}`: {source}", path.display())]
 pub struct DiscardError {
-    /// Which.
     pub path: PathBuf,
-    /// Why.
     pub source: io::Error,
 }
 
@@ -108,14 +100,13 @@ impl OutputFolder {
     }
 
     /// What an earlier run left, as it was when the folder was opened (or discarded).
-    #[must_use]
     pub fn state(&self) -> State {
         match &self.found {
             Found::Nothing => State::Fresh,
             Found::Unreadable(why) => State::Unreadable(why.clone()),
             Found::Run(run) => {
-                let identity = run.survivors.identity.clone();
-                let counts = run.survivors.finished.counts();
+                let identity = run.replayed.identity.clone();
+                let counts = run.replayed.finished.counts();
                 match run.code {
                     Some(code) => State::Finished { identity, counts, code },
                     None => State::Unfinished { identity, counts },
@@ -130,7 +121,6 @@ impl OutputFolder {
     }
 
     /// The result files of the run in the folder, as it was begun with them; none where there is no run.
-    #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         match &self.found {
             Found::Run(run) => run.files.clone(),
@@ -138,14 +128,11 @@ impl OutputFolder {
         }
     }
 
-    /// The folder itself.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.folder
     }
 
     /// The folder for what only the next run needs, such as listings of items. `discard` empties it.
-    #[must_use]
     pub fn private_dir(&self) -> &Path {
         &self.private
     }
@@ -158,13 +145,10 @@ impl OutputFolder {
 
     /// Starts over: empties and removes the earlier run's files, its `run.json` and everything private but the lock. From now
     /// on `Journal::begin` also empties files that it finds in its way.
-    ///
-    /// # Errors
-    /// The first file that cannot be removed.
     pub fn discard(&mut self) -> Result<Discarded, DiscardError> {
         let mut discarded = Discarded::default();
         if let Found::Run(run) = &self.found {
-            discarded.counts = run.survivors.finished.counts();
+            discarded.counts = run.replayed.finished.counts();
             // First: where one cannot be removed, the journal and the records are still there.
             placed_files(&self.folder, &self.journal_path(), 0, |path| {
                 remove_placed(&path, &self.folder)
@@ -194,12 +178,9 @@ impl OutputFolder {
 
     /// Forgets a run that had neither sources nor anything else that results depend on, but for what is known of its tasks: another one may begin
     /// beside them. Whether there was such a run.
-    ///
-    /// # Errors
-    /// Its journal cannot be removed.
     pub fn forget_without_items(&mut self) -> Result<bool, DiscardError> {
         let Found::Run(run) = &self.found else { return Ok(false) };
-        if !run.survivors.identity.fingerprint.is_empty() || run.survivors.finished.counts().total() > 0 {
+        if !run.replayed.identity.fingerprint.is_empty() || run.replayed.finished.counts().total() > 0 {
             return Ok(false);
         }
         remove(&self.journal_path(), &self.folder)?;

@@ -4,12 +4,11 @@ use std::fmt;
 
 use bincode::{Decode, Encode};
 
-/// Who a run is. Stored in the journal's first entry.
+/// What makes a run this one. Stored in the journal's first entry.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct RunIdentity {
     /// Unique name of the run, kept when it is resumed.
     pub run_id: String,
-    /// Name of the workflow.
     pub workflow: String,
     /// What a change of would make old and new records disagree: name (`model digits`) and digest, in any order.
     pub fingerprint: Vec<(String, String)>,
@@ -31,7 +30,6 @@ pub struct Change {
 impl RunIdentity {
     /// What of `now` differs from this stored identity: the workflow's name and the fingerprint. Empty if it is the same run;
     /// the run's id and start never count.
-    #[must_use]
     pub fn changes(&self, now: &RunIdentity) -> Vec<Change> {
         let before = self.parts();
         let after = now.parts();

@@ -29,7 +29,7 @@ use self::frame::SEED;
 use self::open_files::{cut_files, open_files, remove_links};
 pub use self::placed::PlacedFile;
 use self::placed::{Placed, remove_empty_folders, remove_placed};
-use self::recovery::{Found, Survivors, placed_files};
+use self::recovery::{Found, Replayed, placed_files};
 use crate::atomic::write_atomic;
 use crate::bit_set::BitSet;
 use crate::folder::OutputFolder;
@@ -56,7 +56,6 @@ pub enum StartError {
     SameFile {
         /// One of its names.
         first: PathBuf,
-        /// The other.
         second: PathBuf,
     },
     /// `resume` with other files than the run was begun with.
@@ -73,12 +72,7 @@ pub enum StartError {
     },
     /// A file cannot be made, read, cut or written.
     #[error("cannot use `{}`: {source}", path.display())]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// What `resume` had to throw away so that files and journal agree. Its items will be done again.
@@ -118,7 +112,6 @@ enum Phase {
 }
 
 impl From<io::Error> for StartError {
-    /// Of the journal.
     fn from(source: io::Error) -> Self {
         StartError::Io { path: "journal".into(), source }
     }
@@ -152,16 +145,13 @@ impl Journal {
             frame::encode(kind::HEADER, &Header::new(identity, files), SEED).map_err(failed(&path))?;
         write_atomic(&path, &header).map_err(failed(&path))?;
         let journal = AppendFile::open(&path).map_err(failed(&path))?;
-        let survivors = Survivors::none(identity.clone(), files.len(), crc);
-        Ok(Self::new(folder, journal, open, survivors, Recovered::default()))
+        let replayed = Replayed::none(identity.clone(), files.len(), crc);
+        Ok(Self::new(folder, journal, open, replayed, Recovered::default()))
     }
 
     /// Goes on with the run in the folder: cuts off what was written but not committed, and knows what is finished. `identity`
     /// replaces the stored one; comparing the two ([`RunIdentity::changes`]) is up to the caller. `files` must be those that
     /// the run was begun with.
-    ///
-    /// # Errors
-    /// See [`StartError`].
     pub fn resume(
         folder: OutputFolder,
         identity: &RunIdentity,
@@ -174,12 +164,12 @@ impl Journal {
             return Err(StartError::OtherFiles { before: run.files.clone(), now: files.to_vec() });
         }
         let path = folder.journal_path();
-        let (survivors, lost_commits) = run.resumable(folder.path(), &path).map_err(failed(&path))?;
+        let (replayed, lost_commits) = run.resumable(folder.path(), &path).map_err(failed(&path))?;
         let mut open = open_files(&folder, files)?;
         let mut journal = AppendFile::open(&path).map_err(failed(&path))?;
-        let counted: Vec<PathBuf> = survivors.states(files).map(|state| folder.path().join(state)).collect();
+        let counted: Vec<PathBuf> = replayed.states(files).map(|state| folder.path().join(state)).collect();
         // Files of items that do not count: a file is there exactly if its item is done.
-        placed_files(folder.path(), &path, survivors.journal_len, |file| {
+        placed_files(folder.path(), &path, replayed.journal_len, |file| {
             if counted.contains(&file) {
                 return Ok(()); // A state that does not count was to replace it, and has not.
             }
@@ -188,11 +178,11 @@ impl Journal {
             Ok::<(), StartError>(())
         })?;
         let is_finished = run.code.is_some() && lost_commits == 0;
-        let cut_bytes = cut_files(&mut open, &survivors.lengths, is_finished)?;
-        journal.cut(survivors.journal_len).map_err(failed(&path))?;
-        let reopen = run.code.is_some() || survivors.identity != *identity;
+        let cut_bytes = cut_files(&mut open, &replayed.lengths, is_finished)?;
+        journal.cut(replayed.journal_len).map_err(failed(&path))?;
+        let reopen = run.code.is_some() || replayed.identity != *identity;
         let recovered = Recovered { lost_commits, cut_bytes };
-        let mut this = Self::new(folder, journal, open, survivors, recovered);
+        let mut this = Self::new(folder, journal, open, replayed, recovered);
         // Also makes the cuts durable, so that no cut byte comes back after a power cut, and files that the killed run had no time to sync.
         (this.unsynced, this.has_placed) = (true, true);
         let begun = if reopen { this.append(kind::RESUMED, identity) } else { Ok(()) };
@@ -204,37 +194,31 @@ impl Journal {
     }
 
     /// Whether the item is done or failed.
-    #[must_use]
     pub fn is_finished(&self, item: ItemId) -> bool {
         self.finished.contains(item)
     }
 
     /// The finished items of a source, as they are now. Cheap: the set is shared.
-    #[must_use]
     pub fn finished(&self, source: SourceId) -> Arc<BitSet> {
         self.finished.of_source(source)
     }
 
     /// Finished items of all sources.
-    #[must_use]
     pub fn counts(&self) -> Counts {
         self.finished.counts()
     }
 
     /// Finished items of one source.
-    #[must_use]
     pub fn counts_of(&self, source: SourceId) -> Counts {
         self.finished.counts_of(source)
     }
 
     /// What `resume` threw away.
-    #[must_use]
     pub fn recovered(&self) -> Recovered {
         self.recovered
     }
 
     /// The folder that the run writes to.
-    #[must_use]
     pub fn folder(&self) -> &OutputFolder {
         &self.folder
     }
@@ -298,9 +282,6 @@ impl Journal {
     }
 
     /// Replaces the stored identity, for a part of it that is known only now. It is on the disk before anything that is committed afterwards.
-    ///
-    /// # Errors
-    /// See [`CommitError`].
     pub fn identify(&mut self, identity: &RunIdentity) -> Result<(), CommitError> {
         self.must_be_open()?;
         self.append(kind::RESUMED, identity)?;
@@ -360,10 +341,10 @@ impl Journal {
         folder: OutputFolder,
         journal: AppendFile,
         files: Vec<AppendFile>,
-        survivors: Survivors,
+        replayed: Replayed,
         recovered: Recovered,
     ) -> Self {
-        let Survivors { crc, parts, finished, .. } = survivors;
+        let Replayed { crc, parts, finished, .. } = replayed;
         let (phase, unsynced, has_placed) = (Phase::Open, false, false);
         Self { folder, journal, crc, files, parts, finished, recovered, phase, unsynced, has_placed }
     }

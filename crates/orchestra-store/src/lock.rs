@@ -15,11 +15,9 @@ pub enum OpenError {
     #[error("output folder `{}` is in use by {}: wait for that run, stop it, or choose another `--output`",
         folder.display(), owner(*pid))]
     Busy {
-        /// The output folder.
         folder: PathBuf,
         /// The owner; `None` if it took the lock this very moment and has not signed it yet.
         pid: Option<u32>,
-        /// Since when.
         since: Option<SystemTime>,
     },
     /// The folder or a file in it cannot be made or read.
@@ -27,7 +25,6 @@ pub enum OpenError {
     Io {
         /// Which file or folder.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
 }

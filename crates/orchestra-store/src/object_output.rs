@@ -10,23 +10,19 @@ pub trait ObjectOutput: ObjectStore {
     /// [`ListError::Store`]: the store cannot be asked.
     fn read(&self, url: &str) -> Result<Option<StoredObject>, ListError>;
 
-    /// Writes an object, unless there is one of this URL; gives whether it did. Whoever asks sees all of it or none. Blocks.
+    /// Writes an object, unless there is one of this URL; gives whether it did. A reader sees all of it or none. Blocks.
     ///
     /// # Errors
     /// As [`ObjectOutput::read`]. It may have been written all the same.
     fn create(&self, url: &str, bytes: Vec<u8>) -> Result<bool, ListError>;
 
     /// Writes an object in place of what was read; gives whether that was still there. Blocks.
-    ///
-    /// # Errors
-    /// As [`ObjectOutput::create`].
     fn replace(&self, url: &str, bytes: Vec<u8>, before: &StoredObject) -> Result<bool, ListError>;
 }
 
 /// An object as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredObject {
-    /// All that it holds.
     pub bytes: Vec<u8>,
     /// What its store calls this state of it.
     pub version: Option<String>,

@@ -23,7 +23,6 @@ const SYNC_EVERY: Duration = Duration::from_secs(5);
 /// An attempt at a task has begun.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct TaskStarted {
-    /// The id of the task.
     pub task: String,
     /// Counted from 1, over all starts of the run.
     pub attempt: u32,
@@ -35,14 +34,12 @@ pub struct TaskStarted {
     pub before: Option<[u8; 32]>,
 }
 
-/// An attempt at a task has ended.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct TaskEnded {
     /// How it began.
     pub started: TaskStarted,
     /// When it ended: microseconds since 1970 UTC.
     pub at: u64,
-    /// The class of its end.
     pub class: String,
     /// The same in words, with the last that it wrote.
     pub why: String,
@@ -63,7 +60,6 @@ pub struct TaskEnded {
 /// The values of a metric of an attempt.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct TaskMetricRecord {
-    /// Its name.
     pub name: String,
     /// How many values.
     pub count: u64,
@@ -75,7 +71,6 @@ pub struct TaskMetricRecord {
     pub max: f64,
 }
 
-/// What is known of a task.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TaskRecord {
     /// Attempts that were begun.
@@ -98,9 +93,6 @@ pub struct TaskJournal {
 
 impl TaskJournal {
     /// Opens the journal of the output folder, or begins it.
-    ///
-    /// # Errors
-    /// Whatever the file system says.
     pub fn open(output: &Path) -> io::Result<Self> {
         let mut file = AppendFile::open(&path(output))?;
         let (records, end, crc) = read_all(File::open(file.path())?)?;
@@ -116,15 +108,11 @@ impl TaskJournal {
 
     /// Where the journal lies as it was found, if its end could not be read and was cut off: by a power cut in the middle of an entry, or by
     /// somebody else.
-    #[must_use]
     pub fn damaged(&self) -> Option<&Path> {
         self.damaged.as_deref()
     }
 
     /// What the journal of an output folder says, without changing it; nothing where there is none.
-    ///
-    /// # Errors
-    /// Whatever the file system says.
     pub fn read(output: &Path) -> io::Result<BTreeMap<String, TaskRecord>> {
         match File::open(path(output)) {
             Ok(file) => Ok(read_all(file)?.0),
@@ -140,7 +128,6 @@ impl TaskJournal {
     }
 
     /// What is known of each task, by its id.
-    #[must_use]
     pub fn records(&self) -> &BTreeMap<String, TaskRecord> {
         &self.records
     }
@@ -169,9 +156,6 @@ impl TaskJournal {
     }
 
     /// Makes all that is noted survive a power cut.
-    ///
-    /// # Errors
-    /// Whatever the file system says.
     pub fn sync(&mut self) -> io::Result<()> {
         self.synced = Instant::now();
         self.file.sync()

@@ -18,7 +18,6 @@ use sha2::{Digest, Sha256};
 const MAX_BYTES: u64 = 1 << 30;
 const MAX_FILES: usize = 100_000;
 
-/// A working tree as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkingTree {
     root: PathBuf,
@@ -36,7 +35,6 @@ pub enum WorkingTreeError {
         "`{}` holds {what}; name what is no code in its `.gitignore`, or set `cwd` to a folder with less", root.display()
     )]
     TooLarge {
-        /// The tree.
         root: PathBuf,
         /// More than how much of what.
         what: String,
@@ -44,7 +42,6 @@ pub enum WorkingTreeError {
     /// Git does not list it.
     #[error("git does not list the files of `{}`: {why}", root.display())]
     Git {
-        /// The tree.
         root: PathBuf,
         /// What git says.
         why: String,
@@ -52,7 +49,6 @@ pub enum WorkingTreeError {
     /// A file cannot be read or written.
     #[error("`{}`: {error}", path.display())]
     Io {
-        /// The file.
         path: PathBuf,
         /// What the system says.
         error: io::Error,
@@ -78,13 +74,11 @@ impl WorkingTree {
     }
 
     /// Of the names and contents of all files.
-    #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         self.digest
     }
 
     /// Where the copy lies in this folder.
-    #[must_use]
     pub fn place(&self, folder: &Path) -> PathBuf {
         folder.join(self.digest[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>())
     }

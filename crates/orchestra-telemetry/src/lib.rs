@@ -4,18 +4,12 @@
 //! orchestra needs [`names`] and [`traces`] at most, and never sees a subscriber.
 
 mod background;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod error;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod logs;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod metrics;
 pub mod names;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod otlp;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod setup;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod traces;
 
 use background::step_back;

@@ -11,8 +11,6 @@
 /// What an exported trace calls the program, unless `OTEL_SERVICE_NAME` says otherwise.
 pub const SERVICE: &str = "orchestra";
 
-/// Names of spans.
-#[expect(missing_docs, reason = "`docs/tracing.md` says what each means")]
 pub mod span {
     pub const RUN: &str = "workflow.run";
     pub const WORKER_LOAD: &str = "worker.load";
@@ -35,7 +33,6 @@ pub mod span {
 }
 
 /// Attributes of spans, events and links.
-#[expect(missing_docs, reason = "`docs/tracing.md` says what each means")]
 pub mod attribute {
     pub const RUN_ID: &str = "orchestra.run.id";
     pub const WORKFLOW: &str = "orchestra.workflow";
@@ -91,8 +88,6 @@ pub mod attribute {
     pub const EXCEPTION_MESSAGE: &str = "exception.message";
 }
 
-/// Events of spans.
-#[expect(missing_docs, reason = "`docs/tracing.md` says what each means")]
 pub mod event {
     pub const EXCEPTION: &str = "exception";
     pub const BATCH_REQUEUED: &str = "batch.requeued";
@@ -113,7 +108,6 @@ pub mod event {
 
 /// Fields of log lines that decide something.
 pub mod field {
-    /// Id of the run.
     pub const RUN: &str = "run";
     /// Name of the pipeline. Decides the log file.
     pub const PIPELINE: &str = "pipeline";

@@ -75,7 +75,6 @@ impl Telemetry {
     }
 
     /// The subscriber for a part of the process only, and the guard.
-    #[must_use]
     pub fn into_parts(self) -> (Dispatch, TelemetryGuard) {
         (self.dispatch, self.guard)
     }
@@ -114,19 +113,16 @@ impl TelemetryGuard {
         self.files.set_run(run_id);
     }
 
-    #[must_use]
     pub fn terminal(&self) -> &Terminal {
         &self.terminal
     }
 
     /// The log files: `open` them as soon as the output folder is known.
-    #[must_use]
     pub fn log_files(&self) -> &LogFiles {
         &self.files
     }
 
     /// What became of the spans so far, at each call, if they are sent anywhere.
-    #[must_use]
     pub fn span_watch(&self) -> Option<SpanWatch> {
         let Tracing { recorder, traces, .. } = self.tracing.as_ref()?;
         let (left_out, sink) = (recorder.left_out(), traces.sink());
@@ -134,7 +130,6 @@ impl TelemetryGuard {
     }
 
     /// To be handed to each run, if traces are sent anywhere.
-    #[must_use]
     pub fn tracer(&self) -> Option<Arc<dyn Tracer>> {
         self.tracing.as_ref().map(|tracing| tracing.recorder.tracer())
     }

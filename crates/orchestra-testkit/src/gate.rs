@@ -22,9 +22,6 @@ impl Gate {
 
     /// Lets so many rows pass from now on, and the rest of the batches that they lie in, counted over all workers. Close it while nothing
     /// runs.
-    ///
-    /// # Errors
-    /// The folder cannot be written to.
     pub fn close_after(&self, rows: usize) -> anyhow::Result<()> {
         self.open()?;
         fs::create_dir_all(&self.folder).with_context(|| format!("`{}`", self.folder.display()))?;
@@ -42,9 +39,6 @@ impl Gate {
     }
 
     /// Lets everything pass from now on, and all that wait.
-    ///
-    /// # Errors
-    /// The folder cannot be written to.
     pub fn open(&self) -> anyhow::Result<()> {
         if !self.folder.join(LIMIT).exists() {
             return Ok(());

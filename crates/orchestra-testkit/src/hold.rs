@@ -64,9 +64,6 @@ impl Drop for Held {
 }
 
 /// Opens, once for the process, what all holds need: two descriptors. The first hold does it, too.
-///
-/// # Errors
-/// The system refuses.
 pub fn prepare() -> anyhow::Result<()> {
     if PIPE.get().is_some() {
         return Ok(());

@@ -23,9 +23,6 @@ pub fn faulty_worker() -> anyhow::Result<PathBuf> {
 
 /// Finds a file that cargo built: beside the running program, in the folder above (a test lies in `deps`), or in one of their
 /// `deps` and `examples`.
-///
-/// # Errors
-/// It is in none of them.
 pub fn beside_this_program(name: &str) -> anyhow::Result<PathBuf> {
     let me = std::env::current_exe().context("this program does not know where it lies")?;
     for folder in me.ancestors().skip(1).take(2) {

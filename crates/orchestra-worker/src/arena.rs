@@ -1,4 +1,4 @@
-//! The inputs of a batch stage: one memfd, sealed so that the parent alone can ever write to it. It never decides who may use which row;
+//! The inputs of a batch stage: one memfd, sealed so that the parent alone can ever write to it. It never decides which thread may use which row;
 //! leases are the caller's.
 //!
 //! The parent owns the memory, so it outlives every worker: what a loader decoded is still there when a worker died over it. A worker maps
@@ -17,7 +17,7 @@ use crate::mapping::{Mapping, Pages, checked, invalid, seal_against_writing, sha
 
 /// The parent's side of the inputs: the only mapping that can be written to.
 ///
-/// Rows are plain memory that several threads use at once. The methods that hand it out are `unsafe`: who calls them holds a lease
+/// Rows are plain memory that several threads use at once. The methods that hand it out are `unsafe`: their caller holds a lease
 /// on those rows, and nobody else, no worker included, touches them meanwhile.
 #[derive(Debug)]
 pub struct Arena {
@@ -37,13 +37,11 @@ impl Arena {
     }
 
     /// Where rows lie.
-    #[must_use]
     pub fn layout(&self) -> &BatchLayout {
         &self.layout
     }
 
     /// The memory as a file descriptor, for workers to inherit. No process can write by means of it, this one included.
-    #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -117,21 +115,17 @@ pub enum RangeError {
         "`{slot}` rows `{first}` + `{rows}` lie outside of the arena, which has `{slots}` slots of `{max_rows}` rows"
     )]
     Rows {
-        /// Asked for.
         slot: SlotId,
         /// First row asked for.
         first: usize,
         /// How many rows were asked for.
         rows: usize,
-        /// Slots that there are.
         slots: usize,
-        /// Rows of each slot.
         max_rows: usize,
     },
     /// The output slot does not exist.
     #[error("`{slot}` does not exist, the worker has `{slots}` output slots")]
     OutputSlot {
-        /// Asked for.
         slot: OutputSlotId,
         /// Output slots that there are.
         slots: usize,
@@ -207,20 +201,17 @@ impl WorkerArena {
     }
 
     /// Where rows lie.
-    #[must_use]
     pub fn layout(&self) -> &BatchLayout {
         &self.layout
     }
 
     /// All of the inputs' memory, read-only, from its first page to its last.
-    #[must_use]
     pub fn all_inputs(&self) -> Rows<*const u8> {
         Rows { ptr: self.inputs.at(0), len: self.layout.inputs_bytes() }
     }
 
     /// The memory of the first `slots` output slots, whole pages that hold no part of another slot; all of it where these cannot be had
     /// apart. Nothing where all outputs are dynamic.
-    #[must_use]
     pub fn first_outputs(&self, slots: usize) -> Rows<*mut u8> {
         let all = self.layout.outputs_bytes();
         let some = self.layout.output_slot_bytes.saturating_mul(slots).min(all);

@@ -28,7 +28,6 @@ pub const PROTOCOL_VERSION: u32 = 8;
 /// A W3C trace context in 25 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub struct TraceContext {
-    /// Trace id.
     pub trace_id: [u8; 16],
     /// Id of the span that is the parent of what the receiver does.
     pub span_id: [u8; 8],
@@ -43,7 +42,6 @@ pub struct Load {
     pub spec: Vec<u8>,
     /// Where it runs. A CUDA worker sees exactly one device, so it is always ordinal 0 for it.
     pub device: DeviceKind,
-    /// Threads of a batch.
     pub threads: usize,
     /// Batches that run at once, at least 1. They are begun in the order of their frames.
     pub streams: usize,
@@ -60,7 +58,6 @@ pub struct Load {
 /// One batch, or several that go together: `rows` consecutive rows of `slot`, from `first_row` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub struct Run {
-    /// Which batch this is.
     pub batch: BatchId,
     /// How often it has been dispatched, from 1.
     pub attempt: u32,
@@ -68,7 +65,6 @@ pub struct Run {
     pub slot: SlotId,
     /// Where its outputs go, to the rows of the same numbers. No run over these rows of it is on its way.
     pub output_slot: OutputSlotId,
-    /// First row.
     pub first_row: usize,
     /// How many rows, at least 1.
     pub rows: usize,
@@ -81,7 +77,6 @@ pub struct Run {
 pub enum ToWorker {
     /// Once, after `Hello`.
     Load(Box<Load>),
-    /// A batch.
     Run(Run),
 }
 
@@ -106,7 +101,6 @@ impl DynamicOutput {
 
     /// Whether the data are as long as type and shape say, and the shape is one that can be written down as lists within lists. A worker
     /// that ran wild may say anything.
-    #[must_use]
     pub fn is_sound(&self) -> bool {
         let product = |dims: &[usize]| dims.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim));
         let before_zero = self.shape.split(|dim| *dim == 0).next().unwrap_or_default();
@@ -137,8 +131,6 @@ impl RunTiming {
         self.copy_out_ns = self.copy_out_ns.saturating_add(batch.copy_out_ns);
     }
 
-    /// All of it.
-    #[must_use]
     pub fn total(&self) -> Duration {
         let Self { bind_ns, run_ns, copy_out_ns } = *self;
         Duration::from_nanos(bind_ns.saturating_add(run_ns).saturating_add(copy_out_ns))
@@ -185,7 +177,6 @@ pub enum FromWorker {
     },
     /// A batch is done: its fixed-shape outputs lie in its output slot, in the rows of the run.
     Done {
-        /// Which.
         batch: BatchId,
         /// Outputs that had no place there.
         dynamic: Vec<DynamicOutput>,
@@ -198,7 +189,6 @@ pub enum FromWorker {
     /// the run, with the rounds behind each. The parent lays it into the input slot, and sends the batch again. The answer ends the run, so
     /// these rows of the output slot are at rest, and the deadline of a batch holds from checkpoint to checkpoint.
     Paused {
-        /// Which.
         batch: BatchId,
         /// Where the time went.
         timing: RunTiming,
@@ -207,9 +197,7 @@ pub enum FromWorker {
     },
     /// A batch gave no result.
     Failed {
-        /// Which.
         batch: BatchId,
-        /// Why.
         kind: RunErrorKind,
         /// The runtime's words.
         error: String,

@@ -10,7 +10,7 @@ pub mod codec;
 pub mod frames;
 mod limits;
 pub mod loader;
-mod mapping;
+pub mod mapping;
 pub mod output_region;
 pub mod process;
 pub mod program;

@@ -3,9 +3,6 @@
 use std::io;
 
 /// No core file, no file that grows, few descriptors, and so many bytes of memory for the process itself. It dies with its parent.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn confine(memory: u64) -> io::Result<()> {
     /// Enough for libraries, items and links.
     const FILES: u64 = 64;

@@ -14,7 +14,6 @@
 //! The process knows kinds only through the registry that its program hands over. It decides nothing: an item that kills it is the
 //! parent's to judge.
 
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod events;
 mod region;
 mod serve;

@@ -67,16 +67,23 @@ pub(crate) fn invalid(why: String) -> io::Error {
 
 /// A mapping, or nothing where there are no bytes to map (outputs that are all dynamic).
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub struct Mapping {
     raw: Option<MmapRaw>,
 }
 
 impl Mapping {
-    pub fn writable(file: &File, len: usize, pages: Pages) -> io::Result<Mapping> {
+    /// Memory of `bytes` zeros for this process alone, taken when it is first written to.
+    pub fn of_new_memory(name: &str, bytes: usize) -> io::Result<Mapping> {
+        let file = shared_memory(name, bytes)?;
+        seal(&file)?;
+        Mapping::writable(&file, bytes, Pages::WhenTouched)
+    }
+
+    pub(crate) fn writable(file: &File, len: usize, pages: Pages) -> io::Result<Mapping> {
         Ok(Mapping { raw: (len > 0).then(|| options(len, pages).map_raw(file)).transpose()? })
     }
 
-    pub fn read_only(file: &File, len: usize, pages: Pages) -> io::Result<Mapping> {
+    pub(crate) fn read_only(file: &File, len: usize, pages: Pages) -> io::Result<Mapping> {
         Ok(Mapping { raw: (len > 0).then(|| options(len, pages).map_raw_read_only(file)).transpose()? })
     }
 

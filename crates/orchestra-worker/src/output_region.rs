@@ -33,13 +33,11 @@ impl OutputRegion {
     }
 
     /// Where rows lie.
-    #[must_use]
     pub fn layout(&self) -> &BatchLayout {
         &self.layout
     }
 
     /// The memory as a file descriptor, for its worker to inherit, and no other process.
-    #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

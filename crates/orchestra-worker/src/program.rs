@@ -25,7 +25,6 @@ pub const BUILD: &str = "ORCHESTRA_BUILD";
 /// A program, and what it may do.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct ConfinedProgram {
-    /// What is started.
     pub program: Program,
     /// What it may do beyond what it needs.
     pub rules: SandboxRules,
@@ -35,9 +34,6 @@ pub struct ConfinedProgram {
 
 impl ConfinedProgram {
     /// As [`PROGRAM`] holds it.
-    ///
-    /// # Errors
-    /// A path is not UTF-8.
     pub fn encode(&self) -> Result<String, String> {
         let bytes = bincode::encode_to_vec(self, config::standard()).map_err(|error| {
             format!("a program cannot be told to a worker: {error}; its paths must be UTF-8")

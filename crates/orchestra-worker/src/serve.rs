@@ -83,7 +83,6 @@ pub struct Loaded {
     pub outputs: Vec<TensorSpec>,
     /// Nodes per execution provider.
     pub providers: Vec<(String, u32)>,
-    /// The runtime's version.
     pub runtime_version: String,
     /// The largest batch size that it was warmed up with; 0 if none ran.
     pub warmed: usize,
@@ -91,7 +90,6 @@ pub struct Loaded {
 
 impl Loaded {
     /// As the parent is told, with the time that it took in nanoseconds and the resident memory of the process.
-    #[must_use]
     pub fn into_frame(self, load_ns: u64, rss_bytes: u64) -> FromWorker {
         let Loaded { inputs, outputs, providers, runtime_version, warmed } = self;
         FromWorker::Loaded { inputs, outputs, providers, runtime_version, warmed, load_ns, rss_bytes }
@@ -138,7 +136,6 @@ pub fn serve<E: Engine>(
 
 /// Why serving ends.
 pub(crate) enum End {
-    /// The parent is gone.
     Gone,
     /// A frame that was sent says why.
     Code(i32),
@@ -316,7 +313,7 @@ struct Server<'e, E> {
     memory: Option<SharedMemory<OwnedFd>>,
     /// What runs are checked against before the engine sees them, once a model is loaded.
     layout: Option<BatchLayout>,
-    /// Who runs batches, where several run at once.
+    /// The threads that run batches, where several run at once.
     streams: Option<Streams>,
     engine: &'e mut E,
 }

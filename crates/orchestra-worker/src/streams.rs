@@ -43,7 +43,7 @@ impl Streams {
 /// Until nothing more can come.
 fn serve(mut stream: Box<dyn Stream>, runs: &Mutex<Receiver<Run>>, link: &Link) -> Result<(), End> {
     loop {
-        // Those who wait for the lock wait for a run as well, so runs are begun in the order in which they came.
+        // Threads that wait for the lock wait for a run as well, so runs are begun in the order in which they came.
         let waiting = runs.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(run) = waiting.recv() else { return Ok(()) };
         stream.taken();

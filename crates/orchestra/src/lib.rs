@@ -23,9 +23,11 @@
 //! A program that wants answers and no files serves a model itself: [`serve_model`].
 //!
 //! No ractor type appears here, nothing prints, and no global subscriber or tracer provider is installed: logs go to the host's `tracing`.
-//! To whoever is in [`StartOptions::trace`] a run tells what happens to its items, batches and workers. `orchestra_telemetry::Recorder` makes
+//! A run tells the tracer in [`StartOptions::trace`] what happens to its items, batches and workers. `orchestra_telemetry::Recorder` makes
 //! spans of that: `Recorder::for_host` for the OpenTelemetry span processor of the host, below the host's own span where it names one
 //! (`with_run_parent`).
+
+#![warn(missing_docs)]
 
 mod kernel;
 mod onnx;
@@ -126,11 +128,11 @@ pub struct StartOptions {
     pub timeouts: Timeouts,
     /// When dead workers are replaced.
     pub restart: RestartPolicy,
-    /// Who follows the run: `orchestra_telemetry::Recorder` makes spans of it, also through the host's own exporter.
+    /// Follows the run: `orchestra_telemetry::Recorder` makes spans of it, also through the host's own exporter.
     pub trace: Option<Arc<dyn Tracer>>,
-    /// Who is told what happens to worker processes, as it happens.
+    /// Is told what happens to worker processes, as it happens.
     pub events: Option<EventHook>,
-    /// Who is asked about GPUs while the run goes on; `None`: the driver.
+    /// What is asked about GPUs while the run goes on; `None`: the driver.
     pub probe: Option<Arc<dyn GpuProbe>>,
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use orchestra_kinds::read_lines;
 use orchestra_plan::{Kinds, ReadBack, RecordsPerItem, TASKS_FOLDER, Writes};
 use orchestra_runtime::{MANIFEST, Manifest, OutputReport, digest};
-use orchestra_store::{BitSet, ListError, ObjectOutput};
+use orchestra_store::{BitSet, FAILURE_RECORDS, ListError, ObjectOutput, RUN_SUMMARY};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -89,7 +89,7 @@ type Sets<'a> = BTreeMap<&'a str, BitSet>;
 /// # Errors
 /// See [`VerifyError`]; whatever is wrong with what the run wrote is in [`Verified::faults`].
 pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
-    let path = folder.join("run.json");
+    let path = folder.join(RUN_SUMMARY);
     let no_account = |why: String| VerifyError::NoAccount { path: folder.to_owned(), why };
     let text = fs::read(&path).map_err(|error| no_account(format!("`run.json`: {error}")))?;
     let account: Account =
@@ -101,7 +101,7 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
         account.sources.iter().map(|(name, items)| Some((name.as_str(), (*items)?))).collect();
     let Some(sources) = sources else { return Err(VerifyError::Unfinished(folder.to_owned())) };
     let mut count = Count { folder, sources, found: Verified::default() };
-    let failed = count.read(Path::new("failures.jsonl"), read_lines, RecordsPerItem::AtMostOne, None);
+    let failed = count.read(Path::new(FAILURE_RECORDS), read_lines, RecordsPerItem::AtMostOne, None);
     for output in &account.outputs {
         count.output(output, kinds, &account.run_id, &failed)?;
     }
@@ -184,7 +184,8 @@ impl<'a> Count<'a> {
             if is_new
                 && failed.is_some_and(|failed| failed.get(source).is_some_and(|set| set.contains(index)))
             {
-                let what = || format!("{source}[{index}] is in `{}` and in `failures.jsonl`", file.display());
+                let what =
+                    || format!("{source}[{index}] is in `{}` and in `{FAILURE_RECORDS}`", file.display());
                 self.fault(FaultKind::Doubled, what);
             }
         });
@@ -370,7 +371,7 @@ impl<'a> Count<'a> {
     /// Files that nothing names, and named ones that are not there as they were written.
     fn strays(&mut self, outputs: &[OutputReport]) {
         let mut known: BTreeSet<PathBuf> =
-            ["run.json", "failures.jsonl"].into_iter().map(|name| self.folder.join(name)).collect();
+            [RUN_SUMMARY, FAILURE_RECORDS].into_iter().map(|name| self.folder.join(name)).collect();
         for output in outputs {
             known.extend(self.files(output).into_iter().map(|file| self.folder.join(file)));
             if output.path.file_name().is_some_and(|name| name == "index.jsonl") {

@@ -25,10 +25,8 @@ pub struct Items {
     hasher: RandomState,
 }
 
-/// Those of one source.
 #[derive(Debug)]
 pub struct SourceItems {
-    /// Name of the source.
     pub name: String,
     /// Where its items are listed.
     pub list: PathBuf,
@@ -107,17 +105,14 @@ impl Account {
         Ok(account)
     }
 
-    /// The failure of an item.
     pub fn failure(&self, key: Key) -> io::Result<Option<Vec<u8>>> {
         self.failures.line(key)
     }
 
-    /// The record of an item in a sink.
     pub fn record(&self, sink: usize, key: Key) -> io::Result<Option<Vec<u8>>> {
         self.sinks[sink].line(key)
     }
 
-    /// Whether it failed.
     pub fn has_failed(&self, key: Key) -> bool {
         self.failures.has(key)
     }

@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-/// Fractions may differ by this part of the larger one,
+/// Fractions are equal that differ by at most this part of the larger one.
 const RELATIVE: f64 = 1e-4;
-/// or by this much, for those that are almost nothing: probabilities of classes that it is not.
+/// Fractions near 0, such as probabilities of other classes, are equal that differ by at most this much.
 const ABSOLUTE: f64 = 1e-6;
 /// Two probabilities that are equal are no larger than this: a class with a better one ties with nobody.
 const BEST_TIE: f64 = 0.5;

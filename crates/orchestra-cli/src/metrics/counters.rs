@@ -1,4 +1,4 @@
-//! The counters of the runtime as metrics. Reads them whenever somebody asks, and counts nothing itself.
+//! The counters of the runtime as metrics. Reads them when they are asked for, and counts nothing itself.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ impl RunReading<'_> {
         }
         for (id, stage) in (0..).map(StageId).zip(&plan.stages) {
             self.stage(id);
-            if let Some(infer) = stage.batch() {
-                self.batches(id, infer);
+            if let Some(batch) = stage.batch() {
+                self.batches(id, batch);
             }
         }
         for device in 0..plan.devices.len() {
@@ -102,11 +102,11 @@ impl RunReading<'_> {
         }
     }
 
-    fn batches(&mut self, id: StageId, infer: &BatchPlan) {
+    fn batches(&mut self, id: StageId, batch: &BatchPlan) {
         let plan = self.meter.plan();
         let (stage, stats) = (&plan.stages[id.index()], self.meter.stats().stage(id));
         let pipeline = plan.pipelines[stage.pipeline.index()].name.as_str();
-        let model = plan.models[infer.model.index()].name.as_str();
+        let model = plan.models[batch.model.index()].name.as_str();
         for reason in LeaveReason::ALL {
             let labels = [pipeline, &stage.name, model, reason.as_str()];
             self.reading.add(&names::BATCHES, &labels, stats.reason(reason).get());
@@ -124,7 +124,7 @@ impl RunReading<'_> {
             self.reading.add(&names::BATCH_CEILING, &labels, on.ceiling.get());
         }
         let in_use = stats.slots_in_use.get();
-        let free = (infer.layout.slots as u64).saturating_sub(in_use);
+        let free = (batch.layout.slots as u64).saturating_sub(in_use);
         for (state, n) in [("in_use", in_use), ("free", free)] {
             self.reading.add(&names::SLOTS, &[pipeline, &stage.name, state], n);
         }
@@ -142,7 +142,7 @@ impl RunReading<'_> {
             self.reading.add(&names::WORKERS, &[device, state], n);
         }
         let planned = || {
-            plan.batch_stages().flat_map(|(_, infer)| &infer.workers).filter(|w| w.device.index() == index)
+            plan.batch_stages().flat_map(|(_, batch)| &batch.workers).filter(|w| w.device.index() == index)
         };
         let serving = planned().map(|w| w.count as u64).sum::<u64>() + stats.added.get();
         let spares: usize = planned().map(|w| w.spares).sum();

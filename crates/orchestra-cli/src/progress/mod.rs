@@ -34,7 +34,6 @@ pub struct ProgressView {
     /// Pipelines, in the order of the plan.
     pub pipelines: Vec<PipelineView>,
     pub restarts: u64,
-    /// Commands.
     pub tasks: TasksSnapshot,
 }
 

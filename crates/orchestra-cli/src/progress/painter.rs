@@ -98,7 +98,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Orders> {
-        // Whoever panicked left whole values: each change is one assignment.
+        // A thread that panicked left whole values: each change is one assignment.
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -54,7 +54,7 @@ impl Ledger {
         };
         self.cut_to(id, self.largest_for(id, c.device, now));
         let batch = self.batches.get_mut(&id)?;
-        let by_itself = batch.suspicion.trial(&self.record) != Trial::None
+        let by_itself = batch.suspicion.trial(&self.history) != Trial::None
             || (self.streams > 1 && batch.suspicion.is_suspect());
         let first_time = batch.sent == 0;
         let resumes = std::mem::take(&mut batch.resumes);
@@ -84,7 +84,7 @@ impl Ledger {
     /// When to ask for [`Ledger::dispatch`] again although nothing has happened.
     pub fn next_due(&self, now: Duration) -> Option<Duration> {
         let trial = self.trial_waits_since.map(|since| since + PATIENCE).filter(|due| *due > now);
-        let rested = || self.record.next_rested(now).filter(|_| self.another_works());
+        let rested = || self.history.next_rested(now).filter(|_| self.another_works());
         let rested = if self.waiting.is_empty() { None } else { rested() };
         [self.waiting.next_due(now), trial, rested].into_iter().flatten().min()
     }
@@ -136,7 +136,7 @@ impl Ledger {
             // A worker that has run nothing yet is rare: it goes to those who wait for one.
             let on_trial = |id| matches!(self.trial(id), Trial::Before { .. }) && self.may_run(id, c);
             let judged = if c.is_fresh { waiting.pop_suspect(on_trial) } else { None };
-            let is_sound = self.record.is_sound(c.device);
+            let is_sound = self.history.is_sound(c.device);
             if let Some(id) = judged.or_else(|| waiting.pop(is_sound, |id| self.may_run(id, c))) {
                 return Some((*c, id, false));
             }
@@ -152,11 +152,11 @@ impl Ledger {
     /// doubt, or another worker has nothing to do.
     fn largest_for(&self, id: BatchId, device: DeviceId, now: Duration) -> usize {
         let is_suspect = self.batches.get(&id).is_some_and(|b| b.suspicion.is_suspect());
-        if is_suspect && self.record.deaths_in_a_row(device) >= DEATHS_BEFORE_SINGLE_ROWS {
+        if is_suspect && self.history.deaths_in_a_row(device) >= DEATHS_BEFORE_SINGLE_ROWS {
             return 1;
         }
         let ceiling = self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows);
-        if ceiling < self.max_rows || self.record.is_in_doubt(device) {
+        if ceiling < self.max_rows || self.history.is_in_doubt(device) {
             return ceiling;
         }
         self.share(id, now)
@@ -219,11 +219,11 @@ impl Ledger {
         }
         let since = *self.trial_waits_since.get_or_insert(now);
         let is_patient = now < since + PATIENCE;
-        if self.renewing.is_some() || (is_patient && self.record.expects_workers()) {
+        if self.renewing.is_some() || (is_patient && self.history.expects_workers()) {
             return false;
         }
         // Replacements that have not come by now never will: their places were given up.
-        self.record.expect_no_more_workers();
+        self.history.expect_no_more_workers();
         let choice = judges.iter().copied().min_by_key(|w| self.workers.get(w).map_or(0, |w| w.holds.len()));
         if let Some(w) = choice.and_then(|id| self.workers.get_mut(&id)) {
             w.draining = true;
@@ -248,7 +248,9 @@ impl Ledger {
         Candidate {
             worker,
             device: w.device,
-            load: w.holds.len() + usize::from(w.failed_last) + usize::from(self.record.is_in_doubt(w.device)),
+            load: w.holds.len()
+                + usize::from(w.failed_last)
+                + usize::from(self.history.is_in_doubt(w.device)),
             holds_nothing: w.holds.is_empty(),
             is_fresh: w.is_fresh(),
         }
@@ -264,7 +266,7 @@ impl Ledger {
             let may_judge = |worker: WorkerId, w: &Worker| {
                 let once_empty = Candidate { holds_nothing: true, ..self.candidate(worker, w) };
                 w.takes_more()
-                    && self.record.is_sound(w.device)
+                    && self.history.is_sound(w.device)
                     && !self.must_wait(w, now)
                     && self.may_run(id, &once_empty)
             };
@@ -279,14 +281,14 @@ impl Ledger {
     /// Its device is in doubt, and rests or tries another batch, while other devices work.
     fn must_wait(&self, w: &Worker, now: Duration) -> bool {
         let is_tried = || self.workers.values().any(|o| o.device == w.device && !o.holds.is_empty());
-        self.record.is_in_doubt(w.device)
-            && (self.record.is_resting(w.device, now) || is_tried())
+        self.history.is_in_doubt(w.device)
+            && (self.history.is_resting(w.device, now) || is_tried())
             && self.another_works()
     }
 
     /// Somewhere above doubt.
     fn another_works(&self) -> bool {
-        self.workers.values().any(|o| o.takes_more() && !self.record.is_in_doubt(o.device))
+        self.workers.values().any(|o| o.takes_more() && !self.history.is_in_doubt(o.device))
     }
 
     fn nothing_runs(&self) -> bool {
@@ -294,27 +296,27 @@ impl Ledger {
     }
 
     fn trial(&self, id: BatchId) -> Trial {
-        self.batches.get(&id).map_or(Trial::None, |b| b.suspicion.trial(&self.record))
+        self.batches.get(&id).map_or(Trial::None, |b| b.suspicion.trial(&self.history))
     }
 
     /// Whether this batch, of which something is known already, may be tried by this worker.
     fn may_run(&self, id: BatchId, c: &Candidate) -> bool {
         let Some(b) = self.batches.get(&id) else { return false };
         let is_in_company = self.streams > 1 && !c.holds_nothing && b.suspicion.is_suspect();
-        if is_in_company || !b.suspicion.may_fit(c.device, &self.record) {
+        if is_in_company || !b.suspicion.may_fit(c.device, &self.history) {
             return false;
         }
-        match b.suspicion.trial(&self.record) {
+        match b.suspicion.trial(&self.history) {
             // A device on which it has not died is the better judge, as long as there is one.
             Trial::None => {
                 let is_better = |w: &Worker| {
-                    w.takes_more() && b.suspicion.speaks_for(w.device) && self.record.is_sound(w.device)
+                    w.takes_more() && b.suspicion.speaks_for(w.device) && self.history.is_sound(w.device)
                 };
                 b.suspicion.speaks_for(c.device) || !self.workers.values().any(is_better)
             }
             Trial::Before { fresh_worker, another_device } => {
                 (c.is_fresh || !fresh_worker)
-                    && (!another_device || b.suspicion.is_best_judge(c.device, &self.record))
+                    && (!another_device || b.suspicion.is_best_judge(c.device, &self.history))
             }
             Trial::Over => false,
         }
@@ -324,13 +326,13 @@ impl Ledger {
     /// there is one that it will get.
     fn judges_wanted(&self, suspects: impl Iterator<Item = BatchId>) -> Vec<WorkerId> {
         for suspicion in suspects.filter_map(|id| self.batches.get(&id)).map(|b| &b.suspicion) {
-            let Trial::Before { fresh_worker: true, another_device } = suspicion.trial(&self.record) else {
+            let Trial::Before { fresh_worker: true, another_device } = suspicion.trial(&self.history) else {
                 continue;
             };
             let is_judge = |w: &Worker| {
                 w.takes_more()
-                    && suspicion.may_fit(w.device, &self.record)
-                    && (!another_device || suspicion.is_best_judge(w.device, &self.record))
+                    && suspicion.may_fit(w.device, &self.history)
+                    && (!another_device || suspicion.is_best_judge(w.device, &self.history))
             };
             let judges: Vec<_> = self.workers.iter().filter(|(_, w)| is_judge(w)).collect();
             if !judges.is_empty() && !judges.iter().any(|(_, w)| w.is_fresh()) {

@@ -425,9 +425,9 @@ fn nobody_is_waited_for_once_the_successor_of_a_replaced_worker_is_there() {
             let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "");
         } else {
             let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "");
-            assert!(ledger.record.expects_workers());
+            assert!(ledger.history.expects_workers());
             ledger.worker_ready(WorkerId(3), DeviceId(0));
         }
-        assert!(!ledger.record.expects_workers(), "first: {successor_comes_first}");
+        assert!(!ledger.history.expects_workers(), "first: {successor_comes_first}");
     }
 }

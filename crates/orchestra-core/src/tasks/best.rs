@@ -27,7 +27,6 @@ pub struct Objective {
 
 impl Goal {
     /// A number that is less for a better value. What is no number is worse than any.
-    #[must_use]
     pub fn cost(self, value: f64) -> f64 {
         match self {
             _ if value.is_nan() => f64::INFINITY,

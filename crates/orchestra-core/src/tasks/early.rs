@@ -14,7 +14,6 @@ use crate::tasks::best::Goal;
 /// When attempts of a table are asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct StopEarly {
-    /// Who is.
     pub rule: StopRule,
     /// No attempt is before this step.
     pub warmup: u64,
@@ -48,7 +47,6 @@ pub struct Verdict {
     pub step: f64,
     /// Its best value until then.
     pub value: f64,
-    /// What it was compared with.
     pub against: Against,
 }
 
@@ -57,7 +55,6 @@ pub struct Verdict {
 pub enum Against {
     /// The median of others.
     Median {
-        /// It.
         median: f64,
         /// How many others.
         others: usize,

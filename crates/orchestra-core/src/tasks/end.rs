@@ -10,9 +10,7 @@ use crate::named_enum;
 /// How the process of a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// It exited with this code.
     Code(i32),
-    /// This signal killed it.
     Signal(i32),
 }
 
@@ -29,7 +27,6 @@ pub enum TaskEnd {
     Timeout(Duration),
     /// It failed for lack of memory: of the device, of the machine or of its own `memory`.
     OutOfMemory,
-    /// Its device failed.
     DeviceLost,
     /// It was on this GPU, which it has no lease on, and was killed.
     WrongDevice(String),
@@ -52,17 +49,13 @@ named_enum! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum EndClass {
-        /// All is well.
         Done = "done",
         /// A code other than 0.
         Code = "code",
-        /// A signal.
         Signal = "signal",
         /// It took too long.
         Timeout = "timeout",
-        /// It lacked memory.
         OutOfMemory = "out_of_memory",
-        /// Its device failed.
         DeviceLost = "device_lost",
         /// It used a GPU that it has no lease on.
         WrongDevice = "wrong_device",
@@ -72,22 +65,18 @@ named_enum! {
         Missing = "missing",
         /// Others are better.
         StoppedEarly = "stopped_early",
-        /// The run was stopped.
         Stopped = "stopped",
     }
 }
 
 impl EndClass {
     /// Whether the task needs no further attempt, and those that come after it may start.
-    #[must_use]
     pub fn is_well(self) -> bool {
         matches!(self, EndClass::Done | EndClass::StoppedEarly)
     }
 }
 
 impl TaskEnd {
-    /// Its class.
-    #[must_use]
     pub fn class(&self) -> EndClass {
         match self {
             TaskEnd::Done => EndClass::Done,
@@ -200,11 +189,9 @@ pub struct Retries {
     pub out_of_memory: u32,
     /// After the loss of its device.
     pub device_lost: u32,
-    /// After a timeout.
     pub timeout: u32,
     /// After a code other than 0, or where an output is missing.
     pub code: u32,
-    /// After a signal.
     pub signal: u32,
     /// How long it waits before each.
     pub pause: Duration,
@@ -212,7 +199,6 @@ pub struct Retries {
 
 impl Retries {
     /// The most retries after ends of this class; none after an end that the next attempt cannot change.
-    #[must_use]
     pub fn after(&self, end: &TaskEnd) -> u32 {
         match end {
             TaskEnd::OutOfMemory => self.out_of_memory,

@@ -6,9 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A process of a command on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sighting {
-    /// Its task.
     pub task: usize,
-    /// The UUID of the GPU.
     pub gpu: String,
     /// Bytes that it holds; `None` where the driver does not tell.
     pub memory: Option<u64>,

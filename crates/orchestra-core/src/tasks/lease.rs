@@ -138,7 +138,6 @@ impl Leases {
         i64::from(demand.cpu).min(self.most_cpu)
     }
 
-    /// The end of a lease.
     pub fn give_back(&mut self, lease: Lease) {
         let Lease { slot, gpus, cores, demand } = lease;
         let had = self.taken_slots.remove(&slot);
@@ -152,13 +151,11 @@ impl Leases {
     }
 
     /// The most bytes that a lease may have of a GPU.
-    #[must_use]
     pub fn most_memory(&self) -> u64 {
         self.gpus.iter().map(|gpu| gpu.most.unsigned_abs()).max().unwrap_or(0)
     }
 
     /// Whether there would be a lease if nothing was taken.
-    #[must_use]
     pub fn could_take(&self, demand: &Demand) -> bool {
         let mut all = Self { shared: BTreeSet::new(), ..self.clone() };
         for gpu in &mut all.gpus {

@@ -21,7 +21,6 @@ pub struct TaskSpec {
     pub after: Vec<usize>,
     /// Those of `after` that may also have failed, in order.
     pub may_fail: Vec<usize>,
-    /// What it needs.
     pub demand: Demand,
     /// How often it is tried again.
     pub retries: Retries,
@@ -41,7 +40,6 @@ pub enum TaskState {
     Waiting(usize),
     /// It waits for a lease.
     Ready,
-    /// It has this lease.
     Running(Lease),
     /// It is tried again at this time.
     Paused(Duration),
@@ -53,7 +51,6 @@ pub enum TaskState {
     Skipped(usize),
 }
 
-/// A task that is to be started now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
     /// Its place in the plan.
@@ -69,7 +66,6 @@ pub struct Start {
 pub enum After {
     /// The task has ended well, or early.
     Done,
-    /// It is tried again.
     Again,
     /// It has failed, and so these are not started.
     Failed {
@@ -93,7 +89,6 @@ struct Task {
     learned: u64,
 }
 
-/// All tasks of a run.
 #[derive(Debug)]
 pub struct Schedule {
     tasks: Vec<Task>,
@@ -161,7 +156,6 @@ impl Schedule {
     }
 
     /// Where a task stands.
-    #[must_use]
     pub fn state(&self, task: usize) -> &TaskState {
         &self.tasks[task].state
     }
@@ -188,7 +182,6 @@ impl Schedule {
     }
 
     /// Whether all is over but commands of tasks that are held, which need not end in this part.
-    #[must_use]
     pub fn has_only_held(&self) -> bool {
         self.held_running > 0
             && self.running == self.held_running
@@ -295,7 +288,6 @@ impl Schedule {
     }
 
     /// Whether nothing runs and nothing else will.
-    #[must_use]
     pub fn is_over(&self) -> bool {
         self.running == 0 && (self.stopping || self.has_none_to_start())
     }
@@ -316,7 +308,6 @@ impl Schedule {
     }
 
     /// When the next pause is over.
-    #[must_use]
     pub fn wake_at(&self) -> Option<Duration> {
         self.paused.first().map(|(at, _)| *at)
     }

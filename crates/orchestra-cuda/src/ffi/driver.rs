@@ -57,7 +57,6 @@ pub struct Function(Handle);
 pub enum NoDriver {
     /// Its library cannot be loaded.
     Library(String),
-    /// It refuses.
     Refuses(CudaError),
     /// It shows so many devices.
     Devices(i32),

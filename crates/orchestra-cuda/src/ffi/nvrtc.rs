@@ -38,10 +38,8 @@ pub struct Source<'a> {
     pub function: &'a CStr,
 }
 
-/// What was compiled.
 pub struct Compiled {
     pub image: Vec<u8>,
-    /// The name of the function in it.
     pub name: CString,
     /// Warnings; mostly nothing.
     pub log: String,

@@ -15,12 +15,7 @@ pub enum Field {
     Class(usize),
     Score(usize),
     Count(usize),
-    /// An element of a tensor.
-    Element {
-        column: usize,
-        at: usize,
-        ty: Type,
-    },
+    Element { column: usize, at: usize, ty: Type },
 }
 
 impl Field {

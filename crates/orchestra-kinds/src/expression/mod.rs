@@ -68,7 +68,6 @@ impl Comparison {
     }
 }
 
-/// Signs of arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub enum Arithmetic {
     Plus,
@@ -111,7 +110,6 @@ pub enum Expression {
 }
 
 impl Expression {
-    /// What it gives.
     pub fn ty(&self) -> Type {
         match self {
             Expression::Integer(_) | Expression::Len(_) => Type::Integer,
@@ -129,7 +127,6 @@ impl Expression {
         }
     }
 
-    /// What it is made of.
     fn parts(&self) -> &[Expression] {
         match self {
             Expression::Integer(_)
@@ -154,7 +151,6 @@ impl Expression {
         1 + self.parts().iter().map(Expression::n_parts).sum::<usize>()
     }
 
-    /// The columns that it looks at.
     pub fn columns(&self, found: &mut BTreeSet<usize>) {
         if let Expression::Field(field) = self {
             found.insert(field.column());
@@ -207,9 +203,6 @@ impl Expression {
     }
 
     /// Its value where it is a number, or true or false: 1 or 0. NaN where it has none.
-    ///
-    /// # Errors
-    /// As `truth`.
     pub fn number(&self, row: &[Value<'_>]) -> Result<f64, Refusal> {
         Ok(match (self, self.ty()) {
             (Expression::Number(value), _) => *value,
@@ -231,9 +224,6 @@ impl Expression {
     }
 
     /// Its value where it is a whole number, or true or false: 1 or 0.
-    ///
-    /// # Errors
-    /// As `truth`.
     pub fn integer(&self, row: &[Value<'_>]) -> Result<Option<i64>, Refusal> {
         Ok(match self {
             Expression::Integer(value) => Some(*value),
@@ -256,10 +246,6 @@ impl Expression {
         })
     }
 
-    /// Its value where it is a text.
-    ///
-    /// # Errors
-    /// As `truth`.
     pub fn text<'a>(&'a self, row: &'a [Value<'_>]) -> Result<Option<Cow<'a, str>>, Refusal> {
         Ok(match self {
             Expression::Text(text) => Some(Cow::Borrowed(text)),

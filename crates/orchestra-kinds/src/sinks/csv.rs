@@ -11,7 +11,6 @@ use orchestra_store::ObjectOutput;
 use crate::sources::objects;
 use crate::tensor::element;
 
-/// The kind `csv`.
 pub struct Csv;
 
 impl SinkKind for Csv {

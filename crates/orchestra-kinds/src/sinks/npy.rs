@@ -11,7 +11,6 @@ use orchestra_store::ObjectOutput;
 use super::jsonl::read_lines;
 use crate::sources::objects;
 
-/// The kind `npy`.
 pub struct Npy;
 
 impl SinkKind for Npy {

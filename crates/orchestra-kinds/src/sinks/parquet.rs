@@ -15,7 +15,6 @@ mod columns;
 #[cfg(feature = "parquet")]
 mod file;
 
-/// The kind `parquet`.
 pub struct Parquet;
 
 const ROWS_PER_FILE: u64 = 100_000;

@@ -24,7 +24,6 @@ use crate::tensor::element;
 
 mod archive;
 
-/// The kind `tar`.
 pub struct Tar;
 
 const ROWS_PER_FILE: u64 = 10_000;

@@ -25,7 +25,6 @@ pub const LARGEST_TEXT: u64 = 16 << 20;
 /// Columns that a source may have.
 const MOST_COLUMNS: usize = 4096;
 
-/// What the values of a field are.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub enum FieldType {
     Text,
@@ -364,7 +363,6 @@ fn nested(dtype: DType, shape: &[usize], value: &Json, data: &mut Vec<u8>) -> Re
     }
 }
 
-/// A number as files have it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Number {
     Int(i64),

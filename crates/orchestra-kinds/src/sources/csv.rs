@@ -16,7 +16,6 @@ use super::input::{head, list_items, look};
 use super::lines::{Ends, RecordReader, first_record, is_closed, list};
 use super::objects::{self, Protocol};
 
-/// The kind `csv`.
 pub struct Csv;
 
 const KEYS: [Key; 2] = [
@@ -166,7 +165,6 @@ fn header_of(head: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
     Ok(header)
 }
 
-/// The fields of one record.
 fn parse_any(record: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
     let mut reader =
         csv::ReaderBuilder::new().has_headers(false).flexible(true).delimiter(delimiter).from_reader(record);
@@ -208,7 +206,6 @@ fn guess(text: &str) -> Json {
     }
 }
 
-/// A field as a value of this type.
 fn value(text: &str, ty: &FieldType) -> Json {
     let FieldType::Tensor { dtype, .. } = ty else { return Json::String(text.to_owned()) };
     match (dtype, text.trim()) {

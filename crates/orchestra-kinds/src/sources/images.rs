@@ -15,7 +15,6 @@ use super::objects::{self, Protocol, ReadObject};
 use super::picture::EncodedPicture;
 use super::read_file::read_file;
 
-/// The kind `images`.
 pub struct Images;
 
 impl SourceKind for Images {

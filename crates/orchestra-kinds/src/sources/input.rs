@@ -33,8 +33,6 @@ impl Opener {
         Self { objects: (!protocols.is_empty()).then(|| Arc::new(Mutex::new(objects::reader()))) }
     }
 
-    /// # Errors
-    /// It is not there, or cannot be read.
     pub fn open(&self, path: &Path) -> Result<Input, Refusal> {
         match &self.objects {
             None => {
@@ -52,9 +50,6 @@ impl Opener {
     }
 
     /// Reads a picture that an item of `beside` names by its path or URL.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn read_picture(&self, beside: &Path, written: &str, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
         let folder = beside.parent().unwrap_or(Path::new("/"));
         let path = if is_url(written) { PathBuf::from(written) } else { folder.join(written) };
@@ -137,9 +132,6 @@ impl Input {
     }
 
     /// So many bytes from `at` on are read soon: they are asked for at once.
-    ///
-    /// # Errors
-    /// The store.
     pub fn expect(&self, at: u64, len: u64) -> io::Result<()> {
         let Input::Object(object) = self else { return Ok(()) };
         let mut object = locked(object);
@@ -228,9 +220,6 @@ impl<T> Default for Last<T> {
 
 impl<T> Last<T> {
     /// What is open of this path, or what `open` gives.
-    ///
-    /// # Errors
-    /// Those of `open`.
     pub fn get<E>(&mut self, path: &Path, open: impl FnOnce() -> Result<T, E>) -> Result<&mut T, E> {
         // What was open is closed before the next is opened.
         let kept = self.0.take().filter(|(last, _)| last == path);
@@ -260,9 +249,6 @@ pub fn list_items<T>(
 }
 
 /// Looks into a file or object while its source is planned.
-///
-/// # Errors
-/// It cannot be opened, and those of `look`.
 pub fn look<T>(
     source: &SourceContext<'_, '_>,
     path: &Path,
@@ -276,9 +262,6 @@ pub fn look<T>(
 }
 
 /// The first `n` bytes, or all where there are fewer.
-///
-/// # Errors
-/// They cannot be read.
 pub fn head(reader: &mut dyn ReadSeek, n: u64) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     reader.take(n).read_to_end(&mut head)?;

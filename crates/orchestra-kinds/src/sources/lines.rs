@@ -137,9 +137,6 @@ pub fn first_record(head: &[u8], ends: Ends) -> Result<(Span, &[u8]), String> {
 }
 
 /// Names the records of a file: `:17` for the one that begins in line 17. `skip` of them come before the first item.
-///
-/// # Errors
-/// The file cannot be read, and those of `push`.
 pub fn list(path: &Path, ends: Ends, mut skip: u64, push: PushItem<'_>) -> Result<(), ListError> {
     list_items(path, |file| {
         let listed = records(file, ends, |span| {

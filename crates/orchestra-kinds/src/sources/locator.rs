@@ -20,9 +20,6 @@ pub fn locator(path: &Path, numbers: &[u64]) -> Vec<u8> {
 }
 
 /// The path and the numbers of a locator, `n` of them.
-///
-/// # Errors
-/// It is none of these.
 pub fn parts(locator: &[u8], n: usize) -> Result<(&Path, Vec<u64>), Refusal> {
     let parse = || {
         let at = locator.iter().rposition(|byte| *byte == b'#')?;

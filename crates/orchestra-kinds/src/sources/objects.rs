@@ -99,9 +99,6 @@ pub fn store() -> Result<Arc<dyn ObjectStore>, String> {
 }
 
 /// What writes to stores.
-///
-/// # Errors
-/// As [`store`].
 pub fn output() -> Result<Arc<dyn ObjectOutput>, String> {
     #[cfg(feature = "cloud")]
     return Ok(Arc::new(listing::Stores));
@@ -140,9 +137,6 @@ pub fn read_pieces<T>(
 /// Reads objects, one after the other; its connections stay open.
 pub trait ReadObject: Send {
     /// How many bytes the object has.
-    ///
-    /// # Errors
-    /// As [`ReadObject::read`].
     fn len(&mut self, url: &[u8]) -> Result<u64, Refusal>;
 
     /// Reads the object into `buffer`, none of more than [`super::read_file::LARGEST_FILE_BYTES`].
@@ -158,7 +152,6 @@ pub trait ReadObject: Send {
     fn read_part(&mut self, url: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal>;
 }
 
-/// What reads objects in this thread.
 pub fn reader() -> Box<dyn ReadObject> {
     #[cfg(feature = "cloud")]
     return Box::new(fetch::Reader::default());

@@ -12,7 +12,6 @@ mod leaves;
 #[cfg(feature = "parquet")]
 mod rows;
 
-/// The kind `parquet`.
 pub struct Parquet;
 
 const KEYS: [Key; 1] = [key(

@@ -16,7 +16,6 @@ use super::columns::{LARGEST_TENSOR, shape_of};
 use super::locator::{file_of, locator, parts};
 use super::range::MOST_ITEMS;
 
-/// The kind `random`.
 pub struct Random;
 
 const KEYS: [Key; 6] = [

@@ -13,7 +13,6 @@ use orchestra_store::{Expand, ListError, PushItem};
 
 use super::locator::{file_of, locator, parts};
 
-/// The kind `range`.
 pub struct Range;
 
 /// Items of a source that reads no file: their list takes some 20 bytes of disk each.

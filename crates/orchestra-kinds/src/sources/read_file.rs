@@ -14,9 +14,6 @@ pub const LARGEST_FILE_BYTES: u64 = 1 << 30;
 
 /// Opens a file to read it. Only regular files: a FIFO would hang, a device would never end. What is looked at is what is read, whatever takes
 /// its name meanwhile.
-///
-/// # Errors
-/// It cannot be opened, or is something else.
 pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

@@ -21,7 +21,6 @@ use super::objects::{self, Protocol, ReadObject};
 use super::read_file::{LARGEST_FILE_BYTES, open_regular, read_part};
 use super::tar_members::{Member, Members};
 
-/// The kind `tar`.
 pub struct Tar;
 
 const KEYS: [Key; 1] = [key(

@@ -9,7 +9,6 @@ const BLOCK: u64 = 512;
 /// No name and no extended header is longer, in bytes.
 const LONGEST_HEADER: u64 = 1 << 20;
 
-/// A member that is a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     pub name: Vec<u8>,

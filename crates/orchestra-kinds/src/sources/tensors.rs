@@ -17,7 +17,6 @@ use super::objects;
 mod arrays;
 mod rows;
 
-/// The kind `tensors`.
 pub struct Tensors;
 
 const KEYS: [Key; 4] = [

@@ -20,7 +20,6 @@ use super::picture::EncodedPicture;
 use super::read_file::LARGEST_FILE_BYTES;
 use super::zip_members::{Directory, Member, Place, read_member};
 
-/// The kind `zip`.
 pub struct Zip;
 
 const KEYS: [Key; 1] = [key(

@@ -78,7 +78,6 @@ fn method_of(number: u16) -> Method {
     }
 }
 
-/// The directory of an archive.
 #[derive(Debug)]
 pub struct Directory<R> {
     input: R,
@@ -277,7 +276,6 @@ pub mod tests {
         writer.finish().unwrap().into_inner()
     }
 
-    /// The names and the contents.
     fn read(bytes: &[u8]) -> Result<Named, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.zip");

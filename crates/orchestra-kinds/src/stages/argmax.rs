@@ -13,7 +13,6 @@ use orchestra_plan::{
 
 use crate::largest::largest;
 
-/// The kind `argmax`.
 pub struct Argmax;
 
 const KEYS: [Key; 1] = [key(

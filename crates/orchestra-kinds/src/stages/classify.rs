@@ -11,7 +11,6 @@ use orchestra_plan::{
 
 use crate::tensor::read_floats;
 
-/// The kind `classify`.
 pub struct Classify;
 
 /// How outputs of the model become scores.

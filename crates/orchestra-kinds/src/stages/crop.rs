@@ -14,7 +14,6 @@ use crate::box_order::Order;
 
 mod run;
 
-/// The kind `crop`.
 pub struct Crop;
 
 /// The corners that the numbers of a box mean.
@@ -137,7 +136,6 @@ impl StageKind for Crop {
     }
 }
 
-/// One number of a key.
 pub(super) fn number(f: &mut Fields<'_, '_>, key: &str) -> Option<f32> {
     let numbers = f.numbers(key)?;
     match numbers.value[..] {
@@ -234,7 +232,6 @@ impl Connect for CropDraft {
     }
 }
 
-/// The columns of a list of boxes.
 fn list_of(ty: &ColumnType) -> Option<&Schema> {
     match ty {
         ColumnType::List(rows) => Some(rows).filter(|rows| floats(rows, "box", &[4]).is_some()),
@@ -349,7 +346,6 @@ fn turn_column(
     column
 }
 
-/// The columns of a list of boxes.
 #[derive(Debug, Clone)]
 struct ListColumns {
     corners: usize,

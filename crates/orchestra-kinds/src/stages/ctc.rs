@@ -14,7 +14,6 @@ use orchestra_plan::{
 
 use crate::largest::largest;
 
-/// The kind `ctc`.
 pub struct Ctc;
 
 /// Where the exporter of PP-OCR models for RapidOCR writes the characters, one per line.

@@ -15,7 +15,6 @@ use orchestra_plan::{
 use super::code::{self, beside_workers};
 use super::infer;
 
-/// The kind `cuda`.
 pub struct Cuda;
 
 /// What the input of a stage with `from` is called.

@@ -21,7 +21,6 @@ use connect::DetectDraft;
 use layout::Layout;
 use lists::Logits;
 
-/// The kind `detect`.
 pub struct Detect;
 
 const KEYS: [Key; 12] = [

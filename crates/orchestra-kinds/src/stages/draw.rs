@@ -14,7 +14,6 @@ use orchestra_plan::{
 use crate::encode_picture::{jpeg, png};
 use crate::tensor::element;
 
-/// The kind `draw`.
 pub struct Draw;
 
 const KEYS: [Key; 3] = [

@@ -12,7 +12,6 @@ use orchestra_plan::{
 
 use crate::tensor::read_floats;
 
-/// The kind `embed`.
 pub struct Embed;
 
 /// What becomes of several vectors.

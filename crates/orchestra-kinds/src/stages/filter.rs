@@ -11,7 +11,6 @@ use orchestra_plan::{
 
 use crate::expression::{self, Expression, Type, Wrong};
 
-/// The kind `filter`.
 pub struct Filter;
 
 const KEYS: [Key; 1] = [key("keep", "text", "required", KEEP)];

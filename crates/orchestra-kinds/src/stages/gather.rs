@@ -6,7 +6,6 @@ use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Refusal, Schema};
 use orchestra_core::shapes::Fold;
 use orchestra_plan::{Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind};
 
-/// The kind `gather`.
 pub struct Gather;
 
 impl StageKind for Gather {

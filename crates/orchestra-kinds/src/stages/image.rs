@@ -12,7 +12,6 @@ use orchestra_plan::{
 
 use super::image_settings as settings;
 
-/// The kind `image`.
 pub struct Image;
 
 impl StageKind for Image {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use orchestra_plan::tree::{Entry, Value};
 use orchestra_plan::{At, BatchDraft, Draft, Fields, Key, Limits, MAX_BATCH, Reads, StageKind, key};
 
-/// The kind `infer`.
 pub struct Infer;
 
 /// How long the oldest item of a batch waits for company, unless the file says otherwise.
@@ -19,7 +18,6 @@ pub(super) const INPUTS: Key = key(
     "none",
     "instead of `from`, for a model with several inputs: `{ input_name = \"stage\" }` or `\"stage.tensor\"`",
 );
-/// The model.
 pub(super) const MODEL: Key = key("model", "text", "required", "one of `[models.*]`");
 
 const KEYS: [Key; 3] = [

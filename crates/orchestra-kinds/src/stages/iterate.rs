@@ -6,10 +6,9 @@ use orchestra_plan::{At, Draft, Fields, Key, Limits, LoopDraft, Reads, StageKind
 
 use super::infer;
 
-/// The kind `iterate`.
 pub struct Iterate;
 
-/// The most rounds of a row: as many as fit into an `i32` of whoever reads the records.
+/// The most rounds of a row: as many as fit into an `i32` of a program that reads the records.
 const MAX_ROUNDS: u64 = i32::MAX as u64;
 /// Rounds between two checkpoints, unless the file says otherwise. A checkpoint costs a copy of the state, one frame each way, and that the
 /// rows wait for their turn again: little beside a hundred runs of any model. What a lost worker costs is at most so many rounds.

@@ -16,10 +16,8 @@ use super::crop::number;
 use crate::encode_picture::png;
 use crate::tensor::{Element, element};
 
-/// The kind `mask`.
 pub struct Mask;
 
-/// What a mask becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 enum Form {
     Png,

@@ -12,7 +12,6 @@ use orchestra_plan::{
 use crate::box_order::{Order, Place};
 use crate::tensor::element;
 
-/// The kind `merge`.
 pub struct Merge;
 
 const KEYS: [Key; 1] = [key(

@@ -14,7 +14,6 @@ use serde::Deserialize;
 use super::code::{beside_workers, outputs};
 use super::infer;
 
-/// The kind `python`.
 pub struct Python;
 
 /// What a script imports as `orchestra`.

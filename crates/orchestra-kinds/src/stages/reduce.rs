@@ -18,7 +18,6 @@ mod concat;
 mod exact;
 mod merged;
 
-/// The kind `reduce`.
 pub struct ReduceStage;
 
 /// The most numbers of a result with one key: 512 MiB of counts.
@@ -168,7 +167,6 @@ struct ReduceDraft {
     /// `op`, as written.
     called: String,
     is_concat: bool,
-    /// One row of all.
     join: bool,
     /// `None`: rows are counted, or kept.
     op: Option<Op>,

@@ -16,7 +16,6 @@ use orchestra_plan::{
 use super::filter::parse;
 use crate::expression::{self, Expression, Field, Type};
 
-/// The kind `select`.
 pub struct Select;
 
 const KEYS: [Key; 1] = [key("columns", "table", "required", COLUMNS)];
@@ -157,7 +156,6 @@ fn column(
     Some((Column { name: name.to_owned(), ty }, Makes::Computed(name.to_owned(), expression)))
 }
 
-/// What makes a column.
 #[derive(Debug, Clone, Encode, Decode)]
 enum Makes {
     /// A column of the input.

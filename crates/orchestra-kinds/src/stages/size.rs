@@ -8,7 +8,6 @@ use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
 use orchestra_core::{DType, Placement};
 use orchestra_plan::{Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind};
 
-/// The kind `size`.
 pub struct Size;
 
 impl StageKind for Size {

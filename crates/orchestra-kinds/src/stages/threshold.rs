@@ -13,7 +13,6 @@ use orchestra_plan::{
 use super::crop::number;
 use crate::tensor::read_floats;
 
-/// The kind `threshold`.
 pub struct Threshold;
 
 const KEYS: [Key; 2] = [

@@ -1,4 +1,4 @@
-//! Runs a session over memory that somebody else owns: the only place where pointers become tensors. It copies nothing but outputs of
+//! Runs a session over memory that it does not own: the only place where pointers become tensors. It copies nothing but outputs of
 //! dynamic shape, and knows neither arena nor slots.
 
 use std::ptr::NonNull;
@@ -30,7 +30,7 @@ use orchestra_worker::serve::{RunError, nanos};
 /// far as waiting for inputs and outputs, which is for the device as a whole, lets them; `overlap` goes around that wait.
 ///
 /// ort asks for the session exclusively, because it does not trust all providers with that.
-/// So whoever wants more than one has to ask for it (`streams`), and runs go past ort's own method.
+/// So more than one has to be asked for (`streams`), and runs go past ort's own method.
 pub struct BoundSession {
     /// Sizes that are recorded, where the model asks for it.
     pub graphs: Option<Graphs>,

@@ -76,9 +76,6 @@ impl CudaRuntime {
     }
 
     /// Has threads sleep that wait for the device. It counts for a context that exists, too.
-    ///
-    /// # Errors
-    /// In CUDA's words.
     pub fn block_on_sync(&self) -> Result<(), String> {
         // SAFETY: it takes any flags.
         self.check(unsafe { (self.set_device_flags)(BLOCKING_SYNC) })

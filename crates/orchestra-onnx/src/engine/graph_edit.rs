@@ -118,7 +118,6 @@ pub fn child(message: &[u8], number: u32) -> Result<Option<&[u8]>, Malformed> {
     Ok(found)
 }
 
-/// A node to add.
 pub struct Node {
     pub operator: &'static str,
     pub inputs: Vec<String>,

@@ -215,7 +215,6 @@ mod tests {
     use super::*;
     use orchestra_worker::serve::Engine;
 
-    /// A twin with graphs for these sizes.
     fn recorded(sizes: &[usize]) -> Twin {
         let mut twin = Twin::load(SessionTuning::default(), &[]);
         let serving = twin.serving();

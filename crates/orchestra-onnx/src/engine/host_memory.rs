@@ -64,7 +64,7 @@ pub struct Block {
     origin: Origin,
 }
 
-/// Who gave a block, and takes it back.
+/// What gave a block, and takes it back.
 enum Origin {
     Heap(Layout),
     Cuda(CudaRuntime),

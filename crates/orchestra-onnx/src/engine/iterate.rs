@@ -46,10 +46,9 @@ struct Memory {
     rows: usize,
 }
 
-// SAFETY: the addresses are those of tensors that are kept beside them, and are used by who has the loop alone.
+// SAFETY: the addresses are those of tensors that are kept beside them, and are used by the owner of the loop alone.
 unsafe impl Send for Memory {}
 
-/// What is left of a leg.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LegEnd {
     /// Whether rows go on from a checkpoint.

@@ -10,7 +10,6 @@ use super::page_lock::Refused;
 
 /// A block per input and per output of fixed shape, all zeros at first; `None` where the slots' own rows are used.
 pub struct PrivateRows {
-    /// Rows of each block.
     rows: usize,
     inputs: Vec<Option<Block>>,
     outputs: Vec<Option<Block>>,

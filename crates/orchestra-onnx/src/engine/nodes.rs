@@ -94,7 +94,7 @@ fn on_the_gpu(nodes: &[Node], assigned: &[(String, u32)], spec: &OnnxSpec) -> Re
     ))
 }
 
-/// A node of the optimised graph, and who runs it.
+/// A node of the optimised graph, and the provider that runs it.
 #[derive(Debug, Clone)]
 struct Node {
     provider: String,

@@ -9,7 +9,6 @@ use orchestra_worker::output_region::OutputRegion;
 
 use super::*;
 
-/// Rows of the arena.
 pub const MAX_ROWS: usize = 8;
 /// What outputs are before a run.
 const STAIN: f32 = -7.0;
@@ -96,7 +95,6 @@ impl Twin {
         }
     }
 
-    /// All outputs.
     pub fn found(&self) -> Vec<f32> {
         // SAFETY: no run is on its way over the rows that are looked at.
         numbers(unsafe { self.outputs.rows(OutputSlotId(0), 0, 0, MAX_ROWS) }.unwrap())

@@ -44,14 +44,13 @@ pub struct CudaLibrary {
     pub name: &'static str,
     /// The product that it belongs to. Its libraries come from one place wherever one place has them all.
     pub product: &'static str,
-    /// Who cannot do without it.
+    /// What cannot do without it.
     pub need: Need,
     pub package: &'static str,
     /// Where it is; `None`: nowhere that was looked at.
     pub found: Option<FoundLibrary>,
 }
 
-/// Who needs a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Need {
@@ -106,7 +105,6 @@ pub fn find_cuda(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
 
 impl CudaLibraries {
     /// The files to load, in order.
-    #[must_use]
     pub fn preload(&self) -> Vec<PathBuf> {
         self.libraries.iter().filter_map(|l| Some(l.found.as_ref()?.path.clone())).collect()
     }
@@ -117,7 +115,6 @@ impl CudaLibraries {
     }
 
     /// The products, each with its libraries, in the order of loading.
-    #[must_use]
     pub fn products(&self) -> Vec<(&'static str, Vec<&CudaLibrary>)> {
         let mut products: Vec<(&'static str, Vec<&CudaLibrary>)> = Vec::new();
         for library in &self.libraries {
@@ -130,7 +127,6 @@ impl CudaLibraries {
     }
 
     /// A command that fetches what is missing, if anything is.
-    #[must_use]
     pub fn how_to_get(&self) -> Option<String> {
         let mut packages: Vec<&str> =
             self.libraries.iter().filter(|l| l.found.is_none()).map(|l| l.package).collect();

@@ -58,7 +58,6 @@ impl Env {
     }
 
     /// The folder above it, which is ours, too: `ORCHESTRA_CACHE` itself, if it is set.
-    #[must_use]
     pub fn user_folder(&self) -> Option<PathBuf> {
         match self.get("ORCHESTRA_CACHE") {
             Some(folder) => Some(self.absolute(folder)),

@@ -10,7 +10,6 @@ use crate::library::found::{Flavor, Tried};
 
 /// Why there is no library. All but `Cancelled` mean that the machine lacks something.
 #[derive(Debug, Error)]
-#[expect(missing_docs, reason = "the messages say what each variant and field is")]
 pub enum LibraryError {
     #[error(
         "`{path}`, which {setting} names, cannot be used as ONNX Runtime: {why}; name a `libonnxruntime.so` of \

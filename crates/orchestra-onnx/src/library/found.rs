@@ -52,7 +52,6 @@ pub struct Library {
 /// Where a library lies. The second half is of CUDA's, in the order in which these are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "`Display` says what each is")]
 pub enum Origin {
     Explicit,
     Env,
@@ -83,7 +82,6 @@ impl fmt::Display for Origin {
 
 /// A place that was looked at, and why it was of no use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "`Display` says what each is")]
 pub struct Tried {
     pub origin: Origin,
     pub place: String,

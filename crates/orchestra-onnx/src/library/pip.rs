@@ -1,4 +1,4 @@
-//! Lets pip download one pinned wheel. Installs nothing, and trusts pip only to bring bytes: who checks them is `wheel`.
+//! Lets pip download one pinned wheel. Installs nothing, and trusts pip only to bring bytes: `wheel` checks them.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -29,7 +29,6 @@ runtime = folders("onnxruntime")
 print(json.dumps({"pip": folders("pip") != [], "runtime": runtime[0] if runtime else None, "nvidia": folders("nvidia")}))
 "#;
 
-/// What an interpreter has.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) pip: bool,

@@ -13,7 +13,6 @@ use crate::library::error::LibraryError;
 /// A folder beside the final one, on the same disk; removed with all that is still in it when dropped. What a killed process leaves, the
 /// next fetch removes.
 pub(crate) struct Staging {
-    /// The cache.
     pub(crate) root: PathBuf,
     /// Where pip puts the wheel.
     pub(crate) download: PathBuf,

@@ -26,7 +26,7 @@ use crate::plan::{
 use crate::raw::{RawModel, RawStage};
 use crate::sinks::{bucket_of, parts_of};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
-use crate::types::Wired;
+use crate::wiring::Wired;
 
 /// Largest batch on a GPU and on the CPU, unless the file says otherwise. On the CPU larger batches gain nothing.
 const DEFAULT_BATCH_CUDA: usize = 32;
@@ -306,8 +306,8 @@ impl<'a> Assembler<'a> {
                 let from = origins(&self.parts.graph.reads[stage]);
                 let (reads, gives, runs, about) = match self.parts.wired[stage].as_ref()? {
                     Wired::Batch { model, inputs, iteration, fixed_batch, gives, .. } => {
-                        let infer = self.infer_plan(stage, *model, (*fixed_batch, iteration), layout?)?;
-                        (inputs, gives, Shape::Batch(Box::new(infer)), None)
+                        let batch = self.batch_plan(stage, *model, (*fixed_batch, iteration), layout?)?;
+                        (inputs, gives, Shape::Batch(Box::new(batch)), None)
                     }
                     Wired::Stage { reads, connected, .. } => {
                         let runs = match &connected.runs {
@@ -336,7 +336,7 @@ impl<'a> Assembler<'a> {
             .collect()
     }
 
-    fn infer_plan(
+    fn batch_plan(
         &self,
         stage: usize,
         model: usize,
@@ -520,9 +520,9 @@ fn pipeline_plans(
     }
     for (id, stage) in (0..).zip(stages) {
         let plan = &mut plans[stage.pipeline.index()];
-        if let Some(infer) = stage.batch() {
+        if let Some(batch) = stage.batch() {
             // The slots, with all that may go together, and what is being read for them.
-            plan.window += (infer.layout.max_rows + infer.ready * infer.max_batch) * infer.layout.slots;
+            plan.window += (batch.layout.max_rows + batch.ready * batch.max_batch) * batch.layout.slots;
         }
         plan.stages.push(StageId(id));
     }

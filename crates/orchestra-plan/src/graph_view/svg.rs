@@ -30,7 +30,6 @@ const FONT: &str = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', 'Liberati
 const GREY: &str = "#7a7e84";
 const ARROW: f64 = 7.0;
 
-/// A line of text.
 struct Line {
     size: f64,
     colour: &'static str,

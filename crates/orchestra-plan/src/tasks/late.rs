@@ -24,7 +24,6 @@ pub struct LatePlan {
     pub best: Vec<String>,
     /// The tables that use their values: ``model `digits` ``.
     pub tables: Vec<String>,
-    /// The names of the pipelines.
     pub pipelines: Vec<String>,
 }
 
@@ -39,7 +38,6 @@ pub(crate) struct Late {
     best: BTreeMap<String, Span>,
 }
 
-/// What one of them uses.
 #[derive(Debug, Default)]
 struct Used {
     /// The tasks, by their places.
@@ -70,7 +68,6 @@ pub fn is_output_of_task(part: &str) -> bool {
 const SECTIONS: [(&str, &str); 4] =
     [("sources", "source"), ("models", "model"), ("stages", "stage"), ("sinks", "sink")];
 
-/// What opens a value of a task.
 const VALUE: &str = "{tasks.";
 
 impl Late {
@@ -260,7 +257,6 @@ impl Late {
 
 impl LatePlan {
     /// What waits for what, as a sentence without its end.
-    #[must_use]
     pub fn in_words(&self) -> String {
         const NAMED: usize = 4;
         let best: Vec<String> = self.best.iter().map(|table| format!("{table}.best")).collect();

@@ -17,7 +17,6 @@ const LONGEST_NAME: usize = 100;
 /// A metric, and where its values are found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TaskMetric {
-    /// Its name.
     pub name: String,
     /// The expression whose first group has its values in any line; `None`: lines that are JSON objects have them under its name.
     pub regex: Option<String>,
@@ -113,7 +112,6 @@ fn check(regex: &At<String>, diags: &mut Diagnostics) -> Option<()> {
     }
 }
 
-/// The place of a metric.
 fn place(name: &At<String>, metrics: &[TaskMetric], diags: &mut Diagnostics) -> Option<usize> {
     let place = metrics.iter().position(|metric| metric.name == name.value);
     if place.is_none() {

@@ -17,7 +17,6 @@ pub struct TasksPlan {
     pub gpus: Vec<TaskGpu>,
     /// How many commands share the CPU.
     pub cpu_slots: usize,
-    /// Cores of the machine.
     pub cores: usize,
     /// What tasks write beside the output folder, files and folders: no part of a working tree that is copied.
     #[serde(skip)]
@@ -40,7 +39,6 @@ pub struct TaskGpu {
 pub struct TaskPlan {
     /// `train[lr=0.1,seed=2]`; the same in every run.
     pub id: String,
-    /// The name of its table.
     pub name: String,
     /// What fills its placeholders.
     pub values: Vec<(String, String)>,
@@ -92,7 +90,6 @@ pub struct TaskPlan {
 /// A table of which a task takes the best.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BestOf {
-    /// Its name.
     pub table: String,
     /// Its tasks, in order.
     pub tasks: Vec<usize>,
@@ -100,22 +97,17 @@ pub struct BestOf {
 
 impl TasksPlan {
     /// Whether there is no task.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
 
     /// Everything, free.
-    #[must_use]
     pub fn leases(&self) -> Leases {
         let memory: Vec<u64> = self.gpus.iter().map(|gpu| gpu.memory).collect();
         Leases::new(&memory, self.cpu_slots, self.cores)
     }
 
     /// These tasks alone, by the names of their tables or by their ids, and all that they come after; the first name that is none, as an error.
-    ///
-    /// # Errors
-    /// A name that no task has.
     pub fn only(&self, names: &[String]) -> Result<Self, String> {
         let mut kept = vec![false; self.tasks.len()];
         let mut open = Vec::new();

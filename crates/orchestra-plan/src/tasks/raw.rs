@@ -27,7 +27,6 @@ const SIGNALS: [(&str, i32); 7] = [
 /// What becomes of a command whose run is killed: whether it goes on.
 const ON_RUN_DEATH: [(&str, bool); 2] = [("end", false), ("keep", true)];
 
-/// Values that every task has.
 pub(super) const VALUES_OF_TASKS: [&str; 3] = ["output", "folder", "best"];
 
 /// The longest `timeout`, `grace` or pause: a task without a `timeout` may run for ever.

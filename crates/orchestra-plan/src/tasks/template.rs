@@ -3,7 +3,6 @@
 //! `{{name}}` stands for `{name}`. Braces around anything else are text, and so are those of `${NAME}`, which is the shell's: `awk '{print $1}'`,
 //! `{"json": 1}` and `{a,b}` stay as they are.
 
-/// A part of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part<'a> {
     Text(&'a str),

@@ -44,7 +44,6 @@ pub struct HistogramReading {
     pub bounds: &'static [u64],
     /// Values by bucket, each counted once; one more than there are bounds.
     pub counts: Vec<u64>,
-    /// Of all values.
     pub sum: u64,
 }
 

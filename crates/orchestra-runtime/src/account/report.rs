@@ -21,7 +21,6 @@ use crate::tasks::board::TaskReport;
 /// The contents of `run.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunReport {
-    /// Name of the workflow.
     pub workflow: String,
     /// Id of the run, kept over all its resumptions.
     pub run_id: String,
@@ -31,7 +30,6 @@ pub struct RunReport {
     pub seconds: f64,
     /// Of these, seconds until a worker had finished the first batch.
     pub seconds_starting: f64,
-    /// Exit code.
     pub exit_code: i32,
     /// Over the whole run, resumptions included.
     pub items: ItemCounts,
@@ -40,7 +38,6 @@ pub struct RunReport {
     /// The tasks, in the order of the plan.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<TaskReport>,
-    /// By stage name.
     pub stages: BTreeMap<String, StageReport>,
     /// In the order of the plan.
     pub devices: Vec<DeviceReport>,
@@ -52,7 +49,6 @@ pub struct RunReport {
     pub pipelines: BTreeMap<String, PipelineReport>,
     /// Where the time of the decoding threads went.
     pub loaders: LoaderReport,
-    /// Batches by the reason for which they left.
     pub batches_by_reason: BTreeMap<&'static str, u64>,
     /// The part that set the pace: `loading`, `inference`, `cpu`, `handover`, `sinks` or `unknown`.
     pub bottleneck: Bottleneck,
@@ -63,9 +59,7 @@ pub struct RunReport {
 pub struct ItemCounts {
     /// Items with an end.
     pub read: u64,
-    /// With records.
     pub done: u64,
-    /// With a failure.
     pub failed: u64,
     /// Items that the sources name; `None` if the run ended before it was known how many they are.
     pub total: Option<u64>,
@@ -80,9 +74,7 @@ pub struct ItemCounts {
 /// A sink in `run.json`: enough to count its records again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputReport {
-    /// Name of the sink.
     pub sink: String,
-    /// Its kind.
     pub kind: String,
     /// Its file, relative to the output folder; of part files, a glob that they fit; of records that are files, the index of them.
     pub path: PathBuf,
@@ -125,7 +117,6 @@ pub struct LoaderReport {
 /// A device in `run.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DeviceReport {
-    /// Its name.
     pub device: String,
     /// Workers that the plan gave it, and those that were added once it was known that they fit.
     pub workers: u64,
@@ -141,7 +132,6 @@ pub struct DeviceReport {
     pub restarts: u64,
     /// Times that a spare took a worker's place.
     pub spare_takeovers: u64,
-    /// Batches done.
     pub batches: u64,
     /// Items per batch.
     pub mean_batch: f64,
@@ -178,7 +168,6 @@ pub struct PipelineReport {
 /// What a pipeline took of a device, as far as it was seen once a second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PipelineOnDevice {
-    /// Its name.
     pub device: String,
     /// Its part of the mean utilisation of the GPU, 0 to 1: the part that its sessions had of the time in which sessions ran.
     pub utilization_mean: Option<f64>,
@@ -197,17 +186,12 @@ fn is_watching(plan: &Plan) -> bool {
 }
 
 impl RunReport {
-    /// The ids of the tasks that are done.
-    #[must_use]
     pub fn tasks_done(&self) -> Vec<String> {
         let done = self.tasks.iter().filter(|task| task.state.is_well());
         done.map(|task| task.task.clone()).collect()
     }
 
     /// Writes it into an output folder.
-    ///
-    /// # Errors
-    /// Names the file, and what the system says.
     pub fn write(&self, output: &Path) -> io::Result<()> {
         let path = output.join(orchestra_store::RUN_SUMMARY);
         let written = serde_json::to_vec_pretty(self).map_err(io::Error::from).and_then(|mut bytes| {

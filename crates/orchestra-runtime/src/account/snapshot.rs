@@ -68,7 +68,6 @@ pub struct DeviceSnapshot {
     pub restarts: u64,
     pub spare_takeovers: u64,
     pub batches: u64,
-    /// Items in them.
     pub rows: u64,
     /// Time in which sessions ran, summed over workers.
     pub busy: Duration,
@@ -95,7 +94,7 @@ impl Snapshot {
             busy: s.busy.time(),
         });
         let planned = |device: usize, what: fn(&WorkerPlan) -> usize| -> u64 {
-            let all = plan.batch_stages().flat_map(|(_, infer)| &infer.workers);
+            let all = plan.batch_stages().flat_map(|(_, batch)| &batch.workers);
             all.filter(|w| w.device.index() == device).map(|w| what(w) as u64).sum()
         };
         let devices =

@@ -102,7 +102,6 @@ pub struct StageStats {
     reasons: [Counter; LeaveReason::ALL.len()],
 }
 
-/// A batch stage on one device.
 #[derive(Debug)]
 pub struct StageOnDevice {
     /// The plan gives it workers there.
@@ -145,11 +144,11 @@ impl StageStats {
     }
 
     fn of(plan: &Plan, stage: usize) -> Self {
-        let Some(infer) = plan.stages[stage].batch() else { return Self::default() };
+        let Some(batch) = plan.stages[stage].batch() else { return Self::default() };
         let on = (0..plan.devices.len()).map(|device| {
             let ceiling = Counter::default();
-            ceiling.set(infer.max_batch as u64);
-            let planned = infer.workers.iter().find(|w| w.device.index() == device && w.count > 0);
+            ceiling.set(batch.max_batch as u64);
+            let planned = batch.workers.iter().find(|w| w.device.index() == device && w.count > 0);
             let is_gpu = plan.devices[device].spec.kind != DeviceKind::Cpu;
             let memory = planned.and_then(|workers| workers.memory).filter(|_| is_gpu);
             StageOnDevice {

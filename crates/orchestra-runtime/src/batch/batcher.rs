@@ -117,16 +117,16 @@ impl BatcherState {
     fn new(args: BatcherArgs) -> Result<Self, ActorProcessingErr> {
         let plan = &args.context.plan;
         let stage = &plan.stages[args.stage.index()];
-        let infer = stage.batch().ok_or("a batcher was started for a stage that does not run in workers")?;
-        let policy = BatchPolicy { max_rows: infer.max_batch, wait: infer.wait };
-        let mut ledger = Ledger::new(infer.max_batch).with_streams(infer.streams).with_ready(infer.ready);
-        infer.workers.iter().filter(|w| w.count > 0).for_each(|w| ledger.expect_device(w.device));
+        let batch = stage.batch().ok_or("a batcher was started for a stage that does not run in workers")?;
+        let policy = BatchPolicy { max_rows: batch.max_batch, wait: batch.wait };
+        let mut ledger = Ledger::new(batch.max_batch).with_streams(batch.streams).with_ready(batch.ready);
+        batch.workers.iter().filter(|w| w.count > 0).for_each(|w| ledger.expect_device(w.device));
         Ok(Self {
             name: stage.name.clone(),
             pipeline_name: plan.pipelines[stage.pipeline.index()].name.clone(),
             policy,
-            together: Together::new(infer.together(), policy.max_rows, plan.limits.batch_timeout),
-            iteration: infer.iteration.clone(),
+            together: Together::new(batch.together(), policy.max_rows, plan.limits.batch_timeout),
+            iteration: batch.iteration.clone(),
             ledger,
             pool: None,
             slots: HashMap::new(),
@@ -317,7 +317,7 @@ impl BatcherState {
         &self.args.context.plan.devices[device.index()].spec
     }
 
-    /// The most rows that a device takes, as long as somebody wants to know how that changes.
+    /// The most rows that a device takes, as long as the run is traced.
     fn traced_ceiling(&self, device: Option<DeviceId>) -> Option<usize> {
         device.filter(|_| self.flights.tracer.is_on()).map(|device| self.ledger.ceiling(device))
     }
@@ -449,7 +449,7 @@ impl BatcherState {
         lost.bisecting
     }
 
-    /// Tells whoever traces of a batch without a result. Its rows still lie in their slot.
+    /// Tells the tracer of a batch without a result. Its rows still lie in their slot.
     fn trace_failed(&self, flight: &Flight, ran: Ran, end: BatchEnd, ceiling: Option<(usize, usize)>) {
         let trace = self.flights.end(flight, ran, end, ceiling);
         let rows = flight.assignment.rows;

@@ -1,4 +1,4 @@
-//! The batches that are with workers, and what is told of each to whoever traces when it ends. It decides nothing and holds no row: the
+//! The batches that are with workers, and what the tracer is told of each when it ends. It decides nothing and holds no row: the
 //! ledger does.
 
 use std::collections::HashMap;

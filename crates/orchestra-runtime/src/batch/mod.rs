@@ -5,7 +5,6 @@ mod checkpoint;
 pub mod flights;
 pub mod output_slots;
 pub mod outputs;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod service;
 pub mod slot_pool;
 pub mod stage;

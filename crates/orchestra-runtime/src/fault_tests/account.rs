@@ -29,7 +29,6 @@ pub struct Account {
     pub devices_ended: usize,
     /// How workers ended, without those that ended as asked.
     pub exits: Vec<WorkerExit>,
-    /// Devices that were lost.
     pub devices_lost: Vec<DeviceId>,
     /// What must never be.
     pub problems: Vec<String>,
@@ -145,15 +144,12 @@ impl Account {
 /// A run that is over.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was run.
     pub stage: Stage,
     /// What became of the items.
     pub account: Account,
-    /// When it was over.
     pub over: Duration,
     /// What the workers did, in the order of their starts.
     pub lives: Vec<Life>,
-    /// Workers started.
     pub starts: u64,
     /// Of these, to replace dead ones.
     pub restarts: u64,
@@ -186,7 +182,6 @@ impl Outcome {
         self
     }
 
-    /// Every failure is of this kind.
     pub fn failed_as(&self, kind: FailureKind) -> &Self {
         self.check(
             self.account.failed.values().all(|f| f.kind == kind && f.stage == "read"),

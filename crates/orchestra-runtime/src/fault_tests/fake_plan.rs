@@ -9,7 +9,6 @@ use super::stage::{Stage, check_plan};
 #[path = "../../../orchestra-plan/tests/fake/mod.rs"]
 mod fake;
 
-/// The plan of this stage.
 pub fn plan_of(stage: &Stage) -> Plan {
     let memory = stage.gpus.as_ref().map_or(80 << 30, |gpus| gpus.total);
     let host = fake::FakeHost {

@@ -44,7 +44,6 @@ pub struct FakeEngine {
     gpus: Option<Gpus>,
     /// What [`EngineSpec::beats_while_busy`] says.
     pub beats_while_busy: bool,
-    /// The device of each start.
     starts: StdMutex<Vec<usize>>,
 }
 
@@ -122,7 +121,6 @@ impl EngineSpec for FakeEngine {
 /// The parent's hold on a fake worker.
 struct FakeProcess {
     pid: u32,
-    /// Dropping it kills.
     kill: Option<oneshot::Sender<()>>,
     gone: watch::Receiver<Option<WorkerExit>>,
 }
@@ -270,7 +268,6 @@ impl Voice {
     }
 }
 
-/// A frame as it travels.
 pub fn bytes_of(frame: &FromWorker) -> Vec<u8> {
     let mut bytes = Vec::new();
     codec::encode(frame, &mut bytes).unwrap();

@@ -39,7 +39,6 @@ pub struct Worker {
     memory: Option<SharedMemory<OwnedFd>>,
     /// Where it may take memory.
     on: Option<(Gpus, usize)>,
-    /// It holds that memory.
     holds: bool,
     /// What its runs share, as many as there are at once.
     core: Core,
@@ -67,7 +66,6 @@ struct Core {
 
 /// What becomes of a worker after a run.
 enum After {
-    /// It goes on.
     Answered,
     /// It stops as by SIGSTOP.
     Freezes,

@@ -12,20 +12,15 @@ use tokio::time::Instant;
 pub enum What {
     /// Its process was started, on this device.
     Started(usize),
-    /// It is loaded.
     Loaded,
     /// It began a batch.
     Began {
-        /// Which.
         batch: BatchId,
         /// How often these rows were begun, as the parent says.
         attempt: u32,
-        /// What lies in them.
         items: Vec<u64>,
     },
-    /// It answered for a batch that it ran.
     Answered(BatchId),
-    /// It was told to end.
     ToldToEnd,
     /// Its process is gone.
     Ended(WorkerExit),
@@ -41,7 +36,6 @@ pub struct Log {
 /// A batch in the hands of a worker.
 #[derive(Debug, Clone)]
 pub struct Begun {
-    /// Which.
     pub batch: BatchId,
     /// When the worker began it.
     pub at: Duration,
@@ -49,7 +43,6 @@ pub struct Begun {
     pub answered: Option<Duration>,
     /// How often these rows were begun, as the parent says.
     pub attempt: u32,
-    /// What lay in them.
     pub items: Vec<u64>,
 }
 
@@ -60,7 +53,6 @@ pub struct Life {
     pub nth: usize,
     /// Where.
     pub device: usize,
-    /// When it was started.
     pub started: Duration,
     /// When it was loaded, if it ever was.
     pub loaded: Option<Duration>,
@@ -97,7 +89,6 @@ impl Life {
 }
 
 impl Log {
-    /// Starts now.
     pub fn start() -> Self {
         Self { start: Instant::now(), events: Arc::default() }
     }

@@ -21,8 +21,8 @@ fn stage(items: u64, gpus: &Gpus, devices: usize, label: &str) -> Stage {
 /// What is kept of the first stage's workers, in GiB.
 fn kept(stage: &Stage) -> Option<u64> {
     let plan = plan_of(stage);
-    let (_, infer) = plan.batch_stages().next()?;
-    let key = plan.measure_key(infer, &plan.devices[0]);
+    let (_, batch) = plan.batch_stages().next()?;
+    let key = plan.measure_key(batch, &plan.devices[0]);
     Some(stage.measurements.as_ref()?.look_up(&key)?.bytes / GIB)
 }
 

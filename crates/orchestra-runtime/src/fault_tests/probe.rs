@@ -12,7 +12,6 @@ use super::account::Account;
 /// Where probes note things, and who is woken by it.
 #[derive(Clone)]
 pub struct Watcher {
-    /// The account.
     pub account: Arc<Mutex<Account>>,
     /// Told after each note.
     pub wake: Vec<Arc<Notify>>,

@@ -40,7 +40,6 @@ pub struct Script {
     pub at_every_run: Option<RunFault>,
     /// Items that do this to it, in whichever batch they come.
     pub poison: BTreeSet<u64>,
-    /// What they do.
     pub poison_does: RunFault,
     /// Rows that fit into its memory, from these times of the run on (the last one that has come counts).
     pub memory: Vec<(Duration, usize)>,
@@ -84,12 +83,10 @@ impl Default for Script {
 }
 
 impl Script {
-    /// An honest worker.
     pub fn honest() -> Self {
         Self::default()
     }
 
-    /// It starts like this.
     pub fn starting(start: Start) -> Self {
         Self { start, ..Self::default() }
     }
@@ -109,7 +106,6 @@ impl Script {
         Self { at_every_run: Some(fault), ..Self::default() }
     }
 
-    /// These items do this to it.
     pub fn poisoned(items: impl IntoIterator<Item = u64>, poison_does: RunFault) -> Self {
         Self { poison: items.into_iter().collect(), poison_does, ..Self::default() }
     }
@@ -217,7 +213,6 @@ pub enum RunFault {
     HalfAnswerThenSilence,
     /// The answer is for another batch.
     AnswersFor(Other),
-    /// The answer comes twice.
     AnswersTwice,
     /// It leaves a batch at a checkpoint, which has none.
     Pauses,
@@ -225,7 +220,6 @@ pub enum RunFault {
     AnswersOddly(Odd),
     /// Bytes that are no frame.
     Garbage,
-    /// A second hello.
     SecondHello,
     /// A second hello, and the right answer right behind it.
     SecondHelloThenRight,
@@ -251,7 +245,6 @@ pub enum Other {
 pub enum Odd {
     /// It has one row more than the batch.
     MoreRows,
-    /// It has one row less.
     FewerRows,
     /// Its elements are of another type.
     OtherType,
@@ -264,7 +257,6 @@ pub enum Odd {
 /// What happens to a loaded worker at some time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Later {
-    /// It ends.
     Dies(WorkerExit),
     /// It stops as by SIGSTOP.
     Freezes,

@@ -44,7 +44,6 @@ use crate::trace::Tracer;
 pub struct Stage {
     /// What failed checks are headed with.
     pub label: String,
-    /// Items handed in.
     pub items: u64,
     /// Rows of a full batch.
     pub max_batch: usize,
@@ -52,7 +51,6 @@ pub struct Stage {
     pub together: usize,
     /// How many devices.
     pub devices: usize,
-    /// Workers on each.
     pub workers: usize,
     /// Spare workers on each.
     pub spares: usize,
@@ -84,7 +82,6 @@ pub struct Stage {
     pub is_double: bool,
     /// Where measurements are kept.
     pub measurements: Option<Measurements>,
-    /// Somebody traces it.
     pub traced: bool,
     /// Whoever is told of workers panics.
     pub hook_panics: bool,
@@ -166,7 +163,6 @@ impl Stage {
     }
 }
 
-/// The actors of a stage.
 struct Tree {
     context: Arc<RunContext>,
     stage: StageId,
@@ -186,13 +182,9 @@ struct Tree {
 /// What follows a stage, and the stage.
 type Grown = (BatchStage, JoinHandle<()>);
 
-/// What is left of a tree that was ended.
 pub struct Ended {
-    /// The run.
     pub context: Arc<RunContext>,
-    /// The memory.
     pub pool: Arc<SlotPool>,
-    /// What was noted.
     pub account: Arc<Mutex<Account>>,
     /// What was told to whoever traces.
     pub told: Option<Told>,
@@ -258,8 +250,8 @@ impl Tree {
         let devices = DeviceManager::start_all(&context, &root.get_cell(), ended).await.unwrap();
         let managers: Vec<_> = devices.iter().map(|(manager, _)| manager.clone()).collect();
         let mut stages = Vec::new();
-        for (id, infer) in plan.batch_stages() {
-            let stage = Self::grow_stage(&context, id, infer, &sink, &pipeline, &managers).await;
+        for (id, batch) in plan.batch_stages() {
+            let stage = Self::grow_stage(&context, id, batch, &sink, &pipeline, &managers).await;
             stages.push((id, stage));
         }
         let idle = if stages.len() > 1 { stages.pop() } else { None };
@@ -274,14 +266,14 @@ impl Tree {
     async fn grow_stage(
         context: &Arc<RunContext>,
         id: StageId,
-        infer: &BatchPlan,
+        batch: &BatchPlan,
         sink: &ActorRef<SinkMsg>,
         pipeline: &ActorRef<PipelineMsg>,
         devices: &[ActorRef<DeviceMsg>],
     ) -> Grown {
         let chain = Chain::new(context, sink, Origin::Stage(id), &Targets::default());
         let completion = Arc::new(Processor::new(id, chain, pipeline.clone()));
-        let arena = Arena::create("fake", infer.layout.clone()).unwrap();
+        let arena = Arena::create("fake", batch.layout.clone()).unwrap();
         let batch = BatchStage::start(context, id, arena, completion, devices, pipeline.get_cell());
         batch.await.unwrap()
     }
@@ -411,15 +403,15 @@ async fn feed(stage: Stage, feed: Feed) {
 
 /// Whether a plan is what the stage asked for: a mistake of these tests shows here and not in a property.
 pub fn check_plan(plan: &Plan, stage: &Stage) {
-    let (_, infer) = plan.batch_stages().next().expect("the plan has an infer stage");
+    let (_, batch) = plan.batch_stages().next().expect("the plan has an infer stage");
     assert_eq!(plan.devices.len(), stage.devices);
     // What was measured may leave room for fewer.
     let fewest = if stage.measurements.is_some() { 1 } else { stage.workers };
-    assert!(infer.workers.iter().all(|w| (fewest..=stage.workers).contains(&w.most())));
-    assert!(infer.workers.iter().all(|w| w.spares == stage.spares));
-    assert_eq!((infer.max_batch, infer.wait), (stage.max_batch, ms(5)));
-    assert_eq!(infer.together(), if stage.dynamic { 1 } else { stage.together });
-    assert_eq!(infer.layout.outputs[0].is_none(), stage.dynamic);
+    assert!(batch.workers.iter().all(|w| (fewest..=stage.workers).contains(&w.most())));
+    assert!(batch.workers.iter().all(|w| w.spares == stage.spares));
+    assert_eq!((batch.max_batch, batch.wait), (stage.max_batch, ms(5)));
+    assert_eq!(batch.together(), if stage.dynamic { 1 } else { stage.together });
+    assert_eq!(batch.layout.outputs[0].is_none(), stage.dynamic);
     assert_eq!(plan.limits.batch_timeout, stage.batch_timeout);
     assert!(matches!(plan.stages[0].runs, Shape::Map(_)));
 }

@@ -432,7 +432,7 @@ impl DeviceState {
         }
     }
 
-    /// Tells whoever traces what followed from the death of `worker`.
+    /// Tells the tracer what followed from the death of `worker`.
     fn trace(&self, post: usize, worker: WorkerId, step: impl FnOnce() -> WorkerStep) {
         let (device, stage) = (self.args.device, self.posts[post].stage);
         self.args.context.trace_worker(worker, stage, device, step);

@@ -2,8 +2,8 @@
 //! nothing: a device that is lost is told to its manager, and snapshots and metrics read the figures. A driver that gives no answer is
 //! noted once and never fails a run.
 //!
-//! Each device has a lock of its own, which is never held while the driver or the kernel is asked, while somebody is told or while
-//! anything is logged. So a device whose driver hangs holds up nobody but those who want to know about it.
+//! Each device has a lock of its own, which is never held while the driver or the kernel is asked, while a caller is told or while
+//! anything is logged. So a device whose driver hangs holds up only callers that ask about it.
 
 use std::fmt;
 use std::io;
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What a run needs to know about devices beyond its plan.
 #[derive(Clone)]
 pub struct DeviceOptions {
-    /// Who is asked about GPUs; `None`: nobody, and then nothing is known of them but what workers say.
+    /// How GPUs are asked; `None`: nothing is known of them but what workers say.
     pub probe: Option<Arc<dyn GpuProbe>>,
     pub look_every: Duration,
     /// Where the memory that workers took is kept for later plans.
@@ -63,9 +63,7 @@ pub struct DeviceWatch {
 
 struct Device {
     name: String,
-    /// Of a GPU.
     uuid: Option<String>,
-    /// The thread that looks at it.
     looker: OnceLock<Thread>,
     watched: Mutex<Watched>,
 }
@@ -81,7 +79,7 @@ struct Watched {
     when_lost: Option<WhenLost>,
     missing: u32,
     has_complained: bool,
-    /// Who waits for a look that begins from now on.
+    /// Callers that wait for a look that begins from now on.
     asked: Vec<WhenSeen>,
     /// When the look began that goes on now.
     looks_since: Option<Duration>,

@@ -99,9 +99,6 @@ pub trait EngineSpec: Send + Sync {
 pub type Engines = BTreeMap<StageId, Arc<dyn EngineSpec>>;
 
 /// What a worker of a batch stage on `device` is told.
-///
-/// # Errors
-/// As [`EngineSpec::spec`].
 pub fn load_frame(
     engine: &dyn EngineSpec,
     batch: &BatchPlan,

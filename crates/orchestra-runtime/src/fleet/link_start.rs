@@ -12,7 +12,6 @@ use crate::fleet::launcher::{Launched, WorkerMemory};
 use crate::messages::{DeviceMsg, ServeStage};
 use crate::trace::WorkerStep;
 
-/// What a link is started with.
 pub struct LinkArgs {
     pub context: Arc<RunContext>,
     pub worker: WorkerId,

@@ -1,4 +1,4 @@
-//! Which worker processes live, for whoever measures them from outside. It looks at no process and steers none.
+//! Which worker processes live, for programs that measure them from outside. It looks at no process and steers none.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,16 +1,12 @@
 //! Devices and worker processes: starts, deadlines, exits, restarts and what each process takes. It knows batches by their numbers only.
 
 pub mod device_manager;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod device_use;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod device_watch;
 pub mod handshake;
 pub mod in_flight;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod launcher;
 pub mod link_start;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod live_workers;
 pub mod worker_deadlines;
 mod worker_end;

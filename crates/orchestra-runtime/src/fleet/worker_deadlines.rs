@@ -57,7 +57,7 @@ impl Clocks {
         let in_phase = now.saturating_sub(self.phase);
         let is_late = |r: Running| now.saturating_sub(r.begun.max(self.awake)) > r.timeout;
         let silence = now.saturating_sub(self.sign_of_life);
-        // A process that somebody froze runs out of time as well; that is not the fault of its batch, and shows after a while.
+        // A process that was frozen runs out of time as well; that is not the fault of its batch, and shows after a while.
         let is_alive = silence <= TICK * 4;
         let is_silent = silence > timeouts.heartbeat;
         match phase {

@@ -201,7 +201,7 @@ impl LinkState {
         self.clocks.phase = self.args.context.clock.now();
         let mut load = self.args.serve.load.clone();
         if self.duty == Duty::StandBy && load.batch_sizes.is_empty() {
-            // A worker's first run is several times slower than its second. A spare has time for it, and whoever waits for one has none.
+            // A worker's first run is several times slower than its second. A spare has time for it, and a batch that waits for a worker has none.
             load.batch_sizes = vec![1, load.max_batch];
             load.batch_sizes.dedup();
         }

@@ -14,16 +14,16 @@ struct Place<'a> {
     context: &'a RunContext,
     id: (DeviceId, StageId),
     device: &'a DevicePlan,
-    infer: &'a BatchPlan,
+    batch: &'a BatchPlan,
     on: &'a StageOnDevice,
 }
 
 impl<'a> Place<'a> {
     fn new(context: &'a RunContext, device: DeviceId, stage: StageId) -> Option<Self> {
-        let infer = context.plan.stages.get(stage.index())?.batch()?;
+        let batch = context.plan.stages.get(stage.index())?.batch()?;
         let plan = context.plan.devices.get(device.index())?;
         let on = context.stats.stage(stage).on(device)?;
-        Some(Self { context, id: (device, stage), device: plan, infer, on })
+        Some(Self { context, id: (device, stage), device: plan, batch, on })
     }
 
     fn measurements(&self) -> Option<&'a Measurements> {
@@ -35,7 +35,7 @@ impl<'a> Place<'a> {
     }
 
     fn warn_if_more_than_declared(&self, bytes: u64) {
-        let worker = self.infer.workers.iter().find(|w| w.device == self.id.0);
+        let worker = self.batch.workers.iter().find(|w| w.device == self.id.0);
         if let Some(WorkerMemory::Declared(declared)) = worker.and_then(|w| w.memory)
             && bytes > declared
         {
@@ -47,7 +47,7 @@ impl<'a> Place<'a> {
     }
 
     fn key(&self) -> MeasureKey<'a> {
-        self.context.plan.measure_key(self.infer, self.device)
+        self.context.plan.measure_key(self.batch, self.device)
     }
 
     /// Keeps what one worker takes. What is known of this version of the engine stays where it is as much or a little more, and, unless
@@ -79,7 +79,7 @@ impl<'a> Place<'a> {
 
     /// The same, if the plan had several workers by what was measured, in this run or before it: one alone cannot have too many beside it.
     fn forget_measured(&self) {
-        let of = self.infer.workers.iter().find(|w| w.device == self.id.0);
+        let of = self.batch.workers.iter().find(|w| w.device == self.id.0);
         if of.is_some_and(|w| w.most() > 1 && !matches!(w.memory, Some(WorkerMemory::Declared(_)))) {
             self.forget();
         }
@@ -120,7 +120,7 @@ pub(crate) fn keep(context: &RunContext) {
                 let of = |(held, on): (u64, &StageOnDevice)| held.max(on.worker_bytes.get());
                 let most = alike(&place).filter(|(_, on)| on.warm.get() > 0).map(of).max().unwrap_or(held);
                 // A worker that gives memory back takes less at most looks than it once did.
-                let gives_back = place.infer.gives_memory_back;
+                let gives_back = place.batch.gives_memory_back;
                 place.keep(most, !gives_back || on.worker_bytes.get() > 0);
             }
         }

@@ -1,4 +1,4 @@
-//! The way of batches to one worker process and of its answers back: straight from the batcher to the socket, and from whoever reads the
+//! The way of batches to one worker process and of its answers back: straight from the batcher to the socket, and from the task that reads the
 //! socket to the batcher. The link, an actor, looks after the life of the process beside that way; it opens the way and closes it.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -133,7 +133,6 @@ impl WorkerPort {
     }
 
     /// A frame came. What is no sign of life and no answer to a batch is given back: the link understands it.
-    #[must_use]
     pub fn hear(&self, frame: FromWorker) -> Option<FromWorker> {
         let now = self.args.context.clock.now();
         let (worker, batcher) = (self.args.worker, &self.args.serve.batcher);
@@ -143,7 +142,7 @@ impl WorkerPort {
                 if let Some((Sent { rows, .. }, ran)) = self.answered(batch, timing, false, now) {
                     drop(batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));
                     self.done(u64::from(self.batches_in(rows)), rss_bytes);
-                    // Not told from here: whoever takes long to hear it would keep us from hearing the worker's heart.
+                    // Not told from here: a hook that takes long would keep us from hearing the worker's heart.
                     if self.args.context.options.events.is_some() {
                         drop(self.link.cast(LinkMsg::BatchDone(rows)));
                     }

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 const LAST_LINES: usize = 12;
 /// Longest line of stderr that is kept, in bytes; what is longer is cut into several.
 const LONGEST_LINE: usize = 2000;
-/// Lines of one worker that are logged whenever they come,
+/// Lines of one worker that are logged whenever they come.
 const BURST: u64 = 200;
-/// and of more than these, so many in a second.
+/// Lines beyond `BURST` that are logged in a second.
 const LINES_PER_SECOND: u64 = 20;
 
 #[derive(Debug, Clone)]

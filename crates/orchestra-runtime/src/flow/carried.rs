@@ -3,24 +3,21 @@
 //!
 //! A picture is kept once, by the chain that made it, and shared by all that carry it on. So no thread that holds a
 //! picture waits for room in the same region, and stages behind a batch or a join always go on and free room.
-//!
-//! The region is a sealed memory file, as the slots of batches are, so that other processes can be given it.
 
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use memmap2::{MmapOptions, MmapRaw};
 use orchestra_core::data::{KeptPicture, Picture, Pixels, Refusal};
 use orchestra_core::{FailureKind, ImageSpec};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use orchestra_worker::mapping::Mapping;
 
 /// Blocks begin at multiples of this, so that no two of them share a cache line.
 const ALIGN: usize = 64;
 
 /// A region of shared memory for pictures.
 pub struct CarriedArena {
-    map: MmapRaw,
+    map: Mapping,
     len: usize,
     state: Mutex<State>,
     changed: Condvar,
@@ -42,16 +39,9 @@ struct Block {
 
 impl CarriedArena {
     /// A region of `len` bytes. Memory is taken when it is first written to.
-    ///
-    /// # Errors
-    /// The kernel gives no such memory.
     pub fn new(len: usize) -> io::Result<Arc<Self>> {
         let len = len.max(ALIGN) / ALIGN * ALIGN;
-        let file = memfd_create("orchestra-carried", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&file, len as u64)?;
-        // Sealed: a process that cuts the file short would kill those that have it mapped (SIGBUS).
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let map = MmapOptions::new().len(len).map_raw(&file)?;
+        let map = Mapping::of_new_memory("orchestra-carried", len)?;
         let state = State { free: vec![(0, len)], is_shut: false };
         Ok(Arc::new(Self { map, len, state: Mutex::new(state), changed: Condvar::new() }))
     }
@@ -74,9 +64,7 @@ impl CarriedArena {
         }
         let Some(block) = self.take(len) else { return Ok(None) };
         // SAFETY: the block lies within the map, and no other thread has it before it is shared below.
-        let bytes = unsafe {
-            std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(block.start), pixels.bytes.len())
-        };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.map.at(block.start), pixels.bytes.len()) };
         bytes.copy_from_slice(pixels.bytes);
         let (width, height, channels) = (pixels.width, pixels.height, pixels.channels);
         let (block, bytes) = (Arc::new(block), pixels.bytes.len());
@@ -142,7 +130,6 @@ impl Drop for Block {
     }
 }
 
-/// A picture in the region.
 #[derive(Clone)]
 struct CarriedPicture {
     block: Arc<Block>,
@@ -171,9 +158,8 @@ impl Picture for CarriedPicture {
 
     fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
         // SAFETY: the block lies within the map, was written before it was shared, and is only read from then on.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(self.block.arena.map.as_ptr().add(self.block.start), self.bytes)
-        };
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.block.arena.map.at(self.block.start), self.bytes) };
         show(Pixels { width: self.width, height: self.height, channels: self.channels, bytes })
     }
 

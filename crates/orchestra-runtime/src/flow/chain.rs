@@ -40,7 +40,7 @@ pub struct BatchTarget {
     pub stage: StageId,
     pub pool: Arc<SlotPool>,
     pub batcher: ActorRef<BatcherMsg>,
-    /// Who must hear of a part that ends there.
+    /// The folds that must hear of a part that ends there.
     pub folds: Arc<[FoldTarget]>,
 }
 
@@ -92,7 +92,7 @@ pub struct Chain {
     pub maps: Vec<StageId>,
     /// The one sink that all items end in, here, if nothing has to be counted.
     pub linear: Option<SinkId>,
-    /// Who waits for the rows that enter.
+    /// The folds that wait for the rows that enter.
     pub folds: Arc<[FoldTarget]>,
     origin: Origin,
     /// Where pictures that are made here are kept, if some are.
@@ -120,9 +120,9 @@ struct MapStep {
     remote: Option<RemoteSpec>,
     reads: Vec<ColumnRef>,
     next: Vec<Step>,
-    /// Who must hear of a row that ends here.
+    /// The folds that must hear of a row that ends here.
     folds: Vec<FoldTarget>,
-    /// Who must hear of the rows that are made here.
+    /// The folds that must hear of the rows that are made here.
     inner_folds: Vec<FoldTarget>,
 }
 
@@ -207,7 +207,7 @@ impl Chain {
         let pictures =
             targets.pictures.iter().find(|(of, _)| *of == origin).map(|(_, arena)| Arc::clone(arena));
         let several = (kept_pictures(plan, origin).len() > 1).then(Mutex::default);
-        // Who keeps a picture may have to wait.
+        // A thread that keeps a picture may have to wait.
         let cost = if pictures.is_some() { usize::MAX } else { cost(&steps, context) };
         let context = Arc::clone(context);
         Self { context, sink: sink.clone(), steps, maps, linear, folds, origin, pictures, several, cost }
@@ -345,7 +345,7 @@ impl Chain {
 }
 
 impl Step {
-    /// Who must hear of a row that ends before this step.
+    /// The folds that must hear of a row that ends before this step.
     fn folds(&self) -> &[FoldTarget] {
         match self {
             Step::Map(map) => &map.folds,

@@ -44,11 +44,10 @@ pub struct CommitJob {
     pub commit: Commit,
     /// What the sink is told when it is.
     pub counts: CommitCounts,
-    /// What whoever traces is told when it is.
+    /// What the tracer is told when it is written.
     pub traced: Option<Box<EndedItems>>,
     /// Dropped when it is.
     pub hold: Option<Arc<FilledSlot>>,
-    /// The sink.
     pub reply_to: ActorRef<SinkMsg>,
 }
 
@@ -100,7 +99,6 @@ impl CommitterHandle {
     }
 }
 
-/// Starts the thread.
 pub fn start(
     files: Files,
     stats: Arc<Stats>,
@@ -116,11 +114,9 @@ pub fn start(
     Ok((CommitterHandle { jobs, thread: thread.thread().clone(), hurry }, thread))
 }
 
-/// Who follows the run, and its clock.
+/// The tracer of the run, and its clock.
 pub struct Traces {
-    /// Who.
     pub tracer: MaybeTracer,
-    /// The clock.
     pub clock: RunClock,
 }
 
@@ -138,9 +134,6 @@ pub struct Files {
 impl Files {
     /// What an earlier run has left waits on, but for a result of which some rows are written: the others follow, before items come that are
     /// not in it.
-    ///
-    /// # Errors
-    /// Rows cannot be read, or the rest of a result cannot be written.
     pub fn open(
         plan: &Arc<Plan>,
         journal: Journal,
@@ -270,7 +263,7 @@ fn run(
             return;
         }
         if !more_wait && !hurry.load(Ordering::Acquire) {
-            // Ended early by whoever cannot wait.
+            // Ended early by a handle that cannot wait.
             std::thread::park_timeout(pause);
         }
     }
@@ -290,7 +283,7 @@ fn pause(items: u64, bytes: usize, span: Duration) -> Duration {
     }
 }
 
-/// What one pipeline commits at once, and who hears of it.
+/// What one pipeline commits at once, and the sink that hears of it.
 struct Joined {
     sink: ActorRef<SinkMsg>,
     commit: Commit,

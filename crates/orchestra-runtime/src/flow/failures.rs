@@ -10,9 +10,6 @@ use crate::flow::part_rows::{begin_row, end_row};
 use crate::flow::ticket::Ticket;
 
 /// The record of a failure for a sink: its columns are those of `orchestra_plan::failure_schema`.
-///
-/// # Errors
-/// The sink cannot write it.
 pub fn failure_record(
     sink: &SinkPlan,
     ticket: &Ticket,

@@ -13,7 +13,6 @@ pub struct FileRow<'a> {
     pub line: &'a [u8],
     /// Its name in the store, behind the prefix.
     pub name: String,
-    /// All that it holds.
     pub bytes: &'a [u8],
 }
 

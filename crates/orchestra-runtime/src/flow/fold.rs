@@ -21,7 +21,6 @@ pub struct Fold;
 /// Threads that take rows through the chain of one fold.
 const MOST_RUNNING: usize = 2;
 
-/// To a fold.
 pub enum FoldMsg {
     /// Parts have come to their ends.
     Parts(Vec<FoldPart>),
@@ -51,7 +50,6 @@ pub struct FoldTarget {
 
 impl FoldTarget {
     /// What became of a token, as a part of this fold.
-    #[must_use]
     pub fn part(&self, token: &Token, path: &[Part], share: Share, arrival: Arrival<OwnedRow>) -> FoldPart {
         let mut path: PartPath = path.into();
         path.extend(self.way);
@@ -66,19 +64,16 @@ impl FoldTarget {
     }
 
     /// Whether a token has to be told of to both once.
-    #[must_use]
     pub fn same_input(&self, other: &FoldTarget) -> bool {
         self.stage == other.stage && self.way == other.way
     }
 }
 
-/// What a fold is started with.
 pub struct FoldArgs {
     pub context: Arc<RunContext>,
     pub stage: StageId,
     /// What it brings together.
     pub plan: FoldPlan,
-    /// What follows it.
     pub chain: Chain,
 }
 

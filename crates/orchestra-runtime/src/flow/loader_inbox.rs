@@ -17,22 +17,22 @@ use crate::messages::SourceMsg;
 /// More items are asked for when so few are left, or half of the last ones if that is less: enough to work on until the answer comes.
 const ASK_BELOW: usize = 32;
 
-/// Items that a thread asks for at first,
+/// Items that a thread asks for at first.
 const FIRST_BLOCK: u64 = 16;
 
-/// and the most.
+/// The most items that a thread asks for.
 const LARGEST_BLOCK: u64 = 256;
 
-/// It asks for twice as many when it was through with the last ones sooner than this,
+/// A thread asks for twice as many when it was through with the last ones sooner than this.
 const QUICK: Duration = Duration::from_millis(50);
 
-/// and for half as many when it took longer than this.
+/// A thread asks for half as many when the last ones took longer than this.
 const SLOW: Duration = Duration::from_millis(200);
 
-/// So many items are booked at once,
+/// Ended items are booked when there are so many.
 const BOOK_AT: u64 = 32;
 
-/// and what there is, at least so often: the progress is drawn from it.
+/// Ended items are booked at least so often, however few: the progress is drawn from it.
 const BOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The items that wait for one thread, and what it is at.
@@ -305,7 +305,6 @@ impl Inbox {
     }
 
     /// The item in hand is decoded: from now on the thread only waits for others. `false`: the thread was given up, and its item with it.
-    #[must_use]
     pub fn decoded(&self) -> bool {
         self.lock().at.take().is_some()
     }

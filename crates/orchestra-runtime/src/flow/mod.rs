@@ -2,7 +2,6 @@
 //! committer. It knows the three shapes of stages and no kind.
 
 pub mod carried;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod chain;
 pub mod committer;
 pub mod failures;
@@ -18,8 +17,6 @@ pub mod remote;
 pub mod result_files;
 pub mod sink;
 pub mod source;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod ticket;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod token;
 pub mod uploads;

@@ -29,7 +29,6 @@ pub enum SealError {
     /// The encoder makes no file of these rows.
     #[error("rows of sink `{sink}` cannot become a part file: {why}")]
     Refused {
-        /// Whose rows.
         sink: String,
         /// What the encoder says.
         why: String,
@@ -37,7 +36,6 @@ pub enum SealError {
     /// The store takes none of them now.
     #[error("part files of sink `{sink}` wait in the output folder: {why}")]
     Upload {
-        /// Whose parts.
         sink: String,
         /// What the store says.
         why: String,
@@ -126,7 +124,6 @@ impl OpenPart {
     }
 
     /// The file that its rows are committed to.
-    #[must_use]
     pub fn file(&self) -> FileIndex {
         self.file
     }
@@ -138,7 +135,6 @@ impl OpenPart {
     }
 
     /// Whether there is enough for a part.
-    #[must_use]
     pub fn is_full(&self) -> bool {
         let is_full = |parts: &dyn PartFiles| {
             self.rows >= parts.rows_per_file().max(1) || self.bytes >= parts.bytes_per_file().max(1)
@@ -147,9 +143,6 @@ impl OpenPart {
     }
 
     /// Makes a part of all rows that wait, if some do.
-    ///
-    /// # Errors
-    /// See [`SealError`].
     pub fn seal(&mut self, journal: &mut Journal) -> Result<(), SealError> {
         if self.bytes == 0 {
             return Ok(());
@@ -173,9 +166,6 @@ impl OpenPart {
     }
 
     /// No more parts come. Those of a run that `is_complete` are where they shall be then, with their manifest.
-    ///
-    /// # Errors
-    /// They cannot be written there.
     pub fn finish(&mut self, is_complete: bool) -> Result<(), SealError> {
         let Some(upload) = &mut self.upload else { return Ok(()) };
         upload.finish(is_complete).map_err(|why| SealError::Upload { sink: self.sink.clone(), why })

@@ -85,7 +85,7 @@ impl Work {
     fn new(stage: StageId, chain: Chain) -> Self {
         let plan = &chain.context.plan.stages[stage.index()];
         let outputs = plan.gives.0.iter().filter_map(|column| column.ty.stored().cloned()).collect();
-        let carries = plan.batch().map_or_else(Vec::new, |infer| infer.carries.clone());
+        let carries = plan.batch().map_or_else(Vec::new, |batch| batch.carries.clone());
         let (usual_text, open) = (AtomicUsize::new(0), AtomicUsize::new(1));
         Self { stage, chain, outputs, carries, runs: Mutex::default(), usual_text, open }
     }

@@ -43,10 +43,8 @@ pub enum ReduceError {
     /// The disk, while the journal was written.
     #[error(transparent)]
     Commit(#[from] CommitError),
-    /// The disk.
     #[error("the rows of stage `{stage}` cannot be read or sorted: {error}")]
     Disk {
-        /// Whose rows.
         stage: String,
         /// What the disk said.
         error: io::Error,
@@ -54,7 +52,6 @@ pub enum ReduceError {
     /// The kind, or the encoder of a sink, makes nothing of them.
     #[error("stage `{stage}` has no result: {why}")]
     Refused {
-        /// Whose rows.
         stage: String,
         /// As a lowercase fragment.
         why: String,
@@ -134,9 +131,6 @@ pub struct OpenReduce {
 
 impl OpenReduce {
     /// Of all stages that reduce, with what an earlier run has left.
-    ///
-    /// # Errors
-    /// Contributions cannot be read.
     pub fn all(plan: &Plan, journal: &Journal) -> Result<Vec<Self>, ReduceError> {
         let open = plan.reduces().map(|(stage, reduce)| {
             let (name, reduce) = (plan.stages[stage.index()].name.clone(), Arc::clone(reduce));
@@ -151,13 +145,11 @@ impl OpenReduce {
         open.collect()
     }
 
-    #[must_use]
     pub fn stage(&self) -> StageId {
         self.stage
     }
 
     /// The file that its contributions are committed to.
-    #[must_use]
     pub fn file(&self) -> FileIndex {
         self.file
     }
@@ -178,21 +170,16 @@ impl OpenReduce {
     }
 
     /// Whether there is enough for a fold.
-    #[must_use]
     pub fn is_full(&self) -> bool {
         self.waiting >= self.fold_at && matches!(self.reduce.reduction(), Reduction::Merged(_))
     }
 
     /// Whether a killed run has written a part of the result.
-    #[must_use]
     pub fn is_half_written(&self) -> bool {
         self.written.is_some_and(|written| !written.is_all)
     }
 
     /// Makes a state of all contributions that wait, with the state that there is.
-    ///
-    /// # Errors
-    /// See [`ReduceError`].
     pub fn fold(&mut self, journal: &mut Journal) -> Result<(), ReduceError> {
         let Reduction::Merged(merge) = self.reduce.reduction() else { return Ok(()) };
         let state = self.state(merge, journal)?.save().map_err(|refusal| self.refused(refusal))?;
@@ -203,9 +190,6 @@ impl OpenReduce {
     }
 
     /// What is left to be committed of the result, in its order.
-    ///
-    /// # Errors
-    /// See [`ReduceError`].
     pub fn result(&self, plan: &Plan, journal: &Journal) -> Result<ResultCommits, ReduceError> {
         let rows: Rows = match self.reduce.reduction() {
             _ if self.written.is_some_and(|written| written.is_all) => Box::new(std::iter::empty()),
@@ -354,7 +338,6 @@ pub struct ResultCommits {
     stage: String,
     file: FileIndex,
     sinks: Vec<(FileIndex, SinkPlan)>,
-    /// Names of the sources.
     sources: Vec<String>,
     rows: Peekable<Rows>,
     /// Rows in commits that were given.
@@ -363,9 +346,6 @@ pub struct ResultCommits {
 
 impl ResultCommits {
     /// The next commit, and how many rows of the result are in it.
-    ///
-    /// # Errors
-    /// See [`ReduceError`].
     pub fn next_commit(&mut self) -> Result<Option<(Commit, u64)>, ReduceError> {
         let (mut commit, before) = (Commit::default(), self.written);
         while commit.bytes() < BYTES_AT_ONCE

@@ -97,7 +97,6 @@ fn commit_all(plan: &Plan, journal: &mut Journal, order: &[u64], folds: &[u64]) 
     }
 }
 
-/// The commits of the results that are left.
 fn left(plan: &Plan, journal: &Journal) -> Vec<Commit> {
     let mut commits = Vec::new();
     for open in OpenReduce::all(plan, journal).unwrap() {
@@ -110,7 +109,6 @@ fn left(plan: &Plan, journal: &Journal) -> Vec<Commit> {
     commits
 }
 
-/// What the sinks have.
 fn written(folder: &Path) -> (String, Vec<u8>) {
     (
         fs::read_to_string(folder.join("every.jsonl")).unwrap(),

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use orchestra_core::StageId;
 use orchestra_plan::Plan;
-use orchestra_store::{FileIndex, OutputFolder};
+use orchestra_store::{FAILURE_RECORDS, FileIndex, OutputFolder};
 
-/// `failures.jsonl` first, then the sinks and the stages that reduce, in the order of the plan; relative where they lie in the output folder.
+/// [`FAILURE_RECORDS`] first, then the sinks and the stages that reduce, in the order of the plan; relative where they lie in the output folder.
 pub(crate) fn result_files(plan: &Plan) -> Vec<PathBuf> {
     let sinks = plan.sinks.iter().map(|s| match (&s.part_files, s.path.strip_prefix(&plan.output)) {
         (Some(_), _) => OutputFolder::private_file(&format!("rows-{}", s.name)),
@@ -15,10 +15,9 @@ pub(crate) fn result_files(plan: &Plan) -> Vec<PathBuf> {
     });
     let reduces = plan.reduces().map(|(stage, _)| &plan.stages[stage.index()].name);
     let reduces = reduces.map(|name| OutputFolder::private_file(&format!("fold-{name}")));
-    std::iter::once(PathBuf::from("failures.jsonl")).chain(sinks).chain(reduces).collect()
+    std::iter::once(PathBuf::from(FAILURE_RECORDS)).chain(sinks).chain(reduces).collect()
 }
 
-/// The failures.
 pub const FAILURES_FILE: FileIndex = FileIndex(0);
 
 /// The file of the sink with this place in the plan.

@@ -23,7 +23,6 @@ use crate::trace::{EndedItems, MaybeFailed, id_in_logs};
 
 pub struct Sink;
 
-/// What a sink is started with.
 pub struct SinkArgs {
     pub context: Arc<RunContext>,
     pub pipeline: PipelineId,
@@ -104,13 +103,13 @@ impl SinkState {
         self.args.committer.send(CommitJob { commit, counts, traced, hold, reply_to: me.clone() });
     }
 
-    /// What whoever traces is told of these items, which are handed over now, once they are written.
+    /// What the tracer is told of these items, which are handed over now, once they are written.
     fn traced(&self, items: impl FnOnce(Duration) -> EndedItems) -> Option<Box<EndedItems>> {
         let context = &self.args.context;
         context.tracer.is_on().then(|| Box::new(items(context.clock.now())))
     }
 
-    /// One commit of all these items, the bytes of each file in one piece; and, while somebody traces, the items with their failures.
+    /// One commit of all these items, the bytes of each file in one piece; and, while the run is traced, the items with their failures.
     fn group(&self, finished: Vec<Finished<Ticket, Record>>) -> (Commit, CommitCounts, Vec<MaybeFailed>) {
         let is_traced = self.args.context.tracer.is_on();
         let mut traced = Vec::new();

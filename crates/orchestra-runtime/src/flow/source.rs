@@ -41,7 +41,7 @@ pub struct SourceArgs {
     pub pipeline: ActorRef<PipelineMsg>,
     /// What its loaders take items through: it hears of the end.
     pub chain: Arc<Chain>,
-    /// Who writes; it learns when the last items are on their way.
+    /// It learns when the last items are on their way.
     pub committer: CommitterHandle,
 }
 

@@ -30,7 +30,7 @@ struct Block {
     timelines: Vec<Timeline>,
 }
 
-/// Half a cache line: whoever looks at it has last seen the memory on another core, or long ago.
+/// Half a cache line: the thread that looks at it has last seen the memory on another core, or long ago.
 struct Item {
     index: u64,
     /// Where in the text its path ends, which begins where the item before it ends.

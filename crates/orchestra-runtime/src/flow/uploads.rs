@@ -44,26 +44,20 @@ const FILES_AT_ONCE: usize = 16;
 pub struct Manifest {
     /// Of this description: 1.
     pub version: u32,
-    /// The id of the run.
     pub run_id: String,
-    /// The sink.
     pub sink: String,
-    /// Its kind.
     pub kind: String,
-    /// Rows of all parts.
     pub rows: u64,
     /// In their order.
     pub parts: Vec<ManifestPart>,
 }
 
-/// A part of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestPart {
     /// Its name behind the prefix.
     pub name: String,
     /// How many rows it holds.
     pub rows: u64,
-    /// Its length.
     pub bytes: u64,
     /// Of its bytes, in hexadecimal digits.
     pub sha256: String,
@@ -127,9 +121,6 @@ impl fmt::Debug for Upload {
 
 impl Upload {
     /// Goes on with the parts that an earlier start has left, `sealed` of them; `None`: the sink writes to the output folder.
-    ///
-    /// # Errors
-    /// What is known of parts cannot be read.
     pub fn open(sink: &SinkPlan, output: &Path, run_id: &str, sealed: u64) -> Result<Option<Self>, String> {
         let Some((bucket, parts)) = sink.bucket.clone().zip(sink.part_files.clone()) else { return Ok(None) };
         let path = output.join(OutputFolder::private_file(&format!("uploads-{}", sink.name)));
@@ -166,9 +157,6 @@ impl Upload {
     }
 
     /// Says what the next part will be, durably. It is sealed next.
-    ///
-    /// # Errors
-    /// The disk.
     pub fn note(&mut self, number: u64, rows: u64, bytes: &[u8]) -> io::Result<()> {
         let index = match self.files.holds_files {
             true => Some(index_of(&files_in(bytes).ok_or_else(|| io::Error::other(TORN))?)),
@@ -185,9 +173,6 @@ impl Upload {
     }
 
     /// Hands over a part that is sealed. Waits while others wait.
-    ///
-    /// # Errors
-    /// An earlier one cannot be written.
     pub fn send(&mut self, number: u64) -> Result<(), String> {
         match self.queue.as_ref().is_some_and(|queue| queue.send(number).is_ok()) {
             true => Ok(()),
@@ -286,9 +271,6 @@ fn is_of_run(manifest: &[u8], run_id: &str) -> bool {
 }
 
 /// Whether the prefix of a sink may be written to by this run; of a new run nothing is there that it could write.
-///
-/// # Errors
-/// The store cannot be asked.
 pub fn is_free(sink: &SinkPlan, run_id: &str, is_new: bool) -> Result<bool, ListError> {
     let Some((BucketPlan { url, store }, parts)) = sink.bucket.as_ref().zip(sink.part_files.as_ref()) else {
         return Ok(true);

@@ -13,7 +13,6 @@ use orchestra_store::{
 use super::StartRunError;
 use crate::pipeline::Listing;
 
-/// The lists of all sources.
 pub(super) struct Lists {
     private: PathBuf,
     /// Of a run with results, as they are now; `None` for a source that is watched.
@@ -46,7 +45,6 @@ impl Lists {
         self.relisted.iter().flatten().map(Relisted::new_items).sum()
     }
 
-    /// Makes them the lists of the run.
     pub fn keep(self, plan: &Plan, journal: &Journal) -> Result<Vec<Listing>, StartRunError> {
         let finished = (0..).map(SourceId).map(|source| journal.finished(source));
         let catalogs = match self.relisted.is_empty() {

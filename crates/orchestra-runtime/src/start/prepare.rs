@@ -56,7 +56,6 @@ pub enum Found {
         new_items: u64,
         /// Items that had failed, and are done again.
         retried: u64,
-        /// Tasks that are done.
         tasks_done: u64,
         /// Tasks whose commands ran when the start before ended, and that run again; whether all of them declare outputs.
         tasks_again: Vec<String>,
@@ -212,9 +211,7 @@ struct Past {
     /// `None`: there is none.
     identity: Option<RunIdentity>,
     now: RunIdentity,
-    /// Items that are finished.
     finished: u64,
-    /// The code with which it ended.
     code: Option<i32>,
 }
 

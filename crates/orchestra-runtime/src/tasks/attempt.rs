@@ -36,7 +36,6 @@ pub enum Control {
     LetGo,
     /// Ask each to end.
     Stop,
-    /// Kill each.
     Kill,
 }
 

@@ -85,7 +85,6 @@ pub fn link_all(plan: &TasksPlan, output: &Path, tables: &[String], ends: &[Last
     Ok(())
 }
 
-/// The best of these tasks of one table.
 pub fn best_of(plan: &TasksPlan, of: &BestOf, ends: &[LastEnd]) -> Option<usize> {
     let goal = plan.tasks[*of.tasks.first()?].best?.goal;
     best(goal, of.tasks.iter().filter_map(|task| Some((*task, ends[*task].value?))))

@@ -42,7 +42,6 @@ named_enum! {
 
 impl TaskStanding {
     /// It is not run again while nothing changes, and what comes after it may start.
-    #[must_use]
     pub fn is_well(self) -> bool {
         matches!(self, Self::Done | Self::StoppedEarly)
     }
@@ -51,9 +50,7 @@ impl TaskStanding {
 /// A task in `run.json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct TaskReport {
-    /// Its id.
     pub task: String,
-    /// Where it stands.
     pub state: TaskStanding,
     /// It was done before this start, and nothing has changed since.
     pub before: bool,
@@ -105,7 +102,6 @@ impl TaskReport {
         report
     }
 
-    /// Marks the best of each table.
     fn mark_best(plan: &TasksPlan, reports: &mut [Self]) {
         // The tasks of a table follow one another.
         let mut begin = 0;
@@ -146,7 +142,6 @@ pub fn log_file(plan: &TaskPlan, attempt: u32) -> PathBuf {
 /// How far the tasks of a run are.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct TasksSnapshot {
-    /// All tasks.
     pub total: u64,
     /// Ended well or early, also those of earlier starts.
     pub done: u64,
@@ -158,12 +153,9 @@ pub struct TasksSnapshot {
     pub commands: Vec<RunningCommand>,
 }
 
-/// A command that runs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RunningCommand {
-    /// The id of its task.
     pub task: String,
-    /// Its attempt.
     pub attempt: u32,
     /// Its slot, and its devices.
     pub place: String,
@@ -184,7 +176,6 @@ pub struct TaskNumbers {
     pub running: Vec<(String, usize, MetricReports)>,
 }
 
-/// The board of a run.
 #[derive(Debug, Default)]
 pub struct TaskBoard(Mutex<Inner>);
 

@@ -9,7 +9,6 @@ use orchestra_plan::{Plan, SinkPlan, TaskPlan};
 use crate::context::RunContext;
 use crate::tasks::known::KnownTask;
 
-/// The schedule of this part of the run.
 pub fn schedule(context: &RunContext, known: &[KnownTask]) -> Schedule {
     let plan = &context.plan;
     let tasks = &plan.tasks.tasks;

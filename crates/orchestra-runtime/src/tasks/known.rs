@@ -45,7 +45,6 @@ pub struct GoingOn {
     pub survivor: Survivor,
 }
 
-/// What is known of a task.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct KnownTask {
     /// Attempts that were begun.
@@ -145,7 +144,6 @@ impl KnownTasks {
     }
 }
 
-/// What is known of each task of a plan.
 pub fn known(plan: &TasksPlan, trees: &Trees, records: &BTreeMap<String, TaskRecord>) -> Vec<KnownTask> {
     let mut known: Vec<KnownTask> = plan
         .tasks

@@ -17,7 +17,6 @@ pub struct MetricReport {
     pub last: f64,
     /// The least.
     pub min: f64,
-    /// The greatest.
     pub max: f64,
     /// How many values.
     pub count: u64,

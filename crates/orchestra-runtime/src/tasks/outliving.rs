@@ -18,7 +18,6 @@ use sha2::{Digest, Sha256};
 /// A command, and what it has to itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outliving {
-    /// The id of its task.
     pub task: String,
     pub attempt: u32,
     slot: u64,

@@ -47,9 +47,6 @@ pub fn digest(
 }
 
 /// The state of files and folders: their sizes and when they were changed, with all that is below a folder.
-///
-/// # Errors
-/// The first that is not there.
 pub fn state(paths: &[PathBuf]) -> Result<[u8; 32], PathBuf> {
     let mut hash = Sha256::new();
     for path in paths {

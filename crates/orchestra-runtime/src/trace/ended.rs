@@ -1,4 +1,4 @@
-//! Items that have ended together, as whoever traces is told of them: a group for each batch, so that what most of them have in common is
+//! Items that have ended together, as the tracer is told of them: a group for each batch, so that what most of them have in common is
 //! told once, and what nobody asks for is not copied. It decides nothing about what is kept.
 
 use std::ops::Range;
@@ -82,7 +82,6 @@ impl DoneRows {
         Some(Began { first: first?, middle: middle? })
     }
 
-    /// The tickets of the group.
     pub fn tickets(&self) -> impl Iterator<Item = &Ticket> {
         let rows = self.items.get(self.rows.clone()).unwrap_or_default().iter();
         let is_done = |row: &usize| self.failed.is_empty() || self.failed.binary_search(row).is_err();
@@ -95,7 +94,7 @@ impl DoneRows {
 }
 
 /// A group whose items all have records and were in one batch, which is told with the group, and in no other. What is to be said of all of
-/// them was noted where their records were made, so that whoever is told of them need not look at each: by then their tickets lie in the
+/// them was noted where their records were made, so that the tracer need not look at each: by then their tickets lie in the
 /// caches of other cores.
 #[derive(Debug, Clone, Copy)]
 pub struct UsualItems<'a> {
@@ -107,7 +106,6 @@ pub struct UsualItems<'a> {
     pub typical: Duration,
 }
 
-/// One of the items of a group.
 #[derive(Debug, Clone, Copy)]
 pub struct EndedItem<'a> {
     group: &'a EndedItems,
@@ -137,7 +135,6 @@ impl EndedItems {
     }
 
     /// The group, if all of it went the usual way.
-    #[must_use]
     pub fn usual(&self) -> Option<UsualItems<'_>> {
         let Items::Rows(DoneRows { ids, usual, .. }) = &self.items else { return None };
         let took = |began: Duration| self.ended.saturating_sub(began);
@@ -145,7 +142,6 @@ impl EndedItems {
         Some(UsualItems { ids, longest: took(began.first), typical: took(began.middle) })
     }
 
-    /// All of them.
     pub fn items(&self) -> impl Iterator<Item = EndedItem<'_>> {
         let (rows, each) = match &self.items {
             Items::Rows(rows) => (Some(rows), &[][..]),
@@ -164,32 +160,27 @@ impl EndedItems {
 }
 
 impl<'a> EndedItem<'a> {
-    #[must_use]
     pub fn ticket(&self) -> &'a Ticket {
         self.ticket
     }
 
     /// From the loader that took it until it was in the journal.
-    #[must_use]
     pub fn took(&self) -> Duration {
         let began = self.ticket.timeline().and_then(Timeline::began).unwrap_or(self.group.handed);
         self.group.ended.saturating_sub(began)
     }
 
     /// It has no record.
-    #[must_use]
     pub fn has_failed(&self) -> bool {
         self.failure.is_some() || self.group.not_written.is_some()
     }
 
     /// A batch that it was in gave no result for it.
-    #[must_use]
     pub fn was_retried(&self) -> bool {
         self.ticket.timeline().is_some_and(Timeline::was_retried)
     }
 
     /// Everything that is known of it.
-    #[must_use]
     pub fn trace(&self) -> ItemTrace {
         let end = match (&self.group.not_written, self.failure) {
             (Some(error), _) => ItemEnd::NotWritten(error.clone()),

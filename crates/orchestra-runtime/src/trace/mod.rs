@@ -1,4 +1,4 @@
-//! What a run tells whoever traces it, as plain data and after the fact: a record per batch, per commit, per step of a worker's life. It
+//! What a run tells its tracer, as plain data and after the fact: a record per batch, per commit, per step of a worker's life. It
 //! knows no tracing backend, makes no span and decides nothing about what is kept.
 //!
 //! All times are durations on the clock of the run; [`RunBegan::zero`] says when that was. Without a tracer none of this exists, and no
@@ -51,7 +51,6 @@ pub trait RunTracer: Send + Sync {
     fn device(&self, step: DeviceTrace);
     /// A process that reads and decodes items has ended.
     fn loader(&self, _: LoaderTrace) {}
-    /// An attempt at a task has ended.
     fn task(&self, attempt: TaskTrace);
     /// The run is over. Records of what is still being cleared away may follow.
     fn ended(&self, end: RunEnded);
@@ -77,7 +76,7 @@ pub struct RunEnded {
     /// Items with records, and those that failed, in this run and those that it continues.
     pub done: u64,
     pub failed: u64,
-    /// Exit code of the command; `None` if the run was given up by whoever held it.
+    /// Exit code of the command; `None` if the run was given up by its holder.
     pub exit_code: Option<i32>,
     /// What stopped it, in words, where it is not complete.
     pub problems: Vec<String>,
@@ -201,7 +200,6 @@ pub enum WorkerStep {
     Started {
         /// Its process id, if it is a process.
         pid: Option<u32>,
-        /// It is to stand by.
         is_spare: bool,
         /// The worker whose place it takes when it is loaded.
         instead_of: Option<WorkerId>,

@@ -1,4 +1,4 @@
-//! The way of one item through a run, noted in its ticket, only while somebody traces. Notes only: nothing in a run depends on them.
+//! The way of one item through a run, noted in its ticket, only while the run is traced. Notes only: nothing in a run depends on them.
 //!
 //! Every item has one, and of most nobody ever asks for it: so what happens to all of them (one loader, one row, one batch) takes a few
 //! plain stores and no allocation, and the batch is told with the group that ended together ([`crate::trace::EndedItems`]). Only what is
@@ -83,13 +83,11 @@ impl Timeline {
     }
 
     /// When it was first seen, if anything is noted.
-    #[must_use]
     pub fn began(&self) -> Option<Duration> {
         noted(&self.began).or_else(|| noted(&self.queued_at))
     }
 
     /// Whether a batch is noted that gave no result for it.
-    #[must_use]
     pub fn was_retried(&self) -> bool {
         let is_retry = |more: &Mutex<More>| {
             let more = more.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,18 +97,15 @@ impl Timeline {
     }
 
     /// No more is noted than what happens to all items.
-    #[must_use]
     pub fn is_usual(&self) -> bool {
         self.more.get().is_none()
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.began().is_none() && self.is_usual()
     }
 
     /// What is noted so far.
-    #[must_use]
     pub fn steps(&self) -> Steps {
         let loading = noted(&self.began).zip(noted(&self.decoded));
         let loading = loading.map(|(began, decoded)| Loading { began, read: noted(&self.read), decoded });

@@ -43,11 +43,8 @@ pub enum ListError {
     /// A store cannot be asked what it has.
     #[error("`{url}`: {reason}")]
     Store {
-        /// What was asked for.
         url: String,
-        /// Why.
         reason: String,
-        /// What to do.
         help: String,
         /// It may answer later.
         may_pass: bool,
@@ -57,7 +54,6 @@ pub enum ListError {
     BadPattern {
         /// The entry, as written.
         pattern: String,
-        /// What is wrong with it.
         reason: String,
     },
     /// A file or folder below an entry cannot be read.
@@ -67,23 +63,16 @@ pub enum ListError {
         pattern: String,
         /// What cannot be read.
         path: PathBuf,
-        /// Why.
         error: io::Error,
     },
     /// A file that holds several items cannot be read, or is none of its kind.
     #[error("`{}` cannot be read: {reason}", path.display())]
-    BadFile {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
+    BadFile { path: PathBuf, reason: String },
     /// The manifest cannot be read.
     #[error("manifest `{manifest}` cannot be read: {error}")]
     ManifestUnreadable {
         /// The manifest's path, or `standard input`.
         manifest: String,
-        /// Why.
         error: io::Error,
     },
     /// A row of the manifest makes no sense.
@@ -105,21 +94,14 @@ pub enum ListError {
     /// The list on disk cannot be written or read.
     #[error("failed to {doing} the list `{}`: {error}", path.display())]
     ListFile {
-        /// The list, or its folder.
         path: PathBuf,
         /// `read` or `write`.
         doing: &'static str,
-        /// Why.
         error: io::Error,
     },
     /// The list on disk is not one of ours, or is cut short.
     #[error("the list `{}` is damaged: {reason}", path.display())]
-    Damaged {
-        /// The list.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
+    Damaged { path: PathBuf, reason: &'static str },
     /// The caller asked to stop.
     #[error("listing was stopped")]
     Stopped,
@@ -135,7 +117,6 @@ impl ListError {
     }
 
     /// Whether what the user named is at fault, and not how or where lists are kept, or a store that does not answer now.
-    #[must_use]
     pub fn is_of_source(&self) -> bool {
         !matches!(
             self,

@@ -35,9 +35,6 @@ pub struct Extension {
 
 /// Rewrites the list `new` to begin with the items of `old` in their order, with the paths that `new` gave them, and behind them the items that
 /// only `new` names, in its order. `new` is complete and changes at once or not at all; `old` may be unfinished and is left alone.
-///
-/// # Errors
-/// A list that cannot be read or written, or is damaged.
 pub fn extend_listing(old: &Path, new: &Path) -> Result<Extension, ListError> {
     let before = ListingReader::open_unfinished(old)?;
     let after = ListingReader::open(new)?;

@@ -18,7 +18,6 @@ pub enum Extent {
 
 impl Extent {
     /// The number of all items, once it is known.
-    #[must_use]
     pub fn known(self) -> Option<u64> {
         match self {
             Extent::Known(n) => Some(n),
@@ -27,7 +26,6 @@ impl Extent {
     }
 
     /// Items that are listed up to now; `None` where none is ever listed, because there is no last one.
-    #[must_use]
     pub fn listed(self) -> Option<u64> {
         match self {
             Extent::Known(n) | Extent::Growing(n) => Some(n),

@@ -55,7 +55,6 @@ impl<'e> Walk<'e> {
         Ok(walk)
     }
 
-    /// The next file.
     pub fn next(&mut self, walking: &mut Walking<'_>) -> Result<Option<PathBuf>, ListError> {
         while let Some(Reverse((path, at))) = self.heads.pop() {
             self.refill(at, walking)?;
@@ -75,7 +74,6 @@ impl<'e> Walk<'e> {
     }
 }
 
-/// The files of one entry.
 struct EntryWalk<'e> {
     entry: &'e Entry,
     /// The entry is a single file, which has not been given yet.

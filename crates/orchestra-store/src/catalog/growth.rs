@@ -1,4 +1,4 @@
-//! How far a list has grown: written by the one who lists, read by those who read the list meanwhile. It touches no file.
+//! How far a list has grown: written by the thread that lists, read by those that read the list meanwhile. It touches no file.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,6 @@ impl Growth {
     }
 
     /// How many items the list holds.
-    #[must_use]
     pub fn extent(&self) -> Extent {
         let state = self.state();
         match state.outcome {
@@ -87,7 +86,6 @@ impl Growth {
     }
 
     /// How many items the list holds up to now.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.state().count
     }

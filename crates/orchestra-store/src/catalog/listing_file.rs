@@ -32,7 +32,6 @@ const MAX_TEXT: u32 = 1 << 24;
 /// is seen complete or not at all, and a long one is forced to the disk about once per MiB.
 const PUBLISHED_AT_ONCE: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
 
-/// What a listing holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ListingSummary {
     /// How many items.
@@ -194,7 +193,6 @@ pub struct ListingReader {
     next: u64,
     /// The lengths of the record that was read last, as they are written.
     head: [u8; 8],
-    /// Its text.
     text: Vec<u8>,
 }
 
@@ -284,19 +282,16 @@ impl ListingReader {
     }
 
     /// What the list holds, once it is complete.
-    #[must_use]
     pub fn summary(&self) -> Option<ListingSummary> {
         self.growth.digest().map(|digest| ListingSummary { count: self.n_items(), digest })
     }
 
     /// How many items the list holds up to now.
-    #[must_use]
     pub fn n_items(&self) -> u64 {
         self.growth.count()
     }
 
     /// The index of the item that `next` gives.
-    #[must_use]
     pub fn next_index(&self) -> u64 {
         self.next
     }

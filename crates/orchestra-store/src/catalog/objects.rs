@@ -38,12 +38,10 @@ pub trait ObjectStore: fmt::Debug + Send + Sync {
 /// Objects of a store as they are found. Behind an error there are none.
 pub type Objects = Box<dyn Iterator<Item = Result<Object, ListError>>>;
 
-/// An object of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
     /// Its URL, with its key as the store calls it.
     pub url: String,
-    /// Its length.
     pub bytes: u64,
 }
 
@@ -182,7 +180,6 @@ impl Entry {
     }
 }
 
-/// The objects of an entry that it takes.
 struct EntryObjects<'e> {
     entry: &'e Entry,
     objects: Objects,

@@ -75,7 +75,6 @@ impl AppendFile {
         })
     }
 
-    /// All that counts.
     pub(crate) fn read(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(self.len).map_err(io::Error::other)?];
         self.file.read_exact_at(&mut bytes, 0)?;

@@ -27,14 +27,12 @@ pub struct Commit {
 
 impl Commit {
     /// Bytes of all records and files.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         let appended: usize = self.appends.iter().map(|(_, bytes)| bytes.len()).sum();
         appended + self.files.iter().map(|file| file.bytes.len()).sum::<usize>()
     }
 
     /// Whether there is nothing to commit.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         let appends_nothing = self.appends.iter().all(|(_, b)| b.is_empty());
         self.done.is_empty() && self.failed.is_empty() && self.files.is_empty() && appends_nothing
@@ -46,16 +44,10 @@ impl Commit {
 pub enum CommitError {
     /// The disk is full, or failed. The files are as before; the same commit may be tried again.
     #[error("cannot write to `{}`: {source}; nothing of this group was kept, and the run can be resumed", path.display())]
-    Write {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
     /// Something else cut, extended or removed a file of the run. Nothing was written.
     #[error("`{}` was changed by something else while the run writes to it: {what}", path.display())]
     Disturbed {
-        /// Which file.
         path: PathBuf,
         /// What was found and what was expected.
         what: String,

@@ -55,7 +55,6 @@ impl Header {
     }
 }
 
-/// One commit.
 #[derive(Debug, Clone, Encode, Decode)]
 pub(crate) struct Group {
     pub(crate) appended: Vec<Appended>,
@@ -70,7 +69,6 @@ pub(crate) struct Appended {
     pub(crate) file: u16,
     /// How many bytes.
     pub(crate) bytes: u64,
-    /// Their checksum.
     pub(crate) crc: u32,
 }
 

@@ -21,8 +21,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// All that ended.
-    #[must_use]
     pub fn total(self) -> u64 {
         self.done + self.failed
     }
@@ -37,7 +35,7 @@ pub(crate) enum Ended {
 
 #[derive(Debug, Clone, Default)]
 struct OfSource {
-    // Shared with whoever skips finished items; a later commit copies the set once if it is still shared.
+    // Shared with sources, which skip finished items; a later commit copies the set once if it is still shared.
     set: Arc<BitSet>,
     failed: BitSet,
     counts: Counts,

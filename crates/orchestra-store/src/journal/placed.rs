@@ -16,7 +16,6 @@ use crate::folder::PRIVATE;
 pub struct PlacedFile {
     /// Where, relative to the output folder: names of folders and files only. What is there is replaced.
     pub path: PathBuf,
-    /// All of it.
     pub bytes: Vec<u8>,
 }
 

@@ -18,15 +18,12 @@ use crate::journal::placed::{Placed, is_below, state_path};
 /// What an output folder holds.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// No journal.
     Nothing,
     /// A journal that cannot be used, and why.
     Unreadable(String),
-    /// A run.
     Run(Box<FoundRun>),
 }
 
-/// An earlier run.
 #[derive(Debug)]
 pub(crate) struct FoundRun {
     /// Its files, as they were named.
@@ -34,17 +31,16 @@ pub(crate) struct FoundRun {
     /// Its exit code, if its end was recorded.
     pub(crate) code: Option<i32>,
     /// What it achieved: for a finished run as the journal says, else as far as the files agree.
-    pub(crate) survivors: Survivors,
+    pub(crate) replayed: Replayed,
     overview: Overview,
 }
 
 /// The part of a run that counts.
 #[derive(Debug, Clone)]
-pub(crate) struct Survivors {
+pub(crate) struct Replayed {
     pub(crate) identity: RunIdentity,
     pub(crate) journal_len: u64,
     pub(crate) crc: u32,
-    /// Length of each file.
     pub(crate) lengths: Vec<u64>,
     /// How many parts each file was sealed into.
     pub(crate) parts: Vec<u64>,
@@ -55,7 +51,7 @@ pub(crate) struct Survivors {
     pub(crate) commits: u64,
 }
 
-impl Survivors {
+impl Replayed {
     /// Those of a run that has done nothing.
     pub(crate) fn none(identity: RunIdentity, n_files: usize, crc: u32) -> Self {
         Self {
@@ -90,7 +86,6 @@ impl Survivors {
 struct Beginning {
     at: u64,
     file: u16,
-    /// It was sealed into a state.
     is_state: bool,
 }
 
@@ -148,31 +143,31 @@ pub(crate) fn examine(folder: &Path, journal: &Path) -> io::Result<Found> {
     };
     let files = overview.header.files();
     let code = overview.code;
-    let survivors = if code.is_some() {
+    let replayed = if code.is_some() {
         replay(folder, journal, &overview, Check::Nothing)?
     } else {
-        surviving(folder, journal, &overview)?
+        replay_checked(folder, journal, &overview)?
     };
-    Ok(Found::Run(Box::new(FoundRun { files, code, survivors, overview })))
+    Ok(Found::Run(Box::new(FoundRun { files, code, replayed, overview })))
 }
 
 impl FoundRun {
     /// What survives when the run is to go on, so that its files must agree, and how many commits do not.
-    pub(crate) fn resumable(&self, folder: &Path, journal: &Path) -> io::Result<(Survivors, u64)> {
-        let survivors = match self.code {
-            Some(_) => surviving(folder, journal, &self.overview)?,
-            None => self.survivors.clone(),
+    pub(crate) fn resumable(&self, folder: &Path, journal: &Path) -> io::Result<(Replayed, u64)> {
+        let replayed = match self.code {
+            Some(_) => replay_checked(folder, journal, &self.overview)?,
+            None => self.replayed.clone(),
         };
-        let lost = self.overview.commits - survivors.commits;
-        Ok((survivors, lost))
+        let lost = self.overview.commits - replayed.commits;
+        Ok((replayed, lost))
     }
 }
 
-fn surviving(folder: &Path, journal: &Path, overview: &Overview) -> io::Result<Survivors> {
+fn replay_checked(folder: &Path, journal: &Path, overview: &Overview) -> io::Result<Replayed> {
     let check = Check::Files { checksums_from: overview.durable_to };
-    let survivors = replay(folder, journal, overview, check)?;
-    if survivors.journal_len >= overview.durable_to {
-        return Ok(survivors);
+    let replayed = replay(folder, journal, overview, check)?;
+    if replayed.journal_len >= overview.durable_to {
+        return Ok(replayed);
     }
     // A file is shorter than it was when it was durable: something else changed it, so no byte of it is taken on trust.
     replay(folder, journal, overview, Check::Files { checksums_from: 0 })
@@ -238,7 +233,7 @@ fn overview(journal: &Path) -> io::Result<Result<Overview, Found>> {
     Ok(Ok(overview))
 }
 
-fn replay(folder: &Path, journal: &Path, overview: &Overview, check: Check) -> io::Result<Survivors> {
+fn replay(folder: &Path, journal: &Path, overview: &Overview, check: Check) -> io::Result<Replayed> {
     let mut end = u64::MAX;
     loop {
         let state = replay_to(folder, journal, overview, check, end)?;
@@ -257,11 +252,11 @@ fn replay_to(
     overview: &Overview,
     check: Check,
     end: u64,
-) -> io::Result<Survivors> {
+) -> io::Result<Replayed> {
     let mut frames = FrameReader::new(File::open(journal)?)?;
     let named = overview.header.files();
     let mut files = Files::look(folder, &named, &overview.beginnings, check)?;
-    let mut state = Survivors::none(overview.header.identity.clone(), named.len(), 0);
+    let mut state = Replayed::none(overview.header.identity.clone(), named.len(), 0);
     // Files that belong to the next group.
     let mut placed: Vec<Placed> = Vec::new();
     loop {
@@ -492,7 +487,7 @@ mod tests {
         bytes.extend(encode(kind::GROUP, &group, crc).unwrap().0);
         std::fs::write(&journal, bytes).unwrap();
         match examine(dir.path(), &journal).unwrap() {
-            Found::Run(run) => assert!(run.survivors.finished.contains(item)),
+            Found::Run(run) => assert!(run.replayed.finished.contains(item)),
             other => panic!("{other:?}"),
         }
     }

@@ -37,9 +37,6 @@ impl Journal {
     }
 
     /// A reader of all that a file holds and that counts now: for files that may be larger than memory.
-    ///
-    /// # Errors
-    /// As [`Journal::rows`].
     pub fn rows_reader(&self, FileIndex(index): FileIndex) -> Result<impl Read + use<>, CommitError> {
         let file = self.files.get(index).ok_or(CommitError::UnknownFile(FileIndex(index)))?;
         undisturbed(file)?;
@@ -47,7 +44,6 @@ impl Journal {
     }
 
     /// How many parts a file was sealed into: the number of the next one.
-    #[must_use]
     pub fn parts(&self, FileIndex(index): FileIndex) -> u64 {
         self.parts.get(index).copied().unwrap_or(0)
     }
@@ -67,9 +63,6 @@ impl Journal {
 
     /// All rows of the file are in `state` from now on, with those of the state before it, and the file is empty: both, or neither. Durable at
     /// once, and on an error as [`Journal::seal`].
-    ///
-    /// # Errors
-    /// See [`CommitError`].
     pub fn keep_state(&mut self, FileIndex(index): FileIndex, state: Vec<u8>) -> Result<(), CommitError> {
         let unknown = CommitError::UnknownFile(FileIndex(index));
         let path = self.state_path(index, self.parts(FileIndex(index))).ok_or(unknown)?;

@@ -76,7 +76,6 @@ impl LogFiles {
     }
 
     /// What was lost so far. Lines that still wait for a folder are not lost.
-    #[must_use]
     pub fn report(&self) -> LogReport {
         self.lock().report.clone()
     }

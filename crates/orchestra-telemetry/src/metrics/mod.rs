@@ -71,13 +71,11 @@ impl Metrics {
         Ok(Self { source, page, export })
     }
 
-    #[must_use]
     pub fn page_address(&self) -> Option<SocketAddr> {
         self.page.as_ref().map(|page| page.address)
     }
 
     /// Whether anybody reads the numbers.
-    #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.page.is_some() || self.export.is_some()
     }
@@ -96,7 +94,6 @@ impl Metrics {
 
     /// Waits for the last request, not much longer than 3 seconds after [`Metrics::finish`], and ends the page. `None`: nothing was to be
     /// sent.
-    #[must_use]
     pub fn shutdown(self) -> Option<MetricReport> {
         self.export.map(Export::shutdown)
     }

@@ -12,7 +12,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -36,7 +35,6 @@ pub struct Instrument {
 
 impl Instrument {
     /// For example `orchestra_items_done_total`.
-    #[must_use]
     pub fn prometheus_name(&self) -> String {
         let mut name = self.name.replace('.', "_");
         let unit = match self.unit {

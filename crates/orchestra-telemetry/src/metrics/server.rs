@@ -93,9 +93,6 @@ async fn serve(listener: TcpListener, source: Source) {
 }
 
 /// What a client gets that sends this and nothing more. For checks of what clients may send: no socket is opened.
-///
-/// # Errors
-/// The system gives no runtime.
 #[doc(hidden)]
 pub fn answer_to(request: &[u8], reading: fn() -> Reading) -> std::io::Result<Vec<u8>> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;

@@ -72,9 +72,6 @@ impl PageAddress {
 impl MetricSettings {
     /// `page` is the address from the command line or the workflow file. Without one, `OTEL_METRICS_EXPORTER=prometheus` asks for a page
     /// at `OTEL_EXPORTER_PROMETHEUS_HOST` and `_PORT`. `otlp` is what they say of the collector.
-    ///
-    /// # Errors
-    /// An address that cannot be used.
     pub fn resolve(
         page: Option<&str>,
         otlp: Configured<'_>,

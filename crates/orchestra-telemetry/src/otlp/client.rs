@@ -6,18 +6,24 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::StatusCode;
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy;
-use opentelemetry_http::hyper::HyperClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use tokio::sync::watch;
 
 /// How much of a collector's words is repeated.
 const WORDS: usize = 200;
 
-/// Sends requests, each within a time, and notes what came of the last one.
+/// The longest answer that is read.
+const LONGEST_ANSWER: usize = 4 << 20;
+
+/// Sends requests, each within a time, and notes what came of the last one. It speaks HTTP/1.1 alone, as collectors do on their HTTP port:
+/// the client of `opentelemetry-http` brings HTTP/2 along, a library of its own to compile.
 #[derive(Debug)]
 pub(crate) struct Client {
-    client: HyperClient,
+    client: legacy::Client<HttpConnector, Full<Bytes>>,
     timeout: Duration,
     last: watch::Sender<Outcome>,
 }
@@ -25,7 +31,6 @@ pub(crate) struct Client {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Open,
-    /// The collector has answered.
     Answered(StatusCode, Bytes),
     /// No program listens at the address, or the host is not known.
     Unreachable(String),
@@ -38,7 +43,7 @@ pub(crate) enum Outcome {
 impl Client {
     /// Connects when the first request is sent, not before.
     pub(crate) fn new(timeout: Duration) -> Self {
-        let client = HyperClient::with_default_connector(timeout, None);
+        let client = legacy::Client::builder(TokioExecutor::new()).build_http();
         Self { client, timeout, last: watch::Sender::new(Outcome::Open) }
     }
 
@@ -56,6 +61,12 @@ impl Client {
         let mut last = self.last.subscribe();
         // An error would mean that the sender is gone, which `self` holds.
         let _ = last.wait_for(|outcome| matches!(outcome, Outcome::Unreachable(_))).await;
+    }
+
+    async fn answer(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let (head, body) = self.client.request(request.map(Full::new)).await?.into_parts();
+        let body = Limited::new(body, LONGEST_ANSWER).collect().await?.to_bytes();
+        Ok(Response::from_parts(head, body))
     }
 
     fn outcome_of(&self, sent: &Result<Response<Bytes>, HttpError>) -> Outcome {
@@ -77,7 +88,8 @@ impl Client {
 #[async_trait]
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let sent = self.client.send_bytes(request).await;
+        let sent = tokio::time::timeout(self.timeout, self.answer(request)).await;
+        let sent = sent.unwrap_or_else(|late| Err(late.into()));
         self.last.send_replace(self.outcome_of(&sent));
         sent
     }

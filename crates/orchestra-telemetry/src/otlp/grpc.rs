@@ -30,7 +30,6 @@ pub(crate) fn spans(to: &OtlpSettings, retries: RetryPolicy) -> Result<SpanExpor
     built.map_err(|error| to.refused(&error.to_string()))
 }
 
-/// Sends metrics.
 pub(crate) struct Metrics {
     client: MetricsServiceClient<Channel>,
     metadata: MetadataMap,

@@ -17,7 +17,6 @@ pub enum Signal {
 }
 
 impl Signal {
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Traces => "traces",
@@ -26,7 +25,6 @@ impl Signal {
     }
 
     /// What follows a general address over HTTP.
-    #[must_use]
     pub fn http_path(self) -> String {
         format!("/v1/{}", self.name())
     }

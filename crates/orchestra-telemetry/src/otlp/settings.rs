@@ -21,7 +21,6 @@ pub struct OtlpSettings {
     /// The whole address: over HTTP with its path, over gRPC without one.
     pub endpoint: String,
     pub origin: String,
-    /// One that this build has.
     pub(crate) protocol: Protocol,
     /// Headers of each request, for example a key.
     pub headers: Vec<(String, String)>,

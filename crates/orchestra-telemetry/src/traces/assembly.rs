@@ -35,7 +35,6 @@ pub(super) const BATCHES_IN_RUN: u64 = 333;
 /// What all spans of a run have in common. Names are shared texts, so that a span copies none.
 pub(super) struct RunFacts {
     pub(super) seed: Seed,
-    /// The span of the run.
     pub(super) context: SpanContext,
     pub(super) pids: HashMap<WorkerId, u32>,
     pub(super) workflow: StringValue,

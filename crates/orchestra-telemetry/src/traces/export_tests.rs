@@ -25,7 +25,6 @@ fn settings(url: &str) -> TraceSettings {
     TraceSettings { patience: LONG, otlp: OtlpSettings { timeout: LONG, ..settings.otlp }, ..settings }
 }
 
-/// A span with this number.
 fn span(n: u64) -> SpanData {
     let id = SpanId::from_bytes((n + 1).to_be_bytes());
     let trace = TraceId::from_bytes([7; 16]);

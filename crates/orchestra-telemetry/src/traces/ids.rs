@@ -13,7 +13,6 @@ pub(super) enum About {
     Batch(u64),
     /// By source and place.
     Item(u16, u64),
-    /// The start of a worker.
     Worker(u32),
     /// An attempt at a task, by how many have ended before.
     Task(u64),

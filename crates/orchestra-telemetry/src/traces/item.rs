@@ -16,7 +16,6 @@ use super::sampling::Kept;
 use super::span::{Span, number};
 use crate::names::{attribute, span};
 
-/// Makes the spans of an item.
 pub(super) fn draw(run: &RunFacts, item: &ItemTrace, kept: Kept, parent: Option<&SpanContext>) {
     let (id, steps) = (item.id, &item.steps);
     let about = About::Item(id.source.0, id.index);

@@ -170,13 +170,11 @@ pub struct SpanReport {
 
 impl SpanReport {
     /// Spans that no collector took, whatever the reason.
-    #[must_use]
     pub fn lost(&self) -> u64 {
         self.rejected + self.unsent + self.overflowed + self.late
     }
 
     /// The reasons for which spans were lost, each with a number above 0.
-    #[must_use]
     pub fn losses(&self) -> Vec<(u64, &'static str)> {
         [
             (self.unsent, "could not be sent"),

@@ -34,9 +34,9 @@ const ROOM: usize = 65_536;
 const ROOM_FOR_ITEMS: usize = ROOM - ROOM / 4;
 /// An item that was in one batch has so many spans.
 const SPANS_OF_ITEM: usize = 8;
-/// The thread looks so often,
+/// How often the thread looks.
 const EVERY: Duration = Duration::from_millis(50);
-/// or when so much waits: to wake it for each record would cost the run more than all the rest.
+/// The thread looks at once when so much waits: to wake it for each record would cost the run more than all the rest.
 const WAKE_AT: usize = 4_096;
 
 /// Makes spans of runs. Clones share a thread and a queue; the thread ends when the last one is dropped and it has done what waits.
@@ -50,8 +50,8 @@ pub struct Recorder {
     item_parents: Option<ItemParents>,
 }
 
-/// What those who tell share. There is no lock in it that they take: the thread runs behind those of the run, and may stand still at any
-/// moment. (Those who send to such a channel never wait for its receiver.)
+/// What the threads that tell share. There is no lock in it that they take: the thread runs behind those of the run, and may stand still at any
+/// moment. (A sender of such a channel never waits for its receiver.)
 struct Shared {
     /// Bounded by `weight`. `None`: nothing more will come, of any run.
     records: Sender<Option<Record>>,
@@ -81,9 +81,6 @@ impl Recorder {
     /// Makes spans for a program that has its own OpenTelemetry: each goes to this span processor when it ends, and so to the program's own
     /// exporter, with its resource. Nothing is installed. The thread runs like any other of the host, since it takes the same locks as they
     /// do when a span ends.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub fn for_host(
         processor: impl SpanProcessor + 'static,
         sampling: ItemSampling,
@@ -100,7 +97,6 @@ impl Recorder {
     }
 
     /// The same as a run takes it.
-    #[must_use]
     pub fn tracer(&self) -> Arc<dyn Tracer> {
         Arc::new(self.clone())
     }
@@ -201,7 +197,6 @@ struct RunRecorder {
     run: u64,
     shared: Arc<Shared>,
     seed: Seed,
-    /// The span of the run.
     context: SpanContext,
     sink: Sink,
     /// Items may have parents of the host, so that nothing is known of their traces here.

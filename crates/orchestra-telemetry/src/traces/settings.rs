@@ -90,9 +90,6 @@ impl TraceSettings {
 
     /// What the command line or the workflow file say, and the variables that `docs/tracing.md` lists. What the exporter looks up
     /// itself (compression) is not among the settings.
-    ///
-    /// # Errors
-    /// An address or a protocol that cannot be used.
     pub fn resolve(
         configured: ConfiguredTraces<'_>,
         variable: impl Fn(&str) -> Option<String>,

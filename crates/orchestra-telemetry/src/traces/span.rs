@@ -37,7 +37,6 @@ impl Default for SpanLimits {
 pub(super) enum Sink {
     /// To our exporter.
     Queue(Arc<Queue>),
-    /// To the span processor of a host.
     Host(Arc<dyn SpanProcessor>),
 }
 

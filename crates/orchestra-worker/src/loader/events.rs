@@ -40,7 +40,6 @@ pub struct LoadChain {
 pub struct MapSpec {
     pub stage: u16,
     pub map: RemoteSpec,
-    /// The columns that it reads.
     pub reads: Vec<(RowOrigin, usize)>,
     /// The columns of its rows that the parent reads.
     pub sends: Vec<usize>,

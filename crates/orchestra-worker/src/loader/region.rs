@@ -26,9 +26,6 @@ pub struct Region {
 
 impl Region {
     /// Memory for values of `len` bytes together. It is taken when it is first written to.
-    ///
-    /// # Errors
-    /// The kernel gives no such memory.
     pub fn new(len: usize) -> io::Result<Self> {
         let len = HEADER + len.next_multiple_of(HEADER);
         let file = shared_memory("orchestra-loader", len)?;
@@ -38,13 +35,11 @@ impl Region {
     }
 
     /// For the process to inherit.
-    #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
     /// Items that the process has been through with since it began, as it says.
-    #[must_use]
     pub fn items_done(&self) -> u64 {
         // SAFETY: the first page is mapped, and aligned for it; the process writes to it atomically.
         unsafe { &*self.map.at(0).cast::<AtomicU64>() }.load(Ordering::Acquire)
@@ -54,7 +49,6 @@ impl Region {
     ///
     /// A process that does not keep to the protocol may change them at any time: the reader copies them, and draws no conclusion from one
     /// byte about another.
-    #[must_use]
     pub fn bytes(&self, at: u64, len: usize) -> Option<&[u8]> {
         let at = usize::try_from(at).ok().filter(|at| *at >= HEADER)?;
         at.checked_add(len).filter(|end| *end <= self.len)?;

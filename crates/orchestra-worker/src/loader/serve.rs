@@ -143,9 +143,9 @@ pub(super) struct Parent {
     items: VecDeque<Vec<u8>>,
     /// What is not sent yet.
     events: Vec<Event>,
-    /// How many of them are of earlier items than the one in hand,
+    /// How many of `events` are of earlier items than the one in hand.
     item_events: usize,
-    /// and where the values of those end.
+    /// Where the values of the earlier items end.
     item_head: usize,
     sent_at: Instant,
     /// Why there are no more items.

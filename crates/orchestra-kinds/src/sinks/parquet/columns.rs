@@ -6,7 +6,6 @@ use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, OwnedRow, Refusal, Schema, TensorView, Value};
 use orchestra_core::shapes::ItemInfo;
 
-/// What one value is.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Node {
     Leaf(Leaf),
@@ -55,7 +54,6 @@ impl Rows {
         Ok(Self { schema: schema.clone(), node: Node::Struct(fields) })
     }
 
-    /// Appends a row.
     pub fn write(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
         bytes(item.name.as_bytes(), out)?;
         out.extend_from_slice(&item.id.index.cast_signed().to_le_bytes());

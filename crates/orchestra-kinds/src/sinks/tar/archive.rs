@@ -23,7 +23,6 @@ pub fn append(archive: &mut Vec<u8>, name: &str, content: &[u8]) {
     fill(archive, content);
 }
 
-/// Ends the archive.
 pub fn end(archive: &mut Vec<u8>) {
     archive.resize(archive.len() + 2 * BLOCK, 0);
 }

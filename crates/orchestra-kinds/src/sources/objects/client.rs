@@ -20,7 +20,7 @@ use super::trouble::Trouble;
 /// How long a store is asked again that does not answer, or that says it is busy.
 #[derive(Debug, Clone, Copy)]
 pub enum Patience {
-    /// Somebody waits.
+    /// A user waits for the answer.
     Short,
     /// A run goes on behind it.
     Long,
@@ -101,9 +101,6 @@ impl<'a> Url<'a> {
     }
 
     /// The name of the object in its store.
-    ///
-    /// # Errors
-    /// It is none that can be asked for.
     pub fn path(&self) -> Result<Path, Trouble> {
         let wrong = |why: &str| Trouble::of_url(format!("`{}` cannot be asked for: {why}", self.key));
         if self.protocol == Protocol::Http {
@@ -185,9 +182,6 @@ impl Client {
 }
 
 /// What waits for answers, in one thread: timers and sockets, no signals.
-///
-/// # Errors
-/// The kernel gives no descriptors.
 pub fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_io().enable_time().build()
 }

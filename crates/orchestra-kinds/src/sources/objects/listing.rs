@@ -33,7 +33,7 @@ impl ObjectStore for Stores {
                 Kind::Missing => Ok(false),
                 // A server that answers to no question but for the object itself; then the run finds out.
                 Kind::Object if parsed.protocol == Protocol::Http => Ok(true),
-                // Who may not read it may not know whether it is there: what lies below it says more.
+                // A user who may not read it may not know whether it is there: what lies below it says more.
                 Kind::Object => Ok(false),
                 Kind::Store | Kind::Settings => Err(trouble),
             }
@@ -49,7 +49,7 @@ impl ObjectStore for Stores {
                 prefix: prefix.to_owned(),
                 store: url.store.to_owned(),
                 key: url.key.to_owned(),
-                // Whoever starts a run waits for the first page.
+                // The start of a run waits for the first page.
                 first: Some(Client::open(&url, Patience::Short)?),
                 client: Client::open(&url, Patience::Long)?,
                 found: VecDeque::new(),
@@ -61,7 +61,6 @@ impl ObjectStore for Stores {
     }
 }
 
-/// The objects of a prefix.
 struct Pages {
     protocol: Protocol,
     prefix: String,

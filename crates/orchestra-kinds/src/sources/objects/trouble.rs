@@ -14,7 +14,6 @@ use super::Protocol;
 pub struct Trouble {
     /// A lowercase fragment, without the URL.
     pub reason: String,
-    /// What to do.
     pub help: String,
     pub kind: Kind,
 }

@@ -29,7 +29,6 @@ pub fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, S
     }
 }
 
-/// The footer of a file.
 pub fn footer(file: &mut (impl Read + Seek + ?Sized)) -> Result<ParquetMetaData, String> {
     let text = |error: std::io::Error| error.to_string();
     let len = file.seek(SeekFrom::End(0)).map_err(text)?;

@@ -11,7 +11,6 @@ use crate::sources::zip_members::{Directory, LOCAL, Method, Place, data_at};
 /// Arrays of a `.npz` file.
 const MOST_ARRAYS: usize = 4096;
 
-/// An array of a file.
 #[derive(Debug, Clone)]
 pub struct Array {
     /// `x` for the only one of a `.npy` file.

@@ -40,7 +40,6 @@ struct Found {
     deflated: Option<Place>,
 }
 
-/// An array of a file that is open.
 struct OpenArray {
     input: Input,
     header: Header,

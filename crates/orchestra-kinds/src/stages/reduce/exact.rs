@@ -41,7 +41,6 @@ impl ExactSum {
         }
     }
 
-    /// Adds all that is in the other one.
     pub fn merge(&mut self, other: &ExactSum) {
         self.n += other.n;
         self.add_limbs(0, &other.limbs);

@@ -34,7 +34,6 @@ pub struct Reduced {
     pub by: By,
     /// Of the elements that are read.
     pub dtype: DType,
-    /// Of the cells.
     pub shape: Vec<usize>,
 }
 

@@ -11,7 +11,6 @@ use crate::library::elf;
 
 /// A major release of CUDA. A build of ONNX Runtime works with the libraries of one of them only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-#[expect(missing_docs, reason = "`Display` says what each is")]
 pub enum CudaGeneration {
     Twelve,
     // The build that is fetched is made for it.
@@ -90,7 +89,6 @@ static OF_12: [Wanted; 17] = libraries(
 );
 
 impl CudaGeneration {
-    #[must_use]
     pub fn number(self) -> u32 {
         match self {
             CudaGeneration::Twelve => 12,

@@ -45,7 +45,6 @@ pub fn find_tensorrt(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
     CudaLibraries { libraries, tried, ..CudaLibraries::default() }
 }
 
-/// How to get them.
 #[must_use]
 pub fn how_to_get_tensorrt() -> &'static str {
     OF_PIP

@@ -15,9 +15,9 @@ use crate::messages::DeviceMsg;
 use crate::trace::{DeviceStep, DeviceTrace};
 
 fn served_on(plan: &Plan, device: DeviceId) -> impl Iterator<Item = (StageId, &BatchPlan, &WorkerPlan)> {
-    plan.batch_stages().filter_map(move |(stage, infer)| {
-        let workers = infer.workers.iter().find(|w| w.device == device && w.count > 0)?;
-        Some((stage, infer, workers))
+    plan.batch_stages().filter_map(move |(stage, batch)| {
+        let workers = batch.workers.iter().find(|w| w.device == device && w.count > 0)?;
+        Some((stage, batch, workers))
     })
 }
 
@@ -27,14 +27,14 @@ pub(super) fn survey_of(context: &RunContext, device: DeviceId) -> Option<Survey
     let memory = plan.devices.get(device.index())?.memory?;
     context.options.devices.probe.as_ref()?;
     let candidates: Vec<Candidate> = served_on(plan, device)
-        .map(|(stage, infer, workers)| Candidate {
+        .map(|(stage, batch, workers)| Candidate {
             stage,
             at_first: workers.count,
             most: workers.most(),
             is_asked: workers.growth.is_some_and(|growth| growth.is_asked),
             each: workers.memory.map(WorkerMemory::bytes),
             spares: workers.spares,
-            priority: infer.priority,
+            priority: batch.priority,
         })
         .collect();
     candidates.iter().any(|c| c.each.is_none()).then(|| Survey::new(candidates, memory.headroom))
@@ -128,7 +128,7 @@ impl DeviceState {
         self.carry_out(me, post, orders).await;
     }
 
-    /// Tells whoever traces what happened to the device, or was found out about it.
+    /// Tells the tracer what happened to the device, or was found out about it.
     pub(super) fn trace_device(&self, step: impl FnOnce() -> DeviceStep) {
         let (context, device) = (&self.args.context, self.args.device);
         if let Some(tracer) = context.tracer.get() {

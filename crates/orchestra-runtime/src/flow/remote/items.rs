@@ -21,15 +21,14 @@ use crate::flow::loader_inbox::Inbox;
 use crate::flow::ticket::Ticket;
 use crate::trace::MaybeTracer;
 
-/// A process is given so much work ahead, as far as it is known how long an item takes,
+/// A process is given so much work ahead, as far as it is known how long an item takes.
 const AHEAD: Duration = Duration::from_millis(8);
-/// so many items at least, so that it never waits for the next,
+/// The fewest items ahead, so that a process never waits for the next.
 const FEWEST_AHEAD: usize = 4;
-/// and at most.
+/// The most items ahead.
 const MOST_AHEAD: usize = 128;
 /// After a process that could not be started, and twice as long after each further one.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How the loader processes of a source are started.
@@ -66,7 +65,6 @@ pub struct RemoteItems<'a> {
     pause: Duration,
 }
 
-/// What became of an item.
 pub enum ItemOutcome {
     Loaded(Ticket, LoadedItem),
     /// It fails, after so many tries.

@@ -55,9 +55,9 @@ pub struct LoaderProcess<'a> {
     /// What it has sent and the chain has not taken yet, whole items in their order.
     ready: VecDeque<LoadedItem>,
     started: Instant,
-    /// Items that it was given,
+    /// Items that it was given.
     n_given: u64,
-    /// and those that it has answered for.
+    /// Items that it has answered for.
     n_received: u64,
     /// Frames that it has sent.
     frame: u64,
@@ -65,7 +65,6 @@ pub struct LoaderProcess<'a> {
     frames_told: u64,
 }
 
-/// What became of an item.
 pub struct LoadedItem {
     /// Without the last one, which says when.
     pub events: Vec<Event>,

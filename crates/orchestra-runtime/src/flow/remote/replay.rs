@@ -52,7 +52,6 @@ impl Current {
         }
     }
 
-    /// Shows the row of the source.
     pub fn with_row(&self, gives: &SentColumns, show: &mut dyn FnMut(&[Value<'_>])) -> Result<(), Refusal> {
         match self.next() {
             Some((Event::Row(sent), region)) => gives.with_row(sent, &region, |row| {

@@ -133,7 +133,6 @@ pub fn killed(next: u64) -> BatchEnd {
     BatchEnd::WorkerLost { exit, last_words, then: Then::Requeued(BatchId(next + 100)) }
 }
 
-/// An item that was in these batches.
 pub fn item(index: u64, batches: &[Arc<BatchTrace>], end: ItemEnd) -> ItemTrace {
     let timeline = Timeline::default();
     timeline.loaded(Loading { began: ms(1), read: Some(ms(2)), decoded: ms(4) });
@@ -226,7 +225,6 @@ impl Spans {
     }
 }
 
-/// The value of an attribute.
 pub fn get(span: &SpanData, name: &str) -> Option<Value> {
     value(&span.attributes, name)
 }

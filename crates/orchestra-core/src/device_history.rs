@@ -29,11 +29,11 @@ struct Device {
 }
 
 #[derive(Debug, Default)]
-pub struct DeviceRecord {
+pub struct DeviceHistory {
     devices: BTreeMap<DeviceId, Device>,
 }
 
-impl DeviceRecord {
+impl DeviceHistory {
     pub fn expect(&mut self, device: DeviceId) {
         self.devices.entry(device).or_default();
     }
@@ -125,49 +125,49 @@ mod tests {
 
     #[test]
     fn a_death_puts_a_device_in_doubt_until_something_succeeds_there() {
-        let mut record = DeviceRecord::default();
-        record.expect(HERE);
-        assert!(record.is_sound(HERE) && !record.is_proven(HERE));
-        record.died(HERE);
-        record.died(HERE);
-        assert_eq!((record.is_sound(HERE), record.deaths_in_a_row(HERE)), (false, 2));
-        record.succeeded(HERE);
-        assert!(record.is_sound(HERE) && record.is_proven(HERE));
-        record.died(HERE);
-        assert!(!record.is_sound(HERE) && record.is_proven(HERE), "it has worked once, whatever comes");
+        let mut history = DeviceHistory::default();
+        history.expect(HERE);
+        assert!(history.is_sound(HERE) && !history.is_proven(HERE));
+        history.died(HERE);
+        history.died(HERE);
+        assert_eq!((history.is_sound(HERE), history.deaths_in_a_row(HERE)), (false, 2));
+        history.succeeded(HERE);
+        assert!(history.is_sound(HERE) && history.is_proven(HERE));
+        history.died(HERE);
+        assert!(!history.is_sound(HERE) && history.is_proven(HERE), "it has worked once, whatever comes");
     }
 
     #[test]
     fn a_device_that_refuses_everything_rests_longer_and_longer_until_something_succeeds_there() {
-        let mut record = DeviceRecord::default();
+        let mut history = DeviceHistory::default();
         let at = Duration::from_millis;
         for _ in 1..REFUSALS_BEFORE_REST {
-            record.refused(HERE, at(0));
+            history.refused(HERE, at(0));
         }
-        assert!(!record.is_resting(HERE, at(0)) && !record.is_in_doubt(HERE), "an item may deserve that");
+        assert!(!history.is_resting(HERE, at(0)) && !history.is_in_doubt(HERE), "an item may deserve that");
         for (now, end) in [(10, 110), (110, 310), (310, 710)] {
-            record.refused(HERE, at(now));
-            assert!(record.is_resting(HERE, at(end - 1)) && !record.is_resting(HERE, at(end)));
-            assert_eq!((record.next_rested(at(now)), record.next_rested(at(end))), (Some(at(end)), None));
-            assert!(record.is_in_doubt(HERE) && record.is_sound(HERE), "nothing has died");
+            history.refused(HERE, at(now));
+            assert!(history.is_resting(HERE, at(end - 1)) && !history.is_resting(HERE, at(end)));
+            assert_eq!((history.next_rested(at(now)), history.next_rested(at(end))), (Some(at(end)), None));
+            assert!(history.is_in_doubt(HERE) && history.is_sound(HERE), "nothing has died");
         }
-        (0..100).for_each(|_| record.refused(HERE, at(1_000)));
-        assert_eq!(record.next_rested(at(1_000)), Some(at(1_000) + REST * 64), "a rest is bounded");
-        record.succeeded(HERE);
-        assert!(!record.is_resting(HERE, at(1_000)) && !record.is_in_doubt(HERE));
-        record.refused(HERE, at(1_000));
-        assert!(!record.is_resting(HERE, at(1_000)), "counted from the success");
+        (0..100).for_each(|_| history.refused(HERE, at(1_000)));
+        assert_eq!(history.next_rested(at(1_000)), Some(at(1_000) + REST * 64), "a rest is bounded");
+        history.succeeded(HERE);
+        assert!(!history.is_resting(HERE, at(1_000)) && !history.is_in_doubt(HERE));
+        history.refused(HERE, at(1_000));
+        assert!(!history.is_resting(HERE, at(1_000)), "counted from the success");
     }
 
     #[test]
     fn a_device_that_was_given_up_is_not_left_and_nobody_is_expected_there() {
-        let mut record = DeviceRecord::default();
-        record.expect(HERE);
-        record.expect(DeviceId(1));
-        record.worker_went(HERE);
-        assert!(record.expects_workers());
-        record.gone(HERE);
-        assert!(!record.expects_workers());
-        assert_eq!(record.left().collect::<Vec<_>>(), [DeviceId(1)]);
+        let mut history = DeviceHistory::default();
+        history.expect(HERE);
+        history.expect(DeviceId(1));
+        history.worker_went(HERE);
+        assert!(history.expects_workers());
+        history.gone(HERE);
+        assert!(!history.expects_workers());
+        assert_eq!(history.left().collect::<Vec<_>>(), [DeviceId(1)]);
     }
 }

@@ -1,0 +1,162 @@
+//! The end of `orchestra run`: the summary, what traces and log files lack, and the exit code.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use orchestra::{Plan, Prepared, RunOutcome};
+use orchestra_core::bottleneck::Bottleneck;
+use orchestra_telemetry::{SpanReport, TelemetryGuard};
+
+use super::not_started;
+use crate::args::{RunArgs, Verbosity, resume_command};
+use crate::exit_code::ExitCode;
+use crate::human::{count, counted};
+use crate::signals::AfterTheRun;
+use crate::summary::{RunEnd, Summary};
+use crate::{Failed, stderr, stdout};
+
+pub(super) fn end(
+    outcome: &RunOutcome,
+    plan: &Plan,
+    resumed_from: Option<u64>,
+    output: Output,
+    telemetry: TelemetryGuard,
+    after: Option<AfterTheRun>,
+) -> Result<ExitCode, Failed> {
+    let report = &outcome.report;
+    let summary = Summary {
+        read: report.items.read,
+        done: report.items.done,
+        failed: report.items.failed,
+        seconds: report.seconds,
+        items_per_second: report.items_per_second,
+        restarts: report.devices.iter().map(|d| d.restarts).sum(),
+        bottleneck: report.bottleneck,
+        tasks: report.tasks.clone(),
+        resumed_from,
+        ..summary(plan, &report.run_id, run_end(outcome, plan))
+    };
+    print_summary(&summary, report, output)?;
+    if let Some(after) = after {
+        after.cut_short(summary.exit_code(), outcome.exit_code == i32::from(ExitCode::Interrupted.number()));
+    }
+    let report = telemetry.shutdown();
+    if let Some(warning) = report.spans.as_ref().and_then(lost_spans) {
+        stderr::say_line(&warning);
+    }
+    if let Some(error) = report.logs.error {
+        stderr::say_line(&format!("warning: the log files are incomplete: {error}"));
+    }
+    Ok(summary.exit_code())
+}
+
+/// What the collector did not get, and why; `None` if it got all.
+pub fn lost_spans(spans: &SpanReport) -> Option<String> {
+    let mut parts = Vec::new();
+    if spans.lost() > 0 {
+        let reasons: Vec<String> =
+            spans.losses().iter().map(|(n, reason)| format!("{} {reason}", count(*n))).collect();
+        let words = spans.words.as_ref().map(|words| format!(" ({words})")).unwrap_or_default();
+        parts.push(format!("of {} spans {}{words}", count(spans.ended), reasons.join(", ")));
+    }
+    let left_out = [(spans.items_left_out, "item", "items"), (spans.batches_left_out, "batch", "batches")];
+    let left_out: Vec<String> =
+        left_out.into_iter().filter(|(n, ..)| *n > 0).map(|(n, one, many)| counted(n, one, many)).collect();
+    if !left_out.is_empty() {
+        parts.push(format!("{} have no spans, since too much happened at once", left_out.join(" and ")));
+    }
+    (!parts.is_empty()).then(|| format!("warning: traces are incomplete: {}", parts.join("; ")))
+}
+
+fn run_end(outcome: &RunOutcome, plan: &Plan) -> RunEnd {
+    let reason = outcome.problems.join("; ");
+    match outcome.exit_code {
+        0 => RunEnd::Finished,
+        65 if outcome.problems.is_empty() => RunEnd::Finished,
+        65 if plan.late.is_some() => RunEnd::Stopped { reason, code: ExitCode::ItemsFailed },
+        65 => RunEnd::FailureLimit,
+        130 => RunEnd::Interrupted,
+        code => RunEnd::Stopped { reason, code: ExitCode::of(code) },
+    }
+}
+
+pub(super) fn finished_before(prepared: Prepared, code: i32, output: Output) -> Result<ExitCode, Failed> {
+    let plan = Arc::clone(&prepared.plan);
+    let counts = prepared.counts();
+    let summary = Summary {
+        tasks: prepared.tasks(),
+        read: counts.total(),
+        done: counts.done,
+        failed: counts.failed,
+        ..summary(&plan, &prepared.run_id, RunEnd::FinishedBefore)
+    };
+    prepared.close().map_err(not_started)?;
+    tracing::debug!(code, "the run was finished before");
+    match output {
+        Output::Json => print_json(&plan.output.join(orchestra_store::RUN_SUMMARY))?,
+        Output::Text => stderr::say(&summary.text()),
+        Output::Quiet => {}
+    }
+    Ok(summary.exit_code())
+}
+
+/// Of a run in which nothing has happened.
+fn summary(plan: &Plan, run_id: &str, end: RunEnd) -> Summary {
+    Summary {
+        workflow: plan.name.clone(),
+        run_id: run_id.to_owned(),
+        end,
+        read: 0,
+        done: 0,
+        failed: 0,
+        seconds: 0.0,
+        items_per_second: 0.0,
+        restarts: 0,
+        bottleneck: Bottleneck::Unknown,
+        tasks: Vec::new(),
+        has_items: !plan.pipelines.is_empty(),
+        outputs: plan.sinks.iter().map(|s| s.place()).collect(),
+        failures_path: plan.output.join(orchestra_store::FAILURE_RECORDS),
+        output: plan.output.clone(),
+        resumed_from: None,
+        resume_command: resume_command(std::env::args_os()),
+    }
+}
+
+/// How the end of a run is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Output {
+    Text,
+    Json,
+    Quiet,
+}
+
+impl Output {
+    pub fn of(args: &RunArgs, verbosity: Verbosity) -> Self {
+        match (args.json, verbosity.quiet) {
+            (true, _) => Self::Json,
+            (false, true) => Self::Quiet,
+            (false, false) => Self::Text,
+        }
+    }
+}
+
+/// A quiet run that is not all done still says why.
+fn print_summary(summary: &Summary, report: &orchestra::RunReport, output: Output) -> Result<(), Failed> {
+    match output {
+        Output::Json => {
+            stdout::print_json(report)?;
+        }
+        Output::Quiet if summary.exit_code() == ExitCode::Done => {}
+        Output::Text | Output::Quiet => stderr::say(&summary.text()),
+    }
+    Ok(())
+}
+
+fn print_json(path: &Path) -> Result<(), Failed> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read `{}`", path.display()))
+        .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
+    stdout::print(&text).map(|_| ())
+}

@@ -1,0 +1,196 @@
+//! What runs in worker processes: a batch stage, its model, the devices and the workers on them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::{
+    Code, DeviceId, DeviceSpec, Iteration, ModelId, SandboxRules, SessionTuning, TensorSpec,
+};
+use serde::Serialize;
+
+use super::ColumnRef;
+
+/// A model file and what is known of it without loading it.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelPlan {
+    pub name: String,
+    /// The file, absolute.
+    pub path: PathBuf,
+    /// SHA-256 of the file; with external weights, over that and the names and digests of the weight files.
+    pub digest: [u8; 32],
+    /// SHA-256 of the file alone: what a worker compares before it loads it.
+    pub file_digest: [u8; 32],
+    /// Inputs, from the file.
+    pub inputs: Vec<TensorSpec>,
+    /// Outputs, from the file. Dimensions that the file does not state are `Dynamic`.
+    pub outputs: Vec<TensorSpec>,
+    /// Custom operator libraries, absolute, with the SHA-256 of each: a worker compares it before it loads one.
+    pub custom_ops: Vec<(PathBuf, [u8; 32])>,
+    /// Ceiling of the provider's memory arena in bytes.
+    pub memory_limit: Option<u64>,
+    /// Device memory of one worker in bytes, where the file declares it.
+    pub memory: Option<u64>,
+    /// Whether f32 products may be rounded to TF32 on a GPU.
+    pub tf32: bool,
+    /// What else it asks of its sessions.
+    pub tuning: SessionTuning,
+    /// What its workers may do.
+    pub sandbox: SandboxRules,
+    /// What is run instead of a model file; `path` is then its script, executable or source.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+}
+
+/// When a healthy worker is replaced.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Recycle {
+    /// After this many batches.
+    pub batches: Option<u64>,
+    /// When its resident memory has grown by this many bytes since its first batch.
+    pub growth_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct BatchPlan {
+    pub model: ModelId,
+    /// Columns of what comes before, which stages behind it still read.
+    pub carries: Vec<ColumnRef>,
+    /// Largest batch that the model runs, at least 1. Where slots have room for several, those may go to a worker together.
+    pub max_batch: usize,
+    /// The only batch size the model accepts, if it has one (then equal to `max_batch`): smaller batches are padded.
+    pub fixed_batch: Option<usize>,
+    /// How long the oldest item waits for company.
+    pub wait: Duration,
+    /// Batch sizes that a worker runs once before it is ready and that smaller batches are padded to, ascending (CUDA; empty on the CPU).
+    pub batch_sizes: Vec<usize>,
+    pub workers: Vec<WorkerPlan>,
+    /// Batches that each worker runs at once, at least 1.
+    pub streams: usize,
+    /// Batches, or as many as go together, that wait at each worker beyond those, at least 1.
+    pub ready: usize,
+    /// Share of a device's workers relative to other stages on it; 1 to 100.
+    pub priority: u32,
+    /// When a worker is replaced although nothing failed.
+    pub recycle: Recycle,
+    /// Whether a worker gives back after each run what the run left unused.
+    pub gives_memory_back: bool,
+    /// How the model runs on its own outputs, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iteration: Option<Iteration>,
+    /// Where rows lie, and how many slots there are.
+    #[serde(skip)]
+    pub layout: BatchLayout,
+    /// Of all that decides, beside the model, the GPU and the largest batch, what a worker takes of a GPU's memory: see
+    /// [`MeasureKey::settings`](crate::MeasureKey).
+    #[serde(skip)]
+    pub settings: [u8; 32],
+}
+
+impl BatchPlan {
+    /// Batches that may go to a worker together, at least 1. It runs them one after the other and answers once.
+    #[must_use]
+    pub fn together(&self) -> usize {
+        self.layout.max_rows / self.max_batch
+    }
+
+    /// The most slots that all workers together hold, running or ready.
+    #[must_use]
+    pub fn held_by_workers(&self) -> usize {
+        let workers: usize = self.workers.iter().map(WorkerPlan::most).sum();
+        workers * (self.streams + self.ready)
+    }
+}
+
+/// Workers of one batch stage on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct WorkerPlan {
+    /// Where.
+    pub device: DeviceId,
+    /// How many processes the run starts with.
+    pub count: usize,
+    /// How many it may become in the run, once it is known what one takes of the GPU; `None`: it stays as it is.
+    pub growth: Option<Growth>,
+    /// Intra-op threads of each, shared by the batches that it runs at once.
+    pub threads: usize,
+    /// How many more processes stand by, loaded and idle, until a worker dies.
+    pub spares: usize,
+    /// Device memory of each, where it is known.
+    pub memory: Option<WorkerMemory>,
+}
+
+impl WorkerPlan {
+    /// How many processes there may be, those that stand by left out.
+    #[must_use]
+    pub fn most(&self) -> usize {
+        self.growth.map_or(self.count, |growth| growth.most)
+    }
+}
+
+/// How far the workers of a stage may grow within a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Growth {
+    /// No more than this, more than there are at first.
+    pub most: usize,
+    /// The file asks for that number: it is believed where nothing can be measured.
+    pub is_asked: bool,
+}
+
+/// What a worker takes of a GPU's memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "known", content = "bytes", rename_all = "lowercase")]
+pub enum WorkerMemory {
+    /// `models.*.memory` says so.
+    Declared(u64),
+    /// An earlier run found out.
+    Measured(u64),
+}
+
+impl WorkerMemory {
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            WorkerMemory::Declared(bytes) | WorkerMemory::Measured(bytes) => bytes,
+        }
+    }
+
+    /// How it is known, in a word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            WorkerMemory::Declared(_) => "declared",
+            WorkerMemory::Measured(_) => "measured",
+        }
+    }
+}
+
+/// A device that is used.
+#[derive(Debug, Clone, Serialize)]
+pub struct DevicePlan {
+    /// Name and kind.
+    pub spec: DeviceSpec,
+    /// The product, where known; may be empty.
+    pub product: String,
+    /// Memory in bytes and what of it is free, where known.
+    pub memory: Option<DeviceMemory>,
+    /// Where its workers are kept, on a machine with several NUMA nodes.
+    pub near: Option<NodeCores>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NodeCores {
+    /// The kernel's number for the node.
+    pub node: u32,
+    /// Its cores that this process may use.
+    pub cores: Vec<u32>,
+}
+
+/// Memory of a device in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct DeviceMemory {
+    pub total: u64,
+    /// What nobody used when the plan was made.
+    pub free: u64,
+    /// What the plan leaves unused (`devices.headroom`).
+    pub headroom: u64,
+}

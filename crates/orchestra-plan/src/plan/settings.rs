@@ -1,0 +1,95 @@
+//! What `[limits]` and `[telemetry]` set.
+
+use std::time::Duration;
+
+use orchestra_core::SandboxMode;
+use serde::Serialize;
+
+/// `[limits]`
+#[derive(Debug, Clone, Serialize)]
+pub struct Limits {
+    /// Stop the run beyond this many failures.
+    pub max_failed: Option<MaxFailed>,
+    /// How long reading and decoding one item may take.
+    pub item_timeout: Duration,
+    /// How long one batch may run in a worker.
+    pub batch_timeout: Duration,
+    /// How long a worker may take to load its model and to warm up.
+    pub load_timeout: Duration,
+    /// How long a run that is told to stop may take to finish what is in flight.
+    pub grace: Duration,
+    /// Pictures that claim more pixels are refused.
+    pub max_pixels: u64,
+    /// Whether workers are confined, where their model does not say.
+    pub sandbox: SandboxMode,
+}
+
+/// `limits.max_failed`
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub enum MaxFailed {
+    Items(u64),
+    /// That share of all items, 0.0 to 1.0.
+    Share(f64),
+}
+
+impl MaxFailed {
+    /// Whether `failed` of `total` items are more than allowed.
+    #[must_use]
+    pub fn is_exceeded(self, failed: u64, total: u64) -> bool {
+        match self {
+            MaxFailed::Items(n) => failed > n,
+            MaxFailed::Share(share) => failed as f64 > share * total as f64,
+        }
+    }
+}
+
+/// `[telemetry]`
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct TelemetryPlan {
+    /// Address of a collector that takes OTLP, for example `http://localhost:4318`.
+    pub otlp: Option<String>,
+    /// How to send to it; `None`: as the address or the environment suggest.
+    pub protocol: Option<OtlpProtocol>,
+    /// The share of the items that get a trace of their own, 0.0 to 1.0; `None`: as the environment says, else one in a hundred.
+    pub sample: Option<f64>,
+    /// Items that take longer are traced whatever the share; `None`: those that take ten times as long as usual.
+    pub slow: Option<Duration>,
+    /// How long the end of a run waits for spans that are not made yet, and again for those that are not sent; `None`: some seconds.
+    pub flush_timeout: Option<Duration>,
+    /// Where the page of metrics is served: `HOST:PORT`, or a port of this machine alone.
+    pub metrics: Option<String>,
+    /// What the lines of the log files look like; `None`: text.
+    pub log_format: Option<LogFormat>,
+}
+
+/// What a log line looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people: time, level, message, and `name=value` for each field.
+    Text,
+    /// For programs: one JSON object.
+    Json,
+}
+
+/// How a collector is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum OtlpProtocol {
+    /// gRPC, usually on port 4317.
+    #[serde(rename = "grpc")]
+    Grpc,
+    /// Protobuf over HTTP/1.1, usually on port 4318.
+    #[serde(rename = "http/protobuf")]
+    HttpProtobuf,
+}
+
+impl OtlpProtocol {
+    /// What files and variables call them.
+    pub const NAMES: [(&str, Self); 2] = [("grpc", Self::Grpc), ("http/protobuf", Self::HttpProtobuf)];
+
+    /// The protocol that files and variables call so.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, protocol)| *protocol)
+    }
+}
