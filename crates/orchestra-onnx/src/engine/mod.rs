@@ -22,15 +22,17 @@ mod protobuf;
 #[cfg(test)]
 mod provider_options;
 mod session;
+mod shape_nodes;
 mod shrink;
 mod tensorrt;
 #[cfg(test)]
 mod twin;
 
-/// What writes into models.
+/// What reads and writes the bytes of models.
 pub(crate) mod edits {
     pub use super::largest_graph::put_behind;
     pub use super::pixel_graph::{Front, put_in_front};
+    pub use super::shape_nodes::shape_nodes;
 }
 
 use std::collections::BTreeMap;
