@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use orchestra_core::data::{Column, ColumnType};
 use orchestra_core::tasks::{Demand, Gpus, WHOLE};
-use orchestra_core::{DeviceId, Provider};
+use orchestra_core::{ConvSearch, DeviceId, Provider};
 
 use crate::bytes::format_bytes;
 use crate::iterate;
@@ -258,6 +258,15 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     }
     if model.tuning.overlap {
         writeln!(out, "    rows of the next batch go to the GPU while it computes")?;
+    }
+    match model.tuning.conv_search {
+        ConvSearch::Heuristic => {}
+        ConvSearch::Exhaustive => {
+            writeln!(out, "    cuDNN searches long for the kernels of each shape that is new")?
+        }
+        ConvSearch::Fallback => {
+            writeln!(out, "    cuDNN takes kernels for each shape that is new without a search")?
+        }
     }
     if model.tuning.cuda_graphs {
         writeln!(

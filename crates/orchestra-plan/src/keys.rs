@@ -22,7 +22,7 @@ pub const TOP_LEVEL: [Key; 4] = [
 ];
 
 /// `[models.NAME]`
-pub const MODEL: [Key; 25] = [
+pub const MODEL: [Key; 26] = [
     key("path", "text", "required", "the ONNX file"),
     key("labels", "text", "none", "class names: a text file with one per line, in the order of the classes"),
     key("devices", "text or list", "those of `[devices]`", "devices for this model only"),
@@ -88,6 +88,12 @@ pub const MODEL: [Key; 25] = [
         "true or false",
         "false",
         "on a GPU, the rows of the next batch are copied to it while it computes this one, which takes memory for them; for models with large inputs and `streams = 1`",
+    ),
+    key(
+        "conv_search",
+        "text",
+        "\"heuristic\"",
+        "on a GPU, how cuDNN finds the kernels of a convolution for a shape: `\"exhaustive\"` takes longer for each shape that is new and may find faster ones, `\"fallback\"` is quick and may find slow ones: where the size of batches changes all the time. ONNX Runtime calls them `HEURISTIC`, `EXHAUSTIVE` and `DEFAULT`",
     ),
     key(
         "provider",

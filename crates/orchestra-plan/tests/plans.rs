@@ -362,6 +362,10 @@ fn what_a_model_asks_of_its_sessions_is_planned_and_described() {
     let overlap = host.good_with(DIGITS, &set(&[("models.digits.overlap", "true")]));
     assert!(describe(&overlap).contains("    rows of the next batch go to the GPU while it computes"));
     assert_eq!(overlap.fingerprint, shrink.fingerprint);
+    let search = host.good_with(DIGITS, &set(&[("models.digits.conv_search", "fallback")]));
+    assert!(
+        describe(&search).contains("    cuDNN takes kernels for each shape that is new without a search")
+    );
     let usual = describe(&host.good(DIGITS));
     assert!(!usual.contains("CUDA graphs") && !usual.contains("given back"));
     let tensorrt = set(&[("models.digits.provider", "tensorrt"), ("models.digits.tensorrt_fp16", "true")]);
