@@ -188,7 +188,7 @@ impl InferPart<'_> {
         let items = |d: &Done| (d.batches * batch as u64) as f64;
         let cpu: Duration = here().map(|d| d.cpu).sum();
         let on_cpu = *self.kind(w.device) == DeviceKind::Cpu;
-        let lanes = (w.threads + self.infer.streams - 1) as f64;
+        let lanes = (w.threads + self.batch.streams - 1) as f64;
         let device_busy = match on_cpu {
             true => {
                 Some(divide(cpu.as_secs_f64(), lanes * here().map(|d| d.elapsed.as_secs_f64()).sum::<f64>()))
