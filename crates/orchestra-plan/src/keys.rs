@@ -399,13 +399,13 @@ pub const SOURCE: [Key; 6] = [
         "manifest",
         "text",
         "none",
-        "instead of `paths`: a list of files: `.csv`, `.tsv`, `.jsonl`, `.ndjson`, or one path per line; `\"-\"` is standard input",
+        "instead of `paths`: a list of files, or of [objects](../guide/workflow-file.md#objects): `.csv`, `.tsv`, `.jsonl`, `.ndjson`, or one path per line; it may be an object itself, and `\"-\"` is standard input",
     ),
     key(
         "root",
         "text",
         "the manifest's folder",
-        "only with `manifest`: what relative paths in it are relative to",
+        "only with `manifest`: what relative paths in it are relative to; `\"s3://bucket/pages\"` where they are keys of objects",
     ),
     key(
         "watch",

@@ -480,7 +480,9 @@ fn number_files(plan: &mut Plan) {
     let repeats = |origin: &Origin| match origin {
         Origin::Source(source) => {
             let source = &plan.sources[source.index()];
-            source.names_repeat || matches!(source.listing, ListingSpec::Manifest { .. })
+            let is_list =
+                matches!(source.listing, ListingSpec::Manifest { .. } | ListingSpec::ObjectManifest { .. });
+            source.names_repeat || is_list
         }
         Origin::Stage(_) => false,
     };
