@@ -317,7 +317,7 @@ fn a_store_that_goes_away_stops_the_run_and_the_same_command_goes_on() {
 
 #[test]
 fn an_object_that_is_refused_gone_or_never_comes_fails_by_name_and_the_others_are_done() {
-    let (place, store) = in_store(30, "[limits]\nitem_timeout = \"2s\"\n");
+    let (place, store) = in_store(30, "[pipelines.scans]\nitem_timeout = \"2s\"\n");
     store.fail("00000003.png", store::Answer::Gone);
     store.fail("00000004.png", store::Answer::Denied);
     store.fail("00000005.png", store::Answer::Never);

@@ -234,7 +234,7 @@ impl InferPart<'_> {
         let slots = slots_of(place.number, gate.n, self.infer.layout.slots, held);
         let mut worker = Bare { client, cancel: &self.tools.cancel, slots, n_sent: 0, within: LOAD_WITHIN };
         let measured = worker.load(load).and_then(|()| {
-            worker.within = self.plan.limits.batch_timeout;
+            worker.within = self.plan.limits_of(self.stage).batch_timeout;
             let one_size = |at: usize| {
                 let other = sizes.get(at.checked_sub(1).unwrap_or(1)).copied();
                 self.one_size(&mut worker, (at, sizes[at]), other, gate, lasting)
@@ -315,7 +315,7 @@ impl InferPart<'_> {
         if rows < self.infer.max_batch || other.is_some() {
             return 1;
         }
-        let (most, timeout) = (self.infer.together(), self.plan.limits.batch_timeout);
+        let (most, timeout) = (self.infer.together(), self.plan.limits_of(self.stage).batch_timeout);
         let mut together = Together::new(most, self.infer.max_batch, timeout);
         taken.iter().for_each(|taken| together.took(rows, *taken));
         together.batches()

@@ -72,6 +72,18 @@ impl Plan {
         (0..).map(StageId).zip(&self.stages).filter_map(|(id, stage)| Some((id, stage.batch()?)))
     }
 
+    /// The limits of the pipeline that a stage belongs to.
+    #[must_use]
+    pub fn limits_of(&self, stage: StageId) -> &Limits {
+        &self.pipelines[self.stages[stage.index()].pipeline.index()].limits
+    }
+
+    /// The limits of the pipeline that reads a source.
+    #[must_use]
+    pub fn limits_of_source(&self, source: SourceId) -> &Limits {
+        &self.pipelines[self.sources[source.index()].pipeline.index()].limits
+    }
+
     /// Whether every model runs on the cores.
     #[must_use]
     pub fn is_on_cpu(&self) -> bool {
@@ -669,6 +681,10 @@ pub struct PipelinePlan {
     pub stages: Vec<StageId>,
     /// Its sinks.
     pub sinks: Vec<SinkId>,
+    /// `[limits]` as `[pipelines.NAME]` changes it. Its `max_failed` counts the items of this pipeline, and stops it alone.
+    pub limits: Limits,
+    /// Processes that read the items of each of its sources.
+    pub loaders: usize,
     /// Items that may be between the source and their commit at any moment.
     pub window: usize,
     /// The one sink of all items, where each ends there with one record, in any order: nothing has to be counted then.
@@ -680,7 +696,7 @@ pub struct PipelinePlan {
 /// `[limits]`
 #[derive(Debug, Clone, Serialize)]
 pub struct Limits {
-    /// Stop the run beyond this many failures.
+    /// Stop beyond this many failures.
     pub max_failed: Option<MaxFailed>,
     /// How long reading and decoding one item may take.
     pub item_timeout: Duration,
