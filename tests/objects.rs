@@ -226,6 +226,58 @@ fn records_and_archives_of_a_bucket_are_read_exactly_while_loaders_are_killed() 
 }
 
 #[test]
+fn a_list_of_objects_may_be_an_object_or_a_file_and_has_keys_or_urls() {
+    let Some(moto) = Moto::start() else { return };
+    let place = Workplace::new();
+    moto.python(
+        "s3.put_object(Bucket='digits', Key='pages/list.csv', Body=b'label,file\\n7,digit-0003.png\\n1,s3://digits/odd/a b.png\\n3,digit-0003.png\\n')\n\
+         s3.put_object(Bucket='digits', Key='bad.jsonl', Body=b'\"pages/digit-0001.png\"\\n\"gs://digits/a.png\"\\n')",
+    );
+    fs::write(place.path("list.txt"), "digit-0002.png\n./digit-0001.png\n").unwrap();
+    let run = |listing: &str| {
+        place.write_blocks(&Blocks { devices: 1, ..Blocks::default() }, listing);
+        let workflow = place.workflow();
+        place.start_command_with(&["run", workflow.to_str().unwrap(), "--fresh"], &moto.variables()).wait()
+    };
+    let of_bucket = ["digit-0003.png", "s3://digits/odd/a b.png", "digit-0003.png"];
+    for (listing, expected) in [
+        ("manifest = \"s3://digits/pages/list.csv\"", &of_bucket[..]),
+        ("manifest = \"list.txt\"\nroot = \"s3://digits/pages\"", &["digit-0002.png", "digit-0001.png"]),
+    ] {
+        run(listing).must_exit(0);
+        let lines = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+        let named = lines.lines().map(|line| {
+            let record: serde_json::Value = serde_json::from_str(line).unwrap();
+            (record["index"].as_u64().unwrap(), record["item"].as_str().unwrap().to_owned())
+        });
+        let named: BTreeMap<u64, String> = named.collect();
+        assert_eq!(named.into_values().collect::<Vec<_>>(), expected, "{listing}");
+        let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+        verified.must_exit(0);
+    }
+    for (listing, code, says) in [
+        (
+            "manifest = \"s3://digits/none.csv\"",
+            78,
+            "cannot read `s3://digits/none.csv`: there is no such object",
+        ),
+        (
+            "manifest = \"s3://digits/bad.jsonl\"",
+            78,
+            "manifest `s3://digits/bad.jsonl`, line 2: `gs://digits/a.png` lies elsewhere than in `s3://digits/`",
+        ),
+        (
+            "manifest = \"s3://digits/pages/list.csv\"\nroot = \"pages\"",
+            78,
+            "`pages` is a folder, and the manifest an object",
+        ),
+    ] {
+        run(listing).must_exit(code).must_say(&[says]);
+    }
+    place.no_process_is_left();
+}
+
+#[test]
 fn objects_that_appear_in_a_bucket_are_taken_once_over_stops_and_kills() {
     let Some(moto) = Moto::start() else { return };
     let place = Workplace::new();
@@ -319,7 +371,7 @@ fn a_store_that_goes_away_stops_the_run_and_the_same_command_goes_on() {
 
 #[test]
 fn an_object_that_is_refused_gone_or_never_comes_fails_by_name_and_the_others_are_done() {
-    let (place, store) = in_store(30, "[limits]\nitem_timeout = \"2s\"\n");
+    let (place, store) = in_store(30, "[pipelines.scans]\nitem_timeout = \"2s\"\n");
     store.fail("00000003.png", store::Answer::Gone);
     store.fail("00000004.png", store::Answer::Denied);
     store.fail("00000005.png", store::Answer::Never);
@@ -608,16 +660,5 @@ fn rows_arrays_and_members_of_objects_are_what_they_are_in_files() {
         assert_eq!(in_files.len(), n, "{kind} {file}");
         assert!(in_files == in_bucket, "{kind} {file} {more}: {:?}\n{:?}", in_files[0], in_bucket[0]);
     }
-    let refused = |text: &str, says: &[&str]| {
-        fs::write(place.path("rows.toml"), text).unwrap();
-        let file = place.path("rows.toml");
-        place
-            .start_command_with(&["check", file.to_str().unwrap()], &moto.variables())
-            .wait()
-            .must_exit(78)
-            .must_say(says);
-    };
-    let manifest = "version = 1\n[sources.s]\nkind = \"images\"\nmanifest = \"s3://digits/list.csv\"\n";
-    refused(manifest, &["a manifest lists files", "name the objects with `paths`"]);
     place.no_process_is_left();
 }

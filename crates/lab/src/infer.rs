@@ -254,10 +254,10 @@ impl InferPart<'_> {
             cancel: &self.tools.cancel,
             slots,
             n_sent: 0,
-            within: self.plan.limits.load_timeout,
+            within: self.plan.limits_of(self.stage).load_timeout,
         };
         let measured = worker.load(load).and_then(|()| {
-            worker.within = self.plan.limits.batch_timeout;
+            worker.within = self.plan.limits_of(self.stage).batch_timeout;
             let one_size = |at: usize| self.one_size(&mut worker, place, at, common);
             (0..common.sizes.len()).map(one_size).collect()
         });
@@ -341,7 +341,7 @@ impl InferPart<'_> {
         if rows < self.batch.max_batch || other.is_some() {
             return 1;
         }
-        let (most, timeout) = (self.batch.together(), self.plan.limits.batch_timeout);
+        let (most, timeout) = (self.batch.together(), self.plan.limits_of(self.stage).batch_timeout);
         let mut together = Together::new(most, self.batch.max_batch, timeout);
         taken.iter().for_each(|taken| together.took(rows, *taken));
         together.batches()

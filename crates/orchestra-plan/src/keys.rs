@@ -372,6 +372,46 @@ pub const LIMITS: [Key; 9] = [
     ),
 ];
 
+/// `[pipelines.NAME]`
+pub const PIPELINE: [Key; 6] = [
+    key(
+        "max_failed",
+        "integer or percent",
+        "none",
+        "stop this pipeline, and no other one, when more of its items than this have failed: `100`, or `\"1%\"` of its items",
+    ),
+    key(
+        "item_timeout",
+        "duration",
+        "that of `[limits]`",
+        "how long reading and decoding one of its items may take",
+    ),
+    key(
+        "batch_timeout",
+        "duration",
+        "that of `[limits]`",
+        "how long a batch of its stages may run in a worker",
+    ),
+    key(
+        "load_timeout",
+        "duration",
+        "that of `[limits]`",
+        "how long a worker of its stages may take to load its model and to warm up",
+    ),
+    key(
+        "memory",
+        "memory",
+        "none",
+        "of `limits.memory`, what the batch slots of its stages may take together; the other pipelines have the rest",
+    ),
+    key(
+        "loaders",
+        "integer, 1 to 1024",
+        "an equal share",
+        "of the processes of `limits.loaders`, how many read its items; the other pipelines share the rest, and have one at least",
+    ),
+];
+
 /// `[telemetry]`
 pub const TELEMETRY: [Key; 7] = [
     key("otlp", "text", "none", "address of an OTLP collector: `\"http://localhost:4318\"`"),
@@ -405,13 +445,13 @@ pub const SOURCE: [Key; 7] = [
         "manifest",
         "text",
         "none",
-        "instead of `paths`: a list of files: `.csv`, `.tsv`, `.jsonl`, `.ndjson`, or one path per line; `\"-\"` is standard input",
+        "instead of `paths`: a list of files, or of [objects](../guide/workflow-file.md#objects): `.csv`, `.tsv`, `.jsonl`, `.ndjson`, or one path per line; it may be an object itself, and `\"-\"` is standard input",
     ),
     key(
         "root",
         "text",
         "the manifest's folder",
-        "only with `manifest`: what relative paths in it are relative to",
+        "only with `manifest`: what relative paths in it are relative to; `\"s3://bucket/pages\"` where they are keys of objects",
     ),
     key(
         "watch",

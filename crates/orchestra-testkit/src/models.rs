@@ -80,6 +80,17 @@ pub fn trap(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
         .write(folder)
 }
 
+/// One more: f32 `x` of row shape `[1]`, through the operator of [`crate::Trap`], to `y` = x + 1.
+pub fn one_more(folder: &Path) -> anyhow::Result<PathBuf> {
+    ModelBuilder::new("one_more")
+        .input(&spec("x", DType::F32, &[1]))
+        .output(&spec("y", DType::F32, &[1]))
+        .constant("one", &[], &[1.0])
+        .node_of(DOMAIN, OPERATOR, &["x"], &["passed"], &[])
+        .node("Add", &["passed", "one"], &["y"], &[])
+        .write(folder)
+}
+
 /// Two inputs and two outputs: f32 `a`, `b` of row shape `row` to `sum` = a + b and `difference` = a - b.
 pub fn two_in_two_out(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
     ModelBuilder::new("two_in_two_out")
