@@ -1,4 +1,4 @@
-"""Makes the models and pictures of the GPU check: ResNet-50 and MobileNetV3-small at f32 and f16, and JPEG files.
+"""Makes the models and pictures of the GPU check: ResNet-50 and MobileNetV3-small at f32 and f16, a reader of lines of any width, and JPEG files.
 
     gpu-models.py BENCH_DATA OUTPUT
 
@@ -24,6 +24,9 @@ GROUPS = ((64, 256, 3, 1), (128, 512, 4, 2), (256, 1024, 6, 2), (512, 2048, 3, 2
 # Each block adds to what goes around it; with a part of its size the sum stays within the range of f16.
 BRANCH = 0.3
 PHOTOS, SMALL = 300, 64
+# Of the reader: height of a line, and what its classes stand for, behind that of no character. Channels and strides are those of CRNN (Shi et al., 2015).
+LINE, CHARACTERS = 32, [chr(code) for code in range(33, 127)]
+READER = ((64, (2, 2)), (128, (2, 2)), (256, (2, 1)), (256, (1, 1)), (512, (2, 1)), (512, (1, 1)), (512, (2, 1)))
 
 
 class Network:
@@ -44,12 +47,13 @@ class Network:
         self.nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
         return name
 
-    def conv(self, here: str, name: str, shape: tuple[int, int, int], stride: int = 1, size: float = 1.0) -> str:
+    def conv(self, here: str, name: str, shape: tuple[int, int, int], stride: int | tuple[int, int] = 1, size: float = 1.0) -> str:
         before, after, kernel = shape
+        strides = [stride, stride] if isinstance(stride, int) else list(stride)
         deviation = size * math.sqrt(2 / (before * kernel * kernel))
         names = [self.weight(f"{name}.weight", (after, before, kernel, kernel), deviation), self.weight(f"{name}.bias", (after,), 0.01)]
         pads = [kernel // 2] * 4
-        return self.add("Conv", [here, *names], name, kernel_shape=[kernel, kernel], strides=[stride, stride], pads=pads)
+        return self.add("Conv", [here, *names], name, kernel_shape=[kernel, kernel], strides=strides, pads=pads)
 
     def relu(self, here: str) -> str:
         return self.add("Relu", [here], f"{here}.relu")
@@ -76,9 +80,27 @@ def resnet50() -> onnx.ModelProto:
     here = net.add("Flatten", [net.add("GlobalAveragePool", [here], "mean")], "flat", axis=1)
     names = [net.weight("head.weight", (CLASSES, before), math.sqrt(1 / before)), net.weight("head.bias", (CLASSES,), 0.01)]
     net.add("Gemm", [here, *names], "logits", transB=1)
-    pixels = helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, SIDE, SIDE])
-    result = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", CLASSES])
-    graph = helper.make_graph(net.nodes, "resnet-50", [pixels], [result], net.weights)
+    return model("resnet-50", net, ["batch", 3, SIDE, SIDE], ["batch", CLASSES])
+
+
+def reader() -> onnx.ModelProto:
+    """Reads lines of any width: one vector of logits for each four columns of pixels."""
+    net = Network()
+    here, before = "input", 3
+    for at, (after, stride) in enumerate(READER):
+        here, before = net.relu(net.conv(here, f"conv{at}", (before, after, 3), stride)), after
+    here = net.conv(here, "classes", (before, 1 + len(CHARACTERS), 1))
+    net.weights.append(numpy_helper.from_array(np.array([2], np.int64), "height"))
+    net.add("Transpose", [net.add("Squeeze", [here, "height"], "steps")], "logits", perm=[0, 2, 1])
+    made = model("reader", net, ["batch", 3, LINE, "width"], ["batch", "steps", 1 + len(CHARACTERS)])
+    helper.set_model_props(made, {"character": "\n".join(CHARACTERS)})
+    return made
+
+
+def model(name: str, net: Network, takes: list[int | str], gives: list[int | str]) -> onnx.ModelProto:
+    pixels = helper.make_tensor_value_info("input", TensorProto.FLOAT, takes)
+    result = helper.make_tensor_value_info("logits", TensorProto.FLOAT, gives)
+    graph = helper.make_graph(net.nodes, name, [pixels], [result], net.weights)
     imports = [helper.make_opsetid("", OPSET)]
     return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION, producer_name="scripts/gpu-models.py")
 
@@ -109,6 +131,7 @@ def main() -> int:
     for name, model in {"resnet50": resnet50(), "mobilenet": onnx.load(bench_data / "mobilenet.onnx")}.items():
         save(model, models / f"{name}-f32.onnx")
         save(half(model), models / f"{name}-f16.onnx")
+    save(reader(), models / "reader-f32.onnx")
     sources = sorted((bench_data / "small").glob("*.jpg"))[:PHOTOS]
     for source in sources:
         shutil.copyfile(source, photos / source.name)

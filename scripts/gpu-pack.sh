@@ -86,9 +86,9 @@ if ((with_cuda)); then
     provider=$kit/lib/libonnxruntime_providers_cuda.so
     if LC_ALL=C grep -qa 'libcublas\.so\.13' "$provider"; then
         packages=('nvidia-cuda-runtime==13.*' 'nvidia-nvjitlink==13.*' 'nvidia-cuda-nvrtc==13.*' 'nvidia-cublas==13.*' 'nvidia-curand==10.*')
-        packages+=('nvidia-cufft==12.*' 'nvidia-cudnn-cu13==9.*')
+        packages+=('nvidia-cufft==12.*' 'nvidia-cudnn-cu13==9.*' 'nvidia-nvjpeg==13.*')
     elif LC_ALL=C grep -qa 'libcublas\.so\.12' "$provider"; then
-        packages=(nvidia-{cuda-runtime,nvjitlink,cuda-nvrtc,cublas,curand,cufft}-cu12 'nvidia-cudnn-cu12==9.*')
+        packages=(nvidia-{cuda-runtime,nvjitlink,cuda-nvrtc,cublas,curand,cufft,nvjpeg}-cu12 'nvidia-cudnn-cu12==9.*')
     else
         fail "\`$wheel\` is built for neither CUDA 12 nor CUDA 13, so its libraries are not known: leave out --with-cuda"
     fi
@@ -99,7 +99,7 @@ if ((with_cuda)); then
         name=${package%%==*}
         # The newest, should an earlier start have left others.
         file=$(ls -t "$output/cuda-wheels/${name//-/_}"-[0-9]*.whl | head -n 1)
-        libraries "$file" "$kit/cuda" 'lib(cudart|nvJitLink|nvrtc|nvrtc-builtins|cublas|cublasLt|curand|cufft|cudnn[a-z_]*)\.so\..*'
+        libraries "$file" "$kit/cuda" 'lib(cudart|nvJitLink|nvrtc|nvrtc-builtins|cublas|cublasLt|curand|cufft|nvjpeg|cudnn[a-z_]*)\.so\..*'
     done
 fi
 "$python" "$here/gpu-models.py" "$data" "$kit"

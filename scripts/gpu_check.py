@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import array
+import contextlib
 import json
 import math
 import operator
@@ -21,10 +22,11 @@ import tempfile
 import time
 import traceback
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from gpu_dry import DryRun
-from gpu_kit import Check, Fault, Sampler, last_words, number, processor, smi, workers
+from gpu_dry import DryRun, to_carry
+from gpu_kit import LINES, Check, Fault, Sampler, last_words, number, processor, workers
 
 MODELS = ("mobilenet-f32", "resnet50-f16", "resnet50-f32", "mobilenet-f16")
 # Those of the first set: one model of each size, one of each precision.
@@ -46,7 +48,7 @@ MEMORY_SLACK = 0.15
 
 
 def machine(check: Check) -> None:
-    for name, driver, memory in [] if check.is_dry else smi("name,driver_version,memory.total"):
+    for name, driver, memory in check.smi("name,driver_version,memory.total", of_all=True):
         check.row("machine", "GPU, driver", f"{name}, {driver}, {memory} MiB")
     check.row("machine", "processor", f"{processor()}, {check.cores} cores")
     check.row("machine", "system", f"{platform.system()} {platform.release()}")
@@ -54,7 +56,7 @@ def machine(check: Check) -> None:
     listed = json.loads(check.must(["devices", "--json"], 60).stdout)
     check.figures["devices"] = listed
     # A slice counts for the GPU that it is cut from, and a scheduler may hide some.
-    seen, expected = {gpu.get("part_of") or gpu["uuid"] for gpu in listed["gpus"]}, {uuid for (uuid,) in ([] if check.is_dry else smi("uuid"))}
+    seen, expected = {gpu.get("part_of") or gpu["uuid"] for gpu in listed["gpus"]}, {uuid for (uuid,) in check.smi("uuid", of_all=True)}
     hides = bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
     good = seen <= expected if hides else seen == expected
     check.row("devices", "GPUs that orchestra sees, of those of nvidia-smi", f"{len(seen)} of {len(expected)}", check.judge(good))
@@ -171,10 +173,12 @@ def parity(check: Check) -> None:
             continue
         base = model[-3:]
         reference = logits(check, f"parity-{model}-cpu", model, "cpu", "host")
-        cases = [("normalize = device", "device", "tf32 = false", base)]
+        # Without TF32 ONNX Runtime takes no tensor cores at all, not for f16 either, which no run does that says nothing about it.
+        keys = "tf32 = false" if base == "f32" else ""
+        cases = [("normalize = device", "device", keys, base)]
         if base == "f32" and check.gpu:
             cases.append(("normalize = device, TF32", "device", "tf32 = true", "tf32"))
-        cases.append(("normalize = host", "host", "tf32 = false", base))
+        cases.append(("normalize = host", "host", keys, base))
         for index, (label, normalize, keys, kind) in enumerate(cases):
             found = logits(check, f"parity-{model}-{index}", model, check.device, normalize, keys)
             most, relative, same = difference(found, reference)
@@ -236,6 +240,8 @@ def rates(check: Check) -> None:
     """Per batch size the bare loop; for some of them the rate through orchestra, side by side with the bare loop of the same command."""
     top, through = (128, (64,) if check.set == "first" else (64, 8)) if check.gpu else (4, (4,))
     seconds = "1" if check.gpu else "0.5"
+    # That of the warm-up comes first: after any other one its plan would be gone.
+    sizes = [top, *(1 << i for i in range(top.bit_length() - 1))]
     files = {}
     for model in models(check):
         if too_late(check, "rates", model, 75):
@@ -244,7 +250,8 @@ def rates(check: Check) -> None:
         file = check.workflow(f"rates-{model}", model, source=source, batch=top)
         files[model] = file
         with Sampler(check) as sampler:
-            report = json.loads(check.must(["bench", str(file), "--batch-sizes", "--offline", "--json", "--seconds", seconds], 120).stdout)
+            arguments = ["bench", str(file), f"--batch-sizes={','.join(map(str, sizes))}", "--offline", "--json", "--seconds", seconds]
+            report = json.loads(check.must(arguments, 120).stdout)
         for size in report["batch_sizes"]:
             check.row("rates", f"{model}, bare loop, batches of {size['batch']}", f"{size['items_per_second']:.0f} items/s")
         check.figures.setdefault("batch_sizes", {})[model] = report["batch_sizes"]
@@ -262,7 +269,7 @@ def rates(check: Check) -> None:
 
 def first_batches(check: Check, model: str, sizes: list[dict]) -> None:
     """What a size costs that is new, and what a change of size costs, against the median. A run pads all to the largest, which is warm."""
-    warm = sizes[-1]
+    warm = sizes[0]
     stall = warm["first_batch_seconds"] / max(warm["median_batch_seconds"], 1e-9)
     # Sessions on a CPU are not warmed up: nothing is compiled or searched for there.
     verdict = check.judge(stall <= MOST_STALL) if check.gpu else ""
@@ -270,6 +277,8 @@ def first_batches(check: Check, model: str, sizes: list[dict]) -> None:
     for what, key in (("first batch of a size", "first_batch_seconds"), ("a batch behind one of another size", "switched_batch_seconds")):
         most, batch = max((size[key] / max(size["median_batch_seconds"], 1e-9), size["batch"]) for size in sizes)
         check.row("rates", f"{model}, {what} against the median, at most", f"{most:.1f} times (batches of {batch})")
+    cheaper = [str(size["batch"]) for size in sizes[1:] if size["switched_batch_seconds"] < warm["median_batch_seconds"]]
+    check.row("rates", f"{model}, sizes whose change costs less than to be padded to {warm['batch']}", ", ".join(cheaper) or "none")
 
 
 def one_rate(check: Check, file: Path, model: str, batch: int, seconds: str) -> None:
@@ -299,41 +308,67 @@ def one_rate(check: Check, file: Path, model: str, batch: int, seconds: str) -> 
 def ways(check: Check) -> None:
     """Whether each way to run a model gives the same answers, and its bare rate against that of one worker with one batch at a time."""
     model = "mobilenet-f32"
-    top, seconds = (64, "1") if check.gpu else (4, "0.5")
+    top, seconds = (64, "2") if check.gpu else (4, "0.5")
     cases = [("one worker", "workers = 1"), ("two workers", "workers = 2"), ("streams = 2", "workers = 1\nstreams = 2")]
     if check.gpu:
-        cases += [("four workers", "workers = 4"), ("blocking_sync", "workers = 1\nblocking_sync = true")]
+        cases += [("four workers", "workers = 4"), ("two workers, MPS", "workers = 2"), ("four workers, MPS", "workers = 4"), ("blocking_sync", "workers = 1\nblocking_sync = true")]
+        cases += [(f"conv_search = {search}", f'workers = 1\nconv_search = "{search}"') for search in ("exhaustive", "fallback")]
         cases += [("cuda_graphs", "workers = 1\ncuda_graphs = true"), ("tensorrt", 'workers = 1\nprovider = "tensorrt"')]
     reference = logits(check, "ways-cpu", model, "cpu", "host")
     bound = PARITY["f32"] * max(1.0, max(abs(v) for row in reference for v in row) / SMALL_LOGITS)
-    alone = 0.0
+    first = 0.0
     for index, (label, keys) in enumerate(cases):
         if too_late(check, "ways", label, 60):
             continue
         keys += "\nspare = 0\ntf32 = false"
         try:
-            most, relative, _ = difference(logits(check, f"ways-{index}", model, check.device, "host", keys), reference)
+            with mps(check) if "MPS" in label else contextlib.nullcontext():
+                most, relative, _ = difference(logits(check, f"ways-{index}", model, check.device, "host", keys), reference)
+                size = alone(check, check.workflow(f"ways-rate-{index}", model, batch=top, model_keys=keys), top, seconds)
         except Fault as fault:
-            # Few machines have TensorRT, and nothing else needs it.
-            without = label == "tensorrt" and "libnvinfer" in str(fault)
-            check.left_out += ["ways: tensorrt"] if without else []
+            # Few machines have TensorRT, and nothing else needs it; a container may have no MPS.
+            without = (label == "tensorrt" and "libnvinfer" in str(fault)) or str(fault).startswith(NO_MPS)
+            check.left_out += [f"ways: {label}"] if without else []
             check.row("ways", f"{label}: {str(fault)[:160]}", "left out" if without else "", "-" if without else "FAIL")
             continue
-        file = check.workflow(f"ways-rate-{index}", model, batch=top, model_keys=keys)
-        report = json.loads(check.must(["bench", str(file), "--batch-sizes", "--offline", "--json", "--seconds", seconds], 240).stdout)
-        rate = report["batch_sizes"][-1]["items_per_second"]
-        alone = alone or rate
+        rate = size["items_per_second"]
+        first = first or rate
         check.figures.setdefault("ways", []).append({"way": label, "abs": most, "rel": relative, "items_per_second": rate})
         check.row(
-            "ways", f"{model}, {label}, batches of {top}", f"{rate:.0f} items/s, {rate / alone:.2f} of one worker, abs {most:.1e}",
+            "ways", f"{model}, {label}, batches of {top}", f"{rate:.0f} items/s, {rate / first:.2f} of one worker, busy {busy(size)}, {rate * size['cpu_seconds_per_item']:.1f} cores, abs {most:.1e}",
             check.judge(most <= bound),
         )
 
 
+NO_MPS = "MPS does not start"
+
+
+@contextlib.contextmanager
+def mps(check: Check) -> Iterator[None]:
+    """NVIDIA's Multi-Process Service for as long as this lasts, with pipes of its own; one that runs already stays as it is and is not used."""
+    usual = check.environment
+    # Names of sockets are short.
+    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
+        own = {**usual, "CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        try:
+            ended = check.tool(["nvidia-cuda-mps-control", "-d"], capture_output=True, text=True, env=own, timeout=30)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Fault(f"{NO_MPS}: {error}") from None
+        if ended.returncode != 0:
+            raise Fault(f"{NO_MPS}: {last_words(ended.stdout + ended.stderr)}")
+        check.environment = own
+        try:
+            yield
+        finally:
+            check.environment = usual
+            check.tool(["bash", "-c", "echo quit | nvidia-cuda-mps-control"], capture_output=True, env=own, timeout=60)
+
+
 def overlap(check: Check) -> None:
     """Rows of the next batch on their way while this one is computed, and not: the same answers, and the bare rate of each beside that of the session's
-    runs alone, in which no row goes to the GPU where the copies overlap."""
-    model, (top, seconds) = "mobilenet-f32", (64, "1") if check.gpu else (4, "0.5")
+    runs alone, in which no row goes to the GPU where the copies overlap, and beside the part of the time in which the device computed."""
+    # The driver's account of a GPU is of up to a second.
+    model, (top, seconds) = "mobilenet-f32", (64, "3") if check.gpu else (4, "0.5")
     cases = [("copies first", ""), ("overlap", "overlap = true")] if check.gpu else [("copies first", "")]
     reference = logits(check, "overlap-cpu", model, "cpu", "host")
     bound = PARITY["f32"] * max(1.0, max(abs(v) for row in reference for v in row) / SMALL_LOGITS)
@@ -344,50 +379,86 @@ def overlap(check: Check) -> None:
         most, _, _ = difference(logits(check, f"overlap-{index}", model, check.device, "host", keys), reference)
         for normalize in ("host", "device"):
             file = check.workflow(f"overlap-rate-{index}-{normalize}", model, batch=top, model_keys=keys, normalize=normalize)
-            report = json.loads(check.must(["bench", str(file), "--batch-sizes", "--offline", "--json", "--seconds", seconds], 120).stdout)
-            size = report["batch_sizes"][-1]
-            alone = size["batch"] / max(size["median_run_seconds"], 1e-9)
+            size = alone(check, file, top, seconds)
+            runs = size["batch"] / max(size["median_run_seconds"], 1e-9)
             check.figures.setdefault("overlap", []).append({"case": label, "normalize": normalize, "abs": most, "size": size})
             check.row(
                 "overlap", f"{model}, normalize = {normalize}, {label}, batches of {size['batch']}",
-                f"{size['items_per_second']:.0f} of {alone:.0f} (its runs alone) = {size['items_per_second'] / alone:.2f}, abs {most:.1e}",
+                f"{size['items_per_second']:.0f} of {runs:.0f} (its runs alone) = {size['items_per_second'] / runs:.2f}, busy {busy(size)}, abs {most:.1e}",
                 check.judge(most <= bound),
             )
 
 
 def jpeg(check: Check) -> None:
-    """How many photographs the GPU decodes in a second, by nvJPEG where its library is there; what the cores decode is in the part `end to end`."""
+    """How many photographs the GPU decodes in a second, by nvJPEG where its library is there, beside what the cores decode and prepare, from the part
+    `end to end`."""
     folders = [str(check.kit / "cuda"), *filter(None, os.environ.get("ORCHESTRA_CUDA_LIBRARIES", "").split(":"))]
     command = [sys.executable, str(check.kit / "gpu_jpeg.py"), str(check.kit / "photos"), "64", "2", *folders]
     ended = check.tool(command, capture_output=True, text=True, timeout=60, env=os.environ | ({"CUDA_VISIBLE_DEVICES": check.uuid} if check.uuid else {}))
     said = json.loads(ended.stdout) if ended.stdout.strip() else {"why": last_words(ended.stderr)}
     check.figures["nvjpeg"] = said
     rate = said.get("pictures_per_second")
-    check.row("jpeg", "photographs by nvJPEG, batches of 64", f"{rate:.0f} items/s" if rate else f"not run: {said['why'][:120]}")
+    wholes = check.figures.get("end_to_end", [])
+    by_cores = [f"{sum(part['items_per_second']['median'] for part in whole['report']['decode']):.0f} items/s by {check.cores} cores" for whole in wholes[:1]]
+    by_gpu = f"{rate:.0f} items/s" if rate else f"not run: {said['why'][:120]}"
+    check.row("jpeg", "photographs by nvJPEG, batches of 64", "; ".join([by_gpu, *by_cores]))
+
+
+def alone(check: Check, file: Path, batch: int, seconds: str) -> dict:
+    """The bare loop with batches of one size."""
+    arguments = ["bench", str(file), f"--batch-sizes={batch}", "--offline", "--json", "--seconds", seconds]
+    return json.loads(check.must(arguments, 240).stdout)["batch_sizes"][-1]
+
+
+def busy(size: dict) -> str:
+    """How busy the device was in the bare loop: kernels on the GPU, by its driver; on the CPU the time of its cores that the worker took."""
+    return percent(None if size["device_busy"] is None else 100 * size["device_busy"])
+
+
+def padded(check: Check, top: int, seconds: str) -> None:
+    """Batches that leave as soon as a worker is free, so of any size: padded to one size, and to the next of several."""
+    model = "mobilenet-f32"
+    file = check.workflow("padded", model, source=check.listing("small", 100_000 if check.gpu else 400), batch=top)
+    rates = []
+    for sizes in ([top], [1 << i for i in range(top.bit_length())]):
+        arguments = ["bench", str(file), "--offline", "--json", "--runs", "1", "--seconds", seconds, "--set", "stages.run.batch.wait=\"0s\""]
+        report = json.loads(check.must([*arguments, "--set", f"stages.run.batch.sizes={sizes}"], 150).stdout)
+        rates.append(report["run_items_per_second"])
+    check.figures["padded"] = rates
+    check.row("ragged", f"{model}, batches of up to {top} at once: padded to one size, to several", f"{rates[0]:.0f}, {rates[1]:.0f} items/s")
 
 
 def ragged(check: Check) -> None:
-    """Batches that leave as soon as a worker is free, so of any size: padded to one size, to the next of several, and, as the worst case, each as it
-    is. Rows of a stage have one shape, lines of text among them, so nothing else changes from batch to batch."""
-    top, seconds = (64, "1") if check.gpu else (4, "0.5")
-    for model in ("mobilenet-f32", "resnet50-f16"):
-        if too_late(check, "ragged", model, 90):
+    """What a convolution costs if its shape changes with every batch, for each way of cuDNN to find kernels: in the bare loop of a reader of lines, one size
+    again and again, and in turn with another one. A width that changes costs the same: the plan of a convolution is for all dimensions. A
+    workflow has lines of several widths, each with a session of its own whose shape stays: the last line runs three of them on one device."""
+    top, seconds = (32, "1") if check.gpu else (4, "0.3")
+    for search in ("heuristic", "exhaustive", "fallback") if check.gpu else ("heuristic",):
+        if too_late(check, "ragged", f"conv_search = {search}", 60):
             continue
-        source = check.listing("small", 100_000 if check.gpu else 400)
-        file = check.workflow(f"ragged-{model}", model, source=source, batch=top)
-        rates = {}
-        for label, sizes in (
-            ("one size", [top]), ("several sizes", [1 << i for i in range(top.bit_length())]), ("every size", [*range(1, top + 1)]),
-        ):
-            arguments = ["bench", str(file), "--offline", "--json", "--runs", "1", "--seconds", seconds, "--set", "stages.run.batch.wait=\"0s\""]
-            report = json.loads(check.must([*arguments, "--set", f"stages.run.batch.sizes={sizes}"], 150).stdout)
-            rates[label] = report["run_items_per_second"]
-        check.figures.setdefault("ragged", {})[model] = rates
-        one, several, each = rates.values()
+        keys = f'conv_search = "{search}"\nworkers = 1\nspare = 0'
+        file = check.workflow(f"ragged-{search}", "reader-f32", batch=top, model_keys=keys, stages=LINES.format(width=192, batch=top))
+        arguments = ["bench", str(file), f"--batch-sizes={top - 1},{top}", "--offline", "--json", "--seconds", seconds]
+        size = json.loads(check.must(arguments, 120).stdout)["batch_sizes"][-1]
+        check.figures.setdefault("ragged", {})[search] = size
+        each, usual = size["switched_batch_seconds"], size["median_batch_seconds"]
         check.row(
-            "ragged", f"{model}, batches of up to {top} at once: padded to one size, to several, a shape for each",
-            f"{one:.0f}, {several:.0f}, {each:.0f} items/s",
+            "ragged", f"reader, conv_search = {search}, batches of {top}: one shape, another shape every time",
+            f"{size['batch'] / usual:.0f}, {size['batch'] / each:.0f} items/s, {1000 * (each - usual):.1f} ms a change",
         )
+    if not too_late(check, "ragged", "padded", 120):
+        padded(check, top, seconds)
+    if too_late(check, "ragged", "three widths", 60):
+        return
+    stages = "".join(LINES.format(width=width, batch=top) for width in (96, 192, 384))
+    file = check.workflow("widths", "reader-f32", source=check.listing("small", 20_000 if check.gpu else 100), batch=top, stages=stages)
+    arguments = ["bench", str(file), "--offline", "--json", "--runs", "1", "--seconds", seconds]
+    report = json.loads(check.must(arguments, 150).stdout)
+    check.figures["widths"] = report
+    check.row(
+        "ragged", "reader, lines of three widths at once, a session for each",
+        f"{report['run_items_per_second']:.0f} of {report['limit_items_per_second']:.0f} (limit) lines of each",
+    )
 
 
 def percent(value: float | None) -> str:
@@ -623,7 +694,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, help=f"what does not fit into so many seconds is left out (default: by set, {SECONDS})")
     parser.add_argument("--only", default="", help=f"comma-separated parts: {', '.join(PARTS)}")
-    parser.add_argument("--dry-run", action="store_true", help="print every command that would be run, in its order, and run none")
+    parser.add_argument("--dry-run", action="store_true", help="print what has to be carried to the machine and every command that would be run, in its order, and run none")
     asked = parser.parse_args()
     only = [part for part in asked.only.split(",") if part]
     if unknown := [part for part in only if part not in PARTS]:
@@ -632,7 +703,7 @@ def main() -> int:
         asked.seconds = SECONDS[asked.set]
     parts = only or {"first": FIRST, "rest": REST, "all": tuple(PARTS)}[asked.set]
     if asked.dry_run:
-        print("\n".join(shown(asked, parts)))
+        print("\n".join([*to_carry(asked.kit.resolve()), *shown(asked, parts)]))
         return 0
     try:
         check = Check(asked)

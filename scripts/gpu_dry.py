@@ -18,11 +18,12 @@ from gpu_kit import Check
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 BENCH = {
-    "infer": [{"items_per_second": {"median": 1.0}}], "run_items_per_second": 1.0, "limit_items_per_second": 1.0, "bottleneck": "inference",
+    "decode": [], "infer": [{"items_per_second": {"median": 1.0}}], "run_items_per_second": 1.0, "limit_items_per_second": 1.0, "bottleneck": "inference",
     "limited_by": "inference", "too_short": False, "ratio": 1.0,
 }
 SIZE = {
     "batch": 1, "items_per_second": 1.0, "first_batch_seconds": 1.0, "median_batch_seconds": 1.0, "median_run_seconds": 1.0, "switched_batch_seconds": 1.0,
+    "device_busy": 1.0, "cpu_seconds_per_item": 1.0,
 }
 CHAOS = {"kills": 1, "stops": 1, "items": 1, "lost": 0, "doubled": 0, "differing": 0, "unknown": 0, "leaks": []}
 RECORDS = 48
@@ -64,7 +65,7 @@ class DryRun(Check):
         if arguments[0] == "plan":
             return json.dumps({"stages": []}) if "--json" in arguments else "devices: auto takes a GPU, or the CPU, because of nothing"
         if arguments[0] == "bench":
-            return json.dumps({"batch_sizes": [SIZE]} if "--batch-sizes" in arguments else BENCH)
+            return json.dumps({"batch_sizes": [SIZE]} if any(a.startswith("--batch-sizes") for a in arguments) else BENCH)
         return json.dumps(CHAOS) if arguments[0] == "chaos" else ""
 
     def leave_results(self, arguments: list[str]) -> None:
@@ -76,6 +77,17 @@ class DryRun(Check):
         record = {"result": {"logits": {"data": [1.0]}}}
         (out / "results.jsonl").write_text("".join(json.dumps({"index": i, **record}) + "\n" for i in range(RECORDS)))
         (out / "run.json").write_text(json.dumps({"items": {"failed": 0}, "devices": []}))
+
+
+def to_carry(kit: Path) -> list[str]:
+    """What has to reach the machine with the GPU: the parts beside a kit, or the kit itself; one line each, as comments."""
+    for folder, names in ((kit.parent / "parts", "*"), (kit, "**/*")):
+        if (folder / "SHA256SUMS").is_file():
+            files = sorted(path for path in folder.glob(names) if path.is_file())
+            sizes = {path: path.stat().st_size / 2**20 for path in files}
+            lines = [f"# carry {path.relative_to(folder.parent)}, {size:.1f} MiB" for path, size in sizes.items() if names == "*" or size >= 1]
+            return [*lines, f"# carry {len(files)} files of {folder.name}, at most {max(sizes.values()):.1f} MiB each, {sum(sizes.values()):.1f} MiB in all"]
+    return ["# carry the parts of a kit; scripts/gpu-pack.sh makes them, and none lie here"]
 
 
 def plain(command: list[str], kit: Path, output: Path) -> str:

@@ -27,7 +27,12 @@ kind = "images"
 [models.model]
 path = "{model}"
 {model_keys}
-[stages.pixels]
+{stages}
+[devices]
+use = ["{device}"]
+headroom = "{headroom}"
+"""
+STAGES = """[stages.pixels]
 kind = "image"
 from = "images"
 size = [224, 224]
@@ -47,9 +52,26 @@ batch = {{ max = {batch} }}
 kind = "jsonl"
 from = "{sink}"
 path = "results.jsonl"
-[devices]
-use = ["{device}"]
-headroom = "{headroom}"
+"""
+# Lines of text of one width.
+LINES = """[stages.pixels-{width}]
+kind = "image"
+from = "images"
+size = [32, {width}]
+mean = 0.5
+std = 0.5
+[stages.run-{width}]
+kind = "infer"
+from = "pixels-{width}"
+model = "model"
+batch = {{ max = {batch} }}
+[stages.text-{width}]
+kind = "ctc"
+from = "run-{width}"
+scores = "softmax"
+[sinks.texts-{width}]
+kind = "jsonl"
+from = "text-{width}"
 """
 ANSWER = '[stages.answer]\nkind = "classify"\nfrom = "run"\ntop_k = 3'
 
@@ -58,12 +80,12 @@ class Fault(Exception):
     """A check that could not be made, or that failed, in words."""
 
 
-def library_of(kit: Path) -> Path | None:
-    """ONNX Runtime: that of the kit, else that of a Python environment which has the CUDA provider."""
+def library_of(kit: Path, for_gpu: bool = True) -> Path | None:
+    """ONNX Runtime: that of the kit, else that of a Python environment which has the CUDA provider, as far as it is for a GPU."""
     found = sorted((kit / "lib").glob("libonnxruntime.so.*"))
     if not found:
         folders = [Path(entry) / "onnxruntime" / "capi" for entry in sys.path if entry]
-        has_provider = [folder for folder in folders if (folder / "libonnxruntime_providers_cuda.so").is_file()]
+        has_provider = [folder for folder in folders if not for_gpu or (folder / "libonnxruntime_providers_cuda.so").is_file()]
         found = [library for folder in has_provider for library in sorted(folder.glob("libonnxruntime.so.*"))[-1:]][:1]
     return found[-1] if found else None
 
@@ -91,7 +113,7 @@ class Check:
         # Rates through orchestra that could be held against the bare loop.
         self.judged_rates = 0
         self.cores = len(os.sched_getaffinity(0))
-        library = library_of(self.kit)
+        library = library_of(self.kit, self.gpu)
         if self.is_dry:
             library = library or self.kit / "lib" / "libonnxruntime.so.1"
         elif not self.orchestra.is_file() or not (self.kit / "models").is_dir():
@@ -102,7 +124,9 @@ class Check:
         self.environment.setdefault("ORCHESTRA_CACHE", str(self.output / "cache"))
         if (self.kit / "cuda").is_dir():
             self.environment.setdefault("ORCHESTRA_CUDA_LIBRARIES", str(self.kit / "cuda"))
-        self.uuid = self.uuid_of_device() if self.gpu else None
+        self.uuid: str | None = None
+        if self.gpu:
+            self.uuid = self.uuid_of_device()
 
     def uuid_of_device(self) -> str | None:
         """The whole GPU that nvidia-smi knows the device by. Its numbers are others than ours where CUDA_VISIBLE_DEVICES hides a GPU."""
@@ -131,11 +155,14 @@ class Check:
         """Keeps a command as the dry run writes it."""
         import gpu_dry
 
-        self.commands.append(gpu_dry.plain(command, self.kit, self.output))
+        text = gpu_dry.plain(command, self.kit, self.output)
+        self.commands.append(text.replace(self.uuid, "UUID") if self.uuid else text)
 
-    def smi(self, fields: str) -> list[list[str]]:
-        """What nvidia-smi says of the device."""
-        return [] if self.is_dry else smi(fields, self.uuid)
+    def smi(self, fields: str, of_all: bool = False) -> list[list[str]]:
+        """What nvidia-smi says of the device, or of all GPUs."""
+        command = smi_command(fields, None if of_all else self.uuid)
+        self.note(command)
+        return [] if self.is_dry else smi(command)
 
     def tool(self, command: list[str], **options) -> subprocess.CompletedProcess:
         """Runs something else than orchestra."""
@@ -195,6 +222,7 @@ class Check:
             "sink": "answer", "device": self.device, "headroom": "1GiB", "mean": MEAN, "deviation": DEVIATION, "dtype": model[-3:],
             "source": f'paths = ["{self.kit}/small"]', **settings,
         }
+        values.setdefault("stages", STAGES.format(**values))
         path = folder / f"{name}.toml"
         path.write_text(WORKFLOW.format(**values))
         return path
@@ -224,7 +252,11 @@ class Sampler:
     """Utilisation and memory of the device while something runs: nvidia-smi on a GPU, /proc on the CPU."""
 
     def __init__(self, check: Check) -> None:
-        self.gpu, self.uuid, self.samples, self.stopped = check.gpu, check.uuid, [], threading.Event()
+        self.gpu, self.samples, self.stopped = check.gpu, [], threading.Event()
+        self.command = smi_command("utilization.gpu,memory.used,power.draw,clocks.sm", check.uuid)
+        if self.gpu:
+            # Once for all the times that it is run.
+            check.note(self.command)
         self.is_dry = check.is_dry
         self.thread = threading.Thread(target=self.follow, daemon=True)
 
@@ -242,7 +274,7 @@ class Sampler:
         before = cpu_times()
         while not self.stopped.wait(0.25):
             if self.gpu:
-                values = smi("utilization.gpu,memory.used,power.draw,clocks.sm", self.uuid)
+                values = smi(self.command)
                 if values:
                     self.samples.append([number(value) for value in values[0]])
             else:
@@ -261,9 +293,12 @@ class Sampler:
         return max(values, default=None)
 
 
-def smi(fields: str, uuid: str | None = None) -> list[list[str]]:
-    """What nvidia-smi says of one GPU, or of all. Its own numbers and ours may differ, so a GPU is named by its UUID."""
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *([f"--id={uuid}"] if uuid else [])]
+def smi_command(fields: str, uuid: str | None) -> list[str]:
+    """Asks about one GPU, or about all. Numbers of nvidia-smi and ours may differ, so a GPU is named by its UUID."""
+    return ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *([f"--id={uuid}"] if uuid else [])]
+
+
+def smi(command: list[str]) -> list[list[str]]:
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):

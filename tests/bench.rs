@@ -325,6 +325,22 @@ fn each_batch_size_up_to_the_largest_has_a_rate() {
         assert!(number(&size["items_per_second"]) > 0.0 && number(&size["workers"]) >= 1.0, "{size}");
         let (first, median) = (number(&size["first_batch_seconds"]), number(&size["median_batch_seconds"]));
         assert!(first > 0.0 && median > 0.0 && number(&size["switched_batch_seconds"]) > 0.0, "{size}");
+        let busy = number(&size["device_busy"]);
+        assert!((0.0..1.5).contains(&busy), "{size}");
     }
+    let named = |sizes: &'static str| {
+        let of = ["--seconds", "0.05", "--set", "stages.classify.batch.max=6", sizes];
+        bench(&place, &example(), &[&of[..], &["--json"]].concat())
+    };
+    let report = json(&named("--batch-sizes=6,2"));
+    let sizes: Vec<&Value> = report["batch_sizes"].as_array().unwrap().iter().map(|r| &r["batch"]).collect();
+    assert_eq!(sizes, [6, 2]);
+    // A worker has as long to load as in a run.
+    let late = bench(&place, &example(), &["--batch-sizes", "--set", "limits.load_timeout=1ms"]);
+    let why = &late.must_exit(69).stderr;
+    assert!(why.contains("gave no answer within 1ms"), "{why}");
+    let refused = named("--batch-sizes=7");
+    let why = &refused.must_exit(2).stderr;
+    assert!(why.contains("`7`") && why.contains("up to `6` rows") && why.contains("`batch.max`"), "{why}");
     place.nothing_is_left();
 }

@@ -8,9 +8,10 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs;
 
-use common::Workplace;
+use common::{Blocks, Workplace, write_pictures};
+use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::items;
-use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS, models};
+use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS, Trap, models};
 
 const ITEMS: u64 = 300;
 
@@ -79,7 +80,71 @@ fn a_model_that_begins_to_crash_between_two_starts_loses_nothing_that_was_done()
 
 #[test]
 fn a_pipeline_that_cannot_go_on_leaves_the_other_one_of_the_file_to_finish() {
-    let place = workplace();
+    let place = with_neighbour(workplace());
+    place.run_with(&[(DEADLY, IN_LOAD)]).must_exit(69).must_say(&["no device is left for stage `read`"]);
+    let report = place.report();
+    assert_eq!(report["pipelines"]["copies"]["end"], "complete");
+    assert!(report["pipelines"]["scans"]["end"].as_str().unwrap().contains("stage `read`"), "{report}");
+    assert_eq!(report["items"]["done"], ITEMS, "all of the pipeline that can");
+    let done = || fs::read_to_string(place.path("out/copies.jsonl")).unwrap();
+    let before = done();
+    assert_eq!(before.lines().count() as u64, ITEMS);
+    place.run(&[]).must_exit(0);
+    assert_eq!((done(), place.n_results() as u64), (before, ITEMS));
+    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
+}
+
+#[test]
+fn a_pipeline_of_which_too_many_items_fail_is_stopped_alone_and_goes_on_with_a_higher_limit() {
+    const PICTURES: u64 = 2_000;
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), PICTURES);
+    fs::create_dir(place.path("copies")).unwrap();
+    write_pictures(&place.path("copies"), PICTURES);
+    // The first hundred of two thousand.
+    for index in 0..100 {
+        fs::write(place.images().join(format!("{index:08}.png")), b"no picture").unwrap();
+    }
+    let place = with_neighbour(place);
+    place.edit("paths = [\"images/*.png\"]", "paths = [\"copies/*.png\"]");
+    let limit = ["--set", "pipelines.scans.max_failed=10"];
+    let why =
+        "pipeline `scans` was stopped: more of its items failed than `pipelines.scans.max_failed` allows";
+    place.run(&limit).must_exit(65).must_say(&[why]);
+    let report = place.report();
+    assert_eq!(report["pipelines"]["copies"]["end"], "complete");
+    assert_eq!(report["pipelines"]["scans"]["end"], why);
+    let copies = fs::read_to_string(place.path("out/copies.jsonl")).unwrap();
+    assert_eq!(copies.lines().count() as u64, PICTURES);
+    let read = report["items"]["read"].as_u64().unwrap() - PICTURES;
+    assert!((11..PICTURES).contains(&read), "{read} were read");
+    // What failed before counts, too.
+    place.run(&limit).must_exit(65).must_say(&[why]);
+    assert!(place.report()["items"]["read"].as_u64().unwrap() < 2 * PICTURES);
+    place.run(&["--set", "pipelines.scans.max_failed=100"]).must_exit(65);
+    let (done, failed) = (items("scans", 100..PICTURES), items("scans", 0..100));
+    assert_eq!(place.report()["items"]["failed"], 100);
+    assert_eq!(place.n_results(), done.len());
+    assert_eq!(place.failures().len(), failed.len());
+    assert_eq!(fs::read_to_string(place.path("out/copies.jsonl")).unwrap(), copies, "nothing is done again");
+}
+
+#[test]
+fn a_batch_may_run_as_long_as_its_pipeline_allows() {
+    // A minute is the default, and the neighbour has an hour.
+    let more = "[limits]\nbatch_timeout = \"1h\"\n[pipelines.scans]\nbatch_timeout = \"1s\"\n";
+    let place = Workplace::with_blocks(&Blocks { trap: true, more, ..Blocks::default() });
+    write_pictures(&place.images(), 30);
+    let place = with_neighbour(place);
+    write_trap_picture(&place.images(), 7, Trap::Hang).unwrap();
+    place.run(&[]).must_exit(65);
+    let report = place.report();
+    assert_eq!((&report["items"]["done"], &report["items"]["failed"]), (&59.into(), &1.into()), "{report}");
+    assert_eq!(place.failures()[0]["kind"], "timeout");
+}
+
+/// With a second pipeline over the same pictures, whose model is well.
+fn with_neighbour(place: Workplace) -> Workplace {
     let good = models::blocks(&place.path("models"), [1, 32, 32]).unwrap();
     let other = format!(
         r#"
@@ -104,15 +169,5 @@ from = "well"
 "#
     );
     fs::write(place.workflow(), fs::read_to_string(place.workflow()).unwrap() + &other).unwrap();
-    place.run_with(&[(DEADLY, IN_LOAD)]).must_exit(69).must_say(&["no device is left for stage `read`"]);
-    let report = place.report();
-    assert_eq!(report["pipelines"]["copies"]["end"], "complete");
-    assert!(report["pipelines"]["scans"]["end"].as_str().unwrap().contains("stage `read`"), "{report}");
-    assert_eq!(report["items"]["done"], ITEMS, "all of the pipeline that can");
-    let done = || fs::read_to_string(place.path("out/copies.jsonl")).unwrap();
-    let before = done();
-    assert_eq!(before.lines().count() as u64, ITEMS);
-    place.run(&[]).must_exit(0);
-    assert_eq!((done(), place.n_results() as u64), (before, ITEMS));
-    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
+    place
 }

@@ -179,6 +179,39 @@ fn what_inspect_prints_is_a_workflow_and_rubbish_is_no_model() {
     }
 }
 
+#[test]
+fn a_model_that_says_nothing_of_itself_is_an_error_that_lists_what_it_can_be() {
+    let place = Workplace::new();
+    let quiet = ModelBuilder::new("quiet")
+        .input(&spec("images", DType::F32, &[1, 32, 32]))
+        .output(&spec("output", DType::F32, &[100, 8]))
+        .node("Identity", &["images"], &["output"], &[])
+        .write(&place.path("models"))
+        .unwrap();
+    let text = format!(
+        "version = 1\n[sources.pages]\nkind = \"images\"\npaths = [\"images\"]\n[models.find]\npath = {quiet:?}\n\
+         [stages.small]\nkind = \"image\"\nfrom = \"pages\"\nsize = [32, 32]\ncolor = \"gray\"\n\
+         [stages.raw]\nkind = \"infer\"\nfrom = \"small\"\nmodel = \"find\"\n[stages.found]\nkind = \"detect\"\nfrom = \"raw\"\n\
+         [sinks.results]\nkind = \"jsonl\"\nfrom = \"found\"\n"
+    );
+    write_picture(&place.images().join("one.bmp"), &[]);
+    let check = |text: &str| {
+        fs::write(place.workflow(), text).unwrap();
+        let file = place.workflow();
+        place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait()
+    };
+    check(&text).must_exit(78).must_say(&[
+        "stage `found` cannot tell how `raw` lays out its boxes",
+        "workflow.toml:18:8",
+        "say it: layout = \"..\"; by their shapes it can be `yolov5`, `yolov8`, `yolov8_obb`, `yolox`",
+    ]);
+    let said = |layout: &str| {
+        text.replace("kind = \"detect\"", &format!("kind = \"detect\"\nlayout = \"{layout}\""))
+    };
+    check(&said("yolov5")).must_exit(0);
+    check(&said("tf")).must_exit(78);
+}
+
 /// A detector as RT-DETR exports are: it finds the smallest box around all that is as white as the whitest pixel, from 0 to 1 of the row, and
 /// multiplies it by `orig_target_sizes`.
 fn write_sized_detector(folder: &Path, [height, width]: [usize; 2]) -> PathBuf {

@@ -29,13 +29,20 @@ fn said(output: &Output) -> String {
 
 /// What a dry run shows.
 fn dry_run(device: &str, set: &str) -> Option<Vec<String>> {
-    let kit = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let kit = folder.path().join("kit");
+    std::fs::create_dir(&kit).unwrap();
+    let shown = dry_run_of(&kit, device, set);
+    assert!(std::fs::read_dir(&kit).unwrap().next().is_none(), "it left something behind");
+    shown
+}
+
+fn dry_run_of(kit: &Path, device: &str, set: &str) -> Option<Vec<String>> {
     let script = scripts().join("gpu-check.sh");
     let mut check = Command::new("bash");
-    check.arg(script).args(["--dry-run", "--device", device, "--set", set, "--kit"]).arg(kit.path());
-    let shown = ran(check.current_dir(kit.path()))?;
+    check.arg(script).args(["--dry-run", "--device", device, "--set", set, "--kit"]).arg(kit);
+    let shown = ran(check.current_dir(kit))?;
     assert!(shown.status.success(), "{}", said(&shown));
-    assert!(std::fs::read_dir(kit.path()).unwrap().next().is_none(), "it left something behind");
     Some(String::from_utf8(shown.stdout).unwrap().lines().map(str::to_owned).collect())
 }
 
@@ -49,6 +56,8 @@ fn a_dry_run_shows_the_commands_of_both_sets_and_runs_none() {
             let bench = shown.iter().filter(|command| command.starts_with("orchestra bench"));
             assert!(bench.count() >= 4, "{set}: {shown:#?}");
         }
+        let asks = |shown: &[String]| shown.iter().any(|command| command.starts_with("nvidia-smi"));
+        assert!(asks(&gpu), "{set}: {gpu:#?}");
         // What only a GPU can do comes on top of what the twin runs.
         assert!(gpu.len() > twin.len(), "{set}: {} and {} commands", gpu.len(), twin.len());
     }
@@ -58,6 +67,25 @@ fn a_dry_run_shows_the_commands_of_both_sets_and_runs_none() {
     };
     let missing: Vec<&String> = first.iter().chain(&rest).filter(|command| !all.contains(command)).collect();
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn a_dry_run_says_what_has_to_be_carried_and_how_large_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    ["kit", "parts"].iter().for_each(|name| std::fs::create_dir(at(name)).unwrap());
+    let carried = || -> Option<Vec<String>> {
+        let shown = dry_run_of(&at("kit"), "cuda:0", "first")?;
+        Some(shown.into_iter().filter(|line| line.starts_with("# carry")).collect())
+    };
+    let Some(none) = carried() else { return };
+    assert!(none.len() == 1 && none[0].contains("scripts/gpu-pack.sh"), "{none:#?}");
+    for (file, mib) in [("kit.tar.gz.000", 3), ("kit.tar.gz.001", 1), ("SHA256SUMS", 0)] {
+        std::fs::write(at("parts").join(file), vec![0; mib << 20]).unwrap();
+    }
+    let parts = carried().unwrap();
+    assert!(parts.contains(&"# carry parts/kit.tar.gz.000, 3.0 MiB".to_owned()), "{parts:#?}");
+    assert_eq!(parts.last().unwrap(), "# carry 3 files of parts, at most 3.0 MiB each, 4.0 MiB in all");
 }
 
 #[test]

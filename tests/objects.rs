@@ -171,6 +171,112 @@ fn the_example_writes_a_bucket_of_archives_to_parquet_also_while_it_is_killed() 
     place.no_process_is_left();
 }
 
+/// Puts the pages of the bucket into files of many items: records that name them, and an archive of them.
+const RECORDS: &str = "
+import io, json, zipfile
+keys = sorted(o['Key'] for o in s3.list_objects_v2(Bucket='digits', Prefix='pages/')['Contents'])
+lines = ''.join(json.dumps({'id': n, 'path': f's3://digits/{key}'}) + '\\n' for n, key in enumerate(keys))
+table = 'id,path\\n' + ''.join(f'{n},s3://digits/{key}\\n' for n, key in enumerate(keys))
+archive = io.BytesIO()
+with zipfile.ZipFile(archive, 'w', zipfile.ZIP_DEFLATED) as z:
+    for key in keys:
+        z.writestr(key, s3.get_object(Bucket='digits', Key=key)['Body'].read())
+for name, body in (('r.jsonl', lines), ('r.csv', table), ('r.zip', archive.getvalue())):
+    s3.put_object(Bucket='digits', Key=f'records/{name}', Body=body)
+";
+
+#[test]
+fn records_and_archives_of_a_bucket_are_read_exactly_while_loaders_are_killed() {
+    let Some(moto) = Moto::start() else { return };
+    moto.python(RECORDS);
+    let place = Workplace::new();
+    let run = |kind: &str, column: &str, is_struck: bool| -> BTreeMap<u64, serde_json::Value> {
+        let columns = if column == "path" { "columns = { path = \"picture\" }" } else { "" };
+        let text = format!(
+            "version = 1\n[sources.s]\nkind = \"{kind}\"\npaths = [\"s3://digits/records/r.{kind}\"]\n{columns}\n\
+             [stages.pixels]\nkind = \"image\"\nfrom = \"s.{column}\"\nsize = [8, 8]\n\
+             [sinks.results]\nkind = \"jsonl\"\nfrom = \"pixels\"\npath = \"results.jsonl\"\n"
+        );
+        fs::write(place.workflow(), text).unwrap();
+        let workflow = place.workflow();
+        let run =
+            place.start_command_with(&["run", workflow.to_str().unwrap(), "--fresh"], &moto.variables());
+        let striker =
+            is_struck.then(|| Striker::of_loaders(run.pid(), Duration::from_millis(50), Fault::Kill));
+        run.wait().must_exit(0);
+        if let Some(strikes) = striker.map(Striker::stop) {
+            println!("{kind}: {} loaders were killed", strikes.len());
+            assert!(!strikes.is_empty());
+        }
+        let text = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+        let records: BTreeMap<_, _> = text
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+            .map(|mut record| (record["index"].as_u64().unwrap(), record["result"].take()))
+            .collect();
+        assert_eq!(records.len(), text.lines().count(), "an item has one record");
+        records
+    };
+    let calm = run("jsonl", "path", false);
+    assert_eq!(calm.keys().copied().collect::<Vec<_>>(), Vec::from_iter(0..300));
+    for (kind, column) in [("jsonl", "path"), ("csv", "path"), ("zip", "picture")] {
+        assert_eq!(run(kind, column, true), calm, "{kind}");
+    }
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_list_of_objects_may_be_an_object_or_a_file_and_has_keys_or_urls() {
+    let Some(moto) = Moto::start() else { return };
+    let place = Workplace::new();
+    moto.python(
+        "s3.put_object(Bucket='digits', Key='pages/list.csv', Body=b'label,file\\n7,digit-0003.png\\n1,s3://digits/odd/a b.png\\n3,digit-0003.png\\n')\n\
+         s3.put_object(Bucket='digits', Key='bad.jsonl', Body=b'\"pages/digit-0001.png\"\\n\"gs://digits/a.png\"\\n')",
+    );
+    fs::write(place.path("list.txt"), "digit-0002.png\n./digit-0001.png\n").unwrap();
+    let run = |listing: &str| {
+        place.write_blocks(&Blocks { devices: 1, ..Blocks::default() }, listing);
+        let workflow = place.workflow();
+        place.start_command_with(&["run", workflow.to_str().unwrap(), "--fresh"], &moto.variables()).wait()
+    };
+    let of_bucket = ["digit-0003.png", "s3://digits/odd/a b.png", "digit-0003.png"];
+    for (listing, expected) in [
+        ("manifest = \"s3://digits/pages/list.csv\"", &of_bucket[..]),
+        ("manifest = \"list.txt\"\nroot = \"s3://digits/pages\"", &["digit-0002.png", "digit-0001.png"]),
+    ] {
+        run(listing).must_exit(0);
+        let lines = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+        let named = lines.lines().map(|line| {
+            let record: serde_json::Value = serde_json::from_str(line).unwrap();
+            (record["index"].as_u64().unwrap(), record["item"].as_str().unwrap().to_owned())
+        });
+        let named: BTreeMap<u64, String> = named.collect();
+        assert_eq!(named.into_values().collect::<Vec<_>>(), expected, "{listing}");
+        let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+        verified.must_exit(0);
+    }
+    for (listing, code, says) in [
+        (
+            "manifest = \"s3://digits/none.csv\"",
+            78,
+            "cannot read `s3://digits/none.csv`: there is no such object",
+        ),
+        (
+            "manifest = \"s3://digits/bad.jsonl\"",
+            78,
+            "manifest `s3://digits/bad.jsonl`, line 2: `gs://digits/a.png` lies elsewhere than in `s3://digits/`",
+        ),
+        (
+            "manifest = \"s3://digits/pages/list.csv\"\nroot = \"pages\"",
+            78,
+            "`pages` is a folder, and the manifest an object",
+        ),
+    ] {
+        run(listing).must_exit(code).must_say(&[says]);
+    }
+    place.no_process_is_left();
+}
+
 #[test]
 fn objects_that_appear_in_a_bucket_are_taken_once_over_stops_and_kills() {
     let Some(moto) = Moto::start() else { return };
@@ -265,7 +371,7 @@ fn a_store_that_goes_away_stops_the_run_and_the_same_command_goes_on() {
 
 #[test]
 fn an_object_that_is_refused_gone_or_never_comes_fails_by_name_and_the_others_are_done() {
-    let (place, store) = in_store(30, "[limits]\nitem_timeout = \"2s\"\n");
+    let (place, store) = in_store(30, "[pipelines.scans]\nitem_timeout = \"2s\"\n");
     store.fail("00000003.png", store::Answer::Gone);
     store.fail("00000004.png", store::Answer::Denied);
     store.fail("00000005.png", store::Answer::Never);
@@ -554,16 +660,5 @@ fn rows_arrays_and_members_of_objects_are_what_they_are_in_files() {
         assert_eq!(in_files.len(), n, "{kind} {file}");
         assert!(in_files == in_bucket, "{kind} {file} {more}: {:?}\n{:?}", in_files[0], in_bucket[0]);
     }
-    let refused = |text: &str, says: &[&str]| {
-        fs::write(place.path("rows.toml"), text).unwrap();
-        let file = place.path("rows.toml");
-        place
-            .start_command_with(&["check", file.to_str().unwrap()], &moto.variables())
-            .wait()
-            .must_exit(78)
-            .must_say(says);
-    };
-    let manifest = "version = 1\n[sources.s]\nkind = \"images\"\nmanifest = \"s3://digits/list.csv\"\n";
-    refused(manifest, &["a manifest lists files", "name the objects with `paths`"]);
     place.no_process_is_left();
 }

@@ -48,8 +48,15 @@ fn workplace(kind: &str, path: &str) -> Workplace {
     let place = Workplace::new();
     write_pictures(&place.images(), ITEMS);
     place.write_blocks(&Blocks::default(), "paths = [\"images\"]");
+    // Pictures as they came, of the others what was read in them.
+    let (stage, from) = match kind {
+        "images" => {
+            ("[stages.kept]\nkind = \"select\"\nfrom = \"scans\"\ncolumns = { kept = \"picture\" }\n", "kept")
+        }
+        _ => ("", "read"),
+    };
     let sink = format!(
-        "[sinks.parts]\nkind = \"{kind}\"\nfrom = \"read\"\npath = \"{path}\"\nrows_per_file = {ROWS_PER_FILE}\n[telemetry]"
+        "{stage}[sinks.parts]\nkind = \"{kind}\"\nfrom = \"{from}\"\npath = \"{path}\"\nrows_per_file = {ROWS_PER_FILE}\n[telemetry]"
     );
     place.edit("[telemetry]", &sink);
     place
@@ -244,7 +251,8 @@ for part in manifest['parts']:
     for line in body.splitlines() if part['name'].startswith('_index-') else []:
         file = json.loads(line)
         array = s3.get_object(Bucket='digits', Key='kept/' + file['file'])['Body'].read()
-        assert len(array) == file['bytes'] and array.startswith(b'\\x93NUMPY'), file
+        whole = array.startswith(b'\\x93NUMPY') or array.startswith(b'\\x89PNG') and array.endswith(b'IEND\\xaeB`\\x82')
+        assert len(array) == file['bytes'] and whole, file
     rows += part['rows']
 assert rows == manifest['rows']
 print(rows)",
@@ -261,7 +269,7 @@ print(rows)",
 fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whole_result_or_none() {
     let Some(python) = python_env("pyarrow") else { return };
     // Parts; rows that would be appended to a file, as parts; and a file for each record, with an index for each part.
-    for kind in ["tar", "parquet", "jsonl", "csv", "npy"] {
+    for kind in ["tar", "parquet", "jsonl", "csv", "npy", "images"] {
         let Some(moto) = Moto::start() else { return };
         let variables = moto.variables();
         let between =
@@ -278,13 +286,16 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
         let run = || with(&["run"], &place, place.workflow());
         let verify = || with(&["verify"], &place, place.out()).wait();
         let everything: BTreeSet<u64> = (0..ITEMS).collect();
-        let holds_files = kind == "npy";
+        let holds_files = ["npy", "images"].contains(&kind);
+        let extension = if kind == "npy" { "npy" } else { "png" };
+        let file = |n: u64| format!("{n:08}.png.{extension}");
         let first = match holds_files {
             // Of the part whose index comes first: which items it has, their order decides.
             true => "kept/_index-".to_owned(),
             false => format!("kept/parts-00000.{kind}"),
         };
-        let of_a_file = [(Stop::Before, "00000003.png.npy"), (Stop::Behind, "00000007.png.npy")];
+        let (third, seventh) = (file(3), file(7));
+        let of_a_file = [(Stop::Before, &*third), (Stop::Behind, &*seventh)];
         let of_parts = [
             (Stop::Before, &*first),
             (Stop::Behind, &first),
@@ -311,13 +322,14 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
         assert_eq!(trusted(&moto, &python, &place.path("trusted")), Some(everything));
         run().wait().must_exit(0).must_say(&["nothing is left to do"]);
         if holds_files {
-            moto.python("s3.delete_object(Bucket='digits', Key='kept/00000003.png.npy')\ns3.put_object(Bucket='digits', Key='kept/x.npy', Body=b'x')\ns3.put_object(Bucket='digits', Key='kept/00000004.png.npy', Body=b'x')");
+            let fourth = file(4);
+            moto.python(&format!("s3.delete_object(Bucket='digits', Key='kept/{third}')\ns3.put_object(Bucket='digits', Key='kept/x.npy', Body=b'x')\ns3.put_object(Bucket='digits', Key='kept/{fourth}', Body=b'x')"));
             let found = verify();
             found.must_exit(70);
             for says in [
-                "`s3://digits/kept/00000003.png.npy`, which its index names, is not there",
+                &*format!("`s3://digits/kept/{third}`, which its index names, is not there"),
                 "`s3://digits/kept/x.npy` is in no manifest",
-                "`s3://digits/kept/00000004.png.npy` has 1 bytes, and its index says",
+                &format!("`s3://digits/kept/{fourth}` has 1 bytes, and its index says"),
             ] {
                 assert!(found.stdout.contains(says), "{says}: {}", found.stdout);
             }

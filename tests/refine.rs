@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use common::Workplace;
 use orchestra_core::DType;
-use orchestra_testkit::models;
-use orchestra_testkit::striker::{Fault, Striker};
+use orchestra_testkit::gate::Gate;
+use orchestra_testkit::striker::{Fault, Striker, workers_of};
+use orchestra_testkit::{models, trap_library};
+use rustix::process::{Pid, Signal, kill_process};
 
 fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/refine").canonicalize().unwrap()
@@ -137,6 +139,40 @@ fn two_thousand_rows_survive_a_storm_of_kills_exactly() {
     assert!(place.failures().is_empty() && killed > 0, "{killed} kills");
     println!("{killed} kills, {} restarts", place.restarts());
     place.no_process_is_left();
+}
+
+#[test]
+fn a_worker_that_is_lost_in_the_middle_costs_the_rounds_since_the_last_checkpoint_and_no_others() {
+    // Rounds of one row: the worker is killed in the 26th, and another one goes on behind the last checkpoint.
+    for (checkpoint, goes_on_behind) in [(10, 20), (0, 0)] {
+        let place = Workplace::new();
+        models::one_more(&place.path("models")).unwrap();
+        fs::create_dir(place.path("gate")).unwrap();
+        fs::write(place.path("numbers.npy"), npy(&[100.0])).unwrap();
+        let more = format!("rounds = 40\ncheckpoint = {checkpoint}");
+        let custom = format!("custom_ops = [{:?}]\nsandbox_write = [\"gate\"]", trap_library().unwrap());
+        let text = workflow(&more)
+            .replace("newton.onnx\"", &format!("one_more.onnx\"\n{custom}"))
+            .replace("workers = 3", "workers = 1\nspare = 0")
+            .replace("inputs = { x = \"numbers\", a = \"numbers\" }", "from = \"numbers\"");
+        fs::write(place.workflow(), text).unwrap();
+        let gate = Gate::in_folder(&place.path("gate"));
+        gate.close_after(25).unwrap();
+        let mut run = place.start(&[]);
+        assert!(run.until("the 26th round waits", || gate.n_waiting() == 1), "{}", run.said());
+        assert_eq!(gate.n_rows(), 26);
+        gate.raise_to(1_000).unwrap();
+        let workers = workers_of(run.pid());
+        assert_eq!(workers.len(), 1);
+        kill_process(Pid::from_raw(workers[0].pid as i32).unwrap(), Signal::KILL).unwrap();
+        run.wait().must_exit(0);
+        let results = fs::read_to_string(place.out().join("results.csv")).unwrap();
+        let found: Vec<f32> =
+            results.lines().last().unwrap().split(',').skip(3).map(|cell| cell.parse().unwrap()).collect();
+        assert_eq!(found, [140.0, 40.0], "the result, and its rounds");
+        assert_eq!(gate.n_rows(), 26 + 40 - goes_on_behind, "checkpoint = {checkpoint}");
+        assert!(place.failures().is_empty());
+    }
 }
 
 #[test]

@@ -86,11 +86,19 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Each stage with a model alone, with batches of 1, 2, 4 and so on up to the largest.
-    pub fn batch_sizes(&self) -> Result<BatchSizeReport, LabError> {
+    /// Each stage with a model alone, with batches of these sizes; of none: of 1, 2, 4 and so on up to the largest.
+    pub fn batch_sizes(&self, named: &[usize]) -> Result<BatchSizeReport, LabError> {
         let mut measured = Vec::new();
         for (stage, batch) in self.plan.batch_stages() {
-            let sizes = batch.fixed_batch.map_or_else(|| batch_sizes(batch.max_batch), |only| vec![only]);
+            let sizes = match batch.fixed_batch {
+                Some(only) => vec![only],
+                None if named.is_empty() => batch_sizes(batch.max_batch),
+                None => named.to_vec(),
+            };
+            if let Some(&size) = sizes.iter().find(|size| **size > batch.max_batch) {
+                let (stage, max) = (self.plan.stages[stage.index()].name.clone(), batch.max_batch);
+                return Err(LabError::BatchSize { size, stage, max });
+            }
             measured.extend(self.infer_part(stage, batch).measure(&sizes, self.options.part)?);
         }
         Ok(BatchSizeReport { workflow: self.plan.name.clone(), batch_sizes: measured })

@@ -18,6 +18,10 @@ pub enum LabError {
          audit a workflow whose items have one record in each sink, for example with a `gather` stage behind one that splits"
     )]
     NotOneRecord { sink: String, stage: String },
+    #[error(
+        "batches of `{size}` cannot be measured: those of stage `{stage}` have up to `{max}` rows; raise its `batch.max`, or name smaller ones"
+    )]
+    BatchSize { size: usize, stage: String, max: usize },
     #[error("the sources name no items: there is nothing to run")]
     NoItems,
     #[error("the items of source `{source_name}` cannot be listed: {error}")]
@@ -68,6 +72,7 @@ impl LabError {
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::NoInferStage | Self::NotOneRecord { .. } | Self::NoItems | Self::Listing { .. } => 78,
+            Self::BatchSize { .. } => 2,
             Self::NothingDecodes { .. } | Self::NothingDone { .. } => 65,
             Self::Worker { .. } => 69,
             Self::NotStarted(StartRunError::Listing { .. } | StartRunError::Changed { .. }) => 78,

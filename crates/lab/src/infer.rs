@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use orchestra_core::together::Together;
 use orchestra_core::{BatchId, DeviceId, DeviceKind, OutputSlotId, SlotId, StageId};
-use orchestra_machine::process_cpu_time;
+use orchestra_machine::{GpuProbe, NvmlProbe, process_cpu_time};
 use orchestra_plan::{BatchPlan, Plan, WorkerPlan};
 use orchestra_runtime::{EngineSpec, StartRunError, load_frame};
 use orchestra_worker::codec::CodecError;
 use orchestra_worker::frames::{FromWorker, Load, Run, RunTiming, ToWorker};
 use serde::Serialize;
 
+use crate::busy::Meter;
 use crate::error::LabError;
 use crate::memory::Memory;
 use crate::run::{Cancel, Tools};
@@ -21,8 +22,6 @@ use crate::worker_client::WorkerClient;
 /// Whether it is seen when it is told something or when it should answer.
 const ENDED: &str = "ended unasked";
 
-/// How long a worker may take to load, as in a run.
-const LOAD_WITHIN: Duration = Duration::from_secs(600);
 /// How long it may take to end when asked; then it is killed.
 const END_WITHIN: Duration = Duration::from_secs(5);
 /// Batch times that a worker keeps for its median.
@@ -70,6 +69,9 @@ pub struct InferFigures {
     pub median_batch_seconds: f64,
     /// What of it the session ran, without the copies before and after it, as a median.
     pub median_run_seconds: f64,
+    /// Part of the time in which the device computed: a GPU by its driver's account, of all of its processes; the CPU by the time of its cores that
+    /// the workers took, of what they could have taken. `null` where the driver does not tell.
+    pub device_busy: Option<f64>,
     /// A batch right after one of another size, as a median; `null` where there is one size.
     pub switched_batch_seconds: Option<f64>,
 }
@@ -90,7 +92,19 @@ struct Done {
     first_batch: Duration,
     usual_batch: Duration,
     usual_run: Duration,
+    /// See [`InferFigures::device_busy`], of a GPU.
+    busy: Option<f64>,
     switched_batch: Option<Duration>,
+}
+
+/// What all workers of a measurement have in common.
+#[derive(Clone, Copy)]
+struct Common<'a> {
+    gate: &'a Gate,
+    probe: &'a dyn GpuProbe,
+    sizes: &'a [usize],
+    /// How long each size is measured.
+    lasting: Duration,
 }
 
 enum Trouble {
@@ -137,10 +151,9 @@ impl InferPart<'_> {
             }
         }
         let gate = Gate { n: places.len(), arrived: AtomicUsize::new(0), has_failed: AtomicBool::new(false) };
-        let gate = &gate;
+        let common = Common { gate: &gate, probe: &NvmlProbe::new(), sizes, lasting };
         let outcomes: Vec<Result<Vec<Done>, Trouble>> = std::thread::scope(|scope| {
-            let start =
-                |&place: &Place| scope.spawn(move || self.worker(engine, place, gate, sizes, lasting));
+            let start = |&place: &Place| scope.spawn(move || self.worker(engine, place, common));
             let threads: Vec<_> = places.iter().map(start).collect();
             let join = |t: std::thread::ScopedJoinHandle<'_, _>| {
                 t.join().unwrap_or_else(|why| std::panic::resume_unwind(why))
@@ -174,11 +187,19 @@ impl InferPart<'_> {
         let here = || done.iter().filter(|(p, _)| p.device == w.device).filter_map(|(_, d)| d.get(at));
         let items = |d: &Done| (d.batches * batch as u64) as f64;
         let cpu: Duration = here().map(|d| d.cpu).sum();
+        let on_cpu = *self.kind(w.device) == DeviceKind::Cpu;
+        let lanes = (w.threads + self.batch.streams - 1) as f64;
+        let device_busy = match on_cpu {
+            true => {
+                Some(divide(cpu.as_secs_f64(), lanes * here().map(|d| d.elapsed.as_secs_f64()).sum::<f64>()))
+            }
+            false => here().filter_map(|d| d.busy).reduce(f64::max),
+        };
         let longest = |of: fn(&Done) -> Duration| here().map(of).max().unwrap_or_default().as_secs_f64();
         InferFigures {
             stage_id: self.stage,
             device_id: w.device,
-            on_cpu: *self.kind(w.device) == DeviceKind::Cpu,
+            on_cpu,
             streams: self.batch.streams,
             stage: self.plan.stages[self.stage.index()].name.clone(),
             device: self.plan.devices[w.device.index()].spec.name.clone(),
@@ -190,6 +211,7 @@ impl InferPart<'_> {
             first_batch_seconds: longest(|d| d.first_batch),
             median_batch_seconds: longest(|d| d.usual_batch),
             median_run_seconds: longest(|d| d.usual_run),
+            device_busy,
             switched_batch_seconds: here().filter_map(|d| d.switched_batch).max().map(|t| t.as_secs_f64()),
         }
     }
@@ -202,9 +224,7 @@ impl InferPart<'_> {
         &self,
         engine: &dyn EngineSpec,
         place: Place,
-        gate: &Gate,
-        sizes: &[usize],
-        time: Duration,
+        common: Common<'_>,
     ) -> Result<Vec<Done>, Trouble> {
         let (memory, device) = (self.memory.of_worker(self.stage), self.kind(place.device));
         let done =
@@ -212,10 +232,10 @@ impl InferPart<'_> {
                 let client = WorkerClient::start(|| engine.launch(device, memory));
                 let mut client =
                     client.map_err(|error| Trouble::Fault(format!("could not be started: {error}")))?;
-                self.serve(&mut client, load, place, gate, sizes, time)
+                self.serve(&mut client, as_they_are(load), place, common)
             });
         if done.is_err() {
-            gate.has_failed.store(true, Ordering::Release);
+            common.gate.has_failed.store(true, Ordering::Release);
         }
         done
     }
@@ -225,20 +245,21 @@ impl InferPart<'_> {
         client: &mut WorkerClient,
         load: Load,
         place: Place,
-        gate: &Gate,
-        sizes: &[usize],
-        lasting: Duration,
+        common: Common<'_>,
     ) -> Result<Vec<Done>, Trouble> {
         let held = self.batch.streams + self.batch.ready;
-        let slots = slots_of(place.number, gate.n, self.batch.layout.slots, held);
-        let mut worker = Bare { client, cancel: &self.tools.cancel, slots, n_sent: 0, within: LOAD_WITHIN };
+        let slots = slots_of(place.number, common.gate.n, self.batch.layout.slots, held);
+        let mut worker = Bare {
+            client,
+            cancel: &self.tools.cancel,
+            slots,
+            n_sent: 0,
+            within: self.plan.limits_of(self.stage).load_timeout,
+        };
         let measured = worker.load(load).and_then(|()| {
-            worker.within = self.plan.limits.batch_timeout;
-            let one_size = |at: usize| {
-                let other = sizes.get(at.checked_sub(1).unwrap_or(1)).copied();
-                self.one_size(&mut worker, (at, sizes[at]), other, gate, lasting)
-            };
-            (0..sizes.len()).map(one_size).collect()
+            worker.within = self.plan.limits_of(self.stage).batch_timeout;
+            let one_size = |at: usize| self.one_size(&mut worker, place, at, common);
+            (0..common.sizes.len()).map(one_size).collect()
         });
         match measured {
             Ok(done) => {
@@ -261,11 +282,15 @@ impl InferPart<'_> {
     fn one_size(
         &self,
         worker: &mut Bare<'_>,
-        (at, rows): (usize, usize),
-        other: Option<usize>,
-        gate: &Gate,
-        lasting: Duration,
+        place: Place,
+        at: usize,
+        Common { gate, probe, sizes, lasting }: Common<'_>,
     ) -> Result<Done, Trouble> {
+        let (rows, other) = (sizes[at], sizes.get(at.checked_sub(1).unwrap_or(1)).copied());
+        let mut meter = match self.kind(place.device) {
+            DeviceKind::Cuda { uuid } => Some(Meter::new(probe, uuid, lasting)),
+            DeviceKind::Cpu => None,
+        };
         // The first batch of a session is slower: memory is taken then.
         let mut taken = Vec::new();
         for _ in 0..if self.batch.together() > 1 { 1 + LEARNED_FROM } else { 2 } {
@@ -296,6 +321,7 @@ impl InferPart<'_> {
             }
             batches += together as u64;
             elapsed = started.elapsed();
+            meter.iter_mut().for_each(|meter| meter.look(elapsed));
         }
         let cpu = worker.cpu().saturating_sub(cpu_before);
         for _ in 0..ahead {
@@ -306,7 +332,8 @@ impl InferPart<'_> {
             None => None,
         };
         let (usual_batch, usual_run) = (median(times), median(runs));
-        Ok(Done { batches, elapsed, cpu, first_batch, usual_batch, usual_run, switched_batch })
+        let busy = meter.and_then(Meter::busy);
+        Ok(Done { batches, elapsed, cpu, first_batch, usual_batch, usual_run, busy, switched_batch })
     }
 
     /// How many batches go together where one took so long: as many as in a run, unless sizes are compared.
@@ -314,11 +341,16 @@ impl InferPart<'_> {
         if rows < self.batch.max_batch || other.is_some() {
             return 1;
         }
-        let (most, timeout) = (self.batch.together(), self.plan.limits.batch_timeout);
+        let (most, timeout) = (self.batch.together(), self.plan.limits_of(self.stage).batch_timeout);
         let mut together = Together::new(most, self.batch.max_batch, timeout);
         taken.iter().for_each(|taken| together.took(rows, *taken));
         together.batches()
     }
+}
+
+/// What a worker is told, as in a run, but that batches run as they are: padded to the one size of a run on a GPU, all sizes would take as long as that.
+fn as_they_are(load: Load) -> Load {
+    Load { pad: false, ..load }
 }
 
 /// A worker of this part, and what it is sent.
@@ -340,10 +372,16 @@ impl Bare<'_> {
             other => return Err(unexpected("began with", &other)),
         }
         self.send(&ToWorker::Load(Box::new(load)))?;
-        match self.answer()? {
-            FromWorker::Loaded { .. } => Ok(()),
-            FromWorker::LoadFailed { error, .. } => Err(Trouble::Fault(format!("could not load: {error}"))),
-            other => Err(unexpected("answered a load with", &other)),
+        loop {
+            return match self.answer()? {
+                // Its time to load begins when the other one has built what both need.
+                FromWorker::Waiting => continue,
+                FromWorker::Loaded { .. } => Ok(()),
+                FromWorker::LoadFailed { error, .. } => {
+                    Err(Trouble::Fault(format!("could not load: {error}")))
+                }
+                other => Err(unexpected("answered a load with", &other)),
+            };
         }
     }
 
@@ -407,7 +445,7 @@ impl Bare<'_> {
             tokio::select! {
                 () = cancel.cancelled() => Trouble::Cancelled,
                 () = tokio::time::sleep(within) => {
-                    Trouble::Fault(format!("gave no answer within {} s", within.as_secs()))
+                    Trouble::Fault(format!("gave no answer within {within:?}"))
                 }
             }
         };
@@ -494,6 +532,7 @@ mod tests {
             first_batch_seconds: 0.0,
             median_batch_seconds: 0.0,
             median_run_seconds: 0.0,
+            device_busy: None,
             switched_batch_seconds: None,
         }
     }
@@ -524,6 +563,21 @@ mod tests {
                 assert_eq!(different.len(), slots);
             }
         }
+    }
+
+    #[test]
+    fn batches_of_a_gpu_are_measured_as_they_are_and_not_padded_to_those_of_a_run() {
+        let load = Load {
+            spec: Vec::new(),
+            device: DeviceKind::Cuda { uuid: "GPU-1".into() },
+            threads: 1,
+            streams: 1,
+            max_batch: 64,
+            batch_sizes: vec![64],
+            pad: true,
+            layout: orchestra_core::batch_layout::BatchLayout::new(&[], &[], 64, 1).unwrap(),
+        };
+        assert_eq!(as_they_are(load.clone()), Load { pad: false, ..load });
     }
 
     #[test]

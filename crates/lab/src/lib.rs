@@ -31,6 +31,7 @@
 pub mod audit;
 pub mod bench;
 pub mod bench_report;
+mod busy;
 mod catalogue;
 pub mod chaos;
 pub mod chaos_report;

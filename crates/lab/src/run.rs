@@ -133,6 +133,7 @@ pub(crate) fn plan_for(plan: &Plan, lists: &Lists, output: &Path) -> Plan {
     }
     plan.output = output.to_owned();
     plan.limits.max_failed = None;
+    plan.pipelines.iter_mut().for_each(|pipeline| pipeline.limits.max_failed = None);
     plan.tasks = TasksPlan::default();
     plan
 }

@@ -66,13 +66,18 @@ impl WorkerClient {
         self.runtime.block_on(next_frame(&mut self.launched, &mut self.decoder, &mut self.buffer))
     }
 
-    /// As [`WorkerClient::frame`], without heartbeats.
+    /// As [`WorkerClient::frame`], without heartbeats and waits for another worker.
     pub fn answer(&mut self) -> Result<Option<FromWorker>, CodecError> {
-        self.answer_or(std::future::pending::<std::convert::Infallible>())
-            .unwrap_or_else(|never| match never {})
+        loop {
+            let never = std::future::pending::<std::convert::Infallible>();
+            match self.answer_or(never).unwrap_or_else(|never| match never {}) {
+                Ok(Some(FromWorker::Waiting)) => {}
+                other => return other,
+            }
+        }
     }
 
-    /// As [`WorkerClient::answer`], until `give_up` ends.
+    /// As [`WorkerClient::frame`], without heartbeats, until `give_up` ends.
     pub fn answer_or<E>(
         &mut self,
         give_up: impl Future<Output = E>,
@@ -81,7 +86,7 @@ impl WorkerClient {
         let answer = async {
             loop {
                 match next_frame(launched, decoder, buffer).await {
-                    Ok(Some(FromWorker::Heartbeat { .. } | FromWorker::Waiting)) => {}
+                    Ok(Some(FromWorker::Heartbeat { .. })) => {}
                     other => return other,
                 }
             }

@@ -33,8 +33,9 @@ pub fn bench(
     let mut told = Told::new(talk, surroundings);
     let mut tell = |progress| told.tell(progress);
     let text = Bench::prepare(ready.plan, options, &mut tell).and_then(|mut bench| {
-        Ok(if args.batch_sizes {
-            let report = bench.batch_sizes()?;
+        Ok(if let Some(sizes) = &args.batch_sizes {
+            let sizes: Vec<usize> = sizes.iter().map(|size| *size as usize).collect();
+            let report = bench.batch_sizes(&sizes)?;
             if args.json { stdout::json(&report) } else { Ok(table::batch_sizes(&report)) }
         } else {
             let report = bench.measure(&mut tell)?;

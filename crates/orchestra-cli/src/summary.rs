@@ -52,8 +52,11 @@ pub enum RunEnd {
     /// An earlier start had finished it; nothing was left to do.
     FinishedBefore,
     Interrupted,
-    /// More items failed than `limits.max_failed` allows.
-    FailureLimit,
+    /// More items failed than `limits.max_failed` allows, or than that of a pipeline.
+    FailureLimit {
+        /// Which limit, in words.
+        reason: String,
+    },
     /// It could not go on: no device is left, the disk is full. The text says what, and what to do.
     Stopped {
         /// Why, as a fragment.
@@ -69,7 +72,7 @@ impl Summary {
             RunEnd::Finished | RunEnd::FinishedBefore if self.failed == 0 && self.n_tasks(is_failed) == 0 => {
                 ExitCode::Done
             }
-            RunEnd::Finished | RunEnd::FinishedBefore | RunEnd::FailureLimit => ExitCode::ItemsFailed,
+            RunEnd::Finished | RunEnd::FinishedBefore | RunEnd::FailureLimit { .. } => ExitCode::ItemsFailed,
             RunEnd::Interrupted => ExitCode::Interrupted,
             RunEnd::Stopped { code, .. } => *code,
         }
@@ -130,7 +133,7 @@ impl Summary {
             RunEnd::Finished => "finished",
             RunEnd::FinishedBefore => "was finished before, nothing is left to do",
             RunEnd::Interrupted => "interrupted",
-            RunEnd::FailureLimit | RunEnd::Stopped { .. } => "stopped",
+            RunEnd::FailureLimit { .. } | RunEnd::Stopped { .. } => "stopped",
         };
         if !self.has_items && !self.tasks.is_empty() {
             return format!("{} {how}: {}", self.workflow, self.tasks_in_words());
@@ -202,8 +205,7 @@ impl Summary {
 
     fn reason(&self) -> Option<&str> {
         match &self.end {
-            RunEnd::FailureLimit => Some("more items failed than `limits.max_failed` allows"),
-            RunEnd::Stopped { reason, .. } => Some(reason),
+            RunEnd::FailureLimit { reason } | RunEnd::Stopped { reason, .. } => Some(reason),
             RunEnd::Finished | RunEnd::FinishedBefore | RunEnd::Interrupted => None,
         }
     }
@@ -220,7 +222,7 @@ impl Summary {
             }
             RunEnd::FinishedBefore => Some("To start over, add --fresh.".to_owned()),
             RunEnd::Interrupted => Some(format!("What is done is kept. To go on:\n  {command}")),
-            RunEnd::FailureLimit => Some(format!(
+            RunEnd::FailureLimit { .. } => Some(format!(
                 "See the failures, then fix the cause or raise the limit. To go on:\n  {command}"
             )),
             RunEnd::Stopped { .. } => {
@@ -342,7 +344,8 @@ digits finished: 10,000 items read, 9,998 done, 2 failed
 
     #[test]
     fn a_run_over_the_failure_limit_counts_as_failed_items() {
-        let summary = Summary { end: RunEnd::FailureLimit, failed: 11, ..summary() };
+        let reason = "more items failed than `limits.max_failed` allows".to_owned();
+        let summary = Summary { end: RunEnd::FailureLimit { reason }, failed: 11, ..summary() };
         assert!(
             summary.text().contains("`limits.max_failed`") && summary.text().contains("out/failures.jsonl")
         );

@@ -51,6 +51,6 @@ pub use kernel::{Code, Kernel};
 pub use placement::Placement;
 pub use program::Program;
 pub use sandbox::{SandboxMode, SandboxRules};
-pub use session_tuning::{Provider, SessionTuning, TensorRt};
+pub use session_tuning::{ConvSearch, Provider, SessionTuning, TensorRt};
 pub use tensor::{DType, Dim, TensorSpec};
 pub use worker_exit::WorkerExit;

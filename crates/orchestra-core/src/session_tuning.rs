@@ -17,6 +17,8 @@ pub struct SessionTuning {
     pub blocking_sync: bool,
     /// Whether the rows of the next batch go to a GPU while it computes this one.
     pub overlap: bool,
+    /// How cuDNN finds the kernels of a convolution.
+    pub conv_search: ConvSearch,
     /// The execution provider on a GPU.
     pub provider: Provider,
     /// Whether many of its nodes may stay on the cores while the others run on a GPU.
@@ -34,10 +36,29 @@ impl SessionTuning {
         let graphs = if self.cuda_graphs { "cuda graphs" } else { "" };
         let overlap = if self.overlap { "overlap" } else { "" };
         let shrink = if self.shrink { "shrink" } else { "" };
+        let search = match self.conv_search {
+            ConvSearch::Heuristic => "",
+            ConvSearch::Exhaustive => "exhaustive search",
+            ConvSearch::Fallback => "fallback search",
+        };
         let words: Vec<&str> =
-            [provider, graphs, overlap, shrink].into_iter().filter(|w| !w.is_empty()).collect();
+            [provider, graphs, overlap, shrink, search].into_iter().filter(|w| !w.is_empty()).collect();
         words.join(", ")
     }
+}
+
+/// How cuDNN finds the kernels of a convolution for a shape: what ONNX Runtime calls `cudnn_conv_algo_search`. With cuDNN 9 none of them runs kernels to
+/// compare them; they are the modes of cuDNN's heuristics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConvSearch {
+    /// Mode A.
+    #[default]
+    Heuristic,
+    /// Mode B: more exact, and slower for each shape that is new.
+    Exhaustive,
+    /// A list that depends on no shape: quick for each shape that is new, and kernels may be slow. `DEFAULT` in ONNX Runtime.
+    Fallback,
 }
 
 /// Which of ONNX Runtime's execution providers takes a model's nodes on a GPU.
@@ -74,9 +95,10 @@ mod tests {
             cuda_graphs: true,
             blocking_sync: true,
             overlap: true,
+            conv_search: ConvSearch::Exhaustive,
             provider,
             allow_cpu_nodes: true,
         };
-        assert_eq!(all.memory_words(), "tensorrt f16, cuda graphs, overlap, shrink");
+        assert_eq!(all.memory_words(), "tensorrt f16, cuda graphs, overlap, shrink, exhaustive search");
     }
 }

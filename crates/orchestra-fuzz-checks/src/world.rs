@@ -110,7 +110,7 @@ impl Host for World {
                 }
             }
             ListingSpec::Generated => Ok(None),
-            ListingSpec::Objects { .. } => Ok(Some(item)),
+            ListingSpec::Objects { .. } | ListingSpec::ObjectManifest { .. } => Ok(Some(item)),
             ListingSpec::Manifest { path, .. } => {
                 Ok((!path.as_ref().is_some_and(|p| p.ends_with("empty.csv"))).then_some(item))
             }

@@ -71,6 +71,7 @@ fn workflow_page() -> String {
         ("DEVICES", &keys::DEVICES),
         ("TASK", &keys::TASK),
         ("LIMITS", &keys::LIMITS),
+        ("PIPELINE", &keys::PIPELINE),
         ("TELEMETRY", &keys::TELEMETRY),
     ] {
         let mut rows = String::new();

@@ -6,7 +6,7 @@ use crate::row_spec::RowSpec;
 
 /// What has to be done to the pixels before they are resampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
+pub(crate) enum Change {
     Luma,
     BlendRgb([u8; 3]),
     BlendLuma(u8),
@@ -14,7 +14,7 @@ enum Change {
 
 impl Change {
     /// The change that a row needs; none for most pictures.
-    fn needed(kind: PixelKind, spec: &RowSpec) -> Option<Change> {
+    pub(crate) fn needed(kind: PixelKind, spec: &RowSpec) -> Option<Change> {
         match (kind, spec.channels) {
             // Gray stays one channel: it is spread over three when it is written.
             (PixelKind::Gray, _) | (PixelKind::Rgb, 3) => None,
@@ -24,14 +24,14 @@ impl Change {
         }
     }
 
-    fn channels(self) -> usize {
+    pub(crate) fn channels(self) -> usize {
         match self {
             Change::Luma | Change::BlendLuma(_) => 1,
             Change::BlendRgb(_) => 3,
         }
     }
 
-    fn run(self, source: &[u8], out: &mut [u8]) {
+    pub(crate) fn run(self, source: &[u8], out: &mut [u8]) {
         match self {
             Change::Luma => luma::run(source, out),
             Change::BlendRgb(ground) => blend_rgb::run(source, ground, out),

@@ -121,6 +121,24 @@ kernel! {
     }
 }
 
+kernel! {
+    /// `sums[i] += line[i] * weight`.
+    add_weighted(line: &[u8], weight: i32, sums: &mut [i32]) {
+        for (sum, pixel) in sums.iter_mut().zip(line) {
+            *sum += i32::from(*pixel) * weight;
+        }
+    }
+}
+
+kernel! {
+    /// The levels of sums with `precision` bits behind their point.
+    round_sums(sums: &[i32], precision: u32, out: &mut [u8]) {
+        for (out, sum) in out.iter_mut().zip(sums) {
+            *out = (sum >> precision).clamp(0, 255) as u8;
+        }
+    }
+}
+
 /// Pillow's "L": ITU-R 601-2 luma in 16 bit fixed point.
 #[inline(always)]
 pub(crate) fn luma_of(r: u8, g: u8, b: u8) -> u8 {

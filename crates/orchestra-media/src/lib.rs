@@ -45,8 +45,10 @@ mod format;
 mod geometry;
 mod jpeg;
 mod kernels;
+mod lowering;
 mod orientation;
 mod picture;
+mod png;
 mod preparer;
 mod raster;
 mod reduction;
@@ -57,7 +59,7 @@ mod row_writer;
 mod warp;
 
 /// The libraries that decide about pixels, and their versions: with others, rows may differ in their last bits.
-pub const DECODERS: &str = "libjpeg-turbo-rs 0.9.0, image 0.25.10, fast_image_resize 6.1.0";
+pub const DECODERS: &str = "libjpeg-turbo-rs 0.9.0, png 0.18.1, image 0.25.10, fast_image_resize 6.1.0";
 
 pub use error::MediaError;
 pub use format::Format;

@@ -8,9 +8,9 @@ use crate::error::MediaError;
 use crate::flatten::Flattened;
 use crate::format::Format;
 use crate::geometry::place;
+use crate::lowering::Lowered;
 use crate::picture::{PictureInfo, PictureSize};
 use crate::raster;
-use crate::reduction::Reduction;
 use crate::resample::Resampler;
 use crate::row_spec::RowSpec;
 use crate::row_writer::{self, Aligned};
@@ -20,19 +20,43 @@ use crate::row_writer::{self, Aligned};
 const KEEP_BYTES: usize = 128 << 20;
 
 /// Turns files into rows. One per thread: its buffers are reused. What a decoder needs inside, such as the planes of a JPEG, it takes for each file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Preparer {
+    whole_bytes: usize,
     pub(crate) pixels: Vec<u8>,
     pub(crate) picture: Option<PictureInfo>,
+    /// In the place of `pixels`.
+    pub(crate) lowered: Option<Lowered>,
     flattened: Flattened,
     resampler: Resampler,
     aligned: Aligned,
+}
+
+impl Default for Preparer {
+    fn default() -> Preparer {
+        Preparer::with_whole_bytes(KEEP_BYTES)
+    }
 }
 
 impl Preparer {
     #[must_use]
     pub fn new() -> Preparer {
         Preparer::default()
+    }
+
+    /// Of what takes more than `whole_bytes` decoded, [`Preparer::decode_for`] keeps no more than its rows need, if the format is read line by
+    /// line. The rows are the same.
+    #[must_use]
+    pub fn with_whole_bytes(whole_bytes: usize) -> Preparer {
+        Preparer {
+            whole_bytes,
+            pixels: Vec::new(),
+            picture: None,
+            lowered: None,
+            flattened: Flattened::default(),
+            resampler: Resampler::default(),
+            aligned: Aligned::default(),
+        }
     }
 
     /// Decodes the file `bytes`, whose format is told by its content, and keeps the picture for `write_row`. Returns its
@@ -46,7 +70,8 @@ impl Preparer {
     }
 
     /// As `decode`, for rows of `specs` and no others: if all of them say `fast`, a JPEG that is much larger than they are is decoded to a
-    /// half, a quarter or an eighth of its sides. The size returned is that of the file nevertheless.
+    /// half, a quarter or an eighth of its sides. A PNG that is not interlaced and takes more than 128 MiB is brought to the height of its rows
+    /// while it is decoded, if they are made of the same pixels. The size returned is that of the file nevertheless.
     pub fn decode_for(
         &mut self,
         bytes: &[u8],
@@ -57,15 +82,14 @@ impl Preparer {
         self.release_excess();
         let format = Format::of(bytes)?;
         let pixels = &mut self.pixels;
-        // Not generic, so that the decoders are compiled in this crate alone.
-        let reduce = |shown| Reduction::for_rows(specs, shown);
+        let purpose = (specs, self.whole_bytes);
         // Decoders are other people's code and files may be made to break them. Their panic is the end of this item only.
         let outcome =
-            catch_unwind(AssertUnwindSafe(|| raster::decode(format, bytes, max_pixels, &reduce, pixels)));
+            catch_unwind(AssertUnwindSafe(|| raster::decode(format, bytes, max_pixels, purpose, pixels)));
         match outcome {
             Ok(decoded) => {
-                let info = decoded?;
-                self.picture = Some(info);
+                let (info, lowered) = decoded?;
+                (self.picture, self.lowered) = (Some(info), lowered);
                 Ok(info.shown_size())
             }
             Err(panic) => {
@@ -82,20 +106,30 @@ impl Preparer {
     /// `spec.max_pixels` is not looked at: the picture is decoded.
     ///
     /// # Errors
-    /// When nothing is decoded, when `row` has another length, or when `spec` is none that a plan would let pass. The row
+    /// When nothing is decoded, or only for rows of other specs, when `row` has another length, or when `spec` is none that a plan would let pass. The row
     /// holds nothing of use then.
     pub fn write_row(&mut self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), MediaError> {
         let info = self.picture.ok_or(MediaError::NothingDecoded)?;
         let row_spec = RowSpec::new(spec, row.len())?;
-        let source = self.flattened.view(&info, &self.pixels, &row_spec);
         let placement = place(spec.fit, spec.shorter, spec.size, info.shown_size());
-        let part = self.resampler.fit(source, &info, &placement, spec.filter);
+        let part = match &self.lowered {
+            Some(lowered) if lowered.is_for(spec) => {
+                let source = lowered.view().ok_or(MediaError::NothingDecoded)?;
+                self.resampler.fit_width(source, &info, &placement, spec.filter)
+            }
+            Some(_) => return Err(MediaError::NothingDecoded),
+            None => {
+                let source = self.flattened.view(&info, &self.pixels, &row_spec);
+                self.resampler.fit(source, &info, &placement, spec.filter)
+            }
+        };
         row_writer::write(&row_spec, part, placement.dest, row, &mut self.aligned);
         Ok(())
     }
 
     /// Gives back what the last picture took beyond what is kept, and forgets what was made of it.
     pub(crate) fn release_excess(&mut self) {
+        self.lowered = None;
         if self.pixels.capacity() > KEEP_BYTES {
             self.pixels = Vec::new();
         }

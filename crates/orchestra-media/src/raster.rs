@@ -1,20 +1,22 @@
-//! Decodes PNG, WebP, BMP, TIFF and GIF with the `image` crate, down to 8 bits per channel. JPEG has its own module, which it calls.
+//! Decodes WebP, BMP, TIFF and GIF with the `image` crate, down to 8 bits per channel. JPEG and PNG have modules of their own, which it calls.
 
 use std::io::Cursor;
 
 use image::codecs::bmp::BmpDecoder;
 use image::codecs::gif::GifDecoder;
-use image::codecs::png::PngDecoder;
 use image::codecs::tiff::TiffDecoder;
 use image::codecs::webp::WebPDecoder;
 use image::{ColorType, ImageDecoder, Limits};
+use orchestra_core::ImageSpec;
 
-use crate::containers::{check_bmp, check_tiff, walk_png, walk_webp};
+use crate::containers::{check_bmp, check_tiff, walk_webp};
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::jpeg;
+use crate::lowering::Lowered;
 use crate::orientation::Orientation;
-use crate::picture::{PictureInfo, PictureSize, PixelKind, check_size, most_memory};
+use crate::picture::{PictureInfo, PixelKind, check_size, most_memory};
+use crate::png;
 use crate::reduction::Reduction;
 
 /// One decoding of one file, and the limits that it keeps.
@@ -24,23 +26,20 @@ struct Job<'a> {
     pixels: &'a mut Vec<u8>,
 }
 
-/// Decodes `bytes`, which are of `format`, into `pixels`. Only JPEG can be decoded to what `reduce` answers; all others are decoded in full.
+/// Decodes `bytes`, which are of `format`, into `pixels`, for rows of `specs`. Where these allow it, a JPEG is decoded to a fraction of its sides, and
+/// a PNG that takes more than `whole_bytes` into a picture of fewer lines. All others are decoded in full.
 pub(crate) fn decode(
     format: Format,
     bytes: &[u8],
     max_pixels: u64,
-    reduce: &dyn Fn(PictureSize) -> Reduction,
+    (specs, whole_bytes): (&[&ImageSpec], usize),
     pixels: &mut Vec<u8>,
-) -> Result<PictureInfo, MediaError> {
+) -> Result<(PictureInfo, Option<Lowered>), MediaError> {
     let reader = Cursor::new(bytes);
     let broken = |e: image::ImageError| MediaError::from_image(format, max_pixels, &e);
     let job = Job { format, max_pixels, pixels };
-    match format {
-        Format::Png => {
-            let orientation = walk_png(bytes)?;
-            let decoder = PngDecoder::with_limits(reader, job.limits()).map_err(broken)?;
-            job.run(decoder, orientation)
-        }
+    let info = match format {
+        Format::Png => return png::decode(bytes, max_pixels, (specs, whole_bytes), job.pixels),
         Format::WebP => {
             let orientation = walk_webp(bytes, max_pixels)?;
             job.run(WebPDecoder::new(reader).map_err(broken)?, orientation)
@@ -58,8 +57,11 @@ pub(crate) fn decode(
             let orientation = Orientation::from_exif(turn.to_exif()).unwrap_or_default();
             job.run(decoder, orientation)
         }
-        Format::Jpeg => jpeg::decode(bytes, max_pixels, reduce, job.pixels),
-    }
+        Format::Jpeg => {
+            jpeg::decode(bytes, max_pixels, &|shown| Reduction::for_rows(specs, shown), job.pixels)
+        }
+    };
+    Ok((info?, None))
 }
 
 impl Job<'_> {
@@ -119,7 +121,7 @@ fn to_bytes(pixels: &mut Vec<u8>, color: ColorType) -> Option<usize> {
 }
 
 /// Replaces each sample of `N` bytes by one byte.
-fn narrow<const N: usize>(pixels: &mut Vec<u8>, one: impl Fn([u8; N]) -> u8) {
+pub(crate) fn narrow<const N: usize>(pixels: &mut Vec<u8>, one: impl Fn([u8; N]) -> u8) {
     let count = pixels.len() / N;
     for at in 0..count {
         let mut sample = [0; N];
@@ -131,7 +133,7 @@ fn narrow<const N: usize>(pixels: &mut Vec<u8>, one: impl Fn([u8; N]) -> u8) {
 
 /// Removes an alpha channel, of 2 or of 4, that is opaque everywhere, so that such a picture is not composited later. Gives how many
 /// channels are left.
-fn drop_opaque_alpha(pixels: &mut Vec<u8>, channels: usize) -> usize {
+pub(crate) fn drop_opaque_alpha(pixels: &mut Vec<u8>, channels: usize) -> usize {
     if channels % 2 == 1 || pixels.chunks_exact(channels).any(|pixel| pixel[channels - 1] != 255) {
         return channels;
     }
@@ -144,7 +146,7 @@ fn drop_opaque_alpha(pixels: &mut Vec<u8>, channels: usize) -> usize {
 }
 
 /// Gray and alpha as red, green, blue and alpha, in place: few pictures are like that, so nothing else knows it.
-fn gray_to_colour(pixels: &mut Vec<u8>) {
+pub(crate) fn gray_to_colour(pixels: &mut Vec<u8>) {
     let count = pixels.len() / 2;
     pixels.resize(count * 4, 0);
     for at in (0..count).rev() {

@@ -1,5 +1,6 @@
 //! Pictures that are decoded already, whole or a rectangle of them, as input of rows.
 
+use orchestra_core::ImageSpec;
 use orchestra_core::data::Pixels;
 
 use crate::error::MediaError;
@@ -56,8 +57,14 @@ impl Preparer {
         self.picture.map(|info| info.kind == PixelKind::Gray)
     }
 
-    /// Whether the picture at hand was decoded to a fraction of its size.
-    pub fn is_reduced(&self) -> bool {
-        self.picture.is_some_and(|info| (info.width, info.height) != info.full)
+    /// Whether rows of `spec` can be made of the picture at hand, or any rows, without a spec.
+    pub fn is_enough_for(&self, spec: Option<&ImageSpec>) -> bool {
+        match (self.picture, &self.lowered) {
+            (None, _) => false,
+            (_, Some(lowered)) => spec.is_some_and(|spec| lowered.is_for(spec)),
+            (Some(info), None) => {
+                (info.width, info.height) == info.full || spec.is_some_and(|spec| spec.fast)
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use fast_image_resize::pixels::{U8, U8x3};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use orchestra_core::ResizeFilter;
 
-use crate::geometry::{Placement, Span};
+use crate::geometry::{Placement, Rect, Span};
 use crate::orientation::Orientation;
 use crate::picture::{PictureInfo, View};
 
@@ -37,12 +37,33 @@ impl Resampler {
         placement: &Placement,
         filter: ResizeFilter,
     ) -> View<'a> {
-        let turn = info.orientation;
         if filter == ResizeFilter::Nearest {
             return self.nearest(source, info, placement);
         }
-        let (x, y) = placement.stored_spans(info);
-        let dest = placement.dest;
+        self.fit_part(source, placement.stored_spans(info), info.orientation, placement.dest, filter)
+    }
+
+    /// The same, of a picture that has the height of the part already.
+    pub(crate) fn fit_width<'a>(
+        &'a mut self,
+        source: View<'a>,
+        info: &PictureInfo,
+        placement: &Placement,
+        filter: ResizeFilter,
+    ) -> View<'a> {
+        let (x, _) = placement.stored_spans(info);
+        let y = Span { start: 0.0, length: source.height as f64 };
+        self.fit_part(source, (x, y), info.orientation, placement.dest, filter)
+    }
+
+    fn fit_part<'a>(
+        &'a mut self,
+        source: View<'a>,
+        (x, y): (Span, Span),
+        turn: Orientation,
+        dest: Rect,
+        filter: ResizeFilter,
+    ) -> View<'a> {
         let (width, height) =
             if turn.transpose { (dest.height, dest.width) } else { (dest.width, dest.height) };
         let channels = source.channels;

@@ -4,12 +4,12 @@ use std::fmt::{self, Write};
 
 use orchestra_core::data::{Column, ColumnType};
 use orchestra_core::tasks::{Demand, Gpus, WHOLE};
-use orchestra_core::{DeviceId, Provider};
+use orchestra_core::{ConvSearch, DeviceId, Provider};
 
 use crate::bytes::format_bytes;
 use crate::iterate;
 use crate::placement::plural;
-use crate::plan::{BatchPlan, ColumnRef, FoldPlan, Origin, Plan, Shape, StagePlan};
+use crate::plan::{BatchPlan, ColumnRef, FoldPlan, MaxFailed, Origin, PipelinePlan, Plan, Shape, StagePlan};
 use crate::tasks::TasksPlan;
 
 /// What will run where, and why, as text of several lines.
@@ -68,6 +68,7 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
             pipeline.name,
             plural(pipeline.window, "item")
         )?;
+        write_limits(out, plan, pipeline)?;
         for id in &pipeline.sources {
             writeln!(out, "  source {}", plan.sources[id.index()].name)?;
         }
@@ -91,6 +92,30 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
         writeln!(out, "  {reason}")?;
     }
     Ok(())
+}
+
+/// What `[pipelines.NAME]` says.
+fn write_limits(out: &mut String, plan: &Plan, pipeline: &PipelinePlan) -> fmt::Result {
+    let (own, of_file) = (&pipeline.limits, &plan.limits);
+    let mut said = Vec::new();
+    match own.max_failed {
+        Some(MaxFailed::Items(n)) => said.push(format!("stopped beyond {n} failed")),
+        Some(MaxFailed::Share(share)) => said.push(format!("stopped beyond {}% failed", share * 100.0)),
+        None => {}
+    }
+    for (key, own, of_file) in [
+        ("item_timeout", own.item_timeout, of_file.item_timeout),
+        ("batch_timeout", own.batch_timeout, of_file.batch_timeout),
+        ("load_timeout", own.load_timeout, of_file.load_timeout),
+    ] {
+        if own != of_file {
+            said.push(format!("{key} {}", humantime::format_duration(own)));
+        }
+    }
+    if plan.pipelines.iter().any(|other| other.loaders != pipeline.loaders) {
+        said.push(plural(pipeline.loaders * pipeline.sources.len(), "loader"));
+    }
+    if said.is_empty() { Ok(()) } else { writeln!(out, "  limits: {}", said.join(", ")) }
 }
 
 /// A line for each table, and what its tasks run on.
@@ -258,6 +283,15 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     }
     if model.tuning.overlap {
         writeln!(out, "    rows of the next batch go to the GPU while it computes")?;
+    }
+    match model.tuning.conv_search {
+        ConvSearch::Heuristic => {}
+        ConvSearch::Exhaustive => {
+            writeln!(out, "    cuDNN searches long for the kernels of each shape that is new")?
+        }
+        ConvSearch::Fallback => {
+            writeln!(out, "    cuDNN takes kernels for each shape that is new without a search")?
+        }
     }
     if model.tuning.cuda_graphs {
         writeln!(

@@ -238,10 +238,13 @@ fn listing(listing: &ListingSpec, folder: &Path) -> Vec<String> {
             patterns.iter().cloned().chain(watched("files")).collect()
         }
         ListingSpec::Objects { urls, .. } => urls.iter().cloned().chain(watched("objects")).collect(),
-        ListingSpec::Manifest { path: Some(path), .. } => {
+        ListingSpec::Manifest { path: Some(path), .. }
+        | ListingSpec::ObjectManifest { list: Some(path), .. } => {
             vec![format!("list {}", path.strip_prefix(folder).unwrap_or(path).display())]
         }
-        ListingSpec::Manifest { path: None, .. } => vec!["list on standard input".to_owned()],
+        ListingSpec::Manifest { path: None, .. } | ListingSpec::ObjectManifest { list: None, .. } => {
+            vec!["list on standard input".to_owned()]
+        }
         ListingSpec::Generated => Vec::new(),
     }
 }

@@ -22,7 +22,7 @@ pub const TOP_LEVEL: [Key; 4] = [
 ];
 
 /// `[models.NAME]`
-pub const MODEL: [Key; 25] = [
+pub const MODEL: [Key; 26] = [
     key("path", "text", "required", "the ONNX file"),
     key("labels", "text", "none", "class names: a text file with one per line, in the order of the classes"),
     key("devices", "text or list", "those of `[devices]`", "devices for this model only"),
@@ -88,6 +88,12 @@ pub const MODEL: [Key; 25] = [
         "true or false",
         "false",
         "on a GPU, the rows of the next batch are copied to it while it computes this one, which takes memory for them; for models with large inputs and `streams = 1`",
+    ),
+    key(
+        "conv_search",
+        "text",
+        "\"heuristic\"",
+        "on a GPU, how cuDNN finds the kernels of a convolution for a shape: `\"exhaustive\"` takes longer for each shape that is new and may find faster ones, `\"fallback\"` is quick and may find slow ones: where the size of batches changes all the time. ONNX Runtime calls them `HEURISTIC`, `EXHAUSTIVE` and `DEFAULT`",
     ),
     key(
         "provider",
@@ -366,6 +372,46 @@ pub const LIMITS: [Key; 9] = [
     ),
 ];
 
+/// `[pipelines.NAME]`
+pub const PIPELINE: [Key; 6] = [
+    key(
+        "max_failed",
+        "integer or percent",
+        "none",
+        "stop this pipeline, and no other one, when more of its items than this have failed: `100`, or `\"1%\"` of its items",
+    ),
+    key(
+        "item_timeout",
+        "duration",
+        "that of `[limits]`",
+        "how long reading and decoding one of its items may take",
+    ),
+    key(
+        "batch_timeout",
+        "duration",
+        "that of `[limits]`",
+        "how long a batch of its stages may run in a worker",
+    ),
+    key(
+        "load_timeout",
+        "duration",
+        "that of `[limits]`",
+        "how long a worker of its stages may take to load its model and to warm up",
+    ),
+    key(
+        "memory",
+        "memory",
+        "none",
+        "of `limits.memory`, what the batch slots of its stages may take together; the other pipelines have the rest",
+    ),
+    key(
+        "loaders",
+        "integer, 1 to 1024",
+        "an equal share",
+        "of the processes of `limits.loaders`, how many read its items; the other pipelines share the rest, and have one at least",
+    ),
+];
+
 /// `[telemetry]`
 pub const TELEMETRY: [Key; 7] = [
     key("otlp", "text", "none", "address of an OTLP collector: `\"http://localhost:4318\"`"),
@@ -388,7 +434,7 @@ pub const TELEMETRY: [Key; 7] = [
 ];
 
 /// Every source, beside `kind`.
-pub const SOURCE: [Key; 6] = [
+pub const SOURCE: [Key; 7] = [
     key(
         "paths",
         "text or list",
@@ -399,13 +445,13 @@ pub const SOURCE: [Key; 6] = [
         "manifest",
         "text",
         "none",
-        "instead of `paths`: a list of files: `.csv`, `.tsv`, `.jsonl`, `.ndjson`, or one path per line; `\"-\"` is standard input",
+        "instead of `paths`: a list of files, or of [objects](../guide/workflow-file.md#objects): `.csv`, `.tsv`, `.jsonl`, `.ndjson`, or one path per line; it may be an object itself, and `\"-\"` is standard input",
     ),
     key(
         "root",
         "text",
         "the manifest's folder",
-        "only with `manifest`: what relative paths in it are relative to",
+        "only with `manifest`: what relative paths in it are relative to; `\"s3://bucket/pages\"` where they are keys of objects",
     ),
     key(
         "watch",
@@ -424,6 +470,12 @@ pub const SOURCE: [Key; 6] = [
         "duration",
         "none",
         "only with `watch`: after so long without a new one the run is complete; at least twice `watch_settle`",
+    ),
+    key(
+        "sandbox_read",
+        "text or list",
+        "none",
+        "files and folders that its loaders may read beside [those of its items](../security.md#what-a-loader-may-do): where records name pictures that lie elsewhere",
     ),
 ];
 

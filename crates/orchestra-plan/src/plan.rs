@@ -76,6 +76,16 @@ impl Plan {
         (0..).map(StageId).zip(&self.stages).filter_map(|(id, stage)| Some((id, stage.batch()?)))
     }
 
+    /// The limits of the pipeline that a stage belongs to.
+    pub fn limits_of(&self, stage: StageId) -> &Limits {
+        &self.pipelines[self.stages[stage.index()].pipeline.index()].limits
+    }
+
+    /// The limits of the pipeline that reads a source.
+    pub fn limits_of_source(&self, source: SourceId) -> &Limits {
+        &self.pipelines[self.sources[source.index()].pipeline.index()].limits
+    }
+
     /// Whether every model runs on the cores.
     pub fn is_on_cpu(&self) -> bool {
         self.devices.iter().all(|device| device.spec.kind == DeviceKind::Cpu)
@@ -197,6 +207,9 @@ pub struct SourcePlan {
     /// Reads an item.
     #[serde(skip)]
     pub fetch: Arc<dyn Fetch>,
+    /// Files and folders that its loaders may read beside those of its items. Absolute.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sandbox_read: Vec<PathBuf>,
     /// What decides about results beside the list.
     pub settings: Json,
     /// The decoders of its files with their versions, where those decide about results, too.
@@ -242,6 +255,10 @@ pub struct PipelinePlan {
     /// Its stages, each after what it reads from.
     pub stages: Vec<StageId>,
     pub sinks: Vec<SinkId>,
+    /// `[limits]` as `[pipelines.NAME]` changes it. Its `max_failed` counts the items of this pipeline, and stops it alone.
+    pub limits: Limits,
+    /// Processes that read the items of each of its sources.
+    pub loaders: usize,
     /// Items that may be between the source and their commit at any moment.
     pub window: usize,
     /// The one sink of all items, where each ends there with one record, in any order: nothing has to be counted then.

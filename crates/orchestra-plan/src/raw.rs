@@ -18,7 +18,8 @@ use crate::tree::{Entry, Table, Value};
 use crate::tuning::RawTuning;
 use crate::{models, sinks, sources, tasks};
 
-const TABLES: [&str; 8] = ["sources", "models", "stages", "sinks", "tasks", "devices", "limits", "telemetry"];
+const TABLES: [&str; 9] =
+    ["sources", "models", "stages", "sinks", "tasks", "pipelines", "devices", "limits", "telemetry"];
 
 /// Default of `limits.max_pixels`: 2^28, a square of 16,384 pixels.
 const MAX_PIXELS: u64 = 1 << 28;
@@ -34,11 +35,43 @@ pub(crate) struct RawWorkflow {
     pub stages: Vec<RawStage>,
     pub sinks: Vec<RawSink>,
     pub tasks: Vec<RawTask>,
+    pub pipelines: Vec<RawPipeline>,
     pub devices: RawDevices,
     pub limits: Limits,
     pub memory: Option<At<u64>>,
     pub loaders: Option<usize>,
     pub telemetry: TelemetryPlan,
+}
+
+/// `[pipelines.NAME]`: what holds for one pipeline instead of what `[limits]` says.
+pub(crate) struct RawPipeline {
+    pub name: At<String>,
+    pub max_failed: Option<MaxFailed>,
+    pub item_timeout: Option<Duration>,
+    pub batch_timeout: Option<Duration>,
+    pub load_timeout: Option<Duration>,
+    pub memory: Option<At<u64>>,
+    pub loaders: Option<At<u64>>,
+    /// Of its keys, those that have no effect on a pipeline without a model.
+    pub of_models: Vec<At<&'static str>>,
+}
+
+impl RawPipeline {
+    /// Processes that it names; 0: it names none.
+    pub fn n_loaders(&self) -> usize {
+        self.loaders.as_ref().map_or(0, |n| n.value as usize)
+    }
+
+    /// Its limits, where those of the file are these.
+    pub fn limits(&self, of_file: &Limits) -> Limits {
+        Limits {
+            max_failed: self.max_failed,
+            item_timeout: self.item_timeout.unwrap_or(of_file.item_timeout),
+            batch_timeout: self.batch_timeout.unwrap_or(of_file.batch_timeout),
+            load_timeout: self.load_timeout.unwrap_or(of_file.load_timeout),
+            ..of_file.clone()
+        }
+    }
 }
 
 pub(crate) struct RawSource {
@@ -49,6 +82,8 @@ pub(crate) struct RawSource {
     pub listing: Option<RawListing>,
     /// New files are taken, too.
     pub watch: Option<At<Watch>>,
+    /// What its loaders may read beside its items.
+    pub sandbox_read: Vec<At<String>>,
 }
 
 #[derive(Debug)]
@@ -185,6 +220,7 @@ pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawW
         stages,
         sinks: tables(root, "sinks", "sink", diags, sink),
         tasks: tasks(root, diags),
+        pipelines: tables(root, "pipelines", "pipeline", diags, pipeline),
         devices,
         limits,
         memory,
@@ -196,6 +232,23 @@ pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawW
 /// `[tasks.*]`, as written.
 pub(crate) fn tasks(root: &Table, diags: &mut Diagnostics) -> Vec<RawTask> {
     tables(root, "tasks", "task", diags, tasks::read)
+}
+
+fn pipeline(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawPipeline {
+    let what = format!("pipeline `{}`", name.value);
+    let mut f = Fields::new(what, name.span, table, &keys::names(&keys::PIPELINE), diags);
+    let of_models = ["batch_timeout", "load_timeout", "memory"].into_iter();
+    let of_models = of_models.filter_map(|key| Some(At::new(key, f.entry(key)?.key_span))).collect();
+    RawPipeline {
+        max_failed: max_failed(&mut f),
+        item_timeout: positive(&mut f, "item_timeout"),
+        batch_timeout: positive(&mut f, "batch_timeout"),
+        load_timeout: positive(&mut f, "load_timeout"),
+        memory: f.bytes("memory"),
+        loaders: f.integer("loaders", 1..=1024),
+        of_models,
+        name,
+    }
 }
 
 /// `[stages.*]`: reads a table by its kind. A program that the stage runs instead of a model is added to `programs`.

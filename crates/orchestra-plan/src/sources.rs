@@ -18,7 +18,14 @@ use crate::tree::Table;
 pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawSource {
     let what = format!("source `{}`", name.value);
     let Some(kind) = kind(&what, table, name.span, &kinds.sources, |k| k.name(), diags) else {
-        return RawSource { name, kind: None, table: table.clone(), listing: None, watch: None };
+        return RawSource {
+            name,
+            kind: None,
+            table: table.clone(),
+            listing: None,
+            watch: None,
+            sandbox_read: Vec::new(),
+        };
     };
     let common = if kind.has_files() { &keys::SOURCE[..] } else { &[] };
     let allowed = allowed(common, kind.keys());
@@ -30,6 +37,7 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
             table: table.clone(),
             listing: Some(RawListing::Generated),
             watch: None,
+            sandbox_read: Vec::new(),
         };
     }
     let listing = match (f.entry("paths"), f.entry("manifest")) {
@@ -58,7 +66,8 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
         }
     };
     let watch = read_watch(&mut f);
-    RawSource { name, kind: Some(kind), table: table.clone(), listing, watch }
+    let sandbox_read = f.strings("sandbox_read").unwrap_or_default();
+    RawSource { name, kind: Some(kind), table: table.clone(), listing, watch, sandbox_read }
 }
 
 /// How long a file has to stay the same, where nothing is said.
@@ -144,7 +153,15 @@ pub(crate) fn resolve_listing(
             }
             fine.then(|| spec(patterns.iter().map(|p| p.value.clone()).collect()))
         }
-        RawListing::Manifest { path, root } => manifest(path, root.as_ref(), folder, host, diags),
+        RawListing::Manifest { path, root } => {
+            match std::iter::once(path).chain(root).find(|written| is_url(&written.value)) {
+                Some(url) => {
+                    let store = store_of(source, url, diags)?;
+                    object_manifest(path, root.as_ref(), store, folder, host, diags)
+                }
+                None => manifest(path, root.as_ref(), folder, host, diags),
+            }
+        }
         RawListing::Generated => Some(ListingSpec::Generated),
     }
 }
@@ -167,12 +184,18 @@ pub(crate) fn connect(
     };
     let urls = match listing {
         ListingSpec::Objects { urls, .. } => &urls[..],
+        ListingSpec::ObjectManifest { root, .. } => std::slice::from_ref(root),
         _ => &[],
     };
     // Pipes are read once, by the run.
     let has_no_first = match listing {
-        ListingSpec::Manifest { path: Some(path), .. } => host.file_kind(path) == FileKind::Other,
-        ListingSpec::Manifest { path: None, .. } | ListingSpec::Generated => true,
+        ListingSpec::Manifest { path: Some(path), .. }
+        | ListingSpec::ObjectManifest { list: Some(path), .. } => {
+            !path.to_str().is_some_and(is_url) && host.file_kind(path) == FileKind::Other
+        }
+        ListingSpec::Manifest { path: None, .. }
+        | ListingSpec::ObjectManifest { list: None, .. }
+        | ListingSpec::Generated => true,
         ListingSpec::Paths { .. } | ListingSpec::Watched { .. } | ListingSpec::Objects { .. } => false,
     };
     let first = if has_no_first { None } else { host.first_item(listing).ok().flatten() };
@@ -214,13 +237,18 @@ fn store(
     patterns: &[At<String>],
     diags: &mut Diagnostics,
 ) -> Option<SourceStore> {
-    let kind = source.kind.as_ref()?;
     if let Some(file) = patterns.iter().find(|p| !is_url(&p.value)) {
         diags
             .error(file.span, format!("`{}` is a file and `{}` is none", file.value, url.value))
             .help("a source has files or URLs; make two sources of it");
         return None;
     }
+    store_of(source, url, diags)
+}
+
+/// What speaks to the store of `url`; `None` after an error.
+fn store_of(source: &RawSource, url: &At<String>, diags: &mut Diagnostics) -> Option<SourceStore> {
+    let kind = source.kind.as_ref()?;
     match kind.objects() {
         Ok(store) => Some(SourceStore(store)),
         Err(help) => {
@@ -273,6 +301,46 @@ fn check_pattern(
     false
 }
 
+/// A list of objects: the list, or what its rows are relative to, is a URL.
+fn object_manifest(
+    path: &At<String>,
+    root: Option<&At<String>>,
+    store: SourceStore,
+    folder: &Path,
+    host: &dyn Host,
+    diags: &mut Diagnostics,
+) -> Option<ListingSpec> {
+    if let Some(root) = root.filter(|root| !is_url(&root.value)) {
+        diags
+            .error(root.span, format!("`{}` is a folder, and the manifest an object", root.value))
+            .help("a list of objects names objects; copy it to this machine first where it names files");
+        return None;
+    }
+    let list = match &path.value[..] {
+        "-" => None,
+        url if is_url(url) => Some(url.into()),
+        file => Some(resolve(folder, file, host)),
+    };
+    let root = match root {
+        Some(root) => format!("{}/", root.value.trim_end_matches('/')),
+        None => path.value[..path.value.rfind('/').map_or(0, |slash| slash + 1)].to_owned(),
+    };
+    let is_pipe =
+        list.as_deref().is_some_and(|list| !is_url(&path.value) && host.file_kind(list) == FileKind::Other);
+    let spec = ListingSpec::ObjectManifest { list, root, store };
+    if path.value == "-" || is_pipe {
+        return Some(spec);
+    }
+    let (message, help) = match host.first_item(&spec) {
+        Ok(Some(_)) => return Some(spec),
+        Ok(None) => (format!("manifest `{}` names no item", path.value), FORMATS.to_owned()),
+        Err(ListError::Store { url, reason, help, .. }) => (format!("cannot read `{url}`: {reason}"), help),
+        Err(error) => (format!("cannot list: {error}"), FORMATS.to_owned()),
+    };
+    diags.error(path.span, message).help(help);
+    None
+}
+
 fn manifest(
     path: &At<String>,
     root: Option<&At<String>>,
@@ -280,13 +348,6 @@ fn manifest(
     host: &dyn Host,
     diags: &mut Diagnostics,
 ) -> Option<ListingSpec> {
-    if let Some(url) = std::iter::once(path).chain(root).find(|written| is_url(&written.value)) {
-        diags
-            .error(url.span, format!("`{}` cannot be used: a manifest lists files", url.value))
-            .label("it is a URL")
-            .help("name the objects with `paths`, such as \"s3://bucket/pages/*.jpg\"; or the lines of a list with kind = \"jsonl\" or \"csv\" and a column of type `picture`");
-        return None;
-    }
     let root_folder = root.map(|r| resolve(folder, &r.value, host));
     if path.value == "-" {
         return Some(ListingSpec::Manifest {

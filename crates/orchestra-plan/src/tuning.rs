@@ -1,6 +1,6 @@
 //! `[models.*]`: what a model asks of its sessions, and where it cannot have it. Knows what ONNX Runtime can do; starts nothing.
 
-use orchestra_core::{Provider, SessionTuning, TensorRt, TensorSpec};
+use orchestra_core::{ConvSearch, Provider, SessionTuning, TensorRt, TensorSpec};
 
 use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
@@ -31,6 +31,17 @@ pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
     raw.wanted.blocking_sync = gpu_switch(f, "blocking_sync", &mut raw);
     raw.wanted.overlap = gpu_switch(f, "overlap", &mut raw);
     raw.wanted.allow_cpu_nodes = gpu_switch(f, "allow_cpu_nodes", &mut raw);
+    const SEARCHES: [(&str, ConvSearch); 3] = [
+        ("heuristic", ConvSearch::Heuristic),
+        ("exhaustive", ConvSearch::Exhaustive),
+        ("fallback", ConvSearch::Fallback),
+    ];
+    if let Some(search) = f.choice("conv_search", &SEARCHES) {
+        raw.wanted.conv_search = search.value;
+        if search.value != ConvSearch::default() {
+            raw.gpu_keys.push(At::new("conv_search", search.span));
+        }
+    }
     let provider = f.choice("provider", &[("cuda", false), ("tensorrt", true)]);
     let fp16 = gpu_switch(f, "tensorrt_fp16", &mut raw);
     if let Some(tensorrt) = provider.as_ref().filter(|provider| provider.value) {

@@ -85,6 +85,46 @@ fn a_file_may_have_variables_and_be_cut_into_several() {
 }
 
 #[test]
+fn a_pipeline_may_have_limits_of_its_own() {
+    let second = DIGITS[DIGITS.find("[sources").unwrap()..]
+        .replace("scans", "clips")
+        .replace("pixels", "pixels2")
+        .replace("classify", "classify2")
+        .replace("kind = \"classify2\"", "kind = \"classify\"")
+        .replace("answer", "answer2")
+        .replace("results", "results2")
+        .replace("[models.digits]\npath = \"digits.onnx\"\nlabels = \"labels10.txt\"\n", "");
+    let limits = "[limits]\nmax_failed = 9\nitem_timeout = \"7s\"\nloaders = 6\n";
+    let own = "[pipelines.clips]\nmax_failed = \"5%\"\nbatch_timeout = \"3s\"\nload_timeout = \"1h\"\nloaders = 5\nmemory = \"300KB\"\n";
+    let host = FakeHost::with_cores(4);
+    let without = host.good(&format!("{DIGITS}{second}{limits}"));
+    let plan = host.good(&format!("{DIGITS}{second}{limits}{own}"));
+    let [scans, clips] = &plan.pipelines[..] else { panic!("two pipelines") };
+    assert_eq!((&scans.name[..], &clips.name[..]), ("scans", "clips"));
+    assert_eq!(plan.limits.max_failed, Some(MaxFailed::Items(9)), "of the run");
+    assert_eq!((scans.limits.max_failed, clips.limits.max_failed), (None, Some(MaxFailed::Share(0.05))));
+    let seconds = |limits: &orchestra_plan::Limits| {
+        [limits.item_timeout, limits.batch_timeout, limits.load_timeout].map(|of| of.as_secs())
+    };
+    assert_eq!((seconds(&scans.limits), seconds(&clips.limits)), ([7, 60, 600], [7, 3, 3600]));
+    assert_eq!([scans.loaders, clips.loaders], [1, 5], "what one has is not the others'");
+    assert_eq!(without.pipelines.iter().map(|p| p.loaders).collect::<Vec<_>>(), [3, 3]);
+    let bytes = |plan, stage| infer(plan, stage).layout.total_bytes();
+    assert!(bytes(&without, "classify2") > 300_000 && bytes(&plan, "classify2") <= 300_000);
+    assert_eq!(bytes(&plan, "classify"), bytes(&without, "classify"), "it takes nothing from the other one");
+    assert_eq!(plan.fingerprint, without.fingerprint, "limits may change from start to start");
+    let said = describe(&plan);
+    assert!(
+        said.contains("limits: stopped beyond 5% failed, batch_timeout 3s, load_timeout 1h, 5 loaders"),
+        "{said}"
+    );
+
+    let text = format!("{DIGITS}{second}{limits}{own}").replace("300KB", "1KB");
+    let said = host.errors(&text, &PlanOptions::default()).join("; ");
+    assert!(said.contains("but `memory` of pipeline `clips` is 1000 B"), "{said}");
+}
+
+#[test]
 fn set_takes_toml_and_bare_words() {
     let host = FakeHost::with_cores(2);
     let options = set(&[
@@ -362,6 +402,10 @@ fn what_a_model_asks_of_its_sessions_is_planned_and_described() {
     let overlap = host.good_with(DIGITS, &set(&[("models.digits.overlap", "true")]));
     assert!(describe(&overlap).contains("    rows of the next batch go to the GPU while it computes"));
     assert_eq!(overlap.fingerprint, shrink.fingerprint);
+    let search = host.good_with(DIGITS, &set(&[("models.digits.conv_search", "fallback")]));
+    assert!(
+        describe(&search).contains("    cuDNN takes kernels for each shape that is new without a search")
+    );
     let usual = describe(&host.good(DIGITS));
     assert!(!usual.contains("CUDA graphs") && !usual.contains("given back"));
     let tensorrt = set(&[("models.digits.provider", "tensorrt"), ("models.digits.tensorrt_fp16", "true")]);

@@ -7,8 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use orchestra_core::restart::RestartPolicy;
-use orchestra_core::{DeviceId, StageId, WorkerId};
-use orchestra_plan::Plan;
+use orchestra_core::{DeviceId, PipelineId, StageId, WorkerId};
+use orchestra_plan::{MaxFailed, Plan};
+use orchestra_store::Extent;
 use tokio::time::Instant;
 
 use crate::account::report::RunReport;
@@ -16,6 +17,7 @@ use crate::account::stats::Stats;
 use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
 use crate::fleet::launcher::{Engines, ProcessLauncher};
+use crate::messages::Stopped;
 use crate::tasks::board::TaskBoard;
 use crate::trace::{MaybeTracer, RunBegan, Tracer, WorkerStep, WorkerTrace};
 
@@ -131,10 +133,20 @@ impl RunContext {
         }
     }
 
-    /// Whether more items have failed than `limits.max_failed` allows. A share of items whose number is not known yet is not exceeded.
-    pub fn too_many_failed(&self) -> bool {
-        let total = self.stats.extent().known().unwrap_or(u64::MAX);
-        self.plan.limits.max_failed.is_some_and(|limit| limit.is_exceeded(self.stats.failed.get(), total))
+    /// What is stopped because more items have failed than its `max_failed` allows: the run, else the pipeline. A share of items whose number is
+    /// not known yet is not exceeded.
+    pub fn too_many_failed(&self, pipeline: PipelineId) -> Option<Stopped> {
+        let stats = &self.stats;
+        let exceeds = |limit: Option<MaxFailed>, failed: u64, extent: Extent| {
+            limit.is_some_and(|limit| limit.is_exceeded(failed, extent.known().unwrap_or(u64::MAX)))
+        };
+        if exceeds(self.plan.limits.max_failed, stats.failed.get(), stats.extent()) {
+            return Some(Stopped::Run);
+        }
+        let own = &stats.pipelines[pipeline.index()];
+        let failed = own.failed.get() + own.failed_before.get();
+        let limit = self.plan.pipelines[pipeline.index()].limits.max_failed;
+        exceeds(limit, failed, stats.extent_of(pipeline)).then_some(Stopped::Pipeline(pipeline))
     }
 
     /// An id that no other worker of this run has or had.

@@ -69,6 +69,8 @@ pub enum PipelineEnd {
     Complete,
     /// It was asked to stop; what was in flight is committed.
     Stopped,
+    /// As `Stopped`, since more of its items have failed than its own limit allows.
+    TooManyFailed(String),
     /// No device is left for one of its stages.
     NoDevice(String),
     SinkFailed(String),
@@ -88,9 +90,17 @@ impl fmt::Display for PipelineEnd {
             | PipelineEnd::SinkFailed(why)
             | PipelineEnd::NotListed(why)
             | PipelineEnd::SourceFailed(why)
+            | PipelineEnd::TooManyFailed(why)
             | PipelineEnd::Bug(why) => f.write_str(why),
         }
     }
+}
+
+/// What a limit stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    Run,
+    Pipeline(PipelineId),
 }
 
 pub enum RootMsg {
@@ -99,7 +109,8 @@ pub enum RootMsg {
     TasksEnded(TasksEnd),
     /// A device manager has no process left and stopped.
     DeviceEnded(DeviceId),
-    FailureLimit,
+    /// More items have failed than `max_failed` allows.
+    FailureLimit(Stopped),
     /// First signal: finish what is in flight.
     Interrupt,
     /// What was in flight then has had its time.

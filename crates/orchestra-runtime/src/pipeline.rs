@@ -234,7 +234,7 @@ impl PipelineState {
             source,
             listing: self.args.listings[source.index()].clone(),
             window: plan.pipelines[self.args.pipeline.index()].window.max(1) as u64,
-            loaders: plan.loader_threads.div_ceil(plan.sources.len()).max(1),
+            loaders: plan.pipelines[self.args.pipeline.index()].loaders.max(1),
             pipeline: me.clone(),
             chain: Arc::new(Chain::new(context, sink, Origin::Source(source), &self.targets)),
             committer: self.args.committer.clone(),
@@ -256,9 +256,9 @@ impl PipelineState {
             }
             _ => {}
         }
-        if self.args.context.too_many_failed() {
+        if let Some(stopped) = self.args.context.too_many_failed(self.args.pipeline) {
             // The last item that a growing source named may have been committed before the number of all was known.
-            drop(self.args.root.cast(RootMsg::FailureLimit));
+            drop(self.args.root.cast(RootMsg::FailureLimit(stopped)));
         }
         if self.running.is_empty() {
             self.end(me, self.sources_end.clone()).await;

@@ -19,7 +19,7 @@ use crate::account::snapshot::Snapshot;
 use crate::context::RunContext;
 use crate::fleet::device_manager::DeviceManager;
 use crate::flow::committer::CommitterHandle;
-use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg};
+use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, Stopped};
 use crate::pipeline::{Listing, Pipeline, PipelineArgs};
 use crate::tasks::actor::{Tasks, TasksArgs, TasksEnd, TasksMsg};
 use crate::tasks::known::KnownTasks;
@@ -66,6 +66,8 @@ pub struct RootState {
     stopping: bool,
     aborted: bool,
     failure_limit: bool,
+    /// Pipelines that their own `max_failed` stopped.
+    over_their_limits: BTreeSet<PipelineId>,
     closing: bool,
     /// Ends when a run that was told to stop has had its time.
     grace: Option<JoinHandle<Result<(), MessagingErr<RootMsg>>>>,
@@ -103,6 +105,7 @@ impl Actor for Orchestra {
             stopping: false,
             aborted: false,
             failure_limit: false,
+            over_their_limits: BTreeSet::new(),
             closing: false,
             grace: None,
             done: Some(args.done),
@@ -140,7 +143,13 @@ impl Actor for Orchestra {
                 state.devices_left.remove(&device);
                 state.tell_tasks(TasksMsg::DeviceEnded(device));
             }
-            RootMsg::FailureLimit => {
+            RootMsg::FailureLimit(Stopped::Pipeline(pipeline)) => {
+                state.over_their_limits.insert(pipeline);
+                if let Some(actor) = state.pipelines.get(&pipeline) {
+                    drop(actor.cast(PipelineMsg::Stop)); // One that is gone has ended.
+                }
+            }
+            RootMsg::FailureLimit(Stopped::Run) => {
                 state.failure_limit = true;
                 state.stopping = true;
                 state.stop_pipelines(|| PipelineMsg::Stop);
@@ -294,7 +303,13 @@ impl RootState {
         self.start_pipeline(me, pipeline).await
     }
 
-    fn record_end(&mut self, pipeline: PipelineId, end: PipelineEnd) {
+    fn record_end(&mut self, pipeline: PipelineId, mut end: PipelineEnd) {
+        if end == PipelineEnd::Stopped && self.over_their_limits.contains(&pipeline) {
+            let name = &self.context.plan.pipelines[pipeline.index()].name;
+            end = PipelineEnd::TooManyFailed(format!(
+                "pipeline `{name}` was stopped: more of its items failed than `pipelines.{name}.max_failed` allows"
+            ));
+        }
         self.tell_tasks(TasksMsg::PipelineEnded(pipeline, end.clone()));
         self.ended.entry(pipeline).or_insert(end);
         self.end_devices_when_nothing_runs();

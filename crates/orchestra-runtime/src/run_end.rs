@@ -74,6 +74,8 @@ fn without_best(context: &RunContext, tables: &[String], reports: &[TaskReport])
     })
 }
 
+const TOO_MANY_FAILED: &str = "more items failed than `limits.max_failed` allows";
+
 pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
     let mut code = if failed > 0 || ending.tasks.failed > 0 { 65 } else { 0 };
     let mut problems = Vec::new();
@@ -81,9 +83,8 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
     for end in ending.pipelines.values() {
         let (rank, c, text) = match end {
             PipelineEnd::Complete => continue,
-            PipelineEnd::Stopped if ending.failure_limit => {
-                (1, 65, "stopped, because more items failed than limits.max_failed allows".to_owned())
-            }
+            PipelineEnd::Stopped if ending.failure_limit => (1, 65, TOO_MANY_FAILED.to_owned()),
+            PipelineEnd::TooManyFailed(why) => (1, 65, why.clone()),
             PipelineEnd::Stopped => (2, 130, "interrupted; run the same command again to go on".to_owned()),
             PipelineEnd::SinkFailed(why) => (3, 75, format!("results could not be written: {why}")),
             PipelineEnd::SourceFailed(why) => (3, 75, why.clone()),
@@ -105,9 +106,11 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
             problems.push(text);
         }
     }
-    let too_many = "stopped, because more items failed than limits.max_failed allows";
-    if ending.tasks.was_stopped && ending.failure_limit && !problems.iter().any(|said| said == too_many) {
-        problems.push(too_many.to_owned());
+    if ending.tasks.was_stopped
+        && ending.failure_limit
+        && !problems.iter().any(|said| said == TOO_MANY_FAILED)
+    {
+        problems.push(TOO_MANY_FAILED.to_owned());
     }
     if let Some(why) = &ending.tasks.problem {
         problems.push(format!("the journal of tasks could not be written: {why}"));

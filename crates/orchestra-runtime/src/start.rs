@@ -142,14 +142,19 @@ impl Prepared {
             tasks.take_over(&self.plan.tasks, first_part);
         }
         let counts = self.journal.counts();
+        let failed_before: Vec<u64> = (0..self.listings.len() as u16)
+            .map(|source| self.journal.counts_of(SourceId(source)).failed)
+            .collect();
         let context = Arc::new(RunContext::new(self.plan, self.run_id, options));
         let growths = self.listings.iter().map(|l| Arc::clone(l.catalog.growth())).collect();
         context.stats.growths.get_or_init(|| growths);
         context.stats.done.add(counts.done);
         context.stats.failed.add(counts.failed);
         context.stats.resumed.add(counts.total());
-        for (source, listing) in (0..).map(SourceId).zip(&self.listings) {
-            context.stats.pipeline_of(source).resumed.add(listing.finished.len());
+        for ((source, listing), failed) in (0..).map(SourceId).zip(&self.listings).zip(failed_before) {
+            let pipeline = context.stats.pipeline_of(source);
+            pipeline.resumed.add(listing.finished.len());
+            pipeline.failed_before.add(failed);
         }
         let traces = Traces { tracer: context.tracer.clone(), clock: context.clock };
         let n_sources = context.plan.sources.len();

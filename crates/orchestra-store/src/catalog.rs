@@ -46,6 +46,7 @@ pub use self::item_name::escape;
 use self::lister::list;
 pub use self::lister::{first_item, write_items, write_listing};
 use self::listing_file::ListingWriter;
+pub(crate) use self::listing_file::written;
 pub use self::listing_file::{ListingReader, ListingSummary};
 pub use self::objects::{Object, ObjectStore, Objects, SourceStore, is_url};
 use self::pattern::Entry;
@@ -85,6 +86,16 @@ pub enum ListingSpec {
         /// What relative paths in it are relative to. Absolute.
         base: PathBuf,
     },
+    /// A list as `Manifest` has it, of objects: each row is a key below `root`, or a URL of the same store.
+    ObjectManifest {
+        /// The list: a file, absolute, or the URL of an object; `None` is standard input.
+        list: Option<PathBuf>,
+        /// A URL that ends in a slash.
+        root: String,
+        /// What speaks to their store, and to that of the list.
+        #[serde(skip)]
+        store: SourceStore,
+    },
     /// As `Paths`, with the files that appear later: the list has no end but that of the watch.
     Watched {
         /// As in `Paths`.
@@ -103,7 +114,10 @@ impl ListingSpec {
         match self {
             ListingSpec::Watched { watch, .. } => Some(*watch),
             ListingSpec::Objects { watch, .. } => *watch,
-            ListingSpec::Paths { .. } | ListingSpec::Manifest { .. } | ListingSpec::Generated => None,
+            ListingSpec::Paths { .. }
+            | ListingSpec::Manifest { .. }
+            | ListingSpec::ObjectManifest { .. }
+            | ListingSpec::Generated => None,
         }
     }
 
@@ -116,7 +130,9 @@ impl ListingSpec {
                 .map(Entry::place)
                 .collect(),
             ListingSpec::Manifest { base, .. } => vec![base.clone()],
-            ListingSpec::Objects { .. } | ListingSpec::Generated => Vec::new(),
+            ListingSpec::Objects { .. } | ListingSpec::ObjectManifest { .. } | ListingSpec::Generated => {
+                Vec::new()
+            }
         }
     }
 }

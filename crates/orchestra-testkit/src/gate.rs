@@ -32,6 +32,24 @@ impl Gate {
         Ok(())
     }
 
+    /// Lets so many rows pass in all, as counted since it was closed. A batch that waits already waits on.
+    ///
+    /// # Errors
+    /// The folder cannot be written to.
+    pub fn raise_to(&self, rows: usize) -> anyhow::Result<()> {
+        let (new, limit) = (self.folder.join("new"), self.folder.join(LIMIT));
+        fs::write(&new, rows.to_string())?;
+        // In one step: without a limit, all that waits would go on.
+        fs::rename(new, limit)?;
+        Ok(())
+    }
+
+    /// The rows that have come to it since it was closed, those that wait included.
+    #[must_use]
+    pub fn n_rows(&self) -> u64 {
+        fs::metadata(self.folder.join(ROWS)).map_or(0, |rows| rows.len())
+    }
+
     /// The batches that wait at it, or have waited, since it was closed. Rows say less: a batch that waits may be a partial one.
     #[must_use]
     pub fn n_waiting(&self) -> u64 {

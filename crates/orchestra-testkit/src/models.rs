@@ -80,6 +80,17 @@ pub fn trap(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
         .write(folder)
 }
 
+/// One more: f32 `x` of row shape `[1]`, through the operator of [`crate::Trap`], to `y` = x + 1.
+pub fn one_more(folder: &Path) -> anyhow::Result<PathBuf> {
+    ModelBuilder::new("one_more")
+        .input(&spec("x", DType::F32, &[1]))
+        .output(&spec("y", DType::F32, &[1]))
+        .constant("one", &[], &[1.0])
+        .node_of(DOMAIN, OPERATOR, &["x"], &["passed"], &[])
+        .node("Add", &["passed", "one"], &["y"], &[])
+        .write(folder)
+}
+
 /// Two inputs and two outputs: f32 `a`, `b` of row shape `row` to `sum` = a + b and `difference` = a - b.
 pub fn two_in_two_out(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
     ModelBuilder::new("two_in_two_out")
@@ -139,6 +150,19 @@ pub fn two_shapes(folder: &Path) -> anyhow::Result<PathBuf> {
         .node("Identity", &["x"], &["same"], &[])
         .node("Concat", &["x", "x", "x", "x"], &["wide"], &[("axis", Attribute::Int(1))])
         .node("Cast", &["x"], &["whole"], &[("to", Attribute::Int(7))])
+        .write(folder)
+}
+
+/// `y = x * (batch + 0.5)`, f32, row shape `[4]`: the factor is computed of a shape, in f32, by the operator that works on rows, too.
+pub fn scaled_by_its_batch(folder: &Path) -> anyhow::Result<PathBuf> {
+    ModelBuilder::new("scaled_by_its_batch")
+        .input(&spec("x", DType::F32, &[4]))
+        .output(&spec("y", DType::F32, &[4]))
+        .constant("half", &[1], &[0.5])
+        .node("Shape", &["x"], &["shape"], &[("end", Attribute::Int(1))])
+        .node("Cast", &["shape"], &["batch"], &[("to", Attribute::Int(1))])
+        .node("Add", &["batch", "half"], &["factor"], &[])
+        .node("Mul", &["x", "factor"], &["y"], &[])
         .write(folder)
 }
 

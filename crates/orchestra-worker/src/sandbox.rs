@@ -5,6 +5,7 @@
 //! no engine: what an engine needs, it says.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use landlock::{
@@ -56,6 +57,13 @@ const SYSTEM: [&str; 22] = [
 const READ_BY_DRIVERS: [&str; 7] = ["/usr", "/opt", "/etc", "/proc", "/sys", "/run", "/var/run"];
 /// What the driver of a GPU writes: its nodes, memory that it shares with its daemons, and pipes of MPS.
 const WRITTEN_BY_DRIVERS: [&str; 2] = ["/dev", "/tmp"];
+/// Where the pipes of MPS are, if not in `/tmp`. A client writes to them.
+const MPS_PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
+
+fn written_by_drivers(mps_pipes: Option<OsString>) -> Vec<PathBuf> {
+    let pipes = mps_pipes.filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    WRITTEN_BY_DRIVERS.map(PathBuf::from).into_iter().chain(pipes).collect()
+}
 
 /// What a process may still do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -102,12 +110,10 @@ impl Sandbox {
 
     fn confine_files(&self) -> Result<(), RulesetError> {
         let read = SYSTEM.map(PathBuf::from).into_iter().chain(self.read.iter().cloned());
-        let of_drivers = |paths: &[&str]| match self.gpu {
-            true => paths.iter().map(PathBuf::from).collect(),
-            false => Vec::new(),
-        };
-        let read = read.chain(of_drivers(&READ_BY_DRIVERS));
-        let write = self.write.iter().cloned().chain(of_drivers(&WRITTEN_BY_DRIVERS));
+        let of_drivers = |paths: Vec<PathBuf>| if self.gpu { paths } else { Vec::new() };
+        let read = read.chain(of_drivers(READ_BY_DRIVERS.map(PathBuf::from).into()));
+        let write = self.write.iter().cloned();
+        let write = write.chain(of_drivers(written_by_drivers(std::env::var_os(MPS_PIPES))));
         let all = AccessFs::from_all(LANDLOCK);
         let status = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
@@ -269,6 +275,14 @@ mod tests {
 
     fn refused_otherwise<T>(result: std::io::Result<T>) -> bool {
         result.err().is_none_or(|error| error.kind() != std::io::ErrorKind::PermissionDenied)
+    }
+
+    #[test]
+    fn a_worker_of_a_gpu_reaches_the_pipes_of_mps_wherever_they_are() {
+        let written = |named: &str| written_by_drivers(Some(named.into()));
+        assert_eq!(written_by_drivers(None), [PathBuf::from("/dev"), "/tmp".into()]);
+        assert_eq!(written(""), written_by_drivers(None));
+        assert!(written("/run/mps").contains(&"/run/mps".into()));
     }
 
     #[test]

@@ -35,9 +35,10 @@ pub struct BenchArgs {
     /// How long each part is measured in each round
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
     pub seconds: f64,
-    /// Only measure each model alone, with batches of 1, 2, 4 and so on up to the largest
-    #[arg(long, conflicts_with_all = ["runs", "items", "repeat"])]
-    pub batch_sizes: bool,
+    /// Only measure each model alone, with batches of these sizes [default: of 1, 2, 4 and so on up to the largest]
+    #[arg(long, value_name = "N,..", num_args = 0.., require_equals = true, value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["runs", "items", "repeat"])]
+    pub batch_sizes: Option<Vec<u32>>,
     /// File, devices, settings.
     #[command(flatten)]
     pub lab: LabArgs,

@@ -30,7 +30,8 @@ pub fn table(report: &Report, args: &BenchArgs) -> String {
 pub fn batch_sizes(report: &BatchSizeReport) -> String {
     let mut rows = vec![Row::new(
         report.workflow.clone(),
-        ["items/s", "time of a batch", "of the first", "behind another size"].map(String::from),
+        ["items/s", "time of a batch", "of the first", "behind another size", "device busy"]
+            .map(String::from),
     )];
     for size in &report.batch_sizes {
         let workers = counted(size.workers as u64, "worker", "workers");
@@ -38,7 +39,8 @@ pub fn batch_sizes(report: &BatchSizeReport) -> String {
         let batch_seconds = (size.batch * size.workers) as f64 / size.items_per_second.max(f64::MIN_POSITIVE);
         let [usual, first] = [batch_seconds, size.first_batch_seconds].map(short_time);
         let switched = size.switched_batch_seconds.map(short_time).unwrap_or_default();
-        rows.push(Row::new(label, [per_second(size.items_per_second), usual, first, switched]));
+        let busy = size.device_busy.map(|busy| format!("{:.0} %", 100.0 * busy)).unwrap_or_default();
+        rows.push(Row::new(label, [per_second(size.items_per_second), usual, first, switched, busy]));
     }
     aligned(&rows)
 }

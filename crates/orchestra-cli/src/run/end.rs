@@ -75,7 +75,7 @@ fn run_end(outcome: &RunOutcome, plan: &Plan) -> RunEnd {
         0 => RunEnd::Finished,
         65 if outcome.problems.is_empty() => RunEnd::Finished,
         65 if plan.late.is_some() => RunEnd::Stopped { reason, code: ExitCode::ItemsFailed },
-        65 => RunEnd::FailureLimit,
+        65 => RunEnd::FailureLimit { reason },
         130 => RunEnd::Interrupted,
         code => RunEnd::Stopped { reason, code: ExitCode::of(code) },
     }

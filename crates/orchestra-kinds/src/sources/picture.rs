@@ -36,8 +36,7 @@ impl EncodedPicture {
     /// Decodes the file, unless it is decoded well enough for `row`.
     fn decoded(&self, row: Option<&ImageSpec>) -> Result<std::cell::RefMut<'_, Decoder>, Refusal> {
         let mut decoder = self.decoder.borrow_mut();
-        let in_full = row.is_none_or(|spec| !spec.fast);
-        if decoder.size.is_none() || (in_full && decoder.preparer.is_reduced()) {
+        if decoder.size.is_none() || !decoder.preparer.is_enough_for(row) {
             decoder.size = None;
             let decoded = match row {
                 Some(spec) => decoder.preparer.decode_for(&self.bytes, self.max_pixels, &[spec]),

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use orchestra_core::ErrorClass;
+use orchestra_core::{ConvSearch, ErrorClass};
 use ort::ep;
 use ort::ep::ExecutionProviderDispatch;
 use ort::ep::cuda::ConvAlgorithmSearch;
@@ -26,8 +26,11 @@ pub fn provider(spec: &OnnxSpec) -> ExecutionProviderDispatch {
 fn options(spec: &OnnxSpec) -> ep::CUDA {
     let mut cuda = ep::CUDA::default()
         .with_device_id(0)
-        // EXHAUSTIVE, the default, searches up to a second for every batch size that is new.
-        .with_conv_algorithm_search(ConvAlgorithmSearch::Heuristic)
+        .with_conv_algorithm_search(match spec.tuning.conv_search {
+            ConvSearch::Heuristic => ConvAlgorithmSearch::Heuristic,
+            ConvSearch::Exhaustive => ConvAlgorithmSearch::Exhaustive,
+            ConvSearch::Fallback => ConvAlgorithmSearch::Default,
+        })
         // Doubling would take twice what a worker was planned with.
         .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
         // Set in any case, because the runtime's documents disagree about its default.
@@ -126,19 +129,21 @@ mod tests {
 
     #[test]
     fn the_runtime_is_told_what_the_plan_says_and_nothing_that_takes_more_memory() {
-        let always = [
-            ("device_id", "0"),
-            ("cudnn_conv_algo_search", "HEURISTIC"),
-            ("arena_extend_strategy", "kSameAsRequested"),
-        ];
+        let always = [("device_id", "0"), ("arena_extend_strategy", "kSameAsRequested")];
         let plain = OnnxSpec { memory_limit: None, tf32: false, ..spec(&[]) };
-        let off = [("use_tf32", "false"), ("enable_cuda_graph", "false")];
+        let off =
+            [("use_tf32", "false"), ("enable_cuda_graph", "false"), ("cudnn_conv_algo_search", "HEURISTIC")];
         assert!(told(&options(&plain), &[&always[..], &off].concat()));
-        let tuning = SessionTuning { cuda_graphs: true, ..SessionTuning::default() };
+        let conv_search = ConvSearch::Exhaustive;
+        let tuning = SessionTuning { cuda_graphs: true, conv_search, ..SessionTuning::default() };
         let all = OnnxSpec { memory_limit: Some(5 << 30), tf32: true, tuning, ..plain };
         let limit = (5u64 << 30).to_string();
         let on = [("use_tf32", "true"), ("enable_cuda_graph", "true"), ("gpu_mem_limit", limit.as_str())];
-        assert!(told(&options(&all), &[&always[..], &on].concat()));
+        let search = |name| [&always[..], &on, &[("cudnn_conv_algo_search", name)]].concat();
+        assert!(told(&options(&all), &search("EXHAUSTIVE")));
+        let conv_search = ConvSearch::Fallback;
+        let quick = OnnxSpec { tuning: SessionTuning { conv_search, ..all.tuning.clone() }, ..all };
+        assert!(told(&options(&quick), &search("DEFAULT")));
     }
 
     #[test]

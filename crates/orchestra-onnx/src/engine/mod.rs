@@ -22,15 +22,17 @@ mod protobuf;
 #[cfg(test)]
 mod provider_options;
 mod session;
+mod shape_nodes;
 mod shrink;
 mod tensorrt;
 #[cfg(test)]
 mod twin;
 
-/// What writes into models.
+/// What reads and writes the bytes of models.
 pub(crate) mod edits {
     pub use super::largest_graph::put_behind;
     pub use super::pixel_graph::{Front, put_in_front};
+    pub use super::shape_nodes::shape_nodes;
 }
 
 use std::collections::BTreeMap;
@@ -102,19 +104,19 @@ fn cpu_ceiling(spec: &OnnxSpec, device: &DeviceKind) -> Option<u64> {
 }
 
 impl OnnxEngine {
-    /// Has two batches share the session: the rows of one go to the device while it computes the other. Says which was the largest size that
-    /// ran with the rows of both there.
+    /// Has two batches share the session: the rows of one are copied while the device computes the other, to the device by `copy_in`, or, without it,
+    /// to what lies between it and the slots. Says which was the largest size that ran with the rows of both there.
     fn overlap(
         &mut self,
         load: &Load,
-        copy_in: impl Fn() -> Result<CopyIn, LoadError>,
+        copy_in: impl Fn() -> Result<Option<CopyIn>, LoadError>,
     ) -> Result<usize, LoadError> {
         let Some(first) = self.streams.first() else { return Ok(0) };
         let second = first.beside(load).map_err(|e| errors::load(&e.to_string()))?;
         self.streams.push(second);
         let mut warmed = load.max_batch;
         for (stream, turn) in self.streams.iter_mut().zip(Turn::pair()) {
-            (stream.turn, stream.bound.copy_in) = (Some(turn), Some(copy_in()?));
+            (stream.turn, stream.bound.copy_in) = (Some(turn), copy_in()?);
             let shared = Arc::clone(&stream.shared);
             warmed = warmed.min(warm_up(
                 &mut stream.bound,
@@ -172,7 +174,13 @@ impl Engine for OnnxEngine {
         batch_sizes.sort_unstable();
         let shared = Arc::new(Shared { model, arena });
         let max_batch = load.max_batch.max(1);
-        let overlaps = spec.tuning.overlap && load.streams == 1 && spec.iteration.is_none();
+        let is_alone = load.streams == 1 && spec.iteration.is_none();
+        let overlaps = spec.tuning.overlap && is_alone;
+        // What cannot be page-locked is copied by this process first, and the device need not wait for that.
+        let is_staged = host.staging.is_some()
+            && is_alone
+            && !spec.tuning.cuda_graphs
+            && spec.tuning.provider == Provider::Cuda;
         let looping = spec.iteration.map(|iteration| Looping::new(iteration, &load.device)).transpose();
         let looping = looping.map_err(|e| errors::load(&e.to_string()))?;
         let first = Serving {
@@ -197,8 +205,10 @@ impl Engine for OnnxEngine {
             };
             let cuda = CudaRuntime::of_this_process()
                 .ok_or_else(|| refused("CUDA's runtime is not in the process under a known name"))?;
-            let copy_in = || CopyIn::to_gpu(cuda).map_err(|e| refused(&e.to_string()));
+            let copy_in = || CopyIn::to_gpu(cuda).map(Some).map_err(|e| refused(&e.to_string()));
             loaded.warmed = self.overlap(load, copy_in)?.min(loaded.warmed);
+        } else if is_staged {
+            loaded.warmed = self.overlap(load, || Ok(None))?.min(loaded.warmed);
         }
         if spec.tuning.shrink {
             self.streams.iter_mut().for_each(|stream| stream.bound.shrink.after_all());

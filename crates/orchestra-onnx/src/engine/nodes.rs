@@ -9,6 +9,7 @@ use orchestra_worker::serve::LoadError;
 use ort::AsPointer;
 use ort::session::Session;
 
+use super::shape_nodes::{ShapeNodes, shape_nodes};
 use super::{cuda, errors, tensorrt};
 use crate::spec::OnnxSpec;
 
@@ -22,7 +23,9 @@ pub fn providers(session: &Session, load: &Load, spec: &OnnxSpec) -> Result<Vec<
     }
     let assigned: Vec<(String, u32)> = assigned.into_iter().collect();
     if let DeviceKind::Cuda { .. } = load.device {
-        on_the_gpu(&nodes, &assigned, spec)
+        // A file that is no protocol buffer message tells nothing of its nodes, and ONNX Runtime has read it.
+        let of_shapes = || std::fs::read(&spec.model).ok().and_then(|model| shape_nodes(&model).ok());
+        on_the_gpu(&nodes, &assigned, spec, || of_shapes().unwrap_or_default())
             .map_err(|error| LoadError { class: ErrorClass::Permanent, error })?;
     }
     Ok(assigned)
@@ -34,37 +37,13 @@ const CORES: &str = "CPUExecutionProvider";
 /// Nodes that stay on the cores, of those that could run on a GPU: more than this part of them is too many.
 const FEW: f64 = 0.1;
 
-/// Operators that compute shapes and places, which ONNX Runtime keeps on the cores on purpose where it can tell.
-const OF_SHAPES: [&str; 25] = [
-    "Add",
-    "Cast",
-    "Concat",
-    "Constant",
-    "ConstantOfShape",
-    "Div",
-    "Equal",
-    "Expand",
-    "Gather",
-    "Greater",
-    "Identity",
-    "Less",
-    "Max",
-    "Min",
-    "Mul",
-    "Range",
-    "ReduceProd",
-    "Reshape",
-    "Shape",
-    "Size",
-    "Slice",
-    "Squeeze",
-    "Sub",
-    "Unsqueeze",
-    "Where",
-];
-
-/// Whether a model runs on the GPU that it is for.
-fn on_the_gpu(nodes: &[Node], assigned: &[(String, u32)], spec: &OnnxSpec) -> Result<(), String> {
+/// Whether a model runs on the GPU that it is for. `of_shapes` reads the model; it is called where many nodes stay on the cores.
+fn on_the_gpu(
+    nodes: &[Node],
+    assigned: &[(String, u32)],
+    spec: &OnnxSpec,
+    of_shapes: impl FnOnce() -> ShapeNodes,
+) -> Result<(), String> {
     let (wanted, instead) = match &spec.tuning.provider {
         Provider::Cuda => (cuda::NAME, "use `devices = [\"cpu\"]` for it"),
         Provider::TensorRt(_) => (tensorrt::NAME, "leave `provider = \"tensorrt\"` out to run it on CUDA"),
@@ -74,12 +53,24 @@ fn on_the_gpu(nodes: &[Node], assigned: &[(String, u32)], spec: &OnnxSpec) -> Re
             "no node of the model runs on `{wanted}` (nodes per provider: {assigned:?}); {instead}"
         ));
     }
-    let counts = |node: &&Node| node.provider != CORES || !OF_SHAPES.contains(&&node.operator[..]);
-    let (all, stay): (usize, Vec<&Node>) = {
-        let counted = || nodes.iter().filter(counts);
-        (counted().count(), counted().filter(|node| node.provider == CORES).collect())
-    };
-    if spec.tuning.allow_cpu_nodes || stay.len() as f64 <= FEW * all as f64 {
+    if spec.tuning.allow_cpu_nodes {
+        return Ok(());
+    }
+    let (mut all, mut stay) = (nodes.len(), nodes.iter().filter(|node| node.provider == CORES).collect());
+    let is_few = |stay: &Vec<&Node>, all: usize| stay.len() as f64 <= FEW * all as f64;
+    if is_few(&stay, all) {
+        return Ok(());
+    }
+    let mut of_shapes = of_shapes();
+    stay.retain(|node| match of_shapes.get_mut(&(node.operator.clone(), node.name.clone())) {
+        Some(count @ 1..) => {
+            *count -= 1;
+            all -= 1;
+            false
+        }
+        _ => true,
+    });
+    if is_few(&stay, all) {
         return Ok(());
     }
     const NAMED: usize = 8;
@@ -152,6 +143,10 @@ unsafe fn text(get: impl FnOnce(*mut *const c_char) -> ort::sys::OrtStatusPtr) -
 
 #[cfg(test)]
 mod tests {
+    use orchestra_testkit::models;
+
+    use super::super::provider_options::load;
+    use super::super::{library, session, twin};
     use super::*;
 
     fn nodes(of: &[(&str, &str, usize)]) -> Vec<Node> {
@@ -169,7 +164,15 @@ mod tests {
         let mut spec = OnnxSpec::default();
         spec.tuning.allow_cpu_nodes = allow_cpu_nodes;
         let assigned: Vec<(String, u32)> = nodes.iter().map(|node| (node.provider.clone(), 1)).collect();
-        on_the_gpu(nodes, &assigned, &spec)
+        on_the_gpu(nodes, &assigned, &spec, || of_shapes(nodes))
+    }
+
+    /// As a model would have it whose `Gather` and `Unsqueeze` are on shapes, and one `Add` of several.
+    fn of_shapes(nodes: &[Node]) -> ShapeNodes {
+        let is_of_shapes =
+            |node: &&Node| matches!(&node.operator[..], "Gather" | "Unsqueeze") || node.name == "/Add_0";
+        let place = |node: &Node| ((node.operator.clone(), node.name.clone()), 1);
+        nodes.iter().filter(is_of_shapes).map(place).collect()
     }
 
     #[test]
@@ -189,6 +192,33 @@ mod tests {
     fn nodes_that_compute_shapes_do_not_count() {
         let shapes = nodes(&[(cuda::NAME, "Conv", 4), (CORES, "Gather", 30), (CORES, "Unsqueeze", 30)]);
         assert_eq!(judged(&shapes, false), Ok(()));
+        // Each of them once: another node of that name is another node.
+        let twice = [&shapes[..], &nodes(&[(CORES, "Gather", 4)])].concat();
+        assert!(judged(&twice, false).unwrap_err().starts_with("4 of 8 nodes"));
+    }
+
+    #[test]
+    fn sums_and_products_of_rows_count_though_shapes_are_added_up_by_the_same_operators() {
+        let rows = nodes(&[(cuda::NAME, "Conv", 10), (CORES, "Add", 3)]);
+        let why = judged(&rows, false).unwrap_err();
+        assert!(why.starts_with("2 of 12 nodes") && why.contains("Add `/Add_1`"), "{why}");
+    }
+
+    /// Names of nodes in ONNX Runtime's account are those of the file, after all that it has done to the graph.
+    #[test]
+    fn nodes_of_shapes_are_known_by_their_names_in_a_session() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = models::scaled_by_its_batch(folder.path()).unwrap();
+        let environment = library::environment(&twin::library(), None).unwrap();
+        let spec = OnnxSpec { model: model.clone(), ..OnnxSpec::default() };
+        let load = Load { device: DeviceKind::Cpu, ..load(&[]) };
+        let session = session::open(&environment, &load, &spec, None).unwrap();
+        let found = assignment(&session).unwrap();
+        let of_file = shape_nodes(&std::fs::read(model).unwrap()).unwrap();
+        let is_of_shapes = |node: &Node| of_file.contains_key(&(node.operator.clone(), node.name.clone()));
+        let mut of: Vec<_> = found.iter().map(|node| (&node.operator[..], is_of_shapes(node))).collect();
+        of.sort_unstable();
+        assert_eq!(of, [("Add", true), ("Cast", true), ("Mul", false), ("Shape", true)]);
     }
 
     #[test]

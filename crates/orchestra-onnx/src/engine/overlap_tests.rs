@@ -20,8 +20,8 @@ use super::*;
 
 const HALF: usize = MAX_ROWS / 2;
 
-fn copy_in() -> Result<CopyIn, LoadError> {
-    Ok(CopyIn::on(AllocationDevice::CPU, fake::RUNTIME).unwrap())
+fn copy_in() -> Result<Option<CopyIn>, LoadError> {
+    Ok(Some(CopyIn::on(AllocationDevice::CPU, fake::RUNTIME).unwrap()))
 }
 
 fn rows_of(batch: u64) -> Vec<f32> {
@@ -68,6 +68,37 @@ fn rows_of_the_next_batch_are_on_the_device_before_this_one_computes_and_both_ar
     assert_eq!(twin.found(), [answers_of(1), answers_of(2)].concat());
 }
 
+/// Where slots cannot be page-locked, rows go through memory that can, of each batch its own: the second one is ready while the first computes.
+#[test]
+fn batches_whose_rows_are_staged_compute_and_are_answered_in_their_order() {
+    let mut twin = Twin::load(SessionTuning::default(), &[]);
+    let load = twin.of_parent().1.clone();
+    fake::refuse(&["register"]);
+    let serving = twin.serving();
+    serving.host = HostSide::with(fake::RUNTIME, &serving.shared.arena, &serving.shared.model, 1).0;
+    assert!(serving.host.staging.is_some());
+    twin.engine.overlap(&load, || Ok(None)).unwrap();
+    let mut streams = twin.engine.take_streams();
+    let (mut second, mut first) = (streams.pop().unwrap(), streams.pop().unwrap());
+    twin.fill(0, &rows_of(1));
+    twin.fill(HALF, &rows_of(2));
+    first.taken();
+    second.taken();
+    thread::scope(|scope| {
+        let (ends, ended) = channel();
+        scope.spawn(move || {
+            let ran = second.run(&Twin::run_of(2, HALF, HALF), &mut RunTiming::default());
+            second.answered();
+            ends.send(ran).unwrap();
+        });
+        assert!(ended.try_recv().is_err(), "a batch was answered before the one before it");
+        assert!(first.run(&Twin::run_of(1, 0, HALF), &mut RunTiming::default()).is_ok());
+        first.answered();
+        assert_eq!(ended.recv().unwrap(), Ok(Answer::Done(Vec::new())));
+    });
+    assert_eq!(twin.found(), [answers_of(1), answers_of(2)].concat());
+}
+
 #[test]
 fn a_batch_that_fails_before_it_computes_holds_up_nothing() {
     let mut twin = Twin::load(SessionTuning::default(), &[]);
@@ -84,10 +115,12 @@ fn a_batch_that_fails_before_it_computes_holds_up_nothing() {
     assert_eq!(twin.found()[3 * HALF..], answers_of(2));
 }
 
-/// A worker whose batches overlap, and to which CUDA refuses to lock slots.
+/// A worker whose batches overlap, and to which CUDA may refuse to lock slots.
 struct Overlapped {
     engine: OnnxEngine,
     is_refused: bool,
+    /// Whether its rows are copied to the device here, and not only to what lies before it.
+    copies_in: bool,
 }
 
 impl Engine for Overlapped {
@@ -97,7 +130,7 @@ impl Engine for Overlapped {
 
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError> {
         let loaded = self.engine.load(load, arena)?;
-        self.engine.overlap(load, copy_in)?;
+        self.engine.overlap(load, || if self.copies_in { copy_in() } else { Ok(None) })?;
         fake::refuse(if self.is_refused { &["register"] } else { &[] });
         for stream in &mut self.engine.streams {
             let shared = Arc::clone(&stream.shared);
@@ -131,7 +164,8 @@ fn no_row_is_used_again_before_its_batch_is_answered_however_often_the_worker_is
         let memory = SharedMemory { inputs: arena.fd(), outputs: outputs.fd() }.try_clone_to_owned().unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         let worker = thread::spawn(move || {
-            let mut engine = Overlapped { engine: OnnxEngine::new(), is_refused: lost_after % 2 == 1 };
+            let (is_refused, copies_in) = (lost_after % 3 > 0, lost_after % 3 < 2);
+            let mut engine = Overlapped { engine: OnnxEngine::new(), is_refused, copies_in };
             serve(theirs, memory, &mut engine, Arc::new(|_| {}))
         });
         let mut writer = FrameWriter::new(ours.try_clone().unwrap());

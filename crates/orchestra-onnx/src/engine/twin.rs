@@ -1,5 +1,7 @@
 //! An engine on the CPU whose parts can be exchanged for those of a GPU with a fake runtime: what a GPU does differently, without one.
 
+use std::path::PathBuf;
+
 use crate::library::{Env, Flavor, Request, Silent, find_or_fetch};
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{BatchId, DType, DeviceKind, Dim, OutputSlotId, SessionTuning, SlotId, TensorSpec};
@@ -34,9 +36,8 @@ impl Twin {
             batch: Dim::Dynamic,
         };
         let layout = BatchLayout::new(&[row("x")], &[row("y")], MAX_ROWS, 1).unwrap();
-        let request = Request { flavor: Flavor::Cpu, explicit: None, offline: false };
         let spec = OnnxSpec {
-            library: find_or_fetch(&request, &Env::from_process(), &mut Silent).unwrap().path,
+            library: library(),
             digest: model_digest(&model).unwrap(),
             model,
             tf32: true,
@@ -120,6 +121,12 @@ impl Twin {
         }
         assert_eq!(found, expected, "rows {first} to {}", first + rows);
     }
+}
+
+/// ONNX Runtime.
+pub fn library() -> PathBuf {
+    let request = Request { flavor: Flavor::Cpu, explicit: None, offline: false };
+    find_or_fetch(&request, &Env::from_process(), &mut Silent).unwrap().path
 }
 
 /// Numbers of outputs as they lie there.

@@ -19,11 +19,12 @@ use crate::kind::{Runs, Writes};
 use crate::measured::settings;
 use crate::models::Model;
 use crate::near_cores::{Placed, near};
+use crate::nearest::suggestion;
 use crate::plan::{
-    BETWEEN_COMMITS, BatchPlan, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, NodeCores, Origin,
-    PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
+    BETWEEN_COMMITS, BatchPlan, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, Limits, NodeCores,
+    Origin, PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
-use crate::raw::{RawModel, RawStage};
+use crate::raw::{RawModel, RawPipeline, RawStage};
 use crate::sinks::{bucket_of, parts_of};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
 use crate::wiring::Wired;
@@ -45,6 +46,15 @@ pub(super) struct Assembler<'a> {
     diags: &'a mut Diagnostics,
 }
 
+/// What batch slots may take.
+#[derive(Clone)]
+struct SlotMemory {
+    limit: Option<u64>,
+    span: Option<Span>,
+    /// In messages.
+    called: String,
+}
+
 /// Batch size, and where rows lie.
 type Layout = (usize, BatchLayout);
 
@@ -56,17 +66,18 @@ impl<'a> Assembler<'a> {
 
     pub fn assemble(mut self) -> Option<Plan> {
         let workflow = &self.parts.workflow;
-        let loader_threads =
-            workflow.loaders.or(self.parts.machine.as_ref().map(|m| m.cores)).unwrap_or(1).max(1);
-        let layouts = self.layouts()?;
+        let loader_threads = self.loader_threads();
+        let (of_source, of_stage) = self.pipelines();
+        let own = self.own_limits()?;
+        let layouts = self.layouts(&of_stage, &own)?;
         let used: Vec<_> = (0..self.parts.devices.len()).map(|d| placed(self.parts, d)).collect();
         let nodes = self.parts.machine.as_ref().map_or(&[][..], |m| &m.nodes);
         let near = near(&used, nodes, loader_threads, &mut self.reasons);
-        let (of_source, of_stage) = self.pipelines();
         let sources = self.source_plans(&of_source)?;
         let stages = self.stage_plans(&of_stage, layouts)?;
         let sinks = self.sink_plans(&of_stage)?;
-        let pipelines = pipeline_plans(&sources, &stages, &sinks, loader_threads);
+        let mut pipelines = pipeline_plans(&sources, &stages, &sinks, (&workflow.limits, loader_threads));
+        self.limit(&mut pipelines, &stages, &own);
         let stem =
             || self.file.file_stem().map_or_else(|| "workflow".into(), |s| s.to_string_lossy().into_owned());
         let mut plan = Plan {
@@ -97,10 +108,35 @@ impl<'a> Assembler<'a> {
         Some(plan)
     }
 
+    /// Gives each pipeline its limits and its loaders: those of its table, or a share of what the tables of others leave for each source.
+    fn limit(&mut self, pipelines: &mut [PipelinePlan], stages: &[StagePlan], own: &[Option<&RawPipeline>]) {
+        let of_own = |own: &Option<&RawPipeline>| own.map_or(0, RawPipeline::n_loaders);
+        let left = self.loader_threads().saturating_sub(own.iter().map(of_own).sum());
+        let sharing = pipelines.iter().zip(own).filter(|(_, own)| of_own(own) == 0);
+        let n_sharing: usize = sharing.map(|(pipeline, _)| pipeline.sources.len()).sum();
+        for (pipeline, own) in pipelines.iter_mut().zip(own) {
+            let (n, among) = match of_own(own) {
+                0 => (left, n_sharing),
+                own => (own, pipeline.sources.len()),
+            };
+            pipeline.loaders = n.div_ceil(among.max(1)).max(1);
+            let Some(own) = own else { continue };
+            pipeline.limits = own.limits(&self.parts.workflow.limits);
+            if pipeline.stages.iter().any(|stage| stages[stage.index()].batch().is_some()) {
+                continue;
+            }
+            for key in &own.of_models {
+                let message =
+                    format!("`pipelines.{}.{}` has no effect: it runs no model", own.name.value, key.value);
+                self.diags.warning(key.span, message).label("has no effect").help("leave it out");
+            }
+        }
+    }
+
     /// What the slots leave of the memory: a quarter at most for pictures that are carried, the same for each pipeline, and half at most for
     /// loaders.
     fn share_memory(&self, plan: &mut Plan) {
-        let limit = self.slot_memory().0;
+        let limit = self.slot_memory().limit;
         let pipelines = plan.pipelines.len().max(1) as u64;
         let carried = limit.map_or(CARRIED_BYTES, |limit| (limit / 4 / pipelines).min(CARRIED_BYTES));
         plan.pipelines.iter_mut().for_each(|pipeline| pipeline.carried_bytes = carried);
@@ -108,6 +144,12 @@ impl<'a> Assembler<'a> {
             let slots: u64 = plan.batch_stages().map(|(_, batch)| batch.layout.total_bytes() as u64).sum();
             plan.loader_bytes = (limit / 2).min(limit.saturating_sub(carried * pipelines + slots));
         }
+    }
+
+    /// Processes that read and decode.
+    fn loader_threads(&self) -> usize {
+        let cores = self.parts.machine.as_ref().map(|m| m.cores);
+        self.parts.workflow.loaders.or(cores).unwrap_or(1).max(1)
     }
 
     /// The names of the pipelines, of which not all parts are known.
@@ -126,18 +168,57 @@ impl<'a> Assembler<'a> {
         self.parts.models[..self.parts.graph.n_models].iter().flatten()
     }
 
-    /// Batch sizes and slots of all batch stages, by stage of the plan.
-    fn layouts(&mut self) -> Option<Vec<Option<Layout>>> {
+    /// `[pipelines.NAME]` of each pipeline, which is called as its source.
+    pub fn own_limits(&mut self) -> Option<Vec<Option<&'a RawPipeline>>> {
+        let workflow = &self.parts.workflow;
+        let (of_source, loader_threads) = (self.pipelines().0, self.loader_threads());
+        let names = self.pipeline_names();
+        let mut own: Vec<Option<&RawPipeline>> = vec![None; names.len()];
+        for raw in &workflow.pipelines {
+            let name = &raw.name.value;
+            if let Some(at) = names.iter().position(|of| of == name) {
+                own[at] = Some(raw);
+                continue;
+            }
+            // Those that are used come first.
+            if workflow.sources[of_source.len()..].iter().any(|source| source.name.value == *name) {
+                let message = format!("`pipelines.{name}` has no effect: nothing uses source `{name}`");
+                self.diags.warning(raw.name.span, message).label("has no effect");
+                continue;
+            }
+            let names = names.iter().map(String::as_str);
+            self.diags
+                .error(raw.name.span, format!("there is no pipeline `{name}`"))
+                .label("a pipeline is called as its source")
+                .help(suggestion("pipelines", name, names.collect::<Vec<_>>()));
+        }
+        let sum: usize = own.iter().flatten().map(|own| own.n_loaders()).sum();
+        let largest = own.iter().flatten().filter_map(|own| own.loaders.as_ref()).max_by_key(|n| n.value);
+        if let Some(largest) = largest.filter(|_| sum > loader_threads) {
+            let message = format!("`loaders` of pipelines are {sum} in all, but there are {loader_threads}");
+            self.diags.error(largest.span, message).help(
+                "lower it, or raise `limits.loaders`, which is the number of cores where it is not said",
+            );
+        }
+        (!self.diags.has_errors()).then_some(own)
+    }
+
+    /// Batch sizes and slots of all batch stages, by stage of the plan. A pipeline with `memory` of its own has its slots in that, the others in
+    /// what is left.
+    fn layouts(
+        &mut self,
+        of_stage: &[PipelineId],
+        own: &[Option<&RawPipeline>],
+    ) -> Option<Vec<Option<Layout>>> {
         let parts = self.parts;
-        let mut demands = Vec::new();
-        let mut stages = Vec::new();
+        let own_of = |stage: usize| own[of_stage[stage].index()];
+        let mut all = Vec::new();
         for stage in 0..parts.graph.n_stages {
             let Some(Wired::Batch { model, tensors, outputs, fixed_batch, .. }) = &parts.wired[stage] else {
                 continue;
             };
             let (raw, raw_model) = (&parts.workflow.stages[stage], &parts.workflow.models[*model]);
-            stages.push(stage);
-            demands.push(SlotDemand {
+            let demand = SlotDemand {
                 stage: &raw.name.value,
                 inputs: tensors,
                 outputs,
@@ -147,19 +228,38 @@ impl<'a> Assembler<'a> {
                 most: parts.workers[stage].iter().map(WorkerPlan::most).sum(),
                 streams: raw_model.streams(),
                 on_cpu: !self.is_on_cuda(stage),
-            });
+            };
+            all.push((stage, demand));
         }
-        let (limit, limit_span) = self.slot_memory();
-        let layouts = match allot(&demands, limit, &mut self.reasons) {
-            Ok(layouts) => layouts,
-            Err(error) => {
-                self.report(&error, &stages, limit.unwrap_or_default(), limit_span);
-                return None;
-            }
-        };
         let mut by_stage: Vec<Option<Layout>> = (0..parts.graph.n_stages).map(|_| None).collect();
-        for ((stage, demand), layout) in stages.into_iter().zip(&demands).zip(layouts) {
-            by_stage[stage] = Some((demand.max_batch, layout));
+        let mut left = self.slot_memory();
+        for own in own.iter().copied().flatten().filter(|own| own.memory.is_some()).map(Some).chain([None]) {
+            let is_here = |stage: usize| {
+                let of = own_of(stage).filter(|of| of.memory.is_some());
+                of.map(|of| &of.name.value) == own.map(|own| &own.name.value)
+            };
+            let (stages, demands): (Vec<usize>, Vec<SlotDemand<'_>>) =
+                all.extract_if(.., |(stage, _)| is_here(*stage)).unzip();
+            let bound = match own.and_then(|own| Some((own, own.memory.as_ref()?))) {
+                Some((own, memory)) => SlotMemory {
+                    limit: Some(memory.value.min(left.limit.unwrap_or(u64::MAX))),
+                    span: Some(memory.span),
+                    called: format!("`memory` of pipeline `{}`", own.name.value),
+                },
+                None => left.clone(),
+            };
+            let layouts = match allot(&demands, bound.limit, &mut self.reasons) {
+                Ok(layouts) => layouts,
+                Err(error) => {
+                    self.report(&error, &stages, &bound);
+                    return None;
+                }
+            };
+            let taken: u64 = layouts.iter().map(|layout| layout.total_bytes() as u64).sum();
+            left.limit = left.limit.map(|limit| limit.saturating_sub(taken));
+            for ((stage, demand), layout) in stages.into_iter().zip(&demands).zip(layouts) {
+                by_stage[stage] = Some((demand.max_batch, layout));
+            }
         }
         Some(by_stage)
     }
@@ -170,17 +270,22 @@ impl<'a> Assembler<'a> {
     }
 
     /// What all slots together may take: as the file says, else half of the memory of the machine.
-    fn slot_memory(&self) -> (Option<u64>, Option<Span>) {
+    fn slot_memory(&self) -> SlotMemory {
         match &self.parts.workflow.memory {
-            Some(limit) => (Some(limit.value), Some(limit.span)),
+            Some(limit) => SlotMemory {
+                limit: Some(limit.value),
+                span: Some(limit.span),
+                called: "`limits.memory`".to_owned(),
+            },
             None => {
                 let memory = self.parts.machine.as_ref().map_or(0, |m| m.memory);
-                ((memory > 0).then_some(memory / 2), None)
+                let limit = (memory > 0).then_some(memory / 2);
+                SlotMemory { limit, span: None, called: "half of this machine's memory".to_owned() }
             }
         }
     }
 
-    fn report(&mut self, error: &SlotError, stages: &[usize], limit: u64, span: Option<Span>) {
+    fn report(&mut self, error: &SlotError, stages: &[usize], bound: &SlotMemory) {
         let workflow = &self.parts.workflow;
         match error {
             SlotError::Layout { stage, error } => {
@@ -190,17 +295,11 @@ impl<'a> Assembler<'a> {
                     .help("lower `batch.max` or the size of the images");
             }
             SlotError::TooLittleMemory { needed } => {
-                let whose = if span.is_some() { "`limits.memory`" } else { "half of this machine's memory" };
-                self.diags
-                    .error(
-                        span,
-                        format!(
-                            "one batch slot per worker takes {}, but {whose} is {}",
-                            format_bytes(*needed),
-                            format_bytes(limit)
-                        ),
-                    )
-                    .help("lower `batch.max` or `workers`, or raise `limits.memory`");
+                let (needed, limit) = (format_bytes(*needed), format_bytes(bound.limit.unwrap_or_default()));
+                let message =
+                    format!("one batch slot per worker takes {needed}, but {} is {limit}", bound.called);
+                let help = "lower `batch.max` or `workers`, or raise `limits.memory`";
+                self.diags.error(bound.span, message).help(help);
             }
         }
     }
@@ -290,6 +389,7 @@ impl<'a> Assembler<'a> {
                 names_repeat: connected.names_repeat,
                 gives: connected.gives.clone(),
                 fetch: Arc::clone(&connected.fetch),
+                sandbox_read: self.parts.reads[source].clone(),
                 settings: connected.settings.clone(),
                 decoders: connected.decoders,
             })
@@ -480,7 +580,9 @@ fn number_files(plan: &mut Plan) {
     let repeats = |origin: &Origin| match origin {
         Origin::Source(source) => {
             let source = &plan.sources[source.index()];
-            source.names_repeat || matches!(source.listing, ListingSpec::Manifest { .. })
+            let is_list =
+                matches!(source.listing, ListingSpec::Manifest { .. } | ListingSpec::ObjectManifest { .. });
+            source.names_repeat || is_list
         }
         Origin::Stage(_) => false,
     };
@@ -497,7 +599,7 @@ fn pipeline_plans(
     sources: &[SourcePlan],
     stages: &[StagePlan],
     sinks: &[SinkPlan],
-    loader_threads: usize,
+    (limits, loader_threads): (&Limits, usize),
 ) -> Vec<PipelinePlan> {
     let count = sources.iter().map(|s| s.pipeline.index() + 1).max().unwrap_or(0);
     let mut plans: Vec<PipelinePlan> = (0..count)
@@ -506,6 +608,8 @@ fn pipeline_plans(
             sources: Vec::new(),
             stages: Vec::new(),
             sinks: Vec::new(),
+            limits: Limits { max_failed: None, ..limits.clone() },
+            loaders: 1,
             window: loader_threads * 4 + BETWEEN_COMMITS,
             linear: None,
             carried_bytes: 0,

@@ -12,7 +12,9 @@ use crate::tasks::Late;
 
 /// The tasks of `parts`, and what is planned later.
 pub(super) fn plan(parts: Parts, late: &Late, file: PathBuf, diags: &mut Diagnostics) -> Option<Plan> {
-    let pipelines = Assembler::new(&parts, file.clone(), Vec::new(), diags).pipeline_names();
+    let mut assembler = Assembler::new(&parts, file.clone(), Vec::new(), diags);
+    assembler.own_limits()?;
+    let pipelines = assembler.pipeline_names();
     let late = late.plan(&parts.tasks, pipelines);
     let plan = Assembler::new(&parts.tasks_alone(), file, Vec::new(), diags).assemble()?;
     Some(Plan { late: Some(late), ..plan })
@@ -31,7 +33,7 @@ impl Parts {
         };
         let (sources, models, stages, sinks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Self {
-            workflow: RawWorkflow { sources, models, stages, sinks, ..self.workflow },
+            workflow: RawWorkflow { sources, models, stages, sinks, pipelines: Vec::new(), ..self.workflow },
             listings: Vec::new(),
             sources: Vec::new(),
             models: Vec::new(),

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// `[limits]`
 #[derive(Debug, Clone, Serialize)]
 pub struct Limits {
-    /// Stop the run beyond this many failures.
+    /// Stop beyond this many failures.
     pub max_failed: Option<MaxFailed>,
     /// How long reading and decoding one item may take.
     pub item_timeout: Duration,

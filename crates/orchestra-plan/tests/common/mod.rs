@@ -141,7 +141,7 @@ impl Host for FakeHost {
                 }
             }
             ListingSpec::Generated => Ok(None),
-            ListingSpec::Objects { .. } => Ok(Some(item)),
+            ListingSpec::Objects { .. } | ListingSpec::ObjectManifest { .. } => Ok(Some(item)),
             ListingSpec::Manifest { path, .. } => {
                 let empty = path.as_ref().is_some_and(|p| self.files.get(p).is_some_and(Vec::is_empty));
                 Ok((!empty).then_some(item))

@@ -58,6 +58,8 @@ impl Counter {
 pub struct PipelineStats {
     /// Items that earlier starts had finished.
     pub resumed: Counter,
+    /// Of these: with a failure.
+    pub failed_before: Counter,
     /// Items handed to loaders; those that a pipeline held when it fell over are handed to its successor again.
     pub handed: Counter,
     /// Of these: what went back, since the pipeline that held them fell over.

@@ -125,7 +125,11 @@ impl BatcherState {
             name: stage.name.clone(),
             pipeline_name: plan.pipelines[stage.pipeline.index()].name.clone(),
             policy,
-            together: Together::new(batch.together(), policy.max_rows, plan.limits.batch_timeout),
+            together: Together::new(
+                batch.together(),
+                policy.max_rows,
+                plan.limits_of(args.stage).batch_timeout,
+            ),
             iteration: batch.iteration.clone(),
             ledger,
             pool: None,

@@ -371,7 +371,7 @@ impl DeviceState {
         let jitter = jitter(&self.args.context.run_id, worker);
         let death = Death { exit: &end.exit, progressed: end.progressed, bisecting: end.bisecting, jitter };
         let now = self.args.context.clock.now();
-        let stood = self.stood(&gone, &end.exit, now);
+        let stood = self.stood(self.posts[post].stage, &gone, &end.exit, now);
         let worker_places = &mut self.posts[post].worker_places;
         worker_places.had_stood(stood);
         let orders = worker_places.ended(worker, &death, now);
@@ -386,10 +386,10 @@ impl DeviceState {
     }
 
     /// How long a dead worker was loaded and unharmed: it may have spent one deadline on the batch that it died of.
-    fn stood(&self, gone: &Worker, exit: &WorkerExit, now: Duration) -> Duration {
+    fn stood(&self, stage: StageId, gone: &Worker, exit: &WorkerExit, now: Duration) -> Duration {
         match gone.ready_since {
             Some(since) if *exit != WorkerExit::Hung => {
-                now.saturating_sub(since + self.args.context.plan.limits.batch_timeout)
+                now.saturating_sub(since + self.args.context.plan.limits_of(stage).batch_timeout)
             }
             _ => Duration::ZERO,
         }

@@ -284,7 +284,8 @@ impl LinkState {
 
     fn check_deadlines(&mut self) {
         let context = &self.args.context;
-        let (timeout, load) = (context.plan.limits.batch_timeout, context.plan.limits.load_timeout);
+        let limits = context.plan.limits_of(self.args.serve.stage);
+        let (timeout, load) = (limits.batch_timeout, limits.load_timeout);
         let now = context.clock.now();
         let (last_frame, is_broken, batch) = {
             let traffic = self.port.traffic();

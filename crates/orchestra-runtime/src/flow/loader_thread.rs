@@ -78,7 +78,7 @@ fn start_with(work: &Arc<LoaderWork>, me: usize, inbox: Inbox) -> io::Result<Arc
 /// SentColumns thread `me` up if a file or a picture has kept it for too long: that item is failed by name, and another thread goes on.
 /// What a process does has a deadline of its own.
 pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox>) -> io::Result<()> {
-    let limit = work.context.plan.limits.item_timeout;
+    let limit = work.context.plan.limits_of_source(work.source).item_timeout;
     let Some(abandoned) = inbox.abandon_if_stuck(limit) else { return Ok(()) };
     let Abandoned { stuck, since, rest, in_process, tally } = abandoned;
     tally.book(work);

@@ -17,7 +17,8 @@ use crate::flow::failures::{failure_line, failure_record};
 use crate::flow::result_files::{FAILURES_FILE, reduce_file, sink_file};
 use crate::flow::ticket::Ticket;
 use crate::messages::{
-    CommitCounts, FinishedItems, PipelineMsg, Record, RecordTo, RootMsg, SinkMsg, SourceMsg, TokenEnd,
+    CommitCounts, FinishedItems, PipelineMsg, Record, RecordTo, RootMsg, SinkMsg, SourceMsg, Stopped,
+    TokenEnd,
 };
 use crate::trace::{EndedItems, MaybeFailed, id_in_logs};
 
@@ -36,7 +37,7 @@ pub struct SinkState {
     args: SinkArgs,
     lineages: HashMap<SourceId, Lineage<Ticket, Record>>,
     sources: HashMap<SourceId, ActorRef<SourceMsg>>,
-    limit_reported: bool,
+    limit_reported: Option<Stopped>,
 }
 
 impl Actor for Sink {
@@ -54,7 +55,7 @@ impl Actor for Sink {
             (source, Lineage::new(ordered))
         });
         let lineages = lineages.collect();
-        Ok(SinkState { args, lineages, sources: HashMap::new(), limit_reported: false })
+        Ok(SinkState { args, lineages, sources: HashMap::new(), limit_reported: None })
     }
 
     async fn handle(
@@ -203,9 +204,10 @@ impl SinkState {
                 drop(actor.cast(SourceMsg::Committed(*n)));
             }
         }
-        if !self.limit_reported && self.args.context.too_many_failed() {
-            self.limit_reported = true;
-            drop(self.args.root.cast(RootMsg::FailureLimit));
+        let stopped = self.args.context.too_many_failed(self.args.pipeline);
+        if let Some(stopped) = stopped.filter(|stopped| self.limit_reported != Some(*stopped)) {
+            self.limit_reported = Some(stopped);
+            drop(self.args.root.cast(RootMsg::FailureLimit(stopped)));
         }
     }
 }

@@ -9,8 +9,9 @@ use super::expand::Expand;
 use super::folder_walk::{Walk, Walking, any_file};
 use super::item_name::{escape, name_under};
 use super::listing_file::{ListingWriter, folder_of};
+use super::objects::is_url;
 use super::pattern::{Entry, common_root};
-use super::{ItemEntry, ListError, ListingSpec, ListingSummary, manifest, objects};
+use super::{ItemEntry, ListError, ListingSpec, ListingSummary, ObjectStore, manifest, objects};
 
 /// Names and items that are looked at between two questions whether to go on.
 const CHECK_EVERY: u64 = 256;
@@ -66,6 +67,17 @@ pub(crate) fn list(
             })?;
             if !any {
                 return Err(ListError::EmptyManifest { manifest: manifest::label(path.as_deref()) });
+            }
+        }
+        ListingSpec::ObjectManifest { list, root, store } => {
+            let mut any = false;
+            let idle = || lister.borrow_mut().idle();
+            object_rows(list.as_deref(), root, &*store.0, &idle, &mut |item| {
+                any = true;
+                lister.borrow_mut().push(&item.name, &item.path).map(|()| true)
+            })?;
+            if !any {
+                return Err(ListError::EmptyManifest { manifest: manifest::label(list.as_deref()) });
             }
         }
     }
@@ -156,7 +168,15 @@ pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
             }
         }
         ListingSpec::Objects { urls, store, .. } => first = objects::first(urls, &*store.0)?,
-        ListingSpec::Manifest { path: None, .. } | ListingSpec::Generated => {}
+        ListingSpec::Manifest { path: None, .. }
+        | ListingSpec::ObjectManifest { list: None, .. }
+        | ListingSpec::Generated => {}
+        ListingSpec::ObjectManifest { list, root, store } => {
+            object_rows(list.as_deref(), root, &*store.0, &|| Ok(()), &mut |item| {
+                first = Some(item);
+                Ok(false)
+            })?;
+        }
         ListingSpec::Manifest { path, base } => {
             manifest::rows(path.as_deref(), &|| Ok(()), &mut |_, row| {
                 first = Some(manifest_item(base, row));
@@ -165,6 +185,24 @@ pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
         }
     }
     Ok(first)
+}
+
+/// Gives the items of a list of objects in order, until `visit` says no.
+fn object_rows(
+    list: Option<&Path>,
+    root: &str,
+    store: &dyn ObjectStore,
+    idle: manifest::Idle<'_>,
+    visit: &mut dyn FnMut(ItemEntry) -> Result<bool, ListError>,
+) -> Result<(), ListError> {
+    let visit: manifest::Visit<'_> = &mut |line, row| {
+        let bad = |reason: String| manifest::bad_row(&manifest::label(list), line, &reason);
+        visit(objects::of_row(root, row).map_err(bad)?)
+    };
+    match list.and_then(Path::to_str).filter(|list| is_url(list)) {
+        Some(url) => manifest::rows_in(store.open(url)?, list, visit),
+        None => manifest::rows(list, idle, visit),
+    }
 }
 
 fn manifest_item(base: &Path, row: &[u8]) -> ItemEntry {

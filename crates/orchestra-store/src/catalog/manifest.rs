@@ -45,12 +45,6 @@ pub(crate) fn label(path: Option<&Path>) -> String {
 /// the rows before, and every now and then until there is something; its error ends the reading.
 pub(crate) fn rows(path: Option<&Path>, idle: Idle<'_>, visit: Visit<'_>) -> Result<(), ListError> {
     let label = label(path);
-    let format = match path.and_then(Path::extension).and_then(|e| e.to_str()) {
-        Some("csv") => Format::Csv(b','),
-        Some("tsv") => Format::Csv(b'\t'),
-        Some("jsonl" | "ndjson") => Format::JsonLines,
-        _ => Format::Sniff,
-    };
     // A pipe without a writer would hold up a blocking open for ever.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let input = match path {
@@ -58,7 +52,18 @@ pub(crate) fn rows(path: Option<&Path>, idle: Idle<'_>, visit: Visit<'_>) -> Res
         None => io::stdin().as_fd().try_clone_to_owned().map(File::from),
     };
     let input = input.map_err(|e| unreadable(&label, e))?;
-    rows_of(BufReader::new(Pipe { input, idle }), format, &label, visit)
+    rows_in(Pipe { input, idle }, path, visit)
+}
+
+/// As [`rows`], of what `input` reads. `path` says what it is.
+pub(crate) fn rows_in(input: impl Read, path: Option<&Path>, visit: Visit<'_>) -> Result<(), ListError> {
+    let format = match path.and_then(Path::extension).and_then(|e| e.to_str()) {
+        Some("csv") => Format::Csv(b','),
+        Some("tsv") => Format::Csv(b'\t'),
+        Some("jsonl" | "ndjson") => Format::JsonLines,
+        _ => Format::Sniff,
+    };
+    rows_of(BufReader::new(input), format, &label(path), visit)
 }
 
 /// Called while there is nothing to read.
@@ -279,7 +284,7 @@ fn unreadable(label: &str, error: io::Error) -> ListError {
     error.downcast().unwrap_or_else(|error| ListError::ManifestUnreadable { manifest: label.into(), error })
 }
 
-fn bad_row(label: &str, line: u64, reason: &str) -> ListError {
+pub(crate) fn bad_row(label: &str, line: u64, reason: &str) -> ListError {
     ListError::BadRow { manifest: label.into(), line, reason: reason.into() }
 }
 

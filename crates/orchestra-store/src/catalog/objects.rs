@@ -7,7 +7,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
-use std::path::Path;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::item_name::escape;
@@ -33,6 +34,12 @@ pub trait ObjectStore: fmt::Debug + Send + Sync {
     /// # Errors
     /// It makes no sense to the store.
     fn objects(&self, prefix: &str) -> Result<Objects, ListError>;
+
+    /// The bytes of an object, in order. Reading blocks; where it fails, the error holds a [`ListError`].
+    ///
+    /// # Errors
+    /// There is no such object, or its store cannot be asked.
+    fn open(&self, url: &str) -> Result<Box<dyn Read>, ListError>;
 }
 
 /// Objects of a store as they are found. Behind an error there are none.
@@ -254,6 +261,28 @@ pub(super) fn name_below(root: &str, url: &str) -> String {
     escape(Path::new(url.strip_prefix(root).unwrap_or(url)))
 }
 
+/// The item of a row of a list: a key below `root`, or a URL of its store.
+pub(super) fn of_row(root: &str, row: &[u8]) -> Result<ItemEntry, String> {
+    let row = std::str::from_utf8(row).map_err(|_| "it is not in UTF-8, as keys are".to_owned())?;
+    let row = row.trim_start_matches("./");
+    if row.contains(|c: char| c.is_ascii_control()) {
+        return Err("a key holds no control characters".to_owned());
+    }
+    // As in `paths`; it is not repeated in the message.
+    if root.starts_with("http") && [root, row].iter().any(|part| part.contains(['?', '#'])) {
+        return Err("a web address with `?` or `#` is not read: what stands behind it, as a signature, would be written into records and logs".to_owned());
+    }
+    if !is_url(row) {
+        return Ok(ItemEntry { name: escape(Path::new(row)), path: PathBuf::from(format!("{root}{row}")) });
+    }
+    let scheme = root.find("://").map_or(0, |at| at + 3);
+    let store = root[scheme..].find('/').map_or(root, |slash| &root[..scheme + slash + 1]);
+    match row.starts_with(store) {
+        true => Ok(ItemEntry { name: name_below(root, row), path: row.into() }),
+        false => Err(format!("`{row}` lies elsewhere than in `{store}`, the store of `root`")),
+    }
+}
+
 /// What all roots begin with, up to a slash.
 fn common_root(entries: &[Entry]) -> String {
     let mut roots = entries.iter().map(|entry| entry.root.as_str());
@@ -308,6 +337,27 @@ mod tests {
             });
             Ok(Box::new(paged))
         }
+
+        fn open(&self, url: &str) -> Result<Box<dyn Read>, ListError> {
+            Err(ListError::NoObject { url: url.into(), under: None })
+        }
+    }
+
+    #[test]
+    fn a_row_of_a_list_is_a_key_below_the_root_or_a_url_of_its_store() {
+        let of = |row: &str| {
+            of_row("s3://b/p/", row.as_bytes()).map(|item| format!("{} {}", item.name, item.path.display()))
+        };
+        assert_eq!(of("./q/a b.png").unwrap(), "q/a b.png s3://b/p/q/a b.png");
+        assert_eq!(of("s3://b/p/1.png").unwrap(), "1.png s3://b/p/1.png");
+        assert_eq!(of("s3://b/other/1.png").unwrap(), "s3://b/other/1.png s3://b/other/1.png");
+        for elsewhere in ["s3://b2/p/1.png", "gs://b/p/1.png", "https://b/p/1.png"] {
+            assert!(of(elsewhere).unwrap_err().contains("elsewhere than in `s3://b/`"), "{elsewhere}");
+        }
+        assert!(of_row("s3://b/", b"a\xff.png").unwrap_err().contains("UTF-8"));
+        assert!(of_row("s3://b/", b"a\tb").unwrap_err().contains("control characters"));
+        let signed = of_row("https://h/", b"a.png?signature=secret").unwrap_err();
+        assert!(signed.contains("records and logs") && !signed.contains("secret"), "{signed}");
     }
 
     fn listed(keys: &[&str], urls: &[&str]) -> Result<Vec<String>, ListError> {

@@ -118,7 +118,7 @@ pub(crate) fn watch(
             let root = common_root(entries.iter().map(|e| e.root.as_path()));
             (Places::Folders { entries, root }, (watch.settle / 2).clamp(LOOK_EVERY.0, LOOK_EVERY.1))
         }
-        ListingSpec::Manifest { .. } | ListingSpec::Generated => {
+        ListingSpec::Manifest { .. } | ListingSpec::ObjectManifest { .. } | ListingSpec::Generated => {
             return list(spec, expand, writer, &|| !growth.is_stopped());
         }
     };

@@ -1,6 +1,7 @@
 //! Lists what stores have, a page at a time.
 
 use std::collections::VecDeque;
+use std::io::{self, Read};
 
 use object_store::list::PaginatedListOptions;
 use object_store::{ObjectMeta, ObjectStoreExt as _};
@@ -8,6 +9,7 @@ use orchestra_store::{ListError, Object, ObjectStore, Objects};
 
 use super::Protocol;
 use super::client::{Client, Patience, Url, wait_for};
+use super::pieces::Pieces;
 use super::trouble::{Kind, Trouble};
 
 /// All stores that this program knows.
@@ -58,6 +60,26 @@ impl ObjectStore for Stores {
             })
         };
         Ok(Box::new(open().map_err(|trouble| list_error(prefix, trouble))?))
+    }
+
+    fn open(&self, url: &str) -> Result<Box<dyn Read>, ListError> {
+        let pieces = Pieces::open(url).map_err(|trouble| list_error(url, trouble))?;
+        Ok(Box::new(Listed { pieces, url: url.to_owned() }))
+    }
+}
+
+/// An object whose errors say what its store says.
+struct Listed {
+    pieces: Pieces,
+    url: String,
+}
+
+impl Read for Listed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.pieces.read(buffer).map_err(|error| match self.pieces.trouble() {
+            Some(trouble) => io::Error::other(list_error(&self.url, trouble)),
+            None => error,
+        })
     }
 }
 

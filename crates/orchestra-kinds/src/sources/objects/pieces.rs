@@ -69,8 +69,8 @@ impl Pieces {
     }
 
     /// What went wrong with the store, if something did.
-    pub fn trouble(self) -> Option<Trouble> {
-        self.trouble
+    pub fn trouble(&mut self) -> Option<Trouble> {
+        self.trouble.take()
     }
 
     /// Reads the piece that begins at `at`. Each is twice as long as the one before it, if that was near: then most of what lies between is read
