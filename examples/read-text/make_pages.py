@@ -83,7 +83,8 @@ class Page:
     def paragraph(self) -> None:
         size = self.rng.randint(16, 24)
         font = ImageFont.load_default(size)
-        room = self.width - 2 * self.margin
+        # At most about 50 letters, as in a column of print.
+        room = min(self.width - 2 * self.margin, 24 * size)
         words = self.words(self.rng.randint(8, 40)).capitalize().split()
         line: list[str] = []
         for at, word in enumerate(words):
