@@ -299,6 +299,50 @@ fn files_beside_each_other_are_columns_of_the_same_items_or_refused_with_their_p
     place.no_process_is_left();
 }
 
+/// A record may name any file; a loader opens those beside it, and where the workflow file allows it.
+fn records_name_no_picture_elsewhere(place: &Workplace, pixels: &[Value]) {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let first = fs::read_dir(place.images()).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
+    let far = elsewhere.path().join("far.png");
+    fs::copy(&first, &far).unwrap();
+    fs::create_dir(place.path("lists")).unwrap();
+    let up = format!("../{}", first.strip_prefix(place.path("")).unwrap().display());
+    let lines = ["/etc/passwd", far.to_str().unwrap(), &up];
+    let lines: Vec<_> = lines.map(|path| json!({ "path": path }).to_string()).to_vec();
+    fs::write(place.path("lists/far.jsonl"), lines.join("\n")).unwrap();
+    let source = "kind = \"jsonl\"\npaths = [\"lists/far.jsonl\"]\ncolumns = { path = \"picture\" }";
+    let errors = || -> Vec<String> {
+        place.failures().iter().map(|f| f["error"].as_str().unwrap().to_owned()).collect()
+    };
+    run(place, source, &["picture:path"]).must_exit(65);
+    let refused = errors();
+    assert!(
+        refused.len() == 3 && refused.iter().all(|error| error.contains("`sandbox_read`")),
+        "{refused:?}"
+    );
+    let allowed = format!("{source}\nsandbox_read = [\"images\", {:?}]", elsewhere.path());
+    run(place, &allowed, &["picture:path"]).must_exit(65);
+    let refused = errors();
+    assert!(refused.len() == 1 && refused[0].contains("`/etc/passwd`: Permission denied"), "{refused:?}");
+    let found: Vec<Value> = records(place, 0).into_iter().map(|(_, value)| value).collect();
+    assert_eq!(found, [pixels[0].clone(), pixels[0].clone()]);
+}
+
+#[test]
+fn a_member_that_unpacks_to_more_than_loaders_may_take_is_told_so_and_its_neighbours_are_done() {
+    let place = place();
+    let bomb = "import sys, zipfile\nwith zipfile.ZipFile(sys.argv[1], 'a', zipfile.ZIP_DEFLATED) as z:\n    z.writestr('d/bomb.png', bytes(300 << 20))";
+    let archive = place.path("pictures.zip");
+    assert!(Command::new("python3").args(["-c", bomb]).arg(archive).status().unwrap().success());
+    let source = "kind = \"zip\"\npaths = [\"pictures.zip\"]\n[limits]\nmemory = \"256MiB\"";
+    run(&place, source, &["picture:picture"]).must_exit(65);
+    assert_eq!(records(&place, 0).len() as u64, N);
+    let failures = place.failures();
+    assert_eq!((failures.len(), &failures[0]["item"]), (1, &json!("pictures.zip/d/bomb.png")));
+    assert_eq!(failures[0]["kind"], "out_of_memory", "{failures:?}");
+    place.no_process_is_left();
+}
+
 #[test]
 fn fields_of_records_come_out_as_they_were_put_in_and_bad_records_fail_alone() {
     let place = place();
@@ -336,6 +380,8 @@ fn fields_of_records_come_out_as_they_were_put_in_and_bad_records_fail_alone() {
         must_be(&records(&place, 1), numbered(name, |i| json!(format!("line\n{i}"))));
         must_be(&records(&place, 2), numbered(name, |i| pixels[i as usize].clone()));
     }
+
+    records_name_no_picture_elsewhere(&place, &pixels);
 
     fs::write(place.path("r.jsonl"), jsonl.replace("\"id\":7,", "").replace("\"id\":8,", "\"id\":\"8\","))
         .unwrap();

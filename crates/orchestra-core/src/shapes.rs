@@ -239,10 +239,12 @@ pub trait Fetch: fmt::Debug + Send + Sync {
 /// The files that a fetch opens.
 #[derive(Debug, Clone, Copy)]
 pub enum Opens {
-    /// Any: what an item holds names them, or a store keeps keys and certificates in them.
+    /// Any: a store keeps keys and certificates in them, or nothing is known of them.
     Any,
     /// Those that items lie in, and no others. The function finds that file in a locator; `None`: there is none.
     OfItems(fn(&[u8]) -> Option<&Path>),
+    /// Those as well, and all below the folders that they lie in: what an item holds names files beside its own.
+    Beside(fn(&[u8]) -> Option<&Path>),
 }
 
 /// What a fetch takes along to reach others over the network.

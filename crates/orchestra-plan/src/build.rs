@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orchestra_core::Code;
 use orchestra_core::shapes::Encoder;
+use orchestra_core::{Code, SandboxMode};
 use orchestra_store::ListingSpec;
 
 use crate::devices::{Device, Devices, from_option};
@@ -74,6 +74,8 @@ struct Planner<'a> {
 struct Parts {
     workflow: RawWorkflow,
     listings: Vec<Option<ListingSpec>>,
+    /// What loaders may read beside the list, per source.
+    reads: Vec<Vec<PathBuf>>,
     sources: Vec<Option<SourceConnected>>,
     models: Vec<Option<Model>>,
     graph: Graph,
@@ -140,6 +142,13 @@ impl Planner<'_> {
             false => sources::resolve_listing(s, &folder, self.host, diags),
         };
         let listings: Vec<_> = workflow.sources.iter().map(listing).collect();
+        let is_off = workflow.limits.sandbox == SandboxMode::Off;
+        let read = |s: &RawSource| {
+            let what = format!("source `{}`", s.name.value);
+            let of = (&*what, "sandbox_read", is_off);
+            models::allowed_paths(of, &s.sandbox_read, &folder, self.host, diags)
+        };
+        let reads: Vec<_> = workflow.sources.iter().map(read).collect();
         let load = |m: &RawModel| match is_late("models", &m.name) {
             true => None,
             false => models::load(m, &folder, self.host, diags),
@@ -170,6 +179,7 @@ impl Planner<'_> {
         let parts = Parts {
             workflow,
             listings,
+            reads,
             sources,
             models,
             graph,

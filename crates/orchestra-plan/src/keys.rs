@@ -388,7 +388,7 @@ pub const TELEMETRY: [Key; 7] = [
 ];
 
 /// Every source, beside `kind`.
-pub const SOURCE: [Key; 6] = [
+pub const SOURCE: [Key; 7] = [
     key(
         "paths",
         "text or list",
@@ -424,6 +424,12 @@ pub const SOURCE: [Key; 6] = [
         "duration",
         "none",
         "only with `watch`: after so long without a new one the run is complete; at least twice `watch_settle`",
+    ),
+    key(
+        "sandbox_read",
+        "text or list",
+        "none",
+        "files and folders that its loaders may read beside [those of its items](../security.md#what-a-loader-may-do): where records name pictures that lie elsewhere",
     ),
 ];
 

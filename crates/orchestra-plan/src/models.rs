@@ -232,26 +232,38 @@ fn sandbox_rules(raw: &RawModel, folder: &Path, host: &dyn Host) -> SandboxRules
     }
 }
 
+/// The places that a key of a table allows to its processes. Reports those that no sandbox can allow.
+pub(crate) fn allowed_paths(
+    (what, key, is_off): (&str, &str, bool),
+    paths: &[At<String>],
+    folder: &Path,
+    host: &dyn Host,
+    diags: &mut Diagnostics,
+) -> Vec<PathBuf> {
+    let mut resolved = Vec::new();
+    for written in paths {
+        if written.value.trim().is_empty() {
+            diags.error(written.span, format!("{what}: `{key}` holds an empty path"));
+            continue;
+        }
+        let path = resolve(folder, &written.value, host);
+        if !is_off && host.file_kind(&path) == FileKind::Missing {
+            diags
+                .warning(written.span, format!("{what}: there is no `{}` to allow", written.value))
+                .label(format!("looked for `{}`", path.display()))
+                .help("a process may use what is there when it starts; create it before the run");
+        }
+        resolved.push(path);
+    }
+    resolved
+}
+
 /// Reports what no sandbox can allow.
 fn check_sandbox(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut Diagnostics) {
     let (name, sandbox) = (&raw.name.value, &raw.sandbox);
+    let (what, is_off) = (format!("model `{name}`"), sandbox.mode == Some(SandboxMode::Off));
     for (key, paths) in [("sandbox_read", &sandbox.read), ("sandbox_write", &sandbox.write)] {
-        for written in paths {
-            if written.value.trim().is_empty() {
-                diags.error(written.span, format!("model `{name}`: `{key}` holds an empty path"));
-                continue;
-            }
-            let path = resolve(folder, &written.value, host);
-            if sandbox.mode != Some(SandboxMode::Off) && host.file_kind(&path) == FileKind::Missing {
-                diags
-                    .warning(
-                        written.span,
-                        format!("model `{name}`: there is no `{}` to allow", written.value),
-                    )
-                    .label(format!("looked for `{}`", path.display()))
-                    .help("a worker may use what is there when it starts; create it before the run");
-            }
-        }
+        allowed_paths((&what, key, is_off), paths, folder, host, diags);
     }
     for written in &sandbox.env {
         if written.value.is_empty() || written.value.contains(['=', '\0']) {

@@ -2,6 +2,7 @@
 
 use orchestra_core::SandboxMode;
 use orchestra_core::data::ColumnType;
+use orchestra_core::shapes::Opens;
 
 use crate::devices::Device;
 use crate::diagnostics::Diagnostics;
@@ -57,6 +58,18 @@ impl NoEffect<'_> {
             let what = format!("stage `{name}`: `batch.{key}`");
             self.at(&["stages", name, "batch", key], &what, why, diags);
         }
+        let is_off = self.workflow.limits.sandbox == SandboxMode::Off;
+        for (source, connected) in self.workflow.sources.iter().zip(self.sources) {
+            let reads_all = connected.as_ref().is_some_and(|c| matches!(c.fetch.opens(), Opens::Any));
+            let why = match (is_off, reads_all) {
+                (true, _) => "its loaders are not confined: `limits.sandbox` is \"off\"",
+                (false, true) => "its loaders read as their user",
+                (false, false) => continue,
+            };
+            let name = &source.name.value;
+            let what = format!("source `{name}`: `sandbox_read`");
+            self.at(&["sources", name, "sandbox_read"], &what, why, diags);
+        }
         let mut warn = |table: &str, key: &str, why: &str| {
             self.at(&[table, key], &format!("`{table}.{key}`"), why, diags)
         };
@@ -66,7 +79,6 @@ impl NoEffect<'_> {
                 ("devices", "headroom"),
                 ("limits", "batch_timeout"),
                 ("limits", "load_timeout"),
-                ("limits", "sandbox"),
             ] {
                 let is_for_tasks = table == "devices" && !self.workflow.tasks.is_empty();
                 if !is_for_tasks {
@@ -78,10 +90,6 @@ impl NoEffect<'_> {
         }
         if self.workflow.tasks.is_empty() {
             warn("devices", "slots", "the workflow has no tasks");
-        }
-        let has_own = |model: &RawModel| self.find(&["models", &model.name.value, "sandbox"]).is_some();
-        if !used.is_empty() && used.iter().all(|(model, _)| has_own(model)) {
-            warn("limits", "sandbox", "every model has a `sandbox` of its own");
         }
         let gives_pictures =
             |source: &SourceConnected| source.gives.0.iter().any(|column| column.ty == ColumnType::Picture);

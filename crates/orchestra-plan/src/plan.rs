@@ -250,6 +250,9 @@ pub struct SourcePlan {
     /// Reads an item.
     #[serde(skip)]
     pub fetch: Arc<dyn Fetch>,
+    /// Files and folders that its loaders may read beside those of its items. Absolute.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sandbox_read: Vec<PathBuf>,
     /// What decides about results beside the list.
     pub settings: Json,
     /// The decoders of its files with their versions, where those decide about results, too.

@@ -50,6 +50,8 @@ pub(crate) struct RawSource {
     pub listing: Option<RawListing>,
     /// New files are taken, too.
     pub watch: Option<At<Watch>>,
+    /// What its loaders may read beside its items.
+    pub sandbox_read: Vec<At<String>>,
 }
 
 #[derive(Debug)]

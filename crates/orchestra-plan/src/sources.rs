@@ -18,7 +18,14 @@ use crate::tree::Table;
 pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawSource {
     let what = format!("source `{}`", name.value);
     let Some(kind) = kind(&what, table, name.span, &kinds.sources, |k| k.name(), diags) else {
-        return RawSource { name, kind: None, table: table.clone(), listing: None, watch: None };
+        return RawSource {
+            name,
+            kind: None,
+            table: table.clone(),
+            listing: None,
+            watch: None,
+            sandbox_read: Vec::new(),
+        };
     };
     let common = if kind.has_files() { &keys::SOURCE[..] } else { &[] };
     let allowed = allowed(common, kind.keys());
@@ -30,6 +37,7 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
             table: table.clone(),
             listing: Some(RawListing::Generated),
             watch: None,
+            sandbox_read: Vec::new(),
         };
     }
     let listing = match (f.entry("paths"), f.entry("manifest")) {
@@ -58,7 +66,8 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
         }
     };
     let watch = read_watch(&mut f);
-    RawSource { name, kind: Some(kind), table: table.clone(), listing, watch }
+    let sandbox_read = f.strings("sandbox_read").unwrap_or_default();
+    RawSource { name, kind: Some(kind), table: table.clone(), listing, watch, sandbox_read }
 }
 
 /// How long a file has to stay the same, where nothing is said.

@@ -8,12 +8,15 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use half::f16;
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
+use orchestra_core::shapes::Opens;
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::tree::{Node, Value as Toml};
 use orchestra_plan::{Fields, SourceContext};
 use serde_json::Value as Json;
 
 use super::input::Opener;
+use super::locator::file_of;
+use super::objects::Protocol;
 use super::picture::EncodedPicture;
 
 /// No tensor of an item is larger, in bytes.
@@ -221,6 +224,15 @@ pub fn schema(fields: &[Field]) -> Schema {
 pub fn settings(kind: &str, fields: &[Field]) -> Json {
     let columns: Vec<_> = fields.iter().map(|field| (&field.name, field.ty.to_string())).collect();
     serde_json::json!({ "kind": kind, "columns": columns })
+}
+
+/// The files that items with these fields are read from. A picture may be the path of another one.
+pub fn opens(fields: &[Field], protocols: &[Protocol]) -> Opens {
+    match fields.iter().any(|field| field.ty == FieldType::Picture) {
+        _ if !protocols.is_empty() => Opens::Any,
+        true => Opens::Beside(file_of),
+        false => Opens::OfItems(file_of),
+    }
 }
 
 /// The decoders of columns, where there are some.

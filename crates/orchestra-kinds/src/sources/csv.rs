@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, Network, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushItem};
 use serde_json::Value as Json;
 
-use super::columns::{Field, FieldType, LARGEST_TEXT, Row, declared, decoders, inferred, schema, settings};
+use super::columns::{
+    Field, FieldType, LARGEST_TEXT, Row, declared, decoders, inferred, opens, schema, settings,
+};
 use super::input::{head, list_items, look};
 use super::lines::{Ends, RecordReader, first_record, is_closed, list};
 use super::objects::{self, Protocol};
@@ -262,6 +264,10 @@ impl Fetch for Records {
 
     fn remote(&self) -> Option<RemoteSpec> {
         RemoteSpec::of(Csv.name(), self)
+    }
+
+    fn opens(&self) -> Opens {
+        opens(&self.fields, &self.protocols)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use orchestra_core::FailureKind;
@@ -59,10 +59,21 @@ impl Opener {
         let folder = beside.parent().unwrap_or(Path::new("/"));
         let path = if is_url(written) { PathBuf::from(written) } else { folder.join(written) };
         match &self.objects {
-            None => read_file(&path, buffer),
+            None => read_file(&path, buffer).map_err(|refusal| with_hint(refusal, folder, &path)),
             Some(reader) => locked(reader).read(path.as_os_str().as_bytes(), buffer),
         }
     }
+}
+
+/// A loader reads beside the file that names a picture. Where it may not, the error says what to do.
+fn with_hint(mut refusal: Refusal, folder: &Path, path: &Path) -> Refusal {
+    let is_beside = path.starts_with(folder) && !path.components().any(|part| part == Component::ParentDir);
+    let may_not = || File::open(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    if !is_beside && may_not() {
+        refusal.error += "; a loader reads pictures below the folder of the file that names them, and elsewhere what \
+            `sandbox_read` of the source names (see docs/security.md)";
+    }
+    refusal
 }
 
 pub fn cannot_read(path: &Path, why: &str) -> Refusal {

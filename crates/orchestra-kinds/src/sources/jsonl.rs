@@ -7,13 +7,13 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, Network, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushItem};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value as Json;
 
-use super::columns::{Field, LARGEST_TEXT, Row, declared, decoders, inferred, schema, settings};
+use super::columns::{Field, LARGEST_TEXT, Row, declared, decoders, inferred, opens, schema, settings};
 use super::input::{head, look};
 use super::lines::{Ends, RecordReader, first_record, list};
 use super::objects::{self, Protocol};
@@ -157,6 +157,10 @@ impl Fetch for Lines {
 
     fn remote(&self) -> Option<RemoteSpec> {
         RemoteSpec::of(JsonLines.name(), self)
+    }
+
+    fn opens(&self) -> Opens {
+        opens(&self.fields, &self.protocols)
     }
 }
 

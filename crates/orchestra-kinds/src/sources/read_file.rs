@@ -1,6 +1,7 @@
 //! Opens files of items, only regular ones; and reads picture files whole, none that is larger than a picture can be. It never looks at what
 //! they hold.
 
+use std::alloc::Layout;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
@@ -29,6 +30,17 @@ pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
         () => "a device",
     };
     Err(io::Error::other(format!("it is {what}, expected a regular file")))
+}
+
+/// The error of a reader that takes memory as it reads, up to `len` bytes. Where there was none, the process ends as with any allocation: the fault is not the file's,
+/// and its item may have more memory in another process.
+pub fn or_no_memory(error: io::Error, len: u64) -> io::Error {
+    if error.kind() == io::ErrorKind::OutOfMemory
+        && let Some(layout) = usize::try_from(len).ok().and_then(|len| Layout::array::<u8>(len).ok())
+    {
+        std::alloc::handle_alloc_error(layout);
+    }
+    error
 }
 
 /// Reads `len` bytes from `at` on into `buffer`. The caller has checked `len`.

@@ -6,6 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use flate2::read::DeflateDecoder;
 
 use super::input::{Input, Stream};
+use super::read_file::or_no_memory;
 
 /// The record at the end of an archive, without its comment.
 const END: u64 = 22;
@@ -235,7 +236,8 @@ pub fn read_member(input: &Input, place: &Place, buffer: &mut Vec<u8>) -> Result
     let content = Content::open(input, place)?;
     buffer.clear();
     // One more than it may have, so that more is noticed. Nothing is reserved for a length that is only claimed.
-    content.take(place.len + 1).read_to_end(buffer).map_err(|error| format!("it is damaged: {error}"))?;
+    let read = content.take(place.len + 1).read_to_end(buffer);
+    read.map_err(|error| format!("it is damaged: {}", or_no_memory(error, place.len)))?;
     if buffer.len() as u64 != place.len {
         return Err(format!("it is damaged: it does not have the {} bytes that its entry says", place.len));
     }

@@ -290,6 +290,7 @@ impl<'a> Assembler<'a> {
                 names_repeat: connected.names_repeat,
                 gives: connected.gives.clone(),
                 fetch: Arc::clone(&connected.fetch),
+                sandbox_read: self.parts.reads[source].clone(),
                 settings: connected.settings.clone(),
                 decoders: connected.decoders,
             })

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use orchestra_core::SourceId;
-use orchestra_plan::BETWEEN_COMMITS;
+use orchestra_plan::{BETWEEN_COMMITS, SourcePlan};
 use orchestra_store::{ListError, ListingReader};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
@@ -162,7 +162,8 @@ fn remote(args: &SourceArgs) -> Option<Remote> {
     let load = args.chain.remote(fetch)?;
     let (all_memory, timeout) = (plan.loader_bytes.max(load.memory), plan.limits.item_timeout);
     let stats = Arc::clone(&args.context.stats);
-    let reads = Reads::new(fetch.opens(), &plan.sources[args.source.index()].listing);
+    let SourcePlan { listing, sandbox_read, .. } = &plan.sources[args.source.index()];
+    let reads = Reads::new(fetch.opens(), listing, sandbox_read);
     let (tracer, clock, source) = (args.context.tracer.clone(), args.context.clock, args.source);
     let alone = Mutex::default();
     Some(Remote { launcher, load, reads, all_memory, alone, timeout, stats, source, tracer, clock })

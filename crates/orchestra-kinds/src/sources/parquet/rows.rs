@@ -8,7 +8,7 @@ use bincode::{Decode, Encode};
 use bytes::Bytes;
 use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, Network, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
 use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
 use orchestra_store::{Expand, ListError, PushItem};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -21,12 +21,12 @@ use serde_json::Value as Json;
 use super::Parquet;
 use super::leaves::{all, footer, guarded, is_text, is_unsigned, resolve, row_groups};
 use crate::sources::columns::{
-    Cell, Field, FieldType, LARGEST_TEXT, Number, Row, declared, decoders, schema, settings,
+    Cell, Field, FieldType, LARGEST_TEXT, Number, Row, declared, decoders, opens, schema, settings,
 };
 use crate::sources::input::{Input, Last, Opener, Stream, cannot_read, list_items, look};
 use crate::sources::locator::{locator, parts};
 use crate::sources::objects::{self, Protocol};
-use crate::sources::read_file::LARGEST_FILE_BYTES;
+use crate::sources::read_file::{LARGEST_FILE_BYTES, or_no_memory};
 
 /// Rows that are decoded together.
 const BLOCK: usize = 64;
@@ -125,6 +125,10 @@ impl Fetch for Files {
     fn remote(&self) -> Option<RemoteSpec> {
         RemoteSpec::of(Parquet.name(), self)
     }
+
+    fn opens(&self) -> Opens {
+        opens(&self.fields, &self.protocols)
+    }
 }
 
 impl Length for Input {
@@ -143,7 +147,10 @@ impl ChunkReader for Input {
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
         let mut bytes = Vec::new();
-        self.from(start).take(length as u64).read_to_end(&mut bytes)?;
+        self.from(start)
+            .take(length as u64)
+            .read_to_end(&mut bytes)
+            .map_err(|error| or_no_memory(error, length as u64))?;
         match bytes.len() == length {
             true => Ok(bytes.into()),
             false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),

@@ -1,5 +1,5 @@
 //! The files that the loader processes of a source may read: those in the places that it names, and where links and manifests lead from there.
-//! It looks where items lie, and opens none.
+//! It looks where items lie, and opens none: a path that an item holds leads nowhere.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -22,11 +22,19 @@ pub struct Reads {
 }
 
 impl Reads {
-    pub fn new(opens: Opens, listing: &ListingSpec) -> Self {
-        let places = match opens {
-            Opens::Any => vec!["/".into()],
-            Opens::OfItems(_) => listing.roots().iter().filter_map(|root| root.canonicalize().ok()).collect(),
+    /// `named` are places beside those of the list.
+    pub fn new(opens: Opens, listing: &ListingSpec, named: &[PathBuf]) -> Self {
+        let folder_of = |root: PathBuf| match root.parent() {
+            Some(folder) if !root.is_dir() => folder.to_owned(),
+            _ => root,
         };
+        let roots: Vec<PathBuf> = match opens {
+            Opens::Any => vec!["/".into()],
+            Opens::OfItems(_) => listing.roots(),
+            Opens::Beside(_) => listing.roots().into_iter().map(folder_of).collect(),
+        };
+        let places: Vec<PathBuf> =
+            roots.iter().chain(named).filter_map(|place| place.canonicalize().ok()).collect();
         Self { opens, n_named: places.len(), places: Mutex::new(places) }
     }
 
@@ -38,7 +46,7 @@ impl Reads {
     /// Whether a process that starts now may read an item that one with the first `known` places could not. What an item names decides, and
     /// nothing that a process says.
     pub fn lead_to(&self, locator: &[u8], known: usize) -> bool {
-        let Opens::OfItems(file_of) = self.opens else { return false };
+        let (Opens::OfItems(file_of) | Opens::Beside(file_of)) = self.opens else { return false };
         let Some(file) = file_of(locator).and_then(|file| file.canonicalize().ok()) else { return false };
         let mut places = self.places();
         let (before, since) = places.split_at(known.min(places.len()));
@@ -74,7 +82,28 @@ mod tests {
 
     fn reads(folder: &Path) -> Reads {
         let listing = ListingSpec::Paths { base: folder.to_owned(), patterns: vec!["named/*.png".into()] };
-        Reads::new(Opens::OfItems(whole), &listing)
+        Reads::new(Opens::OfItems(whole), &listing, &[])
+    }
+
+    #[test]
+    fn what_items_name_is_read_beside_them_and_where_the_source_allows_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().canonicalize().unwrap().join(name);
+        for name in ["lists", "pictures", "private"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        fs::write(at("lists/a.jsonl"), "").unwrap();
+        let listing = |pattern: &str| ListingSpec::Paths {
+            base: folder.path().to_owned(),
+            patterns: vec![pattern.into()],
+        };
+        for pattern in ["lists/a.jsonl", "lists/*.jsonl", "lists"] {
+            let named = [at("pictures"), at("missing")];
+            let reads = Reads::new(Opens::Beside(whole), &listing(pattern), &named);
+            assert_eq!(*reads.places(), [at("lists"), at("pictures")], "{pattern}");
+            let of_items = Reads::new(Opens::OfItems(whole), &listing("lists/a.jsonl"), &[]);
+            assert_eq!(*of_items.places(), [at("lists/a.jsonl")], "no more than the file");
+        }
     }
 
     #[test]
