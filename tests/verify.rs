@@ -7,6 +7,7 @@ use std::fs;
 
 use common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::images::write_bad_pictures;
+use rustix::fs::{FileType, Mode};
 
 /// A text and a table of the same items, an array of each, and a sum of all.
 const MORE: &str = r#"
@@ -46,6 +47,14 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
     let account = "105 items: 100 done, 5 failed, 300 records; 0 lost, 0 doubled, 0 stray, 0 damaged";
     assert!(whole.stdout.ends_with(&format!("{account}\n")), "{}", whole.stdout);
     assert!(whole.stdout.contains("`total`"), "a sum is no record of an item: {}", whole.stdout);
+
+    let (results, kept) = (out.join("results.jsonl"), out.join("kept"));
+    fs::rename(&results, &kept).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &results, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let piped = verify();
+    piped.must_exit(70);
+    assert!(piped.stdout.contains("`results.jsonl`: it is no regular file"), "{}", piped.stdout);
+    fs::rename(&kept, &results).unwrap();
 
     // Each fault is made, told, and mended again.
     let told = |file: &str, change: &dyn Fn(String) -> String, expected: &[&str]| {

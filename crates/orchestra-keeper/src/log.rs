@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::SystemTime;
 
 use crate::metrics::Reader;
@@ -26,7 +27,13 @@ pub(crate) struct Log {
 impl Log {
     pub fn create(path: &str, metrics: Reader) -> io::Result<Self> {
         Ok(Self {
-            file: File::create(path)?,
+            // In a folder that others have filled, a link would lead to a file of theirs, and a pipe would never open.
+            file: File::options()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+                .open(path)?,
             line: Vec::new(),
             after_return: false,
             last: VecDeque::new(),

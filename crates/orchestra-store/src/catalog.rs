@@ -46,6 +46,7 @@ pub use self::item_name::escape;
 use self::lister::list;
 pub use self::lister::{first_item, write_items, write_listing};
 use self::listing_file::ListingWriter;
+pub(crate) use self::listing_file::written;
 pub use self::listing_file::{ListingReader, ListingSummary};
 pub use self::objects::{Object, ObjectStore, Objects, SourceStore, is_url};
 use self::pattern::Entry;

@@ -19,6 +19,12 @@ pub const RUN_SUMMARY: &str = "run.json";
 /// The folder in it for what only the next run needs.
 pub(crate) const PRIVATE: &str = ".orchestra";
 const LOCK: &str = "lock";
+/// In the private folder: of commands that outlive their run.
+const OUTLIVING: &str = "outliving";
+/// Of the run, which are written to their end.
+const LOGS: &str = "logs";
+/// Logs and folders of commands.
+const TASKS: &str = "tasks";
 const JOURNAL: &str = "journal";
 
 /// What an earlier run left in the folder.
@@ -44,6 +50,39 @@ pub enum State {
     },
     /// A journal that cannot be used, and why: `discard`, or another folder.
     Unreadable(String),
+}
+
+/// Refuses what may stand in the place of files that every start reads or writes: a link, which leads to files of others, and a pipe or a device,
+/// at which it would wait for ever.
+///
+/// # Errors
+/// [`OpenError::Io`] names the first of them.
+pub fn only_files(folder: &Path) -> Result<(), OpenError> {
+    let refused = |path: &Path, what| {
+        let source = io::Error::other(format!("it is {what}, and no run has made it; remove it"));
+        Err(OpenError::Io { path: path.to_owned(), source })
+    };
+    let private = folder.join(PRIVATE);
+    let written = [private.clone(), folder.join(LOGS), folder.join(TASKS)];
+    if let Some(link) = written.iter().find(|folder| folder.is_symlink()) {
+        return refused(link, "a link");
+    }
+    // A link there is replaced, and may be read.
+    let account = folder.join(RUN_SUMMARY);
+    if account.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+        return refused(&account, "a pipe or a device");
+    }
+    let folders = [private.join(OUTLIVING), private, folder.join(LOGS)];
+    // What cannot be listed is told by what opens it.
+    let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        match path.symlink_metadata().map(|meta| meta.file_type()) {
+            Ok(kind) if kind.is_symlink() => return refused(&path, "a link"),
+            Ok(kind) if !kind.is_file() && !kind.is_dir() => return refused(&path, "a pipe or a device"),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// An output folder that this process owns until the value (or the journal made from it) is dropped.
@@ -89,13 +128,7 @@ impl OutputFolder {
     /// [`OpenError::Busy`] while another process (or another value in this one) owns it.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
         let private = folder.join(PRIVATE);
-        for path in [&private, &private.join(LOCK), &private.join(JOURNAL)] {
-            // It would lead to files of others, which a run writes and removes.
-            if path.is_symlink() {
-                let source = io::Error::other("it is a link, and none is followed here; remove it");
-                return Err(OpenError::Io { path: path.clone(), source });
-            }
-        }
+        only_files(folder)?;
         make_folder(&private)?;
         let lock = FolderLock::take(&private.join(LOCK), folder)?;
         let journal = private.join(JOURNAL);

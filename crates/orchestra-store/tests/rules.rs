@@ -5,6 +5,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use common::{
@@ -12,8 +13,8 @@ use common::{
     parts, seal, start,
 };
 use orchestra_store::{
-    Commit, CommitError, FileIndex, Journal, OpenError, OutputFolder, PlacedFile, RunIdentity, StartError,
-    State, write_atomic,
+    Commit, CommitError, FileIndex, Journal, ListingReader, OpenError, OutputFolder, PlacedFile, RunIdentity,
+    StartError, State, write_atomic,
 };
 
 /// For what it says, before anything was written.
@@ -470,6 +471,51 @@ fn a_journal_that_counts_more_items_than_its_lists_can_hold_is_none_at_once() {
     let folder = OutputFolder::open(dir.path()).unwrap();
     let State::Unreadable(why) = folder.state() else { panic!("{:?}", folder.state()) };
     assert!(why.contains("larger than the lists beside it can hold"), "{why}");
+    drop(folder);
+    // Nor does a list that is long and has nothing in it.
+    let list = fs::File::create(dir.path().join(".orchestra/items-scans")).unwrap();
+    list.set_len(1 << 43).unwrap();
+    let folder = OutputFolder::open(dir.path()).unwrap();
+    let State::Unreadable(why) = folder.state() else { panic!("{:?}", folder.state()) };
+    assert!(why.contains("larger than the lists beside it can hold"), "{why}");
+    // Its end claims as many items as its length allows.
+    let (size, count) = (1_u64 << 43, 1_u64 << 40);
+    let index = count / 1024 * 8;
+    let trailer = [&(size - 56 - index).to_le_bytes()[..], &count.to_le_bytes(), &[0; 32], b"orclist1"];
+    list.write_all_at(&trailer.concat(), size - 56).unwrap();
+    list.write_all_at(b"orclist1", 0).unwrap();
+    let error = ListingReader::open(&dir.path().join(".orchestra/items-scans")).unwrap_err();
+    assert!(error.to_string().contains("hole"), "{error}");
+    let list = ListingReader::open_unfinished(&dir.path().join(".orchestra/items-scans")).unwrap();
+    assert_eq!(list.n_items(), 0);
+}
+
+#[test]
+fn a_pipe_or_a_link_in_the_place_of_a_file_is_told_and_never_waited_for() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let names =
+        [".orchestra/journal", ".orchestra/lock", ".orchestra/items-scans", "run.json", "logs/run.log"];
+    for name in names {
+        let dir = tempfile::tempdir().unwrap();
+        drop(start(dir.path()));
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        for is_link in [false, true].into_iter().filter(|is_link| !is_link || name != "run.json") {
+            drop(fs::remove_file(&path));
+            match is_link {
+                true => std::os::unix::fs::symlink("/etc/hostname", &path).unwrap(),
+                false => mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap(),
+            }
+            let error = OutputFolder::open(dir.path()).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("remove it"), "{error}");
+        }
+    }
+    for name in [".orchestra", "logs", "tasks"] {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/tmp", dir.path().join(name)).unwrap();
+        let error = OutputFolder::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("it is a link"), "{error}");
+    }
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub use orchestra_runtime::{
     StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, Trees, WorkerEvent,
     WorkerUse, best_task, command_bounds, commands_live, known_tasks, outliving_tasks, prepare, prepare_part,
 };
-pub use orchestra_store::Extent;
+pub use orchestra_store::{Extent, only_files};
 use orchestra_store::TaskJournal;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
 pub use serve::{ServeError, ServeOptions, serve_model};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use orchestra_kinds::read_lines;
 use orchestra_plan::{Kinds, ReadBack, RecordsPerItem, TASKS_FOLDER, Writes};
 use orchestra_runtime::{MANIFEST, Manifest, OutputReport, digest};
-use orchestra_store::{BitSet, ListError, ObjectOutput};
+use orchestra_store::{BitSet, ListError, ObjectOutput, only_files};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -91,6 +91,7 @@ type Sets<'a> = BTreeMap<&'a str, BitSet>;
 pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
     let path = folder.join("run.json");
     let no_account = |why: String| VerifyError::NoAccount { path: folder.to_owned(), why };
+    only_files(folder).map_err(|error| no_account(error.to_string()))?;
     let text = fs::read(&path).map_err(|error| no_account(format!("`run.json`: {error}")))?;
     let account: Account =
         serde_json::from_slice(&text).map_err(|error| no_account(format!("`run.json`: {error}")))?;
@@ -163,6 +164,11 @@ impl<'a> Count<'a> {
         failed: Option<&Sets<'a>>,
         seen: &mut Sets<'a>,
     ) {
+        // A pipe would never end, and a device perhaps not either.
+        if path.metadata().is_ok_and(|meta| !meta.is_file()) {
+            self.fault(FaultKind::Damaged, || format!("`{}`: it is no regular file", file.display()));
+            return;
+        }
         let read = read_back(path, &mut |source, index| {
             if failed.is_some() {
                 self.found.records += 1;
@@ -400,7 +406,8 @@ impl<'a> Count<'a> {
     /// Adds the files that an index names, and looks at their sizes.
     fn indexed(&mut self, index: &Path, known: &mut BTreeSet<PathBuf>) {
         let folder = self.folder.join(index.parent().unwrap_or(Path::new("")));
-        let text = fs::read(self.folder.join(index)).unwrap_or_default();
+        let path = self.folder.join(index);
+        let text = if path.is_file() { fs::read(path).unwrap_or_default() } else { Vec::new() };
         for (file, bytes) in files_of(&text) {
             let path = folder.join(file);
             match fs::metadata(&path) {

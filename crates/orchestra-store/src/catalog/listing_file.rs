@@ -198,6 +198,14 @@ pub struct ListingReader {
     text: Vec<u8>,
 }
 
+/// Bytes of a file up to its first hole: a length that takes no room on the disk proves nothing, and all that a list claims is bounded by it. Moves
+/// the place where the file is read.
+pub(crate) fn written(file: &File) -> u64 {
+    let size = file.metadata().map_or(0, |meta| meta.len());
+    // Where the file system does not tell, there is none.
+    rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(0)).unwrap_or(size).min(size)
+}
+
 /// Where path and name lie in the text of a record: the path from its beginning.
 struct Record {
     path_len: usize,
@@ -211,11 +219,14 @@ impl ListingReader {
         let damaged = |reason| ListError::Damaged { path: path.into(), reason };
         let mut input = File::open(path).map_err(wrap)?;
         let size = input.metadata().map_err(wrap)?.len();
+        if written(&input) < size {
+            return Err(damaged("it has a hole, which no run has left in it"));
+        }
         if size < MAGIC.len() as u64 + TRAILER_BYTES {
             return Err(damaged("it is too short"));
         }
         let mut magic = [0; 8];
-        input.read_exact(&mut magic).map_err(wrap)?;
+        input.rewind().and_then(|()| input.read_exact(&mut magic)).map_err(wrap)?;
         input.seek(SeekFrom::Start(size - TRAILER_BYTES)).map_err(wrap)?;
         let mut trailer = [0; TRAILER_BYTES as usize];
         input.read_exact(&mut trailer).map_err(wrap)?;

@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::catalog::written;
 use crate::identity::RunIdentity;
 use crate::journal::append_file::length_of;
 use crate::journal::entry::{self, FORMAT, Group, Header, Retried, Sealed, is_of_rows, kind, resolve};
@@ -121,7 +122,7 @@ const ITEMS_WITHOUT_LIST: u64 = 1 << 20;
 /// Bytes of a list that an item takes at least: the lengths of its path and its name.
 const LISTED_BYTES: u64 = 8;
 
-/// An upper bound of the items of any source, by the size of all lists beside the journal: what a journal claims beyond that would cost memory
+/// An upper bound of the items of any source, by the size of all lists beside the journal, up to their first hole: what a journal claims beyond that would cost memory
 /// and time for nothing.
 fn most_items(journal: &Path) -> io::Result<u64> {
     let Some(private) = journal.parent() else { return Ok(ITEMS_WITHOUT_LIST) };
@@ -134,7 +135,7 @@ fn most_items(journal: &Path) -> io::Result<u64> {
     for entry in entries {
         let entry = entry?;
         if entry.file_name().as_encoded_bytes().starts_with(LISTS.as_bytes()) {
-            bytes += entry.metadata()?.len();
+            bytes += written(&File::open(entry.path())?);
         }
     }
     Ok(ITEMS_WITHOUT_LIST + bytes / LISTED_BYTES)
