@@ -5,6 +5,7 @@
 mod common;
 
 use std::fs;
+use std::path::PathBuf;
 
 use common::{Blocks, Workplace, copy_folder, write_pictures};
 use orchestra_onnx::library::{self, Env, Flavor, Request};
@@ -85,15 +86,11 @@ fn a_model_that_may_round_otherwise_is_named_and_nothing_is_touched() {
 fn another_onnxruntime_is_named_and_nothing_is_touched() {
     let place = finished();
     let before = results(&place);
-    // The same library, whose name says that it is another version.
-    let request = Request { flavor: Flavor::Cpu, explicit: None, offline: true };
-    let library = library::find(&request, &Env::from_process()).0.unwrap();
-    let other = place.path("libonnxruntime.so.1.31.99");
-    fs::copy(library.path, &other).unwrap();
+    let (version, other) = other_library(&place);
     let with_other = [("ORT_DYLIB_PATH", other.to_str().unwrap())];
     place.run_with(&with_other).must_exit(0).must_say(&["was finished before"]);
     write_picture(&place.images(), 200, 32, 32, Kind::Png).unwrap();
-    let change = format!("ONNX Runtime changed from {} to 1.31.99", library.version.unwrap());
+    let change = format!("ONNX Runtime changed from {version} to 1.31.99");
     place.run_with(&with_other).must_exit(78).must_say(&[&change, "--fresh", "200 finished items"]);
     assert_eq!(results(&place), before);
     place.run(&[]).must_exit(0);
@@ -102,6 +99,32 @@ fn another_onnxruntime_is_named_and_nothing_is_touched() {
     let fresh = ["run", workflow.to_str().unwrap(), "--fresh"];
     place.start_command_with(&fresh, &with_other).wait().must_exit(0);
     place.holds_exactly(201);
+}
+
+#[test]
+fn failures_that_another_onnxruntime_would_retry_stay_as_they_are() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 20);
+    write_bad_pictures(&place.images()).unwrap();
+    place.run(&[]).must_exit(65);
+    let before = (results(&place), place.failures());
+    assert_eq!(before.1.len(), 5);
+    let ((_, other), workflow) = (other_library(&place), place.workflow());
+    let retry = ["run", workflow.to_str().unwrap(), "--retry-failed"];
+    let ended = place.start_command_with(&retry, &[("ORT_DYLIB_PATH", other.to_str().unwrap())]).wait();
+    ended.must_exit(78).must_say(&["ONNX Runtime changed", "to 1.31.99", "--fresh"]);
+    assert_eq!((results(&place), place.failures()), before, "they have not failed with this one");
+    place.run(&["--retry-failed"]).must_exit(65).must_say(&["5 failed ones are tried again"]);
+    place.no_process_is_left();
+}
+
+/// The version of the library that is used, and the same library under a name that says another version.
+fn other_library(place: &Workplace) -> (String, PathBuf) {
+    let request = Request { flavor: Flavor::Cpu, explicit: None, offline: true };
+    let library = library::find(&request, &Env::from_process()).0.unwrap();
+    let other = place.path("libonnxruntime.so.1.31.99");
+    fs::copy(library.path, &other).unwrap();
+    (library.version.unwrap(), other)
 }
 
 #[test]

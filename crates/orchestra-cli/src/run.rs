@@ -155,11 +155,13 @@ impl Command<'_> {
     fn part(&self, plan: Arc<Plan>, earlier: Earlier, first: Option<&Ended>) -> Result<Part, Failed> {
         let Self { args, verbosity, surroundings, talk, telemetry, metrics, stopping } = self;
         let runtime = runtime(&plan)?;
-        // Nothing is discarded for a run that has no library to begin with.
-        let ahead = args.fresh.then(|| runtime_library(args, &plan, *talk)).transpose()?;
+        // Nothing is discarded for a run that has no library to begin with, or another one.
+        let discards = args.fresh || args.retry_failed;
+        let ahead = discards.then(|| runtime_library(args, &plan, *talk)).transpose()?;
+        let version = ahead.as_ref().and_then(Option::as_ref).map(orchestra::onnxruntime_version);
+        let trees = first.and_then(|first| first.trees.clone());
         let prepared =
-            orchestra::prepare_part(Arc::clone(&plan), earlier, first.and_then(|first| first.trees.clone()))
-                .map_err(not_started)?;
+            orchestra::prepare_part(Arc::clone(&plan), earlier, trees, version).map_err(not_started)?;
         let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
         stderr::set_run(&prepared.run_id);
         telemetry.set_run(&prepared.run_id);

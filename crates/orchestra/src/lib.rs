@@ -65,8 +65,8 @@ pub use orchestra_runtime::{
     StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, Trees, WorkerEvent,
     WorkerUse, best_task, command_bounds, commands_live, known_tasks, outliving_tasks, prepare, prepare_part,
 };
-pub use orchestra_store::{Extent, only_files};
 use orchestra_store::TaskJournal;
+pub use orchestra_store::{Extent, only_files};
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
 pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
@@ -306,11 +306,18 @@ pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, Start
         let (plan, options) = (Arc::clone(&plan), options.clone());
         let blocking = tokio::task::spawn_blocking(move || {
             let library = runtime_library(&plan, options.ort_library, options.offline, &mut Silent)?;
-            Ok::<_, StartError>((prepare(plan, earlier)?, library))
+            let version = library.as_ref().map(onnxruntime_version);
+            Ok::<_, StartError>((prepare_part(plan, earlier, None, version)?, library))
         });
         blocking.await.map_err(|e| StartRunError::Io(io::Error::other(e)))??
     };
     Ok(prepared.start(run_options(options, &plan, library.as_ref())?).await?)
+}
+
+/// What results so far are compared with, see [`prepare_part`].
+#[must_use]
+pub fn onnxruntime_version(library: &Library) -> &str {
+    library.version.as_deref().unwrap_or("unknown")
 }
 
 /// What `Prepared::start` needs for this plan; `library` is that of [`runtime_library`].
@@ -331,9 +338,8 @@ pub fn run_options(
         measurements: measurements(),
         ..DeviceOptions::default()
     };
-    let version_of = |library: &Library| library.version.clone().unwrap_or_else(|| "unknown".to_owned());
     Ok(RunOptions {
-        onnxruntime: library.map(version_of),
+        onnxruntime: library.map(|library| onnxruntime_version(library).to_owned()),
         loaders: launcher.loaders(),
         keepers: launcher.loaders(),
         tasks_only: options.tasks_only,

@@ -66,14 +66,16 @@ pub enum Found {
 /// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
 /// the others while the run is prepared and works. Blocks.
 pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunError> {
-    prepare_part(plan, earlier, None)
+    prepare_part(plan, earlier, None, None)
 }
 
-/// The same for the second part of a run, whose commands see the working trees that the first part has found ([`Prepared::trees`]).
+/// The same for the second part of a run, whose commands see the working trees that the first part has found ([`Prepared::trees`]). With the
+/// version of ONNX Runtime, items that have failed are done again only with that of the other results.
 pub fn prepare_part(
     plan: Arc<Plan>,
     earlier: Earlier,
     trees: Option<Trees>,
+    onnxruntime: Option<&str>,
 ) -> Result<Prepared, StartRunError> {
     let mut folder = OutputFolder::open(&plan.output)?;
     let refused = |error| tasks_error(&plan, error);
@@ -106,15 +108,19 @@ pub fn prepare_part(
     let new_items = lists.new_items();
     let identity = past.go_on(&plan);
     let mut journal = open_journal(&plan, folder, &past, &identity, fresh)?;
-    let retried = match earlier {
-        Earlier::RetryFailed => retry_failed(&plan, &mut journal)?,
-        Earlier::GoOn | Earlier::Discard | Earlier::Replace => 0,
-    };
     // A reader of all parts would take it for one of them.
     let is_strange = |(sink, number, _): &(usize, u64, PathBuf)| *number >= journal.parts(sink_file(*sink));
     if let Some((_, _, strange)) = part_files(&plan).into_iter().find(is_strange) {
         return Err(StartError::InTheWay(strange).into());
     }
+    let retried = match earlier {
+        // What `start` would refuse takes no failure back.
+        Earlier::RetryFailed => match past.other_onnxruntime(onnxruntime) {
+            Some(change) if journal.counts().failed > 0 => return Err(past.changed(&plan, vec![change])),
+            _ => retry_failed(&plan, &mut journal)?,
+        },
+        Earlier::GoOn | Earlier::Discard | Earlier::Replace => 0,
+    };
     write_headers(&plan, &mut journal)?;
     let listings = lists.keep(&plan, &journal)?;
     let tasks = open_tasks(&plan, trees, survivors, &listings)?;
@@ -158,14 +164,18 @@ impl Prepared {
             return Ok(());
         }
         let done = self.journal.counts().total();
-        if done > 0 && before.is_some() {
-            let change = Change { name: ONNXRUNTIME.to_owned(), before, after: Some(version.to_owned()) };
+        if let Some(before) = before.filter(|_| done > 0) {
+            let change = onnxruntime_changed(before, version);
             let folder = self.plan.output.clone();
             return Err(StartRunError::Changed { folder, changes: vec![in_words(&change)], done });
         }
         parts.push((ONNXRUNTIME.to_owned(), version.to_owned()));
         Ok(self.journal.identify(&self.identity)?)
     }
+}
+
+fn onnxruntime_changed(before: String, now: &str) -> Change {
+    Change { name: ONNXRUNTIME.to_owned(), before: Some(before), after: Some(now.to_owned()) }
 }
 
 fn tasks_error(plan: &Plan, error: io::Error) -> StartRunError {
@@ -259,6 +269,14 @@ impl Past {
         let changes: Vec<String> =
             before.changes(&self.now).iter().filter(|change| counts(change)).map(in_words).collect();
         if changes.is_empty() { Ok(()) } else { Err(self.changed(plan, changes)) }
+    }
+
+    /// What changed, where results so far are of another version of ONNX Runtime than this one.
+    fn other_onnxruntime(&self, version: Option<&str>) -> Option<String> {
+        let mut parts = self.identity.iter().flat_map(|identity| &identity.fingerprint);
+        let (_, before) = parts.find(|(name, _)| name == ONNXRUNTIME)?;
+        let version = version.filter(|version| version != before)?;
+        Some(in_words(&onnxruntime_changed(before.clone(), version)))
     }
 
     /// The identity that the run has from now on.
