@@ -171,6 +171,60 @@ fn the_example_writes_a_bucket_of_archives_to_parquet_also_while_it_is_killed() 
     place.no_process_is_left();
 }
 
+/// Puts the pages of the bucket into files of many items: records that name them, and an archive of them.
+const RECORDS: &str = "
+import io, json, zipfile
+keys = sorted(o['Key'] for o in s3.list_objects_v2(Bucket='digits', Prefix='pages/digit-')['Contents'])
+lines = ''.join(json.dumps({'id': n, 'path': f's3://digits/{key}'}) + '\\n' for n, key in enumerate(keys))
+table = 'id,path\\n' + ''.join(f'{n},s3://digits/{key}\\n' for n, key in enumerate(keys))
+archive = io.BytesIO()
+with zipfile.ZipFile(archive, 'w', zipfile.ZIP_DEFLATED) as z:
+    for key in keys:
+        z.writestr(key, s3.get_object(Bucket='digits', Key=key)['Body'].read())
+for name, body in (('r.jsonl', lines), ('r.csv', table), ('r.zip', archive.getvalue())):
+    s3.put_object(Bucket='digits', Key=f'records/{name}', Body=body)
+";
+
+#[test]
+fn records_and_archives_of_a_bucket_are_read_exactly_while_loaders_are_killed() {
+    let Some(moto) = Moto::start() else { return };
+    moto.python(RECORDS);
+    let place = Workplace::new();
+    let run = |kind: &str, column: &str, is_struck: bool| -> BTreeMap<u64, serde_json::Value> {
+        let columns = if column == "path" { "columns = { path = \"picture\" }" } else { "" };
+        let text = format!(
+            "version = 1\n[sources.s]\nkind = \"{kind}\"\npaths = [\"s3://digits/records/r.{kind}\"]\n{columns}\n\
+             [stages.pixels]\nkind = \"image\"\nfrom = \"s.{column}\"\nsize = [8, 8]\n\
+             [sinks.results]\nkind = \"jsonl\"\nfrom = \"pixels\"\npath = \"results.jsonl\"\n"
+        );
+        fs::write(place.workflow(), text).unwrap();
+        let workflow = place.workflow();
+        let run =
+            place.start_command_with(&["run", workflow.to_str().unwrap(), "--fresh"], &moto.variables());
+        let striker =
+            is_struck.then(|| Striker::of_loaders(run.pid(), Duration::from_millis(50), Fault::Kill));
+        run.wait().must_exit(0);
+        if let Some(strikes) = striker.map(Striker::stop) {
+            println!("{kind}: {} loaders were killed", strikes.len());
+            assert!(!strikes.is_empty());
+        }
+        let text = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+        let records: BTreeMap<_, _> = text
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+            .map(|mut record| (record["index"].as_u64().unwrap(), record["result"].take()))
+            .collect();
+        assert_eq!(records.len(), text.lines().count(), "an item has one record");
+        records
+    };
+    let calm = run("jsonl", "path", false);
+    assert_eq!(calm.keys().copied().collect::<Vec<_>>(), Vec::from_iter(0..300));
+    for (kind, column) in [("jsonl", "path"), ("csv", "path"), ("zip", "picture")] {
+        assert_eq!(run(kind, column, true), calm, "{kind}");
+    }
+    place.nothing_is_left();
+}
+
 #[test]
 fn objects_that_appear_in_a_bucket_are_taken_once_over_stops_and_kills() {
     let Some(moto) = Moto::start() else { return };

@@ -190,11 +190,17 @@ pub(crate) enum Style {
 
 /// Text in which no control character is left, so that nothing in a file name can forge a line or steer a terminal.
 fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
+    if !text.contains(steers) {
         return text.into();
     }
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    let escape = |c: char| if steers(c) { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(escape).collect()
+}
+
+/// Control characters, and those that turn the direction of what follows: with them a line reads as another one.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A field's value in a line for people: quoted where it would not end at the next space.
@@ -202,7 +208,7 @@ fn readable(text: &str) -> Cow<'_, str> {
     let is_quoted = text.len() > 1 && text.starts_with('"') && text.ends_with('"');
     let needs_quotes =
         text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '=');
-    if needs_quotes && !is_quoted { format!("{text:?}").into() } else { escaped(text) }
+    if needs_quotes && !is_quoted { escaped(&format!("{text:?}")).into_owned().into() } else { escaped(text) }
 }
 
 /// A text as JSON writes it, in its quotes. Every control character is escaped, also those that JSON allows.
@@ -261,10 +267,12 @@ mod tests {
 
     #[test]
     fn no_value_can_forge_a_line_or_steer_the_terminal() {
-        let line =
-            line("read\nerror: forged", &[("path", "a\n\x1b[2Jb"), ("bare", "\x07"), ("q", "\"\x1b\"")]);
-        for text in [line.for_file("T"), line.for_terminal(Style::Plain)] {
-            assert!(!text.trim_end().chars().any(char::is_control), "{text:?}");
+        let lines = [
+            line("read\nerror: forged", &[("path", "a\n\x1b[2Jb"), ("bare", "\x07"), ("q", "\"\x1b\"")]),
+            line("a\u{202e}b", &[("path", "c\u{2066}d e"), ("bare", "\u{200f}")]),
+        ];
+        for text in lines.iter().flat_map(|line| [line.for_file("T"), line.for_terminal(Style::Plain)]) {
+            assert!(!text.trim_end().chars().any(steers), "{text:?}");
         }
     }
 
