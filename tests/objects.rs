@@ -174,7 +174,7 @@ fn the_example_writes_a_bucket_of_archives_to_parquet_also_while_it_is_killed() 
 /// Puts the pages of the bucket into files of many items: records that name them, and an archive of them.
 const RECORDS: &str = "
 import io, json, zipfile
-keys = sorted(o['Key'] for o in s3.list_objects_v2(Bucket='digits', Prefix='pages/')['Contents'])
+keys = sorted(o['Key'] for o in s3.list_objects_v2(Bucket='digits', Prefix='pages/digit-')['Contents'])
 lines = ''.join(json.dumps({'id': n, 'path': f's3://digits/{key}'}) + '\\n' for n, key in enumerate(keys))
 table = 'id,path\\n' + ''.join(f'{n},s3://digits/{key}\\n' for n, key in enumerate(keys))
 archive = io.BytesIO()
