@@ -28,6 +28,7 @@ mod stdout;
 mod summary;
 mod surroundings;
 mod tasks;
+mod tasks_watch;
 mod verify;
 mod watch;
 
