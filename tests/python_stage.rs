@@ -8,56 +8,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{Ended, Workplace};
+use common::{Ended, Workplace, python};
 use orchestra_testkit::records::items;
-use orchestra_testkit::skip::skip;
 use orchestra_testkit::striker::{Fault, Striker};
 
 /// Items that are run while workers are killed, and the time between two kills.
 const MANY: u64 = 20_000;
 const BETWEEN: Duration = Duration::from_millis(300);
-
-/// An interpreter that has numpy: one that is there, or a virtual environment that is made once; `None` where there can be none, and the test is
-/// skipped.
-#[track_caller]
-fn python() -> Option<&'static str> {
-    static FOUND: OnceLock<Result<String, String>> = OnceLock::new();
-    let found = FOUND.get_or_init(|| {
-        let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-with-numpy");
-        let made_python = made.join("bin/python").to_str().unwrap().to_owned();
-        let runs = |program: &str, arguments: &[&str]| {
-            let command = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-            command.is_ok_and(|output| output.status.success())
-        };
-        let has_numpy = |python: &str| runs(python, &["-c", "import numpy"]);
-        let named = std::env::var("PYTHON").ok();
-        let ready = named
-            .iter()
-            .map(String::as_str)
-            .chain([&*made_python, "python3"])
-            .find(|python| has_numpy(python));
-        let is_made = || {
-            runs("python3", &["-m", "venv", made.to_str().unwrap()])
-                && runs(&made_python, &["-m", "pip", "install", "--quiet", "numpy"])
-                && has_numpy(&made_python)
-        };
-        match ready {
-            Some(python) => Ok(python.to_owned()),
-            None if is_made() => Ok(made_python.clone()),
-            None => Err("no python3 with numpy".to_owned()),
-        }
-    });
-    match found {
-        Ok(python) => Some(python),
-        Err(missing) => {
-            skip(missing, "install numpy, or name a Python that has it with PYTHON=..");
-            None
-        }
-    }
-}
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).canonicalize().unwrap()

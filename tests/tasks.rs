@@ -6,8 +6,9 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use common::Workplace;
+use common::{ORCHESTRA, Workplace, until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 
@@ -394,4 +395,42 @@ fn the_hundred_commands_of_the_example_run_on_four_slots() {
         check.status.success() && said.starts_with("100 estimates on 4 slots, never two on one"),
         "{said}"
     );
+}
+
+#[test]
+fn a_watch_without_a_terminal_prints_a_line_for_each_begin_and_end_and_says_where_no_run_is_going_on() {
+    let place = place(
+        r#"
+[tasks.first]
+command = "while ! test -e go; do sleep 0.05; done"
+[tasks.second]
+command = "exit 3"
+after = "first"
+"#,
+    );
+    let file = place.workflow();
+    let watch = ["tasks", file.to_str().unwrap(), "--watch"];
+    let ended = place.start_command(&watch).wait();
+    ended.must_exit(0);
+    assert!(ended.stdout.starts_with("no run with tasks is going on into `"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("2 tasks would run"), "{}", ended.stdout);
+    let run = place.start(&[]);
+    until("the run says which commands run", || {
+        let commands = fs::read(place.out().join(".orchestra/commands")).unwrap_or_default();
+        String::from_utf8(commands).unwrap().contains("first")
+    });
+    let output = fs::File::create(place.path("watched")).unwrap();
+    let mut watched = Command::new(ORCHESTRA).args(watch).stdout(output).spawn().unwrap();
+    let printed = || fs::read_to_string(place.path("watched")).unwrap();
+    until("the table is printed", || printed().lines().count() == 3);
+    fs::write(place.path("go"), "").unwrap();
+    run.wait().must_exit(65);
+    assert!(watched.wait().unwrap().success());
+    let states: Vec<String> =
+        printed().lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(states[..3], ["task state", "first running", "second new"], "{}", printed());
+    let ends: Vec<&str> =
+        states[3..].iter().map(|state| &state[..]).filter(|s| !s.ends_with("running")).collect();
+    assert_eq!(ends, ["first done", "second code", "the run"], "{}", printed());
+    assert!(!place.out().join(".orchestra/commands").exists());
 }

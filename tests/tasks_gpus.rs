@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Ended, Workplace};
+use common::{Ended, Workplace, python};
 use serde_json::Value;
 
 /// A workplace with these tables, and the library of a driver.
@@ -143,4 +143,119 @@ retries = { out_of_memory = 1, timeout = 1 }
     let mut done = lines(&place.path("done"));
     done.sort();
     assert_eq!(done, ["1", "10", "11", "12", "4", "5", "6", "7", "8", "9"]);
+}
+
+/// A stage in Python with priority 20, and commands above, beside and below it: all but those beside it note in `order` when they begin.
+fn with_a_stage(python: &str) -> Workplace {
+    let place = place(&format!(
+        r#"
+[sources.x]
+kind = "range"
+stop = 40
+
+[stages.y]
+kind = "python"
+from = "x"
+script = "stage.py"
+python = {python:?}
+priority = 20
+sandbox = "off"
+
+[sinks.results]
+kind = "jsonl"
+from = "y"
+
+[tasks.low]
+command = "test $(wc -l < out/results.jsonl) = 40 && echo low >> order"
+priority = 19
+
+[tasks.prepare]
+command = "echo prepare >> order"
+device = "none"
+priority = 1
+
+[tasks.high]
+command = "echo high >> order; test {{n}}$ORCHESTRA_ATTEMPT != 21"
+after = "prepare"
+matrix = {{ n = [1, 2] }}
+priority = 21
+retries = {{ code = 1, pause = "100ms" }}
+
+[tasks.beside]
+command = "true"
+device = 0.5
+priority = 20
+
+[tasks.last]
+command = "echo last >> order"
+after = ["low", "sinks.results"]
+"#
+    ));
+    let script = r#"
+import orchestra
+
+@orchestra.stage(batch=4, outputs={"y": ("int64", [])})
+class Noted:
+    def __init__(self):
+        with open("ORDER", "a") as order:
+            order.write("stage\n")
+
+    def __call__(self, n):
+        return {"y": n}
+"#;
+    let order = place.path("order");
+    fs::write(place.path("stage.py"), script.replace("ORDER", order.to_str().unwrap())).unwrap();
+    place
+}
+
+/// What has begun, each kind once.
+fn order(place: &Workplace) -> Vec<String> {
+    let mut order = lines(&place.path("order"));
+    order.dedup();
+    order
+}
+
+#[test]
+fn the_side_with_the_higher_priority_has_a_gpu_first_and_hands_it_over_when_it_has_ended() {
+    let Some(python) = python() else { return };
+    let place = with_a_stage(python);
+    place.edit("sandbox = \"off\"", "sandbox = \"off\"\ndevices = \"cuda:0\"");
+    // By their names, these are what ONNX Runtime needs; the stage does not.
+    let ort = place.path("ort");
+    fs::create_dir(&ort).unwrap();
+    let cuda = ["libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10"];
+    let of_ort = ["libonnxruntime.so.1.31.1", "libonnxruntime_providers_cuda.so"];
+    for library in cuda.map(|name| place.path(name)).into_iter().chain(of_ort.map(|name| ort.join(name))) {
+        let mut cc = Command::new("cc");
+        assert!(cc.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(library).status().unwrap().success());
+    }
+    let folder = place.path("");
+    let variables =
+        [("ORT_DYLIB_PATH", ort.to_str().unwrap()), ("ORCHESTRA_CUDA_LIBRARIES", folder.to_str().unwrap())];
+    run(&place, &variables).must_exit(0).must_say(&["40 items read, 40 done", "6 tasks, 6 done"]);
+    assert_eq!(order(&place), ["prepare", "high", "stage", "low", "last"]);
+    assert_eq!(place.report()["devices"][0]["device"], "cuda:0");
+}
+
+#[test]
+fn the_side_with_the_higher_priority_has_the_cores_first_where_there_is_no_gpu() {
+    let Some(python) = python() else { return };
+    let place = with_a_stage(python);
+    let (file, run) = (place.workflow(), ["run", "--devices", "cpu"]);
+    let ended = place.start_command(&[&run[..], &[file.to_str().unwrap()]].concat()).wait();
+    ended.must_exit(0).must_say(&["40 items read, 40 done", "6 tasks, 6 done"]);
+    assert_eq!(order(&place), ["prepare", "high", "stage", "low", "last"]);
+    // At the same priority both go on together: a command that waits for the stage comes to its end.
+    let wait = "n=0; until grep -q stage order || [ $((n += 1)) = 2000 ]; do sleep 0.01; done";
+    place.edit("echo high >> order", &format!("{wait}; echo high >> order"));
+    fs::remove_file(place.path("order")).unwrap();
+    place.edit("priority = 21", "priority = 20");
+    place.edit("matrix = { n = [1, 2] }", "matrix = { n = [1] }");
+    let ended = place.start_command(&["run", "--fresh", "--devices", "cpu", file.to_str().unwrap()]).wait();
+    ended.must_exit(0);
+    let order = lines(&place.path("order"));
+    assert!(
+        order.iter().position(|it| it == "stage") < order.iter().position(|it| it == "high"),
+        "{order:?}"
+    );
 }

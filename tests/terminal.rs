@@ -106,6 +106,11 @@ struct OnTerminal {
 }
 
 fn on_terminal(place: &Workplace, columns: u16, arguments: &[&str]) -> OnTerminal {
+    start_on_terminal(place, columns, "run", arguments)
+}
+
+/// The same for another command than `run`, whose standard output is the terminal, too.
+fn start_on_terminal(place: &Workplace, columns: u16, command: &str, arguments: &[&str]) -> OnTerminal {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
@@ -117,7 +122,7 @@ fn on_terminal(place: &Workplace, columns: u16, arguments: &[&str]) -> OnTermina
     let slave =
         File::options().read(true).write(true).custom_flags(no_tty).open(name.to_str().unwrap()).unwrap();
     let child = Command::new(ORCHESTRA)
-        .arg("run")
+        .arg(command)
         .arg(place.workflow())
         .args(arguments)
         .env("TERM", "xterm-256color")
@@ -125,7 +130,7 @@ fn on_terminal(place: &Workplace, columns: u16, arguments: &[&str]) -> OnTermina
         .env_remove("NO_COLOR")
         .env_remove("RUST_LOG")
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(if command == "run" { Stdio::null() } else { slave.try_clone().unwrap().into() })
         .stderr(slave)
         .spawn()
         .unwrap();
@@ -220,4 +225,27 @@ fn nobody_who_reads_is_no_error() {
             .unwrap();
         assert_eq!(ended.code(), Some(code), "{arguments:?}");
     }
+}
+
+#[test]
+fn the_tasks_of_a_run_are_drawn_in_one_place_until_it_has_ended_and_their_table_stays() {
+    let place = Workplace::new();
+    let text = "version = 1\n[devices]\nslots = 4\n[tasks.train]\nmatrix = { n = [1, 2] }\nmetrics = [\"loss\"]\n\
+        command = \"echo '{\\\"loss\\\": 0.25}'; while ! test -e go; do sleep 0.05; done; exit $(({n} * 3 - 3))\"\n";
+    fs::write(place.workflow(), text).unwrap();
+    let run = on_terminal(&place, 200, &[]);
+    until("the run has shown memory", || run.shows("loss 0.2500") && run.shows("iB"));
+    let watched = start_on_terminal(&place, 200, "tasks", &["--watch"]);
+    let looks = |n: usize| watched.seen.lock().unwrap().0.matches("2 running").count() >= n;
+    until("it was drawn again and again", || looks(3));
+    assert!(watched.shows("0 of 2 tasks done, 2 running") && watched.shows("loss 0.2500"));
+    fs::write(place.path("go"), "").unwrap();
+    assert_eq!(run.end().0, Some(65));
+    let (code, _, left) = watched.end();
+    assert_eq!(code, Some(0), "{left}");
+    let states = |line: &str| line.split_whitespace().nth(1).map(str::to_owned);
+    assert!(left.starts_with("task "), "{left}");
+    assert_eq!(left.lines().skip(1).take(2).filter_map(states).collect::<Vec<_>>(), ["done", "code"]);
+    assert!(left.contains("the run has ended: 1 of 2 tasks have ended well"), "{left}");
+    assert!(!left.contains("running"), "{left}");
 }

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -54,6 +55,45 @@ pub fn python_env(name: &str) -> Option<String> {
         return None;
     }
     Some(String::from_utf8(path.stdout).unwrap().trim_end().to_owned())
+}
+
+/// An interpreter that has numpy: one that is there, or a virtual environment that is made once; `None` where there can be none, and the test is
+/// skipped.
+#[track_caller]
+pub fn python() -> Option<&'static str> {
+    static FOUND: OnceLock<Result<String, String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-with-numpy");
+        let made_python = made.join("bin/python").to_str().unwrap().to_owned();
+        let runs = |program: &str, arguments: &[&str]| {
+            let command = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+            command.is_ok_and(|output| output.status.success())
+        };
+        let has_numpy = |python: &str| runs(python, &["-c", "import numpy"]);
+        let named = std::env::var("PYTHON").ok();
+        let ready = named
+            .iter()
+            .map(String::as_str)
+            .chain([&*made_python, "python3"])
+            .find(|python| has_numpy(python));
+        let is_made = || {
+            runs("python3", &["-m", "venv", made.to_str().unwrap()])
+                && runs(&made_python, &["-m", "pip", "install", "--quiet", "numpy"])
+                && has_numpy(&made_python)
+        };
+        match ready {
+            Some(python) => Ok(python.to_owned()),
+            None if is_made() => Ok(made_python.clone()),
+            None => Err("no python3 with numpy".to_owned()),
+        }
+    });
+    match found {
+        Ok(python) => Some(python),
+        Err(missing) => {
+            skip(missing, "install numpy, or name a Python that has it with PYTHON=..");
+            None
+        }
+    }
 }
 
 /// A folder with `images/`, `models/`, `tmp/`, `workflow.toml` and, after a run, `out/`.

@@ -140,6 +140,9 @@ pub struct TasksArgs {
     /// Print the tasks as JSON on standard output
     #[arg(long)]
     pub json: bool,
+    /// Follow a run that is going on, until it ends: a table on a terminal, elsewhere a line whenever a task begins or ends
+    #[arg(long, conflicts_with = "json")]
+    pub watch: bool,
 }
 
 /// `orchestra retry`

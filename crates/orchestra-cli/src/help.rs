@@ -51,6 +51,7 @@ pub const TASKS: &str = "\
 Examples:
   orchestra tasks workflow.toml
   orchestra tasks workflow.toml --only train --json
+  orchestra tasks workflow.toml --watch              follow `orchestra run workflow.toml`
 
 States: new; running; done; changed (its command, an input or an output is not what it was); broken off (its run was
 killed); else the class of its last end: code, signal, timeout, out_of_memory, device_lost, wrong_device, not_started, missing, stopped.

@@ -29,6 +29,7 @@ mod summary;
 mod surroundings;
 mod talk;
 mod tasks;
+mod tasks_watch;
 mod verify;
 mod watch;
 

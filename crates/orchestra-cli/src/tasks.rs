@@ -1,4 +1,4 @@
-//! `orchestra tasks` and `orchestra run --dry-run`: the tasks of a file, what would run of them, and what has run. Starts nothing and changes
+//! `orchestra tasks`, but for what it follows, and `orchestra run --dry-run`: the tasks of a file, what would run of them, and what has run. Starts nothing and changes
 //! nothing.
 
 use std::collections::BTreeMap;
@@ -16,6 +16,7 @@ use crate::human::{count, counted, elapsed, metric};
 use crate::planning::{self, Workflow};
 use crate::stdout;
 use crate::surroundings::Surroundings;
+use crate::tasks_watch;
 
 /// By the ids of tasks.
 type TaskRecords = BTreeMap<String, TaskRecord>;
@@ -26,6 +27,9 @@ pub fn tasks(args: &TasksArgs, surroundings: &Surroundings) -> Result<ExitCode, 
     let machine = planning::machine(&args.workflow);
     let planned = Workflow::read(&args.workflow.file)?.plan(&options, &machine);
     let plan = only(planning::show(planned, surroundings)?, &args.only)?;
+    if args.watch {
+        return tasks_watch::watch(&plan, surroundings);
+    }
     show(&plan, &records(&plan)?, args.json)
 }
 
@@ -71,10 +75,7 @@ fn of_plan(plan: &Plan, names: &[String]) -> Result<TasksPlan, String> {
 
 /// What would run now, by what is known of each task.
 pub fn show(plan: &Plan, records: &TaskRecords, as_json: bool) -> Result<ExitCode, Failed> {
-    let trees = orchestra::Trees::read(&plan.tasks, &plan.output)
-        .context("a working tree cannot be copied")
-        .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
-    let known = orchestra::known_tasks(&plan.tasks, &trees, records);
+    let known = known(plan, records)?;
     let reports = TaskReport::all(&plan.tasks, &known);
     if as_json {
         let rows = plan.tasks.tasks.iter().zip(&reports).map(|(task, report)| {
@@ -92,13 +93,42 @@ pub fn show(plan: &Plan, records: &TaskRecords, as_json: bool) -> Result<ExitCod
     stdout::print(&(text(plan, &reports, &known, lives) + &later))
 }
 
+/// What is known of each task, with a look at what it depends on.
+pub fn known(plan: &Plan, records: &TaskRecords) -> Result<Vec<KnownTask>, Failed> {
+    let trees = orchestra::Trees::read(&plan.tasks, &plan.output)
+        .context("a working tree cannot be copied")
+        .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
+    Ok(orchestra::known_tasks(&plan.tasks, &trees, records))
+}
+
 fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], lives: impl Fn(&str) -> bool) -> String {
     if reports.is_empty() {
         return "the file has no tasks\n".to_owned();
     }
+    let would_run = reports.iter().filter(|report| !report.before).count() as u64;
+    let slots = counted(plan.tasks.cpu_slots as u64, "slot", "slots");
+    let on = match plan.tasks.gpus.len() {
+        0 => format!("{slots} of the CPU"),
+        gpus => format!("{}, {slots} of the CPU", counted(gpus as u64, "GPU", "GPUs")),
+    };
+    let sum = format!(
+        "\n{} would run on {on}, {} done\n",
+        counted(would_run, "task", "tasks"),
+        count(reports.len() as u64 - would_run)
+    );
+    table(plan, reports, known, lives).concat() + &sum
+}
+
+/// A line for the heads, and one for each task.
+pub fn table(
+    plan: &Plan,
+    reports: &[TaskReport],
+    known: &[KnownTask],
+    lives: impl Fn(&str) -> bool,
+) -> Vec<String> {
     let row = |((task, report), known): ((&TaskPlan, &TaskReport), &KnownTask)| {
         let cell = |is_known: bool, text: String| if is_known { text } else { "-".to_owned() };
-        let has_run = report.end.is_some();
+        let has_run = report.end.is_some() || report.state == TaskStanding::Running;
         [
             report.task.clone(),
             standing(task, report, known, lives(&report.task)),
@@ -120,18 +150,7 @@ fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], lives: impl Fn
         let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
-    let would_run = reports.iter().filter(|report| !report.before).count() as u64;
-    let slots = counted(plan.tasks.cpu_slots as u64, "slot", "slots");
-    let on = match plan.tasks.gpus.len() {
-        0 => format!("{slots} of the CPU"),
-        gpus => format!("{}, {slots} of the CPU", counted(gpus as u64, "GPU", "GPUs")),
-    };
-    let sum = format!(
-        "\n{} would run on {on}, {} done\n",
-        counted(would_run, "task", "tasks"),
-        count(reports.len() as u64 - would_run)
-    );
-    rows.iter().map(line).collect::<String>() + &sum
+    rows.iter().map(line).collect()
 }
 
 /// What a start would find.
@@ -142,6 +161,7 @@ fn standing(task: &TaskPlan, report: &TaskReport, known: &KnownTask, is_live: bo
         (TaskStanding::Done, _) if report.best => "done, best".to_owned(),
         (TaskStanding::Done, _) => "done".to_owned(),
         (TaskStanding::StoppedEarly, _) => "stopped early".to_owned(),
+        (TaskStanding::Running, _) => "running".to_owned(),
         _ if known.is_begun && is_live => "running".to_owned(),
         _ if known.is_begun => "broken off".to_owned(),
         (_, Some("done" | "stopped_early")) => "changed".to_owned(),

@@ -49,13 +49,37 @@ pub fn kill_tree(root: Pid) {
 /// All that descends from `root` and has not ended.
 #[must_use]
 pub fn descendants(root: Pid) -> Vec<Pid> {
-    let parents: HashMap<Pid, Pid> = processes().map(|process| (process.pid, process.parent)).collect();
-    let descends = |pid: Pid| {
+    let of_roots = trees(&[root]);
+    of_roots.into_iter().map(|of_root| of_root.pid).collect()
+}
+
+/// A process that descends from one of several roots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OfTree {
+    /// Itself.
+    pub pid: Pid,
+    /// Which root.
+    pub root: Pid,
+    /// Bytes of main memory that it has now, with what it shares with others.
+    pub memory: u64,
+}
+
+/// All that descends from these roots and has not ended, by one look at all processes. No root descends from another one.
+#[must_use]
+pub fn trees(roots: &[Pid]) -> Vec<OfTree> {
+    let processes: HashMap<Pid, Process> = processes().map(|process| (process.pid, process)).collect();
+    let parent = |pid: &Pid| processes.get(pid).map(|process| process.parent);
+    let of_tree = |(pid, process): (&Pid, &Process)| {
         // No more steps than processes: a number that was given anew could make a circle.
-        let up = std::iter::successors(parents.get(&pid).copied(), |pid| parents.get(pid).copied());
-        up.take(parents.len()).any(|ancestor| ancestor == root)
+        let mut up = std::iter::successors(parent(pid), parent).take(processes.len());
+        let root = up.find(|ancestor| roots.contains(ancestor))?;
+        Some(OfTree { pid: *pid, root, memory: process.resident_pages * page_size() })
     };
-    parents.keys().copied().filter(|pid| descends(*pid)).collect()
+    processes.iter().filter_map(of_tree).collect()
+}
+
+fn page_size() -> u64 {
+    rustix::param::page_size() as u64
 }
 
 /// Whether a process was stopped by a signal (`kill -STOP`), and does nothing until one lets it go on.
@@ -68,6 +92,7 @@ struct Process {
     pid: Pid,
     parent: Pid,
     state: char,
+    resident_pages: u64,
 }
 
 fn own() -> i32 {
@@ -87,5 +112,8 @@ fn process(pid: i32) -> Option<Process> {
     // The name, between parentheses, may hold anything; state and parent follow.
     let mut after = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = after.next()?.chars().next()?;
-    Some(Process { pid: Pid::from_raw(pid)?, parent: Pid::from_raw(after.next()?.parse().ok()?)?, state })
+    let parent = Pid::from_raw(after.next()?.parse().ok()?)?;
+    // `man 5 proc_pid_stat`: field 24, where state is field 3.
+    let resident_pages = after.nth(19)?.parse().ok()?;
+    Some(Process { pid: Pid::from_raw(pid)?, parent, state, resident_pages })
 }

@@ -16,7 +16,7 @@ mod metrics;
 mod start;
 
 pub use claim::{adopt, holders, is_free, wait_until_free};
-pub use descendants::{descendants, is_stopped, kill_tree};
+pub use descendants::{OfTree, descendants, is_stopped, kill_tree, trees};
 pub use keep::main;
 pub use messages::{
     Ended, Group, KEEPER, MAX_MESSAGE, Order, Report, STOP_KILL, STOP_SIGNAL, Started, decode, encode,

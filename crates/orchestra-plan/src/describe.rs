@@ -128,8 +128,8 @@ fn write_tasks(out: &mut String, plan: &TasksPlan) -> fmt::Result {
         let Demand { gpus, cpu, .. } = first.demand;
         let thousandths = |n: u32| f64::from(n) / f64::from(WHOLE);
         let on = match gpus {
-            Gpus::None if cpu == WHOLE => "a slot of the CPU".to_owned(),
-            Gpus::None => format!("{} slots of the CPU", thousandths(cpu)),
+            Gpus::None | Gpus::Instead if cpu == WHOLE => "a slot of the CPU".to_owned(),
+            Gpus::None | Gpus::Instead => format!("{} slots of the CPU", thousandths(cpu)),
             Gpus::Share(share) => format!("{} of a GPU", thousandths(share)),
             Gpus::Count(1) => "a GPU".to_owned(),
             Gpus::Count(count) => format!("{count} GPUs"),

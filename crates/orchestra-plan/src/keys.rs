@@ -50,7 +50,12 @@ pub const MODEL: [Key; 26] = [
         "none",
         "ceiling of the memory that each worker's session takes on its device, a GPU or the CPU; a batch that needs more is halved",
     ),
-    key("priority", "integer, 1 to 100", "10", "share of a device's workers, relative to other models on it"),
+    key(
+        "priority",
+        "integer, 1 to 100",
+        "10",
+        "share of a device's workers, relative to other models on it; beside [tasks](../guide/tasks.md#priority) the highest of all models says which side has a device first",
+    ),
     key("threads", "integer, 1 to 1024", "its share of the cores", "threads of each worker's session"),
     key(
         "streams",
@@ -162,7 +167,12 @@ pub const WORKERS: [Key; 11] = [
         "what an earlier run or this one measures",
         "device memory of one worker, on a GPU",
     ),
-    key("priority", "integer, 1 to 100", "10", "share of a device's workers, relative to other stages on it"),
+    key(
+        "priority",
+        "integer, 1 to 100",
+        "10",
+        "share of a device's workers, relative to other stages on it; also beside [tasks](../guide/tasks.md#priority)",
+    ),
     key(
         "spare",
         "integer, 0 to 4",
@@ -204,7 +214,7 @@ pub const DEVICES: [Key; 3] = [
 ];
 
 /// `[tasks.NAME]`
-pub const TASK: [Key; 22] = [
+pub const TASK: [Key; 23] = [
     key(
         "command",
         "list or text",
@@ -224,6 +234,12 @@ pub const TASK: [Key; 22] = [
         "text or number",
         "\"auto\"",
         "`\"auto\"`: a GPU to itself, or a slot of the CPU where there is none; a number of GPUs; a share of one such as `0.5`; `\"none\"`: a slot of the CPU, also where there are GPUs; or a device such as `\"cuda:0\"`",
+    ),
+    key(
+        "priority",
+        "integer, 1 to 100",
+        "10",
+        "the higher one has a device first, of [commands and models](../guide/tasks.md#priority), and starts first, of commands",
     ),
     key(
         "gpu_memory",

@@ -42,7 +42,7 @@ impl NoEffect<'_> {
             let shares = |(other, on): &(&RawModel, Vec<&Device>)| {
                 other.name != model.name && on.iter().any(|device| devices.contains(device))
             };
-            if !used.iter().any(shares) {
+            if !used.iter().any(shares) && self.workflow.tasks.is_empty() {
                 warn("priority", "no other model runs on its devices");
             }
         }

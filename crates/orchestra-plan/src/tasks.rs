@@ -337,7 +337,7 @@ impl<'a> Expander<'a> {
                 };
                 Gpus::This(gpu)
             }
-            RawDevice::Share(_) | RawDevice::Count(_) if self.gpus.is_empty() => Gpus::None,
+            RawDevice::Share(_) | RawDevice::Count(_) if self.gpus.is_empty() => Gpus::Instead,
             RawDevice::Share(share) => Gpus::Share(*share),
             RawDevice::Count(count) => Gpus::Count(count.value),
         };
@@ -349,12 +349,15 @@ impl<'a> Expander<'a> {
         };
         let cores = raw.cpus.unwrap_or(0);
         let cpu = match (cores, gpus) {
-            (0, Gpus::None) => instead,
+            (0, Gpus::None | Gpus::Instead) => instead,
             (cores, _) => u32::try_from(cores).unwrap_or(u32::MAX).saturating_mul(WHOLE),
         };
-        let gpu_memory =
-            raw.gpu_memory.as_ref().filter(|_| gpus != Gpus::None).map_or(0, |bytes| bytes.value);
-        let demand = Demand { gpus, gpu_memory, cpu, cores };
+        let gpu_memory = raw
+            .gpu_memory
+            .as_ref()
+            .filter(|_| !matches!(gpus, Gpus::None | Gpus::Instead))
+            .map_or(0, |bytes| bytes.value);
+        let demand = Demand { gpus, gpu_memory, cpu, cores, priority: raw.priority };
         let leases = TasksPlan { gpus: self.gpus.clone(), ..TasksPlan::default() }.leases();
         if !leases.could_take(&Demand { cpu: 0, ..demand }) {
             let (span, what) = match (&raw.gpu_memory, &raw.device) {

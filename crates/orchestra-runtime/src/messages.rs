@@ -161,6 +161,8 @@ pub struct ServeStage {
 
 pub enum DeviceMsg {
     Serve(Arc<ServeStage>),
+    /// No command is to have the device first any more: start the workers of what is served.
+    Begin,
     Retire(StageId),
     /// A pause is over: start a worker in this place, if it still needs one.
     StartWorker {

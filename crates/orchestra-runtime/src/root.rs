@@ -22,6 +22,7 @@ use crate::flow::committer::CommitterHandle;
 use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, Stopped};
 use crate::pipeline::{Listing, Pipeline, PipelineArgs};
 use crate::tasks::actor::{Tasks, TasksArgs, TasksEnd, TasksMsg};
+use crate::tasks::holds;
 use crate::tasks::known::KnownTasks;
 
 const MOST_REBUILDS: u32 = 3;
@@ -89,7 +90,12 @@ impl Actor for Orchestra {
         me.send_interval(LOOK_EVERY, || RootMsg::Look);
         let tell = me.clone();
         let ended = move |device| drop(tell.cast(RootMsg::DeviceEnded(device)));
-        let devices = DeviceManager::start_all(&context, &me.get_cell(), ended).await?;
+        // Where no tasks are started, none would tell them to begin.
+        let held = match args.tasks.is_some() {
+            true => holds::of_models(&context).into_keys().collect(),
+            false => BTreeSet::new(),
+        };
+        let devices = DeviceManager::start_all(&context, &me.get_cell(), &held, ended).await?;
         let devices: Vec<ActorRef<DeviceMsg>> = devices.into_iter().map(|(device, _)| device).collect();
         let mut state = RootState {
             listings: args.listings,
@@ -113,8 +119,14 @@ impl Actor for Orchestra {
         };
         match (args.tasks, state.context.options.keepers.clone()) {
             (Some(known), Some(launcher)) => {
-                let args =
-                    TasksArgs { context: Arc::clone(&state.context), launcher, known, root: me.clone() };
+                let devices = state.devices.clone();
+                let args = TasksArgs {
+                    context: Arc::clone(&state.context),
+                    launcher,
+                    known,
+                    devices,
+                    root: me.clone(),
+                };
                 state.tasks = Some(Actor::spawn_linked(None, Tasks, args, me.get_cell()).await?.0);
             }
             _ => state.tasks_end = Some(TasksEnd::default()),
@@ -230,7 +242,7 @@ impl RootState {
 
     fn tasks_ended(&mut self, end: TasksEnd) {
         self.tasks_end.get_or_insert(end);
-        self.end_devices_when_nothing_runs();
+        self.end_devices_without_pipelines();
     }
 
     fn grace_over(&mut self) {
@@ -312,12 +324,22 @@ impl RootState {
         }
         self.tell_tasks(TasksMsg::PipelineEnded(pipeline, end.clone()));
         self.ended.entry(pipeline).or_insert(end);
-        self.end_devices_when_nothing_runs();
+        self.end_devices_without_pipelines();
     }
 
-    fn end_devices_when_nothing_runs(&mut self) {
-        if self.ended.len() == self.pipelines.len() && !self.aborted {
-            for device in &self.devices {
+    /// Commands may have a device for themselves once all pipelines that use it have ended.
+    fn end_devices_without_pipelines(&mut self) {
+        if self.aborted {
+            return;
+        }
+        let plan = &self.context.plan;
+        let running = self.pipelines.keys().filter(|id| !self.ended.contains_key(id));
+        let stages = running.flat_map(|id| &plan.pipelines[id.index()].stages);
+        let batches = stages.filter_map(|stage| plan.stages[stage.index()].batch());
+        let used: BTreeSet<DeviceId> =
+            batches.flat_map(|batch| &batch.workers).map(|workers| workers.device).collect();
+        for (id, device) in (0..).map(DeviceId).zip(&self.devices) {
+            if !used.contains(&id) {
                 drop(device.cast(DeviceMsg::Shutdown { now: false }));
             }
         }
@@ -328,6 +350,7 @@ impl RootState {
         if self.tasks.as_ref().is_some_and(|tasks| tasks.get_id() == who) {
             let problem = Some(format!("the owner of the commands fell over: {error}"));
             self.tasks_end.get_or_insert(TasksEnd { problem, ..TasksEnd::default() });
+            self.devices.iter().for_each(|device| drop(device.cast(DeviceMsg::Begin)));
             return;
         }
         let pipeline = self.pipelines.iter().find(|(_, p)| p.get_id() == who).map(|(id, _)| *id);

@@ -66,6 +66,7 @@ pub use orchestra_runtime::{
     Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
     StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, Trees, WorkerEvent,
     WorkerUse, best_task, command_bounds, commands_live, known_tasks, outliving_tasks, prepare, prepare_part,
+    running_commands,
 };
 use orchestra_store::TaskJournal;
 pub use orchestra_store::{Extent, only_files};

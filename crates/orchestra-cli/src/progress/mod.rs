@@ -13,6 +13,7 @@ use painter::Painter;
 use crate::stderr;
 use crate::surroundings::Surroundings;
 pub use render::{Look, plain_line, render};
+pub use screen::Screen;
 
 /// How often a line is written where nothing can be drawn again.
 const LINE_EVERY: Duration = Duration::from_secs(10);

@@ -1,6 +1,7 @@
 //! One state of a run as lines of text, for a terminal of a given width. Pure: no terminal, no time.
 
 use orchestra::{Extent, RunningCommand, TasksSnapshot};
+use orchestra_plan::format_bytes;
 
 use crate::human::{clock, count, counted, gib, per_second, percent};
 
@@ -221,7 +222,8 @@ fn commands(view: &ProgressView, width: usize) -> Vec<Line> {
     let cells = |command: &RunningCommand| {
         let again = if command.attempt > 1 { format!("attempt {}", command.attempt) } else { String::new() };
         let (task, place) = (command.task.clone(), command.place.clone());
-        vec![task, place, again, clock(command.elapsed), metrics(&command.metrics)]
+        let memory = if command.memory > 0 { format_bytes(command.memory) } else { String::new() };
+        vec![task, place, again, clock(command.elapsed), memory, metrics(&command.metrics)]
     };
     let rows: Vec<Vec<String>> = tasks.commands.iter().map(cells).collect();
     if !has_tasks_alone(view) {
@@ -429,6 +431,7 @@ mod tests {
             attempt,
             place: "slot 0, cuda:0".into(),
             elapsed: Duration::from_secs(seconds),
+            memory: if attempt == 1 { 3 << 30 } else { 0 },
             metrics,
         };
         let commands =
@@ -439,7 +442,7 @@ mod tests {
         assert_eq!(
             at(80),
             "\
-running  train[lr=0.1]  slot 0, cuda:0             1:12  loss 0.2500
+running  train[lr=0.1]  slot 0, cuda:0             1:12  3 GiB  loss 0.2500
          test           slot 0, cuda:0  attempt 2  0:03
          … and 2 more"
         );

@@ -15,6 +15,8 @@ const ALL: i64 = WHOLE as i64;
 pub enum Gpus {
     /// None.
     None,
+    /// None, because there are none: its slots of the CPU stand for them.
+    Instead,
     /// So many thousandths of one of them.
     Share(u32),
     /// So many, each alone.
@@ -34,6 +36,37 @@ pub struct Demand {
     pub cpu: u32,
     /// Cores that it is kept on; 0: any.
     pub cores: usize,
+    /// Beside models and other tasks: what is higher has a device first.
+    pub priority: u32,
+}
+
+/// Models of the same run, which use devices, too. They have a device from when it is handed over until they have ended there, but for shares,
+/// which are leased beside them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Models {
+    /// One for all of them: a pipeline that has one device must not wait for another one that waits for it.
+    priority: u32,
+    /// Devices that they wait for: places of GPUs, or 0, the CPU, where there are none.
+    waiting: BTreeSet<usize>,
+    /// Those that they have.
+    having: BTreeSet<usize>,
+}
+
+impl Models {
+    /// Whether this demand cannot have the device beside them. Slots of the CPU are shares of it, so at the same priority both go on together.
+    fn exclude(&self, demand: &Demand) -> bool {
+        match demand.gpus {
+            Gpus::None => false,
+            Gpus::Instead => demand.priority != self.priority,
+            Gpus::Share(_) | Gpus::Count(_) | Gpus::This(_) => share_of(demand) == ALL,
+        }
+    }
+
+    /// Whether a device is not to be had for this demand: they have it, or come first.
+    fn refuse(&self, device: usize, demand: &Demand) -> bool {
+        let is_first = self.waiting.contains(&device) && demand.priority <= self.priority;
+        self.exclude(demand) && (is_first || self.having.contains(&device))
+    }
 }
 
 /// What a running task has to itself.
@@ -46,6 +79,14 @@ pub struct Lease {
     /// Its cores, by their places among those of this process; empty where it may run on any.
     pub cores: Vec<usize>,
     demand: Demand,
+}
+
+impl Lease {
+    /// Whether it may have its GPU beside others.
+    #[must_use]
+    pub fn is_share(&self) -> bool {
+        share_of(&self.demand) < ALL
+    }
 }
 
 /// What is free of a GPU: less than nothing where leases of an earlier start hold more than there is now.
@@ -65,8 +106,7 @@ pub struct Leases {
     most_cpu: i64,
     free_cores: BTreeSet<usize>,
     taken_slots: BTreeSet<usize>,
-    /// GPUs that something else uses, too: none has them alone.
-    shared: BTreeSet<usize>,
+    models: Models,
 }
 
 impl Leases {
@@ -81,22 +121,65 @@ impl Leases {
             most_cpu: cpu,
             free_cores: (0..cores).collect(),
             taken_slots: BTreeSet::new(),
-            shared: BTreeSet::new(),
+            models: Models::default(),
         }
     }
 
-    /// From now on something else uses a GPU, too: a demand for a GPU alone does not get this one. Shares are given as before.
-    pub fn share(&mut self, gpu: usize) {
-        self.shared.insert(gpu);
+    /// Models of this priority wait for these devices: places of GPUs, or 0, the CPU, where there are none.
+    pub fn await_models(&mut self, priority: u32, devices: impl IntoIterator<Item = usize>) {
+        self.models = Models { priority, waiting: devices.into_iter().collect(), having: BTreeSet::new() };
     }
 
-    /// Nothing else uses the GPU any more.
-    pub fn unshare(&mut self, gpu: usize) {
-        self.shared.remove(&gpu);
+    /// Devices that models wait for.
+    pub fn awaited(&self) -> impl Iterator<Item = usize> {
+        self.models.waiting.iter().copied()
+    }
+
+    /// Models have a device that they have waited for.
+    pub fn hand_over(&mut self, device: usize) {
+        if self.models.waiting.remove(&device) {
+            self.models.having.insert(device);
+        }
+    }
+
+    /// No model uses the device any more.
+    pub fn models_ended(&mut self, device: usize) {
+        self.models.waiting.remove(&device);
+        self.models.having.remove(&device);
+    }
+
+    /// Whether models wait for this device until what has the lease has ended.
+    #[must_use]
+    pub fn holds_up(&self, lease: &Lease, device: usize) -> bool {
+        let is_on = lease.demand.gpus == Gpus::Instead || lease.gpus.contains(&device);
+        is_on && self.models.exclude(&lease.demand)
+    }
+
+    /// Whether models wait for this device until what asks for this has had it: it comes first, and devices that they do not have are enough for it.
+    #[must_use]
+    pub fn comes_first(&self, demand: &Demand, device: usize) -> bool {
+        let one = match demand.gpus {
+            Gpus::Count(_) => Demand { gpus: Gpus::Count(1), ..*demand },
+            _ => *demand,
+        };
+        let all = self.all_free();
+        let has_this = |demand: &Demand| all.has_room(device, demand);
+        let is_meant = match demand.gpus {
+            Gpus::This(gpu) => gpu == device,
+            Gpus::Instead => true,
+            _ => has_this(&one),
+        };
+        demand.priority > self.models.priority
+            && self.models.exclude(demand)
+            && is_meant
+            && all.choose(demand).is_some()
     }
 
     /// A lease, if all that is asked for is free.
     pub fn take(&mut self, demand: &Demand) -> Option<Lease> {
+        if demand.gpus == Gpus::Instead && self.models.refuse(0, demand) {
+            return None;
+        }
         let gpus = self.choose(demand)?;
         // What asks for nothing waits for nothing, also where leases of an earlier start hold more than there is.
         if demand.cpu > 0 && self.cpu < self.cpu_of(demand) {
@@ -157,29 +240,36 @@ impl Leases {
 
     /// Whether there would be a lease if nothing was taken.
     pub fn could_take(&self, demand: &Demand) -> bool {
-        let mut all = Self { shared: BTreeSet::new(), ..self.clone() };
+        Self { models: Models::default(), ..self.all_free() }.choose(demand).is_some()
+    }
+
+    /// The same without leases: models have what they have.
+    fn all_free(&self) -> Self {
+        let mut all = self.clone();
         for gpu in &mut all.gpus {
             (gpu.share, gpu.memory) = (ALL, gpu.most);
         }
-        all.choose(demand).is_some()
+        all
     }
 
-    /// The GPUs with the most room, so that shares spread.
-    fn choose(&self, demand: &Demand) -> Option<Vec<usize>> {
-        let share = share_of(demand);
+    fn has_room(&self, gpu: usize, demand: &Demand) -> bool {
         let has_memory = |gpu: &Gpu| demand.gpu_memory == 0 || gpu.memory >= signed(demand.gpu_memory);
-        let has_room = |gpu: &usize| {
-            !(share == ALL && self.shared.contains(gpu))
-                && self.gpus.get(*gpu).is_some_and(|gpu| gpu.share >= share && has_memory(gpu))
-        };
+        let has_room = |gpu: &Gpu| gpu.share >= share_of(demand) && has_memory(gpu);
+        self.gpus.get(gpu).is_some_and(has_room) && !self.models.refuse(gpu, demand)
+    }
+
+    /// The GPUs without models and those with the most room first, so that shares spread.
+    fn choose(&self, demand: &Demand) -> Option<Vec<usize>> {
+        let has_room = |gpu: &usize| self.has_room(*gpu, demand);
         let count = match demand.gpus {
-            Gpus::None => 0,
+            Gpus::None | Gpus::Instead => 0,
             Gpus::Share(_) => 1,
             Gpus::Count(count) => count,
             Gpus::This(gpu) => return has_room(&gpu).then(|| vec![gpu]),
         };
         let mut gpus: Vec<usize> = (0..self.gpus.len()).filter(has_room).collect();
-        gpus.sort_by_key(|gpu| std::cmp::Reverse(self.gpus[*gpu].share));
+        let has_models = |gpu: &usize| self.models.waiting.contains(gpu) || self.models.having.contains(gpu);
+        gpus.sort_by_key(|gpu| (has_models(gpu), std::cmp::Reverse(self.gpus[*gpu].share)));
         (gpus.len() >= count).then(|| {
             gpus.truncate(count);
             gpus
@@ -189,7 +279,7 @@ impl Leases {
 
 fn share_of(demand: &Demand) -> i64 {
     match demand.gpus {
-        Gpus::None => 0,
+        Gpus::None | Gpus::Instead => 0,
         Gpus::Share(share) => share.into(),
         Gpus::Count(_) | Gpus::This(_) => ALL,
     }

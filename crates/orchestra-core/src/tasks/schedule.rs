@@ -5,9 +5,11 @@
 //! Waiting => Skipped        a task that it comes after has failed, and must not
 //! ```
 //!
-//! Tasks are looked at in the order of the plan, and one whose lease is not free lets those behind it go first: a slot is never idle while a
-//! task could use it. A large demand may so wait for the end of many small ones, and no longer, since there are no others.
+//! Tasks are looked at by their priorities, then in the order of the plan, and one whose lease is not free lets those behind it go first: a slot is
+//! never idle while a task could use it. A large demand may so wait for the end of many small ones, and no longer, since there are no others. What
+//! a task comes after has at least its priority.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -85,6 +87,8 @@ struct Task {
     /// Ends of this start, to count those of a class.
     ends: Vec<TaskEnd>,
     before: Vec<usize>,
+    /// It comes after what is held, a pipeline perhaps: models do not wait for it.
+    is_behind: bool,
     /// Bytes of a GPU that it is known to take, where its table says nothing.
     learned: u64,
 }
@@ -93,7 +97,8 @@ struct Task {
 pub struct Schedule {
     tasks: Vec<Task>,
     leases: Leases,
-    ready: BTreeSet<usize>,
+    /// By their priorities and places.
+    ready: BTreeSet<(Reverse<u32>, usize)>,
     paused: BTreeSet<(Duration, usize)>,
     running: usize,
     /// Those of `running` that are held in this part: they were begun by an earlier start.
@@ -106,23 +111,26 @@ pub struct Schedule {
 impl Schedule {
     /// The tasks of `after` are places in `tasks`, without cycles; every demand could be met.
     #[must_use]
-    pub fn new(specs: Vec<TaskSpec>, leases: Leases) -> Self {
+    pub fn new(mut specs: Vec<TaskSpec>, leases: Leases) -> Self {
+        raise_priorities(&mut specs);
         let mut before = vec![Vec::new(); specs.len()];
         for (task, spec) in specs.iter().enumerate() {
             spec.after.iter().for_each(|earlier| before[*earlier].push(task));
         }
+        let behind = behind((0..specs.len()).filter(|task| specs[*task].is_held), &before);
         let open: Vec<usize> =
             specs.iter().map(|spec| spec.after.iter().filter(|t| !specs[**t].is_done).count()).collect();
-        let task = |((spec, before), open): ((TaskSpec, Vec<usize>), usize)| {
+        let task = |(((spec, before), open), is_behind): (((TaskSpec, Vec<usize>), usize), bool)| {
             let state = match (spec.is_done, open + usize::from(spec.is_held)) {
                 (true, _) => TaskState::Done,
                 (false, 0) => TaskState::Ready,
                 (false, n) => TaskState::Waiting(n),
             };
-            Task { spec, state, attempts: 0, ends: Vec::new(), before, learned: 0 }
+            Task { spec, state, attempts: 0, ends: Vec::new(), before, is_behind, learned: 0 }
         };
-        let tasks: Vec<Task> = specs.into_iter().zip(before).zip(open).map(task).collect();
-        let ready = (0..tasks.len()).filter(|t| tasks[*t].state == TaskState::Ready).collect();
+        let tasks: Vec<Task> = specs.into_iter().zip(before).zip(open).zip(behind).map(task).collect();
+        let is_ready = |t: &usize| tasks[*t].state == TaskState::Ready;
+        let ready = (0..tasks.len()).filter(is_ready).map(|t| tasks[t].in_turn(t)).collect();
         let n_demands = count_demands(&tasks);
         Self {
             tasks,
@@ -163,7 +171,7 @@ impl Schedule {
     /// A command that an earlier start has begun goes on, with what it has. Before the first start.
     pub fn go_on(&mut self, task: usize, slot: usize, gpus: &[usize], cores: &[usize]) -> Start {
         // It may be held in this part of a run, or come after what has changed since.
-        self.ready.remove(&task);
+        self.ready.remove(&self.tasks[task].in_turn(task));
         let of = &mut self.tasks[task];
         let lease = self.leases.go_on(&of.demand(), slot, gpus, cores);
         of.state = TaskState::Running(lease.clone());
@@ -189,6 +197,23 @@ impl Schedule {
             && self.has_none_to_start()
     }
 
+    /// Devices that models have from now on: those that no task comes first on, or has alone. Before anything is started.
+    pub fn hand_over(&mut self) -> Vec<usize> {
+        let is_held_up = |device: &usize| {
+            self.tasks.iter().any(|task| match &task.state {
+                TaskState::Running(lease) => self.leases.holds_up(lease, *device),
+                TaskState::Waiting(_) | TaskState::Ready | TaskState::Paused(_) => {
+                    let may_start = !self.stopping && !task.is_behind && !task.spec.is_held;
+                    may_start && self.leases.comes_first(&task.demand(), *device)
+                }
+                TaskState::Done | TaskState::Failed | TaskState::Skipped(_) => false,
+            })
+        };
+        let devices: Vec<usize> = self.leases.awaited().filter(|device| !is_held_up(device)).collect();
+        devices.iter().for_each(|device| self.leases.hand_over(*device));
+        devices
+    }
+
     /// Starts all that can start.
     pub fn start(&mut self, now: Duration) -> Vec<Start> {
         while let Some((_, task)) = self.paused.first().copied().filter(|(at, _)| *at <= now) {
@@ -200,7 +225,7 @@ impl Schedule {
         }
         let mut starts: Vec<Start> = Vec::new();
         let mut refused: Vec<Demand> = Vec::new();
-        for &task in &self.ready {
+        for &(_, task) in &self.ready {
             let demand = self.tasks[task].demand();
             // Of many tasks that ask for the same one answer is enough.
             if refused.len() == self.n_demands {
@@ -219,7 +244,7 @@ impl Schedule {
             starts.push(Start { task, attempt: of.spec.attempts_before + of.attempts, lease });
         }
         for start in &starts {
-            self.ready.remove(&start.task);
+            self.ready.remove(&self.tasks[start.task].in_turn(start.task));
         }
         self.running += starts.len();
         starts
@@ -262,7 +287,7 @@ impl Schedule {
         After::Failed { skipped: self.skip_after(task) }
     }
 
-    /// The leases, to say what else uses a GPU.
+    /// The leases, to say what models use.
     pub fn leases(&mut self) -> &mut Leases {
         &mut self.leases
     }
@@ -277,7 +302,7 @@ impl Schedule {
 
     /// A task that does not run has failed: all that come after it, directly or not, are skipped.
     pub fn give_up(&mut self, task: usize) -> Vec<usize> {
-        self.ready.remove(&task);
+        self.ready.remove(&self.tasks[task].in_turn(task));
         self.tasks[task].state = TaskState::Failed;
         self.skip_after(task)
     }
@@ -314,7 +339,7 @@ impl Schedule {
 
     fn make_ready(&mut self, task: usize) {
         self.tasks[task].state = TaskState::Ready;
-        self.ready.insert(task);
+        self.ready.insert(self.tasks[task].in_turn(task));
     }
 
     fn one_less(&mut self, task: usize) {
@@ -347,6 +372,11 @@ impl Schedule {
 }
 
 impl Task {
+    /// Its place among those that are ready.
+    fn in_turn(&self, task: usize) -> (Reverse<u32>, usize) {
+        (Reverse(self.spec.demand.priority), task)
+    }
+
     /// After an end for lack of memory a task with a share of a GPU gets one to itself: those that it shared with may have taken the rest.
     fn demand(&self) -> Demand {
         match self.ends.contains(&TaskEnd::OutOfMemory) {
@@ -358,6 +388,37 @@ impl Task {
     fn shared_demand(&self) -> Demand {
         Demand { gpu_memory: self.spec.demand.gpu_memory.max(self.learned), ..self.spec.demand }
     }
+}
+
+/// What a task comes after is as urgent as the task.
+fn raise_priorities(specs: &mut [TaskSpec]) {
+    let mut by_priority: Vec<usize> = (0..specs.len()).collect();
+    by_priority.sort_by_key(|task| Reverse(specs[*task].demand.priority));
+    for task in by_priority {
+        let priority = specs[task].demand.priority;
+        let mut open = specs[task].after.clone();
+        while let Some(earlier) = open.pop() {
+            // Those that have as much were here before.
+            if specs[earlier].demand.priority < priority {
+                specs[earlier].demand.priority = priority;
+                open.extend(specs[earlier].after.clone());
+            }
+        }
+    }
+}
+
+/// Which tasks come after one of these, directly or not.
+fn behind(held: impl Iterator<Item = usize>, before: &[Vec<usize>]) -> Vec<bool> {
+    let mut behind = vec![false; before.len()];
+    let mut open: Vec<usize> = held.collect();
+    while let Some(earlier) = open.pop() {
+        for &task in &before[earlier] {
+            if !std::mem::replace(&mut behind[task], true) {
+                open.push(task);
+            }
+        }
+    }
+    behind
 }
 
 /// How many demands there are that differ, of tasks as they are and with a GPU to themselves.
@@ -377,6 +438,6 @@ fn count_demands(tasks: &[Task]) -> usize {
 fn alone(demand: Demand) -> Demand {
     match demand.gpus {
         Gpus::Share(_) => Demand { gpus: Gpus::Share(WHOLE), ..demand },
-        Gpus::None | Gpus::Count(_) | Gpus::This(_) => demand,
+        Gpus::None | Gpus::Instead | Gpus::Count(_) | Gpus::This(_) => demand,
     }
 }

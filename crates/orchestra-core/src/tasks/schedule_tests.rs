@@ -10,11 +10,11 @@ use super::*;
 const NOW: Duration = Duration::ZERO;
 
 fn spec(after: &[usize], gpus: Gpus) -> TaskSpec {
-    let cpu = if gpus == Gpus::None { WHOLE } else { 0 };
+    let cpu = if matches!(gpus, Gpus::None | Gpus::Instead) { WHOLE } else { 0 };
     TaskSpec {
         after: after.to_vec(),
         may_fail: Vec::new(),
-        demand: Demand { gpus, gpu_memory: 0, cpu, cores: 0 },
+        demand: Demand { gpus, gpu_memory: 0, cpu, cores: 0, priority: 10 },
         retries: Retries::default(),
         attempts_before: 0,
         is_done: false,
@@ -210,7 +210,7 @@ fn shares_run_together_only_as_far_as_what_they_were_seen_to_take_has_room() {
 
 #[test]
 fn memory_of_a_gpu_bounds_its_shares() {
-    let with = |gpu_memory| Demand { gpus: Gpus::Share(250), gpu_memory, cpu: 0, cores: 0 };
+    let with = |gpu_memory| Demand { gpus: Gpus::Share(250), gpu_memory, cpu: 0, cores: 0, priority: 10 };
     let mut leases = Leases::new(&[10], 1, 1);
     let first = leases.take(&with(6)).unwrap();
     assert!(leases.take(&with(6)).is_none() && leases.take(&with(4)).is_some());
@@ -247,11 +247,12 @@ fn what_is_held_starts_nothing_until_it_has_passed_and_skips_what_comes_after_it
 }
 
 #[test]
-fn a_gpu_that_models_use_is_given_to_shares_and_to_nobody_alone_until_they_have_ended() {
+fn a_gpu_that_models_use_is_given_to_shares_and_to_no_command_alone_until_they_have_ended() {
     let specs = [Gpus::Count(1), Gpus::This(0), Gpus::Share(500), Gpus::Share(WHOLE), Gpus::Count(2)];
     let specs = specs.map(|gpus| spec(&[], gpus)).to_vec();
     let mut schedule = Schedule::new(specs, Leases::new(&[0, 0], 1, 1));
-    schedule.leases().share(0);
+    schedule.leases().await_models(10, [0]);
+    assert_eq!(schedule.hand_over(), [0]);
     let starts = |schedule: &mut Schedule| -> Vec<(usize, Vec<usize>)> {
         schedule.start(NOW).into_iter().map(|start| (start.task, start.lease.gpus)).collect()
     };
@@ -259,7 +260,7 @@ fn a_gpu_that_models_use_is_given_to_shares_and_to_nobody_alone_until_they_have_
     assert_eq!(schedule.ended(2, TaskEnd::Done, NOW), After::Done);
     assert_eq!(starts(&mut schedule), [], "one is alone on the other, and this one is used");
     assert!(!schedule.is_over(), "they wait");
-    schedule.leases().unshare(0);
+    schedule.leases().models_ended(0);
     assert_eq!(starts(&mut schedule), [(1, vec![0])]);
     assert_eq!(schedule.ended(0, TaskEnd::Done, NOW), After::Done);
     assert_eq!(starts(&mut schedule), [(3, vec![1])]);
@@ -290,4 +291,135 @@ fn a_command_of_a_task_that_is_left_to_another_part_keeps_its_lease_and_holds_no
     assert!(schedule.has_only_held() && !schedule.is_over());
     schedule.let_go(0);
     assert!(schedule.is_over());
+}
+
+fn with_priority(priority: u32, spec: TaskSpec) -> TaskSpec {
+    TaskSpec { demand: Demand { priority, ..spec.demand }, ..spec }
+}
+
+fn tasks_of(starts: Vec<Start>) -> Vec<usize> {
+    starts.into_iter().map(|start| start.task).collect()
+}
+
+#[test]
+fn a_gpu_goes_to_commands_above_the_models_then_to_these_then_to_commands_below() {
+    let specs = vec![
+        with_priority(9, spec(&[], Gpus::Count(1))),
+        with_priority(11, spec(&[], Gpus::This(0))),
+        with_priority(10, spec(&[], Gpus::Count(1))),
+        with_priority(1, spec(&[], Gpus::Share(500))),
+    ];
+    let mut schedule = Schedule::new(specs, Leases::new(&[0], 4, 4));
+    schedule.leases().await_models(10, [0]);
+    assert_eq!(schedule.hand_over(), []);
+    assert_eq!(tasks_of(schedule.start(NOW)), [1]);
+    assert_eq!(schedule.hand_over(), [], "it has the GPU alone");
+    assert_eq!(schedule.ended(1, TaskEnd::Done, NOW), After::Done);
+    assert_eq!(schedule.hand_over(), [0], "none of those that are left is above the models");
+    assert_eq!(tasks_of(schedule.start(NOW)), [3], "a share goes beside them");
+    schedule.ended(3, TaskEnd::Done, NOW);
+    schedule.leases().models_ended(0);
+    assert_eq!(tasks_of(schedule.start(NOW)), [2], "the higher one first");
+}
+
+#[test]
+fn slots_of_the_cpu_go_beside_models_of_the_same_priority_and_before_or_after_others() {
+    for (priority, is_first) in [(11, true), (10, true), (9, false)] {
+        let specs =
+            vec![with_priority(priority, spec(&[], Gpus::Instead)), with_priority(1, spec(&[], Gpus::None))];
+        let mut schedule = Schedule::new(specs, Leases::new(&[], 4, 4));
+        schedule.leases().await_models(10, [0]);
+        assert_eq!(schedule.hand_over().is_empty(), priority > 10);
+        let expected: &[usize] = if is_first { &[0, 1] } else { &[1] };
+        assert_eq!(tasks_of(schedule.start(NOW)), expected);
+        assert_eq!(schedule.hand_over(), [], "{priority}");
+        if is_first {
+            schedule.ended(0, TaskEnd::Done, NOW);
+        }
+        assert_eq!(schedule.hand_over().len(), usize::from(priority > 10));
+        schedule.leases().models_ended(0);
+        assert_eq!(schedule.start(NOW).len(), usize::from(!is_first));
+    }
+}
+
+#[test]
+fn what_a_task_comes_after_is_as_urgent_and_what_comes_after_a_pipeline_holds_none_up() {
+    let held = || TaskSpec { is_held: true, ..spec(&[], Gpus::None) };
+    let specs = vec![
+        with_priority(1, spec(&[], Gpus::Count(1))),
+        with_priority(20, spec(&[0], Gpus::None)),
+        held(),
+        with_priority(90, spec(&[2], Gpus::Count(1))),
+    ];
+    let mut schedule = Schedule::new(specs, Leases::new(&[0], 4, 4));
+    schedule.leases().await_models(10, [0]);
+    assert_eq!((schedule.hand_over(), tasks_of(schedule.start(NOW))), (vec![], vec![0]));
+    schedule.ended(0, TaskEnd::Done, NOW);
+    assert_eq!((schedule.hand_over(), tasks_of(schedule.start(NOW))), (vec![0], vec![1]));
+}
+
+#[test]
+fn a_run_that_stops_leaves_devices_to_models_once_commands_have_ended() {
+    let specs = vec![with_priority(20, spec(&[], Gpus::Count(1))); 2];
+    let mut schedule = Schedule::new(specs, Leases::new(&[0], 4, 4));
+    schedule.leases().await_models(10, [0]);
+    schedule.hand_over();
+    assert_eq!(tasks_of(schedule.start(NOW)), [0]);
+    schedule.stop();
+    assert_eq!(schedule.hand_over(), []);
+    schedule.ended(0, TaskEnd::Stopped, NOW);
+    assert_eq!(schedule.hand_over(), [0]);
+}
+
+proptest! {
+    /// With a pipeline that has models on some GPUs and ends only when it has all of them: no GPU is used by models and by a command alone at
+    /// once, whatever the priorities, ends and retries, and all comes to its end.
+    #[test]
+    fn models_and_commands_alone_never_share_a_gpu_and_none_waits_for_ever(
+        tasks in prop::collection::vec((demand(), prop::collection::vec(0usize..20, 0..3), 8u32..13, any::<bool>()), 1..20),
+        of_models in prop::collection::btree_set(0usize..3, 1..3),
+        ends in prop::collection::vec((any::<usize>(), end()), 100),
+    ) {
+        let n = tasks.len();
+        let mut specs: Vec<TaskSpec> = tasks.iter().enumerate().map(|(at, (gpus, after, priority, is_behind))| {
+            let mut after: BTreeSet<usize> = after.iter().copied().filter(|t| *t < at).collect();
+            if *is_behind && at % 3 == 0 {
+                after.insert(n);
+            }
+            let retries = Retries { out_of_memory: 1, timeout: 1, ..Retries::default() };
+            TaskSpec { retries, ..with_priority(*priority, spec(&after.into_iter().collect::<Vec<_>>(), *gpus)) }
+        }).collect();
+        specs.push(TaskSpec { is_held: true, ..spec(&[], Gpus::None) });
+        let mut schedule = Schedule::new(specs, Leases::new(&[0, 0, 0], 2, 3));
+        schedule.leases().await_models(10, of_models.clone());
+        let mut having: BTreeSet<usize> = BTreeSet::new();
+        let mut has_ended = false;
+        let mut running: BTreeMap<usize, Lease> = BTreeMap::new();
+        let mut ends = ends.into_iter();
+        loop {
+            having.extend(schedule.hand_over());
+            for start in schedule.start(NOW) {
+                running.insert(start.task, start.lease);
+            }
+            for lease in running.values() {
+                prop_assert!(!lease.gpus.iter().any(|gpu| having.contains(gpu)) || lease.is_share());
+            }
+            let (which, end) = ends.next().unwrap_or((0, TaskEnd::Done));
+            let can_end = !has_ended && having == of_models;
+            match running.keys().nth(which % (running.len() + usize::from(can_end)).max(1)).copied() {
+                Some(task) => {
+                    running.remove(&task);
+                    drop(schedule.ended(task, end, NOW));
+                }
+                None if can_end => {
+                    has_ended = true;
+                    having.iter().for_each(|gpu| schedule.leases().models_ended(*gpu));
+                    having.clear();
+                    schedule.pass(n);
+                }
+                None => break,
+            }
+        }
+        prop_assert!(has_ended && schedule.is_over());
+    }
 }

@@ -2,6 +2,7 @@
 //! has its source, sink, pipeline and root. Everything lives on one thread under paused time, so a run is the same each time. Properties
 //! are judged elsewhere; what every run must keep is checked by `audit`.
 
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -247,7 +248,8 @@ impl Tree {
         ];
         let tell = root.clone();
         let ended = move |device| drop(tell.cast(RootMsg::DeviceEnded(device)));
-        let devices = DeviceManager::start_all(&context, &root.get_cell(), ended).await.unwrap();
+        let devices =
+            DeviceManager::start_all(&context, &root.get_cell(), &BTreeSet::new(), ended).await.unwrap();
         let managers: Vec<_> = devices.iter().map(|(manager, _)| manager.clone()).collect();
         let mut stages = Vec::new();
         for (id, batch) in plan.batch_stages() {

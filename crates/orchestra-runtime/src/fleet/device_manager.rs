@@ -3,7 +3,7 @@
 
 mod measuring;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,20 +30,26 @@ pub struct DeviceManager;
 pub struct DeviceArgs {
     pub context: Arc<RunContext>,
     pub device: DeviceId,
+    /// It starts no worker before it is told to.
+    pub is_held: bool,
     /// Called once, when no process is left and the manager stops.
     pub ended: Box<dyn Fn(DeviceId) + Send + Sync>,
 }
 
 impl DeviceManager {
-    /// Starts a manager for each device of the plan, below `supervisor`. `ended` is called for each that stops.
+    /// Starts a manager for each device of the plan, below `supervisor`. `held` are those that wait for [`DeviceMsg::Begin`]; `ended` is called for
+    /// each that stops.
     pub async fn start_all(
         context: &Arc<RunContext>,
         supervisor: &ActorCell,
+        held: &BTreeSet<DeviceId>,
         ended: impl Fn(DeviceId) + Clone + Send + Sync + 'static,
     ) -> Result<Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)>, SpawnErr> {
         let mut managers = Vec::new();
         for (device, plan) in (0..).map(DeviceId).zip(&context.plan.devices) {
-            let args = DeviceArgs { context: Arc::clone(context), device, ended: Box::new(ended.clone()) };
+            let is_held = held.contains(&device);
+            let ended = Box::new(ended.clone());
+            let args = DeviceArgs { context: Arc::clone(context), device, is_held, ended };
             tracing::info!(device = %plan.spec, "device manager started");
             managers.push(Actor::spawn_linked(None, DeviceManager, args, supervisor.clone()).await?);
         }
@@ -56,6 +62,8 @@ pub struct DeviceState {
     posts: Vec<Post>,
     workers: HashMap<WorkerId, Worker>,
     shutting_down: bool,
+    /// Stages that are to be served once it is told to begin; `None` since then.
+    held: Option<Vec<Arc<ServeStage>>>,
     /// What is found out about the memory of its workers, where that is not known of all.
     survey: Option<Survey>,
 }
@@ -91,7 +99,15 @@ impl Actor for DeviceManager {
         // A manager that is gone has no workers that could be told.
         args.context.watch.when_lost(args.device, move |why| drop(me.cast(DeviceMsg::Lost(why))));
         let survey = measuring::survey_of(&args.context, args.device);
-        Ok(DeviceState { args, posts: Vec::new(), workers: HashMap::new(), shutting_down: false, survey })
+        let held = args.is_held.then(Vec::new);
+        Ok(DeviceState {
+            args,
+            posts: Vec::new(),
+            workers: HashMap::new(),
+            shutting_down: false,
+            held,
+            survey,
+        })
     }
 
     async fn handle(
@@ -102,6 +118,11 @@ impl Actor for DeviceManager {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             DeviceMsg::Serve(serve) => state.serve(&me, serve).await,
+            DeviceMsg::Begin => {
+                for serve in state.held.take().unwrap_or_default() {
+                    state.serve(&me, serve).await;
+                }
+            }
             DeviceMsg::StartWorker { post, place } => state.start_place(&me, post, place).await,
             DeviceMsg::GoOn => {} // What follows below.
             DeviceMsg::Looked { number, seen } => state.looked(number, seen.as_deref()),
@@ -150,6 +171,10 @@ impl DeviceState {
 
     async fn serve(&mut self, me: &ActorRef<DeviceMsg>, serve: Arc<ServeStage>) {
         if self.shutting_down {
+            return;
+        }
+        if let Some(held) = &mut self.held {
+            held.push(serve);
             return;
         }
         let worker_places = WorkerPlaces::new(serve.workers, serve.spares, self.args.context.options.restart);
@@ -449,6 +474,9 @@ impl DeviceState {
     }
 
     fn retire(&mut self, stage: StageId) {
+        if let Some(held) = &mut self.held {
+            held.retain(|serve| serve.stage != stage);
+        }
         for w in self.workers.values().filter(|w| self.posts[w.post].stage == stage) {
             drop(w.link.cast(LinkMsg::Shutdown));
         }
@@ -461,6 +489,7 @@ impl DeviceState {
 
     fn shut_down(&mut self, now: bool) {
         self.shutting_down = true;
+        self.held = None;
         for w in self.workers.values() {
             drop(w.link.cast(if now { LinkMsg::Kill(WorkerExit::Clean) } else { LinkMsg::Shutdown }));
         }

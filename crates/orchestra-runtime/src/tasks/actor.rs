@@ -4,7 +4,7 @@
 //! Running => Stopping (commands are asked to end) => over
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use tokio::sync::watch;
 
 use crate::context::RunContext;
 use crate::fleet::launcher::ProcessLauncher;
-use crate::messages::{PipelineEnd, RootMsg};
+use crate::messages::{DeviceMsg, PipelineEnd, RootMsg};
 use crate::tasks::attempt::{Control, Outcome, Shared, attempt, go_on};
 use crate::tasks::best::LastEnd;
 use crate::tasks::board::{TaskReport, TaskStanding, log_file};
-use crate::tasks::gpu_watch::GpuWatch;
+use crate::tasks::command_watch::CommandWatch;
 use crate::tasks::groups::Groups;
 use crate::tasks::holds;
 use crate::tasks::keepers::Keepers;
@@ -34,6 +34,7 @@ pub struct TasksArgs {
     pub context: Arc<RunContext>,
     pub launcher: ProcessLauncher,
     pub known: KnownTasks,
+    pub devices: Vec<ActorRef<DeviceMsg>>,
     pub root: ActorRef<RootMsg>,
 }
 
@@ -69,6 +70,9 @@ pub struct TasksState {
     args: Arc<Shared>,
     root: ActorRef<RootMsg>,
     schedule: Schedule,
+    devices: Vec<ActorRef<DeviceMsg>>,
+    /// Those that models have or wait for, and what they are for commands.
+    of_models: BTreeMap<DeviceId, usize>,
     /// Pipelines that have not ended, where some task waits for one.
     pipelines: BTreeSet<PipelineId>,
     control: watch::Sender<Control>,
@@ -86,8 +90,9 @@ impl Actor for Tasks {
         me: ActorRef<TasksMsg>,
         args: TasksArgs,
     ) -> Result<TasksState, ActorProcessingErr> {
-        let TasksArgs { context, launcher, known, root } = args;
+        let TasksArgs { context, launcher, known, devices, root } = args;
         let plan = &context.plan;
+        let of_models = holds::of_models(&context);
         let mut schedule = holds::schedule(&context, &known.known);
         for (at, known) in known.known.iter().enumerate() {
             learn(&mut schedule, &plan.tasks, at, known.ended.as_ref());
@@ -107,7 +112,7 @@ impl Actor for Tasks {
             plan.tasks.tasks.iter().zip(&known.known).map(|(task, known)| LastEnd::of_known(task, known));
         let (ends, trials) = (of_known.collect(), measured::trials(&plan.tasks, &known.known));
         let shared = Shared {
-            gpus: GpuWatch::start(&context),
+            watch: CommandWatch::start(&context),
             context,
             keepers: Keepers::new(launcher),
             groups: Groups::prepare(),
@@ -120,6 +125,8 @@ impl Actor for Tasks {
             args: Arc::new(shared),
             root,
             schedule,
+            devices,
+            of_models,
             pipelines: (0..).map(PipelineId).take(n_pipelines).collect(),
             control: watch::Sender::new(Control::GoOn),
             end: TasksEnd::default(),
@@ -127,6 +134,8 @@ impl Actor for Tasks {
         };
         state.take_over();
         going_on.into_iter().for_each(|(of, start)| state.follow(&me, of, start));
+        state.hand_over();
+        state.say_what_models_wait_for();
         drop(me.cast(TasksMsg::Go)); // It cannot be gone yet.
         Ok(state)
     }
@@ -146,8 +155,9 @@ impl Actor for Tasks {
             }
             TasksMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(pipeline, &end),
             TasksMsg::DeviceEnded(device) => {
-                if let Some(gpu) = holds::gpu_of(&state.args.context, device) {
-                    state.schedule.leases().unshare(gpu);
+                let place = state.of_models.remove(&device);
+                if let Some(place) = place.filter(|place| !state.of_models.values().any(|it| it == place)) {
+                    state.schedule.leases().models_ended(place);
                 }
             }
             TasksMsg::Stop => state.stop(Control::Stop),
@@ -172,6 +182,7 @@ impl TasksState {
 
     /// Starts what can be started, and says when all is over.
     fn go(&mut self, me: &ActorRef<TasksMsg>) {
+        self.hand_over();
         for start in self.schedule.start(self.now()) {
             let task = start.task;
             let attempt = attempt(Arc::clone(&self.args), start, self.control.subscribe());
@@ -195,6 +206,23 @@ impl TasksState {
                 let problem = end.problem.or(synced.and(linked).err().map(|error| error.to_string()));
                 drop(root.cast(RootMsg::TasksEnded(TasksEnd { problem, ..end }))); // A root that is gone has ended.
             });
+        }
+    }
+
+    /// Lets models have the devices that no command is to have before them.
+    fn hand_over(&mut self) {
+        for place in self.schedule.hand_over() {
+            for (device, _) in self.of_models.iter().filter(|(_, it)| **it == place) {
+                drop(self.devices[device.index()].cast(DeviceMsg::Begin)); // A manager that is gone has no workers.
+            }
+        }
+    }
+
+    fn say_what_models_wait_for(&mut self) {
+        let awaited: Vec<usize> = self.schedule.leases().awaited().collect();
+        for (device, _) in self.of_models.iter().filter(|(_, place)| awaited.contains(place)) {
+            let device = &self.args.context.plan.devices[device.index()].spec;
+            tracing::info!(%device, "models wait for commands of a higher priority, or that have the device");
         }
     }
 

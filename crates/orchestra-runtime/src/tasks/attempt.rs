@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::context::RunContext;
 use crate::tasks::best::{self, LastEnd};
 use crate::tasks::board::log_file;
-use crate::tasks::gpu_watch::GpuWatch;
+use crate::tasks::command_watch::CommandWatch;
 use crate::tasks::groups::Groups;
 use crate::tasks::keeper_link::Keeper;
 use crate::tasks::keepers::Keepers;
@@ -44,7 +44,7 @@ pub struct Shared {
     pub context: Arc<RunContext>,
     pub keepers: Keepers,
     pub groups: Option<Groups>,
-    pub gpus: GpuWatch,
+    pub watch: CommandWatch,
     pub trees: Trees,
     pub journal: Mutex<TaskJournal>,
     /// How each task ended last.
@@ -248,7 +248,7 @@ impl Shared {
     ) -> Option<(TaskEnd, Option<Ended>)> {
         let plan = &self.plan().tasks[start.task];
         let gpus = start.lease.gpus.iter().map(|gpu| self.plan().gpus[*gpu].uuid.clone()).collect();
-        let mut astray = self.gpus.begin(start.task, keeper.pid(), gpus);
+        let mut astray = self.watch.begin(start.task, keeper.pid(), gpus);
         let mut wrong: Option<String> = None;
         let mut deadline: Option<Instant> = None;
         let mut timed_out = false;
@@ -295,7 +295,7 @@ impl Shared {
                         if keeper.is_ours() || told != Control::GoOn || timed_out || is_worse.is_some() || wrong.is_some() {
                             continue;
                         }
-                        self.gpus.end(start.task);
+                        self.watch.end(start.task);
                         keeper.let_go();
                         return None;
                     }
@@ -368,7 +368,7 @@ impl Shared {
             tracing::warn!(task = %plan.id, processes = n, "a command has left processes behind, which were killed");
         }
         let attempt = started.attempt;
-        let entry = entry(plan, started, &end, ended.as_ref(), self.gpus.end(task));
+        let entry = entry(plan, started, &end, ended.as_ref(), self.watch.end(task));
         self.journal().ended(entry.clone())?;
         forget(plan, self.output(), attempt);
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)[task] = LastEnd::of(plan, &entry);

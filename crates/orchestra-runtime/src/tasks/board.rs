@@ -9,7 +9,7 @@ use orchestra_core::named_enum;
 use orchestra_core::tasks::{EndClass, Start, best};
 use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::TaskEnded;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::tasks::known::KnownTask;
 use crate::tasks::measured::{self, MetricReports};
@@ -153,7 +153,7 @@ pub struct TasksSnapshot {
     pub commands: Vec<RunningCommand>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunningCommand {
     pub task: String,
     pub attempt: u32,
@@ -161,6 +161,8 @@ pub struct RunningCommand {
     pub place: String,
     /// Since its start.
     pub elapsed: Duration,
+    /// Most bytes of main memory that all its processes together were seen to have; what they share counts for each.
+    pub memory: u64,
     /// What it has reported so far.
     pub metrics: MetricReports,
 }
@@ -213,6 +215,13 @@ impl TaskBoard {
         report.place = place.to_owned();
         report.log = Some(log);
         report.metrics.clear();
+        report.peak_memory = 0;
+    }
+
+    /// The processes of its command have so much memory together.
+    pub fn has_memory(&self, task: usize, bytes: u64) {
+        let report = &mut self.lock().reports[task];
+        report.peak_memory = report.peak_memory.max(bytes);
     }
 
     pub fn measured(&self, task: usize, metrics: MetricReports) {
@@ -274,17 +283,18 @@ impl TaskBoard {
 
     pub fn snapshot(&self, now: Duration) -> TasksSnapshot {
         let board = self.lock();
-        let command = |&(since, task): &(Duration, usize)| {
-            let TaskReport { task, attempts: attempt, place, metrics, .. } = board.reports[task].clone();
-            RunningCommand { task, attempt, place, elapsed: now.saturating_sub(since), metrics }
-        };
         TasksSnapshot {
             total: board.reports.len() as u64,
             done: board.done,
             failed: board.failed,
             running: board.running.len() as u64,
-            commands: board.running.keys().take(SHOWN).map(command).collect(),
+            commands: board.commands(now).take(SHOWN).collect(),
         }
+    }
+
+    /// All commands that run, the oldest first.
+    pub fn commands(&self, now: Duration) -> Vec<RunningCommand> {
+        self.lock().commands(now).collect()
     }
 
     /// Of all tasks, in the order of the plan.
@@ -318,19 +328,42 @@ impl TaskBoard {
     }
 }
 
+impl Inner {
+    fn commands(&self, now: Duration) -> impl Iterator<Item = RunningCommand> {
+        self.running.keys().map(move |&(since, task)| {
+            let report = &self.reports[task];
+            RunningCommand {
+                task: report.task.clone(),
+                attempt: report.attempts,
+                place: report.place.clone(),
+                elapsed: now.saturating_sub(since),
+                memory: report.peak_memory,
+                metrics: report.metrics.clone(),
+            }
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use orchestra_core::tasks::{Demand, Gpus, Leases};
 
     use super::*;
 
+    impl TaskBoard {
+        pub fn of_one_that_runs() -> Self {
+            let board = Self::default();
+            board.lock().reports.push(TaskReport::default());
+            let demand = Demand { gpus: Gpus::None, gpu_memory: 0, cpu: 1, cores: 0, priority: 10 };
+            let lease = Leases::new(&[], 1, 1).take(&demand).unwrap();
+            board.started(&Start { task: 0, attempt: 1, lease }, "slot 0", PathBuf::new(), Duration::ZERO);
+            board
+        }
+    }
+
     #[test]
     fn a_task_whose_end_could_not_be_noted_does_not_run() {
-        let board = TaskBoard::default();
-        board.lock().reports.push(TaskReport::default());
-        let demand = Demand { gpus: Gpus::None, gpu_memory: 0, cpu: 1, cores: 0 };
-        let lease = Leases::new(&[], 1, 1).take(&demand).unwrap();
-        board.started(&Start { task: 0, attempt: 1, lease }, "slot 0", PathBuf::new(), Duration::ZERO);
+        let board = TaskBoard::of_one_that_runs();
         board.unnoted(0, "disk full");
         let report = &board.reports(&TasksPlan::default())[0];
         assert_eq!((report.state, board.snapshot(Duration::ZERO).running), (TaskStanding::Stopped, 0));

@@ -1,9 +1,11 @@
-//! What tasks wait for beside other tasks: pipelines, GPUs of models, and the first part of a run. It makes the schedule of a part, and starts nothing.
+//! What tasks wait for beside other tasks: pipelines, devices of models, and the first part of a run. It makes the schedule of a part, and starts nothing.
 //!
 //! Behind the tasks of the plan the schedule has a task that is held for each pipeline, and one for pipelines that this plan has not got.
 
+use std::collections::BTreeMap;
+
 use orchestra_core::tasks::{Demand, Gpus, Retries, Schedule, TaskSpec, with_earlier};
-use orchestra_core::{DeviceId, PipelineId};
+use orchestra_core::{DeviceId, DeviceKind, PipelineId};
 use orchestra_plan::{Plan, SinkPlan, TaskPlan};
 
 use crate::context::RunContext;
@@ -32,7 +34,7 @@ pub fn schedule(context: &RunContext, known: &[KnownTask]) -> Schedule {
     let pipeline = TaskSpec {
         after: Vec::new(),
         may_fail: Vec::new(),
-        demand: Demand { gpus: Gpus::None, gpu_memory: 0, cpu: 0, cores: 0 },
+        demand: Demand { gpus: Gpus::None, gpu_memory: 0, cpu: 0, cores: 0, priority: 0 },
         retries: Retries::default(),
         attempts_before: 0,
         is_done: false,
@@ -41,19 +43,26 @@ pub fn schedule(context: &RunContext, known: &[KnownTask]) -> Schedule {
     let pipelines = std::iter::repeat_n(pipeline, plan.pipelines.len() + 1);
     let specs = tasks.iter().zip(known).enumerate().map(spec).chain(pipelines).collect();
     let mut schedule = Schedule::new(specs, plan.tasks.leases());
-    let of_models = (0..).map(DeviceId).take(plan.devices.len());
-    of_models.filter_map(|device| gpu_of(context, device)).for_each(|gpu| schedule.leases().share(gpu));
+    let priority = plan.batch_stages().map(|(_, batch)| batch.priority).max().unwrap_or_default();
+    schedule.leases().await_models(priority, of_models(context).into_values());
     schedule
 }
 
-/// The GPU that is this device of models, by its place among those of commands; `None` where no pipeline runs on it.
-pub fn gpu_of(context: &RunContext, device: DeviceId) -> Option<usize> {
+/// The devices of models that commands use, too, each with what it is for commands: a place among their GPUs, or 0, the CPU, where they have none.
+pub fn of_models(context: &RunContext) -> BTreeMap<DeviceId, usize> {
     let plan = &context.plan;
-    if context.options.tasks_only || plan.pipelines.is_empty() {
-        return None;
+    if context.options.tasks_only || context.options.keepers.is_none() || plan.tasks.is_empty() {
+        return BTreeMap::new();
     }
-    let name = &plan.devices[device.index()].spec.name;
-    plan.tasks.gpus.iter().position(|gpu| gpu.name == *name)
+    let place = |device: DeviceId| {
+        let spec = &plan.devices[device.index()].spec;
+        match plan.tasks.gpus.is_empty() {
+            true => (spec.kind == DeviceKind::Cpu).then_some(0),
+            false => plan.tasks.gpus.iter().position(|gpu| gpu.name == spec.name),
+        }
+    };
+    let used = plan.batch_stages().flat_map(|(_, batch)| &batch.workers).map(|workers| workers.device);
+    used.filter_map(|device| Some((device, place(device)?))).collect()
 }
 
 /// The place of a pipeline in the schedule; `None`: those that the plan has not got.

@@ -6,20 +6,27 @@ use orchestra_core::tasks::Trials;
 use orchestra_keeper::{CurveOrder, MetricOrder, Metrics, MetricsOrder};
 use orchestra_plan::{TaskMetric, TaskPlan, TasksPlan};
 use orchestra_store::TaskMetricRecord;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::tasks::known::KnownTask;
 
 /// A metric of a task in `run.json`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MetricReport {
     /// The last value; `null` where it was no number.
+    #[serde(deserialize_with = "number")]
     pub last: f64,
     /// The least.
+    #[serde(deserialize_with = "number")]
     pub min: f64,
+    #[serde(deserialize_with = "number")]
     pub max: f64,
     /// How many values.
     pub count: u64,
+}
+
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 /// By their names.

@@ -55,7 +55,7 @@ impl Actor for Root {
         let RootArgs { context, stage, arena, answers, built } = args;
         let tell = me.clone();
         let ended = move |device| drop(tell.cast(ServiceMsg::DeviceEnded(device)));
-        let devices = DeviceManager::start_all(&context, &me.get_cell(), ended).await?;
+        let devices = DeviceManager::start_all(&context, &me.get_cell(), &BTreeSet::new(), ended).await?;
         let devices: Vec<ActorRef<DeviceMsg>> = devices.into_iter().map(|(device, _)| device).collect();
         let completion = Arc::new(ServiceCompletion { answers: Arc::clone(&answers), root: me.clone() });
         let (stage, _) =

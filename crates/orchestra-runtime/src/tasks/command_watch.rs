@@ -1,0 +1,184 @@
+//! Looks once a second at the commands that run: the memory that their processes have, and on which GPUs these are, by the lists of the driver. What
+//! the latter means is decided in `orchestra_core::tasks`. In a container the driver may name processes otherwise: then nothing is seen. What is
+//! known of the commands goes to a file in the output folder, for `orchestra tasks --watch`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use orchestra_core::tasks::{GpuUse, Sighting};
+use orchestra_keeper::{OfTree, trees};
+use orchestra_machine::{GpuProbe, ProbeError};
+use rustix::process::Pid;
+use tokio::sync::watch;
+
+use crate::context::RunContext;
+use crate::tasks::board::TaskBoard;
+use crate::tasks::live;
+
+/// The commands of a run. Its thread ends with it.
+pub struct CommandWatch {
+    seen: Arc<Seen>,
+    _end: Option<Sender<()>>,
+}
+
+#[derive(Default)]
+struct Seen(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    gpus: GpuUse,
+    /// How many commands have begun, and had at the last look.
+    begun: u64,
+    begun_before: u64,
+    commands: BTreeMap<usize, Command>,
+}
+
+struct Command {
+    keeper: Pid,
+    /// Which one it is of all that have begun: a keeper has one after the other.
+    number: u64,
+    /// The GPU on which it was seen without a lease.
+    astray: watch::Sender<Option<String>>,
+}
+
+impl CommandWatch {
+    /// Looks as often as at the devices of workers: at GPUs where there are some, and a driver that lists their processes.
+    pub fn start(context: &Arc<RunContext>) -> Self {
+        let seen = Arc::new(Seen::default());
+        let (end, is_over) = channel();
+        let looks = {
+            let (context, seen) = (Arc::clone(context), Arc::clone(&seen));
+            let options = &context.options.devices;
+            let (every, probe) = (options.look_every, options.probe.clone());
+            let probe = probe.filter(|_| !context.plan.tasks.gpus.is_empty());
+            move || {
+                while is_over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                    seen.look(probe.as_deref(), &context.tasks);
+                    live::write(&context);
+                }
+                live::remove(&context);
+            }
+        };
+        let started = thread::Builder::new().name("commands".into()).spawn(looks);
+        let end = started.map(|_| end);
+        let end = end.inspect_err(|error| tracing::warn!(%error, "running commands are not looked at")).ok();
+        Self { seen, _end: end }
+    }
+
+    /// A command runs in this keeper, on these GPUs: the first other one on which it is seen.
+    pub fn begin(&self, task: usize, keeper: Pid, gpus: Vec<String>) -> watch::Receiver<Option<String>> {
+        let (astray, told) = watch::channel(None);
+        let mut inner = self.seen.lock();
+        inner.gpus.begin(task, gpus);
+        inner.begun += 1;
+        let number = inner.begun;
+        inner.commands.insert(task, Command { keeper, number, astray });
+        told
+    }
+
+    /// It has ended: the most bytes that it was seen to hold of one of its GPUs.
+    pub fn end(&self, task: usize) -> u64 {
+        let mut inner = self.seen.lock();
+        inner.commands.remove(&task);
+        inner.gpus.end(task)
+    }
+}
+
+impl Seen {
+    /// The lock is not held while the driver or the kernel is asked.
+    fn look(&self, probe: Option<&dyn GpuProbe>, board: &TaskBoard) {
+        let (commands, has_lasted) = {
+            let mut inner = self.lock();
+            let command = |(task, command): (&usize, &Command)| (command.keeper, (*task, command.number));
+            let commands: HashMap<Pid, (usize, u64)> = inner.commands.iter().map(command).collect();
+            let begun = inner.begun;
+            let before = std::mem::replace(&mut inner.begun_before, begun);
+            let has_lasted = commands.values().any(|(_, number)| *number <= before);
+            (commands, has_lasted)
+        };
+        let probe = probe.filter(|probe| !commands.is_empty() && probe.ids_are_ours());
+        let gpus = match probe.map(GpuProbe::gpus) {
+            Some(Ok(gpus) | Err(ProbeError::Partial { gpus, .. })) => gpus,
+            _ => Vec::new(),
+        };
+        let are_used = gpus.iter().any(|gpu| !gpu.processes.is_empty());
+        // Commands that are over within a second cost nothing here.
+        if !has_lasted && !are_used {
+            return;
+        }
+        let roots: Vec<Pid> = commands.keys().copied().collect();
+        let processes = trees(&roots);
+        let of_tree =
+            |process: &OfTree| (process.pid.as_raw_nonzero().get().cast_unsigned(), commands[&process.root]);
+        let owners: HashMap<u32, (usize, u64)> = processes.iter().map(of_tree).collect();
+        let mut memory: BTreeMap<(usize, u64), u64> = BTreeMap::new();
+        for process in &processes {
+            *memory.entry(commands[&process.root]).or_default() += process.memory;
+        }
+        let mut inner = self.lock();
+        for ((task, number), bytes) in memory {
+            // Its keeper has had no other command meanwhile.
+            if inner.commands.get(&task).is_some_and(|command| command.number == number) {
+                board.has_memory(task, bytes);
+            }
+        }
+        let mut sightings = Vec::new();
+        for gpu in &gpus {
+            for process in &gpu.processes {
+                let Some((task, number)) = owners.get(&process.pid) else { continue };
+                // Its keeper has had no other command meanwhile.
+                if inner.commands.get(task).is_some_and(|command| command.number == *number) {
+                    let (task, gpu) = (*task, gpu.uuid.clone());
+                    sightings.push(Sighting { task, gpu, memory: process.memory });
+                }
+            }
+        }
+        for (task, gpu) in inner.gpus.look(&sightings) {
+            if let Some(command) = inner.commands.get(&task) {
+                command.astray.send_replace(Some(gpu));
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Each change is whole by itself.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use orchestra_machine::{FakeProbe, Gpu, GpuProcess};
+
+    use super::*;
+
+    #[test]
+    fn a_command_is_found_by_the_descendants_of_its_keeper() {
+        // This process stands for the keeper, and a child of it for the command.
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = GpuProcess { pid: child.id(), memory: Some(7) };
+        let stranger = GpuProcess { pid: 1, memory: Some(1000) };
+        let gpu = |uuid: &str| Gpu {
+            uuid: uuid.to_owned(),
+            processes: vec![process.clone(), stranger.clone()],
+            ..Gpu::default()
+        };
+        let keeper = rustix::process::getpid();
+        let watch = CommandWatch { seen: Arc::default(), _end: None };
+        let told = watch.begin(0, keeper, vec!["GPU-a".to_owned()]);
+        let board = TaskBoard::of_one_that_runs();
+        let look = |gpus| watch.seen.look(Some(&FakeProbe::new(gpus)), &board);
+        look(vec![gpu("GPU-a")]);
+        assert_eq!(*told.borrow(), None);
+        look(vec![gpu("GPU-a"), gpu("GPU-b")]);
+        let memory = board.snapshot(Duration::ZERO).commands[0].memory;
+        assert!((1 << 16..1 << 30).contains(&memory), "{memory} bytes of `sleep`");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((told.borrow().as_deref(), watch.end(0)), (Some("GPU-b"), 7));
+    }
+}
