@@ -95,6 +95,8 @@ class Check:
 
     # Whether commands are noted and not run.
     is_dry = False
+    # Whether a dry run lists what only packages of another machine can do.
+    shows_all = False
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self.kit = asked.kit.resolve()

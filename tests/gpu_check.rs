@@ -55,6 +55,9 @@ fn a_dry_run_shows_the_commands_of_both_sets_and_runs_none() {
             assert!(shown.iter().any(|command| command.contains(of_this)), "{set}: {shown:#?}");
             let bench = shown.iter().filter(|command| command.starts_with("orchestra bench"));
             assert!(bench.count() >= 4, "{set}: {shown:#?}");
+            // Whether or not this machine has the packages that it needs.
+            let queue = shown.iter().any(|command| command.contains("pycuda-queue/workflow.toml"));
+            assert_eq!(queue, set == "first", "{set}: {shown:#?}");
         }
         let asks = |shown: &[String]| shown.iter().any(|command| command.starts_with("nvidia-smi"));
         assert!(asks(&gpu), "{set}: {gpu:#?}");
