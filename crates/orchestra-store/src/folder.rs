@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -72,6 +73,8 @@ pub fn only_files(folder: &Path) -> Result<(), OpenError> {
     for path in entries.map(|entry| entry.path()) {
         match path.symlink_metadata().map(|meta| meta.file_type()) {
             Ok(kind) if kind.is_symlink() => return refused(&path, "a link"),
+            // A command that outlives its run listens there.
+            Ok(kind) if kind.is_socket() && path.starts_with(&folders[0]) => {}
             Ok(kind) if !kind.is_file() && !kind.is_dir() => return refused(&path, "a pipe or a device"),
             _ => {}
         }
