@@ -68,7 +68,7 @@ pub(crate) struct Wiring<'a> {
     pub graph: &'a Graph,
     /// Per source of the file; `None` was reported.
     pub sources: &'a [Option<SourceConnected>],
-    /// Per model of the file; `None` was reported, or nobody uses it.
+    /// Per model of the file; `None`: its error was reported, or no stage uses it.
     pub models: &'a [Option<Model>],
     pub host: &'a dyn Host,
     pub folder: &'a Path,

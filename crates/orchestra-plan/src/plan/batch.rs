@@ -105,7 +105,7 @@ impl BatchPlan {
 /// Workers of one batch stage on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct WorkerPlan {
-    /// Where.
+    /// The device, by its place in the plan.
     pub device: DeviceId,
     /// How many processes the run starts with.
     pub count: usize,
@@ -189,7 +189,7 @@ pub struct NodeCores {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct DeviceMemory {
     pub total: u64,
-    /// What nobody used when the plan was made.
+    /// Bytes that were free when the plan was made.
     pub free: u64,
     /// What the plan leaves unused (`devices.headroom`).
     pub headroom: u64,
