@@ -11,12 +11,12 @@ use orchestra_core::DType;
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
 
-/// Items of the small run.
-const FEW: u64 = 120;
+/// Items of the small run: so many that as much text is in flight as ever will be. With 120 it held 6 to 13 MB less than any longer run did.
+const FEW: u64 = 240;
 /// The large one has so many times more.
-const TIMES: u64 = 8;
-/// What the large run may hold more than the small one: the allocator's and the scheduler's doing, in bytes. Of 840 more records of 250 kB
-/// that is 15 kB each.
+const TIMES: u64 = 6;
+/// What the large run may hold more than the small one: the allocator's and the scheduler's doing, in bytes. Of 1,200 more records of 210 kB
+/// that is 10 kB each.
 const NOISE: u64 = 12 << 20;
 
 /// Rows of the small and of the large file of tiny items. At 4 MiB more, less than 43 bytes of each item of the large one are kept.

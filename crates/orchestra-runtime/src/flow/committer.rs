@@ -26,11 +26,15 @@ use crate::trace::{EndedItems, MaybeTracer};
 const MOST_GROUPS_AT_ONCE: usize = 4096;
 
 /// Under load, so many items come together before the next commit, because a write costs the same for one item as for many. Far below
-/// what the window of items in flight covers, so nobody waits for it.
+/// what the window of items in flight covers, so no source waits for it.
 const ITEMS_AT_ONCE: u64 = 512;
 
 /// And so many bytes are worth a write of their own, however few items they are. A batch with so much text keeps its slot until then.
 pub const BYTES_AT_ONCE: usize = 512 << 10;
+
+/// Up to so many bytes, records of several groups are copied into one write; larger ones are written where they lie, so that they are in
+/// memory once.
+const BYTES_IN_ONE_WRITE: usize = 64 << 10;
 
 /// Nothing waits longer for others to come.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
@@ -77,7 +81,7 @@ impl CommitterHandle {
 
     /// Gives the finished items by source, in the order of the plan, once everything sent before is written.
     pub fn look(&self, then: impl FnOnce(Vec<Arc<BitSet>>) + Send + 'static) {
-        // A committer that is gone has closed the journal: the run is over, and nobody needs the answer.
+        // A committer that is gone has closed the journal: the run is over, and the answer is not needed.
         drop(self.jobs.send(Job::Look(Box::new(then))));
         self.thread.unpark();
     }
@@ -295,9 +299,11 @@ struct Joined {
 impl Joined {
     fn add(&mut self, job: CommitJob) {
         for (file, bytes) in job.commit.appends {
-            match self.commit.appends.iter_mut().find(|(f, _)| *f == file) {
-                Some((_, all)) => all.extend_from_slice(&bytes),
-                None => self.commit.appends.push((file, bytes)),
+            match self.commit.appends.iter_mut().rfind(|(f, _)| *f == file) {
+                Some((_, all)) if all.len() + bytes.len() <= BYTES_IN_ONE_WRITE => {
+                    all.extend_from_slice(&bytes);
+                }
+                _ => self.commit.appends.push((file, bytes)),
             }
         }
         self.commit.files.extend(job.commit.files);
