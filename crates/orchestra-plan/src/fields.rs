@@ -222,6 +222,18 @@ impl<'a, 'd> Fields<'a, 'd> {
         numbers.map(|n| At::new(n, node.span))
     }
 
+    /// A number, or a list of one.
+    pub fn number(&mut self, key: &str) -> Option<At<f64>> {
+        let numbers = self.numbers(key)?;
+        match numbers.value[..] {
+            [one] => Some(At::new(one, numbers.span)),
+            _ => {
+                self.bad(key, numbers.span, "must be one number");
+                None
+            }
+        }
+    }
+
     pub fn duration(&mut self, key: &str) -> Option<Duration> {
         let node = &self.entry(key)?.node;
         let Value::String(text) = &node.value else {

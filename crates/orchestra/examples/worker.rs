@@ -11,6 +11,10 @@
 
 use std::process::ExitCode;
 
+#[path = "../tests/common/invert.rs"]
+mod invert;
+
+/// A service without kinds of its own calls `orchestra::worker_main()`.
 fn main() -> ExitCode {
-    orchestra::worker_main()
+    orchestra::worker_main_with(&orchestra::kinds().with_stage(invert::Invert))
 }

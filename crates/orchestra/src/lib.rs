@@ -85,7 +85,7 @@ pub mod kind {
     };
     pub use orchestra_core::shapes::{
         Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, Map, MapRun, Merge, MergeState,
-        PartFiles, Reduce, ReducedRow, Reduction,
+        Network, Opens, PartFiles, Reduce, ReducedRow, Reduction, RemoteSpec,
     };
     pub use orchestra_core::{Code, DType, Dim, FailureKind, Kernel, Program, TensorSpec};
     pub use orchestra_plan::keys::WORKERS;
@@ -94,6 +94,7 @@ pub mod kind {
         ProgramContext, ProgramDraft, Reads, Runs, SinkKind, SourceConnected, SourceContext, SourceKind,
         StageConnected, StageContext, StageKind, Writes, key,
     };
+    pub use orchestra_store::{Expand, ObjectStore};
 }
 
 /// Why a run did not start.

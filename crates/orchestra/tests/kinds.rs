@@ -4,100 +4,36 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 mod common;
-
-use std::sync::Arc;
+#[path = "common/invert.rs"]
+mod invert;
 
 use common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, pixels};
-use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fields, Key, Map, MapRun, Refusal, Runs, Schema, StageConnected,
-    StageContext, StageKind, TensorView, Value, key,
-};
+use orchestra::kind::{RemoteSpec, StageKind as _};
 use orchestra::{PlanOptions, RenderStyle};
 use orchestra_testkit::records::items;
 
-/// `kind = "invert"`: 1 - x for each number of a tensor.
-struct Invert;
+use invert::Invert;
 
-const KEYS: [Key; 1] = [key("below", "number", "1", "what the numbers are taken from")];
-
-impl StageKind for Invert {
-    fn name(&self) -> &'static str {
-        "invert"
-    }
-
-    fn about(&self) -> &'static str {
-        "Takes every number of a tensor from another one."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn read(&self, fields: &mut Fields<'_, '_>, _: &orchestra::kind::Limits) -> Option<Draft> {
-        let below = match fields.numbers("below") {
-            Some(numbers) if numbers.value.len() == 1 => numbers.value[0] as f32,
-            Some(numbers) => {
-                fields.bad("below", numbers.span, "must be one number");
-                return None;
-            }
-            None => 1.0,
-        };
-        Some(Draft::Stage(Box::new(InvertDraft { below })))
+#[test]
+fn the_guide_shows_this_code() {
+    let without_blanks = |text: &str| text.split_whitespace().collect::<String>();
+    let here = without_blanks(include_str!("common/invert.rs"));
+    let guide = include_str!("../../../docs/guide/kinds.md");
+    let blocks = guide.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next());
+    // How a program registers the kind, the last block, is in the other tests.
+    let of_kind: Vec<&str> = blocks.filter(|block| !block.starts_with("let ")).collect();
+    assert!(of_kind.len() >= 3, "{of_kind:?}");
+    for block in of_kind {
+        for part in block.split("\n\n") {
+            assert!(here.contains(&without_blanks(part)), "not in this file:\n{part}");
+        }
     }
 }
 
-#[derive(Debug)]
-struct InvertDraft {
-    below: f32,
-}
-
-impl Connect for InvertDraft {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
-        let is_f32 = |ty: &ColumnType| matches!(ty, ColumnType::Tensor(tensor) if tensor.dtype == DType::F32);
-        let column = stage.column(0, "a tensor of f32", |column| is_f32(&column.ty))?;
-        let tensor = stage.inputs[0].gives.0[column].ty.tensor()?.clone();
-        Some(StageConnected {
-            gives: Schema::of(&tensor.name, ColumnType::Tensor(tensor.clone())),
-            reads: vec![(0, column)],
-            runs: Runs::Map(Arc::new(InvertMap { below: self.below, elements: tensor.row_len() })),
-            settings: serde_json::json!({ "below": self.below }),
-            details: vec![format!("{} - x", self.below)],
-            about: format!("{} - x", self.below),
-        })
-    }
-}
-
-#[derive(Debug, Clone)]
-struct InvertMap {
-    below: f32,
-    elements: Option<usize>,
-}
-
-impl Map for InvertMap {
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(InvertRun { below: self.below, inverted: Vec::new() })
-    }
-
-    fn cost(&self) -> usize {
-        self.elements.unwrap_or(usize::MAX)
-    }
-}
-
-struct InvertRun {
-    below: f32,
-    inverted: Vec<u8>,
-}
-
-impl MapRun for InvertRun {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
-        inputs[0].with_tensor(|tensor| {
-            let numbers =
-                tensor.data.as_chunks().0.iter().map(|bytes| self.below - f32::from_ne_bytes(*bytes));
-            self.inverted.clear();
-            self.inverted.extend(numbers.flat_map(f32::to_ne_bytes));
-            emit.row(&[Value::Tensor(TensorView { data: &self.inverted, ..*tensor })])
-        })
-    }
+#[test]
+fn settings_of_another_version_make_no_map() {
+    let other = RemoteSpec { kind: "invert".into(), settings: vec![] };
+    assert!(Invert.revive(&other).is_none());
 }
 
 fn workflow(place: &mut Workplace, more: &str) {

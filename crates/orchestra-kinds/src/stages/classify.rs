@@ -260,7 +260,7 @@ fn best_of(values: &[f32], n: usize, best: &mut Vec<Ranked>) {
         return;
     }
     // Few of many, the usual case: one pass. What is better than the worst of the best sinks to its place without a branch that depends on
-    // the values. In a long row most values are not; in a short one nobody can foretell which, and to sink in vain is quicker than to ask.
+    // the values. In a long row most values are not; in a short one it cannot be foretold which, and to sink in vain is quicker than to ask.
     best.resize(n.min(values.len()), Ranked::NONE);
     let is_short = values.len() <= SHORT;
     for mut sinking in ranked {

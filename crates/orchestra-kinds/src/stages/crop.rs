@@ -115,9 +115,9 @@ impl StageKind for Crop {
         let boxes = Boxes {
             corners: f.choice("corners", &corners).map_or(Corners::Xyxy, |c| c.value),
             is_relative: f.choice("units", &[("relative", true), ("pixels", false)]).is_none_or(|u| u.value),
-            threshold: number(f, "threshold"),
+            threshold: f.number("threshold").map(|n| n.value as f32),
             order: f.choice("order", &Order::ALL).map_or(Order::Given, |o| o.value),
-            margin: number(f, "margin").unwrap_or(0.0),
+            margin: f.number("margin").map_or(0.0, |n| n.value as f32),
         };
         if boxes.margin < 0.0
             && let Some(entry) = f.entry("margin")
@@ -133,17 +133,6 @@ impl StageKind for Crop {
         let of_tensors = ["corners", "units"].map(|key| Some((key, f.entry(key)?.key_span)));
         let of_tensors = of_tensors.into_iter().flatten().collect();
         Some(Draft::Stage(Box::new(CropDraft { spec: spec?, boxes, rotate, turn, of_tensors })))
-    }
-}
-
-pub(super) fn number(f: &mut Fields<'_, '_>, key: &str) -> Option<f32> {
-    let numbers = f.numbers(key)?;
-    match numbers.value[..] {
-        [one] => Some(one as f32),
-        _ => {
-            f.bad(key, numbers.span, "must be one number");
-            None
-        }
     }
 }
 

@@ -136,13 +136,10 @@ fn share(f: &mut Fields<'_, '_>, key: &str) -> Option<At<f64>> {
 }
 
 fn number(f: &mut Fields<'_, '_>, key: &str, range: RangeInclusive<f64>) -> Option<At<f64>> {
-    let numbers = f.numbers(key)?;
-    match numbers.value[..] {
-        [one] if range.contains(&one) => Some(At::new(one, numbers.span)),
-        _ => {
-            let reason = format!("must be one number from {} to {}", range.start(), range.end());
-            f.bad(key, numbers.span, &reason);
-            None
-        }
+    let number = f.number(key)?;
+    if !range.contains(&number.value) {
+        f.bad(key, number.span, &format!("must be from {} to {}", range.start(), range.end()));
+        return None;
     }
+    Some(number)
 }

@@ -215,12 +215,8 @@ fn normalisation(f: &mut Fields<'_, '_>, dtype: DType, channels: usize) -> Norma
         }
         return (Some(1.0), Some(vec![0.0; channels]), Some(vec![1.0; channels]));
     }
-    let scale = match f.numbers("scale") {
-        Some(At { value, .. }) if value.len() == 1 => Some(value[0] as f32),
-        Some(At { span, .. }) => {
-            f.bad("scale", span, "must be one number");
-            None
-        }
+    let scale = match f.entry("scale") {
+        Some(_) => f.number("scale").map(|scale| scale.value as f32),
         None => Some(1.0 / 255.0),
     };
     let mean = per_channel(f, "mean", 0.0, channels).map(|(mean, _)| mean);

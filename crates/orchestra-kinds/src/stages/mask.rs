@@ -12,7 +12,6 @@ use orchestra_plan::{
 };
 
 use super::argmax::Best;
-use super::crop::number;
 use crate::encode_picture::png;
 use crate::tensor::{Element, element};
 
@@ -54,7 +53,7 @@ impl StageKind for Mask {
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
         let form =
             f.choice("as", &[("png", Form::Png), ("rle", Form::Rle)]).map_or(Form::Png, |form| form.value);
-        let above = if f.entry("above").is_some() { Some(number(f, "above")?) } else { None };
+        let above = if f.entry("above").is_some() { Some(f.number("above")?.value as f32) } else { None };
         let class = f.integer("class", 0..=u64::from(u16::MAX));
         let above = f.entry("above").zip(above).map(|(entry, above)| At::new(above, entry.key_span));
         Some(Draft::Stage(Box::new(MaskDraft { form, class, above })))

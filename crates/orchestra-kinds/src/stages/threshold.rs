@@ -10,7 +10,6 @@ use orchestra_plan::{
     Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
 };
 
-use super::crop::number;
 use crate::tensor::read_floats;
 
 pub struct Threshold;
@@ -39,7 +38,7 @@ impl StageKind for Threshold {
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let above = if f.entry("above").is_some() { number(f, "above")? } else { 0.5 };
+        let above = if f.entry("above").is_some() { f.number("above")?.value as f32 } else { 0.5 };
         let dtype =
             f.choice("dtype", &[("bool", DType::Bool), ("u8", DType::U8)]).map_or(DType::Bool, |d| d.value);
         Some(Draft::Stage(Box::new(ThresholdDraft { above, dtype })))
