@@ -483,7 +483,7 @@ fn slots_of(number: usize, n_workers: usize, n_slots: usize, least: usize) -> Ve
     if own.len() >= least {
         return own;
     }
-    // Inputs are only read, and nobody reads what two batches then write to the same outputs.
+    // Inputs are only read, and what two batches write to the same outputs is not read.
     (number..number + least).map(|s| SlotId((s % n_slots.max(1)) as u32)).collect()
 }
 

@@ -82,7 +82,7 @@ impl Memory {
     /// Fills all rows of a stage with copies of the first `filled` rows, in turn.
     ///
     /// # Safety
-    /// Nobody else uses the arena meanwhile.
+    /// The arena has no other user meanwhile.
     pub unsafe fn repeat_rows(&self, stage: StageId, filled: usize) {
         let arena = self.arena(stage);
         for row in filled..self.n_rows(stage) {

@@ -35,7 +35,7 @@ pub struct Tracker {
     /// Those for which nothing more is to be measured, and those after them.
     settled: Vec<Strike>,
     open: Vec<Strike>,
-    /// Workers that served, are gone, and in whose place nobody serves yet; the longest gone first.
+    /// Workers that served, are gone, and in whose place no worker serves yet; the longest gone first.
     vacant: Vec<WorkerId>,
     /// Times between two batches of one worker.
     pub gaps: Vec<Duration>,
@@ -47,7 +47,7 @@ pub struct Tracker {
     pub spare_takeovers: u64,
     /// Strikes at workers that stood by.
     pub spares_struck: u64,
-    /// Workers that died, and that nobody had struck.
+    /// Workers that died without a strike.
     pub other_deaths: u64,
     /// When the first batch was done.
     pub first_batch: Option<Duration>,

@@ -29,7 +29,7 @@ pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Fa
     }
 }
 
-/// Says that the plan is for a described machine, so that nobody takes it for one of this machine.
+/// Says that the plan is for a described machine, so that it is not taken for one of this machine.
 fn in_words(file: &Path, machine: &MachineView) -> String {
     let memory = match machine.memory {
         0 => "memory unknown".to_owned(),

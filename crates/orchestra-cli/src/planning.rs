@@ -35,7 +35,7 @@ pub fn machine(args: &WorkflowArgs) -> Machine {
     orchestra::usable_machine(args.ort_library.as_deref(), args.offline)
 }
 
-/// Says why a plan takes the CPU although the machine has GPUs: nobody should have to find that out from its speed.
+/// Says why a plan takes the CPU although the machine has GPUs: its speed should not be the first sign.
 pub fn say_why_cpu(plan: &Plan, machine: &Machine, talk: Talk) {
     if let Some(reason) = why_cpu(plan, machine) {
         talk.say(reason);

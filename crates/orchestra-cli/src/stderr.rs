@@ -1,4 +1,4 @@
-//! Standard error: progress, messages, the summary. Nobody may be there to read it (`2>&1 | head`, a closed terminal, a full disk):
+//! Standard error: progress, messages, the summary. It may have no reader (`2>&1 | head`, a closed terminal, a full disk):
 //! that must change neither the run nor its exit code, so nothing here fails or panics.
 
 use std::io::Write as _;

@@ -16,7 +16,7 @@
 //!   before killed it. So it is failed at once, although no other device was asked.
 //! * An item that the model refuses is failed at once if its device has got something right before. Else it is accused: a device that
 //!   refuses whatever it is given is no judge as long as there is another one.
-//! * A SIGKILL or a frozen process may be anybody's doing. It only counts against an item that keeps dying of it while nothing else
+//! * A SIGKILL or a freeze may come from outside. It only counts against an item that keeps dying of it while nothing else
 //!   runs and nothing else dies, so no storm of kills ever gets an innocent item failed.
 //!
 //! A poison item in a batch of n rows therefore costs at most log2(n) + 2 workers: log2(n) until it is alone, and two more. (One more for
@@ -92,7 +92,7 @@ pub enum Trial {
         /// Only a worker of a device that does not speak against it yet.
         another_device: bool,
     },
-    /// Nobody: a further death would prove nothing more.
+    /// No worker: a further death would prove nothing more.
     Over,
 }
 

@@ -236,7 +236,7 @@ impl Ledger {
         })
     }
 
-    /// A worker is dead, and nobody writes to its slots any more. What it was running is judged; what it had not begun waits
+    /// A worker is dead, so its slots have no writer any more. What it was running is judged; what it had not begun waits
     /// again, at the front and without a stain.
     pub fn worker_lost(&mut self, worker: WorkerId, exit: &WorkerExit, last_words: &str) -> Lost {
         let Some(gone) = self.workers.remove(&worker) else { return Lost::default() };

@@ -1,5 +1,5 @@
 //! What the first worker of each model takes of a GPU, found out at the start of a run, and how many more workers follow from it. Decides;
-//! it looks at no GPU and starts nobody.
+//! it looks at no GPU and starts no worker.
 //!
 //! ```text
 //! stage    Expected => Waiting      it is served; others of the device come first
@@ -282,7 +282,7 @@ impl Survey {
             _ if !first.is_warm => Err(Unmeasured::NotWarm),
             None => Err(Unmeasured::NoAnswer),
             Some(after) => {
-                // What several workers have taken together is nobody's.
+                // What several workers have taken together belongs to none of them.
                 let is_alone = !measuring.is_disturbed && self.entries[i].of.at_first == 1;
                 let before = measuring.before.as_ref().filter(|_| is_alone);
                 // A process of that number that was there before is another one: in a container, the driver's numbers and ours may clash.
@@ -352,7 +352,7 @@ impl Survey {
     }
 }
 
-/// Bytes of the process `pid`: as the driver counts them, else what the GPU has lost since `before`, if nobody else can have taken it.
+/// Bytes of the process `pid`: as the driver counts them, else what the GPU has lost since `before`, if no other process can have taken it.
 fn taken_by(pid: Option<u32>, before: Option<&Reading>, after: &Reading) -> Result<u64, Unmeasured> {
     let own = after.processes.iter().find(|(p, _)| Some(*p) == pid);
     if let Some((_, Some(bytes))) = own.filter(|(_, bytes)| *bytes > Some(0)) {

@@ -2,8 +2,8 @@
 //!
 //! To hand over a frame and its answer costs the same whatever the model then runs: two wakes of a thread, and a way through the actors.
 //! For a batch that is done within less than a millisecond that is much. Batches that go together share it: the model runs them one
-//! after the other, as it would, and the answer comes for all. What it costs is that they end together, so they take as long as nobody
-//! minds: the bound is on their time, not on their number.
+//! after the other, as it would, and the answer comes for all. What it costs is that they end together, so the bound
+//! is on their time, not on their number.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! The workers of one stage on one device: who serves which place, who stands by as a spare, and who takes over. Decides; it starts,
-//! ends and tells nobody.
+//! ends and sends no message.
 //!
 //! A device has a fixed number of places for a stage. A spare holds none: it is loaded and gets no batches, until the worker of some
 //! place dies or is recycled. Then it takes that place, loaded or not, and another spare is started behind it.
@@ -71,7 +71,7 @@ pub enum Order {
     Parked { left: usize },
     /// No further spare is started; places are not concerned.
     SparesGivenUp,
-    /// Nobody needs this spare any more.
+    /// This spare is not needed any more.
     Dismiss(WorkerId),
 }
 
@@ -136,7 +136,7 @@ pub struct WorkerPlaces {
     look_at: Option<Duration>,
     /// A successor found no memory beside the worker whose place it was to take.
     is_tight: bool,
-    /// Those that are to make way for a successor once nobody else does.
+    /// Those that are to make way for a successor once no other does.
     worn: BTreeSet<WorkerId>,
 }
 

@@ -50,7 +50,7 @@ pub struct Machine {
     /// Why there are no GPUs, or fewer than the machine has; `None` when nothing is missing.
     pub gpu_error: Option<String>,
     /// Why no worker could use the GPUs, although the driver lists them: what is missing besides, and what to do. `None`: nothing is known
-    /// to be missing, or nobody has looked.
+    /// to be missing, or it was not looked for.
     #[serde(default)]
     pub gpus_unusable: Option<String>,
 }

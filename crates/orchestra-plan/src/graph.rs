@@ -266,7 +266,7 @@ fn names_its_model(workflow: &RawWorkflow, stage: &RawStage) -> bool {
     }
 }
 
-/// Whatever nobody names.
+/// Sources, stages and models that no table names.
 fn report_unused(
     workflow: &RawWorkflow,
     reads: &[Vec<Option<Link>>],
@@ -281,7 +281,7 @@ fn report_unused(
             .help("add [sinks.results] with kind = \"jsonl\" and from = \"..\"");
         return;
     }
-    // A name that leads nowhere probably meant one of those that nobody names.
+    // A name that leads nowhere probably meant one of those that no table names.
     let all_lead_somewhere = reads.iter().chain(sinks).flatten().all(Option::is_some)
         && workflow.stages.iter().all(|s| !s.reads.is_empty() && names_its_model(workflow, s))
         && workflow.sinks.iter().all(|s| !s.from.is_empty());

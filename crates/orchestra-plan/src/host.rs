@@ -235,7 +235,7 @@ pub struct DeviceView {
     pub model: String,
     /// Bytes of memory.
     pub total: u64,
-    /// Bytes that nobody uses.
+    /// Unused bytes.
     pub free: u64,
     /// The NUMA node that it is plugged into, where that is known.
     pub node: Option<u32>,

@@ -86,7 +86,7 @@ impl Measurements {
         (record == record_of(key, &measured) && record.bytes > 0).then_some(measured)
     }
 
-    /// What is known of any kind of GPU, the most of it: for one that is not here, and that nobody has measured.
+    /// What is known of any kind of GPU, the most of it: for one that is not here, and was not measured.
     pub fn look_up_on_any(&self, key: &MeasureKey<'_>) -> Option<Measured> {
         let files = fs::read_dir(&self.folder).ok()?.flatten();
         let records = files.filter_map(|f| serde_json::from_slice::<Record>(&fs::read(f.path()).ok()?).ok());

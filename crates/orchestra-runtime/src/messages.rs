@@ -187,7 +187,7 @@ pub enum DeviceMsg {
     RecycleWorker(WorkerId),
     /// A worker process is gone; the batcher has dealt with what it held.
     WorkerEnded(WorkerEnd),
-    /// A worker process outlives its SIGKILL: nobody will report its end, and the batcher has been told.
+    /// A worker process outlives its SIGKILL: its end will not be reported, and the batcher has been told.
     WorkerUndying(WorkerId),
     /// The device is not there any more, for this reason: nothing is started on it again.
     Lost(String),

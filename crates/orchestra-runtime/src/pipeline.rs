@@ -298,7 +298,7 @@ impl PipelineState {
                 tracing::error!(pipeline = %self.name, %end, "pipeline ended; its unfinished items can be resumed")
             }
         }
-        // Nobody of this pipeline commits anything once the root hears that it is over: it may build it anew from the journal.
+        // No actor of this pipeline commits anything once the root hears that it is over: it may build it anew from the journal.
         me.stop_children_and_wait(None, None).await;
         drop(self.args.root.cast(RootMsg::PipelineEnded(self.args.pipeline, end)));
         me.stop(None);

@@ -398,7 +398,7 @@ impl RootState {
             grace.abort();
         }
         if let Some(done) = self.done.take() {
-            drop(done.send(ending)); // Nobody waits: the handle was dropped.
+            drop(done.send(ending)); // A handle that was dropped does not wait.
         }
     }
 }

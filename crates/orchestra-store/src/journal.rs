@@ -270,7 +270,7 @@ impl Journal {
     /// so, not for every commit.
     ///
     /// # Errors
-    /// [`CommitError::Write`] closes the journal: after a failed sync nobody knows what the disk holds, until it is read again.
+    /// [`CommitError::Write`] closes the journal: after a failed sync it is unknown what the disk holds, until it is read again.
     pub fn sync(&mut self) -> Result<(), CommitError> {
         self.must_be_open()?;
         if !self.unsynced {

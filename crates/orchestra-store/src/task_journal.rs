@@ -107,7 +107,7 @@ impl TaskJournal {
     }
 
     /// Where the journal lies as it was found, if its end could not be read and was cut off: by a power cut in the middle of an entry, or by
-    /// somebody else.
+    /// another program.
     pub fn damaged(&self) -> Option<&Path> {
         self.damaged.as_deref()
     }

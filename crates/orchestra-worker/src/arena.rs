@@ -18,7 +18,7 @@ use crate::mapping::{Mapping, Pages, checked, invalid, seal_against_writing, sha
 /// The parent's side of the inputs: the only mapping that can be written to.
 ///
 /// Rows are plain memory that several threads use at once. The methods that hand it out are `unsafe`: their caller holds a lease
-/// on those rows, and nobody else, no worker included, touches them meanwhile.
+/// on those rows, and no other code, in whatever process, touches them meanwhile.
 #[derive(Debug)]
 pub struct Arena {
     layout: BatchLayout,
@@ -60,28 +60,28 @@ impl Arena {
     )]
     pub unsafe fn input_row_mut(&self, slot: SlotId, input: usize, row: usize) -> &mut [u8] {
         let (at, len) = self.input_span(slot, input, row, 1);
-        // SAFETY: the span lies within the map, and the caller vouches that nobody else uses it.
+        // SAFETY: the span lies within the map, and the caller vouches that it has no other user.
         unsafe { std::slice::from_raw_parts_mut(self.map.at(at), len) }
     }
 
     /// `rows` rows of input `input`, to be read.
     ///
     /// # Safety
-    /// Nobody writes to those rows for as long as the slice lives.
+    /// Those rows have no writer for as long as the slice lives.
     ///
     /// # Panics
     /// If the layout has no such slot, input or rows.
     #[must_use]
     pub unsafe fn input_rows(&self, slot: SlotId, input: usize, first: usize, rows: usize) -> &[u8] {
         let (at, len) = self.input_span(slot, input, first, rows);
-        // SAFETY: the span lies within the map, and the caller vouches that nobody writes to it.
+        // SAFETY: the span lies within the map, and the caller vouches that it has no writer.
         unsafe { std::slice::from_raw_parts(self.map.at(at), len) }
     }
 
     /// Copies all inputs of `rows` rows from one place to another, in the same slot or between slots. The places may overlap.
     ///
     /// # Safety
-    /// Nobody writes to the rows at `from`, and the caller is the only one who uses those at `to`, during the call.
+    /// The rows at `from` have no writer, and those at `to` no user but the caller, during the call.
     ///
     /// # Panics
     /// If the layout has no such slots or rows.

@@ -65,7 +65,7 @@ pub enum CodecError {
     /// The value cannot be put into a frame (a path that is not UTF-8, for example).
     #[error("a frame cannot be encoded: {0}")]
     Encode(#[source] EncodeError),
-    /// Nobody reads what is written: the peer is gone.
+    /// The peer is gone: what is written has no reader.
     #[error("the peer is gone")]
     Gone,
     /// The stream failed.
@@ -266,7 +266,7 @@ impl<W: Write, T: Frame> FrameWriter<W, T> {
         Self { stream, buffer: Vec::new(), frame: PhantomData }
     }
 
-    /// Writes one frame. `Gone` when nobody reads any more. After an I/O error half a frame may be on its way: write no more.
+    /// Writes one frame. `Gone` when the peer does not read any more. After an I/O error half a frame may be on its way: write no more.
     pub fn write(&mut self, frame: &T) -> Result<(), CodecError> {
         self.buffer.clear();
         self.buffer.shrink_to(KEEP);

@@ -281,7 +281,7 @@ impl Link {
         }
     }
 
-    /// Says that the worker is alive. `false`: nobody listens any more.
+    /// Says that the worker is alive. `false`: the parent does not listen any more.
     fn beat(&self) -> bool {
         let rss_bytes = rss_bytes();
         self.rss_bytes.store(rss_bytes, Ordering::Relaxed);

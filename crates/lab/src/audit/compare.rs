@@ -7,7 +7,7 @@ use serde_json::Value;
 const RELATIVE: f64 = 1e-4;
 /// Fractions near 0, such as probabilities of other classes, are equal that differ by at most this much.
 const ABSOLUTE: f64 = 1e-6;
-/// Two probabilities that are equal are no larger than this: a class with a better one ties with nobody.
+/// Two probabilities that are equal are no larger than this: a class with a better one has no tie.
 const BEST_TIE: f64 = 0.5;
 
 /// Whether the lines are the same bytes or say the same.

@@ -60,7 +60,7 @@ fn notes(report: &Report) -> String {
     if report.count("kills") == 0 && report.count("stops") == 0 {
         let _ = writeln!(
             text,
-            "nobody was struck: more items (`--items`) or more strikes (`--kill-every`) would tell more"
+            "no worker was struck: more items (`--items`) or more strikes (`--kill-every`) would tell more"
         );
     }
     if report.count("other_deaths") > 0 {

@@ -85,7 +85,7 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// `false` if nobody prints any more.
+    /// `false` once printing has ended.
     fn print(&self, line: &str) -> bool {
         let mut taken = false;
         self.order(|orders| {

@@ -48,7 +48,7 @@ impl Ledger {
             Some(picked) => picked,
             None => {
                 self.convict_if_quiet();
-                // Where one worker gets nothing more, others may have nobody left to wait for.
+                // Where one worker gets nothing more, others may have no worker left to wait for.
                 if self.renews(now) { self.pick(now)? } else { return None }
             }
         };
@@ -193,7 +193,7 @@ impl Ledger {
         if is_suspect { self.waiting.push_suspect_front(rest) } else { self.waiting.push_front(rest) }
     }
 
-    /// When nothing runs, and nothing waits but accused items, nobody is left who could speak for them.
+    /// When nothing runs, and nothing waits but accused items, no success can clear them.
     fn convict_if_quiet(&mut self) {
         let is_over = |id: &BatchId| self.trial(*id) == Trial::Over;
         if !self.nothing_runs()

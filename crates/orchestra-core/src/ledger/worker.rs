@@ -1,4 +1,4 @@
-//! What one worker holds, and what is known of it. It chooses nothing and judges nobody.
+//! What one worker holds, and what is known of it. It chooses and judges nothing.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ pub(super) struct Worker {
     /// In the order in which they were sent, which is the order in which it begins them.
     pub holds: VecDeque<BatchId>,
     pub draining: bool,
-    /// It is drained because its successor is there: nobody comes when it ends.
+    /// It is drained because its successor is there: none is started when it ends.
     pub has_successor: bool,
     pub failed_last: bool,
     /// It reported a broken device and runs nothing more.

@@ -93,7 +93,7 @@ impl BoundSession {
     /// [`BoundSession::take_dynamic`]. It computes when its `turn` has come, and copies inputs before, where it does so itself.
     ///
     /// # Safety
-    /// Nobody else uses the outputs at `places`, or writes to its inputs, until this returns; the memory outlives what is bound, that
+    /// The outputs at `places` have no other user, and its inputs no writer, until this returns; the memory outlives what is bound, that
     /// is, until the next run or `release`.
     pub unsafe fn run(
         &mut self,
@@ -311,11 +311,11 @@ pub unsafe fn value_over(
     // SAFETY: the status was just returned by the API.
     unsafe { ort::Error::result_from_status(status) }?;
     let value = NonNull::new(value).ok_or_else(|| ort::Error::new("the runtime made a null tensor"))?;
-    // SAFETY: a valid value that nobody else owns.
+    // SAFETY: a valid value without another owner.
     Ok(unsafe { DynValue::from_ptr(value, Some(&Allocator::default())) })
 }
 
-/// Runs the session over what is bound, which nobody else uses meanwhile. See [`BoundSession`] for why this is not ort's own method.
+/// Runs the session over what is bound, which has no other user meanwhile. See [`BoundSession`] for why this is not ort's own method.
 pub fn run_binding(session: &Session, binding: &IoBinding, options: Option<&RunOptions>) -> ort::Result<()> {
     let options = options.map_or(std::ptr::null(), AsPointer::ptr);
     // SAFETY: all are alive, the runtime changes nothing of the session in a run, and the binding is the caller's alone.

@@ -65,7 +65,7 @@ pub fn block_on_sync() -> Result<(), LoadError> {
 pub fn check_alone(uuid: &str) -> Result<(), LoadError> {
     match CudaRuntime::of_this_process() {
         Some(cuda) => alone(&cuda, uuid),
-        // One of another name: the provider has it, and nobody else asks it anything.
+        // One of another name: the provider has it, and only the provider asks it anything.
         None => Ok(()),
     }
 }

@@ -99,7 +99,7 @@ impl Graphs {
     /// Runs the graph for batches of the size of `places`, which must have been recorded, over the rows there.
     ///
     /// # Safety
-    /// Nobody else uses the outputs at `places`, or writes to its inputs, until this returns.
+    /// The outputs at `places` have no other user, and its inputs no writer, until this returns.
     pub unsafe fn run(&self, session: &Session, places: &Places) -> ort::Result<()> {
         let graph = self.by_rows.get(&places.rows);
         let graph =
@@ -151,7 +151,7 @@ impl Graph {
     /// As for [`Graphs::run`], and `places` has as many rows as this.
     unsafe fn run(&self, cuda: &CudaRuntime, session: &Session, places: &Places) -> ort::Result<()> {
         for (to, from) in self.inputs.iter().zip(&places.inputs) {
-            // SAFETY: both have so many bytes, and nobody writes to either meanwhile.
+            // SAFETY: both have so many bytes, and no writer meanwhile.
             unsafe { copy(cuda, to.ptr, from.ptr, to.len.min(from.len), TO_DEVICE) }?;
         }
         // The copies have left the host's memory, but the session's stream knows nothing of them.

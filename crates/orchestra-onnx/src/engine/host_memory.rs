@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     fn bytes(block: &Block) -> Vec<u8> {
-        // SAFETY: the block lives, and nobody writes to it.
+        // SAFETY: the block lives and has no writer.
         unsafe { std::slice::from_raw_parts(block.ptr(), block.len()) }.to_vec()
     }
 

@@ -132,7 +132,7 @@ impl Looping {
             unreachable!("it has just been bound")
         };
         for (to, from) in inputs.iter().zip(&places.inputs) {
-            // SAFETY: both have that many bytes, and nobody writes to either meanwhile.
+            // SAFETY: both have that many bytes, and no writer meanwhile.
             unsafe { place.copy(to.ptr, from.ptr, from.len.min(to.len), Way::In) }?;
         }
         place.synchronize()?;
@@ -201,7 +201,7 @@ impl Rounds {
     /// Its rows lie outside of the arena.
     ///
     /// # Safety
-    /// Nobody writes to the rows of the run during the call.
+    /// The rows of the run have no writer during the call.
     pub unsafe fn of(model: &Model, arena: &WorkerArena, run: &Run) -> Result<Rounds, RangeError> {
         let (input, output) = (model.inputs.len(), model.outputs.len());
         let after = arena.output_rows(run.output_slot, output, run.first_row, run.rows)?;
@@ -209,7 +209,7 @@ impl Rounds {
             None => vec![0; run.rows],
             Some(_) => {
                 let rows = arena.input_rows(run.slot, input, run.first_row, run.rows)?;
-                // SAFETY: the rows lie in the arena, and the caller vouches that nobody writes to them.
+                // SAFETY: the rows lie in the arena, and the caller vouches that they have no writer.
                 let bytes = unsafe { std::slice::from_raw_parts(rows.ptr, rows.len) };
                 let number = |bytes: &[u8; 8]| u32::try_from(i64::from_ne_bytes(*bytes)).unwrap_or(0);
                 bytes.as_chunks().0.iter().map(number).collect()
@@ -226,7 +226,7 @@ impl Rounds {
     /// Writes down what a leg says of its rows.
     ///
     /// # Safety
-    /// Nobody else uses the rows of the run during the call, and the arena is still mapped.
+    /// The rows of the run have no other user during the call, and the arena is still mapped.
     pub unsafe fn say(&self, rounds: &[i64]) {
         let bytes: Vec<u8> = rounds.iter().flat_map(|n| n.to_ne_bytes()).collect();
         let len = bytes.len().min(self.after.len);

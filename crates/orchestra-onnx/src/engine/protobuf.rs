@@ -20,7 +20,7 @@ pub struct Field<'a> {
 pub enum Value<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
-    /// A number of fixed size, which nobody here looks at.
+    /// A number of fixed size, which is not looked at here.
     Fixed,
 }
 

@@ -203,7 +203,7 @@ impl BatcherState {
     }
 
     /// Says to the pool what there is a use for, and whether that is a filled slot and one was filled just before. Batches only go together
-    /// where nobody waits for the first of them.
+    /// where no caller waits for the first of them.
     fn watch_and_look(&self, now: Duration) -> bool {
         let Some(pool) = &self.pool else { return false };
         let (watch, together) = if self.drained || self.ledger.idle_workers(now) > 0 {

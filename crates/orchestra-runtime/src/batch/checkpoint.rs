@@ -28,7 +28,7 @@ pub unsafe fn begin(iteration: &Iteration, slot: &FilledSlot) {
 /// What the worker left cannot be: nothing was changed.
 ///
 /// # Safety
-/// The rows are with no worker, and nobody else uses them.
+/// The rows are with no worker, and have no other user.
 pub unsafe fn keep(
     iteration: &Iteration,
     slot: &FilledSlot,

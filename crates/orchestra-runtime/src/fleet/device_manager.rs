@@ -144,7 +144,7 @@ impl Actor for DeviceManager {
 
     /// A link that ends has told the batcher, which tells us; but a batcher that was stopped just then drops what it is told. A link
     /// that fails is a bug of ours. The owner of its process kills the process and tells the batcher, which tells us; where there is no
-    /// process yet, there is nobody else to tell.
+    /// process yet, there is no other actor to tell.
     async fn handle_supervisor_evt(
         &self,
         me: ActorRef<DeviceMsg>,
@@ -187,7 +187,7 @@ impl DeviceState {
         }
     }
 
-    /// Starts the first workers of a stage, and all that were asked for where nobody measures anything.
+    /// Starts the first workers of a stage, and all that were asked for where nothing is measured.
     async fn begin(&mut self, me: &ActorRef<DeviceMsg>, stage: StageId) {
         let Some(post) = self.open_post(stage) else { return };
         let orders = self.posts[post].worker_places.start();
@@ -323,7 +323,7 @@ impl DeviceState {
         self.forget_the_gone();
     }
 
-    /// Workers that are gone, and that nobody will be told about: nothing depends any more on how they ended.
+    /// Workers that are gone without a message about it: nothing depends any more on how they ended.
     fn forget_the_gone(&mut self) {
         let (posts, shutting_down) = (&self.posts, self.shutting_down);
         self.workers.retain(|_, w| !(w.gone && (shutting_down || posts[w.post].serve.is_none())));

@@ -312,7 +312,7 @@ impl WorkerProcess for ChildProcess {
         Box::pin(async {
             match self.0.wait().await {
                 Ok(status) => exit_of(status),
-                // Nobody else reaps our children, so this cannot be "no such child"; treat it as a death that proves nothing.
+                // Our children are reaped here only, so this cannot be "no such child"; treat it as a death that proves nothing.
                 Err(error) => WorkerExit::SpawnFailed(format!("its end could not be awaited: {error}")),
             }
         })

@@ -1,4 +1,4 @@
-//! When a worker has taken too long, and for what. Times come in as arguments; nobody is killed here.
+//! When a worker has taken too long, and for what. Times come in as arguments; no process is killed here.
 
 use std::time::Duration;
 

@@ -98,7 +98,7 @@ impl LinkState {
             Ok(launched) => launched,
             Err(exit) => {
                 self.args.trace_start(None);
-                // Nobody else will report it: there is no process.
+                // It is reported here only: there is no process.
                 self.gone(exit, String::new());
                 me.stop(None);
                 return;

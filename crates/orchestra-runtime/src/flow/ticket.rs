@@ -26,7 +26,7 @@ struct Block {
     /// Their paths, each with its name behind it unless the path ends with that.
     text: Vec<u8>,
     items: Vec<Item>,
-    /// By item; none if nobody traces.
+    /// By item; none in a run without traces.
     timelines: Vec<Timeline>,
 }
 
@@ -70,7 +70,7 @@ impl Ticket {
         Path::new(OsStr::from_bytes(&self.block.text[begin..self.item().path_end]))
     }
 
-    /// Its way through the run; `None` if nobody traces.
+    /// Its way through the run; `None` in a run without traces.
     pub fn timeline(&self) -> Option<&Timeline> {
         self.block.timelines.get(self.at)
     }

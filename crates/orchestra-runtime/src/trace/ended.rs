@@ -1,5 +1,5 @@
 //! Items that have ended together, as the tracer is told of them: a group for each batch, so that what most of them have in common is
-//! told once, and what nobody asks for is not copied. It decides nothing about what is kept.
+//! told once, and what is not asked for is not copied. It decides nothing about what is kept.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ struct Began {
 }
 
 impl DoneRows {
-    /// `rows` of a batch, out of the `items` of its slot, but for those that have `failed` after all: `ids` are left. For whoever has
-    /// their tickets at hand: here it is noted what can be said of all of them, so that nobody else has to look at each.
+    /// `rows` of a batch, out of the `items` of its slot, but for those that have `failed` after all: `ids` are left. For callers that have
+    /// their tickets at hand: here it is noted what can be said of all of them, so that no other code has to look at each.
     #[must_use]
     pub fn new(
         items: SlotTokens,

@@ -1,6 +1,6 @@
 //! The way of one item through a run, noted in its ticket, only while the run is traced. Notes only: nothing in a run depends on them.
 //!
-//! Every item has one, and of most nobody ever asks for it: so what happens to all of them (one loader, one row, one batch) takes a few
+//! Every item has one, and most are never read: so what happens to all of them (one loader, one row, one batch) takes a few
 //! plain stores and no allocation, and the batch is told with the group that ended together ([`crate::trace::EndedItems`]). Only what is
 //! unusual, an attempt that failed or another stage, is kept beside it.
 

@@ -16,7 +16,7 @@ pub struct Growth {
     state: Mutex<State>,
     changed: Condvar,
     stopped: AtomicBool,
-    /// Nobody knows of a last item before it is listed.
+    /// A last item is not known before it is listed.
     endless: bool,
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn list(
 ) -> Result<ListingSummary, ListError> {
     let lister = RefCell::new(Lister::new(writer, expand, go_on));
     match spec {
-        // All that is there now, where nobody watches.
+        // All that is there now, where the source does not watch.
         ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
             list_paths(base, patterns, &lister)?;
         }

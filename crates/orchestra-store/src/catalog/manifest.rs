@@ -69,7 +69,7 @@ pub(crate) fn rows_in(input: impl Read, path: Option<&Path>, visit: Visit<'_>) -
 /// Called while there is nothing to read.
 pub(crate) type Idle<'a> = &'a dyn Fn() -> Result<(), ListError>;
 
-/// A file that may be a pipe. Nobody waits in a read of it, so that listing can be stopped.
+/// A file that may be a pipe. No read of it waits, so that listing can be stopped.
 struct Pipe<'a> {
     input: File,
     idle: Idle<'a>,

@@ -75,7 +75,7 @@ impl Metrics {
         self.page.as_ref().map(|page| page.address)
     }
 
-    /// Whether anybody reads the numbers.
+    /// Whether the numbers are read at all.
     pub fn is_wanted(&self) -> bool {
         self.page.is_some() || self.export.is_some()
     }

@@ -21,7 +21,7 @@ fn served_on(plan: &Plan, device: DeviceId) -> impl Iterator<Item = (StageId, &B
     })
 }
 
-/// What is to be found out about a device; `None` where everything is known, or nobody can be asked.
+/// What is to be found out about a device; `None` where everything is known, or there is no probe.
 pub(super) fn survey_of(context: &RunContext, device: DeviceId) -> Option<Survey> {
     let plan = &context.plan;
     let memory = plan.devices.get(device.index())?.memory?;
@@ -66,7 +66,7 @@ impl DeviceState {
         }
     }
 
-    /// The stage is over, or has no place left here: nobody waits for it.
+    /// The stage is over, or has no place left here: no batcher waits for it.
     pub(super) fn leave_survey(&mut self, stage: StageId) {
         if let Some(survey) = &mut self.survey {
             survey.gone(stage);
