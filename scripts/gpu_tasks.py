@@ -157,6 +157,7 @@ def kernels(check: Check) -> None:
 
 STAGE = """
 import os
+import time
 import numpy as np
 import orchestra
 
@@ -167,6 +168,7 @@ class Doubled:
         self.package = PACKAGE
 
     def __call__(self, n):
+        time.sleep(0.01)  # So that a run lasts long enough to be struck.
         rows = np.ascontiguousarray(n)
         return {"y": CALL}
 """
@@ -202,7 +204,8 @@ def python(check: Check) -> None:
         records = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
         good = len(records) == n and all(record["result"] == {"y": 2 * record["index"]} for record in records)
         check.row("python", f"a stage by {package}: {len(records)} answers", "those of the processor" if good else "others", check.judge(good))
-        ended = check.run(["chaos", str(file), "--offline", "--json", "--items", str(n), "--kill-every", "300ms", "--stop-every", "never"], 120)
+        every = "2s" if check.gpu else "500ms"
+        ended = check.run(["chaos", str(file), "--offline", "--json", "--items", str(n), "--kill-every", every, "--stop-every", "never"], 120)
         if not ended.stdout.strip():
             raise Fault(f"a stage by {package}: exit code {ended.returncode}: {last_words(ended.stderr)}")
         report = json.loads(ended.stdout)

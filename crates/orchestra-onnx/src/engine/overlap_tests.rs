@@ -118,12 +118,14 @@ fn the_next_batch_computes_while_staged_answers_of_this_one_go_to_its_slot() {
     let (tell, told) = channel();
     thread::scope(|scope| {
         scope.spawn(move || {
-            fake::before_copy_out(move || drop(computes.send(())));
+            fake::before_copy_out(move || computes.send(()).unwrap());
             second.run(&Twin::run_of(2, HALF, HALF), &mut RunTiming::default()).unwrap();
             second.answered();
         });
         // It does not come where the second batch waits for this copy.
-        fake::before_copy_out(move || drop(tell.send(has_computed.recv_timeout(Duration::from_secs(60)))));
+        fake::before_copy_out(move || {
+            tell.send(has_computed.recv_timeout(Duration::from_secs(60))).unwrap();
+        });
         first.run(&Twin::run_of(1, 0, HALF), &mut RunTiming::default()).unwrap();
         first.answered();
     });
