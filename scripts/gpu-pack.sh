@@ -4,7 +4,7 @@
 #
 #     scripts/gpu-pack.sh [--output DIR] [--binary FILE] [--wheel FILE] [--with-cuda] [--no-provider] [--part-mib N] [--zstd] [--no-parts]
 #
-# DIR/kit is the folder itself, DIR/parts the same in parts of at most N MiB (48) with a list of checksums: gpu-check.sh among them puts them
+# DIR/kit is the folder itself, DIR/parts the same in parts of at most N MiB (48, at most 60) with a list of checksums: gpu-check.sh among them puts them
 # together again. --with-cuda adds the libraries of CUDA and cuDNN from NVIDIA's Python packages (1.5 GB), for a machine that has only a driver.
 # --no-provider leaves out ONNX Runtime: gpu-check.sh then takes that of a Python environment there (pip install onnxruntime-gpu).
 # The parts are made with gzip, which every machine can read; --zstd makes them smaller and faster.
@@ -30,6 +30,8 @@ while (($#)); do
     esac
 done
 [[ $part_mib =~ ^[1-9][0-9]*$ ]] || fail "--part-mib must be a number of MiB, not \`$part_mib\`"
+# As many digits as fit into a number of the shell.
+((${#part_mib} < 10 && part_mib <= 60)) || fail "--part-mib $part_mib is more than 60 MiB, the most that a transfer takes in one piece; the default, 48, leaves room"
 [[ -x $binary ]] || fail "\`$binary\` is missing: cargo build --release --bin orchestra, or name another with --binary"
 case $suffix in
     gz) compress='gzip -3'; command -v pigz >/dev/null && compress='pigz -3' ;;
@@ -44,7 +46,7 @@ rm -rf "$kit" "$output/parts"
 mkdir -p "$kit/lib"
 say "$kit"
 cp "$binary" "$kit/orchestra"
-cp "$here/gpu-check.sh" "$here/gpu_check.py" "$here/gpu_kit.py" "$here/gpu_dry.py" "$here/gpu_jpeg.py" "$kit/"
+cp "$here/gpu-check.sh" "$here/gpu_check.py" "$here/gpu_kit.py" "$here/gpu_dry.py" "$here/gpu_jpeg.py" "$here/gpu_tasks.py" "$here/gpu_hold.py" "$kit/"
 # Code of the user: the examples with a kernel and with CuPy, and what they read.
 mkdir -p "$kit/examples" "$kit/models"
 for example in vector-add vector-add-cuda pycuda-queue post-sum; do

@@ -7,11 +7,9 @@ A check that goes wrong is a line of the table, and the others go on. The exit c
 from __future__ import annotations
 
 import argparse
-import array
 import contextlib
 import json
 import math
-import operator
 import os
 import platform
 import re
@@ -21,12 +19,12 @@ import sys
 import tempfile
 import time
 import traceback
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_dry import DryRun, to_carry
-from gpu_kit import LINES, Check, Fault, Sampler, last_words, number, processor, workers
+from gpu_kit import LINES, NEARLY, Check, Fault, Sampler, last_words, number, processor, workers
+from gpu_tasks import commands, kernels, python
 
 MODELS = ("mobilenet-f32", "resnet50-f16", "resnet50-f32", "mobilenet-f16")
 # Those of the first set: one model of each size, one of each precision.
@@ -101,7 +99,8 @@ def choice(check: Check) -> None:
 
 def isolation(check: Check) -> None:
     """What each worker sees, read while it runs, and what the parent has not loaded."""
-    items = 4000 if check.gpu else 200
+    # So many that all workers are seen.
+    items = 4000 if check.gpu else 1000
     # Where it is said what a worker takes, the second one does not wait until the first is measured.
     keys = 'workers = 2\nspare = 0\nmemory = "1GiB"' if check.gpu else "workers = 2\nspare = 0"
     file = check.workflow("isolation", "mobilenet-f32", source=check.listing("small", items), model_keys=keys)
@@ -124,7 +123,7 @@ def isolation(check: Check) -> None:
                 maps += Path(f"/proc/{run.pid}/maps").read_text()
             except OSError:
                 pass
-            time.sleep(0.1)
+            time.sleep(0.02)
     check.figures["isolation"] = list(seen.values())
     visible = sorted({str(worker["visible"]) for worker in seen.values()})
     one = all(v.startswith(("GPU-", "MIG-")) and "," not in v for v in visible) if check.gpu else visible == [""]
@@ -317,6 +316,7 @@ def ways(check: Check) -> None:
     reference = logits(check, "ways-cpu", model, "cpu", "host")
     bound = PARITY["f32"] * max(1.0, max(abs(v) for row in reference for v in row) / SMALL_LOGITS)
     first = 0.0
+    rates, cores = {}, {}
     for index, (label, keys) in enumerate(cases):
         if too_late(check, "ways", label, 60):
             continue
@@ -331,13 +331,44 @@ def ways(check: Check) -> None:
             check.left_out += [f"ways: {label}"] if without else []
             check.row("ways", f"{label}: {str(fault)[:160]}", "left out" if without else "", "-" if without else "FAIL")
             continue
-        rate = size["items_per_second"]
+        rates[label] = rate = size["items_per_second"]
+        cores[label] = rate * size["cpu_seconds_per_item"]
         first = first or rate
         check.figures.setdefault("ways", []).append({"way": label, "abs": most, "rel": relative, "items_per_second": rate})
         check.row(
-            "ways", f"{model}, {label}, batches of {top}", f"{rate:.0f} items/s, {rate / first:.2f} of one worker, busy {busy(size)}, {rate * size['cpu_seconds_per_item']:.1f} cores, abs {most:.1e}",
+            "ways", f"{model}, {label}, batches of {top}", f"{rate:.0f} items/s, {rate / first:.2f} of one worker, busy {busy(size)}, {cores[label]:.1f} cores, abs {most:.1e}",
             check.judge(most <= bound),
         )
+    decide_workers(check, model, rates)
+    one = {label: rate for label, rate in rates.items() if label == "one worker"}
+    for label in ("streams = 2", "cuda_graphs", "tensorrt"):
+        check.decide("ways", label, {**one, **({label: rates[label]} if label in rates else {})}, "one worker")
+    searches = {label: rate for label, rate in rates.items() if label.startswith("conv_search")}
+    check.decide("ways", "conv_search", {"heuristic": rates.get("one worker", 0.0), **searches} if searches else {}, "heuristic")
+    if "blocking_sync" in rates and one:
+        # It is worth having where it costs no rate and frees a part of a core.
+        frees = rates["blocking_sync"] * NEARLY >= one["one worker"] and cores["one worker"] - cores["blocking_sync"] > 0.1
+        value = f"{cores['one worker']:.1f} cores without, {cores['blocking_sync']:.1f} with it, {rates['blocking_sync'] / one['one worker']:.2f} of the rate"
+        check.row("ways", "decides blocking_sync: off", value, "change" if frees else "keep")
+
+
+WORKERS = {1: "one worker", 2: "two workers", 4: "four workers"}
+
+
+def decide_workers(check: Check, model: str, rates: dict[str, float]) -> None:
+    """The fewest workers that are nearly as fast as any number, beside what the program starts where the file does not say it, with MPS and without."""
+    plan = json.loads(check.must(["plan", str(check.workflow("workers", model)), "--offline", "--json"], 120).stdout)
+    placed = next((stage["runs"]["workers"][0] for stage in plan["stages"] if "workers" in stage["runs"]), None)
+    default = placed and ((placed.get("growth") or {}).get("most") or placed["count"])
+    for with_mps in ("", ", MPS"):
+        of = {n: rates[label + with_mps] for n, label in WORKERS.items() if label + with_mps in rates}
+        if with_mps and of and WORKERS[1] in rates:
+            of[1] = rates[WORKERS[1]]
+        if len(of) < 2 or default is None:
+            continue
+        fewest = min(n for n, rate in of.items() if rate * NEARLY >= max(of.values()))
+        check.decisions.append({"what": f"workers per device{with_mps}", "default": default, "best": fewest})
+        check.row("ways", f"decides workers per device{with_mps}: up to {default}", f"{fewest} are enough, {of[fewest] / of[1]:.2f} of one", "keep" if fewest == default else "change")
 
 
 NO_MPS = "MPS does not start"
@@ -372,6 +403,7 @@ def overlap(check: Check) -> None:
     cases = [("copies first", ""), ("overlap", "overlap = true")] if check.gpu else [("copies first", "")]
     reference = logits(check, "overlap-cpu", model, "cpu", "host")
     bound = PARITY["f32"] * max(1.0, max(abs(v) for row in reference for v in row) / SMALL_LOGITS)
+    rates: dict[str, dict[str, float]] = {"host": {}, "device": {}}
     for index, (label, keys) in enumerate(cases):
         if too_late(check, "overlap", label, 40):
             continue
@@ -381,12 +413,15 @@ def overlap(check: Check) -> None:
             file = check.workflow(f"overlap-rate-{index}-{normalize}", model, batch=top, model_keys=keys, normalize=normalize)
             size = alone(check, file, top, seconds)
             runs = size["batch"] / max(size["median_run_seconds"], 1e-9)
+            rates[normalize][label] = size["items_per_second"]
             check.figures.setdefault("overlap", []).append({"case": label, "normalize": normalize, "abs": most, "size": size})
             check.row(
                 "overlap", f"{model}, normalize = {normalize}, {label}, batches of {size['batch']}",
                 f"{size['items_per_second']:.0f} of {runs:.0f} (its runs alone) = {size['items_per_second'] / runs:.2f}, busy {busy(size)}, abs {most:.1e}",
                 check.judge(most <= bound),
             )
+    for normalize, of in rates.items():
+        check.decide("overlap", f"overlap, normalize = {normalize}", of, "copies first")
 
 
 def jpeg(check: Check) -> None:
@@ -399,9 +434,11 @@ def jpeg(check: Check) -> None:
     check.figures["nvjpeg"] = said
     rate = said.get("pictures_per_second")
     wholes = check.figures.get("end_to_end", [])
-    by_cores = [f"{sum(part['items_per_second']['median'] for part in whole['report']['decode']):.0f} items/s by {check.cores} cores" for whole in wholes[:1]]
+    decoded = [sum(part["items_per_second"]["median"] for part in whole["report"]["decode"]) for whole in wholes[:1]]
+    by_cores = [f"{rate:.0f} items/s by {check.cores} cores" for rate in decoded]
     by_gpu = f"{rate:.0f} items/s" if rate else f"not run: {said['why'][:120]}"
     check.row("jpeg", "photographs by nvJPEG, batches of 64", "; ".join([by_gpu, *by_cores]))
+    check.decide("jpeg", "decoding", {"the cores": decoded[0], "nvJPEG": rate} if decoded and rate else {}, "the cores")
 
 
 def alone(check: Check, file: Path, batch: int, seconds: str) -> dict:
@@ -428,6 +465,7 @@ def padded(check: Check, top: int, seconds: str) -> None:
     check.figures["padded"] = {"rates": rates, "limits": limits}
     value = f"{rates[0]:.0f} ({limits[0]}), {rates[1]:.0f} ({limits[1]}) items/s"
     check.row("ragged", f"{model}, batches of up to {top} at once: padded to one size, to several", value)
+    check.decide("ragged", "batch.sizes", {"one size": rates[0], "several": rates[1]}, "one size")
 
 
 def ragged(check: Check) -> None:
@@ -435,6 +473,7 @@ def ragged(check: Check) -> None:
     again and again, and in turn with another one. A width that changes costs the same: the plan of a convolution is for all dimensions. A
     workflow has lines of several widths, each with a session of its own whose shape stays: the last line runs three of them on one device."""
     top, seconds = (32, "1") if check.gpu else (4, "0.3")
+    stays, changes = {}, {}
     for search in ("heuristic", "exhaustive", "fallback") if check.gpu else ("heuristic",):
         if too_late(check, "ragged", f"conv_search = {search}", 60):
             continue
@@ -444,10 +483,12 @@ def ragged(check: Check) -> None:
         size = json.loads(check.must(arguments, 120).stdout)["batch_sizes"][-1]
         check.figures.setdefault("ragged", {})[search] = size
         each, usual = size["switched_batch_seconds"], size["median_batch_seconds"]
+        stays[search], changes[search] = size["batch"] / usual, size["batch"] / each
         check.row(
             "ragged", f"reader, conv_search = {search}, batches of {top}: one shape, another shape every time",
-            f"{size['batch'] / usual:.0f}, {size['batch'] / each:.0f} items/s, {1000 * (each - usual):.1f} ms a change",
+            f"{stays[search]:.0f}, {changes[search]:.0f} items/s, {1000 * (each - usual):.1f} ms a change",
         )
+    check.decide("ragged", "conv_search of shapes that stay", stays, "heuristic")
     if not too_late(check, "ragged", "padded", 120):
         padded(check, top, seconds)
     if too_late(check, "ragged", "three widths", 60):
@@ -461,6 +502,11 @@ def ragged(check: Check) -> None:
         "ragged", "reader, lines of three widths at once, a session for each",
         f"{report['run_items_per_second']:.0f} of {report['limit_items_per_second']:.0f} (limit) lines of each",
     )
+    # A line of each width, one session after the other, beside one session that reads them in turn: 192 is between the others.
+    alone_each = [part["items_per_second"]["median"] for part in report["infer"]]
+    if changes and all(alone_each):
+        rate = len(alone_each) / sum(1 / each for each in alone_each)
+        check.decide("ragged", "lines of any width", {"stages of fixed width": rate, "one session for all": max(changes.values())}, "stages of fixed width")
 
 
 def percent(value: float | None) -> str:
@@ -552,93 +598,6 @@ def out_of_memory(check: Check) -> None:
     check.row("faults", "out of memory: batches halved, restarts", f"{halved}, {sum(d['restarts'] for d in report['devices'])}", check.judge(halved > 0))
 
 
-def commands(check: Check) -> None:
-    """A command that asks for a device sees that one alone, by its UUID; two that ask for half of it see the same."""
-    folder = check.output / "work"
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "commands.toml"
-    of = {"whole": 1, "half": 0.5} if check.gpu else {"whole": '"none"', "half": '"none"'}
-    tables = [
-        f'[tasks.{name}]\ncommand = "printenv CUDA_VISIBLE_DEVICES > {{output}}/seen || true"\ndevice = {device}\nmatrix = {{ n = [1, 2] }}\n'
-        for name, device in of.items()
-    ]
-    file.write_text("version = 1\n" + f'[devices]\nuse = ["{check.device}"]\n' + "".join(tables))
-    out = check.out_of(file)
-    check.must(["run", str(file), "--fresh", "--offline", "--output", str(out)], 60)
-    seen = [path.read_text().strip() for path in sorted(out.glob("tasks/*/*/output/seen"))]
-    wanted = check.uuid if check.gpu else ""
-    good = len(seen) == 4 and all(one == wanted or (wanted and one.startswith("MIG-")) for one in seen)
-    check.row("commands", f"{len(seen)} commands see", ", ".join(sorted(set(seen)))[:60] or "no GPU", check.judge(good))
-
-
-def floats(npy: bytes) -> array.array:
-    """The numbers of an array of float32."""
-    begin = 10 + int.from_bytes(npy[8:10], "little")
-    numbers = array.array("f")
-    numbers.frombytes(npy[begin:])
-    return numbers
-
-
-def sums(check: Check, name: str, data: Path, out: Path) -> None:
-    """Whether the sums of a run have the bits of the processor."""
-    with zipfile.ZipFile(data) as archive:
-        a, b = (floats(archive.read(f"{member}.npy")) for member in "ab")
-    # Two floats are added exactly in a double, up to one rounding, and then rounded to a float: the same bits as in float.
-    expected = array.array("f", map(operator.add, a, b))
-    found = floats((out / "sum" / "whole.npy").read_bytes())
-    good = found.tobytes() == expected.tobytes()
-    check.row("kernels", f"{name}: {len(found)} sums, the bits of the processor", str(good), check.judge(good))
-
-
-def kernels(check: Check) -> None:
-    """Code of the user on the GPU: the example with a kernel gives the bits of a sum by the processor, a kernel that does not compile is named with its line,
-    and the example with CuPy or PyCUDA gives what numpy gives. On the CPU the twins of both run."""
-    folder = check.output / "work" / "kernels"
-    shutil.rmtree(folder, ignore_errors=True)
-    if not check.is_dry:
-        shutil.copytree(check.kit / "examples", folder / "examples")
-        (folder / "models").mkdir()
-        shutil.copyfile(check.kit / "models" / "vector-add.onnx", folder / "models" / "vector-add.onnx")
-    data = folder / "examples" / "vector-add" / "vectors.npz"
-    check.tool([sys.executable, str(data.with_name("data.py")), "--count", "4000000", "--out", str(data)], check=True, timeout=120)
-    name = "vector-add-cuda" if check.gpu else "vector-add"
-    file = folder / "examples" / name / "workflow.toml"
-
-    def run(file: Path, *more: str) -> tuple[subprocess.CompletedProcess, Path]:
-        out = folder / f"{file.parent.name}.out"
-        arguments = ["run", str(file), "--fresh", "--offline", "--output", str(out), "--devices", check.device, *more]
-        return check.run(arguments, 120), out
-
-    ended, out = run(file)
-    if ended.returncode != 0:
-        raise Fault(f"{name}: exit code {ended.returncode}: {last_words(ended.stderr)}")
-    if not check.is_dry:
-        sums(check, name, data, out)
-    if check.gpu:
-        kernel = file.with_name("vadd.cu")
-        if not check.is_dry:
-            kernel.write_text(kernel.read_text().replace("a[i]", "c[i]"))
-        ended, _ = run(file)
-        good = ended.returncode == 69 and "vadd.cu(" in ended.stderr
-        check.row("kernels", "a kernel that does not compile", f"exit code {ended.returncode}, file and line", check.judge(good))
-        if not good and not check.is_dry:
-            print(ended.stderr)
-    wanted = ("numpy, cupy", "numpy, pycuda.driver") if check.gpu else ("numpy",)
-    # A list of commands that is made on another machine holds this one, whatever is installed there.
-    has = wanted if check.shows_all else [names for names in wanted if subprocess.run([sys.executable, "-c", f"import {names}"], capture_output=True).returncode == 0]
-    if not has:
-        check.row("kernels", "pycuda-queue", f"not run: {' or '.join(wanted)} is missing")
-        return
-    file = folder / "examples" / "pycuda-queue" / "workflow.toml"
-    # PyCUDA starts `nvcc`.
-    confined = ["--set", "stages.calibrated.sandbox=off"] if "cupy" not in has[0] else []
-    ended, out = run(file, "--set", f"stages.calibrated.python={sys.executable}", *confined)
-    checked = check.tool([sys.executable, str(file.with_name("check.py")), "--output", str(out)], capture_output=True, text=True)
-    by = re.findall(r"calibrates with (\w+)", "".join(path.read_text() for path in (out / "logs").glob("*.log")))
-    good = ended.returncode == 0 and checked.returncode == 0 and bool(by) and (not check.gpu or "numpy" not in by)
-    check.row("kernels", f"pycuda-queue by {', '.join(sorted(set(by))) or 'nothing'}", (checked.stdout or last_words(checked.stderr + ended.stderr)).strip(), check.judge(good))
-
-
 def startup(check: Check) -> None:
     """One image, alone: what a user waits for."""
     for model in ("mobilenet-f32", "resnet50-f32"):
@@ -651,11 +610,11 @@ def startup(check: Check) -> None:
 # In the order of their worth.
 PARTS = {
     "machine": machine, "isolation": isolation, "parity": parity, "commands": commands, "kernels": kernels, "faults": kill_storm, "end_to_end": end_to_end,
-    "overlap": overlap, "rates": rates, "oom": out_of_memory, "memory": memory, "startup": startup, "ragged": ragged, "jpeg": jpeg, "ways": ways,
+    "python": python, "overlap": overlap, "rates": rates, "oom": out_of_memory, "memory": memory, "startup": startup, "ragged": ragged, "jpeg": jpeg, "ways": ways,
 }
 # What is proven first, and in how many seconds; the rest is for a second call. Parts in both have other models and cases in each.
 FIRST = ("machine", "isolation", "parity", "commands", "kernels", "faults", "end_to_end", "overlap", "rates")
-REST = ("parity", "end_to_end", "rates", "oom", "memory", "startup", "ragged", "jpeg", "ways")
+REST = ("parity", "end_to_end", "python", "rates", "oom", "memory", "startup", "ragged", "jpeg", "ways")
 SECONDS = {"first": 300, "rest": 540, "all": 840}
 # Figures to choose by, and no promise: a check without them is complete.
 OPTIONAL = {"ways", "ragged", "jpeg"}
@@ -725,9 +684,13 @@ def main() -> int:
     check.row("check", "seconds in all", f"{time.monotonic() - started:.0f}")
     shutil.rmtree(check.output / "work", ignore_errors=True)
     check.output.mkdir(parents=True, exist_ok=True)
-    report = {"device": check.device, "date": time.strftime("%Y-%m-%d"), "rows": check.rows, "commands": check.commands, "figures": check.figures}
+    report = {"device": check.device, "date": time.strftime("%Y-%m-%d"), "rows": check.rows, "commands": check.commands, "decisions": check.decisions, "figures": check.figures}
     (check.output / "gpu-check.json").write_text(json.dumps(report, indent=1))
     (check.output / "gpu-check.md").write_text(markdown(check))
+    for row in check.rows:
+        # What a CPU is fastest with says nothing of a GPU.
+        if check.gpu and row["verdict"] == "change":
+            print(f"a default to change, {row['part']}: {row['what']}: {row['value']}")
     print(f"{failed} of {len(check.rows)} lines failed; {check.output}/gpu-check.json, gpu-check.md")
     missing = [what for what in check.left_out if what.split(":")[0] not in OPTIONAL]
     if missing:

@@ -63,7 +63,7 @@ class DryRun(Check):
         if arguments[0] == "devices":
             return json.dumps({"gpus": [{"uuid": UUID, "name": "a GPU"}] if self.gpu else []})
         if arguments[0] == "plan":
-            return json.dumps({"stages": []}) if "--json" in arguments else "devices: auto takes a GPU, or the CPU, because of nothing"
+            return json.dumps({"stages": [{"runs": {"workers": [{"count": 1, "memory": None}]}}]}) if "--json" in arguments else "devices: auto takes a GPU, or the CPU, because of nothing"
         if arguments[0] == "bench":
             return json.dumps({"batch_sizes": [SIZE]} if any(a.startswith("--batch-sizes") for a in arguments) else BENCH)
         return json.dumps(CHAOS) if arguments[0] == "chaos" else ""

@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+# Rates of two runs of the same differ by as much.
+NEARLY = 1.05
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 WORKFLOW = """version = 1
@@ -112,6 +114,8 @@ class Check:
         self.figures: dict = {}
         # What there was no time for.
         self.left_out: list[str] = []
+        # What the figures say of the program's defaults.
+        self.decisions: list[dict] = []
         # Rates through orchestra that could be held against the bare loop.
         self.judged_rates = 0
         self.cores = len(os.sched_getaffinity(0))
@@ -150,6 +154,16 @@ class Check:
 
     def judge(self, good: bool) -> str:
         return "ok" if good else "FAIL"
+
+    def decide(self, part: str, what: str, rates: dict[str, float], default: str) -> None:
+        """Whether the default of the program stays: the fastest of these ways is named, and one that is nearly as fast is no reason for a change."""
+        if default not in rates or len(rates) < 2:
+            return
+        best = max(rates, key=rates.__getitem__)
+        gain = rates[best] / max(rates[default], 1e-9)
+        stays = gain <= NEARLY
+        self.decisions.append({"what": what, "default": default, "best": best, "gain": gain, "stays": stays})
+        self.row(part, f"decides {what}: {default}", f"fastest is {best}, {gain:.2f} times the default", "keep" if stays else "change")
 
     # ## Running the command
 

@@ -1,8 +1,20 @@
 //! The scripts that check a machine with a GPU, as far as they go without one: what they would run, and how a kit travels.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use common::{ORCHESTRA, python, repository};
+use orchestra_core::DType;
+use orchestra_onnx::library::{self, Env, Flavor, Request};
+use orchestra_testkit::images::{Kind, write_picture};
+use orchestra_testkit::models::spec;
+use orchestra_testkit::onnx::{Attribute, ModelBuilder};
+use serde_json::Value;
 
 /// No message may be larger where kits are sent from one machine to the other.
 const MOST_MIB: u64 = 60;
@@ -31,9 +43,9 @@ fn said(output: &Output) -> String {
 fn dry_run(device: &str, set: &str) -> Option<Vec<String>> {
     let folder = tempfile::tempdir().unwrap();
     let kit = folder.path().join("kit");
-    std::fs::create_dir(&kit).unwrap();
+    fs::create_dir(&kit).unwrap();
     let shown = dry_run_of(&kit, device, set);
-    assert!(std::fs::read_dir(&kit).unwrap().next().is_none(), "it left something behind");
+    assert!(fs::read_dir(&kit).unwrap().next().is_none(), "it left something behind");
     shown
 }
 
@@ -76,7 +88,7 @@ fn a_dry_run_shows_the_commands_of_both_sets_and_runs_none() {
 fn a_dry_run_says_what_has_to_be_carried_and_how_large_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    ["kit", "parts"].iter().for_each(|name| std::fs::create_dir(at(name)).unwrap());
+    ["kit", "parts"].iter().for_each(|name| fs::create_dir(at(name)).unwrap());
     let carried = || -> Option<Vec<String>> {
         let shown = dry_run_of(&at("kit"), "cuda:0", "first")?;
         Some(shown.into_iter().filter(|line| line.starts_with("# carry")).collect())
@@ -84,7 +96,7 @@ fn a_dry_run_says_what_has_to_be_carried_and_how_large_it_is() {
     let Some(none) = carried() else { return };
     assert!(none.len() == 1 && none[0].contains("scripts/gpu-pack.sh"), "{none:#?}");
     for (file, mib) in [("kit.tar.gz.000", 3), ("kit.tar.gz.001", 1), ("SHA256SUMS", 0)] {
-        std::fs::write(at("parts").join(file), vec![0; mib << 20]).unwrap();
+        fs::write(at("parts").join(file), vec![0; mib << 20]).unwrap();
     }
     let parts = carried().unwrap();
     assert!(parts.contains(&"# carry parts/kit.tar.gz.000, 3.0 MiB".to_owned()), "{parts:#?}");
@@ -93,7 +105,7 @@ fn a_dry_run_says_what_has_to_be_carried_and_how_large_it_is() {
 
 #[test]
 fn a_kit_travels_in_parts_that_are_small_enough_and_is_put_together_whole_or_not_at_all() {
-    let pack = std::fs::read_to_string(scripts().join("gpu-pack.sh")).unwrap();
+    let pack = fs::read_to_string(scripts().join("gpu-pack.sh")).unwrap();
     let default = pack.split_once("part_mib=").unwrap().1.split_whitespace().next().unwrap();
     assert!(default.parse::<u64>().unwrap() < MOST_MIB, "{default}");
 
@@ -117,14 +129,79 @@ fn a_kit_travels_in_parts_that_are_small_enough_and_is_put_together_whole_or_not
     };
     let Some(joined) = join() else { return };
     assert!(joined.status.success(), "{}", said(&joined));
-    let contents = |name: &str| std::fs::read(at(name)).unwrap();
+    let contents = |name: &str| fs::read(at(name)).unwrap();
     assert_eq!(contents("kit/orchestra"), contents("source/orchestra"));
     // A part that was damaged on the way: the kit that is there stays.
-    std::fs::write(at("parts/kit.tar.gz.001"), b"damaged").unwrap();
-    std::fs::remove_file(at("kit/.parts")).unwrap();
+    fs::write(at("parts/kit.tar.gz.001"), b"damaged").unwrap();
+    fs::remove_file(at("kit/.parts")).unwrap();
     let Some(joined) = join() else { return };
     assert!(!joined.status.success() && said(&joined).contains("missing or damaged"), "{}", said(&joined));
     assert_eq!(contents("kit/orchestra"), contents("source/orchestra"));
+}
+
+/// A kit as scripts/gpu-pack.sh makes it, with pictures and models that cost next to nothing.
+fn small_kit(kit: &Path) {
+    for folder in ["lib", "models", "photos", "small"] {
+        fs::create_dir_all(kit.join(folder)).unwrap();
+    }
+    let request = Request { flavor: Flavor::Cpu, explicit: None, offline: true };
+    let library = library::find(&request, &Env::from_process()).0.unwrap().path;
+    symlink(&library, kit.join("lib/libonnxruntime.so.1")).unwrap();
+    symlink(ORCHESTRA, kit.join("orchestra")).unwrap();
+    symlink(scripts().join("gpu_jpeg.py"), kit.join("gpu_jpeg.py")).unwrap();
+    symlink(repository().join("examples"), kit.join("examples")).unwrap();
+    symlink(repository().join("models/vector-add.onnx"), kit.join("models/vector-add.onnx")).unwrap();
+    for index in 0..16 {
+        write_picture(&kit.join("small"), index, 224, 224, Kind::Jpeg).unwrap();
+        write_picture(&kit.join("photos"), index, 320, 240, Kind::Jpeg).unwrap();
+    }
+    let weights: Vec<f32> = (0..30_u16).map(|n| f32::from(n * 7 % 11) - 5.0).collect();
+    for (name, dtype) in [("mobilenet-f32", DType::F32), ("resnet50-f16", DType::F16)] {
+        ModelBuilder::new(name)
+            .input(&spec("input", dtype, &[3, 224, 224]))
+            .output(&spec("logits", DType::F32, &[10]))
+            .constant("weights", &[3, 10], &weights)
+            .node("Cast", &["input"], &["pixels"], &[("to", Attribute::Int(1))])
+            .node("GlobalAveragePool", &["pixels"], &["mean"], &[])
+            .node("Flatten", &["mean"], &["flat"], &[])
+            .node("MatMul", &["flat", "weights"], &["logits"], &[])
+            .write(&kit.join("models"))
+            .unwrap();
+    }
+}
+
+/// What the script does to decide each line, with a CPU in place of the GPU.
+#[test]
+fn the_twin_of_the_first_set_passes_and_decides_every_part() {
+    let Some(python) = python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (kit, out) = (folder.path().join("kit"), folder.path().join("out"));
+    small_kit(&kit);
+    let mut check = Command::new("bash");
+    check.arg(scripts().join("gpu-check.sh")).args(["--device", "cpu", "--set", "first", "--seconds", "900"]);
+    check.arg("--kit").arg(&kit).arg("--output").arg(&out).env("PYTHON", python);
+    let Some(ended) = ran(&mut check) else { return };
+    assert!(ended.status.success(), "{}", said(&ended));
+    let report: Value = serde_json::from_slice(&fs::read(out.join("gpu-check.json")).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    for part in ["devices", "isolation", "parity", "commands", "kernels", "faults", "overlap", "check"] {
+        let of_part = rows.iter().filter(|row| row["part"] == part);
+        let good = of_part.filter(|row| row["verdict"] == "ok").count();
+        assert!(good > 0, "no line of `{part}` says that it is well: {}", said(&ended));
+    }
+    let bare = rows.iter().filter(|row| row["part"] == "rates").count();
+    assert!(bare >= 4, "{}", said(&ended));
+}
+
+#[test]
+fn a_kit_of_parts_too_large_for_a_transfer_is_not_packed() {
+    for mib in ["61", "100", "99999999999999999999"] {
+        let mut pack = Command::new("bash");
+        pack.arg(scripts().join("gpu-pack.sh")).args(["--part-mib", mib]);
+        let Some(ended) = ran(&mut pack) else { return };
+        assert_eq!(ended.status.code(), Some(2), "{}", said(&ended));
+        assert!(said(&ended).contains("more than 60 MiB"), "{}", said(&ended));
+    }
 }
 
 /// A kit without ONNX Runtime takes that of a Python environment which has the provider for CUDA, and none that has not.
@@ -132,8 +209,8 @@ fn a_kit_travels_in_parts_that_are_small_enough_and_is_put_together_whole_or_not
 fn the_provider_of_a_python_environment_does_where_the_kit_has_none() {
     let folder = tempfile::tempdir().unwrap();
     let capi = folder.path().join("site/onnxruntime/capi");
-    std::fs::create_dir_all(&capi).unwrap();
-    std::fs::write(capi.join("libonnxruntime.so.1.31.1"), "").unwrap();
+    fs::create_dir_all(&capi).unwrap();
+    fs::write(capi.join("libonnxruntime.so.1.31.1"), "").unwrap();
     let found = || {
         let code = "import gpu_kit, pathlib; print(gpu_kit.library_of(pathlib.Path('no-kit')))";
         let path = format!("{}:{}", scripts().display(), folder.path().join("site").display());
@@ -143,7 +220,7 @@ fn the_provider_of_a_python_environment_does_where_the_kit_has_none() {
     };
     let Some(without) = found() else { return };
     assert!(!without.starts_with(&folder.path().display().to_string()), "{without}");
-    std::fs::write(capi.join("libonnxruntime_providers_cuda.so"), "").unwrap();
+    fs::write(capi.join("libonnxruntime_providers_cuda.so"), "").unwrap();
     assert_eq!(found(), Some(capi.join("libonnxruntime.so.1.31.1").display().to_string()));
 }
 
@@ -182,8 +259,8 @@ const CUDART: &str = r#"
 fn decoding_on_the_gpu_is_tried_with_the_libraries_that_are_there_and_is_no_error_without_them() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    std::fs::create_dir_all(at("photos")).unwrap();
-    std::fs::write(at("photos/one.jpg"), b"\xff\xd8\xff\xe0 a picture").unwrap();
+    fs::create_dir_all(at("photos")).unwrap();
+    fs::write(at("photos/one.jpg"), b"\xff\xd8\xff\xe0 a picture").unwrap();
     let says = |libraries: &Path| {
         let mut decode = Command::new("python3");
         decode.arg(scripts().join("gpu_jpeg.py")).arg(at("photos")).args(["4", "0"]).arg(libraries);
@@ -192,7 +269,7 @@ fn decoding_on_the_gpu_is_tried_with_the_libraries_that_are_there_and_is_no_erro
         Some(said(&output))
     };
     for (name, source) in [("libnvjpeg.so.13", NVJPEG), ("libcudart.so.13", CUDART)] {
-        std::fs::write(at("source.c"), source).unwrap();
+        fs::write(at("source.c"), source).unwrap();
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-o"]).arg(at(name)).arg(at("source.c"));
         let Some(built) = ran(&mut compiler) else { return };
@@ -201,6 +278,6 @@ fn decoding_on_the_gpu_is_tried_with_the_libraries_that_are_there_and_is_no_erro
     let Some(answer) = says(folder.path()) else { return };
     assert!(answer.contains("pictures_per_second"), "{answer}");
     // This one has no function of nvJPEG.
-    std::fs::copy(at("libcudart.so.13"), at("libnvjpeg.so.13")).unwrap();
+    fs::copy(at("libcudart.so.13"), at("libnvjpeg.so.13")).unwrap();
     assert!(says(folder.path()).unwrap().contains("why"));
 }

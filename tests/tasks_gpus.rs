@@ -102,6 +102,42 @@ device = "none"
     run(&place, &variables).must_exit(65).must_say(&["3 tasks, 2 done, 1 failed"]);
 }
 
+/// Others fill the GPU after the plan was made, and leave it again.
+#[test]
+fn a_command_that_asks_for_memory_waits_until_others_have_given_it_back() {
+    let place = place(
+        r#"
+[tasks.fill]
+command = """
+echo 1000000000 > fill; mv fill free
+: LOOKS
+"""
+device = "none"
+
+[tasks.asks]
+command = "test -e is_free"
+after = "fill"
+device = 0.5
+gpu_memory = "4GiB"
+
+[tasks.others]
+command = """
+: LOOKS
+touch is_free; echo 8000000000 > fill; mv fill free
+"""
+after = "fill"
+device = "none"
+"#,
+    );
+    let three = "n=$(wc -c < looks); until [ $(wc -c < looks) -ge $((n + 3)) ]; do sleep 0.05; done";
+    let text = fs::read_to_string(place.workflow()).unwrap().replace(": LOOKS", three);
+    fs::write(place.workflow(), text).unwrap();
+    fs::write(place.path("looks"), "").unwrap();
+    let (free, looks) = (place.path("free"), place.path("looks"));
+    let variables = [("GPU_FREE", free.to_str().unwrap()), ("GPU_LOOKS", looks.to_str().unwrap())];
+    run(&place, &variables).must_exit(0).must_say(&["3 tasks, 3 done"]);
+}
+
 #[test]
 fn of_a_matrix_of_twelve_two_run_out_of_memory_and_one_hangs_and_the_rest_is_done() {
     let place = place(

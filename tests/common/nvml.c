@@ -14,7 +14,18 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) { *device = (void
 int nvmlDeviceGetUUID(void *device, char *text, unsigned size) { strncpy(text, "GPU-0a5f0000", size); return 0; }
 int nvmlDeviceGetName(void *device, char *text, unsigned size) { strncpy(text, "Test GPU", size); return 0; }
 int nvmlDeviceGetIndex(void *device, unsigned *index) { *index = 0; return 0; }
-int nvmlDeviceGetMemoryInfo_v2(void *device, memory *info) { info->total = info->free = 8ull << 30; info->used = info->reserved = 0; return 0; }
+
+/* Of 8 GiB as many bytes are free as the file GPU_FREE says, or all. */
+int nvmlDeviceGetMemoryInfo_v2(void *device, memory *info) {
+    const char *name = getenv("GPU_FREE");
+    FILE *file = name ? fopen(name, "r") : NULL;
+    info->total = info->free = 8ull << 30;
+    if (file && fscanf(file, "%llu", &info->free) != 1) info->free = 0;
+    if (file) fclose(file);
+    info->used = info->total - info->free;
+    info->reserved = 0;
+    return 0;
+}
 int nvmlSystemGetDriverVersion(char *text, unsigned size) { strncpy(text, DRIVER, size); return 0; }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = CUDA; return 0; }
 

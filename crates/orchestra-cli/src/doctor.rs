@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use orchestra::Machine;
-use orchestra_machine::{DriverProbe, NvmlProbe, driver_problem};
+use orchestra_machine::{DriverProbe, GpuProbe, NvmlProbe, driver_problem};
 use orchestra_onnx::library::{CudaLibraries, Env, Flavor, Library, Request, Tried, find_cuda};
 use orchestra_plan::format_bytes;
 use serde::Serialize;
@@ -96,6 +96,7 @@ fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
         gpus.help.clone_from(&machine.gpu_error);
         findings.push(gpus);
         findings.push(of_mps(orchestra_machine::mps(std::env::var_os("CUDA_MPS_PIPE_DIRECTORY"))));
+        findings.push(of_processes(&NvmlProbe::new()));
         findings.push(runtime_library(Flavor::Gpu, args));
     } else {
         let why = machine.gpu_error.as_deref().unwrap_or("there are none");
@@ -160,6 +161,17 @@ fn of_mps(pipes: Result<PathBuf, PathBuf>) -> Finding {
     }
 }
 
+/// Whether it can be asked what a process has of a GPU. Runs go on without.
+fn of_processes(probe: &dyn GpuProbe) -> Finding {
+    if probe.ids_are_ours() {
+        return Finding::good("processes", "the driver tells which GPU each is on, and what it takes");
+    }
+    let text = "the driver calls them by other numbers than this container";
+    let help = "a command on a GPU without a lease is not found, and `gpu_memory` of commands is not learned; \
+                start the container with the process ids of its host (`--pid=host`)";
+    Finding { help: Some(help.to_owned()), ..Finding::good("processes", text) }
+}
+
 /// What all of this means for a workflow that leaves the choice of devices to orchestra.
 fn auto(why_not: Option<String>, n_gpus: usize) -> Finding {
     match why_not {
@@ -200,7 +212,7 @@ fn open_files() -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_machine::ProbeError;
+    use orchestra_machine::{FakeProbe, Gpu, ProbeError};
     use orchestra_onnx::library::CudaGeneration;
 
     use super::*;
@@ -237,6 +249,26 @@ mod tests {
         }
         let half = Driver("580.65.06", Err(ProbeError::NoDriverLibrary));
         assert!(!found(&half, CudaGeneration::Thirteen).ok, "it does not tell its CUDA");
+    }
+
+    /// A driver in front of a container.
+    struct Outside;
+
+    impl GpuProbe for Outside {
+        fn ids_are_ours(&self) -> bool {
+            false
+        }
+
+        fn gpus(&self) -> Result<Vec<Gpu>, ProbeError> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[test]
+    fn it_is_said_where_commands_on_a_wrong_gpu_are_not_found() {
+        let unseen = of_processes(&Outside);
+        assert!(unseen.ok && unseen.help.is_some_and(|help| help.contains("is not found")));
+        assert_eq!(of_processes(&FakeProbe::new(Vec::new())).help, None);
     }
 
     #[test]

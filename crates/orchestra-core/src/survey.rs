@@ -48,6 +48,7 @@ pub struct Reading {
 /// The first worker of a stage, once it is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstWorker {
+    /// Its number in [`Reading::processes`]; `None` where the driver may call it otherwise.
     pub pid: Option<u32>,
     /// It has run its largest batch.
     pub is_warm: bool,
@@ -119,12 +120,23 @@ struct Measuring {
 struct Entry {
     of: Candidate,
     phase: Phase,
+    /// Workers that it was given beside the first ones.
+    more: usize,
+}
+
+impl Entry {
+    /// Bytes of its workers and spares, as far as it is known.
+    fn held(&self) -> u64 {
+        let n = (self.of.at_first + self.more + self.of.spares) as u64;
+        self.of.each.filter(|_| self.phase != Phase::Gone).unwrap_or_default().saturating_mul(n)
+    }
 }
 
 #[derive(Debug)]
 pub struct Survey {
     entries: Vec<Entry>,
     headroom: u64,
+    most: u64,
     /// The look that is waited for: its number, and since when.
     look: Option<(u64, Duration)>,
     n_looks: u64,
@@ -136,14 +148,17 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Of a GPU of which `headroom` bytes stay free.
-    pub fn new(candidates: impl IntoIterator<Item = Candidate>, headroom: u64) -> Self {
-        let entries = candidates.into_iter().map(|of| Entry { of, phase: Phase::Expected }).collect();
-        Self { entries, headroom, look: None, n_looks: 0, fresh: None, stale: 0, steps: Vec::new() }
+    /// Of a GPU of which `headroom` bytes stay free, and all workers together are to take `most` bytes.
+    pub fn new(candidates: impl IntoIterator<Item = Candidate>, headroom: u64, most: u64) -> Self {
+        let entry = |of| Entry { of, phase: Phase::Expected, more: 0 };
+        let entries = candidates.into_iter().map(entry).collect();
+        Self { entries, headroom, most, look: None, n_looks: 0, fresh: None, stale: 0, steps: Vec::new() }
     }
 
     pub fn served(&mut self, stage: StageId) {
-        self.set(stage, Phase::Waiting);
+        if let Some(entry) = self.entries.iter_mut().find(|e| e.of.stage == stage) {
+            (entry.phase, entry.more) = (Phase::Waiting, 0);
+        }
     }
 
     /// A worker of this stage was started.
@@ -305,11 +320,12 @@ impl Survey {
 
     fn grow(&mut self, reading: Option<&Reading>) {
         for (i, count) in self.counts(reading).into_iter().enumerate() {
-            let Entry { of, phase } = &mut self.entries[i];
+            let Entry { of, phase, more } = &mut self.entries[i];
             if *phase == Phase::Settled {
                 *phase = Phase::Grown;
-                if let Some(more) = count.checked_sub(of.at_first).filter(|more| *more > 0) {
-                    self.steps.push(Step::Grow { stage: of.stage, more });
+                if let Some(n) = count.checked_sub(of.at_first).filter(|n| *n > 0) {
+                    *more = n;
+                    self.steps.push(Step::Grow { stage: of.stage, more: n });
                 }
             }
         }
@@ -324,7 +340,9 @@ impl Survey {
             each.saturating_mul(e.of.spares as u64)
         });
         let reserved = spares.fold(self.headroom, u64::saturating_add);
-        let room = reading.map(|r| r.free.saturating_sub(reserved));
+        let held = self.entries.iter().map(Entry::held).fold(0, u64::saturating_add);
+        let left = self.most.saturating_sub(held);
+        let room = reading.map(|r| r.free.saturating_sub(reserved).min(left));
         let wants: Vec<Want> = self
             .entries
             .iter()

@@ -41,8 +41,12 @@ struct World {
 
 impl World {
     fn new(total: u64, candidates: &[Candidate]) -> Self {
+        Self::with_most(u64::MAX, total, candidates)
+    }
+
+    fn with_most(most: u64, total: u64, candidates: &[Candidate]) -> Self {
         let mut world = Self {
-            survey: Survey::new(candidates.iter().copied(), 2 * GIB),
+            survey: Survey::new(candidates.iter().copied(), 2 * GIB, most.saturating_mul(GIB)),
             total: total * GIB,
             others: Vec::new(),
             workers: Vec::new(),
@@ -136,6 +140,22 @@ fn one_worker_is_measured_and_as_many_more_are_started_as_fit() {
             assert!(world.survey.is_over() && world.looks.is_empty());
         }
     }
+}
+
+#[test]
+fn workers_are_added_as_far_as_they_leave_commands_their_memory() {
+    for (most, more) in [(9, None), (10, Some(1)), (16, Some(2)), (40, Some(3))] {
+        let mut world = World::with_most(most, 24, &[unknown(0, 4)]);
+        world.measure(0);
+        assert_eq!(world.grown.first().map(|(_, more)| *more), more, "{most}");
+    }
+    // A spare of 2 GiB, and a worker of each: 3 of the 12 GiB are left.
+    let known = Candidate { each: Some(2 * GIB), spares: 1, ..unknown(1, 2) };
+    let mut world = World::with_most(12, 40, &[unknown(0, 4), known]);
+    world.measure(0);
+    world.load(1);
+    world.look();
+    assert_eq!(world.grown, [(1, 1)]);
 }
 
 #[test]

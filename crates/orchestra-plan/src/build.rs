@@ -113,6 +113,7 @@ impl Planner<'_> {
             slots: None,
             cores: 1,
             is_known: false,
+            renumbers_processes: false,
             sinks: &[],
             host: self.host,
         };
@@ -131,10 +132,14 @@ impl Planner<'_> {
             slots: workflow.devices.slots,
             cores: machine.as_ref().map_or(1, |machine| machine.cores.max(1)),
             is_known: machine.is_some(),
+            renumbers_processes: machine.as_ref().is_some_and(|machine| machine.renumbers_processes),
             sinks: &places,
             ..around
         };
-        let tasks = tasks::expand(&workflow.tasks, &around, diags);
+        let mut tasks = tasks::expand(&workflow.tasks, &around, diags);
+        if let Some(tasks) = &mut tasks {
+            tasks::leave_to_shares(tasks, |tasks| self.host.tasks_done(tasks, &output));
+        }
         let is_early = !late.is_empty() && !self.are_done(&late, tasks.as_ref(), &output, diags);
         let is_late = |section: &str, name: &At<String>| is_early && late.has(section, &name.value);
         let listing = |s: &RawSource| match is_late("sources", &s.name) {
@@ -165,10 +170,14 @@ impl Planner<'_> {
         let records = records(&workflow, &graph, &sources, &models, &wired, diags);
         let (devices, workers) = match &mut in_use {
             Some(in_use) => {
-                self.devices(&workflow, &models, &graph, &wired, (in_use, looked_at.as_ref()), diags)
+                let of = (in_use, looked_at.as_ref(), tasks.as_ref());
+                self.devices(&workflow, &models, &graph, &wired, of, diags)
             }
             None => (Vec::new(), workflow.stages.iter().map(|_| Vec::new()).collect()),
         };
+        if let Some(tasks) = tasks.as_mut().filter(|_| !is_early) {
+            tasks::leave_to_models(tasks, (&devices, &workers), &workflow.tasks, diags);
+        }
         sources::check_apart(&workflow.sources, &folder, &output, self.host, diags);
         let outputs_of_tasks = match &tasks {
             Some(tasks) if !late.is_empty() && !is_early => {
@@ -270,7 +279,7 @@ impl Planner<'_> {
         models: &[Option<Model>],
         graph: &Graph,
         wired: &[Option<Wired>],
-        (devices, looked_at): (&mut Devices<'_>, Option<&MachineView>),
+        (devices, looked_at, tasks): (&mut Devices<'_>, Option<&MachineView>, Option<&TasksPlan>),
         diags: &mut Diagnostics,
     ) -> (Vec<Device>, Vec<Vec<WorkerPlan>>) {
         let mut workers: Vec<Vec<WorkerPlan>> = workflow.stages.iter().map(|_| Vec::new()).collect();
@@ -330,7 +339,8 @@ impl Planner<'_> {
         }
         let cores = looked_at.map_or(1, |m| m.cores.max(1));
         let headroom = workflow.devices.headroom;
-        let mut placed = place(&demands, &table, cores, headroom, &mut self.reasons, diags);
+        let of_shares: Vec<u64> = table.iter().map(|device| of_shares(tasks, device)).collect();
+        let mut placed = place(&demands, (&table, &of_shares), cores, headroom, &mut self.reasons, diags);
         let memory = looked_at.map_or(0, |m| m.memory);
         spares::assign(&demands, &mut placed, &table, memory, &mut self.reasons);
         for (stage, placed) in stages.into_iter().zip(placed) {
@@ -429,6 +439,12 @@ fn records(
         Some(RecordConnected { reads, columns, encoder })
     };
     workflow.sinks.iter().zip(&graph.sinks).map(record).collect()
+}
+
+/// Bytes of a device that models leave to commands with a share of it.
+fn of_shares(tasks: Option<&TasksPlan>, device: &Device) -> u64 {
+    let gpu = tasks.and_then(|tasks| tasks.gpus.iter().find(|gpu| gpu.name == device.name));
+    gpu.map_or(0, |gpu| gpu.of_shares)
 }
 
 fn place_of(table: &mut Vec<Device>, device: Device) -> usize {

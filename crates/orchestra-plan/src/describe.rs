@@ -140,7 +140,20 @@ fn write_tasks(out: &mut String, plan: &TasksPlan) -> fmt::Result {
         rest = others;
     }
     for gpu in &plan.gpus {
-        writeln!(out, "  {:<10}{} for commands", gpu.name, format_bytes(gpu.memory))?;
+        match gpu.memory {
+            Some(memory) => write!(out, "  {:<10}{} for commands", gpu.name, format_bytes(memory))?,
+            None => write!(out, "  {:<10}for commands; its memory is not known", gpu.name)?,
+        }
+        match gpu.of_models {
+            0 => writeln!(out)?,
+            bytes => writeln!(out, ", {} of it taken while models are there", format_bytes(bytes))?,
+        }
+    }
+    if plan.are_unseen {
+        writeln!(
+            out,
+            "  a command on a GPU without a lease is not found: the driver calls processes by other numbers than this container"
+        )?;
     }
     writeln!(out, "  {} of the CPU", plural(plan.cpu_slots, "slot"))
 }
@@ -152,10 +165,14 @@ fn write_memory(out: &mut String, plan: &Plan) -> fmt::Result {
         if n == 0 {
             writeln!(out, "\nmemory of the GPUs")?;
         }
-        let room = memory.free.saturating_sub(memory.headroom);
+        let room = memory.free.saturating_sub(memory.headroom).saturating_sub(memory.of_shares);
+        let of_shares = match memory.of_shares {
+            0 => String::new(),
+            bytes => format!(" - {} for commands", format_bytes(bytes)),
+        };
         writeln!(
             out,
-            "  {:<10}{} free - {} headroom = {} for workers",
+            "  {:<10}{} free - {} headroom{of_shares} = {} for workers",
             device.spec.name,
             format_bytes(memory.free),
             format_bytes(memory.headroom),

@@ -40,10 +40,11 @@ impl Demand<'_> {
     }
 }
 
-/// Places the workers of all stages, without spares. Errors (memory) are reported.
+/// Places the workers of all stages, without spares. Errors (memory) are reported. `of_shares`: bytes of each device that more than one worker of
+/// each model leaves to commands.
 pub(crate) fn place(
     demands: &[Demand<'_>],
-    devices: &[Device],
+    (devices, of_shares): (&[Device], &[u64]),
     cores: usize,
     headroom: u64,
     reasons: &mut Vec<String>,
@@ -60,7 +61,9 @@ pub(crate) fn place(
         let placed = if stages.is_empty() {
             continue;
         } else if device.is_cuda() {
-            OnCuda { demands, stages: &stages, id, device, headroom, doubts: false }.place(reasons, diags)
+            let of_shares = of_shares[index];
+            let on = OnCuda { demands, stages: &stages, id, device, headroom, of_shares, doubts: false };
+            on.place(reasons, diags)
         } else {
             let cores = (cores / n_cpus.max(1)).max(1);
             on_cpu(demands, &stages, (id, device), cores, reasons)
@@ -153,6 +156,7 @@ struct OnCuda<'a> {
     id: DeviceId,
     device: &'a Device,
     headroom: u64,
+    of_shares: u64,
     /// What earlier runs have measured is not believed.
     doubts: bool,
 }
@@ -250,7 +254,8 @@ impl OnCuda<'_> {
             priority: self.model(*s).priority,
         };
         let wants: Vec<Want> = self.stages.iter().map(want).collect();
-        let counts = share_out(room.saturating_sub(needed), &wants);
+        let for_more = room.saturating_sub(needed).saturating_sub(self.of_shares);
+        let counts = share_out(for_more, &wants);
         let place = |((&stage, count), want): ((&usize, usize), &Want)| {
             let growth = self.growth(stage, count);
             let why = match growth {
@@ -290,11 +295,15 @@ impl OnCuda<'_> {
                     Some(_) => format!(" of the {wanted} asked for"),
                     None => String::new(),
                 };
+                let of_shares = match self.of_shares {
+                    0 => String::new(),
+                    bytes => format!(" and {} for commands", format_bytes(bytes)),
+                };
                 format!(
-                    "as many{asked} as fit: {} each ({}), and {} are free beyond the headroom of {}",
+                    "as many{asked} as fit: {} each ({}), and {} are free beyond the headroom of {}{of_shares}",
                     format_bytes(memory.bytes()),
                     memory.word(),
-                    format_bytes(room),
+                    format_bytes(room.saturating_sub(self.of_shares)),
                     format_bytes(self.headroom)
                 )
             }

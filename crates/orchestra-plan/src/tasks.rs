@@ -1,5 +1,6 @@
 //! `[tasks.*]`: from the tables to tasks, one for each combination of values, with everything filled in. Knows no process.
 
+mod beside;
 mod checks;
 mod combine;
 mod fill;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 
+pub(crate) use self::beside::{leave_to_models, leave_to_shares};
 pub(crate) use self::late::Late;
 pub use self::late::{LatePlan, TasksEnded, is_output_of_task};
 pub use self::measure::TaskMetric;
@@ -53,6 +55,8 @@ pub(crate) struct Surroundings<'a> {
     pub cores: usize,
     /// The machine was looked at.
     pub is_known: bool,
+    /// [`crate::MachineView::renumbers_processes`]
+    pub renumbers_processes: bool,
     /// The sinks, and what each writes: a file, a folder of files, a glob of part files or a URL.
     pub sinks: &'a [(String, String)],
     pub host: &'a dyn Host,
@@ -117,6 +121,7 @@ pub(crate) fn expand(
     let written = tasks.iter().flat_map(|task| &task.outputs).cloned().collect();
     order::check(&tasks, span_of, diags).then(|| TasksPlan {
         tasks,
+        are_unseen: around.renumbers_processes && !expander.gpus.is_empty(),
         gpus: expander.gpus,
         cpu_slots: around.slots.unwrap_or(around.cores).max(1),
         cores: around.cores,
@@ -175,7 +180,10 @@ impl<'a> Expander<'a> {
         let gpu = |device: &Device| TaskGpu {
             name: device.name.clone(),
             uuid: device.uuid().unwrap_or_default().to_owned(),
-            memory: device.memory.map_or(0, |(_, free)| free.saturating_sub(around.headroom)),
+            memory: device.memory.map(|(_, free)| free.saturating_sub(around.headroom)),
+            headroom: around.headroom,
+            of_models: 0,
+            of_shares: 0,
         };
         Self {
             raws,
@@ -367,7 +375,9 @@ impl<'a> Expander<'a> {
                 (_, RawDevice::Count(count)) => (count.span, format!("{} GPUs", count.value)),
                 _ => (raw.name.span, "a GPU".to_owned()),
             };
-            let free = |gpu: &TaskGpu| format!("{} ({} to give away)", gpu.name, format_bytes(gpu.memory));
+            let free = |gpu: &TaskGpu| {
+                format!("{} ({} to give away)", gpu.name, format_bytes(gpu.memory.unwrap_or(0)))
+            };
             let free: Vec<String> = self.gpus.iter().map(free).collect();
             diags
                 .error(span, format!("task `{name}` asks for {what}, and no lease can have that"))

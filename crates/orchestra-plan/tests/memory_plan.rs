@@ -7,8 +7,10 @@ mod common;
 
 use common::{DIGITS, FakeHost, digits};
 use orchestra_plan::{
-    DeviceView, Growth, MachineView, Plan, PlanOptions, WorkerMemory, WorkerPlan, describe, machine_from_toml,
+    DeviceView, Growth, MachineView, Plan, PlanOptions, RenderStyle, WorkerMemory, WorkerPlan, describe,
+    machine_from_toml,
 };
+use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
 
@@ -221,6 +223,81 @@ fn a_measurement_that_fits_nowhere_is_tried_again_and_not_believed_for_ever() {
     }
     let grows = Some(Growth { most: 4, is_asked: false });
     assert!(workers(&plan).iter().all(|w| w.memory.is_none() && w.growth == grows));
+}
+
+/// A command with half a GPU, beside the model of this memory.
+fn with_a_command(memory: &str, share: &str) -> String {
+    model(memory) + &format!("\n[tasks.train]\ncommand = [\"train\"]\ndevice = 0.5\n{share}\n")
+}
+
+#[test]
+fn more_workers_than_one_leave_commands_what_they_ask_for_and_the_plan_says_what_does_not_fit() {
+    let host = FakeHost::with(server());
+    // Of 21.5 GiB.
+    for (memory, share, count, of_models) in [
+        ("memory = \"5GiB\"", "", 4, 20.0),
+        ("memory = \"5GiB\"", "gpu_memory = \"6GiB\"", 3, 15.0),
+        ("memory = \"5GiB\"\nspare = 1", "gpu_memory = \"6GiB\"", 2, 15.0),
+        ("memory = \"5GiB\"", "gpu_memory = \"16.5GiB\"", 1, 5.0),
+        ("memory = \"5GiB\"", "gpu_memory = \"16.5GiB\"\npriority = 90", 1, 5.0),
+        ("", "gpu_memory = \"6GiB\"", 1, 15.5),
+    ] {
+        let text = with_a_command(memory, share);
+        let (plan, diagnostics) = host.plan(&text, &PlanOptions::default());
+        let plan = plan.unwrap();
+        assert_eq!(counts(&plan), [count; 8], "{text}");
+        let gib = plan.tasks.gpus[7].of_models as f64 / GIB as f64;
+        assert!((gib - of_models).abs() < 1e-9, "{gib}: {text}");
+        assert_eq!(diagnostics.warnings().count(), 0, "{text}");
+    }
+    let (plan, diagnostics) =
+        host.plan(&with_a_command("memory = \"5GiB\"", "gpu_memory = \"17GiB\""), &PlanOptions::default());
+    let warning = diagnostics.warnings().next().unwrap();
+    assert_eq!(warning.message, "task `train` has no room beside the models");
+    let said = "it asks for 17 GiB, and models leave 16.5 GiB of a GPU";
+    assert!(
+        diagnostics.render(RenderStyle::Plain).contains(said),
+        "{}",
+        diagnostics.render(RenderStyle::Plain)
+    );
+    // A GPU without models has room for it.
+    let elsewhere = with_a_command("memory = \"5GiB\"\ndevices = \"cuda:0\"", "gpu_memory = \"17GiB\"");
+    assert_eq!(host.plan(&elsewhere, &PlanOptions::default()).1.warnings().count(), 0);
+    let text = describe(&host.good(&with_a_command("memory = \"5GiB\"", "gpu_memory = \"6GiB\"")));
+    for line in [
+        "  cuda:7    23.5 GiB free - 2 GiB headroom - 6 GiB for commands = 15.5 GiB for workers",
+        "  cuda:7    21.5 GiB for commands, 15 GiB of it taken while models are there",
+    ] {
+        assert!(text.lines().any(|l| l == line), "`{line}` is missing:\n{text}");
+    }
+    assert_eq!(plan.unwrap().devices[0].memory.unwrap().of_shares, 17 * GIB);
+}
+
+proptest! {
+    /// Whatever workers take and commands ask for: both together are no more than what is free, or it is said that they are not.
+    #[test]
+    fn models_and_a_command_are_never_promised_more_than_a_gpu_has(
+        memory in 1u64..21,
+        workers in 0usize..6,
+        spare in 0u64..2,
+        share in 1u64..21,
+    ) {
+        prop_assume!(memory * (1 + spare) <= 21);
+        let workers = if workers == 0 { String::new() } else { format!("workers = {workers}") };
+        let text = with_a_command(
+            &format!("memory = \"{memory}GiB\"\nspare = {spare}\n{workers}"),
+            &format!("gpu_memory = \"{share}GiB\""),
+        );
+        let (plan, diagnostics) = FakeHost::with(server()).plan(&text, &PlanOptions::default());
+        let plan = plan.unwrap();
+        for (worker, gpu) in self::workers(&plan).iter().zip(&plan.tasks.gpus) {
+            let claimed = (worker.count + worker.spares) as u64 * memory * GIB;
+            prop_assert_eq!(gpu.of_models, claimed);
+            let fits = claimed + share * GIB <= gpu.memory.unwrap();
+            prop_assert!(fits || worker.count == 1, "{}", text);
+            prop_assert_eq!(fits, diagnostics.warnings().count() == 0);
+        }
+    }
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn devices_are_gpus_or_slots_of_the_cpu() {
     }
     assert_eq!(demand(FakeHost::with_gpus(2), "device = \"GPU-1111\"").gpus, Gpus::This(1));
     let plan = FakeHost::with_gpus(2).good(&text("gpu_memory = \"20GiB\""));
-    assert_eq!((&plan.tasks.gpus[1].uuid[..], plan.tasks.gpus[1].memory), ("GPU-1111", 58 << 30));
+    assert_eq!((&plan.tasks.gpus[1].uuid[..], plan.tasks.gpus[1].memory), ("GPU-1111", Some(58 << 30)));
     for (device, said) in [
         ("device = 3", "asks for 3 GPUs, and no lease can have that"),
         ("gpu_memory = \"59GiB\"", "asks for 59 GiB of a GPU"),

@@ -1,6 +1,7 @@
 //! Who may use which device: leases of GPUs, shares of GPUs and cores. A slot, and a core that a lease names, belong to one lease at a time.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -50,9 +51,19 @@ struct Models {
     waiting: BTreeSet<usize>,
     /// Those that they have.
     having: BTreeSet<usize>,
+    /// Bytes of GPUs that are theirs for as long as they wait for these or have them.
+    memory: BTreeMap<usize, i64>,
 }
 
 impl Models {
+    fn are_on(&self, device: usize) -> bool {
+        self.waiting.contains(&device) || self.having.contains(&device)
+    }
+
+    fn memory_on(&self, gpu: usize) -> i64 {
+        self.memory.get(&gpu).copied().filter(|_| self.are_on(gpu)).unwrap_or(0)
+    }
+
     /// Whether this demand cannot have the device beside them. Slots of the CPU are shares of it, so at the same priority both go on together.
     fn exclude(&self, demand: &Demand) -> bool {
         match demand.gpus {
@@ -96,6 +107,14 @@ struct Gpu {
     memory: i64,
     /// Bytes that leases may take together, where it is known.
     most: i64,
+    /// Bytes that were free at the last look, whoever has the others.
+    seen: Option<i64>,
+}
+
+impl Gpu {
+    fn is_full(&self) -> bool {
+        self.seen.is_some_and(|free| free <= 0)
+    }
 }
 
 /// The devices of a run.
@@ -113,7 +132,8 @@ impl Leases {
     /// `gpu_memory`: for each GPU the bytes that leases may take of it. `cpu_slots`: how many commands share the CPU. `cores`: how many there are.
     #[must_use]
     pub fn new(gpu_memory: &[u64], cpu_slots: usize, cores: usize) -> Self {
-        let gpu = |&memory: &u64| Gpu { share: ALL, memory: signed(memory), most: signed(memory) };
+        let gpu =
+            |&memory: &u64| Gpu { share: ALL, memory: signed(memory), most: signed(memory), seen: None };
         let cpu = i64::from(u32::try_from(cpu_slots.max(1)).unwrap_or(u32::MAX)) * ALL;
         Self {
             gpus: gpu_memory.iter().map(gpu).collect(),
@@ -127,7 +147,20 @@ impl Leases {
 
     /// Models of this priority wait for these devices: places of GPUs, or 0, the CPU, where there are none.
     pub fn await_models(&mut self, priority: u32, devices: impl IntoIterator<Item = usize>) {
-        self.models = Models { priority, waiting: devices.into_iter().collect(), having: BTreeSet::new() };
+        let (waiting, memory) = (devices.into_iter().collect(), std::mem::take(&mut self.models.memory));
+        self.models = Models { priority, waiting, memory, having: BTreeSet::new() };
+    }
+
+    /// The models take so many bytes of this GPU, at most.
+    pub fn models_take(&mut self, gpu: usize, bytes: u64) {
+        self.models.memory.insert(gpu, signed(bytes));
+    }
+
+    /// So many bytes of this GPU were free for leases at a look since the last lease of it was given back; `None`: nothing is known.
+    pub fn saw_free(&mut self, gpu: usize, bytes: Option<u64>) {
+        if let Some(gpu) = self.gpus.get_mut(gpu) {
+            gpu.seen = bytes.map(signed);
+        }
     }
 
     /// Devices that models wait for.
@@ -192,7 +225,13 @@ impl Leases {
         };
         let slot =
             (0..).find(|slot| !self.taken_slots.contains(slot)).expect("there are fewer leases than numbers");
-        Some(self.hold(demand, slot, gpus, cores))
+        let lease = self.hold(demand, slot, gpus, cores);
+        for gpu in &lease.gpus {
+            // The last look was before it, so it holds none of what is taken there.
+            let seen = &mut self.gpus[*gpu].seen;
+            *seen = seen.map(|free| free - signed(demand.gpu_memory));
+        }
+        Some(lease)
     }
 
     /// The lease of a command that an earlier start has begun and that still runs: it has what it has, free or not. GPUs and cores that are not
@@ -230,7 +269,20 @@ impl Leases {
         for gpu in gpus {
             self.gpus[gpu].share += share_of(&demand);
             self.gpus[gpu].memory += signed(demand.gpu_memory);
+            // What it held was no part of what was seen to be free.
+            self.gpus[gpu].seen = None;
         }
+    }
+
+    /// Whether this would have a lease but for what others than these leases hold of the GPUs.
+    #[must_use]
+    pub fn waits_for_others(&self, demand: &Demand) -> bool {
+        if self.gpus.iter().all(|gpu| gpu.seen.is_none()) {
+            return false;
+        }
+        let mut without = self.clone();
+        without.gpus.iter_mut().for_each(|gpu| gpu.seen = None);
+        self.choose(demand).is_none() && without.choose(demand).is_some()
     }
 
     /// The most bytes that a lease may have of a GPU.
@@ -247,18 +299,25 @@ impl Leases {
     fn all_free(&self) -> Self {
         let mut all = self.clone();
         for gpu in &mut all.gpus {
-            (gpu.share, gpu.memory) = (ALL, gpu.most);
+            *gpu = Gpu { share: ALL, memory: gpu.most, most: gpu.most, seen: None };
         }
         all
     }
 
-    fn has_room(&self, gpu: usize, demand: &Demand) -> bool {
-        let has_memory = |gpu: &Gpu| demand.gpu_memory == 0 || gpu.memory >= signed(demand.gpu_memory);
-        let has_room = |gpu: &Gpu| gpu.share >= share_of(demand) && has_memory(gpu);
-        self.gpus.get(gpu).is_some_and(has_room) && !self.models.refuse(gpu, demand)
+    /// Bytes for one more lease: what neither leases nor models have been given, as far as others leave it.
+    fn memory_left(&self, gpu: usize) -> i64 {
+        let given = self.gpus[gpu].memory - self.models.memory_on(gpu);
+        self.gpus[gpu].seen.map_or(given, |free| free.min(given))
     }
 
-    /// The GPUs without models and those with the most room first, so that shares spread.
+    fn has_room(&self, gpu: usize, demand: &Demand) -> bool {
+        let has_memory = || demand.gpu_memory == 0 || self.memory_left(gpu) >= signed(demand.gpu_memory);
+        self.gpus.get(gpu).is_some_and(|gpu| gpu.share >= share_of(demand))
+            && has_memory()
+            && !self.models.refuse(gpu, demand)
+    }
+
+    /// The GPUs without models and those with the most room first, so that shares spread. One that is full is taken only where there are too few others.
     fn choose(&self, demand: &Demand) -> Option<Vec<usize>> {
         let has_room = |gpu: &usize| self.has_room(*gpu, demand);
         let count = match demand.gpus {
@@ -267,9 +326,13 @@ impl Leases {
             Gpus::Count(count) => count,
             Gpus::This(gpu) => return has_room(&gpu).then(|| vec![gpu]),
         };
-        let mut gpus: Vec<usize> = (0..self.gpus.len()).filter(has_room).collect();
-        let has_models = |gpu: &usize| self.models.waiting.contains(gpu) || self.models.having.contains(gpu);
-        gpus.sort_by_key(|gpu| (has_models(gpu), std::cmp::Reverse(self.gpus[*gpu].share)));
+        let are_enough = self.gpus.iter().filter(|gpu| !gpu.is_full()).count() >= count;
+        let may_be = |gpu: &usize| !(are_enough && self.gpus[*gpu].is_full());
+        let mut gpus: Vec<usize> = (0..self.gpus.len()).filter(may_be).filter(has_room).collect();
+        gpus.sort_by_key(|gpu| {
+            let (share, memory) = (self.gpus[*gpu].share, self.memory_left(*gpu));
+            (self.models.are_on(*gpu), Reverse(share), Reverse(memory))
+        });
         (gpus.len() >= count).then(|| {
             gpus.truncate(count);
             gpus
@@ -288,3 +351,7 @@ fn share_of(demand: &Demand) -> i64 {
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+#[path = "lease_tests.rs"]
+mod tests;

@@ -104,6 +104,8 @@ pub struct Schedule {
     /// Those of `running` that are held in this part: they were begun by an earlier start.
     held_running: usize,
     stopping: bool,
+    /// Demands for which there was no lease at the last start.
+    refused: Vec<Demand>,
     /// Demands that differ, at most.
     n_demands: usize,
 }
@@ -140,6 +142,7 @@ impl Schedule {
             running: 0,
             held_running: 0,
             stopping: false,
+            refused: Vec::new(),
             n_demands,
         }
     }
@@ -220,11 +223,12 @@ impl Schedule {
             self.paused.pop_first();
             self.make_ready(task);
         }
+        let mut refused = std::mem::take(&mut self.refused);
+        refused.clear();
         if self.stopping {
             return Vec::new();
         }
         let mut starts: Vec<Start> = Vec::new();
-        let mut refused: Vec<Demand> = Vec::new();
         for &(_, task) in &self.ready {
             let demand = self.tasks[task].demand();
             // Of many tasks that ask for the same one answer is enough.
@@ -247,7 +251,13 @@ impl Schedule {
             self.ready.remove(&self.tasks[start.task].in_turn(start.task));
         }
         self.running += starts.len();
+        self.refused = refused;
         starts
+    }
+
+    /// Whether a task was not started for what others than the run hold of the GPUs: look again.
+    pub fn waits_for_others(&self) -> bool {
+        self.refused.iter().any(|demand| self.leases.waits_for_others(demand))
     }
 
     /// An attempt has ended, and nothing of it is left: its lease is free.

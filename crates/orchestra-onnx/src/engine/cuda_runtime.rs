@@ -133,6 +133,7 @@ pub mod fake {
         static FAILED: Cell<bool> = const { Cell::new(false) };
         static DEVICES: Cell<c_int> = const { Cell::new(1) };
         static COPIED: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
+        static COPIES_OUT: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
     }
 
     /// What it gives to whatever it refuses: `cudaErrorNotSupported`.
@@ -167,6 +168,15 @@ pub mod fake {
     /// Calls this after each copy of this thread to the device that is put on a stream.
     pub fn when_copied(tell: impl Fn() + 'static) {
         COPIED.set(Some(Box::new(tell)));
+    }
+
+    /// Calls this before each copy of this thread from rows beside the slots to these.
+    pub fn before_copy_out(tell: impl Fn() + 'static) {
+        COPIES_OUT.set(Some(Box::new(tell)));
+    }
+
+    pub fn copies_out() {
+        COPIES_OUT.with_borrow(|tell| tell.iter().for_each(|tell| tell()));
     }
 
     /// What it was told since the last time.

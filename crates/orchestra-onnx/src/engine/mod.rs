@@ -236,6 +236,7 @@ impl Stream for Serving {
         let ran = self.run_all(run, timing);
         if let Some(turn) = &self.turn {
             turn.computed();
+            turn.wait_to_answer();
         }
         ran
     }
@@ -328,6 +329,8 @@ impl Serving {
             None => {
                 // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the private rows do.
                 unsafe { self.bound.run(model, places, self.turn.as_ref(), timing)? };
+                // What follows uses memory of this stream alone. Where runs take turns no batches go together, so there is no second run.
+                self.turn.iter().for_each(Turn::computed);
                 let start = Instant::now();
                 dynamic = self.bound.take_dynamic(model, rows, run.rows)?;
                 start

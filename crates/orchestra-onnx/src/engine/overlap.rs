@@ -133,26 +133,33 @@ impl Turn {
 
     /// Returns when all runs before this one have computed.
     pub fn wait(&self) {
-        self.until(|next, number| next.compute >= number, |_| {});
+        self.until(|next, number| next.compute >= number, |_, _| {});
     }
 
-    /// Lets the next one compute, and returns when all runs before this one are answered. Called once for each number, whatever became of the run.
+    /// Lets the next one compute. Called for each number, whatever became of the run; a second call changes nothing.
     pub fn computed(&self) {
-        self.until(|next, number| next.compute >= number, |next| next.compute += 1);
-        self.until(|next, number| next.answer >= number, |_| {});
+        self.until(
+            |next, number| next.compute >= number,
+            |next, number| next.compute = next.compute.max(number + 1),
+        );
+    }
+
+    /// Returns when all runs before this one are answered.
+    pub fn wait_to_answer(&self) {
+        self.until(|next, number| next.answer >= number, |_, _| {});
     }
 
     /// Lets the next one be answered.
     pub fn answered(&mut self) {
-        self.until(|next, number| next.answer >= number, |next| next.answer += 1);
+        self.until(|next, number| next.answer >= number, |next, _| next.answer += 1);
         self.number = None;
     }
 
-    fn until(&self, is_due: impl Fn(&Next, u64) -> bool, then: impl FnOnce(&mut Next)) {
+    fn until(&self, is_due: impl Fn(&Next, u64) -> bool, then: impl FnOnce(&mut Next, u64)) {
         let Some(number) = self.number else { return };
         let next = self.shared.next.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.shared.changed.wait_while(next, |next| !is_due(next, number));
-        then(&mut waited.unwrap_or_else(PoisonError::into_inner));
+        then(&mut waited.unwrap_or_else(PoisonError::into_inner), number);
         self.shared.changed.notify_all();
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 use orchestra_core::{OutputSlotId, SandboxMode, SessionTuning};
 use orchestra_worker::Sandbox;
@@ -96,6 +97,39 @@ fn batches_whose_rows_are_staged_compute_and_are_answered_in_their_order() {
         first.answered();
         assert_eq!(ended.recv().unwrap(), Ok(Answer::Done(Vec::new())));
     });
+    assert_eq!(twin.found(), [answers_of(1), answers_of(2)].concat());
+}
+
+#[test]
+fn the_next_batch_computes_while_staged_answers_of_this_one_go_to_its_slot() {
+    let mut twin = Twin::load(SessionTuning::default(), &[]);
+    let load = twin.of_parent().1.clone();
+    fake::refuse(&["register"]);
+    let serving = twin.serving();
+    serving.host = HostSide::with(fake::RUNTIME, &serving.shared.arena, &serving.shared.model, 1).0;
+    twin.engine.overlap(&load, || Ok(None)).unwrap();
+    let mut streams = twin.engine.take_streams();
+    let (mut second, mut first) = (streams.pop().unwrap(), streams.pop().unwrap());
+    twin.fill(0, &rows_of(1));
+    twin.fill(HALF, &rows_of(2));
+    first.taken();
+    second.taken();
+    let (computes, has_computed) = channel();
+    let (tell, told) = channel();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            fake::before_copy_out(move || computes.send(()).unwrap());
+            second.run(&Twin::run_of(2, HALF, HALF), &mut RunTiming::default()).unwrap();
+            second.answered();
+        });
+        // It does not come where the second batch waits for this copy.
+        fake::before_copy_out(move || {
+            tell.send(has_computed.recv_timeout(Duration::from_secs(60))).unwrap();
+        });
+        first.run(&Twin::run_of(1, 0, HALF), &mut RunTiming::default()).unwrap();
+        first.answered();
+    });
+    assert_eq!(told.recv().unwrap(), Ok(()), "the second batch had not computed");
     assert_eq!(twin.found(), [answers_of(1), answers_of(2)].concat());
 }
 

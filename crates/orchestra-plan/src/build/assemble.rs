@@ -525,7 +525,10 @@ impl<'a> Assembler<'a> {
         let plan = |(device, near): (&Device, Option<NodeCores>)| DevicePlan {
             spec: DeviceSpec { name: device.name.clone(), kind: device.kind.clone() },
             product: device.product.clone(),
-            memory: device.memory.map(|(total, free)| DeviceMemory { total, free, headroom }),
+            memory: device.memory.map(|(total, free)| {
+                let of_shares = super::of_shares(Some(&self.parts.tasks), device);
+                DeviceMemory { total, free, headroom, of_shares }
+            }),
             near,
         };
         self.parts.devices.iter().zip(near).map(plan).collect()

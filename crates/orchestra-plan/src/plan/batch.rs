@@ -193,4 +193,6 @@ pub struct DeviceMemory {
     pub free: u64,
     /// What the plan leaves unused (`devices.headroom`).
     pub headroom: u64,
+    /// What more than one worker of each model leaves to commands with a share of it.
+    pub of_shares: u64,
 }

@@ -15,6 +15,9 @@ pub struct TasksPlan {
     pub tasks: Vec<TaskPlan>,
     /// The GPUs in use.
     pub gpus: Vec<TaskGpu>,
+    /// A command on a GPU without a lease is not found: the driver calls processes by other numbers than this container.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub are_unseen: bool,
     /// How many commands share the CPU.
     pub cpu_slots: usize,
     pub cores: usize,
@@ -30,8 +33,14 @@ pub struct TaskGpu {
     pub name: String,
     /// What `CUDA_VISIBLE_DEVICES` calls it.
     pub uuid: String,
-    /// Bytes that leases may take together: what was free when the plan was made, less `devices.headroom`.
-    pub memory: u64,
+    /// Bytes that leases may take together: what was free when the plan was made, less `headroom`. `None` where that is not known.
+    pub memory: Option<u64>,
+    /// `devices.headroom`
+    pub headroom: u64,
+    /// Bytes of `memory` that models of the file may take, as long as they are there.
+    pub of_models: u64,
+    /// Bytes of it that more than one worker of each model leaves to commands with a share.
+    pub of_shares: u64,
 }
 
 /// A command with all its values. Its place in [`TasksPlan::tasks`] is its number.
@@ -103,8 +112,13 @@ impl TasksPlan {
 
     /// Everything, free.
     pub fn leases(&self) -> Leases {
-        let memory: Vec<u64> = self.gpus.iter().map(|gpu| gpu.memory).collect();
-        Leases::new(&memory, self.cpu_slots, self.cores)
+        let memory: Vec<u64> = self.gpus.iter().map(|gpu| gpu.memory.unwrap_or(0)).collect();
+        let mut leases = Leases::new(&memory, self.cpu_slots, self.cores);
+        for (at, gpu) in self.gpus.iter().enumerate() {
+            leases.saw_free(at, gpu.memory);
+            leases.models_take(at, gpu.of_models);
+        }
+        leases
     }
 
     /// These tasks alone, by the names of their tables or by their ids, and all that they come after; the first name that is none, as an error.

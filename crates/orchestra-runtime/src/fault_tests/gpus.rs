@@ -13,12 +13,24 @@ const GIB: u64 = 1 << 30;
 /// The GPUs of a machine, all alike. Clones are the same ones.
 #[derive(Debug, Clone)]
 pub struct Gpus {
-    /// Who is asked about them.
+    /// What there is of them.
     pub probe: FakeProbe,
     /// Bytes of each.
     pub total: u64,
     /// The driver says what a process holds; in a container it does not, and shows no process at all.
     pub counts: bool,
+    /// The driver calls processes by the numbers that they have here.
+    pub ids_are_ours: bool,
+}
+
+impl GpuProbe for Gpus {
+    fn ids_are_ours(&self) -> bool {
+        self.ids_are_ours
+    }
+
+    fn gpus(&self) -> Result<Vec<Gpu>, ProbeError> {
+        self.probe.gpus()
+    }
 }
 
 pub fn uuid(device: usize) -> String {
@@ -30,7 +42,7 @@ impl Gpus {
     pub fn new(n: usize, gib: u64) -> Self {
         let total = gib * GIB;
         let gpu = |n| Gpu { uuid: uuid(n), memory_total: total, memory_free: total, ..Gpu::default() };
-        Self { probe: FakeProbe::new((0..n).map(gpu).collect()), total, counts: true }
+        Self { probe: FakeProbe::new((0..n).map(gpu).collect()), total, counts: true, ids_are_ours: true }
     }
 
     /// A process takes so many GiB, if there are as many.
@@ -66,9 +78,13 @@ impl Gpus {
 
 /// The same GPUs for whoever asks this machine about the processes on them: this one is the only one that is real, so it holds what the
 /// largest of the workers holds.
-struct HeldByUs<'a>(&'a FakeProbe);
+struct HeldByUs<'a>(&'a Gpus);
 
 impl GpuProbe for HeldByUs<'_> {
+    fn ids_are_ours(&self) -> bool {
+        self.0.ids_are_ours
+    }
+
     fn gpus(&self) -> Result<Vec<Gpu>, ProbeError> {
         let mut gpus = self.0.gpus()?;
         for gpu in &mut gpus {
@@ -86,14 +102,14 @@ impl GpuProbe for HeldByUs<'_> {
 pub async fn look(context: Weak<RunContext>, gpus: Gpus) {
     while let Some(context) = context.upgrade() {
         for device in 0..context.plan.devices.len() {
-            let probe = Some(&gpus.probe as &dyn GpuProbe);
+            let probe = Some(&gpus as &dyn GpuProbe);
             let id = DeviceId(device as u16);
             context.watch.look(id, probe, &[], || false, context.clock.now());
             let stats = context.stats.device(id);
             let is_settled = || stats.ready.get() > 0 && stats.starting() == 0;
             let mut live = context.stats.workers.all();
             live.iter_mut().for_each(|worker| worker.pid = std::process::id());
-            context.watch.look(id, Some(&HeldByUs(&gpus.probe)), &live, is_settled, context.clock.now());
+            context.watch.look(id, Some(&HeldByUs(&gpus)), &live, is_settled, context.clock.now());
         }
         drop(context);
         tokio::time::sleep(ms(10)).await;

@@ -2,10 +2,12 @@
 //! was measured is kept. Whatever happens meanwhile, no item is lost and no GPU is asked for more than it has.
 
 use orchestra_core::{DeviceId, ErrorClass};
+use orchestra_machine::{GpuProbe, GpuProcess, ProbeError};
 use orchestra_plan::Measurements;
 
 use super::account::Outcome;
 use super::fake_plan::plan_of;
+use super::fake_process::Launch;
 use super::gpus::Gpus;
 use super::script::*;
 use super::stage::Stage;
@@ -61,6 +63,28 @@ async fn each_gpu_gets_one_worker_and_then_as_many_as_fit_beside_the_headroom() 
                 |s: &&DeviceStep| matches!(s, DeviceStep::Measured { bytes, .. } if *bytes == 5 * GIB);
             run.check(told.iter().filter(measured).count() == devices, "it is told of each device");
         }
+    }
+}
+
+/// The driver gives no answer until the first worker starts, and then shows another process under that worker's number.
+#[tokio::test(start_paused = true)]
+async fn memory_of_another_process_that_has_the_number_of_a_worker_is_not_kept() {
+    for (ids_are_ours, expected) in [(true, Some(9)), (false, None)] {
+        let gpus = Gpus { counts: false, ids_are_ours, ..Gpus::new(1, 24) };
+        let (stage, _folder) =
+            with_folder(stage(400, &gpus, 1, &format!("numbers are ours: {ids_are_ours}")));
+        let probe = gpus.probe.clone();
+        let mut answer = probe.gpus().unwrap();
+        answer[0].processes = vec![GpuProcess { pid: 1, memory: Some(9 * GIB) }];
+        probe.set(Err(ProbeError::NoPermission("not yet".into())));
+        let starts = move |launch: Launch| {
+            if launch.nth == 1 {
+                probe.set(Ok(answer.clone()));
+            }
+            Script::taking(5)
+        };
+        stage.clone().run(starts).await.all_done();
+        assert_eq!(kept(&stage), expected, "numbers are ours: {ids_are_ours}");
     }
 }
 
@@ -167,7 +191,7 @@ async fn a_first_worker_that_never_loads_ends_the_run_as_without_measuring() {
 #[tokio::test(start_paused = true)]
 async fn where_the_driver_says_nothing_the_number_that_was_asked_for_is_believed() {
     let gpus = Gpus::new(1, 24);
-    gpus.probe.set(Err(orchestra_machine::ProbeError::NoPermission("not here".into())));
+    gpus.probe.set(Err(ProbeError::NoPermission("not here".into())));
     let run = stage(400, &gpus, 1, "silent").run(|_| Script::honest()).await;
     run.all_done();
     one_at_first(&run, 0);

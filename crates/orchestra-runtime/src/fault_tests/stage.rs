@@ -230,7 +230,7 @@ impl Tree {
                 assert!(!hook_panics, "the program that embeds the run");
             })),
             devices: DeviceOptions {
-                probe: stage.gpus.as_ref().map(|gpus| Arc::new(gpus.probe.clone()) as Arc<dyn GpuProbe>),
+                probe: stage.gpus.as_ref().map(|gpus| Arc::new(gpus.clone()) as Arc<dyn GpuProbe>),
                 measurements: stage.measurements.clone(),
                 ..DeviceOptions::default()
             },

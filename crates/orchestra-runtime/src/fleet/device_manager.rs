@@ -127,6 +127,9 @@ impl Actor for DeviceManager {
             DeviceMsg::GoOn => {} // What follows below.
             DeviceMsg::Looked { number, seen } => state.looked(number, seen.as_deref()),
             DeviceMsg::WorkerReady { worker, pid, is_warm } => {
+                // A driver that numbers processes otherwise may give this number to another one.
+                let probe = state.args.context.options.devices.probe.as_ref();
+                let pid = pid.filter(|_| probe.is_some_and(|probe| probe.ids_are_ours()));
                 state.worker_ready(&me, worker, FirstWorker { pid, is_warm }).await;
             }
             DeviceMsg::WorkerProgressed(worker) => state.worker_progressed(worker),

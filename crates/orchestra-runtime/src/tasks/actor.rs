@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestra_core::tasks::{After, EndClass, Schedule, Start, TaskEnd};
+use orchestra_core::tasks::{After, EndClass, Schedule, Start, TaskEnd, TaskState};
 use orchestra_core::{DeviceId, PipelineId};
 use orchestra_plan::TasksPlan;
 use orchestra_store::TaskEnded;
@@ -41,6 +41,8 @@ pub struct TasksArgs {
 pub enum TasksMsg {
     /// Start what can be started.
     Go,
+    /// The same, for what waits until others give back memory of a GPU.
+    LookAgain,
     /// An attempt has ended, and nothing of it is left.
     Ended(usize, Box<Outcome>),
     /// A command of an earlier start goes on without this part.
@@ -73,6 +75,12 @@ pub struct TasksState {
     devices: Vec<ActorRef<DeviceMsg>>,
     /// Those that models have or wait for, and what they are for commands.
     of_models: BTreeMap<DeviceId, usize>,
+    /// Of each GPU of commands: when it last changed hands, or was looked at. Only looks that begin later say something new.
+    seen_at: Vec<Duration>,
+    /// Some wait for memory that others hold.
+    waits_for_others: bool,
+    /// A [`TasksMsg::LookAgain`] is on its way.
+    looks_again: bool,
     /// Pipelines that have not ended, where some task waits for one.
     pipelines: BTreeSet<PipelineId>,
     control: watch::Sender<Control>,
@@ -110,6 +118,7 @@ impl Actor for Tasks {
         let n_pipelines = if waits { plan.pipelines.len() } else { 0 };
         let of_known =
             plan.tasks.tasks.iter().zip(&known.known).map(|(task, known)| LastEnd::of_known(task, known));
+        let seen_at = vec![Duration::ZERO; plan.tasks.gpus.len()];
         let (ends, trials) = (of_known.collect(), measured::trials(&plan.tasks, &known.known));
         let shared = Shared {
             watch: CommandWatch::start(&context),
@@ -127,6 +136,9 @@ impl Actor for Tasks {
             schedule,
             devices,
             of_models,
+            seen_at,
+            waits_for_others: false,
+            looks_again: false,
             pipelines: (0..).map(PipelineId).take(n_pipelines).collect(),
             control: watch::Sender::new(Control::GoOn),
             end: TasksEnd::default(),
@@ -148,6 +160,7 @@ impl Actor for Tasks {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             TasksMsg::Go => {}
+            TasksMsg::LookAgain => state.looks_again = false,
             TasksMsg::Ended(task, outcome) => state.ended(task, *outcome),
             TasksMsg::LetGo(task) => {
                 state.schedule.let_go(task);
@@ -158,6 +171,7 @@ impl Actor for Tasks {
                 let place = state.of_models.remove(&device);
                 if let Some(place) = place.filter(|place| !state.of_models.values().any(|it| it == place)) {
                     state.schedule.leases().models_ended(place);
+                    state.has_changed(&[place]);
                 }
             }
             TasksMsg::Stop => state.stop(Control::Stop),
@@ -183,14 +197,23 @@ impl TasksState {
     /// Starts what can be started, and says when all is over.
     fn go(&mut self, me: &ActorRef<TasksMsg>) {
         self.hand_over();
+        self.see_gpus();
         for start in self.schedule.start(self.now()) {
             let task = start.task;
+            self.has_changed(&start.lease.gpus);
             let attempt = attempt(Arc::clone(&self.args), start, self.control.subscribe());
             carry_out(me, task, async { Some(attempt.await) });
         }
         if self.schedule.has_only_held() {
             self.control
                 .send_if_modified(|now| std::mem::replace(now, (*now).max(Control::LetGo)) < Control::LetGo);
+        }
+        let waits = self.schedule.waits_for_others();
+        if waits && !std::mem::replace(&mut self.waits_for_others, waits) {
+            tracing::info!("commands wait for memory of a GPU that others hold");
+        }
+        if waits && !std::mem::replace(&mut self.looks_again, true) {
+            me.send_after(self.args.context.options.devices.look_every, || TasksMsg::LookAgain);
         }
         if let Some(at) = self.schedule.wake_at() {
             me.send_after(at.saturating_sub(self.now()), || TasksMsg::Go);
@@ -206,6 +229,29 @@ impl TasksState {
                 let problem = end.problem.or(synced.and(linked).err().map(|error| error.to_string()));
                 drop(root.cast(RootMsg::TasksEnded(TasksEnd { problem, ..end }))); // A root that is gone has ended.
             });
+        }
+    }
+
+    /// Tells the leases what is free of their GPUs, as far as that was looked at since something of ours began or ended there.
+    fn see_gpus(&mut self) {
+        let gpus = &self.args.context.plan.tasks.gpus;
+        for (at, (gpu, seen_at)) in gpus.iter().zip(&mut self.seen_at).enumerate() {
+            if let Some((began, free)) =
+                self.args.watch.free(&gpu.uuid).filter(|(began, _)| *began > *seen_at)
+            {
+                *seen_at = began;
+                self.schedule.leases().saw_free(at, Some(free.saturating_sub(gpu.headroom)));
+            }
+        }
+    }
+
+    fn has_changed(&mut self, gpus: &[usize]) {
+        let now = self.now();
+        for gpu in gpus {
+            // Without GPUs place 0 is the CPU.
+            if let Some(at) = self.seen_at.get_mut(*gpu) {
+                *at = now;
+            }
         }
     }
 
@@ -293,6 +339,10 @@ impl TasksState {
     fn ended(&mut self, task: usize, outcome: Outcome) {
         let args = Arc::clone(&self.args);
         let (plan, board) = (&args.context.plan.tasks, &args.context.tasks);
+        if let TaskState::Running(lease) = self.schedule.state(task) {
+            let gpus = lease.gpus.clone();
+            self.has_changed(&gpus);
+        }
         let (end, entry) = match outcome {
             Ok(ended) => ended,
             Err(error) => {

@@ -1,11 +1,12 @@
-//! Looks once a second at the commands that run: the memory that their processes have, and on which GPUs these are, by the lists of the driver. What
-//! the latter means is decided in `orchestra_core::tasks`. In a container the driver may name processes otherwise: then nothing is seen. What is
-//! known of the commands goes to a file in the output folder, for `orchestra tasks --watch`.
+//! Looks once a second at the commands that run: the memory that their processes have, and on which GPUs these are, by the lists of the driver; and at what
+//! is free of these GPUs. What that means is decided in `orchestra_core::tasks`. In a container the driver may name processes otherwise: then none is seen.
+//! What is known of the commands goes to a file in the output folder, for `orchestra tasks --watch`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use orchestra_core::tasks::{GpuUse, Sighting};
 use orchestra_keeper::{OfTree, trees};
@@ -33,6 +34,8 @@ struct Inner {
     begun: u64,
     begun_before: u64,
     commands: BTreeMap<usize, Command>,
+    /// When the last look at the GPUs began, and the bytes that were free of each, by its UUID.
+    free: (Duration, HashMap<String, u64>),
 }
 
 struct Command {
@@ -53,9 +56,15 @@ impl CommandWatch {
             let options = &context.options.devices;
             let (every, probe) = (options.look_every, options.probe.clone());
             let probe = probe.filter(|_| !context.plan.tasks.gpus.is_empty());
+            if probe.as_ref().is_some_and(|probe| !probe.ids_are_ours()) {
+                tracing::warn!(
+                    "the driver calls processes by other numbers than this container: a command on a GPU without a lease is not found, and what commands \
+                     take of a GPU is not learned; `gpu_memory` says it, and a container that shares the process ids of its host has both"
+                );
+            }
             move || {
                 while is_over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                    seen.look(probe.as_deref(), &context.tasks);
+                    seen.look(probe.as_deref(), &context.tasks, context.clock.now());
                     live::write(&context);
                 }
                 live::remove(&context);
@@ -84,11 +93,18 @@ impl CommandWatch {
         inner.commands.remove(&task);
         inner.gpus.end(task)
     }
+
+    /// Bytes of this GPU that were free at the last look, and when that began; `None` where the driver did not tell.
+    pub fn free(&self, uuid: &str) -> Option<(Duration, u64)> {
+        let inner = self.seen.lock();
+        let (began, free) = &inner.free;
+        Some((*began, *free.get(uuid)?))
+    }
 }
 
 impl Seen {
     /// The lock is not held while the driver or the kernel is asked.
-    fn look(&self, probe: Option<&dyn GpuProbe>, board: &TaskBoard) {
+    fn look(&self, probe: Option<&dyn GpuProbe>, board: &TaskBoard, now: Duration) {
         let (commands, has_lasted) = {
             let mut inner = self.lock();
             let command = |(task, command): (&usize, &Command)| (command.keeper, (*task, command.number));
@@ -98,11 +114,14 @@ impl Seen {
             let has_lasted = commands.values().any(|(_, number)| *number <= before);
             (commands, has_lasted)
         };
-        let probe = probe.filter(|probe| !commands.is_empty() && probe.ids_are_ours());
-        let gpus = match probe.map(GpuProbe::gpus) {
+        let mut gpus = match probe.map(GpuProbe::gpus) {
             Some(Ok(gpus) | Err(ProbeError::Partial { gpus, .. })) => gpus,
             _ => Vec::new(),
         };
+        self.lock().free = (now, gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.memory_free)).collect());
+        if commands.is_empty() || probe.is_some_and(|probe| !probe.ids_are_ours()) {
+            gpus.clear();
+        }
         let are_used = gpus.iter().any(|gpu| !gpu.processes.is_empty());
         // Commands that are over within a second cost nothing here.
         if !has_lasted && !are_used {
@@ -150,8 +169,6 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use orchestra_machine::{FakeProbe, Gpu, GpuProcess};
 
     use super::*;
@@ -171,7 +188,7 @@ mod tests {
         let watch = CommandWatch { seen: Arc::default(), _end: None };
         let told = watch.begin(0, keeper, vec!["GPU-a".to_owned()]);
         let board = TaskBoard::of_one_that_runs();
-        let look = |gpus| watch.seen.look(Some(&FakeProbe::new(gpus)), &board);
+        let look = |gpus| watch.seen.look(Some(&FakeProbe::new(gpus)), &board, Duration::ZERO);
         look(vec![gpu("GPU-a")]);
         assert_eq!(*told.borrow(), None);
         look(vec![gpu("GPU-a"), gpu("GPU-b")]);

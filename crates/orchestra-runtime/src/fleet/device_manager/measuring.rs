@@ -37,7 +37,11 @@ pub(super) fn survey_of(context: &RunContext, device: DeviceId) -> Option<Survey
             priority: batch.priority,
         })
         .collect();
-    candidates.iter().any(|c| c.each.is_none()).then(|| Survey::new(candidates, memory.headroom))
+    let most = match memory.of_shares {
+        0 => u64::MAX,
+        bytes => memory.free.saturating_sub(memory.headroom).saturating_sub(bytes),
+    };
+    candidates.iter().any(|c| c.each.is_none()).then(|| Survey::new(candidates, memory.headroom, most))
 }
 
 /// Workers that a stage is to have beside the first ones, because the file asks for them and nothing can be measured.

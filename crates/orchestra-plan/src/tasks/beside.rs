@@ -1,0 +1,66 @@
+//! What models and commands of a file have of each GPU's memory: one sum, of what was free. Arithmetic only.
+
+use orchestra_core::tasks::Gpus;
+
+use super::raw::RawTask;
+use super::{TaskGpu, TaskPlan, TasksPlan};
+use crate::bytes::format_bytes;
+use crate::devices::Device;
+use crate::diagnostics::Diagnostics;
+use crate::plan::{WorkerMemory, WorkerPlan};
+
+/// What a command with a share of a GPU says that it needs of it; commands that have a GPU alone have it before or after the models.
+fn declared(task: &TaskPlan) -> Option<u64> {
+    let Gpus::Share(_) = task.demand.gpus else { return None };
+    Some(task.demand.gpu_memory).filter(|bytes| *bytes > 0)
+}
+
+/// Has models leave as much of each GPU as the largest share needs of all that are still to run. `are_done`: by their places.
+pub(crate) fn leave_to_shares(tasks: &mut TasksPlan, are_done: impl FnOnce(&TasksPlan) -> Vec<bool>) {
+    if tasks.gpus.is_empty() || tasks.tasks.iter().all(|task| declared(task).is_none()) {
+        return;
+    }
+    let are_done = are_done(tasks);
+    let open = tasks.tasks.iter().zip(are_done).filter(|(_, is_done)| !is_done);
+    let most = open.filter_map(|(task, _)| declared(task)).max().unwrap_or(0);
+    tasks.gpus.iter_mut().for_each(|gpu| gpu.of_shares = most);
+}
+
+/// Notes what the models that are placed may take of each GPU. Says which commands have to wait for their end.
+pub(crate) fn leave_to_models(
+    tasks: &mut TasksPlan,
+    (devices, workers): (&[Device], &[Vec<WorkerPlan>]),
+    raws: &[RawTask],
+    diags: &mut Diagnostics,
+) {
+    for gpu in &mut tasks.gpus {
+        let is_it = |worker: &&WorkerPlan| devices[worker.device.index()].name == gpu.name;
+        let here: Vec<&WorkerPlan> = workers.iter().flatten().filter(is_it).collect();
+        gpu.of_models = of_workers(gpu, &here);
+    }
+    let left = |gpu: &TaskGpu| gpu.memory.unwrap_or(0).saturating_sub(gpu.of_models);
+    let most = tasks.gpus.iter().map(left).max().unwrap_or(0);
+    for raw in raws {
+        let needs = tasks.tasks.iter().filter(|task| task.name == raw.name.value).find_map(declared);
+        if let Some(bytes) = needs.filter(|bytes| *bytes > most) {
+            let span = raw.gpu_memory.as_ref().map_or(raw.name.span, |bytes| bytes.span);
+            diags
+                .warning(span, format!("task `{}` has no room beside the models", raw.name.value))
+                .label(format!("it asks for {}, and models leave {} of a GPU", format_bytes(bytes), format_bytes(most)))
+                .help("it starts when the pipelines that use the GPU have ended; fewer `workers`, or `devices` of the models, leave more");
+        }
+    }
+}
+
+/// What these workers of a GPU may take. Where it is not known of each, as many are started in the run as leave what shares need.
+fn of_workers(gpu: &TaskGpu, workers: &[&WorkerPlan]) -> u64 {
+    let Some(room) = gpu.memory.filter(|_| !workers.is_empty()) else { return 0 };
+    let of_each = |worker: &&WorkerPlan| {
+        let processes = (worker.count + worker.spares) as u64;
+        worker.memory.map_or(0, WorkerMemory::bytes).saturating_mul(processes)
+    };
+    let known = workers.iter().map(of_each).fold(0, u64::saturating_add);
+    let is_known = workers.iter().all(|worker| worker.memory.is_some() && worker.growth.is_none());
+    let all = if is_known { known } else { known.max(room.saturating_sub(gpu.of_shares)) };
+    all.min(room)
+}
