@@ -56,6 +56,9 @@ pub struct Shared {
 /// How an attempt ended; an error where that could not be noted.
 pub type Outcome = io::Result<(TaskEnd, TaskEnded)>;
 
+/// The digest of what a task depends on, and the best of each table that it takes, by its place.
+type Depends = ([u8; 32], Vec<(String, usize)>);
+
 /// How an attempt begins.
 enum Begun {
     Ordered(TaskStarted, Box<Order>),
@@ -186,8 +189,8 @@ impl Shared {
         Ok(Begun::Ordered(started, Box::new(order)))
     }
 
-    /// What a task depends on, and the best of each table that it takes, which is linked then; or why there is nothing to depend on.
-    fn digest(&self, at: usize) -> Result<([u8; 32], Vec<(String, usize)>), TaskEnd> {
+    /// What a task depends on, with the best of each table linked; or why there is nothing to depend on.
+    fn digest(&self, at: usize) -> Result<Depends, TaskEnd> {
         let task = &self.plan().tasks[at];
         let earlier = {
             let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
