@@ -325,3 +325,39 @@ fn a_machine_that_lacks_something_says_what_and_what_to_do_before_anything_is_re
         assert!(gpu.place.failures().is_empty());
     }
 }
+
+/// Says which GPU it sees, and takes each row as its own.
+const ON_A_GPU: &str = r#"
+import os
+import numpy as np
+import orchestra
+
+@orchestra.stage(batch=16, gpu=True, outputs={"scaled": ("float32", [4]), "sum": ("int64", [])})
+def k(x):
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-0a5f0000"
+    return {"scaled": 2 * x + 1, "sum": x.sum(axis=1).astype(np.int64)}
+"#;
+
+#[test]
+fn the_slots_of_a_stage_in_python_on_a_gpu_are_page_locked_or_it_is_said_why_not() {
+    let Some(python) = common::python() else { return };
+    for (variables, said) in [
+        (&[][..], "the slots are page-locked"),
+        (&[("CUDA_FAKE_PAGEABLE", "1")], "the slots are not page-locked: cuMemHostRegister_v2 gives 801"),
+    ] {
+        let gpu = Gpu::with(ITEMS, "", "");
+        fs::write(gpu.place.path("stage.py"), ON_A_GPU).unwrap();
+        let text = fs::read_to_string(gpu.place.workflow()).unwrap();
+        let (begin, end) = (text.find("kind = \"cuda\"").unwrap(), text.find("[sinks").unwrap());
+        let stage = format!(
+            "kind = \"python\"\nfrom = \"x\"\nscript = \"stage.py\"\npython = {python:?}\nworkers = 1\nsandbox_read = [\"driver\"]\n"
+        );
+        fs::write(gpu.place.workflow(), text[..begin].to_owned() + &stage + &text[end..]).unwrap();
+        gpu.run(variables).wait().must_exit(0);
+        gpu.must_be_exact(ITEMS, &[]);
+        assert_eq!(gpu.place.report()["devices"][0]["device"], "cuda:0");
+        let log = fs::read_to_string(gpu.place.out().join("logs/x.log")).unwrap();
+        assert!(log.contains(said), "{log}");
+        gpu.place.nothing_is_left();
+    }
+}

@@ -294,6 +294,40 @@ fn items_that_fail_hold_no_command_and_a_command_alone_brings_what_it_comes_afte
     assert_eq!(ran(&place), ["apart", "prepare", "upload"]);
 }
 
+#[test]
+fn a_folder_that_is_moved_goes_on_where_it_was() {
+    let place = place(FILE, &rows(20));
+    let folder = |name: &str| place.path(name);
+    fs::create_dir(folder("here")).unwrap();
+    for file in ["workflow.toml", "rows.jsonl"] {
+        fs::rename(place.path(file), folder("here").join(file)).unwrap();
+    }
+    let run = |name: &str| {
+        let file = folder(name).join("workflow.toml");
+        place.start_command(&["run", file.to_str().unwrap()]).wait()
+    };
+    let report = |name: &str| -> Value {
+        serde_json::from_slice(&fs::read(folder(name).join("out/run.json")).unwrap()).unwrap()
+    };
+    run("here").must_exit(0).must_say(&["20 items read, 20 done, 0 failed"]);
+    let run_id = report("here")["run_id"].clone();
+    // It ends with the name of another folder, too.
+    fs::rename(folder("here"), folder("there-here")).unwrap();
+    let moved = "there-here";
+    run(moved).must_exit(0).must_say(&["nothing is left to do: 20 items read"]);
+    assert_eq!(report(moved)["run_id"], run_id);
+    let ran = || fs::read_to_string(folder(moved).join("ran")).unwrap();
+    assert_eq!(ran().lines().count(), 3);
+    // What is changed there runs again.
+    let file = folder(moved).join("workflow.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("echo upload >> ran", "echo upload again >> ran")).unwrap();
+    run(moved).must_exit(0).must_say(&["3 tasks, 3 done"]);
+    assert!(ran().ends_with("upload again\n") && ran().lines().count() == 4, "{}", ran());
+    holds_all(&folder(moved).join("out/tasks/upload/output/copy"), 20);
+    place.no_process_is_left();
+}
+
 /// The `PATH` to Python with what the examples import; skipped where it cannot be had.
 fn python() -> Option<String> {
     static MADE: Mutex<()> = Mutex::new(());
@@ -349,6 +383,10 @@ fn the_best_of_the_trained_models_reads_digits_in_the_same_run() {
     let says = [
         "100 items read, 100 done, 0 failed",
         "train[lr=10000]: the command ended with code 1: the loss is no number",
+        "  metrics   train[lr=0.01]: loss ",
+        "            train[lr=0.1]: loss ",
+        "            train[lr=0.5]: loss ",
+        "            train[lr=10000]: loss ",
     ];
     example("train-many", 65, &says, "the best of 3 models read 100 held-out images");
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Ended, Workplace, python};
+use common::{Ended, Workplace, python, repository};
 use orchestra_testkit::records::items;
 use orchestra_testkit::striker::{Fault, Striker};
 
@@ -188,6 +188,35 @@ fn a_batch_of_19_mb_crosses_without_a_copy() {
     }
 }
 
+/// Each call fills eight arrays of 512 kB, one after the other, and says how many pages the system had to give it for that.
+const FILLS: &str = r#"
+import resource
+import numpy as np
+import orchestra
+
+@orchestra.stage(batch=4, outputs={"faults": ("int64", [])})
+def fills(x):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(8):
+        np.ones(1 << 17, np.float32)
+    return {"faults": np.full(len(x), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)}
+"#;
+
+#[test]
+fn memory_that_a_call_has_freed_is_there_for_the_next_one() {
+    let Some(python) = python() else { return };
+    let place = place(python, 40, FILLS, "");
+    place.edit("python =", "workers = 1\nspare = 0\nbatch = { max = 4, together = 1 }\npython =");
+    place.run(&[]).must_exit(0);
+    let records = place.must_hold(&items("x", 0..40), &BTreeSet::new());
+    let faults =
+        records.done.values().map(|record| record["results.jsonl"]["result"]["faults"].as_u64().unwrap());
+    let mut faults: Vec<u64> = faults.collect();
+    faults.sort_unstable();
+    // The first calls make the heap grow. One array alone has 128 pages.
+    assert!(faults[faults.len() / 2] < 64, "{faults:?}");
+}
+
 #[test]
 fn an_item_that_a_call_cannot_take_fails_alone_with_the_words_of_the_script() {
     let Some(python) = python() else { return };
@@ -280,4 +309,109 @@ fn what_is_wrong_with_a_script_is_said_with_its_place_before_anything_runs() {
         69,
         &["no device is left for stage `y`", "ZeroDivisionError: division by zero (stage.py:5)"],
     );
+}
+
+/// What `python stage.py --check` ends with and says.
+fn by_hand(python: &str, script: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("stage.py");
+    fs::write(&file, script).unwrap();
+    let mut command = Command::new(python);
+    command.arg(file).arg("--check").args(arguments).stdin(Stdio::null());
+    let output = command.env("PYTHONPATH", repository().join("clients/python")).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn tried_out_by_hand_a_stage_says_what_it_takes_and_gives_or_what_is_wrong_with_it() {
+    let Some(python) = python() else { return };
+    let stage = |given: &str, body: &str| {
+        format!("import orchestra\n\n@orchestra.stage(batch=8{given})\ndef f(x):\n    {body}\n")
+    };
+    let inputs = ", inputs={'x': ('f32', [4])}";
+    let both = &format!("{inputs}, outputs={{'y': ('f32', [4])}}");
+    for (script, arguments, code, stdout, stderr) in [
+        (
+            stage(both, "return {'y': 2 * x}"),
+            &[][..],
+            0,
+            "f takes x float32[4] for each row\nf gives y float32[4] for each row\n8 rows of zeros take ",
+            "",
+        ),
+        // What it takes may be said by hand, and what it gives is told.
+        (
+            stage("", "return {'y': x.sum(axis=1)}"),
+            &["x=int64:4"],
+            0,
+            "declare outputs={\"y\": (\"int64\", [])}\nf takes x int64[4] for each row\nf gives y int64[] ",
+            "",
+        ),
+        (
+            stage("", "return {'y': x}"),
+            &[],
+            1,
+            "",
+            "stage.py: ValueError: say what `x` is: --check x=float32:3,32,32",
+        ),
+        (
+            stage(both, "return {'y': x[:, :3]}"),
+            &[],
+            1,
+            "",
+            "stage.py: ValueError: output `y` of 8 rows must have the shape [8, 4], and has [8, 3]",
+        ),
+        (
+            stage(both, "return {'y': x[:-1]}"),
+            &[],
+            1,
+            "",
+            "stage.py: ValueError: output `y` of 8 rows must have the shape [8, 4], and has [7, 4]",
+        ),
+        (
+            stage(both, "return {'y': x.astype('i8')}"),
+            &[],
+            1,
+            "",
+            "output `y` is declared as float32, and is int64: use .astype(\"float32\")",
+        ),
+        (
+            stage(both, "return {'z': x}"),
+            &[],
+            1,
+            "",
+            "stage.py: ValueError: it must give a dict of ['y'], and gave ['z']",
+        ),
+        (stage(both, "return x"), &[], 1, "", "it must give a dict of ['y'], and gave ndarray"),
+        (
+            stage(both, "return {'y': x / (1 // 0)}"),
+            &[],
+            1,
+            "",
+            "stage.py: ZeroDivisionError: integer division or modulo by zero (stage.py:5)",
+        ),
+        // It may reject zeros.
+        (
+            stage(both, "raise orchestra.ItemError(2, 'zeros')"),
+            &[],
+            0,
+            "",
+            "stage.py: ItemError: row 2: zeros (stage.py:5)",
+        ),
+        (stage(both, "return {'y': x}") + "1 / 0\n", &[], 1, "f takes x", "ZeroDivisionError"),
+        (
+            stage(both, "return {'y': x}") + &stage(both, "pass").replace("def f", "def g"),
+            &[],
+            1,
+            "",
+            "it has the stages f, g: name one",
+        ),
+    ] {
+        let (ended, said, errors) = by_hand(python, &script, arguments);
+        let is_right = ended == Some(code) && said.starts_with(stdout) && errors.contains(stderr);
+        assert!(
+            is_right && (!stderr.is_empty() || errors.is_empty()),
+            "{script}\n{ended:?}\n{said}\n{errors}"
+        );
+    }
 }

@@ -98,10 +98,51 @@ outputs = "published"
 "#;
 
 #[test]
+fn a_later_task_takes_values_of_the_best_in_its_words_and_variables() {
+    let later = r#"
+[tasks.train]
+command = "test {n} != 1 || test -e may || exit 3; echo loss=0.{n}"
+zip = { n = [3, 1, 2], name = ["a b", "it's $HOME", "{tasks.train.best.n}"] }
+metrics = [{ name = "loss", regex = 'loss=([0-9.]+)' }]
+best = { metric = "loss", goal = "min" }
+
+[tasks.words]
+command = ["sh", "-c", 'echo "$1,$2,$V" >> words', "sh", "n={tasks.train.best.n}.{tasks.train.best.n}", "{tasks.train.best.name}"]
+env = { V = "<{tasks.train.best.name}>" }
+
+[tasks.shell]
+command = """
+echo {tasks.train.best.name}x "{tasks.train.best.n}" {{tasks.train.best.n}} >> shell
+"""
+"#;
+    let place = place(later);
+    place.run(&[]).must_exit(65);
+    let name = "{tasks.train.best.n}";
+    assert_eq!(text(&place, "words"), format!("n=2.2,{name},<{name}>\n"));
+    assert_eq!(text(&place, "shell"), format!("{name}x 2 {name}\n"));
+    place.run(&[]).must_exit(65);
+    assert_eq!(text(&place, "words").lines().count(), 1, "the same is best");
+    // Another one is, and what takes values of it runs again.
+    fs::write(place.path("may"), "").unwrap();
+    place.run(&[]).must_exit(0);
+    let home = "it's $HOME";
+    assert!(
+        text(&place, "words").ends_with(&format!("\nn=1.1,{home},<{home}>\n")),
+        "{}",
+        text(&place, "words")
+    );
+    assert!(text(&place, "shell").ends_with(&format!("\n{home}x 1 {name}\n")), "{}", text(&place, "shell"));
+}
+
+#[test]
 fn a_later_task_takes_the_best_of_those_that_are_done_and_runs_again_when_another_is_best() {
     let place = place(SWEEP);
     let ran = || text(&place, "ran").lines().count();
-    place.run(&[]).must_exit(65).must_say(&["4 tasks, 3 done, 1 failed", "best", "train[n=2]: loss 0.2000"]);
+    place.run(&[]).must_exit(65).must_say(&[
+        "4 tasks, 3 done, 1 failed",
+        "  metrics   train[n=3]: loss 0.3000\n            train[n=1]: loss 0.1000 (failed)\n            train[n=2]: loss 0.2000\n",
+        "  best      train[n=2]: loss 0.2000",
+    ]);
     assert_eq!(text(&place, "published"), "model 2\n", "the first is worse, the second has failed");
     assert_eq!(tasks(&place)["train[n=2]"]["best"], true);
     assert_eq!(tasks(&place)["train[n=3]"]["best"], false);

@@ -1,9 +1,9 @@
-//! Commands: never two on one slot, each done once, whatever is killed; and nothing of them is left.
+//! Commands from start to end: what is run again and what is not, what is said of each, and nothing of them is left.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -40,65 +40,6 @@ fn row(place: &Workplace, task: &str) -> String {
     ended.must_exit(0);
     let row = ended.stdout.lines().find(|line| line.split_whitespace().next() == Some(task));
     row.unwrap_or_else(|| panic!("no `{task}` in {}", ended.stdout)).to_owned()
-}
-
-/// Holds the lock of its slot, notes when, and makes its output as the last step, once: what ends it cannot come between that and its end.
-const CAREFUL: &str = r#"
-[tasks.work]
-command = '''
-exec 9> slots/$ORCHESTRA_SLOT
-flock -n 9 || { echo "slot $ORCHESTRA_SLOT has two owners"; exit 9; }
-began=$(date +%s%N)
-sleep 0.0{n}
-trap '' TERM
-mkdir {output}/done || exit 8
-echo "$ORCHESTRA_SLOT $began $(date +%s%N) {n}" >> times
-'''
-for_each = "rows.csv"
-outputs = "{output}/done"
-"#;
-
-#[test]
-fn however_often_the_run_is_killed_each_command_is_done_once_and_no_slot_has_two_owners() {
-    let place = place(CAREFUL);
-    fs::create_dir(place.path("slots")).unwrap();
-    let rows: String = (10..70).map(|n| format!("{n}\n")).collect();
-    fs::write(place.path("rows.csv"), format!("n\n{rows}")).unwrap();
-    let times = place.path("times");
-    for kill in 0..10 {
-        let mut run = place.start(&[]);
-        let before = lines(&times).len();
-        // At some moment of some command's life: not the same one twice.
-        let reached =
-            run.until("some commands are done", || lines(&times).len() >= (before + 1 + kill % 4).min(60));
-        if !reached {
-            break;
-        }
-        run.signal(Signal::KILL);
-        run.wait();
-    }
-    let ended = place.run(&[]);
-    ended.must_exit(0);
-    place.no_process_is_left();
-    let mut by_slot: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
-    let mut done = BTreeSet::new();
-    for line in lines(&times) {
-        let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
-        by_slot.entry(numbers[0]).or_default().push((numbers[1], numbers[2]));
-        assert!(done.insert(numbers[3]), "{} was done twice", numbers[3]);
-    }
-    assert_eq!(done, (10..70).collect());
-    assert!(by_slot.keys().all(|slot| *slot < 4));
-    for times in by_slot.values_mut() {
-        times.sort_unstable();
-        assert!(
-            times.windows(2).all(|pair| pair[0].1 <= pair[1].0),
-            "two commands had one slot at once: {times:?}"
-        );
-    }
-    assert!(tasks(&place).values().all(|task| task["state"] == "done"));
-    place.run(&[]).must_exit(0).must_say(&["nothing is left to do: 60 tasks, 60 done"]);
-    assert_eq!(lines(&times).len(), 60);
 }
 
 /// Commands with children in their group, in groups and sessions of their own, and some that do not want to end.
@@ -138,59 +79,6 @@ fn a_command_that_leaves_processes_behind_ends_with_them() {
     let place = place("[tasks.a]\ncommand = \"setsid sleep 1000 & sleep 1000 & echo gone\"\n");
     place.run(&[]).must_exit(0).must_say(&["left processes behind"]);
     place.no_process_is_left();
-}
-
-#[test]
-fn a_matrix_in_which_some_have_no_memory_and_one_hangs_ends_with_the_right_classes() {
-    let place = place(
-        r#"
-[tasks.train]
-command = '''
-case {n} in
-  3|8) dd if=/dev/zero of=/dev/null bs=1G count=1;;
-  5) echo "waiting for something"; sleep 1000;;
-  *) echo "loss 0.{n}";;
-esac
-'''
-matrix = { n = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] }
-memory = "200MB"
-timeout = "2s"
-grace = "1s"
-retries = { out_of_memory = 1 }
-
-[tasks.after-3]
-command = ["true"]
-after = "train[n=3]"
-
-[tasks.after-4]
-command = ["true"]
-after = "train[n=4]"
-"#,
-    );
-    let ended = place.run(&[]);
-    ended.must_exit(65).must_say(&[
-        "14 tasks, 10 done, 3 failed, 1 skipped",
-        "train[n=3]: the command ran out of memory: dd: memory exhausted",
-        "train[n=5]: the command took longer than its `timeout`, 2s: waiting for something",
-    ]);
-    place.no_process_is_left();
-    let tasks = tasks(&place);
-    for (task, state, end, attempts) in [
-        ("train[n=1]", "done", Some("done"), 1),
-        ("train[n=3]", "failed", Some("out_of_memory"), 2),
-        ("train[n=8]", "failed", Some("out_of_memory"), 2),
-        ("train[n=5]", "failed", Some("timeout"), 1),
-        ("after-3", "skipped", None, 0),
-        ("after-4", "done", Some("done"), 1),
-    ] {
-        let of = &tasks[task];
-        assert_eq!((of["state"].as_str(), of["end"].as_str()), (Some(state), end), "{of}");
-        assert_eq!(of["attempts"], attempts, "{of}");
-    }
-    assert!(tasks["after-3"]["why"].as_str().unwrap().contains("`train[n=3]` has failed"));
-    assert!(tasks["train[n=1]"]["peak_memory"].as_u64().unwrap() > 100_000);
-    let log = fs::read_to_string(place.out().join("tasks/train/n=8/attempt-2.log")).unwrap();
-    assert!(log.contains("Z dd: memory exhausted"), "{log}");
 }
 
 #[test]

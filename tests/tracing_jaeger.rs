@@ -10,8 +10,8 @@ mod traced;
 
 use common::{Workplace, until};
 use jaeger::Jaeger;
-use spans::{Trace, check_crash, check_items, check_retried, check_run};
-use traced::{CRASH_ITEMS, IMAGES, batches, complete, crash, digits, run_id};
+use spans::{Trace, check_attempts, check_crash, check_items, check_retried, check_run};
+use traced::{CRASH_ITEMS, IMAGES, attempts, batches, complete, crash, digits, run_id};
 
 /// The only trace of a run, once Jaeger can find it with so many batches: it stores what it has taken a little later.
 fn run_trace(jaeger: &Jaeger, service: &str, run: &str, batches: u64) -> Trace {
@@ -97,4 +97,19 @@ fn a_worker_that_is_killed_shows_as_a_failed_attempt_and_its_retry() {
     assert!(!retried.is_empty());
     retried.iter().for_each(|id| check_retried(&jaeger.trace(id)));
     place.nothing_is_left();
+}
+
+#[test]
+fn each_attempt_at_a_command_is_a_span_below_the_run() {
+    let Some(jaeger) = Jaeger::start() else { return };
+    let place = Workplace::new();
+    complete(&attempts(&place, &jaeger.http()));
+    let id = run_id(&place);
+    let mut trace = run_trace(&jaeger, "orchestra", &id, 0);
+    until("Jaeger has the attempts", || {
+        trace = run_trace(&jaeger, "orchestra", &id, 0);
+        trace.named("task").len() >= 3
+    });
+    check_attempts(&trace);
+    place.no_process_is_left();
 }

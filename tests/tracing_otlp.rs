@@ -20,8 +20,8 @@ use orchestra_testkit::records::items;
 use orchestra_testkit::{DEADLY, IN_LOAD, LAST_WORDS, Trap};
 use rustix::process::Signal;
 use serde_json::Value;
-use spans::{Link, Span, Trace, check_crash, check_items, check_retried, check_run};
-use traced::{CRASH_ITEMS, IMAGES, batches, complete, crash, digits, run_id};
+use spans::{Link, Span, Trace, check_attempts, check_crash, check_items, check_retried, check_run};
+use traced::{CRASH_ITEMS, IMAGES, attempts, batches, complete, crash, digits, run_id};
 
 /// All that a collector got, as traces: the run's own, and those of items.
 struct Traces {
@@ -139,31 +139,11 @@ fn an_item_that_fails_is_traced_with_its_error_whatever_the_share() {
 fn each_attempt_at_a_task_is_a_span_below_the_run() {
     let collector = Collector::http(&[]);
     let place = Workplace::new();
-    let tables = "version = 1\n[tasks.train]\ncommand = \"echo loss=0.{n}; test {n} = 1 || exit 3\"\nmatrix = { n = [1, 2] }\nretries = 1\n\
-                  metrics = [{ name = \"loss\", regex = \"loss=([0-9.]+)\" }]\n";
-    std::fs::write(place.workflow(), tables).unwrap();
-    let ended = place.run(&["--otlp", &collector.url(), "--set", "telemetry.flush_timeout=10m"]);
-    ended.must_exit(65);
+    let ended = attempts(&place, &collector.url());
     complete(&ended);
     let run = Traces::of(&collector).run;
     check_run_is_closed(&run);
-    let attempts: BTreeMap<(&str, u64), &Span> = run
-        .below(run.only("workflow.run"))
-        .into_iter()
-        .map(|span| ((span.text("orchestra.task"), span.number("orchestra.attempt")), span))
-        .collect();
-    let expected = [("train[n=1]", 1), ("train[n=2]", 1), ("train[n=2]", 2)];
-    assert!(attempts.keys().copied().eq(expected), "{attempts:#?}");
-    assert!(
-        attempts
-            .values()
-            .all(|span| span.name == "task" && span.text("orchestra.task.place").starts_with("slot "))
-    );
-    let (good, bad) = (attempts[&expected[0]], attempts[&expected[2]]);
-    assert_eq!((good.text("orchestra.task.end"), good.failed), ("done", false));
-    assert_eq!(good.attributes["orchestra.task.metric.loss"], 0.1);
-    assert!(good.number("orchestra.task.peak_memory") > 100_000);
-    assert_eq!((bad.text("orchestra.task.end"), bad.text("error.type"), bad.failed), ("code", "code", true));
+    check_attempts(&run);
 }
 
 #[test]

@@ -4,17 +4,16 @@
     def colours(pixels):                                # inputs by name: read-only arrays [rows, ..] in shared memory
         return {"mean": pixels.mean(axis=(2, 3))}       # outputs by name, as many rows
 
-orchestra runs this file in its workers, where it speaks the worker protocol (docs/guide/worker-protocol.md) for the script. By hand,
-`python stage.py --check` calls the stage on zeros, and says what it takes and gives.
+In workers this file speaks docs/guide/worker-protocol.md for the script. `python stage.py --check` calls it on zeros, and says what it takes and gives.
 """
-import atexit, faulthandler, hashlib, importlib.util, inspect, json, mmap  # noqa: E401
-import os, select, socket, sys, threading, time, traceback  # noqa: E401
+import atexit, ctypes, faulthandler, hashlib, importlib.util, inspect, json, mmap, os, select, socket, sys, threading, time, traceback  # noqa: E401
 
 PROTOCOL = 8
 DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool"]  # Their places are their numbers in frames.
 SHORT = {"f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "u8": "uint8"}
 _stages = []
 _rss = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096  # noqa: E731
+_is_memory = lambda error: isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # noqa: E731
 
 class ItemError(Exception):
     """Rejects row `row` of the batch; the others are run again without it."""
@@ -46,7 +45,7 @@ def _tensor(name, of):
         raise TypeError(f"`{name}` cannot be {dtype}; types are {', '.join(DTYPES)}")
     if not all(dim is None or isinstance(dim, int) and dim >= 0 for dim in shape or ()):
         raise TypeError(f"`{name}`: {shape} is no shape of a row: a list of sizes, or of None")
-    return {"name": name, "dtype": dtype, "shape": shape and list(shape)}
+    return {"name": name, "dtype": dtype, "shape": None if shape is None else list(shape)}
 
 def _load(script, *name):
     sys.path[0], sys.modules["orchestra"] = os.path.dirname(script), sys.modules[__name__]
@@ -56,16 +55,16 @@ def _load(script, *name):
     return _pick(script, *name)
 
 def _pick(script, *name):
+    global np  # Imported when the script is there, and for workers when the threads of its libraries are set.
+    import numpy as np
     found, names = [one for one in _stages if one["name"] in (name or [one["name"]])], ", ".join(one["name"] for one in _stages)
     if len(found) != 1:
         raise LookupError(f"it has the stages {names}: name one with function = \"..\"" if names else "no function has @orchestra.stage(..)")
     return found[0]
 
-def _describe(to, script, *name):
-    """What the planner asks for: the declaration, and the files that make the results; or what is wrong."""
+def _describe(to, script, *name):  # What the planner asks for: the declaration, and the files that make the results; or what is wrong.
     try:
         answer = {key: value for key, value in _load(script, *name).items() if key != "code"}
-        import numpy  # noqa: F401  Without it no worker would start.
         modules = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
         own = sorted(f for f in modules if f.startswith(sys.path[0] + os.sep) and "site-packages" not in f)
         answer["files"] = [(os.path.relpath(f, sys.path[0]), hashlib.sha256(open(f, "rb").read()).hexdigest()) for f in own]
@@ -73,19 +72,18 @@ def _describe(to, script, *name):
         answer = {"error": _words(error)}
     os.write(to, json.dumps(answer).encode())
 
-def _called(code, rows, inputs, outputs):
-    """The arrays of the outputs, in their order, and checked: as many rows, of the declared type and shape."""
-    import numpy as np
-    given, names = code(**inputs), [one["name"] for one in outputs]
-    if not isinstance(given, dict) or set(given) != set(names):
-        raise ValueError(f"it must give a dict of {names}, and gave {list(given) if isinstance(given, dict) else type(given).__name__}")
-    arrays = []
-    for name, dtype, shape in [(one["name"], np.dtype(one["dtype"]), [rows, *one["shape"]]) for one in outputs]:
-        array = np.asarray(given[name])
-        if array.ndim != len(shape) or any(want not in (None, has) for want, has in zip(shape, array.shape)):
-            raise ValueError(f"output `{name}` of {rows} rows must have the shape {shape}, and has {list(array.shape)}")
-        if not (array.dtype.kind == dtype.kind == "f" or np.can_cast(array.dtype, dtype, "safe")):
-            raise ValueError(f"output `{name}` is declared as {dtype}, and is {array.dtype}: use .astype(\"{dtype}\")")
+def _called(code, rows, inputs, outputs):  # The arrays of the outputs, in their order, and checked: as many rows, of the declared type and shape.
+    given, arrays = code(**inputs), []
+    if not isinstance(given, dict) or given.keys() != {one["name"] for one in outputs}:
+        given = list(given) if isinstance(given, dict) else type(given).__name__
+        raise ValueError(f"it must give a dict of {[one['name'] for one in outputs]}, and gave {given}")
+    for one in outputs:
+        array, dtype, shape = np.asarray(given[one["name"]]), one["dtype"], [rows, *one["shape"]]
+        has = [*array.shape]
+        if has != shape and (len(has) != len(shape) or any(want not in (None, n) for want, n in zip(shape, has))):
+            raise ValueError(f"output `{one['name']}` of {rows} rows must have the shape {shape}, and has {has}")
+        if array.dtype != dtype and not (array.dtype.kind == np.dtype(dtype).kind == "f" or np.can_cast(array.dtype, dtype, "safe")):
+            raise ValueError(f"output `{one['name']}` is declared as {dtype}, and is {array.dtype}: use .astype(\"{dtype}\")")
         arrays.append(array)
     return arrays
 
@@ -108,13 +106,27 @@ class _Bytes:  # Reads what bincode wrote: integers of variable length, little-e
         return {"name": name, "dtype": dtype, "shape": shape, "offset": self.int(), "row_bytes": self.int()}
 
 def _int(*numbers):
-    kinds = ((1 << 16, b"\xfb", 2), (1 << 32, b"\xfc", 4), (1 << 64, b"\xfd", 8))
-    tagged = lambda n: next(tag + n.to_bytes(size, "little") for limit, tag, size in kinds if n < limit)  # noqa: E731
-    return b"".join([bytes((n,)) if n < 251 else tagged(n) for n in numbers])
+    return b"".join([bytes((n,)) if n < 251 else b"\xfb" + n.to_bytes(2, "little") if n < 1 << 16 else b"\xfc" + n.to_bytes(4, "little")
+                     if n < 1 << 32 else b"\xfd" + n.to_bytes(8, "little") for n in numbers])
 
 def _text(text):
     data = text.encode(errors="replace") if isinstance(text, str) else text
     return _int(len(data)) + data
+
+def _lock_pages(maps):  # The GPU then copies from and to the slots by itself. Where that is refused, copies only take longer.
+    try:
+        cuda, context, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_int()
+        def call(name, *arguments):
+            if code := getattr(cuda, name)(*arguments):
+                raise OSError(f"{name} gives {code}")
+        call("cuInit", 0), call("cuCtxGetCurrent", ctypes.byref(context)), call("cuDeviceGet", ctypes.byref(device), 0)
+        if not context:  # The script has made none: what it makes later is mostly this one.
+            call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device), call("cuCtxSetCurrent", context)
+        for memory, flags in filter(all, zip(maps, (9, 1))):  # For every context; of the inputs the GPU only reads.
+            call("cuMemHostRegister_v2", ctypes.c_void_p(np.frombuffer(memory, "u1").ctypes.data), ctypes.c_size_t(len(memory)), flags)
+        print("the slots are page-locked")
+    except (OSError, AttributeError) as error:
+        print(f"the slots are not page-locked: {error}")
 
 class _Worker:
     """Speaks the protocol: the main thread reads, loads and runs; a second one beats, and ends the process when the parent hangs up."""
@@ -123,12 +135,10 @@ class _Worker:
         visible = b"\1" + _text(os.environ["CUDA_VISIBLE_DEVICES"]) if "CUDA_VISIBLE_DEVICES" in os.environ else b"\0"
         self.send(lambda: _int(0, PROTOCOL) + _text(os.environ.get("ORCHESTRA_BUILD", "")) + _int(os.getpid()) + visible)
         threading.Thread(target=self.watch, daemon=True).start()
-
     def send(self, frame):
         with self.lock:  # Made with the lock in hand: no batch is called running after its answer.
             frame = frame()
             self.socket.sendall(len(frame).to_bytes(4, "little") + frame)
-
     def watch(self):
         poll = select.poll()
         poll.register(3, select.POLLRDHUP)
@@ -138,13 +148,11 @@ class _Worker:
                 self.send(lambda: _int(6, len(self.running), *self.running, self.rss))
         finally:
             os._exit(0)
-
     def frame(self):  # Without one the parent is gone.
         while len(self.unread) < (end := 4 + int.from_bytes(self.unread[:4], "little")) or end == 4:
-            self.unread += self.socket.recv(1 << 16) or os._exit(0)
+            self.unread += self.socket.recv(1 << 12) or os._exit(0)
         frame, self.unread = _Bytes(self.unread[4:end]), self.unread[end:]
         return frame
-
     def serve(self, script, *name):
         frame, began = self.frame(), time.perf_counter_ns()
         _, told, device = frame.int(), json.loads(frame.text()), frame.int() and frame.text()
@@ -152,24 +160,25 @@ class _Worker:
         threads, _, self.max_batch, _, _ = frame.int(), frame.int(), frame.int(), frame.list(frame.int), frame.int()
         _, slots, self.inputs = frame.int(), frame.int(), frame.list(frame.region)
         self.places, self.steps = frame.list(lambda: frame.list(frame.region)), (frame.int(), frame.int())  # An option is a list.
+        self.dynamic = [at for at, place in enumerate(self.places) if not place]
         [os.environ.setdefault(f"{who}_NUM_THREADS", str(threads)) for who in ("OMP", "OPENBLAS", "MKL")]
         try:
-            import numpy
             code = _load(script, *name)["code"]
             self.code = code() if inspect.isclass(code) else code
+            [one.update(dtype=np.dtype(one["dtype"])) for one in (*self.outputs, *self.inputs, *sum(self.places, []))]
             memory = zip((4, 5), self.steps, (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE))
             self.maps = [step and mmap.mmap(fd, -(-step * slots // 4096) * 4096, prot=kind) for fd, step, kind in memory]
+            device and _lock_pages(self.maps)
         except BaseException as error:
             failed = _int(2, 3 if _is_memory(error) else 2) + _text(_words(error))
             self.send(lambda: failed), os._exit(69)
         self.rss = _rss()  # Measured now and with every beat: after each batch it would cost more than a small batch.
         loaded = _int(1, 0, 0, 1) + _text("cuda" if device else "cpu") + _int(1)  # One node on one provider.
-        loaded += _text(f"python {sys.version.split()[0]}, numpy {numpy.__version__}") + _int(0, time.perf_counter_ns() - began, self.rss)
+        loaded += _text(f"python {sys.version.split()[0]}, numpy {np.__version__}") + _int(0, time.perf_counter_ns() - began, self.rss)
         self.send(lambda: loaded)
         while (frame := self.frame()).int() == 1:
             self.run(*(frame.int() for _ in range(6)))
         os._exit(76)  # It is no `Run`.
-
     def run(self, batch, _, slot, output_slot, first, rows):
         self.running.append(batch)
         spent, parts = [0, 0, 0], []
@@ -177,8 +186,8 @@ class _Worker:
             for row in range(first, first + rows, self.max_batch):
                 parts.append(self.part(slot, output_slot, row, min(self.max_batch, first + rows - row), spent))
             answer = _int(3, batch, len(parts[0]))
-            for at, arrays in zip((at for at, place in enumerate(self.places) if not place), zip(*parts)):
-                array = sys.modules["numpy"].concatenate(arrays)
+            for at, *arrays in zip(self.dynamic, *parts):
+                array = np.concatenate(arrays)
                 answer += _int(at, DTYPES.index(array.dtype.name), array.ndim, *array.shape) + _text(array.tobytes())
             answer += _int(*spent, self.rss)
         except BaseException as error:
@@ -188,9 +197,7 @@ class _Worker:
             answer = _int(5, batch, 0 if _is_memory(error) else 1) + _text(why) + _int(*spent)
         self.running.remove(batch)
         self.send(lambda: answer)
-
-    def part(self, slot, output_slot, first, rows, spent):
-        """One call. Outputs of fixed shape go to their slot; the others are given back."""
+    def part(self, slot, output_slot, first, rows, spent):  # One call. Outputs of fixed shape go to their slot; the others are given back.
         inputs, began = {at["name"]: self.rows(0, slot, at, first, rows) for at in self.inputs}, time.perf_counter_ns()
         arrays = _called(self.code, rows, inputs, self.outputs)
         ran, dynamic = time.perf_counter_ns(), []
@@ -199,19 +206,14 @@ class _Worker:
                 self.rows(1, output_slot, place[0], first, rows)[...] = array
             else:
                 dynamic.append(array.astype(output["dtype"], copy=False))
-        spent[:] = map(sum, zip(spent, (0, ran - began, time.perf_counter_ns() - ran)))
+        spent[1] += ran - began
+        spent[2] += time.perf_counter_ns() - ran
         return dynamic
-
-    def rows(self, side, slot, at, first, rows):
-        """Rows of a tensor where they lie: in the inputs (side 0), which are read-only, or in the outputs."""
+    def rows(self, side, slot, at, first, rows):  # Of a tensor where they lie: in the inputs (side 0), which are read-only, or in the outputs.
         offset = self.steps[side] * slot + at["offset"] + at["row_bytes"] * first
-        return sys.modules["numpy"].ndarray((rows, *at["shape"]), at["dtype"], self.maps[side], offset)
+        return np.ndarray((rows, *at["shape"]), at["dtype"], self.maps[side], offset)
 
-def _is_memory(error):
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-
-def _words(error):
-    """An error in a line, with the last place of it that is in the folder of the script."""
+def _words(error):  # In a line, with the last place of it that is in the folder of the script.
     files = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
     own = [f" ({os.path.basename(name)}:{line})" for name, line in files if os.path.dirname(name) == sys.path[0]]
     return f"{type(error).__name__}: {error}{own[-1] if own else ''}"
@@ -219,7 +221,6 @@ def _words(error):
 def _check():
     status, said = 0, dict(argument.split("=", 1) for argument in sys.argv if "=" in argument)  # x=float32:3,32,32
     try:
-        import numpy
         of, inputs = _pick(sys.argv[0]), {}
         rows, outputs = of["batch"] or 8, of["outputs"]
         for one in of["inputs"]:
@@ -227,7 +228,7 @@ def _check():
             one = _tensor(one["name"], (dtype, [int(n) for n in shape.split(",") if n])) if dtype else one
             if one["shape"] is None:
                 raise ValueError(f"say what `{one['name']}` is: --check {one['name']}=float32:3,32,32, or `inputs` of the decorator")
-            inputs[one["name"]] = numpy.zeros([rows, *(n or 1 for n in one["shape"])], one["dtype"])
+            inputs[one["name"]] = np.zeros([rows, *(n or 1 for n in one["shape"])], one["dtype"])
         code = of["code"]() if inspect.isclass(of["code"]) else of["code"]
         if outputs is None:
             outputs = [_tensor(name, (str(a.dtype), a.shape[1:])) for name, a in code(**inputs).items()]
@@ -241,7 +242,7 @@ def _check():
     except BaseException as error:
         status = int(not isinstance(error, ItemError))  # It may reject zeros.
         print(f"{os.path.basename(sys.argv[0])}: {_words(error)}", file=sys.stderr)
-    sys.stdout.flush(), os._exit(status)
+    sys.stdout.flush(), os._exit(status or int(hasattr(sys, "last_value")))  # The script itself may have failed.
 
 if __name__ == "__main__":
     _out, _ = os.dup(1), os.dup2(2, 1)  # What a script prints goes to the log.

@@ -5,10 +5,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fastrand::Rng;
 
-/// Seeded with the time, so that every run of the test tries other moments.
+/// Seeded with the time, so that every run of the test tries other moments, or with `ORCHESTRA_SEED`, which tries those of a run that printed it.
 pub fn random() -> Rng {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = now.as_nanos() as u64;
+    let given = std::env::var("ORCHESTRA_SEED").ok();
+    let seed = given.map_or(now.as_nanos() as u64, |seed| seed.parse().unwrap());
     println!("seed {seed}");
     Rng::with_seed(seed)
 }

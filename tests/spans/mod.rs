@@ -130,6 +130,27 @@ pub fn check_items(run: &Trace, items: &[Trace]) {
     }
 }
 
+/// The run of `traced::attempts`: a span for each attempt at a command, below that of the run.
+pub fn check_attempts(run: &Trace) {
+    let attempts: BTreeMap<(&str, u64), &Span> = run
+        .below(run.only("workflow.run"))
+        .into_iter()
+        .map(|span| ((span.text("orchestra.task"), span.number("orchestra.attempt")), span))
+        .collect();
+    let expected = [("train[n=1]", 1), ("train[n=2]", 1), ("train[n=2]", 2)];
+    assert!(attempts.keys().copied().eq(expected), "{attempts:#?}");
+    let is_whole = |span: &&Span| {
+        span.name == "task" && span.text("orchestra.task.place").starts_with("slot ") && span.start < span.end
+    };
+    assert!(attempts.values().all(is_whole), "{attempts:#?}");
+    let (good, bad) = (attempts[&expected[0]], attempts[&expected[2]]);
+    assert_eq!((good.text("orchestra.task.end"), good.failed), ("done", false));
+    assert_eq!(good.attributes["orchestra.task.metric.loss"], 0.1);
+    assert!(good.number("orchestra.task.peak_memory") > 100_000);
+    assert_eq!((bad.text("orchestra.task.end"), bad.text("error.type"), bad.failed), ("code", "code", true));
+    assert!(attempts[&expected[1]].end <= bad.start, "one attempt after the other");
+}
+
 /// A run in which a worker was killed while it held batches: each is a failed attempt, and another one follows it.
 pub fn check_crash(trace: &Trace) {
     let lost = |batch: &&Span| batch.text("orchestra.batch.outcome") == "worker_lost";

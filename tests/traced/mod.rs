@@ -56,6 +56,16 @@ pub fn crash(otlp: &str) -> Workplace {
     place
 }
 
+/// A run of two commands, one of which fails in both of its attempts.
+pub fn attempts(place: &Workplace, otlp: &str) -> Ended {
+    let tables = "version = 1\n[tasks.train]\ncommand = \"echo loss=0.{n}; test {n} = 1 || exit 3\"\nmatrix = { n = [1, 2] }\nretries = 1\n\
+                  metrics = [{ name = \"loss\", regex = \"loss=([0-9.]+)\" }]\n";
+    std::fs::write(place.workflow(), tables).unwrap();
+    let ended = place.run(&["--otlp", otlp, "--set", "telemetry.flush_timeout=10m"]);
+    ended.must_exit(65);
+    ended
+}
+
 /// The run says nothing of lost spans.
 #[track_caller]
 pub fn complete(ended: &Ended) {

@@ -1,5 +1,6 @@
 //! What is said when a run has ended, in plain words, and the exit code that goes with it. Prints nothing itself.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use orchestra::{TaskReport, TaskStanding};
@@ -89,6 +90,9 @@ impl Summary {
             fact("tasks", self.tasks_in_words());
         }
         for (name, text) in self.failed_tasks() {
+            fact(name, text);
+        }
+        for (name, text) in self.compared_tasks() {
             fact(name, text);
         }
         for task in self.tasks.iter().filter(|task| task.best) {
@@ -199,6 +203,34 @@ impl Summary {
                 "",
                 format!("and {more} more: see {}", self.output.join(orchestra_store::RUN_SUMMARY).display()),
             ));
+        }
+        lines
+    }
+
+    /// A line about each of the first tasks that one is the best of, with its metrics.
+    fn compared_tasks(&self) -> Vec<(&'static str, String)> {
+        const NAMED: usize = 20;
+        fn table(task: &TaskReport) -> &str {
+            task.task.split('[').next().unwrap_or_default()
+        }
+        let best: BTreeSet<&str> = self.tasks.iter().filter(|task| task.best).map(table).collect();
+        let is_compared = |task: &&TaskReport| !task.metrics.is_empty() && best.contains(table(task));
+        let mut compared: Vec<&TaskReport> = self.tasks.iter().filter(is_compared).collect();
+        if compared.len() == best.len() {
+            return Vec::new(); // Each stands alone, and is named as the best.
+        }
+        let more = compared.len().saturating_sub(NAMED);
+        compared.truncate(NAMED);
+        let state = |task: &TaskReport| match task.state {
+            TaskStanding::Done => String::new(),
+            state => format!(" ({})", state.as_str().replace('_', " ")),
+        };
+        let names = std::iter::once("metrics").chain(std::iter::repeat(""));
+        let text = |task: &TaskReport| format!("{}: {}{}", task.task, metrics(&task.metrics), state(task));
+        let mut lines: Vec<_> = names.zip(compared.into_iter().map(text)).collect();
+        if more > 0 {
+            let report = self.output.join(orchestra_store::RUN_SUMMARY);
+            lines.push(("", format!("and {more} more: see {}", report.display())));
         }
         lines
     }

@@ -1,6 +1,7 @@
 //! What a command says beside its result: what a run goes on with, and how the search for ONNX Runtime gets on.
 
 use orchestra::{Found, Prepared, Progress as LibraryProgress};
+use orchestra_plan::TaskPlan;
 
 use crate::human::{count, counted};
 use crate::stderr;
@@ -27,11 +28,11 @@ impl Talk {
             ));
         }
         const NAMED: usize = 5;
-        if let [first, ..] = again {
+        if !again.is_empty() {
             let names = orchestra_plan::list(again.iter().take(NAMED).map(String::as_str));
             let more = if again.len() > NAMED { ", .." } else { "" };
-            let plan = prepared.plan.tasks.tasks.iter().find(|task| task.id == *first);
-            let bound = match plan.is_some_and(|task| task.outputs.is_empty()) {
+            let has_none = |task: &TaskPlan| task.outputs.is_empty() && again.contains(&task.id);
+            let bound = match prepared.plan.tasks.tasks.iter().any(has_none) {
                 true => "; what declares no `outputs` may so be done more than once",
                 false => "",
             };

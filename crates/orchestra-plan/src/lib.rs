@@ -71,6 +71,6 @@ pub use plan::{
 };
 pub use sinks::{FAILURES, RESERVED, failure_schema};
 pub use tasks::{
-    BEST_FOLDER, BestOf, LatePlan, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksEnded, TasksPlan,
-    is_output_of_task,
+    BEST_FOLDER, BestOf, BestValue, LatePlan, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksEnded,
+    TasksPlan, is_output_of_task,
 };

@@ -21,7 +21,7 @@ pub(crate) use self::beside::{leave_to_models, leave_to_shares};
 pub(crate) use self::late::Late;
 pub use self::late::{LatePlan, TasksEnded, is_output_of_task};
 pub use self::measure::TaskMetric;
-pub use self::plan::{BestOf, TaskGpu, TaskPlan, TasksPlan};
+pub use self::plan::{BestOf, BestValue, TaskGpu, TaskPlan, TasksPlan};
 use self::raw::{RawCommand, RawDevice};
 pub(crate) use self::raw::{RawTask, read};
 use crate::build::resolve;
@@ -125,6 +125,7 @@ pub(crate) fn expand(
         gpus: expander.gpus,
         cpu_slots: around.slots.unwrap_or(around.cores).max(1),
         cores: around.cores,
+        folder: around.folder.to_owned(),
         written,
     })
 }
@@ -166,6 +167,7 @@ struct Expander<'a> {
     /// The tasks of each table, by their places.
     of_table: HashMap<&'a str, Vec<usize>>,
     by_id: HashMap<&'a str, usize>,
+    instances: &'a [Instance],
     /// Absolute.
     outputs: Vec<PathBuf>,
     gpus: Vec<TaskGpu>,
@@ -190,6 +192,7 @@ impl<'a> Expander<'a> {
             around,
             of_table,
             by_id: instances.iter().enumerate().map(|(at, instance)| (&instance.id[..], at)).collect(),
+            instances,
             outputs: instances.iter().map(|i| around.output.join(&i.folder).join("output")).collect(),
             gpus: around.devices.iter().filter(|device| device.is_cuda()).map(gpu).collect(),
         }
@@ -200,19 +203,23 @@ impl<'a> Expander<'a> {
         let mut fill = fill::Fill::new(self, &instance.values, &self.outputs[place]);
         let command = match raw.command.as_ref()? {
             RawCommand::Words(words) => {
-                words.iter().map(|word| fill.text(word, diags)).collect::<Option<_>>()?
+                let word = |(at, word)| fill.late_text(Some(at)).text(word, diags);
+                words.iter().enumerate().map(word).collect::<Option<_>>()?
             }
             RawCommand::Shell(text) => {
-                vec!["/bin/sh".to_owned(), "-c".to_owned(), fill.shell(text, diags)?]
+                vec!["/bin/sh".to_owned(), "-c".to_owned(), fill.late_text(Some(2)).shell(text, diags)?]
             }
         };
+        let variable = |(at, (name, value)): (usize, &(String, At<String>))| {
+            Some((name.clone(), fill.late_text(Some(command.len() + at)).text(value, diags)?))
+        };
+        let env = raw.env.iter().enumerate().map(variable).collect::<Option<_>>()?;
+        fill.late_text(None);
         let folder = self.around.folder;
         let cwd = match &raw.cwd {
             Some(cwd) => resolve(folder, &fill.text(cwd, diags)?, self.around.host),
             None => folder.to_owned(),
         };
-        let env = raw.env.iter().map(|(name, value)| Some((name.clone(), fill.text(value, diags)?)));
-        let env = env.collect::<Option<_>>()?;
         let mut paths = |key: &str, paths: &[At<String>]| -> Option<Vec<PathBuf>> {
             paths
                 .iter()
@@ -255,6 +262,7 @@ impl<'a> Expander<'a> {
             demand: self.demand(raw, diags)?,
             after: after.into_iter().collect(),
             best_of,
+            best_values: fill.best_values,
             may_fail,
             after_sinks: after_sinks.into_iter().collect(),
             timeout: raw.timeout,
@@ -270,6 +278,19 @@ impl<'a> Expander<'a> {
             best: raw.measured.best,
             stop_early: raw.measured.stop_early,
         })
+    }
+
+    /// What the tasks of a table have as a value of this name.
+    fn values(&self, table: &str, name: &str) -> impl Iterator<Item = &'a String> {
+        let values =
+            self.of_table.get(table).into_iter().flatten().flat_map(|task| &self.instances[*task].values);
+        values.filter(move |(own, _)| own == name).map(|(_, value)| value)
+    }
+
+    /// The names of the values of a table, by its first task.
+    fn named_values(&self, table: &str) -> impl Iterator<Item = &'a str> {
+        let first = self.of_table.get(table).and_then(|tasks| tasks.first());
+        first.into_iter().flat_map(|task| &self.instances[*task].values).map(|(name, _)| &name[..])
     }
 
     /// The tasks that `after` names: all of a table, or one of them.

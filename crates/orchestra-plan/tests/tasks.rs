@@ -332,3 +332,52 @@ command = ["cp", "{tasks.train.best.model}", "{tasks.train[lr=1].loss}"]
         assert!(errors.first().is_some_and(|error| error.contains(words)), "{to}: {errors:#?}");
     }
 }
+
+#[test]
+fn a_value_of_the_best_of_a_table_stands_as_its_placeholder_until_that_is_known() {
+    let text = format!(
+        "version = 1\n{SWEEP_OF_LOSS}[tasks.use]\ncommand = [\"use\", \"é{{tasks.train.best.lr}},{{tasks.train.best.lr}}\"]\nenv = {{ A = \"a\", LR = \"={{tasks.train.best.lr}}\" }}\n\
+         [tasks.shell]\ncommand = 'use \"{{tasks.train.best.lr}}\" {{tasks.train.best.lr}}'\n"
+    );
+    let host = FakeHost::with_cores(4);
+    let tasks = host.good(&text).tasks;
+    let later = task(&tasks, "use");
+    assert_eq!(later.command[1], "é{tasks.train.best.lr},{tasks.train.best.lr}");
+    assert_eq!(
+        (&later.after[..], &later.may_fail[..]),
+        (&[0, 1][..], &[0, 1][..]),
+        "it comes after all of them"
+    );
+    let best = [("train", task(&tasks, "train[lr=0.01]"))];
+    let (command, env) = later.with_best(&best);
+    assert_eq!(command, ["use", "é0.01,0.01"]);
+    assert_eq!(env, [("A", "a"), ("LR", "=0.01")].map(|(a, b)| (a.to_owned(), b.to_owned())));
+    assert_eq!(task(&tasks, "shell").with_best(&best).0[2], "use \"0.01\" 0.01");
+
+    let known_later = "`{tasks.train.best.lr}` is known only when all tasks of `train` have ended";
+    for (from, to, words) in [
+        ("best.lr},", "best.lrr},", "the best task of `train` has no value `lrr`"),
+        ("[0.1, 0.01]", "[0.1, \"a b\"]", "its value `a b` needs its own"),
+        ("env = ", "cwd = \"{tasks.train.best.lr}\"\nenv = ", known_later),
+        ("env = ", "inputs = \"{tasks.train.best.lr}\"\nenv = ", known_later),
+        ("env = ", "outputs = \"{output}/{tasks.train.best.lr}\"\nenv = ", known_later),
+        ("env = ", "after = \"train[lr={tasks.train.best.lr}]\"\nenv = ", known_later),
+        ("\"use\", ", "\"{tasks.train[lr={tasks.train.best.lr}].output}\", ", known_later),
+        (
+            "[tasks.use]",
+            "[sources.x]\nkind = \"range\"\nstop = \"{tasks.train.best.lr}\"\n[tasks.use]",
+            known_later,
+        ),
+        (
+            "matrix = { lr = [0.1, 0.01] }",
+            "for_each = \"mixed.jsonl\"",
+            "not every task of `train` has a value `lr`",
+        ),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let host = FakeHost::with_cores(4).file("/flows/mixed.jsonl", "{\"lr\": 1}\n{\"n\": 1}\n");
+        let replaced = text.replacen(from, to, 1).replace("train {lr}", "train");
+        let errors = host.errors(&replaced, &PlanOptions::default());
+        assert!(errors.iter().any(|error| error.contains(words)), "{to}: {errors:#?}");
+    }
+}

@@ -1,8 +1,9 @@
-// CUDA's driver without a GPU: the few functions that orchestra-cuda calls. Its memory is the host's, and a kernel is a shared library that
+// CUDA's driver without a GPU: the few functions that orchestra-cuda and clients/python call. Its memory is the host's, and a kernel is a shared library that
 // nvrtc.c has made. CUDA_FAKE_MEMORY: bytes of the device. CUDA_FAKE_LOST: a file; the first process that launches for the
 // 20th time removes it, and has lost the device for good.
 // CUDA_FAKE_PAGEABLE: no memory can be page-locked.
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@ int cuDeviceGetCount(int *count) {
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = attribute == 75 ? 9 : 0; return 0; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &sticky; return 0; }
+int cuCtxGetCurrent(void **context) { *context = NULL; return 0; }
 int cuCtxSetCurrent(void *context) { return 0; }
 int cuStreamCreate(void **stream, unsigned flags) { *stream = &sticky; return 0; }
 
@@ -58,7 +60,18 @@ int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, void *
     if (!sticky) memcpy(to, (void *)from, bytes);
     return sticky;
 }
-int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) { return getenv("CUDA_FAKE_PAGEABLE") ? 801 : 0; }
+// What this process may not write to needs the flag 8, for memory that the device only reads.
+int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
+    unsigned long long first, last, at = (unsigned long long)start;
+    char line[512], rights[5];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int code = 1;
+    while (code == 1 && fgets(line, sizeof line, maps))
+        if (sscanf(line, "%llx-%llx %4s", &first, &last, rights) == 3 && first <= at && at + bytes <= last)
+            code = rights[1] == 'w' || flags & 8 ? 0 : 801;
+    fclose(maps);
+    return getenv("CUDA_FAKE_PAGEABLE") ? 801 : code;
+}
 
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    void *stream, void **arguments, void **extra) {

@@ -319,10 +319,19 @@ impl Script {
     }
 }
 
-/// Variables of its processes: they write no compiled files, which the sandbox forbids, and keep nothing that they say in buffers.
+/// Variables of its processes: they write no compiled files, which the sandbox forbids, and keep nothing that they say in buffers. Of memory
+/// that is freed they keep up to 256 MiB: else glibc gives the arrays of each call back, and each page of the next ones is a fault.
 fn environment(host: &dyn Host) -> Vec<(String, String)> {
-    let own = [("PYTHONDONTWRITEBYTECODE", "1"), ("PYTHONUNBUFFERED", "1")];
+    let own = [
+        ("PYTHONDONTWRITEBYTECODE", "1"),
+        ("PYTHONUNBUFFERED", "1"),
+        ("MALLOC_TRIM_THRESHOLD_", "268435456"),
+        // The most that glibc takes.
+        ("MALLOC_MMAP_THRESHOLD_", "33554432"),
+    ];
+    let is_ours = |name: &str| !name.starts_with("MALLOC_") || host.variable(name).is_none();
+    let own = own.into_iter().filter(|(name, _)| is_ours(name));
     let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let path = host.variable("PYTHONPATH").map(|path| ("PYTHONPATH".to_owned(), path));
-    own.into_iter().chain(path).collect()
+    own.chain(path).collect()
 }

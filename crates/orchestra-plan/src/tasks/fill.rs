@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::combine::RESERVED;
 use super::template::{Part, parts};
-use super::{BEST_FOLDER, Expander, TASKS_FOLDER};
+use super::{BEST_FOLDER, BestValue, Expander, TASKS_FOLDER};
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
 use crate::nearest::suggestion;
@@ -20,6 +20,10 @@ pub(super) struct Fill<'a> {
     pub best_of: BTreeSet<String>,
     /// Sinks whose values were used.
     pub after_sinks: BTreeSet<String>,
+    /// Values of best tasks, in the order of the texts.
+    pub best_values: Vec<BestValue>,
+    /// The text that is filled, where it may have values of best tasks: see [`BestValue::text`].
+    late_text: Option<usize>,
 }
 
 /// Which quotes of the shell are open.
@@ -45,8 +49,14 @@ impl Quotes {
 
 impl<'a> Fill<'a> {
     pub fn new(of: &'a Expander<'a>, values: &'a [(String, String)], output: &'a Path) -> Self {
-        let (after, best_of, after_sinks) = Default::default();
-        Self { of, values, output, after, best_of, after_sinks }
+        let (after, best_of, after_sinks, best_values) = Default::default();
+        Self { of, values, output, after, best_of, after_sinks, best_values, late_text: None }
+    }
+
+    /// From now on a text of this number is filled, which may have values of best tasks; with `None`, one that may not.
+    pub fn late_text(&mut self, text: Option<usize>) -> &mut Self {
+        self.late_text = text;
+        self
     }
 
     /// The text with its values; `None` was reported.
@@ -59,7 +69,10 @@ impl<'a> Fill<'a> {
         for part in parts(text) {
             match part {
                 Part::Text(text) => filled.push_str(text),
-                Part::Name(name) => filled.push_str(&self.value(name, span, diags)?),
+                Part::Name(name) => {
+                    let value = self.value_at(name, filled.len(), span, diags)?;
+                    filled.push_str(&value);
+                }
             }
         }
         without_nul(filled, span, diags)
@@ -76,9 +89,23 @@ impl<'a> Fill<'a> {
                     filled.push_str(text);
                 }
                 Part::Name(name) => {
-                    let value = self.value(name, text.span, diags)?;
-                    let word = quoted(value.clone());
-                    if quotes.open.is_some() && word != value {
+                    let known = self.best_values.len();
+                    let value = self.value_at(name, filled.len(), text.span, diags)?;
+                    let (word, needs_quotes) = match self.best_values.get_mut(known) {
+                        Some(late) => {
+                            late.is_word = true;
+                            let late = self.best_values[known].clone();
+                            (
+                                value,
+                                self.of
+                                    .values(&late.table, &late.name)
+                                    .find(|value| needs_quotes(value))
+                                    .cloned(),
+                            )
+                        }
+                        None => (quoted(value.clone()), Some(value).filter(|value| needs_quotes(value))),
+                    };
+                    if let Some(value) = needs_quotes.filter(|_| quotes.open.is_some()) {
                         diags
                             .error(text.span, format!("`{{{name}}}` stands between quotes, and its value `{value}` needs its own"))
                             .label("a value is one word by itself")
@@ -91,6 +118,16 @@ impl<'a> Fill<'a> {
             }
         }
         without_nul(filled, text.span, diags)
+    }
+
+    /// The value, and where it stands, if it is known only later.
+    fn value_at(&mut self, name: &str, at: usize, span: Span, diags: &mut Diagnostics) -> Option<String> {
+        let known = self.best_values.len();
+        let value = self.value(name, span, diags)?;
+        if let Some(late) = self.best_values.get_mut(known) {
+            late.at = at..at + value.len();
+        }
+        Some(value)
     }
 
     pub fn value(&mut self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
@@ -136,7 +173,11 @@ impl<'a> Fill<'a> {
         let end = name.rfind(']').map_or(0, |at| at + 1);
         let dot = name[end..].rfind('.').map(|dot| end + dot);
         let (task, key) = dot.map_or((name, ""), |dot| (&name[..dot], &name[dot + 1..]));
-        let task = self.fill(task, span, diags)?;
+        // Which task it is has to be known now.
+        let late_text = self.late_text.take();
+        let task = self.fill(task, span, diags);
+        self.late_text = late_text;
+        let task = task?;
         let table = task.strip_suffix(".best").filter(|_| !self.of.of_table.contains_key(&task[..]));
         if let Some(table) = table {
             return self.of_best(table, key, span, diags);
@@ -196,18 +237,55 @@ impl<'a> Fill<'a> {
                 .help(format!("for example, in [tasks.{table}]: metrics = [\"loss\"] and best = {{ metric = \"loss\", goal = \"min\" }}"));
             return None;
         }
+        if key != "output"
+            && !raw.named_outputs.contains_key(key)
+            && self.of.values(table, key).next().is_some()
+        {
+            return self.value_of_best(table, key, span, diags);
+        }
         let outputs = &raw.named_outputs;
         let Some(rest) = (if key == "output" { Some("") } else { outputs.get(key).map(String::as_str) })
         else {
-            let known = outputs.keys().map(String::as_str).chain(["output"]);
+            let values = self.of.named_values(table);
+            let known: Vec<&str> =
+                outputs.keys().map(String::as_str).chain(["output"]).chain(values).collect();
             diags
                 .error(span, format!("the best task of `{table}` has no value `{key}`"))
-                .help(suggestion("values of the best task", key, known))
-                .help(format!("names are those of its outputs: [tasks.{table}] outputs = {{ model = \"{{output}}/model.onnx\" }}"));
+                .help(suggestion("values of the best task", key, known.iter().copied()))
+                .help(format!("names are those of its values and of its outputs: [tasks.{table}] outputs = {{ model = \"{{output}}/model.onnx\" }}"));
             return None;
         };
         self.best_of.insert(table.to_owned());
         Some(joined(&self.of.around.output.join(BEST_FOLDER).join(table), rest))
+    }
+
+    /// The placeholder of a value of the best task, which stands there until that is known.
+    fn value_of_best(
+        &mut self,
+        table: &str,
+        name: &str,
+        span: Span,
+        diags: &mut Diagnostics,
+    ) -> Option<String> {
+        let placeholder = format!("{{tasks.{table}.best.{name}}}");
+        let Some(text) = self.late_text else {
+            diags
+                .error(span, format!("`{placeholder}` is known only when all tasks of `{table}` have ended"))
+                .label("`command` and `env` of a task may have it, and no other key");
+            return None;
+        };
+        let of_table = self.of.of_table.get(table)?.len();
+        if self.of.values(table, name).count() < of_table {
+            diags.error(
+                span,
+                format!("not every task of `{table}` has a value `{name}`, and any of them may be the best"),
+            );
+            return None;
+        }
+        self.best_of.insert(table.to_owned());
+        let (table, name) = (table.to_owned(), name.to_owned());
+        self.best_values.push(BestValue { table, name, text, at: 0..0, is_word: false });
+        Some(placeholder)
     }
 }
 
@@ -227,10 +305,14 @@ fn without_nul(filled: String, span: Span, diags: &mut Diagnostics) -> Option<St
 }
 
 /// As one word of a shell.
-fn quoted(value: String) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
-    match !value.is_empty() && value.chars().all(is_plain) {
-        true => value,
-        false => format!("'{}'", value.replace('\'', r"'\''")),
+pub(super) fn quoted(value: String) -> String {
+    match needs_quotes(&value) {
+        true => format!("'{}'", value.replace('\'', r"'\''")),
+        false => value,
     }
+}
+
+fn needs_quotes(value: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
+    value.is_empty() || !value.chars().all(is_plain)
 }

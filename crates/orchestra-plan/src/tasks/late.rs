@@ -2,6 +2,7 @@
 //! before it runs; what will lie there is not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use orchestra_core::tasks::with_earlier;
 use serde::Serialize;
@@ -44,6 +45,16 @@ struct Used {
     tasks: BTreeSet<usize>,
     /// The tables of tasks of which it uses the best.
     best: BTreeSet<String>,
+}
+
+/// What texts of a key are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Patterns of paths, as `Paths`.
+    Patterns,
+    /// Paths relative to the folder of the workflow file. The fingerprint has them as written, and a moved folder goes on.
+    Paths,
+    Text,
 }
 
 /// When the tasks of a plan have ended.
@@ -99,8 +110,12 @@ impl Late {
                 let mut used = Used::default();
                 let Value::Table(keys) = &mut table.node.value else { continue };
                 for key in &mut keys.entries {
-                    let is_pattern = entry.key == "sources" && key.key == "paths";
-                    late.node(&mut key.node, &mut used, &expander, is_pattern, diags);
+                    let role = match (&entry.key[..], &key.key[..]) {
+                        ("sources", "paths") => Role::Patterns,
+                        ("sources", _) => Role::Paths,
+                        _ => Role::Text,
+                    };
+                    late.node(&mut key.node, &mut used, &expander, role, diags);
                 }
                 late.tables.insert(format!("{}.{}", entry.key, table.key), used);
             }
@@ -113,19 +128,19 @@ impl Late {
         node: &mut Node,
         used: &mut Used,
         of: &Expander<'_>,
-        is_pattern: bool,
+        role: Role,
         diags: &mut Diagnostics,
     ) {
         match &mut node.value {
             Value::Array(nodes) => {
-                nodes.iter_mut().for_each(|node| self.node(node, used, of, is_pattern, diags));
+                nodes.iter_mut().for_each(|node| self.node(node, used, of, role, diags));
             }
             Value::Table(table) => {
                 let nodes = table.entries.iter_mut().map(|entry| &mut entry.node);
-                nodes.for_each(|node| self.node(node, used, of, is_pattern, diags));
+                nodes.for_each(|node| self.node(node, used, of, role, diags));
             }
             Value::String(text) if text.contains(VALUE) => {
-                if let Some(filled) = self.text(text, node.span, used, of, is_pattern, diags) {
+                if let Some(filled) = self.text(text, node.span, used, of, role, diags) {
                     *text = filled;
                 }
             }
@@ -140,18 +155,25 @@ impl Late {
         span: Span,
         used: &mut Used,
         of: &Expander<'_>,
-        is_pattern: bool,
+        role: Role,
         diags: &mut Diagnostics,
     ) -> Option<String> {
-        let mut fill = fill::Fill::new(of, &[], std::path::Path::new(""));
+        let mut fill = fill::Fill::new(of, &[], Path::new(""));
         let mut filled = String::new();
         for part in parts(text) {
             match part {
                 Part::Text(text) => filled.push_str(text),
                 Part::Name(name) if name.starts_with("tasks.") => {
-                    let value = fill.value(name, span, diags)?;
+                    let mut value = fill.value(name, span, diags)?;
+                    let folder = of.around.folder;
+                    if role != Role::Text
+                        && filled.is_empty()
+                        && let Ok(inside) = Path::new(&value).strip_prefix(folder)
+                    {
+                        value = inside.display().to_string();
+                    }
                     // The value is no pattern, whatever its folders are called.
-                    let is_special = |c: char| is_pattern && "*?[]{}\\!".contains(c);
+                    let is_special = |c: char| role == Role::Patterns && "*?[]{}\\!".contains(c);
                     for c in value.chars() {
                         filled.extend(is_special(c).then_some('\\'));
                         filled.push(c);

@@ -1,11 +1,13 @@
 //! The tasks of a plan: what will run with what, fully resolved. Data only.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use orchestra_core::tasks::{Demand, Leases, Objective, Retries, StopEarly, with_earlier};
 use serde::Serialize;
 
+use super::fill::quoted;
 use super::measure::TaskMetric;
 
 /// All tasks, and what they share.
@@ -21,6 +23,9 @@ pub struct TasksPlan {
     /// How many commands share the CPU.
     pub cpu_slots: usize,
     pub cores: usize,
+    /// The folder of the workflow file. What tasks depend on is told apart relative to it, so that a moved folder goes on.
+    #[serde(skip)]
+    pub folder: PathBuf,
     /// What tasks write beside the output folder, files and folders: no part of a working tree that is copied.
     #[serde(skip)]
     pub written: Vec<PathBuf>,
@@ -65,6 +70,9 @@ pub struct TaskPlan {
     pub after: Vec<usize>,
     /// Tables of which it takes the best task.
     pub best_of: Vec<BestOf>,
+    /// Values of the best of tables that it takes, in the order of the texts that they stand in.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub best_values: Vec<BestValue>,
     /// Those of `after` that may also have failed, in order.
     pub may_fail: Vec<usize>,
     /// Sinks whose pipelines must have ended before, with all their items; items may have failed.
@@ -102,6 +110,40 @@ pub struct BestOf {
     pub table: String,
     /// Its tasks, in order.
     pub tasks: Vec<usize>,
+}
+
+/// A value of the best task of a table, in a text of a command: known when all of the table have ended. Until then its placeholder stands there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BestValue {
+    pub table: String,
+    /// The name of the value: `lr`.
+    pub name: String,
+    /// The text: a word of the command, or behind those a variable.
+    pub text: usize,
+    /// Where the placeholder stands in it, in bytes.
+    pub at: Range<usize>,
+    /// It is a word of a shell.
+    pub is_word: bool,
+}
+
+impl TaskPlan {
+    /// The command and the variables with the values of the best tasks, given as a table and its best task.
+    pub fn with_best(&self, best: &[(&str, &TaskPlan)]) -> (Vec<String>, Vec<(String, String)>) {
+        let (mut command, mut env) = (self.command.clone(), self.env.clone());
+        // From the last to the first, so that no place moves.
+        for of in self.best_values.iter().rev() {
+            let best = best.iter().find(|(table, _)| *table == of.table).map(|(_, task)| &task.values);
+            let value = best.and_then(|values| values.iter().find(|(name, _)| *name == of.name));
+            let Some((_, value)) = value else { continue };
+            let value = if of.is_word { quoted(value.clone()) } else { value.clone() };
+            let n_words = command.len();
+            match command.get_mut(of.text) {
+                Some(word) => word.replace_range(of.at.clone(), &value),
+                None => env[of.text - n_words].1.replace_range(of.at.clone(), &value),
+            }
+        }
+        (command, env)
+    }
 }
 
 impl TasksPlan {

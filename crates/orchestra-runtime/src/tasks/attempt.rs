@@ -56,6 +56,9 @@ pub struct Shared {
 /// How an attempt ended; an error where that could not be noted.
 pub type Outcome = io::Result<(TaskEnd, TaskEnded)>;
 
+/// The digest of what a task depends on, and the best of each table that it takes, by its place.
+type Depends = ([u8; 32], Vec<(String, usize)>);
+
 /// How an attempt begins.
 enum Begun {
     Ordered(TaskStarted, Box<Order>),
@@ -118,16 +121,23 @@ impl Shared {
     fn begin(&self, start: &Start) -> io::Result<Begun> {
         let task = &self.plan().tasks[start.task];
         let digest = self.digest(start.task);
+        let (digest, best) = match digest {
+            Ok((digest, best)) => (Ok(digest), best),
+            Err(end) => (Err(end), Vec::new()),
+        };
         if let Ok(digest) = &digest
-            && let Some(ended) =
-                self.journal().records().get(&task.id).and_then(|record| done(task, record, digest))
+            && let Some(ended) = self
+                .journal()
+                .records()
+                .get(&task.id)
+                .and_then(|record| done(self.plan(), task, record, digest))
         {
             self.ends.lock().unwrap_or_else(PoisonError::into_inner)[start.task] = LastEnd::of(task, ended);
             return Ok(Begun::Unchanged(Box::new(ended.clone())));
         }
         let (id, attempt) = (task.id.clone(), start.attempt);
         let place = place(self.plan(), &start.lease);
-        let before = unchanged::state(&task.outputs).ok();
+        let before = unchanged::state(&task.outputs, &self.plan().folder).ok();
         let digest_or_none = *digest.as_ref().unwrap_or(&[0; 32]);
         let started = TaskStarted { task: id, attempt, digest: digest_or_none, place, before };
         self.journal().started(started.clone())?;
@@ -152,12 +162,14 @@ impl Shared {
             }
             false => lock_file(self.output()),
         };
+        let best: Vec<_> = best.iter().map(|(table, best)| (&table[..], &self.plan().tasks[*best])).collect();
+        let (command, env) = task.with_best(&best);
         // The planner has refused what is no UTF-8.
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let order = Order {
-            command: task.command.clone(),
+            command,
             cwd: text(&self.trees.cwd(task)),
-            env: environment(task, start, &text(&output), self.plan()),
+            env: environment(task, env, start, &text(&output), self.plan()),
             log: text(&self.output().join(log)),
             end: text(&end),
             lock: text(&lock),
@@ -177,19 +189,21 @@ impl Shared {
         Ok(Begun::Ordered(started, Box::new(order)))
     }
 
-    /// What a task depends on, once the best of each table that it takes is linked; or why there is nothing to depend on.
-    fn digest(&self, at: usize) -> Result<[u8; 32], TaskEnd> {
+    /// What a task depends on, with the best of each table linked; or why there is nothing to depend on.
+    fn digest(&self, at: usize) -> Result<Depends, TaskEnd> {
         let task = &self.plan().tasks[at];
         let earlier = {
             let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
             best::earlier(self.plan(), task, &ends).map_err(|table| TaskEnd::NoBest(table.to_owned()))?
         };
-        for best in earlier.best {
-            best::link(self.plan(), self.output(), best, at).map_err(|error| {
+        for best in &earlier.best {
+            best::link(self.plan(), self.output(), *best, at).map_err(|error| {
                 TaskEnd::NotStarted(format!("the best of `{}` cannot be linked: {error}", best.0))
             })?;
         }
-        unchanged::digest(task, self.trees.digest(task), earlier.ends.into_iter())
+        let best = earlier.best.iter().map(|(table, best)| ((*table).to_owned(), *best)).collect();
+        unchanged::digest(task, &self.plan().folder, self.trees.digest(task), earlier.ends.into_iter())
+            .map(|digest| (digest, best))
             .map_err(|missing| TaskEnd::InputMissing(missing.display().to_string()))
     }
 
@@ -325,7 +339,7 @@ impl Shared {
                     return Some((TaskEnd::StoppedEarly(why), Some(ended)));
                 }
                 let is_told = told != Control::GoOn;
-                let end = end_of(plan, &ended, is_told || timed_out, started.before);
+                let end = end_of(self.plan(), plan, &ended, is_told || timed_out, started.before);
                 let is_late = timed_out && end != TaskEnd::Done && !(is_told && end == TaskEnd::Stopped);
                 (plan.timeout.filter(|_| is_late).map_or(end, TaskEnd::Timeout), Some(ended))
             }
@@ -368,7 +382,7 @@ impl Shared {
             tracing::warn!(task = %plan.id, processes = n, "a command has left processes behind, which were killed");
         }
         let attempt = started.attempt;
-        let entry = entry(plan, started, &end, ended.as_ref(), self.watch.end(task));
+        let entry = entry(self.plan(), plan, started, &end, ended.as_ref(), self.watch.end(task));
         self.journal().ended(entry.clone())?;
         forget(plan, self.output(), attempt);
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)[task] = LastEnd::of(plan, &entry);
@@ -382,7 +396,13 @@ impl Shared {
 }
 
 /// The variables of a command: those of its table, and what orchestra tells it.
-fn environment(task: &TaskPlan, start: &Start, output: &str, plan: &TasksPlan) -> Vec<(String, String)> {
+fn environment(
+    task: &TaskPlan,
+    env: Vec<(String, String)>,
+    start: &Start,
+    output: &str,
+    plan: &TasksPlan,
+) -> Vec<(String, String)> {
     let devices: Vec<&str> = start.lease.gpus.iter().map(|gpu| &plan.gpus[*gpu].uuid[..]).collect();
     let own = [
         ("ORCHESTRA_TASK", task.id.clone()),
@@ -396,7 +416,7 @@ fn environment(task: &TaskPlan, start: &Start, output: &str, plan: &TasksPlan) -
     let unbuffered = std::env::var_os("PYTHONUNBUFFERED").is_none();
     let python = unbuffered.then(|| ("PYTHONUNBUFFERED".to_owned(), "1".to_owned()));
     let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
-    python.into_iter().chain(task.env.iter().cloned()).chain(own).collect()
+    python.into_iter().chain(env).chain(own).collect()
 }
 
 /// The slot and the devices of a lease, for people.

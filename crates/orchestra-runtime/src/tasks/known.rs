@@ -83,11 +83,11 @@ pub fn open(
             continue;
         }
         let ended = read_end(task, output, started.attempt);
-        let end = ended.as_ref().map(|ended| end_of(task, ended, true, started.before));
+        let end = ended.as_ref().map(|ended| end_of(plan, task, ended, true, started.before));
         match end.filter(|end| *end != TaskEnd::Stopped) {
             Some(end) => {
                 let attempt = started.attempt;
-                journal.ended(entry(task, started, &end, ended.as_ref(), 0))?;
+                journal.ended(entry(plan, task, started, &end, ended.as_ref(), 0))?;
                 forget(task, output, attempt); // Read at most once more.
             }
             None => again.push(at),
@@ -168,7 +168,7 @@ pub fn known(plan: &TasksPlan, trees: &Trees, records: &BTreeMap<String, TaskRec
         let is_done = task.after.iter().all(|earlier| known[*earlier].is_done)
             && records.get(&task.id).is_some_and(|record| {
                 digest_of(plan, task, trees, &ends)
-                    .is_some_and(|digest| done(task, record, &digest).is_some())
+                    .is_some_and(|digest| done(plan, task, record, &digest).is_some())
             });
         known[at].is_done = is_done;
         ends[at] = LastEnd::of_known(task, &known[at]);
@@ -177,27 +177,38 @@ pub fn known(plan: &TasksPlan, trees: &Trees, records: &BTreeMap<String, TaskRec
 }
 
 /// The last end of a task, if it was a good one, and neither what the task depends on nor its outputs have changed since.
-pub fn done<'a>(task: &TaskPlan, record: &'a TaskRecord, digest: &[u8; 32]) -> Option<&'a TaskEnded> {
+pub fn done<'a>(
+    plan: &TasksPlan,
+    task: &TaskPlan,
+    record: &'a TaskRecord,
+    digest: &[u8; 32],
+) -> Option<&'a TaskEnded> {
     let ended = record.ended.as_ref().filter(|_| record.running.is_none())?;
     let is_well = EndClass::ALL.iter().any(|class| class.is_well() && class.as_str() == ended.class);
     let is_same = is_well
         && ended.started.digest == *digest
-        && unchanged::state(&task.outputs).unwrap_or_default() == ended.outputs;
+        && unchanged::state(&task.outputs, &plan.folder).unwrap_or_default() == ended.outputs;
     is_same.then_some(ended)
 }
 
 /// What a task depends on; `None` where that is not there.
 fn digest_of(plan: &TasksPlan, task: &TaskPlan, trees: &Trees, ends: &[LastEnd]) -> Option<[u8; 32]> {
     let earlier = best::earlier(plan, task, ends).ok()?;
-    unchanged::digest(task, trees.digest(task), earlier.ends.into_iter()).ok()
+    unchanged::digest(task, &plan.folder, trees.digest(task), earlier.ends.into_iter()).ok()
 }
 
 /// How the command of a task ended. `stopping`: orchestra had told it to end, or was gone. A command that was told ends well only with code 0 and
 /// with declared outputs that have changed since `before`, the state at its start. Any other one is `Stopped`, and runs again.
-pub fn end_of(task: &TaskPlan, ended: &Ended, stopping: bool, before: Option<[u8; 32]>) -> TaskEnd {
+pub fn end_of(
+    plan: &TasksPlan,
+    task: &TaskPlan,
+    ended: &Ended,
+    stopping: bool,
+    before: Option<[u8; 32]>,
+) -> TaskEnd {
     let missing = || task.outputs.iter().find(|output| !output.exists());
     let has_made_them = || {
-        let now = unchanged::state(&task.outputs).ok();
+        let now = unchanged::state(&task.outputs, &plan.folder).ok();
         !task.outputs.is_empty() && now.is_some() && now != before
     };
     if stopping && ended.was_stopped && (ended.code != Some(0) || !has_made_them()) {
@@ -219,6 +230,7 @@ pub fn end_of(task: &TaskPlan, ended: &Ended, stopping: bool, before: Option<[u8
 
 /// The entry for the end of an attempt, which was seen to hold so many bytes of one GPU.
 pub fn entry(
+    plan: &TasksPlan,
     task: &TaskPlan,
     started: TaskStarted,
     end: &TaskEnd,
@@ -240,7 +252,7 @@ pub fn entry(
         milliseconds: ended.map_or(0, |ended| ended.milliseconds),
         peak_memory: ended.map_or(0, |ended| ended.peak_memory),
         gpu_memory,
-        outputs: unchanged::state(&task.outputs).unwrap_or_default(),
+        outputs: unchanged::state(&task.outputs, &plan.folder).unwrap_or_default(),
         metrics: ended.map_or_else(Vec::new, |ended| measured::named(task, &ended.metrics)),
         curve: ended.map_or_else(Vec::new, |ended| measured::curve(task, &ended.metrics).to_vec()),
     }

@@ -1,4 +1,5 @@
 //! Whether a task is what it was: digests of what it depends on and of what it has left. It reads names, sizes and times, and no contents.
+//! Names are relative to the folder of the workflow file: where that is moved with all it holds, a task is what it was.
 
 use std::fs;
 use std::io;
@@ -17,6 +18,7 @@ const MAX_FILES: usize = 1_000_000;
 /// The first input that is not there.
 pub fn digest(
     task: &TaskPlan,
+    folder: &Path,
     tree: Option<[u8; 32]>,
     ends: impl Iterator<Item = u64>,
 ) -> Result<[u8; 32], PathBuf> {
@@ -25,40 +27,48 @@ pub fn digest(
         hash.update((bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
     };
+    // No text of a command has the character that stands for the folder.
+    let folder_text = folder.to_string_lossy();
+    let relative = |text: &str| text.replace(&*folder_text, "\0");
     for word in &task.command {
-        add(word.as_bytes());
+        add(relative(word).as_bytes());
     }
     add(b"in");
-    add(task.cwd.as_os_str().as_encoded_bytes());
+    add(inside(&task.cwd, folder));
     for (name, value) in &task.env {
         add(name.as_bytes());
-        add(value.as_bytes());
+        add(relative(value).as_bytes());
     }
     add(b"leaves");
-    task.outputs.iter().for_each(|output| add(output.as_os_str().as_encoded_bytes()));
+    task.outputs.iter().for_each(|output| add(inside(output, folder)));
     if let Some(tree) = tree {
         add(b"tree");
         add(&tree);
     }
     add(b"after");
     ends.for_each(|end| add(&end.to_le_bytes()));
-    add(&state(&task.inputs)?);
+    add(&state(&task.inputs, folder)?);
     Ok(hash.finalize().into())
 }
 
+/// A path as it is told apart: relative, if it is in the folder; no other path is.
+fn inside<'a>(path: &'a Path, folder: &Path) -> &'a [u8] {
+    path.strip_prefix(folder).unwrap_or(path).as_os_str().as_encoded_bytes()
+}
+
 /// The state of files and folders: their sizes and when they were changed, with all that is below a folder.
-pub fn state(paths: &[PathBuf]) -> Result<[u8; 32], PathBuf> {
+pub fn state(paths: &[PathBuf], folder: &Path) -> Result<[u8; 32], PathBuf> {
     let mut hash = Sha256::new();
     for path in paths {
         let mut left = MAX_FILES;
-        add(&mut hash, path, &mut left).map_err(|_| path.clone())?;
+        add(&mut hash, path, folder, &mut left).map_err(|_| path.clone())?;
     }
     Ok(hash.finalize().into())
 }
 
-fn add(hash: &mut Sha256, path: &Path, left: &mut usize) -> io::Result<()> {
+fn add(hash: &mut Sha256, path: &Path, folder: &Path, left: &mut usize) -> io::Result<()> {
     let meta = fs::metadata(path)?;
-    let name = path.as_os_str().as_encoded_bytes();
+    let name = inside(path, folder);
     hash.update((name.len() as u64).to_le_bytes());
     hash.update(name);
     if !meta.is_dir() {
@@ -75,12 +85,12 @@ fn add(hash: &mut Sha256, path: &Path, left: &mut usize) -> io::Result<()> {
     for entry in entries {
         // A link to a folder may lead in a circle: where it leads is all that is looked at.
         if entry.is_symlink() && entry.is_dir() {
-            hash.update(entry.as_os_str().as_encoded_bytes());
-            hash.update(fs::read_link(&entry)?.as_os_str().as_encoded_bytes());
+            hash.update(inside(&entry, folder));
+            hash.update(inside(&fs::read_link(&entry)?, folder));
             continue;
         }
         // A link that leads nowhere, or a file that has just gone, is no part of it.
-        drop(add(hash, &entry, left));
+        drop(add(hash, &entry, folder, left));
     }
     Ok(())
 }
@@ -92,6 +102,7 @@ mod tests {
     #[test]
     fn a_file_that_changes_anywhere_below_a_folder_changes_its_state() {
         let folder = tempfile::tempdir().unwrap();
+        let state = |paths: &[PathBuf]| state(paths, Path::new("/flows"));
         let paths = [folder.path().to_owned()];
         fs::create_dir_all(folder.path().join("a/b")).unwrap();
         let before = state(&paths).unwrap();
@@ -103,5 +114,21 @@ mod tests {
         assert_ne!(state(&paths).unwrap(), with_file);
         let gone = folder.path().join("gone");
         assert_eq!(state(std::slice::from_ref(&gone)), Err(gone));
+    }
+
+    #[test]
+    fn what_lies_in_a_folder_that_is_moved_is_what_it_was() {
+        let place = tempfile::tempdir().unwrap();
+        let (old, new) = (place.path().join("old"), place.path().join("new"));
+        fs::create_dir_all(old.join("data/deep")).unwrap();
+        fs::write(old.join("data/deep/x"), "1").unwrap();
+        let outside = place.path().join("outside");
+        fs::write(&outside, "1").unwrap();
+        let of = |folder: &Path| state(&[folder.join("data"), outside.clone()], folder);
+        let before = of(&old).unwrap();
+        fs::rename(&old, &new).unwrap();
+        assert_eq!(of(&new), Ok(before));
+        fs::rename(new.join("data/deep"), new.join("data/other")).unwrap();
+        assert_ne!(of(&new).unwrap(), before);
     }
 }

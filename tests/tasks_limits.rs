@@ -1,0 +1,157 @@
+//! What bounds commands: cores, memory, time and attempts, each by its class of end.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use common::Workplace;
+use serde_json::Value;
+
+fn place(tables: &str) -> Workplace {
+    let place = Workplace::new();
+    fs::write(place.workflow(), format!("version = 1\n[devices]\nslots = 4\n{tables}")).unwrap();
+    place
+}
+
+fn tasks(place: &Workplace) -> BTreeMap<String, Value> {
+    let report = place.report();
+    let tasks = report["tasks"].as_array().unwrap();
+    tasks.iter().map(|task| (task["task"].as_str().unwrap().to_owned(), task.clone())).collect()
+}
+
+#[test]
+fn a_matrix_in_which_some_have_no_memory_and_one_hangs_ends_with_the_right_classes() {
+    let place = place(
+        r#"
+[tasks.train]
+command = '''
+case {n} in
+  3) dd if=/dev/zero of=/dev/null bs=1G count=1;;
+  8) echo "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"; exit 1;;
+  5) echo "waiting for something"; sleep 1000;;
+  *) echo "loss 0.{n}";;
+esac
+'''
+matrix = { n = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] }
+memory = "200MB"
+timeout = "2s"
+grace = "1s"
+retries = { out_of_memory = 1 }
+
+[tasks.after-3]
+command = ["true"]
+after = "train[n=3]"
+
+[tasks.after-4]
+command = ["true"]
+after = "train[n=4]"
+"#,
+    );
+    let ended = place.run(&[]);
+    ended.must_exit(65).must_say(&[
+        "14 tasks, 10 done, 3 failed, 1 skipped",
+        "train[n=3]: the command ran out of memory: dd: memory exhausted",
+        "train[n=8]: the command ran out of memory: torch.OutOfMemoryError: CUDA out of memory",
+        "train[n=5]: the command took longer than its `timeout`, 2s: waiting for something",
+    ]);
+    place.no_process_is_left();
+    let tasks = tasks(&place);
+    for (task, state, end, attempts) in [
+        ("train[n=1]", "done", Some("done"), 1),
+        ("train[n=3]", "failed", Some("out_of_memory"), 2),
+        ("train[n=8]", "failed", Some("out_of_memory"), 2),
+        ("train[n=5]", "failed", Some("timeout"), 1),
+        ("after-3", "skipped", None, 0),
+        ("after-4", "done", Some("done"), 1),
+    ] {
+        let of = &tasks[task];
+        assert_eq!((of["state"].as_str(), of["end"].as_str()), (Some(state), end), "{of}");
+        assert_eq!(of["attempts"], attempts, "{of}");
+    }
+    assert!(tasks["after-3"]["why"].as_str().unwrap().contains("`train[n=3]` has failed"));
+    assert!(tasks["train[n=1]"]["peak_memory"].as_u64().unwrap() > 100_000);
+    let log = fs::read_to_string(place.out().join("tasks/train/n=3/attempt-2.log")).unwrap();
+    assert!(log.contains("Z dd: memory exhausted"), "{log}");
+}
+
+#[test]
+fn cores_of_one_command_are_of_no_other_one_and_its_memory_is_bounded() {
+    let place = place(
+        r#"
+[tasks.pinned]
+command = '''
+test "$(nproc)" = 1 || exit 7
+exec 9> core-$(taskset -cp $$ | sed 's/.*: //')
+flock -n 9 || { echo "the core has two owners"; exit 9; }
+sleep 0.05
+'''
+cpus = 1
+matrix = { n = [1, 2, 3, 4, 5, 6] }
+
+[tasks.bounded]
+command = '''
+group=/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)
+test "$(ulimit -d)" = 65536 || test "$(cat $group/memory.max)" = 67108864 || exit 7
+'''
+memory = "64MiB"
+"#,
+    );
+    // With as many slots as cores none is ever short of one.
+    place.edit("[devices]\nslots = 4\n", "");
+    place.run(&[]).must_exit(0).must_say(&["7 tasks, 7 done, 0 failed"]);
+    let cores = fs::read_dir(place.path("")).unwrap().flatten();
+    let cores = cores.filter(|file| file.file_name().to_string_lossy().starts_with("core-")).count();
+    let all = std::thread::available_parallelism().unwrap().get();
+    assert!((1..=all.min(4)).contains(&cores), "{cores} of {all} cores");
+    place.no_process_is_left();
+}
+
+#[test]
+fn a_command_is_asked_to_end_by_the_signal_that_it_names() {
+    let place = place(
+        r#"
+[tasks.asked]
+command = '''
+for signal in INT TERM USR1; do trap "echo $signal > {output}/asked; exit 4" $signal; done
+sleep 1000 & wait
+'''
+stop_signal = "SIGUSR1"
+timeout = "300ms"
+"#,
+    );
+    place.run(&[]).must_exit(65).must_say(&["took longer than its `timeout`, 300ms"]);
+    let asked = fs::read_to_string(place.out().join("tasks/asked/output/asked")).unwrap();
+    assert_eq!((&asked[..], &tasks(&place)["asked"]["end"]), ("USR1\n", &"timeout".into()));
+    place.no_process_is_left();
+}
+
+#[test]
+fn a_command_that_lost_its_device_is_tried_again_as_often_as_its_class_allows() {
+    let place = place(
+        r#"
+[tasks.back]
+command = "echo 'RuntimeError: CUDA error: unspecified launch failure' >&2; test $ORCHESTRA_ATTEMPT = 3"
+retries = { device_lost = 2 }
+
+[tasks.gone]
+command = "echo 'NVRM: Xid 79, GPU has fallen off the bus.'; exit 1"
+retries = { device_lost = 1, code = 5 }
+
+[tasks.code]
+command = "echo 'no such luck'; exit 1"
+retries = { device_lost = 5 }
+"#,
+    );
+    place
+        .run(&[])
+        .must_exit(65)
+        .must_say(&["3 tasks, 1 done, 2 failed", "gone: the command lost its device"]);
+    let tasks = tasks(&place);
+    let seen =
+        ["back", "gone", "code"].map(|task| (tasks[task]["end"].as_str(), tasks[task]["attempts"].as_u64()));
+    let expected = [(Some("done"), Some(3)), (Some("device_lost"), Some(2)), (Some("code"), Some(1))];
+    assert_eq!(seen, expected);
+    place.no_process_is_left();
+}
