@@ -166,6 +166,9 @@ def texts(case):
     rows = matrix(case["tensors"]["map"])
     height, width = len(rows), len(rows[0])
     is_text = {(x, y) for y in range(height) for x in range(width) if rows[y][x] > case["threshold"]}
+    if case.get("dilate"):
+        grown = {(x + i, y + j) for x, y in is_text for i in (0, 1) for j in (0, 1)}
+        is_text = {(x, y) for x, y in grown if x < width and y < height}
     a, b, c, d, e, f = case["to_picture"]
     while is_text:
         region, stack = [], [is_text.pop()]
@@ -181,8 +184,9 @@ def texts(case):
             continue
         _, w, h, angle, (cx, cy) = rectangle
         cos, sin = math.cos(angle), math.sin(angle)
+        around = lambda middle, end: range(max(0, int(middle - w - h)), min(end, int(middle + w + h) + 2))
         inside = [
-            rows[y][x] for y in range(height) for x in range(width)
+            rows[y][x] for y in around(cy, height) for x in around(cx, width)
             if abs((x - cx) * cos + (y - cy) * sin) <= (w + 1) / 2 and abs((y - cy) * cos - (x - cx) * sin) <= (h + 1) / 2
         ]
         score = sum(inside) / len(inside)

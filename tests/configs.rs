@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::Workplace;
+use common::{Workplace, has_feature};
 use orchestra_plan::{DeviceView, MachineView, PlanOptions, RealHost, RenderStyle, plan};
 
 fn root() -> PathBuf {
@@ -26,7 +26,9 @@ fn handed_out() -> Vec<PathBuf> {
     let alone = |folder: &Path| needs.iter().all(|file| !folder.join(file).exists());
     let examples = entries("examples").into_iter().filter(|p| alone(p));
     let examples = examples.map(|p| p.join("workflow.toml")).filter(|p| p.exists());
+    let needs_parquet = |file: &PathBuf| fs::read_to_string(file).unwrap().contains("kind = \"parquet\"");
     let mut files: Vec<_> = configs.chain(examples).collect();
+    files.retain(|file| !needs_parquet(file) || has_feature("parquet"));
     files.sort();
     assert!(files.len() >= 7, "{files:?}");
     files

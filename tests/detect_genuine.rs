@@ -13,20 +13,18 @@ use common::{Workplace, repository};
 use orchestra_testkit::skip::skip;
 use serde_json::{Value, json};
 
-/// The folder of the models; `None`: the test is skipped.
+/// What a script says that fetches models; `None`: they cannot be had, and the test is skipped.
 #[track_caller]
-fn models() -> Option<PathBuf> {
-    let script = repository().join("scripts/detectors.py");
-    let fetched = Command::new("python3").arg(script).stdin(Stdio::null()).output().unwrap();
+fn fetched(script: &str) -> Option<String> {
+    let path = repository().join(script);
+    let fetched = Command::new("python3").arg(path).stdin(Stdio::null()).output().unwrap();
     if !fetched.status.success() {
         let said = String::from_utf8_lossy(&fetched.stderr);
-        skip(
-            said.lines().next().unwrap_or("no detectors"),
-            "run `python3 scripts/detectors.py` where pip has a network",
-        );
+        let remedy = format!("run `python3 {script}` where pip has a network");
+        skip(said.lines().next().unwrap_or("no detectors"), &remedy);
         return None;
     }
-    Some(PathBuf::from(String::from_utf8(fetched.stdout).unwrap().trim_end()))
+    Some(String::from_utf8(fetched.stdout).unwrap().trim_end().to_owned())
 }
 
 /// The numbers of a `.npy` file of f32.
@@ -52,8 +50,8 @@ struct Case {
     threshold: f64,
 }
 
-/// Finds in the picture what the other implementation finds; gives how many boxes and the best score.
-fn agrees(models: &Path, case: &Case) -> (usize, f64) {
+/// What is found in the picture, and what the other implementation finds in the same outputs, for which it is given `more`.
+fn found_by_both(models: &Path, case: &Case, more: &Value) -> [Vec<Value>; 2] {
     let place = Workplace::new();
     let Case { side, threshold, keys: [pixels, found], .. } = case;
     let text = format!(
@@ -95,28 +93,35 @@ use = ["cpu"]
     place.run(&[]).must_exit(0);
     let record: Value =
         serde_json::from_str(&fs::read_to_string(place.out().join("results.jsonl")).unwrap()).unwrap();
-    let found = record["result"].as_array().unwrap();
+    let found = record["result"].as_array().unwrap().clone();
 
     let name = Path::new(case.picture).file_name().unwrap().to_str().unwrap();
     let outputs = numbers(&place.out().join("raw").join(format!("{name}.npy")));
     assert_eq!(outputs.len(), case.shape[0] * case.shape[1]);
     let [left, top, width, height] = case.taken.map(f64::from);
     let [across, down] = [f64::from(case.size[0]) / width, f64::from(case.size[1]) / height];
-    let cases = json!([{
+    let output = if case.layout == "dbnet" { "map" } else { "output" };
+    let mut given = json!({
         "layout": case.layout, "threshold": threshold, "iou": 0.45, "max": 300, "row": [side, side], "picture": case.size,
         "to_picture": [across, 0, -left * across, 0, down, -top * down],
-        "tensors": { "output": { "shape": case.shape, "data": outputs } },
-    }]);
+        "tensors": { output: { "shape": case.shape, "data": outputs } },
+    });
+    given.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let mut python = Command::new("python3");
     python.arg(repository().join("scripts/detect_reference.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut python = python.spawn().unwrap();
-    python.stdin.take().unwrap().write_all(cases.to_string().as_bytes()).unwrap();
+    python.stdin.take().unwrap().write_all(json!([given]).to_string().as_bytes()).unwrap();
     let answer = python.wait_with_output().unwrap();
     assert!(answer.status.success());
-    let expected: Vec<Vec<Value>> = serde_json::from_slice(&answer.stdout).unwrap();
+    let [expected]: [Vec<Value>; 1] = serde_json::from_slice(&answer.stdout).unwrap();
+    [found, expected]
+}
 
-    assert_eq!(found.len(), expected[0].len());
-    for (found, expected) in found.iter().zip(&expected[0]) {
+/// Finds in the picture what the other implementation finds; gives how many boxes and the best score.
+fn agrees(models: &Path, case: &Case) -> (usize, f64) {
+    let [found, expected] = found_by_both(models, case, &json!({}));
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(&expected) {
         let corners = |value: &Value| serde_json::from_value::<[f64; 4]>(value["box"].clone()).unwrap();
         let score = |value: &Value| value["score"].as_f64().unwrap();
         assert_eq!(found["class"], expected["class"], "{found} {expected}");
@@ -129,7 +134,7 @@ use = ["cpu"]
 
 #[test]
 fn boxes_of_genuine_exports_are_those_of_another_implementation() {
-    let Some(models) = models() else { return };
+    let Some(models) = fetched("scripts/detectors.py").map(PathBuf::from) else { return };
     let place = Workplace::new();
     let inspect = |model: &str| {
         let path = models.join(model);
@@ -169,4 +174,42 @@ fn boxes_of_genuine_exports_are_those_of_another_implementation() {
     let (n, best) = agrees(&models, &yolox);
     println!("yolox: {n} boxes, the best has {best}");
     assert!(n > 50 && best > 0.5);
+}
+
+#[test]
+fn texts_of_a_genuine_export_are_those_of_another_implementation() {
+    if fetched("examples/read-text/fetch.py").is_none() {
+        return;
+    }
+    let case = Case {
+        model: "PP-OCRv6_det_small.onnx",
+        picture: "examples/read-text/pages/page-0001.png",
+        size: [611, 728],
+        side: 736,
+        taken: [59, 0, 618, 736],
+        keys: ["color = \"bgr\"\nmean = 0.5\nstd = 0.5", "layout = \"dbnet\"\ndilate = true"],
+        layout: "dbnet",
+        shape: [736, 736],
+        threshold: 0.3,
+    };
+    let more = json!({ "box_threshold": 0.5, "unclip": 1.6, "min_size": 3, "dilate": true });
+    let [found, expected] = found_by_both(&repository().join("examples/read-text/models"), &case, &more);
+    println!("dbnet: {} texts", found.len());
+    assert!(found.len() > 10);
+    assert_eq!(found.len(), expected.len());
+    // Ours do not reach beyond the picture.
+    let inside = |[x, y]: [f64; 2]| [x.clamp(0.0, 611.0), y.clamp(0.0, 728.0)];
+    let corners = |text: &Value| -> Vec<[f64; 2]> {
+        let corners: Vec<[f64; 2]> = serde_json::from_value(text["polygon"].clone()).unwrap();
+        corners.into_iter().map(inside).collect()
+    };
+    for text in &found {
+        let polygon = corners(text);
+        // Which corner comes first is a matter of taste, and which pixels of the outline count for the score.
+        let is_near = |a: &[f64; 2], b: &[f64; 2]| (a[0] - b[0]).hypot(a[1] - b[1]) < 0.05;
+        let is_same = |other: &&Value| polygon.iter().all(|p| corners(other).iter().any(|q| is_near(p, q)));
+        let same = expected.iter().find(is_same).unwrap_or_else(|| panic!("{text} of {expected:?}"));
+        let score = |text: &Value| text["score"].as_f64().unwrap();
+        assert!((score(text) - score(same)).abs() < 0.08, "{text} {same}");
+    }
 }

@@ -15,10 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use common::{Blocks, Ended, Run, Workplace, python_env, repository, write_pictures};
+use common::{Blocks, Ended, Run, Workplace, has_feature, python_env, repository, write_pictures};
 use moto::Moto;
 use orchestra_testkit::skip::has_programs;
 use rustix::process::Signal;
+use serde_json::Value;
 
 const ITEMS: u64 = 400;
 const ROWS_PER_FILE: u64 = 20;
@@ -43,8 +44,12 @@ for file in sys.argv[1:]:
     print(*rows, sep='\\n')
 ";
 
-/// A workflow whose sink `parts` is of this kind.
+/// A workflow whose sink `parts` is of this kind; in a bucket, or where it writes parts anyway, of so many rows each.
 fn workplace(kind: &str, path: &str) -> Workplace {
+    let rows = match ["npy", "images"].contains(&kind) && !path.contains("://") {
+        true => String::new(),
+        false => format!("rows_per_file = {ROWS_PER_FILE}"),
+    };
     let place = Workplace::new();
     write_pictures(&place.images(), ITEMS);
     place.write_blocks(&Blocks::default(), "paths = [\"images\"]");
@@ -56,7 +61,7 @@ fn workplace(kind: &str, path: &str) -> Workplace {
         _ => ("", "read"),
     };
     let sink = format!(
-        "{stage}[sinks.parts]\nkind = \"{kind}\"\nfrom = \"{from}\"\npath = \"{path}\"\nrows_per_file = {ROWS_PER_FILE}\n[telemetry]"
+        "{stage}[sinks.parts]\nkind = \"{kind}\"\nfrom = \"{from}\"\npath = \"{path}\"\n{rows}\n[telemetry]"
     );
     place.edit("[telemetry]", &sink);
     place
@@ -83,6 +88,22 @@ fn parts(folder: &Path) -> Vec<PathBuf> {
     parts
 }
 
+/// The library that ends a run at a moment, and the folder that it lies in; `None`: the test is skipped.
+#[track_caller]
+fn kill_at() -> Option<(Workplace, String)> {
+    if !has_programs(&["cc"], "install a C compiler") {
+        return None;
+    }
+    let folder = Workplace::new();
+    let library = folder.path("kill_at.so");
+    let source = repository().join("tests/common/kill_at.c");
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).arg("-ldl").status();
+    assert!(built.unwrap().success());
+    let library = library.to_str().unwrap().to_owned();
+    Some((folder, library))
+}
+
 #[track_caller]
 fn nothing_lost_or_doubled(verified: &Ended) {
     assert!(verified.must_exit(0).stdout.contains("0 lost, 0 doubled"), "{}", verified.stdout);
@@ -90,17 +111,11 @@ fn nothing_lost_or_doubled(verified: &Ended) {
 
 #[test]
 fn a_run_that_is_killed_around_the_making_of_a_part_leaves_whole_parts_and_loses_and_doubles_no_row() {
-    if !has_programs(&["cc"], "install a C compiler") {
+    if !has_feature("parquet") {
         return;
     }
     let Some(python) = python_env("pyarrow") else { return };
-    let library = Workplace::new();
-    let library = library.path("kill_at.so");
-    let source = repository().join("tests/common/kill_at.c");
-    let built =
-        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).arg("-ldl").status();
-    assert!(built.unwrap().success());
-    let library = library.to_str().unwrap();
+    let Some((_folder, library)) = kill_at() else { return };
 
     // The file waits under another name; it has its name, and the journal does not count it; the journal counts it, and its rows are still in the
     // file of rows.
@@ -111,7 +126,7 @@ fn a_run_that_is_killed_around_the_making_of_a_part_leaves_whole_parts_and_loses
         let place = workplace(kind, &format!("parts.{kind}"));
         let name = format!("parts-00000.{kind}");
         let end = format!("/{name}");
-        let killed = place.run_with(&[("LD_PRELOAD", library), ("KILL_AT", moment), ("KILL_AT_NAME", &end)]);
+        let killed = place.run_with(&[("LD_PRELOAD", &library), ("KILL_AT", moment), ("KILL_AT_NAME", &end)]);
         assert_eq!(killed.status.code(), None, "{kind}, {moment}: {}", killed.stderr);
         place.no_process_is_left();
         let there = parts(&place.out());
@@ -124,6 +139,68 @@ fn a_run_that_is_killed_around_the_making_of_a_part_leaves_whole_parts_and_loses
         nothing_lost_or_doubled(&verify());
         place.holds_exactly(ITEMS);
         assert_eq!(rows(&python, &parts(&place.out())), (0..ITEMS).collect());
+    }
+}
+
+/// The files of records in a folder, each of which is whole.
+fn whole_files(folder: &Path) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for path in fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()) {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        // What is hidden is no file of a reader's.
+        if name == "index.jsonl" || name.starts_with('.') {
+            continue;
+        }
+        let bytes = fs::read(&path).unwrap();
+        let is_whole = match name.ends_with(".npy") {
+            // A vector of f32: the header says how many.
+            true => {
+                let begin = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+                let header = String::from_utf8_lossy(&bytes[10..begin]).into_owned();
+                let n = header.split_once("'shape': (").unwrap().1.split([',', ')']).next().unwrap();
+                header.contains("'<f4'") && bytes.len() == begin + 4 * n.parse::<usize>().unwrap_or(1)
+            }
+            false => bytes.starts_with(b"\x89PNG") && bytes.ends_with(b"IEND\xaeB`\x82"),
+        };
+        assert!(is_whole, "{name} is torn");
+        names.insert(name);
+    }
+    names
+}
+
+#[test]
+fn a_run_that_is_killed_between_a_file_and_its_commit_leaves_whole_files_and_each_is_there_once_in_the_end() {
+    let Some((_folder, library)) = kill_at() else { return };
+    for (kind, moment) in ["npy", "images"]
+        .into_iter()
+        .flat_map(|kind| ["before", "named", "indexed", "counted", "synced"].map(|moment| (kind, moment)))
+    {
+        let place = workplace(kind, "parts");
+        let extension = if kind == "npy" { "npy" } else { "png" };
+        let name = format!("00000007.png.{extension}");
+        let end = format!("/{name}");
+        let killed = place.run_with(&[("LD_PRELOAD", &library), ("KILL_AT", moment), ("KILL_AT_NAME", &end)]);
+        assert_eq!(killed.status.code(), None, "{kind}, {moment}: {}", killed.stderr);
+        place.no_process_is_left();
+        let folder = place.out().join("parts");
+        let there = whole_files(&folder);
+        println!("{kind}, {moment}: {} files", there.len());
+        assert_eq!(there.contains(&name), moment != "before", "{kind}, {moment}");
+        let verify = || place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+        verify().must_exit(2);
+        place.run(&[]).must_exit(0);
+        nothing_lost_or_doubled(&verify());
+        place.holds_exactly(ITEMS);
+        let all: BTreeSet<String> = (0..ITEMS).map(|n| format!("{n:08}.png.{extension}")).collect();
+        assert_eq!(whole_files(&folder), all, "{kind}, {moment}");
+        let index = fs::read_to_string(folder.join("index.jsonl")).unwrap();
+        let file = |line: &str| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            line["file"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(index.lines().count(), all.len());
+        assert_eq!(index.lines().map(file).collect::<BTreeSet<_>>(), all);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), all.len() + 1, "{kind}, {moment}");
     }
 }
 
@@ -265,8 +342,33 @@ print(rows)",
     Some(rows)
 }
 
+/// A part that the manifest does not name, as a run that was killed could leave one, is no item of a source.
+fn strays_are_no_items(moto: &Moto, place: &Workplace, kind: &str) {
+    moto.python(&format!(
+        "body = s3.get_object(Bucket='digits', Key='kept/parts-00000.{kind}')['Body'].read()\n\
+         s3.put_object(Bucket='digits', Key='kept/parts-00099.{kind}', Body=body)"
+    ));
+    let text = format!(
+        "version = 1\n[sources.rows]\nkind = \"{kind}\"\npaths = [\"s3://digits/kept/\"]\ncolumns = {{ index = \"i64\" }}\n\
+         [stages.all]\nkind = \"select\"\nfrom = \"rows\"\ncolumns = {{ index = \"index\" }}\n\
+         [sinks.lines]\nkind = \"jsonl\"\nfrom = \"all\"\n"
+    );
+    let (file, out) = (place.path("again.toml"), place.path("again"));
+    fs::write(&file, text).unwrap();
+    let run = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+    place.start_command_with(&run, &moto.variables()).wait().must_exit(0);
+    let lines = fs::read_to_string(out.join("lines.jsonl")).unwrap();
+    let index =
+        |line: &str| serde_json::from_str::<Value>(line).unwrap()["result"]["index"].as_u64().unwrap();
+    assert_eq!(lines.lines().count() as u64, ITEMS);
+    assert_eq!(lines.lines().map(index).collect::<BTreeSet<_>>(), (0..ITEMS).collect());
+}
+
 #[test]
 fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whole_result_or_none() {
+    if !has_feature("parquet") {
+        return;
+    }
     let Some(python) = python_env("pyarrow") else { return };
     // Parts; rows that would be appended to a file, as parts; and a file for each record, with an index for each part.
     for kind in ["tar", "parquet", "jsonl", "csv", "npy", "images"] {
@@ -321,6 +423,9 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
         place.holds_exactly(ITEMS);
         assert_eq!(trusted(&moto, &python, &place.path("trusted")), Some(everything));
         run().wait().must_exit(0).must_say(&["nothing is left to do"]);
+        if let "jsonl" | "csv" | "parquet" = kind {
+            strays_are_no_items(&moto, &place, kind);
+        }
         if holds_files {
             let fourth = file(4);
             moto.python(&format!("s3.delete_object(Bucket='digits', Key='kept/{third}')\ns3.put_object(Bucket='digits', Key='kept/x.npy', Body=b'x')\ns3.put_object(Bucket='digits', Key='kept/{fourth}', Body=b'x')"));

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Run, Workplace, python_env, repository};
+use common::{Run, Workplace, has_feature, python_env, repository};
 use orchestra_testkit::records::items;
 use orchestra_testkit::skip::skip;
 use orchestra_testkit::striker::{Fault, Striker, workers_of};
@@ -94,7 +94,7 @@ fn is_same(a: &Value, b: &Value) -> bool {
 
 #[test]
 fn the_example_reads_what_rapidocr_reads_also_while_processes_are_killed_and_the_run_itself() {
-    if !has_models() {
+    if !has_feature("parquet") || !has_models() {
         return;
     }
     let Some(python) = python_env("pyarrow") else { return };

@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::process::Command;
 
 use common::{Blocks, Workplace, drawn, write_pictures};
 use orchestra_testkit::images::write_bad_pictures;
@@ -12,9 +13,30 @@ use orchestra_testkit::records::items;
 const GOOD: u64 = 120;
 const BAD: u64 = 5;
 
+fn sorted(mut numbers: Vec<u64>) -> Vec<u64> {
+    numbers.sort_unstable();
+    numbers
+}
+
+/// The numbers of the items whose failures lie in parts, which are called by the first numbers.
+fn in_parts(place: &Workplace) -> Vec<u64> {
+    let names = fs::read_dir(place.out()).unwrap().map(|entry| entry.unwrap().path());
+    let mut parts: Vec<_> = names.filter(|path| path.extension().is_some_and(|e| e == "tar")).collect();
+    parts.sort();
+    let expected = (0..parts.len()).map(|number| place.out().join(format!("parts-{number:05}.tar")));
+    assert_eq!(parts, expected.collect::<Vec<_>>());
+    let script = "import json, sys, tarfile\n\
+                  for part in sys.argv[1:]:\n    tar = tarfile.open(part)\n    \
+                  print(*(json.load(tar.extractfile(m))['index'] for m in tar if m.name.endswith('.json')), sep='\\n')";
+    let read = Command::new("python3").args(["-c", script]).args(&parts).output().unwrap();
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    let numbers = String::from_utf8(read.stdout).unwrap();
+    sorted(numbers.lines().map(|number| number.parse().unwrap()).collect())
+}
+
 #[test]
 fn failed_items_are_done_again_with_the_command_that_started_the_run() {
-    let more = "[sinks.failed]\nkind = \"csv\"\nfrom = \"failures\"";
+    let more = "[sinks.failed]\nkind = \"csv\"\nfrom = \"failures\"\n[sinks.parts]\nkind = \"tar\"\nfrom = \"failures\"\nrows_per_file = 2";
     let place = Workplace::with_blocks(&Blocks { more, ..Blocks::default() });
     write_pictures(&place.images(), GOOD);
     let bad = write_bad_pictures(&place.images()).unwrap();
@@ -24,12 +46,14 @@ fn failed_items_are_done_again_with_the_command_that_started_the_run() {
     place.start_command(&["retry", out]).wait().must_exit(2).must_say(&["no output folder of a run"]);
 
     place.run(&[]).must_exit(65);
+    assert_eq!(in_parts(&place), Vec::from_iter(GOOD..GOOD + BAD));
     let lines = || fs::read_to_string(place.path("out/results.jsonl")).unwrap();
     let before = lines();
     // Nothing is better than it was: the same items fail again, and stand there once.
     retry().must_exit(65).must_say(&["5 failed ones are tried again", "120 done, 5 failed"]);
     place.must_hold(&items("scans", 0..GOOD), &items("scans", GOOD..GOOD + BAD));
     assert_eq!(lines(), before, "what is done is not touched");
+    assert_eq!(in_parts(&place), Vec::from_iter(GOOD..GOOD + BAD));
 
     // Two of them are mended, and their names stay.
     for path in &bad[..2] {
@@ -49,6 +73,9 @@ fn failed_items_are_done_again_with_the_command_that_started_the_run() {
         assert!(!failed.contains(&key.index));
         assert_eq!(drawn(&records, key), if key.index < GOOD { key.index } else { 0 });
     }
+    assert_eq!(in_parts(&place), sorted(failed.clone()));
+    let verified = place.start_command(&["verify", out]).wait();
+    assert!(verified.stdout.contains("0 lost, 0 doubled"), "{}{}", verified.stdout, verified.stderr);
     // What nobody asks to be retried has failed.
     place.run(&[]).must_exit(65).must_say(&["122 done, 3 failed"]);
     assert!(lines().starts_with(&before));

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Workplace, copy_folder, repository};
+use common::{Workplace, copy_folder, has_feature, python_env, repository};
 use orchestra_testkit::striker::{Fault, Striker};
 
 /// Runs an example of the repository to its end.
@@ -162,27 +162,34 @@ fn array_in(bytes: &[u8], from: usize) -> (&[u8], usize) {
     (&bytes[begin..end], end)
 }
 
+/// The vectors of a table as pyarrow reads it.
+fn vectors_in_parquet(python: &str, file: &Path) -> BTreeMap<String, Vec<f64>> {
+    let script = "import json, sys, pyarrow.parquet as pq\n\
+                  print(json.dumps({row['item']: row['embedding'] for row in pq.read_table(sys.argv[1]).to_pylist()}))";
+    let read = Command::new(python).args(["-c", script]).arg(file).output().unwrap();
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    serde_json::from_slice(&read.stdout).unwrap()
+}
+
 #[test]
 fn each_image_has_a_vector_of_length_one_that_points_where_its_model_does() {
+    if !has_feature("parquet") {
+        return;
+    }
+    let Some(python) = python_env("pyarrow") else { return };
     let place = Workplace::new();
     run(&place, "embeddings");
-    let names = |name: &str| (0..10).map(|at| format!("{name}.{at}")).collect::<Vec<_>>().join(",");
-    let f64s = |table: BTreeMap<String, Vec<String>>| {
-        let parse = |cells: Vec<String>| cells.iter().map(|cell| cell.parse().unwrap()).collect::<Vec<f64>>();
-        table.into_iter().map(|(item, cells)| (item, parse(cells))).collect::<BTreeMap<_, _>>()
-    };
-    let raw = f64s(table(&place, "raw.csv", &names("logits")));
-    let vectors = f64s(table(&place, "table.csv", &names("embedding")));
+    let names = (0..10).map(|at| format!("logits.{at}")).collect::<Vec<_>>().join(",");
+    let parse = |cells: Vec<String>| cells.iter().map(|cell| cell.parse().unwrap()).collect::<Vec<f64>>();
+    let raw: BTreeMap<_, _> =
+        table(&place, "raw.csv", &names).into_iter().map(|(item, cells)| (item, parse(cells))).collect();
+    let vectors = vectors_in_parquet(&python, &place.out().join("table-00000.parquet"));
     assert!(raw.len() == 400 && raw.keys().eq(vectors.keys()));
     for (raw, vector) in raw.values().zip(vectors.values()) {
         let length = raw.iter().map(|x| x * x).sum::<f64>().sqrt();
-        assert!(
-            raw.iter().zip(vector).all(|(raw, x)| (raw / length - x).abs() < 1e-6),
-            "{vector:?} of {raw:?}"
-        );
+        let is_near = |(raw, x): (&f64, &f64)| (raw / length - x).abs() < 1e-6;
+        assert!(vector.len() == 10 && raw.iter().zip(vector).all(is_near), "{vector:?} of {raw:?}");
     }
-    #[cfg(feature = "parquet")]
-    vectors_are_in_parquet(&place, &vectors);
     let index = fs::read_to_string(place.out().join("vectors/index.jsonl")).unwrap();
     assert_eq!(index.lines().count(), 400);
     for line in index.lines() {
@@ -190,26 +197,5 @@ fn each_image_has_a_vector_of_length_one_that_points_where_its_model_does() {
         let file = numbers(&place.out().join("vectors").join(line["file"].as_str().unwrap()));
         let expected = &vectors[line["item"].as_str().unwrap()];
         assert!(file.iter().zip(expected).all(|(x, y)| (f64::from(*x) - y).abs() < 1e-6) && file.len() == 10);
-    }
-}
-
-/// As the README says: the table by another kind of sink, read by pyarrow.
-#[cfg(feature = "parquet")]
-fn vectors_are_in_parquet(place: &Workplace, expected: &BTreeMap<String, Vec<f64>>) {
-    let Some(python) = common::python_env("pyarrow") else { return };
-    let (file, out) = (repository().join("examples/embeddings/workflow.toml"), place.path("parquet"));
-    let run = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
-    let run = [&run[..], &["--set", "sinks.table.kind=parquet"]].concat();
-    place.start_command(&run).wait().must_exit(0);
-    let script = "import json, sys, pyarrow.parquet as pq\n\
-                  print(json.dumps({row['item']: row['embedding'] for row in pq.read_table(sys.argv[1]).to_pylist()}))";
-    let read =
-        Command::new(python).args(["-c", script]).arg(out.join("table-00000.parquet")).output().unwrap();
-    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
-    let found: BTreeMap<String, Vec<f64>> = serde_json::from_slice(&read.stdout).unwrap();
-    assert!(found.keys().eq(expected.keys()));
-    for (found, expected) in found.values().zip(expected.values()) {
-        let is_near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-6;
-        assert!(found.len() == expected.len() && found.iter().zip(expected).all(is_near));
     }
 }

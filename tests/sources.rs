@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Ended, ORCHESTRA, Workplace};
+use common::{Ended, ORCHESTRA, Workplace, has_feature, python_env};
 use orchestra_testkit::images::{Kind, write_pictures};
 use serde_json::{Value, json};
 
@@ -418,9 +418,11 @@ fn numbers_of_no_file_are_the_same_in_every_run() {
     place.no_process_is_left();
 }
 
-#[cfg(feature = "parquet")]
 #[test]
 fn rows_of_parquet_come_out_as_the_sink_put_them_in() {
+    if !has_feature("parquet") {
+        return;
+    }
     let place = Workplace::new();
     let text = "version = 1\n[sources.n]\nkind = \"random\"\nitems = 40\nshape = [3]\n[stages.all]\nkind = \"reduce\"\nop = \"concat\"\nfrom = \"n\"\n\
                 [sinks.table]\nkind = \"parquet\"\nfrom = \"all\"\npath = \"t.parquet\"\n[sinks.lines]\nkind = \"jsonl\"\nfrom = \"all\"\npath = \"0.jsonl\"\n";
@@ -442,6 +444,39 @@ fn rows_of_parquet_come_out_as_the_sink_put_them_in() {
     let ended = run(&place, &source("cut-t.parquet"), &["item"]);
     assert_ne!(ended.status.code(), Some(0));
     ended.must_say(&["cut-t.parquet", "cut short"]);
+    place.no_process_is_left();
+}
+
+#[test]
+fn rows_of_parquet_are_read_whatever_they_are_compressed_with() {
+    if !has_feature("parquet") {
+        return;
+    }
+    let Some(python) = python_env("pyarrow") else { return };
+    let place = Workplace::new();
+    let script = "import sys, pyarrow, pyarrow.parquet as pq\n\
+                  table = pyarrow.table({'n': range(40), 'text': [f't{n}' * 30 for n in range(40)], 'x': [[n / 2, -n] for n in range(40)]})\n\
+                  pq.write_table(table, sys.argv[1], compression=sys.argv[2], data_page_version=sys.argv[3], row_group_size=15)";
+    for (codec, version) in [
+        ("none", "1.0"),
+        ("snappy", "2.0"),
+        ("zstd", "1.0"),
+        ("zstd", "2.0"),
+        ("gzip", "1.0"),
+        ("lz4", "1.0"),
+        ("brotli", "2.0"),
+    ] {
+        let file = place.path("t.parquet");
+        let written = Command::new(&python).args(["-c", script]).arg(&file).args([codec, version]).output();
+        let written = written.unwrap();
+        assert!(written.status.success(), "{codec}: {}", String::from_utf8_lossy(&written.stderr));
+        let source = "kind = \"parquet\"\npaths = [\"t.parquet\"]\ncolumns = { n = \"i64\", text = \"text\", x = \"f32[2]\" }";
+        run(&place, source, &["n", "text", "x"]).must_exit(0);
+        let row = |i: u64| format!("t.parquet[{i}]");
+        must_be(&records(&place, 0), numbered(row, |i| json!(i)));
+        must_be(&records(&place, 1), numbered(row, |i| json!(format!("t{i}").repeat(30))));
+        must_be(&records(&place, 2), numbered(row, |i| json!([i as f64 / 2.0, -(i as f64)])));
+    }
     place.no_process_is_left();
 }
 

@@ -1,7 +1,7 @@
 """Checks a finished run of this example: each vector is what the model says, divided by its length, and the nearest other image shows the
 same digit for nearly all images.
 
-It needs Python 3.8 and nothing else, and it never starts a run.
+It needs pyarrow, which `scripts/python-env.sh pyarrow` installs in a place of its own, and it never starts a run.
 
     python check.py [--output DIR]      # exit code 0: all is well, 1: it is not
 """
@@ -14,12 +14,22 @@ import struct
 import sys
 from pathlib import Path
 
+import pyarrow.parquet
+
 HERE = Path(__file__).resolve().parent
 
 
-def table(file, column):
+def table(output):
+    rows = [row for file in sorted(output.glob("table-*.parquet")) for row in pyarrow.parquet.read_table(file).to_pylist()]
+    vectors = {row["item"]: row["embedding"] for row in rows}
+    if len(vectors) != len(rows):
+        sys.exit(f"{len(rows)} rows for {len(vectors)} images")
+    return vectors
+
+
+def logits(file):
     with open(file, newline="", encoding="utf-8") as lines:
-        return {row["item"]: [float(row[f"{column}.{at}"]) for at in range(10)] for row in csv.DictReader(lines)}
+        return {row["item"]: [float(row[f"logits.{at}"]) for at in range(10)] for row in csv.DictReader(lines)}
 
 
 def main():
@@ -28,7 +38,7 @@ def main():
     output = parser.parse_args().output
     with open(HERE / "../digits/labels.csv", newline="", encoding="utf-8") as file:
         labels = {row["file"]: row["label"] for row in csv.DictReader(file)}
-    raw, vectors = table(output / "raw.csv", "logits"), table(output / "table.csv", "embedding")
+    raw, vectors = logits(output / "raw.csv"), table(output)
     if vectors.keys() != labels.keys():
         sys.exit(f"{len(vectors)} of {len(labels)} images have a vector")
     for item, vector in vectors.items():

@@ -1,5 +1,5 @@
 // Ends the process by SIGKILL around the moment when a file gets a name that ends with $KILL_AT_NAME: `before` it has that name, once it is `named`, or
-// once the journal is durable after that, `synced`, as $KILL_AT says.
+// after that once a line is `indexed` in an index.jsonl, `counted` in the journal, or once the journal is durable, `synced`, as $KILL_AT says.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -29,12 +29,24 @@ int rename(const char *from, const char *to) {
     return result;
 }
 
+static void end_if(int fd, const char *name, const char *moment) {
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = is_named ? readlink(link, path, sizeof path - 1) : -1, end = strlen(name);
+    if (n >= end && !strncmp(path + n - end, name, end)) end_at(moment);
+}
+
 int fdatasync(int fd) {
     int (*real)(int) = dlsym(RTLD_NEXT, "fdatasync");
     int result = real(fd);
-    char link[64], path[4096];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = is_named ? readlink(link, path, sizeof path - 1) : -1;
-    if (n >= 8 && !strncmp(path + n - 8, "/journal", 8)) end_at("synced");
+    end_if(fd, "/journal", "synced");
+    return result;
+}
+
+ssize_t pwrite64(int fd, const void *bytes, size_t n, off64_t at) {
+    ssize_t (*real)(int, const void *, size_t, off64_t) = dlsym(RTLD_NEXT, "pwrite64");
+    ssize_t result = real(fd, bytes, n, at);
+    end_if(fd, "/index.jsonl", "indexed");
+    end_if(fd, "/journal", "counted");
     return result;
 }

@@ -42,6 +42,20 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
+/// Whether the command under test was built with this feature of its crate, `parquet` or `cloud`; if not, the test is skipped.
+#[track_caller]
+pub fn has_feature(name: &str) -> bool {
+    let has = match name {
+        "parquet" => cfg!(feature = "parquet"),
+        "cloud" => cfg!(feature = "cloud"),
+        _ => panic!("no test needs the feature `{name}`"),
+    };
+    if !has {
+        skip(&format!("built without `{name}`"), "cargo test --workspace --features parquet,cloud");
+    }
+    has
+}
+
 /// The Python of an environment of `scripts/python-env.sh`; `None`: it has not been made, and the test is skipped.
 #[track_caller]
 pub fn python_env(name: &str) -> Option<String> {

@@ -171,13 +171,13 @@ pub trait InOrder: fmt::Debug {
     /// The bytes are no contribution.
     fn row(&self, contribution: &[u8]) -> Result<ReducedRow, Refusal>;
 
-    /// Makes one row of all contributions, where that is the result.
+    /// Joins contributions, where that is the result.
     fn join(&self) -> Option<Box<dyn Join>> {
         None
     }
 }
 
-/// Makes one row of contributions, which come in the order of their items.
+/// Joins contributions, which come in the order of their items.
 pub trait Join {
     /// Adds a contribution.
     ///
@@ -185,11 +185,11 @@ pub trait Join {
     /// The bytes are no contribution, or it does not go with those before it.
     fn add(&mut self, contribution: &[u8]) -> Result<(), Refusal>;
 
-    /// The row; `None` where nothing was added.
+    /// The rows of the result; none where nothing was added.
     ///
     /// # Errors
     /// A value that the result cannot hold.
-    fn row(self: Box<Self>) -> Result<Option<ReducedRow>, Refusal>;
+    fn rows(self: Box<Self>) -> Result<Vec<ReducedRow>, Refusal>;
 }
 
 /// A row of the result of a [`Reduce`].

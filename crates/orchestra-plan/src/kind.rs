@@ -436,6 +436,11 @@ impl StageContext<'_> {
         whole_row(&format!("stage `{}`", self.name), self.inputs, self.diags)
     }
 
+    /// The same of the first input alone.
+    pub fn whole_first(&mut self) -> Option<(Input, InputColumns)> {
+        whole_row(&format!("stage `{}`", self.name), self.inputs.get(..1)?, self.diags)
+    }
+
     /// The column that input `at` means: the one that is named, or the only one that `fits`. `what` completes "takes ..", for the message
     /// that there is none.
     pub fn column(&mut self, at: usize, what: &str, fits: impl Fn(&Column) -> bool) -> Option<usize> {

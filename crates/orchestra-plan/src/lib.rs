@@ -29,6 +29,7 @@ mod onnx;
 mod part_names;
 mod placement;
 mod plan;
+mod priority;
 mod raw;
 mod sinks;
 mod slots;

@@ -1,22 +1,17 @@
 //! How many workers each batch stage gets on each device, and with how many threads. Arithmetic only.
 
 use orchestra_core::DeviceId;
-use orchestra_core::device_share::{Want, behind, share_out};
+use orchestra_core::device_share::{Want, share_out};
 
 use crate::bytes::format_bytes;
 use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::plan::{Growth, WorkerMemory, WorkerPlan};
+use crate::priority::{Team, are_weighed, divide, nearest, shares, teams};
 use crate::raw::RawModel;
 
 /// One-thread workers on the CPU beyond this number gain nothing but memory use.
 const MAX_DEFAULT_CPU_WORKERS: usize = 8;
-/// Workers for each core, at most, where `priority` cannot be had with one.
-const MOST_FOR_A_CORE: usize = 4;
-/// How far a part may be from its share by `priority`, of that share.
-const NEAR: f64 = 0.1;
-/// Of more stages on a device, each has the share that the cores give.
-const MOST_WEIGHED: usize = 64;
 /// Workers on a GPU where it is known, or found out in the run, how many fit, and no number is asked for.
 const DEFAULT_CUDA_WORKERS: usize = 4;
 
@@ -87,20 +82,29 @@ fn on_cpu(
         let model = demands[*s].model;
         model.workers.is_none() && model.threads.is_none() && model.streams() == 1
     };
-    let (parts, each) = match are_weighed(&weights) && stages.iter().all(is_left_to_us) {
-        true => by_priority(cores, &weights),
-        false => (divide(cores, &weights), None),
+    let by_priority = (are_weighed(&weights) && stages.iter().all(is_left_to_us)).then(|| {
+        let found = teams(cores, MAX_DEFAULT_CPU_WORKERS, &weights);
+        found.ok_or_else(|| nearest(cores, &weights))
+    });
+    let (parts, found) = match by_priority {
+        None => (divide(cores, &weights), None),
+        Some(Err(parts)) => (parts, None),
+        Some(Ok(teams)) => (teams.iter().map(|team| team.size()).collect(), Some(teams)),
     };
     let all = parts.iter().sum::<usize>();
     stages
         .iter()
         .zip(parts)
-        .map(|(stage, part)| {
+        .enumerate()
+        .map(|(at, (stage, part))| {
             let Demand { stage, model, .. } = &demands[*stage];
             let asked = model.workers.as_ref().map(|w| w.value as usize);
             // More threads gain a program little: what it does between two products runs on one.
-            let threads = model.threads.or(each).or(model.program.as_ref().map(|_| 1));
-            let (count, threads) = workers_and_threads(part, asked, threads, model.streams());
+            let threads = model.threads.or(model.program.as_ref().map(|_| 1));
+            let (count, threads) = match found.as_ref().map(|teams| teams[at]) {
+                Some(Team { count, threads }) => (count, threads),
+                None => workers_and_threads(part, asked, threads, model.streams()),
+            };
             let why = match (asked, model.threads) {
                 (Some(_), Some(_)) => "workers and threads as asked".into(),
                 (Some(_), None) => format!("workers as asked, sharing {}", plural(part, "core")),
@@ -369,117 +373,13 @@ impl OnCuda<'_> {
     }
 }
 
-/// Cuts `total` into parts by weight, each at least 1: one each, then one at a time to the part furthest behind its weight.
-fn divide(total: usize, weights: &[u32]) -> Vec<usize> {
-    let mut parts = vec![1; weights.len()];
-    for _ in weights.len()..total {
-        if let Some(next) = (0..parts.len()).min_by_key(|i| (behind(parts[*i], weights[*i]), *i)) {
-            parts[next] += 1;
-        }
-    }
-    parts
-}
-
-/// Threads by weight, and how many of them each worker has where that is not free to be chosen for each stage. Of workers with one thread
-/// there may be more than gain anything: fewer with more threads, the same for all, keep the shares where cutting each number does not.
-fn by_priority(cores: usize, weights: &[u32]) -> (Vec<usize>, Option<usize>) {
-    let single = shares(cores..=cores.saturating_mul(MOST_FOR_A_CORE), usize::MAX, weights);
-    let are_few = |workers: &[usize]| workers.iter().all(|count| *count <= MAX_DEFAULT_CPU_WORKERS);
-    if are_few(&single) {
-        return (single, None);
-    }
-    let of_threads = |each: usize| {
-        let most = cores / each;
-        (most.saturating_sub(1)..=most).rev().map(move |total| (divide(total, weights), each))
-    };
-    let fits = |(workers, _): &(Vec<usize>, usize)| are_few(workers) && off(workers, weights) <= NEAR;
-    match (2..=cores).flat_map(of_threads).find(fits) {
-        Some((workers, each)) => (workers.into_iter().map(|count| count * each).collect(), Some(each)),
-        None => (single, None),
-    }
-}
-
-/// How far the part is from its share that is furthest from it, of that share.
-fn off(parts: &[usize], weights: &[u32]) -> f64 {
-    let (sum, of_all) =
-        (parts.iter().sum::<usize>() as f64, weights.iter().map(|w| f64::from(*w)).sum::<f64>());
-    let off =
-        |(part, weight): (&usize, &u32)| (*part as f64 / sum / (f64::from(*weight) / of_all) - 1.0).abs();
-    parts.iter().zip(weights).map(off).fold(0.0, f64::max)
-}
-
-/// Of `totals`, divided by weight with no part larger than `largest`: the first of which each part has its share to a tenth, or the one that
-/// comes nearest to that.
-fn shares(totals: impl Iterator<Item = usize>, largest: usize, weights: &[u32]) -> Vec<usize> {
-    let mut nearest = (f64::INFINITY, vec![1; weights.len()]);
-    for total in totals {
-        let parts: Vec<usize> = divide(total, weights).into_iter().map(|part| part.min(largest)).collect();
-        let off = off(&parts, weights);
-        if off < nearest.0 {
-            nearest = (off, parts);
-        }
-        if nearest.0 <= NEAR {
-            break;
-        }
-    }
-    nearest.1
-}
-
-/// Whether shares by weight are asked for, and of no more stages than such shares make sense for.
-fn are_weighed(weights: &[u32]) -> bool {
-    weights.len() <= MOST_WEIGHED && weights.windows(2).any(|pair| pair[0] != pair[1])
-}
-
 pub(crate) fn plural(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
-    use super::{MAX_DEFAULT_CPU_WORKERS, NEAR, by_priority, divide, off, shares, workers_and_threads};
-
-    #[test]
-    fn few_cores_are_shared_by_weight_among_more_workers() {
-        let on_cores = |cores: usize, weights: &[u32]| shares(cores..=4 * cores, usize::MAX, weights);
-        assert_eq!(on_cores(2, &[30, 10]), [3, 1]);
-        assert_eq!(on_cores(8, &[30, 10]), [6, 2]);
-        assert_eq!(on_cores(1, &[10, 20]), [1, 2]);
-        assert_eq!(on_cores(2, &[100, 1]), [7, 1], "as near as it gets");
-        assert_eq!(shares((2..=8).rev(), 4, &[30, 10]), [3, 1]);
-        assert_eq!(shares((2..=8).rev(), 4, &[10, 5]), [4, 2]);
-        assert_eq!(shares((2..=8).rev(), 4, &[1, 100]), [1, 4]);
-    }
-
-    #[test]
-    fn many_cores_are_shared_by_weight_among_workers_of_more_threads() {
-        assert_eq!(by_priority(8, &[30, 10]), (vec![6, 2], None));
-        assert_eq!(by_priority(16, &[30, 10]), (vec![12, 4], Some(2)));
-        assert_eq!(
-            by_priority(12, &[30, 10]),
-            (vec![9, 3], Some(3)),
-            "two threads each would be 4 workers to 2"
-        );
-        assert_eq!(by_priority(64, &[30, 10]), (vec![40, 15], Some(5)), "8 and 3 workers");
-        assert_eq!(by_priority(64, &[100, 1]), (vec![91, 1], None), "8 and 1 workers: as near as it gets");
-        for cores in 1..=256 {
-            let (threads, each) = by_priority(cores, &[30, 10]);
-            let workers: Vec<usize> =
-                threads.iter().map(|n| workers_and_threads(*n, None, each, 1).0).collect();
-            assert!(off(&workers, &[30, 10]) <= NEAR, "{cores}: {workers:?} of {each:?} threads");
-            assert!(workers.iter().all(|count| *count <= MAX_DEFAULT_CPU_WORKERS), "{cores}: {workers:?}");
-        }
-    }
-
-    #[test]
-    fn cores_are_divided_by_weight() {
-        assert_eq!(divide(8, &[30, 10]), [6, 2]);
-        assert_eq!(divide(8, &[10, 10, 10]), [3, 3, 2]);
-        assert_eq!(divide(1, &[10, 10]), [1, 1]);
-        assert_eq!(divide(4, &[100, 1]), [3, 1]);
-        assert_eq!(divide(4, &[]), Vec::<usize>::new());
-    }
+    use super::workers_and_threads;
 
     #[test]
     fn each_batch_at_once_keeps_a_core_busy() {
@@ -492,17 +392,5 @@ mod tests {
         assert_eq!(of(8, Some(2), None, 2), (2, 3));
         assert_eq!(of(8, Some(3), Some(5), 2), (3, 5), "what was asked for is believed");
         assert_eq!(of(64, None, None, 2), (8, 7));
-    }
-
-    proptest! {
-        #[test]
-        fn every_core_is_given_once_and_nobody_gets_none(
-            total in 1usize..200,
-            weights in proptest::collection::vec(1u32..=100, 1..10),
-        ) {
-            let parts = divide(total, &weights);
-            prop_assert!(parts.iter().all(|p| *p >= 1));
-            prop_assert_eq!(parts.iter().sum::<usize>(), total.max(weights.len()));
-        }
     }
 }

@@ -64,11 +64,18 @@ impl RawPipeline {
 
     /// Its limits, where those of the file are these.
     pub fn limits(&self, of_file: &Limits) -> Limits {
+        let timeouts = [
+            ("item_timeout", self.item_timeout),
+            ("batch_timeout", self.batch_timeout),
+            ("load_timeout", self.load_timeout),
+        ];
+        let own = timeouts.iter().filter(|(_, own)| own.is_some()).map(|(key, _)| *key).collect();
         Limits {
             max_failed: self.max_failed,
             item_timeout: self.item_timeout.unwrap_or(of_file.item_timeout),
             batch_timeout: self.batch_timeout.unwrap_or(of_file.batch_timeout),
             load_timeout: self.load_timeout.unwrap_or(of_file.load_timeout),
+            own: Some((self.name.value.clone(), own)),
             ..of_file.clone()
         }
     }
@@ -385,6 +392,7 @@ fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize
         grace: Duration::from_secs(25),
         max_pixels: MAX_PIXELS,
         sandbox: SandboxMode::default(),
+        own: None,
     };
     let Some(mut f) = fields.section("limits", &keys::LIMITS) else { return (limits, None, None) };
     limits.max_failed = max_failed(&mut f);

@@ -107,6 +107,9 @@ fn a_pipeline_may_have_limits_of_its_own() {
         [limits.item_timeout, limits.batch_timeout, limits.load_timeout].map(|of| of.as_secs())
     };
     assert_eq!((seconds(&scans.limits), seconds(&clips.limits)), ([7, 60, 600], [7, 3, 3600]));
+    let called = |key| [scans, clips].map(|pipeline| pipeline.limits.called(key));
+    assert_eq!(called("load_timeout"), ["limits.load_timeout", "pipelines.clips.load_timeout"]);
+    assert_eq!(called("item_timeout"), ["limits.item_timeout"; 2]);
     assert_eq!([scans.loaders, clips.loaders], [1, 5], "what one has is not the others'");
     assert_eq!(without.pipelines.iter().map(|p| p.loaders).collect::<Vec<_>>(), [3, 3]);
     let bytes = |plan, stage| infer(plan, stage).layout.total_bytes();

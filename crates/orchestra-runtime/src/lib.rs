@@ -52,7 +52,7 @@ pub use fleet::launcher::{EngineSpec, Engines, load_frame};
 pub use fleet::launcher::{Launcher, ProcessLauncher};
 pub use fleet::live_workers::{LiveWorker, LiveWorkers};
 pub use flow::chain::Env;
-pub use flow::uploads::{MANIFEST, Manifest, ManifestPart, digest};
+pub use flow::uploads::{Manifest, ManifestPart, digest};
 pub use orchestra_core::worker_exit::ExitKind;
 pub use start::{
     Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare, prepare_part,

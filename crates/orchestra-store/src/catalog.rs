@@ -10,7 +10,8 @@
 //! **What an entry of `paths` takes.** A path that exists as written is taken literally. A folder gives every regular file
 //! below it, links followed, hidden files and folders (those that start with a dot) left out. A glob (`*`, `?`, `[..]`,
 //! `{a,b}`, and `**` for any number of folders) gives the regular files that it matches. A link that leads nowhere is listed: it
-//! then fails by name, rather than vanish. A single file is listed whatever it is.
+//! then fails by name, rather than vanish. A single file is listed whatever it is. Beside the manifest of a finished run, a folder or glob takes of
+//! the files of its kind only the parts that it names.
 //!
 //! **Names.** The name of an item is its path relative to the root of the source: a folder entry itself, the fixed leading part of
 //! a glob, the folder of a single file, and with several entries their deepest common folder. Names are text: a byte that is not
@@ -28,6 +29,7 @@ mod listing_file;
 mod manifest;
 mod objects;
 mod pattern;
+mod trusted_parts;
 mod watched;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,6 +52,7 @@ pub(crate) use self::listing_file::written;
 pub use self::listing_file::{ListingReader, ListingSummary};
 pub use self::objects::{Object, ObjectStore, Objects, SourceStore, is_url};
 use self::pattern::Entry;
+pub use self::trusted_parts::MANIFEST;
 use self::watched::Taken;
 pub use self::watched::Watch;
 

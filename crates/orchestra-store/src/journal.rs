@@ -94,6 +94,7 @@ pub struct Journal {
     files: Vec<AppendFile>,
     /// How many parts each file was sealed into.
     parts: Vec<u64>,
+    retired_parts: Vec<u64>,
     finished: FinishedSet,
     recovered: Recovered,
     phase: Phase,
@@ -290,6 +291,7 @@ impl Journal {
     }
 
     /// Every item that has failed is to be done again, and the files, which hold nothing but records of such items, are empty: both, or neither.
+    /// Parts that rows of such a file were sealed into count no more; [`Journal::is_retired`] says of the files which are to be removed.
     /// Durable at once. Gives how many items that are.
     ///
     /// # Errors
@@ -309,7 +311,11 @@ impl Journal {
         }
         undisturbed(&self.journal)?;
         self.make_durable(kind::RETRIED, &Retried(begin_anew))?;
-        files.iter().try_for_each(|FileIndex(index)| self.empty(*index))?;
+        for FileIndex(index) in files {
+            self.empty(*index)?;
+            let parts = std::mem::take(&mut self.parts[*index]);
+            self.retired_parts[*index] = self.retired_parts[*index].max(parts);
+        }
         self.finished.forget_failed();
         Ok(n_failed)
     }
@@ -344,9 +350,21 @@ impl Journal {
         replayed: Replayed,
         recovered: Recovered,
     ) -> Self {
-        let Replayed { crc, parts, finished, .. } = replayed;
+        let Replayed { crc, parts, retired_parts, finished, .. } = replayed;
         let (phase, unsynced, has_placed) = (Phase::Open, false, false);
-        Self { folder, journal, crc, files, parts, finished, recovered, phase, unsynced, has_placed }
+        Self {
+            folder,
+            journal,
+            crc,
+            files,
+            parts,
+            retired_parts,
+            finished,
+            recovered,
+            phase,
+            unsynced,
+            has_placed,
+        }
     }
 
     fn must_be_open(&self) -> Result<(), CommitError> {

@@ -70,8 +70,8 @@ pub use atomic::write_atomic;
 pub use bit_set::BitSet;
 pub use catalog::{
     Catalog, Expand, Extension, Extent, Growth, ItemEntry, ListError, ListingReader, ListingSpec,
-    ListingSummary, Object, ObjectStore, Objects, PushItem, SourceStore, Watch, escape, extend_listing,
-    first_item, is_url, write_items, write_listing,
+    ListingSummary, MANIFEST, Object, ObjectStore, Objects, PushItem, SourceStore, Watch, escape,
+    extend_listing, first_item, is_url, write_items, write_listing,
 };
 pub use folder::{DiscardError, Discarded, FAILURE_RECORDS, OutputFolder, RUN_SUMMARY, State, only_files};
 pub use identity::{Change, RunIdentity};

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use common::{
     FAILURES, FOLDED, RESULTS, ROWS, audit, files, fold, group, identity, item, items_in, no_stray_parts,
-    parts, seal, start,
+    parts, record, scratch, seal, start,
 };
+use orchestra_core::ItemId;
 use orchestra_store::{
     Commit, CommitError, FileIndex, Journal, ListingReader, OpenError, OutputFolder, PlacedFile, RunIdentity,
     StartError, State, write_atomic,
@@ -627,4 +628,46 @@ fn only_a_file_that_is_folded_has_states() {
     assert_eq!(journal.state(FOLDED).unwrap(), None);
     journal.keep_state(FOLDED, Vec::new()).unwrap();
     assert_eq!(journal.state(FOLDED).unwrap(), Some(Vec::new()));
+}
+
+#[test]
+fn parts_of_failures_that_are_done_again_count_no_more_wherever_the_run_is_killed() {
+    let failing: Vec<ItemId> = (0..6).map(|n| item(0, 5 * n + 4)).collect();
+    let commit = |items: &[ItemId]| Commit {
+        appends: items.iter().flat_map(|i| [(FAILURES, record(*i)), (ROWS, record(*i))]).collect(),
+        failed: items.to_vec(),
+        ..Commit::default()
+    };
+    let dir = scratch();
+    let mut journal = start(dir.path());
+    for items in failing.chunks(3) {
+        journal.commit(&commit(items)).unwrap();
+        seal(&mut journal).unwrap();
+    }
+    assert_eq!(journal.parts(ROWS), 2);
+    let is_retired = |journal: &Journal| [0, 1, 2].map(|number| journal.is_retired(ROWS, number));
+    assert_eq!(is_retired(&journal), [false; 3]);
+    assert_eq!(journal.retry_failed(&[FAILURES, ROWS]).unwrap(), 6);
+    let is_empty = |journal: &Journal| {
+        assert_eq!((journal.parts(ROWS), is_retired(journal)), (0, [true, true, false]));
+        assert_eq!((journal.counts().failed, journal.rows(ROWS).unwrap().len()), (0, 0));
+    };
+    is_empty(&journal);
+    drop(journal);
+    // Killed before the parts are removed, then after it.
+    is_empty(&start(dir.path()));
+    parts(dir.path()).iter().for_each(|part| fs::remove_file(part).unwrap());
+    is_empty(&start(dir.path()));
+    let mut journal = start(dir.path());
+    journal.commit(&commit(&failing[..2])).unwrap();
+    seal(&mut journal).unwrap();
+    drop(journal);
+    let journal = start(dir.path());
+    assert_eq!((journal.parts(ROWS), is_retired(&journal)), (1, [false, true, false]));
+    assert_eq!(journal.counts().failed, 2);
+    drop(journal);
+    // No byte is taken on trust where a durable record is gone, and the parts that were removed are not missed.
+    fs::write(dir.path().join("failures.jsonl"), "").unwrap();
+    is_empty(&start(dir.path()));
+    assert!(parts(dir.path()).is_empty(), "what was sealed since counts no more");
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use orchestra_kinds::read_lines;
 use orchestra_plan::{Kinds, ReadBack, RecordsPerItem, TASKS_FOLDER, Writes};
-use orchestra_runtime::{MANIFEST, Manifest, OutputReport, digest};
-use orchestra_store::{BitSet, FAILURE_RECORDS, ListError, ObjectOutput, RUN_SUMMARY, only_files};
+use orchestra_runtime::{Manifest, OutputReport, digest};
+use orchestra_store::{BitSet, FAILURE_RECORDS, ListError, MANIFEST, ObjectOutput, RUN_SUMMARY, only_files};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 

@@ -50,7 +50,9 @@ impl Protocol {
         match self {
             Protocol::S3 => &["AWS_"],
             Protocol::Google => &["GOOGLE_", "SERVICE_ACCOUNT"],
-            Protocol::Azure => &["AZURE_", "MSI_ENDPOINT", "IDENTITY_ENDPOINT", "IDENTITY_HEADER"],
+            Protocol::Azure => {
+                &["AZURE_", "AZURITE_", "MSI_ENDPOINT", "IDENTITY_ENDPOINT", "IDENTITY_HEADER"]
+            }
             Protocol::Http => &[],
         }
     }

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use orchestra_core::data::ColumnType;
+use orchestra_core::data::{Column, ColumnType};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
     At, Connect, Draft, Fields, Key, Limits, Reads, Runs, StageConnected, StageContext, StageKind, key,
 };
 
 use cell::Op;
-use concat::Concat;
+use concat::{Concat, Joining};
 use merged::{By, Over, Reduced, is_float};
 
 mod cell;
@@ -40,9 +40,15 @@ const KEYS: [Key; 7] = [
         "by",
         "text",
         "all rows in one",
-        "a row of the result for each value of this column, `\"stage\"` or `\"stage.column\"`: the best class of classes, or an integer",
+        "a row of the result for each value of this column, `\"stage\"` or `\"stage.column\"`: the best class of classes, or an integer; of `concat` only \
+         with `join`",
     ),
-    key("by_folder", "true or false", "false", "a row of the result for each folder that items lie in"),
+    key(
+        "by_folder",
+        "true or false",
+        "false",
+        "a row of the result for each folder that items lie in; of `concat` only with `join`",
+    ),
     key(
         "range",
         "two numbers",
@@ -54,8 +60,8 @@ const KEYS: [Key; 7] = [
         "join",
         "true or false",
         "false",
-        "of `concat`: one row, its tensors those of all rows one behind the other along their first dimension, as numpy.concatenate has them; up to 1 \
-         GiB each, in memory",
+        "of `concat`: one row, or one for each key, its tensors those of all rows one behind the other along their first dimension, as \
+         numpy.concatenate has them; up to 1 GiB of each over all keys, in memory",
     ),
 ];
 
@@ -70,7 +76,7 @@ impl StageKind for ReduceStage {
          neither the order of the items nor a restart changes a bit; the least and the largest of integers are i64, too. What is no number makes \
          sum, mean, min and max no number. `histogram` is i64, with `outside`: how many were below its range, above it, or no number. In records, \
          `item` is the key, or the name of the stage, and `source` the name of the stage; rows are in the order of their keys. Nothing gives no row. \
-         `concat` gives the columns and items that it reads; with `join`, one row called as the stage."
+         `concat` gives the columns and items that it reads; with `join`, one row called as the stage, or one for each key, called as that."
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -103,16 +109,22 @@ impl StageKind for ReduceStage {
             (None, Some(true)) => By::Folder,
             (None, _) => By::Nothing,
         };
+        let join = f.boolean("join").unwrap_or(false);
         let has_effect = |key: &str| match key {
             "range" | "bins" => name == Name::Histogram,
             "join" => name == Name::Concat,
             "over" => !matches!(name, Name::Count | Name::Concat),
-            _ => name != Name::Concat,
+            // Rows that stay as they are have no key.
+            _ => name != Name::Concat || join,
         };
         for key in ["range", "bins", "over", "by", "by_folder", "join"] {
             if let Some(entry) = f.entry(key).filter(|_| !has_effect(key)) {
                 let reason = format!("has no effect on `op = \"{called}\"`");
-                f.bad(key, entry.key_span, &reason).help("leave it out");
+                let help = match key {
+                    "by" | "by_folder" => "leave it out, or add `join = true`: one row for each key",
+                    _ => "leave it out",
+                };
+                f.bad(key, entry.key_span, &reason).help(help);
                 return None;
             }
         }
@@ -127,7 +139,6 @@ impl StageKind for ReduceStage {
             Name::Count | Name::Concat => None,
         };
         let is_concat = name == Name::Concat;
-        let join = f.boolean("join").unwrap_or(false);
         Some(Draft::Stage(Box::new(ReduceDraft { called, is_concat, join, op, over, by })))
     }
 }
@@ -187,10 +198,7 @@ impl Connect for ReduceDraft {
             }
         };
         let mut reads = vec![(0, value)];
-        if self.by == By::Column {
-            let what = "classes, or one integer per row";
-            reads.push((1, stage.column(1, what, |c| c.ty == ColumnType::Labels || is_integer(&c.ty))?));
-        }
+        reads.extend(self.key_column(stage)?);
         let input = &stage.inputs[0];
         let spec = input.gives.0[value].ty.tensor();
         let shape = match (&self.op, self.over) {
@@ -230,11 +238,7 @@ impl Connect for ReduceDraft {
                 .help("over = \"elements\" keeps them once for all elements");
             return None;
         }
-        let by = match self.by {
-            By::Nothing => String::new(),
-            By::Folder => " by folder".to_owned(),
-            By::Column => format!(" by `{}`", stage.inputs[1].name),
-        };
+        let by = self.by_words(stage);
         let over = match (&self.op, self.over) {
             (None, _) => "rows",
             (Some(_), Over::Rows) => "each element",
@@ -259,8 +263,25 @@ impl Connect for ReduceDraft {
 }
 
 impl ReduceDraft {
+    /// The column that keys are in, if they are in one; `None` after an error.
+    fn key_column(&self, stage: &mut StageContext<'_>) -> Option<Option<(usize, usize)>> {
+        if self.by != By::Column {
+            return Some(None);
+        }
+        let is_key = |c: &Column| c.ty == ColumnType::Labels || is_integer(&c.ty);
+        Some(Some((1, stage.column(1, "classes, or one integer per row", is_key)?)))
+    }
+
+    fn by_words(&self, stage: &StageContext<'_>) -> String {
+        match self.by {
+            By::Nothing => String::new(),
+            By::Folder => " by folder".to_owned(),
+            By::Column => format!(" by `{}`", stage.inputs[1].name),
+        }
+    }
+
     fn concat(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
-        let (input, reads) = stage.whole_row()?;
+        let (input, mut reads) = stage.whole_first()?;
         if let Some(column) = input.gives.0.iter().find(|c| c.ty == ColumnType::Picture) {
             let message = format!("stage `{}` cannot keep `{}` of `{}`", stage.name, column.name, input.name);
             stage.diags.error(input.span, message).help("reduce what is made of the pictures");
@@ -274,7 +295,7 @@ impl ReduceDraft {
                 settings,
                 reads,
                 gives: input.gives,
-                runs: Runs::Reduce(Arc::new(Concat { joined: None })),
+                runs: Runs::Reduce(Arc::new(Concat { joining: None })),
                 details: vec!["all rows, in order".to_owned()],
                 about: "all rows of the run, in the order of the items".to_owned(),
             });
@@ -293,13 +314,23 @@ impl ReduceDraft {
             column.ty = ColumnType::Tensor(TensorSpec { row, ..spec.clone() });
         }
         settings["join"] = true.into();
+        let by = self.by_words(stage);
+        if self.by != By::Nothing {
+            settings["by"] = by.clone().into();
+        }
+        if let Some(key) = self.key_column(stage)? {
+            settings["key"] = key.1.into();
+            reads.push(key);
+        }
         Some(StageConnected {
             settings,
             reads,
             gives,
-            runs: Runs::Reduce(Arc::new(Concat { joined: Some(stage.name.to_owned()) })),
-            details: vec!["one array of all rows, in order".to_owned()],
-            about: "one array of all rows of the run, in the order of the items".to_owned(),
+            runs: Runs::Reduce(Arc::new(Concat {
+                joining: Some(Joining { stage: stage.name.to_owned(), by: self.by }),
+            })),
+            details: vec![format!("one array of all rows{by}, in order")],
+            about: format!("one array of all rows of the run{by}, in the order of the items"),
         })
     }
 }

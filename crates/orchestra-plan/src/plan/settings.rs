@@ -22,6 +22,20 @@ pub struct Limits {
     pub max_pixels: u64,
     /// Whether workers are confined, where their model does not say.
     pub sandbox: SandboxMode,
+    /// NAME of `[pipelines.NAME]`, and the keys that it sets.
+    #[serde(skip)]
+    pub own: Option<(String, Vec<&'static str>)>,
+}
+
+impl Limits {
+    /// What a limit is called where the file sets it.
+    #[must_use]
+    pub fn called(&self, key: &str) -> String {
+        match &self.own {
+            Some((name, keys)) if keys.contains(&key) => format!("pipelines.{name}.{key}"),
+            _ => format!("limits.{key}"),
+        }
+    }
 }
 
 /// `limits.max_failed`

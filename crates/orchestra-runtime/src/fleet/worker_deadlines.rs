@@ -28,6 +28,13 @@ pub struct Clocks {
     last_look: Duration,
 }
 
+/// `load_timeout`, and what it is called in the file.
+#[derive(Debug, Clone, Copy)]
+pub struct LoadLimit<'a> {
+    pub timeout: Duration,
+    pub called: &'a str,
+}
+
 #[derive(Debug, Clone, Copy)]
 pub struct Running {
     pub begun: Duration,
@@ -44,7 +51,7 @@ impl Clocks {
         &mut self,
         phase: Phase,
         timeouts: &Timeouts,
-        load: Duration,
+        load: LoadLimit<'_>,
         batch: Option<Running>,
         now: Duration,
     ) -> Option<WorkerExit> {
@@ -62,9 +69,9 @@ impl Clocks {
         let is_silent = silence > timeouts.heartbeat;
         match phase {
             Phase::Starting if in_phase > timeouts.handshake => Some(WorkerExit::HandshakeTimeout),
-            Phase::Greeted if in_phase > load => Some(WorkerExit::LoadFailed {
+            Phase::Greeted if in_phase > load.timeout => Some(WorkerExit::LoadFailed {
                 class: ErrorClass::Transient,
-                why: format!("it took longer than `limits.load_timeout`, {} s", load.as_secs()),
+                why: format!("it took longer than `{}`, {} s", load.called, load.timeout.as_secs()),
             }),
             Phase::Serving if is_alive && batch.is_some_and(is_late) => Some(WorkerExit::Hung),
             Phase::Greeted | Phase::Ready | Phase::Serving if is_silent => Some(WorkerExit::Silent),
@@ -78,7 +85,8 @@ impl Clocks {
 mod tests {
     use super::*;
 
-    const LOAD: Duration = Duration::from_secs(600);
+    const LOAD: LoadLimit<'_> =
+        LoadLimit { timeout: Duration::from_secs(600), called: "limits.load_timeout" };
     const BATCH: Running = Running { begun: Duration::ZERO, timeout: Duration::from_secs(60) };
 
     /// What is overdue after so many looks, one per tick, without a sign of life.

@@ -22,7 +22,7 @@ use crate::account::stats::DeviceStats;
 use crate::events::WorkerEvent;
 use crate::fleet::handshake;
 use crate::fleet::link_start::{Duty, LinkArgs};
-use crate::fleet::worker_deadlines::{Clocks, Phase, Running, TICK};
+use crate::fleet::worker_deadlines::{Clocks, LoadLimit, Phase, Running, TICK};
 use crate::fleet::worker_end::report;
 use crate::fleet::worker_port::WorkerPort;
 use crate::fleet::worker_process::{self, ProcessEvent};
@@ -285,7 +285,8 @@ impl LinkState {
     fn check_deadlines(&mut self) {
         let context = &self.args.context;
         let limits = context.plan.limits_of(self.args.serve.stage);
-        let (timeout, load) = (limits.batch_timeout, limits.load_timeout);
+        let (timeout, called) = (limits.batch_timeout, limits.called("load_timeout"));
+        let load = LoadLimit { timeout: limits.load_timeout, called: &called };
         let now = context.clock.now();
         let (last_frame, is_broken, batch) = {
             let traffic = self.port.traffic();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use orchestra_core::data::Refusal;
 use orchestra_core::shapes::{Fetch, FetchRun};
 use orchestra_core::{FailureKind, SourceId};
-use orchestra_plan::Origin;
+use orchestra_plan::{Limits, Origin};
 use ractor::ActorRef;
 use rustix::thread::sched_setaffinity;
 
@@ -78,7 +78,8 @@ fn start_with(work: &Arc<LoaderWork>, me: usize, inbox: Inbox) -> io::Result<Arc
 /// SentColumns thread `me` up if a file or a picture has kept it for too long: that item is failed by name, and another thread goes on.
 /// What a process does has a deadline of its own.
 pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox>) -> io::Result<()> {
-    let limit = work.context.plan.limits_of_source(work.source).item_timeout;
+    let limits = work.context.plan.limits_of_source(work.source);
+    let limit = limits.item_timeout;
     let Some(abandoned) = inbox.abandon_if_stuck(limit) else { return Ok(()) };
     let Abandoned { stuck, since, rest, in_process, tally } = abandoned;
     tally.book(work);
@@ -87,14 +88,19 @@ pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox
         let (began, decoded) = (work.context.clock.at(since), work.context.clock.now());
         timeline.loaded(Loading { began, read: None, decoded });
     }
-    let error =
-        format!("reading and decoding took longer than limits.item_timeout ({} s)", limit.as_secs_f64());
+    let error = took_too_long(limits);
     tracing::warn!(item = %stuck.name(), %error, "item given up, its thread is replaced");
     let mut out = Outcome::default();
     work.fail(&Token::whole(stuck), Refusal { kind: FailureKind::Timeout, error }, 1, &mut out);
     work.chain.send(&mut out);
     work.loaded.add(1);
     Ok(())
+}
+
+/// Of an item, beyond its `item_timeout`.
+pub fn took_too_long(limits: &Limits) -> String {
+    let seconds = limits.item_timeout.as_secs_f64();
+    format!("reading and decoding took longer than {} ({seconds} s)", limits.called("item_timeout"))
 }
 
 impl LoaderWork {

@@ -239,8 +239,8 @@ impl OpenReduce {
             let one = Contribution::read(&record).ok_or_else(damaged);
             one.and_then(|one| join.add(one.bytes)).map_err(|refusal| self.refused(refusal))?;
         }
-        let row = join.row().map_err(|refusal| self.refused(refusal))?;
-        Ok(Box::new(row.map(|row| Ok(ResultRow::of_stage(0, row))).into_iter()))
+        let rows = join.rows().map_err(|refusal| self.refused(refusal))?;
+        Ok(Box::new((0..).zip(rows).map(|(index, row)| Ok(ResultRow::of_stage(index, row)))))
     }
 
     /// All contributions in the order of their items. Sorts on the disk: they need not fit into memory.

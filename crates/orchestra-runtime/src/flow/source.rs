@@ -160,14 +160,14 @@ fn remote(args: &SourceArgs) -> Option<Remote> {
     let fetch = &*plan.sources[args.source.index()].fetch;
     let launcher = args.context.options.loaders.clone()?.with_network(fetch.network().as_ref());
     let load = args.chain.remote(fetch)?;
-    let (all_memory, timeout) =
-        (plan.loader_bytes.max(load.memory), plan.limits_of_source(args.source).item_timeout);
+    let (all_memory, limits) =
+        (plan.loader_bytes.max(load.memory), plan.limits_of_source(args.source).clone());
     let stats = Arc::clone(&args.context.stats);
     let SourcePlan { listing, sandbox_read, .. } = &plan.sources[args.source.index()];
     let reads = Reads::new(fetch.opens(), listing, sandbox_read);
     let (tracer, clock, source) = (args.context.tracer.clone(), args.context.clock, args.source);
     let alone = Mutex::default();
-    Some(Remote { launcher, load, reads, all_memory, alone, timeout, stats, source, tracer, clock })
+    Some(Remote { launcher, load, reads, all_memory, alone, limits, stats, source, tracer, clock })
 }
 
 /// Also when it panics, or is dropped with its runtime.

@@ -24,14 +24,11 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use orchestra_plan::{BucketPlan, PartFilesPlan, SinkPlan};
-use orchestra_store::{ListError, OutputFolder};
+use orchestra_store::{ListError, MANIFEST, OutputFolder};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::flow::file_rows::{FileRow, files_in};
-
-/// What readers of a prefix look for: the object that names all parts.
-pub const MANIFEST: &str = "_manifest.json";
 
 /// Parts that wait for the store.
 const MOST_WAITING: usize = 2;

@@ -41,8 +41,8 @@ pub enum StartRunError {
     Commit(#[from] CommitError),
     /// Failed items are to be done again, and their records cannot be taken back.
     #[error(
-        "the failed items cannot be done again: sink `{0}` has written parts of their failures, which stay as they are; start over with `--fresh`, \
-        and give that sink kind = \"jsonl\" or \"csv\""
+        "the failed items cannot be done again: sink `{0}` has written their failures to a bucket, whose objects stay as they are; start over with \
+        `--fresh`, and give that sink a `path` in the output folder"
     )]
     Sealed(String),
     /// Rows that an earlier run has left cannot be used.

@@ -107,6 +107,7 @@ pub fn prepare_part(
     let new_items = lists.new_items();
     let identity = past.go_on(&plan);
     let mut journal = open_journal(&plan, folder, &past, &identity, fresh)?;
+    remove_retired(&plan, &journal)?;
     // A reader of all parts would take it for one of them.
     let is_strange = |(sink, number, _): &(usize, u64, PathBuf)| *number >= journal.parts(sink_file(*sink));
     if let Some((_, _, strange)) = part_files(&plan).into_iter().find(is_strange) {
@@ -326,12 +327,21 @@ fn open_journal(
 fn retry_failed(plan: &Plan, journal: &mut Journal) -> Result<u64, StartRunError> {
     let mut files = vec![FAILURES_FILE];
     for (at, sink) in plan.sinks.iter().enumerate().filter(|(_, sink)| sink.is_of_failures) {
-        if journal.parts(sink_file(at)) > 0 {
+        if sink.bucket.is_some() && journal.parts(sink_file(at)) > 0 {
             return Err(StartRunError::Sealed(sink.name.clone()));
         }
         files.push(sink_file(at));
     }
-    Ok(journal.retry_failed(&files)?)
+    let retried = journal.retry_failed(&files)?;
+    remove_retired(plan, journal)?;
+    Ok(retried)
+}
+
+/// Removes parts whose records were taken back; the start that took them back may have been killed before it did.
+fn remove_retired(plan: &Plan, journal: &Journal) -> io::Result<()> {
+    let is_retired =
+        |(sink, number, _): &(usize, u64, PathBuf)| journal.is_retired(sink_file(*sink), *number);
+    part_files(plan).iter().filter(|part| is_retired(part)).try_for_each(|(.., path)| fs::remove_file(path))
 }
 
 fn open_tasks(

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use super::item_name::escape;
 use super::pattern::{GLOB_CHARACTERS, Glob};
+use super::trusted_parts::TrustedParts;
 use super::{ItemEntry, ListError};
 
 /// Objects that are looked at between two times that what was found is published: what stores give at once.
@@ -109,7 +110,7 @@ impl Entry {
         look: &mut dyn FnMut() -> Result<(), ListError>,
         take: &mut dyn FnMut(&str) -> Result<(), ListError>,
     ) -> Result<(), ListError> {
-        let mut objects = EntryObjects { entry: self, objects: self.objects(store)?, last: String::new() };
+        let mut objects = EntryObjects::start(self, store)?;
         while let Some(url) = objects.next(look)? {
             take(&url)?;
         }
@@ -189,20 +190,38 @@ impl Entry {
 
 struct EntryObjects<'e> {
     entry: &'e Entry,
+    store: &'e dyn ObjectStore,
     objects: Objects,
+    trusted: TrustedParts,
     last: String,
 }
 
-impl EntryObjects<'_> {
+impl<'e> EntryObjects<'e> {
+    fn start(entry: &'e Entry, store: &'e dyn ObjectStore) -> Result<Self, ListError> {
+        let objects = entry.objects(store)?;
+        Ok(Self { entry, store, objects, trusted: TrustedParts::default(), last: String::new() })
+    }
+
     fn next(&mut self, look: &mut dyn FnMut() -> Result<(), ListError>) -> Result<Option<String>, ListError> {
-        for object in self.objects.by_ref() {
+        while let Some(object) = self.objects.next() {
             let object = object?;
             look()?;
-            if self.entry.takes(&object) {
+            if self.entry.takes(&object) && self.is_trusted(&object.url)? {
                 return Ok(Some(object.url));
             }
         }
         Ok(None)
+    }
+
+    fn is_trusted(&mut self, url: &str) -> Result<bool, ListError> {
+        if matches!(self.entry.kind, Kind::Object) {
+            return Ok(true);
+        }
+        let store = self.store;
+        self.trusted.takes(url.as_bytes(), |manifest| {
+            let manifest = String::from_utf8_lossy(manifest);
+            if store.has(&manifest)? { store.open(&manifest).map(Some) } else { Ok(None) }
+        })
     }
 }
 
@@ -222,7 +241,7 @@ pub(super) fn list(
     };
     let (mut walks, mut heads) = (Vec::new(), BinaryHeap::new());
     for (at, entry) in entries.iter().enumerate() {
-        let mut walk = EntryObjects { entry, objects: entry.objects(store)?, last: String::new() };
+        let mut walk = EntryObjects::start(entry, store)?;
         let first = walk.next(&mut look)?.ok_or_else(|| entry.no_match())?;
         heads.push(Reverse((first, at)));
         walks.push(walk);
@@ -248,7 +267,7 @@ pub(super) fn list(
 pub(super) fn first(urls: &[String], store: &dyn ObjectStore) -> Result<Option<ItemEntry>, ListError> {
     for url in urls {
         let entry = Entry::resolve(url, store, true)?;
-        let mut objects = EntryObjects { entry: &entry, objects: entry.objects(store)?, last: String::new() };
+        let mut objects = EntryObjects::start(&entry, store)?;
         if let Some(url) = objects.next(&mut || Ok(()))? {
             return Ok(Some(ItemEntry { name: name_below(&entry.root, &url), path: url.into() }));
         }

@@ -45,6 +45,8 @@ pub(crate) struct Replayed {
     pub(crate) lengths: Vec<u64>,
     /// How many parts each file was sealed into.
     pub(crate) parts: Vec<u64>,
+    /// How many it had when its items were to be done again: what is left of those that do not count any more.
+    pub(crate) retired_parts: Vec<u64>,
     /// Where in the journal the first rows stand that each file holds.
     begun: Vec<Option<u64>>,
     pub(crate) finished: FinishedSet,
@@ -61,6 +63,7 @@ impl Replayed {
             crc,
             lengths: vec![0; n_files],
             parts: vec![0; n_files],
+            retired_parts: vec![0; n_files],
             begun: vec![None; n_files],
             finished: FinishedSet::default(),
             commits: 0,
@@ -88,6 +91,8 @@ struct Beginning {
     at: u64,
     file: u16,
     is_state: bool,
+    /// Its items are done again.
+    is_retry: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -216,13 +221,15 @@ fn overview(journal: &Path) -> io::Result<Result<Overview, Found>> {
             }
             kind::FINISHED => overview.code = entry::decode(body),
             kind::SEALED => {
-                let of =
-                    |sealed: Sealed| Beginning { at, file: sealed.file, is_state: sealed.part.is_state() };
+                let of = |sealed: Sealed| {
+                    let (file, is_state) = (sealed.file, sealed.part.is_state());
+                    Beginning { at, file, is_state, is_retry: false }
+                };
                 overview.beginnings.extend(entry::decode(body).map(of));
             }
             kind::RETRIED => {
                 let Retried(files) = entry::decode(body).unwrap_or(Retried(Vec::new()));
-                let of = |(file, _)| Beginning { at, file, is_state: false };
+                let of = |(file, _)| Beginning { at, file, is_state: false, is_retry: true };
                 overview.beginnings.extend(files.into_iter().map(of));
             }
             _ => {}
@@ -284,7 +291,10 @@ fn replay_to(
                 placed.clear(); // It is the part.
                 let file = usize::from(sealed.file);
                 let of_file = |b: &&Beginning| b.file == sealed.file && b.at > start;
+                let mut retries = overview.beginnings.iter().filter(|b| of_file(b) && b.is_retry);
                 let holds = match sealed.part.is_state() {
+                    // The part is removed, or about to be.
+                    false if retries.any(|b| b.at < end) => true,
                     true if overview.beginnings.iter().filter(of_file).any(|b| b.at < end) => true,
                     // The only copy of its rows, and small: it is always read.
                     true => sealed.part.is_there(folder)? || matches!(check, Check::Nothing),
@@ -303,6 +313,8 @@ fn replay_to(
                 for (file, _) in retried.0 {
                     let file = usize::from(file);
                     (state.lengths[file], state.begun[file]) = (0, None);
+                    let parts = std::mem::take(&mut state.parts[file]);
+                    state.retired_parts[file] = state.retired_parts[file].max(parts);
                 }
                 state.finished.forget_failed();
             }

@@ -48,6 +48,12 @@ impl Journal {
         self.parts.get(index).copied().unwrap_or(0)
     }
 
+    /// Whether part `number` of a file held records of items that are done again, and counts no more.
+    pub fn is_retired(&self, FileIndex(index): FileIndex, number: u64) -> bool {
+        let retired = self.retired_parts.get(index).copied().unwrap_or(0);
+        (self.parts(FileIndex(index))..retired).contains(&number)
+    }
+
     /// All rows of the file are in `part` from now on, and the file is empty: both, or neither. Unlike a commit it is durable at once.
     ///
     /// # Errors

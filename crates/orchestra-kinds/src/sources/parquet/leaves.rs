@@ -64,13 +64,13 @@ pub fn row_groups(metadata: &ParquetMetaData) -> Result<Vec<u64>, String> {
     Ok(rows)
 }
 
-/// The number of the leaf of each of these fields; fails where a field has none that fits, or that can be unpacked.
+/// The number of the leaf of each of these fields; fails where a field has none that fits, or one that cannot be unpacked.
 pub fn resolve(metadata: &ParquetMetaData, fields: &[Field]) -> Result<Vec<usize>, String> {
     let schema = metadata.file_metadata().schema_descr();
     let names = names(schema);
     let packed = |leaf: usize| {
         let chunks = metadata.row_groups().iter().map(|group| group.column(leaf).compression());
-        chunks.into_iter().find(|codec| !matches!(codec, Compression::UNCOMPRESSED | Compression::SNAPPY))
+        chunks.into_iter().find(|codec| matches!(codec, Compression::LZO))
     };
     let resolve = |field: &Field| {
         let leaf = names.iter().position(|name| *name == field.name).ok_or_else(|| {
@@ -82,7 +82,7 @@ pub fn resolve(metadata: &ParquetMetaData, fields: &[Field]) -> Result<Vec<usize
         match packed(leaf) {
             None => Ok(leaf),
             Some(codec) => Err(format!(
-                "column `{}` is compressed with {codec}, and what is compressed with Snappy, or not at all, is read",
+                "column `{}` is compressed with {codec}, which is not read: write it with another codec",
                 field.name
             )),
         }

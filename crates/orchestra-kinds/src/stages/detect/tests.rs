@@ -143,6 +143,13 @@ fn cases() -> Vec<(Boxes, Vec<Tensor>, Json)> {
     let mut shares = |n: usize| -> Vec<f32> { (0..n).map(|_| random.share()).collect() };
     let boxes = || tensor("boxes", &[60, 4], relative.clone());
     cases.push((settings(Layout::Ssd), vec![boxes(), tensor("scores", &[60, 4], shares(240))], json!({})));
+    let in_pixels: Vec<f32> = relative.iter().enumerate().map(|(at, share)| share * pixels[at % 2]).collect();
+    let plain = Boxes { is_relative: false, background: false, ..settings(Layout::Ssd) };
+    cases.push((
+        plain,
+        vec![tensor("boxes", &[60, 4], in_pixels.clone()), tensor("scores", &[60, 3], shares(180))],
+        json!({ "relative": false, "background": false }),
+    ));
     cases.push((
         settings(Layout::Ultraface),
         vec![boxes(), tensor("scores", &[60, 2], shares(120))],
@@ -152,9 +159,8 @@ fn cases() -> Vec<(Boxes, Vec<Tensor>, Json)> {
     let labelled = vec![boxes(), tensor("scores", &[60], shares(60)), tensor("labels", &[60], classes())];
     cases.push((settings(Layout::Detr), labelled, json!({})));
     // With `orig_target_sizes`, the size of the row: corners in pixels of it.
-    let sized = relative.iter().enumerate().map(|(at, share)| share * pixels[at % 2]).collect();
     let sized = vec![
-        tensor("boxes", &[60, 4], sized),
+        tensor("boxes", &[60, 4], in_pixels),
         tensor("scores", &[60], shares(60)),
         tensor("labels", &[60], classes()),
     ];
@@ -255,28 +261,34 @@ fn texts_are_where_another_implementation_finds_them() {
         texts.iter().map(of).fold(0.0, f64::max) as f32
     };
     let map = tensor("map", &[1, height, width], (0..height * width).map(value).collect());
-    let dbnet =
-        Dbnet { threshold: 0.3, box_threshold: 0.5, unclip: 1.6, max: 100, min_size: 3.0, dilate: false };
-    let more = json!({ "threshold": 0.3, "box_threshold": 0.5, "unclip": 1.6, "min_size": 3 });
-    let case = json_of(Layout::Dbnet, std::slice::from_ref(&map), &more);
-    let [expected] = &reference(&[case])[..] else { panic!() };
-    let found = run(Decode::Texts(dbnet), &[map]).unwrap();
-    assert_eq!((found.len(), expected.len()), (4, 4));
-    for row in &found {
-        let polygon = numbers(&row[4]);
-        let inside = |p: &[f64]| [p[0].clamp(0.0, 300.0), p[1].clamp(0.0, 200.0)];
-        // Corners in any order: which one comes first is a matter of taste.
-        let is_same = |wanted: &&Json| {
-            let corners: Vec<Vec<f64>> = serde_json::from_value(wanted["polygon"].clone()).unwrap();
-            let near = |p: &[f64]| corners.iter().any(|c| are_close(&inside(c), p, 1e-2));
-            polygon.chunks(2).all(near)
-        };
-        let wanted = expected.iter().find(is_same).unwrap_or_else(|| panic!("{polygon:?} of {expected:?}"));
-        // Which pixels of the outline count is a matter of taste, too.
-        assert!(are_close(&numbers(&row[2]), &[wanted["score"].as_f64().unwrap()], 0.08), "{wanted} {row:?}");
+    // Two regions that grow touch each other, and have pixels between them, so that the mean is lower.
+    for (dilate, box_threshold, n) in [(false, 0.5, 4), (true, 0.25, 3)] {
+        let dbnet = Dbnet { threshold: 0.3, box_threshold, unclip: 1.6, max: 100, min_size: 3.0, dilate };
+        let more = json!({
+            "threshold": 0.3, "box_threshold": box_threshold, "unclip": 1.6, "min_size": 3, "dilate": dilate,
+        });
+        let case = json_of(Layout::Dbnet, std::slice::from_ref(&map), &more);
+        let [expected] = &reference(&[case])[..] else { panic!() };
+        let found = run(Decode::Texts(dbnet), std::slice::from_ref(&map)).unwrap();
+        assert_eq!((found.len(), expected.len()), (n, n), "{dilate}");
+        for row in &found {
+            let polygon = numbers(&row[4]);
+            let inside = |p: &[f64]| [p[0].clamp(0.0, 300.0), p[1].clamp(0.0, 200.0)];
+            // Corners in any order: which one comes first is a matter of taste.
+            let is_same = |wanted: &&Json| {
+                let corners: Vec<Vec<f64>> = serde_json::from_value(wanted["polygon"].clone()).unwrap();
+                let near = |p: &[f64]| corners.iter().any(|c| are_close(&inside(c), p, 1e-2));
+                polygon.chunks(2).all(near)
+            };
+            let wanted =
+                expected.iter().find(is_same).unwrap_or_else(|| panic!("{polygon:?} of {expected:?}"));
+            // Which pixels of the outline count is a matter of taste, too.
+            let score = wanted["score"].as_f64().unwrap();
+            assert!(are_close(&numbers(&row[2]), &[score], 0.08), "{wanted} {row:?}");
+        }
+        let first = numbers(&found[0][4]);
+        assert!(first[0] < first[2] && first[1] < first[5], "from the top left corner: {first:?}");
     }
-    let first = numbers(&found[0][4]);
-    assert!(first[0] < first[2] && first[1] < first[5], "from the top left corner: {first:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `op = "concat"`: rows as bytes, and back, or joined to one. The runtime brings them into the order of the items.
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
@@ -8,21 +9,37 @@ use orchestra_core::DType;
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, Value};
 use orchestra_core::shapes::{InOrder, ItemInfo, Join, Reduce, ReducedRow, Reduction};
 
-use super::merged::{decode, encode};
+use super::merged::{By, RowKey, decode, encode};
 use crate::sources::columns::LARGEST_TENSOR;
 
 /// Keeps each row with the name of its item.
 #[derive(Debug)]
 pub struct Concat {
-    /// The name of the stage, where its tensors become one row.
-    pub joined: Option<String>,
+    /// `None`: each row is one of the result.
+    pub joining: Option<Joining>,
+}
+
+/// The tensors of rows with one key become one row.
+#[derive(Debug, Clone)]
+pub struct Joining {
+    pub stage: String,
+    /// A column is the last of a row.
+    pub by: By,
 }
 
 impl Reduce for Concat {
+    /// The row, and where rows are joined, its key behind it.
     fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let key = match &self.joining {
+            Some(Joining { stage, by }) => Some(by.key(stage, item, row.last())?),
+            None => None,
+        };
+        let has_column = self.joining.as_ref().is_some_and(|joining| joining.by == By::Column);
+        let row = &row[..row.len() - usize::from(has_column)];
         let values: OwnedRow = row.iter().map(OwnedValue::copy_of).collect::<Result<_, _>>()?;
         let stored = (item.name, stored(&values)?);
-        encode(&stored, out)
+        encode(&stored, out)?;
+        key.map_or(Ok(()), |key| encode(&key, out))
     }
 
     fn reduction(&self) -> Reduction<'_> {
@@ -37,16 +54,18 @@ impl InOrder for Concat {
     }
 
     fn join(&self) -> Option<Box<dyn Join>> {
-        let stage = self.joined.clone()?;
-        Some(Box::new(Joined { stage, columns: Vec::new() }))
+        self.joining.as_ref()?;
+        Some(Box::new(Joined::default()))
     }
 }
 
-/// Tensors of rows, one behind the other along their first dimension. Their data is in memory, at most [`LARGEST_TENSOR`] of a column.
+/// Tensors of rows with one key, one behind the other along their first dimension. Their data is in memory, at most [`LARGEST_TENSOR`] of a column
+/// over all keys.
+#[derive(Default)]
 struct Joined {
-    stage: String,
-    /// Empty before the first row.
-    columns: Vec<JoinedTensor>,
+    groups: BTreeMap<RowKey, Vec<JoinedTensor>>,
+    /// Of each column.
+    bytes: Vec<usize>,
 }
 
 struct JoinedTensor {
@@ -61,30 +80,34 @@ struct JoinedTensor {
 
 impl Join for Joined {
     fn add(&mut self, contribution: &[u8]) -> Result<(), Refusal> {
-        let ((item, values), _): ((String, Vec<Stored>), usize) = decode(contribution)?;
-        let is_first = self.columns.is_empty();
+        let ((item, values), used): ((String, Vec<Stored>), usize) = decode(contribution)?;
+        let (key, _): (RowKey, usize) = decode(&contribution[used..])?;
+        let columns = self.groups.entry(key).or_default();
+        let is_first = columns.is_empty();
+        self.bytes.resize(values.len(), 0);
         for (at, value) in values.into_iter().enumerate() {
             let Stored::Tensor { name, dtype, shape, mut data } = value else {
                 return Err(Refusal::result("internal error: what is joined is no tensor; this is a bug"));
             };
             // A number without dimensions is an array of one.
             let (len, inner) = shape.split_first().map_or((1, &[][..]), |(len, inner)| (*len, inner));
+            self.bytes[at] += data.len();
+            if self.bytes[at] > LARGEST_TENSOR {
+                return Err(Refusal::result(format!(
+                    "`{name}` would be more than 1 GiB with item `{item}`: without `join` each row has a record of its own"
+                )));
+            }
             if is_first {
                 let (inner, data) = (inner.to_vec(), mem::take(&mut data));
-                self.columns.push(JoinedTensor { name, dtype, len, inner, data });
+                columns.push(JoinedTensor { name, dtype, len, inner, data });
                 continue;
             }
-            let column = self.columns.get_mut(at).ok_or_else(|| Refusal::result("its rows are damaged"))?;
+            let column = columns.get_mut(at).ok_or_else(|| Refusal::result("its rows are damaged"))?;
             if (dtype, inner) != (column.dtype, &column.inner[..]) {
                 let before = (column.dtype, &column.inner);
                 return Err(Refusal::result(format!(
                     "`{name}` of item `{item}` has rows of {dtype} {inner:?}, and those before it of {} {:?}",
                     before.0, before.1
-                )));
-            }
-            if column.data.len() + data.len() > LARGEST_TENSOR {
-                return Err(Refusal::result(format!(
-                    "`{name}` would be more than 1 GiB with item `{item}`: without `join` each row has a record of its own"
                 )));
             }
             column.len += len;
@@ -93,15 +116,18 @@ impl Join for Joined {
         Ok(())
     }
 
-    fn row(self: Box<Self>) -> Result<Option<ReducedRow>, Refusal> {
+    fn rows(self: Box<Self>) -> Result<Vec<ReducedRow>, Refusal> {
         let tensor = |column: JoinedTensor| OwnedValue::Tensor {
             name: column.name.into(),
             dtype: column.dtype,
             shape: std::iter::once(column.len).chain(column.inner).collect(),
             data: column.data.into(),
         };
-        let values: OwnedRow = self.columns.into_iter().map(tensor).collect();
-        Ok((!values.is_empty()).then_some(ReducedRow { item: self.stage, values }))
+        let row = |((_, item), columns): (RowKey, Vec<JoinedTensor>)| ReducedRow {
+            item,
+            values: columns.into_iter().map(tensor).collect(),
+        };
+        Ok(self.groups.into_iter().map(row).collect())
     }
 }
 
@@ -160,6 +186,10 @@ mod tests {
 
     use super::*;
 
+    fn joining(by: By) -> Concat {
+        Concat { joining: Some(Joining { stage: "all".to_owned(), by }) }
+    }
+
     /// The contribution of a row with one tensor.
     fn contribution(concat: &Concat, item: &str, shape: &[usize], data: &[f32]) -> Vec<u8> {
         let data: Vec<u8> = data.iter().flat_map(|x| x.to_ne_bytes()).collect();
@@ -173,8 +203,8 @@ mod tests {
 
     #[test]
     fn tensors_are_joined_along_their_first_dimension_and_others_refused_by_name() {
-        let concat = Concat { joined: Some("all".to_owned()) };
-        assert!(concat.join().unwrap().row().unwrap().is_none(), "nothing gives no row");
+        let concat = joining(By::Nothing);
+        assert!(concat.join().unwrap().rows().unwrap().is_empty(), "nothing gives no row");
         for (shapes, expected) in [
             ([&[2, 2][..], &[0, 2], &[1, 2]], &[3, 2][..]),
             ([&[][..], &[], &[]], &[3]),
@@ -187,14 +217,34 @@ mod tests {
                 join.add(&contribution(&concat, "a", shape, &numbers)).unwrap();
                 all.extend(numbers.iter().flat_map(|x| x.to_ne_bytes()));
             }
-            let ReducedRow { item, values } = join.row().unwrap().unwrap();
+            let [ReducedRow { item, values }] = &join.rows().unwrap()[..] else { panic!() };
             let [OwnedValue::Tensor { shape, data, .. }] = &values[..] else { panic!("{values:?}") };
-            assert_eq!((&*item, &shape[..], &data[..]), ("all", expected, &all[..]));
+            assert_eq!((&item[..], &shape[..], &data[..]), ("all", expected, &all[..]));
         }
         let mut join = concat.join().unwrap();
         join.add(&contribution(&concat, "a", &[1, 2], &[1.0, 2.0])).unwrap();
         let error = join.add(&contribution(&concat, "b", &[1, 3], &[1.0; 3])).unwrap_err().error;
         assert!(error.contains("`x` of item `b` has rows of f32 [3]") && error.contains("[2]"), "{error}");
         assert!(join.add(b"\xff\xff\xff").is_err());
+    }
+
+    #[test]
+    fn rows_with_one_key_are_joined_in_the_order_of_their_items() {
+        let concat = joining(By::Folder);
+        let mut join = concat.join().unwrap();
+        for (item, x) in [("b/0", 1.0), ("a/1", 2.0), ("b/2", 3.0), ("0", 4.0)] {
+            join.add(&contribution(&concat, item, &[1], &[x])).unwrap();
+        }
+        let rows = join.rows().unwrap();
+        let of = |row: &ReducedRow| match &row.values[..] {
+            [OwnedValue::Tensor { shape, data, .. }] => {
+                let numbers: Vec<f32> = data.as_chunks().0.iter().map(|x| f32::from_ne_bytes(*x)).collect();
+                assert_eq!(shape[..], [numbers.len()]);
+                (row.item.clone(), numbers)
+            }
+            other => panic!("{other:?}"),
+        };
+        let expected = [(".", vec![4.0]), ("a", vec![2.0]), ("b", vec![1.0, 3.0])];
+        assert_eq!(rows.iter().map(of).collect::<Vec<_>>(), expected.map(|(key, x)| (key.to_owned(), x)));
     }
 }

@@ -38,7 +38,7 @@ pub struct Reduced {
 }
 
 /// What rows have in common that are reduced together: a number to sort by, and its text.
-type RowKey = (i64, String);
+pub type RowKey = (i64, String);
 
 impl Reduced {
     pub fn n_cells(&self) -> usize {
@@ -67,10 +67,13 @@ impl Reduced {
         let column = |spec: TensorSpec| Column { name: spec.name.clone(), ty: ColumnType::Tensor(spec) };
         Schema(columns.chain(counts).map(column).collect())
     }
+}
 
-    fn key(&self, item: &ItemInfo<'_>, key: Option<&Value<'_>>) -> Result<RowKey, Refusal> {
-        match (self.by, key) {
-            (By::Nothing, _) => Ok((0, self.stage.clone())),
+impl By {
+    /// The key of a row of `stage`; `key` is its column, where that decides.
+    pub fn key(self, stage: &str, item: &ItemInfo<'_>, key: Option<&Value<'_>>) -> Result<RowKey, Refusal> {
+        match (self, key) {
+            (By::Nothing, _) => Ok((0, stage.to_owned())),
             (By::Folder, _) => {
                 Ok((0, item.name.rsplit_once('/').map_or(".", |(folder, _)| folder).to_owned()))
             }
@@ -94,7 +97,7 @@ impl Reduced {
 impl Reduce for Reduced {
     /// The key, and behind it the elements of the row as they are; or the cell of all of them.
     fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
-        encode(&self.key(item, row.get(1))?, out)?;
+        encode(&self.by.key(&self.stage, item, row.get(1))?, out)?;
         let (Some(op), Some(value)) = (&self.op, row.first()) else { return Ok(()) };
         value.with_tensor(|view| match self.over {
             Over::Rows if view.data.len() != self.n_cells() * view.dtype.size_bytes() => {

@@ -192,7 +192,7 @@ fn a_row_that_is_kept_comes_back_as_it_was() {
     let row = [Value::Tensor(view), Value::Labels(&labels), Value::List(&list)];
     let mut out = Vec::new();
     let info = ItemInfo { name: "a/ä.png", id: item(3), source: "s", parts: &[] };
-    let concat = Concat { joined: None };
+    let concat = Concat { joining: None };
     concat.contribute(&info, &row, &mut out).unwrap();
     let Reduction::InOrder(in_order) = concat.reduction() else { panic!("it keeps its rows") };
     let back = in_order.row(&out).unwrap();

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use orchestra_core::data::Refusal;
 use orchestra_core::loader_blame::{LoaderBlame, LoaderVerdict};
 use orchestra_core::{FailureKind, SourceId, WorkerExit};
+use orchestra_plan::Limits;
 use orchestra_worker::loader::events::{Event, LoadChain};
 use orchestra_worker::process::EXIT_NO_MEMORY;
 
@@ -18,6 +19,7 @@ use crate::account::stats::Stats;
 use crate::context::RunClock;
 use crate::fleet::launcher::ProcessLauncher;
 use crate::flow::loader_inbox::Inbox;
+use crate::flow::loader_thread::took_too_long;
 use crate::flow::ticket::Ticket;
 use crate::trace::MaybeTracer;
 
@@ -39,8 +41,8 @@ pub struct Remote {
     /// Bytes of memory that a process gets for an item that does not fit into its part, one such item at a time.
     pub all_memory: u64,
     pub alone: Mutex<()>,
-    /// What an item may take.
-    pub timeout: Duration,
+    /// Of its pipeline.
+    pub limits: Limits,
     pub stats: Arc<Stats>,
     pub source: SourceId,
     pub tracer: MaybeTracer,
@@ -155,7 +157,7 @@ impl<'a> RemoteItems<'a> {
         let Some(process) = &mut self.process else { return Ok(()) };
         let new = self.waiting.range(self.n_given..).map(locator);
         self.n_given += process.send(new)?;
-        process.wait(Instant::now() + self.remote.timeout)
+        process.wait(Instant::now() + self.remote.limits.item_timeout)
     }
 
     /// A process is gone, and with it what it had begun. `None`: another one goes on.
@@ -207,7 +209,7 @@ impl<'a> RemoteItems<'a> {
             let loaded = LoaderProcess::start(self.remote, &load, self.inbox).and_then(|mut process| {
                 process.send(std::iter::once(locator(&item)))?;
                 while process.is_ready_empty() {
-                    process.wait(Instant::now() + self.remote.timeout)?;
+                    process.wait(Instant::now() + self.remote.limits.item_timeout)?;
                 }
                 Ok(process.take_ready())
             });
@@ -255,10 +257,7 @@ impl<'a> RemoteItems<'a> {
 
     fn refusal(&self, kind: FailureKind, lost: &Lost, tries: u32) -> Refusal {
         let error = match kind {
-            FailureKind::Timeout => format!(
-                "reading and decoding took longer than limits.item_timeout ({} s)",
-                self.remote.timeout.as_secs_f64()
-            ),
+            FailureKind::Timeout => took_too_long(&self.remote.limits),
             FailureKind::OutOfMemory => format!(
                 "reading and decoding takes more than the {} MiB that loaders may take{}; raise `limits.memory`",
                 self.remote.all_memory >> 20,

@@ -120,7 +120,7 @@ impl<'a> LoaderProcess<'a> {
         };
         process.handshake(load).map_err(|exit| process.lost(exit))?;
         // While it is at work on an item, it reads nothing.
-        process.socket.set_write_timeout(Some(remote.timeout.max(START))).map_err(failed)?;
+        process.socket.set_write_timeout(Some(remote.limits.item_timeout.max(START))).map_err(failed)?;
         Ok(process)
     }
 
