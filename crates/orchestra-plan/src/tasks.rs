@@ -205,6 +205,7 @@ impl<'a> Expander<'a> {
         };
         let env = raw.env.iter().map(|(name, value)| Some((name.clone(), fill.text(value, diags)?)));
         let env = env.collect::<Option<_>>()?;
+        let pass_env = raw.pass_env.iter().map(|name| name.value.clone()).collect();
         let mut paths = |key: &str, paths: &[At<String>]| -> Option<Vec<PathBuf>> {
             paths
                 .iter()
@@ -244,6 +245,7 @@ impl<'a> Expander<'a> {
             cwd,
             snapshot: raw.snapshot,
             env,
+            pass_env,
             demand: self.demand(raw, diags)?,
             after: after.into_iter().collect(),
             best_of,
