@@ -342,7 +342,7 @@ pub const TASK: [Key; 24] = [
 ];
 
 /// `[limits]`
-pub const LIMITS: [Key; 9] = [
+pub const LIMITS: [Key; 10] = [
     key(
         "max_failed",
         "integer or percent",
@@ -373,6 +373,12 @@ pub const LIMITS: [Key; 9] = [
         "integer",
         "268435456",
         "a picture that claims more pixels fails as `too_large`, before memory is taken",
+    ),
+    key(
+        "max_items",
+        "integer",
+        "100000000",
+        "a source of `tensors` or `parquet` whose files claim more items is refused, before they are listed",
     ),
     key(
         "memory",
