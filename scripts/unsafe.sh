@@ -14,6 +14,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=${CARGO_TARGET_DIR:-target}
 
 with_miri() {
+    if ! cargo +nightly miri --version >/dev/null 2>&1; then
+        echo "Miri is missing: rustup toolchain install nightly --profile minimal --component miri,rust-src" >&2
+        exit 69
+    fi
     CARGO_TARGET_DIR=$target/unsafe MIRIFLAGS=-Zmiri-strict-provenance cargo +nightly miri test --locked -p orchestra-media --lib
 }
 

@@ -3,40 +3,17 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
+mod peak;
 
 use std::collections::BTreeSet;
 
 use common::{Blocks, Workplace, write_pictures};
-use orchestra_machine::processes::children;
 use orchestra_testkit::hostile_images::write_hostile_pictures;
 use orchestra_testkit::images::write_blank_picture;
 use orchestra_testkit::records::{ItemKey, items};
+use peak::{MOST, peak_of};
 
 const ITEMS: u64 = 60;
-/// What 512 MiB allow, and the libraries of all processes.
-const MOST: u64 = 600_000_000;
-
-/// What a process takes for itself and of shared memory, in bytes.
-fn resident(pid: u32) -> u64 {
-    orchestra_machine::process_memory(pid).map_or(0, |memory| memory.resident)
-}
-
-/// Runs it under the limit, and with these arguments. The most that parent, loaders and workers had together, in bytes.
-fn peak_of(place: &Workplace, arguments: &[&str], code: i32) -> u64 {
-    let mut run = place.start(&[&["--set", "limits.memory=512MiB"], arguments].concat());
-    let pid = run.pid();
-    let mut peak = 0;
-    run.until("it has ended", || {
-        let tree = children(pid).iter().map(|child| resident(child.pid)).sum::<u64>() + resident(pid);
-        peak = peak.max(tree);
-        false
-    });
-    run.wait().must_exit(code);
-    println!("at most {} MB in all processes", peak / 1_000_000);
-    assert!(peak > 0, "no process was seen");
-    place.nothing_is_left();
-    peak
-}
 
 #[test]
 fn a_picture_of_three_quarters_of_a_gigabyte_takes_no_more_than_the_limit_and_its_neighbours_are_done() {

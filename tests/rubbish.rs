@@ -49,6 +49,34 @@ fn a_pipe_or_a_device_instead_of_a_file_is_refused_and_never_waited_for() {
 }
 
 #[test]
+fn what_no_run_has_made_in_the_place_of_its_files_is_a_wrong_folder_and_is_not_followed() {
+    let place = place_of(20);
+    place.run(&[]).must_exit(0);
+    let (mine, kept) = (place.path("mine"), place.path("kept"));
+    fs::write(&mine, "a text of mine").unwrap();
+    for name in [".orchestra/journal", ".orchestra/lock", ".orchestra/items-scans", "results.jsonl"] {
+        let path = place.out().join(name);
+        fs::rename(&path, &kept).unwrap();
+        for what in ["link", "pipe", "folder"] {
+            match what {
+                "link" => std::os::unix::fs::symlink(&mine, &path).unwrap(),
+                "pipe" => pipe(&path),
+                _ => fs::create_dir(&path).unwrap(),
+            }
+            place.run(&[]).must_exit(78).must_say(&[name, "no run has made it; remove it"]);
+            let out = place.out();
+            let retried = place.start_command(&["retry", out.to_str().unwrap()]).wait();
+            retried.must_exit(78).must_say(&[name, "remove it"]);
+            if what == "folder" { fs::remove_dir(&path).unwrap() } else { fs::remove_file(&path).unwrap() }
+        }
+        fs::rename(&kept, &path).unwrap();
+    }
+    assert_eq!(fs::read(&mine).unwrap(), b"a text of mine");
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+    place.holds_exactly(20);
+}
+
+#[test]
 fn what_a_message_quotes_is_not_said_twice() {
     let place = place_of(1);
     fs::write(place.path("file"), "").unwrap();

@@ -320,6 +320,7 @@ fn not_started(error: StartRunError) -> Failed {
         | StartRunError::Unreadable { .. }
         | StartRunError::WorkingTree(_) => ExitCode::BadFile,
         StartRunError::Actors(_) => ExitCode::Bug,
+        error if error.is_of_folder() => ExitCode::BadFile,
         _ => ExitCode::TryAgain,
     };
     Failed::new(code, error)

@@ -56,10 +56,12 @@ mod region;
 mod resample;
 mod row_spec;
 mod row_writer;
+mod tiff;
 mod warp;
 
 /// The libraries that decide about pixels, and their versions: with others, rows may differ in their last bits.
-pub const DECODERS: &str = "libjpeg-turbo-rs 0.9.0, png 0.18.1, image 0.25.10, fast_image_resize 6.1.0";
+pub const DECODERS: &str =
+    "libjpeg-turbo-rs 0.9.0, png 0.18.1, tiff 0.11.3, image 0.25.10, fast_image_resize 6.1.0";
 
 pub use error::MediaError;
 pub use format::Format;

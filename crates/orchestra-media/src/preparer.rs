@@ -70,8 +70,8 @@ impl Preparer {
     }
 
     /// As `decode`, for rows of `specs` and no others: if all of them say `fast`, a JPEG that is much larger than they are is decoded to a
-    /// half, a quarter or an eighth of its sides. A PNG that is not interlaced and takes more than 128 MiB is brought to the height of its rows
-    /// while it is decoded, if they are made of the same pixels. The size returned is that of the file nevertheless.
+    /// half, a quarter or an eighth of its sides. A PNG that is not interlaced, or a TIFF in strips or tiles, that takes more than 128 MiB is brought to the height of
+    /// its rows while it is decoded, if they are made of the same pixels. The size returned is that of the file nevertheless.
     pub fn decode_for(
         &mut self,
         bytes: &[u8],

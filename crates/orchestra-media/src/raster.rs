@@ -1,4 +1,5 @@
-//! Decodes WebP, BMP, TIFF and GIF with the `image` crate, down to 8 bits per channel. JPEG and PNG have modules of their own, which it calls.
+//! Decodes WebP, BMP, TIFF and GIF with the `image` crate, down to 8 bits per channel. JPEG, PNG and large TIFF files have modules of their own, which
+//! it calls.
 
 use std::io::Cursor;
 
@@ -18,6 +19,7 @@ use crate::orientation::Orientation;
 use crate::picture::{PictureInfo, PixelKind, check_size, most_memory};
 use crate::png;
 use crate::reduction::Reduction;
+use crate::tiff;
 
 /// One decoding of one file, and the limits that it keeps.
 struct Job<'a> {
@@ -27,7 +29,7 @@ struct Job<'a> {
 }
 
 /// Decodes `bytes`, which are of `format`, into `pixels`, for rows of `specs`. Where these allow it, a JPEG is decoded to a fraction of its sides, and
-/// a PNG that takes more than `whole_bytes` into a picture of fewer lines. All others are decoded in full.
+/// a PNG or TIFF that takes more than `whole_bytes` into a picture of fewer lines. All others are decoded in full.
 pub(crate) fn decode(
     format: Format,
     bytes: &[u8],
@@ -55,6 +57,10 @@ pub(crate) fn decode(
             // Metadata that cannot be read costs no picture.
             let turn = decoder.orientation().unwrap_or(image::metadata::Orientation::NoTransforms);
             let orientation = Orientation::from_exif(turn.to_exif()).unwrap_or_default();
+            if let Some((info, lowered)) = tiff::lower(bytes, max_pixels, (specs, whole_bytes), orientation)?
+            {
+                return Ok((info, Some(lowered)));
+            }
             job.run(decoder, orientation)
         }
         Format::Jpeg => {
@@ -111,13 +117,17 @@ impl Job<'_> {
 fn to_bytes(pixels: &mut Vec<u8>, color: ColorType) -> Option<usize> {
     match color.bytes_per_pixel() / color.channel_count() {
         1 => {}
-        // To the nearest of 256 levels: 65535 = 255 * 257.
-        2 => narrow(pixels, |sample: [u8; 2]| ((u32::from(u16::from_ne_bytes(sample)) + 128) / 257) as u8),
+        2 => narrow_native(pixels),
         // 0.0 ..= 1.0; `as` cuts what stands over, and makes 0 of NaN.
         4 => narrow(pixels, |sample: [u8; 4]| (f32::from_ne_bytes(sample) * 255.0).round() as u8),
         _ => return None,
     }
     Some(color.channel_count().into())
+}
+
+/// Samples of 16 bits to the nearest of 256 levels: 65535 = 255 * 257.
+pub(crate) fn narrow_native(pixels: &mut Vec<u8>) {
+    narrow(pixels, |sample: [u8; 2]| ((u32::from(u16::from_ne_bytes(sample)) + 128) / 257) as u8);
 }
 
 /// Replaces each sample of `N` bytes by one byte.

@@ -45,6 +45,130 @@ fn turned(mut file: Vec<u8>, orientation: u8) -> Vec<u8> {
     file
 }
 
+/// The entries of a directory of a TIFF file that begins with `pixels` at byte 8: tag, type (3: 16 bits, 4: 32 bits), values.
+fn tiff(pixels: &[u8], entries: &[(u16, u16, Vec<u32>)]) -> Vec<u8> {
+    let mut file = [b"II*\0", &(8 + pixels.len() as u32).to_le_bytes()[..], pixels].concat();
+    let mut behind = (file.len() + 6 + 12 * entries.len()) as u32;
+    let mut values = Vec::new();
+    file.extend((entries.len() as u16).to_le_bytes());
+    for (tag, kind, numbers) in entries {
+        let bytes: Vec<u8> = match kind {
+            3 => numbers.iter().flat_map(|n| (*n as u16).to_le_bytes()).collect(),
+            _ => numbers.iter().flat_map(|n| n.to_le_bytes()).collect(),
+        };
+        file.extend([tag.to_le_bytes(), kind.to_le_bytes()].concat());
+        file.extend((numbers.len() as u32).to_le_bytes());
+        if bytes.len() <= 4 {
+            file.extend([bytes, vec![0; 4]].concat()[..4].iter());
+        } else {
+            file.extend(behind.to_le_bytes());
+            behind += bytes.len() as u32;
+            values.extend(bytes);
+        }
+    }
+    [file, vec![0; 4], values].concat()
+}
+
+/// The picture in tiles or in strips of so many pixels, of 8 bits or of 16, turned.
+fn tiff_in_chunks(
+    samples: u16,
+    (width, height): (u32, u32),
+    chunk: (u32, u32),
+    is_wide: bool,
+    turn: u8,
+) -> Vec<u8> {
+    let colour = picture(width, height);
+    let sample = |x: u32, y: u32, c: u16| match (x < width && y < height, c) {
+        (false, _) => 0x55,
+        (true, 3) => (x * 7 + y * 3) as u8,
+        (true, c) => colour.get_pixel(x, y)[usize::from(c)],
+    };
+    let (mut pixels, mut offsets, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
+    let is_tiled = chunk.0 < width;
+    for top in (0..height).step_by(chunk.1 as usize) {
+        for left in (0..width).step_by(chunk.0 as usize) {
+            let begin = pixels.len();
+            let rows = if is_tiled { chunk.1 } else { chunk.1.min(height - top) };
+            for (y, x) in (top..top + rows).flat_map(|y| (left..left + chunk.0).map(move |x| (y, x))) {
+                for value in (0..samples).map(|c| sample(x, y, c)) {
+                    if is_wide { pixels.extend([value ^ 0x3c, value]) } else { pixels.push(value) }
+                }
+            }
+            offsets.push(8 + begin as u32);
+            lengths.push((pixels.len() - begin) as u32);
+        }
+    }
+    let bits = if is_wide { 16 } else { 8 };
+    let mut entries = vec![
+        (256, 4, vec![width]),
+        (257, 4, vec![height]),
+        (258, 3, vec![bits; samples.into()]),
+        (259, 3, vec![1]),
+        (262, 3, vec![if samples == 1 { 1 } else { 2 }]),
+        (274, 3, vec![turn.into()]),
+        (277, 3, vec![samples.into()]),
+    ];
+    match is_tiled {
+        true => entries.extend([
+            (322, 4, vec![chunk.0]),
+            (323, 4, vec![chunk.1]),
+            (324, 4, offsets),
+            (325, 4, lengths),
+        ]),
+        false => entries.extend([(273, 4, offsets), (278, 4, vec![chunk.1]), (279, 4, lengths)]),
+    }
+    if samples == 4 {
+        entries.push((338, 3, vec![2]));
+    }
+    entries.sort_by_key(|entry| entry.0);
+    tiff(&pixels, &entries)
+}
+
+#[test]
+fn rows_of_lowered_tiff_files_are_those_of_whole_ones_in_strips_and_in_tiles() {
+    let mut count = 0;
+    for chunk in [(97, 1), (97, 7), (97, 40), (16, 16), (80, 32)] {
+        for (samples, is_wide) in [(1, false), (3, false), (4, false), (1, true), (3, true), (4, true)] {
+            for turn in [1, 6] {
+                let file = tiff_in_chunks(samples, (97, 331), chunk, is_wide, turn);
+                for color in COLORS {
+                    let spec = byte_spec([17, 29], Fit::Cover, ResizeFilter::Bicubic, color);
+                    let row = lowered(&file, &spec)
+                        .unwrap_or_else(|| panic!("{samples} {chunk:?} is decoded whole"));
+                    assert_eq!(
+                        row,
+                        row_of(&file, &spec),
+                        "{samples} samples, {is_wide}, {chunk:?}, {turn}, {color:?}"
+                    );
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count >= 120, "{count}");
+    // What is packed, and what another program has written.
+    let file = encoded(&DynamicImage::ImageRgb8(picture(700, 900)), ImageFormat::Tiff);
+    let spec = byte_spec([40, 40], Fit::Stretch, ResizeFilter::Bilinear, Channels::Rgb);
+    if let Some(row) = lowered(&file, &spec) {
+        assert_eq!(row, row_of(&file, &spec));
+    }
+    // One strip that is the whole picture is nothing to be saved at.
+    assert_eq!(lowered(&tiff_in_chunks(3, (97, 331), (97, 331), false, 1), &spec), None);
+}
+
+#[test]
+fn a_cut_tiff_is_an_error_however_it_is_decoded() {
+    let file = tiff_in_chunks(3, (60, 200), (16, 16), false, 1);
+    let spec = byte_spec([8, 8], Fit::Stretch, ResizeFilter::Bilinear, Channels::Rgb);
+    // The pixels lie in front of what says where they are.
+    for cut in [0, 100, 4000] {
+        let damaged = [&file[..8], &file[8 + cut..]].concat();
+        let [by_band, whole] = [0, usize::MAX]
+            .map(|bytes| Preparer::with_whole_bytes(bytes).decode_for(&damaged, MAX_PIXELS, &[&spec]));
+        assert_eq!((by_band.is_ok(), whole.is_ok()), (cut == 0, cut == 0), "{cut}: {by_band:?}, {whole:?}");
+    }
+}
+
 /// A row of the picture brought to its height while it is decoded; `None` where that is not done.
 fn lowered(file: &[u8], spec: &ImageSpec) -> Option<Vec<u8>> {
     let mut preparer = Preparer::with_whole_bytes(0);

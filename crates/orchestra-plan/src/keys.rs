@@ -214,7 +214,7 @@ pub const DEVICES: [Key; 3] = [
 ];
 
 /// `[tasks.NAME]`
-pub const TASK: [Key; 23] = [
+pub const TASK: [Key; 24] = [
     key(
         "command",
         "list or text",
@@ -229,6 +229,12 @@ pub const TASK: [Key; 23] = [
         "it runs in a copy of `cwd` as it was when the run began: of a git repository what git does not ignore, else all of it; 1 GiB at most",
     ),
     key("env", "table", "none", "variables in addition to those of the run: `{ SEED = \"{seed}\" }`"),
+    key(
+        "pass_env",
+        "list",
+        "none",
+        "credentials of the run that it gets, by their names or as `AWS_*`: else it gets none of `AWS_*`, `GOOGLE_*`, `AZURE_*` and `OTEL_EXPORTER_*`",
+    ),
     key(
         "device",
         "text or number",
@@ -336,7 +342,7 @@ pub const TASK: [Key; 23] = [
 ];
 
 /// `[limits]`
-pub const LIMITS: [Key; 9] = [
+pub const LIMITS: [Key; 10] = [
     key(
         "max_failed",
         "integer or percent",
@@ -367,6 +373,12 @@ pub const LIMITS: [Key; 9] = [
         "integer",
         "268435456",
         "a picture that claims more pixels fails as `too_large`, before memory is taken",
+    ),
+    key(
+        "max_items",
+        "integer",
+        "100000000",
+        "a source of `tensors` or `parquet` whose files claim more items is refused, before they are listed",
     ),
     key(
         "memory",

@@ -23,6 +23,8 @@ const TABLES: [&str; 9] =
 
 /// Default of `limits.max_pixels`: 2^28, a square of 16,384 pixels.
 const MAX_PIXELS: u64 = 1 << 28;
+/// Of a source, whose list takes some dozens of bytes for each.
+const MAX_ITEMS: u64 = 100_000_000;
 
 /// Tables of one kind. Ids of the plan have 16 bits; a file beyond this bound is a mistake of the program that generated it.
 const MAX_TABLES: usize = 10_000;
@@ -391,6 +393,7 @@ fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize
         // What sends SIGTERM and then SIGKILL mostly leaves 30 seconds between.
         grace: Duration::from_secs(25),
         max_pixels: MAX_PIXELS,
+        max_items: MAX_ITEMS,
         sandbox: SandboxMode::default(),
         own: None,
     };
@@ -401,6 +404,7 @@ fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize
     limits.load_timeout = positive(&mut f, "load_timeout").unwrap_or(limits.load_timeout);
     limits.grace = f.duration("grace").unwrap_or(limits.grace);
     limits.max_pixels = f.integer("max_pixels", 1..=1 << 40).map_or(MAX_PIXELS, |n| n.value);
+    limits.max_items = f.integer("max_items", 1..=1 << 40).map_or(MAX_ITEMS, |n| n.value);
     limits.sandbox = f.choice("sandbox", &SandboxMode::NAMES).map_or(limits.sandbox, |mode| mode.value);
     let memory = f.bytes("memory");
     let loaders = f.integer("loaders", 1..=1024).map(|n| n.value as usize);

@@ -220,6 +220,7 @@ impl<'a> Expander<'a> {
             Some(cwd) => resolve(folder, &fill.text(cwd, diags)?, self.around.host),
             None => folder.to_owned(),
         };
+        let pass_env = raw.pass_env.iter().map(|name| name.value.clone()).collect();
         let mut paths = |key: &str, paths: &[At<String>]| -> Option<Vec<PathBuf>> {
             paths
                 .iter()
@@ -259,6 +260,7 @@ impl<'a> Expander<'a> {
             cwd,
             snapshot: raw.snapshot,
             env,
+            pass_env,
             demand: self.demand(raw, diags)?,
             after: after.into_iter().collect(),
             best_of,

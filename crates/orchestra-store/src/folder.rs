@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
@@ -47,16 +48,27 @@ pub enum State {
     Unreadable(String),
 }
 
-/// Refuses what may stand in the place of files that every start reads or writes: a link, which leads to files of others, and a pipe or a device,
-/// at which it would wait for ever.
+/// What stands in the place of a file of the run, and no run has made.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct Foreign(pub String);
+
+pub(crate) fn foreign(what: &str) -> io::Error {
+    io::Error::other(Foreign(format!("it is {what}, and no run has made it; remove it")))
+}
+
+/// Whether it is for what stands in the output folder and no run has made: the next start fails, too.
+pub fn is_foreign(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<Foreign>())
+}
+
+/// Refuses what may stand in the place of files that every start reads or writes: a link, which leads to files of others, a pipe or a device,
+/// at which it would wait for ever, and a folder.
 ///
 /// # Errors
-/// [`OpenError::Io`] names the first of them.
+/// [`OpenError::Io`] names the first of them; it [`is_foreign`].
 pub fn only_files(folder: &Path) -> Result<(), OpenError> {
-    let refused = |path: &Path, what| {
-        let source = io::Error::other(format!("it is {what}, and no run has made it; remove it"));
-        Err(OpenError::Io { path: path.to_owned(), source })
-    };
+    let refused = |path: &Path, what| Err(OpenError::Io { path: path.to_owned(), source: foreign(what) });
     let private = folder.join(PRIVATE);
     let written = [private.clone(), folder.join(LOGS), folder.join(TASKS)];
     if let Some(link) = written.iter().find(|folder| folder.is_symlink()) {
@@ -67,8 +79,12 @@ pub fn only_files(folder: &Path) -> Result<(), OpenError> {
     if account.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
         return refused(&account, "a pipe or a device");
     }
-    let folders = [private.join(OUTLIVING), private, folder.join(LOGS)];
+    let folders = [private.join(OUTLIVING), private.clone(), folder.join(LOGS)];
     // What cannot be listed is told by what opens it.
+    let is_file = |path: &Path| {
+        let name = path.strip_prefix(&private).map_or(b"".as_slice(), |name| name.as_os_str().as_bytes());
+        [LOCK.as_bytes(), JOURNAL.as_bytes()].contains(&name) || name.starts_with(b"items-")
+    };
     let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
     for path in entries.map(|entry| entry.path()) {
         match path.symlink_metadata().map(|meta| meta.file_type()) {
@@ -76,6 +92,7 @@ pub fn only_files(folder: &Path) -> Result<(), OpenError> {
             // A command that outlives its run listens there.
             Ok(kind) if kind.is_socket() && path.starts_with(&folders[0]) => {}
             Ok(kind) if !kind.is_file() && !kind.is_dir() => return refused(&path, "a pipe or a device"),
+            Ok(kind) if kind.is_dir() && is_file(&path) => return refused(&path, "a folder"),
             _ => {}
         }
     }
@@ -282,7 +299,7 @@ fn remove(path: &Path, folder: &Path) -> Result<bool, DiscardError> {
         Err(e) => return Err(failed(e)),
     };
     if !kind.is_file() && !kind.is_symlink() {
-        return Err(failed(io::Error::other("it is no regular file: no run wrote it")));
+        return Err(failed(foreign("no regular file")));
     }
     fs::remove_file(path).map(|()| true).map_err(failed)
 }

@@ -73,7 +73,9 @@ pub use catalog::{
     ListingSummary, MANIFEST, Object, ObjectStore, Objects, PushItem, SourceStore, Watch, escape,
     extend_listing, first_item, is_url, write_items, write_listing,
 };
-pub use folder::{DiscardError, Discarded, FAILURE_RECORDS, OutputFolder, RUN_SUMMARY, State, only_files};
+pub use folder::{
+    DiscardError, Discarded, FAILURE_RECORDS, OutputFolder, RUN_SUMMARY, State, is_foreign, only_files,
+};
 pub use identity::{Change, RunIdentity};
 pub use journal::{
     Commit, CommitError, Counts, FileIndex, Journal, MAX_ITEM_INDEX, PlacedFile, Recovered, StartError,

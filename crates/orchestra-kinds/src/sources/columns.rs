@@ -25,6 +25,16 @@ pub const LARGEST_TENSOR: usize = 1 << 30;
 /// No text of an item is longer, in bytes: it travels in a message.
 pub const LARGEST_TEXT: u64 = 16 << 20;
 
+/// Refuses a file that claims more items than a source may have: nothing of it is listed then.
+pub fn check_items(items: u64, max_items: u64) -> Result<u64, String> {
+    if items <= max_items {
+        return Ok(items);
+    }
+    Err(format!(
+        "it claims {items} items, and at most `limits.max_items = {max_items}` are allowed; raise the limit if the file is genuine"
+    ))
+}
+
 /// Columns that a source may have.
 const MOST_COLUMNS: usize = 4096;
 

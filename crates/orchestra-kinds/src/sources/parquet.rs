@@ -8,6 +8,8 @@ use std::sync::Arc;
 use super::objects;
 
 #[cfg(feature = "parquet")]
+mod footer_size;
+#[cfg(feature = "parquet")]
 mod leaves;
 #[cfg(feature = "parquet")]
 mod rows;

@@ -172,8 +172,15 @@ impl SourceKind for Tensors {
         };
         let beside = beside.into_iter().map(|(_, written)| written.value).collect();
         let protocols = objects::protocols(source.urls);
-        let rows =
-            Arc::new(Rows { is_npz, fields, beside, chunk: chunk.map(|chunk| chunk.value), protocols });
+        let max_items = source.limits.max_items;
+        let rows = Arc::new(Rows {
+            is_npz,
+            fields,
+            beside,
+            chunk: chunk.map(|chunk| chunk.value),
+            max_items,
+            protocols,
+        });
         let headers: Result<Vec<_>, String> = chosen.into_iter().map(|array| array.header).collect();
         if let Err(why) = headers.and_then(|headers| rows.count(headers.iter().collect())) {
             let place = source.fields.entry("rows").map_or(span, |entry| entry.node.span);

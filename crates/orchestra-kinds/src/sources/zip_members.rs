@@ -17,7 +17,7 @@ pub const LOCAL: usize = 30;
 /// Its name, and what programs put behind that, have no more as a rule.
 const USUAL_NAME: u64 = 256;
 /// Deflate makes no more of a byte.
-const MOST_PER_BYTE: u64 = 1032;
+pub const MOST_PER_BYTE: u64 = 1032;
 
 /// What a member is stored as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,6 +20,8 @@ pub struct Limits {
     pub grace: Duration,
     /// Pictures that claim more pixels are refused.
     pub max_pixels: u64,
+    /// A source whose files claim more items is refused.
+    pub max_items: u64,
     /// Whether workers are confined, where their model does not say.
     pub sandbox: SandboxMode,
     /// NAME of `[pipelines.NAME]`, and the keys that it sets.

@@ -62,8 +62,11 @@ pub struct TaskPlan {
     pub cwd: PathBuf,
     /// It runs in a copy of `cwd` as it was when the run began.
     pub snapshot: bool,
-    /// In addition to the environment of the run.
+    /// In addition to the environment of the run without its credentials.
     pub env: Vec<(String, String)>,
+    /// Credentials of the run that it gets.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pass_env: Vec<String>,
     /// What it needs to run.
     pub demand: Demand,
     /// Tasks that must have ended before, in order, without doubles; well, unless it comes after them for `best_of` alone.

@@ -3,7 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use orchestra_store::{CommitError, ListError, OpenError, StartError, WorkingTreeError};
+use orchestra_store::{
+    CommitError, DiscardError, ListError, OpenError, StartError, WorkingTreeError, is_foreign,
+};
 use ractor::SpawnErr;
 use thiserror::Error;
 
@@ -32,8 +34,8 @@ pub enum StartRunError {
         "`{url}` of sink `{sink_name}` holds results of another run, which stay as they are: choose another prefix, or remove them"
     )]
     Taken { sink_name: String, url: String },
-    #[error("the earlier run in `{}` cannot be discarded: {why}", folder.display())]
-    Discard { folder: PathBuf, why: String },
+    #[error("the earlier run in `{}` cannot be discarded: {error}", folder.display())]
+    Discard { folder: PathBuf, error: DiscardError },
     #[error(transparent)]
     Journal(#[from] StartError),
     /// The results cannot be made durable.
@@ -62,4 +64,17 @@ pub enum StartRunError {
     Io(#[from] io::Error),
     #[error("the run cannot be started: {0}; this is a bug")]
     Actors(#[from] SpawnErr),
+}
+
+impl StartRunError {
+    /// Whether something stands in the output folder that no run has made: the next start fails, too.
+    pub fn is_of_folder(&self) -> bool {
+        match self {
+            Self::Folder(OpenError::Io { source: error, .. })
+            | Self::Journal(StartError::Io { source: error, .. })
+            | Self::Discard { error: DiscardError { source: error, .. }, .. }
+            | Self::Tasks { error, .. } => is_foreign(error),
+            _ => false,
+        }
+    }
 }

@@ -182,8 +182,8 @@ fn tasks_error(plan: &Plan, error: io::Error) -> StartRunError {
     StartRunError::Tasks { folder: plan.output.clone(), error }
 }
 
-fn discard_error(plan: &Plan, error: &DiscardError) -> StartRunError {
-    StartRunError::Discard { folder: plan.output.clone(), why: error.to_string() }
+fn discard_error(plan: &Plan, error: DiscardError) -> StartRunError {
+    StartRunError::Discard { folder: plan.output.clone(), error }
 }
 
 /// Discards all that an earlier run has left, also where no run can be seen: its journal may be lost, and its files are in the way.
@@ -195,7 +195,7 @@ fn discard(plan: &Plan, folder: &mut OutputFolder, survivors: Vec<Survivor>) -> 
     if TaskJournal::exists(&plan.output) || !plan.tasks.is_empty() {
         discard_tasks(&plan.output)?;
     }
-    folder.discard().map_err(|error| discard_error(plan, &error))?;
+    folder.discard().map_err(|error| discard_error(plan, error))?;
     let mut unknown = if before == State::Fresh { with_text(plan) } else { Vec::new() };
     for (_, _, part) in part_files(plan) {
         fs::remove_file(&part)?;
@@ -233,7 +233,7 @@ impl Past {
         if let State::Unfinished { identity, .. } | State::Finished { identity, .. } = folder.state()
             && !identity.changes(&now).is_empty()
             && plan.late.is_none()
-            && folder.forget_without_items().map_err(|error| discard_error(plan, &error))?
+            && folder.forget_without_items().map_err(|error| discard_error(plan, error))?
         {
             now = RunIdentity { run_id: identity.run_id, started_unix_ms: identity.started_unix_ms, ..now };
         }
@@ -374,7 +374,8 @@ fn discard_tasks(output: &Path) -> Result<(), StartRunError> {
     for folder in [TASKS_FOLDER, BEST_FOLDER].map(|name| output.join(name)) {
         match fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(StartRunError::Discard { folder, why: error.to_string() });
+                let error = DiscardError { path: folder.clone(), source: error };
+                return Err(StartRunError::Discard { folder, error });
             }
             _ => {}
         }

@@ -19,6 +19,7 @@ use crate::context::RunContext;
 use crate::tasks::best::{self, LastEnd};
 use crate::tasks::board::log_file;
 use crate::tasks::command_watch::CommandWatch;
+use crate::tasks::credentials::passed;
 use crate::tasks::groups::Groups;
 use crate::tasks::keeper_link::Keeper;
 use crate::tasks::keepers::Keepers;
@@ -416,7 +417,7 @@ fn environment(
     let unbuffered = std::env::var_os("PYTHONUNBUFFERED").is_none();
     let python = unbuffered.then(|| ("PYTHONUNBUFFERED".to_owned(), "1".to_owned()));
     let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
-    python.into_iter().chain(env).chain(own).collect()
+    python.into_iter().chain(passed(task)).chain(env).chain(own).collect()
 }
 
 /// The slot and the devices of a lease, for people.

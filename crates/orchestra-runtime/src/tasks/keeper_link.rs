@@ -14,6 +14,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, timeout_at};
 
+use super::credentials::credentials;
 use crate::fleet::launcher::ProcessLauncher;
 
 /// How often it is looked whether a keeper was stopped (`kill -STOP`), and the looks in a row after which it counts as lost.
@@ -47,6 +48,10 @@ impl Keeper {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(Stdio::null());
+        // Those that its commands may have come with their orders.
+        for name in credentials() {
+            command.env_remove(name);
+        }
         let process = Command::from(command).spawn()?;
         let pid = process.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;

@@ -6,6 +6,7 @@ mod attempt;
 pub mod best;
 pub mod board;
 mod command_watch;
+mod credentials;
 pub mod groups;
 pub mod holds;
 mod keeper_link;

@@ -126,6 +126,11 @@ impl<'a> Lister<'a> {
                 return Ok(());
             }
             self.step()?;
+            let most = expand.most_items();
+            if self.writer.count() >= most {
+                let why = format!("with it the source has more than `limits.max_items = {most}` items");
+                return Err(ListError::bad_file(path, why));
+            }
             self.writer.push(&format!("{name}{suffix}"), Path::new(OsStr::from_bytes(locator)))
         })
     }

@@ -5,6 +5,8 @@ use std::io::{self, BufReader, Read, Seek as _};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::folder::foreign;
+
 /// What takes its place since it was looked at is no link either.
 const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
@@ -29,13 +31,11 @@ impl AppendFile {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         // A journal that others made must not lead to a file of theirs, which is then written and cut.
         if path.is_symlink() {
-            return Err(io::Error::other(
-                "it is a link, and a run writes through none: remove it, or start over with `--fresh`",
-            ));
+            return Err(foreign("a link"));
         }
         // A fifo would block the open, and a device cannot be cut back: only a regular file can hold exact records.
         if path.metadata().is_ok_and(|m| !m.is_file()) {
-            return Err(not_a_file());
+            return Err(foreign("not a regular file"));
         }
         let file = OpenOptions::new()
             .read(true)
@@ -129,12 +129,8 @@ impl AppendFile {
 pub(crate) fn length_of(path: &Path) -> io::Result<u64> {
     match path.metadata() {
         Ok(m) if m.is_file() => Ok(m.len()),
-        Ok(_) => Err(not_a_file()),
+        Ok(_) => Err(foreign("not a regular file")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(e) => Err(e),
     }
-}
-
-fn not_a_file() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file: records need a file on a disk")
 }

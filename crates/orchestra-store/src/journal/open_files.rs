@@ -10,7 +10,7 @@ use super::entry::resolve;
 use super::placed::lies_below;
 use super::{StartError, failed};
 use crate::atomic::sync_folder_of;
-use crate::folder::OutputFolder;
+use crate::folder::{OutputFolder, foreign};
 
 /// Opens or makes them; two that are one are refused.
 pub(super) fn open_files(folder: &OutputFolder, files: &[PathBuf]) -> Result<Vec<AppendFile>, StartError> {
@@ -26,10 +26,10 @@ pub(super) fn open_files(folder: &OutputFolder, files: &[PathBuf]) -> Result<Vec
             fs::create_dir_all(parent).map_err(failed(parent))?;
         }
         if !lies_below(&path, folder.path()).map_err(failed(&path))? {
-            let source = io::Error::other(
-                "it lies outside of the output folder, or a folder on the way to it is a link out of it",
-            );
-            return Err(StartError::Io { path, source });
+            return Err(StartError::Io {
+                path,
+                source: foreign("outside of the output folder, or behind a link out of it"),
+            });
         }
         let file = AppendFile::open(&path).map_err(failed(&path))?;
         sync_folder_of(&path).map_err(failed(&path))?;

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::catalog::written;
+use crate::folder::{Foreign, is_foreign};
 use crate::identity::RunIdentity;
 use crate::journal::append_file::length_of;
 use crate::journal::entry::{self, FORMAT, Group, Header, Retried, Sealed, is_of_rows, kind, resolve};
@@ -472,7 +473,11 @@ impl OnDisk {
 }
 
 fn named(path: &Path, error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))
+    let text = format!("`{}`: {error}", path.display());
+    match is_foreign(&error) {
+        true => io::Error::other(Foreign(text)),
+        false => io::Error::new(error.kind(), text),
+    }
 }
 
 #[cfg(test)]

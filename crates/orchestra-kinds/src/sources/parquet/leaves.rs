@@ -6,13 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use orchestra_core::DType;
 use parquet::basic::{Compression, ConvertedType, LogicalType, Type as Physical};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 
+use super::footer_size;
 use crate::sources::columns::{Field, FieldType};
 
 /// No footer is larger, in bytes: beyond it a file has hundreds of thousands of columns and row groups.
-const LARGEST_FOOTER: u64 = 64 << 20;
+const LARGEST_FOOTER: u64 = 32 << 20;
 
 /// What stands at the end of a file: the length of the footer, and this.
 const MAGIC: &[u8; 4] = b"PAR1";
@@ -51,7 +52,13 @@ pub fn footer(file: &mut (impl Read + Seek + ?Sized)) -> Result<ParquetMetaData,
     let mut bytes = vec![0; size as usize];
     file.seek(SeekFrom::Start(start)).map_err(text)?;
     file.read_exact(&mut bytes).map_err(text)?;
-    guarded(|| ParquetMetaDataReader::decode_metadata(&bytes))
+    footer_size::check(&bytes)?;
+    guarded(|| {
+        // The one that was looked at: a second one is passed over.
+        let schema = ParquetMetaDataReader::decode_schema(&bytes)?;
+        let options = ParquetMetaDataOptions::new().with_schema(schema);
+        ParquetMetaDataReader::decode_metadata_with_options(&bytes, Some(&options))
+    })
 }
 
 /// How many rows each row group has.

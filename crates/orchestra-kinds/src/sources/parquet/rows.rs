@@ -9,7 +9,7 @@ use bytes::Bytes;
 use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
-use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
+use orchestra_plan::{Limits, SourceConnected, SourceContext, SourceKind};
 use orchestra_store::{Expand, ListError, PushItem};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
@@ -21,7 +21,8 @@ use serde_json::Value as Json;
 use super::Parquet;
 use super::leaves::{all, footer, guarded, is_text, is_unsigned, resolve, row_groups};
 use crate::sources::columns::{
-    Cell, Field, FieldType, LARGEST_TEXT, Number, Row, declared, decoders, opens, schema, settings,
+    Cell, Field, FieldType, LARGEST_TEXT, Number, Row, check_items, declared, decoders, opens, schema,
+    settings,
 };
 use crate::sources::input::{Input, Last, Opener, Stream, cannot_read, list_items, look};
 use crate::sources::locator::{locator, parts};
@@ -54,6 +55,7 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
                     Some(fields) => fields,
                     None => all(schema)?,
                 };
+                check_items(row_groups(&metadata)?.iter().sum(), source.limits.max_items)?;
                 resolve(&metadata, &fields).map(|_| fields)
             });
             match found {
@@ -73,7 +75,8 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
         }
     };
     let protocols = objects::protocols(source.urls);
-    let files = Arc::new(Files { fields, max_pixels: source.limits.max_pixels, protocols });
+    let &Limits { max_pixels, max_items, .. } = source.limits;
+    let files = Arc::new(Files { fields, max_pixels, max_items, protocols });
     Some(SourceConnected {
         gives: schema(&files.fields),
         fetch: Arc::clone(&files) as Arc<dyn Fetch>,
@@ -92,17 +95,24 @@ pub fn revive(spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
 struct Files {
     fields: Vec<Field>,
     max_pixels: u64,
+    max_items: u64,
     /// How its objects are read; empty: it has files.
     protocols: Vec<Protocol>,
 }
 
 impl Expand for Files {
+    fn most_items(&self) -> u64 {
+        self.max_items
+    }
+
     fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let metadata = list_items(path, |file| footer(file).map_err(unreadable))?;
         resolve(&metadata, &self.fields).map_err(unreadable)?;
         let mut before = 0;
-        for (group, rows) in (0_u64..).zip(row_groups(&metadata).map_err(unreadable)?) {
+        let groups = row_groups(&metadata).map_err(unreadable)?;
+        check_items(groups.iter().sum(), self.max_items).map_err(unreadable)?;
+        for (group, rows) in (0_u64..).zip(groups) {
             (0..rows)
                 .try_for_each(|row| push(&format!("[{}]", before + row), &locator(path, &[group, row])))?;
             before += rows;
@@ -492,6 +502,7 @@ mod tests {
         Files {
             fields: fields.map(|(name, ty)| Field { name: name.into(), ty }).into(),
             max_pixels: 1,
+            max_items: 1000,
             protocols: Vec::new(),
         }
     }

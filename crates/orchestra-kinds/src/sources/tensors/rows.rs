@@ -11,12 +11,12 @@ use orchestra_store::{Expand, ListError, PushItem};
 
 use super::arrays::arrays;
 use super::{Tensors, path_beside};
-use crate::sources::columns::{Field, FieldType};
+use crate::sources::columns::{Field, FieldType, check_items};
 use crate::sources::input::{Input, Last, Opener, cannot_read, list_items};
 use crate::sources::locator::{file_of, locator, parts};
 use crate::sources::npy::Header;
 use crate::sources::objects::{self, Protocol};
-use crate::sources::zip_members::{Content, LOCAL, Method, Place, data_at};
+use crate::sources::zip_members::{Content, LOCAL, MOST_PER_BYTE, Method, Place, data_at};
 
 /// What all files of the source have in common.
 #[derive(Debug, Clone, Encode, Decode)]
@@ -28,6 +28,7 @@ pub struct Rows {
     pub beside: Vec<String>,
     /// Rows of an item, where they are its first dimension.
     pub chunk: Option<u64>,
+    pub max_items: u64,
     /// How its objects are read; empty: it has files.
     pub protocols: Vec<Protocol>,
 }
@@ -99,7 +100,7 @@ impl Rows {
                 "it has {rows} rows, which is no multiple of `rows = {chunk}`: for this file use `rows = {fitting}`"
             ));
         }
-        Ok(rows / chunk)
+        check_items(rows / chunk, self.max_items)
     }
 
     /// The files of a file's items: itself and those beside it, each with the columns that it has.
@@ -138,7 +139,9 @@ impl Rows {
             };
             let is_stored = array.place.is_none_or(|place| place.method == Method::Stored);
             let end = needed.and_then(|needed| at.checked_add(needed));
-            let is_whole = !is_stored || end.is_some_and(|end| end <= bytes);
+            let holds = |place: Place| place.len <= place.packed.saturating_mul(MOST_PER_BYTE);
+            let is_whole =
+                if is_stored { end.is_some_and(|end| end <= bytes) } else { array.place.is_none_or(holds) };
             if !is_whole || needed.is_none_or(|needed| len < needed) {
                 return Err(format!("it is cut short: its header says {} rows", header.shape[0]));
             }
@@ -166,6 +169,10 @@ impl Rows {
 }
 
 impl Expand for Rows {
+    fn most_items(&self) -> u64 {
+        self.max_items
+    }
+
     fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
         let mut found = Vec::new();
         for (file, fields) in self.files(path) {

@@ -34,6 +34,7 @@ fn rows(shape: &[usize]) -> Rows {
         fields: vec![Field { name: "x".into(), ty }],
         beside: Vec::new(),
         chunk: None,
+        max_items: 1000,
         protocols: Vec::new(),
     }
 }
@@ -187,7 +188,14 @@ fn arrays_of_an_archive_are_read_in_any_order_whether_stored_or_deflated() {
     let members: [(&str, &[u8]); 3] = [("a.npy", &a), ("names.npy", &names), ("b.npy", &b)];
     let tensor = |name: &str, shape: &[usize]| Field { name: name.into(), ..rows(shape).fields.remove(0) };
     let fields = vec![tensor("b", &[]), tensor("a", &[4])];
-    let source = Rows { is_npz: true, fields, beside: Vec::new(), chunk: None, protocols: Vec::new() };
+    let source = Rows {
+        is_npz: true,
+        fields,
+        beside: Vec::new(),
+        chunk: None,
+        max_items: 1000,
+        protocols: Vec::new(),
+    };
     for method in [::zip::CompressionMethod::Stored, ::zip::CompressionMethod::Deflated] {
         let bytes = archive(&members, method, true);
         std::fs::write(&path, &bytes).unwrap();

@@ -1,0 +1,29 @@
+//! Which variables of the run commands do not get unless their table says so: what opens the stores and the collector of the run.
+
+use std::ffi::OsString;
+
+use orchestra_plan::TaskPlan;
+
+const PREFIXES: [&str; 4] = ["AWS_", "GOOGLE_", "AZURE_", "OTEL_EXPORTER_"];
+
+fn is_credential(name: &str) -> bool {
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Those of this process.
+pub fn credentials() -> impl Iterator<Item = OsString> {
+    std::env::vars_os().map(|(name, _)| name).filter(|name| is_credential(&name.to_string_lossy()))
+}
+
+/// Those that the table of a command names.
+pub fn passed(task: &TaskPlan) -> impl Iterator<Item = (String, String)> {
+    let passes = |name: &str| {
+        task.pass_env.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix),
+            None => name == pattern,
+        })
+    };
+    let text =
+        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    std::env::vars_os().filter_map(text).filter(move |(name, _)| is_credential(name) && passes(name))
+}

@@ -1,0 +1,242 @@
+//! Small files that become huge, or say that they are: pictures of each format, archives, arrays and tables. Each is one failure by name, or what it is
+//! after all; what lies beside it is done, and all processes together stay below the limit. How the files are made stands in `bombs/`.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod bombs {
+    pub mod pictures;
+    #[cfg(feature = "parquet")]
+    pub mod table;
+}
+mod common;
+mod peak;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::Path;
+
+use bombs::pictures::{pictures, repeated_zlib};
+use common::{Blocks, Workplace, write_pictures};
+use orchestra_testkit::records::{ItemKey, items};
+use peak::{MOST, peak_and_end, peak_of};
+
+const NEIGHBOURS: u64 = 60;
+
+#[test]
+fn each_crafted_picture_is_a_failure_by_name_or_its_row_and_its_neighbours_are_done() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), NEIGHBOURS);
+    // Behind the others by their names, in their own order.
+    let bombs = pictures();
+    for (name, bytes, _) in &bombs {
+        assert!(bytes.len() < 6 << 20, "{name} is small: {}", bytes.len());
+        fs::write(place.images().join(format!("bomb-{name}")), bytes).unwrap();
+    }
+    let mut names: Vec<_> = bombs.iter().map(|(name, _, ends)| (*name, *ends)).collect();
+    names.sort_unstable();
+    let peak = peak_of(&place, &[], 65);
+    let records = place.records();
+    let (mut done, mut failed) = (BTreeSet::new(), BTreeSet::new());
+    for (at, (name, ends)) in (NEIGHBOURS..).zip(names) {
+        let key = ItemKey { source: "scans".into(), index: at };
+        let kind = records.failure_kind(&key).unwrap_or("done");
+        println!(
+            "{name}: {kind} {}",
+            records.failed.get(&key).map_or("", |record| record["error"].as_str().unwrap())
+        );
+        assert!(ends.contains(&kind), "{name}: {kind}, expected {ends:?}");
+        if kind == "done" {
+            done.insert(key)
+        } else {
+            failed.insert(key)
+        };
+    }
+    done.extend(items("scans", 0..NEIGHBOURS));
+    place.must_hold(&done, &failed);
+    assert!(peak < MOST, "{peak} bytes");
+}
+
+/// A workflow with this source `s`, and nothing but its column.
+fn place_of(source: &str, column: &str) -> Workplace {
+    let place = Workplace::new();
+    let stage = match column {
+        "picture" => "[stages.all]\nkind = \"image\"\nfrom = \"s\"\nsize = [8, 8]\n",
+        _ => "[stages.all]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n",
+    };
+    let text = format!(
+        "version = 1\n[sources.s]\n{source}\n{stage}[sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\npath = \"results.jsonl\"\n[limits]\nmemory = \"512MiB\"\n"
+    );
+    fs::write(place.workflow(), text).unwrap();
+    place
+}
+
+/// Runs it, which ends with this code and says this; failures are of these kinds, one each.
+fn ends_with(place: &Workplace, code: i32, says: &[&str], n_done: usize, kinds: &[&str]) {
+    let (peak, ended) = peak_and_end(place, &[], code);
+    ended.must_say(says);
+    assert!(peak < MOST, "{peak} bytes");
+    let failures = place.failures();
+    let found: Vec<&str> = failures.iter().map(|failure| failure["kind"].as_str().unwrap()).collect();
+    assert_eq!((place.n_results(), &found[..]), (n_done, kinds), "{failures:#?}");
+    // No list that could fill a disk.
+    let listed = place.out().join(".orchestra/items-s").metadata().map_or(0, |list| list.len());
+    assert!(listed < 1 << 20, "the list has {listed} bytes");
+}
+
+/// A file as numpy.save writes it, without its elements.
+fn npy(shape: &str) -> Vec<u8> {
+    let text = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}\n");
+    [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+/// Makes the file so long, without writing to it.
+fn grow(path: &Path, len: u64) {
+    File::options().write(true).open(path).unwrap().set_len(len).unwrap();
+}
+
+#[test]
+fn an_array_that_claims_more_items_than_are_allowed_is_refused_before_anything_is_written() {
+    let rows = 1_u64 << 36;
+    let says = "it claims 68719476736 items, and at most `limits.max_items = 100000000` are allowed";
+    // Really that long, and all holes.
+    let place = place_of("kind = \"tensors\"\npaths = [\"a.npy\"]", "x");
+    fs::write(place.path("a.npy"), npy(&format!("({rows},)"))).unwrap();
+    grow(&place.path("a.npy"), rows + 1000);
+    ends_with(&place, 78, &["a.npy", says], 0, &[]);
+    assert!(!place.out().exists(), "nothing is written");
+    // Behind a good one, which was looked at.
+    fs::rename(place.path("a.npy"), place.path("b.npy")).unwrap();
+    fs::write(place.path("a.npy"), [npy("(3,)"), vec![1, 2, 3]].concat()).unwrap();
+    place.edit("\"a.npy\"", "\"a.npy\", \"b.npy\"");
+    let (_, ended) = peak_and_end(&place, &[], 78);
+    ended.must_say(&["b.npy", says]);
+    let list = place.out().join(".orchestra/items-s").metadata().map_or(0, |list| list.len());
+    assert!(list < 4096, "{list} bytes are listed");
+    // So many in several files.
+    fs::write(place.path("b.npy"), [npy("(3,)"), vec![1, 2, 3]].concat()).unwrap();
+    place
+        .run(&["--set", "limits.max_items=5"])
+        .must_exit(78)
+        .must_say(&["b.npy", "more than `limits.max_items = 5`"]);
+    place.run(&["--fresh", "--set", "limits.max_items=6"]).must_exit(0);
+    assert_eq!(place.n_results(), 6);
+}
+
+/// A zip archive of one member, whose entry says what it likes.
+fn zip(name: &str, content: &[u8], method: u16, claims: u32, crc: u32) -> Vec<u8> {
+    let packed = (content.len() as u32).to_le_bytes();
+    let common = [
+        &[20, 0, 0, 0][..],
+        &method.to_le_bytes(),
+        &[0; 4],
+        &crc.to_le_bytes(),
+        &packed,
+        &claims.to_le_bytes(),
+        &(name.len() as u16).to_le_bytes(),
+    ]
+    .concat();
+    let local = [b"PK\x03\x04", &common[..], &[0, 0], name.as_bytes(), content].concat();
+    let entry = [b"PK\x01\x02\x14\0", &common[..], &[0; 16], name.as_bytes()].concat();
+    let sizes = [(entry.len() as u32).to_le_bytes(), (local.len() as u32).to_le_bytes()].concat();
+    let end = [b"PK\x05\x06\0\0\0\0\x01\0\x01\0", &sizes[..], &[0, 0]].concat();
+    [local, entry, end].concat()
+}
+
+#[test]
+fn archives_that_lie_about_sizes_or_unpack_to_gigabytes_fail_by_name() {
+    // The packed form of zeros without the head of its format.
+    let bomb = repeated_zlib(900 << 20)[2..].to_vec();
+    let claims = 900 << 20;
+    let pictures = "kind = \"zip\"\npaths = [\"a.zip\"]";
+    for (content, method, claims, kinds, why) in [
+        (&bomb[..], 8, claims, ["out_of_memory"], "memory"),
+        // What it claims, no byte of it can hold.
+        (&b"few"[..], 8, claims, ["read"], "cannot hold"),
+        (&b"few"[..], 0, claims, ["read"], "cannot hold"),
+        (&b"few"[..], 8, u32::MAX - 1, ["too_large"], "1 GiB"),
+    ] {
+        let place = place_of(pictures, "picture");
+        fs::write(place.path("a.zip"), zip("a.png", content, method, claims, 0)).unwrap();
+        ends_with(&place, 65, &[], 0, &kinds);
+        let failures = place.failures();
+        assert!(failures[0]["error"].as_str().unwrap().contains(why), "{failures:?}");
+    }
+    // Its directory has one entry, and claims another number of them.
+    let place = place_of(pictures, "picture");
+    let mut archive = zip("a.png", b"few", 0, 3, 0);
+    let end = archive.len() - 22;
+    archive[end + 8..end + 12].fill(0xff);
+    fs::write(place.path("a.zip"), archive).unwrap();
+    ends_with(&place, 78, &["a.zip", "it is damaged"], 0, &[]);
+
+    // An array whose archive says that it unpacks to 2^31 items.
+    let place = place_of("kind = \"tensors\"\npaths = [\"a.npz\"]", "x");
+    let array = npy("(2147483648,)");
+    fs::write(place.path("a.npz"), zip("x.npy", &array, 8, u32::MAX - 1, 0)).unwrap();
+    ends_with(&place, 78, &["a.npz"], 0, &[]);
+    for shape in ["(2147483648, 2147483648)", "(18446744073709551615,)", "(4611686018427387904, 1)"] {
+        fs::write(place.path("a.npz"), zip("x.npy", &npy(shape), 0, npy(shape).len() as u32, 0)).unwrap();
+        ends_with(&place, 78, &["a.npz"], 0, &[]);
+    }
+
+    // The header of a member claims 2^62 bytes, or what the hole behind it has.
+    for (len, code, kinds) in [(1_u64 << 62, 78, &[][..]), (1 << 34, 65, &["too_large"][..])] {
+        let place = place_of("kind = \"tar\"\npaths = [\"a.tar\"]\ncolumns = [\"png\"]", "picture");
+        let mut header = [0_u8; 512];
+        header[..5].copy_from_slice(b"a.png");
+        header[100..108].copy_from_slice(b"0000644\0");
+        header[124..136].copy_from_slice(&[&[0x80, 0, 0, 0][..], &len.to_be_bytes()].concat());
+        header[148..156].fill(b' ');
+        header[156] = b'0';
+        header[257..265].copy_from_slice(b"ustar\x0000");
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        fs::write(place.path("a.tar"), header).unwrap();
+        if code == 65 {
+            grow(&place.path("a.tar"), 512 + len + 1024);
+        }
+        ends_with(&place, code, if code == 78 { &["a.tar"] } else { &[] }, 0, kinds);
+    }
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn tables_that_claim_more_than_they_hold_fail_by_name() {
+    use bombs::table::{Page, deep, nested, table, wide};
+
+    let run = |bytes: &[u8]| {
+        let place = place_of("kind = \"parquet\"\npaths = [\"a.parquet\"]", "x");
+        fs::write(place.path("a.parquet"), bytes).unwrap();
+        place
+    };
+    // As it should be: what follows fails for what is changed in it.
+    let good = Page::plain(&[1, 2, 3, 4]);
+    ends_with(&run(&table(4, 0, &[good.clone()])), 0, &["4 done, 0 failed"], 4, &[]);
+    let says = "at most `limits.max_items = 100000000` are allowed";
+    ends_with(
+        &run(&table(1 << 40, 0, &[good.clone()])),
+        78,
+        &["a.parquet", "claims 1099511627776 items", says],
+        0,
+        &[],
+    );
+    // Groups in groups, which a decoder follows by calling itself; columns; and paths of all groups for each column.
+    ends_with(&run(&nested(16_000)), 78, &["a.parquet", "groups in more than 32 groups"], 0, &[]);
+    ends_with(&run(&deep(8_000, 8_000)), 78, &["a.parquet", "groups in more than 32 groups"], 0, &[]);
+    ends_with(&run(&nested(200_000)), 78, &["a.parquet", "at most 16384 are read"], 0, &[]);
+    ends_with(&run(&wide(100_000)), 78, &["a.parquet", "at most 16384 are read"], 0, &[]);
+    // More than the rows need is not read.
+    let more = Page { values: i32::MAX, ..good.clone() };
+    ends_with(&run(&table(4, 0, &[more])), 0, &["4 done, 0 failed"], 4, &[]);
+    // Each row reads the page.
+    let all = |kind: &'static str| [kind; 4];
+    for (page, codec, kind) in [
+        (Page { unpacked: i32::MAX, ..good.clone() }, 1, "out_of_memory"),
+        (Page { packed: i32::MAX, ..good.clone() }, 0, "read"),
+        (Page::snappy_bomb(800 << 20), 1, "out_of_memory"),
+    ] {
+        ends_with(&run(&table(4, codec, &[page])), 65, &[], 0, &all(kind));
+    }
+    let dictionary = Page { is_dictionary: true, values: i32::MAX, ..good.clone() };
+    // The other rows are behind what is passed over.
+    ends_with(&run(&table(4, 0, &[dictionary, good])), 65, &[], 3, &["out_of_memory"]);
+}
