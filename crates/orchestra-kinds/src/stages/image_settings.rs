@@ -5,7 +5,7 @@ use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, PixelInput, Resize
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{Dim, TensorSpec};
 use orchestra_plan::tree::{Node, Value};
-use orchestra_plan::{At, Fields, Key, Span, key};
+use orchestra_plan::{Fields, Key, Span, key};
 
 /// The keys that say how a picture becomes a row: those of `image`, and of every other kind that makes rows of pictures.
 pub(super) const KEYS: [Key; 13] = [
