@@ -133,8 +133,10 @@ device = "none"
     let text = fs::read_to_string(place.workflow()).unwrap().replace(": LOOKS", three);
     fs::write(place.workflow(), text).unwrap();
     fs::write(place.path("looks"), "").unwrap();
-    let (free, looks) = (place.path("free"), place.path("looks"));
-    let variables = [("GPU_FREE", free.to_str().unwrap()), ("GPU_LOOKS", looks.to_str().unwrap())];
+    // Looks are noted where there is a process to be listed.
+    fs::write(place.path("processes"), "1 1000\n").unwrap();
+    let paths = ["free", "looks", "processes"].map(|name| place.path(name).to_str().unwrap().to_owned());
+    let variables = [("GPU_FREE", &*paths[0]), ("GPU_LOOKS", &*paths[1]), ("GPU_PROCESSES", &*paths[2])];
     run(&place, &variables).must_exit(0).must_say(&["3 tasks, 3 done"]);
 }
 
