@@ -210,10 +210,10 @@ fn tables_that_claim_more_than_they_hold_fail_by_name() {
     };
     // As it should be: what follows fails for what is changed in it.
     let good = Page::plain(&[1, 2, 3, 4]);
-    ends_with(&run(&table(4, 0, &[good.clone()])), 0, &["4 done, 0 failed"], 4, &[]);
+    ends_with(&run(&table(4, 0, std::slice::from_ref(&good))), 0, &["4 done, 0 failed"], 4, &[]);
     let says = "at most `limits.max_items = 100000000` are allowed";
     ends_with(
-        &run(&table(1 << 40, 0, &[good.clone()])),
+        &run(&table(1 << 40, 0, std::slice::from_ref(&good))),
         78,
         &["a.parquet", "claims 1099511627776 items", says],
         0,

@@ -56,7 +56,6 @@ pub fn pictures() -> Vec<(&'static str, Vec<u8>, Ends)> {
                 offsets: strips(16),
                 bytes: 100,
                 pixels: &packed[..100],
-                ..small.clone()
             }
             .file(),
             DAMAGED,
