@@ -25,13 +25,13 @@ pub enum Fan {
 
 /// How another process makes a map or a fetch again: what its kind wrote down, which only that kind reads.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct RemoteSpec {
+pub struct LoaderSpec {
     pub kind: String,
     /// In a form of its own.
     pub settings: Vec<u8>,
 }
 
-impl RemoteSpec {
+impl LoaderSpec {
     /// Writes settings down; `None` where they cannot be (a path that is no UTF-8).
     #[must_use]
     pub fn of(kind: &str, settings: &impl Encode) -> Option<Self> {
@@ -48,9 +48,9 @@ impl RemoteSpec {
 /// Makes maps and fetches again of what their kinds wrote down.
 pub trait Registry {
     /// `None`: no kind of that name, or not its settings.
-    fn fetch(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>>;
+    fn fetch(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>>;
     /// As `fetch`.
-    fn map(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>>;
+    fn map(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>>;
 }
 
 /// Pure code on rows. One object serves all threads; each thread has a [`MapRun`] of its own.
@@ -68,7 +68,7 @@ pub trait Map: fmt::Debug + Send + Sync {
     fn cost(&self) -> usize;
     /// What a loader process needs to do its work there. Without it, it works in the process of the run, which is only for code that is
     /// trusted with what files hold.
-    fn remote(&self) -> Option<RemoteSpec> {
+    fn in_loader(&self) -> Option<LoaderSpec> {
         None
     }
 
@@ -205,8 +205,8 @@ pub struct ReducedRow {
 pub trait Fetch: fmt::Debug + Send + Sync {
     /// What one thread needs for it.
     fn start(&self) -> Box<dyn FetchRun>;
-    /// As [`Map::remote`].
-    fn remote(&self) -> Option<RemoteSpec> {
+    /// As [`Map::in_loader`].
+    fn in_loader(&self) -> Option<LoaderSpec> {
         None
     }
     /// What it reaches beside files. Without it, its process has no network, and none of the variables.

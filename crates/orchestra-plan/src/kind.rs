@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Reduce, Registry, RemoteSpec};
+use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, LoaderSpec, Map, Reduce, Registry};
 use orchestra_core::{Code, SandboxRules, TensorSpec};
 use orchestra_store::{Expand, ItemEntry, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
@@ -81,11 +81,11 @@ impl Kinds {
 }
 
 impl Registry for Kinds {
-    fn fetch(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+    fn fetch(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
         self.sources.iter().find(|kind| kind.name() == spec.kind)?.revive(spec)
     }
 
-    fn map(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    fn map(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         self.stages.iter().find(|kind| kind.name() == spec.kind)?.revive(spec)
     }
 }
@@ -112,8 +112,8 @@ pub trait SourceKind: Send + Sync {
     }
     /// What its items are, known from the first of the files that it names. `None` after an error, which is in `source.diags`.
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected>;
-    /// Makes a fetch of this kind again, in a loader process: of what its [`Fetch::remote`] gave.
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+    /// Makes a fetch of this kind again, in a loader process: of what its [`Fetch::in_loader`] gave.
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
         let _ = spec;
         None
     }
@@ -160,8 +160,8 @@ pub trait StageKind: Send + Sync {
     }
     /// Reads its settings; `None` after an error.
     fn read(&self, fields: &mut Fields<'_, '_>, limits: &Limits) -> Option<Draft>;
-    /// Makes a map of this kind again, in a loader process: of what its [`Map::remote`] gave.
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    /// Makes a map of this kind again, in a loader process: of what its [`Map::in_loader`] gave.
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         let _ = spec;
         None
     }

@@ -22,8 +22,8 @@ use crate::flow::committer::CommitterHandle;
 use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, Stopped};
 use crate::pipeline::{Listing, Pipeline, PipelineArgs};
 use crate::tasks::actor::{Tasks, TasksArgs, TasksEnd, TasksMsg};
-use crate::tasks::holds;
-use crate::tasks::known::KnownTasks;
+use crate::tasks::earlier::KnownTasks;
+use crate::tasks::part_schedule;
 
 const MOST_REBUILDS: u32 = 3;
 
@@ -92,7 +92,7 @@ impl Actor for Orchestra {
         let ended = move |device| drop(tell.cast(RootMsg::DeviceEnded(device)));
         // Where no tasks are started, none would tell them to begin.
         let held = match args.tasks.is_some() {
-            true => holds::of_models(&context).into_keys().collect(),
+            true => part_schedule::of_models(&context).into_keys().collect(),
             false => BTreeSet::new(),
         };
         let devices = DeviceManager::start_all(&context, &me.get_cell(), &held, ended).await?;

@@ -23,7 +23,7 @@ use crate::root::{Ending, Orchestra, RootArgs};
 use crate::run_end::{TellTheEnd, judge, not_started};
 use crate::tasks::actor::TasksEnd;
 use crate::tasks::board::TaskReport;
-use crate::tasks::known::KnownTasks;
+use crate::tasks::earlier::KnownTasks;
 use crate::tasks::trees::Trees;
 
 mod error;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
 use orchestra_core::{DType, FailureKind, TensorSpec};
 use orchestra_plan::{
     Connect, Draft, Fields, Key, Kinds, Limits, Runs, StageConnected, StageContext, StageKind,
@@ -48,7 +48,7 @@ impl StageKind for TrapStage {
         Some(Draft::Stage(Box::new(TrapStage)))
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         Some(Arc::new(spec.read::<TrapMap>()?))
     }
 }
@@ -78,8 +78,8 @@ impl Map for TrapMap {
         usize::MAX
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(TrapStage.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(TrapStage.name(), self)
     }
 }
 

@@ -84,8 +84,8 @@ pub mod kind {
         WriteTensor, fixed_tensor,
     };
     pub use orchestra_core::shapes::{
-        Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, Map, MapRun, Merge, MergeState,
-        Network, Opens, PartFiles, Reduce, ReducedRow, Reduction, RemoteSpec,
+        Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, LoaderSpec, Map, MapRun, Merge,
+        MergeState, Network, Opens, PartFiles, Reduce, ReducedRow, Reduction,
     };
     pub use orchestra_core::{Code, DType, Dim, FailureKind, Kernel, Program, TensorSpec};
     pub use orchestra_plan::keys::WORKERS;

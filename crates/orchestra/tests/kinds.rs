@@ -8,7 +8,7 @@ mod common;
 mod invert;
 
 use common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, pixels};
-use orchestra::kind::{RemoteSpec, StageKind as _};
+use orchestra::kind::{LoaderSpec, StageKind as _};
 use orchestra::{PlanOptions, RenderStyle};
 use orchestra_testkit::records::items;
 
@@ -32,7 +32,7 @@ fn the_guide_shows_this_code() {
 
 #[test]
 fn settings_of_another_version_make_no_map() {
-    let other = RemoteSpec { kind: "invert".into(), settings: vec![] };
+    let other = LoaderSpec { kind: "invert".into(), settings: vec![] };
     assert!(Invert.revive(&other).is_none());
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Network, Opens};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushItem};
@@ -108,7 +108,7 @@ impl SourceKind for Csv {
         })
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(spec.read::<Records>()?))
     }
 }
@@ -259,8 +259,8 @@ impl Fetch for Records {
         objects::network(&self.protocols)
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Csv.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Csv.name(), self)
     }
 
     fn opens(&self) -> Opens {

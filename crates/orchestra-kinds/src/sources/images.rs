@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Network, Opens};
 use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
 use orchestra_store::ObjectStore;
 
@@ -45,7 +45,7 @@ impl SourceKind for Images {
         })
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(spec.read::<PictureFiles>()?))
     }
 }
@@ -67,8 +67,8 @@ impl Fetch for PictureFiles {
         objects::network(&self.protocols)
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Images.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Images.name(), self)
     }
 
     fn opens(&self) -> Opens {

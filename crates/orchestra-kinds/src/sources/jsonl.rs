@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Network, Opens};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushItem};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -68,7 +68,7 @@ impl SourceKind for JsonLines {
         })
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(spec.read::<Lines>()?))
     }
 }
@@ -155,8 +155,8 @@ impl Fetch for Lines {
         objects::network(&self.protocols)
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(JsonLines.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(JsonLines.name(), self)
     }
 
     fn opens(&self) -> Opens {

@@ -1,6 +1,6 @@
 //! `kind = "parquet"`: the rows of Parquet files, one item each.
 
-use orchestra_core::shapes::{Fetch, RemoteSpec};
+use orchestra_core::shapes::{Fetch, LoaderSpec};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::ObjectStore;
 use std::sync::Arc;
@@ -61,12 +61,12 @@ impl SourceKind for Parquet {
     }
 
     #[cfg(feature = "parquet")]
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
         rows::revive(spec)
     }
 
     #[cfg(not(feature = "parquet"))]
-    fn revive(&self, _: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+    fn revive(&self, _: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
         None
     }
 }

@@ -8,7 +8,7 @@ use bincode::{Decode, Encode};
 use half::f16;
 use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Fetch, FetchRun, Opens, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Opens};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, PushItem};
 
@@ -131,7 +131,7 @@ impl SourceKind for Random {
         })
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(spec.read::<Numbers>()?))
     }
 }
@@ -157,8 +157,8 @@ impl Fetch for Numbers {
         Box::new(Item { numbers: self.clone(), data: Vec::new() })
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Random.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Random.name(), self)
     }
 
     fn opens(&self) -> Opens {

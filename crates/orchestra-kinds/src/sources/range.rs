@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Fetch, FetchRun, Opens, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Opens};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{At, Fields, Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, PushItem};
@@ -79,7 +79,7 @@ impl SourceKind for Range {
         })
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(spec.read::<Numbers>()?))
     }
 }
@@ -134,8 +134,8 @@ impl Fetch for Numbers {
         Box::new(Number { numbers: *self, bytes: [0; 8] })
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Range.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Range.name(), self)
     }
 
     fn opens(&self) -> Opens {

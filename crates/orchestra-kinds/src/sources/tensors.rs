@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orchestra_core::shapes::{Fetch, RemoteSpec};
+use orchestra_core::shapes::{Fetch, LoaderSpec};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{At, Fields, Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{ObjectStore, is_url};
@@ -216,7 +216,7 @@ impl SourceKind for Tensors {
         })
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(spec.read::<Rows>()?))
     }
 }

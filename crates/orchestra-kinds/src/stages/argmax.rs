@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use half::f16;
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
-use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
     At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
@@ -41,7 +41,7 @@ impl StageKind for Argmax {
         Some(Draft::Stage(Box::new(ArgmaxDraft { axis })))
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         Some(Arc::new(spec.read::<ArgmaxMap>()?))
     }
 }
@@ -102,8 +102,8 @@ impl Map for ArgmaxMap {
         self.cost.unwrap_or(usize::MAX)
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Argmax.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Argmax.name(), self)
     }
 }
 

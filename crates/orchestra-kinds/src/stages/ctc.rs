@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use half::f16;
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
 use orchestra_core::{DType, Dim};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{
@@ -73,7 +73,7 @@ impl StageKind for Ctc {
         Some(Draft::Stage(Box::new(CtcDraft { charset: f.string("charset"), blank, space, is_softmax })))
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         Some(Arc::new(spec.read::<CtcMap>()?))
     }
 }
@@ -256,8 +256,8 @@ impl Map for CtcMap {
         self.cost.map_or(usize::MAX, |n| if self.is_softmax { n.saturating_mul(EXPONENTIAL) } else { n })
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Ctc.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Ctc.name(), self)
     }
 }
 

@@ -6,7 +6,7 @@ use bincode::{Decode, Encode};
 use font8x8::UnicodeFonts as _;
 use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Pixels, Refusal, Schema, Value};
-use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
 use orchestra_plan::{
     Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
 };
@@ -57,7 +57,7 @@ impl StageKind for Draw {
         Some(Draft::Stage(Box::new(DrawDraft { is_png, quality, line })))
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         Some(Arc::new(spec.read::<DrawMap>()?))
     }
 }
@@ -145,8 +145,8 @@ impl Map for DrawMap {
         usize::MAX
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Draw.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Draw.name(), self)
     }
 }
 

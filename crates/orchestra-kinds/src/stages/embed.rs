@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
-use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
     Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
@@ -74,7 +74,7 @@ impl StageKind for Embed {
         Some(Draft::Stage(Box::new(EmbedDraft { pool, normalize })))
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         Some(Arc::new(spec.read::<EmbedMap>()?))
     }
 }
@@ -188,8 +188,8 @@ impl Map for EmbedMap {
         self.cost.unwrap_or(usize::MAX)
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Embed.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Embed.name(), self)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Emit, Fan, Map, MapRun, RemoteSpec};
+use orchestra_core::shapes::{Emit, Fan, LoaderSpec, Map, MapRun};
 use orchestra_plan::{
     At, Connect, Draft, Fields, Input, Key, Limits, Runs, StageConnected, StageContext, StageKind, key, list,
 };
@@ -38,7 +38,7 @@ impl StageKind for Filter {
         Some(Draft::Stage(Box::new(FilterDraft { keep })))
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         Some(Arc::new(spec.read::<FilterMap>()?))
     }
 }
@@ -136,8 +136,8 @@ impl Map for FilterMap {
         self.keep.n_parts() * 16
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Filter.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Filter.name(), self)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Picture, Refusal, Value, WriteTensor};
-use orchestra_core::shapes::{Emit, Map, MapRun, Packing, RemoteSpec};
+use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun, Packing};
 use orchestra_core::{FailureKind, ImageSpec, Placement, TensorSpec};
 use orchestra_plan::{
     Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind,
@@ -32,7 +32,7 @@ impl StageKind for Image {
         Some(Draft::Stage(Box::new(ImageDraft { spec: settings::read(fields, limits.max_pixels)?, fast })))
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         Some(Arc::new(spec.read::<ImageMap>()?))
     }
 }
@@ -98,8 +98,8 @@ impl Map for ImageMap {
         usize::MAX
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Image.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Image.name(), self)
     }
 
     fn packing(&self, column: usize) -> Option<Arc<dyn Packing>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Pixels, Refusal, Schema, TensorView, Value};
-use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
 use orchestra_core::{DType, Dim};
 use orchestra_plan::{
     At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
@@ -59,7 +59,7 @@ impl StageKind for Mask {
         Some(Draft::Stage(Box::new(MaskDraft { form, class, above })))
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         Some(Arc::new(spec.read::<MaskMap>()?))
     }
 }
@@ -159,8 +159,8 @@ impl Map for MaskMap {
         self.cost.map_or(usize::MAX, |n| n.saturating_mul(PER_PIXEL))
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Mask.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Mask.name(), self)
     }
 }
 

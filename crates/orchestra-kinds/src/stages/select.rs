@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
 use orchestra_core::{DType, TensorSpec};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{
@@ -77,7 +77,7 @@ impl StageKind for Select {
         is_fine.then(|| Draft::Stage(Box::new(SelectDraft { columns })))
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         Some(Arc::new(spec.read::<SelectMap>()?))
     }
 }
@@ -194,8 +194,8 @@ impl Map for SelectMap {
         self.columns.iter().map(cost).sum()
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Select.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Select.name(), self)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
 use orchestra_core::{DType, Placement};
 use orchestra_plan::{Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind};
 
@@ -30,7 +30,7 @@ impl StageKind for Size {
         Some(Draft::Stage(Box::new(SizeDraft)))
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         Some(Arc::new(spec.read::<SizeMap>()?))
     }
 }
@@ -86,8 +86,8 @@ impl Map for SizeMap {
         2
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Size.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Size.name(), self)
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
     fn it_is_the_size_of_the_row_and_not_of_the_picture_also_in_another_process() {
         let placed =
             Placement { row: [96, 64], picture: [300, 200], to_picture: [3.0, 0.0, 1.0, 0.0, 3.0, 2.0] };
-        let map = Size.revive(&SizeMap.remote().unwrap()).unwrap();
+        let map = Size.revive(&SizeMap.in_loader().unwrap()).unwrap();
         let (mut run, mut kept) = (map.start(), Kept(Vec::new()));
         run.apply(&[Placement::value(&placed.bytes())], &mut kept).unwrap();
         assert_eq!(kept.0, [96, 64], "width first");

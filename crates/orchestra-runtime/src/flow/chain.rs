@@ -11,15 +11,15 @@ use bytes::Bytes;
 use orchestra_core::collect::Arrival;
 use orchestra_core::data::{ColumnType, OwnedRow, Refusal, Value};
 use orchestra_core::lineage::{End, Share};
-use orchestra_core::shapes::{Encoder, Map, MapRun, Reduce, RemoteSpec};
+use orchestra_core::shapes::{Encoder, LoaderSpec, Map, MapRun, Reduce};
 use orchestra_core::{Failure, FailureKind, SinkId, StageId};
 use orchestra_plan::{ColumnRef, FoldPlan, Origin, Plan, Shape};
 use ractor::ActorRef;
 use smallvec::SmallVec;
 
 mod build;
+mod loader_part;
 mod outcome;
-mod remote;
 mod walk;
 
 use build::{Builder, connect_folds, cost, start};
@@ -117,7 +117,7 @@ struct MapStep {
     at: usize,
     map: Arc<dyn Map>,
     /// What a loader process needs to run it, where that may.
-    remote: Option<RemoteSpec>,
+    in_loader: Option<LoaderSpec>,
     reads: Vec<ColumnRef>,
     next: Vec<Step>,
     /// The folds that must hear of a row that ends here.
@@ -202,7 +202,7 @@ impl Chain {
         let Builder { maps, mut steps, .. } = builder;
         let folds = connect_folds(&mut steps).into();
         if let Origin::Source(_) = origin {
-            remote::mark(&mut steps, &mut vec![origin]);
+            loader_part::mark(&mut steps, &mut vec![origin]);
         }
         let pictures =
             targets.pictures.iter().find(|(of, _)| *of == origin).map(|(_, arena)| Arc::clone(arena));

@@ -1,5 +1,5 @@
 //! Source: hands the items of one catalog to loaders, in order, as far as they are listed and as long as the window of items in flight has room.
-//! Threads of its own load them (`loader_thread`); it replaces one that hangs. It opens no item and knows nothing of stages.
+//! Threads of its own load them (`loader/thread.rs`); it replaces one that hangs. It opens no item and knows nothing of stages.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -14,10 +14,10 @@ use crate::account::stats::Counter;
 use crate::context::RunContext;
 use crate::flow::chain::Chain;
 use crate::flow::committer::CommitterHandle;
-use crate::flow::loader_inbox::Inbox;
-use crate::flow::loader_thread::{self, LoaderWork};
-use crate::flow::remote::Reads;
-use crate::flow::remote::items::Remote;
+use crate::flow::loader::Reads;
+use crate::flow::loader::inbox::Inbox;
+use crate::flow::loader::items::LoaderSetup;
+use crate::flow::loader::thread::{self as loader_thread, LoaderWork};
 use crate::flow::ticket::{Tickets, TicketsBuilder};
 use crate::messages::{PipelineEnd, PipelineMsg, SinkMsg, SourceMsg};
 use crate::pipeline::Listing;
@@ -86,7 +86,7 @@ impl Actor for Source {
             fetch: Arc::clone(&args.context.plan.sources[args.source.index()].fetch),
             chain: Arc::clone(&args.chain),
             pipeline: args.pipeline.clone(),
-            remote: remote(&args),
+            setup: loader_setup(&args),
             loaded: Counter::default(),
         });
         me.send_interval(TICK, || SourceMsg::Tick);
@@ -155,11 +155,11 @@ impl Actor for Source {
 }
 
 /// Loader processes, where something starts them and the source can be read there.
-fn remote(args: &SourceArgs) -> Option<Remote> {
+fn loader_setup(args: &SourceArgs) -> Option<LoaderSetup> {
     let plan = &args.context.plan;
     let fetch = &*plan.sources[args.source.index()].fetch;
     let launcher = args.context.options.loaders.clone()?.with_network(fetch.network().as_ref());
-    let load = args.chain.remote(fetch)?;
+    let load = args.chain.load_chain(fetch)?;
     let (all_memory, limits) =
         (plan.loader_bytes.max(load.memory), plan.limits_of_source(args.source).clone());
     let stats = Arc::clone(&args.context.stats);
@@ -167,7 +167,7 @@ fn remote(args: &SourceArgs) -> Option<Remote> {
     let reads = Reads::new(fetch.opens(), listing, sandbox_read);
     let (tracer, clock, source) = (args.context.tracer.clone(), args.context.clock, args.source);
     let alone = Mutex::default();
-    Some(Remote { launcher, load, reads, all_memory, alone, limits, stats, source, tracer, clock })
+    Some(LoaderSetup { launcher, load, reads, all_memory, alone, limits, stats, source, tracer, clock })
 }
 
 /// Also when it panics, or is dropped with its runtime.
@@ -188,7 +188,7 @@ impl SourceState {
     /// Its threads shall end, each after the item in hand; gives those that end at once, because they have processes.
     fn close(&self) -> Vec<Arc<Inbox>> {
         self.loaders.iter().for_each(|inbox| inbox.close());
-        if self.work.remote.is_some() { self.loaders.clone() } else { Vec::new() }
+        if self.work.setup.is_some() { self.loaders.clone() } else { Vec::new() }
     }
 
     fn look_at_the_list(&mut self) {

@@ -19,7 +19,7 @@ use crate::flow::part_rows::part_files;
 use crate::flow::result_files::{FAILURES_FILE, result_files, sink_file};
 use crate::flow::uploads::is_free;
 use crate::pipeline::Listing;
-use crate::tasks::known::{self, KnownTask, KnownTasks};
+use crate::tasks::earlier::{self, KnownTask, KnownTasks};
 use crate::tasks::outliving::{self, Survivor};
 use crate::tasks::trees::Trees;
 
@@ -80,7 +80,7 @@ pub fn prepare_part(
     let refused = |error| tasks_error(&plan, error);
     if !plan.tasks.is_empty() {
         // Before anything is discarded or begun: commands of a start that was killed may still write.
-        known::wait_for_keepers(&plan.output).map_err(refused)?;
+        earlier::wait_for_keepers(&plan.output).map_err(refused)?;
     }
     let mut survivors = outliving::survivors(&plan.output).map_err(refused)?;
     let discarded = match earlier {
@@ -355,7 +355,7 @@ fn open_tasks(
     }
     let refused = |error| tasks_error(plan, error);
     let trees = trees.map_or_else(|| Trees::read(&plan.tasks, &plan.output), Ok)?;
-    let mut tasks = known::open(&plan.tasks, &plan.output, trees, survivors).map_err(refused)?;
+    let mut tasks = earlier::open(&plan.tasks, &plan.output, trees, survivors).map_err(refused)?;
     // What a pipeline adds to its sinks, the tasks after it have not seen.
     let has_work = |pipeline| {
         let sources = plan.sources.iter().zip(listings);

@@ -22,11 +22,11 @@ use crate::tasks::attempt::{Control, Outcome, Shared, attempt, go_on};
 use crate::tasks::best::LastEnd;
 use crate::tasks::board::{TaskReport, TaskStanding, log_file};
 use crate::tasks::command_watch::CommandWatch;
+use crate::tasks::earlier::{GoingOn, KnownTasks};
 use crate::tasks::groups::Groups;
-use crate::tasks::holds;
 use crate::tasks::keepers::Keepers;
-use crate::tasks::known::{GoingOn, KnownTasks};
 use crate::tasks::measured;
+use crate::tasks::part_schedule;
 
 pub struct Tasks;
 
@@ -100,8 +100,8 @@ impl Actor for Tasks {
     ) -> Result<TasksState, ActorProcessingErr> {
         let TasksArgs { context, launcher, known, devices, root } = args;
         let plan = &context.plan;
-        let of_models = holds::of_models(&context);
-        let mut schedule = holds::schedule(&context, &known.known);
+        let of_models = part_schedule::of_models(&context);
+        let mut schedule = part_schedule::schedule(&context, &known.known);
         for (at, known) in known.known.iter().enumerate() {
             learn(&mut schedule, &plan.tasks, at, known.ended.as_ref());
         }
@@ -292,7 +292,7 @@ impl TasksState {
             }
         }
         if context.plan.late.is_some() {
-            let skipped = self.schedule.give_up(holds::place_of(&context.plan, None));
+            let skipped = self.schedule.give_up(part_schedule::place_of(&context.plan, None));
             self.skip(&skipped, "the sources, stages and sinks of the file were not started");
         }
     }
@@ -308,7 +308,8 @@ impl TasksState {
             return;
         }
         let plan = &self.args.context.plan;
-        let (place, name) = (holds::place_of(plan, Some(pipeline)), &plan.pipelines[pipeline.index()].name);
+        let (place, name) =
+            (part_schedule::place_of(plan, Some(pipeline)), &plan.pipelines[pipeline.index()].name);
         let why = format!("pipeline `{name}` has not ended well");
         match end {
             PipelineEnd::Complete => self.schedule.pass(place),

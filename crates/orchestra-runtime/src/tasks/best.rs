@@ -9,7 +9,7 @@ use orchestra_core::tasks::{EndClass, best};
 use orchestra_plan::{BEST_FOLDER, BestOf, TaskPlan, TasksEnded, TasksPlan};
 use orchestra_store::{TaskEnded, TaskJournal};
 
-use crate::tasks::known::KnownTask;
+use crate::tasks::earlier::KnownTask;
 
 /// The last end of a task, as far as later ones depend on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

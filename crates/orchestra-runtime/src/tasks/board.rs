@@ -11,7 +11,7 @@ use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::TaskEnded;
 use serde::{Deserialize, Serialize};
 
-use crate::tasks::known::KnownTask;
+use crate::tasks::earlier::KnownTask;
 use crate::tasks::measured::{self, MetricReports};
 
 /// Commands that are named in a snapshot.

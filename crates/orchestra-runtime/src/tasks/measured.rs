@@ -8,7 +8,7 @@ use orchestra_plan::{TaskMetric, TaskPlan, TasksPlan};
 use orchestra_store::TaskMetricRecord;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::tasks::known::KnownTask;
+use crate::tasks::earlier::KnownTask;
 
 /// A metric of a task in `run.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

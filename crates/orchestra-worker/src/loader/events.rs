@@ -6,7 +6,7 @@
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
-use orchestra_core::shapes::RemoteSpec;
+use orchestra_core::shapes::LoaderSpec;
 use orchestra_core::{ErrorClass, FailureKind, SandboxMode};
 
 use crate::codec::Frame;
@@ -17,7 +17,7 @@ pub type RowOrigin = Option<u16>;
 /// What a loader does with each item.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct LoadChain {
-    pub fetch: RemoteSpec,
+    pub fetch: LoaderSpec,
     /// The columns of the source's row that the parent reads.
     pub sends: Vec<usize>,
     pub maps: Vec<MapSpec>,
@@ -39,7 +39,7 @@ pub struct LoadChain {
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct MapSpec {
     pub stage: u16,
-    pub map: RemoteSpec,
+    pub map: LoaderSpec,
     pub reads: Vec<(RowOrigin, usize)>,
     /// The columns of its rows that the parent reads.
     pub sends: Vec<usize>,

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use orchestra_core::data::Refusal;
-use orchestra_core::shapes::{Registry, RemoteSpec};
+use orchestra_core::shapes::{LoaderSpec, Registry};
 use orchestra_core::{ErrorClass, FailureKind};
 
 use super::events::{Event, FromLoader, LoadChain, MapSpec, ToLoader};
@@ -107,7 +107,7 @@ fn ready(load: &LoadChain, region: OwnedFd, registry: &dyn Registry) -> Result<(
     let read = load.reads.iter().map(|path| OsStr::from_bytes(path).into()).collect();
     let decodes = !network;
     Sandbox { mode, read, write: Vec::new(), gpu: false, network, decodes, becomes: false }.enter()?;
-    let unknown = |spec: &RemoteSpec| {
+    let unknown = |spec: &LoaderSpec| {
         refused(format!(
             "the program of the loader knows no kind `{}` of these settings; it must register the kinds that the run uses",
             spec.kind
@@ -116,7 +116,7 @@ fn ready(load: &LoadChain, region: OwnedFd, registry: &dyn Registry) -> Result<(
     fn nodes(
         specs: &[MapSpec],
         registry: &dyn Registry,
-        unknown: &dyn Fn(&RemoteSpec) -> LoadError,
+        unknown: &dyn Fn(&LoaderSpec) -> LoadError,
     ) -> Result<Vec<MapNode>, LoadError> {
         let node = |spec: &MapSpec| {
             let map = registry.map(&spec.map).ok_or_else(|| unknown(&spec.map))?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fields, Key, Limits, Map, MapRun, Refusal, RemoteSpec, Runs,
+    ColumnType, Connect, DType, Draft, Emit, Fields, Key, Limits, LoaderSpec, Map, MapRun, Refusal, Runs,
     Schema, StageConnected, StageContext, StageKind, TensorView, Value, key,
 };
 
@@ -30,7 +30,7 @@ impl StageKind for Invert {
         Some(Draft::Stage(Box::new(InvertDraft { below })))
     }
 
-    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
         Some(Arc::new(spec.read::<InvertMap>()?))
     }
 }
@@ -67,8 +67,8 @@ impl Map for InvertMap {
         Box::new(InvertRun { below: self.below, inverted: Vec::new() })
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of("invert", self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of("invert", self)
     }
 
     fn cost(&self) -> usize {

@@ -8,7 +8,7 @@ use bincode::{Decode, Encode};
 use bytes::Bytes;
 use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Network, Opens};
 use orchestra_plan::{Limits, SourceConnected, SourceContext, SourceKind};
 use orchestra_store::{Expand, ListError, PushItem};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -87,7 +87,7 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
     })
 }
 
-pub fn revive(spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+pub fn revive(spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
     Some(Arc::new(spec.read::<Files>()?))
 }
 
@@ -132,8 +132,8 @@ impl Fetch for Files {
         objects::network(&self.protocols)
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Parquet.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Parquet.name(), self)
     }
 
     fn opens(&self) -> Opens {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, TensorView, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, Network, Opens, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Network, Opens};
 use orchestra_plan::{ReadSeek, SourceKind as _};
 use orchestra_store::{Expand, ListError, PushItem};
 
@@ -209,8 +209,8 @@ impl Fetch for Rows {
         objects::network(&self.protocols)
     }
 
-    fn remote(&self) -> Option<RemoteSpec> {
-        RemoteSpec::of(Tensors.name(), self)
+    fn in_loader(&self) -> Option<LoaderSpec> {
+        LoaderSpec::of(Tensors.name(), self)
     }
 
     fn opens(&self) -> Opens {

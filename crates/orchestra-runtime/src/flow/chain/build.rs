@@ -79,7 +79,7 @@ impl Builder<'_> {
                     stage,
                     at: place,
                     map: Arc::clone(map),
-                    remote: None,
+                    in_loader: None,
                     reads: plan.stages[stage.index()].reads.clone(),
                     next: Vec::new(),
                     folds: Vec::new(),

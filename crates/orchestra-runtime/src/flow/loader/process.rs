@@ -20,9 +20,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::items::Remote;
+use super::items::LoaderSetup;
 use crate::fleet::launcher::exit_of;
-use crate::flow::loader_inbox::Inbox;
+use crate::flow::loader::inbox::Inbox;
 use crate::trace::LoaderTrace;
 
 /// From the start to `Ready`.
@@ -39,7 +39,7 @@ const LAST_WORDS: usize = 600;
 const LOGGED_LINES: usize = 50;
 
 pub struct LoaderProcess<'a> {
-    remote: &'a Remote,
+    setup: &'a LoaderSetup,
     inbox: &'a Inbox,
     pid: u32,
     /// How it was lost, and its last words.
@@ -86,7 +86,7 @@ pub struct Lost {
 
 impl<'a> LoaderProcess<'a> {
     /// Starts it and waits until it is ready, or until `inbox` is closed: then, and later, it ends.
-    pub fn start(remote: &'a Remote, load: &LoadChain, inbox: &'a Inbox) -> Result<Self, Lost> {
+    pub fn start(setup: &'a LoaderSetup, load: &LoadChain, inbox: &'a Inbox) -> Result<Self, Lost> {
         let failed = |error: io::Error| Lost {
             exit: WorkerExit::SpawnFailed(error.to_string()),
             last_words: String::new(),
@@ -94,12 +94,12 @@ impl<'a> LoaderProcess<'a> {
         };
         let region = usize::try_from(load.region_bytes).unwrap_or(usize::MAX);
         let region = Arc::new(Region::new(region).map_err(failed)?);
-        let (socket, mut child) = remote.launcher.launch_loader(region.fd()).map_err(failed)?;
+        let (socket, mut child) = setup.launcher.launch_loader(region.fd()).map_err(failed)?;
         let stderr = child.stderr.take();
         let writer = socket.try_clone().map_err(failed)?;
         inbox.wake_with(socket.try_clone().map_err(failed)?);
         let mut process = Self {
-            remote,
+            setup,
             inbox,
             pid: child.id(),
             lost: None,
@@ -120,7 +120,7 @@ impl<'a> LoaderProcess<'a> {
         };
         process.handshake(load).map_err(|exit| process.lost(exit))?;
         // While it is at work on an item, it reads nothing.
-        process.socket.set_write_timeout(Some(remote.limits.item_timeout.max(START))).map_err(failed)?;
+        process.socket.set_write_timeout(Some(setup.limits.item_timeout.max(START))).map_err(failed)?;
         Ok(process)
     }
 
@@ -395,11 +395,11 @@ fn ends_within(child: &Child, time: Duration) -> bool {
 impl Drop for LoaderProcess<'_> {
     fn drop(&mut self) {
         self.kill();
-        let Some(tracer) = self.remote.tracer.get() else { return };
+        let Some(tracer) = self.setup.tracer.get() else { return };
         // At the end of the run it is the run that ends the connection.
         let lost = self.lost.take().filter(|_| !self.inbox.is_closed());
         let (exit, last_words) = lost.unwrap_or((WorkerExit::Clean, String::new()));
-        let Remote { source, clock, .. } = *self.remote;
+        let LoaderSetup { source, clock, .. } = *self.setup;
         let (began, ended) = (clock.at(self.started), clock.now());
         tracer.loader(LoaderTrace { source, pid: self.pid, began, ended, exit, last_words });
     }

@@ -9,7 +9,7 @@ use orchestra_core::{DeviceId, DeviceKind, PipelineId};
 use orchestra_plan::{Plan, SinkPlan, TaskPlan};
 
 use crate::context::RunContext;
-use crate::tasks::known::KnownTask;
+use crate::tasks::earlier::KnownTask;
 
 pub fn schedule(context: &RunContext, known: &[KnownTask]) -> Schedule {
     let plan = &context.plan;

@@ -15,8 +15,8 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::account::report::RunReport;
 use crate::tasks::best::{self, LastEnd};
-use crate::tasks::holds::pipelines_of;
 use crate::tasks::outliving::{self, Survivor};
+use crate::tasks::part_schedule::pipelines_of;
 use crate::tasks::trees::Trees;
 use crate::tasks::{measured, unchanged};
 

@@ -18,8 +18,8 @@ use super::reads::Reads;
 use crate::account::stats::Stats;
 use crate::context::RunClock;
 use crate::fleet::launcher::ProcessLauncher;
-use crate::flow::loader_inbox::Inbox;
-use crate::flow::loader_thread::took_too_long;
+use crate::flow::loader::inbox::Inbox;
+use crate::flow::loader::thread::took_too_long;
 use crate::flow::ticket::Ticket;
 use crate::trace::MaybeTracer;
 
@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How the loader processes of a source are started.
-pub struct Remote {
+pub struct LoaderSetup {
     pub launcher: ProcessLauncher,
     pub load: LoadChain,
     pub reads: Reads,
@@ -50,8 +50,8 @@ pub struct Remote {
 }
 
 /// Items between the inbox of a thread and its chain.
-pub struct RemoteItems<'a> {
-    remote: &'a Remote,
+pub struct LoaderItems<'a> {
+    setup: &'a LoaderSetup,
     inbox: &'a Inbox,
     process: Option<LoaderProcess<'a>>,
     /// Those that no process has answered for, in their order.
@@ -77,10 +77,10 @@ pub enum ItemOutcome {
     Closed,
 }
 
-impl<'a> RemoteItems<'a> {
-    pub fn new(remote: &'a Remote, inbox: &'a Inbox) -> Self {
+impl<'a> LoaderItems<'a> {
+    pub fn new(setup: &'a LoaderSetup, inbox: &'a Inbox) -> Self {
         Self {
-            remote,
+            setup,
             inbox,
             process: None,
             waiting: inbox.end(),
@@ -111,12 +111,12 @@ impl<'a> RemoteItems<'a> {
     /// Starts a process, if there is none, before there is any item.
     pub fn start(&mut self) -> Result<(), Lost> {
         if self.process.is_none() {
-            let load = self.remote.load();
+            let load = self.setup.load();
             self.n_places = load.reads.len();
-            let process = LoaderProcess::start(self.remote, &load, self.inbox)?;
+            let process = LoaderProcess::start(self.setup, &load, self.inbox)?;
             self.n_started += 1;
             if self.n_started > 1 {
-                self.remote.stats.loader_restarts.add(1);
+                self.setup.stats.loader_restarts.add(1);
             }
             self.process = Some(process);
         }
@@ -129,7 +129,7 @@ impl<'a> RemoteItems<'a> {
             if let Some(loaded) = self.process.as_mut().and_then(LoaderProcess::take_ready)
                 && let Some(item) = self.waiting.pop_front()
             {
-                if loaded.was_not_read() && self.remote.reads.lead_to(locator(&item), self.n_places) {
+                if loaded.was_not_read() && self.setup.reads.lead_to(locator(&item), self.n_places) {
                     // Its file lies elsewhere: a process that may read there goes on. None was lost.
                     self.waiting.push_front(item);
                     (self.process, self.n_given, self.n_started) = (None, 0, 0);
@@ -157,7 +157,7 @@ impl<'a> RemoteItems<'a> {
         let Some(process) = &mut self.process else { return Ok(()) };
         let new = self.waiting.range(self.n_given..).map(locator);
         self.n_given += process.send(new)?;
-        process.wait(Instant::now() + self.remote.limits.item_timeout)
+        process.wait(Instant::now() + self.setup.limits.item_timeout)
     }
 
     /// A process is gone, and with it what it had begun. `None`: another one goes on.
@@ -196,20 +196,20 @@ impl<'a> RemoteItems<'a> {
     /// Loads an item in a process of its own, with all the memory that loaders may take; one item at a time in all the source.
     fn alone(&mut self, item: Ticket) -> ItemOutcome {
         let _one_at_a_time = loop {
-            match self.remote.alone.try_lock() {
+            match self.setup.alone.try_lock() {
                 Ok(lock) => break lock,
                 Err(TryLockError::Poisoned(lock)) => break lock.into_inner(),
                 Err(TryLockError::WouldBlock) if self.inbox.is_closed() => return ItemOutcome::Closed,
                 Err(TryLockError::WouldBlock) => self.inbox.pause(PAUSE),
             }
         };
-        let load = self.remote.load();
-        let load = LoadChain { memory: self.remote.all_memory, region_bytes: load.most_region_bytes, ..load };
+        let load = self.setup.load();
+        let load = LoadChain { memory: self.setup.all_memory, region_bytes: load.most_region_bytes, ..load };
         loop {
-            let loaded = LoaderProcess::start(self.remote, &load, self.inbox).and_then(|mut process| {
+            let loaded = LoaderProcess::start(self.setup, &load, self.inbox).and_then(|mut process| {
                 process.send(std::iter::once(locator(&item)))?;
                 while process.is_ready_empty() {
-                    process.wait(Instant::now() + self.remote.limits.item_timeout)?;
+                    process.wait(Instant::now() + self.setup.limits.item_timeout)?;
                 }
                 Ok(process.take_ready())
             });
@@ -244,7 +244,7 @@ impl<'a> RemoteItems<'a> {
         let hint = match lost.exit {
             WorkerExit::Code(_) => format!(
                 "; `{} worker loader` must be a loader: a program that embeds orchestra calls `orchestra::worker_main()` for that",
-                self.remote.launcher.program.display()
+                self.setup.launcher.program.display()
             ),
             _ => String::new(),
         };
@@ -257,10 +257,10 @@ impl<'a> RemoteItems<'a> {
 
     fn refusal(&self, kind: FailureKind, lost: &Lost, tries: u32) -> Refusal {
         let error = match kind {
-            FailureKind::Timeout => took_too_long(&self.remote.limits),
+            FailureKind::Timeout => took_too_long(&self.setup.limits),
             FailureKind::OutOfMemory => format!(
                 "reading and decoding takes more than the {} MiB that loaders may take{}; raise `limits.memory`",
-                self.remote.all_memory >> 20,
+                self.setup.all_memory >> 20,
                 lost.words()
             ),
             _ => format!("it ended {tries} loaders, the last one {}{}", lost.exit, lost.words()),
@@ -269,7 +269,7 @@ impl<'a> RemoteItems<'a> {
     }
 }
 
-impl Remote {
+impl LoaderSetup {
     /// What a process is told that starts now.
     fn load(&self) -> LoadChain {
         LoadChain { reads: self.reads.now(), ..self.load.clone() }

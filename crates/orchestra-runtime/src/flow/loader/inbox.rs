@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use crate::flow::chain::MapCount;
-use crate::flow::loader_thread::LoaderWork;
+use crate::flow::loader::thread::LoaderWork;
 use crate::flow::ticket::{Ticket, Tickets};
 use crate::messages::SourceMsg;
 
@@ -206,7 +206,7 @@ impl Inbox {
                     state.booked_at = Some(now);
                 }
                 // A process has a deadline of its own; its thread is at work only between `begin` and `end`.
-                state.at = work.remote.is_none().then_some(now);
+                state.at = work.setup.is_none().then_some(now);
                 return NextItem::Item(ticket, now);
             }
             if !wait {

@@ -8,7 +8,7 @@ use orchestra_plan::{ColumnRef, Origin, Plan, Shape};
 use orchestra_worker::loader::events::{LoadChain, MapSpec, RowOrigin};
 
 use super::{Chain, ChainRun, MapStep, Step, StepRun};
-use crate::flow::remote::{Current, Replay, SentColumns};
+use crate::flow::loader::{Current, Replay, SentColumns};
 
 /// Marks the maps that a loader process runs. `known` is what they may read: the source, and maps in front of them that it runs, too.
 pub(super) fn mark(steps: &mut [Step], known: &mut Vec<Origin>) {
@@ -17,8 +17,8 @@ pub(super) fn mark(steps: &mut [Step], known: &mut Vec<Origin>) {
         if !map.reads.iter().all(|read| known.contains(&read.from)) {
             continue;
         }
-        map.remote = map.map.remote();
-        if map.remote.is_some() {
+        map.in_loader = map.map.in_loader();
+        if map.in_loader.is_some() {
             known.push(Origin::Stage(map.stage));
             mark(&mut map.next, known);
             known.pop();
@@ -38,7 +38,7 @@ fn read_here(steps: &[Step], of: Origin, columns: &mut Vec<usize>) {
     for step in steps {
         match step {
             Step::Map(map) => {
-                if map.remote.is_none() {
+                if map.in_loader.is_none() {
                     add(&map.reads);
                 }
             }
@@ -68,10 +68,10 @@ fn from(origin: Origin) -> RowOrigin {
 
 fn map_specs(steps: &[Step]) -> Vec<MapSpec> {
     let spec = |step: &Step| {
-        let Step::Map(MapStep { stage, reads, next, remote: Some(remote), .. }) = step else { return None };
+        let Step::Map(MapStep { stage, reads, next, in_loader: Some(spec), .. }) = step else { return None };
         Some(MapSpec {
             stage: stage.0,
-            map: remote.clone(),
+            map: spec.clone(),
             reads: reads.iter().map(|read| (from(read.from), read.column)).collect(),
             sends: sends(next, Origin::Stage(*stage)),
             next: map_specs(next),
@@ -105,7 +105,7 @@ fn row_bytes(plan: &Plan, of: Origin, sends: &[usize], maps: &[MapSpec]) -> u64 
 
 impl Chain {
     /// What a loader process is told; `None` where the source can only be read here.
-    pub fn remote(&self, fetch: &dyn Fetch) -> Option<LoadChain> {
+    pub fn load_chain(&self, fetch: &dyn Fetch) -> Option<LoadChain> {
         /// Room for many small items. No more than caches hold: what the process writes is read from them, and not from memory.
         const SMALL: u64 = 256 << 10;
         /// A process with less could not decode a small picture.
@@ -121,7 +121,7 @@ impl Chain {
         // Two items and what lies between them at the end of the ring.
         let rows = SMALL + row_bytes(plan, self.origin, &sends, &maps) * 2;
         Some(LoadChain {
-            fetch: fetch.remote()?,
+            fetch: fetch.in_loader()?,
             region_bytes: rows + part,
             most_region_bytes: rows + pictures,
             sends,
@@ -135,14 +135,14 @@ impl Chain {
     }
 
     /// As `start`, over items that a loader process has loaded.
-    pub fn start_remote(&self, current: &Current) -> ChainRun {
+    pub fn start_behind_loader(&self, current: &Current) -> ChainRun {
         ChainRun { runs: self.replays(&self.steps, current) }
     }
 
     fn replays(&self, steps: &[Step], current: &Current) -> Vec<StepRun> {
         let plan = &self.context.plan;
         let run = |step: &Step| match step {
-            Step::Map(map) if map.remote.is_some() => {
+            Step::Map(map) if map.in_loader.is_some() => {
                 let gives = &plan.stages[map.stage.index()].gives;
                 let gives =
                     SentColumns::new(gives, &sends(&map.next, Origin::Stage(map.stage)), Some(&*map.map));

@@ -20,9 +20,9 @@ use crate::account::stats::Counter;
 use crate::context::RunContext;
 use crate::fleet::launcher::cpu_set;
 use crate::flow::chain::{Chain, ChainRun, Env, Hooks, Outcome};
-use crate::flow::loader_inbox::{Abandoned, Inbox, NextItem, Tally};
-use crate::flow::remote::items::{ItemOutcome, Remote, RemoteItems};
-use crate::flow::remote::{Current, LoadedItem, SentColumns};
+use crate::flow::loader::inbox::{Abandoned, Inbox, NextItem, Tally};
+use crate::flow::loader::items::{ItemOutcome, LoaderItems, LoaderSetup};
+use crate::flow::loader::{Current, LoadedItem, SentColumns};
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
 use crate::messages::{PipelineMsg, SourceMsg};
@@ -40,7 +40,7 @@ pub struct LoaderWork {
     pub fetch: Arc<dyn Fetch>,
     pub chain: Arc<Chain>,
     /// What reads and decodes; `None`: the threads do.
-    pub remote: Option<Remote>,
+    pub setup: Option<LoaderSetup>,
     /// Items that loaders are through with.
     pub loaded: Counter,
 }
@@ -60,8 +60,8 @@ fn start_with(work: &Arc<LoaderWork>, me: usize, inbox: Inbox) -> io::Result<Arc
         if let Some(Err(error)) = near.map(|cores| sched_setaffinity(None, &cores)) {
             tracing::warn!(%error, "a loader cannot be kept near the devices");
         }
-        let ran = catch_unwind(AssertUnwindSafe(|| match &work.remote {
-            Some(remote) => RemoteThread::new(&work, &theirs, remote).run(me),
+        let ran = catch_unwind(AssertUnwindSafe(|| match &work.setup {
+            Some(setup) => ProcessThread::new(&work, &theirs, setup).run(me),
             None => LocalThread::new(&work, &theirs).run(me),
         }));
         if ran.is_err() {
@@ -75,7 +75,7 @@ fn start_with(work: &Arc<LoaderWork>, me: usize, inbox: Inbox) -> io::Result<Arc
     Ok(inbox)
 }
 
-/// SentColumns thread `me` up if a file or a picture has kept it for too long: that item is failed by name, and another thread goes on.
+/// Gives thread `me` up if a file or a picture has kept it for too long: that item is failed by name, and another thread goes on.
 /// What a process does has a deadline of its own.
 pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox>) -> io::Result<()> {
     let limits = work.context.plan.limits_of_source(work.source);
@@ -226,21 +226,21 @@ impl<'a> LocalThread<'a> {
 }
 
 /// Has items read and decoded by a process.
-struct RemoteThread<'a> {
+struct ProcessThread<'a> {
     work: &'a LoaderWork,
     inbox: &'a Inbox,
-    items: RemoteItems<'a>,
+    items: LoaderItems<'a>,
     current: Current,
     gives: SentColumns,
     run: ChainRun,
     out: Outcome,
 }
 
-impl<'a> RemoteThread<'a> {
-    fn new(work: &'a LoaderWork, inbox: &'a Inbox, remote: &'a Remote) -> Self {
+impl<'a> ProcessThread<'a> {
+    fn new(work: &'a LoaderWork, inbox: &'a Inbox, setup: &'a LoaderSetup) -> Self {
         let current = Current::default();
-        let (run, gives) = (work.chain.start_remote(&current), work.chain.source_gives());
-        let items = RemoteItems::new(remote, inbox);
+        let (run, gives) = (work.chain.start_behind_loader(&current), work.chain.source_gives());
+        let items = LoaderItems::new(setup, inbox);
         Self { work, inbox, items, current, gives, run, out: Outcome::default() }
     }
 
