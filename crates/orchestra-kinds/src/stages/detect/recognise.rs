@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::{Layout, Output, Told, fixed, named};
+use super::layout::{Layout, Output, Told, fixed};
 
 /// What is known of the layout of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,10 +66,6 @@ pub fn recognise(outputs: &[Output<'_>], metadata: &BTreeMap<String, String>) ->
     if fits(&Layout::Detr) {
         return by_name(Layout::Detr);
     }
-    let two_classes = named(outputs, "scores").is_some_and(|(_, scores)| fixed(scores, 1) == Some(2));
-    if named(outputs, "boxes").is_some() && two_classes && outputs.len() == 2 && fits(&Layout::Ultraface) {
-        return by_name(Layout::Ultraface);
-    }
     let Some((task, layouts)) = exported(metadata) else {
         return Recognised::Open(Layout::ALL.iter().map(|(_, layout)| *layout).filter(fits).collect());
     };
@@ -115,8 +111,6 @@ pub fn contradiction(
 ) -> Option<Contradiction> {
     let is_exported = exported(metadata).is_some();
     match recognise(outputs, metadata) {
-        // Their outputs are read alike, and `ssd` has settings for what `ultraface` takes for granted.
-        Recognised::Is(Layout::Ultraface, _) if layout == Layout::Ssd => None,
         Recognised::Is(is, why) if is != layout => {
             Some(Contradiction { why, candidates: vec![is], is_sure: is_exported })
         }
@@ -232,7 +226,21 @@ mod tests {
             _ => None,
         };
         assert_eq!(named(&[("dets", &[300, 4]), ("labels", &[300, 91])]), Some("detr"));
-        assert_eq!(named(&[("scores", &[4420, 2]), ("boxes", &[4420, 4])]), Some("ultraface"));
+        assert_eq!(named(&[("pred_boxes", &[300, 4]), ("logits", &[300, 80])]), Some("detr"));
+        let of_tf: [(&str, &[usize]); 4] = [
+            ("detection_boxes:0", &[100, 4]),
+            ("detection_classes:0", &[100]),
+            ("detection_scores:0", &[100]),
+            ("num_detections:0", &[]),
+        ];
+        assert_eq!(named(&of_tf), Some("tf"));
+        assert_eq!(named(&of_tf.map(|(name, row)| (name.trim_end_matches(":0"), row))), Some("tf"));
+        let open = recognised(&[("scores", &[4420, 2]), ("boxes", &[4420, 4])], &[]);
+        assert_eq!(
+            open,
+            Recognised::Open(vec![Layout::Ssd, Layout::Ultraface]),
+            "two classes, or one and the background"
+        );
         let Recognised::Open(open) = recognised(&[("output0", &[84, 8400])], &[]) else { panic!() };
         assert!(open.contains(&Layout::Yolov8) && open.contains(&Layout::Yolov5));
         let classify = [("names", "{0: 'a'}"), ("stride", "1"), ("task", "classify")];
