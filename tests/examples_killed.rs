@@ -205,7 +205,7 @@ fn every_example_gives_the_same_while_its_processes_are_killed_and_the_run_itsel
     }
     let entries = fs::read_dir(&examples).unwrap().map(|entry| entry.unwrap().path());
     // What needs a server, models that are fetched, numpy or a GPU, and what runs commands, has a test of its own in which it is struck.
-    let own = entries.filter(|p| !p.join("serve.py").exists() && !p.join("fetch.py").exists());
+    let own = entries.filter(|p| p.is_dir() && !p.join("serve.py").exists() && !p.join("fetch.py").exists());
     let elsewhere = [
         "python-worker",
         "pycuda-queue",
