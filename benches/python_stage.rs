@@ -5,8 +5,11 @@
 //! on the machine disturbs less), and the ratios bare / stage: 1 is no overhead, 0.9 or more is wanted. The clock needs a second core for
 //! the rest of the run, as idle as the first one.
 //! Run with `cargo bench -p orchestra-cli --bench python_stage [-- BATCHES ROUNDS]`; `PYTHON` names an interpreter that has numpy. With the tests
-//! it runs too, one round of a few batches, and not at all without numpy.
+//! it runs too, one round of a few batches; without numpy it is skipped as a test is.
 #![allow(clippy::unwrap_used, reason = "a benchmark may stop where it stands")]
+
+#[path = "../tests/common/mod.rs"]
+mod common;
 
 use std::fs;
 use std::path::Path;
@@ -31,12 +34,7 @@ fn main() {
     if !is_bench && std::env::args().len() > 1 {
         return; // `cargo test` looks for a certain test, or lists them.
     }
-    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let numpy = Command::new(&python).args(["-c", "import numpy"]).stderr(Stdio::null()).status();
-    if !numpy.is_ok_and(|status| status.success()) {
-        println!("skipped: `{python}` has no numpy; name one that has with PYTHON=..");
-        return;
-    }
+    let Some(python) = common::python() else { return };
     let mut numbers = std::env::args().filter_map(|argument| argument.parse::<usize>().ok());
     let mut next = |most, test| if is_bench { numbers.next().unwrap_or(most) } else { test };
     let (batches, rounds) = (next(BATCHES, 3), next(ROUNDS, 1));
@@ -44,8 +42,8 @@ fn main() {
     let (mut bare, mut staged): (Vec<[f64; 2]>, Vec<[f64; 2]>) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         let folder = place.path().join(round.to_string());
-        bare.push(loop_alone(place.path(), &python, batches));
-        staged.push(run(&folder, &python, batches));
+        bare.push(loop_alone(place.path(), python, batches));
+        staged.push(run(&folder, python, batches));
         fs::remove_dir_all(folder).unwrap();
     }
     let per_batch = |rounds: &[[f64; 2]], of: usize| {

@@ -114,6 +114,8 @@ class Check:
         self.figures: dict = {}
         # What there was no time for.
         self.left_out: list[str] = []
+        # The parts of these.
+        self.cut: list[str] = []
         # What the figures say of the program's defaults.
         self.decisions: list[dict] = []
         # Rates through orchestra that could be held against the bare loop.

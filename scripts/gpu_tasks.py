@@ -73,7 +73,8 @@ def handed_over(check: Check) -> None:
 
 def found_out(check: Check) -> None:
     """What a command takes of a GPU is learned, and one that is on a GPU without a lease is killed. Without a GPU that is tested by tests/tasks_gpus.rs."""
-    if os.readlink("/proc/self/ns/pid") != DRIVERS_IDS:
+    # A list of commands that is made on another machine holds these, whatever its processes are called.
+    if not check.shows_all and os.readlink("/proc/self/ns/pid") != DRIVERS_IDS:
         check.row("commands", "memory of one, and one on a GPU without a lease", "not seen: the driver calls processes by other numbers here", "-")
         return
     hold = f"{sys.executable} {check.kit}/gpu_hold.py"
@@ -139,20 +140,26 @@ def kernels(check: Check) -> None:
         check.row("kernels", "a kernel that does not compile", f"exit code {ended.returncode}, file and line", check.judge(good))
         if not good and not check.is_dry:
             print(ended.stderr)
-    wanted = ("numpy, cupy", "numpy, pycuda.driver") if check.gpu else ("numpy",)
-    # A list of commands that is made on another machine holds this one, whatever is installed there.
-    has = wanted if check.shows_all else [names for names in wanted if subprocess.run([sys.executable, "-c", f"import {names}"], capture_output=True).returncode == 0]
-    if not has:
-        check.row("kernels", "pycuda-queue", f"not run: {' or '.join(wanted)} is missing")
-        return
+    wanted = {"cupy": "cupy", "pycuda": "pycuda.driver"} if check.gpu else {"numpy": "numpy"}
+    # A list of commands that is made on another machine holds all of them, whatever is installed there.
+    packages = [package for package, module in wanted.items() if check.shows_all or has(module)]
+    if not packages:
+        check.row("kernels", "pycuda-queue", f"not run: {' or '.join(wanted)} is missing, or numpy", "-")
     file = folder / "examples" / "pycuda-queue" / "workflow.toml"
-    # PyCUDA starts `nvcc`.
-    confined = ["--set", "stages.calibrated.sandbox=off"] if "cupy" not in has[0] else []
-    ended, out = run(file, "--set", f"stages.calibrated.python={sys.executable}", *confined)
-    checked = check.tool([sys.executable, str(file.with_name("check.py")), "--output", str(out)], capture_output=True, text=True)
-    by = re.findall(r"calibrates with (\w+)", "".join(path.read_text() for path in (out / "logs").glob("*.log")))
-    good = ended.returncode == 0 and checked.returncode == 0 and bool(by) and (not check.gpu or "numpy" not in by)
-    check.row("kernels", f"pycuda-queue by {', '.join(sorted(set(by))) or 'nothing'}", (checked.stdout or last_words(checked.stderr + ended.stderr)).strip(), check.judge(good))
+    code = file.with_name("gpu.py")
+    tries = "" if check.is_dry else code.read_text()
+    for package in packages:
+        if not check.is_dry:
+            code.write_text(tries.replace("(pycuda, cupy)", f"({package},)") if check.gpu else tries)
+        shutil.rmtree(folder / "pycuda-queue.out", ignore_errors=True)
+        # PyCUDA starts `nvcc`.
+        confined = ["--set", "stages.calibrated.sandbox=off"] if package == "pycuda" else []
+        ended, out = run(file, "--set", f"stages.calibrated.python={sys.executable}", *confined)
+        checked = check.tool([sys.executable, str(file.with_name("check.py")), "--output", str(out)], capture_output=True, text=True)
+        by = set(re.findall(r"calibrates with (\w+)", logs_of(out)))
+        good = ended.returncode == 0 and checked.returncode == 0 and by == {package}
+        value = (checked.stdout or last_words(checked.stderr + ended.stderr)).strip()
+        check.row("kernels", f"pycuda-queue by {package}, and by the log with {', '.join(sorted(by)) or 'nothing'}", value, check.judge(good))
 
 
 STAGE = """
@@ -177,6 +184,10 @@ CALLS = {
     "cupy": "self.package.asnumpy(2 * self.package.asarray(rows))",
     "numpy": "2 * rows",
 }
+
+
+def logs_of(out: Path) -> str:
+    return "".join(path.read_text(errors="replace") for path in sorted((out / "logs").glob("*.log")))
 
 
 def has(package: str) -> bool:
@@ -204,6 +215,9 @@ def python(check: Check) -> None:
         records = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
         good = len(records) == n and all(record["result"] == {"y": 2 * record["index"]} for record in records)
         check.row("python", f"a stage by {package}: {len(records)} answers", "those of the processor" if good else "others", check.judge(good))
+        if check.gpu:
+            locked = sorted(set(re.findall(r"the (?:input |output )?slots are (?:not )?page-locked[^\n\"]*", logs_of(out))))
+            check.row("python", f"a stage by {package}: what its log says of the slots", "; ".join(locked) or "nothing")
         every = "2s" if check.gpu else "500ms"
         ended = check.run(["chaos", str(file), "--offline", "--json", "--items", str(n), "--kill-every", every, "--stop-every", "never"], 120)
         if not ended.stdout.strip():

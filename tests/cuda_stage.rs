@@ -341,9 +341,11 @@ def k(x):
 #[test]
 fn the_slots_of_a_stage_in_python_on_a_gpu_are_page_locked_or_it_is_said_why_not() {
     let Some(python) = common::python() else { return };
-    for (variables, said) in [
-        (&[][..], "the slots are page-locked"),
-        (&[("CUDA_FAKE_PAGEABLE", "1")], "the slots are not page-locked: cuMemHostRegister_v2 gives 801"),
+    let refused = " not page-locked: cuMemHostRegister_v2 gives 801";
+    for (variables, inputs, outputs) in [
+        (&[][..], " page-locked", " page-locked"),
+        (&[("CUDA_FAKE_PAGEABLE", "1")], refused, refused),
+        (&[("CUDA_FAKE_NO_READ_ONLY", "1")], refused, " page-locked"),
     ] {
         let gpu = Gpu::with(ITEMS, "", "");
         fs::write(gpu.place.path("stage.py"), ON_A_GPU).unwrap();
@@ -357,7 +359,9 @@ fn the_slots_of_a_stage_in_python_on_a_gpu_are_page_locked_or_it_is_said_why_not
         gpu.must_be_exact(ITEMS, &[]);
         assert_eq!(gpu.place.report()["devices"][0]["device"], "cuda:0");
         let log = fs::read_to_string(gpu.place.out().join("logs/x.log")).unwrap();
-        assert!(log.contains(said), "{log}");
+        for said in [format!("the input slots are{inputs}"), format!("the output slots are{outputs}")] {
+            assert!(log.contains(&said), "{said}: {log}");
+        }
         gpu.place.nothing_is_left();
     }
 }

@@ -4,12 +4,12 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::{ORCHESTRA, python, repository};
-use orchestra_core::DType;
+use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_onnx::library::{self, Env, Flavor, Request};
 use orchestra_testkit::images::{Kind, write_picture};
 use orchestra_testkit::models::spec;
@@ -71,6 +71,9 @@ fn a_dry_run_shows_the_commands_of_both_sets_and_runs_none() {
             let queue = shown.iter().any(|command| command.contains("pycuda-queue/workflow.toml"));
             assert_eq!(queue, set == "first", "{set}: {shown:#?}");
         }
+        // Whatever processes are called here.
+        let found_out = gpu.iter().any(|command| command.contains("OUT/work/found-out.toml"));
+        assert_eq!(found_out, set == "first", "{set}: {gpu:#?}");
         let asks = |shown: &[String]| shown.iter().any(|command| command.starts_with("nvidia-smi"));
         assert!(asks(&gpu), "{set}: {gpu:#?}");
         // What only a GPU can do comes on top of what the twin runs.
@@ -168,29 +171,167 @@ fn small_kit(kit: &Path) {
             .write(&kit.join("models"))
             .unwrap();
     }
+    let of_any_width = |name, row| TensorSpec { row, ..spec(name, DType::F32, &[]) };
+    ModelBuilder::new("reader-f32")
+        .input(&of_any_width("input", vec![Dim::Fixed(3), Dim::Fixed(32), Dim::Dynamic]))
+        .output(&of_any_width("logits", vec![Dim::Dynamic, Dim::Fixed(10)]))
+        .constant("weights", &[3, 10], &weights)
+        .node(
+            "ReduceMean",
+            &["input"],
+            &["columns"],
+            &[("axes", Attribute::Ints(vec![2])), ("keepdims", Attribute::Int(0))],
+        )
+        .node("Transpose", &["columns"], &["steps"], &[("perm", Attribute::Ints(vec![0, 2, 1]))])
+        .node("MatMul", &["steps", "weights"], &["logits"], &[])
+        .metadata("character", "a\nb\nc\nd\ne\nf\ng\nh\ni")
+        .write(&kit.join("models"))
+        .unwrap();
 }
 
-/// What the script does to decide each line, with a CPU in place of the GPU.
-#[test]
-fn the_twin_of_the_first_set_passes_and_decides_every_part() {
-    let Some(python) = python() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let (kit, out) = (folder.path().join("kit"), folder.path().join("out"));
-    small_kit(&kit);
+/// What the script does to decide the lines of a set or of parts, with a CPU in place of the GPU: the lines, and what it said.
+fn twin(kit: &Path, of: &[&str], seconds: &str) -> Option<(Vec<Value>, String)> {
+    let python = python()?;
+    let out = kit.with_file_name("out");
     let mut check = Command::new("bash");
-    check.arg(scripts().join("gpu-check.sh")).args(["--device", "cpu", "--set", "first", "--seconds", "900"]);
-    check.arg("--kit").arg(&kit).arg("--output").arg(&out).env("PYTHON", python);
-    let Some(ended) = ran(&mut check) else { return };
+    check.arg(scripts().join("gpu-check.sh")).args(["--device", "cpu", "--seconds", seconds]).args(of);
+    check.arg("--kit").arg(kit).arg("--output").arg(&out).env("PYTHON", python);
+    let ended = ran(&mut check)?;
     assert!(ended.status.success(), "{}", said(&ended));
     let report: Value = serde_json::from_slice(&fs::read(out.join("gpu-check.json")).unwrap()).unwrap();
-    let rows = report["rows"].as_array().unwrap();
-    for part in ["devices", "isolation", "parity", "commands", "kernels", "faults", "overlap", "check"] {
-        let of_part = rows.iter().filter(|row| row["part"] == part);
+    Some((report["rows"].as_array().unwrap().clone(), said(&ended)))
+}
+
+#[track_caller]
+fn must_be_well(parts: &[&str], rows: &[Value], said: &str) {
+    for part in parts {
+        let of_part = rows.iter().filter(|row| row["part"] == *part);
         let good = of_part.filter(|row| row["verdict"] == "ok").count();
-        assert!(good > 0, "no line of `{part}` says that it is well: {}", said(&ended));
+        assert!(good > 0, "no line of `{part}` says that it is well: {said}");
     }
+}
+
+#[test]
+fn the_twin_of_the_first_set_passes_and_decides_every_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let kit = folder.path().join("kit");
+    small_kit(&kit);
+    let Some((rows, said)) = twin(&kit, &["--set", "first"], "900") else { return };
+    let parts = ["devices", "isolation", "parity", "commands", "kernels", "faults", "overlap", "check"];
+    must_be_well(&parts, &rows, &said);
     let bare = rows.iter().filter(|row| row["part"] == "rates").count();
-    assert!(bare >= 4, "{}", said(&ended));
+    assert!(bare >= 4, "{said}");
+}
+
+/// Those that need neither large models nor much time.
+#[test]
+fn the_twin_of_parts_of_the_second_set_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    let kit = folder.path().join("kit");
+    small_kit(&kit);
+    let Some((rows, said)) = twin(&kit, &["--only", "ragged,ways,python"], "900") else { return };
+    must_be_well(&["ways", "python", "check"], &rows, &said);
+    for (part, words) in
+        [("ragged", "conv_search = heuristic"), ("ragged", "padded to one size"), ("ragged", "three widths")]
+    {
+        let is_there = |row: &Value| row["part"] == part && row["what"].as_str().unwrap().contains(words);
+        assert!(rows.iter().any(is_there), "{words}: {said}");
+    }
+    assert!(!said.contains("UNDECIDED"), "{said}");
+}
+
+#[test]
+fn parts_that_defaults_are_chosen_by_are_named_if_time_cuts_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let kit = folder.path().join("kit");
+    small_kit(&kit);
+    let Some((_, said)) = twin(&kit, &["--only", "ways,ragged"], "0") else { return };
+    assert!(said.contains("UNDECIDED: ") && said.contains("run --only ragged,ways"), "{said}");
+}
+
+/// What Python says that has the scripts at hand, and a kit folder to write to.
+fn python_says(code: &str, folder: &Path) -> Option<String> {
+    let output = ran(Command::new("python3").args(["-c", code]).arg(folder).env("PYTHONPATH", scripts()))?;
+    assert!(output.status.success(), "{}", said(&output));
+    Some(said(&output))
+}
+
+/// Starts a daemon that keeps all it was started with, or hangs itself; on `quit` it ends what it has started.
+const MPS_CONTROL: &str = r#"#!/bin/bash
+here=$CUDA_MPS_PIPE_DIRECTORY
+if [[ ${1:-} == -d ]]; then
+    sleep 1000 &
+    echo $! >"$here/daemon"
+    [[ -z ${HANGS:-} ]] || { echo >"$HANGS"; wait; }
+else
+    read -r word
+    [[ $word == quit ]] && kill "$(cat "$here/daemon")"
+fi
+"#;
+
+#[test]
+fn mps_is_measured_though_its_daemon_keeps_the_streams_and_is_ended_also_where_its_start_hangs() {
+    let folder = tempfile::tempdir().unwrap();
+    let control = folder.path().join("nvidia-cuda-mps-control");
+    fs::write(&control, MPS_CONTROL).unwrap();
+    fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
+    let code = r#"
+import os, select, subprocess, sys, types
+import gpu_check
+folder = sys.argv[1]
+os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+
+def use(hangs):
+    environment, daemons = {**os.environ, "HANGS": hangs}, []
+    def tool(command, **options):
+        try:
+            if not (hangs and command[-1] == "-d"):
+                return subprocess.run(command, **options)
+            del options["timeout"]
+            process = subprocess.Popen(command, **options)
+            open(hangs).read()
+            try:
+                return process.wait(0)
+            finally:
+                process.kill()
+                process.wait()
+        finally:
+            with open(os.path.join(options["env"]["CUDA_MPS_PIPE_DIRECTORY"], "daemon")) as file:
+                daemons.append(os.pidfd_open(int(file.read())) if not daemons else None)
+    check, said = types.SimpleNamespace(environment=environment, tool=tool), "fault"
+    try:
+        with gpu_check.mps(check):
+            said = "used" if check.environment is not environment else "not used"
+    except gpu_check.Fault as fault:
+        assert str(fault).startswith(gpu_check.NO_MPS), fault
+    assert check.environment is environment
+    poll = select.poll()
+    poll.register(daemons[0], select.POLLIN)
+    return said if poll.poll(60_000) else f"{said}, and its daemon runs on"
+
+print(use(""))
+os.mkfifo(os.path.join(folder, "hangs"))
+print(use(os.path.join(folder, "hangs")))
+"#;
+    let Some(said) = python_says(code, folder.path()) else { return };
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["used", "fault"]);
+}
+
+#[test]
+fn what_waits_for_decoding_decides_no_sizes_of_batches() {
+    let code = r#"
+import argparse, pathlib, sys
+import gpu_check, gpu_dry
+for pace in ("inference", "loading"):
+    gpu_dry.BENCH["bottleneck"] = pace
+    folder = pathlib.Path(sys.argv[1])
+    check = gpu_dry.DryRun(argparse.Namespace(kit=folder, device="cuda:0", set="rest", output=folder / "out", seconds=1))
+    gpu_check.padded(check, 4, "1")
+    print(pace, [decision["what"] for decision in check.decisions])
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let Some(said) = python_says(code, folder.path()) else { return };
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["inference ['batch.sizes']", "loading []"]);
 }
 
 #[test]

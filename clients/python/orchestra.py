@@ -122,9 +122,9 @@ def _lock_pages(maps):  # The GPU then copies from and to the slots by itself. W
         call("cuInit", 0), call("cuCtxGetCurrent", ctypes.byref(context)), call("cuDeviceGet", ctypes.byref(device), 0)
         if not context:  # The script has made none: what it makes later is mostly this one.
             call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device), call("cuCtxSetCurrent", context)
-        for memory, flags in filter(all, zip(maps, (9, 1))):  # For every context; of the inputs the GPU only reads.
-            call("cuMemHostRegister_v2", ctypes.c_void_p(np.frombuffer(memory, "u1").ctypes.data), ctypes.c_size_t(len(memory)), flags)
-        print("the slots are page-locked")
+        for what, memory, flags in filter(all, zip(("input", "output"), maps, (9, 1))):  # For every context; of the inputs the GPU only reads.
+            code = cuda.cuMemHostRegister_v2(ctypes.c_void_p(np.frombuffer(memory, "u1").ctypes.data), ctypes.c_size_t(len(memory)), flags)
+            print(f"the {what} slots are " + (f"not page-locked: cuMemHostRegister_v2 gives {code}" if code else "page-locked"))
     except (OSError, AttributeError) as error:
         print(f"the slots are not page-locked: {error}")
 

@@ -1,7 +1,7 @@
 // CUDA's driver without a GPU: the few functions that orchestra-cuda and clients/python call. Its memory is the host's, and a kernel is a shared library that
 // nvrtc.c has made. CUDA_FAKE_MEMORY: bytes of the device. CUDA_FAKE_LOST: a file; the first process that launches for the
 // 20th time removes it, and has lost the device for good.
-// CUDA_FAKE_PAGEABLE: no memory can be page-locked.
+// CUDA_FAKE_PAGEABLE: no memory can be page-locked. CUDA_FAKE_NO_READ_ONLY: none that the device would only read.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +70,7 @@ int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
         if (sscanf(line, "%llx-%llx %4s", &first, &last, rights) == 3 && first <= at && at + bytes <= last)
             code = rights[1] == 'w' || flags & 8 ? 0 : 801;
     fclose(maps);
-    return getenv("CUDA_FAKE_PAGEABLE") ? 801 : code;
+    return getenv("CUDA_FAKE_PAGEABLE") || (flags & 8 && getenv("CUDA_FAKE_NO_READ_ONLY")) ? 801 : code;
 }
 
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,

@@ -130,7 +130,7 @@ impl fmt::Display for TaskEnd {
 #[must_use]
 pub fn judge(exit: Exit, last_words: &str) -> TaskEnd {
     // As glibc, Python, Java, PyTorch, CuPy, TensorFlow, JAX and the CUDA runtime word them.
-    const MEMORY: [&str; 9] = [
+    const MEMORY: [&str; 12] = [
         "out of memory",
         "outofmemory",
         "memoryerror",
@@ -140,10 +140,14 @@ pub fn judge(exit: Exit, last_words: &str) -> TaskEnd {
         "resource_exhausted",
         "memory exhausted",
         "unable to allocate",
+        "cublas_status_alloc_failed",
+        "cudnn_status_alloc_failed",
+        "device_allocation_failed", // cuDNN 9: "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
     ];
-    const DEVICE: [&str; 7] = [
+    const DEVICE: [&str; 8] = [
         "cudaerrordevicesunavailable",
         "cuda_error_device_unavailable",
+        "device(s) is/are busy or unavailable", // What CUDA says in words of these two.
         "uncorrectable ecc error",
         "fallen off the bus",
         "gpu is lost",
@@ -229,6 +233,14 @@ mod tests {
         assert_eq!(judge(Exit::Code(1), torch), TaskEnd::OutOfMemory);
         assert_eq!(judge(Exit::Signal(6), "terminate called: std::bad_alloc"), TaskEnd::OutOfMemory);
         assert_eq!(judge(Exit::Code(1), "CUDA error: uncorrectable ECC error"), TaskEnd::DeviceLost);
+        let in_use = "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable";
+        assert_eq!(judge(Exit::Code(1), in_use), TaskEnd::DeviceLost);
+        let cublas =
+            "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`";
+        assert_eq!(judge(Exit::Code(1), cublas), TaskEnd::OutOfMemory);
+        assert_eq!(judge(Exit::Code(1), "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), TaskEnd::OutOfMemory);
+        let cudnn = "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED";
+        assert_eq!(judge(Exit::Code(1), cudnn), TaskEnd::OutOfMemory);
         assert_eq!(judge(Exit::Code(3), "no such column"), TaskEnd::Code(3));
         assert_eq!(judge(Exit::Signal(11), ""), TaskEnd::Signal(11));
         assert_eq!(judge(Exit::Code(0), "warning: nearly out of memory"), TaskEnd::Done);

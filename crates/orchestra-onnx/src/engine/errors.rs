@@ -53,7 +53,7 @@ const DEVICE: [&str; 26] = [
 
 /// A library of the device has nothing for this node. It speaks against the model, though it bears the library's name. cuDNN's frontend says by
 /// its own codes that it finds no plan (8: `HEURISTIC_QUERY_FAILED`) or that none can be built (11: `CUDNN_BACKEND_API_FAILED`), before anything
-/// runs; ONNX Runtime then could not "initialize" it. A broken device says so by CUDA's words beside them, or with the next batch.
+/// runs. It gives 11 for a plan that fails while it runs, too: the expression that ONNX Runtime adds tells the two apart.
 const NOT_FOR_THIS_DEVICE: [&str; 4] = [
     "not supported by cudnn frontend",
     "cudnn_fe failure 8:",
@@ -61,19 +61,25 @@ const NOT_FOR_THIS_DEVICE: [&str; 4] = [
     "cudnn_status_not_supported",
 ];
 
-/// What CUDA itself says stands, whatever a library makes of it.
-const OF_CUDA: [&str; 3] = ["cuda failure", "cuda error", "cudaerror"];
+/// What CUDA itself says stands, whatever a library makes of it; and a plan that runs was built for this device.
+const NOT_OF_THE_MODEL: [&str; 4] = ["cuda failure", "cuda error", "cudaerror", "->execute("];
 
 pub fn run_kind(text: &str) -> RunErrorKind {
     let text = text.to_ascii_lowercase();
     let says = |patterns: &[&str]| patterns.iter().any(|p| text.contains(p));
     if says(&OUT_OF_MEMORY) {
         RunErrorKind::OutOfMemory
-    } else if says(&DEVICE) && (says(&OF_CUDA) || !says(&NOT_FOR_THIS_DEVICE)) {
+    } else if says(&DEVICE) && (says(&NOT_OF_THE_MODEL) || !says(&NOT_FOR_THIS_DEVICE)) {
         RunErrorKind::Device
     } else {
         RunErrorKind::Model
     }
+}
+
+/// Whether a library of the device has nothing for a node at this shape. That depends on no value of the rows.
+pub fn is_refusal(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    run_kind(text) == RunErrorKind::Model && NOT_FOR_THIS_DEVICE.iter().any(|p| lower.contains(p))
 }
 
 pub fn run(error: &ort::Error) -> RunError {
@@ -116,6 +122,20 @@ pub fn provider(error: &ort::Error, in_words: impl FnOnce(&str) -> String) -> Lo
 mod tests {
     use super::*;
 
+    /// As conv.cc of ONNX Runtime words them: a plan that cannot be made, one that cannot be built, and one that fails while it runs.
+    const NO_PLAN: &str = "Non-zero status code returned while running Conv node. Name:'/f/Conv' Status Message: Failed to initialize CUDNN \
+        Frontend/onnxruntime_src/onnxruntime/core/providers/cuda/cudnn_fe_call.cc:99 std::conditional_t<THRW, void, \
+        onnxruntime::common::Status> onnxruntime::CudaCall(ERRTYPE, const char*, const char*, SUCCTYPE, const char*, const char*, int) \
+        CUDNN_FE failure 11: CUDNN_BACKEND_API_FAILED ; GPU=0 ; hostname=h ; file=/onnxruntime_src/onnxruntime/core/providers/cuda/nn/conv.cc ; \
+        line=224 ; expr=s_.cudnn_fe_graph->build_operation_graph(handle); with the cudnn frontend json:\n{}";
+    const NOT_SUPPORTED: &str = "Non-zero status code returned while running Conv node. Name:'/f/Conv' Status Message: OP not supported by \
+        CUDNN Frontend/onnxruntime_src/onnxruntime/core/providers/cuda/cudnn_fe_call.cc:99 CUDNN_FE failure 6: \
+        GRAPH_EXECUTION_PLAN_CREATION_FAILED ; GPU=0 ; hostname=h ; file=conv.cc ; line=236 ; \
+        expr=s_.cudnn_fe_graph->build_plans(handle); with the cudnn frontend json:\n{}";
+    const PLAN_FAILED: &str = "Non-zero status code returned while running Conv node. Name:'/f/Conv' Status Message: CUDNN_FE failure 11: \
+        CUDNN_BACKEND_API_FAILED ; GPU=0 ; hostname=h ; file=/onnxruntime_src/onnxruntime/core/providers/cuda/nn/conv.cc ; line=471 ; \
+        expr=s_.cudnn_fe_graph->execute(cudnn_handle, s_.variant_pack, ws.get()); ";
+
     #[test]
     fn known_texts_have_their_class() {
         use RunErrorKind::{Device, Model, OutOfMemory};
@@ -138,23 +158,13 @@ mod tests {
                 OutOfMemory,
             ),
             ("std::bad_alloc", OutOfMemory),
-            (
-                "Non-zero status code returned while running Conv node. Name:'/f/Conv' Status Message: Failed to initialize CUDNN \
-              Frontend/onnxruntime_src/onnxruntime/core/providers/cuda/cudnn_fe_call.cc:99 CUDNN_FE failure 11: \
-              CUDNN_BACKEND_API_FAILED ; GPU=0 ; hostname=h ; file=conv.cc ; line=224",
-                Model,
-            ),
-            ("CUDNN_FE failure 8: HEURISTIC_QUERY_FAILED ; GPU=0 ; hostname=h", Model),
+            (NO_PLAN, Model),
+            (&NO_PLAN.replace("11: CUDNN_BACKEND_API_FAILED", "8: HEURISTIC_QUERY_FAILED"), Model),
+            (&NO_PLAN.replace("11: CUDNN_BACKEND_API_FAILED", "10: CUDA_API_FAILED"), Device),
+            (NOT_SUPPORTED, Model),
+            (PLAN_FAILED, Device),
+            (&PLAN_FAILED.replace("11: CUDNN_BACKEND_API_FAILED", "10: CUDA_API_FAILED"), Device),
             ("CUDNN failure 3000: CUDNN_STATUS_NOT_SUPPORTED ; GPU=0", Model),
-            (
-                "CUDNN_FE failure 11: CUDNN_BACKEND_API_FAILED ; CUDA failure 700: an illegal memory access",
-                Device,
-            ),
-            ("CUDNN_FE failure 10: CUDA_API_FAILED ; GPU=0", Device),
-            (
-                "Status Message: OP not supported by CUDNN Frontend. Error: [CUDNN_FE] no valid engine configs",
-                Model,
-            ),
             ("CUDA failure 214: uncorrectable ECC error encountered ; GPU=0", Device),
             (
                 "CUDA failure 719: unspecified launch failure ; GPU=0 ; expr=cudaStreamSynchronize(stream);",
@@ -178,6 +188,12 @@ mod tests {
         for (text, kind) in known {
             assert_eq!(run_kind(text), kind, "{text}");
         }
+        for (text, refused) in
+            [(NO_PLAN, true), (NOT_SUPPORTED, true), (PLAN_FAILED, false), ("std::bad_alloc", false)]
+        {
+            assert_eq!(is_refusal(text), refused, "{text}");
+        }
+        assert!(!is_refusal("indices element out of data bounds, idx=9"));
         assert_eq!(load("CUDA failure 2: out of memory").class, ErrorClass::Overload);
         assert_eq!(load("CUDA failure 46: all CUDA-capable devices are busy").class, ErrorClass::Transient);
         assert_eq!(load("Protobuf parsing failed.").class, ErrorClass::Permanent);

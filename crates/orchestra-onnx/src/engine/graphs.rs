@@ -211,7 +211,7 @@ mod tests {
 
     use super::super::cuda_runtime::fake;
     use super::super::twin::{MAX_ROWS, Twin};
-    use super::super::warm_up;
+    use super::super::warm_up::warm_up;
     use super::*;
     use orchestra_worker::serve::Engine;
 

@@ -27,6 +27,7 @@ mod shrink;
 mod tensorrt;
 #[cfg(test)]
 mod twin;
+mod warm_up;
 
 /// What reads and writes the bytes of models.
 pub(crate) mod edits {
@@ -37,10 +38,8 @@ pub(crate) mod edits {
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::Instant;
 
 use orchestra_core::{DeviceKind, ErrorClass, Provider};
@@ -52,14 +51,14 @@ use crate::digest::{model_digest, short};
 use crate::spec::OnnxSpec;
 use binding::BoundSession;
 use cuda_runtime::CudaRuntime;
-use host_memory::HostMemory;
 use host_side::HostSide;
 use iterate::{Looping, Rounds};
 use memory::PrivateRows;
 use model::Model;
-use orchestra_worker::serve::{Answer, Engine, LoadError, Loaded, RunError, STACK, Stream, nanos};
+use orchestra_worker::serve::{Answer, Engine, LoadError, Loaded, RunError, Stream, nanos};
 use overlap::{CopyIn, Turn};
 use tensorrt::Engines;
+use warm_up::{warm_up, warm_up_together};
 
 /// One ONNX Runtime session over one arena.
 #[derive(Default)]
@@ -377,96 +376,4 @@ fn check_digest(what: &str, file: &Path, planned: &[u8; 32]) -> Result<(), LoadE
         short(&found),
         short(planned)
     )))
-}
-
-/// Runs each batch size once over zeros, in memory of its own, and says which was the largest that ran. Where the smallest does not fit, halves of
-/// it are tried. Where only a larger batch does not fit, that is no error: the parent finds the ceiling with real batches.
-fn warm_up(
-    bound: &mut BoundSession,
-    model: &Model,
-    memory: &HostMemory,
-    batch_sizes: &[usize],
-) -> Result<usize, LoadError> {
-    let sizes = sizes_to_warm(model, batch_sizes);
-    let mut warmed = 0;
-    for (place, &rows) in sizes.iter().enumerate() {
-        if place + 1 < sizes.len() {
-            // What this size needed is of no use to the next, larger one; what the largest needs is kept.
-            bound.shrink.after_next();
-        }
-        match run_zeros(bound, model, memory, rows) {
-            Ok(()) => warmed = rows,
-            Err(RunError { kind, error }) if bound.graphs.is_some() && kind != RunErrorKind::OutOfMemory => {
-                return Err(graphs::not_recorded(rows, &error));
-            }
-            // A model may refuse zeros; real data decides.
-            Err(RunError { kind: RunErrorKind::Model, .. }) => {}
-            Err(RunError { kind: RunErrorKind::OutOfMemory, error })
-                if place > 0 || (rows > 1 && model.batch.is_none()) =>
-            {
-                eprintln!(
-                    "worker: a warm-up batch of `{rows}` rows does not fit into the device's memory: {error}"
-                );
-                return if place > 0 { Ok(warmed) } else { warm_up(bound, model, memory, &[rows / 2]) };
-            }
-            Err(RunError { error, .. }) => return Err(errors::load(&error)),
-        }
-    }
-    Ok(warmed)
-}
-
-/// Runs the largest of these sizes on all streams at once: what each of them needs for itself is made now, and what they take together
-/// shows. `false`: they do not fit. As in [`warm_up`], real batches then find the ceiling.
-fn warm_up_together(streams: &mut [Serving], batch_sizes: &[usize]) -> Result<bool, LoadError> {
-    let n = streams.len();
-    let largest = streams.first().and_then(|s| sizes_to_warm(&s.shared.model, batch_sizes).pop());
-    let Some(rows) = largest.filter(|_| n > 1) else { return Ok(true) };
-    let ran: io::Result<Vec<Result<(), RunError>>> = thread::scope(|scope| {
-        let run = |stream: &mut Serving| {
-            run_zeros(&mut stream.bound, &stream.shared.model, &stream.host.memory, rows)
-        };
-        let start =
-            |stream| thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || run(stream));
-        let all: Vec<_> = streams.iter_mut().map(start).collect::<io::Result<_>>()?;
-        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|why| std::panic::resume_unwind(why))
-        };
-        Ok(all.into_iter().map(join).collect())
-    });
-    let ran = ran.map_err(|e| errors::load(&format!("a thread for a stream cannot be started: {e}")))?;
-    let mut fits = true;
-    for RunError { kind, error } in ran.into_iter().filter_map(Result::err) {
-        match kind {
-            RunErrorKind::Model => {}
-            RunErrorKind::OutOfMemory => {
-                fits = false;
-                eprintln!(
-                    "worker: `{n}` warm-up batches of `{rows}` rows at once do not fit into the device's memory: {error}"
-                );
-            }
-            RunErrorKind::Device => return Err(errors::load(&error)),
-        }
-    }
-    Ok(fits)
-}
-
-fn sizes_to_warm(model: &Model, batch_sizes: &[usize]) -> Vec<usize> {
-    let mut sizes: Vec<usize> = match model.batch {
-        Some(batch) if !batch_sizes.is_empty() => vec![batch],
-        _ => batch_sizes.iter().copied().filter(|rows| (1..=model.max_rows).contains(rows)).collect(),
-    };
-    sizes.sort_unstable();
-    sizes
-}
-
-/// Runs a batch of so many zeros for the first time, in memory of its own.
-fn run_zeros(
-    bound: &mut BoundSession,
-    model: &Model,
-    memory: &HostMemory,
-    rows: usize,
-) -> Result<(), RunError> {
-    let zeros = PrivateRows::new(model, rows, |bytes| memory.zeros(bytes, rows))?;
-    // SAFETY: the private rows belong to this function alone and outlive the run.
-    unsafe { bound.warm(model, &zeros.places()) }
 }
