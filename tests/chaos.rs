@@ -65,6 +65,7 @@ fn workers_of_the_example_are_killed_and_every_item_has_its_record() {
     nothing_is_wrong_with(&report);
     assert_eq!((n(&report, "items"), n(&report, "items_listed"), n(&report, "done")), (20_000, 400, 20_000));
     assert!(n(&report, "kills") > 0 && n(&report, "restarts") > 0, "{report}");
+    assert!(n(&report, "loaders_struck") > 0 && n(&report, "loader_restarts") > 0, "{report}");
     assert_eq!((n(&report, "failed"), n(&report, "stops"), n(&report, "other_deaths")), (0, 0, 0));
     let measured = report["kill_recovery"]["n"].as_u64().unwrap_or(0);
     assert_eq!(measured + n(&report, "unmeasured"), n(&report, "kills"), "{report}");
@@ -142,7 +143,8 @@ fn the_rows_of_the_table_are_keys_of_the_json() {
     for label in &labels {
         assert!(report.get(label).is_some(), "`{label}` is no key: {report}");
     }
-    for key in ["items", "lost", "doubled", "kills", "restarts", "unmeasured", "throughput_ratio", "leaks"] {
+    let kills = ["kills", "restarts", "loaders_struck", "loader_restarts", "unmeasured"];
+    for key in ["items", "lost", "doubled", "throughput_ratio", "leaks"].into_iter().chain(kills) {
         assert!(labels.iter().any(|l| l == key), "{key}: {labels:?}");
     }
     assert!(!place.out().exists(), "the output folder of the workflow is not touched");

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use common::{Blocks, Ended, Workplace, until, write_pictures};
@@ -14,6 +14,7 @@ use orchestra_testkit::leaks;
 use orchestra_testkit::models::spec;
 use orchestra_testkit::onnx::ModelBuilder;
 use orchestra_testkit::processes::with_variable;
+use orchestra_testkit::striker::loaders_of;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// What only workers may load. NVML (libnvidia-ml) is no part of it: it opens no CUDA context.
@@ -33,6 +34,36 @@ fn shared_memory(maps: &str) -> Vec<(&str, bool)> {
             Some((name, line.contains(" rw-s ")))
         })
         .collect()
+}
+
+/// The writable memory that a process shares: each piece by its inode, with its name.
+fn writable_memory(maps: &str) -> BTreeMap<&str, &str> {
+    let piece = |line| {
+        let (_, name) = str::split_once(line, "/memfd:")?;
+        line.contains(" rw-s ").then_some((line.split_whitespace().nth(4)?, name.strip_suffix(" (deleted)")?))
+    };
+    maps.lines().filter_map(piece).collect()
+}
+
+#[test]
+fn each_loader_writes_to_a_region_of_its_own_and_to_no_other_shared_memory() {
+    let place = Workplace::with_gate(1_000);
+    place.edit("[devices]", "[limits]\nloaders = 3\n[devices]");
+    let mut run = place.start_until(1);
+    let pid = run.pid();
+    let mut of_all: Vec<String> = Vec::new();
+    let all_are_there = run.until("three loaders have their regions", || {
+        of_all = loaders_of(pid).into_iter().map(|loader| maps(loader.pid)).collect();
+        of_all.len() == 3 && of_all.iter().all(|maps| !writable_memory(maps).is_empty())
+    });
+    assert!(all_are_there, "{}", run.said());
+    let regions: Vec<_> = of_all.iter().map(|maps| writable_memory(maps)).collect();
+    assert!(regions.iter().all(|own| own.values().eq(&["orchestra-loader"])), "{regions:?}");
+    let inodes: BTreeSet<_> = regions.iter().flat_map(BTreeMap::keys).collect();
+    assert_eq!(inodes.len(), 3, "{regions:?}");
+    place.open_gate();
+    run.wait().must_exit(0);
+    place.nothing_is_left();
 }
 
 #[test]

@@ -76,6 +76,41 @@ fn what_no_run_has_made_in_the_place_of_its_files_is_a_wrong_folder_and_is_not_f
     place.holds_exactly(20);
 }
 
+/// Makes the journal that of a run without items which wrote the file `name` in place of `written`, as long as that. Its only frame, a
+/// length, a checksum and the header, is right.
+fn forge(journal: &Path, written: &str, name: &str) {
+    const FIRST_CHECKSUM: u32 = 0x4f52_4348;
+    let mut frame = fs::read(journal).unwrap();
+    let length = u32::from_le_bytes(*frame.first_chunk().unwrap());
+    frame.truncate(8 + length as usize);
+    let at = frame.windows(name.len()).position(|bytes| bytes == written.as_bytes()).unwrap();
+    frame[at..at + name.len()].copy_from_slice(name.as_bytes());
+    let mut checksum = flate2::Crc::new();
+    for part in [&FIRST_CHECKSUM.to_le_bytes(), &frame[..4], &frame[8..]] {
+        checksum.update(part);
+    }
+    frame[4..8].copy_from_slice(&checksum.sum().to_le_bytes());
+    fs::write(journal, frame).unwrap();
+}
+
+#[test]
+fn a_forged_journal_that_names_a_file_outside_of_the_folder_is_an_error_and_no_start_touches_that_file() {
+    let place = place_of(20);
+    place.run(&[]).must_exit(0);
+    let (journal, mine) = (place.out().join(".orchestra/journal"), place.path("kept/mine1"));
+    fs::create_dir(place.path("kept")).unwrap();
+    fs::write(&mine, "a text of mine").unwrap();
+    forge(&journal, "results.jsonl", "another.jsonl");
+    let said = place.run(&[]).stderr;
+    assert!(!said.contains("no file below the folder"), "the frame is right: {said}");
+    forge(&journal, "another.jsonl", "../kept/mine1");
+    place.run(&[]).must_exit(78).must_say(&["kept/mine1", "no file below the folder"]);
+    // It discards what the journal may name: nothing.
+    place.run(&["--fresh"]).must_exit(0).must_say(&["20 done, 0 failed"]);
+    place.holds_exactly(20);
+    assert_eq!(fs::read_to_string(&mine).unwrap(), "a text of mine");
+}
+
 #[test]
 fn what_a_message_quotes_is_not_said_twice() {
     let place = place_of(1);

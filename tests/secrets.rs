@@ -12,7 +12,7 @@ use orchestra_testkit::striker::{loaders_of, workers_of};
 
 const SECRET: &str = "a-key-to-everything";
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 14] = [
     "OTEL_EXPORTER_OTLP_HEADERS",
     "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
     "OTEL_EXPORTER_OTLP_METRICS_HEADERS",
@@ -22,6 +22,11 @@ const NAMES: [&str; 9] = [
     "GOOGLE_SERVICE_ACCOUNT_KEY",
     "AZURE_STORAGE_ACCOUNT_KEY",
     "AZURE_STORAGE_SAS_TOKEN",
+    "SERVICE_ACCOUNT",
+    "AZURITE_BLOB_STORAGE_URL",
+    "MSI_ENDPOINT",
+    "IDENTITY_ENDPOINT",
+    "IDENTITY_HEADER",
 ];
 
 /// Two commands that are there until the pipe `go` is opened, and say which variables they have.

@@ -12,6 +12,7 @@ mod blame;
 pub mod bottleneck;
 mod ceiling;
 pub mod collect;
+pub mod credentials;
 pub mod data;
 pub mod device;
 mod device_history;

@@ -90,7 +90,7 @@ impl Host for World {
         let known = MODELS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
         let signature = signature(known.unwrap_or(name)).ok_or(ModelError::Missing)?;
         let digest = [name.len() as u8; 32];
-        Ok(ModelFile { digest, file_digest: digest, bytes: 1 << 20, signature })
+        Ok(ModelFile { digest, file_digest: digest, weights: Vec::new(), bytes: 1 << 20, signature })
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-/// SHA-256 of the file at `path`: what `ModelPlan::file_digest` and `OnnxSpec::digest` hold. External data files do not count.
+/// SHA-256 of the file at `path`: what `ModelPlan::file_digest` and `OnnxSpec::digest` hold. External data files do not count: they have digests of their own.
 pub fn model_digest(path: &Path) -> io::Result<[u8; 32]> {
     let mut hasher = Sha256::new();
     io::copy(&mut File::open(path)?, &mut hasher)?;

@@ -25,6 +25,8 @@ pub struct OnnxSpec {
     pub model: PathBuf,
     /// SHA-256 of the model file that was planned for. A worker that finds another digest refuses to load.
     pub digest: [u8; 32],
+    /// Its files of external weights, and their SHA-256 as they were planned with: as for the model.
+    pub weights: Vec<(PathBuf, [u8; 32])>,
     /// Ceiling of the session's memory arena in bytes: that of the device that the worker is for.
     pub memory_limit: Option<u64>,
     /// Whether f32 products may be rounded to TF32 (CUDA only).

@@ -7,6 +7,7 @@ use std::slice::from_ref;
 
 use common::{Setup, affine_setup, flat};
 use orchestra_core::{DType, DeviceKind, ErrorClass, Provider, TensorRt};
+use orchestra_onnx::digest::model_digest;
 use orchestra_testkit::models;
 use orchestra_testkit::onnx::messages::ModelProto;
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
@@ -30,6 +31,23 @@ fn a_model_file_that_changed_since_the_plan_is_refused() {
     assert!(error.error.contains("changed since the plan"), "{error}");
     setup.spec.model = "/nowhere/model.onnx".into();
     assert!(refusal(&setup).error.contains("model `/nowhere/model.onnx` cannot be read"));
+}
+
+#[test]
+fn external_weights_that_changed_since_the_plan_are_refused_by_name() {
+    let mut setup = affine_setup(None, 2);
+    let weights = setup.spec.model.with_file_name("weights.bin");
+    std::fs::write(&weights, [1, 2, 3]).unwrap();
+    setup.spec.weights = vec![(weights.clone(), model_digest(&weights).unwrap())];
+    assert!(setup.engine().is_ok(), "they are as planned");
+    std::fs::write(&weights, [1, 2, 4]).unwrap();
+    let error = refusal(&setup);
+    assert_eq!(error.class, ErrorClass::Permanent);
+    let says = format!("weights file `{}` changed since the plan was made", weights.display());
+    assert!(error.error.contains(&says), "{error}");
+    std::fs::remove_file(&weights).unwrap();
+    let says = format!("weights file `{}` cannot be read", weights.display());
+    assert!(refusal(&setup).error.contains(&says));
 }
 
 #[test]

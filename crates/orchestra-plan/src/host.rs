@@ -145,6 +145,8 @@ pub struct ModelFile {
     pub file_digest: [u8; 32],
     /// SHA-256 of the file; with external weights, over that and the names and digests of the weight files.
     pub digest: [u8; 32],
+    /// Its files of external weights, by their names in the folder of the model, with the SHA-256 of each.
+    pub weights: Vec<(String, [u8; 32])>,
     /// Bytes of the file and of its external weights.
     pub bytes: u64,
     /// What it takes and gives.

@@ -48,7 +48,7 @@ pub const MODEL: [Key; 26] = [
         "memory_limit",
         "memory",
         "none",
-        "ceiling of the memory that each worker's session takes on its device, a GPU or the CPU; a batch that needs more is halved",
+        "ceiling of the memory that each worker's session takes on its device, a GPU or the CPU; a batch that needs more is halved. It bounds ONNX Runtime's arena: what custom operators allocate by themselves [does not count](../security.md#what-is-not-promised)",
     ),
     key(
         "priority",
@@ -233,7 +233,7 @@ pub const TASK: [Key; 24] = [
         "pass_env",
         "list",
         "none",
-        "credentials of the run that it gets, by their names or as `AWS_*`: else it gets none of `AWS_*`, `GOOGLE_*`, `AZURE_*` and `OTEL_EXPORTER_*`",
+        "credentials of the run that it gets, by their names or as `AWS_*`: else it gets [none](../security.md#what-a-worker-may-do) of those of stores and of the collector",
     ),
     key(
         "device",

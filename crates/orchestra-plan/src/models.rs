@@ -156,7 +156,9 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         Some(None) => return None,
         labels => labels.flatten(),
     };
-    let ModelFile { file_digest, digest, bytes, signature } = file;
+    let ModelFile { file_digest, digest, weights, bytes, signature } = file;
+    let beside = path.parent().unwrap_or(Path::new(""));
+    let weights = weights.into_iter().map(|(name, digest)| (beside.join(name), digest)).collect();
     let (metadata, opset) = (Arc::new(signature.metadata), signature.opset);
     tuning::check_outputs(&raw.name.value, &raw.tuning, &signature.outputs, diags);
     let custom_ops = custom_ops.into_iter().collect::<Option<Vec<_>>>()?;
@@ -170,6 +172,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         path,
         digest,
         file_digest,
+        weights,
         inputs: signature.inputs,
         outputs: signature.outputs,
         custom_ops,
@@ -208,6 +211,7 @@ fn connect_program(
         path,
         digest,
         file_digest: digest,
+        weights: Vec::new(),
         inputs: inputs.into_iter().map(tensor).collect(),
         outputs,
         custom_ops: Vec::new(),

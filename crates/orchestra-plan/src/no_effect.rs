@@ -1,6 +1,7 @@
 //! Keys that are right and change nothing on this plan: each becomes a warning at its place. Knows no kind; kinds do the same in `connect`.
 
 use orchestra_core::SandboxMode;
+use orchestra_core::credentials::can_mean_one;
 use orchestra_core::data::ColumnType;
 use orchestra_core::shapes::Opens;
 
@@ -69,6 +70,15 @@ impl NoEffect<'_> {
             let name = &source.name.value;
             let what = format!("source `{name}`: `sandbox_read`");
             self.at(&["sources", name, "sandbox_read"], &what, why, diags);
+        }
+        for task in &self.workflow.tasks {
+            for name in task.pass_env.iter().filter(|name| !can_mean_one(&name.value)) {
+                let (task, variable) = (&task.name.value, &name.value);
+                let message = format!(
+                    "task `{task}`: `{variable}` in `pass_env` has no effect: it is no credential, so the command gets it anyway"
+                );
+                diags.warning(name.span, message).label("has no effect").help("leave it out");
+            }
         }
         let mut warn = |table: &str, key: &str, why: &str| {
             self.at(&[table, key], &format!("`{table}.{key}`"), why, diags)

@@ -142,29 +142,36 @@ pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
     let signature = model.signature()?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let file_digest = stream.hash.finalize().into();
-    let digest = with_weights(file_digest, &weights, folder)?;
-    let weights = weights.iter().filter_map(|name| folder.join(name).metadata().ok());
-    let bytes = weights.fold(meta.len(), |sum, weights| sum.saturating_add(weights.len()));
-    Ok(ModelFile { digest, file_digest, bytes, signature })
+    let sizes = weights.iter().filter_map(|name| folder.join(name).metadata().ok());
+    let bytes = sizes.fold(meta.len(), |sum, weights| sum.saturating_add(weights.len()));
+    let weights: Vec<_> =
+        weights.into_iter().map(|name| weights_file(name, folder)).collect::<Result<_, _>>()?;
+    let digest = with_weights(file_digest, &weights);
+    Ok(ModelFile { digest, file_digest, weights, bytes, signature })
+}
+
+/// A file of external weights and its digest.
+fn weights_file(name: String, folder: &Path) -> Result<(String, [u8; 32]), ModelError> {
+    let error = |reason: String| ModelError::Weights { file: name.clone(), reason };
+    if Path::new(&name).components().any(|c| !matches!(c, Component::Normal(_) | Component::CurDir)) {
+        return Err(error("it lies outside the folder of the model".into()));
+    }
+    let digest = digest_file(&folder.join(&name)).map_err(|e| error(e.to_string()))?;
+    Ok((name, digest))
 }
 
 /// Folds the files of external weights into the digest.
-fn with_weights(digest: [u8; 32], weights: &BTreeSet<String>, folder: &Path) -> Result<[u8; 32], ModelError> {
+fn with_weights(digest: [u8; 32], weights: &[(String, [u8; 32])]) -> [u8; 32] {
     if weights.is_empty() {
-        return Ok(digest);
+        return digest;
     }
     let mut all = Sha256::new_with_prefix(digest);
-    for name in weights {
-        let error = |reason: String| ModelError::Weights { file: name.clone(), reason };
-        if Path::new(name).components().any(|c| !matches!(c, Component::Normal(_) | Component::CurDir)) {
-            return Err(error("it lies outside the folder of the model".into()));
-        }
-        let weights = digest_file(&folder.join(name)).map_err(|e| error(e.to_string()))?;
+    for (name, weights) in weights {
         all.update((name.len() as u64).to_le_bytes());
         all.update(name);
         all.update(weights);
     }
-    Ok(all.finalize().into())
+    all.finalize().into()
 }
 
 /// A file as decoders read it. What passes is digested. After an error zeros follow, which are no protocol buffers and soon end the decoding.

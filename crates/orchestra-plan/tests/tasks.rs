@@ -42,6 +42,19 @@ fn task<'a>(tasks: &'a TasksPlan, id: &str) -> &'a TaskPlan {
 }
 
 #[test]
+fn what_pass_env_names_and_every_command_has_is_without_effect() {
+    let text = "version = 1\n[tasks.a]\ncommand = \"true\"\n\
+                pass_env = [\"FOO\", \"AWS_*\", \"A*\", \"IDENTITY_HEADER\", \"B*\", \"AWS\"]\n";
+    let (plan, diags) = FakeHost::with_cores(4).plan(text, &PlanOptions::default());
+    assert!(plan.is_some());
+    let about = |name: &str| {
+        diags.warnings().any(|w| w.message.contains(&format!("`{name}` in `pass_env` has no effect")))
+    };
+    let names = ["FOO", "AWS_*", "A*", "IDENTITY_HEADER", "B*", "AWS"];
+    assert_eq!(names.map(about), [true, false, false, false, true, true]);
+}
+
+#[test]
 fn each_combination_of_values_is_a_task_with_all_filled_in() {
     let plan = host(FakeHost::with_cores(4)).good(SWEEP);
     assert!(plan.models.is_empty() && plan.pipelines.is_empty());

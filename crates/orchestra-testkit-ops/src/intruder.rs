@@ -12,6 +12,8 @@ use std::ptr;
 
 /// A folder that the sandbox does not allow, with a file [`SECRET`] in it, named by this variable.
 pub const INTRUDE: &str = "ORCHESTRA_TEST_INTRUDE";
+/// The folder of the model, named by this variable.
+pub const MODEL_FOLDER: &str = "ORCHESTRA_TEST_MODEL_FOLDER";
 /// The file of the folder [`INTRUDE`].
 pub const SECRET: &str = "secret.txt";
 /// A descriptor that the parent's own parent left open in it.
@@ -24,7 +26,7 @@ pub const GOT_THROUGH: &str = "the intruder got through with:";
 pub fn attempts() -> Vec<&'static str> {
     let folder = std::env::var_os(INTRUDE).unwrap_or_default();
     let folder = Path::new(&folder);
-    let attempts: [(&str, Option<()>); 28] = [
+    let attempts: [(&str, Option<()>); 29] = [
         ("reading /etc/passwd", fs::read("/etc/passwd").ok().map(drop)),
         ("reading a secret", fs::read(folder.join(SECRET)).ok().map(drop)),
         ("listing a folder", fs::read_dir(folder).ok().map(drop)),
@@ -37,6 +39,7 @@ pub fn attempts() -> Vec<&'static str> {
         ("removing a file", fs::remove_file(folder.join("removable")).ok()),
         ("writing for all", write_and_remove(Path::new("/tmp")).ok()),
         ("writing beside its library", own_folder().and_then(|folder| write_and_remove(&folder).ok())),
+        ("writing beside its model", model_folder().and_then(|folder| write_and_remove(&folder).ok())),
         ("the parent's environment", fs::read(format!("/proc/{}/environ", parent())).ok().map(drop)),
         ("the parent's memory", File::open(format!("/proc/{}/mem", parent())).ok().map(drop)),
         ("an address of TCP", passed_the_sandbox(TcpStream::connect("127.0.0.1:1").map(drop))),
@@ -123,6 +126,10 @@ fn own_folder() -> Option<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let line = maps.lines().find(|line| line.contains("orchestra_testkit_ops"))?;
     Path::new(&line[line.find('/')?..]).parent().map(Path::to_owned)
+}
+
+fn model_folder() -> Option<PathBuf> {
+    std::env::var_os(MODEL_FOLDER).map(PathBuf::from)
 }
 
 fn chmod(file: &Path) -> i32 {

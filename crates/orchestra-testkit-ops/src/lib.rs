@@ -20,7 +20,7 @@ use ort::sys::{
 };
 
 pub use gate::{GATE, LIMIT, ROWS, WAITING};
-pub use intruder::{GOT_THROUGH, INHERITED_FD, INTRUDE, SECRET, attempts};
+pub use intruder::{GOT_THROUGH, INHERITED_FD, INTRUDE, MODEL_FOLDER, SECRET, attempts};
 
 /// The operator's domain in a model.
 pub const DOMAIN: &str = "orchestra.test";

@@ -26,6 +26,6 @@ pub mod trap_stage;
 
 pub use orchestra_testkit_ops::{
     DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, GATE, GOT_THROUGH, IN_LOAD, IN_RUN, INHERITED_FD, INTRUDE,
-    LAST_WORDS, SECRET, Trap,
+    LAST_WORDS, MODEL_FOLDER, SECRET, Trap,
 };
 pub use programs::{faulty_worker, trap_library};

@@ -65,6 +65,7 @@ pub fn engines_of(plan: &Plan, launcher: &Arc<dyn Launcher>, library: Option<&Li
             preload: Vec::new(),
             model: model.path.clone(),
             digest: model.file_digest,
+            weights: model.weights.clone(),
             memory_limit: model.memory_limit,
             tf32: model.tf32,
             tuning: model.tuning.clone(),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
+use orchestra_core::credentials;
 use orchestra_core::data::Refusal;
 use orchestra_core::shapes::Network;
 use orchestra_plan::ReadSeek;
@@ -48,11 +49,9 @@ impl Protocol {
     /// Where its credentials and settings come from.
     fn variables(self) -> &'static [&'static str] {
         match self {
-            Protocol::S3 => &["AWS_"],
-            Protocol::Google => &["GOOGLE_", "SERVICE_ACCOUNT"],
-            Protocol::Azure => {
-                &["AZURE_", "AZURITE_", "MSI_ENDPOINT", "IDENTITY_ENDPOINT", "IDENTITY_HEADER"]
-            }
+            Protocol::S3 => credentials::S3,
+            Protocol::Google => credentials::GOOGLE,
+            Protocol::Azure => credentials::AZURE,
             Protocol::Http => &[],
         }
     }

@@ -356,9 +356,10 @@ impl Serving {
     }
 }
 
-/// Whether the model and its libraries of operators are those that were planned with.
+/// Whether the model, its external weights and its libraries of operators are those that were planned with.
 fn check_digests(spec: &OnnxSpec) -> Result<(), LoadError> {
     check_digest("model", &spec.model, &spec.digest)?;
+    spec.weights.iter().try_for_each(|(path, digest)| check_digest("weights file", path, digest))?;
     spec.custom_ops.iter().try_for_each(|(path, digest)| check_digest("operator library", path, digest))
 }
 

@@ -163,7 +163,11 @@ fn external_weights_are_part_of_the_digest() {
     fs::write(folder.path().join("weights.bin"), b"one").unwrap();
     let one = read_model(&path).unwrap().digest;
     fs::write(folder.path().join("weights.bin"), b"two").unwrap();
-    assert_ne!(read_model(&path).unwrap().digest, one);
+    let two = read_model(&path).unwrap();
+    assert_ne!(two.digest, one);
+    let digest = |bytes: &[u8]| -> [u8; 32] { Sha256::digest(bytes).into() };
+    let files = [("more.bin", digest(b"m")), ("weights.bin", digest(b"two"))];
+    assert_eq!(two.weights, files.map(|(name, digest)| (name.to_owned(), digest)));
     fs::write(&path, with("../weights.bin")).unwrap();
     let error = read_model(&path).unwrap_err().to_string();
     assert!(error.contains("outside the folder of the model"), "{error}");

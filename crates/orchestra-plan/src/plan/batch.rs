@@ -21,6 +21,9 @@ pub struct ModelPlan {
     pub digest: [u8; 32],
     /// SHA-256 of the file alone: what a worker compares before it loads it.
     pub file_digest: [u8; 32],
+    /// Its files of external weights, absolute, with the SHA-256 of each: compared, too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<(PathBuf, [u8; 32])>,
     /// Inputs, from the file.
     pub inputs: Vec<TensorSpec>,
     /// Outputs, from the file. Dimensions that the file does not state are `Dynamic`.

@@ -125,7 +125,7 @@ impl Host for FakeHost {
         };
         let digest = [name.len() as u8; 32];
         let bytes = if name == "large.onnx" { 98 << 20 } else { 1 << 20 };
-        Ok(ModelFile { digest, file_digest: digest, bytes, signature })
+        Ok(ModelFile { digest, file_digest: digest, weights: Vec::new(), bytes, signature })
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {

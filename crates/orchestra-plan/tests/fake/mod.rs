@@ -56,7 +56,7 @@ impl Host for FakeHost {
         };
         // Models of one plan are told apart by it.
         let digest = [path.as_os_str().len() as u8; 32];
-        Ok(ModelFile { digest, file_digest: digest, bytes: 1000, signature })
+        Ok(ModelFile { digest, file_digest: digest, weights: Vec::new(), bytes: 1000, signature })
     }
 
     fn first_item(&self, _: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {

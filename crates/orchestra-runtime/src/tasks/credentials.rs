@@ -2,13 +2,8 @@
 
 use std::ffi::OsString;
 
+use orchestra_core::credentials::is_credential;
 use orchestra_plan::TaskPlan;
-
-const PREFIXES: [&str; 4] = ["AWS_", "GOOGLE_", "AZURE_", "OTEL_EXPORTER_"];
-
-fn is_credential(name: &str) -> bool {
-    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-}
 
 /// Those of this process.
 pub fn credentials() -> impl Iterator<Item = OsString> {
