@@ -197,8 +197,6 @@ struct Feed {
     context: Arc<RunContext>,
     pool: Arc<SlotPool>,
     batcher: ActorRef<BatcherMsg>,
-    /// Told whenever a slot may be free.
-    freed: Arc<Notify>,
 }
 
 impl Tree {
@@ -236,8 +234,8 @@ impl Tree {
             },
         };
         let context = Arc::new(RunContext::new(Arc::clone(&plan), "fake-run".to_owned(), options));
-        let (noted, freed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let watcher = Watcher { account: Arc::clone(&account), wake: vec![noted.clone(), freed.clone()] };
+        let noted = Arc::new(Notify::new());
+        let watcher = Watcher { account: Arc::clone(&account), wake: vec![noted.clone()] };
         let (root, root_end) = Probe::spawn(watcher.clone(), Account::root_says).await;
         let (pipeline, pipeline_end) = Probe::spawn(watcher.clone(), Account::pipeline_says).await;
         let (sink, sink_end) = Probe::spawn(watcher, Account::sink_says).await;
@@ -259,7 +257,7 @@ impl Tree {
         let idle = if stages.len() > 1 { stages.pop() } else { None };
         let (id, (BatchStage { pool, batcher }, end)) = stages.pop().expect("the plan has an infer stage");
         let looking = stage.gpus.clone().map(|gpus| tokio::spawn(gpus::look(Arc::downgrade(&context), gpus)));
-        let feed = Feed { context: Arc::clone(&context), pool, batcher, freed };
+        let feed = Feed { context: Arc::clone(&context), pool, batcher };
         let batcher = end;
         Self { context, stage: id, account, told, noted, feed, batcher, devices, probes, idle, looking }
     }
@@ -381,17 +379,13 @@ impl Ended {
 
 /// Puts the items into rows, as loaders do, as long as there are free ones.
 async fn feed(stage: Stage, feed: Feed) {
-    let slots = feed.pool.arena.layout().slots as u64;
     tokio::time::sleep(stage.first_item).await;
     for index in 0..stage.items {
         if index > 0 && stage.pause > Duration::ZERO {
             tokio::time::sleep(stage.pause).await;
         }
-        // Nobody else claims rows, so what is free now is still free at the claim, which therefore never blocks this thread.
-        while feed.pool.open_batch().is_none() && feed.context.stats.slots_in_use() == slots {
-            feed.freed.notified().await;
-        }
-        let Some(mut lease) = feed.pool.claim() else { return };
+        // Without blocking: all actors share this thread, and a slot that another thread gives back may wake no claim that blocks.
+        let Some(mut lease) = feed.pool.claim_async().await else { return };
         lease.input_mut(0).copy_from_slice(&(index as f32).to_ne_bytes());
         let id = ItemId { source: SourceId(0), index };
         let ticket = Ticket::alone(id, index, &index.to_string(), Path::new(""));
