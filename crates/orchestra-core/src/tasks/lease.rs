@@ -107,7 +107,7 @@ struct Gpu {
     memory: i64,
     /// Bytes that leases may take together, where it is known.
     most: i64,
-    /// Bytes that were free at the last look, whoever has the others.
+    /// Bytes that were free at the last look, whichever process has the others.
     seen: Option<i64>,
 }
 
