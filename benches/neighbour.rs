@@ -2,7 +2,8 @@
 //! worker waits in a run), while it works, and while every batch of it kills its worker. The three take turns, round by round, and each run is
 //! killed when the neighbour has done its items: by then the other pipeline has not come to its end.
 //!
-//! Printed are medians of the rounds, the ratio of the rates beside a crash loop and beside work, and how many workers have died meanwhile.
+//! Printed are medians of the rounds: the rates, the ratios of that beside a crash loop to that beside one that idles and to that beside one that
+//! works, and how many workers have died meanwhile.
 //! Both pipelines have models of the same size, and one worker of one thread for each core that is theirs.
 //! Run with `cargo bench -p orchestra-cli --bench neighbour [-- ITEMS ROUNDS]`. With the tests it runs too, one round of a few.
 #![allow(clippy::unwrap_used, reason = "a benchmark may stop where it stands")]
@@ -55,22 +56,27 @@ fn main() {
     let mut next = |most, test| if is_bench { numbers.next().unwrap_or(most) } else { test };
     let (items, rounds) = (next(ITEMS, 50), next(ROUNDS, 1));
     let (mut idle, mut work, mut crashes) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut ratios, mut deaths) = (Vec::new(), Vec::new());
+    let (mut to_idle, mut to_work, mut deaths) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         idle.push(run(items, Other::Idles).per_second);
         work.push(run(items, Other::Works).per_second);
         let seen = run(items, Other::Crashes);
         crashes.push(seen.per_second);
         deaths.push(seen.deaths);
-        ratios.push(crashes[crashes.len() - 1] / work[work.len() - 1]);
+        to_idle.push(seen.per_second / idle[idle.len() - 1]);
+        to_work.push(seen.per_second / work[work.len() - 1]);
     }
     println!(
-        "{items} items, per second: beside a pipeline that idles {:.0}, that works {:.0}, in a crash loop {:.0} with {:.0} deaths: {:.3} of that beside work",
+        "{items} items, per second: beside a pipeline that idles {:.0}, that works {:.0}, in a crash loop {:.0} with {:.0} deaths",
         median(idle),
         median(work),
         median(crashes),
         median(deaths),
-        median(ratios)
+    );
+    println!(
+        "beside a crash loop: {:.3} of that beside one that idles, {:.3} of that beside one that works",
+        median(to_idle),
+        median(to_work)
     );
 }
 

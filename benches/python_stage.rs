@@ -1,9 +1,11 @@
-//! How much of a function in Python is left to it as a stage: `kind = "python"` with one worker, and the same function called in a bare loop
-//! over batches that are ready in memory. The two take turns, round by round; both say themselves how long they took, from the first call to the end of the last.
+//! How much of a function in Python is left to it as a stage: `kind = "python"` with one worker, and behind its last batch, in the same process, the
+//! same function called in a bare loop over batches that are ready in memory. In one process, because two differ by how their heaps lie, and by what the
+//! machine does meanwhile, by more than is measured here.
 //!
-//! Printed are milliseconds per batch of both, medians of the rounds, by the clock and of processor time (that of the worker, which other work
-//! on the machine disturbs less), and the ratios bare / stage: 1 is no overhead, 0.9 or more is wanted. The clock needs a second core for
-//! the rest of the run, as idle as the first one.
+//! Printed are milliseconds per batch of both, by the clock and of processor time of the worker, and the ratio bare / stage of each run, medians of the
+//! runs: 1 is no overhead, 0.9 or more is wanted. The clock needs a second core for the rest of the run, as idle as the first one. So that batches are
+//! ready there, too, the function takes about `LONG`: reading a batch and placing its rows takes half a millisecond of a core, and behind a shorter
+//! function the ratio says how fast that is.
 //! Run with `cargo bench -p orchestra-cli --bench python_stage [-- BATCHES ROUNDS]`; `PYTHON` names an interpreter that has numpy. With the tests
 //! it runs too, one round of a few batches; without numpy it is skipped as a test is.
 #![allow(clippy::unwrap_used, reason = "a benchmark may stop where it stands")]
@@ -15,18 +17,21 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const BATCHES: usize = 400;
-const ROUNDS: usize = 5;
+const BATCHES: usize = 800;
+const ROUNDS: usize = 9;
 /// Rows of a batch, and numbers of a row.
 const ROWS: usize = 32;
 const WIDTH: usize = 4096;
 
-const WORK: &str = "
-def work(x):
-    for _ in range(4):
-        x = np.tanh(x)
-    return x.mean(axis=1)
-";
+/// Milliseconds of the function over one batch, about.
+const LONG: f64 = 2.0;
+
+/// The function, of so many steps.
+fn work(steps: usize) -> String {
+    format!(
+        "\ndef work(x):\n    for _ in range({steps}):\n        x = np.tanh(x)\n    return x.mean(axis=1)\n"
+    )
+}
 
 fn main() {
     // `cargo bench` adds it.
@@ -39,27 +44,35 @@ fn main() {
     let mut next = |most, test| if is_bench { numbers.next().unwrap_or(most) } else { test };
     let (batches, rounds) = (next(BATCHES, 3), next(ROUNDS, 1));
     let place = tempfile::tempdir().unwrap();
+    // Machines differ by eight times in how fast they are at it.
+    let a_few = 400;
+    let step = seconds_of(place.path(), python, &work(4), a_few) * 1e3 / a_few as f64 / 4.0;
+    let work = work((LONG / step).ceil() as usize);
     let (mut bare, mut staged): (Vec<[f64; 2]>, Vec<[f64; 2]>) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         let folder = place.path().join(round.to_string());
-        bare.push(loop_alone(place.path(), python, batches));
-        staged.push(run(&folder, python, batches));
+        let [stage, loop_] = run(&folder, python, &work, batches);
+        staged.push(stage);
+        bare.push(loop_);
         fs::remove_dir_all(folder).unwrap();
     }
+    let median = |mut numbers: Vec<f64>| {
+        numbers.sort_by(f64::total_cmp);
+        numbers[numbers.len() / 2]
+    };
     let per_batch = |rounds: &[[f64; 2]], of: usize| {
-        let mut seconds: Vec<f64> = rounds.iter().map(|round| round[of]).collect();
-        seconds.sort_by(f64::total_cmp);
-        seconds[seconds.len() / 2] * 1e3 / batches as f64
+        median(rounds.iter().map(|round| round[of] * 1e3 / batches as f64).collect())
     };
     println!("{batches} batches of {ROWS} rows, ms per batch:");
     for (of, what) in ["by the clock", "of processor time"].into_iter().enumerate() {
+        let ratio = median(bare.iter().zip(&staged).map(|(bare, staged)| bare[of] / staged[of]).collect());
         let (bare, staged) = (per_batch(&bare, of), per_batch(&staged, of));
-        println!("{what}: bare {bare:.2}, stage {staged:.2}, bare / stage {:.3}", bare / staged);
+        println!("{what}: bare {bare:.2}, stage {staged:.2}, bare / stage {ratio:.3}");
     }
 }
 
-/// Seconds of the stage in a run over so many batches in a folder of its own, and of processor time of its worker.
-fn run(place: &Path, python: &str, batches: usize) -> [f64; 2] {
+/// Seconds and seconds of processor time of the stage in a run over so many batches in a folder of its own, and of the loop behind it.
+fn run(place: &Path, python: &str, work: &str, batches: usize) -> [[f64; 2]; 2] {
     fs::create_dir(place).unwrap();
     let header =
         format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {WIDTH}), }}", batches * ROWS);
@@ -68,12 +81,33 @@ fn run(place: &Path, python: &str, batches: usize) -> [f64; 2] {
     let mut random = fastrand::Rng::with_seed(7);
     bytes.extend((0..batches * ROWS * WIDTH).flat_map(|_| (8.0 * random.f32() - 4.0).to_le_bytes()));
     fs::write(place.join("x.npy"), bytes).unwrap();
+    let rows = batches * ROWS;
     let stage = format!(
-        "import time\nimport numpy as np\nimport orchestra\n{WORK}\nseen = 0\n\n@orchestra.stage(batch={ROWS}, outputs={{'mean': ('float32', [])}})\n\
-         def stage(x):\n    global seen, begun\n    if seen == 0:\n        begun = time.perf_counter(), time.process_time()\n    seen += len(x)\n    \
-         mean = work(x)\n    if seen == {}:\n        print('took', time.perf_counter() - begun[0], time.process_time() - begun[1])\n    \
-         return {{'mean': mean}}\n",
-        batches * ROWS
+        "import time
+import numpy as np
+import orchestra
+{work}
+seen = 0
+random = np.random.default_rng(7)
+ready = [random.uniform(-4, 4, ({ROWS}, {WIDTH})).astype(np.float32) for _ in range(8)]
+
+def now():
+    return np.array([time.perf_counter(), time.process_time()])
+
+@orchestra.stage(batch={ROWS}, outputs={{'mean': ('float32', [])}})
+def stage(x):
+    global seen, begun
+    if seen == 0:
+        begun = now()
+    seen += len(x)
+    mean = work(x)
+    if seen == {rows}:
+        stage = now()
+        for n in range({batches}):
+            work(ready[n % 8])
+        print('took', *(stage - begun), *(now() - stage))
+    return {{'mean': mean}}
+"
     );
     fs::write(place.join("stage.py"), stage).unwrap();
     let text = format!(
@@ -90,22 +124,20 @@ fn run(place: &Path, python: &str, batches: usize) -> [f64; 2] {
     numbers(log.split("took ").nth(1).unwrap())
 }
 
-/// The two numbers at the head of a text.
-fn numbers(text: &str) -> [f64; 2] {
+/// The numbers at the head of a text.
+fn numbers(text: &str) -> [[f64; 2]; 2] {
     let mut numbers = text.split([' ', '"', '\n']).map(|number| number.parse().unwrap());
-    [numbers.next().unwrap(), numbers.next().unwrap()]
+    std::array::from_fn(|_| std::array::from_fn(|_| numbers.next().unwrap()))
 }
 
-/// Seconds of so many calls in a process that does nothing else, over as many batches as a worker's slots hold, and of its processor time.
-fn loop_alone(place: &Path, python: &str, batches: usize) -> [f64; 2] {
+/// Seconds of processor time of so many calls, in a process that does nothing else.
+fn seconds_of(place: &Path, python: &str, work: &str, calls: usize) -> f64 {
     let script = format!(
-        "import time\nimport numpy as np\n{WORK}\nrandom = np.random.default_rng(7)\n\
-         ready = [random.uniform(-4, 4, ({ROWS}, {WIDTH})).astype(np.float32) for _ in range(8)]\nwork(ready[0])\n\
-         begun, cpu = time.perf_counter(), time.process_time()\nfor n in range({batches}):\n    work(ready[n % 8])\n\
-         print(time.perf_counter() - begun, time.process_time() - cpu)\n"
+        "import time\nimport numpy as np\n{work}\nx = np.random.default_rng(7).uniform(-4, 4, ({ROWS}, {WIDTH})).astype(np.float32)\n\
+         work(x)\nbegun = time.process_time()\nfor n in range({calls}):\n    work(x)\nprint(time.process_time() - begun)\n"
     );
     fs::write(place.join("alone.py"), script).unwrap();
     let output = Command::new(python).arg(place.join("alone.py")).stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    numbers(&String::from_utf8(output.stdout).unwrap())
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
 }

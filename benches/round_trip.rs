@@ -25,7 +25,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 /// Batches of one run, and round trips over the bare socket.
 const ROUNDS: usize = 4_000;
-/// The same where nobody wants to know how long they take.
+/// The same in a test, which measures nothing.
 const ROUNDS_OF_A_TEST: usize = 40;
 /// Side of the picture in pixels: decoding it takes far longer than a round trip, so that batches come one at a time and find the
 /// worker waiting. Decoding stands aside meanwhile: see [`let_loaders_stand_aside`].
@@ -125,7 +125,7 @@ fn one_batch_at_a_time(rounds: usize) -> Vec<Duration> {
     times.split_off(rounds / 10)
 }
 
-/// Lets the threads that decode run only where nobody else wants a core: what is measured is the way of a batch, and not how long the next
+/// Lets the threads that decode run only where no other thread wants a core: what is measured is the way of a batch, and not how long the next
 /// picture keeps a core from it.
 async fn let_loaders_stand_aside() {
     let names = || fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());

@@ -29,7 +29,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const ITEMS: usize = 50_000;
 const ROUNDS: usize = 20;
-/// Items of the one round where nobody wants to know how long it takes.
+/// Items of the one round of a test, which measures nothing.
 const ITEMS_OF_A_TEST: usize = 400;
 const IMAGES: usize = 400;
 
@@ -136,7 +136,7 @@ fn pair(cases: [Case; 2], workflow: &Path, places: &[PathBuf; 2], swapped: bool)
 /// A command that takes turns with another one.
 struct Run {
     command: Command,
-    /// What it says: nobody reads a pipe while it is stopped.
+    /// What it says: a pipe is not read while it is stopped.
     stderr: PathBuf,
     collector: Option<(Child, BufReader<std::process::ChildStdout>)>,
     /// From its first turn on.
@@ -165,7 +165,7 @@ impl Run {
                 collector = Some((child, stdout));
                 Some(address)
             }
-            // Nobody listens there any more.
+            // Nothing listens there any more.
             Collector::Down => {
                 Some(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string())
             }

@@ -56,9 +56,8 @@ def decode(case):
             yield argmax(scores), max(scores), corners(box)
     elif layout in ("ssd", "ultraface"):
         for box, scores in zip(matrix(tensors["boxes"]), matrix(tensors["scores"])):
-            first = 1 if case.get("background", True) else 0
-            best = first + argmax(scores[first:])
-            yield best, scores[best], sized(box)
+            for label in range(1 if case.get("background", True) and len(scores) > 1 else 0, len(scores)):
+                yield label, scores[label], sized(box)
     elif layout == "detr" and "scores" in tensors:
         for box, score, label in zip(matrix(tensors["boxes"]), tensors["scores"]["data"], tensors["labels"]["data"]):
             yield int(label), score, sized(box)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import operator
 import os
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_kit import Check, Fault, last_words
@@ -20,6 +22,11 @@ MIB = 2**20
 HELD, CONTEXT = 512 * MIB, 1536 * MIB
 # The namespace of process ids in which the driver numbers processes (`PROC_PID_INIT_INO`).
 DRIVERS_IDS = "pid:[4026531836]"
+# The items of the examples that add two arrays, and the elements of each.
+ITEMS, ROW = 4, 1_000_000
+# MiB that a GPU has left: enough for the context of a worker and some rows of 12 MB, and less than so many rows need.
+LEFT = 896
+SHORT = ("--set", "stages.add.batch.max=80", "--set", "stages.add.workers=1", "--set", "devices.headroom=0")
 
 
 def commands(check: Check) -> None:
@@ -96,20 +103,28 @@ def floats(npy: bytes) -> array.array:
     return numbers
 
 
-def sums(check: Check, name: str, data: Path, out: Path) -> None:
-    """Whether the sums of a run have the bits of the processor."""
+def vectors(data: Path) -> tuple[array.array, array.array]:
+    """The two arrays of the examples that add them."""
     with zipfile.ZipFile(data) as archive:
-        a, b = (floats(archive.read(f"{member}.npy")) for member in "ab")
+        return floats(archive.read("a.npy")), floats(archive.read("b.npy"))
+
+
+def sums(check: Check, what: str, data: Path, out: Path, without: range = range(0)) -> None:
+    """Whether the sums of a run, which has not those of some elements, have the bits of the processor."""
+    if check.is_dry:
+        return
     # Two floats are added exactly in a double, up to one rounding, and then rounded to a float: the same bits as in float.
-    expected = array.array("f", map(operator.add, a, b))
+    expected = array.array("f", map(operator.add, *vectors(data)))
+    del expected[without.start : without.stop]
     found = floats((out / "sum" / "whole.npy").read_bytes())
     good = found.tobytes() == expected.tobytes()
-    check.row("kernels", f"{name}: {len(found)} sums, the bits of the processor", str(good), check.judge(good))
+    check.row("kernels", f"{what}: {len(found)} sums, the bits of the processor", str(good), check.judge(good))
 
 
 def kernels(check: Check) -> None:
-    """Code of the user on the GPU: the example with a kernel gives the bits of a sum by the processor, a kernel that does not compile is named with its line,
-    and the example with CuPy or PyCUDA gives what numpy gives. On the CPU the twins of both run."""
+    """Code of the user on the GPU: the example with a kernel gives the bits of a sum by the processor, a kernel that does not compile is named with its line, the
+    example with CuPy or PyCUDA gives what numpy gives, and a kernel that traps or lacks memory costs no more than it must. On the CPU the twins of the first and
+    the third run."""
     folder = check.output / "work" / "kernels"
     shutil.rmtree(folder, ignore_errors=True)
     if not check.is_dry:
@@ -117,29 +132,97 @@ def kernels(check: Check) -> None:
         (folder / "models").mkdir()
         shutil.copyfile(check.kit / "models" / "vector-add.onnx", folder / "models" / "vector-add.onnx")
     data = folder / "examples" / "vector-add" / "vectors.npz"
-    check.tool([sys.executable, str(data.with_name("data.py")), "--count", "4000000", "--out", str(data)], check=True, timeout=120)
+    check.tool([sys.executable, str(data.with_name("data.py")), "--count", str(ITEMS * ROW), "--out", str(data)], check=True, timeout=120)
     name = "vector-add-cuda" if check.gpu else "vector-add"
     file = folder / "examples" / name / "workflow.toml"
-
-    def run(file: Path, *more: str) -> tuple[subprocess.CompletedProcess, Path]:
-        out = folder / f"{file.parent.name}.out"
-        arguments = ["run", str(file), "--fresh", "--offline", "--output", str(out), "--devices", check.device, *more]
-        return check.run(arguments, 120), out
-
-    ended, out = run(file)
-    if ended.returncode != 0:
-        raise Fault(f"{name}: exit code {ended.returncode}: {last_words(ended.stderr)}")
-    if not check.is_dry:
-        sums(check, name, data, out)
+    sums(check, name, data, done(check, file))
+    kernel = file.with_name("vadd.cu")
+    text = kernel.read_text() if check.gpu and not check.is_dry else ""
     if check.gpu:
-        kernel = file.with_name("vadd.cu")
-        if not check.is_dry:
-            kernel.write_text(kernel.read_text().replace("a[i]", "c[i]"))
-        ended, _ = run(file)
-        good = ended.returncode == 69 and "vadd.cu(" in ended.stderr
-        check.row("kernels", "a kernel that does not compile", f"exit code {ended.returncode}, file and line", check.judge(good))
-        if not good and not check.is_dry:
-            print(ended.stderr)
+        does_not_compile(check, file, kernel, text)
+    queue(check, folder)
+    if check.gpu:
+        traps(check, file, kernel, text, data)
+        lacks_memory(check, file, kernel, text, data)
+
+
+def example(check: Check, file: Path, *more: str) -> tuple[subprocess.CompletedProcess, Path]:
+    """A run of an example, and its output folder."""
+    out = file.parents[2] / f"{file.parent.name}.out"
+    arguments = ["run", str(file), "--fresh", "--offline", "--output", str(out), "--devices", check.device, *more]
+    return check.run(arguments, 120), out
+
+
+def done(check: Check, file: Path, *more: str) -> Path:
+    """The output folder of an example that must end well."""
+    ended, out = example(check, file, *more)
+    if ended.returncode != 0:
+        raise Fault(f"{file.parent.name}: exit code {ended.returncode}: {last_words(ended.stderr)}")
+    return out
+
+
+def lacks_memory(check: Check, file: Path, kernel: Path, text: str, data: Path) -> None:
+    """Batches for which another process has left no memory run in parts that fit."""
+    if not check.is_dry:
+        kernel.write_text(text)
+    with held(check, LEFT):
+        out = done(check, file, *SHORT)
+    sums(check, f"{LEFT} MiB left", data, out)
+    sizes = re.findall(r"`(\d+)` rows do not fit into the device's memory", logs_of(out))
+    check.row("kernels", f"{LEFT} MiB left: so many rows do not fit", ", ".join(dict.fromkeys(sizes)) or "any", check.judge(bool(sizes)))
+
+
+@contextlib.contextmanager
+def held(check: Check, left: int) -> Iterator[None]:
+    """Meanwhile another process has all free memory of the GPU but so many MiB."""
+    command = [sys.executable, str(check.kit / "gpu_hold.py"), f"-{left}", "300"]
+    check.note(command)
+    if check.is_dry:
+        yield
+        return
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": check.uuid or ""}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as holder:
+        try:
+            if (said := holder.stdout.readline().strip()) != "held":
+                raise Fault(f"the memory of the GPU cannot be held: {said}")
+            yield
+        finally:
+            holder.kill()
+
+
+def does_not_compile(check: Check, file: Path, kernel: Path, text: str) -> None:
+    if not check.is_dry:
+        kernel.write_text(text.replace("a[i]", "c[i]"))
+    ended, _ = example(check, file)
+    good = ended.returncode == 69 and "vadd.cu(" in ended.stderr
+    check.row("kernels", "a kernel that does not compile", f"exit code {ended.returncode}, file and line", check.judge(good))
+    if not good and not check.is_dry:
+        print(ended.stderr)
+
+
+def traps(check: Check, file: Path, kernel: Path, text: str, data: Path) -> None:
+    """A kernel that traps at one element: CUDA's errors stick to a process, so workers are replaced until the item of the element stands alone, and fails by name."""
+    item = ITEMS // 2
+    if not check.is_dry:
+        # Of one array alone the value may come twice.
+        at = " && ".join(f"{name}[i] == {values[item * ROW + ROW // 2]!r}f" for name, values in zip("ab", vectors(data)))
+        add = "sum[i] = a[i] + b[i];"
+        kernel.write_text(text.replace(add, f"{{ if ({at}) __trap(); {add} }}"))
+    ended, out = example(check, file)
+    if ended.returncode != 65 and not check.is_dry:
+        raise Fault(f"a kernel that traps: exit code {ended.returncode}, expected 65: {last_words(ended.stderr)}")
+    sums(check, "a kernel that traps", data, out, range(item * ROW, (item + 1) * ROW))
+    failures = (out / "failures.jsonl").read_text().splitlines() if not check.is_dry else []
+    restarts = sum(device["restarts"] for device in json.loads((out / "run.json").read_text())["devices"])
+    by_name = len(failures) == 1 and json.loads(failures[0])["index"] == item and all(word in failures[0] for word in ("`vadd` of `vadd.cu`", "CUDA_ERROR_"))
+    value = f"{len(failures)} failed, {restarts} workers replaced"
+    check.row("kernels", f"a kernel that traps: of {ITEMS} items one fails, by name", value, check.judge(by_name and restarts > 0))
+    if failures and not by_name:
+        print("\n".join(failures))
+
+
+def queue(check: Check, folder: Path) -> None:
+    """The example with CuPy or PyCUDA, by each that is here."""
     wanted = {"cupy": "cupy", "pycuda": "pycuda.driver"} if check.gpu else {"numpy": "numpy"}
     # A list of commands that is made on another machine holds all of them, whatever is installed there.
     packages = [package for package, module in wanted.items() if check.shows_all or has(module)]
@@ -154,7 +237,7 @@ def kernels(check: Check) -> None:
         shutil.rmtree(folder / "pycuda-queue.out", ignore_errors=True)
         # PyCUDA starts `nvcc`.
         confined = ["--set", "stages.calibrated.sandbox=off"] if package == "pycuda" else []
-        ended, out = run(file, "--set", f"stages.calibrated.python={sys.executable}", *confined)
+        ended, out = example(check, file, "--set", f"stages.calibrated.python={sys.executable}", *confined)
         checked = check.tool([sys.executable, str(file.with_name("check.py")), "--output", str(out)], capture_output=True, text=True)
         by = set(re.findall(r"calibrates with (\w+)", logs_of(out)))
         good = ended.returncode == 0 and checked.returncode == 0 and by == {package}

@@ -132,7 +132,7 @@ fn the_table_says_what_was_measured_and_what_cannot_be_read() {
     for part in [
         "blocks: 41 of 41 items",
         "decode scans",
-        "infer read on cpu",
+        "stage read on cpu",
         "limit, set by cores",
         "run, from start",
     ] {
@@ -234,7 +234,9 @@ fn a_workflow_without_models_or_pictures_says_so() {
     bench(&place, &place.workflow(), &SHORT).must_exit(65).must_say(&["none of the 40 items", "error"]);
     let text = fs::read_to_string(place.workflow()).unwrap();
     fs::write(place.workflow(), text.replace("from = \"read\"", "from = \"pixels\"")).unwrap();
-    bench(&place, &place.workflow(), &SHORT).must_exit(78).must_say(&["no stage of kind `infer`"]);
+    bench(&place, &place.workflow(), &SHORT)
+        .must_exit(78)
+        .must_say(&["no stage of the workflow runs in worker processes"]);
     place.nothing_is_left();
 }
 
@@ -255,7 +257,7 @@ fn a_measurement_that_is_interrupted_in_any_part_leaves_nothing() {
     assert!(decoding.until("there is a folder", || fs::read_dir(&folder).unwrap().next().is_some()));
     interrupted(decoding);
     let mut inferring = bench("4");
-    assert!(inferring.until_it_says("round 1 of 1000: infer"));
+    assert!(inferring.until_it_says("round 1 of 1000: batches"));
     interrupted(inferring);
     let mut running = bench("0.05");
     assert!(running.until_it_says("round 2 of 1000: run"));
@@ -266,7 +268,7 @@ fn a_measurement_that_is_interrupted_in_any_part_leaves_nothing() {
 fn no_process_outlives_a_measurement_that_is_killed() {
     let place = blocks();
     let file = place.workflow();
-    for part in ["infer", "run"] {
+    for part in ["batches", "run"] {
         let mut run =
             place.start_command(&["bench", file.to_str().unwrap(), "--runs", "1000", "--seconds", "0.05"]);
         assert!(run.until_it_says(&format!("round 2 of 1000: {part}")));
@@ -300,7 +302,8 @@ fn the_workflow_file_is_read_once() {
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let (text, file) = (fs::read_to_string(place.workflow()).unwrap(), pipe.clone());
     let writing = std::thread::spawn(move || {
-        // Opened as soon as somebody reads, who sees the end of it when whatever opens the file anew reads rubbish.
+        // It opens when the command opens the pipe to read. The command has the whole text once `open` is dropped; what opens the path from
+        // then on reads rubbish.
         let mut open = fs::OpenOptions::new().write(true).open(&file).unwrap();
         open.write_all(text.as_bytes()).unwrap();
         fs::rename(&rubbish, &file).unwrap();

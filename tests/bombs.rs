@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod bombs {
+    pub mod ends;
     pub mod pictures;
     #[cfg(feature = "parquet")]
     pub mod table;
@@ -10,13 +11,13 @@ mod bombs {
 mod common;
 mod peak;
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::Path;
 
+use bombs::ends::must_end;
 use bombs::pictures::{pictures, repeated_zlib};
 use common::{Blocks, Workplace, write_pictures};
-use orchestra_testkit::records::{ItemKey, items};
+use orchestra_testkit::records::items;
 use peak::{MOST, peak_and_end, peak_of};
 
 const NEIGHBOURS: u64 = 60;
@@ -31,25 +32,10 @@ fn each_crafted_picture_is_a_failure_by_name_or_its_row_and_its_neighbours_are_d
         assert!(bytes.len() < 6 << 20, "{name} is small: {}", bytes.len());
         fs::write(place.images().join(format!("bomb-{name}")), bytes).unwrap();
     }
-    let mut names: Vec<_> = bombs.iter().map(|(name, _, ends)| (*name, *ends)).collect();
-    names.sort_unstable();
     let peak = peak_of(&place, &[], 65);
     let records = place.records();
-    let (mut done, mut failed) = (BTreeSet::new(), BTreeSet::new());
-    for (at, (name, ends)) in (NEIGHBOURS..).zip(names) {
-        let key = ItemKey { source: "scans".into(), index: at };
-        let kind = records.failure_kind(&key).unwrap_or("done");
-        println!(
-            "{name}: {kind} {}",
-            records.failed.get(&key).map_or("", |record| record["error"].as_str().unwrap())
-        );
-        assert!(ends.contains(&kind), "{name}: {kind}, expected {ends:?}");
-        if kind == "done" {
-            done.insert(key)
-        } else {
-            failed.insert(key)
-        };
-    }
+    let files = bombs.into_iter().map(|(name, _, ends)| (format!("bomb-{name}"), ends)).collect();
+    let (mut done, failed) = must_end(&records, "scans", NEIGHBOURS, files);
     done.extend(items("scans", 0..NEIGHBOURS));
     place.must_hold(&done, &failed);
     assert!(peak < MOST, "{peak} bytes");
@@ -119,6 +105,29 @@ fn an_array_that_claims_more_items_than_are_allowed_is_refused_before_anything_i
         .must_say(&["b.npy", "more than `limits.max_items = 5`"]);
     place.run(&["--fresh", "--set", "limits.max_items=6"]).must_exit(0);
     assert_eq!(place.n_results(), 6);
+}
+
+#[test]
+fn a_source_of_any_kind_with_more_items_than_are_allowed_is_refused_by_name() {
+    let most = ["--set", "limits.max_items=2"];
+    for (source, column, beyond) in [
+        ("kind = \"range\"\nstop = 3", "x", "`2` is one too many"),
+        ("kind = \"random\"\nitems = 3", "x", "2"),
+        ("kind = \"csv\"\npaths = [\"a.csv\"]", "x", "a.csv"),
+        ("kind = \"jsonl\"\npaths = [\"a.jsonl\"]", "x", "a.jsonl"),
+        ("kind = \"images\"\npaths = [\"images\"]", "picture", "00000002.png"),
+        ("kind = \"images\"\nmanifest = \"list.txt\"", "picture", "00000002.png"),
+    ] {
+        let place = place_of(source, column);
+        write_pictures(&place.images(), 3);
+        fs::write(place.path("a.csv"), "x\n1\n2\n3\n").unwrap();
+        fs::write(place.path("a.jsonl"), "{\"x\":1}\n{\"x\":2}\n{\"x\":3}\n").unwrap();
+        let rows: String = (0..3).map(|index| format!("images/{index:08}.png\n")).collect();
+        fs::write(place.path("list.txt"), rows).unwrap();
+        place.run(&most).must_exit(78).must_say(&["more than `limits.max_items = 2`", beyond]);
+        place.run(&["--fresh", "--set", "limits.max_items=3"]).must_exit(0);
+        assert_eq!(place.n_results(), 3, "{source}");
+    }
 }
 
 /// A zip archive of one member, whose entry says what it likes.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use common::{Ended, Workplace};
+use common::{Ended, Workplace, has_feature};
 use moto::Moto;
 use orchestra_testkit::striker::{Fault, Striker};
 use serde_json::Value;
@@ -57,6 +57,9 @@ fn each_row_is_there_once(place: &Workplace, ended: &Ended) {
 
 #[test]
 fn tables_and_arrays_of_a_bucket_are_read_exactly_while_loaders_are_killed() {
+    if !has_feature("parquet") {
+        return;
+    }
     let Some(moto) = Moto::start() else { return };
     let place = Workplace::new();
     let root =

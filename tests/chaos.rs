@@ -50,7 +50,7 @@ fn nothing_is_wrong_with(report: &Value) {
     assert_eq!(report["passed"], true);
 }
 
-/// Few pictures, and a model that takes a while, so that strikes find somebody.
+/// Few pictures, and a model that takes a while, so that strikes find workers.
 fn blocks() -> Workplace {
     let place = Workplace::with_blocks(&Blocks { steps: 20, devices: 1, ..Blocks::default() });
     write_pictures(&place.images(), 40);
@@ -178,7 +178,9 @@ fn what_cannot_be_run_ends_as_a_run_would() {
     with("models/", "missing/").must_exit(69);
     with("use = [\"cpu\"]", "use = [\"cuda:99\"]").must_exit(69).must_say(&["device `cuda:99`"]);
     with("kind = \"infer\"", "kind = \"infr\"").must_exit(78);
-    with("from = \"read\"", "from = \"pixels\"").must_exit(78).must_say(&["no stage of kind `infer`"]);
+    with("from = \"read\"", "from = \"pixels\"")
+        .must_exit(78)
+        .must_say(&["no stage of the workflow runs in worker processes"]);
     fs::write(place.workflow(), &text).unwrap();
     let nothing = ["--kill-every", "0", "--stop-every", "never"];
     chaos(&place, &place.workflow(), &nothing).must_exit(2).must_say(&["both off"]);

@@ -52,7 +52,7 @@ fn problems(text: &str, file: &Path, machine: MachineView, output: &Path) -> Str
     let (plan, diagnostics) =
         plan(text, file, &options, &RealHost::with_machine(orchestra_kinds::builtin(), machine));
     let text = diagnostics.render(RenderStyle::Plain);
-    assert!(plan.is_some() || !text.is_empty(), "no plan, and nobody says why");
+    assert!(plan.is_some() || !text.is_empty(), "no plan, and no diagnostics");
     text
 }
 

@@ -132,8 +132,8 @@ fn a_pipeline_of_which_too_many_items_fail_is_stopped_alone_and_goes_on_with_a_h
 #[test]
 fn a_batch_may_run_as_long_as_its_pipeline_allows() {
     // A minute is the default, and the neighbour has an hour.
-    let more = "[limits]\nbatch_timeout = \"1h\"\n[pipelines.scans]\nbatch_timeout = \"1s\"\n";
-    let place = Workplace::with_blocks(&Blocks { trap: true, more, ..Blocks::default() });
+    let more = "[limits]\nbatch_timeout = \"1h\"\n[pipelines.scans]\nbatch_timeout = \"5s\"\n";
+    let place = Workplace::with_blocks(&Blocks { trap: true, batch: 1, more, ..Blocks::default() });
     write_pictures(&place.images(), 30);
     let place = with_neighbour(place);
     write_trap_picture(&place.images(), 7, Trap::Hang).unwrap();

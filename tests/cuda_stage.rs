@@ -5,10 +5,10 @@
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use common::{Ended, Run, Workplace, copy_folder};
+use common::{Ended, Run, Workplace, copy_folder, gpu, repository};
 use orchestra_testkit::records::items;
 use orchestra_testkit::striker::{Fault, strike, workers_of};
 
@@ -16,10 +16,6 @@ use orchestra_testkit::striker::{Fault, strike, workers_of};
 const ITEMS: u64 = 2000;
 /// Items of runs in which something happens to workers.
 const MANY: u64 = 20_000;
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
 
 /// A workplace beside a GPU of 8 GiB that the CPU plays.
 struct Gpu {
@@ -29,21 +25,8 @@ struct Gpu {
 impl Gpu {
     fn new() -> Self {
         let place = Workplace::new();
-        for folder in ["driver", "cuda", "cache", "empty"] {
-            fs::create_dir(place.path(folder)).unwrap();
-        }
-        let sources = repository().join("tests/common");
-        let shim = format!("-DSHIM=\"{}\"", sources.join("cuda/shim.h").display());
-        for (source, library, more) in [
-            ("nvml.c", "driver/libnvidia-ml.so.1", &["-DDRIVER=\"580.65.06\"", "-DCUDA=13000"][..]),
-            ("cuda/driver.c", "driver/libcuda.so.1", &["-ldl"]),
-            ("cuda/nvrtc.c", "cuda/libnvrtc.so.13", &[&shim]),
-        ] {
-            let mut cc = Command::new("cc");
-            cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(place.path(library)).arg(sources.join(source));
-            let ended = cc.args(more).output().unwrap();
-            assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-        }
+        fs::create_dir(place.path("empty")).unwrap();
+        gpu::build(&place.path(""));
         Self { place }
     }
 
@@ -86,14 +69,8 @@ from = \"y\"
     }
 
     fn start(&self, arguments: &[&str], more: &[(&str, &str)]) -> Run {
-        let paths =
-            ["driver", "cuda", "cache"].map(|name| self.place.path(name).to_str().unwrap().to_owned());
-        let mut variables = vec![
-            ("LD_LIBRARY_PATH", &*paths[0]),
-            ("ORCHESTRA_CUDA_LIBRARIES", &*paths[1]),
-            ("CUDA_FAKE_CACHE", &*paths[2]),
-            ("CUDA_VISIBLE_DEVICES", "0"),
-        ];
+        let own = gpu::variables(&self.place.path(""));
+        let mut variables: Vec<(&str, &str)> = own.iter().map(|(name, value)| (*name, &value[..])).collect();
         variables.extend(more);
         self.place.start_command_with(arguments, &variables)
     }
@@ -263,7 +240,9 @@ fn a_row_that_breaks_the_device_fails_alone() {
     gpu.must_be_exact(200, &[77]);
     let failure = &gpu.place.failures()[0];
     let error = failure["error"].as_str().unwrap();
-    assert!(error.contains("`k` of `k.cu`") && error.contains("CUDA_ERROR_ILLEGAL_INSTRUCTION"), "{failure}");
+    assert!(error.contains("`k` of `k.cu`") && error.contains("CUDA_ERROR_LAUNCH_FAILED"), "{failure}");
+    // The error sticks to the process, so each batch that the row lay in has cost one.
+    assert!(gpu.place.restarts() >= 2, "{}", gpu.place.report());
     gpu.place.nothing_is_left();
 }
 
@@ -338,6 +317,49 @@ def k(x):
     return {"scaled": 2 * x + 1, "sum": x.sum(axis=1).astype(np.int64)}
 "#;
 
+/// The same rows through a stage in Python.
+fn in_python(n: u64, python: &str, script: &str) -> Gpu {
+    let gpu = Gpu::with(n, "", "");
+    fs::write(gpu.place.path("stage.py"), script).unwrap();
+    let text = fs::read_to_string(gpu.place.workflow()).unwrap();
+    let (begin, end) = (text.find("kind = \"cuda\"").unwrap(), text.find("[sinks").unwrap());
+    let stage = format!(
+        "kind = \"python\"\nfrom = \"x\"\nscript = \"stage.py\"\npython = {python:?}\nworkers = 1\nsandbox_read = [\"driver\"]\n"
+    );
+    fs::write(gpu.place.workflow(), text[..begin].to_owned() + &stage + &text[end..]).unwrap();
+    gpu
+}
+
+/// Breaks the device for its process at one row, as a kernel with a wrong address does; each call behind it fails, too.
+const BREAKS_ITS_GPU: &str = r#"
+import ctypes
+import numpy as np
+import orchestra
+
+cuda = ctypes.CDLL("libcuda.so.1")
+kernel = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+
+@orchestra.stage(batch=16, gpu=True, outputs={"scaled": ("float32", [4]), "sum": ("int64", [])})
+def k(x):
+    traps = kernel(lambda *_: 700 * bool((x[:, 0] == 4 * 77).any()))
+    cuda.cuLaunchKernel(traps, *[1] * 6, 0, None, None, None)
+    if code := cuda.cuCtxSynchronize():
+        raise RuntimeError(f"the device says {code}")
+    return {"scaled": 2 * x + 1, "sum": x.sum(axis=1).astype(np.int64)}
+"#;
+
+#[test]
+fn a_row_that_breaks_the_gpu_of_a_stage_in_python_fails_alone() {
+    let Some(python) = common::python() else { return };
+    let gpu = in_python(ITEMS, python, BREAKS_ITS_GPU);
+    gpu.run(&[]).wait().must_exit(65).must_say(&["2,000 items read, 1,999 done, 1 failed"]);
+    gpu.must_be_exact(ITEMS, &[77]);
+    let failure = &gpu.place.failures()[0];
+    assert!(failure["error"].as_str().unwrap().contains("RuntimeError: the device says 700"), "{failure}");
+    assert!(gpu.place.restarts() >= 2, "{}", gpu.place.report());
+    gpu.place.nothing_is_left();
+}
+
 #[test]
 fn the_slots_of_a_stage_in_python_on_a_gpu_are_page_locked_or_it_is_said_why_not() {
     let Some(python) = common::python() else { return };
@@ -347,14 +369,7 @@ fn the_slots_of_a_stage_in_python_on_a_gpu_are_page_locked_or_it_is_said_why_not
         (&[("CUDA_FAKE_PAGEABLE", "1")], refused, refused),
         (&[("CUDA_FAKE_NO_READ_ONLY", "1")], refused, " page-locked"),
     ] {
-        let gpu = Gpu::with(ITEMS, "", "");
-        fs::write(gpu.place.path("stage.py"), ON_A_GPU).unwrap();
-        let text = fs::read_to_string(gpu.place.workflow()).unwrap();
-        let (begin, end) = (text.find("kind = \"cuda\"").unwrap(), text.find("[sinks").unwrap());
-        let stage = format!(
-            "kind = \"python\"\nfrom = \"x\"\nscript = \"stage.py\"\npython = {python:?}\nworkers = 1\nsandbox_read = [\"driver\"]\n"
-        );
-        fs::write(gpu.place.workflow(), text[..begin].to_owned() + &stage + &text[end..]).unwrap();
+        let gpu = in_python(ITEMS, python, ON_A_GPU);
         gpu.run(variables).wait().must_exit(0);
         gpu.must_be_exact(ITEMS, &[]);
         assert_eq!(gpu.place.report()["devices"][0]["device"], "cuda:0");

@@ -180,6 +180,33 @@ fn what_inspect_prints_is_a_workflow_and_rubbish_is_no_model() {
 }
 
 #[test]
+fn what_inspect_prints_for_a_detector_with_open_logits_is_a_workflow_with_either_choice() {
+    let place = Workplace::new();
+    let model = ModelBuilder::new("queries")
+        .input(&spec("pixel_values", DType::F32, &[3, 32, 32]))
+        .output(&spec("logits", DType::F32, &[100, 8]))
+        .output(&spec("pred_boxes", DType::F32, &[100, 4]))
+        .node("Identity", &["pixel_values"], &["logits"], &[])
+        .node("Identity", &["pixel_values"], &["pred_boxes"], &[])
+        .write(&place.path("models"))
+        .unwrap();
+    fs::create_dir_all(place.images()).unwrap();
+    write_picture(&place.images().join("one.bmp"), &TEXTS);
+    let said = place.start_command(&["inspect", model.to_str().unwrap()]).wait();
+    let printed = said.must_exit(0).stdout.clone();
+    let check = |text: &str| {
+        let file = place.workflow();
+        fs::write(&file, text).unwrap();
+        place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait()
+    };
+    check(&printed).must_exit(0);
+    let other = printed.replace("\nscores = \"sigmoid\"", "\n#").replace("\n# scores = ", "\nscores = ");
+    assert!(other.contains("\nscores = \"softmax\"") && !other.contains("\"sigmoid\""), "{printed}");
+    check(&other).must_exit(0);
+    check(&other.replace("\nscores = ", "\n# ")).must_exit(78).must_say(&["say it: scores = "]);
+}
+
+#[test]
 fn a_model_that_says_nothing_of_itself_is_an_error_that_lists_what_it_can_be() {
     let place = Workplace::new();
     let quiet = ModelBuilder::new("quiet")

@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{ORCHESTRA, python, repository};
+use common::{ORCHESTRA, copy_folder, gpu, python, repository};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_onnx::library::{self, Env, Flavor, Request};
 use orchestra_testkit::images::{Kind, write_picture};
@@ -191,10 +191,14 @@ fn small_kit(kit: &Path) {
 
 /// What the script does to decide the lines of a set or of parts, with a CPU in place of the GPU: the lines, and what it said.
 fn twin(kit: &Path, of: &[&str], seconds: &str) -> Option<(Vec<Value>, String)> {
+    checked(kit, &[&["--device", "cpu", "--seconds", seconds], of].concat(), &[])
+}
+
+fn checked(kit: &Path, arguments: &[&str], variables: &[(&str, String)]) -> Option<(Vec<Value>, String)> {
     let python = python()?;
     let out = kit.with_file_name("out");
     let mut check = Command::new("bash");
-    check.arg(scripts().join("gpu-check.sh")).args(["--device", "cpu", "--seconds", seconds]).args(of);
+    check.arg(scripts().join("gpu-check.sh")).args(arguments).envs(variables.iter().cloned());
     check.arg("--kit").arg(kit).arg("--output").arg(&out).env("PYTHON", python);
     let ended = ran(&mut check)?;
     assert!(ended.status.success(), "{}", said(&ended));
@@ -238,6 +242,40 @@ fn the_twin_of_parts_of_the_second_set_passes() {
         assert!(rows.iter().any(is_there), "{words}: {said}");
     }
     assert!(!said.contains("UNDECIDED"), "{said}");
+}
+
+/// On a GPU that the CPU plays, which has memory for 25 rows of the example.
+#[test]
+fn the_kernels_of_the_check_pass_on_a_gpu_one_that_traps_and_one_that_lacks_memory_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let kit = folder.path().join("kit");
+    small_kit(&kit);
+    gpu::build(folder.path());
+    symlink(scripts().join("gpu_hold.py"), kit.join("gpu_hold.py")).unwrap();
+    fs::remove_file(kit.join("examples")).unwrap();
+    for example in ["vector-add", "vector-add-cuda", "pycuda-queue"] {
+        copy_folder(&repository().join("examples").join(example), &kit.join("examples").join(example));
+    }
+    // The twin of NVRTC starts `c++`, which no confined worker may.
+    let file = kit.join("examples/vector-add-cuda/workflow.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(file, text.replace("kernel = \"vadd\"", "kernel = \"vadd\"\nsandbox = \"off\"")).unwrap();
+    let mut variables = gpu::variables(folder.path()).to_vec();
+    variables.push(("CUDA_FAKE_MEMORY", (25 * 12_000_000).to_string()));
+    let arguments = ["--device", "cuda:0", "--only", "kernels", "--seconds", "900"];
+    let Some((rows, said)) = checked(&kit, &arguments, &variables) else { return };
+    must_be_well(&["check"], &rows, &said);
+    for words in [
+        "vector-add-cuda: 4000000 sums",
+        "896 MiB left: 4000000 sums",
+        "do not fit",
+        "does not compile",
+        "traps: 3000000 sums",
+        "one fails, by name",
+    ] {
+        let is_well = |row: &Value| row["what"].as_str().unwrap().contains(words) && row["verdict"] == "ok";
+        assert!(rows.iter().any(is_well), "{words}: {said}");
+    }
 }
 
 #[test]

@@ -94,10 +94,10 @@ fn json_lists_nodes_and_edges() {
 fn what_is_wrong_with_the_file_is_said_and_nothing_is_drawn() {
     let place = Workplace::new();
     let file = place.workflow();
-    fs::write(&file, "version = 1\n[sinks.a]\nkind = \"jsonl\"\nfrom = \"nobody\"\n").unwrap();
+    fs::write(&file, "version = 1\n[sinks.a]\nkind = \"jsonl\"\nfrom = \"no-such-stage\"\n").unwrap();
     let out = place.path("g.svg");
     let arguments = ["graph", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
-    place.start_command(&arguments).wait().must_exit(78).must_say(&["nobody"]);
+    place.start_command(&arguments).wait().must_exit(78).must_say(&["no-such-stage"]);
     assert!(!out.exists());
     place
         .start_command(&["graph", "/no/such/file.toml"])

@@ -140,13 +140,31 @@ fn kill(place: &Workplace, run: Run) {
 }
 
 #[test]
+fn records_keep_the_order_of_the_list_where_a_run_is_killed_while_it_grows() {
+    let mut fed = Fed::new();
+    fed.place.edit("path = \"results.jsonl\"", "path = \"results.jsonl\"\nordered = true");
+    fed.feed(0..5);
+    let mut run = fed.start_until(5);
+    // When it is written, the groups before it are in the journal.
+    fed.feed(5..6);
+    assert!(run.until("one more", || fed.place.n_results() >= 6), "{}", run.said());
+    kill(&fed.place, run);
+    let place = fed.complete("");
+    place.holds_exactly(ITEMS);
+    let text = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+    let index =
+        |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["index"].as_u64().unwrap();
+    assert!(text.lines().map(index).eq(0..ITEMS), "{text}");
+}
+
+#[test]
 fn a_signal_stops_a_run_whose_manifest_is_silent_and_it_is_completed_later() {
     for signal in [Signal::INT, Signal::TERM] {
         let mut fed = Fed::new();
         fed.feed(0..7);
         let run = fed.start_until(7);
         run.signal(signal);
-        // The pipe stays open: nobody waits for it.
+        // The pipe stays open: the run does not wait for its end.
         run.wait().must_exit(130);
         let report = fed.place.report();
         assert!(report["items"]["total"].is_null(), "{report}");

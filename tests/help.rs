@@ -1,4 +1,5 @@
-//! What the command says about itself: help of every command, completions, manual pages. All of it is made from one definition.
+//! What the command says about itself: help of every command, completions, manual pages, the schema of workflow files. All of it is made from
+//! the definitions that it parses with.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
@@ -16,9 +17,19 @@ fn commands(place: &Workplace) -> Vec<String> {
     // Lines that go on with a description are indented further.
     let names = list.filter_map(|line| line.strip_prefix("  ").filter(|l| !l.starts_with(' ')));
     let names: Vec<String> = names.map(|l| l.split(' ').next().unwrap().to_owned()).collect();
-    for name in
-        ["run", "check", "plan", "graph", "devices", "doctor", "inspect", "init", "completions", "man"]
-    {
+    for name in [
+        "run",
+        "check",
+        "plan",
+        "graph",
+        "devices",
+        "doctor",
+        "inspect",
+        "init",
+        "schema",
+        "completions",
+        "man",
+    ] {
         assert!(names.iter().any(|n| n == name), "{name}: {names:?}");
     }
     assert!(!names.iter().any(|n| n == "worker"), "{names:?}");
@@ -51,6 +62,14 @@ fn completions_know_every_command_but_not_the_worker() {
         assert!(!words.contains(&"worker"), "{shell}");
     }
     place.start_command(&["completions", "tcsh"]).wait().must_exit(2).must_say(&["possible values"]);
+}
+
+#[test]
+fn the_schema_is_printed_as_json() {
+    let ended = Workplace::new().start_command(&["schema"]).wait();
+    let schema: serde_json::Value = serde_json::from_str(&ended.must_exit(0).stdout).unwrap();
+    assert_eq!(schema, orchestra::workflow_schema(&orchestra::kinds()));
+    assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");
 }
 
 #[test]

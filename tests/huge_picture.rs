@@ -2,16 +2,23 @@
 //! beside them is done.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
+mod bombs {
+    pub mod ends;
+    pub mod pictures;
+}
 mod common;
 mod peak;
 
 use std::collections::BTreeSet;
+use std::fs;
 
+use bombs::ends::{must_end, of_hostile};
+use bombs::pictures::png;
 use common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::hostile_images::write_hostile_pictures;
 use orchestra_testkit::images::write_blank_picture;
-use orchestra_testkit::records::{ItemKey, items};
-use peak::{MOST, peak_of};
+use orchestra_testkit::records::{ItemKey, Records, items};
+use peak::{MOST, peak_of, peak_with};
 
 const ITEMS: u64 = 60;
 
@@ -29,7 +36,44 @@ fn a_picture_of_three_quarters_of_a_gigabyte_takes_no_more_than_the_limit_and_it
     assert_eq!(records.failure_kind(&key), Some("out_of_memory"), "{:?}", records.failed[&key]);
     let error = records.failed[&key]["error"].as_str().unwrap();
     assert!(error.contains("limits.memory") && error.contains("256 MiB"), "{error}");
+    assert!(error.contains("16384x16384 pixels of 3 bytes take 768 MiB"), "{error}");
     assert!(peak < MOST, "{peak} bytes");
+}
+
+#[test]
+fn where_each_process_may_have_900_mb_a_larger_picture_fails_by_name_and_the_run_goes_on() {
+    // All that it maps, and what it can write to alone: also of the parent.
+    for limits in ["ulimit -v 900000", "ulimit -d 900000"] {
+        let place = Workplace::with_blocks(&Blocks::default());
+        write_pictures(&place.images(), ITEMS);
+        let file = png(false);
+        assert!(file.len() < 1 << 20, "the file is small");
+        // Behind all others by its name.
+        fs::write(place.images().join("large.png"), file).unwrap();
+        let settings = ["--set", "stages.pixels.filter=nearest", "--set", "limits.loaders=2"];
+        let is_as_it_must_be = || {
+            let records = place.must_hold(&items("scans", 0..ITEMS), &items("scans", [ITEMS]));
+            let key = ItemKey { source: "scans".into(), index: ITEMS };
+            assert_eq!(records.failure_kind(&key), Some("out_of_memory"), "{:?}", records.failed[&key]);
+            records.failed[&key]["error"].as_str().unwrap().to_owned()
+        };
+        place.run_under(limits, &settings).must_exit(65).must_say(&["60 done, 1 failed"]);
+        let error = is_as_it_must_be();
+        println!("{limits}: {error}");
+        place.nothing_is_left();
+        place
+            .run_under(limits, &settings)
+            .must_exit(65)
+            .must_say(&["was finished before", "60 done, 1 failed"]);
+        place.run_under(limits, &[&settings[..], &["--retry-failed"]].concat()).must_exit(65);
+        assert_eq!(is_as_it_must_be(), error);
+        // Where the file says that there is more.
+        let more = [&settings[..], &["--set", "limits.memory=8GiB", "--fresh"]].concat();
+        let less = limits.replace("900000", "600000");
+        place.run_under(&less, &more).must_exit(65).must_say(&["60 done, 1 failed"]);
+        is_as_it_must_be();
+        place.nothing_is_left();
+    }
 }
 
 #[test]
@@ -44,28 +88,61 @@ fn a_picture_that_is_read_line_by_line_takes_what_its_row_needs() {
 }
 
 #[test]
+fn one_picture_at_a_time_has_the_memory_of_all_loaders_whichever_source_it_is_of() {
+    const SIDE: u32 = 8_000;
+    let place = Workplace::new();
+    for folder in ["images", "more"] {
+        fs::create_dir_all(place.path(folder)).unwrap();
+        for index in 0..2 {
+            write_blank_picture(&place.path(folder), index, SIDE).unwrap();
+        }
+    }
+    let text = "version = 1
+[sources.scans]
+kind = \"images\"
+paths = [\"images\"]
+[sources.others]
+kind = \"images\"
+paths = [\"more\"]
+[stages.pixels]
+kind = \"image\"
+from = \"scans\"
+size = [8, 8]
+filter = \"nearest\"
+[stages.pixels_of_others]
+kind = \"image\"
+from = \"others\"
+size = [8, 8]
+filter = \"nearest\"
+[sinks.results]
+kind = \"jsonl\"
+from = \"pixels\"
+path = \"results.jsonl\"
+[sinks.results_of_others]
+kind = \"jsonl\"
+from = \"pixels_of_others\"
+path = \"others.jsonl\"
+";
+    fs::write(place.workflow(), text).unwrap();
+    let results = ["results.jsonl", "others.jsonl"];
+    let (peak, _) = peak_with(&place, &["--set", "limits.loaders=2"], 0, &results);
+    let all = items("scans", 0..2).into_iter().chain(items("others", 0..2)).collect();
+    Records::read(&place.out(), &results).unwrap().must_be(1, &all, &BTreeSet::new()).unwrap();
+    // More than the share of a loader, 128 MiB. Two of them at once would take as much as this alone.
+    let picture = u64::from(SIDE) * u64::from(SIDE) * 3;
+    assert!(picture > 128 << 20 && peak > picture && peak < 2 * picture, "{peak} bytes");
+}
+
+#[test]
 fn hostile_files_of_every_format_end_one_by_one_and_take_no_more_than_the_limit() {
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), ITEMS);
-    // Behind the others by their names.
-    let hostile = write_hostile_pictures(&place.images()).unwrap().len() as u64;
+    let hostile = write_hostile_pictures(&place.images()).unwrap();
     let peak = peak_of(&place, &[], 65);
     let records = place.records();
-    let failed: BTreeSet<_> = records.failed.keys().cloned().collect();
-    let hostile = items("scans", ITEMS..ITEMS + hostile);
-    assert!(failed.is_subset(&hostile), "others failed, too: {failed:?}");
-    // Some are whole enough for their decoder.
-    let whole: BTreeSet<_> = hostile.difference(&failed).cloned().collect();
-    let done = items("scans", 0..ITEMS).union(&whole).cloned().collect();
+    // Behind the others by their names.
+    let (mut done, failed) = must_end(&records, "scans", ITEMS, of_hostile(&hostile));
+    done.extend(items("scans", 0..ITEMS));
     place.must_hold(&done, &failed);
-    for key in &failed {
-        let kind = records.failure_kind(key);
-        assert!(
-            ["decode", "out_of_memory", "too_large"].map(Some).contains(&kind),
-            "{:?}",
-            records.failed[key]
-        );
-    }
-    println!("{} failed, {} were whole enough", failed.len(), whole.len());
     assert!(peak < MOST, "{peak} bytes");
 }

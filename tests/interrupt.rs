@@ -61,7 +61,7 @@ fn one_sigterm_under_load_ends_a_run_within_the_grace_period_however_long_a_batc
     place.close_gate_after(300);
     let mut run = place.start(&["--set", "limits.grace=500ms", "--set", "limits.batch_timeout=1h"]);
     assert!(run.until("the run is under way", || place.n_results() >= 300), "{}", run.said());
-    // Nobody opens the gate: all workers have batches that they cannot finish, and all slots are full behind them.
+    // The gate stays closed: all workers have batches that they cannot finish, and all slots are full behind them.
     run.signal(Signal::TERM);
     let ended = run.wait();
     ended
@@ -78,7 +78,8 @@ fn one_sigterm_under_load_ends_a_run_within_the_grace_period_however_long_a_batc
 
 /// The picture that hangs keeps a batch in flight for ever, so that the first signal alone cannot end the run.
 fn interrupted_twice(signal: Signal) {
-    let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
+    // One item in a batch: the one that hangs takes no other with it, and only it has to wait for its deadline.
+    let place = Workplace::with_blocks(&Blocks { trap: true, batch: 1, ..Blocks::default() });
     place.one_by_one();
     let n = 500;
     write_pictures(&place.images(), n);
@@ -91,7 +92,7 @@ fn interrupted_twice(signal: Signal) {
     let ended = run.wait();
     ended.must_exit(130).must_say(&["stopping now: workers are killed", "What is done is kept"]);
     place.nothing_is_left();
-    place.run(&["--set", "limits.batch_timeout=1s"]).must_exit(65).must_say(&["going on: "]);
+    place.run(&["--set", "limits.batch_timeout=5s"]).must_exit(65).must_say(&["going on: "]);
     let records = place.must_hold(&items("scans", 1..n), &items("scans", [0]));
     assert_eq!(records.failure_kind(items("scans", [0]).first().unwrap()), Some("timeout"));
     place.nothing_is_left();
@@ -152,9 +153,10 @@ fn a_hail_of_signals_ends_the_command_and_harms_nothing() {
     let place = Workplace::with_gate(ITEMS);
     for round in 0..4 {
         place.close_gate_after(200);
+        let before = place.n_results();
         let mut run = place.start(&[]);
+        let pid = run.pid();
         // In the middle of the run, or when its workers begin to load.
-        let (before, pid) = (place.n_results(), run.pid());
         let is_under_way = || match round % 2 {
             0 => place.n_results() > before,
             _ => !workers_of(pid).is_empty(),

@@ -21,7 +21,6 @@ fn twenty_thousand_items_survive_a_storm_of_kills_exactly() {
     let mut run = place.start(&[]);
     let pid = run.pid();
     assert!(run.until("all workers are at work", || place.n_results() >= 200));
-    let at_first = Holdings::of(pid).open_files();
     let storm = Striker::of_process(pid, Duration::from_millis(200), Fault::Kill);
     let mut open_files = Vec::new();
     run.until("it ends", || {
@@ -37,6 +36,9 @@ fn twenty_thousand_items_survive_a_storm_of_kills_exactly() {
     println!("{} kills, {restarts} restarts: {}", killed.len(), place.report()["batches_by_reason"]);
     assert!(killed.len() >= LEAST_KILLS, "only {} workers were killed: the model is too fast", killed.len());
     assert!(restarts > 0);
+    // Early in the storm, when most of the kills are still to come: a worker that starts beside those that die needs as many as later on.
+    let early = &open_files[..open_files.len() / 10];
+    let at_first = early.iter().max().copied().unwrap_or_default();
     // Late in the storm, but not in the last moments, when all is closed: each worker that died has taken its descriptors along.
     let late = &open_files[open_files.len() / 2..open_files.len() * 4 / 5];
     let least = late.iter().min().copied().unwrap_or(usize::MAX);

@@ -71,7 +71,8 @@ fn the_page_shows_a_run_while_it_goes_on() {
     assert!(run.until("both devices are at work", || {
         last = page(address);
         let serves = |device: &str| {
-            last[&format!("orchestra_workers{{device=\"{device}\",state=\"serving\"}}")] >= 1.0
+            let workers = format!("orchestra_workers{{device=\"{device}\",state=\"serving\"}}");
+            last.get(&workers).is_some_and(|n| *n >= 1.0)
         };
         sum(&last, "orchestra_items_done_total") >= 40.0
             && sum(&last, "orchestra_worker_memory_bytes") > 0.0
@@ -177,7 +178,7 @@ scrape_configs:
 "
     );
     fs::write(folder.join("prometheus.yml"), config).unwrap();
-    // Whoever takes this port in between makes the test fail, not pass.
+    // Another process that takes this port in between makes the test fail, not pass.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let child = Command::new("prometheus")
         .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
@@ -205,7 +206,7 @@ fn prometheus_scrapes_a_run_and_answers_a_query_for_each_metric() {
     if !has_programs(&["prometheus", "promtool"], "apt-get install prometheus") {
         return;
     }
-    // A collector that nobody listens at: then there are metrics of spans, too.
+    // An address without a collector: then there are metrics of spans, too.
     let (place, mut run, address) = long_run(3_000, &["--otlp", "http://127.0.0.1:9"]);
     assert!(run.until("work is done", || sum(&page(address), "orchestra_items_done_total") >= 40.0));
 
@@ -251,7 +252,7 @@ fn collector(status: &'static str) -> (SocketAddr, Receiver<(String, Vec<u8>)>) 
             std::thread::spawn(move || {
                 while let Some(request) = request(&mut client) {
                     let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
-                    // Whoever has got its answer may end, and the test then looks at what came.
+                    // The run may end once it has its answer, and the test then looks at what came.
                     if sender.send(request).is_err() || client.write_all(answer.as_bytes()).is_err() {
                         return;
                     }
@@ -316,8 +317,8 @@ fn a_collector_for_traces_alone_is_not_complained_about() {
 fn a_collector_that_is_down_costs_the_metrics_and_a_line() {
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), 8);
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let endpoint = format!("http://{nobody}");
+    let closed_port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let endpoint = format!("http://{closed_port}");
     let ended = place.run_with(&[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", &endpoint)]);
     ended.must_exit(0).must_say(&["warning: metrics are incomplete: 1 of 1 requests", "no connection"]);
     place.holds_exactly(8);

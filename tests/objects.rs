@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Blocks, Run, Workplace, has_feature, python_env, repository, write_pictures};
+use common::{Blocks, Ended, Run, Workplace, has_feature, python_env, repository, write_pictures};
 use moto::Moto;
 use orchestra_testkit::records::items;
 use orchestra_testkit::striker::{Fault, Striker, loaders_of, workers_of};
@@ -67,7 +67,7 @@ fn pictures_and_archives_of_a_bucket_are_read_and_loaders_that_are_killed_change
 
     for (example, settings) in [("digits", &pictures[..]), ("bucket", &archives[..])] {
         let struck = start(&place, &moto, example, example, settings);
-        let striker = Striker::of_loaders(struck.pid(), Duration::from_millis(50), Fault::Kill);
+        let striker = Striker::of_loaders(struck.pid(), Duration::from_millis(200), Fault::Kill);
         struck.wait().must_exit(0);
         let strikes = striker.stop();
         println!("{} loaders were killed", strikes.len());
@@ -126,6 +126,11 @@ fn rows_of_parquet(python: &str, folder: &Path) -> BTreeMap<String, Value> {
     rows
 }
 
+/// Whether a start found items that another one had done, and had some left to do.
+fn goes_on(ended: &Ended) -> bool {
+    ended.stderr.contains("going on: ") && !ended.stderr.contains(", 0 left")
+}
+
 #[track_caller]
 fn must_be_equal(found: &BTreeMap<String, Value>, calm: &BTreeMap<String, Value>) {
     assert!(found.keys().eq(calm.keys()), "{} items, and {} of a calm run", found.len(), calm.len());
@@ -138,6 +143,18 @@ fn must_be_equal(found: &BTreeMap<String, Value>, calm: &BTreeMap<String, Value>
         let score = |row: &Value| row["score"].as_f64().unwrap();
         assert!((score(row) - score(expected)).abs() < 1e-5, "{item}: {row}, {expected}");
     }
+}
+
+/// Labels and scores of all rows, by ONNX Runtime for Python; skipped where that is not there.
+fn as_another_runtime_computes(place: &Workplace, rows: &BTreeMap<String, Value>) {
+    let Some(python) = python_env("reference") else { return };
+    let folder = place.path("rows");
+    fs::create_dir(&folder).unwrap();
+    let rows: Vec<_> = rows.values().collect();
+    fs::write(folder.join("rows.json"), serde_json::to_vec(&rows).unwrap()).unwrap();
+    let script = repository().join("scripts/examples_reference.py");
+    let judged = Command::new(python).arg(script).arg("bucket").arg(folder).output().unwrap();
+    assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stderr));
 }
 
 #[test]
@@ -162,14 +179,15 @@ fn the_example_writes_a_bucket_of_archives_to_parquet_also_while_it_is_killed() 
     let right = calm.values().filter(|row| row["label"].as_str() == Some(&truth[&file(row)])).count();
     println!("{right} of {} are right", calm.len());
     assert!(right as f64 >= 300.0 * LEAST_RIGHT);
+    as_another_runtime_computes(&place, &calm);
 
     let is_verified = |out: &Path| {
         let verified = place.start_command(&["verify", out.to_str().unwrap()]).wait();
         assert!(verified.must_exit(0).stdout.contains("0 lost, 0 doubled"), "{}", verified.stdout);
     };
     let mut deaths = 0;
-    // Killed before there is anything, when it has a loader, and when it has rows.
-    for moment in 0..3 {
+    // Killed before there is anything, when it has a loader, and when it has rows; a machine that has all done before the last kill gets more chances.
+    for moment in [0, 1, 2, 2, 2, 2] {
         let mut run = start(&place, &moto, "bucket", "out", &[]);
         let pid = run.pid();
         let rows = || fs::metadata(place.out().join(".orchestra/rows-results")).map_or(0, |rows| rows.len());
@@ -178,16 +196,22 @@ fn the_example_writes_a_bucket_of_archives_to_parquet_also_while_it_is_killed() 
             1 => !loaders_of(pid).is_empty(),
             _ => rows() > 0,
         });
-        if !reached {
-            run.wait().must_exit(0);
+        if reached {
+            run.signal(rustix::process::Signal::KILL);
+        }
+        let is_dead = run.wait().status.code().is_none();
+        place.no_process_is_left();
+        deaths += usize::from(is_dead);
+        if is_dead && moment == 2 {
             break;
         }
-        run.signal(rustix::process::Signal::KILL);
-        deaths += usize::from(run.wait().status.code().is_none());
-        place.no_process_is_left();
+        if !is_dead {
+            fs::remove_dir_all(place.out()).unwrap();
+        }
     }
     assert!(deaths > 0, "the run was never killed");
-    start(&place, &moto, "bucket", "out", &[]).wait().must_exit(0);
+    let last = start(&place, &moto, "bucket", "out", &[]).wait();
+    last.must_exit(0).must_say(&["going on: "]);
     is_verified(&place.out());
     must_be_equal(&rows_of_parquet(&python, &place.out()), &calm);
 
@@ -239,7 +263,7 @@ fn records_and_archives_of_a_bucket_are_read_exactly_while_loaders_are_killed() 
         let run =
             place.start_command_with(&["run", workflow.to_str().unwrap(), "--fresh"], &moto.variables());
         let striker =
-            is_struck.then(|| Striker::of_loaders(run.pid(), Duration::from_millis(50), Fault::Kill));
+            is_struck.then(|| Striker::of_loaders(run.pid(), Duration::from_millis(200), Fault::Kill));
         run.wait().must_exit(0);
         if let Some(strikes) = striker.map(Striker::stop) {
             println!("{kind}: {} loaders were killed", strikes.len());
@@ -414,7 +438,7 @@ fn an_object_that_is_refused_gone_or_never_comes_fails_by_name_and_the_others_ar
     if !has_feature("cloud") {
         return;
     }
-    let (place, store) = in_store(30, "[pipelines.scans]\nitem_timeout = \"2s\"\n");
+    let (place, store) = in_store(30, "[pipelines.scans]\nitem_timeout = \"5s\"\n");
     store.fail("00000003.png", store::Answer::Gone);
     store.fail("00000004.png", store::Answer::Denied);
     store.fail("00000005.png", store::Answer::Never);
@@ -437,12 +461,12 @@ fn an_object_that_is_refused_gone_or_never_comes_fails_by_name_and_the_others_ar
         errors[&4],
         "cannot read `s3://bucket/00000004.png`: access is denied (status 403 AccessDenied)"
     );
-    assert!(errors[&5].contains("longer than pipelines.scans.item_timeout (2 s)"), "{errors:?}");
+    assert!(errors[&5].contains("longer than pipelines.scans.item_timeout (5 s)"), "{errors:?}");
     place.nothing_is_left();
 }
 
 #[test]
-fn wrong_credentials_and_an_address_where_nobody_listens_are_told_before_the_run() {
+fn wrong_credentials_and_an_address_where_nothing_listens_are_told_before_the_run() {
     if !has_feature("cloud") {
         return;
     }
@@ -562,13 +586,15 @@ fn a_bucket_of_results_is_exact_whenever_the_run_is_killed() {
     };
     let manifest = "print(sum(o['Key'] == 'results/_manifest.json' for o in s3.list_objects_v2(Bucket='digits').get('Contents', [])))";
     let notes = || fs::read(place.out().join(".orchestra/uploads-shards")).unwrap_or_default().len();
-    let mut between = 0;
+    let (mut between, mut resumed) = (0, 0);
     for kill in 0..KILLS {
         let mut started = run();
         // Each start is killed a little behind a part that it has begun; how far behind is left to chance.
         let before = notes();
         if !started.until("a part is made", || notes() > before) {
-            started.wait().must_exit(0);
+            let ended = started.wait();
+            ended.must_exit(0);
+            resumed += usize::from(goes_on(&ended));
             break;
         }
         let wait = Duration::from_millis(u64::from(std::process::id()) * 7 * (kill as u64 + 1) % 40);
@@ -576,15 +602,26 @@ fn a_bucket_of_results_is_exact_whenever_the_run_is_killed() {
         let _ = never.recv_timeout(wait);
         started.signal(rustix::process::Signal::KILL);
         let ended = started.wait();
+        resumed += usize::from(goes_on(&ended));
         if ended.status.code() == Some(0) {
+            break;
+        }
+        // Killed between its account and its end: all is done.
+        if place.out().join("run.json").exists() {
+            verify().must_exit(0);
             break;
         }
         between += usize::from(moto.python(manifest).trim() == "0");
         verify().must_exit(2);
     }
-    println!("{between} kills came between a part and the manifest");
+    let last = run().wait();
+    last.must_exit(0);
+    resumed += usize::from(goes_on(&last));
+    println!(
+        "{between} kills came between a part and the manifest, {resumed} starts went on with items of others"
+    );
     assert!(between > 0);
-    run().wait().must_exit(0);
+    assert!(resumed > 0, "no start found anything done and something left to do");
     place.holds_exactly(ITEMS);
     verify().must_exit(0);
     assert_eq!(moto.python(manifest).trim(), "1");

@@ -1,5 +1,5 @@
-//! Somebody removes, changes or closes off the output folder while a run writes to it: the run stops and says so instead of writing where
-//! nobody looks, and the next start ends exactly.
+//! The output folder is removed, changed or closed off while a run writes to it: the run stops and says so instead of writing to deleted
+//! files, and the next start ends exactly.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
@@ -71,7 +71,7 @@ fn a_journal_that_is_removed_in_the_middle_stops_the_run_and_nothing_of_its_resu
     fs::remove_file(place.out().join(".orchestra/journal")).unwrap();
     ends(&place, run).must_exit(75).must_say(&["journal", "was deleted"]);
     place.nothing_is_left();
-    // Results without a journal belong to nobody: they are not mixed with new ones.
+    // Results without a journal belong to no run: they are not mixed with new ones.
     place.run(&[]).must_exit(75).must_say(&["results.jsonl", "--fresh"]);
     place.run(&["--fresh"]).must_exit(0).must_say(&["results.jsonl", "is emptied"]);
     place.holds_exactly(ITEMS);
@@ -118,7 +118,7 @@ fn a_folder_that_becomes_read_only_in_the_middle_costs_no_record() {
 fn a_place_where_no_folder_can_be_made_is_refused_by_name() {
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), 5);
-    // Nobody can make a folder there, whoever asks.
+    // No process can make a folder there, not even one of root.
     place
         .run(&["--output", "/proc/orchestra-out"])
         .must_exit(75)

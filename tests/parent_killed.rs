@@ -3,7 +3,10 @@
 
 mod common;
 
+use std::fs;
+
 use common::Workplace;
+use orchestra_testkit::striker::{Fault, strike};
 use rustix::process::Signal;
 
 const ITEMS: u64 = 6_000;
@@ -40,4 +43,27 @@ fn ten_kills_of_the_parent_lose_nothing_and_double_nothing() {
     println!("finished by starts that were killed: {} of {ITEMS}", items["resumed"]);
     assert!(items["resumed"].as_u64().unwrap() > 0, "every start began anew: {items}");
     place.nothing_is_left();
+}
+
+#[test]
+fn a_worker_that_is_stopped_ends_with_its_run_and_leaves_no_core_file() {
+    let place = Workplace::with_gate(ITEMS);
+    let mut run = place.start_until(1);
+    let workers = run.workers();
+    assert!(!workers.is_empty(), "a run under way has workers");
+    for worker in workers {
+        // A worker sets this limit itself, one of its first steps.
+        let leaves_none = || {
+            let limits = fs::read_to_string(format!("/proc/{worker}/limits")).expect("it lives");
+            let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
+            core.expect("the kernel names this limit").split_whitespace().take(2).eq(["0", "0"])
+        };
+        assert!(run.until("the worker leaves no core file", leaves_none), "{}", run.said());
+        // It reads no end of file as long as it is stopped.
+        assert!(strike(run.pid(), worker, Fault::Stop));
+    }
+    run.signal(Signal::KILL);
+    let ended = run.wait();
+    assert_eq!(ended.status.code(), None, "it was not killed:\n{}", ended.stderr);
+    place.no_process_is_left();
 }

@@ -1,4 +1,4 @@
-//! The run itself is killed (SIGKILL) at moments that nobody chose, from the first instruction of a start to the middle of a commit: the
+//! The run itself is killed (SIGKILL) at moments that no test chose, from the first instruction of a start to the middle of a commit: the
 //! next start goes on exactly, and no worker outlives its parent. `parent_killed.rs` chooses the moments by progress.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 

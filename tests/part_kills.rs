@@ -21,7 +21,7 @@ use orchestra_testkit::skip::has_programs;
 use rustix::process::Signal;
 use serde_json::Value;
 
-const ITEMS: u64 = 400;
+const ITEMS: u64 = 120;
 const ROWS_PER_FILE: u64 = 20;
 
 /// Prints `index` of each row of whole parts; a part that is torn ends it with an error.
@@ -364,15 +364,22 @@ fn strays_are_no_items(moto: &Moto, place: &Workplace, kind: &str) {
     assert_eq!(lines.lines().map(index).collect::<BTreeSet<_>>(), (0..ITEMS).collect());
 }
 
+/// Removes what the kind before has left.
+const EMPTY: &str = "
+for o in s3.get_paginator('list_objects_v2').paginate(Bucket='digits', Prefix='kept/').search('Contents || `[]`'):
+    s3.delete_object(Bucket='digits', Key=o['Key'])
+";
+
 #[test]
 fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whole_result_or_none() {
     if !has_feature("parquet") {
         return;
     }
     let Some(python) = python_env("pyarrow") else { return };
+    let Some(moto) = Moto::start() else { return };
     // Parts; rows that would be appended to a file, as parts; and a file for each record, with an index for each part.
     for kind in ["tar", "parquet", "jsonl", "csv", "npy", "images"] {
-        let Some(moto) = Moto::start() else { return };
+        moto.python(EMPTY);
         let variables = moto.variables();
         let between =
             Between::start(variables.iter().find(|(name, _)| *name == "AWS_ENDPOINT_URL").unwrap().1);
@@ -404,6 +411,9 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
             (Stop::Before, "kept/_manifest.json"),
             (Stop::Behind, "kept/_manifest.json"),
         ];
+        // A manifest is made in the same way for the two kinds of a class: parts, rows as parts, and files.
+        let with_manifest = ["tar", "jsonl", "npy"].contains(&kind);
+        let of_parts = of_parts.into_iter().take(if with_manifest { 4 } else { 2 });
         for (stop, key) in of_a_file.into_iter().filter(|_| holds_files).chain(of_parts) {
             // What was created is not created again: behind the first kill it comes with the next start.
             between.stop(stop, key);

@@ -64,7 +64,7 @@ fn an_input_on_which_the_model_hangs_fails_alone() {
 }
 
 #[test]
-fn an_input_that_the_model_refuses_fails_alone_and_kills_nobody() {
+fn an_input_that_the_model_refuses_fails_alone_and_kills_no_worker() {
     let report = only_these_fail(&[(104, Trap::Fail, "model")], "");
     for device in report["devices"].as_array().unwrap() {
         assert_eq!(device["restarts"], 0, "{report}");

@@ -1,5 +1,5 @@
 //! The stages behind a model, over rows of known numbers: texts, vectors, classes, masks and computed columns are what a few lines of plain
-//! arithmetic make of the same rows.
+//! arithmetic make of the same rows; and what becomes a picture file has the pixels of the picture.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
@@ -7,9 +7,12 @@ mod common;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
+use std::path::Path;
 
 use common::Workplace;
+use orchestra_core::DType;
 use orchestra_testkit::models;
+use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_testkit::records::items;
 use serde_json::{Value, json};
 
@@ -221,4 +224,158 @@ fn what_does_not_fit_is_said_with_its_place_before_anything_runs() {
         "`axis` of stage `best` is 2, but `y` has 2 dimensions",
         "of several say what becomes of them",
     ]);
+}
+
+/// From two pictures of 40 by 30 pixels, in rows with 5 more above and below: what becomes a file of each.
+const FILES: &str = r#"
+version = 1
+[sources.pictures]
+kind = "images"
+paths = ["images"]
+[models.find]
+path = "models/find.onnx"
+[models.identity]
+path = "models/identity_f32.onnx"
+[stages.row]
+kind = "image"
+from = "pictures"
+size = [40, 40]
+fit = "contain"
+color = "gray"
+[stages.raw]
+kind = "infer"
+from = "row"
+model = "find"
+[stages.found]
+kind = "detect"
+from = "raw"
+layout = "yolo_end2end"
+[stages.drawn]
+kind = "draw"
+from = ["pictures", "found"]
+format = "png"
+[stages.cuts]
+kind = "crop"
+from = ["pictures", "found"]
+size = [8, 8]
+dtype = "u8"
+layout = "nhwc"
+[stages.planes]
+kind = "crop"
+from = ["pictures", "found"]
+size = [8, 8]
+dtype = "u8"
+[stages.map]
+kind = "infer"
+from = "row"
+model = "identity"
+[stages.mask]
+kind = "mask"
+from = ["pictures", "map"]
+[sinks.drawn]
+kind = "images"
+from = "drawn"
+[sinks.cuts]
+kind = "images"
+from = "cuts.pixels"
+[sinks.planes]
+kind = "images"
+from = "planes.pixels"
+[sinks.mask]
+kind = "images"
+from = "mask"
+[sinks.results]
+kind = "jsonl"
+from = "found"
+[devices]
+use = ["cpu"]
+"#;
+
+/// Left and top of the boxes of the white picture, 8 pixels wide and high.
+const BOXES: [[u32; 2]; 2] = [[4, 6], [20, 4]];
+
+/// Dark pixels, no two of a box alike, and a white square.
+fn white_square() -> image::RgbImage {
+    image::RgbImage::from_fn(40, 30, |x, y| match (30..36).contains(&x) && (20..26).contains(&y) {
+        true => image::Rgb([255; 3]),
+        false => image::Rgb([x as u8 * 2, y as u8 * 3, (x + y) as u8]),
+    })
+}
+
+/// Finds [`BOXES`] in rows that have a white pixel, and boxes with a score of 0 in a black one.
+fn write_finder(place: &Workplace) {
+    let of = |[left, top]: [u32; 2], class: f32| {
+        let [left, top] = [left as f32, top as f32 + 5.0];
+        [left, top, left + 8.0, top + 8.0, 0.0, class]
+    };
+    let boxes = [of(BOXES[0], 0.0), of(BOXES[1], 1.0)].concat();
+    let scores = [0.0, 0.0, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0, 0.0, 0.0, 0.8, 0.0];
+    let over =
+        |axes: &[i64], keep| [("axes", Attribute::Ints(axes.to_vec())), ("keepdims", Attribute::Int(keep))];
+    ModelBuilder::new("find")
+        .input(&models::spec("images", DType::F32, &[1, 40, 40]))
+        .output(&models::spec("output0", DType::F32, &[2, 6]))
+        .constant("boxes", &[1, 2, 6], &boxes)
+        .constant("all", &[1, 2, 6], &scores)
+        .node("ReduceMax", &["images"], &["flat"], &over(&[1], 0))
+        .node("ReduceMax", &["flat"], &["most"], &over(&[1, 2], 1))
+        .node("Mul", &["most", "all"], &["scores"], &[])
+        .node("Add", &["scores", "boxes"], &["output0"], &[])
+        .write(&place.path("models"))
+        .unwrap();
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().file_name());
+    entries.map(|name| name.into_string().unwrap()).collect()
+}
+
+#[test]
+fn crops_drawings_and_masks_are_picture_files_with_the_pixels_of_the_picture() {
+    let place = Workplace::new();
+    fs::create_dir_all(place.path("models")).unwrap();
+    models::identity(&place.path("models"), DType::F32, &[1, 40, 40]).unwrap();
+    write_finder(&place);
+    fs::create_dir_all(place.images()).unwrap();
+    let white = white_square();
+    white.save(place.images().join("white.png")).unwrap();
+    let black = image::RgbImage::new(40, 30);
+    black.save(place.images().join("black.png")).unwrap();
+    fs::write(place.workflow(), FILES).unwrap();
+    place.run(&[]).must_exit(0);
+    let read = |path: &str| image::open(place.out().join(path)).unwrap();
+
+    // The black picture has no box, and so no cut.
+    let cuts = ["index.jsonl", "white.png.0.png", "white.png.1.png"].map(str::to_owned);
+    for folder in ["cuts", "planes"] {
+        assert_eq!(names(&place.out().join(folder)), cuts.clone().into());
+        for (n, [left, top]) in BOXES.into_iter().enumerate() {
+            let expected = image::imageops::crop_imm(&white, left, top, 8, 8).to_image();
+            assert_eq!(read(&format!("{folder}/white.png.{n}.png")).to_rgb8(), expected, "{folder} {n}");
+        }
+    }
+
+    assert_eq!(read("drawn/black.png.png").to_rgb8(), black);
+    let drawn = read("drawn/white.png.png").to_rgb8();
+    // The lower right corners of the frames, in the colours of their classes, and a pixel outside of both.
+    for ([left, top], color) in BOXES.into_iter().zip([[31, 119, 180], [255, 127, 14]]) {
+        assert_eq!(drawn.get_pixel(left + 7, top + 7).0, color);
+    }
+    assert_eq!(drawn.get_pixel(39, 29), white.get_pixel(39, 29));
+
+    let bright =
+        image::GrayImage::from_fn(40, 30, |x, y| image::Luma([u8::from(white.get_pixel(x, y).0[0] > 127)]));
+    assert_eq!(read("mask/white.png.png").to_luma8(), bright);
+    assert_eq!(read("mask/black.png.png").to_luma8(), image::GrayImage::new(40, 30));
+    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
+
+    let refused = |planes: &str, says: &[&str]| {
+        let text =
+            FILES.replace("size = [8, 8]\ndtype = \"u8\"\n[stages.map]", &format!("{planes}\n[stages.map]"));
+        fs::write(place.workflow(), text).unwrap();
+        let check = place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
+        check.must_exit(78).must_say(&["sink `planes` cannot write `pixels` of `planes`"]).must_say(says);
+    };
+    refused("size = [8, 3]\ndtype = \"u8\"", &["u8[batch, 3, 8, 3]", "can both be the channels"]);
+    refused("size = [8, 8]", &["f32[batch, 3, 8, 8]", "with dtype = \"u8\""]);
 }

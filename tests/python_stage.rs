@@ -220,15 +220,15 @@ fn memory_that_a_call_has_freed_is_there_for_the_next_one() {
 #[test]
 fn an_item_that_a_call_cannot_take_fails_alone_with_the_words_of_the_script() {
     let Some(python) = python() else { return };
-    // Row 7 of the first batch raises, row 3 of the second is rejected, row 5 of the third is called for ever, row 2 of the fourth ends the process.
+    // Row 7 of the first batch raises, row 3 of the second is rejected by its number, row 5 of the third is called for ever, row 2 of the fourth ends the process.
     let script = TWICE.replace(
         "        return",
         r#"        print('{"not": "a frame"}', x[0, 0])
         for row, first in enumerate(x[:, 0]):
             if first == 4 * 7:
                 raise KeyError("seven")
-            if first == 4 * 19:
-                raise orchestra.ItemError(row, "no nineteen")
+            if first == 4 * 19 and len(x) > 1:
+                raise orchestra.ItemError(row, "no nineteen")  # Of a row alone nothing would be said.
             while first == 4 * 37:
                 pass
             if first == 4 * 50:
@@ -309,6 +309,29 @@ fn what_is_wrong_with_a_script_is_said_with_its_place_before_anything_runs() {
         69,
         &["no device is left for stage `y`", "ZeroDivisionError: division by zero (stage.py:5)"],
     );
+}
+
+/// What a file of Python imports, anywhere in it, that an interpreter without its site-packages does not have.
+const PACKAGES: &str = r#"
+import ast, importlib.util, sys
+nodes = list(ast.walk(ast.parse(open(sys.argv[1]).read())))
+names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+print(*sorted(name for name in {name.split(".")[0] for name in names} if importlib.util.find_spec(name) is None))
+"#;
+
+#[test]
+fn the_file_that_a_script_imports_has_at_most_250_lines_and_needs_numpy_alone() {
+    let Some(python) = python() else { return };
+    let client = repository().join("clients/python");
+    let text = fs::read_to_string(client.join("orchestra.py")).unwrap();
+    assert!(text.lines().count() <= 250 && text.lines().all(|line| line.len() <= 160), "it has grown");
+    let mut packages = Command::new(python);
+    packages.args(["-I", "-S", "-c", PACKAGES]).arg(client.join("orchestra.py"));
+    let packages = packages.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&packages.stdout), "numpy\n", "{packages:?}");
+    let project = fs::read_to_string(client.join("pyproject.toml")).unwrap();
+    assert!(project.lines().any(|line| line == r#"dependencies = ["numpy"]"#), "{project}");
 }
 
 /// What `python stage.py --check` ends with and says.

@@ -131,7 +131,7 @@ fn two_thousand_rows_survive_a_storm_of_kills_exactly() {
     let more = "feed = { x = \"next\" }\nrounds = 30\nuntil = \"residual <= 0.0001\"\ncheckpoint = 4\nbatch = { max = 8 }";
     fs::write(place.workflow(), workflow(more)).unwrap();
     let run = place.start(&[]);
-    let storm = Striker::of_process(run.pid(), Duration::from_millis(100), Fault::Kill);
+    let storm = Striker::of_process(run.pid(), Duration::from_millis(200), Fault::Kill);
     let ended = run.wait();
     let killed = storm.stop().len();
     ended.must_exit(0);

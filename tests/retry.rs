@@ -2,11 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
+mod moto;
 
 use std::fs;
 use std::process::Command;
 
 use common::{Blocks, Workplace, drawn, write_pictures};
+use moto::Moto;
 use orchestra_testkit::images::write_bad_pictures;
 use orchestra_testkit::records::items;
 
@@ -76,7 +78,7 @@ fn failed_items_are_done_again_with_the_command_that_started_the_run() {
     assert_eq!(in_parts(&place), sorted(failed.clone()));
     let verified = place.start_command(&["verify", out]).wait();
     assert!(verified.stdout.contains("0 lost, 0 doubled"), "{}{}", verified.stdout, verified.stderr);
-    // What nobody asks to be retried has failed.
+    // Without a retry, failed items stay failed.
     place.run(&[]).must_exit(65).must_say(&["122 done, 3 failed"]);
     assert!(lines().starts_with(&before));
     // A sink that writes failures has those that still are.
@@ -87,5 +89,62 @@ fn failed_items_are_done_again_with_the_command_that_started_the_run() {
     let rows: Vec<csv::StringRecord> = rows.records().map(Result::unwrap).collect();
     assert_eq!(rows.iter().map(|row| row[1].parse().unwrap()).collect::<Vec<u64>>(), failed);
     assert!(rows.iter().all(|row| (&row[3], &row[4], &row[6]) == ("pixels", "decode", "1")), "{rows:?}");
+    place.no_process_is_left();
+}
+
+#[test]
+fn a_retry_is_refused_where_failures_lie_in_a_bucket_and_changes_nothing() {
+    let Some(moto) = Moto::start() else { return };
+    let more = "[sinks.failed]\nkind = \"jsonl\"\nfrom = \"failures\"\npath = \"s3://digits/failed/\"";
+    let place = Workplace::with_blocks(&Blocks { more, ..Blocks::default() });
+    write_pictures(&place.images(), GOOD);
+    write_bad_pictures(&place.images()).unwrap();
+    let (out, file) = (place.out(), place.workflow());
+    let out = out.to_str().unwrap();
+    let start = |arguments: &[&str]| place.start_command_with(arguments, &moto.variables()).wait();
+    let objects = || {
+        moto.python(
+            "for o in s3.list_objects_v2(Bucket='digits', Prefix='failed/')['Contents']: print(o['Key'], o['ETag'], o['LastModified'])",
+        )
+    };
+    start(&["run", file.to_str().unwrap()]).must_exit(65);
+    let before = objects();
+    assert!(
+        before.contains("failed/failed-00000.jsonl") && before.contains("failed/_manifest.json"),
+        "{before}"
+    );
+    let refused = start(&["retry", out]);
+    refused.must_exit(78).must_say(&[
+        "the failed items cannot be done again: sink `failed` has written their failures to a bucket",
+        "whose objects stay as they are",
+        "start over with `--fresh`, and give that sink a `path` in the output folder",
+    ]);
+    assert!(start(&["verify", out]).must_exit(0).stdout.contains("0 lost, 0 doubled"));
+    // No failure was taken back.
+    place.must_hold(&items("scans", 0..GOOD), &items("scans", GOOD..GOOD + BAD));
+    assert_eq!(objects(), before);
+    start(&["run", file.to_str().unwrap()])
+        .must_exit(65)
+        .must_say(&["125 items are finished, 0 left", "120 done, 5 failed"]);
+    assert_eq!(objects(), before);
+    assert!(start(&["verify", out]).must_exit(0).stdout.contains("0 lost, 0 doubled"));
+    place.no_process_is_left();
+}
+
+#[test]
+fn a_retry_of_a_run_without_failures_is_not_refused_for_a_sink_that_could_have_had_some() {
+    let Some(moto) = Moto::start() else { return };
+    let more = "[sinks.failed]\nkind = \"jsonl\"\nfrom = \"failures\"\npath = \"s3://digits/none/\"";
+    let place = Workplace::with_blocks(&Blocks { more, ..Blocks::default() });
+    write_pictures(&place.images(), GOOD);
+    place.run_with(&moto.variables()).must_exit(0);
+    let out = place.out();
+    let retry = ["retry", out.to_str().unwrap()];
+    place
+        .start_command_with(&retry, &moto.variables())
+        .wait()
+        .must_exit(0)
+        .must_say(&["nothing is left to do"]);
+    place.holds_exactly(GOOD);
     place.no_process_is_left();
 }

@@ -67,6 +67,25 @@ metrics = [{ name = "loss", regex = 'loss=([-+0-9.e]+)' }, "acc", "never"]
     assert!(listed.contains("acc 0.7500, loss 0.7500"), "{listed}");
 }
 
+/// A progress bar writes to standard error without an end of line, and two processes write their texts before their ends of lines.
+#[test]
+fn numbers_beside_a_progress_bar_and_of_several_processes_are_read() {
+    let place = place(
+        r#"
+[tasks.train]
+command = '''
+printf '\r 10%%|#         | 1/10' >&2
+printf '{"loss": 0.5}\n'
+printf '{"loss": 0.125}{"loss": 0.25}\n\n'
+'''
+metrics = ["loss"]
+"#,
+    );
+    place.run(&[]).must_exit(0);
+    let loss = json!({ "last": 0.25, "min": 0.125, "max": 0.5, "count": 3 });
+    assert_eq!(tasks(&place)["train"]["metrics"], json!({ "loss": loss }));
+}
+
 #[test]
 fn numbers_of_a_command_outlive_the_run() {
     let place = place(
@@ -168,11 +187,11 @@ fn where_none_has_the_metric_nothing_is_the_best() {
     assert!(publish["why"].as_str().unwrap().contains("no task of `train` has ended well"), "{publish}");
 }
 
-/// One after the other; those after the first would never end by themselves.
+/// One after the other; those after the first would never end by themselves. All lines are written at once: none is ended between two of them.
 const ENDLESS: &str = r#"
 [tasks.train]
 command = '''
-for epoch in 1 2 3 4; do echo "epoch $epoch loss 0.{n}"; done
+printf 'epoch %s loss 0.{n}\n' 1 2 3 4
 test {n} = 1 || sleep 1000
 '''
 matrix = { n = [1, 5, 7] }
@@ -225,4 +244,32 @@ fn curves_of_earlier_starts_count() {
         .run(&["--only", "train"])
         .must_exit(0)
         .must_say(&["3 tasks, 1 done (1 before this start), 0 failed, 2 stopped early"]);
+}
+
+/// What the command says depends on a file that it reads; the second start has other contents there.
+#[test]
+fn curves_of_what_has_changed_since_do_not_count() {
+    let place = place(
+        r#"
+[tasks.train]
+command = "echo loss=$(cat base).{n}; while ! test -e go; do sleep 0.05; done"
+matrix = { n = [5, 1] }
+inputs = "base"
+grace = "1h"
+metrics = [{ name = "loss", regex = 'loss=(\S+)' }]
+best = { metric = "loss", goal = "min" }
+stop_early = { rule = "median", min_tasks = 1 }
+"#,
+    );
+    fs::write(place.path("base"), "0").unwrap();
+    fs::write(place.path("go"), "").unwrap();
+    place.run(&[]).must_exit(0).must_say(&["2 tasks, 2 done"]);
+    fs::write(place.path("base"), "10").unwrap();
+    fs::remove_file(place.path("go")).unwrap();
+    let mut run = place.start(&[]);
+    let reported = || text(&place, "out/.orchestra/commands").contains("10.5");
+    assert!(run.until("the first has reported", reported), "{}", run.said());
+    fs::write(place.path("go"), "").unwrap();
+    run.wait().must_exit(0).must_say(&["2 tasks, 2 done"]);
+    assert_eq!(tasks(&place)["train[n=5]"]["metrics"]["loss"]["last"], 10.5);
 }

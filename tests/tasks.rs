@@ -131,6 +131,36 @@ fn what_is_done_and_unchanged_is_not_run_again() {
 }
 
 #[test]
+fn an_output_that_a_changed_command_has_not_written_is_named() {
+    let tables = |command: &str| {
+        format!(
+            "[tasks.a]\ncommand = \"{command}; echo 1 > log\"\noutputs = [\"model\", \"log\"]\nretries = 1\n"
+        )
+    };
+    let place = place(&tables("echo 1 > model"));
+    let why = || tasks(&place)["a"]["why"].clone();
+    place.run(&[]).must_exit(0);
+    assert_eq!(why(), Value::Null);
+    for elsewhere in ["echo 2 > other", "test -e tried || exec touch tried no-such-folder/x"] {
+        write(&place, &tables(elsewhere));
+        let said = "/model` is as before the command ran";
+        place.run(&[]).must_exit(0).must_say(&[said]);
+        assert!(
+            why().as_str().unwrap().contains(said) && !why().as_str().unwrap().contains("more"),
+            "{}",
+            why()
+        );
+        assert!(row(&place, "a").contains("done, old output"), "{}", row(&place, "a"));
+        place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+        assert!(why().as_str().unwrap().contains(said), "{}", why());
+    }
+    // The same bytes and the same time, in another file.
+    write(&place, &tables("echo 1 > next; touch -r model next; mv next model"));
+    place.run(&[]).must_exit(0);
+    assert_eq!(why(), Value::Null);
+}
+
+#[test]
 fn what_cannot_be_started_or_leaves_no_output_says_so() {
     let place = place(
         "[tasks.none]\ncommand = [\"no-such-program\"]\n\
@@ -185,6 +215,8 @@ fn what_was_made_before_does_not_count_for_a_command_that_was_asked_to_end() {
     place.run(&[]).must_exit(65);
     assert_eq!(tasks(&place)["slow"]["end"], "timeout");
     fs::remove_file(place.path("made")).unwrap();
+    // With time enough: how long this one takes is up to the machine.
+    write(&place, &tables("two", ""));
     place.run(&[]).must_exit(0);
     assert_eq!(lines(&place.path("made")), ["two"]);
 }
@@ -218,7 +250,7 @@ fn a_log_that_cannot_grow_any_further_ends_no_command() {
 }
 
 #[test]
-fn a_journal_of_tasks_that_somebody_has_damaged_is_kept_and_told_of() {
+fn a_damaged_journal_of_tasks_is_kept_and_told_of() {
     let place = place("[tasks.a]\ncommand = \"true\"\n[tasks.b]\ncommand = \"true\"");
     place.run(&[]).must_exit(0);
     let journal = place.out().join(".orchestra/tasks");
@@ -239,6 +271,15 @@ fn no_value_is_run_by_the_shell_and_no_row_renames_what_is_given() {
         place.run(&[]).must_exit(78).must_say(&[why]);
     };
     refused("{\"text\": \"$(touch ran)\"}\n", "stands between quotes");
+    write(
+        &place,
+        "[tasks.say]\ncommand = '''# don't run it\necho {text} > said'''\nfor_each = \"rows.jsonl\"",
+    );
+    fs::write(place.path("rows.jsonl"), "{\"text\": \"$(touch ran)\"}\n").unwrap();
+    place.run(&[]).must_exit(0);
+    assert_eq!(lines(&place.path("said")), ["$(touch ran)"]);
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+    assert!(row(&place, "say[text=$(touch").contains("echo '$(touch ran)' > said"));
     refused("{\"text\": \"a\"}\n{\"text\": \"b\", \"output\": \"/tmp\"}\n", "is the name of something else");
     assert!(!place.path("ran").exists());
 }

@@ -1,9 +1,9 @@
-//! Commands on a GPU that `common/nvml.c` lists. They may use it, though no worker could: nothing that ONNX Runtime needs is there.
+//! Commands on GPUs that `common/nvml.c` lists: one, or three. They may use them, though no worker could: nothing that ONNX Runtime needs is there.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -296,4 +296,211 @@ fn the_side_with_the_higher_priority_has_the_cores_first_where_there_is_no_gpu()
         order.iter().position(|it| it == "stage") < order.iter().position(|it| it == "high"),
         "{order:?}"
     );
+}
+
+const UUIDS: [&str; 3] = ["GPU-0a5f0000", "GPU-1a5f0000", "GPU-2a5f0000"];
+const THREE: [(&str, &str); 2] = [("GPU_COUNT", "3"), ("CUDA_VISIBLE_DEVICES", "0,1,2")];
+
+/// `take.sh HOW TABLE N`: takes the lock of each GPU that it sees, alone (`-x`) or beside one other (`-s`), and notes in `seen` which these are, from when to
+/// when. It ends when N commands of the table have begun.
+const TAKE: &str = r#"
+begun=$(date +%s%N) fd=3
+for gpu in $(echo "$CUDA_VISIBLE_DEVICES" | tr , ' '); do
+    eval "exec $fd> lock-$gpu"
+    flock -n $1 $fd || { echo "$gpu has another owner"; exit 9; }
+    test $1 = -x || { exec 7> "first-$gpu" 8> "second-$gpu"; flock -n 7 || flock -n 8 || { echo "a third has $gpu"; exit 7; }; }
+    fd=$((fd + 1))
+done
+: > "begun-$2-$ORCHESTRA_TASK"
+until [ $(ls | grep -c "^begun-$2-") -ge $3 ]; do sleep 0.01; done
+echo "$2 $CUDA_VISIBLE_DEVICES $begun $(date +%s%N)" >> seen
+"#;
+
+/// A workplace with these tables, whose commands may use `take.sh`.
+fn place_to_take(tables: &str) -> Workplace {
+    let place = place(tables);
+    fs::write(place.path("take.sh"), TAKE).unwrap();
+    place
+}
+
+/// A line of `seen`.
+struct Seen {
+    table: String,
+    gpus: BTreeSet<String>,
+    nanoseconds: (u64, u64),
+}
+
+fn seen(place: &Workplace) -> Vec<Seen> {
+    let seen = |line: &String| {
+        let [table, gpus, begun, ended]: [&str; 4] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
+        Seen {
+            table: table.to_owned(),
+            gpus: gpus.split(',').map(str::to_owned).collect(),
+            nanoseconds: (begun.parse().unwrap(), ended.parse().unwrap()),
+        }
+    };
+    lines(&place.path("seen")).iter().map(seen).collect()
+}
+
+/// How many commands of a table had each GPU.
+fn had<'a>(seen: &'a [Seen], table: &str) -> BTreeMap<&'a str, usize> {
+    let mut had = BTreeMap::new();
+    for gpu in seen.iter().filter(|seen| seen.table == table).flat_map(|seen| &seen.gpus) {
+        *had.entry(&gpu[..]).or_default() += 1;
+    }
+    had
+}
+
+#[test]
+fn three_gpus_have_one_command_each_or_two_halves_and_one_that_asks_for_two_has_both_alone() {
+    let place = place_to_take(
+        r#"
+[tasks.one]
+command = ["sh", "take.sh", "-x", "one", "3"]
+matrix = { n = [1, 2, 3, 4, 5, 6, 7, 8, 9] }
+timeout = "60s"
+
+[tasks.two]
+command = ["sh", "take.sh", "-x", "two", "1"]
+device = 2
+matrix = { n = [1, 2, 3] }
+
+[tasks.half]
+command = ["sh", "take.sh", "-s", "half", "6"]
+device = 0.5
+after = ["one", "two"]
+matrix = { n = [1, 2, 3, 4, 5, 6] }
+timeout = "60s"
+"#,
+    );
+    run(&place, &THREE).must_exit(0).must_say(&["18 tasks, 18 done"]);
+    let seen = seen(&place);
+    // The first three had one each, and all six halves were there at once.
+    assert_eq!(had(&seen, "one").into_keys().collect::<Vec<_>>(), UUIDS);
+    assert_eq!(had(&seen, "half"), BTreeMap::from(UUIDS.map(|gpu| (gpu, 2))));
+    for (table, count) in [("one", 1), ("two", 2), ("half", 1)] {
+        assert!(
+            seen.iter().filter(|seen| seen.table == table).all(|seen| seen.gpus.len() == count),
+            "{table}"
+        );
+    }
+    for gpu in UUIDS {
+        let alone = seen.iter().filter(|seen| seen.table != "half" && seen.gpus.contains(gpu));
+        let mut times: Vec<(u64, u64)> = alone.map(|seen| seen.nanoseconds).collect();
+        times.sort_unstable();
+        assert!(times.windows(2).all(|two| two[0].1 <= two[1].0), "two commands on {gpu}: {times:?}");
+    }
+    place.no_process_is_left();
+}
+
+#[test]
+fn an_inherited_list_of_numbers_or_uuids_hides_all_other_gpus_from_commands() {
+    let [zero, one, two] = UUIDS;
+    let uuids = format!("{one},{two}");
+    for (list, expected) in [("2,0", [zero, two]), (&uuids[..], [one, two])] {
+        let place = place_to_take(
+            r#"
+[tasks.one]
+command = ["sh", "take.sh", "-x", "one", "2"]
+matrix = { n = [1, 2, 3, 4] }
+timeout = "60s"
+"#,
+        );
+        let variables = [("GPU_COUNT", "3"), ("CUDA_VISIBLE_DEVICES", list)];
+        run(&place, &variables).must_exit(0).must_say(&["4 tasks, 4 done"]);
+        assert_eq!(had(&seen(&place), "one").into_keys().collect::<Vec<_>>(), expected, "{list}");
+        let hidden = UUIDS.into_iter().find(|gpu| !expected.contains(gpu)).unwrap();
+        let device = |value: &str| {
+            let text = fs::read_to_string(place.workflow()).unwrap();
+            let kept = text.lines().filter(|line| !line.starts_with("device ="));
+            fs::write(place.workflow(), kept.collect::<Vec<_>>().join("\n") + "\ndevice = " + value).unwrap();
+            run(&place, &variables)
+        };
+        device(&format!("{hidden:?}")).must_exit(69).must_say(&["is not among the devices in use"]);
+        device("3").must_exit(69).must_say(&["asks for 3 GPUs, and no lease can have that"]);
+    }
+}
+
+#[test]
+fn memory_that_another_process_has_on_one_of_three_gpus_is_taken_there_and_not_on_the_others() {
+    let place = place_to_take(
+        r#"
+[tasks.share]
+command = ["sh", "take.sh", "-s", "share", "4"]
+device = 0.5
+gpu_memory = "3GiB"
+matrix = { n = [1, 2, 3, 4] }
+timeout = "60s"
+
+[tasks.whole]
+command = ["sh", "take.sh", "-x", "whole", "2"]
+after = "share"
+matrix = { n = [1, 2] }
+timeout = "60s"
+"#,
+    );
+    let (free, processes) = (place.path("free"), place.path("processes"));
+    fs::write(&free, "8589934592 500000000 10737418240\n").unwrap();
+    fs::write(&processes, "1 9000000000 1\n").unwrap();
+    let files = [("GPU_FREE", free.to_str().unwrap()), ("GPU_PROCESSES", processes.to_str().unwrap())];
+    run(&place, &[&THREE[..], &files].concat()).must_exit(0).must_say(&["6 tasks, 6 done"]);
+    let (seen, [zero, _, two]) = (seen(&place), UUIDS);
+    assert_eq!(had(&seen, "share"), BTreeMap::from([(zero, 2), (two, 2)]));
+    assert_eq!(had(&seen, "whole"), BTreeMap::from([(zero, 1), (two, 1)]));
+}
+
+/// The others are busy until two commands have lost the GPU; after that it is left alone.
+#[test]
+fn a_gpu_that_every_command_loses_is_left_out_and_the_others_do_its_work() {
+    let place = place(
+        r#"
+[tasks.train]
+command = """
+echo "$CUDA_VISIBLE_DEVICES" >> seen
+case $CUDA_VISIBLE_DEVICES in GPU-1a5f0000) echo 'CUDA error: device lost'; exit 1 ;; esac
+until [ $(grep -c GPU-1a5f0000 seen) -ge 2 ]; do sleep 0.01; done
+"""
+matrix = { n = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] }
+retries = { device_lost = 1 }
+timeout = "60s"
+"#,
+    );
+    run(&place, &THREE).must_exit(0).must_say(&["12 tasks, 12 done"]);
+    let lost = lines(&place.path("seen")).iter().filter(|gpu| *gpu == UUIDS[1]).count();
+    assert_eq!((lost, lines(&place.path("seen")).len()), (2, 14));
+    let attempts = tasks(&place).into_values().map(|task| task["attempts"].as_u64().unwrap());
+    assert_eq!(attempts.max(), Some(2));
+}
+
+#[test]
+fn a_command_on_another_gpu_than_its_own_is_killed_and_one_on_both_of_its_own_is_not() {
+    let place = place(
+        r#"
+[tasks.both]
+command = '''
+for n in $(echo "$CUDA_VISIBLE_DEVICES" | tr , ' ' | xargs -n 1 | cut -c 5); do echo "$$ 2000000000 $n" >> processes; done
+n=$(wc -c < looks); until [ $(wc -c < looks) -ge $((n + 9)) ]; do sleep 0.05; done
+'''
+device = 2
+
+[tasks.stray]
+command = '''
+n=$(echo "$CUDA_VISIBLE_DEVICES" | cut -c 5); n=$(((n + 1) % 3))
+echo $n > stray; echo "$$ 1000 $n" >> processes; sleep 1000
+'''
+"#,
+    );
+    fs::write(place.path("looks"), "").unwrap();
+    let (processes, looks) = (place.path("processes"), place.path("looks"));
+    let files = [("GPU_PROCESSES", processes.to_str().unwrap()), ("GPU_LOOKS", looks.to_str().unwrap())];
+    let ended = run(&place, &[&THREE[..], &files].concat());
+    ended.must_exit(65).must_say(&["2 tasks, 1 done, 1 failed"]);
+    let stray: usize = lines(&place.path("stray"))[0].parse().unwrap();
+    let why = format!("stray: the command used `{}`, a GPU that it has no lease on", UUIDS[stray]);
+    ended.must_say(&[&why]);
+    place.no_process_is_left();
+    let tasks = tasks(&place);
+    assert_eq!(tasks["stray"]["end"], "wrong_device");
+    // The most of one GPU, not the sum.
+    assert_eq!(tasks["both"]["gpu_memory"], 2_000_000_000_u64);
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use common::{ORCHESTRA, Workplace};
@@ -67,23 +68,50 @@ fn a_stopped_keeper_of_a_run_that_was_killed_holds_the_next_start_not_up() {
     place.no_process_is_left();
 }
 
+/// The parent of what it starts ends before that does, so what is left becomes a child of its keeper. The command ends when nothing is there under
+/// that number.
+#[test]
+fn what_a_command_has_left_behind_is_reaped_while_it_runs() {
+    let place = Workplace::new();
+    let text = r#"version = 1
+[tasks.a]
+command = """
+sh -c 'sleep 0.1 & echo $! > orphan'
+while test -e /proc/$(cat orphan); do sleep 0.05; done
+"""
+timeout = "5m"
+"#;
+    fs::write(place.workflow(), text).unwrap();
+    place.run(&[]).must_exit(0);
+    place.nothing_is_left();
+}
+
 #[test]
 fn commands_for_which_there_are_no_files_wait_and_have_the_limit_of_the_run() {
     let place = Workplace::new();
-    let text = "version = 1\n[devices]\nslots = 100\n[tasks.a]\ncommand = \"ulimit -Sn >> limits; sleep 0.{n}\"\nfor_each = \"rows.csv\"\n";
+    // Each of them waits for a file, so that there are as many at once as can be.
+    let text = "version = 1\n[devices]\nslots = 100\n[tasks.a]\nfor_each = \"rows.csv\"\ntimeout = \"2m\"\n\
+                command = \"ulimit -Sn >> limits; : {n}; until test -e go; do sleep 0.05; done\"\n";
     fs::write(place.workflow(), text).unwrap();
     let rows: String = (10..90).map(|n| format!("{n}\n")).collect();
     fs::write(place.path("rows.csv"), format!("n\n{rows}")).unwrap();
+    let waits = "no process can be started for a command now: it waits";
     let run = |limits: &str| {
         let script = format!("{limits}; exec {ORCHESTRA} run workflow.toml --fresh");
         let mut command = Command::new("sh");
-        command.args(["-c", &script]).current_dir(place.path("")).stdin(Stdio::null());
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() && said.contains("80 tasks, 80 done"), "{said}");
+        command.args(["-c", &script]).current_dir(place.path("")).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+            said = said + &line.unwrap() + "\n";
+            if said.contains(waits) {
+                fs::write(place.path("go"), "").unwrap();
+            }
+        }
+        assert!(child.wait().unwrap().success() && said.contains("80 tasks, 80 done"), "{said}");
         said
     };
-    assert!(run("ulimit -n 60").contains("no process can be started for a command now: it waits"));
+    assert!(run("ulimit -n 60").contains(waits));
     assert!(!run("ulimit -Sn 50").contains("it waits"));
     let limits = fs::read_to_string(place.path("limits")).unwrap();
     assert_eq!(limits, "60\n".repeat(80) + &"50\n".repeat(80));

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use common::random::{let_pass, random};
 use common::{Workplace, until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 const KILLS: usize = 10;
 
@@ -30,7 +30,7 @@ on_run_death = "keep"
 /// Notes its start, and ends when it may.
 const WAITS: &str = r#"version = 1
 [tasks.long]
-command = "echo began >> began; while ! test -e go; do sleep 0.05; done"
+command = "echo $PPID > keeper; echo began >> began; while ! test -e go; do sleep 0.05; done"
 on_run_death = "keep"
 "#;
 
@@ -137,6 +137,46 @@ fn a_run_that_is_told_to_stop_leaves_nothing_of_its_commands_behind() {
         run.wait().must_exit(130);
         place.no_process_is_left();
     }
+}
+
+#[test]
+fn files_of_keepers_that_were_killed_are_no_commands() {
+    let place = killed();
+    kill_process(keeper(&place), Signal::KILL).unwrap();
+    place.no_process_is_left();
+    let folder = place.out().join(".orchestra/outliving");
+    let n_files = || fs::read_dir(&folder).unwrap().count();
+    assert_eq!(n_files(), 2, "the lock and the socket beside it");
+    // A start that was killed had not written this one yet.
+    fs::write(folder.join("0123"), "").unwrap();
+    fs::write(place.path("go"), "").unwrap();
+    place.run(&[]).must_exit(0).must_say(&["1 task, 1 done"]);
+    assert_eq!((lines(&place.path("began")).len(), n_files()), (2, 0));
+    place.nothing_is_left();
+}
+
+/// The number of the keeper of `WAITS`, which its command has noted.
+fn keeper(place: &Workplace) -> Pid {
+    let number = fs::read_to_string(place.path("keeper")).unwrap();
+    Pid::from_raw(number.trim().parse().unwrap()).unwrap()
+}
+
+/// The start waits for the end of a command whose task is gone from the file, until a signal ends the start.
+#[test]
+fn a_command_without_a_task_holds_no_start_up_that_is_interrupted_nor_when_its_keeper_is_stopped() {
+    let place = killed();
+    place.edit("[tasks.long]", "[tasks.other]");
+    place.edit("while ! test -e go", "while false");
+    let mut waiting = place.start(&[]);
+    assert!(waiting.until_it_says("waiting for the end of a command"), "{}", waiting.said());
+    waiting.signal(Signal::TERM);
+    assert!(!waiting.wait().status.success());
+    let mut waiting = place.start(&[]);
+    assert!(waiting.until_it_says("waiting for the end of a command"), "{}", waiting.said());
+    kill_process(keeper(&place), Signal::STOP).unwrap();
+    waiting.wait().must_exit(0).must_say(&["was stopped by a signal: it is killed with the command"]);
+    assert_eq!(lines(&place.path("began")).len(), 2, "the other one ran");
+    place.nothing_is_left();
 }
 
 /// Whether any start has said so.

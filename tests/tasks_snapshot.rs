@@ -4,8 +4,17 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use common::Workplace;
+
+fn git(folder: &Path, arguments: &[&str]) {
+    let mut git = Command::new("git");
+    git.arg("-C").arg(folder).args(["-c", "user.name=a", "-c", "user.email=a@b"]).args(arguments);
+    let output = git.output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
 
 #[test]
 fn all_commands_of_a_run_see_the_tree_as_it_was_when_the_run_began() {
@@ -92,4 +101,32 @@ fn commands_of_both_parts_of_a_run_see_one_tree_without_what_the_run_writes() {
     place.run(&[]).must_exit(0);
     assert_eq!(seen(), "2\nversion\n", "what it runs in has changed");
     place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+}
+
+/// What a command sees of `code`.
+const LOOK: &str = "version = 1
+[tasks.look]
+command = \"find . -type f | sort > {output}/seen\"
+cwd = \"code\"
+snapshot = true
+";
+
+/// As where a hook of git starts the run.
+#[test]
+fn a_tree_is_that_of_its_folder_whatever_repository_the_environment_names() {
+    let place = Workplace::new();
+    let (code, other) = (place.path("code"), place.path("other"));
+    for (folder, file) in [(&code, "version"), (&other, "strange")] {
+        fs::create_dir(folder).unwrap();
+        git(folder, &["init"]);
+        fs::write(folder.join(file), "1").unwrap();
+        git(folder, &["add", file]);
+    }
+    fs::write(place.workflow(), LOOK).unwrap();
+    let repository = other.join(".git");
+    let index = repository.join("index");
+    let variables = [("GIT_DIR", &repository), ("GIT_WORK_TREE", &other), ("GIT_INDEX_FILE", &index)];
+    let variables = variables.map(|(name, path)| (name, path.to_str().unwrap()));
+    place.run_with(&variables).must_exit(0);
+    assert_eq!(fs::read_to_string(place.out().join("tasks/look/output/seen")).unwrap(), "./version\n");
 }

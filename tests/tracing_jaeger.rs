@@ -29,6 +29,19 @@ fn run_trace(jaeger: &Jaeger, service: &str, run: &str, batches: u64) -> Trace {
     trace
 }
 
+/// The traces of these items, once each is whole.
+fn item_traces(jaeger: &Jaeger, ids: &[String]) -> Vec<Trace> {
+    let of_item = |id: &String| {
+        let mut trace = jaeger.trace(id);
+        until("Jaeger has all steps of the item", || {
+            trace = jaeger.trace(id);
+            trace.is_whole_item()
+        });
+        trace
+    };
+    ids.iter().map(of_item).collect()
+}
+
 #[test]
 fn a_run_is_one_trace_and_its_items_are_linked_with_its_batches() {
     let Some(jaeger) = Jaeger::start() else { return };
@@ -46,8 +59,7 @@ fn a_run_is_one_trace_and_its_items_are_linked_with_its_batches() {
         items.len() as u64 >= IMAGES
     });
     assert_eq!(items.len() as u64, IMAGES, "every item is sampled");
-    let items: Vec<Trace> = items.iter().map(|id| jaeger.trace(id)).collect();
-    check_items(&trace, &items);
+    check_items(&trace, &item_traces(&jaeger, &items));
     place.nothing_is_left();
 }
 
@@ -72,10 +84,13 @@ fn a_share_of_the_items_is_traced_under_the_name_that_the_variables_give() {
     let run = run_id(&place);
     let trace = run_trace(&jaeger, "labels", &run, batches(&place));
     assert_eq!(trace.named("batch").len() as u64, batches(&place), "batches are there whatever the share");
-    let items = jaeger.find("labels", "item", ("orchestra.run.id", &run));
+    let mut items = Vec::new();
+    until("Jaeger has a trace of an item", || {
+        items = jaeger.find("labels", "item", ("orchestra.run.id", &run));
+        !items.is_empty()
+    });
     assert!((1..IMAGES / 2).contains(&(items.len() as u64)), "{} of {IMAGES} items", items.len());
-    let items: Vec<Trace> = items.iter().map(|id| jaeger.trace(id)).collect();
-    check_items(&trace, &items);
+    check_items(&trace, &item_traces(&jaeger, &items));
 }
 
 #[test]
@@ -92,10 +107,13 @@ fn a_worker_that_is_killed_shows_as_a_failed_attempt_and_its_retry() {
         jaeger.find("orchestra", "item", ("orchestra.item.kept", "ratio")).is_empty(),
         "none was asked for"
     );
-    // Whoever went through it is traced all the same, and shows both attempts.
-    let retried = jaeger.find("orchestra", "item", ("orchestra.item.kept", "retried"));
-    assert!(!retried.is_empty());
-    retried.iter().for_each(|id| check_retried(&jaeger.trace(id)));
+    // An item that went through it is traced all the same, with both attempts.
+    let mut retried = Vec::new();
+    until("Jaeger has a trace of an item that was retried", || {
+        retried = jaeger.find("orchestra", "item", ("orchestra.item.kept", "retried"));
+        !retried.is_empty()
+    });
+    item_traces(&jaeger, &retried).iter().for_each(check_retried);
     place.nothing_is_left();
 }
 

@@ -11,7 +11,7 @@ mod traced;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use collectors::{Collector, Do, nobody};
+use collectors::{Collector, Do, closed_port};
 use common::{Blocks, Ended, Workplace, write_pictures};
 use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::common::v1::{AnyValue as Any, KeyValue};
@@ -230,8 +230,8 @@ fn check_run_is_closed(trace: &Trace) {
 #[test]
 fn a_collector_that_is_down_costs_the_traces_and_nothing_else() {
     let place = Workplace::new();
-    let nobody = nobody();
-    let arguments = ["--otlp", &nobody.url(), "--set", "telemetry.flush_timeout=3s"];
+    let closed_port = closed_port();
+    let arguments = ["--otlp", &closed_port.url(), "--set", "telemetry.flush_timeout=3s"];
     must_be_incomplete(&digits(&place, &arguments, &[]), "could not be sent (no connection");
     place.must_hold(&items("scans", 0..IMAGES), &Default::default());
     place.nothing_is_left();

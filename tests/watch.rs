@@ -69,7 +69,7 @@ fn what_appears_is_taken_once_over_stops_and_kills() {
     assert_eq!(report["items"]["extent"], "endless", "{report}");
     place.holds_exactly(30);
 
-    // What came while nobody looked, and what was done and is gone.
+    // What came while no run watched, and what was done and is gone.
     bring(&place, 30..40, true);
     (0..5).for_each(|n| fs::remove_file(place.images().join(format!("{n:08}.png"))).unwrap());
     let mut run = place.start(&[]);

@@ -48,7 +48,7 @@ static void send_frame(struct frame *f) {
     memcpy(out + sizeof length, f->bytes, f->length);
     for (size_t at = 0, n = sizeof length + f->length; at < n;) {
         ssize_t sent = send(SOCKET, out + at, n - at, MSG_NOSIGNAL);
-        if (sent <= 0) _exit(0); // nobody listens any more
+        if (sent <= 0) _exit(0); // the parent is gone
         at += (size_t)sent;
     }
 }
@@ -158,7 +158,7 @@ int main(void) {
     uint64_t max_batch = take_int();
     for (uint64_t sizes = take_int(); sizes > 0; sizes--) take_int();
     take(1);                                  // pad
-    uint64_t max_rows = take_int(), slots = take_int();
+    uint64_t slot_rows = take_int(), slots = take_int();
     struct region inputs[MAX_TENSORS], outputs[MAX_TENSORS];
     uint64_t n_inputs = take_int();
     if (n_inputs > MAX_TENSORS) return 76;
@@ -199,7 +199,7 @@ int main(void) {
         uint64_t batch = take_int();
         take_int();                           // the attempt
         uint64_t slot = take_int(), output_slot = take_int(), first = take_int(), rows = take_int();
-        if (slot >= slots || output_slot >= slots || rows == 0 || first > max_rows || rows > max_rows - first) return 76;
+        if (slot >= slots || output_slot >= slots || rows == 0 || first > slot_rows || rows > slot_rows - first) return 76;
         pthread_mutex_lock(&lock);
         running = batch + 1;
         pthread_mutex_unlock(&lock);

@@ -6,20 +6,21 @@
 
 In workers this file speaks docs/guide/worker-protocol.md for the script. `python stage.py --check` calls it on zeros, and says what it takes and gives.
 """
-import atexit, ctypes, faulthandler, hashlib, importlib.util, inspect, json, mmap, os, select, socket, sys, threading, time, traceback  # noqa: E401
+import atexit, contextlib, ctypes, faulthandler, hashlib, importlib.util, inspect, json, mmap, operator  # noqa: E401
+import os, select, socket, sys, threading, time, traceback  # noqa: E401
 
 PROTOCOL = 8
 DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool"]  # Their places are their numbers in frames.
 SHORT = {"f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "u8": "uint8"}
 _stages = []
 _rss = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096  # noqa: E731
-_is_memory = lambda error: isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # noqa: E731
+_is_memory = lambda error: isinstance(error, MemoryError) or type(error).__name__ in ("MemoryError", "OutOfMemoryError")  # noqa: E731
 
 class ItemError(Exception):
-    """Rejects row `row` of the batch; the others are run again without it."""
+    """Rejects row `row` of the batch, counted from 0; the others are run again without it."""
     def __init__(self, row, why):
         super().__init__(f"row {row}: {why}")
-        self.why = why
+        self.row, self.why = operator.index(row), why
 
 def stage(code=None, *, outputs=None, inputs=None, batch=None, gpu=False):
     """Makes a stage of a function, or of a class with `__call__`, which is made once in each worker. `outputs` and `inputs` are
@@ -38,7 +39,6 @@ def stage(code=None, *, outputs=None, inputs=None, batch=None, gpu=False):
     if code.__module__ == "__main__" and "--check" in sys.argv and len(_stages) == 1:
         atexit.register(_check)  # The rest of the script is there then.
     return code
-
 def _tensor(name, of):
     dtype, shape = SHORT.get(of[0], getattr(of[0], "__name__", of[0])), of[1]
     if (dtype, shape) != (None, None) and dtype not in DTYPES:
@@ -53,7 +53,6 @@ def _load(script, *name):
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return _pick(script, *name)
-
 def _pick(script, *name):
     global np  # Imported when the script is there, and for workers when the threads of its libraries are set.
     import numpy as np
@@ -95,7 +94,7 @@ class _Bytes:  # Reads what bincode wrote: integers of variable length, little-e
         self.at += n
         return self.data[self.at - n:self.at]
     def int(self):
-        first = self.text(1)[0]
+        first, self.at = self.data[self.at], self.at + 1
         return first if first < 251 else int.from_bytes(self.text(1 << (first - 250)), "little")
     def list(self, item):
         return [item() for _ in range(self.int())]
@@ -108,7 +107,6 @@ class _Bytes:  # Reads what bincode wrote: integers of variable length, little-e
 def _int(*numbers):
     return b"".join([bytes((n,)) if n < 251 else b"\xfb" + n.to_bytes(2, "little") if n < 1 << 16 else b"\xfc" + n.to_bytes(4, "little")
                      if n < 1 << 32 else b"\xfd" + n.to_bytes(8, "little") for n in numbers])
-
 def _text(text):
     data = text.encode(errors="replace") if isinstance(text, str) else text
     return _int(len(data)) + data
@@ -127,11 +125,15 @@ def _lock_pages(maps):  # The GPU then copies from and to the slots by itself. W
             print(f"the {what} slots are " + (f"not page-locked: cuMemHostRegister_v2 gives {code}" if code else "page-locked"))
     except (OSError, AttributeError) as error:
         print(f"the slots are not page-locked: {error}")
+def _is_broken():  # Some errors of a GPU stay with the process, and all its calls fail. Without CUDA (3) or a context (201) it has none.
+    with contextlib.suppress(OSError, AttributeError):
+        return ctypes.CDLL("libcuda.so.1").cuCtxSynchronize() not in (0, 3, 201)
 
 class _Worker:
     """Speaks the protocol: the main thread reads, loads and runs; a second one beats, and ends the process when the parent hangs up."""
     def __init__(self):
-        self.socket, self.unread, self.lock, self.running, self.rss = socket.socket(fileno=3), b"", threading.Lock(), [], 0
+        self.socket, self.lock, self.running, self.rss = socket.socket(fileno=3), threading.Lock(), [], 0
+        self.read = self.socket.makefile("rb").read
         visible = b"\1" + _text(os.environ["CUDA_VISIBLE_DEVICES"]) if "CUDA_VISIBLE_DEVICES" in os.environ else b"\0"
         self.send(lambda: _int(0, PROTOCOL) + _text(os.environ.get("ORCHESTRA_BUILD", "")) + _int(os.getpid()) + visible)
         threading.Thread(target=self.watch, daemon=True).start()
@@ -149,13 +151,10 @@ class _Worker:
         finally:
             os._exit(0)
     def frame(self):  # Without one the parent is gone.
-        while len(self.unread) < (end := 4 + int.from_bytes(self.unread[:4], "little")) or end == 4:
-            self.unread += self.socket.recv(1 << 12) or os._exit(0)
-        frame, self.unread = _Bytes(self.unread[4:end]), self.unread[end:]
-        return frame
+        return _Bytes(self.read(int.from_bytes(self.read(4) or os._exit(0), "little")))
     def serve(self, script, *name):
         frame, began = self.frame(), time.perf_counter_ns()
-        _, told, device = frame.int(), json.loads(frame.text()), frame.int() and frame.text()
+        _, told, self.device = frame.int(), json.loads(frame.text()), frame.int() and frame.text()
         self.outputs = [_tensor(one["name"], (one["dtype"], one["shape"])) for one in told["outputs"]]
         threads, _, self.max_batch, _, _ = frame.int(), frame.int(), frame.int(), frame.list(frame.int), frame.int()
         _, slots, self.inputs = frame.int(), frame.int(), frame.list(frame.region)
@@ -168,12 +167,12 @@ class _Worker:
             [one.update(dtype=np.dtype(one["dtype"])) for one in (*self.outputs, *self.inputs, *sum(self.places, []))]
             memory = zip((4, 5), self.steps, (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE))
             self.maps = [step and mmap.mmap(fd, -(-step * slots // 4096) * 4096, prot=kind) for fd, step, kind in memory]
-            device and _lock_pages(self.maps)
+            self.device and _lock_pages(self.maps)
         except BaseException as error:
             failed = _int(2, 3 if _is_memory(error) else 2) + _text(_words(error))
             self.send(lambda: failed), os._exit(69)
         self.rss = _rss()  # Measured now and with every beat: after each batch it would cost more than a small batch.
-        loaded = _int(1, 0, 0, 1) + _text("cuda" if device else "cpu") + _int(1)  # One node on one provider.
+        loaded = _int(1, 0, 0, 1) + _text("cuda" if self.device else "cpu") + _int(1)  # One node on one provider.
         loaded += _text(f"python {sys.version.split()[0]}, numpy {np.__version__}") + _int(0, time.perf_counter_ns() - began, self.rss)
         self.send(lambda: loaded)
         while (frame := self.frame()).int() == 1:
@@ -181,7 +180,7 @@ class _Worker:
         os._exit(76)  # It is no `Run`.
     def run(self, batch, _, slot, output_slot, first, rows):
         self.running.append(batch)
-        spent, parts = [0, 0, 0], []
+        spent, parts, broken = [0, 0, 0], [], False
         try:
             for row in range(first, first + rows, self.max_batch):
                 parts.append(self.part(slot, output_slot, row, min(self.max_batch, first + rows - row), spent))
@@ -191,16 +190,17 @@ class _Worker:
                 answer += _int(at, DTYPES.index(array.dtype.name), array.ndim, *array.shape) + _text(array.tobytes())
             answer += _int(*spent, self.rss)
         except BaseException as error:
-            why = str(error.why) if rows == 1 and isinstance(error, ItemError) else _words(error)
-            if rows == 1 and not isinstance(error, ItemError):
+            kind, why, broken = [0 if _is_memory(error) else 1], _words(error), self.device and _is_broken()
+            if isinstance(error, ItemError) and 0 <= error.row < min(self.max_batch, first + rows - row):
+                kind, why = [3, row - first + error.row], str(error.why)
+            elif rows == 1:
                 traceback.print_exc()
-            answer = _int(5, batch, 0 if _is_memory(error) else 1) + _text(why) + _int(*spent)
+            answer = _int(5, batch, *([2] if broken else kind)) + _text(why) + _int(*spent)
         self.running.remove(batch)
-        self.send(lambda: answer)
+        self.send(lambda: answer), broken and os._exit(71)
     def part(self, slot, output_slot, first, rows, spent):  # One call. Outputs of fixed shape go to their slot; the others are given back.
         inputs, began = {at["name"]: self.rows(0, slot, at, first, rows) for at in self.inputs}, time.perf_counter_ns()
-        arrays = _called(self.code, rows, inputs, self.outputs)
-        ran, dynamic = time.perf_counter_ns(), []
+        arrays, ran, dynamic = _called(self.code, rows, inputs, self.outputs), time.perf_counter_ns(), []
         for array, place, output in zip(arrays, self.places, self.outputs):
             if place:
                 self.rows(1, output_slot, place[0], first, rows)[...] = array
@@ -221,7 +221,7 @@ def _words(error):  # In a line, with the last place of it that is in the folder
 def _check():
     status, said = 0, dict(argument.split("=", 1) for argument in sys.argv if "=" in argument)  # x=float32:3,32,32
     try:
-        of, inputs = _pick(sys.argv[0]), {}
+        of, inputs = _pick(sys.argv[0], *[name for name in sys.argv[1:] if "=" not in name and name[0] != "-"]), {}
         rows, outputs = of["batch"] or 8, of["outputs"]
         for one in of["inputs"]:
             dtype, _, shape = said.get(one["name"], "").partition(":")

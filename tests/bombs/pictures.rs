@@ -1,11 +1,13 @@
 //! Pictures that are small as files and huge as pictures, or say so.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use flate2::{Compress, Compression, Crc, FlushCompress};
+
+use super::ends::Ends;
 
 /// A side that `max_pixels` allows.
 const SIDE: u32 = 16_384;
 
-type Ends = &'static [&'static str];
 const TOO_LARGE: Ends = &["too_large"];
 const NO_MEMORY: Ends = &["out_of_memory"];
 const DAMAGED: Ends = &["decode"];
@@ -85,7 +87,8 @@ pub fn repeated_zlib(len: u64) -> Vec<u8> {
     all
 }
 
-fn png(interlaced: bool) -> Vec<u8> {
+/// One of `SIDE` x `SIDE` pixels of one colour, in less than a megabyte.
+pub fn png(interlaced: bool) -> Vec<u8> {
     let chunk = |name: &[u8], payload: &[u8]| {
         let body = [name, payload].concat();
         let mut crc = Crc::new();

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
+pub mod gpu;
 pub mod page;
 pub mod random;
 pub mod under;
@@ -327,11 +328,24 @@ flush_timeout = \"10m\"
         self.start_process(arguments, variables, Stdio::null())
     }
 
+    /// `orchestra run workflow.toml` with more arguments, from start to end, in a shell that has set `limits` before, such as `ulimit -v 900000`.
+    pub fn run_under(&self, limits: &str, arguments: &[&str]) -> Ended {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{limits} && exec \"$@\""), "sh", ORCHESTRA, "run"]);
+        shell.arg(self.workflow()).args(arguments);
+        self.spawn(shell, &[], Stdio::null()).wait()
+    }
+
     fn start_process(&self, arguments: &[&str], variables: &[(&str, &str)], stdin: Stdio) -> Run {
+        let mut command = Command::new(ORCHESTRA);
+        command.args(arguments);
+        self.spawn(command, variables, stdin)
+    }
+
+    fn spawn(&self, mut command: Command, variables: &[(&str, &str)], stdin: Stdio) -> Run {
         let n = fs::read_dir(self.dir.path()).unwrap().count();
         let (stderr, stdout) = (self.path(&format!("stderr-{n}")), self.path(&format!("stdout-{n}")));
-        let child = Command::new(ORCHESTRA)
-            .args(arguments)
+        let child = command
             .env(MARK, self.dir.path())
             .env(GATE, self.path("gate"))
             .env("TMPDIR", self.path("tmp"))
@@ -553,7 +567,7 @@ pub fn until(what: &str, condition: impl FnMut() -> bool) {
 
 /// Waits until `condition` holds; `false` after minutes.
 fn met(mut condition: impl FnMut() -> bool) -> bool {
-    // Nobody ever sends on it: its time-out is the pause between two looks.
+    // Nothing is ever sent on it: its time-out is the pause between two looks.
     let (_keep, never) = channel::<()>();
     for _ in 0..LOOKS {
         if condition() {

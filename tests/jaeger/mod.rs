@@ -18,7 +18,7 @@ use crate::spans::{Link, Span, Trace};
 
 /// Names the program, for machines where it was built elsewhere.
 const VARIABLE: &str = "ORCHESTRA_JAEGER";
-/// Starts that may find a port taken by somebody else.
+/// Starts that may find a port taken by another process.
 const STARTS: usize = 5;
 
 /// A running Jaeger.

@@ -21,6 +21,11 @@ pub fn peak_of(place: &Workplace, arguments: &[&str], code: i32) -> u64 {
 
 /// Likewise, with what it said.
 pub fn peak_and_end(place: &Workplace, arguments: &[&str], code: i32) -> (u64, Ended) {
+    peak_with(place, arguments, code, &["results.jsonl"])
+}
+
+/// Likewise, of a run with these results.
+pub fn peak_with(place: &Workplace, arguments: &[&str], code: i32, results: &[&str]) -> (u64, Ended) {
     let mut run = place.start(&[&["--set", "limits.memory=512MiB"], arguments].concat());
     let pid = run.pid();
     let mut peak = 0;
@@ -32,6 +37,6 @@ pub fn peak_and_end(place: &Workplace, arguments: &[&str], code: i32) -> (u64, E
     let ended = run.wait();
     ended.must_exit(code);
     println!("at most {} MB in all processes", peak / 1_000_000);
-    place.nothing_is_left();
+    place.nothing_is_left_but(results);
     (peak, ended)
 }

@@ -1,4 +1,4 @@
-//! Spans as a test sees them, wherever they come from, and what must hold of those of a run. It starts nothing and asks nobody.
+//! Spans as a test sees them, wherever they come from, and what must hold of those of a run. It starts nothing and connects to nothing.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
@@ -8,6 +8,10 @@ use serde_json::Value;
 
 /// The phases of a batch inside a worker.
 const PHASES: [&str; 4] = ["worker.queue", "worker.copy_in", "worker.compute", "worker.copy_out"];
+
+/// What is below an item that went through one stage.
+const STEPS: [&str; 7] =
+    ["item.read", "item.decode", "item.row", "item.queue", "item.infer", "item.post", "item.write"];
 
 /// A trace.
 #[derive(Debug)]
@@ -29,6 +33,11 @@ impl Trace {
             [one] => one,
             ref other => panic!("{} spans `{name}`", other.len()),
         }
+    }
+
+    /// Whether an item has all its steps: they may come in other requests than the item.
+    pub fn is_whole_item(&self) -> bool {
+        ["item"].iter().chain(&STEPS).all(|name| !self.named(name).is_empty())
     }
 
     /// The spans below one, in the order of their starts.
@@ -113,9 +122,7 @@ pub fn check_items(run: &Trace, items: &[Trace]) {
     let root = run.only("workflow.run");
     for trace in items {
         let item = trace.only("item");
-        for step in
-            ["item.read", "item.decode", "item.row", "item.queue", "item.infer", "item.post", "item.write"]
-        {
+        for step in STEPS {
             let step = trace.only(step);
             assert_eq!(step.parent, item.id);
             assert!(item.start <= step.start && step.end <= item.end, "{step:#?} of {item:#?}");

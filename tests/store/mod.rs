@@ -72,7 +72,7 @@ impl Store {
         vec![
             ("AWS_ENDPOINT_URL", &self.address),
             ("AWS_ALLOW_HTTP", "true"),
-            ("AWS_ACCESS_KEY_ID", "somebody"),
+            ("AWS_ACCESS_KEY_ID", "a-test"),
             ("AWS_SECRET_ACCESS_KEY", SECRET),
         ]
     }

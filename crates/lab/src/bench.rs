@@ -8,10 +8,10 @@ use orchestra_plan::{BatchPlan, Plan, batch_sizes};
 use tempfile::TempDir;
 
 use crate::bench_report::{BatchSizeReport, Judge, Report, Round};
-use crate::catalogue::{Catalogue, Lists};
 use crate::decode::{DecodeFigures, DecodePart};
 use crate::error::LabError;
 use crate::infer::{InferFigures, InferPart};
+use crate::item_lists::{ItemLists, Lists};
 use crate::memory::{Memory, SourceWork, source_works};
 use crate::run::{Progress, Tell, Tools, plan_for};
 use crate::whole_run;
@@ -49,7 +49,7 @@ pub struct Bench {
     paths: Vec<Vec<std::path::PathBuf>>,
     /// What a run goes over.
     lists: Lists,
-    catalogue: Catalogue,
+    item_lists: ItemLists,
     folder: TempDir,
 }
 
@@ -61,22 +61,22 @@ impl Bench {
         let memory = Memory::new(&plan)?;
         let folder = options.tools.scratch_folder("orchestra-bench-")?;
         tell(Progress::Listing);
-        let catalogue = Catalogue::list(&plan, folder.path(), &options.tools.cancel)?;
+        let item_lists = ItemLists::list(&plan, folder.path(), &options.tools.cancel)?;
         let bench = Self {
             cores: std::thread::available_parallelism().map_or(1, NonZero::get),
-            items_total: catalogue.total(),
+            items_total: item_lists.total(),
             works: source_works(&plan),
-            paths: catalogue.paths(FIRST_LOOK)?,
+            paths: item_lists.paths(FIRST_LOOK)?,
             memory,
             lists: Lists::default(),
-            catalogue,
+            item_lists,
             folder,
             plan,
             options,
         };
         if bench.plan.is_on_cpu() {
             // Decoders and workers of the parts wait for cores as those of a run do.
-            orchestra_runtime::interrupt_nobody();
+            orchestra_runtime::run_as_batch_work();
         }
         bench
             .works
@@ -113,7 +113,7 @@ impl Bench {
             let mut at = |part, finished| tell(Progress::Round { round, of, part, finished });
             at("decode", 0);
             let decode = self.decode(self.options.part)?;
-            at("infer", 0);
+            at("batches", 0);
             let infer = self.infer(self.options.part)?;
             at("run", 0);
             let plan = plan_for(&self.plan, &self.lists, &self.folder.path().join("out"));
@@ -131,7 +131,7 @@ impl Bench {
             None => {
                 tell(Progress::FirstLook);
                 self.lists =
-                    self.catalogue.write_lists(FIRST_LOOK.min(self.items_total), self.folder.path())?;
+                    self.item_lists.write_lists(FIRST_LOOK.min(self.items_total), self.folder.path())?;
                 let look = self.options.part / 4;
                 let limit = self.judge().limit(&self.decode(look)?, &self.infer(look)?).items_per_second;
                 // Saturates where nothing limits it.
@@ -139,8 +139,8 @@ impl Bench {
             }
         };
         let items = items.clamp(1, most);
-        self.lists = self.catalogue.write_lists(items, self.folder.path())?;
-        self.paths = self.catalogue.paths(items.min(MOST_PATHS))?;
+        self.lists = self.item_lists.write_lists(items, self.folder.path())?;
+        self.paths = self.item_lists.paths(items.min(MOST_PATHS))?;
         tell(Progress::Chosen { items: self.lists.total(), of: self.items_total });
         Ok(())
     }

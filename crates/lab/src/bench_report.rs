@@ -5,9 +5,9 @@ use orchestra_core::bottleneck::Bottleneck;
 use orchestra_plan::Plan;
 use serde::Serialize;
 
-use crate::catalogue::Lists;
 use crate::decode::DecodeFigures;
 use crate::infer::InferFigures;
+use crate::item_lists::Lists;
 use crate::limit::{Bound, DeviceLoad, Limit, Loads, StageLoad, pace};
 use crate::run::source_of;
 use crate::stats::{Spread, divide};

@@ -15,9 +15,9 @@ use orchestra_store::write_listing;
 use tempfile::TempDir;
 
 use crate::audit::{Account, Audit, Items};
-use crate::catalogue::{Catalogue, Lists};
 use crate::chaos_report::{Report, Round, Struck};
 use crate::error::LabError;
+use crate::item_lists::{ItemLists, Lists};
 use crate::leaks::{Before, extra_files};
 use crate::run::{Progress, Tell, Tools, plan_for, run};
 use crate::stats::divide;
@@ -62,21 +62,21 @@ impl Chaos {
     /// Lists the items and chooses how many of them. Blocks, as all of this does; must not be called within a tokio runtime.
     pub fn prepare(plan: Plan, options: Options, tell: Tell<'_>) -> Result<Self, LabError> {
         if plan.batch_stages().next().is_none() {
-            return Err(LabError::NoInferStage);
+            return Err(LabError::NoBatchStage);
         }
         one_record_per_item(&plan)?;
         let folder = options.tools.scratch_folder("orchestra-chaos-")?;
         tell(Progress::Listing);
-        let catalogue = Catalogue::list(&plan, folder.path(), &options.tools.cancel)?;
+        let item_lists = ItemLists::list(&plan, folder.path(), &options.tools.cancel)?;
         let (lists, items) = (Lists::default(), Items::default());
-        let mut chaos = Self { plan, options, items_listed: catalogue.total(), lists, items, folder };
+        let mut chaos = Self { plan, options, items_listed: item_lists.total(), lists, items, folder };
         std::fs::create_dir(chaos.temporary())
             .map_err(LabError::io("making a folder for temporary files"))?;
         let items = match chaos.options.items {
             Some(items) => items,
-            None => chaos.look(&catalogue, tell)?,
+            None => chaos.look(&item_lists, tell)?,
         };
-        chaos.choose(&catalogue, items)?;
+        chaos.choose(&item_lists, items)?;
         tell(Progress::Chosen { items: chaos.items.total(), of: chaos.items_listed });
         Ok(chaos)
     }
@@ -125,11 +125,11 @@ impl Chaos {
     }
 
     /// How many items keep the workflow busy for as long as it shall be.
-    fn look(&mut self, catalogue: &Catalogue, tell: Tell<'_>) -> Result<u64, LabError> {
+    fn look(&mut self, item_lists: &ItemLists, tell: Tell<'_>) -> Result<u64, LabError> {
         tell(Progress::FirstLook);
         let mut n = FIRST_LOOK;
         loop {
-            self.choose(catalogue, n)?;
+            self.choose(item_lists, n)?;
             let struck = self.one(PEACE, None, &mut |_| {})?;
             if struck.ran.report.items.done == 0 {
                 return Err(self.nothing_done(&struck));
@@ -143,9 +143,9 @@ impl Chaos {
         }
     }
 
-    fn choose(&mut self, catalogue: &Catalogue, n: u64) -> Result<(), LabError> {
+    fn choose(&mut self, item_lists: &ItemLists, n: u64) -> Result<(), LabError> {
         let folder = self.folder.path();
-        self.lists = catalogue.write_lists(n, folder)?;
+        self.lists = item_lists.write_lists(n, folder)?;
         self.items = Items::default();
         for (place, (source, list)) in self.plan.sources.iter().zip(&self.lists.0).enumerate() {
             let failed = |error| LabError::Listing { source_name: source.name.clone(), error };

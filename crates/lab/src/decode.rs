@@ -10,7 +10,7 @@ use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Emit, FetchRun, MapRun};
 use orchestra_core::{SourceId, StageId};
 use orchestra_plan::{ColumnRef, Origin};
-use orchestra_runtime::Env;
+use orchestra_runtime::RowScope;
 
 use crate::error::LabError;
 use crate::memory::{Leaf, Memory, SourceWork, row_at};
@@ -199,9 +199,9 @@ impl<'a> Hand<'a> {
         let (leaves, heap) = (&mut self.leaves, &mut self.heap);
         let mut ended = Ok(());
         self.fetch.with_row(&mut |row| {
-            let env = Env { from: Origin::Source(work.source), row, carried: &[], up: None };
+            let scope = RowScope { from: Origin::Source(work.source), row, carried: &[], up: None };
             ended = leaves.iter_mut().try_for_each(|LeafRun { reads, maps, cursor }| {
-                walk(maps, &env, &mut |env| write(reads, env, memory, cursor.as_mut(), heap))
+                walk(maps, &scope, &mut |scope| write(reads, scope, memory, cursor.as_mut(), heap))
             });
         });
         ended.map_err(named)
@@ -211,20 +211,20 @@ impl<'a> Hand<'a> {
 /// Takes a row through some maps, one inside of the other.
 fn walk(
     maps: &mut [MapAt<'_>],
-    env: &Env<'_>,
-    leaf: &mut dyn FnMut(&Env<'_>) -> Result<(), Refusal>,
+    scope: &RowScope<'_>,
+    leaf: &mut dyn FnMut(&RowScope<'_>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    let Some((map, rest)) = maps.split_first_mut() else { return leaf(env) };
-    let inputs: Option<Vec<Value<'_>>> = map.reads.iter().map(|read| env.get(*read)).collect();
+    let Some((map, rest)) = maps.split_first_mut() else { return leaf(scope) };
+    let inputs: Option<Vec<Value<'_>>> = map.reads.iter().map(|read| scope.get(*read)).collect();
     let inputs = inputs.ok_or_else(|| Refusal::result("a column is missing; this is a bug"))?;
-    map.run.apply(&inputs, &mut Inner { stage: map.stage, rest, env, leaf })
+    map.run.apply(&inputs, &mut Inner { stage: map.stage, rest, scope, leaf })
 }
 
 struct Inner<'a, 'm, 'e> {
     stage: StageId,
     rest: &'a mut [MapAt<'m>],
-    env: &'a Env<'e>,
-    leaf: &'a mut dyn FnMut(&Env<'_>) -> Result<(), Refusal>,
+    scope: &'a RowScope<'e>,
+    leaf: &'a mut dyn FnMut(&RowScope<'_>) -> Result<(), Refusal>,
 }
 
 impl Emit for Inner<'_, '_, '_> {
@@ -233,22 +233,22 @@ impl Emit for Inner<'_, '_, '_> {
     }
 
     fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
-        let env = Env { from: Origin::Stage(self.stage), row, carried: &[], up: Some(self.env) };
-        walk(self.rest, &env, self.leaf)
+        let scope = RowScope { from: Origin::Stage(self.stage), row, carried: &[], up: Some(self.scope) };
+        walk(self.rest, &scope, self.leaf)
     }
 }
 
 /// Writes the tensors among some columns: into the next row of a batch stage, or aside.
 fn write(
     reads: &[ColumnRef],
-    env: &Env<'_>,
+    scope: &RowScope<'_>,
     memory: &Memory,
     cursor: Option<&mut Cursor>,
     heap: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     let row = cursor.and_then(|cursor| Some((cursor.stage, cursor.next(memory.n_rows(cursor.stage))?)));
     for (input, read) in reads.iter().enumerate() {
-        let given = env.get(*read);
+        let given = scope.get(*read);
         let row = match row {
             Some((stage, row)) => {
                 let arena = memory.arena(stage);

@@ -9,13 +9,13 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum LabError {
     #[error(
-        "the workflow has no stage of kind `infer`, so it has no model and no workers; `orchestra run` runs it all the same"
+        "no stage of the workflow runs in worker processes, so there is nothing to measure; `orchestra run` runs it all the same"
     )]
-    NoInferStage,
+    NoBatchStage,
     /// The audit counts one record of each item in each sink.
     #[error(
         "an item has not exactly one record in sink `{sink}`: stage `{stage}` makes none or several rows of one, or one of all; chaos can \
-         audit a workflow whose items have one record in each sink, for example with a `gather` stage behind one that splits"
+         audit a workflow whose items have one record in each sink, for example with a stage that brings parts together behind one that splits"
     )]
     NotOneRecord { sink: String, stage: String },
     #[error(
@@ -71,7 +71,7 @@ impl LabError {
     /// What the command ends with: as `orchestra run` in the same case.
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::NoInferStage | Self::NotOneRecord { .. } | Self::NoItems | Self::Listing { .. } => 78,
+            Self::NoBatchStage | Self::NotOneRecord { .. } | Self::NoItems | Self::Listing { .. } => 78,
             Self::BatchSize { .. } => 2,
             Self::NothingDecodes { .. } | Self::NothingDone { .. } => 65,
             Self::Worker { .. } => 69,

@@ -1,11 +1,9 @@
 //! What a run leaves behind: in this process, and on the disk. It looks and waits a little; it removes nothing.
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use orchestra_machine::holdings::Holdings;
+use orchestra_machine::holdings::{Holdings, files_below, temporary_files};
 use orchestra_runtime::Remains;
 
 /// What is still there after so long is a leak: a thread that gives back what it holds may have to wait for a core first.
@@ -18,14 +16,14 @@ pub struct Before {
     process: Holdings,
     /// For temporary files, and what lies in it.
     temporary: PathBuf,
-    files: BTreeSet<PathBuf>,
+    files: Vec<String>,
     counts_sockets: bool,
 }
 
 impl Before {
     /// Now. `temporary` is the folder for temporary files of workers.
     pub fn now(temporary: &Path, counts_sockets: bool) -> Self {
-        let (process, files) = (Holdings::now(), tree(temporary));
+        let (process, files) = (Holdings::now(), temporary_files(temporary));
         Self { process, temporary: temporary.to_owned(), files, counts_sockets }
     }
 
@@ -44,43 +42,22 @@ impl Before {
     fn leaks(&self, remains: &Remains) -> Vec<String> {
         let mut leaks = self.process.leaked_since();
         leaks.retain(|leak| self.counts_sockets || !leak.ends_with("open: socket"));
-        let files = tree(&self.temporary);
-        leaks.extend(files.difference(&self.files).map(|p| format!("temporary file `{}`", p.display())));
-        if remains.holders() > 0 {
-            leaks.push(format!("{} actors, threads or tasks of the run", remains.holders()));
-        }
-        if remains.slots_in_use() + remains.slots_lost() > 0 {
-            let (used, lost) = (remains.slots_in_use(), remains.slots_lost());
-            leaks.push(format!("{used} batch slots in use, {lost} lost"));
-        }
+        leaks.extend(temporary_files(&self.temporary).into_iter().filter(|file| !self.files.contains(file)));
+        leaks.extend(remains.left());
         leaks
     }
 }
 
 /// Files that lie in the folder `now` and have no counterpart in the folder `peace`.
 pub fn extra_files(peace: &Path, now: &Path) -> Vec<String> {
-    let (peace, now) = (tree(peace), tree(now));
+    let (peace, now) = (files_below(peace), files_below(now));
     now.difference(&peace).map(|path| format!("file `{}` in the output folder", path.display())).collect()
-}
-
-/// Everything below a folder, by its path from there. What goes away meanwhile is not there.
-fn tree(folder: &Path) -> BTreeSet<PathBuf> {
-    let mut found = BTreeSet::new();
-    let mut open = vec![PathBuf::new()];
-    while let Some(inside) = open.pop() {
-        for entry in fs::read_dir(folder.join(&inside)).into_iter().flatten().flatten() {
-            let path = inside.join(entry.file_name());
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                open.push(path.clone());
-            }
-            found.insert(path);
-        }
-    }
-    found
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

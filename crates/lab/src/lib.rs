@@ -1,7 +1,7 @@
 //! Experiments with a workflow of the user: `bench` compares a run with the limit of the machine, `chaos` kills workers and audits every
 //! record. It prints nothing, changes no file of the user, and no run depends on it.
 //!
-//! Every run here goes over a list of its own into a folder of its own ([`run`](mod@run), `catalogue`); the folder is removed with the
+//! Every run here goes over a list of its own into a folder of its own ([`run`](mod@run), `item_lists`); the folder is removed with the
 //! experiment. Tests use the [`worker_client`] as well.
 //!
 //! # Bench
@@ -29,15 +29,16 @@
 //! same place, *stall* that to the next batch of any other worker of the stage.
 
 pub mod audit;
+mod bare_worker;
 pub mod bench;
 pub mod bench_report;
 mod busy;
-mod catalogue;
 pub mod chaos;
 pub mod chaos_report;
 mod decode;
 mod error;
 mod infer;
+mod item_lists;
 mod leaks;
 mod limit;
 mod memory;

@@ -62,7 +62,7 @@ impl Memory {
             });
             stages.insert(stage, memory.map_err(LabError::io(doing))?);
         }
-        if stages.is_empty() { Err(LabError::NoInferStage) } else { Ok(Self { stages }) }
+        if stages.is_empty() { Err(LabError::NoBatchStage) } else { Ok(Self { stages }) }
     }
 
     pub fn arena(&self, stage: StageId) -> &Arena {
@@ -119,12 +119,12 @@ impl Memory {
 }
 
 pub fn n_rows(layout: &BatchLayout) -> usize {
-    layout.slots * layout.max_rows
+    layout.slots * layout.slot_rows
 }
 
 /// Where the `row`-th row of an arena lies.
 pub fn row_at(layout: &BatchLayout, row: usize) -> (SlotId, usize) {
-    (SlotId((row / layout.max_rows) as u32), row % layout.max_rows)
+    (SlotId((row / layout.slot_rows) as u32), row % layout.slot_rows)
 }
 
 pub fn source_works(plan: &Plan) -> Vec<SourceWork> {

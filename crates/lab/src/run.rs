@@ -16,8 +16,8 @@ use orchestra_runtime::{
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-use crate::catalogue::Lists;
 use crate::error::LabError;
+use crate::item_lists::Lists;
 
 /// How long threads of an ended run may take to end: one that hangs (a dead network drive) must not hold the experiment.
 const LINGER: Duration = Duration::from_secs(1);
@@ -98,7 +98,7 @@ impl Tools {
     pub(crate) fn run_options(&self, plan: &Plan) -> RunOptions {
         RunOptions {
             engines: self.engines(plan),
-            onnxruntime: None, // Its runs begin in folders of their own.
+            engine: None, // Its runs begin in folders of their own.
             loaders: Some(self.launcher.clone()),
             keepers: None,
             tasks_only: false,

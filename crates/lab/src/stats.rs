@@ -53,6 +53,12 @@ pub(crate) fn divide(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }
 
+/// The upper median, zero of nothing.
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +78,12 @@ mod tests {
         assert_eq!(of(1), Some(Quantiles { p50: 1.0, p99: 1.0, max: 1.0, n: 1 }));
         assert_eq!(of(4), Some(Quantiles { p50: 2.0, p99: 4.0, max: 4.0, n: 4 }));
         assert_eq!(of(200), Some(Quantiles { p50: 100.0, p99: 198.0, max: 200.0, n: 200 }));
+    }
+
+    #[test]
+    fn the_upper_median_is_that_of_the_middle() {
+        let of = |times: &[u64]| median(times.iter().copied().map(Duration::from_millis).collect());
+        assert_eq!(of(&[9, 1, 5]), Duration::from_millis(5));
+        assert_eq!(of(&[]), Duration::ZERO);
     }
 }

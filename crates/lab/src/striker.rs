@@ -1,28 +1,21 @@
-//! The only place that sends signals to workers. A process is held by a descriptor: an id could by now be that of another process.
+//! Strikes workers of a run in this process, as its events tell of them, and its loaders, at uneven intervals. It starts and replaces none.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use orchestra_core::WorkerId;
+use orchestra_core::{WorkerId, locked};
 use orchestra_machine::processes::{child_ids, process};
 use orchestra_runtime::{EventHook, WorkerEvent};
-use orchestra_worker::process::LOADER;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+pub use orchestra_worker::held_process::Fault;
+use orchestra_worker::held_process::HeldProcess;
+use orchestra_worker::process::is_loader_with;
 use serde::{Serialize, Serializer};
 
 use crate::tracker::Tracker;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    Kill,
-    /// SIGSTOP: it lives, and does nothing more.
-    Stop,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Strikes {
@@ -67,33 +60,21 @@ pub(crate) struct Workers {
 #[derive(Debug, Default)]
 struct Seen {
     tracker: Tracker,
-    live: HashMap<WorkerId, OwnedFd>,
-}
-
-fn descriptor(pid: u32) -> Option<OwnedFd> {
-    pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()
-}
-
-/// `false`: it has just died by itself.
-fn hit(process: &OwnedFd, fault: Fault) -> bool {
-    let signal = match fault {
-        Fault::Kill => Signal::KILL,
-        Fault::Stop => Signal::STOP,
-    };
-    pidfd_send_signal(process, signal).is_ok()
+    live: HashMap<WorkerId, HeldProcess>,
 }
 
 /// Does `fault` to a loader of this process; whether there was one. A run tells nothing of loaders, so its children are looked at.
 fn strike_loader(fault: Fault, random: &mut Rng) -> bool {
     let is_loader = |pid: &u32| {
         let process = process(*pid).filter(|process| process.parent == std::process::id());
-        process.is_some_and(|process| process.arguments.last().is_some_and(|last| last == LOADER))
+        process.is_some_and(|process| is_loader_with(&process.arguments))
     };
     // Held before it is looked at: the number of one that is gone could be that of another process.
-    let held = child_ids(std::process::id()).into_iter().filter_map(|pid| Some((pid, descriptor(pid)?)));
+    let held =
+        child_ids(std::process::id()).into_iter().filter_map(|pid| Some((pid, HeldProcess::open(pid)?)));
     let loaders: Vec<_> = held.filter(|(pid, _)| is_loader(pid)).collect();
-    let loaders: Vec<&OwnedFd> = loaders.iter().map(|(_, process)| process).collect();
-    random.choice(&loaders).is_some_and(|process| hit(process, fault))
+    let loaders: Vec<&HeldProcess> = loaders.iter().map(|(_, process)| process).collect();
+    random.choice(&loaders).is_some_and(|process| process.strike(fault))
 }
 
 impl Striker {
@@ -155,17 +136,18 @@ impl Workers {
 
     /// All that was seen. To be called when the run is over.
     pub fn end(&self) -> Tracker {
-        std::mem::take(&mut *self.seen()).tracker
+        std::mem::take(&mut *locked(&self.seen)).tracker
     }
 
     /// Does `fault` to one of those that may be struck; whether there was one.
     fn strike(&self, fault: Fault, spares: bool, random: &mut Rng) -> bool {
-        let mut seen = self.seen();
+        let mut seen = locked(&self.seen);
         let mut targets = seen.tracker.targets(spares);
         targets.retain(|worker| seen.live.contains_key(worker));
         let Some(&victim) = random.choice(&targets) else { return false };
         let at = self.began.elapsed();
-        let was_hit = hit(&seen.live[&victim], fault);
+        // Not where it has just died by itself.
+        let was_hit = seen.live[&victim].strike(fault);
         if was_hit {
             seen.tracker.struck(victim, fault, at);
         }
@@ -174,20 +156,16 @@ impl Workers {
 
     fn saw(&self, event: &WorkerEvent) {
         let now = self.began.elapsed();
-        let mut seen = self.seen();
+        let mut seen = locked(&self.seen);
         match event {
             WorkerEvent::Started { worker, pid: Some(pid), .. } => {
                 // The event comes before the process can be waited for, so the id still is its own. Without a descriptor it is no target.
-                seen.live.extend(descriptor(*pid).map(|process| (*worker, process)));
+                seen.live.extend(HeldProcess::open(*pid).map(|process| (*worker, process)));
             }
             WorkerEvent::Ended { worker, .. } => drop(seen.live.remove(worker)),
             _ => {}
         }
         seen.tracker.saw(event, now);
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_recycled_leaves_no_place_empty() {
+    fn a_worker_that_is_recycled_leaves_no_place_empty() {
         let mut s = Scene::default();
         s.takes(0, None);
         s.takes(1, Some(0));
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_follows_one_that_was_struck_in_vain_is_spared_until_it_has_done_a_batch() {
+    fn a_successor_of_one_that_was_struck_in_vain_is_spared_until_it_has_done_a_batch() {
         let mut s = Scene::default();
         s.takes(0, None);
         s.kill(0, 1);

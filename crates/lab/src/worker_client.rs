@@ -1,10 +1,10 @@
 //! The parent's end of the worker protocol, one frame at a time: a worker process without actors, ledger or restarts. Blocks.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestra_core::WorkerExit;
+use orchestra_core::{WorkerExit, locked};
 use orchestra_runtime::launcher::Launched;
 use orchestra_worker::codec::{self, CodecError, FrameDecoder};
 use orchestra_worker::frames::{FromWorker, ToWorker};
@@ -128,7 +128,7 @@ impl WorkerClient {
             // A process that the worker has started may hold its stderr open.
             drop(runtime.block_on(async { tokio::time::timeout(Duration::from_secs(1), listener).await }));
         }
-        let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = locked(&self.last_words);
         String::from_utf8_lossy(&words).into_owned()
     }
 }
@@ -164,7 +164,7 @@ async fn next_frame(
 async fn keep_last_words(mut stderr: Box<dyn AsyncRead + Send + Unpin>, kept: Arc<Mutex<Vec<u8>>>) {
     let mut chunk = [0; 1024];
     while let Ok(n @ 1..) = stderr.read(&mut chunk).await {
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = locked(&kept);
         kept.extend_from_slice(&chunk[..n]);
         let excess = kept.len().saturating_sub(LAST_WORDS);
         kept.drain(..excess);

@@ -56,6 +56,9 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Write a small workflow to start from
     Init(InitArgs),
+    /// Print the JSON Schema of workflow files, for editors
+    #[command(after_help = help::SCHEMA)]
+    Schema,
     /// Print completions for a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write the pages of all commands into a folder
@@ -173,6 +176,15 @@ pub enum LogFormat {
     Text,
     /// For programs: one JSON object per line
     Json,
+}
+
+impl From<LogFormat> for orchestra::plan::LogFormat {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
+        }
+    }
 }
 
 /// `orchestra check`

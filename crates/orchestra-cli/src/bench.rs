@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use orchestra_lab::bench::{Bench, Options};
+use orchestra::lab::bench::{Bench, Options};
 
 use crate::Failed;
 use crate::args::{BenchArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::lab::{self, Told, failed};
+use crate::notices::Notices;
 use crate::stdout;
 use crate::surroundings::Surroundings;
-use crate::talk::Talk;
 
 mod table;
 
@@ -20,8 +20,8 @@ pub fn bench(
     verbosity: Verbosity,
     surroundings: &Surroundings,
 ) -> Result<ExitCode, Failed> {
-    let (talk, level) = (Talk { quiet: verbosity.quiet }, verbosity.terminal_level());
-    let setting = lab::Setting { args: &args.lab, surroundings, level, otlp: None, talk };
+    let (notices, level) = (Notices { quiet: verbosity.quiet }, verbosity.terminal_level());
+    let setting = lab::Setting { args: &args.lab, surroundings, level, otlp: None, notices };
     let ready = lab::get_ready(&setting)?;
     let options = Options {
         rounds: args.runs,
@@ -30,7 +30,7 @@ pub fn bench(
         repeat: args.repeat,
         tools: ready.tools,
     };
-    let mut told = Told::new(talk, surroundings);
+    let mut told = Told::new(notices, surroundings);
     let mut tell = |progress| told.tell(progress);
     let text = Bench::prepare(ready.plan, options, &mut tell).and_then(|mut bench| {
         Ok(if let Some(sizes) = &args.batch_sizes {

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use orchestra_lab::chaos::{Chaos, Options};
-use orchestra_lab::chaos_report::Report;
-use orchestra_lab::striker::Strikes;
+use orchestra::lab::chaos::{Chaos, Options};
+use orchestra::lab::chaos_report::Report;
+use orchestra::lab::striker::Strikes;
 use tracing::level_filters::LevelFilter;
 
 use crate::Failed;
@@ -14,9 +14,9 @@ use crate::args::{ChaosArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::human::count;
 use crate::lab::{self, Told, failed};
+use crate::notices::Notices;
 use crate::run::lost_spans;
 use crate::surroundings::Surroundings;
-use crate::talk::Talk;
 use crate::{stderr, stdout};
 
 mod table;
@@ -39,10 +39,10 @@ pub fn chaos(
             anyhow!("`--kill-every` and `--stop-every` are both off: nothing would happen to any worker");
         return Err(Failed::new(ExitCode::Usage, what));
     }
-    let talk = Talk { quiet: verbosity.quiet };
+    let notices = Notices { quiet: verbosity.quiet };
     // Of every worker that is struck the log says that it was lost: here that is no news.
     let level = if verbosity.verbose == 0 { LevelFilter::ERROR } else { verbosity.terminal_level() };
-    let setting = lab::Setting { args: &args.lab, surroundings, level, otlp: args.otlp.as_deref(), talk };
+    let setting = lab::Setting { args: &args.lab, surroundings, level, otlp: args.otlp.as_deref(), notices };
     let ready = lab::get_ready(&setting)?;
     let options = Options {
         runs: args.runs,
@@ -52,7 +52,7 @@ pub fn chaos(
         trace: ready.telemetry.tracer(),
         tools: ready.tools,
     };
-    let mut told = Told::new(talk, surroundings);
+    let mut told = Told::new(notices, surroundings);
     let mut tell = |progress| told.tell(progress);
     let report = Chaos::prepare(ready.plan, options, &mut tell).and_then(|chaos| chaos.run(&mut tell));
     told.end();

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use orchestra::plan::format_bytes;
 use orchestra::{Gpu, Machine};
-use orchestra_plan::format_bytes;
 
 use crate::Failed;
 use crate::args::DevicesArgs;
@@ -16,7 +16,7 @@ pub fn devices(args: &DevicesArgs) -> Result<ExitCode, Failed> {
     if args.json {
         return stdout::print_json(&machine);
     }
-    let model = orchestra_machine::cpu_model().unwrap_or_else(|| "unknown model".to_owned());
+    let model = orchestra::cpu_model().unwrap_or_else(|| "unknown model".to_owned());
     stdout::print(&in_words(&machine, &model))
 }
 
@@ -103,8 +103,7 @@ fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use orchestra::Node;
-    use orchestra_machine::GpuProcess;
+    use orchestra::{GpuProcess, Node};
 
     use super::*;
 

@@ -6,10 +6,9 @@ mod tensorrt;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use orchestra::Machine;
-use orchestra_machine::{DriverProbe, GpuProbe, NvmlProbe, driver_problem};
-use orchestra_onnx::library::{CudaLibraries, Env, Flavor, Library, Request, Tried, find_cuda};
-use orchestra_plan::format_bytes;
+use orchestra::library::{CudaLibraries, Env, Flavor, Library, Request, Tried, find_cuda};
+use orchestra::plan::format_bytes;
+use orchestra::{DriverProbe, GpuProbe, Machine, NvmlProbe, driver_problem};
 use serde::Serialize;
 
 use crate::Failed;
@@ -87,7 +86,7 @@ fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
     let has_gpu = !machine.gpus.is_empty();
     let request = Request { flavor: Flavor::Gpu, explicit: args.ort_library.clone(), offline: true };
     let env = Env::from_process();
-    let (runtime, _) = orchestra_onnx::library::find(&request, &env);
+    let (runtime, _) = orchestra::library::find(&request, &env);
     let libraries = find_cuda(&env, runtime.as_ref().map(|library| library.path.as_path()));
     let mut findings = Vec::new();
     if has_gpu {
@@ -95,7 +94,7 @@ fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
         let mut gpus = Finding::good("gpus", format!("the driver lists {}", machine.gpus.len()));
         gpus.help.clone_from(&machine.gpu_error);
         findings.push(gpus);
-        findings.push(of_mps(orchestra_machine::mps(std::env::var_os("CUDA_MPS_PIPE_DIRECTORY"))));
+        findings.push(of_mps(orchestra::mps(std::env::var_os("CUDA_MPS_PIPE_DIRECTORY"))));
         findings.push(of_processes(&NvmlProbe::new()));
         findings.push(runtime_library(Flavor::Gpu, args));
     } else {
@@ -116,7 +115,7 @@ fn runtime_library(flavor: Flavor, args: &DoctorArgs) -> Finding {
         Flavor::Gpu => "onnxruntime-gpu",
     };
     let request = Request { flavor, explicit: args.ort_library.clone(), offline: true };
-    match orchestra_onnx::library::find(&request, &Env::from_process()) {
+    match orchestra::library::find(&request, &Env::from_process()) {
         (Some(Library { path, version, origin, .. }), _) => {
             Finding::found(subject, version.as_deref(), origin, &path)
         }
@@ -184,13 +183,14 @@ fn auto(why_not: Option<String>, n_gpus: usize) -> Finding {
     }
 }
 
-/// What workers can be confined by. A run goes on without it, unless its file requires it.
+/// What loaders and workers can be confined by. A run goes on without it, unless its file requires it.
 fn sandbox() -> Finding {
     let missing = orchestra::missing_of_sandbox();
     if missing.is_empty() {
-        return Finding::good("sandbox", "workers are confined to what they need");
+        return Finding::good("sandbox", "loaders and workers are confined to what they need");
     }
-    let mut finding = Finding::good("sandbox", "workers are not confined as far as they could be");
+    let mut finding =
+        Finding::good("sandbox", "loaders and workers are not confined as far as they could be");
     finding.help = Some(format!("the kernel has no {}", missing.join("\nthe kernel has no ")));
     finding
 }
@@ -212,8 +212,8 @@ fn open_files() -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_machine::{FakeProbe, Gpu, ProbeError};
-    use orchestra_onnx::library::CudaGeneration;
+    use orchestra::library::CudaGeneration;
+    use orchestra::{FakeProbe, Gpu, ProbeError};
 
     use super::*;
 

@@ -1,5 +1,5 @@
-//! `orchestra completions` and `orchestra man`: made of the definitions of the command line, so they cannot disagree with it.
-//! It knows no command by name.
+//! `orchestra completions` and `orchestra man`, made of the definitions of the command line, and `orchestra schema`, made of the
+//! declarations of keys: none of them can disagree with what it describes. It knows no command and no key by name.
 
 use std::path::Path;
 use std::{fs, io};
@@ -12,6 +12,10 @@ use crate::Failed;
 use crate::args::{Cli, CompletionsArgs, ManArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::{stderr, stdout};
+
+pub fn schema() -> Result<ExitCode, Failed> {
+    stdout::print_json(&orchestra::workflow_schema(&orchestra::kinds()))
+}
 
 pub fn completions(args: &CompletionsArgs) -> Result<ExitCode, Failed> {
     let mut script = Vec::new();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 use orchestra::PlanOptions;
-use orchestra_plan::{GraphView, MachineView};
+use orchestra::plan::{GraphView, MachineView};
 
 use crate::Failed;
 use crate::args::{GraphArgs, GraphFormat, Verbosity};

@@ -165,6 +165,15 @@ It overwrites nothing: if one of its files is there already, it writes none and 
 
 Exit codes: 0 written, 2 something is in the way, 75 it cannot be written";
 
+pub const SCHEMA: &str = "\
+Examples:
+  orchestra schema > workflow.schema.json
+
+Editors that know JSON Schema for TOML (Taplo, Even Better TOML in VS Code) offer keys and kinds with their help, and mark what
+is wrong, in files whose first line is `#:schema ./workflow.schema.json`. It has the kinds of this build.
+
+Exit codes: 0 printed";
+
 pub const COMPLETIONS: &str = "\
 Examples:
   orchestra completions bash > ~/.local/share/bash-completion/completions/orchestra

@@ -3,9 +3,8 @@
 use std::fmt::Write as _;
 
 use anyhow::anyhow;
-use orchestra::{ModelError, ModelFile, Recognised};
-use orchestra_core::TensorSpec;
-use orchestra_plan::format_bytes;
+use orchestra::plan::format_bytes;
+use orchestra::{ModelError, ModelFile, Recognised, TensorSpec};
 use serde_json::json;
 
 use crate::Failed;

@@ -2,22 +2,22 @@
 
 use std::sync::Arc;
 
-use orchestra::{Launcher, Plan, ProcessLauncher};
-use orchestra_lab::{Cancel, LabError, Progress, Tools};
-use orchestra_telemetry::{
+use orchestra::lab::{Cancel, LabError, Progress, Tools};
+use orchestra::telemetry::{
     ConfiguredTraces, LogSettings, ResolvedTraces, Telemetry, TelemetryGuard, TraceSettings,
 };
+use orchestra::{Launcher, Plan, ProcessLauncher};
 use tracing::level_filters::LevelFilter;
 
 use crate::Failed;
 use crate::args::LabArgs;
 use crate::exit_code::ExitCode;
+use crate::notices::{LibraryNotes, Notices};
 use crate::planning::{self, Workflow};
 use crate::run::configured_traces;
 use crate::signals::Signals;
 use crate::stderr;
 use crate::surroundings::Surroundings;
-use crate::talk::{LibraryNotes, Talk};
 
 /// All that runs need, and nothing has been run.
 pub struct Ready {
@@ -34,19 +34,19 @@ pub struct Setting<'a> {
     pub level: LevelFilter,
     /// Where traces go. What the file and the environment say of that is for runs that count.
     pub otlp: Option<&'a str>,
-    pub talk: Talk,
+    pub notices: Notices,
 }
 
 /// Plans, and finds or fetches the library.
 pub fn get_ready(setting: &Setting<'_>) -> Result<Ready, Failed> {
-    let Setting { args, surroundings, level, otlp, talk } = setting;
+    let Setting { args, surroundings, level, otlp, notices } = setting;
     let workflow = &args.workflow;
     let text = Workflow::read(&workflow.file)?;
     let machine = &planning::machine(workflow);
     let plan = planning::show(text.plan(&planning::options(workflow, None), machine), surroundings)?;
-    planning::say_why_cpu(&plan, machine, *talk);
+    planning::say_why_cpu(&plan, machine, *notices);
     if plan.batch_stages().next().is_none() {
-        return Err(failed(LabError::NoInferStage));
+        return Err(failed(LabError::NoBatchStage));
     }
     let logs = LogSettings {
         terminal: *level,
@@ -61,7 +61,7 @@ pub fn get_ready(setting: &Setting<'_>) -> Result<Ready, Failed> {
     for warning in &traces.warnings {
         tracing::warn!("{warning}");
     }
-    let mut notes = LibraryNotes { talk: *talk, last: None };
+    let mut notes = LibraryNotes { notices: *notices, last: None };
     let library =
         orchestra::runtime_library(&plan, workflow.ort_library.clone(), workflow.offline, &mut notes)
             .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
@@ -111,7 +111,7 @@ fn listen_for_signals(cancel: Cancel) -> Result<(), Failed> {
 
 /// Says what is being done: on a terminal in one line that changes, in a pipe in a line for each part that begins.
 pub struct Told<'a> {
-    talk: Talk,
+    notices: Notices,
     surroundings: &'a Surroundings,
     is_open: bool,
     /// In a pipe, what was said last: the first look at a part says the same as its beginning.
@@ -119,12 +119,12 @@ pub struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    pub fn new(talk: Talk, surroundings: &'a Surroundings) -> Self {
-        Self { talk, surroundings, is_open: false, last: None }
+    pub fn new(notices: Notices, surroundings: &'a Surroundings) -> Self {
+        Self { notices, surroundings, is_open: false, last: None }
     }
 
     pub fn tell(&mut self, what: Progress) {
-        if self.talk.quiet {
+        if self.notices.quiet {
             return;
         }
         if self.surroundings.interactive() {

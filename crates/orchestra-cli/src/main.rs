@@ -17,6 +17,7 @@ mod init;
 mod inspect;
 mod lab;
 mod metrics;
+mod notices;
 mod plan;
 mod planning;
 mod progress;
@@ -27,7 +28,6 @@ mod stderr;
 mod stdout;
 mod summary;
 mod surroundings;
-mod talk;
 mod tasks;
 mod tasks_watch;
 mod verify;
@@ -62,6 +62,7 @@ fn main() -> ProcessExitCode {
         Command::Graph(args) => graph::graph(&args, cli.verbosity, &surroundings),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Init(args) => init::init(&args, cli.verbosity),
+        Command::Schema => generated::schema(),
         Command::Completions(args) => generated::completions(&args),
         Command::Man(args) => generated::man(&args, cli.verbosity),
         Command::Worker => return orchestra::worker_main(),

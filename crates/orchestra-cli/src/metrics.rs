@@ -1,24 +1,24 @@
 //! The metrics of a run: where they go, as the user says, and where they come from. Counts nothing, and knows no format: that is the
-//! business of `orchestra_telemetry::metrics`.
+//! business of `orchestra::telemetry::metrics`.
 
 mod counters;
 mod devices;
 
 use std::sync::Arc;
 
+use orchestra::telemetry::metrics::{MetricReport, MetricSettings, Metrics, Reading, Source, names};
+use orchestra::telemetry::otlp::Configured;
+use orchestra::telemetry::{LogFiles, SpanWatch, TelemetryError, TelemetryGuard};
 use orchestra::{Meter, Plan};
-use orchestra_telemetry::metrics::{MetricReport, MetricSettings, Metrics, Reading, Source, names};
-use orchestra_telemetry::otlp::Configured;
-use orchestra_telemetry::{LogFiles, SpanWatch, TelemetryError, TelemetryGuard};
 
 use crate::Failed;
 use crate::args::RunArgs;
 use crate::exit_code::ExitCode;
+use crate::notices::Notices;
 use crate::stderr;
-use crate::talk::Talk;
 
 /// Serves and sends metrics as the command line, the file and the environment say. `said`: warnings that need not be repeated.
-pub fn start(args: &RunArgs, plan: &Plan, talk: Talk, said: &[String]) -> Result<Metrics, Failed> {
+pub fn start(args: &RunArgs, plan: &Plan, notices: Notices, said: &[String]) -> Result<Metrics, Failed> {
     let page = args.metrics.as_deref().or(plan.telemetry.metrics.as_deref());
     let collector = Configured {
         endpoint: args.otlp.as_deref().or(plan.telemetry.otlp.as_deref()),
@@ -39,7 +39,7 @@ pub fn start(args: &RunArgs, plan: &Plan, talk: Talk, said: &[String]) -> Result
     })?;
     if let Some(address) = metrics.page_address() {
         let readers = if address.ip().is_loopback() { "" } else { ", which other machines can read" };
-        talk.say(&format!("metrics at http://{address}/metrics{readers}"));
+        notices.say(&format!("metrics at http://{address}/metrics{readers}"));
         tracing::info!(%address, "metrics page served");
     }
     Ok(metrics)

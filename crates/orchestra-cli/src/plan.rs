@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use orchestra::MachineView;
-use orchestra_plan::format_bytes;
+use orchestra::plan::format_bytes;
 
 use crate::Failed;
 use crate::args::PlanArgs;
@@ -25,7 +25,7 @@ pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Fa
     if args.json {
         stdout::print_json(&plan)
     } else {
-        stdout::print(&format!("{}{}", about.unwrap_or_default(), orchestra_plan::describe(&plan)))
+        stdout::print(&format!("{}{}", about.unwrap_or_default(), orchestra::plan::describe(&plan)))
     }
 }
 

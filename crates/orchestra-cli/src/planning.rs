@@ -5,15 +5,15 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
+use orchestra::plan::{RealHost, format_bytes};
 use orchestra::{Cause, Diagnostics, Machine, MachineView, Plan, PlanOptions, RenderStyle};
-use orchestra_plan::{RealHost, format_bytes};
 
 use crate::Failed;
 use crate::args::WorkflowArgs;
 use crate::exit_code::ExitCode;
+use crate::notices::Notices;
 use crate::stderr;
 use crate::surroundings::Surroundings;
-use crate::talk::Talk;
 
 /// What is larger is no file of settings, and a device such as `/dev/zero` never ends.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -36,9 +36,9 @@ pub fn machine(args: &WorkflowArgs) -> Machine {
 }
 
 /// Says why a plan takes the CPU although the machine has GPUs: its speed should not be the first sign.
-pub fn say_why_cpu(plan: &Plan, machine: &Machine, talk: Talk) {
+pub fn say_why_cpu(plan: &Plan, machine: &Machine, notices: Notices) {
     if let Some(reason) = why_cpu(plan, machine) {
-        talk.say(reason);
+        notices.say(reason);
     }
 }
 
@@ -77,14 +77,14 @@ impl Workflow {
     }
 
     fn plan_with(&self, options: &PlanOptions, host: &RealHost) -> (Option<Plan>, Diagnostics) {
-        orchestra_plan::plan(&self.text, &self.path, options, host)
+        orchestra::plan::plan(&self.text, &self.path, options, host)
     }
 }
 
 /// Reads the description of a machine; what is wrong with it is printed.
 pub fn described_machine(file: &Path, surroundings: &Surroundings) -> Result<MachineView, Failed> {
     let text = read_text(file, "machine file")?;
-    let (machine, diagnostics) = orchestra_plan::machine_from_toml(&text, &file.display().to_string());
+    let (machine, diagnostics) = orchestra::plan::machine_from_toml(&text, &file.display().to_string());
     stderr::say(&diagnostics.render(style(surroundings)));
     machine.ok_or(Failed { error: None, code: ExitCode::BadFile })
 }
@@ -100,7 +100,10 @@ fn bounded_text(file: &Path) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     File::open(file)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        bail!("it is larger than {}, and nobody writes that by hand", format_bytes(MAX_FILE_BYTES));
+        bail!(
+            "it is larger than {}, the limit for such a file; check the path",
+            format_bytes(MAX_FILE_BYTES)
+        );
     }
     String::from_utf8(bytes).map_err(|_| anyhow!("it is not text in UTF-8; a TOML file is expected"))
 }
@@ -164,7 +167,7 @@ mod tests {
         };
         let said = "devices: the CPU, because no GPU can be used: no cuBLAS".to_owned();
         assert_eq!(why(&unusable, "auto"), ("cpu".into(), Some(said)));
-        assert_eq!(why(&unusable, "cpu"), ("cpu".into(), None), "nobody asked for a GPU");
+        assert_eq!(why(&unusable, "cpu"), ("cpu".into(), None), "no GPU was asked for");
         assert_eq!(why(&lacking(None), "auto"), ("cuda:0".into(), None));
     }
 

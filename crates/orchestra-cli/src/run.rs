@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use orchestra::telemetry::metrics::Metrics;
+use orchestra::telemetry::{ConfiguredTraces, LogSettings, Telemetry, TelemetryGuard, TraceSettings};
 use orchestra::{
     Earlier, Library, Plan, PlanOptions, RunHandle, RunOutcome, RunReport, StartOptions, StartRunError, Trees,
 };
-use orchestra_telemetry::metrics::Metrics;
-use orchestra_telemetry::{ConfiguredTraces, LogSettings, Telemetry, TelemetryGuard, TraceSettings};
 use tokio::runtime::Runtime;
 
 use self::end::{Output, end, finished_before};
 use crate::args::{LogFormat, RunArgs, Verbosity};
 use crate::exit_code::ExitCode;
+use crate::notices::{LibraryNotes, Notices};
 use crate::planning::{self, Workflow};
 use crate::progress::{Progress, ProgressMode};
 use crate::signals::{self, AfterTheRun, Continued, Stopping};
 use crate::surroundings::Surroundings;
-use crate::talk::{LibraryNotes, Talk};
 use crate::watch::Watch;
 use crate::{Failed, metrics, retry, stderr, stdout, tasks};
 
@@ -48,16 +48,16 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     if args.dry_run {
         return dry_run(&plan, args);
     }
-    let talk = Talk { quiet: verbosity.quiet };
-    planning::say_why_cpu(&plan, &machine, talk);
+    let notices = Notices { quiet: verbosity.quiet };
+    planning::say_why_cpu(&plan, &machine, notices);
     let (telemetry, warnings) = telemetry(args, verbosity, surroundings, &plan)?;
     // Before anything is discarded or begun: the address may be taken.
-    let metrics = metrics::start(args, &plan, talk, &warnings)?;
+    let metrics = metrics::start(args, &plan, notices, &warnings)?;
     let command = Command {
         args,
         verbosity,
         surroundings,
-        talk,
+        notices,
         telemetry: &telemetry,
         metrics: &metrics,
         stopping: Stopping::default(),
@@ -104,7 +104,7 @@ struct Command<'a> {
     args: &'a RunArgs,
     verbosity: Verbosity,
     surroundings: &'a Surroundings,
-    talk: Talk,
+    notices: Notices,
     telemetry: &'a TelemetryGuard,
     metrics: &'a Metrics,
     stopping: Stopping,
@@ -149,11 +149,11 @@ impl Command<'_> {
 
     /// Carries a plan out. `first`: what the first part has done, in the second one.
     fn part(&self, plan: Arc<Plan>, earlier: Earlier, first: Option<&Ended>) -> Result<Part, Failed> {
-        let Self { args, verbosity, surroundings, talk, telemetry, metrics, stopping } = self;
+        let Self { args, verbosity, surroundings, notices, telemetry, metrics, stopping } = self;
         let runtime = runtime(&plan)?;
         // Nothing is discarded for a run that has no library to begin with, or another one.
         let discards = args.fresh || args.retry_failed;
-        let ahead = discards.then(|| runtime_library(args, &plan, *talk)).transpose()?;
+        let ahead = discards.then(|| runtime_library(args, &plan, *notices)).transpose()?;
         let version = ahead.as_ref().and_then(Option::as_ref).map(orchestra::onnxruntime_version);
         let trees = first.and_then(|first| first.trees.clone());
         let prepared =
@@ -175,10 +175,10 @@ impl Command<'_> {
         if let Some(code) = prepared.nothing_to_do().filter(|_| args.only.is_empty()) {
             return finished_before(prepared, code, Output::of(args, *verbosity)).map(Part::FinishedBefore);
         }
-        talk.found(&prepared, first.is_some());
+        notices.found(&prepared, first.is_some());
         let library = match ahead {
             Some(library) => library,
-            None => runtime_library(args, &plan, *talk)?,
+            None => runtime_library(args, &plan, *notices)?,
         };
         if let Some(library) = &library {
             let version = library.version.as_deref().unwrap_or("unknown");
@@ -229,7 +229,7 @@ fn dry_run(plan: &Plan, args: &RunArgs) -> Result<ExitCode, Failed> {
     }
     match args.json {
         true => stdout::print_json(plan),
-        false => stdout::print(&orchestra_plan::describe(plan)),
+        false => stdout::print(&orchestra::plan::describe(plan)),
     }
 }
 
@@ -242,12 +242,12 @@ fn progress_mode(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundin
     }
 }
 
-fn runtime_library(args: &RunArgs, plan: &Plan, talk: Talk) -> Result<Option<Library>, Failed> {
+fn runtime_library(args: &RunArgs, plan: &Plan, notices: Notices) -> Result<Option<Library>, Failed> {
     if tasks_alone(args, plan) {
         return Ok(None);
     }
     let (named, offline) = (args.workflow.ort_library.clone(), args.workflow.offline);
-    orchestra::runtime_library(plan, named, offline, &mut LibraryNotes { talk, last: None })
+    orchestra::runtime_library(plan, named, offline, &mut LibraryNotes { notices, last: None })
         .map_err(|e| Failed::new(ExitCode::Unavailable, e))
 }
 
@@ -265,11 +265,8 @@ fn telemetry(
         terminal: verbosity.terminal_level(),
         filter: std::env::var("RUST_LOG").ok(),
         color: surroundings.color(),
-        terminal_format: log_format(args.log_format),
-        file_format: log_format(args.log_files.or(plan.telemetry.log_format.map(|format| match format {
-            orchestra_plan::LogFormat::Text => LogFormat::Text,
-            orchestra_plan::LogFormat::Json => LogFormat::Json,
-        }))),
+        terminal_format: args.log_format.map(Into::into).unwrap_or_default(),
+        file_format: args.log_files.map(Into::into).or(plan.telemetry.log_format).unwrap_or_default(),
         ..LogSettings::default()
     };
     let guard = Telemetry::build(&logs, traces.settings.as_ref())
@@ -292,15 +289,8 @@ pub fn configured_traces(plan: &Plan) -> ConfiguredTraces<'_> {
     }
 }
 
-fn log_format(asked: Option<LogFormat>) -> orchestra_telemetry::LogFormat {
-    match asked {
-        Some(LogFormat::Json) => orchestra_telemetry::LogFormat::Json,
-        Some(LogFormat::Text) | None => orchestra_telemetry::LogFormat::Text,
-    }
-}
-
 fn runtime(plan: &Plan) -> Result<Runtime, Failed> {
-    let started = orchestra_runtime::actor_runtime(plan);
+    let started = orchestra::actor_runtime(plan);
     let runtime = started
         .context("the threads of the run cannot be started; `orchestra doctor` looks at the limits of this machine")
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
@@ -318,6 +308,7 @@ fn not_started(error: StartRunError) -> Failed {
         StartRunError::Changed { .. }
         | StartRunError::Listing { .. }
         | StartRunError::Unreadable { .. }
+        | StartRunError::Sealed(_)
         | StartRunError::WorkingTree(_) => ExitCode::BadFile,
         StartRunError::Actors(_) => ExitCode::Bug,
         error if error.is_of_folder() => ExitCode::BadFile,

@@ -4,7 +4,7 @@
 use std::io::Write as _;
 use std::sync::OnceLock;
 
-use orchestra_telemetry::logs::json_line;
+use orchestra::telemetry::logs::json_line;
 use tracing::Level;
 
 /// Set where everything is to be said in JSON lines; then holds the id of the run, once it is known.

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use orchestra::{TaskReport, TaskStanding};
-use orchestra_core::bottleneck::Bottleneck;
+use orchestra::{Bottleneck, TaskReport, TaskStanding};
 
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted, elapsed, per_second};
@@ -201,7 +200,7 @@ impl Summary {
         if more > 0 {
             lines.push((
                 "",
-                format!("and {more} more: see {}", self.output.join(orchestra_store::RUN_SUMMARY).display()),
+                format!("and {more} more: see {}", self.output.join(orchestra::RUN_SUMMARY).display()),
             ));
         }
         lines
@@ -229,7 +228,7 @@ impl Summary {
         let text = |task: &TaskReport| format!("{}: {}{}", task.task, metrics(&task.metrics), state(task));
         let mut lines: Vec<_> = names.zip(compared.into_iter().map(text)).collect();
         if more > 0 {
-            let report = self.output.join(orchestra_store::RUN_SUMMARY);
+            let report = self.output.join(orchestra::RUN_SUMMARY);
             lines.push(("", format!("and {more} more: see {}", report.display())));
         }
         lines

@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use orchestra::{KnownTask, MetricReports, Plan, TaskReport, TaskStanding};
-use orchestra_plan::{TaskPlan, TasksPlan, format_bytes};
-use orchestra_store::{TaskJournal, TaskRecord};
+use orchestra::plan::{TaskPlan, TasksPlan, format_bytes};
+use orchestra::{KnownTask, MetricReports, Plan, TaskJournal, TaskRecord, TaskReport, TaskStanding};
 use serde_json::json;
 
 use crate::Failed;
@@ -46,7 +45,7 @@ pub fn only(mut plan: Plan, names: &[String]) -> Result<Plan, Failed> {
         plan.tasks = of_plan(&plan, names).map_err(|unknown| {
             let mut tables: Vec<&str> = plan.tasks.tasks.iter().map(|task| &task.name[..]).collect();
             tables.dedup();
-            let tables = if tables.is_empty() { "none".to_owned() } else { orchestra_plan::list(tables) };
+            let tables = if tables.is_empty() { "none".to_owned() } else { orchestra::plan::list(tables) };
             Failed::new(
                 ExitCode::Usage,
                 anyhow::anyhow!("--only: the file has no task `{unknown}`; its tasks: {tables}"),
@@ -82,7 +81,7 @@ pub fn show(plan: &Plan, records: &TaskRecords, as_json: bool) -> Result<ExitCod
             let mut after: Vec<String> =
                 task.after.iter().map(|earlier| plan.tasks.tasks[*earlier].id.clone()).collect();
             after.extend(task.after_sinks.iter().map(|sink| format!("sinks.{sink}")));
-            json!({ "known": report, "would_run": !report.before, "command": task.command, "after": after })
+            json!({ "known": report, "would_run": !report.before, "command": task.in_full(), "after": after })
         });
         return stdout::print_json(&rows.collect::<Vec<_>>());
     }
@@ -137,7 +136,7 @@ pub fn table(
             cell(report.peak_memory > 0, format_bytes(report.peak_memory)),
             cell(has_run, report.place.clone()),
             cell(!report.metrics.is_empty(), metrics(&report.metrics)),
-            in_one_line(&task.command),
+            in_one_line(&task.in_full()),
         ]
     };
     let heads =
@@ -158,6 +157,7 @@ fn standing(task: &TaskPlan, report: &TaskReport, known: &KnownTask, is_live: bo
     match (report.state, report.end.as_deref()) {
         // Items are listed when a run starts.
         (TaskStanding::Done, _) if !task.after_sinks.is_empty() => "done unless items are new".to_owned(),
+        (TaskStanding::Done, _) if report.why.is_some() => "done, old output".to_owned(),
         (TaskStanding::Done, _) if report.best => "done, best".to_owned(),
         (TaskStanding::Done, _) => "done".to_owned(),
         (TaskStanding::StoppedEarly, _) => "stopped early".to_owned(),

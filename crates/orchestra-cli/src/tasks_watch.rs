@@ -57,7 +57,7 @@ impl Seen<'_> {
         let running = orchestra::running_commands(&self.plan.output);
         let records = tasks::records(self.plan)?;
         let commands = running.as_deref().unwrap_or_default();
-        let known = |(task, first): (&orchestra_plan::TaskPlan, &KnownTask)| {
+        let known = |(task, first): (&orchestra::plan::TaskPlan, &KnownTask)| {
             let record = records.get(&task.id).cloned().unwrap_or_default();
             let is_new = record.attempts > first.attempts || first.is_begun;
             let ended = record.ended.filter(|_| record.running.is_none());
@@ -66,6 +66,7 @@ impl Seen<'_> {
             KnownTask {
                 attempts: record.attempts,
                 is_begun: record.running.is_some(),
+                is_same: is_new || first.is_same,
                 is_done: is_well && (is_new || first.is_done),
                 ended,
             }

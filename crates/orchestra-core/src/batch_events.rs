@@ -67,6 +67,8 @@ pub enum RunErrorKind {
     Model,
     /// The device or provider is broken: the worker exits after this answer.
     Device,
+    /// The code rejects this row of the run: the others are to be run again without it.
+    Row(u64),
 }
 
 /// What happened to a batch that gave no result.
@@ -74,7 +76,8 @@ pub enum RunErrorKind {
 pub enum Aftermath {
     /// It waits again, whole, under this new id.
     Requeued(BatchId),
-    /// The halves of this batch wait, or, if it was several that went together, each of those.
+    /// The halves of this batch wait, or, if it was several that went together, each of those; or what is left of it without a row that was
+    /// rejected, which is the next that [`Ledger::next_convicted`](crate::ledger::Ledger::next_convicted) gives.
     Split(BatchId),
     Failed(FailedRow),
 }

@@ -6,7 +6,7 @@
 //! ```text
 //! arena:   | slot 0 | slot 1 | ...          each: input "a" rows 0..max, input "b" rows 0..max, ...
 //! outputs: | output slot 0 | 1 | ...        each: output "y" rows 0..max, ...
-//!                                           (every region starts at a multiple of 64 bytes)
+//!                                           (every span starts at a multiple of 64 bytes)
 //! ```
 
 use bincode::{Decode, Encode};
@@ -15,8 +15,8 @@ use thiserror::Error;
 use crate::ids::{OutputSlotId, SlotId};
 use crate::tensor::TensorSpec;
 
-/// Regions start at multiples of this many bytes: a cache line, and what SIMD kernels like best.
-pub const REGION_ALIGN: usize = 64;
+/// Spans start at multiples of this many bytes: a cache line, and what SIMD kernels like best.
+pub const SPAN_ALIGN: usize = 64;
 /// Blocks are multiples of this many bytes.
 pub const PAGE: usize = 4096;
 /// Output slots of at least so many bytes start at pages, so that some of them can be page-locked without the others.
@@ -32,7 +32,7 @@ pub enum LayoutError {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct Region {
+pub struct TensorSpan {
     pub tensor: TensorSpec,
     /// Bytes from the start of the slot, or of the output slot.
     pub offset: usize,
@@ -42,24 +42,24 @@ pub struct Region {
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct BatchLayout {
     /// Rows of a slot: those of the largest batch, or of as many as may go to a worker together.
-    pub max_rows: usize,
+    pub slot_rows: usize,
     /// Slots of the arena, and output slots of each worker.
     pub slots: usize,
-    /// One region per model input, in the order of the model.
-    pub inputs: Vec<Region>,
+    /// One span per model input, in the order of the model.
+    pub inputs: Vec<TensorSpan>,
     /// One per model output, in the order of the model; `None` where its shape is only known after the run (it then travels in
     /// the done frame).
-    pub outputs: Vec<Option<Region>>,
+    pub outputs: Vec<Option<TensorSpan>>,
     pub input_slot_bytes: usize,
     pub output_slot_bytes: usize,
 }
 
 impl BatchLayout {
-    /// Lays out `slots` slots of `max_rows` rows for a model with these inputs and outputs.
+    /// Lays out `slots` slots of `slot_rows` rows for a model with these inputs and outputs.
     pub fn new(
         inputs: &[TensorSpec],
         outputs: &[TensorSpec],
-        max_rows: usize,
+        slot_rows: usize,
         slots: usize,
     ) -> Result<Self, LayoutError> {
         let mut input_slot_bytes = 0;
@@ -67,19 +67,19 @@ impl BatchLayout {
             .iter()
             .map(|t| {
                 let row_bytes = t.row_bytes().ok_or_else(|| LayoutError::OpenInput(t.name.clone()))?;
-                place(&mut input_slot_bytes, t, row_bytes, max_rows)
+                place(&mut input_slot_bytes, t, row_bytes, slot_rows)
             })
             .collect::<Result<Vec<_>, _>>()?;
         let mut output_slot_bytes = 0;
         let outputs = outputs
             .iter()
-            .map(|t| t.row_bytes().map(|b| place(&mut output_slot_bytes, t, b, max_rows)).transpose())
+            .map(|t| t.row_bytes().map(|b| place(&mut output_slot_bytes, t, b, slot_rows)).transpose())
             .collect::<Result<Vec<_>, _>>()?;
         if output_slot_bytes >= LARGE_OUTPUTS {
             output_slot_bytes =
                 output_slot_bytes.checked_next_multiple_of(PAGE).ok_or(LayoutError::TooLarge)?;
         }
-        let layout = Self { max_rows, slots, inputs, outputs, input_slot_bytes, output_slot_bytes };
+        let layout = Self { slot_rows, slots, inputs, outputs, input_slot_bytes, output_slot_bytes };
         let total = input_slot_bytes
             .checked_add(output_slot_bytes)
             .and_then(|n| n.checked_mul(slots))
@@ -127,15 +127,15 @@ fn place(
     end: &mut usize,
     tensor: &TensorSpec,
     row_bytes: usize,
-    max_rows: usize,
-) -> Result<Region, LayoutError> {
+    slot_rows: usize,
+) -> Result<TensorSpan, LayoutError> {
     let offset = *end;
-    let bytes = row_bytes.checked_mul(max_rows).ok_or(LayoutError::TooLarge)?;
+    let bytes = row_bytes.checked_mul(slot_rows).ok_or(LayoutError::TooLarge)?;
     *end = offset
         .checked_add(bytes)
-        .and_then(|n| n.checked_next_multiple_of(REGION_ALIGN))
+        .and_then(|n| n.checked_next_multiple_of(SPAN_ALIGN))
         .ok_or(LayoutError::TooLarge)?;
-    Ok(Region { tensor: tensor.clone(), offset, row_bytes })
+    Ok(TensorSpan { tensor: tensor.clone(), offset, row_bytes })
 }
 
 #[cfg(test)]
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_never_overlap() {
+    fn spans_never_overlap() {
         let layout = BatchLayout::new(
             &[spec("a", DType::F32, &[Dim::Fixed(3)]), spec("b", DType::U8, &[Dim::Fixed(5)])],
             &[
@@ -164,7 +164,7 @@ mod tests {
         let apart = |mut spans: Vec<std::ops::Range<usize>>, bytes: usize| {
             spans.sort_by_key(|s| s.start);
             assert!(spans.windows(2).all(|w| w[0].end <= w[1].start));
-            assert!(spans.iter().all(|s| s.start % REGION_ALIGN == 0 && s.end <= bytes));
+            assert!(spans.iter().all(|s| s.start % SPAN_ALIGN == 0 && s.end <= bytes));
         };
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for s in 0..3 {

@@ -45,7 +45,8 @@ impl LeaveReason {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPolicy {
-    pub max_rows: usize,
+    /// Rows of a full batch.
+    pub max_batch: usize,
     /// How long the oldest row waits for company while a worker is free.
     pub wait: Duration,
 }
@@ -79,7 +80,7 @@ impl BatchPolicy {
         now: Duration,
     ) -> Decision {
         let Some(open) = open.filter(|o| o.rows > 0) else { return Decision::Keep };
-        let is_full = open.rows.is_multiple_of(self.max_rows);
+        let is_full = open.rows.is_multiple_of(self.max_batch);
         if open.rows >= open.room || (is_full && (drained || idle_workers > 0)) {
             return Decision::Leave(LeaveReason::Full);
         }
@@ -90,7 +91,7 @@ impl BatchPolicy {
             return Decision::Keep;
         }
         // Full batches in front of the last one do not wait with it.
-        if open.rows > self.max_rows {
+        if open.rows > self.max_batch {
             return Decision::Leave(LeaveReason::Idle);
         }
         let due = open.oldest_since.saturating_add(self.wait);
@@ -102,7 +103,7 @@ impl BatchPolicy {
 mod tests {
     use super::*;
 
-    const POLICY: BatchPolicy = BatchPolicy { max_rows: 8, wait: Duration::from_millis(5) };
+    const POLICY: BatchPolicy = BatchPolicy { max_batch: 8, wait: Duration::from_millis(5) };
 
     fn open(rows: usize) -> Option<OpenBatch> {
         Some(OpenBatch { rows, room: 8, oldest_since: Duration::from_millis(100) })

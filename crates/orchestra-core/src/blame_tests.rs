@@ -35,7 +35,7 @@ fn deaths_until_accused(mut rows: std::ops::Range<usize>, poison: usize, first_o
     let history = devices(1);
     let (mut suspicion, mut deaths) = (Suspicion::default(), 0);
     loop {
-        // Whoever has to be fresh is.
+        // A worker that has to be fresh is.
         let fresh = suspicion.trial(&history) == FRESH_WORKER || first_of_worker;
         deaths += 1;
         match suspicion.died(DeathOf { first_of_worker: fresh, ..strong(rows.len()) }) {

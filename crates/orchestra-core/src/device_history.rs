@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_given_up_is_not_left_and_nobody_is_expected_there() {
+    fn a_device_that_was_given_up_is_not_left_and_no_worker_is_expected_there() {
         let mut history = DeviceHistory::default();
         history.expect(HERE);
         history.expect(DeviceId(1));

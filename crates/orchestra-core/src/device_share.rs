@@ -55,7 +55,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_than_the_room_and_nobody_is_left_out_who_fits(
+        fn never_more_than_the_room_and_none_that_fits_is_left_out(
             room in 0u64..200,
             wants in proptest::collection::vec((0usize..4, 0usize..9, 1u64..40, 1u32..=100), 0..6),
         ) {

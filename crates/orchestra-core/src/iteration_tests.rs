@@ -110,7 +110,7 @@ fn rounds_run(checkpoint: u32, dies_after: u32) -> Option<u64> {
             let mut leg = Leg::new(&of, state[rows.clone()].to_vec());
             while leg.state() == LegState::GoesOn {
                 if left == 0 {
-                    let lost = ledger.worker_lost(worker, &WorkerExit::Signal(9), "");
+                    let lost = ledger.worker_lost(worker, &WorkerExit::Signal(9), "", Duration::ZERO);
                     if lost.aftermath.iter().any(|after| matches!(after, Aftermath::Failed(_))) {
                         return None;
                     }
@@ -148,7 +148,7 @@ fn rounds_run(checkpoint: u32, dies_after: u32) -> Option<u64> {
 
 #[test]
 fn with_checkpoints_a_lost_worker_costs_no_more_than_a_leg() {
-    // Nobody dies: a leg more is no round more, unless a row ends again later in the last leg than the others do, here after 7 and 4 rounds.
+    // No worker dies: a leg more is no round more, unless a row ends again later in the last leg than the others do, here after 7 and 4 rounds.
     assert_eq!(
         (rounds_run(0, 1000), rounds_run(10, 1000), rounds_run(7, 1000)),
         (Some(60), Some(60), Some(63))

@@ -1,4 +1,4 @@
-//! A CUDA kernel in source, and how it is launched over the rows of a batch. Plain data: it is compiled in workers.
+//! Code of the user that runs batches: a program, or a CUDA kernel in source and how it is launched over the rows. Plain data: it is compiled in workers.
 
 use std::path::PathBuf;
 
@@ -73,10 +73,6 @@ pub enum Grid {
 }
 
 impl Grid {
-    /// As a workflow file writes them.
-    pub const NAMES: [(&str, Grid); 3] =
-        [("elements", Grid::Elements), ("rows", Grid::Rows), ("blocks", Grid::Blocks)];
-
     /// Blocks of `block` threads for `rows` rows, where a row of the first output is `first`. `None`: more than CUDA launches at once.
     pub fn blocks(self, rows: usize, first: &TensorSpec, block: u32) -> Option<u32> {
         let per_block = (block as usize).max(1);

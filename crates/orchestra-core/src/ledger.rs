@@ -47,7 +47,7 @@ struct Batch {
 
 #[derive(Debug)]
 pub struct Ledger {
-    max_rows: usize,
+    max_batch: usize,
     streams: usize,
     /// Batches that wait at a worker beyond those.
     ready: usize,
@@ -71,12 +71,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger for batches of up to `max_rows` rows, and workers that run one at a time while one more waits there. What has more
+    /// An empty ledger for batches of up to `max_batch` rows, and workers that run one at a time while one more waits there. What has more
     /// rows is several batches that go together, and is one for all that is said here until something happens to it: then they are set
     /// apart.
-    pub fn new(max_rows: usize) -> Self {
+    pub fn new(max_batch: usize) -> Self {
         Self {
-            max_rows,
+            max_batch,
             streams: 1,
             ready: 1,
             waiting: BatchQueue::default(),
@@ -136,7 +136,7 @@ impl Ledger {
     }
 
     pub fn worker_ready(&mut self, worker: WorkerId, device: DeviceId) {
-        self.ceilings.entry(device).or_insert_with(|| Ceiling::new(self.max_rows));
+        self.ceilings.entry(device).or_insert_with(|| Ceiling::new(self.max_batch));
         self.history.worker_came(device);
         self.workers.insert(worker, Worker::on(device));
     }
@@ -233,12 +233,19 @@ impl Ledger {
                 self.judge(batch, b, died, FailureKind::Crash, error)
             }
             RunErrorKind::OutOfMemory => self.out_of_memory(batch, b, device, alone, error, now),
+            RunErrorKind::Row(row) => self.rejected(batch, b, row, error),
         })
     }
 
-    /// A worker is dead, so its slots have no writer any more. What it was running is judged; what it had not begun waits
-    /// again, at the front and without a stain.
-    pub fn worker_lost(&mut self, worker: WorkerId, exit: &WorkerExit, last_words: &str) -> Lost {
+    /// A worker is dead, so its slots have no writer any more. What it was running is judged, or taken for too large where the worker died of a
+    /// lack of memory; what it had not begun waits again, at the front and without a stain.
+    pub fn worker_lost(
+        &mut self,
+        worker: WorkerId,
+        exit: &WorkerExit,
+        last_words: &str,
+        now: Duration,
+    ) -> Lost {
         let Some(gone) = self.workers.remove(&worker) else { return Lost::default() };
         self.renewing.take_if(|w| *w == worker);
         if !gone.has_successor {
@@ -260,8 +267,9 @@ impl Ledger {
             evidence: if gone.broken { Evidence::Strong } else { exit.evidence() },
             weak_elsewhere: self.weak_deaths,
         };
+        let no_memory = !gone.broken && exit.was_refused_memory(last_words);
         // A broken device was counted when it was reported.
-        if died.evidence == Evidence::Strong && !gone.broken && !begun.is_empty() {
+        if died.evidence == Evidence::Strong && !gone.broken && !no_memory && !begun.is_empty() {
             self.history.died(gone.device);
         }
         let words =
@@ -272,7 +280,12 @@ impl Ledger {
         // Requeued last to first, so that the oldest ends up at the very front.
         for id in gone.holds.iter().rev() {
             let Some(mut b) = self.batches.remove(id) else { continue };
-            aftermath.push(if begun.contains(id) {
+            aftermath.push(if no_memory && begun.contains(id) {
+                if b.rows.count == 1 {
+                    self.history.refused(gone.device, now);
+                }
+                self.out_of_memory(*id, b, gone.device, alone, error.clone(), now)
+            } else if begun.contains(id) {
                 self.judge(*id, b, died, kind, error.clone())
             } else {
                 b.attempts = b.attempts.saturating_sub(1); // It was sent, but not begun.
@@ -282,7 +295,8 @@ impl Ledger {
         if exit.evidence() == Evidence::Weak && !alone {
             self.weak_deaths += 1; // For every other batch this death happened elsewhere.
         }
-        Lost { held: gone.holds.into(), aftermath, bisecting }
+        // Smaller batches follow, or a pause: no worker is to blame.
+        Lost { held: gone.holds.into(), aftermath, bisecting: bisecting || (no_memory && !begun.is_empty()) }
     }
 
     /// A worker that never became ready died from outside: evidence that something kills at random.
@@ -291,7 +305,7 @@ impl Ledger {
     }
 
     pub fn ceiling(&self, device: DeviceId) -> usize {
-        self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows)
+        self.ceilings.get(&device).map_or(self.max_batch, Ceiling::rows)
     }
 
     /// The next row that was found guilty of what it did to its workers. Ask after [`Ledger::dispatch`] has given `None`.
@@ -340,7 +354,7 @@ impl Ledger {
         now: Duration,
     ) -> Aftermath {
         // Of those that went together any may have been the one: each of them tells when it runs by itself.
-        if b.rows.count <= self.max_rows
+        if b.rows.count <= self.max_batch
             && let Some(c) = self.ceilings.get_mut(&device)
         {
             c.out_of_memory(b.rows.count);
@@ -367,6 +381,32 @@ impl Ledger {
         }
         b.accusation = Some((FailureKind::Model, error));
         self.requeue(b)
+    }
+
+    /// Row `row` of the batch has its end: the code itself has named it, so no other try is asked. A row that the batch does not have names
+    /// none, and halves tell.
+    fn rejected(&mut self, id: BatchId, b: Batch, row: u64, error: String) -> Aftermath {
+        let Rows { slot, first, count } = b.rows;
+        let Some(row) = usize::try_from(row).ok().filter(|row| *row < count) else {
+            return if count == 1 {
+                Aftermath::Failed(b.failed(FailureKind::Model, error))
+            } else {
+                self.split(id, b)
+            };
+        };
+        if count == 1 {
+            return Aftermath::Failed(b.failed(FailureKind::Model, error));
+        }
+        let part = |first, count| b.part(Rows { slot, first, count });
+        self.convicted.push_back(part(first + row, 1).failed(FailureKind::Model, error));
+        let mut rest = [part(first, row), part(first + row + 1, count - row - 1)];
+        if !b.suspicion.is_suspect() {
+            rest.reverse(); // The first one is put in front last.
+        }
+        for part in rest.into_iter().filter(|part| part.rows.count > 0) {
+            self.wait_again(part);
+        }
+        Aftermath::Split(id)
     }
 
     /// Something succeeded on `device`: so it was not the device that killed what died there.
@@ -421,8 +461,8 @@ impl Ledger {
 
     /// Sets batches apart that went together, or replaces batch `id` by its halves.
     fn split(&mut self, id: BatchId, b: Batch) -> Aftermath {
-        let mut parts: Vec<Batch> = if b.rows.count > self.max_rows {
-            b.rows.pieces(self.max_rows).map(|rows| b.part(rows)).collect()
+        let mut parts: Vec<Batch> = if b.rows.count > self.max_batch {
+            b.rows.pieces(self.max_batch).map(|rows| b.part(rows)).collect()
         } else {
             let Rows { slot, first, count } = b.rows;
             let mid = count / 2;

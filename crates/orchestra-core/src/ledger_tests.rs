@@ -28,7 +28,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0u16..3).prop_map(Step::WorkerReady),
         6 => Just(Step::Dispatch),
         4 => (0usize..16).prop_map(Step::Done),
-        2 => ((0usize..16), 0u8..3).prop_map(|(w, k)| Step::Fault(w, k)),
+        2 => ((0usize..16), 0u8..6).prop_map(|(w, k)| Step::Fault(w, k)),
         2 => ((0usize..16), 0u8..4).prop_map(|(w, k)| Step::Die(w, k)),
         1 => (0usize..16).prop_map(Step::StaleDone),
     ]
@@ -91,8 +91,15 @@ impl World {
             }
             Step::Fault(i, kind) => {
                 if let Some((w, b)) = self.pick(i) {
-                    let fault = [RunErrorKind::Model, RunErrorKind::OutOfMemory, RunErrorKind::Device]
-                        [usize::from(kind)];
+                    // The last row is often one that the batch does not have.
+                    let fault = [
+                        RunErrorKind::Model,
+                        RunErrorKind::OutOfMemory,
+                        RunErrorKind::Device,
+                        RunErrorKind::Row(0),
+                        RunErrorKind::Row(1),
+                        RunErrorKind::Row(3),
+                    ][usize::from(kind)];
                     let a = ledger.fault(w, b, fault, "no".into(), T).expect("it holds the batch");
                     self.answered.push((w, b));
                     self.after(a);
@@ -124,7 +131,7 @@ impl World {
     fn lose(&mut self, ledger: &mut Ledger, w: WorkerId, exit: &WorkerExit) {
         self.alive.retain(|x| *x != w);
         self.held.retain(|(x, _)| *x != w);
-        for a in ledger.worker_lost(w, exit, "").aftermath {
+        for a in ledger.worker_lost(w, exit, "", T).aftermath {
             self.after(a);
         }
     }
@@ -147,7 +154,7 @@ impl World {
             } else if !self.held.is_empty() {
                 self.apply(ledger, Step::Done(0));
             } else {
-                // Whoever was to come has come.
+                // All workers that were to come have come.
                 (0..3).for_each(|d| self.apply(ledger, Step::WorkerReady(d)));
             }
         }
@@ -181,7 +188,7 @@ fn what_a_dead_worker_had_not_begun_is_sent_again_without_a_stain() {
     ledger.add(rows(0, 4), LeaveReason::Full);
     ledger.add(rows(1, 4), LeaveReason::Full);
     let (a, b) = (ledger.dispatch(T).unwrap(), ledger.dispatch(T).unwrap());
-    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(9), "");
+    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(9), "", T);
     assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_), Aftermath::Requeued(_)]));
     ledger.worker_ready(WorkerId(1), DeviceId(0));
     let again = ledger.dispatch(T).unwrap();
@@ -199,7 +206,7 @@ fn a_worker_that_reports_a_broken_device_stains_only_the_batch_it_reported() {
     let (a, b) = (ledger.dispatch(T).unwrap(), ledger.dispatch(T).unwrap());
     let _ = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Device, "sick".into(), T);
     assert_eq!(ledger.dispatch(T), None, "it gets nothing more");
-    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Code(71), "");
+    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Code(71), "", T);
     assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_)]));
     ledger.worker_ready(WorkerId(1), DeviceId(0));
     let first = ledger.dispatch(T).unwrap();
@@ -220,7 +227,7 @@ fn a_worker_that_runs_several_batches_begins_them_in_order_and_one_more_is_ready
     assert_eq!(sent.len(), 3);
     assert!(ledger.done(WorkerId(0), sent[1].batch).is_some(), "they are done in any order");
     let next = ledger.dispatch(T).unwrap();
-    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
+    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "", T);
     assert_eq!(lost.held, [sent[0].batch, sent[2].batch, next.batch]);
     ledger.worker_ready(WorkerId(1), DeviceId(0));
     let again = ledger.dispatch(T).unwrap();
@@ -234,7 +241,7 @@ fn what_ran_when_a_device_broke_is_suspected_beside_the_batch_that_was_reported(
     (0..3).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
     let sent: Vec<_> = std::iter::from_fn(|| ledger.dispatch(T)).collect();
     let _ = ledger.fault(WorkerId(0), sent[1].batch, RunErrorKind::Device, "sick".into(), T);
-    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Code(71), "");
+    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Code(71), "", T);
     assert_eq!(lost.held, [sent[0].batch, sent[2].batch]);
     assert_eq!(ledger.history.deaths_in_a_row(DeviceId(0)), 1, "it is one death");
     ledger.worker_ready(WorkerId(1), DeviceId(0));
@@ -289,7 +296,37 @@ fn an_item_that_never_fits_is_failed_after_it_had_the_device_to_itself_for_a_whi
         }
     };
     assert_eq!(end.kind, FailureKind::OutOfMemory);
-    assert!(now >= Duration::from_secs(5), "whoever holds the memory has had time to give it back");
+    assert!(now >= Duration::from_secs(5), "another process has had time to give memory back");
+}
+
+#[test]
+fn a_worker_that_dies_for_lack_of_memory_counts_as_one_that_says_so() {
+    const WORDS: &str = "terminate called after throwing an instance of 'std::bad_alloc'";
+    let died = WorkerExit::Signal(6);
+    let mut ledger = Ledger::new(4);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 4), LeaveReason::Full);
+    let a = ledger.dispatch(T).unwrap();
+    let lost = ledger.worker_lost(WorkerId(0), &died, WORDS, T);
+    assert_eq!(lost.aftermath, [Aftermath::Split(a.batch)]);
+    assert!(lost.bisecting, "its place does not pay for it");
+    assert_eq!(ledger.ceiling(DeviceId(0)), 2);
+
+    let mut ledger = Ledger::new(1);
+    ledger.add(rows(0, 1), LeaveReason::Full);
+    let (mut now, mut workers) = (T, 0..);
+    let end = loop {
+        let worker = WorkerId(workers.next().unwrap());
+        ledger.worker_ready(worker, DeviceId(0));
+        ledger.dispatch(now).expect("it is due");
+        match ledger.worker_lost(worker, &died, WORDS, now).aftermath.pop().unwrap() {
+            Aftermath::Failed(f) => break f,
+            Aftermath::Requeued(_) => now = ledger.next_due(now).unwrap(),
+            Aftermath::Split(_) => panic!("a single row cannot be split"),
+        }
+    };
+    assert_eq!(end.kind, FailureKind::OutOfMemory);
+    assert!(end.error.contains(WORDS), "{}", end.error);
 }
 
 #[test]
@@ -315,7 +352,7 @@ fn what_was_sent_before_is_not_counted_as_new() {
     ledger.add(rows(0, 2), LeaveReason::Full);
     ledger.add(rows(1, 2), LeaveReason::Full);
     assert!(ledger.dispatch(T).unwrap().first_time && ledger.dispatch(T).unwrap().first_time);
-    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(9), "");
+    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(9), "", T);
     ledger.worker_ready(WorkerId(1), DeviceId(0));
     assert!(!ledger.dispatch(T).unwrap().first_time && !ledger.dispatch(T).unwrap().first_time);
 }
@@ -337,7 +374,7 @@ fn an_idle_worker_is_preferred_and_one_that_just_failed_is_not() {
 }
 
 #[test]
-fn a_kill_storm_fails_nobody() {
+fn a_kill_storm_fails_no_row() {
     let mut ledger = Ledger::new(1);
     ledger.add(rows(0, 1), LeaveReason::Full);
     for i in 0..500 {
@@ -345,8 +382,8 @@ fn a_kill_storm_fails_nobody() {
         ledger.dispatch(T).unwrap();
         // The storm also hits workers that hold nothing.
         ledger.worker_ready(WorkerId(2 * i + 1), DeviceId(0));
-        let _ = ledger.worker_lost(WorkerId(2 * i + 1), &WorkerExit::Signal(9), "");
-        let lost = ledger.worker_lost(WorkerId(2 * i), &WorkerExit::Signal(9), "");
+        let _ = ledger.worker_lost(WorkerId(2 * i + 1), &WorkerExit::Signal(9), "", T);
+        let lost = ledger.worker_lost(WorkerId(2 * i), &WorkerExit::Signal(9), "", T);
         assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_)]));
     }
 }
@@ -384,4 +421,23 @@ fn a_draining_worker_gets_nothing_new_and_says_when_it_is_empty() {
     assert_eq!(ledger.dispatch(T), None);
     let _ = ledger.done(WorkerId(0), a.batch);
     assert!(ledger.holds_nothing(WorkerId(0)));
+}
+
+#[test]
+fn a_row_that_the_code_names_fails_at_once_and_the_others_run_again() {
+    let mut ledger = Ledger::new(8);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 8), LeaveReason::Full);
+    let a = ledger.dispatch(T).unwrap();
+    let aftermath = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Row(5), "row 5".into(), T);
+    assert_eq!(aftermath, Some(Aftermath::Split(a.batch)));
+    let failed = ledger.next_convicted().unwrap();
+    assert_eq!((failed.rows, failed.kind), (Rows { first: 5, ..rows(0, 1) }, FailureKind::Model));
+    let mut others = Vec::new();
+    while let Some(a) = ledger.dispatch(T) {
+        others.push((a.rows.first, a.rows.count));
+        ledger.done(a.worker, a.batch).unwrap();
+    }
+    assert_eq!(others, [(0, 5), (6, 2)]);
+    assert_eq!(ledger.next_convicted(), None);
 }

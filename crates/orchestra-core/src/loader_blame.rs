@@ -63,7 +63,8 @@ impl LoaderBlame {
                 entry.was_alone = true;
                 return LoaderVerdict::Alone;
             }
-            (Evidence::Strong, _) if no_memory => {
+            // Also where there is none for the process that was to have it alone.
+            (Evidence::Strong | Evidence::None, _) if no_memory && entry.was_alone => {
                 entry.strong = STRONG;
                 FailureKind::OutOfMemory
             }
@@ -136,6 +137,18 @@ mod tests {
         assert_eq!(blame.died(&ABORT, true, Some(1)), LoaderVerdict::Alone);
         assert!(matches!(
             blame.died(&ABORT, true, Some(1)),
+            LoaderVerdict::Fail(FailureKind::OutOfMemory, _)
+        ));
+    }
+
+    #[test]
+    fn an_item_fails_for_which_a_process_with_all_the_memory_cannot_even_be_started() {
+        let refused = WorkerExit::SpawnFailed("Cannot allocate memory".into());
+        let mut blame = LoaderBlame::default();
+        assert_eq!(blame.died(&refused, true, None), LoaderVerdict::GoOn, "no item has any part in that");
+        assert_eq!(blame.died(&ABORT, true, Some(1)), LoaderVerdict::Alone);
+        assert!(matches!(
+            blame.died(&refused, true, Some(1)),
             LoaderVerdict::Fail(FailureKind::OutOfMemory, _)
         ));
     }

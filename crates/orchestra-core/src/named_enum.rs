@@ -12,7 +12,7 @@ macro_rules! named_enum {
             pub const ALL: [Self; [$($text),+].len()] = [$(Self::$variant),+];
 
             /// Its name in files, records and messages.
-            pub fn as_str(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
             }
         }

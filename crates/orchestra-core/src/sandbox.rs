@@ -18,12 +18,6 @@ pub enum SandboxMode {
     Require,
 }
 
-impl SandboxMode {
-    /// As a workflow file writes them.
-    pub const NAMES: [(&str, SandboxMode); 3] =
-        [("off", SandboxMode::Off), ("auto", SandboxMode::Auto), ("require", SandboxMode::Require)];
-}
-
 /// What the workers of a model may do beyond what their engine needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode, Serialize)]
 pub struct SandboxRules {

@@ -4,7 +4,7 @@
 //! describes), or a fold: a [`Fold`] of the rows of all parts to one row, or a [`Reduce`] of the rows of all items.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
@@ -23,15 +23,15 @@ pub enum Fan {
     Parts,
 }
 
-/// How another process makes a map or a fetch again: what its kind wrote down, which only that kind reads.
+/// The settings of a kind from which another process makes a map or a fetch again: only the kind that wrote them down reads them.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct LoaderSpec {
+pub struct KindSettings {
     pub kind: String,
     /// In a form of its own.
     pub settings: Vec<u8>,
 }
 
-impl LoaderSpec {
+impl KindSettings {
     /// Writes settings down; `None` where they cannot be (a path that is no UTF-8).
     #[must_use]
     pub fn of(kind: &str, settings: &impl Encode) -> Option<Self> {
@@ -48,9 +48,9 @@ impl LoaderSpec {
 /// Makes maps and fetches again of what their kinds wrote down.
 pub trait Registry {
     /// `None`: no kind of that name, or not its settings.
-    fn fetch(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>>;
+    fn fetch(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>>;
     /// As `fetch`.
-    fn map(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>>;
+    fn map(&self, settings: &KindSettings) -> Option<Arc<dyn Map>>;
 }
 
 /// Pure code on rows. One object serves all threads; each thread has a [`MapRun`] of its own.
@@ -68,7 +68,7 @@ pub trait Map: fmt::Debug + Send + Sync {
     fn cost(&self) -> usize;
     /// What a loader process needs to do its work there. Without it, it works in the process of the run, which is only for code that is
     /// trusted with what files hold.
-    fn in_loader(&self) -> Option<LoaderSpec> {
+    fn in_loader(&self) -> Option<KindSettings> {
         None
     }
 
@@ -206,7 +206,7 @@ pub trait Fetch: fmt::Debug + Send + Sync {
     /// What one thread needs for it.
     fn start(&self) -> Box<dyn FetchRun>;
     /// As [`Map::in_loader`].
-    fn in_loader(&self) -> Option<LoaderSpec> {
+    fn in_loader(&self) -> Option<KindSettings> {
         None
     }
     /// What it reaches beside files. Without it, its process has no network, and none of the variables.
@@ -221,7 +221,7 @@ pub trait Fetch: fmt::Debug + Send + Sync {
 
 #[derive(Debug, Clone, Copy)]
 pub enum Opens {
-    /// Any: a store keeps keys and certificates in them, or nothing is known of them.
+    /// Any: nothing is known of them.
     Any,
     /// Those that items lie in, and no others. The function finds that file in a locator; `None`: there is none.
     OfItems(fn(&[u8]) -> Option<&Path>),
@@ -234,6 +234,8 @@ pub enum Opens {
 pub struct Network {
     /// Variables of the environment: names, or what names begin with, where it ends in `_`.
     pub variables: Vec<&'static str>,
+    /// Files and folders that its process reads for that, beside those of [`Fetch::opens`]: certificates, keys, names of hosts.
+    pub files: Vec<PathBuf>,
 }
 
 impl Network {

@@ -14,7 +14,7 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard
 /// The claims of all slots, with an `S` for each slot that its owner has a use for.
 pub struct SlotClaims<S> {
     max_batch: usize,
-    max_rows: usize,
+    slot_rows: usize,
     /// For how many batches a slot that is opened has room.
     together: AtomicUsize,
     /// Which slot is open, for how many batches, and how many rows of it were claimed: see [`Open`].
@@ -110,7 +110,7 @@ impl Open {
 }
 
 impl<S> SlotClaims<S> {
-    /// All slots free, each of `max_rows` rows, which are batches of `max_batch`.
+    /// All slots free, each of `slot_rows` rows, which are batches of `max_batch`.
     ///
     /// Slots beyond the `held` ones that workers may hold are spare. Wake rule: writers that wait are notified when `wake_at` slots are free,
     /// two where there are two spare ones, so a writer fills two slots per wake-up.
@@ -118,12 +118,12 @@ impl<S> SlotClaims<S> {
     /// No writer waits for ever. It waits only after it saw no slot free, and all slots come back, but for at most one that is open and waits
     /// for rows. Two spare slots mean four slots or more, so at some release two are free. This needs that no writer holds a row
     /// while it waits for another one.
-    pub fn new(max_batch: usize, max_rows: usize, held: usize, slots: impl IntoIterator<Item = S>) -> Self {
+    pub fn new(max_batch: usize, slot_rows: usize, held: usize, slots: impl IntoIterator<Item = S>) -> Self {
         let slots: Vec<_> = slots.into_iter().map(|of| Slot { progress: AtomicU64::new(0), of }).collect();
         let free = (0..slots.len().min(Open::MOST_SLOTS)).rev();
         Self {
             max_batch: max_batch.max(1),
-            max_rows,
+            slot_rows,
             together: AtomicUsize::new(1),
             open: AtomicU64::new(Open::NONE.0),
             busy: AtomicUsize::new(0),
@@ -267,11 +267,11 @@ impl<S> SlotClaims<S> {
     /// Rows for which there is room in the open slot.
     #[inline]
     fn room(&self, open: Open) -> usize {
-        (open.batches() * self.max_batch).min(self.max_rows)
+        (open.batches() * self.max_batch).min(self.slot_rows)
     }
 
     fn most_together(&self) -> usize {
-        self.max_rows.div_ceil(self.max_batch).clamp(1, Open::MOST_BATCHES)
+        self.slot_rows.div_ceil(self.max_batch).clamp(1, Open::MOST_BATCHES)
     }
 
     /// No slot is open, none is being filled and none that is complete waits to be taken.

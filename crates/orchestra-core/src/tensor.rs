@@ -38,7 +38,7 @@ impl DType {
     }
 
     /// The name used in workflow files, records and messages.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",
             DType::F16 => "f16",

@@ -57,6 +57,13 @@ impl WorkerExit {
         matches!(self, WorkerExit::LoadFailed { class: ErrorClass::Overload, .. })
     }
 
+    /// It was refused memory, by its last words: those of an allocation that fails in Rust, and of one in C++ that no one expected to.
+    pub fn was_refused_memory(&self, last_words: &str) -> bool {
+        const SIGABRT: i32 = 6;
+        *self == WorkerExit::Signal(SIGABRT)
+            && ["memory allocation of", "std::bad_alloc"].iter().any(|words| last_words.contains(words))
+    }
+
     /// What this death says about the batch that the worker was running.
     pub fn evidence(&self) -> Evidence {
         const OUTSIDE: [i32; 5] = [1, 2, 3, 9, 15]; // SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM
@@ -163,5 +170,16 @@ mod tests {
         assert_eq!(ExitKind::of(&WorkerExit::Signal(9)), ExitKind::Killed);
         assert_eq!(ExitKind::of(&WorkerExit::Signal(11)), ExitKind::Crashed);
         assert_eq!(ExitKind::of(&WorkerExit::Code(3)), ExitKind::Code);
+    }
+
+    #[test]
+    fn an_abort_over_memory_is_told_by_its_words_from_one_over_anything_else() {
+        let rust = "memory allocation of 16777216 bytes failed";
+        let cpp = "terminate called after throwing an instance of 'std::bad_alloc'";
+        for words in [rust, cpp] {
+            assert!(WorkerExit::Signal(6).was_refused_memory(words), "{words}");
+            assert!(!WorkerExit::Signal(11).was_refused_memory(words), "a wild pointer has another reason");
+        }
+        assert!(!WorkerExit::Signal(6).was_refused_memory("assertion failed"));
     }
 }

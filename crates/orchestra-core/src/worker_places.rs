@@ -93,7 +93,7 @@ pub struct Predecessor {
 }
 
 #[derive(Debug, Clone)]
-struct Place {
+struct PlaceState {
     is_parked: bool,
     /// It was added because a worker should fit, and none has been ready in it yet.
     is_tried: bool,
@@ -120,7 +120,7 @@ impl Member {
 
 #[derive(Debug, Clone)]
 pub struct WorkerPlaces {
-    places: Vec<Place>,
+    places: Vec<PlaceState>,
     members: BTreeMap<WorkerId, Member>,
     budget: RestartBudget,
     n_spares: usize,
@@ -144,7 +144,7 @@ impl WorkerPlaces {
     #[must_use]
     pub fn new(n_places: usize, n_spares: usize, policy: RestartPolicy) -> Self {
         Self {
-            places: vec![Place { is_parked: false, is_tried: false, lost: None }; n_places],
+            places: vec![PlaceState { is_parked: false, is_tried: false, lost: None }; n_places],
             members: BTreeMap::new(),
             budget: RestartBudget::new(policy),
             n_spares,
@@ -166,7 +166,7 @@ impl WorkerPlaces {
     #[must_use]
     pub fn grow(&mut self, more: usize) -> Vec<Order> {
         let before = self.places.len();
-        let place = Place { is_parked: false, is_tried: true, lost: None };
+        let place = PlaceState { is_parked: false, is_tried: true, lost: None };
         self.places.resize(before + more, place);
         (before..self.places.len()).filter_map(|place| self.start_place(place)).collect()
     }

@@ -344,5 +344,5 @@ fn a_place_that_was_added_is_taken_back_if_its_first_worker_does_not_fit_and_cos
     let orders = world.worker_places.grow(1);
     world.carry_out(orders);
     world.end(world.serving(1)[0], &KILLED, false, LATER);
-    assert_eq!((world.withdrawn, &world.waiting[..]), (0, &[1][..]), "somebody outside did that");
+    assert_eq!((world.withdrawn, &world.waiting[..]), (0, &[1][..]), "a process outside the run did that");
 }

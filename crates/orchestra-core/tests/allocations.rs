@@ -1,4 +1,4 @@
-//! What choosing the next worker allocates: nothing, as long as nobody is under suspicion. Alone in its file, because it counts the
+//! What choosing the next worker allocates: nothing, as long as no row is under suspicion. Alone in its file, because it counts the
 //! allocations of its thread.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
@@ -61,7 +61,7 @@ fn send(ledger: &mut Ledger, sent: &mut [Option<Assignment>]) -> usize {
 }
 
 #[test]
-fn batches_are_sent_and_idle_workers_counted_without_an_allocation_where_nobody_is_suspect() {
+fn batches_are_sent_and_idle_workers_counted_without_an_allocation_where_no_row_is_suspect() {
     for streams in 1..=3 {
         check_allocations(streams, 1);
         check_allocations(streams, 2);
@@ -82,7 +82,7 @@ fn check_allocations(streams: usize, ready: usize) {
         let (n_allocations, n) = counted(|| send(&mut ledger, &mut sent));
         assert_eq!(n, all);
         assert!(round == 0 || n_allocations == 0, "{n_allocations} allocations for {n} batches");
-        assert_eq!(counted(|| ledger.dispatch(T)), (0, None), "nobody is free");
+        assert_eq!(counted(|| ledger.dispatch(T)), (0, None), "no worker is free");
         assert_eq!(counted(|| ledger.idle_workers(T)), (0, 0));
         sent.iter().flatten().for_each(|a| assert!(ledger.done(a.worker, a.batch).is_some()));
         let last = ledger.dispatch(T).unwrap();

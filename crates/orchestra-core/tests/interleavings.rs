@@ -1,5 +1,5 @@
 //! Ledger, queue, blame, ceiling, batching, worker places and lineage as one world under random interleavings: whatever happens, every item ends
-//! once, only those fail that are to blame, nobody waits for nothing, and everything that was lent comes back.
+//! once, only those fail that are to blame, no batch waits without a reason, and everything that was lent comes back.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn where_there_is_work_that_harms_nobody_no_device_that_works_is_given_up_and_nothing_stays_open(
+    fn where_there_is_harmless_work_no_device_that_works_is_given_up_and_nothing_stays_open(
         setup in setups(), ops in ops(), choices in proptest::collection::vec(any::<u8>(), 1..40)
     ) {
         let setup = setup.with_plenty_of_work();

@@ -24,13 +24,13 @@ struct Pool {
     complete: Mutex<Vec<Vec<usize>>>,
 }
 
-fn pool(max_batch: usize, max_rows: usize, held: usize, slots: usize) -> Arc<Pool> {
+fn pool(max_batch: usize, slot_rows: usize, held: usize, slots: usize) -> Arc<Pool> {
     let cells = |_| Cells {
         opened: UnsafeCell::new(0),
         closed_by: UnsafeCell::new(0),
-        rows: (0..max_rows).map(|_| UnsafeCell::new(0)).collect(),
+        rows: (0..slot_rows).map(|_| UnsafeCell::new(0)).collect(),
     };
-    let claims = SlotClaims::new(max_batch, max_rows, held, (0..slots).map(cells));
+    let claims = SlotClaims::new(max_batch, slot_rows, held, (0..slots).map(cells));
     Arc::new(Pool { claims, complete: Mutex::default() })
 }
 

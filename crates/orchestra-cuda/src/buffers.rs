@@ -1,6 +1,6 @@
 //! Rows of a batch in the memory of the device, and their way there and back. Allocated once; it decides nothing about batches.
 
-use orchestra_core::batch_layout::{BatchLayout, Region};
+use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_worker::arena::{RangeError, WorkerArena};
 use orchestra_worker::frames::Run;
 use orchestra_worker::serve::RunError;
@@ -109,12 +109,12 @@ fn no_place(error: RangeError) -> RunError {
 
 /// Where each tensor begins, inputs first, and how many bytes there are.
 fn places(layout: &BatchLayout, rows: usize) -> (Vec<usize>, usize) {
-    let regions = layout.inputs.iter().chain(layout.outputs.iter().flatten());
+    let spans = layout.inputs.iter().chain(layout.outputs.iter().flatten());
     let mut end = 0;
-    let place = |region: &Region| {
+    let place = |span: &TensorSpan| {
         let at = end;
         // What the driver is asked for then is more than any device has.
-        end = region
+        end = span
             .row_bytes
             .saturating_mul(rows)
             .saturating_add(at)
@@ -122,7 +122,7 @@ fn places(layout: &BatchLayout, rows: usize) -> (Vec<usize>, usize) {
             .unwrap_or(usize::MAX);
         at
     };
-    let places = regions.map(place).collect();
+    let places = spans.map(place).collect();
     (places, end)
 }
 

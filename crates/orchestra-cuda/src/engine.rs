@@ -45,8 +45,8 @@ impl Engine for KernelEngine {
             return Err(permanent("a CUDA kernel runs on no CPU: name a GPU in `devices`"));
         };
         let layout = arena.layout();
-        let inputs: Vec<TensorSpec> = layout.inputs.iter().map(|region| region.tensor.clone()).collect();
-        let outputs = layout.outputs.iter().map(|region| Some(region.as_ref()?.tensor.clone()));
+        let inputs: Vec<TensorSpec> = layout.inputs.iter().map(|span| span.tensor.clone()).collect();
+        let outputs = layout.outputs.iter().map(|span| Some(span.as_ref()?.tensor.clone()));
         let outputs: Option<Vec<TensorSpec>> = outputs.collect();
         let outputs = outputs.filter(|outputs| !outputs.is_empty());
         let outputs = outputs.ok_or_else(|| permanent("outputs of a kernel have a fixed shape"))?;

@@ -49,7 +49,7 @@ impl KernelSpec {
         }
     }
 
-    /// What a worker needs: the compilers with what lies beside them, and the driver, which keeps what it compiles itself in `~/.nv`.
+    /// What a worker needs: the compilers with what lies beside them, and the driver.
     pub(crate) fn sandbox(&self) -> Sandbox {
         let searched = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let searched = std::env::split_paths(&searched).filter_map(|folder| std::path::absolute(folder).ok());
@@ -59,12 +59,10 @@ impl KernelSpec {
             folders.into_iter().flatten().chain(headers_of(library)).collect::<Vec<_>>()
         };
         let read = self.kernel.compilers.iter().flatten().flat_map(beside).chain(searched);
-        let write =
-            self.sandbox.write.iter().cloned().chain(std::env::home_dir().map(|home| home.join(".nv")));
         Sandbox {
             mode: self.sandbox.mode,
             read: read.chain(self.sandbox.read.iter().cloned()).collect(),
-            write: write.collect(),
+            write: self.sandbox.write.clone(),
             gpu: true,
             network: false,
             decodes: false,

@@ -15,7 +15,7 @@ pub(crate) fn check(diags: &Diagnostics, accepted: bool) {
     }
     let plain = diags.render(RenderStyle::Plain);
     assert_eq!(plain.is_empty(), diags.all().is_empty());
-    // What a file says must not steer the terminal of whoever reads the message.
+    // What a file says must not steer the terminal that shows the message.
     let steers = |c: char| c != '\n' && c.is_control();
     assert!(!plain.contains(steers), "a control character is shown as it is: {plain:?}");
     let coloured = diags.render(RenderStyle::Coloured);

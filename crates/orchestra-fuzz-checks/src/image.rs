@@ -84,17 +84,23 @@ fn check(bytes: &[u8]) {
         let outcome = decode(used, bytes, exact);
         match Format::of(bytes) {
             Ok(Format::Jpeg) => assert_eq!(decode(used, bytes, reduced), outcome),
-            Ok(Format::Png) => exact.iter().for_each(|spec| by_line(used, bytes, spec, &outcome)),
+            Ok(Format::Png | Format::Tiff) => {
+                exact.iter().for_each(|spec| by_line(used, bytes, spec, &outcome))
+            }
             _ => {}
         }
     });
 }
 
-/// Decodes the file line by line, where that is possible for a row, which is that of the whole picture.
+/// Decodes the file line by line, or by strips or rows of tiles, where that is possible for a row, which is that of the whole picture.
 fn by_line(used: &mut Preparer, bytes: &[u8], spec: &ImageSpec, outcome: &Result<PictureSize, MediaError>) {
     let mut lowered = Preparer::with_whole_bytes(0);
     let (found, taken) = measured(|| lowered.decode_for(bytes, MAX_PIXELS, &[spec]));
     assert!(taken.peak <= SLACK + PER_BYTE * bytes.len(), "{taken:?} for {} bytes", bytes.len());
+    // Two decoders read TIFF, which refuse what is damaged in words of their own.
+    if Format::of(bytes) == Ok(Format::Tiff) && (found.is_err() || outcome.is_err()) {
+        return;
+    }
     assert_eq!(found, *outcome);
     if found.is_ok() {
         write(used, &mut lowered, spec);
@@ -130,4 +136,26 @@ fn write(used: &mut Preparer, fresh: &mut Preparer, spec: &ImageSpec) {
     let mut again = vec![0xff; bytes];
     fresh.write_row(spec, &mut again).expect("a decoded picture gives a row");
     assert_eq!(row, again, "a row depends on the file alone");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Or the comparison would be one of whole pictures with whole ones.
+    #[test]
+    fn kept_pictures_in_strips_and_in_tiles_are_not_decoded_whole() {
+        for name in
+            ["strips-gray", "strips-rgb-deflate", "strips-16-bit-mm", "tiles-gray", "tiles-rgb-deflate"]
+        {
+            let path = format!("{}/../../fuzz/corpus/image/{name}.tiff", env!("CARGO_MANIFEST_DIR"));
+            let bytes = std::fs::read(path).expect("it is kept");
+            let is_in_parts = |spec: &&ImageSpec| {
+                let mut preparer = Preparer::with_whole_bytes(0);
+                preparer.decode_for(&bytes, MAX_PIXELS, &[*spec]).expect("it is a picture");
+                !preparer.is_enough_for(None)
+            };
+            assert!(SPECS.iter().any(|spec| is_in_parts(&spec)), "{name}");
+        }
+    }
 }

@@ -111,7 +111,7 @@ fn check_resumed(journal: &Journal, folder: &Path, disk: &OnDisk, found: &[Frame
         }
     }
     for (file, parts) in parts.into_iter().enumerate() {
-        assert_eq!(journal.parts(FileIndex(file)), parts);
+        assert_eq!(journal.n_part_files(FileIndex(file)), parts);
     }
     let is_state = |bytes: Vec<u8>| {
         state.as_ref().is_some_and(|s| s.bytes == bytes.len() as u64 && s.crc == crc32fast::hash(&bytes))
@@ -189,7 +189,7 @@ fn check_trust(disk: &OnDisk, found: &[Frame], kept: usize) {
     }
 }
 
-/// One more item is committed, and known to whoever looks next.
+/// One more item is committed, and the next start knows it.
 fn go_on(mut journal: Journal, folder: &Path) {
     let before = journal.counts();
     let index = journal.finished(SourceId(0)).next_missing(0);
@@ -204,7 +204,7 @@ fn go_on(mut journal: Journal, folder: &Path) {
     let kept = journal.keep_state(FileIndex(usize::from(FOLDED)), b"all rows".to_vec());
     assert!(kept.is_ok(), "{kept:?}");
     drop(journal);
-    let state = OutputFolder::open(folder).expect("nobody uses the folder").state();
+    let state = OutputFolder::open(folder).expect("the folder is not in use").state();
     match state {
         State::Unfinished { counts, .. } => {
             assert_eq!((counts.done, counts.failed), (before.done + 1, before.failed));

@@ -23,6 +23,7 @@ mod metrics_page;
 mod model;
 mod model_edit;
 mod npy;
+mod parquet_footer;
 mod pattern;
 mod png;
 mod scratch;
@@ -41,6 +42,7 @@ pub use metrics_page::metrics_page;
 pub use model::onnx_signature;
 pub use model_edit::model_edit;
 pub use npy::npy;
+pub use parquet_footer::parquet_footer;
 pub use pattern::pattern;
 pub use workflow::workflow_file;
 
@@ -48,7 +50,7 @@ pub use workflow::workflow_file;
 pub type Check = fn(&[u8]);
 
 /// All checks, by the names of their fuzz targets.
-pub const CHECKS: [(&str, Check); 15] = [
+pub const CHECKS: [(&str, Check); 16] = [
     ("elf", elf),
     ("expression", expression),
     ("image", image),
@@ -61,6 +63,7 @@ pub const CHECKS: [(&str, Check); 15] = [
     ("model_edit", model_edit),
     ("npy", npy),
     ("onnx_signature", onnx_signature),
+    ("parquet_footer", parquet_footer),
     ("pattern", pattern),
     ("worker_frame", worker_frame),
     ("workflow_file", workflow_file),

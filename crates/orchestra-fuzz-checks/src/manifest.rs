@@ -44,7 +44,7 @@ fn check(spec: &ListingSpec, bytes: &[u8]) {
     for (at, item) in (&mut reader).enumerate() {
         let item = item.expect("a list that was just written is whole");
         assert!(!item.name.is_empty() && !item.name.contains('\0'), "{:?} is no name", item.name);
-        assert!(item.path.is_absolute());
+        assert!(item.locator.is_absolute());
         assert!(at > 0 || item == first, "{item:?} is not {first:?}");
         count += 1;
     }

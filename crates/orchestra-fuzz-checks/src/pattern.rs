@@ -31,10 +31,10 @@ pub fn pattern(bytes: &[u8]) {
             let reader = ListingReader::open(&list).expect("a list that was just written can be read");
             let items: Vec<ItemEntry> = reader.map(|i| i.expect("a list just written is whole")).collect();
             assert_eq!(items.len() as u64, summary.count);
-            assert!(!items.is_empty() && items.is_sorted_by(|a, b| a.path < b.path));
-            assert!(items.iter().all(|i| i.path.starts_with(&base) && i.path.is_file()), "{items:?}");
+            assert!(!items.is_empty() && items.is_sorted_by(|a, b| a.locator < b.locator));
+            assert!(items.iter().all(|i| i.locator.starts_with(&base) && i.locator.is_file()), "{items:?}");
             let first = first.expect("a pattern that can be listed has a first item");
-            assert!(first.is_some_and(|first| items.iter().any(|i| i.path == first.path)));
+            assert!(first.is_some_and(|first| items.iter().any(|i| i.locator == first.locator)));
         }
         Err(ListError::NoMatch { .. }) => assert!(matches!(first, Ok(None))),
         Err(ListError::NoSuchFile { .. } | ListError::BadPattern { .. }) => assert!(first.is_err()),

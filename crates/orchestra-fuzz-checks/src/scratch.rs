@@ -36,7 +36,7 @@ pub(crate) fn empty_folder(name: &str) -> PathBuf {
 
 fn make() -> std::io::Result<TempDir> {
     let builder = |folder: &Path| tempfile::Builder::new().prefix("orchestra-fuzz-").tempdir_in(folder);
-    // Whoever sets TMPDIR wants it used: it cleans up behind a fuzzer that was killed.
+    // A fuzzing script that sets TMPDIR wants it used: it cleans up behind a fuzzer that was killed.
     if std::env::var_os("TMPDIR").is_none()
         && let Ok(folder) = builder(Path::new(IN_MEMORY))
     {

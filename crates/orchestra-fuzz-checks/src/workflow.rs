@@ -97,9 +97,9 @@ fn check_plan(plan: &Plan, options: &PlanOptions) {
                 assert!(!infer.workers.is_empty() || options.offline);
                 assert!(infer.workers.iter().all(|w| w.count > 0 && w.device.index() < plan.devices.len()));
             }
-            Shape::Fold(FoldPlan::Parts(_) | FoldPlan::Run(_)) => {}
-            Shape::Fold(FoldPlan::Inputs { inputs }) => {
-                assert!(inputs.len() > 1 && inputs.iter().all(|input| comes_before(&input.home)));
+            Shape::Fold(FoldPlan::Parts(_) | FoldPlan::Reduce(_)) => {}
+            Shape::Fold(FoldPlan::Join { ways }) => {
+                assert!(ways.len() > 1 && ways.iter().all(|way| comes_before(&way.home)));
             }
         }
     }

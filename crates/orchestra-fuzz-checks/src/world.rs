@@ -95,7 +95,7 @@ impl Host for World {
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
         let name = self.item.as_ref().map_or("a.png", |(name, _)| name);
-        let item = ItemEntry { name: name.into(), path: Path::new("/flows/images").join(name) };
+        let item = ItemEntry { name: name.into(), locator: Path::new("/flows/images").join(name) };
         match spec {
             ListingSpec::Paths { patterns, base } | ListingSpec::Watched { patterns, base, .. } => {
                 match patterns.first().map(String::as_str) {

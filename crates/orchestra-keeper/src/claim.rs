@@ -1,17 +1,24 @@
 //! What holds others off a command for as long as anything of it lives: a lock, and of one that outlives orchestra a socket for the next one.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, OFlags, flock, open};
+use rustix::fs::{OFlags, open};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 
 use crate::messages::{KEEPER, Order};
+
+/// How long a keeper that ends may take from the end of its socket to the end of its lock.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is looked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A lock that is held until this is dropped.
 pub(crate) struct Claim {
@@ -24,7 +31,7 @@ pub(crate) struct Claim {
 pub(crate) fn claim(order: &Order) -> io::Result<Claim> {
     let lock = OpenOptions::new().create(true).append(true).open(&order.lock)?;
     if !order.outlives {
-        flock(&lock, FlockOperation::LockShared)?;
+        lock.lock_shared()?;
         return Ok(Claim { _lock: lock, listener: None });
     }
     // The socket is there before the lock is: while the lock is held, the socket answers.
@@ -35,7 +42,7 @@ pub(crate) fn claim(order: &Order) -> io::Result<Claim> {
     }
     let listener = UnixListener::bind(&socket)?;
     listener.set_nonblocking(true)?;
-    flock(&lock, FlockOperation::LockExclusive)?;
+    lock.lock()?;
     Ok(Claim { _lock: lock, listener: Some(listener) })
 }
 
@@ -43,8 +50,13 @@ pub(crate) fn claim(order: &Order) -> io::Result<Claim> {
 /// and the process. `None`: nothing of the command lives.
 ///
 /// # Errors
-/// Something lives, and does not answer.
+/// Something holds the lock, and does not answer.
 pub fn adopt(lock: &Path) -> io::Result<Option<(UnixStream, Pid)>> {
+    adopt_within(lock, END_PATIENCE)
+}
+
+fn adopt_within(lock: &Path, patience: Duration) -> io::Result<Option<(UnixStream, Pid)>> {
+    let deadline = Instant::now() + patience;
     loop {
         if is_free(lock)? {
             return Ok(None);
@@ -56,24 +68,23 @@ pub fn adopt(lock: &Path) -> io::Result<Option<(UnixStream, Pid)>> {
                 return Ok(Some((stream, keeper)));
             }
             // It has just closed its socket, and gives up the lock next.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => wait_until_free(lock)?,
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < deadline => {
+                sleep(LOOK_EVERY);
+            }
+            Err(error) => {
+                let why = format!("what holds `{}` does not answer: {error}", lock.display());
+                return Err(io::Error::new(error.kind(), why));
+            }
         }
     }
 }
 
-/// Waits until nothing of a command that has outlived its orchestra lives.
-pub fn wait_until_free(lock: &Path) -> io::Result<()> {
-    // Given back at once, with the file.
-    Ok(flock(File::open(lock)?, FlockOperation::LockShared)?)
-}
-
 /// Whether nothing holds such a lock.
 pub fn is_free(lock: &Path) -> io::Result<bool> {
-    match flock(File::open(lock)?, FlockOperation::NonBlockingLockShared) {
+    match File::open(lock)?.try_lock_shared() {
         Ok(()) => Ok(true),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-        Err(error) => Err(error.into()),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -104,4 +115,65 @@ fn socket_of(lock: &Path) -> io::Result<(std::os::fd::OwnedFd, PathBuf)> {
     let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
     let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
     Ok((folder, path.with_extension("socket")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::MetricsOrder;
+
+    fn order(lock: &Path) -> Order {
+        Order {
+            command: Vec::new(),
+            cwd: String::new(),
+            env: Vec::new(),
+            log: String::new(),
+            end: String::new(),
+            lock: lock.to_str().unwrap().to_owned(),
+            outlives: true,
+            stop_signal: 15,
+            grace_ms: 0,
+            memory: None,
+            cores: Vec::new(),
+            metrics: MetricsOrder::default(),
+            open_files: None,
+            group: None,
+        }
+    }
+
+    #[test]
+    fn files_that_were_left_over_are_free_to_be_claimed_and_then_the_one_who_has_answers() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = folder.path().join("command");
+        std::fs::write(&lock, "what it is").unwrap();
+        drop(UnixListener::bind(lock.with_extension("socket")).unwrap());
+        assert!(is_free(&lock).unwrap() && adopt(&lock).unwrap().is_none());
+        let claim = claim(&order(&lock)).unwrap();
+        let (_socket, keeper) = adopt(&lock).unwrap().unwrap();
+        assert_eq!(keeper, rustix::process::getpid());
+        assert!(claim.listener.as_ref().unwrap().accept().is_ok());
+        assert_eq!(std::fs::read_to_string(&lock).unwrap(), "what it is", "for the next start");
+        // This process has the lock and is no keeper, so it is none of those to be ended.
+        assert!(holders(&File::open(&lock).unwrap()).is_empty());
+        drop(claim);
+        // A process that another test starts has the files of this one until it runs its program.
+        while adopt(&lock).unwrap().is_some() {}
+    }
+
+    #[test]
+    fn a_lock_that_something_else_holds_is_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = folder.path().join("command");
+        let held = File::create(&lock).unwrap();
+        held.lock().unwrap();
+        let why = |patience| adopt_within(&lock, patience).unwrap_err();
+        // There is no socket, then one without a listener.
+        assert_eq!(why(END_PATIENCE).kind(), io::ErrorKind::NotFound);
+        drop(UnixListener::bind(lock.with_extension("socket")).unwrap());
+        let refused = why(Duration::ZERO);
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(refused.to_string().contains("does not answer"), "{refused}");
+        drop(held);
+        assert!(adopt(&lock).unwrap().is_none());
+    }
 }

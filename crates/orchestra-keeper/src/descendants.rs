@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait, waitpid};
 
 /// Rounds in which the descendants of a process are killed: each finds what the ones before have started meanwhile.
 const MOST_ROUNDS: usize = 20;
@@ -18,6 +18,28 @@ pub(crate) fn reap() -> bool {
             Err(_) => return false,
         }
     }
+}
+
+/// Reaps the children that have ended, but `command`, whose end is waited for elsewhere: once that has ended, others may be left for [`reap`].
+pub(crate) fn reap_all_but(command: Pid) {
+    while let Some(child) = ended_child().filter(|child| *child != command) {
+        if waitpid(Some(child), WaitOptions::NOHANG).is_err() {
+            break;
+        }
+    }
+}
+
+/// A child that has ended and was not reaped.
+fn ended_child() -> Option<Pid> {
+    // SAFETY: all zeros is a value of the struct, and says that there is no such child.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the pointer is of a value that lives until the call returns.
+    if unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, flags) } != 0 {
+        return None;
+    }
+    // SAFETY: `waitid` has written the fields of a child, or left the zeros.
+    Pid::from_raw(unsafe { info.si_pid() })
 }
 
 /// Kills the group, and all children of this process; how many these were. Their own children become ours, and are killed next time.
@@ -56,9 +78,9 @@ pub fn descendants(root: Pid) -> Vec<Pid> {
 /// A process that descends from one of several roots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OfTree {
-    /// Itself.
+    /// The process that descends from `root`.
     pub pid: Pid,
-    /// Which root.
+    /// The one of the given roots that it descends from.
     pub root: Pid,
     /// Bytes of main memory that it has now, with what it shares with others.
     pub memory: u64,

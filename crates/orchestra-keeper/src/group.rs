@@ -2,9 +2,16 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use crate::messages::Group;
+
+/// How long what was killed may take to leave its group.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 pub(crate) struct Grouped {
     folder: PathBuf,
@@ -23,11 +30,12 @@ pub(crate) struct Usage {
 impl Grouped {
     /// Makes the group, with so many bytes of memory. `cores` are numbers of the system.
     pub fn create(group: &Group, memory: Option<u64>, cores: &[usize]) -> io::Result<Self> {
+        make_anew(Path::new(&group.folder))?;
+        Self::bounded(group, memory, cores)
+    }
+
+    fn bounded(group: &Group, memory: Option<u64>, cores: &[usize]) -> io::Result<Self> {
         let folder = PathBuf::from(&group.folder);
-        match fs::create_dir(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
         let set = |file: &str, value: &str| fs::write(folder.join(file), value);
         if let Some(bytes) = memory {
             set("memory.max", &bytes.to_string())?;
@@ -47,8 +55,7 @@ impl Grouped {
     }
 
     pub fn kill(&self) {
-        // Kernels before 5.14 have no such file: then its processes are killed as children alone.
-        drop(fs::write(self.folder.join("cgroup.kill"), "1"));
+        kill_control_group(&self.folder);
     }
 
     pub fn usage(&self) -> Usage {
@@ -59,6 +66,47 @@ impl Grouped {
             .sum::<u64>();
         Usage { ran_out_of_memory: kills > 0, peak_memory: read("memory.peak").trim().parse().ok() }
     }
+}
+
+/// Kills all processes of a control group, also those that have left the group of their parent.
+pub fn kill_control_group(folder: &Path) {
+    // Kernels before 5.14 have no such file: then its processes are killed as children alone.
+    let file = OpenOptions::new().write(true).open(folder.join("cgroup.kill"));
+    drop(file.and_then(|mut file| file.write_all(b"1")));
+}
+
+/// Makes an empty group. Where a keeper was killed, its group is still there, with limits, counts and perhaps processes of the last command: all goes.
+fn make_anew(folder: &Path) -> io::Result<()> {
+    let deadline = Instant::now() + KILL_PATIENCE;
+    loop {
+        match fs::create_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made,
+        }
+        kill_control_group(folder);
+        match remove(folder) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // What was killed has not ended.
+            Err(_) if Instant::now() < deadline => sleep(LOOK_EVERY),
+            Err(error) => {
+                let why =
+                    format!("`{}`, left by an earlier command, cannot be removed: {error}", folder.display());
+                return Err(io::Error::new(error.kind(), why));
+            }
+        }
+    }
+}
+
+/// Removes a group, and those that its processes have made in it. Files of groups go with them.
+fn remove(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove(&entry.path())?;
+        }
+    }
+    fs::remove_dir(folder)
 }
 
 /// The process that calls this joins. It takes no memory.
@@ -82,8 +130,9 @@ mod tests {
         let fake = tempfile::tempdir().unwrap();
         let read = |file: &str| fs::read_to_string(fake.path().join(file)).unwrap();
         fs::write(fake.path().join("cgroup.procs"), "").unwrap();
+        fs::write(fake.path().join("cgroup.kill"), "").unwrap();
         let group = Group { folder: fake.path().to_str().unwrap().to_owned(), bounds_cores: true };
-        let grouped = Grouped::create(&group, Some(64 << 20), &[1, 3]).unwrap();
+        let grouped = Grouped::bounded(&group, Some(64 << 20), &[1, 3]).unwrap();
         assert_eq!(
             ["memory.max", "memory.swap.max", "memory.oom.group", "cpuset.cpus"].map(read),
             ["67108864", "0", "1", "1,3"]
@@ -96,5 +145,34 @@ mod tests {
             .unwrap();
         fs::write(fake.path().join("memory.peak"), "67100000\n").unwrap();
         assert_eq!(grouped.usage(), Usage { ran_out_of_memory: true, peak_memory: Some(67_100_000) });
+    }
+
+    /// The group of a command whose keeper was killed: what is in it is killed, and then nothing of it is left.
+    #[test]
+    fn a_group_that_is_still_there_is_emptied_and_made_anew() {
+        let fake = tempfile::tempdir().unwrap();
+        let folder = fake.path().join("orchestra-1-0");
+        fs::create_dir_all(folder.join("of-the-command")).unwrap();
+        for (file, text) in [("cgroup.kill", ""), ("memory.max", "7"), ("memory.events", "oom_kill 2\n")] {
+            fs::write(folder.join(file), text).unwrap();
+        }
+        // As the system: a group can be removed once its processes were killed.
+        let system = std::thread::spawn({
+            let folder = folder.clone();
+            move || {
+                while fs::read_to_string(folder.join("cgroup.kill")).unwrap() != "1" {
+                    std::thread::yield_now();
+                }
+                ["memory.max", "memory.events", "cgroup.kill"]
+                    .iter()
+                    .for_each(|file| fs::remove_file(folder.join(file)).unwrap());
+            }
+        });
+        make_anew(&folder).unwrap();
+        system.join().unwrap();
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        fs::remove_dir(&folder).unwrap();
+        make_anew(&folder).unwrap();
+        assert!(folder.is_dir());
     }
 }

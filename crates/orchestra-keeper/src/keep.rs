@@ -3,7 +3,7 @@
 //! ```text
 //! Running => Asked (signal sent, grace) => Killed      told to stop, or orchestra is gone and the command does not outlive it
 //!    |         |                             |
-//!    +---------+-----------------------------+--> ended => what is left is killed => told
+//!    +---------+-----------------------------+--> ended, or given up => what is left is killed => told
 //! ```
 
 use std::fs;
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, set_child_subreaper, setsid};
 
 use crate::claim::claim;
-use crate::descendants::{kill_all, reap};
+use crate::descendants::{kill_all, reap, reap_all_but};
 use crate::messages::{Ended, MAX_MESSAGE, Order, Report, STOP_KILL, Started, decode, encode};
 use crate::start::{Running, start};
 
@@ -26,8 +26,12 @@ use crate::start::{Running, start};
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
 /// How often it is looked whether what a command has left is gone.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How often what a command has left behind is reaped while it runs.
+const REAP_EVERY: Duration = Duration::from_secs(1);
 /// Buffers of output that are read once all is over: more than a pipe holds. What writes on was not started by the command.
 const MOST_READS: usize = 32;
+/// How long what is beside a command that cannot be killed is killed and reaped.
+const LAST_ROUNDS: Duration = Duration::from_millis(100);
 
 /// The entry point of a keeper: its standard input is the socket to orchestra.
 pub fn main() -> ExitCode {
@@ -108,17 +112,8 @@ fn carry_out(socket: &mut UnixStream, order: &Order) -> io::Result<bool> {
             return Ok(true);
         }
     };
-    let mut kept = Kept {
-        command,
-        socket: socket.try_clone()?,
-        listener: claim.listener.as_ref(),
-        listens: true,
-        has_lost_orchestra: false,
-        has_output: true,
-        grace: Duration::from_millis(order.grace_ms),
-        asked: None,
-        is_killed: false,
-    };
+    let grace = Duration::from_millis(order.grace_ms);
+    let mut kept = Kept::new(command, socket.try_clone()?, claim.listener.as_ref(), grace);
     kept.tell_start();
     let ended = kept.run(order.stop_signal)?;
     // Before it is told: so the next start knows of an end that orchestra did not live to note. Where there is no room for it, that is told alone.
@@ -156,21 +151,70 @@ struct Kept<'a> {
     grace: Duration,
     /// When it was asked to end.
     asked: Option<Instant>,
-    is_killed: bool,
+    /// When it was killed.
+    killed: Option<Instant>,
+    /// How long it may live after that.
+    kill_patience: Duration,
+    /// When what it has left behind is reaped next.
+    next_reap: Instant,
 }
 
-impl Kept<'_> {
-    /// Until nothing of the command is left.
+impl<'a> Kept<'a> {
+    fn new(
+        command: Running,
+        socket: UnixStream,
+        listener: Option<&'a UnixListener>,
+        grace: Duration,
+    ) -> Self {
+        Self {
+            command,
+            socket,
+            listener,
+            listens: true,
+            has_lost_orchestra: false,
+            has_output: true,
+            grace,
+            asked: None,
+            killed: None,
+            kill_patience: KILL_PATIENCE,
+            next_reap: Instant::now() + REAP_EVERY,
+        }
+    }
+
+    /// Until nothing of the command is left, but what cannot be killed.
     fn run(&mut self, stop_signal: i32) -> io::Result<Ended> {
-        while !self.wait(stop_signal, None)? {}
-        let (status, peak_memory) = reap_command(self.command.group)?;
+        let exit = loop {
+            if self.wait(stop_signal, None)? {
+                break Some(reap_command(self.command.group)?);
+            }
+            if Instant::now() >= self.next_reap {
+                reap_all_but(self.command.group);
+                self.next_reap = Instant::now() + REAP_EVERY;
+            }
+            if self.killed.is_some_and(|at| at.elapsed() >= self.kill_patience) {
+                break None;
+            }
+        };
+        let (code, signal, peak_memory, patience) = match exit {
+            Some((status, peak_memory)) => (
+                libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
+                libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)),
+                peak_memory,
+                self.grace + self.kill_patience,
+            ),
+            None => {
+                let report = Report::CannotBeKilled(self.command.group.as_raw_nonzero().get());
+                tell(&mut self.socket, &report);
+                (None, Some(libc::SIGKILL), 0, LAST_ROUNDS)
+            }
+        };
         let elapsed = self.command.started.elapsed();
         let was_stopped = self.asked.is_some();
         // Processes that the command has left: those that were asked to end have the rest of the grace; others are killed now.
         let mut left_behind = 0;
-        let until = Instant::now() + self.grace + KILL_PATIENCE;
+        let until = Instant::now() + patience;
         while reap() && Instant::now() < until {
-            if self.is_killed || self.asked.is_none() {
+            if self.killed.is_some() || self.asked.is_none() {
                 left_behind = self.kill_all().max(left_behind);
             }
             self.wait(stop_signal, Some(LOOK_EVERY))?;
@@ -182,8 +226,8 @@ impl Kept<'_> {
         }
         let usage = self.command.limited.take().map(|group| group.usage()).unwrap_or_default();
         Ok(Ended {
-            code: libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
-            signal: libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)),
+            code,
+            signal,
             was_stopped,
             milliseconds: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
             ran_out_of_memory: usage.ran_out_of_memory,
@@ -195,14 +239,19 @@ impl Kept<'_> {
         })
     }
 
-    /// Waits for output, for orchestra, for the end of the command or of its grace, at most so long. Whether the command has ended; that is not
-    /// looked at with `at_most`.
+    /// Waits for output, for orchestra, for the end of the command, of its grace or of what a kill may take, and until something is to be reaped,
+    /// at most so long. Whether the command has ended; that is not looked at with `at_most`.
     fn wait(&mut self, stop_signal: i32, at_most: Option<Duration>) -> io::Result<bool> {
-        let left = |at: Instant| (at + self.grace).saturating_duration_since(Instant::now());
-        let grace_left = self.asked.filter(|_| !self.is_killed).map(left);
+        let left = |since: Instant, time: Duration| (since + time).saturating_duration_since(Instant::now());
+        let ends = match (self.asked, self.killed) {
+            (_, Some(killed)) => Some(left(killed, self.kill_patience)).filter(|_| at_most.is_none()),
+            (asked, None) => asked.map(|asked| left(asked, self.grace)),
+        };
         let metrics_due = self.command.log.metrics.wait().filter(|_| self.listens);
-        let timeout = grace_left.into_iter().chain(at_most).chain(metrics_due).min();
-        let timeout = timeout.map(|time| Timespec::try_from(time).unwrap_or_default());
+        let at_most_or_reap =
+            at_most.unwrap_or_else(|| self.next_reap.saturating_duration_since(Instant::now()));
+        let timeout = ends.into_iter().chain(metrics_due).fold(at_most_or_reap, Duration::min);
+        let timeout = Timespec::try_from(timeout).unwrap_or_default();
         let watched = [
             (at_most.is_none(), Some(self.command.process.as_fd())),
             (self.has_output, Some(self.command.output.as_fd())),
@@ -212,7 +261,7 @@ impl Kept<'_> {
         .map(|(is_watched, fd)| fd.filter(|_| is_watched));
         let mut polled: Vec<PollFd<'_>> =
             watched.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-        match poll(&mut polled, timeout.as_ref()) {
+        match poll(&mut polled, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -309,7 +358,8 @@ impl Kept<'_> {
 
     fn kill(&mut self) {
         self.asked.get_or_insert_with(Instant::now);
-        if !std::mem::replace(&mut self.is_killed, true) {
+        if self.killed.is_none() {
+            self.killed = Some(Instant::now());
             self.kill_all();
         }
     }
@@ -333,4 +383,51 @@ fn reap_command(pid: Pid) -> io::Result<(i32, u64)> {
         return Err(io::Error::last_os_error());
     }
     Ok((status, u64::try_from(usage.ru_maxrss).unwrap_or_default() << 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+    use super::*;
+    use crate::log::Log;
+    use crate::metrics::{MetricsOrder, Reader};
+
+    /// Kills and reaps all children of this process, so no other test of this crate may have some.
+    #[test]
+    #[expect(clippy::zombie_processes, reason = "it is reaped as any child of a keeper")]
+    fn a_command_that_cannot_be_killed_is_given_up_by_name_and_all_else_ends() {
+        let child = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
+        let group = Pid::from_child(&child);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let reader = Reader::new(&MetricsOrder::default()).unwrap();
+        let command = Running {
+            group,
+            limited: None,
+            // What the kill does not reach, as if it hung in the kernel: this process.
+            process: pidfd_open(getpid(), PidfdFlags::empty()).unwrap(),
+            output: fs::File::open("/dev/null").unwrap(),
+            log: Log::create(file.path().to_str().unwrap(), reader).unwrap(),
+            started: Instant::now(),
+        };
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        ours.write_all(&[STOP_KILL]).unwrap();
+        let mut kept = Kept::new(command, theirs, None, Duration::from_secs(3600));
+        kept.kill_patience = Duration::ZERO;
+        let ended = kept.run(libc::SIGTERM).unwrap();
+        assert_eq!((ended.code, ended.signal, ended.was_stopped), (None, Some(9), true));
+        let mut length = [0; 4];
+        ours.read_exact(&mut length).unwrap();
+        let mut body = vec![0; u32::from_le_bytes(length) as usize];
+        ours.read_exact(&mut body).unwrap();
+        assert_eq!(decode::<Report>(&body).unwrap(), Report::CannotBeKilled(group.as_raw_nonzero().get()));
+        // What was killed may take a moment to be gone.
+        while reap() {
+            std::thread::yield_now();
+        }
+    }
 }

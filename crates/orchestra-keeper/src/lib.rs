@@ -15,8 +15,9 @@ mod messages;
 mod metrics;
 mod start;
 
-pub use claim::{adopt, holders, is_free, wait_until_free};
+pub use claim::{adopt, holders, is_free};
 pub use descendants::{OfTree, descendants, is_stopped, kill_tree, trees};
+pub use group::kill_control_group;
 pub use keep::main;
 pub use messages::{
     Ended, Group, KEEPER, MAX_MESSAGE, Order, Report, STOP_KILL, STOP_SIGNAL, Started, decode, encode,

@@ -10,9 +10,10 @@ use crate::metrics::Reader;
 
 /// A longer line is cut into several.
 const MAX_LINE: usize = 64 << 10;
-/// What is kept of the last lines: how many, and bytes of each.
-const LAST_LINES: usize = 20;
-const LAST_BYTES: usize = 400;
+/// What is kept of the last lines: how many, and bytes of all. In these a command is expected to have said why it failed: what has started it, such as
+/// `torchrun`, may say a page of its own behind that.
+const LAST_LINES: usize = 200;
+const LAST_BYTES: usize = 64 << 10;
 
 pub(crate) struct Log {
     file: File,
@@ -20,6 +21,8 @@ pub(crate) struct Log {
     /// A line feed now belongs to the carriage return before it.
     after_return: bool,
     last: VecDeque<String>,
+    /// Bytes of `last`.
+    last_bytes: usize,
     pub metrics: Reader,
     pub error: Option<String>,
 }
@@ -37,6 +40,7 @@ impl Log {
             line: Vec::new(),
             after_return: false,
             last: VecDeque::new(),
+            last_bytes: 0,
             metrics,
             error: None,
         })
@@ -77,16 +81,23 @@ impl Log {
         lines.extend(now.bytes().chain([b' ']));
         lines.extend_from_slice(&self.line);
         lines.push(b'\n');
-        let text = String::from_utf8_lossy(&self.line);
+        let mut line = std::mem::take(&mut self.line);
+        let text = String::from_utf8_lossy(&line);
         self.metrics.line(&text);
         if !text.trim().is_empty() {
-            let end = text.floor_char_boundary(LAST_BYTES);
-            self.last.push_back(text[..end].to_owned());
+            self.keep(&text[..text.floor_char_boundary(LAST_BYTES)]);
         }
-        if self.last.len() > LAST_LINES {
-            self.last.pop_front();
+        // Its memory is kept.
+        line.clear();
+        self.line = line;
+    }
+
+    fn keep(&mut self, line: &str) {
+        self.last_bytes += line.len();
+        self.last.push_back(line.to_owned());
+        while self.last.len() > LAST_LINES || self.last_bytes > LAST_BYTES {
+            self.last_bytes -= self.last.pop_front().map_or(0, |first| first.len());
         }
-        self.line.clear();
     }
 
     /// A full disk is no reason to end a command: it is told at the end.
@@ -110,8 +121,9 @@ mod tests {
         for piece in [&b"a\nb"[..], b"c\r10%\r\n", b"\n\xc3", b"end"] {
             log.push(piece);
         }
+        assert_eq!(log.last, ["a", "bc", "10%"]);
         log.push(&vec![b'x'; MAX_LINE]);
-        assert!(log.finish().starts_with("a\nbc\n10%\n"));
+        assert_eq!(log.finish(), "xxxx", "what it is cut to fills all the room for last lines");
         let text = String::from_utf8_lossy(&std::fs::read(file.path()).unwrap()).into_owned();
         let bare: Vec<&str> = text.lines().map(|line| line.split_once(' ').unwrap().1).collect();
         assert_eq!(bare[..4], ["a", "bc", "10%", ""]);
@@ -120,5 +132,26 @@ mod tests {
             "{text}"
         );
         assert_eq!(bare.len(), 6, "a line that is too long is two");
+    }
+
+    #[test]
+    fn of_the_last_lines_so_many_are_kept_whole_and_so_many_bytes() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let reader = || Reader::new(&MetricsOrder::default()).unwrap();
+        let last = |text: &str| {
+            let mut log = Log::create(file.path().to_str().unwrap(), reader()).unwrap();
+            log.push(text.as_bytes());
+            log.finish()
+        };
+        let short: Vec<String> = (0..=LAST_LINES).map(|n| n.to_string()).collect();
+        assert_eq!(last(&short.join("\n")), short[1..].join("\n"));
+        // The middle of a long line counts, and of several as many as there is room for.
+        let long = [b'a', b'b', b'c'].map(|letter| String::from_utf8(vec![letter; LAST_BYTES / 2]).unwrap());
+        assert_eq!(last(&long.join("\n")), long[1..].join("\n"));
+        // What is no UTF-8 takes more room as text.
+        let mut log = Log::create(file.path().to_str().unwrap(), reader()).unwrap();
+        log.push(&vec![0xff; MAX_LINE]);
+        let kept = log.finish();
+        assert!((LAST_BYTES - 2..=LAST_BYTES).contains(&kept.len()), "{}", kept.len());
     }
 }

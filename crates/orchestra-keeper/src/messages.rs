@@ -16,6 +16,10 @@ pub const STOP_KILL: u8 = b'k';
 /// The longest message, in bytes: the kernel takes no longer command.
 pub const MAX_MESSAGE: u32 = 16 << 20;
 
+/// What people are shown of the last words: so many lines, and bytes of each.
+const SHOWN_LINES: usize = 20;
+const SHOWN_BYTES: usize = 400;
+
 /// What a keeper is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Order {
@@ -68,6 +72,9 @@ pub enum Report {
     Ended(Ended),
     /// All that was read from its lines so far: some times a second at most, and not at all while orchestra does not listen.
     Metrics(Metrics),
+    /// The process of this number, the command itself, was killed and has not ended since: it hangs in the kernel. `Ended` follows, as if the kill
+    /// had ended it. New variants come last: a keeper of another version may have outlived its orchestra.
+    CannotBeKilled(i32),
 }
 
 /// A command that runs.
@@ -92,7 +99,7 @@ pub struct Ended {
     pub milliseconds: u64,
     /// Most bytes of memory of its group, or else of the command or of a process that it has waited for.
     pub peak_memory: u64,
-    /// The last lines that it wrote.
+    /// The last lines that it wrote: pages, in which it may have said why it failed. See [`Ended::excerpt`].
     pub last_words: String,
     /// Processes that it left behind, at least so many, which were killed.
     pub left_behind: u32,
@@ -100,6 +107,17 @@ pub struct Ended {
     pub log_error: Option<String>,
     /// What was read from its lines.
     pub metrics: Metrics,
+}
+
+impl Ended {
+    /// The end of the last words, for people.
+    #[must_use]
+    pub fn excerpt(&self) -> String {
+        let lines: Vec<&str> = self.last_words.trim_end().lines().collect();
+        let shown = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
+        let cut = |line: &&str| line[..line.floor_char_boundary(SHOWN_BYTES)].to_owned();
+        shown.iter().map(cut).collect::<Vec<_>>().join("\n")
+    }
 }
 
 /// The bytes of a message.
@@ -136,5 +154,14 @@ mod tests {
         assert!(decode::<Report>(&[&bytes[4..], &[0]].concat()).is_err());
         // A text that claims to be longer than any message.
         assert!(decode::<String>(&[253, 255, 255, 255, 255, 255, 255, 255, 127]).is_err());
+    }
+    #[test]
+    fn people_are_shown_the_end_of_the_last_words() {
+        let lines: Vec<String> = (0..30).map(|n| format!("{n}{}", "é".repeat(300))).collect();
+        let ended = Ended { last_words: lines.join("\n") + "\n\n", ..Ended::default() };
+        let shown = ended.excerpt();
+        assert_eq!(shown.lines().count(), SHOWN_LINES);
+        assert_eq!(shown.lines().next(), Some(&lines[10][..SHOWN_BYTES]));
+        assert_eq!(Ended::default().excerpt(), "");
     }
 }

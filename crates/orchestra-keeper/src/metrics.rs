@@ -4,12 +4,14 @@ use std::time::{Duration, Instant};
 
 use bincode::{Decode, Encode};
 use regex_lite::Regex;
-use serde_json::{Map, Value};
+use serde_json::{Deserializer, Map, Value};
 
 /// Points of a curve at most. Of one that grows longer every other is left out, and from then on as many.
 const MAX_POINTS: usize = 128;
 /// How often orchestra is told of new values.
 const TELL_EVERY: Duration = Duration::from_millis(250);
+/// Braces of a line at which objects are looked for: each may have all that follows it parsed.
+const MOST_STARTS: usize = 16;
 
 /// Which numbers are read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
@@ -22,7 +24,7 @@ pub struct MetricsOrder {
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct MetricOrder {
     pub name: String,
-    /// The expression whose first group has its values; `None`: lines that are JSON objects have them under its name.
+    /// The expression whose first group has its values; `None`: its name is a key of the JSON objects in which lines end.
     pub regex: Option<String>,
 }
 
@@ -98,13 +100,20 @@ impl Reader {
         if self.sources.is_empty() {
             return;
         }
-        let object = if self.has_keys { object(line) } else { None };
+        let objects = if self.has_keys { objects(line) } else { Vec::new() };
+        self.values(line, objects.first());
+        objects.iter().skip(1).for_each(|object| self.values("", Some(object)));
+    }
+
+    /// Takes what expressions find in a text, and what keys find in an object, as of one moment.
+    fn values(&mut self, text: &str, object: Option<&Map<String, Value>>) {
         let mut has_objective = false;
         for (at, source) in self.sources.iter().enumerate() {
             let value = match source {
-                Source::Key(key) => object.as_ref().and_then(|object| number(object.get(key)?)),
+                Source::Key(key) => object.and_then(|object| number(object.get(key)?)),
+                Source::Regex(_) if text.is_empty() => None,
                 Source::Regex(regex) => regex
-                    .captures(line)
+                    .captures(text)
                     .and_then(|found| found.iter().skip(1).flatten().next())
                     .and_then(|group| group.as_str().trim().parse().ok()),
             };
@@ -185,16 +194,34 @@ impl Reader {
     }
 }
 
-/// The object of a line. Python writes `NaN` and `Infinity`, which are no JSON: they become `null`.
-fn object(line: &str) -> Option<Map<String, Value>> {
-    let line = line.trim();
-    if !line.starts_with('{') || !line.ends_with('}') {
-        return None;
+/// The objects in which a line ends. Before them may stand what had no end of its own, such as the state of a progress bar; and where several
+/// processes write, objects stand on one line before the ends of their lines. Python writes `NaN` and `Infinity`, which are no JSON: they become `null`.
+fn objects(line: &str) -> Vec<Map<String, Value>> {
+    let line = line.trim_end();
+    if !line.ends_with('}') {
+        return Vec::new();
     }
-    serde_json::from_str(line).ok().or_else(|| {
-        let plain = line.replace("-Infinity", "null").replace("Infinity", "null").replace("NaN", "null");
-        serde_json::from_str(&plain).ok()
-    })
+    let found = objects_at_end(line);
+    if !line.contains("NaN") && !line.contains("Infinity") {
+        return found;
+    }
+    let plain = line.replace("-Infinity", "null").replace("Infinity", "null").replace("NaN", "null");
+    let of_plain = objects_at_end(&plain);
+    if of_plain.len() > found.len() { of_plain } else { found }
+}
+
+/// The objects of which the longest suffix of a line consists that holds nothing else, and is not within another object.
+fn objects_at_end(line: &str) -> Vec<Map<String, Value>> {
+    for (start, _) in line.match_indices('{').take(MOST_STARTS) {
+        let objects = Deserializer::from_str(&line[start..]).into_iter::<Map<String, Value>>();
+        match objects.collect::<Result<Vec<_>, _>>() {
+            Ok(objects) => return objects,
+            // What follows is within an object that has no end.
+            Err(error) if error.is_eof() => break,
+            Err(_) => {}
+        }
+    }
+    Vec::new()
 }
 
 /// `null` is a value that is no number.
@@ -242,6 +269,33 @@ mod tests {
         assert_eq!(read.values[1], Some(MetricValues { count: 2, last: 1.0, min: 0.5, max: 1.0 }));
         assert_eq!(read.values[2], None);
         assert!(Reader::new(&MetricsOrder { metrics: vec![regex("(")], curve: None }).is_err());
+    }
+
+    #[test]
+    fn objects_are_read_behind_what_has_no_end_of_line_and_several_in_a_line() {
+        let mut reader = reader(&[key("loss"), regex(r"([0-9]+)%")], None);
+        let mut last = |line: &str| {
+            let count = reader.read.values[0].map_or(0, |loss| loss.count);
+            reader.line(line);
+            let loss = reader.read.values[0].filter(|loss| loss.count > count);
+            loss.map(|loss| (loss.count - count, loss.last))
+        };
+        // A progress bar waits for its next carriage return.
+        assert_eq!(last(" 10%|\u{2588}  | {it/s} {\"loss\": 0.5}"), Some((1, 0.5)));
+        // Of two processes, both texts came before both ends of lines.
+        assert_eq!(last("{\"loss\": 1}{\"loss\": 2} "), Some((2, 2.0)));
+        assert_eq!(last("20%{\"loss\": 7, \"text\": \"NaN\"}  {\"loss\": NaN}{\"loss\": 3}"), Some((3, 3.0)));
+        assert_eq!(last("{\"lo{\"loss\": 4}"), Some((1, 4.0)), "what was cut by another process");
+        // No metrics of their own: within a list, within another object, and within one that has no end.
+        assert_eq!(last("[{\"loss\": 5}]"), None);
+        assert_eq!(last("{\"a\": {\"loss\": 5}}"), None);
+        assert_eq!(last("epoch {\"a\": {\"loss\": 5}"), None);
+        assert_eq!(last("{'a': {\"loss\": 5}}"), None);
+        assert_eq!(last("{\"loss\": 5} and more"), None);
+        // Bounded: what stands behind so many braces is not looked for.
+        assert_eq!(last(&("{".repeat(MOST_STARTS - 1) + "{\"loss\": 6}")), Some((1, 6.0)));
+        assert_eq!(last(&("{".repeat(MOST_STARTS) + "{\"loss\": 5}")), None);
+        assert_eq!(reader.finish().values[1].map(|percent| (percent.count, percent.last)), Some((2, 20.0)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::Signature;
 
-use crate::stages::detect::layout::{Layout, Output};
+use crate::stages::detect::layout::{Form, Layout, Output, Told};
 use crate::stages::detect::recognise;
 
 /// What a model seems to be for.
@@ -92,9 +92,14 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
         ("detector", Some(layout)) => {
             let _ = writeln!(
                 text,
-                "[stages.found]\nkind = \"detect\"\nfrom = \"outputs\"\nlayout = \"{layout}\"\nthreshold = {}\n",
+                "[stages.found]\nkind = \"detect\"\nfrom = \"outputs\"\nlayout = \"{layout}\"\nthreshold = {}",
                 if layout == "dbnet" { 0.3 } else { 0.25 }
             );
+            if has_open_logits(layout, signature) {
+                text += "scores = \"sigmoid\"  # RT-DETR and D-FINE; the names of the outputs do not tell\n";
+                text += "# scores = \"softmax\"  # DETR\n";
+            }
+            text.push('\n');
             "found"
         }
         ("classifier", _) => {
@@ -105,6 +110,13 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
     };
     let _ = writeln!(text, "[sinks.results]\nkind = \"jsonl\"\nfrom = \"{last}\"\npath = \"results.jsonl\"");
     Ok(text)
+}
+
+/// Whether a detect stage has to be told what the logits become scores by.
+fn has_open_logits(layout: &str, signature: &Signature) -> bool {
+    let outputs: Vec<Output<'_>> = signature.outputs.iter().enumerate().collect();
+    let of = Layout::Detr.of(&outputs, Told::default());
+    layout == Layout::Detr.name() && of.is_some_and(|outputs| outputs.form == Form::OpenQueries)
 }
 
 /// Whether an input takes the size by which RT-DETR and D-FINE exports multiply their boxes.

@@ -1,20 +1,17 @@
-//! The kinds of sources, stages and sinks that a workflow file may name. A kind is one file: its keys, what it gives for what it reads, and
-//! what it does to a row. Nothing here knows actors, workers or the journal.
+//! The kinds of sources, stages and sinks that a workflow file may name. A kind is one file, with a folder of its name where it is large: its keys,
+//! what it gives for what it reads, and what it does to a row. What several kinds need is in `sources/reading/`, `stages/shared/` and `sinks/shared/`. Nothing here knows actors, workers or the journal.
 
-mod box_order;
-mod encode_picture;
-mod expression;
+mod elements;
 pub mod inspect;
-mod largest;
-mod record;
+mod objects;
+mod picture_encoders;
 mod sinks;
 mod sources;
 mod stages;
-mod tensor;
 
 use std::sync::Arc;
 
-pub use sinks::jsonl::read_lines;
+pub use sinks::shared::read_back::read_lines;
 
 use orchestra_plan::Kinds;
 

@@ -28,10 +28,22 @@ fn page(what: &str, common: &[Key], entries: &[Entry]) -> String {
 
 fn table(page: &mut String, keys: &[Key]) {
     page.push_str("| Key | Type | Default | Meaning |\n|---|---|---|---|\n");
-    for Key { name, ty, default, help } in keys {
+    rows(page, "", keys);
+}
+
+fn rows(page: &mut String, of: &str, keys: &[Key]) {
+    for key in keys {
+        let Key { name, ty, range, keys, default, .. } = key;
         let is_value = !default.contains(' ') && !["required", "none"].contains(default);
         let default = if is_value { format!("`{default}`") } else { (*default).to_owned() };
-        writeln!(page, "| `{name}` | {ty} | {default} | {help} |").unwrap();
+        let each = if ty.starts_with("integer") { "" } else { "each " };
+        let range = match range {
+            None => String::new(),
+            Some((least, most)) if *most >= u64::MAX >> 1 => format!(", {each}at least {least}"),
+            Some((least, most)) => format!(", {each}{least} to {most}"),
+        };
+        writeln!(page, "| `{of}{name}` | {ty}{range} | {default} | {} |", key.meaning()).unwrap();
+        rows(page, &format!("{of}{name}."), keys);
     }
 }
 
@@ -104,6 +116,9 @@ fn every_key_is_declared_once_and_explained() {
                 "{kind}: {}",
                 key.name
             );
+            for (at, word) in key.words.iter().enumerate() {
+                assert!(key.words[..at].iter().all(|other| other.text != word.text), "{kind}.{}", key.name);
+            }
         }
     }
 }

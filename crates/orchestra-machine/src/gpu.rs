@@ -1,7 +1,8 @@
 //! What is known of a GPU, and the trait behind which GPUs are found. Knows no driver.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use orchestra_core::locked;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -138,11 +139,11 @@ impl FakeProbe {
 
     /// From now on, this is the answer.
     pub fn set(&self, answer: Result<Vec<Gpu>, ProbeError>) {
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+        *locked(&self.answer) = answer;
     }
 
     pub fn change(&self, uuid: &str, change: impl FnOnce(&mut Gpu)) {
-        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answer = locked(&self.answer);
         if let Ok(gpus) | Err(ProbeError::Partial { gpus, .. }) = &mut *answer
             && let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.uuid == uuid)
         {
@@ -152,7 +153,7 @@ impl FakeProbe {
 
     /// The GPU of this UUID falls off the bus.
     pub fn lose(&self, uuid: &str) {
-        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answer = locked(&self.answer);
         if let Ok(gpus) | Err(ProbeError::Partial { gpus, .. }) = &*answer {
             let gpus = gpus.iter().filter(|gpu| gpu.uuid != uuid).cloned().collect();
             *answer =
@@ -163,7 +164,7 @@ impl FakeProbe {
 
 impl GpuProbe for FakeProbe {
     fn gpus(&self) -> Result<Vec<Gpu>, ProbeError> {
-        self.answer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.answer).clone()
     }
 }
 

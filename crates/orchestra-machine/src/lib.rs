@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 pub struct Machine {
     /// Cores this process may keep busy: the least of the machine's cores, the CPU affinity and the cgroup's CPU quota.
     pub cores: usize,
-    /// Main memory, or the cgroup's limit where that is less.
+    /// Main memory, or the limit of the cgroup or of the process where that is less.
     pub memory_total: u64,
     /// How much of it can still be taken without swapping.
     pub memory_available: u64,

@@ -1,4 +1,4 @@
-//! Main memory of the machine, and the limit that a container or a scheduler puts on it. Reads only; sets no limit.
+//! Main memory of the machine, and the limits that a container, a scheduler or a shell puts on it. Reads only; sets no limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Main memory as this process may use it, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// The machine's memory, or the smallest limit of a control group where that is less.
+    /// The machine's memory, or the smallest limit of a control group or of this process where that is less.
     pub total: u64,
     /// What can still be taken without swapping and without meeting a limit.
     pub available: u64,
@@ -20,10 +20,13 @@ impl Memory {
         let total = kib_field(&info, "MemTotal:").unwrap_or_default();
         let available =
             kib_field(&info, "MemAvailable:").or_else(|| kib_field(&info, "MemFree:")).unwrap_or_default();
-        limits(root).into_iter().fold(Self { total, available }, |memory, (limit, used)| Self {
-            total: memory.total.min(limit),
-            available: memory.available.min(limit.saturating_sub(used)),
-        })
+        limits(root).into_iter().chain(of_process(root)).fold(
+            Self { total, available },
+            |memory, (limit, used)| Self {
+                total: memory.total.min(limit),
+                available: memory.available.min(limit.saturating_sub(used)),
+            },
+        )
     }
 }
 
@@ -60,6 +63,16 @@ fn limits(root: &Path) -> Vec<(u64, u64)> {
         ancestors(&mount, group).into_iter().filter_map(move |folder| limit_of(&folder, names))
     };
     groups.lines().filter_map(own_group).flat_map(of_group).collect()
+}
+
+/// What each process may have at most that is started here (`ulimit -v`, `ulimit -d`). Of what all have together nothing is counted against it.
+fn of_process(root: &Path) -> Vec<(u64, u64)> {
+    let limits = fs::read_to_string(root.join("proc/self/limits")).unwrap_or_default();
+    let soft = |name: &str| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u64>().ok() // Or `unlimited`.
+    };
+    ["Max address space", "Max data size"].into_iter().filter_map(soft).map(|bytes| (bytes, 0)).collect()
 }
 
 /// From a line of `/proc/self/cgroup`: `0::/path` (version 2) or `4:memory:/path` (version 1).
@@ -116,6 +129,21 @@ mod tests {
     fn without_a_limit_the_machine_counts() {
         let root = machine(&[("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/memory.max", "max\n")]);
         assert_eq!(Memory::read(root.path()), Memory { total: 16 * GIB, available: 8 * GIB });
+    }
+
+    #[test]
+    fn a_limit_of_the_process_counts_like_one_of_a_group() {
+        let limits = |data: &str, space: &str| {
+            let text = format!(
+                "Limit                     Soft Limit           Hard Limit           Units     \n\
+                 Max data size             {data:<20} unlimited            bytes     \n\
+                 Max address space         {space:<20} unlimited            bytes     \n"
+            );
+            Memory::read(machine(&[("proc/self/limits", &text)]).path())
+        };
+        assert_eq!(limits("unlimited", "unlimited"), Memory { total: 16 * GIB, available: 8 * GIB });
+        assert_eq!(limits("unlimited", "1073741824"), Memory { total: GIB, available: GIB });
+        assert_eq!(limits("10737418240", "unlimited"), Memory { total: 10 * GIB, available: 8 * GIB });
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //! a crash. It never creates a CUDA context, so looking at a GPU takes none of its memory.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
+use orchestra_core::locked;
 
 use crate::driver::DriverProbe;
 use crate::gpu::{Gpu, GpuProbe, GpuProcess, ProbeError};
@@ -35,7 +36,7 @@ impl NvmlProbe {
     /// The open library. Nothing is locked while it is used: a call that hangs over one GPU must not keep others from theirs.
     fn library(&self) -> Result<Arc<Nvml>, ProbeError> {
         // A panic of another thread leaves an open or a closed library behind, both of which are usable.
-        let mut nvml = self.nvml.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nvml = locked(&self.nvml);
         match &*nvml {
             Some(open) => Ok(Arc::clone(open)),
             None => {

@@ -57,7 +57,7 @@ impl Span {
 
 /// The part of the picture, as shown, that lands on `dest`; the rest of the row is padding.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Placement {
+pub(crate) struct FittedPart {
     pub(crate) dest: Rect,
     pub(crate) x: Span,
     pub(crate) y: Span,
@@ -73,8 +73,8 @@ struct Cut {
     skipped: u64,
 }
 
-impl Placement {
-    /// The columns and rows of the picture in memory that this placement of the shown one uses.
+impl FittedPart {
+    /// The columns and rows of the picture in memory that this part of the shown one uses.
     pub(crate) fn stored_spans(&self, picture: &PictureInfo) -> (Span, Span) {
         let turn = picture.orientation;
         let (width, height) = picture.full;
@@ -118,12 +118,12 @@ fn nearest(span: Span, count: usize, cut: Option<Cut>) -> impl Iterator<Item = u
 }
 
 /// Places a picture in a target of `[height, width]`. `shorter` is read with `Fit::Shorter` only. No side is 0.
-pub(crate) fn place(fit: Fit, shorter: u32, target: [u32; 2], picture: PictureSize) -> Placement {
+pub(crate) fn fitted_part(fit: Fit, shorter: u32, target: [u32; 2], picture: PictureSize) -> FittedPart {
     let [target_height, target_width] = target;
     let PictureSize { width, height } = picture;
     let full = Rect { x: 0, y: 0, width: target_width as usize, height: target_height as usize };
     match fit {
-        Fit::Stretch => Placement { dest: full, x: Span::whole(width), y: Span::whole(height), cuts: None },
+        Fit::Stretch => FittedPart { dest: full, x: Span::whole(width), y: Span::whole(height), cuts: None },
         Fit::Cover => cover(full, target, picture),
         Fit::Contain => {
             let (dest_width, dest_height) = contained_size(target, picture);
@@ -133,13 +133,13 @@ pub(crate) fn place(fit: Fit, shorter: u32, target: [u32; 2], picture: PictureSi
                 width: dest_width as usize,
                 height: dest_height as usize,
             };
-            Placement { dest, x: Span::whole(width), y: Span::whole(height), cuts: None }
+            FittedPart { dest, x: Span::whole(width), y: Span::whole(height), cuts: None }
         }
         Fit::Left => {
             let wide = u64::from(target_height) * u64::from(width);
             let dest_width = wide.div_ceil(u64::from(height)).clamp(1, u64::from(target_width)) as usize;
             let dest = Rect { x: 0, y: 0, width: dest_width, height: target_height as usize };
-            Placement { dest, x: Span::whole(width), y: Span::whole(height), cuts: None }
+            FittedPart { dest, x: Span::whole(width), y: Span::whole(height), cuts: None }
         }
         Fit::Shorter => {
             let longer = |long: u32, short: u32| u64::from(shorter) * u64::from(long) / u64::from(short);
@@ -151,7 +151,7 @@ pub(crate) fn place(fit: Fit, shorter: u32, target: [u32; 2], picture: PictureSi
             let (x, dest_width, span_x, cut_x) = cut_or_pad(resized_width, target_width, width);
             let (y, dest_height, span_y, cut_y) = cut_or_pad(resized_height, target_height, height);
             let dest = Rect { x, y, width: dest_width, height: dest_height };
-            Placement { dest, x: span_x, y: span_y, cuts: Some([cut_x, cut_y]) }
+            FittedPart { dest, x: span_x, y: span_y, cuts: Some([cut_x, cut_y]) }
         }
     }
 }
@@ -163,7 +163,7 @@ pub fn placement(spec: &ImageSpec, picture: [u32; 2]) -> orchestra_core::Placeme
     let [width, height] = picture.map(|side| side.max(1));
     let [row_height, row_width] = spec.size.map(|side| side.max(1));
     let size = PictureSize { width, height };
-    let placed = place(spec.fit, spec.shorter.max(1), [row_height, row_width], size);
+    let placed = fitted_part(spec.fit, spec.shorter.max(1), [row_height, row_width], size);
     let axis = |from: usize, pixels: usize, span: Span| {
         let scale = span.length / pixels as f64;
         (scale, span.start - from as f64 * scale)
@@ -178,7 +178,7 @@ pub fn placement(spec: &ImageSpec, picture: [u32; 2]) -> orchestra_core::Placeme
 }
 
 /// The centred part of the picture that has the aspect ratio of the target.
-fn cover(dest: Rect, [target_height, target_width]: [u32; 2], picture: PictureSize) -> Placement {
+fn cover(dest: Rect, [target_height, target_width]: [u32; 2], picture: PictureSize) -> FittedPart {
     let (width, height) = (f64::from(picture.width), f64::from(picture.height));
     let wanted = f64::from(target_width) / f64::from(target_height);
     let have = width / height;
@@ -189,7 +189,7 @@ fn cover(dest: Rect, [target_height, target_width]: [u32; 2], picture: PictureSi
     } else {
         (width, width / wanted)
     };
-    Placement {
+    FittedPart {
         dest,
         x: Span { start: (width - part_width) * 0.5, length: part_width },
         y: Span { start: (height - part_height) * 0.5, length: part_height },
@@ -253,40 +253,40 @@ mod tests {
     #[test]
     fn shorter_takes_the_centre_of_the_resized_picture() {
         // torchvision: 500x375 -> 341x256, crop 224 at left round(58.5) = 58, top 16.
-        let placement = place(Fit::Shorter, 256, [224, 224], size(500, 375));
-        assert_eq!(placement.dest, Rect { x: 0, y: 0, width: 224, height: 224 });
-        assert!((placement.x.start - 58.0 * 500.0 / 341.0).abs() < 1e-9);
-        assert!((placement.x.length - 224.0 * 500.0 / 341.0).abs() < 1e-9);
-        assert!((placement.y.start - 16.0 * 375.0 / 256.0).abs() < 1e-9);
+        let fitted = fitted_part(Fit::Shorter, 256, [224, 224], size(500, 375));
+        assert_eq!(fitted.dest, Rect { x: 0, y: 0, width: 224, height: 224 });
+        assert!((fitted.x.start - 58.0 * 500.0 / 341.0).abs() < 1e-9);
+        assert!((fitted.x.length - 224.0 * 500.0 / 341.0).abs() < 1e-9);
+        assert!((fitted.y.start - 16.0 * 375.0 / 256.0).abs() < 1e-9);
     }
 
     #[test]
     fn shorter_pads_what_the_resized_picture_lacks() {
-        let placement = place(Fit::Shorter, 10, [15, 12], size(40, 20));
-        assert_eq!(placement.dest, Rect { x: 0, y: 2, width: 12, height: 10 });
-        assert_eq!(placement.y, Span::whole(20));
+        let fitted = fitted_part(Fit::Shorter, 10, [15, 12], size(40, 20));
+        assert_eq!(fitted.dest, Rect { x: 0, y: 2, width: 12, height: 10 });
+        assert_eq!(fitted.y, Span::whole(20));
     }
 
     #[test]
     fn a_crop_that_needs_no_resize_is_whole_pixels() {
-        let placement = place(Fit::Shorter, 37, [30, 31], size(37, 50));
-        assert_eq!(placement.x.pixels(), Some((3, 31)));
-        assert_eq!(placement.y.pixels(), Some((10, 30)));
+        let fitted = fitted_part(Fit::Shorter, 37, [30, 31], size(37, 50));
+        assert_eq!(fitted.x.pixels(), Some((3, 31)));
+        assert_eq!(fitted.y.pixels(), Some((10, 30)));
     }
 
     #[test]
     fn contain_keeps_at_least_one_pixel() {
-        let placement = place(Fit::Contain, 0, [8, 8], size(1000, 1));
-        assert_eq!(placement.dest, Rect { x: 0, y: 4, width: 8, height: 1 });
-        let placement = place(Fit::Contain, 0, [8, 8], size(1, 1000));
-        assert_eq!(placement.dest, Rect { x: 4, y: 0, width: 1, height: 8 });
+        let fitted = fitted_part(Fit::Contain, 0, [8, 8], size(1000, 1));
+        assert_eq!(fitted.dest, Rect { x: 0, y: 4, width: 8, height: 1 });
+        let fitted = fitted_part(Fit::Contain, 0, [8, 8], size(1, 1000));
+        assert_eq!(fitted.dest, Rect { x: 4, y: 0, width: 1, height: 8 });
     }
 
     #[test]
     fn lines_of_text_fill_the_height_and_are_squeezed_where_they_are_too_wide() {
-        let placement = place(Fit::Left, 0, [48, 320], size(100, 31));
-        assert_eq!(placement.dest, Rect { x: 0, y: 0, width: 155, height: 48 });
-        assert_eq!(place(Fit::Left, 0, [48, 320], size(1000, 31)).dest.width, 320);
+        let fitted = fitted_part(Fit::Left, 0, [48, 320], size(100, 31));
+        assert_eq!(fitted.dest, Rect { x: 0, y: 0, width: 155, height: 48 });
+        assert_eq!(fitted_part(Fit::Left, 0, [48, 320], size(1000, 31)).dest.width, 320);
     }
 
     #[test]
@@ -330,9 +330,9 @@ mod tests {
                     for value in 1..=8 {
                         let turn = Orientation::from_exif(value).unwrap();
                         let shown = turn.shown_size(width, height);
-                        let placement = place(fit, 97, [61, 83], size(shown.0, shown.1));
+                        let fitted = fitted_part(fit, 97, [61, 83], size(shown.0, shown.1));
                         let info = PictureInfo::full(width, height, PixelKind::Rgb, turn);
-                        let (x, y) = placement.stored_spans(&info);
+                        let (x, y) = fitted.stored_spans(&info);
                         for (span, side) in [(x, width), (y, height)] {
                             let side = f64::from(side);
                             assert!(span.start >= 0.0 && span.start < side && span.length > 0.0);

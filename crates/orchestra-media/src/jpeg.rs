@@ -6,7 +6,7 @@ use libjpeg_turbo_rs::{DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFac
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::orientation::Orientation;
-use crate::picture::{PictureInfo, PictureSize, PixelKind, check_size, most_memory};
+use crate::picture::{PictureInfo, PictureSize, PixelKind, check_size, most_memory, room_for};
 use crate::reduction::Reduction;
 
 const FORMAT: Format = Format::Jpeg;
@@ -49,7 +49,8 @@ pub(crate) fn decode(
     decoder.set_output_format(format);
     decoder.set_scale(ScalingFactor::try_new(1, info.reduction.factor()).map_err(sorted)?);
     // Not cleared: a picture that is not written to its end is an error.
-    pixels.resize(info.width as usize * info.height as usize * kind.channels(), 0);
+    let length = info.width as usize * info.height as usize * kind.channels();
+    room_for(FORMAT, (info.width, info.height), pixels, length)?;
     let written = decoder.decode_image_into(pixels).map_err(sorted)?.bytes_written;
     if written != pixels.len() {
         let reason = format!("{written} of its {} bytes were decoded", pixels.len());

@@ -48,11 +48,11 @@ mod kernels;
 mod lowering;
 mod orientation;
 mod picture;
+mod pixel_rect;
 mod png;
 mod preparer;
 mod raster;
 mod reduction;
-mod region;
 mod resample;
 mod row_spec;
 mod row_writer;
@@ -60,14 +60,15 @@ mod tiff;
 mod warp;
 
 /// The libraries that decide about pixels, and their versions: with others, rows may differ in their last bits.
-pub const DECODERS: &str =
-    "libjpeg-turbo-rs 0.9.0, png 0.18.1, tiff 0.11.3, image 0.25.10, fast_image_resize 6.1.0";
+/// `zune-jpeg` decodes what lies in a TIFF as JPEG.
+pub const DECODERS: &str = "libjpeg-turbo-rs 0.9.0, png 0.18.1, tiff 0.11.3, zune-jpeg 0.5.15, image 0.25.10, image-webp 0.2.4, gif 0.14.2, \
+    fast_image_resize 6.1.0";
 
 pub use error::MediaError;
 pub use format::Format;
 pub use geometry::placement;
 pub use picture::PictureSize;
+pub use pixel_rect::PixelRect;
 pub use preparer::Preparer;
-pub use region::Region;
 pub use row_writer::unpack;
 pub use warp::Quadrilateral;

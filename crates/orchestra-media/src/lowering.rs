@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use orchestra_core::{Fit, ImageSpec, ResizeFilter};
 
 use crate::flatten::Change;
-use crate::geometry::{Span, place};
+use crate::geometry::{Span, fitted_part};
 use crate::kernels::{add_weighted, round_sums};
 use crate::picture::{PictureInfo, PixelKind, View};
 use crate::row_spec::RowSpec;
@@ -69,9 +69,9 @@ impl Lowered {
         if purpose.filter == ResizeFilter::Nearest || !others.iter().all(|spec| is_for(&purpose, spec)) {
             return None;
         }
-        let placement = place(purpose.fit, purpose.shorter, purpose.size, info.shown_size());
-        let (_, y) = placement.stored_spans(info);
-        let height = if info.orientation.transpose { placement.dest.width } else { placement.dest.height };
+        let fitted = fitted_part(purpose.fit, purpose.shorter, purpose.size, info.shown_size());
+        let (_, y) = fitted.stored_spans(info);
+        let height = if info.orientation.transpose { fitted.dest.width } else { fitted.dest.height };
         if height as f64 > y.length {
             return None;
         }

@@ -99,6 +99,30 @@ pub(crate) fn most_memory(max_pixels: u64) -> u64 {
     max_pixels.saturating_mul(16).saturating_add(SPARE_BYTES)
 }
 
+/// Makes room for all pixels of a picture, `length` bytes, as its header claims them. What lies in it is not cleared.
+///
+/// # Errors
+/// `NoMemory`, which says what the picture takes.
+pub(crate) fn room_for(
+    format: Format,
+    (width, height): (u32, u32),
+    pixels: &mut Vec<u8>,
+    length: usize,
+) -> Result<(), MediaError> {
+    if pixels.try_reserve_exact(length.saturating_sub(pixels.len())).is_err() {
+        let bytes = length as u64 / (u64::from(width) * u64::from(height)).max(1);
+        let reason =
+            format!("{width}x{height} pixels of {bytes} {} take {} MiB", byte_word(bytes), length >> 20);
+        return Err(MediaError::NoMemory { format, reason });
+    }
+    pixels.resize(length, 0);
+    Ok(())
+}
+
+fn byte_word(n: u64) -> &'static str {
+    if n == 1 { "byte" } else { "bytes" }
+}
+
 /// Refuses a header that claims more than the limits, before memory is taken for it.
 pub(crate) fn check_size(format: Format, width: u32, height: u32, max_pixels: u64) -> Result<(), MediaError> {
     if width == 0 || height == 0 {
@@ -112,4 +136,24 @@ pub(crate) fn check_size(format: Format, width: u32, height: u32, max_pixels: u6
         return Err(MediaError::TooLong { format, width, height, max_side: MAX_SIDE });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_without_room_says_what_it_takes() {
+        let mut pixels = vec![7];
+        assert_eq!(room_for(Format::Png, (2, 2), &mut pixels, 12), Ok(()));
+        assert_eq!(pixels.len(), 12);
+        // More than any vector may have.
+        let side = 1_u32 << 31;
+        let text =
+            |length| room_for(Format::Gif, (side, side), &mut Vec::new(), length).unwrap_err().to_string();
+        assert_eq!(
+            text(1 << 63),
+            "the GIF file needs more memory to decode than there is: 2147483648x2147483648 pixels of 2 bytes take 8796093022208 MiB"
+        );
+    }
 }

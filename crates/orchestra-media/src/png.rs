@@ -9,7 +9,7 @@ use crate::containers::walk_png;
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::lowering::Lowered;
-use crate::picture::{PictureInfo, PixelKind, check_size, most_memory};
+use crate::picture::{PictureInfo, PixelKind, check_size, most_memory, room_for};
 use crate::raster::{drop_opaque_alpha, gray_to_colour, narrow};
 
 const FORMAT: Format = Format::Png;
@@ -48,7 +48,7 @@ pub(crate) fn decode(
         return lower(reader, samples, lowered, info).map_err(sorted);
     }
     // Not cleared: all lines are written, or it is an error.
-    pixels.resize(length, 0);
+    room_for(FORMAT, (width, height), pixels, length)?;
     reader.next_frame(pixels).map_err(sorted)?;
     samples.narrow(pixels);
     let kind = match drop_opaque_alpha(pixels, samples.count) {

@@ -7,7 +7,7 @@ use orchestra_core::ImageSpec;
 use crate::error::MediaError;
 use crate::flatten::Flattened;
 use crate::format::Format;
-use crate::geometry::place;
+use crate::geometry::fitted_part;
 use crate::lowering::Lowered;
 use crate::picture::{PictureInfo, PictureSize};
 use crate::raster;
@@ -111,19 +111,19 @@ impl Preparer {
     pub fn write_row(&mut self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), MediaError> {
         let info = self.picture.ok_or(MediaError::NothingDecoded)?;
         let row_spec = RowSpec::new(spec, row.len())?;
-        let placement = place(spec.fit, spec.shorter, spec.size, info.shown_size());
+        let fitted = fitted_part(spec.fit, spec.shorter, spec.size, info.shown_size());
         let part = match &self.lowered {
             Some(lowered) if lowered.is_for(spec) => {
                 let source = lowered.view().ok_or(MediaError::NothingDecoded)?;
-                self.resampler.fit_width(source, &info, &placement, spec.filter)
+                self.resampler.fit_width(source, &info, &fitted, spec.filter)
             }
             Some(_) => return Err(MediaError::NothingDecoded),
             None => {
                 let source = self.flattened.view(&info, &self.pixels, &row_spec);
-                self.resampler.fit(source, &info, &placement, spec.filter)
+                self.resampler.fit(source, &info, &fitted, spec.filter)
             }
         };
-        row_writer::write(&row_spec, part, placement.dest, row, &mut self.aligned);
+        row_writer::write(&row_spec, part, fitted.dest, row, &mut self.aligned);
         Ok(())
     }
 

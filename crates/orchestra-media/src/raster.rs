@@ -16,7 +16,7 @@ use crate::format::Format;
 use crate::jpeg;
 use crate::lowering::Lowered;
 use crate::orientation::Orientation;
-use crate::picture::{PictureInfo, PixelKind, check_size, most_memory};
+use crate::picture::{PictureInfo, PixelKind, check_size, most_memory, room_for};
 use crate::png;
 use crate::reduction::Reduction;
 use crate::tiff;
@@ -94,7 +94,7 @@ impl Job<'_> {
         // Cleared, because a decoder may leave out pixels (a GIF colour beyond its palette), and what the last picture left
         // there must not show through.
         self.pixels.clear();
-        self.pixels.resize(length, 0);
+        room_for(format, (width, height), self.pixels, length)?;
         decoder.read_image(self.pixels).map_err(broken)?;
         let channels = to_bytes(self.pixels, color).ok_or_else(|| MediaError::Broken {
             format,

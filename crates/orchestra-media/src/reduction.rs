@@ -2,7 +2,7 @@
 
 use orchestra_core::{ImageSpec, ResizeFilter};
 
-use crate::geometry::place;
+use crate::geometry::fitted_part;
 use crate::picture::PictureSize;
 
 /// Each side is divided by this while decoding, rounded up: 1, 2, 4 or 8. A JPEG decoder does it by leaving out frequencies; other factors
@@ -34,11 +34,11 @@ impl Reduction {
         if !spec.fast || spec.filter == ResizeFilter::Nearest || is_empty {
             return Self::NONE;
         }
-        let placement = place(spec.fit, spec.shorter, spec.size, shown);
+        let fitted = fitted_part(spec.fit, spec.shorter, spec.size, shown);
         let leaves_enough = |factor: &u32| {
             let factor = f64::from(*factor);
-            placement.x.length >= placement.dest.width as f64 * factor
-                && placement.y.length >= placement.dest.height as f64 * factor
+            fitted.x.length >= fitted.dest.width as f64 * factor
+                && fitted.y.length >= fitted.dest.height as f64 * factor
         };
         [8, 4, 2].into_iter().find(leaves_enough).map_or(Self::NONE, Reduction)
     }

@@ -1,4 +1,4 @@
-//! JPEG: every kind of file gives the pixels of another decoder, reduced as well, and no damaged file gives any.
+//! JPEG: every kind of file gives the pixels of libjpeg-turbo, and nearly those of another decoder, reduced as well; no damaged file gives any.
 
 #![allow(clippy::unwrap_used, reason = "test support code")]
 
@@ -6,6 +6,7 @@ mod common;
 
 use std::io::Cursor;
 use std::path::Path;
+use std::process::Command;
 
 use common::*;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader};
@@ -48,6 +49,34 @@ fn small_jpeg() -> Vec<u8> {
 /// Where the frame header of a baseline file is.
 fn frame_of(jpeg: &[u8]) -> usize {
     jpeg.windows(2).position(|m| m == [0xff, 0xc0]).unwrap()
+}
+
+/// Has the decoder take no vector instructions (`libjpeg-turbo-rs/src/simd/mod.rs`).
+const NO_VECTORS: &str = "JSIMD_FORCENONE";
+
+#[test]
+fn every_kind_of_file_has_the_pixels_of_libjpeg_turbo() {
+    let expected = String::from_utf8(golden("libjpeg-turbo.txt")).unwrap();
+    let mut decoded = Vec::new();
+    for name in FILES {
+        let file = golden(name);
+        let size = Preparer::new().decode(&file, MAX_PIXELS).unwrap();
+        let spec = byte_spec([size.height, size.width], Fit::Stretch, ResizeFilter::Bilinear, Channels::Rgb);
+        decoded.push(format!("{name} {:08x}", crc32fast::hash(&row_of(&file, &spec))));
+    }
+    decoded.sort();
+    let expected: Vec<&str> = expected.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(decoded, expected);
+}
+
+#[test]
+fn pixels_are_the_same_without_vector_instructions() {
+    // In a process of its own: the environment of this one is that of the tests beside it, too.
+    let mut tests = Command::new(std::env::current_exe().unwrap());
+    tests.args(["--exact", "every_kind_of_file_has_the_pixels_of_libjpeg_turbo"]).env(NO_VECTORS, "1");
+    let ended = tests.output().unwrap();
+    let said = String::from_utf8(ended.stdout).unwrap();
+    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
 }
 
 #[test]

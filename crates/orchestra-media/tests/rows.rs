@@ -9,7 +9,7 @@ use half::f16;
 use image::{DynamicImage, ImageFormat};
 use orchestra_core::data::Pixels;
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
-use orchestra_media::{MediaError, Preparer, Region};
+use orchestra_media::{MediaError, PixelRect, Preparer};
 
 #[test]
 fn every_filter_fit_and_colour_agrees_with_the_reference() {
@@ -33,23 +33,23 @@ fn every_filter_fit_and_colour_agrees_with_the_reference() {
     }
 }
 
-/// What was made of one region, its gray or its reduced pixels, must not show in the next.
+/// What was made of one rectangle, its gray or its reduced pixels, must not show in the next.
 #[test]
 fn each_region_of_a_picture_gives_the_row_that_it_gives_alone() {
     let picture = picture(60, 40);
     let pixels = Pixels { width: 60, height: 40, channels: 3, bytes: picture.as_raw() };
-    let regions = [(0, 0, 20, 20), (25, 10, 20, 20), (5, 5, 9, 12), (0, 0, 60, 40), (40, 20, 20, 20)];
+    let rects = [(0, 0, 20, 20), (25, 10, 20, 20), (5, 5, 9, 12), (0, 0, 60, 40), (40, 20, 20, 20)];
     let mut kept = Preparer::new();
     for color in [Channels::Gray, Channels::Rgb, Channels::Gray] {
         let spec = byte_spec([16, 16], Fit::Stretch, ResizeFilter::Bilinear, color);
         let row = |preparer: &mut Preparer, (left, top, width, height)| {
-            preparer.load(&pixels, Region { left, top, width, height }).unwrap();
+            preparer.load(&pixels, PixelRect { left, top, width, height }).unwrap();
             let mut row = vec![0; spec.tensor().row_bytes().unwrap()];
             preparer.write_row(&spec, &mut row).unwrap();
             row
         };
-        for region in regions {
-            assert_eq!(row(&mut kept, region), row(&mut Preparer::new(), region), "{color:?} {region:?}");
+        for rect in rects {
+            assert_eq!(row(&mut kept, rect), row(&mut Preparer::new(), rect), "{color:?} {rect:?}");
         }
     }
 }

@@ -58,7 +58,7 @@ impl OnnxSpec {
     }
 
     /// What a worker on `device` needs: its libraries and what they load from their own folders, the model with the weights beside it, and
-    /// what its file allows. It writes what TensorRT compiled and, on a GPU, the driver's cache of kernels.
+    /// what its file allows. On a GPU it writes what TensorRT compiled.
     pub(crate) fn sandbox(&self, device: &DeviceKind) -> Sandbox {
         let gpu = matches!(device, DeviceKind::Cuda { .. });
         // Where the file is said to be, and where it is: the kernel asks about the latter.
@@ -79,9 +79,6 @@ impl OnnxSpec {
             (gpu, &self.tuning.provider)
         {
             write.push(folder.clone());
-        }
-        if let (true, Some(home)) = (gpu, std::env::home_dir()) {
-            write.push(home.join(".nv"));
         }
         Sandbox { mode: self.sandbox.mode, read, write, gpu, network: false, decodes: false, becomes: false }
     }

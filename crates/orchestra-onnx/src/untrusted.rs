@@ -2,7 +2,7 @@
 
 use std::io::{Read, Seek};
 
-use orchestra_core::batch_layout::Region;
+use orchestra_core::batch_layout::TensorSpan;
 use orchestra_core::{DType, Dim, Layout, PixelInput, TensorSpec};
 
 use crate::engine::edits::{Front, put_behind, put_in_front, shape_nodes};
@@ -17,11 +17,11 @@ pub fn libraries_needed(library: &mut (impl Read + Seek)) -> Result<Vec<String>,
 pub fn edited_models(model: &[u8]) -> [Result<Vec<u8>, String>; 2] {
     let row = vec![Dim::Fixed(3), Dim::Fixed(4), Dim::Fixed(5)];
     let tensor = TensorSpec { name: "image".into(), dtype: DType::U8, row, batch: Dim::Dynamic };
-    let region = Region { tensor, offset: 0, row_bytes: 60 };
+    let span = TensorSpan { tensor, offset: 0, row_bytes: 60 };
     let three = |value| vec![value; 3];
     let pixels =
         PixelInput { layout: Layout::Nchw, dtype: DType::F32, factor: three(0.5), offset: three(1.0) };
-    let front = put_in_front(model, &[Front { region: &region, pixels: &pixels }]);
+    let front = put_in_front(model, &[Front { span: &span, pixels: &pixels }]);
     let behind = put_behind(model, &["logits".to_owned()]);
     [front, behind].map(|edited| edited.map_err(|error| error.to_string()))
 }

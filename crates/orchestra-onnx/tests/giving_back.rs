@@ -39,14 +39,12 @@ impl<'a> Worker<'a> {
         Worker { setup, process }
     }
 
-    /// Memory of the process but for the arena that it shares with us, in bytes.
+    /// Memory that the process has for itself, in bytes: neither the arena that it shares with us nor pages of libraries, of which the kernel maps
+    /// more or fewer.
     fn holds(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap();
-        let bytes = |key: &str| -> u64 {
-            let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
-            line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
-        };
-        bytes("VmRSS:") - bytes("RssShmem:")
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
     }
 
     fn run(&mut self) -> FromWorker {
@@ -90,6 +88,26 @@ fn on_the_cpu_a_session_takes_no_more_than_its_ceiling() {
     let answer = worker.expand(LARGE);
     assert!(matches!(answer, FromWorker::Failed { kind: RunErrorKind::OutOfMemory, .. }), "{answer:?}");
     worker.expand_well(1 << 20);
+}
+
+/// The bytes of memory that the kernel lets a process have for itself; `None`: no bound.
+fn bound_of(pid: &str) -> Option<u64> {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max data size")).unwrap();
+    line.split_whitespace().next().unwrap().parse().ok()
+}
+
+#[test]
+fn a_worker_on_the_cpu_has_a_bound_of_the_kernel_where_its_model_has_a_limit_and_only_there() {
+    let mut setup = expanding();
+    let of_worker = |setup: &Setup| bound_of(&Worker::of(setup).process.pid().to_string());
+    assert_eq!(of_worker(&setup), bound_of("self"));
+    setup.spec.memory_limit = Some(64 * MIB);
+    let small = of_worker(&setup).unwrap();
+    assert!((64 * MIB..1024 * MIB).contains(&small), "{small} bytes");
+    setup.spec.memory_limit = Some(1064 * MIB);
+    let large = of_worker(&setup).unwrap();
+    assert!(large.abs_diff(small).abs_diff(1000 * MIB) < 16 * MIB, "{small} bytes, then {large}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use orchestra_store::ListingSpec;
 
 use crate::devices::{Device, Devices, from_option};
 use crate::diagnostics::Diagnostics;
-use crate::fields::{At, Fields};
+use crate::fields::At;
 use crate::graph::{Graph, Link};
 use crate::host::{Host, MachineView, lexical};
 use crate::include::include;
@@ -17,16 +17,20 @@ use crate::kind::{Draft, Input, SourceConnected, whole_row};
 use crate::measured::MeasureKey;
 use crate::models::{self, Model};
 use crate::no_effect::NoEffect;
-use crate::placement::{Demand, place};
 use crate::plan::{ColumnRef, Plan, WorkerMemory, WorkerPlan};
 use crate::raw::{self, RawModel, RawSource, RawStage, RawWorkflow};
 use crate::sinks::{FAILURES, failure_schema};
 use crate::tasks::{self, Late, TasksPlan};
 use crate::wiring::{self, Wired, Wiring};
+use crate::worker_placement::{Demand, place};
 use crate::{sinks, sources, spares, tree, tuning, variables};
 
 mod assemble;
-mod early;
+mod batches;
+mod before_tasks_end;
+mod fewer_loaders;
+mod memory;
+mod pipelines;
 
 /// What the command line changes about a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -70,12 +74,35 @@ struct Planner<'a> {
     reasons: Vec<String>,
 }
 
+/// The file as it is read, with the order of what reads what.
+struct ReadFile {
+    tree: tree::Table,
+    /// That of the file.
+    folder: PathBuf,
+    output: PathBuf,
+    late: Late,
+    workflow: RawWorkflow,
+    graph: Graph,
+    sink_paths: Vec<Option<PathBuf>>,
+}
+
+/// What the tables of items are, as their kinds say. In the order of the file; `None` was reported, is unused or comes later.
+struct Connected {
+    listings: Vec<Option<ListingSpec>>,
+    /// See [`Parts::sandbox_reads`].
+    sandbox_reads: Vec<Vec<PathBuf>>,
+    sources: Vec<Option<SourceConnected>>,
+    models: Vec<Option<Model>>,
+    wired: Vec<Option<Wired>>,
+    records: Vec<Option<RecordConnected>>,
+}
+
 /// Everything that the plan is assembled from. Tables are in the order of the file; `None` was reported, or is unused.
 struct Parts {
     workflow: RawWorkflow,
     listings: Vec<Option<ListingSpec>>,
     /// What loaders may read beside the list, per source.
-    reads: Vec<Vec<PathBuf>>,
+    sandbox_reads: Vec<Vec<PathBuf>>,
     sources: Vec<Option<SourceConnected>>,
     models: Vec<Option<Model>>,
     graph: Graph,
@@ -94,6 +121,58 @@ struct Parts {
 
 impl Planner<'_> {
     fn plan(mut self, text: &str, diags: &mut Diagnostics) -> Option<Plan> {
+        let mut read = self.read_file(text, diags)?;
+        let machine = self.machine(diags);
+        let looked_at = if self.options.offline { None } else { Some(machine.clone().unwrap_or_default()) };
+        let mut in_use = self.devices_in_use(&read.workflow, looked_at.as_ref(), machine.is_some(), diags);
+        let mut tasks = self.expand_tasks(&read, machine.as_ref(), in_use.as_ref(), diags);
+        let is_early =
+            !read.late.is_empty() && !self.are_done(&read.late, tasks.as_ref(), &read.output, diags);
+        let connected = self.connect(&mut read, is_early, diags);
+        let of = (in_use.as_mut(), looked_at.as_ref(), tasks.as_ref());
+        let (devices, workers) = self.place(&read, &connected, of, diags);
+        if let Some(tasks) = tasks.as_mut().filter(|_| !is_early) {
+            tasks::leave_to_models(tasks, (&devices, &workers), &read.workflow.tasks, diags);
+        }
+        sources::check_apart(&read.workflow.sources, &read.folder, &read.output, self.host, diags);
+        let outputs_of_tasks = match &tasks {
+            Some(tasks) if !read.late.is_empty() && !is_early => {
+                read.late.outputs(tasks, &self.host.tasks_ended(tasks, &read.output))
+            }
+            _ => Vec::new(),
+        };
+        let ReadFile { tree, output, late, workflow, graph, sink_paths, .. } = read;
+        let Connected { listings, sandbox_reads, sources, models, wired, records } = connected;
+        let parts = Parts {
+            workflow,
+            listings,
+            sandbox_reads,
+            sources,
+            models,
+            graph,
+            wired,
+            records,
+            sink_paths,
+            devices,
+            workers,
+            machine,
+            output,
+            tasks: tasks.unwrap_or_default(),
+            outputs_of_tasks,
+        };
+        if diags.has_errors() {
+            return None;
+        }
+        if is_early {
+            return before_tasks_end::plan(parts, &late, self.file, diags);
+        }
+        let Parts { workflow, sources, devices, workers, .. } = &parts;
+        NoEffect { tree: &tree, workflow, sources, devices, workers }.warn(diags);
+        assemble::Assembler::new(&parts, self.file, self.reasons, diags).assemble()
+    }
+
+    /// Reads the file with what it includes, and looks at nothing else that it names. `None`: it is no TOML.
+    fn read_file(&self, text: &str, diags: &mut Diagnostics) -> Option<ReadFile> {
         let mut tree = tree::parse(text, None, diags)?;
         include(&mut tree, &self.file, self.host, diags);
         for (key, value) in &self.options.set {
@@ -122,41 +201,55 @@ impl Planner<'_> {
         let mut workflow = raw::read(&tree, &self.host.kinds(), diags);
         let graph = Graph::new(&mut workflow, diags);
         let sink_paths = sinks::check_paths(&workflow.sinks, diags);
-        let machine = self.machine(diags);
-        let looked_at = if self.options.offline { None } else { Some(machine.clone().unwrap_or_default()) };
-        let mut in_use = self.devices_in_use(&workflow, looked_at.as_ref(), machine.is_some(), diags);
-        let places = sinks::places(&workflow.sinks, &sink_paths, &output);
+        Some(ReadFile { tree, folder, output, late, workflow, graph, sink_paths })
+    }
+
+    /// The tasks of all tables; `None` after an error.
+    fn expand_tasks(
+        &self,
+        read: &ReadFile,
+        machine: Option<&MachineView>,
+        in_use: Option<&Devices<'_>>,
+        diags: &mut Diagnostics,
+    ) -> Option<TasksPlan> {
+        let ReadFile { folder, output, workflow, sink_paths, .. } = read;
         let around = tasks::Surroundings {
-            devices: &in_use.as_ref().map(Devices::for_commands).unwrap_or_default(),
+            folder,
+            output,
+            devices: &in_use.map(Devices::for_commands).unwrap_or_default(),
             headroom: workflow.devices.headroom,
             slots: workflow.devices.slots,
-            cores: machine.as_ref().map_or(1, |machine| machine.cores.max(1)),
+            cores: machine.map_or(1, |machine| machine.cores.max(1)),
             is_known: machine.is_some(),
-            renumbers_processes: machine.as_ref().is_some_and(|machine| machine.renumbers_processes),
-            sinks: &places,
-            ..around
+            renumbers_processes: machine.is_some_and(|machine| machine.renumbers_processes),
+            sinks: &sinks::places(&workflow.sinks, sink_paths, output),
+            host: self.host,
         };
-        let mut tasks = tasks::expand(&workflow.tasks, &around, diags);
-        if let Some(tasks) = &mut tasks {
-            tasks::leave_to_shares(tasks, |tasks| self.host.tasks_done(tasks, &output));
-        }
-        let is_early = !late.is_empty() && !self.are_done(&late, tasks.as_ref(), &output, diags);
+        let mut tasks = tasks::expand(&workflow.tasks, &around, diags)?;
+        tasks::leave_to_shares(&mut tasks, |tasks| self.host.tasks_done(tasks, output));
+        Some(tasks)
+    }
+
+    /// Finds what sources, models, stages and sinks are. `is_early`: those that use values of tasks are planned when the tasks have ended.
+    fn connect(&self, read: &mut ReadFile, is_early: bool, diags: &mut Diagnostics) -> Connected {
+        let ReadFile { folder, late, workflow, graph, .. } = read;
+        let (folder, late) = (folder.as_path(), &*late);
         let is_late = |section: &str, name: &At<String>| is_early && late.has(section, &name.value);
         let listing = |s: &RawSource| match is_late("sources", &s.name) {
             true => None,
-            false => sources::resolve_listing(s, &folder, self.host, diags),
+            false => sources::resolve_listing(s, folder, self.host, diags),
         };
         let listings: Vec<_> = workflow.sources.iter().map(listing).collect();
         let is_off = workflow.limits.sandbox == SandboxMode::Off;
-        let read = |s: &RawSource| {
+        let sandbox_read = |s: &RawSource| {
             let what = format!("source `{}`", s.name.value);
             let of = (&*what, "sandbox_read", is_off);
-            models::allowed_paths(of, &s.sandbox_read, &folder, self.host, diags)
+            models::allowed_paths(of, &s.sandbox_read, folder, self.host, diags)
         };
-        let reads: Vec<_> = workflow.sources.iter().map(read).collect();
+        let sandbox_reads: Vec<_> = workflow.sources.iter().map(sandbox_read).collect();
         let load = |m: &RawModel| match is_late("models", &m.name) {
             true => None,
-            false => models::load(m, &folder, self.host, diags),
+            false => models::load(m, folder, self.host, diags),
         };
         let mut models: Vec<_> = workflow.models.iter().map(load).collect();
         let connect = |(source, listing): (&RawSource, &Option<ListingSpec>)| {
@@ -164,53 +257,26 @@ impl Planner<'_> {
         };
         let sources: Vec<_> = workflow.sources.iter().zip(&listings).map(connect).collect();
         let is_late_stage = |stage: &RawStage| is_late("stages", &stage.name);
-        let place = (self.host, folder.as_path());
-        let wired = Wiring::new(&workflow, &graph, &sources, &models, place, &is_late_stage, diags).check();
-        programs_are_known(&mut workflow, &mut models, &wired);
-        let records = records(&workflow, &graph, &sources, &models, &wired, diags);
-        let (devices, workers) = match &mut in_use {
-            Some(in_use) => {
-                let of = (in_use, looked_at.as_ref(), tasks.as_ref());
-                self.devices(&workflow, &models, &graph, &wired, of, diags)
-            }
-            None => (Vec::new(), workflow.stages.iter().map(|_| Vec::new()).collect()),
+        let place = (self.host, folder);
+        let wired = Wiring::new(workflow, graph, &sources, &models, place, &is_late_stage, diags).check();
+        programs_are_known(workflow, &mut models, &wired);
+        let records = records(workflow, graph, &sources, &models, &wired, diags);
+        Connected { listings, sandbox_reads, sources, models, wired, records }
+    }
+
+    /// The devices in the order of the plan, and the workers of each stage on them; none after an error of the devices.
+    fn place(
+        &mut self,
+        read: &ReadFile,
+        connected: &Connected,
+        (in_use, looked_at, tasks): (Option<&mut Devices<'_>>, Option<&MachineView>, Option<&TasksPlan>),
+        diags: &mut Diagnostics,
+    ) -> (Vec<Device>, Vec<Vec<WorkerPlan>>) {
+        let Some(in_use) = in_use else {
+            return (Vec::new(), read.workflow.stages.iter().map(|_| Vec::new()).collect());
         };
-        if let Some(tasks) = tasks.as_mut().filter(|_| !is_early) {
-            tasks::leave_to_models(tasks, (&devices, &workers), &workflow.tasks, diags);
-        }
-        sources::check_apart(&workflow.sources, &folder, &output, self.host, diags);
-        let outputs_of_tasks = match &tasks {
-            Some(tasks) if !late.is_empty() && !is_early => {
-                late.outputs(tasks, &self.host.tasks_ended(tasks, &output))
-            }
-            _ => Vec::new(),
-        };
-        let parts = Parts {
-            workflow,
-            listings,
-            reads,
-            sources,
-            models,
-            graph,
-            wired,
-            records,
-            sink_paths,
-            devices,
-            workers,
-            machine,
-            output,
-            tasks: tasks.unwrap_or_default(),
-            outputs_of_tasks,
-        };
-        if diags.has_errors() {
-            return None;
-        }
-        if is_early {
-            return early::plan(parts, &late, self.file, diags);
-        }
-        let Parts { workflow, sources, devices, workers, .. } = &parts;
-        NoEffect { tree: &tree, workflow, sources, devices, workers }.warn(diags);
-        assemble::Assembler::new(&parts, self.file, self.reasons, diags).assemble()
+        let (Connected { models, wired, .. }, of) = (connected, (in_use, looked_at, tasks));
+        self.devices(&read.workflow, models, &read.graph, wired, of, diags)
     }
 
     /// Whether the tasks have ended well whose values the tables of items use.
@@ -368,8 +434,8 @@ impl Planner<'_> {
         let key = MeasureKey {
             model: &model?.plan.digest,
             device: &device.product,
-            max_batch: assemble::largest_on_cuda(raw, stage, wired[index].as_ref()),
-            settings: &assemble::settings_of(raw, index, wired)?,
+            max_batch: batches::largest_on_cuda(raw, stage, wired[index].as_ref()),
+            settings: &batches::settings_of(raw, index, wired)?,
         };
         self.host.measured_memory(&key).map(WorkerMemory::Measured)
     }
@@ -420,9 +486,7 @@ fn records(
                 labels: None,
                 metadata: Arc::default(),
             };
-            let mut fields =
-                Fields::again(format!("sink `{}`", sink.name.value), sink.name.span, &sink.table, diags);
-            let encoder = sinks::for_store(sink, sink.kind.as_ref()?.connect(&input, &mut fields)?);
+            let encoder = sinks::connect(sink, &input, diags)?;
             let columns = input.gives.names().map(str::to_owned).collect();
             return Some(RecordConnected { reads: Vec::new(), columns, encoder });
         }
@@ -431,8 +495,7 @@ fn records(
         let inputs: Vec<Input> = links.iter().map(input).collect::<Option<_>>()?;
         let what = format!("sink `{}`", sink.name.value);
         let (input, reads) = whole_row(&what, &inputs, diags)?;
-        let mut fields = Fields::again(what, sink.name.span, &sink.table, diags);
-        let encoder = sinks::for_store(sink, sink.kind.as_ref()?.connect(&input, &mut fields)?);
+        let encoder = sinks::connect(sink, &input, diags)?;
         let read = |(input, column): (usize, usize)| ColumnRef { from: links[input].target, column };
         let reads = reads.into_iter().map(read).collect();
         let columns = input.gives.names().map(str::to_owned).collect();

@@ -7,10 +7,10 @@ use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 use orchestra_core::{ConvSearch, DeviceId, Provider};
 
 use crate::bytes::format_bytes;
-use crate::iterate;
-use crate::placement::plural;
+use crate::iteration;
 use crate::plan::{BatchPlan, ColumnRef, FoldPlan, MaxFailed, Origin, PipelinePlan, Plan, Shape, StagePlan};
 use crate::tasks::TasksPlan;
+use crate::worker_placement::plural;
 
 /// What will run where, and why, as text of several lines.
 #[must_use]
@@ -223,8 +223,8 @@ fn write_stage(out: &mut String, plan: &Plan, index: usize) -> fmt::Result {
                     _ => writeln!(out, "    {line}")?,
                 }
             }
-            let Shape::Fold(FoldPlan::Inputs { inputs }) = &stage.runs else { return Ok(()) };
-            let carried: Vec<ColumnRef> = inputs.iter().flat_map(|way| way.reads.clone()).collect();
+            let Shape::Fold(FoldPlan::Join { ways }) = &stage.runs else { return Ok(()) };
+            let carried: Vec<ColumnRef> = ways.iter().flat_map(|way| way.reads.clone()).collect();
             write_carried(out, plan, &carried)
         }
     }
@@ -264,7 +264,7 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
         outputs.join(", ")
     )?;
     if let Some(iteration) = &batch.iteration {
-        writeln!(out, "    loop: {}", iterate::described(iteration, model))?;
+        writeln!(out, "    loop: {}", iteration::described(iteration, model))?;
     }
     write_carried(out, plan, &batch.carries)?;
     let rows = match batch.fixed_batch {
@@ -339,7 +339,7 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
         out,
         "    slots: {} of {}, {} in all",
         layout.slots,
-        plural(layout.max_rows, "row"),
+        plural(layout.slot_rows, "row"),
         format_bytes(layout.total_bytes() as u64)
     )
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostics, Span};
-use crate::kind::Key;
+use crate::key::{Key, Words};
 use crate::nearest::{list, suggestion};
 use crate::tree::{Entry, Node, Table, Value};
 
@@ -31,37 +31,56 @@ pub struct Fields<'a, 'd> {
     /// Where it is named.
     pub span: Span,
     table: &'a Table,
+    /// What it may hold.
+    keys: Vec<Key>,
     /// Where errors go.
     pub diags: &'d mut Diagnostics,
 }
 
 impl<'a, 'd> Fields<'a, 'd> {
-    /// Reads `table`; keys other than `allowed` are reported here and now.
-    pub fn new(
-        what: String,
-        span: Span,
-        table: &'a Table,
-        allowed: &[&str],
-        diags: &'d mut Diagnostics,
-    ) -> Self {
+    /// Reads `table`; keys other than `keys` are reported here and now.
+    pub fn new(what: String, span: Span, table: &'a Table, keys: &[Key], diags: &'d mut Diagnostics) -> Self {
+        let names = || keys.iter().map(|key| key.name);
         for entry in &table.entries {
-            if !allowed.contains(&entry.key.as_str()) {
+            if names().all(|name| name != entry.key) {
                 diags
                     .error(entry.key_span, format!("{what} has no key `{}`", entry.key))
                     .label("unknown key")
-                    .help(suggestion("keys", &entry.key, allowed.iter().copied()));
+                    .help(suggestion("keys", &entry.key, names()));
             }
         }
-        Self { what, span, table, diags }
+        Self::again(what, span, table, keys, diags)
     }
 
     /// Reads a table whose keys were checked before.
-    pub(crate) fn again(what: String, span: Span, table: &'a Table, diags: &'d mut Diagnostics) -> Self {
-        Self { what, span, table, diags }
+    pub(crate) fn again(
+        what: String,
+        span: Span,
+        table: &'a Table,
+        keys: &[Key],
+        diags: &'d mut Diagnostics,
+    ) -> Self {
+        Self { what, span, table, keys: keys.to_vec(), diags }
+    }
+
+    /// How the key is declared.
+    fn declared(&self, name: &str) -> Option<Key> {
+        self.keys.iter().find(|key| key.name == name).copied()
+    }
+
+    /// The default that is declared for the key, as it stands there, without quotes.
+    fn default_of(&self, key: &str) -> &'static str {
+        self.declared(key).map_or("", |key| key.default.trim_matches('"'))
+    }
+
+    /// The bounds that are declared for an integer; without any, those of TOML.
+    fn bounds(&self, key: &str) -> RangeInclusive<u64> {
+        let (least, most) = self.declared(key).and_then(|key| key.range).unwrap_or((0, i64::MAX as u64));
+        least..=most
     }
 
     /// `from`: a name, or a list of names.
-    pub fn reads(&mut self) -> crate::kind::Reads {
+    pub fn reads(&mut self) -> crate::kind::Upstreams {
         self.names("from", "name what it reads from").into_iter().map(|name| (None, name)).collect()
     }
 
@@ -135,6 +154,12 @@ impl<'a, 'd> Fields<'a, 'd> {
         self.string(key)
     }
 
+    /// A text that is not empty; where it is left out, or wrong and reported, the declared default, at the place of the table.
+    pub fn string_or_default(&mut self, key: &str) -> At<String> {
+        let default = self.default_of(key);
+        self.string(key).unwrap_or_else(|| At::new(default.to_owned(), self.span))
+    }
+
     /// A list of strings, or a single one.
     pub fn strings(&mut self, key: &str) -> Option<Vec<At<String>>> {
         let node = &self.entry(key)?.node;
@@ -158,8 +183,20 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// An integer within `range`.
-    pub fn integer(&mut self, key: &str, range: RangeInclusive<u64>) -> Option<At<u64>> {
+    /// An integer within its declared bounds.
+    pub fn integer(&mut self, key: &str) -> Option<At<u64>> {
+        let bounds = self.bounds(key);
+        self.integer_within(key, bounds)
+    }
+
+    /// An integer; where it is left out, or wrong and reported, the declared default, at the place of the table.
+    pub fn integer_or_default(&mut self, key: &str) -> At<u64> {
+        let default = self.default_of(key).parse().unwrap_or(0);
+        self.integer(key).unwrap_or(At::new(default, self.span))
+    }
+
+    /// An integer whose bounds depend on something else that the file says.
+    pub(crate) fn integer_within(&mut self, key: &str, range: RangeInclusive<u64>) -> Option<At<u64>> {
         let node = &self.entry(key)?.node;
         let Value::Integer(n) = node.value else {
             self.wrong(key, node, &format!("an integer from {} to {}", range.start(), range.end()));
@@ -175,6 +212,12 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
+    /// `true` or `false`; where it is left out, or wrong and reported, the declared default.
+    pub fn flag(&mut self, key: &str) -> bool {
+        let default = self.default_of(key) == "true";
+        self.boolean(key).unwrap_or(default)
+    }
+
     /// `true` or `false`.
     pub fn boolean(&mut self, key: &str) -> Option<bool> {
         let node = &self.entry(key)?.node;
@@ -187,8 +230,9 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// A list of integers, not empty.
-    pub fn integers(&mut self, key: &str, range: RangeInclusive<u64>) -> Option<At<Vec<u64>>> {
+    /// A list of integers within their declared bounds, not empty.
+    pub fn integers(&mut self, key: &str) -> Option<At<Vec<u64>>> {
+        let range = self.bounds(key);
         let node = &self.entry(key)?.node;
         let one = |node: &Node| match node.value {
             Value::Integer(n) => u64::try_from(n).ok().filter(|n| range.contains(n)),
@@ -234,6 +278,18 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
+    /// A number, or a list of one; where it is left out, or wrong and reported, the declared default, at the place of the table.
+    pub fn number_or_default(&mut self, key: &str) -> At<f64> {
+        let default = self.default_of(key).parse().unwrap_or(0.0);
+        self.number(key).unwrap_or(At::new(default, self.span))
+    }
+
+    /// A duration; where it is left out, or wrong and reported, the declared default.
+    pub fn duration_or_default(&mut self, key: &str) -> Duration {
+        let default = humantime::parse_duration(self.default_of(key)).unwrap_or_default();
+        self.duration(key).unwrap_or(default)
+    }
+
     pub fn duration(&mut self, key: &str) -> Option<Duration> {
         let node = &self.entry(key)?.node;
         let Value::String(text) = &node.value else {
@@ -268,39 +324,71 @@ impl<'a, 'd> Fields<'a, 'd> {
         bytes.map(|b| At::new(b, node.span))
     }
 
-    pub fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)]) -> Option<At<T>> {
+    /// What the word stands for, which is one of those that the key is declared with.
+    pub fn word<T: Copy, const N: usize>(&mut self, key: &str, words: &Words<T, N>) -> Option<At<T>> {
+        debug_assert!(
+            self.declared(key).is_none_or(|key| key.words == words.words),
+            "`{key}` of {} is declared with other words",
+            self.what
+        );
         let node = &self.entry(key)?.node;
-        let names = choices.iter().map(|(name, _)| *name);
+        let names = words.words.iter().map(|word| word.text);
         let Value::String(text) = &node.value else {
             let expected = format!("one of {}", list(names));
             self.wrong(key, node, &expected);
             return None;
         };
-        let found = choices.iter().find(|(name, _)| name == text);
-        if found.is_none() {
+        let value = words.value(text);
+        if value.is_none() {
             let reason = format!("cannot be `{text}`");
             self.bad(key, node.span, &reason).help(suggestion("choices", text, names));
         }
-        found.map(|(_, value)| At::new(*value, node.span))
+        value.map(|value| At::new(value, node.span))
+    }
+
+    /// What the word stands for; where it is left out, or wrong and reported, what that of the declared default does, at the place of the table. A
+    /// default that is none of them counts as the first.
+    pub fn word_or_default<T: Copy, const N: usize>(&mut self, key: &str, words: &Words<T, N>) -> At<T> {
+        let word = self.word(key, words);
+        word.unwrap_or_else(|| {
+            let value = words.value(self.default_of(key)).unwrap_or_else(|| words.first());
+            At::new(value, self.span)
+        })
     }
 
     /// A table of the top level, which messages call `[key]`.
-    pub(crate) fn section(&mut self, key: &str, allowed: &[Key]) -> Option<Fields<'a, '_>> {
-        self.table_called(key, format!("[{key}]"), &crate::keys::names(allowed))
+    pub(crate) fn section(&mut self, key: &str, keys: &[Key]) -> Option<Fields<'a, '_>> {
+        self.table_called(key, format!("[{key}]"), keys)
     }
 
-    /// A table under `key`; keys other than `allowed` are reported.
-    pub fn table(&mut self, key: &str, allowed: &[&str]) -> Option<Fields<'a, '_>> {
-        self.table_called(key, format!("`{key}` of {}", self.what), allowed)
+    /// A table under `key`, with the keys that are declared for it; others are reported.
+    pub fn table(&mut self, key: &str) -> Option<Fields<'a, '_>> {
+        let keys = self.declared(key).map_or(&[][..], |key| key.keys);
+        self.table_called(key, format!("`{key}` of {}", self.what), keys)
     }
 
-    fn table_called(&mut self, key: &str, what: String, allowed: &[&str]) -> Option<Fields<'a, '_>> {
+    /// As [`Fields::table`]; where it is left out, or wrong and reported, a table without entries, so that the declared defaults are read.
+    pub fn table_or_empty(&mut self, key: &str) -> Fields<'a, '_> {
+        static EMPTY: Table = Table { span: Span { text: 0, start: 0, end: 0 }, entries: Vec::new() };
+        let keys = self.declared(key).map_or(&[][..], |key| key.keys);
+        let (table, span) = self.table_under(key, keys).unwrap_or((&EMPTY, self.span));
+        Fields::new(format!("`{key}` of {}", self.what), span, table, keys, self.diags)
+    }
+
+    fn table_called(&mut self, key: &str, what: String, keys: &[Key]) -> Option<Fields<'a, '_>> {
+        let (table, span) = self.table_under(key, keys)?;
+        Some(Fields::new(what, span, table, keys, self.diags))
+    }
+
+    /// The table under `key`, which may hold `keys`, and where it is named.
+    fn table_under(&mut self, key: &str, keys: &[Key]) -> Option<(&'a Table, Span)> {
         let entry = self.entry(key)?;
         let Value::Table(table) = &entry.node.value else {
-            let expected = format!("a table: {key} = {{ {} = .. }}", allowed.join(" = .., "));
+            let names: Vec<_> = keys.iter().map(|key| key.name).collect();
+            let expected = format!("a table: {key} = {{ {} = .. }}", names.join(" = .., "));
             self.wrong(key, &entry.node, &expected);
             return None;
         };
-        Some(Fields::new(what, entry.key_span, table, allowed, self.diags))
+        Some((table, entry.key_span))
     }
 }

@@ -6,7 +6,7 @@ use orchestra_core::{Provider, TensorRt};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::iterate;
+use crate::iteration;
 use crate::plan::{ColumnRef, Origin, Plan, Shape, SinkPlan};
 use crate::raw::{RawListing, RawSource};
 use crate::sinks::FAILURES;
@@ -52,7 +52,7 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
                 let model = &plan.models[batch.model.index()];
                 let mut text = serde_json::json!({ "model": model.name, "inputs": inputs });
                 if let Some(iteration) = &batch.iteration {
-                    text["loop"] = iterate::settings(iteration, model);
+                    text["loop"] = iteration::settings(iteration, model);
                 }
                 text
             }
@@ -106,7 +106,7 @@ fn name_of<'a>(plan: &'a Plan, read: &ColumnRef) -> (&'a str, usize) {
 
 pub(crate) fn digest(value: &impl Serialize) -> String {
     let text = serde_json::to_vec(value).expect("maps with text keys, and numbers that are finite");
-    hex(&Sha256::digest(text))
+    format!("{:x}", Sha256::digest(text))
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

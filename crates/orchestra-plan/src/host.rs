@@ -411,17 +411,9 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 
 /// SHA-256 of a file, read as a stream.
 pub(crate) fn digest_file(path: &Path) -> io::Result<[u8; 32]> {
-    let mut file = open_regular(path)?;
     let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok(hash.finalize().into()),
-            Ok(n) => hash.update(&buffer[..n]),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
+    io::copy(&mut open_regular(path)?, &mut hash)?;
+    Ok(hash.finalize().into())
 }
 
 /// The path without `.` and `..`, by its text alone.

@@ -1,94 +1,31 @@
 //! What a kind of source, stage or sink is to the planner: its keys, declared once, and what follows from them and from what it reads. The
 //! planner knows these traits and no kind; hosts hand their kinds in through a [`Kinds`].
 
-use std::collections::BTreeMap;
+mod input;
+mod program;
+mod registry;
+
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, LoaderSpec, Map, Reduce, Registry};
-use orchestra_core::{Code, SandboxRules, TensorSpec};
+use orchestra_core::TensorSpec;
+use orchestra_core::data::{Column, Schema};
+use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, KindSettings, Map, Reduce};
 use orchestra_store::{Expand, ItemEntry, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
 
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
 use crate::host::Host;
-use crate::iterate::LoopDraft;
-use crate::nearest::{list, suggestion};
+use crate::iteration::IterationDraft;
+use crate::key::Key;
 use crate::plan::Limits;
 
-/// A key of a table: parsing, `check` and the reference pages come from this declaration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
-    /// As written.
-    pub name: &'static str,
-    /// What its value is, in a word or two.
-    pub ty: &'static str,
-    /// What it is where it is left out: a value, `required`, or a phrase.
-    pub default: &'static str,
-    pub help: &'static str,
-}
-
-#[must_use]
-pub const fn key(name: &'static str, ty: &'static str, default: &'static str, help: &'static str) -> Key {
-    Key { name, ty, default, help }
-}
-
-/// The kinds that a workflow file may name.
-#[derive(Clone, Default)]
-pub struct Kinds {
-    /// `[sources.*]`
-    pub sources: Vec<Arc<dyn SourceKind>>,
-    /// `[stages.*]`
-    pub stages: Vec<Arc<dyn StageKind>>,
-    /// `[sinks.*]`
-    pub sinks: Vec<Arc<dyn SinkKind>>,
-}
-
-impl fmt::Debug for Kinds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kinds")
-            .field("sources", &self.sources.iter().map(|k| k.name()).collect::<Vec<_>>())
-            .field("stages", &self.stages.iter().map(|k| k.name()).collect::<Vec<_>>())
-            .field("sinks", &self.sinks.iter().map(|k| k.name()).collect::<Vec<_>>())
-            .finish()
-    }
-}
-
-impl Kinds {
-    /// These, and one more kind of source.
-    #[must_use]
-    pub fn with_source(mut self, kind: impl SourceKind + 'static) -> Self {
-        self.sources.push(Arc::new(kind));
-        self
-    }
-
-    /// These, and one more kind of stage.
-    #[must_use]
-    pub fn with_stage(mut self, kind: impl StageKind + 'static) -> Self {
-        self.stages.push(Arc::new(kind));
-        self
-    }
-
-    /// These, and one more kind of sink.
-    #[must_use]
-    pub fn with_sink(mut self, kind: impl SinkKind + 'static) -> Self {
-        self.sinks.push(Arc::new(kind));
-        self
-    }
-}
-
-impl Registry for Kinds {
-    fn fetch(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
-        self.sources.iter().find(|kind| kind.name() == spec.kind)?.revive(spec)
-    }
-
-    fn map(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        self.stages.iter().find(|kind| kind.name() == spec.kind)?.revive(spec)
-    }
-}
+pub(crate) use self::input::whole_row;
+pub use self::input::{Input, InputColumns};
+pub use self::program::{ProgramContext, ProgramDraft, ResolvedProgram};
+pub use self::registry::Kinds;
 
 pub trait SourceKind: Send + Sync {
     /// As `kind = ".."` names it.
@@ -113,8 +50,8 @@ pub trait SourceKind: Send + Sync {
     /// What its items are, known from the first of the files that it names. `None` after an error, which is in `source.diags`.
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected>;
     /// Makes a fetch of this kind again, in a loader process: of what its [`Fetch::in_loader`] gave.
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
-        let _ = spec;
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
+        let _ = settings;
         None
     }
 }
@@ -153,33 +90,35 @@ pub trait StageKind: Send + Sync {
     /// What it does, in a sentence.
     fn about(&self) -> &'static str;
     /// Its keys beside `kind` and `from`.
-    fn keys(&self) -> &'static [Key];
+    fn keys(&self) -> &'static [Key] {
+        &[]
+    }
     /// Where its upstream is named otherwise than by `from` alone: an entry for each table, with the name of the input.
-    fn reads(&self, fields: &mut Fields<'_, '_>) -> Reads {
+    fn reads(&self, fields: &mut Fields<'_, '_>) -> Upstreams {
         fields.reads()
     }
     /// Reads its settings; `None` after an error.
     fn read(&self, fields: &mut Fields<'_, '_>, limits: &Limits) -> Option<Draft>;
     /// Makes a map of this kind again, in a loader process: of what its [`Map::in_loader`] gave.
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        let _ = spec;
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+        let _ = settings;
         None
     }
 }
 
 /// What a stage reads from, as written, in order; the first part names the input that is fed, where the file says it.
-pub type Reads = Vec<(Option<At<String>>, At<String>)>;
+pub type Upstreams = Vec<(Option<At<String>>, At<String>)>;
 
 /// A stage whose settings are read.
 #[derive(Debug)]
 pub enum Draft {
-    /// It runs a model in worker processes.
+    /// It runs a model, or code of the user, in worker processes.
     Batch(BatchDraft),
     /// Anything else.
     Stage(Box<dyn Connect>),
 }
 
-/// The settings of a stage that runs a model.
+/// The settings of a stage whose rows go to worker processes.
 #[derive(Debug, Clone)]
 pub struct BatchDraft {
     /// The name of the model; `None` was reported.
@@ -196,45 +135,7 @@ pub struct BatchDraft {
     /// `batch.sizes`
     pub sizes: Option<At<Vec<u64>>>,
     /// The model runs on its own outputs.
-    pub iterate: Option<Box<LoopDraft>>,
-}
-
-/// A program that a stage runs instead of a model, waiting to be asked what it takes and gives.
-pub trait ProgramDraft: fmt::Debug + Send + Sync {
-    /// What it takes and gives. `None` after an error, which is in `context.diags`.
-    fn connect(&self, context: &mut ProgramContext<'_>) -> Option<ProgramConnected>;
-}
-
-/// What a stage that runs a program may ask while it is planned.
-pub struct ProgramContext<'a> {
-    pub stage: &'a str,
-    /// Where that stands.
-    pub span: Span,
-    /// Files and variables, and answers of programs.
-    pub host: &'a dyn Host,
-    /// The folder of the workflow file.
-    pub folder: &'a Path,
-    /// What the file allows its workers.
-    pub rules: &'a SandboxRules,
-    /// Where errors go.
-    pub diags: &'a mut Diagnostics,
-}
-
-/// Code of the user, and what is known of it.
-#[derive(Debug, Clone)]
-pub struct ProgramConnected {
-    /// The file that users know it by, absolute.
-    pub path: PathBuf,
-    /// All that makes its results, as a text: a run is not resumed with another.
-    pub identity: String,
-    /// What it takes, in its order; a name alone takes any tensor of fixed shape.
-    pub inputs: Vec<(String, Option<TensorSpec>)>,
-    pub outputs: Vec<TensorSpec>,
-    /// Rows of a batch, where the stage does not say it.
-    pub max_batch: Option<u64>,
-    /// Whether it runs on GPUs. One that does not is placed on the cores.
-    pub gpu: bool,
-    pub code: Code,
+    pub iteration: Option<Box<IterationDraft>>,
 }
 
 /// The settings of a stage, waiting for what the stage reads.
@@ -242,12 +143,12 @@ pub trait Connect: fmt::Debug {
     /// What the stage gives and runs as. `None` after an error, which is in `stage.diags`.
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected>;
     /// It reads no more of a model's output than the largest number along its last dimension and where that stands, and takes a
-    /// [`ColumnType::Largest`] in its place: the model then gives no more than that.
+    /// [`ColumnType::Largest`](orchestra_core::data::ColumnType::Largest) in its place: the model then gives no more than that.
     fn reads_largest(&self) -> bool {
         false
     }
     /// Settings of this stage that would make what it gives fit `want`, as a sentence; for the message that it does not.
-    fn advice(&self, name: &str, want: &orchestra_core::TensorSpec) -> Option<String> {
+    fn advice(&self, name: &str, want: &TensorSpec) -> Option<String> {
         let _ = (name, want);
         None
     }
@@ -265,134 +166,6 @@ pub struct StageContext<'a> {
     pub folder: &'a Path,
     /// Where errors go.
     pub diags: &'a mut Diagnostics,
-}
-
-/// A source or stage that is read.
-#[derive(Debug, Clone)]
-pub struct Input {
-    pub name: String,
-    pub kind: &'static str,
-    pub is_source: bool,
-    /// Where it is named.
-    pub span: Span,
-    /// `paths` of a source, as written; empty for a manifest and for a stage.
-    pub paths: Vec<String>,
-    /// All columns that it gives. Behind them, where its rows were made of a picture, a [`ColumnType::Placement`] that says how, even if an
-    /// earlier stage gives it.
-    pub gives: Schema,
-    /// The one column that is meant, where the file says so (`from = "stage.column"`).
-    pub column: Option<String>,
-    /// The labels of its model, if it runs one that has some.
-    pub labels: Option<At<Vec<String>>>,
-    /// What the file of its model says about itself beside inputs and outputs; empty where it runs none.
-    pub metadata: Arc<BTreeMap<String, String>>,
-}
-
-impl Input {
-    /// "infer stage `boxes`"
-    pub fn described(&self) -> String {
-        match self.is_source {
-            true => format!("source `{}`", self.name),
-            false => format!("{} stage `{}`", self.kind, self.name),
-        }
-    }
-
-    /// The place of a column; that there is none of that name is reported.
-    fn place_of(&self, name: &str, diags: &mut Diagnostics) -> Option<usize> {
-        let place = self.gives.position(name);
-        if place.is_none() {
-            let kind = if self.is_source { "source" } else { "stage" };
-            diags
-                .error(self.span, format!("{kind} `{}` has no output `{name}`", self.name))
-                .help(suggestion("outputs", name, self.gives.names().collect::<Vec<_>>()));
-        }
-        place
-    }
-
-    /// The place of the column that is meant: the one that is named, or the only one that `fits`. `what` completes "takes ..".
-    pub(crate) fn column(
-        &self,
-        reader: &str,
-        what: &str,
-        fits: impl Fn(&Column) -> bool,
-        diags: &mut Diagnostics,
-    ) -> Option<usize> {
-        let columns = &self.gives.0;
-        if let Some(name) = &self.column {
-            let place = self.place_of(name, diags)?;
-            if !fits(&columns[place]) {
-                diags
-                    .error(self.span, format!("{reader} cannot take `{}.{name}`", self.name))
-                    .label(format!("it is {}", columns[place].ty))
-                    .help(format!("it takes {what}"));
-                return None;
-            }
-            return Some(place);
-        }
-        let fitting: Vec<usize> = (0..columns.len()).filter(|place| fits(&columns[*place])).collect();
-        match fitting[..] {
-            [only] => Some(only),
-            [] => {
-                diags
-                    .error(self.span, format!("{reader} cannot read from {}", self.described()))
-                    .label(format!("it gives {}", self.gives))
-                    .help(format!("it takes {what}"));
-                None
-            }
-            _ => {
-                let names = list(fitting.iter().map(|place| columns[*place].name.as_str()));
-                let which = self.described();
-                diags
-                    .error(self.span, format!("{reader} must say which of the outputs of {which} it reads"))
-                    .help(format!("write \"{}.tensor\"; outputs: {names}", self.name));
-                None
-            }
-        }
-    }
-}
-
-/// Columns of inputs: which input, and which of its columns.
-pub type InputColumns = Vec<(usize, usize)>;
-
-/// What is read of all inputs, as one row. A single input gives its columns as they are named there; of several, a column is called as the
-/// `from` that names it, or `stage`, or `stage.column` where the stage gives several. `None` after an error; `reader` is "stage `x`".
-pub(crate) fn whole_row(
-    reader: &str,
-    inputs: &[Input],
-    diags: &mut Diagnostics,
-) -> Option<(Input, InputColumns)> {
-    let (first, several) = (inputs.first()?, inputs.len() > 1);
-    let mut columns: Vec<Column> = Vec::new();
-    let mut reads = Vec::new();
-    for (at, input) in inputs.iter().enumerate() {
-        let all = &input.gives.0;
-        let named = match &input.column {
-            Some(name) => {
-                let place = input.place_of(name, diags)?;
-                place..place + 1
-            }
-            None => 0..all.len(),
-        };
-        let dotted = input.column.is_some() || input.gives.whole().count() > 1;
-        for place in named.filter(|place| all[*place].ty != ColumnType::Placement) {
-            let name = match (several, dotted) {
-                (false, _) => all[place].name.clone(),
-                (true, false) => input.name.clone(),
-                (true, true) => format!("{}.{}", input.name, all[place].name),
-            };
-            if columns.iter().any(|column| column.name == name) {
-                diags.error(input.span, format!("{reader} reads `{name}` twice")).help("name it once");
-                return None;
-            }
-            columns.push(Column { name, ty: all[place].ty.clone() });
-            reads.push((at, place));
-        }
-    }
-    let name = inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join("`, `");
-    let labels = first.labels.clone().filter(|_| !several);
-    let metadata = if several { Arc::default() } else { Arc::clone(&first.metadata) };
-    let whole = Input { name, gives: Schema(columns), column: None, labels, metadata, ..first.clone() };
-    Some((whole, reads))
 }
 
 #[derive(Debug, Clone)]

@@ -11,12 +11,12 @@ mod devices;
 mod diagnostics;
 mod fields;
 mod fingerprint;
-mod flow;
 mod graph;
 mod graph_view;
 mod host;
 mod include;
-mod iterate;
+mod iteration;
+mod key;
 pub mod keys;
 mod kind;
 mod machine_file;
@@ -27,10 +27,11 @@ mod nearest;
 mod no_effect;
 mod onnx;
 mod part_names;
-mod placement;
 mod plan;
 mod priority;
 mod raw;
+mod routing;
+mod schema;
 mod sinks;
 mod slots;
 mod sources;
@@ -41,6 +42,7 @@ pub mod tree;
 mod tuning;
 mod variables;
 mod wiring;
+mod worker_placement;
 
 pub use batch_sizes::batch_sizes;
 pub use build::{PlanOptions, plan};
@@ -53,23 +55,26 @@ pub use host::{
     AskProgram, DeviceView, FileKind, FindCompilers, HasBest, Host, MAX_METADATA, MachineView, ModelError,
     ModelFile, NodeView, ReadSeek, RealHost, Signature, TasksDone,
 };
-pub use iterate::{LoopDraft, UntilDraft};
+pub use iteration::{IterationDraft, UntilDraft};
+pub use key::{Key, Word, Words, key};
 pub use kind::{
-    BatchDraft, Connect, Draft, Input, InputColumns, Key, Kinds, ProgramConnected, ProgramContext,
-    ProgramDraft, ReadBack, Reads, Runs, SinkKind, SourceConnected, SourceContext, SourceKind,
-    StageConnected, StageContext, StageKind, Writes, key,
+    BatchDraft, Connect, Draft, Input, InputColumns, Kinds, ProgramContext, ProgramDraft, ReadBack,
+    ResolvedProgram, Runs, SinkKind, SourceConnected, SourceContext, SourceKind, StageConnected,
+    StageContext, StageKind, Upstreams, Writes,
 };
 pub use machine_file::machine_from_toml;
 pub use measured::{MeasureKey, Measured, Measurements};
 pub use models::{MAX_BATCH, read_labels, read_text};
 pub use nearest::list;
 pub use onnx::read_model;
-pub use part_names::PartFilesPlan;
+pub use part_names::{PartFilesPlan, part_number};
 pub use plan::{
     BETWEEN_COMMITS, BatchPlan, BucketPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth,
-    JoinInput, Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan,
-    RecordsPerItem, Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
+    JoinWay, LEAST_LOADER_BYTES, Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol,
+    PipelinePlan, Plan, RecordsPerItem, Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan,
+    WorkerMemory, WorkerPlan,
 };
+pub use schema::workflow_schema;
 pub use sinks::{FAILURES, RESERVED, failure_schema};
 pub use tasks::{
     BEST_FOLDER, BestOf, BestValue, LatePlan, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksEnded,

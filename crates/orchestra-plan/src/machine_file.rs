@@ -3,6 +3,7 @@
 use crate::diagnostics::Diagnostics;
 use crate::fields::Fields;
 use crate::host::{DeviceView, MachineView, NodeView};
+use crate::key::{Key, key};
 use crate::tree::{self, Value};
 
 /// Reads a machine description:
@@ -27,13 +28,13 @@ pub fn machine_from_toml(text: &str, file: &str) -> (Option<MachineView>, Diagno
     let machine = tree::parse(text, None, &mut diags).and_then(|root| {
         let what = "the machine file".to_owned();
         let top = crate::diagnostics::Span::new(0, 0..0);
-        let mut f = Fields::new(what, top, &root, &["cores", "memory", "nodes", "devices"], &mut diags);
+        let mut f = Fields::new(what, top, &root, &MACHINE, &mut diags);
         if f.entry("cores").is_none() {
             f.missing("cores", "cores = 16");
         }
-        let cores = f.integer("cores", 1..=65_536).map(|n| n.value as usize);
+        let cores = f.integer("cores").map(|n| n.value as usize);
         let memory = f.bytes("memory").map_or(0, |b| b.value);
-        let n_nodes = f.integer("nodes", 1..=64).map_or(1, |n| n.value as u32);
+        let n_nodes = f.integer_or_default("nodes").value as u32;
         let devices = devices(&mut f, n_nodes);
         let no_gpu = devices.is_empty().then(|| "the machine file names none".into());
         let cores = cores?;
@@ -49,6 +50,21 @@ pub fn machine_from_toml(text: &str, file: &str) -> (Option<MachineView>, Diagno
     let machine = if diags.has_errors() { None } else { machine };
     (machine, diags)
 }
+
+const MACHINE: [Key; 4] = [
+    key("cores", "integer", "required", "cores of the CPU").from_to(1, 65_536),
+    key("memory", "memory", "0", "of the machine"),
+    key("nodes", "integer", "1", "NUMA nodes").from_to(1, 64),
+    key("devices", "list of tables", "none", "its GPUs").of(&DEVICE),
+];
+
+const DEVICE: [Key; 5] = [
+    key("memory", "memory", "required", "of the GPU"),
+    key("free", "memory", "all of it", "what other programs leave of it"),
+    key("count", "integer", "1", "how many GPUs there are of this sort").from_to(1, 64),
+    key("model", "text", "none", "what it is called"),
+    key("node", "integer", "unknown", "the NUMA node that it is plugged into"),
+];
 
 /// Nodes with an even share of the cores, which are numbered through.
 fn nodes(n: u32, cores: usize) -> Vec<NodeView> {
@@ -69,16 +85,15 @@ fn devices(f: &mut Fields<'_, '_>, n_nodes: u32) -> Vec<DeviceView> {
             f.wrong("devices", item, "a list of tables: [[devices]]");
             continue;
         };
-        let keys = ["memory", "free", "count", "model", "node"];
-        let mut d = Fields::new("device".into(), item.span, table, &keys, f.diags);
+        let mut d = Fields::new("device".into(), item.span, table, &DEVICE, f.diags);
         if d.entry("memory").is_none() {
             d.missing("memory", "memory = \"80GiB\"");
         }
         let Some(total) = d.bytes("memory") else { continue };
         let free = d.bytes("free").map_or(total.value, |b| b.value.min(total.value));
         let model = d.string("model").map_or_else(String::new, |m| m.value);
-        let node = d.integer("node", 0..=u64::from(n_nodes) - 1).map(|n| n.value as u32);
-        for _ in 0..d.integer("count", 1..=64).map_or(1, |n| n.value) {
+        let node = d.integer_within("node", 0..=u64::from(n_nodes) - 1).map(|n| n.value as u32);
+        for _ in 0..d.integer_or_default("count").value {
             let n = found.len();
             let name = format!("cuda:{n}");
             let uuid = format!("GPU-described-{n}");

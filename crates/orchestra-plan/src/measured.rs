@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_gpu_that_nobody_has_measured_the_most_on_any_other_is_known() {
+    fn of_a_gpu_that_was_not_measured_the_most_on_any_other_is_known() {
         let folder = tempfile::tempdir().unwrap();
         let measurements = Measurements::new(&folder.path().join("memory"));
         let asked = MeasureKey { device: "a GPU of 24 GB", ..KEY };

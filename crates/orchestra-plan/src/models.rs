@@ -13,16 +13,12 @@ use crate::fields::{At, Fields};
 use crate::fingerprint::hex;
 use crate::host::{FileKind, Host, ModelError, ModelFile};
 use crate::keys;
-use crate::kind::{ProgramConnected, ProgramContext, ProgramDraft};
+use crate::kind::{ProgramContext, ProgramDraft, ResolvedProgram};
 use crate::plan::{ModelPlan, Recycle};
 use crate::raw::{RawModel, RawSandbox};
 use crate::tree::{Entry, Table};
 use crate::tuning::{self, RawTuning};
 
-/// Most spares per stage and device: more deaths at once than that are no accident.
-const MAX_SPARES: u64 = 4;
-/// Most batches that a worker runs at once: each takes memory of its own, and a GPU is busy with fewer.
-const MAX_STREAMS: u64 = 8;
 /// Largest batch that can be asked for.
 pub const MAX_BATCH: u64 = 65_536;
 
@@ -46,17 +42,17 @@ pub(crate) struct Model {
 
 pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawModel {
     let what = format!("model `{}`", name.value);
-    let mut f = Fields::new(what, name.span, table, &keys::names(&keys::MODEL), diags);
-    let streams = f.integer("streams", 1..=MAX_STREAMS);
+    let mut f = Fields::new(what, name.span, table, &keys::MODEL, diags);
+    let streams = f.integer("streams");
     let tuning = tuning::read(&mut f, streams.as_ref().is_some_and(|n| n.value > 1));
     RawModel {
         path: f.required_string("path", "name the ONNX file, relative to this file"),
         labels: f.string("labels"),
-        max_batch: f.integer("max_batch", 1..=MAX_BATCH),
+        max_batch: f.integer("max_batch"),
         memory_limit: at_least_one(&mut f, "memory_limit"),
         streams,
         custom_ops: f.strings("custom_ops").unwrap_or_default(),
-        tf32: f.boolean("tf32").unwrap_or(true),
+        tf32: f.flag("tf32"),
         tuning,
         ..workers(name, &mut f)
     }
@@ -82,20 +78,20 @@ fn workers(name: At<String>, f: &mut Fields<'_, '_>) -> RawModel {
         path: None,
         labels: None,
         devices,
-        workers: f.integer("workers", 1..=256),
-        spare: f.integer("spare", 0..=MAX_SPARES),
+        workers: f.integer("workers"),
+        spare: f.integer("spare"),
         max_batch: None,
         memory: at_least_one(f, "memory"),
         memory_limit: None,
-        priority: f.integer("priority", 1..=100).map_or(10, |n| n.value as u32),
-        threads: f.integer("threads", 1..=1024).map(|n| n.value as usize),
+        priority: f.integer_or_default("priority").value as u32,
+        threads: f.integer("threads").map(|n| n.value as usize),
         streams: None,
         custom_ops: Vec::new(),
         recycle: recycle(f),
         tf32: true,
         tuning: RawTuning::default(),
         sandbox: RawSandbox {
-            mode: f.choice("sandbox", &SandboxMode::NAMES).map(|mode| mode.value),
+            mode: f.word("sandbox", &keys::SANDBOX).map(|mode| mode.value),
             read: f.strings("sandbox_read").unwrap_or_default(),
             write: f.strings("sandbox_write").unwrap_or_default(),
             env: f.strings("sandbox_env").unwrap_or_default(),
@@ -114,13 +110,13 @@ fn at_least_one(f: &mut Fields<'_, '_>, key: &str) -> Option<At<u64>> {
 }
 
 fn recycle(f: &mut Fields<'_, '_>) -> Recycle {
-    let Some(mut f) = f.table("recycle", &["batches", "growth"]) else { return Recycle::default() };
+    let Some(mut f) = f.table("recycle") else { return Recycle::default() };
     if f.entry("batches").is_none() && f.entry("growth").is_none() {
         let message = format!("{} has no effect: it has neither `batches` nor `growth`", f.what);
         f.diags.warning(f.span, message).help("leave it out, or say when a worker is to be replaced");
     }
     Recycle {
-        batches: f.integer("batches", 1..=u64::MAX >> 1).map(|n| n.value),
+        batches: f.integer("batches").map(|n| n.value),
         growth_bytes: at_least_one(&mut f, "growth").map(|b| b.value),
     }
 }
@@ -197,8 +193,8 @@ fn connect_program(
     let rules = sandbox_rules(raw, folder, host);
     let stage = raw.name.value.split('/').next().unwrap_or_default();
     let mut context = ProgramContext { stage, span: raw.name.span, host, folder, rules: &rules, diags };
-    let ProgramConnected { path, identity, inputs, outputs, max_batch, gpu, code } =
-        program.connect(&mut context)?;
+    let ResolvedProgram { path, identity, inputs, outputs, max_batch, gpu, code } =
+        program.resolve(&mut context)?;
     let digest: [u8; 32] = Sha256::digest(identity).into();
     let open_inputs = inputs.iter().map(|(_, tensor)| tensor.is_none()).collect();
     // What an open input is, is known with what feeds it.

@@ -3,8 +3,8 @@
 
 use crate::devices::Device;
 use crate::host::NodeView;
-use crate::placement::plural;
 use crate::plan::NodeCores;
+use crate::worker_placement::plural;
 
 /// The nodes of the devices, and that of the loaders.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_squeezed_into_what_a_cpuset_leaves_of_a_node() {
+    fn no_worker_is_squeezed_into_what_a_cpuset_leaves_of_a_node() {
         let one = |threads, left: &[u32]| on_a_part_of_node_1(&[(gpu(Some(1)), threads)], left);
         assert_eq!(one(2, &[8, 9]).0, [Some(1)]);
         let (near, said) = one(1, &[8]);

@@ -27,11 +27,7 @@ impl PartFilesPlan {
 
     /// The number of a file of that name in the folder of the parts, if it could be one of them.
     pub fn number_of(&self, name: &OsStr) -> Option<u64> {
-        let (stem, name) = (self.stem.file_name()?.to_str()?, name.to_str()?);
-        let number =
-            name.strip_prefix(stem)?.strip_prefix('-')?.strip_suffix(self.extension)?.strip_suffix('.')?;
-        let is_number = number.len() >= 5 && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| number.parse().ok()).flatten()
+        part_number(name.to_str()?, self.stem.file_name()?.to_str()?, self.extension)
     }
 
     fn named(&self, number: &str) -> PathBuf {
@@ -39,6 +35,13 @@ impl PartFilesPlan {
         name.push(format!("-{number}.{}", self.extension));
         name.into()
     }
+}
+
+/// The number of a part file of that name, if its name could be `STEM-00017.EXTENSION`.
+pub fn part_number(name: &str, stem: &str, extension: &str) -> Option<u64> {
+    let number = name.strip_prefix(stem)?.strip_prefix('-')?.strip_suffix(extension)?.strip_suffix('.')?;
+    let is_number = number.len() >= 5 && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| number.parse().ok()).flatten()
 }
 
 /// The part files that end so; `path` is the glob of [`PartFilesPlan::glob`].

@@ -24,7 +24,7 @@ pub use batch::{
 };
 pub use settings::{Limits, LogFormat, MaxFailed, OtlpProtocol, TelemetryPlan};
 pub use sink::{BucketPlan, FilesPlan, RecordsPerItem, SinkPlan};
-pub use stage::{FoldPlan, JoinInput, Shape, StagePlan};
+pub use stage::{FoldPlan, JoinWay, Shape, StagePlan};
 
 /// A workflow, resolved. Every id is an index into the table of its kind.
 #[derive(Debug, Clone, Serialize)]
@@ -62,6 +62,9 @@ pub struct Plan {
     pub loader_threads: usize,
     /// Bytes of memory that loader processes may take together for decoding.
     pub loader_bytes: u64,
+    /// Bytes of memory that slots and carried pictures leave: all loaders together take no more while one of them has an item alone, for which it gets
+    /// more than its share.
+    pub bytes_left: u64,
     /// The cores that these threads are kept on; `None`: they may run anywhere.
     pub loaders_near: Option<NodeCores>,
     /// What a resumed run must have in common with the run that it continues: one entry per thing, `(what, digest)`; for example
@@ -71,7 +74,38 @@ pub struct Plan {
     pub reasons: Vec<String>,
 }
 
+/// The least that a loader process gets of [`Plan::loader_bytes`]: what decoding a small picture takes, and room for what it hands over.
+pub const LEAST_LOADER_BYTES: u64 = 96 << 20;
+
 impl Plan {
+    /// Loader processes of all sources.
+    pub fn n_loaders(&self) -> usize {
+        self.pipelines.iter().map(PipelinePlan::n_loaders).sum()
+    }
+
+    /// What one of them may take: an equal part, or less, so that something is left for the one that has an item alone.
+    pub fn loader_share(&self) -> u64 {
+        let n = self.n_loaders().max(1) as u64;
+        match n - 1 {
+            0 => self.loader_bytes,
+            others => {
+                (self.loader_bytes / n).min(self.bytes_left.saturating_sub(self.least_alone()) / others)
+            }
+        }
+    }
+
+    /// What the one may take that has an item alone, while all others keep their shares.
+    pub fn alone_bytes(&self) -> u64 {
+        let others = (self.n_loaders().max(1) as u64 - 1) * self.loader_share();
+        self.bytes_left.saturating_sub(others).min(self.loader_bytes)
+    }
+
+    /// Half of what loaders may take, and room to decode beside the largest picture that can be carried on.
+    pub(crate) fn least_alone(&self) -> u64 {
+        let carried = self.pipelines.iter().map(|pipeline| pipeline.carried_bytes).max().unwrap_or(0);
+        (self.loader_bytes / 2).max(carried + LEAST_LOADER_BYTES)
+    }
+
     pub fn batch_stages(&self) -> impl Iterator<Item = (StageId, &BatchPlan)> {
         (0..).map(StageId).zip(&self.stages).filter_map(|(id, stage)| Some((id, stage.batch()?)))
     }
@@ -84,6 +118,13 @@ impl Plan {
     /// The limits of the pipeline that reads a source.
     pub fn limits_of_source(&self, source: SourceId) -> &Limits {
         &self.pipelines[self.sources[source.index()].pipeline.index()].limits
+    }
+
+    /// The sink in which all rows that enter a chain behind this stage end there, one record each, so that nothing has to be counted.
+    pub fn linear_from(&self, origin: Origin) -> Option<SinkId> {
+        let stage = origin.stage()?; // What a loader has done is one item, which is counted.
+        let pipeline = &self.pipelines[self.stages[stage.index()].pipeline.index()];
+        pipeline.linear.filter(|sink| self.sinks[sink.index()].home == origin)
     }
 
     /// Whether every model runs on the cores.
@@ -263,6 +304,13 @@ pub struct PipelinePlan {
     pub window: usize,
     /// The one sink of all items, where each ends there with one record, in any order: nothing has to be counted then.
     pub linear: Option<SinkId>,
-    /// Bytes that the pictures which stages carry along may take.
+    /// Bytes that the pictures which stages carry along may take; 0 where none does.
     pub carried_bytes: u64,
+}
+
+impl PipelinePlan {
+    /// Loader processes of all its sources.
+    pub fn n_loaders(&self) -> usize {
+        self.loaders * self.sources.len()
+    }
 }

@@ -1,18 +1,24 @@
 //! The workflow file as read: every table typed, nothing resolved. Knows neither files nor devices.
 
+mod settings;
+mod tables;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::SandboxMode;
 use orchestra_store::Watch;
 
-use crate::bytes::parse_bytes;
+pub(crate) use self::settings::positive;
+use self::settings::{devices, limits, max_failed, telemetry};
+use self::tables::tables;
+pub(crate) use self::tables::{declared, kind};
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
+use crate::key::key;
 use crate::keys;
-use crate::kind::{BatchDraft, Draft, Key, Kinds, ProgramDraft, Reads, SinkKind, SourceKind, StageKind};
-use crate::nearest::suggestion;
-use crate::plan::{Limits, LogFormat, MaxFailed, OtlpProtocol, Recycle, TelemetryPlan};
+use crate::kind::{BatchDraft, Draft, Kinds, ProgramDraft, SinkKind, SourceKind, StageKind, Upstreams};
+use crate::plan::{Limits, MaxFailed, Recycle, TelemetryPlan};
 use crate::tasks::RawTask;
 use crate::tree::{Entry, Table, Value};
 use crate::tuning::RawTuning;
@@ -20,14 +26,6 @@ use crate::{models, sinks, sources, tasks};
 
 const TABLES: [&str; 9] =
     ["sources", "models", "stages", "sinks", "tasks", "pipelines", "devices", "limits", "telemetry"];
-
-/// Default of `limits.max_pixels`: 2^28, a square of 16,384 pixels.
-const MAX_PIXELS: u64 = 1 << 28;
-/// Of a source, whose list takes some dozens of bytes for each.
-const MAX_ITEMS: u64 = 100_000_000;
-
-/// Tables of one kind. Ids of the plan have 16 bits; a file beyond this bound is a mistake of the program that generated it.
-const MAX_TABLES: usize = 10_000;
 
 /// The file. What could not be read is absent, and reported.
 pub(crate) struct RawWorkflow {
@@ -41,7 +39,7 @@ pub(crate) struct RawWorkflow {
     pub devices: RawDevices,
     pub limits: Limits,
     pub memory: Option<At<u64>>,
-    pub loaders: Option<usize>,
+    pub loaders: Option<At<u64>>,
     pub telemetry: TelemetryPlan,
 }
 
@@ -148,7 +146,7 @@ impl RawModel {
 pub(crate) struct RawStage {
     pub name: At<String>,
     /// What it reads from, as written, in order. The first part of an entry names a model input (`inputs = { .. }`).
-    pub reads: Reads,
+    pub reads: Upstreams,
     /// `None` when its kind is missing or unknown.
     pub kind: Option<Arc<dyn StageKind>>,
     /// `None` when a setting is wrong, too.
@@ -198,9 +196,9 @@ pub(crate) struct RawDevices {
 pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawWorkflow {
     // Errors about the file as a whole point at its first line.
     let top = Span::new(0, 0..0);
-    let mut allowed = keys::names(&keys::TOP_LEVEL);
-    allowed.extend(TABLES);
-    let mut fields = Fields::new("the workflow file".into(), top, root, &allowed, diags);
+    let tables_of = TABLES.map(|name| key(name, "table", "none", "tables"));
+    let keys = [&keys::TOP_LEVEL[..], &tables_of].concat();
+    let mut fields = Fields::new("the workflow file".into(), top, root, &keys, diags);
     version(&mut fields);
     let name = fields.string("name").map(|n| n.value);
     let (limits, memory, loaders) = limits(&mut fields);
@@ -245,7 +243,7 @@ pub(crate) fn tasks(root: &Table, diags: &mut Diagnostics) -> Vec<RawTask> {
 
 fn pipeline(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawPipeline {
     let what = format!("pipeline `{}`", name.value);
-    let mut f = Fields::new(what, name.span, table, &keys::names(&keys::PIPELINE), diags);
+    let mut f = Fields::new(what, name.span, table, &keys::PIPELINE, diags);
     let of_models = ["batch_timeout", "load_timeout", "memory"].into_iter();
     let of_models = of_models.filter_map(|key| Some(At::new(key, f.entry(key)?.key_span))).collect();
     RawPipeline {
@@ -254,7 +252,7 @@ fn pipeline(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics)
         batch_timeout: positive(&mut f, "batch_timeout"),
         load_timeout: positive(&mut f, "load_timeout"),
         memory: f.bytes("memory"),
-        loaders: f.integer("loaders", 1..=1024),
+        loaders: f.integer("loaders"),
         of_models,
         name,
     }
@@ -270,11 +268,12 @@ fn read_stage(
     diags: &mut Diagnostics,
 ) -> RawStage {
     let what = format!("stage `{}`", name.value);
-    let Some(kind) = kind(&what, table, name.span, &kinds.stages, |k| k.name(), diags) else {
+    let names = kinds.stages.iter().map(|kind| kind.name());
+    let Some(kind) = kind(&what, table, name.span, names, |name| kinds.stage(name), diags) else {
         return RawStage { name, reads: Vec::new(), kind: None, draft: None };
     };
-    let allowed = allowed(&keys::STAGE, kind.keys());
-    let mut fields = Fields::new(what, name.span, table, &allowed, diags);
+    let keys = declared(&keys::STAGE, kind.keys());
+    let mut fields = Fields::new(what, name.span, table, &keys, diags);
     let reads = kind.reads(&mut fields);
     let mut draft = kind.read(&mut fields, limits);
     if let Some(Draft::Batch(BatchDraft { model: Some(model), program: Some(program), .. })) = &mut draft {
@@ -283,90 +282,6 @@ fn read_stage(
         programs.push(models::of_program(model.clone(), Arc::clone(program), &mut fields));
     }
     RawStage { name, reads, kind: Some(kind), draft }
-}
-
-/// The names of all keys of a table of some kind.
-pub(crate) fn allowed(common: &[Key], own: &[Key]) -> Vec<&'static str> {
-    let mut names = vec!["kind"];
-    names.extend(keys::names(common.iter().chain(own)));
-    names
-}
-
-/// The kind that a table names: one of `kinds`, else reported.
-pub(crate) fn kind<K: ?Sized>(
-    what: &str,
-    table: &Table,
-    span: Span,
-    kinds: &[Arc<K>],
-    name_of: impl Fn(&K) -> &'static str,
-    diags: &mut Diagnostics,
-) -> Option<Arc<K>> {
-    let names: Vec<&str> = kinds.iter().map(|k| name_of(k)).collect();
-    let Some(entry) = table.get("kind") else {
-        diags
-            .error(span, format!("{what} needs the key `kind`"))
-            .label("`kind` is missing")
-            .help(suggestion("kinds", "", names.iter().copied()));
-        return None;
-    };
-    let Value::String(text) = &entry.node.value else {
-        diags
-            .error(entry.node.span, format!("`kind` of {what} must be a string"))
-            .label(format!("found {}", entry.node.found()));
-        return None;
-    };
-    // The last of a name wins, so that a host can replace a kind.
-    let found = kinds.iter().rev().find(|k| name_of(k) == text).cloned();
-    if found.is_none() {
-        diags.error(entry.node.span, format!("{what} has the unknown kind `{text}`")).help(suggestion(
-            "kinds",
-            text,
-            names.iter().copied(),
-        ));
-    }
-    found
-}
-
-fn tables<T>(
-    root: &Table,
-    key: &str,
-    what: &str,
-    diags: &mut Diagnostics,
-    mut read: impl FnMut(At<String>, &Entry, &Table, &mut Diagnostics) -> T,
-) -> Vec<T> {
-    let Some(section) = root.get(key) else { return Vec::new() };
-    let Value::Table(named) = &section.node.value else {
-        diags
-            .error(section.key_span, format!("`{key}` must hold named tables"))
-            .label(format!("found {}", section.node.found()))
-            .help(format!("write [{key}.some_name] and its keys below it"));
-        return Vec::new();
-    };
-    if named.entries.len() > MAX_TABLES {
-        diags.error(section.key_span, format!("`{key}` holds more than {MAX_TABLES} tables"));
-        return Vec::new();
-    }
-    let mut result = Vec::new();
-    for entry in &named.entries {
-        let name = At::new(entry.key.clone(), entry.key_span);
-        if entry.key.is_empty()
-            || !entry.key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
-        {
-            diags
-                .error(name.span, format!("`{}` is no name for a {what}", entry.key))
-                .help("names are made of letters, digits, `_` and `-`");
-        }
-        match &entry.node.value {
-            Value::Table(table) => result.push(read(name, entry, table, diags)),
-            _ => {
-                diags
-                    .error(entry.key_span, format!("{what} `{}` must be a table", entry.key))
-                    .label(format!("found {}", entry.node.found()))
-                    .help(format!("write [{key}.some_name] and its keys below it"));
-            }
-        }
-    }
-    result
 }
 
 fn version(fields: &mut Fields<'_, '_>) {
@@ -381,120 +296,5 @@ fn version(fields: &mut Fields<'_, '_>) {
             .error(entry.node.span, "`version` of the workflow file must be 1")
             .label(format!("found {found}"))
             .help("this build reads version 1 of the format");
-    }
-}
-
-fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize>) {
-    let mut limits = Limits {
-        max_failed: None,
-        item_timeout: Duration::from_secs(30),
-        batch_timeout: Duration::from_secs(60),
-        load_timeout: Duration::from_secs(600),
-        // What sends SIGTERM and then SIGKILL mostly leaves 30 seconds between.
-        grace: Duration::from_secs(25),
-        max_pixels: MAX_PIXELS,
-        max_items: MAX_ITEMS,
-        sandbox: SandboxMode::default(),
-        own: None,
-    };
-    let Some(mut f) = fields.section("limits", &keys::LIMITS) else { return (limits, None, None) };
-    limits.max_failed = max_failed(&mut f);
-    limits.item_timeout = positive(&mut f, "item_timeout").unwrap_or(limits.item_timeout);
-    limits.batch_timeout = positive(&mut f, "batch_timeout").unwrap_or(limits.batch_timeout);
-    limits.load_timeout = positive(&mut f, "load_timeout").unwrap_or(limits.load_timeout);
-    limits.grace = f.duration("grace").unwrap_or(limits.grace);
-    limits.max_pixels = f.integer("max_pixels", 1..=1 << 40).map_or(MAX_PIXELS, |n| n.value);
-    limits.max_items = f.integer("max_items", 1..=1 << 40).map_or(MAX_ITEMS, |n| n.value);
-    limits.sandbox = f.choice("sandbox", &SandboxMode::NAMES).map_or(limits.sandbox, |mode| mode.value);
-    let memory = f.bytes("memory");
-    let loaders = f.integer("loaders", 1..=1024).map(|n| n.value as usize);
-    (limits, memory, loaders)
-}
-
-fn positive(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
-    let duration = f.duration(key)?;
-    if duration.is_zero()
-        && let Some(entry) = f.entry(key)
-    {
-        f.bad(key, entry.node.span, "must be longer than nothing");
-        return None;
-    }
-    Some(duration)
-}
-
-fn max_failed(f: &mut Fields<'_, '_>) -> Option<MaxFailed> {
-    let node = &f.entry("max_failed")?.node;
-    let expected = "a number of items or a share of them, for example 100 or \"1%\"";
-    match &node.value {
-        Value::Integer(n) if *n >= 0 => return Some(MaxFailed::Items(n.unsigned_abs())),
-        Value::String(text) => {
-            let share = text.trim().strip_suffix('%').and_then(|n| n.trim().parse::<f64>().ok());
-            if let Some(share) = share.filter(|s| (0.0..=100.0).contains(s)) {
-                return Some(MaxFailed::Share(share / 100.0));
-            }
-        }
-        _ => {}
-    }
-    f.wrong("max_failed", node, expected);
-    None
-}
-
-fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
-    let default = RawDevices { use_: None, headroom: parse_bytes("2GiB").unwrap_or_default(), slots: None };
-    let Some(mut f) = fields.section("devices", &keys::DEVICES) else { return default };
-    let use_ = f.strings("use").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
-    if let (Some([]), Some(entry)) = (use_.as_deref(), f.entry("use")) {
-        f.bad("use", entry.node.span, "names no device")
-            .help("\"auto\" takes all GPUs, or the CPU where there is none");
-    }
-    RawDevices {
-        use_,
-        headroom: f.bytes("headroom").map_or(default.headroom, |b| b.value),
-        slots: f.integer("slots", 1..=4096).map(|n| n.value as usize),
-    }
-}
-
-fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
-    let Some(mut f) = fields.section("telemetry", &keys::TELEMETRY) else { return TelemetryPlan::default() };
-    let otlp = f.string("otlp");
-    if let Some(url) = &otlp
-        && !url.value.starts_with("http://")
-    {
-        f.bad("otlp", url.span, "is no address of a collector")
-            .help("for example otlp = \"http://localhost:4318\"; traces are sent without encryption, so `https://` cannot be used");
-    }
-    TelemetryPlan {
-        otlp: otlp.map(|u| u.value),
-        protocol: f.choice("protocol", &OtlpProtocol::NAMES).map(|p| p.value),
-        sample: sample(&mut f),
-        slow: f.duration("slow"),
-        flush_timeout: f.duration("flush_timeout"),
-        metrics: metrics_page(&mut f),
-        log_format: f
-            .choice("log_format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])
-            .map(|l| l.value),
-    }
-}
-
-fn metrics_page(f: &mut Fields<'_, '_>) -> Option<String> {
-    let address = f.string("metrics")?;
-    let port = address.value.rsplit_once(':').map_or(&address.value[..], |(_, port)| port);
-    if port.parse::<u16>().is_err() || address.value.contains('/') {
-        f.bad("metrics", address.span, "is no address to listen on")
-            .help("HOST:PORT, for example metrics = \"127.0.0.1:9464\" for this machine alone");
-        return None;
-    }
-    Some(address.value)
-}
-
-fn sample(f: &mut Fields<'_, '_>) -> Option<f64> {
-    let share = f.numbers("sample")?;
-    match share.value[..] {
-        [one] if (0.0..=1.0).contains(&one) => Some(one),
-        _ => {
-            f.bad("sample", share.span, "is no share of the items")
-                .help("a number from 0.0 to 1.0: 0.01 traces one item in a hundred, and those that fail or are slow");
-            None
-        }
     }
 }

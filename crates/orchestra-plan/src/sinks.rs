@@ -11,10 +11,10 @@ use orchestra_store::is_url;
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
-use crate::kind::{Kinds, Writes};
+use crate::kind::{Input, Kinds, Writes};
 use crate::part_names::PartFilesPlan;
 use crate::plan::BucketPlan;
-use crate::raw::{RawSink, allowed, kind};
+use crate::raw::{RawSink, declared, kind};
 use crate::store_parts::RecordParts;
 use crate::tasks::TASKS_FOLDER;
 use crate::tree::Table;
@@ -25,7 +25,8 @@ pub const RESERVED: [&str; 5] =
 
 pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawSink {
     let what = format!("sink `{}`", name.value);
-    let Some(kind) = kind(&what, table, name.span, &kinds.sinks, |k| k.name(), diags) else {
+    let names = kinds.sinks.iter().map(|kind| kind.name());
+    let Some(kind) = kind(&what, table, name.span, names, |name| kinds.sink(name), diags) else {
         return RawSink {
             name,
             kind: None,
@@ -37,8 +38,8 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
             ordered: false,
         };
     };
-    let allowed = allowed(&keys::SINK, kind.keys());
-    let mut f = Fields::new(what, name.span, table, &allowed, diags);
+    let keys = declared(&keys::SINK, kind.keys());
+    let mut f = Fields::new(what, name.span, table, &keys, diags);
     let from = f.names("from", "name the stage whose results are written");
     let path = match (f.entry("path"), kind.writes()) {
         (Some(_), _) => f.string("path"),
@@ -47,10 +48,10 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
         }
         (None, Writes::FileEach) => Some(At::new(name.value.clone(), name.span)),
     };
-    let ordered = f.boolean("ordered").unwrap_or(false);
+    let ordered = f.flag("ordered");
     // A kind that makes parts of its own reads it itself.
     let makes_parts = kind.writes() == Writes::PartFiles;
-    let rows_per_file = if makes_parts { None } else { f.integer("rows_per_file", 1..=100_000_000) };
+    let rows_per_file = if makes_parts { None } else { f.integer("rows_per_file") };
     let sink = RawSink {
         name,
         kind: Some(kind),
@@ -165,13 +166,17 @@ pub(crate) fn parts_of(sink: &RawSink, path: &Path) -> Option<PartFilesPlan> {
     crate::part_names::parts_of(parts_end_with(sink)?, path)
 }
 
-/// The encoder of a sink whose records go into parts, where its kind makes none.
-pub(crate) fn for_store(sink: &RawSink, encoder: Arc<dyn Encoder>) -> Arc<dyn Encoder> {
-    let makes_parts = sink.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::PartFiles);
-    match writes_to_store(sink) && !makes_parts {
-        true => Arc::new(RecordParts::new(encoder, sink.rows_per_file.as_ref().map(|rows| rows.value))),
+/// The encoder of a sink; one of parts where it writes to a store and its kind makes none.
+pub(crate) fn connect(sink: &RawSink, input: &Input, diags: &mut Diagnostics) -> Option<Arc<dyn Encoder>> {
+    let kind = sink.kind.as_ref()?;
+    let (what, keys) = (format!("sink `{}`", sink.name.value), declared(&keys::SINK, kind.keys()));
+    let mut fields = Fields::again(what, sink.name.span, &sink.table, &keys, diags);
+    let encoder = kind.connect(input, &mut fields)?;
+    let rows = sink.rows_per_file.as_ref().map(|rows| rows.value);
+    Some(match writes_to_store(sink) && kind.writes() != Writes::PartFiles {
+        true => Arc::new(RecordParts::new(encoder, rows)),
         false => encoder,
-    }
+    })
 }
 
 /// Whether a part file of the sink, whose glob is `path`, could be called as `other`.

@@ -12,12 +12,13 @@ use crate::host::{FileKind, Host};
 use crate::keys;
 use crate::kind::{Kinds, SourceConnected, SourceContext};
 use crate::plan::Limits;
-use crate::raw::{RawListing, RawSource, allowed, kind};
+use crate::raw::{RawListing, RawSource, declared, kind};
 use crate::tree::Table;
 
 pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawSource {
     let what = format!("source `{}`", name.value);
-    let Some(kind) = kind(&what, table, name.span, &kinds.sources, |k| k.name(), diags) else {
+    let names = kinds.sources.iter().map(|kind| kind.name());
+    let Some(kind) = kind(&what, table, name.span, names, |name| kinds.source(name), diags) else {
         return RawSource {
             name,
             kind: None,
@@ -28,8 +29,8 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
         };
     };
     let common = if kind.has_files() { &keys::SOURCE[..] } else { &[] };
-    let allowed = allowed(common, kind.keys());
-    let mut f = Fields::new(what, name.span, table, &allowed, diags);
+    let keys = declared(common, kind.keys());
+    let mut f = Fields::new(what, name.span, table, &keys, diags);
     if !kind.has_files() {
         return RawSource {
             name,
@@ -176,10 +177,11 @@ pub(crate) fn connect(
 ) -> Option<SourceConnected> {
     let kind = source.kind.as_ref()?;
     let what = format!("source `{}`", source.name.value);
+    let keys = declared(&keys::SOURCE, kind.keys());
     let Some(listing) = listing else {
         // Its list has an error, which is reported; what its items are may be known all the same.
         let mut unseen = Diagnostics::new("", "");
-        let fields = Fields::again(what, source.name.span, &source.table, &mut unseen);
+        let fields = Fields::again(what, source.name.span, &source.table, &keys, &mut unseen);
         return kind.connect(&mut SourceContext { fields, first: None, urls: &[], limits, host });
     };
     let urls = match listing {
@@ -199,7 +201,7 @@ pub(crate) fn connect(
         ListingSpec::Paths { .. } | ListingSpec::Watched { .. } | ListingSpec::Objects { .. } => false,
     };
     let first = if has_no_first { None } else { host.first_item(listing).ok().flatten() };
-    let fields = Fields::again(what, source.name.span, &source.table, diags);
+    let fields = Fields::again(what, source.name.span, &source.table, &keys, diags);
     kind.connect(&mut SourceContext { fields, first: first.as_ref(), urls, limits, host })
 }
 

@@ -5,8 +5,8 @@
 
 use crate::bytes::format_bytes;
 use crate::devices::Device;
-use crate::placement::{Demand, plural};
 use crate::plan::WorkerPlan;
+use crate::worker_placement::{Demand, plural};
 
 /// Largest model, with its weights, that gets a spare unasked. It loads within a few tenths of a second, and a second copy of it is no
 /// burden to a machine that runs it at all; what is larger is the user's choice.

@@ -10,6 +10,7 @@ mod order;
 mod plan;
 mod raw;
 mod rows;
+mod shell;
 mod template;
 
 use std::collections::{BTreeSet, HashMap};
@@ -116,10 +117,9 @@ pub(crate) fn expand(
     if !is_fine {
         return None;
     }
-    order::add_implied(&mut tasks);
     let span_of = |task: usize| raws[instances[task].table].name.span;
     let written = tasks.iter().flat_map(|task| &task.outputs).cloned().collect();
-    order::check(&tasks, span_of, diags).then(|| TasksPlan {
+    order::complete(&mut tasks, span_of, diags).then(|| TasksPlan {
         tasks,
         are_unseen: around.renumbers_processes && !expander.gpus.is_empty(),
         gpus: expander.gpus,
@@ -213,7 +213,8 @@ impl<'a> Expander<'a> {
         let variable = |(at, (name, value)): (usize, &(String, At<String>))| {
             Some((name.clone(), fill.late_text(Some(command.len() + at)).text(value, diags)?))
         };
-        let env = raw.env.iter().enumerate().map(variable).collect::<Option<_>>()?;
+        let mut env = raw.env.iter().enumerate().map(variable).collect::<Option<Vec<_>>>()?;
+        env.append(&mut fill.variables);
         fill.late_text(None);
         let folder = self.around.folder;
         let cwd = match &raw.cwd {
@@ -388,7 +389,7 @@ impl<'a> Expander<'a> {
             .as_ref()
             .filter(|_| !matches!(gpus, Gpus::None | Gpus::Instead))
             .map_or(0, |bytes| bytes.value);
-        let demand = Demand { gpus, gpu_memory, cpu, cores, priority: raw.priority };
+        let demand = Demand { gpus, gpu_memory, cpu, cores, priority: raw.priority, after_loss: false };
         let leases = TasksPlan { gpus: self.gpus.clone(), ..TasksPlan::default() }.leases();
         if !leases.could_take(&Demand { cpu: 0, ..demand }) {
             let (span, what) = match (&raw.gpu_memory, &raw.device) {

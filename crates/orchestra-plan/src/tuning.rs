@@ -5,6 +5,7 @@ use orchestra_core::{ConvSearch, Provider, SessionTuning, TensorRt, TensorSpec};
 use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
+use crate::keys;
 
 /// How reports name a wish for TensorRT.
 const TENSORRT: &str = "provider = \"tensorrt\"";
@@ -26,23 +27,18 @@ impl RawTuning {
 /// `has_streams`: several batches are to run at once on a session.
 pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
     let mut raw = RawTuning::default();
-    raw.wanted.shrink = f.boolean("shrink").unwrap_or(false);
+    raw.wanted.shrink = f.flag("shrink");
     raw.wanted.cuda_graphs = gpu_switch(f, "cuda_graphs", &mut raw);
     raw.wanted.blocking_sync = gpu_switch(f, "blocking_sync", &mut raw);
     raw.wanted.overlap = gpu_switch(f, "overlap", &mut raw);
     raw.wanted.allow_cpu_nodes = gpu_switch(f, "allow_cpu_nodes", &mut raw);
-    const SEARCHES: [(&str, ConvSearch); 3] = [
-        ("heuristic", ConvSearch::Heuristic),
-        ("exhaustive", ConvSearch::Exhaustive),
-        ("fallback", ConvSearch::Fallback),
-    ];
-    if let Some(search) = f.choice("conv_search", &SEARCHES) {
+    if let Some(search) = f.word("conv_search", &keys::CONV_SEARCHES) {
         raw.wanted.conv_search = search.value;
         if search.value != ConvSearch::default() {
             raw.gpu_keys.push(At::new("conv_search", search.span));
         }
     }
-    let provider = f.choice("provider", &[("cuda", false), ("tensorrt", true)]);
+    let provider = f.word("provider", &keys::PROVIDERS);
     let fp16 = gpu_switch(f, "tensorrt_fp16", &mut raw);
     if let Some(tensorrt) = provider.as_ref().filter(|provider| provider.value) {
         raw.gpu_keys.push(At::new(TENSORRT, tensorrt.span));
@@ -91,7 +87,7 @@ pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
 
 /// A switch for what only a GPU can do.
 fn gpu_switch(f: &mut Fields<'_, '_>, key: &'static str, raw: &mut RawTuning) -> bool {
-    let is_on = f.boolean(key).unwrap_or(false);
+    let is_on = f.flag(key);
     if let Some(entry) = f.entry(key).filter(|_| is_on) {
         raw.gpu_keys.push(At::new(key, entry.node.span));
     }

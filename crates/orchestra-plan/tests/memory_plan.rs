@@ -5,10 +5,10 @@
 
 mod common;
 
-use common::{DIGITS, FakeHost, digits};
+use common::{DIGITS, FakeHost, digits, set};
 use orchestra_plan::{
-    DeviceView, Growth, MachineView, Plan, PlanOptions, RenderStyle, WorkerMemory, WorkerPlan, describe,
-    machine_from_toml,
+    DeviceView, Growth, LEAST_LOADER_BYTES, MachineView, Plan, PlanOptions, RenderStyle, WorkerMemory,
+    WorkerPlan, describe, machine_from_toml,
 };
 use proptest::prelude::*;
 
@@ -365,4 +365,107 @@ fn a_described_machine_is_cut_into_nodes_that_share_its_cores() {
         "{:?}",
         diagnostics.all()
     );
+}
+
+#[test]
+fn no_more_loaders_are_planned_than_memory_has_room_for() {
+    let plan_of =
+        |memory: &str| FakeHost::with_cores(16).good_with(DIGITS, &set(&[("limits.memory", memory)]));
+    let why = |plan: &Plan| plan.reasons.iter().find(|reason| reason.starts_with("loaders: ")).cloned();
+    let little = plan_of("512MiB");
+    assert_eq!((little.loader_bytes, little.n_loaders()), (256 << 20, 2));
+    assert!(little.loader_share() >= LEAST_LOADER_BYTES);
+    let reason = why(&little).unwrap();
+    assert!(reason.contains("2 instead of 16") && reason.contains("limits.memory"), "{reason}");
+    assert!(describe(&little).contains("loaders   2 processes"));
+    // A source without a loader would never end.
+    assert_eq!(plan_of("20MiB").n_loaders(), 1);
+    let enough = plan_of("4GiB");
+    assert_eq!((enough.n_loaders(), why(&enough)), (16, None));
+    assert_eq!(enough.loader_share(), 128 << 20);
+    assert_eq!(little.fingerprint, enough.fingerprint, "a run goes on with more memory");
+}
+
+/// Pages of which a later stage cuts parts out of, so that the pages are carried past a model.
+const CARRIES: &str = "version = 1
+[sources.pages]
+kind = \"images\"
+paths = [\"images/*.png\"]
+[models.boxes]
+path = \"boxes.onnx\"
+[models.digits]
+path = \"digits.onnx\"
+[stages.small]
+kind = \"image\"
+from = \"pages\"
+size = [32, 32]
+color = \"gray\"
+[stages.find]
+kind = \"infer\"
+from = \"small\"
+model = \"boxes\"
+[stages.parts]
+kind = \"crop\"
+from = [\"pages\", \"find\"]
+size = [32, 32]
+color = \"gray\"
+[stages.read]
+kind = \"infer\"
+from = \"parts\"
+model = \"digits\"
+[sinks.results]
+kind = \"jsonl\"
+from = \"read\"
+";
+
+proptest! {
+    /// However much memory, cores and slots there are: what slots, carried pictures, one loader that has an item alone and all others take together
+    /// is no more than the limit, and each of them can decode.
+    #[test]
+    fn a_loader_that_has_an_item_alone_and_the_shares_of_all_others_stay_within_the_limit(
+        memory in prop_oneof![256u64..1024, 1024u64..16_384].prop_map(|mib| mib << 20),
+        cores in 1usize..65,
+        batch in prop_oneof![1usize..64, 64usize..20_000],
+        carries in any::<bool>(),
+    ) {
+        let (text, stage) = if carries { (CARRIES, "find") } else { (DIGITS, "classify") };
+        let batch = format!("{{ max = {batch} }}");
+        let more = set(&[("limits.memory", &memory.to_string()), (&format!("stages.{stage}.batch"), &batch)]);
+        let (plan, _) = FakeHost::with_cores(cores).plan(text, &more);
+        // Where not even the slots fit, there is none.
+        let Some(plan) = plan else { return Ok(()) };
+        let slots: u64 = plan.batch_stages().map(|(_, batch)| batch.layout.total_bytes() as u64).sum();
+        let carried = plan.pipelines[0].carried_bytes;
+        prop_assert_eq!(carried > 0, carries);
+        let (n, share, alone) = (plan.n_loaders() as u64, plan.loader_share(), plan.alone_bytes());
+        prop_assert!(slots + carried + (n - 1) * share + alone <= memory.max(slots + carried));
+        prop_assert!(n * share <= plan.loader_bytes && alone <= plan.loader_bytes);
+        prop_assert!(n == 1 || share >= LEAST_LOADER_BYTES, "{n} of {share}");
+        prop_assert!(n == 1 || alone >= (plan.loader_bytes / 2).max(carried + LEAST_LOADER_BYTES), "{alone}");
+    }
+}
+
+#[test]
+fn a_number_of_loaders_that_memory_has_no_room_for_is_a_warning_at_its_place() {
+    let warnings = |text: &str, memory: &str, more: &str| {
+        let text = format!("{text}[limits]\nmemory = \"{memory}\"\n{more}");
+        let (plan, diagnostics) = FakeHost::with_cores(16).plan(&text, &PlanOptions::default());
+        let said: Vec<String> = diagnostics.warnings().map(|warning| warning.message.clone()).collect();
+        (plan.unwrap().n_loaders(), said, diagnostics.render(RenderStyle::Plain))
+    };
+    let (n, said, report) = warnings(DIGITS, "512MiB", "loaders = 6\n");
+    assert_eq!((n, &said[..]), (2, &["`limits.loaders` is 6, but memory has room for 2".to_owned()][..]));
+    assert!(report.contains("loaders = 6") && report.contains("2 start"), "{report}");
+    let own = "[pipelines.scans]\nloaders = 5\n";
+    let (n, said, _) = warnings(DIGITS, "512MiB", &format!("loaders = 6\n{own}"));
+    assert_eq!(n, 2);
+    let both = [
+        "`limits.loaders` is 6, but memory has room for 2",
+        "`pipelines.scans.loaders` is 5, but memory has room for 2",
+    ];
+    assert_eq!(said, both);
+    // Nothing is said where the file asks for no number, or for one that memory has room for.
+    for (memory, more) in [("512MiB", ""), ("512MiB", "loaders = 2\n"), ("4GiB", "loaders = 6\n")] {
+        assert_eq!(warnings(DIGITS, memory, more).1, [""; 0], "{memory} {more}");
+    }
 }

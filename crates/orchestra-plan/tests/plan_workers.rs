@@ -279,7 +279,7 @@ fn a_model_of_one_batch_size_gets_that_size() {
     let plan = FakeHost::with_gpus(1).good(&digits(&[("digits.onnx", "four.onnx")]));
     let run = infer(&plan, "classify");
     assert_eq!((run.max_batch, run.fixed_batch, &run.batch_sizes[..]), (4, Some(4), &[4][..]));
-    assert_eq!(run.layout.max_rows, 4);
+    assert_eq!(run.layout.slot_rows, 4);
 }
 
 #[test]
@@ -322,7 +322,9 @@ fn where_batches_do_not_go_together_although_they_could_the_plan_says_why() {
         let more = set(&[("stages.classify.batch", batch), ("limits.memory", memory)]);
         let plan = host.good_with(DIGITS, &more);
         assert_eq!(infer(&plan, "classify").together(), 1);
-        plan.reasons.iter().filter(|reason| reason.contains("together")).cloned().collect::<Vec<_>>()
+        let of_the_stage =
+            |reason: &&String| reason.starts_with("stage `classify`") && reason.contains("together");
+        plan.reasons.iter().filter(of_the_stage).cloned().collect::<Vec<_>>()
     };
     let (cores, gpu) = (FakeHost::with_cores(2), FakeHost::with_gpus(1));
     assert_eq!(
@@ -351,7 +353,7 @@ fn a_bound_on_memory_takes_first_the_room_for_more_batches_then_slots_but_leaves
     let full = infer(&host.good(DIGITS), "classify").layout.clone();
     assert_eq!(layout(&(full.slot_bytes() * full.slots).to_string()), full);
     let less = layout(&(full.slot_bytes() * full.slots - 1).to_string());
-    assert_eq!((less.slots, less.max_rows), (full.slots, 8));
+    assert_eq!((less.slots, less.slot_rows), (full.slots, 8));
     let slots = |memory: &str| layout(memory).slots;
     let (full, slot) = (less.clone(), less.slot_bytes());
     assert_eq!(full.slots, 8);

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
-use orchestra_core::{DType, Fit, ImageSpec, StageId};
+use orchestra_core::data::ColumnType;
+use orchestra_core::{DType, Fit, ImageSpec, SinkId, SourceId, StageId};
 use orchestra_plan::{BETWEEN_COMMITS, MaxFailed, Origin, PlanOptions, RenderStyle, describe};
 
 #[test]
@@ -25,7 +26,7 @@ fn a_small_workflow_gets_every_default() {
     assert_eq!(run.layout.slots, 14);
     assert_eq!(plan.pipelines.len(), 1);
     assert_eq!(plan.pipelines[0].name, "scans");
-    assert_eq!((run.together(), run.layout.max_rows), (31, 248));
+    assert_eq!((run.together(), run.layout.slot_rows), (31, 248));
     assert_eq!(plan.pipelines[0].window, (248 + 2 * 8) * 14 + 4 * 4 + BETWEEN_COMMITS);
     let spec: ImageSpec = serde_json::from_value(plan.stages[0].settings["spec"].clone()).unwrap();
     assert_eq!((spec.fit, spec.dtype, spec.shorter), (Fit::Stretch, DType::F32, 32));
@@ -260,6 +261,73 @@ from = "head"
     );
 }
 
+/// A page, the parts that a model finds on it, and what another model makes of each part, brought together again.
+const CROPS: &str = r#"
+version = 1
+[sources.pages]
+kind = "images"
+paths = ["images/*.png"]
+[models.boxes]
+path = "boxes.onnx"
+[models.digits]
+path = "digits.onnx"
+[stages.small]
+kind = "image"
+from = "pages"
+size = [32, 32]
+color = "gray"
+[stages.find]
+kind = "infer"
+from = "small"
+model = "boxes"
+[stages.parts]
+kind = "crop"
+from = ["pages", "find"]
+size = [32, 32]
+color = "gray"
+[stages.read]
+kind = "infer"
+from = "parts"
+model = "digits"
+[stages.number]
+kind = "gather"
+from = "read"
+[sinks.results]
+kind = "jsonl"
+from = "number"
+"#;
+
+#[test]
+fn a_pipeline_is_linear_where_each_item_ends_in_one_sink_with_one_record() {
+    let linear = |text: &str| FakeHost::with_cores(4).good(text).pipelines[0].linear;
+    assert_eq!(linear(DIGITS), Some(SinkId(0)));
+    let second = format!("{DIGITS}[sinks.more]\nkind = \"jsonl\"\nfrom = \"classify\"\n");
+    let filter = "[stages.sure]\nkind = \"filter\"\nfrom = \"answer\"\nkeep = \"score > 0.5\"\n";
+    let filtered = digits(&[("from = \"answer\"", "from = \"sure\"")]) + filter;
+    let ordered = format!("{DIGITS}ordered = true\n");
+    let carried = digits(&[("from = \"answer\"", "from = [\"pixels\", \"answer\"]")]);
+    for (why, text) in [
+        ("two sinks", &second[..]),
+        ("a filter", &filtered),
+        ("an order", &ordered),
+        ("parts that come together", CROPS),
+        ("a column that a batch carries", &carried),
+    ] {
+        assert_eq!(linear(text), None, "{why}");
+    }
+}
+
+#[test]
+fn a_batch_carries_what_is_read_behind_it_and_nothing_else() {
+    let plan = FakeHost::with_cores(4).good(CROPS);
+    let [picture] = infer(&plan, "find").carries[..] else { panic!("{:?}", infer(&plan, "find").carries) };
+    assert_eq!((picture.from, &plan.column(picture).ty), (Origin::Source(SourceId(0)), &ColumnType::Picture));
+    assert_eq!(infer(&plan, "read").carries, [], "the parts are cut out");
+    let unread = CROPS.replace("from = \"number\"", "from = \"find\"");
+    let plan = FakeHost::with_cores(4).good(&unread);
+    assert_eq!(infer(&plan, "find").carries, [], "nothing behind it reads the picture");
+}
+
 #[test]
 fn open_dimensions_of_a_model_take_the_shape_that_they_are_fed() {
     let text =
@@ -279,7 +347,7 @@ fn a_model_with_one_score_per_item_is_classified() {
 }
 
 #[test]
-fn what_nobody_uses_is_left_out() {
+fn what_is_not_used_is_left_out() {
     let text = format!(
         "{DIGITS}\n[models.spare]\npath = \"head.onnx\"\n[stages.idle]\nkind = \"infer\"\nfrom = \"pixels\"\nmodel = \"digits\"\n"
     );

@@ -33,7 +33,9 @@ after = "prepare"
 fn host(mut host: FakeHost) -> FakeHost {
     host = host
         .file("/flows/rows.jsonl", "{\"lr\": 0.1, \"row\": \"a b\"}\n\n{\"lr\": 0.001, \"row\": \"it's\"}\n");
-    host.file("/flows/rows.txt", "a\n").file("/flows/rows.csv", "name,size\na,1\nb,2\n")
+    host.file("/flows/rows.txt", "a\n")
+        .file("/flows/twice.csv", "lr,seed,lr\n1,2,3\n")
+        .file("/flows/rows.csv", "name,size\na,1\nb,2\n")
 }
 
 fn task<'a>(tasks: &'a TasksPlan, id: &str) -> &'a TaskPlan {
@@ -73,7 +75,12 @@ fn each_combination_of_values_is_a_task_with_all_filled_in() {
     let score = task(tasks, "score[lr=0.001,row=it's]");
     let one = "/flows/out/tasks/train/lr=0.001,seed=1,a=x,b=true/output";
     let folder = "/flows/out/tasks/train";
-    assert_eq!(score.command[2], format!(r"score {one} 'it'\''s' > {folder}/'it'\''s'"));
+    let named = format!(r#"score {one} "${{ORCHESTRA_VALUE_1}}" > {folder}/"${{ORCHESTRA_VALUE_1}}""#);
+    assert_eq!(
+        (&score.command[2], &score.env[..]),
+        (&named, &[("ORCHESTRA_VALUE_1".into(), "it's".into())][..])
+    );
+    assert_eq!(score.in_full()[2], format!(r"score {one} 'it'\''s' > {folder}/'it'\''s'"));
     let folder = score.folder.to_str().unwrap();
     assert!(folder.starts_with("tasks/score/lr=0.001,row=it_s-"), "{folder}");
     // Of the folder of all, and of one of them.
@@ -137,6 +144,14 @@ fn the_best_of_a_table_is_a_folder_that_later_tasks_may_use() {
     assert_eq!(train.best, Some(Objective { metric: 0, goal: Goal::Min }));
     let rule = StopRule::Asha { eta: 3 };
     assert_eq!(train.stop_early, Some(StopEarly { rule, warmup: 2, step: Some(1) }));
+    let named = text.replace("rule = \"asha\"", "metric = \"loss\", rule = \"asha\"");
+    assert_ne!(named, text);
+    let named = FakeHost::with_cores(4).good(&named).tasks;
+    assert_eq!(
+        task(&named, "train[lr=0.1]").stop_early,
+        train.stop_early,
+        "the metric of `best`, named again"
+    );
     let later = task(&tasks, "use");
     assert_eq!(later.command[2], "use /flows/out/.orchestra/best/train/m");
     assert_eq!(
@@ -186,6 +201,7 @@ fn wrong_tables_are_told_once_each_at_their_place() {
         (format!("[tasks.a]\n{a}matrix = {{ x = [] }}"), "must be a table whose entries are lists"),
         (format!("[tasks.a]\n{a}for_each = \"rows.txt\""), "its name ends in none of"),
         (format!("[tasks.a]\n{a}for_each = \"no.csv\""), "`/flows/no.csv`"),
+        (format!("[tasks.a]\n{a}for_each = \"twice.csv\""), "`/flows/twice.csv`: it has two columns `lr`"),
         (format!("[tasks.a]\n{a}device = -1"), "`device` of task `a` must be"),
         (format!("[tasks.a]\n{a}stop_signal = \"SIGSTOP\""), "cannot be `SIGSTOP`"),
         (format!("[tasks.a]\n{a}memory = \"1MiB\""), "must be 16 MiB or more"),
@@ -235,6 +251,16 @@ fn wrong_tables_are_told_once_each_at_their_place() {
             "has no metric `e`",
         ),
         (
+            format!(
+                "[tasks.a]\n{a}metrics = [\"l\", \"e\"]\nbest = {{ metric = \"l\", goal = \"max\" }}\nstop_early = {{ rule = \"asha\", metric = \"e\" }}"
+            ),
+            "is not `l`, the metric of `best`",
+        ),
+        (
+            format!("[tasks.a]\n{a}for_each = \"{{tasks.b.output}}/rows.csv\"\n[tasks.b]\n{a}"),
+            "has `{tasks.b.output}`, and its rows are read before any command runs",
+        ),
+        (
             format!("[tasks.b]\n{a}[tasks.a]\ncommand = \"{{tasks.b.best.output}}\""),
             "`b` does not say which of its tasks is the best",
         ),
@@ -249,6 +275,31 @@ fn wrong_tables_are_told_once_each_at_their_place() {
             "has no value `folder`",
         ),
         (format!("[tasks.a]\n{a}outputs = \"m\"\n[tasks.b]\n{a}outputs = \"m\""), "both write `/flows/m`"),
+        (
+            format!("[tasks.a]\n{a}outputs = \"m\"\n[tasks.b]\n{a}outputs = \"m/b\""),
+            "task `a` writes `/flows/m` and task `b` writes `/flows/m/b`",
+        ),
+        (
+            format!("[tasks.a]\n{a}outputs = \"m/a\"\n[tasks.b]\n{a}outputs = \"m\""),
+            "task `a` writes `/flows/m/a` and task `b` writes `/flows/m`",
+        ),
+        (
+            format!("[tasks.a]\n{a}inputs = \"m\"\noutputs = \"m/a\""),
+            "task `a` reads `/flows/m` and writes `/flows/m/a`",
+        ),
+        (
+            format!(
+                "[tasks.a]\n{a}inputs = \"m\"\noutputs = \"n/a\"\n[tasks.b]\n{a}inputs = \"n\"\noutputs = \"m/b\""
+            ),
+            "task `a` would come after itself",
+        ),
+        (
+            format!(
+                "[tasks.a]\n{a}matrix = {{ x = {0} }}\noutputs = \"m/{{x}}\"\n[tasks.b]\n{a}matrix = {{ x = {0} }}\ninputs = \"m\"",
+                format_args!("[{}]", (0..3_500).map(|n| n.to_string()).collect::<Vec<_>>().join(","))
+            ),
+            "tasks come after one another more than 10000000 times",
+        ),
         (
             format!(
                 "[tasks.a]\n{a}matrix = {{ a = {0}, b = {0}, c = {0} }}",
@@ -296,7 +347,12 @@ fn a_task_with_a_long_id_is_found_by_all_of_its_values() {
          [tasks.b]\ncommand = [\"b\", \"{{tasks.a[v={{v}}].output}}\"]\nmatrix = {{ v = [\"{long}\"] }}\n\
          [tasks.c]\ncommand = [\"c\"]\nafter = \"a[v={long}]\"\n"
     );
-    let tasks = host(FakeHost::with_cores(4)).good(&text).tasks.tasks;
+    let plan = host(FakeHost::with_cores(4)).good(&text).tasks;
+    let only = |name: &str| plan.only(&[name.to_owned()]).map(|only| only.tasks);
+    assert_eq!(only(&format!("a[v={long}]")).unwrap(), plan.tasks[..1]);
+    assert_eq!(only(&plan.tasks[0].id).unwrap(), plan.tasks[..1]);
+    assert_eq!(only(&format!("a[v={long}x]")), Err(format!("a[v={long}x]")));
+    let tasks = plan.tasks;
     assert!(tasks[0].id.len() < 140, "{}", tasks[0].id);
     assert_eq!((&tasks[2].after, &tasks[3].after), (&vec![0], &vec![0]));
 }
@@ -367,10 +423,20 @@ fn a_value_of_the_best_of_a_table_stands_as_its_placeholder_until_that_is_known(
     assert_eq!(env, [("A", "a"), ("LR", "=0.01")].map(|(a, b)| (a.to_owned(), b.to_owned())));
     assert_eq!(task(&tasks, "shell").with_best(&best).0[2], "use \"0.01\" 0.01");
 
+    let odd = text.replace("0.01", "\"it's\"").replace("'use \"{tasks.train.best.lr}\" ", "'use ");
+    let tasks = host.good(&odd).tasks;
+    let (command, env) = task(&tasks, "shell").with_best(&[("train", task(&tasks, "train[lr=it's]"))]);
+    assert_eq!(command[2], "use \"${ORCHESTRA_VALUE_1}\"");
+    assert_eq!(env, [("ORCHESTRA_VALUE_1".to_owned(), "it's".to_owned())]);
+
     let known_later = "`{tasks.train.best.lr}` is known only when all tasks of `train` have ended";
     for (from, to, words) in [
         ("best.lr},", "best.lrr},", "the best task of `train` has no value `lrr`"),
-        ("[0.1, 0.01]", "[0.1, \"a b\"]", "its value `a b` needs its own"),
+        (
+            "[0.1, 0.01]",
+            "[0.1, \"a b\"]",
+            "stands between quotes, and its value `a b` can only be a word by itself",
+        ),
         ("env = ", "cwd = \"{tasks.train.best.lr}\"\nenv = ", known_later),
         ("env = ", "inputs = \"{tasks.train.best.lr}\"\nenv = ", known_later),
         ("env = ", "outputs = \"{output}/{tasks.train.best.lr}\"\nenv = ", known_later),
@@ -393,4 +459,26 @@ fn a_value_of_the_best_of_a_table_stands_as_its_placeholder_until_that_is_known(
         let errors = host.errors(&replaced, &PlanOptions::default());
         assert!(errors.iter().any(|error| error.contains(words)), "{to}: {errors:#?}");
     }
+}
+
+#[test]
+fn a_task_that_reads_a_folder_comes_after_those_that_write_into_it_and_the_other_way_round() {
+    let text = r#"version = 1
+[tasks.b]
+command = ["b"]
+inputs = ["data"]
+outputs = "model"
+[tasks.a]
+command = ["a"]
+outputs = ["data/train.npy", "data/test.npy"]
+[tasks.c]
+command = ["c"]
+inputs = "model/net.onnx"
+[tasks.d]
+command = ["d"]
+inputs = ["data-2", "model-2"]
+"#;
+    let tasks = FakeHost::with_cores(1).good(text).tasks.tasks;
+    let after = |id: &str| &tasks.iter().find(|task| task.id == id).unwrap().after[..];
+    assert_eq!(["a", "b", "c", "d"].map(after), [&[][..], &[1], &[0], &[]]);
 }

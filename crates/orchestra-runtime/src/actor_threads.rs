@@ -12,22 +12,22 @@ use tokio::runtime::{Builder, Runtime};
 /// machine more threads only wake each other up and take cores from the rest.
 ///
 /// Where all models run on the cores, an answer waits until a core is free instead of interrupting a decoder or a model in the middle:
-/// see [`interrupt_nobody`].
+/// see [`run_as_batch_work`].
 pub fn actor_runtime(plan: &Plan) -> io::Result<Runtime> {
     let n_threads = std::thread::available_parallelism().map_or(1, |cores| cores.get() / 8).clamp(1, 4);
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(n_threads).enable_all();
     if plan.is_on_cpu() {
-        builder.on_thread_start(interrupt_nobody);
+        builder.on_thread_start(run_as_batch_work);
     }
     builder.build()
 }
 
-/// Lets the calling thread wait for its turn on a core, and whatever it starts from now on: threads of loaders, of the blocking pool, worker
-/// processes (`SCHED_BATCH`). One turn then deals with several answers, caches stay warm, and workers have the next batches by then. For plans
-/// whose models all run on the cores: a GPU that waits would cost more than the interruption of a core. Who was given a policy of its own
-/// keeps it.
-pub fn interrupt_nobody() {
+/// Gives the calling thread the policy `SCHED_BATCH`, so that it waits for its turn on a core instead of interrupting another thread. What it
+/// starts from now on inherits that: threads of loaders, of the blocking pool, worker processes. One turn then deals with several answers,
+/// caches stay warm, and workers have the next batches by then. For plans whose models all run on the cores: a GPU that waits would cost more
+/// than the interruption of a core. A thread that has another policy than `SCHED_OTHER` keeps it.
+pub fn run_as_batch_work() {
     // SAFETY: 0 is the calling thread, and the pointer is good for the time of the call.
     let done = unsafe {
         if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_thread_starts_interrupts_nobody_either_and_a_policy_of_its_own_is_kept() {
+    fn threads_inherit_the_policy_and_one_of_their_own_is_kept() {
         // SAFETY: it only asks, and 0 is the calling thread.
         let policy = || unsafe { libc::sched_getscheduler(0) };
         let set = |policy| {
@@ -58,7 +58,7 @@ mod tests {
         let on_a_thread_of_its_own = |asked: i32| {
             let started = move || {
                 set(asked);
-                interrupt_nobody();
+                run_as_batch_work();
                 std::thread::spawn(policy).join().unwrap()
             };
             std::thread::spawn(started).join().unwrap()

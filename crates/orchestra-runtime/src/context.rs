@@ -17,6 +17,7 @@ use crate::account::stats::Stats;
 use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
 use crate::fleet::launcher::{Engines, ProcessLauncher};
+use crate::flow::loader::AloneTurns;
 use crate::messages::Stopped;
 use crate::tasks::board::TaskBoard;
 use crate::trace::{MaybeTracer, RunBegan, Tracer, WorkerStep, WorkerTrace};
@@ -45,13 +46,22 @@ impl Default for Timeouts {
     }
 }
 
+/// What engines load to make results.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineVersion {
+    /// Stands for it in the identity of a run, where no part of a plan may be called so.
+    pub name: &'static str,
+    /// `None`: not known yet.
+    pub version: Option<String>,
+}
+
 /// How a run shall be carried out.
 #[derive(Clone)]
 pub struct RunOptions {
     /// What runs the batches of each batch stage.
     pub engines: Engines,
-    /// The version of ONNX Runtime that the engines load, where one does: a run with results of another one is not continued.
-    pub onnxruntime: Option<String>,
+    /// What the engines load, where its version decides about results: a run with results of another version is not continued.
+    pub engine: Option<EngineVersion>,
     /// What starts the processes that read and decode items; `None`: that is done in this process, by code that is trusted with what files
     /// hold.
     pub loaders: Option<ProcessLauncher>,
@@ -103,6 +113,7 @@ pub struct RunContext {
     pub tasks: Arc<TaskBoard>,
     /// The version of the engine, once a worker has said it: the same one as all others.
     pub runtime: OnceLock<String>,
+    pub loads_alone: AloneTurns,
     next_worker: AtomicU32,
 }
 
@@ -129,6 +140,7 @@ impl RunContext {
             watch,
             tasks: Arc::default(),
             runtime: OnceLock::new(),
+            loads_alone: AloneTurns::default(),
             next_worker: AtomicU32::new(0),
         }
     }

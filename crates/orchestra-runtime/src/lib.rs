@@ -6,8 +6,8 @@
 //! ├── DeviceManager per device ── WorkerLink per live worker process
 //! └── Pipeline per graph
 //!       ├── Source, which owns the loader threads
-//!       ├── Batcher per stage that runs in workers, Fold per stage that brings parts together
-//!       └── Sink ── the committer thread, which owns the journal
+//!       ├── Batcher per stage that runs in workers, FoldActor per stage that brings parts together
+//!       └── ItemEnds ── the committer thread, which owns the journal
 //! ```
 //!
 //! A [`Service`] has device managers and one batcher alone.
@@ -41,9 +41,9 @@ pub use account::report::{
 };
 pub use account::snapshot::{DeviceSnapshot, PipelineSnapshot, Snapshot, StageSnapshot};
 pub use account::stats::{Counter, DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
-pub use actor_threads::{actor_runtime, interrupt_nobody};
+pub use actor_threads::{actor_runtime, run_as_batch_work};
 pub use batch::service::{InferError, Service, StartServiceError, Tensor};
-pub use context::{RunOptions, Timeouts};
+pub use context::{EngineVersion, RunOptions, Timeouts};
 pub use events::{EventHook, WorkerEvent};
 pub use fleet::device_use::{DeviceUse, WorkerUse};
 pub use fleet::device_watch::{DeviceOptions, DeviceWatch};
@@ -51,7 +51,7 @@ pub use fleet::launcher;
 pub use fleet::launcher::{EngineSpec, Engines, load_frame};
 pub use fleet::launcher::{Launcher, ProcessLauncher};
 pub use fleet::live_workers::{LiveWorker, LiveWorkers};
-pub use flow::chain::Env;
+pub use flow::chain::RowScope;
 pub use flow::uploads::{Manifest, ManifestPart, digest};
 pub use orchestra_core::worker_exit::ExitKind;
 pub use start::{

@@ -1,4 +1,5 @@
-//! What the actors say to each other, all in one place. Data only.
+//! The messages of the actors of a run, but for those that stay beside what they carry: `FoldMsg` (`flow/fold_target.rs`), `TasksMsg`
+//! (`tasks/actor.rs`) and `ServiceMsg` (`batch/service/root.rs`). Data only.
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,8 +52,15 @@ pub struct TokenEnd {
     pub end: End<Record>,
 }
 
-/// The records of a batch in a linear pipeline: each item ends with its only record, and nothing has to be counted.
-pub struct FinishedItems {
+/// What has ended of some rows: of a batch, of a fold or of an item that was loaded.
+pub struct Ends {
+    pub whole: Option<WholeItems>,
+    pub tokens: Vec<TokenEnd>,
+}
+
+/// Items that each ended with its only record, where [`orchestra_plan::Plan::linear_from`] says that all do: nothing of them has to be counted,
+/// so they come as one block, without a ticket and a record each.
+pub struct WholeItems {
     pub source: SourceId,
     pub sink: SinkId,
     pub done: Vec<ItemId>,
@@ -291,11 +299,10 @@ pub enum SourceMsg {
     Stop,
 }
 
-pub enum SinkMsg {
+pub enum ItemEndsMsg {
     /// A source whose items end here; it hears of their commits.
     Attach(SourceId, ActorRef<SourceMsg>),
-    Ends(Vec<TokenEnd>),
-    Finished(FinishedItems),
+    Ends(Ends),
     /// A group is in the journal. With what the tracer was told of it, to be dropped.
     Committed(CommitCounts, Vec<EndedItems>),
     CommitFailed(String),

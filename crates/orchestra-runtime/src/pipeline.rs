@@ -9,8 +9,6 @@ use std::sync::Arc;
 
 use orchestra_core::{PipelineId, SourceId, StageId};
 use orchestra_plan::{FoldPlan, Origin, PipelinePlan, Plan, Shape};
-use orchestra_store::BitSet;
-use orchestra_store::Catalog;
 use orchestra_worker::arena::Arena;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
@@ -19,28 +17,15 @@ use crate::context::RunContext;
 use crate::flow::carried::CarriedArena;
 use crate::flow::chain::{BatchTarget, Chain, Targets, kept_pictures};
 use crate::flow::committer::CommitterHandle;
-use crate::flow::fold::{Fold, FoldArgs, FoldTarget};
+use crate::flow::fold::{FoldActor, FoldArgs, FoldOf};
+use crate::flow::fold_target::FoldTarget;
+use crate::flow::item_ends::{ItemEnds, ItemEndsArgs};
+use crate::flow::listing::Listing;
 use crate::flow::processor::Processor;
-use crate::flow::sink::{Sink, SinkArgs};
 use crate::flow::source::{Source, SourceArgs};
-use crate::messages::{DeviceMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootMsg, SinkMsg, SourceMsg};
+use crate::messages::{DeviceMsg, ItemEndsMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootMsg, SourceMsg};
 
 pub struct Pipeline;
-
-/// The items of a source, and what of them is finished already.
-#[derive(Clone)]
-pub struct Listing {
-    pub catalog: Arc<Catalog>,
-    pub finished: Arc<BitSet>,
-}
-
-impl Listing {
-    /// Whether all of them are known and have an end.
-    pub fn is_done(&self) -> bool {
-        let n_items = self.catalog.growth().extent().known();
-        n_items.is_some_and(|n| self.finished.count_below(n) == n)
-    }
-}
 
 #[derive(Clone)]
 pub struct PipelineArgs {
@@ -153,14 +138,14 @@ impl PipelineState {
         if self.over {
             return Ok(());
         }
-        let sink_args = SinkArgs {
+        let ends_args = ItemEndsArgs {
             context: Arc::clone(&self.args.context),
             pipeline: self.args.pipeline,
             committer: self.args.committer.clone(),
             parent: me.clone(),
             root: self.args.root.clone(),
         };
-        let (sink, _) = Actor::spawn_linked(None, Sink, sink_args, me.get_cell()).await?;
+        let (ends, _) = Actor::spawn_linked(None, ItemEnds, ends_args, me.get_cell()).await?;
         // Stages stand after what they read from; built backwards, each finds those that follow it.
         let plan = Arc::clone(&self.args.context.plan);
         let pipeline = &plan.pipelines[self.args.pipeline.index()];
@@ -169,17 +154,22 @@ impl PipelineState {
         for &stage in pipeline.stages.iter().rev() {
             match &plan.stages[stage.index()].runs {
                 // No actor reduces: the committer has what is committed.
-                Shape::Map(_) | Shape::Fold(FoldPlan::Run(_)) => {}
+                Shape::Map(_) | Shape::Fold(FoldPlan::Reduce(_)) => {}
                 Shape::Batch(_) => {
                     let own = slots.pop_if(|(of, _)| *of == stage).map(|(_, arena)| arena);
                     let own = own.ok_or("memory was made for other stages than those of the plan")?;
-                    self.build_batch(me, stage, own, &sink).await?;
+                    self.build_batch(me, stage, own, &ends).await?;
                 }
-                Shape::Fold(fold) => self.build_fold(me, stage, fold, &sink).await?,
+                Shape::Fold(FoldPlan::Parts(fold)) => {
+                    self.build_fold(me, stage, FoldOf::Parts(Arc::clone(fold)), &ends).await?;
+                }
+                Shape::Fold(FoldPlan::Join { ways }) => {
+                    self.build_fold(me, stage, FoldOf::Join(ways.clone()), &ends).await?;
+                }
             }
         }
         for source in self.running.clone() {
-            self.build_source(me, source, &sink).await?;
+            self.build_source(me, source, &ends).await?;
         }
         if self.stop_asked {
             self.stop();
@@ -191,14 +181,14 @@ impl PipelineState {
         &mut self,
         me: &ActorRef<PipelineMsg>,
         stage: StageId,
-        fold: &FoldPlan,
-        sink: &ActorRef<SinkMsg>,
+        of: FoldOf,
+        ends: &ActorRef<ItemEndsMsg>,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
-        let chain = Chain::new(context, sink, Origin::Stage(stage), &self.targets);
+        let chain = Chain::new(context, ends, Origin::Stage(stage), &self.targets);
         let downstream = Arc::clone(&chain.folds);
-        let args = FoldArgs { context: Arc::clone(context), stage, plan: fold.clone(), chain };
-        let (actor, _) = Actor::spawn_linked(None, Fold, args, me.get_cell()).await?;
+        let args = FoldArgs { context: Arc::clone(context), stage, of, chain };
+        let (actor, _) = Actor::spawn_linked(None, FoldActor, args, me.get_cell()).await?;
         self.targets.folds.push(FoldTarget { stage, actor, way: None, downstream });
         Ok(())
     }
@@ -208,10 +198,10 @@ impl PipelineState {
         me: &ActorRef<PipelineMsg>,
         stage: StageId,
         arena: Arena,
-        sink: &ActorRef<SinkMsg>,
+        ends: &ActorRef<ItemEndsMsg>,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
-        let chain = Chain::new(context, sink, Origin::Stage(stage), &self.targets);
+        let chain = Chain::new(context, ends, Origin::Stage(stage), &self.targets);
         let folds = Arc::clone(&chain.folds);
         let completion = Arc::new(Processor::new(stage, chain, me.clone()));
         let devices = &self.args.devices;
@@ -225,7 +215,7 @@ impl PipelineState {
         &mut self,
         me: &ActorRef<PipelineMsg>,
         source: SourceId,
-        sink: &ActorRef<SinkMsg>,
+        ends: &ActorRef<ItemEndsMsg>,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
         let plan = &context.plan;
@@ -236,7 +226,7 @@ impl PipelineState {
             window: plan.pipelines[self.args.pipeline.index()].window.max(1) as u64,
             loaders: plan.pipelines[self.args.pipeline.index()].loaders.max(1),
             pipeline: me.clone(),
-            chain: Arc::new(Chain::new(context, sink, Origin::Source(source), &self.targets)),
+            chain: Arc::new(Chain::new(context, ends, Origin::Source(source), &self.targets)),
             committer: self.args.committer.clone(),
         };
         let (actor, _) = Actor::spawn_linked(None, Source, args, me.get_cell()).await?;

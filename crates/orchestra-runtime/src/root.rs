@@ -19,9 +19,10 @@ use crate::account::snapshot::Snapshot;
 use crate::context::RunContext;
 use crate::fleet::device_manager::DeviceManager;
 use crate::flow::committer::CommitterHandle;
+use crate::flow::listing::Listing;
 use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, Stopped};
-use crate::pipeline::{Listing, Pipeline, PipelineArgs};
-use crate::tasks::actor::{Tasks, TasksArgs, TasksEnd, TasksMsg};
+use crate::pipeline::{Pipeline, PipelineArgs};
+use crate::tasks::actor::{Tasks, TasksArgs, TasksEnd, TasksMsg, TasksProblem};
 use crate::tasks::earlier::KnownTasks;
 use crate::tasks::part_schedule;
 
@@ -291,7 +292,7 @@ impl RootState {
         if matches!(end, PipelineEnd::Bug(_)) && !self.stopping && *rebuilds < MOST_REBUILDS {
             *rebuilds += 1;
             let me = me.clone();
-            self.committer.look(move |finished| drop(me.cast(RootMsg::Rebuild(pipeline, finished))));
+            self.committer.finished(move |finished| drop(me.cast(RootMsg::Rebuild(pipeline, finished))));
             return;
         }
         self.record_end(pipeline, end);
@@ -348,8 +349,8 @@ impl RootState {
     fn actor_failed(&mut self, who: ractor::ActorId, error: &str) {
         let bug = |what: &str| PipelineEnd::Bug(format!("{what}: {error}"));
         if self.tasks.as_ref().is_some_and(|tasks| tasks.get_id() == who) {
-            let problem = Some(format!("the owner of the commands fell over: {error}"));
-            self.tasks_end.get_or_insert(TasksEnd { problem, ..TasksEnd::default() });
+            let problem = TasksProblem::Bug(format!("the owner of the commands fell over: {error}"));
+            self.tasks_end.get_or_insert(TasksEnd { problem: Some(problem), ..TasksEnd::default() });
             self.devices.iter().for_each(|device| drop(device.cast(DeviceMsg::Begin)));
             return;
         }

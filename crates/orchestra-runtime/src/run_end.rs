@@ -7,6 +7,7 @@ use orchestra_store::Counts;
 use crate::context::RunContext;
 use crate::messages::PipelineEnd;
 use crate::root::Ending;
+use crate::tasks::actor::TasksProblem;
 use crate::tasks::board::{TaskReport, TaskStanding};
 use crate::trace::RunEnded;
 
@@ -90,7 +91,7 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
             PipelineEnd::SourceFailed(why) => (3, 75, why.clone()),
             PipelineEnd::NotListed(why) => (3, 78, why.clone()),
             PipelineEnd::NoDevice(why) => (4, 69, why.clone()),
-            PipelineEnd::Bug(why) => (5, 70, format!("internal error: {why}; please report it")),
+            PipelineEnd::Bug(why) => (5, 70, bug(why)),
         };
         if rank > worst {
             (worst, code) = (rank, c);
@@ -112,13 +113,47 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
     {
         problems.push(TOO_MANY_FAILED.to_owned());
     }
-    if let Some(why) = &ending.tasks.problem {
-        problems.push(format!("the journal of tasks could not be written: {why}"));
-        code = if code == 70 { 70 } else { 75 };
+    match &ending.tasks.problem {
+        None => {}
+        Some(TasksProblem::Bug(why)) => {
+            problems.push(bug(why));
+            code = 70;
+        }
+        Some(TasksProblem::Journal(why)) => {
+            problems.push(why.clone());
+            code = if code == 70 { 70 } else { 75 };
+        }
     }
     if let Err(why) = &ending.journal {
         problems.push(format!("the end of the run could not be recorded: {why}"));
         code = if code == 70 { 70 } else { 75 };
     }
     (code, problems)
+}
+
+fn bug(why: &str) -> String {
+    format!("internal error: {why}; please report it")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::tasks::actor::TasksEnd;
+
+    #[test]
+    fn tasks_whose_ends_cannot_be_noted_are_tried_again_and_those_that_fell_over_are_a_bug() {
+        for (problem, code, says) in [
+            (TasksProblem::Journal("no room".to_owned()), 75, "no room"),
+            (TasksProblem::Bug("it fell over".to_owned()), 70, "internal error: it fell over"),
+        ] {
+            let tasks = TasksEnd { problem: Some(problem), ..TasksEnd::default() };
+            let journal = Ok(Counts::default());
+            let (pipelines, failure_limit) = (BTreeMap::new(), false);
+            let (ended, problems) = judge(&Ending { pipelines, tasks, failure_limit, journal }, 0);
+            assert_eq!((ended, problems.len()), (code, 1));
+            assert!(problems[0].starts_with(says), "{problems:?}");
+        }
+    }
 }

@@ -17,8 +17,8 @@ use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::Watcher;
 use crate::fleet::worker_memory;
 use crate::flow::committer::{self, Files, Traces};
+use crate::flow::listing::Listing;
 use crate::messages::{PipelineEnd, RootMsg};
-use crate::pipeline::Listing;
 use crate::root::{Ending, Orchestra, RootArgs};
 use crate::run_end::{TellTheEnd, judge, not_started};
 use crate::tasks::actor::TasksEnd;
@@ -26,12 +26,15 @@ use crate::tasks::board::TaskReport;
 use crate::tasks::earlier::KnownTasks;
 use crate::tasks::trees::Trees;
 
+mod discard;
 mod error;
 mod lists;
+mod past;
 mod prepare;
 
 pub use error::StartRunError;
-pub use prepare::{Earlier, Found, prepare, prepare_part};
+pub use past::{Earlier, Found};
+pub use prepare::{prepare, prepare_part};
 
 /// A run that is ready to start: the output folder is ours, and there are items.
 pub struct Prepared {
@@ -136,7 +139,7 @@ impl Prepared {
         if self.tasks.is_some() && options.keepers.is_none() {
             return Err(StartRunError::NoKeeper);
         }
-        self.hold_onnxruntime(options.onnxruntime.as_deref())?;
+        self.hold_engine(options.engine.as_ref())?;
         let started_unix_ms = self.identity.started_unix_ms;
         if let (Some(tasks), Some(first_part)) = (&mut self.tasks, &options.first_part) {
             tasks.take_over(&self.plan.tasks, first_part);

@@ -29,11 +29,21 @@ pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
         let entry = entry?;
         let name = entry.file_name();
         let process = name.to_str().and_then(|n| n.strip_prefix(&*prefix)?.strip_suffix(ENDING));
-        if process.is_some_and(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit())) {
+        if process.is_some_and(is_process) {
             fs::remove_file(entry.path())?;
         }
     }
     Ok(())
+}
+
+/// Whether it is the name of a neighbour, of whatever file.
+pub(crate) fn is_neighbour(name: &str) -> bool {
+    let of_file = name.strip_prefix('.').and_then(|n| n.strip_suffix(ENDING)?.rsplit_once('.'));
+    of_file.is_some_and(|(file, process)| !file.is_empty() && is_process(process))
+}
+
+fn is_process(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// How the names of neighbours begin; the id of the process and [`ENDING`] follow.

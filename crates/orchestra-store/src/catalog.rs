@@ -52,7 +52,7 @@ pub(crate) use self::listing_file::written;
 pub use self::listing_file::{ListingReader, ListingSummary};
 pub use self::objects::{Object, ObjectStore, Objects, SourceStore, is_url};
 use self::pattern::Entry;
-pub use self::trusted_parts::MANIFEST;
+pub use self::trusted_parts::{INDEX, MANIFEST};
 use self::watched::Taken;
 pub use self::watched::Watch;
 
@@ -145,7 +145,7 @@ pub struct ItemEntry {
     /// What records call it: the path relative to the root of the source, as text.
     pub name: String,
     /// Where it lies: an absolute path, a URL, or what the kind of its source takes for one. Raw bytes.
-    pub path: PathBuf,
+    pub locator: PathBuf,
 }
 
 /// The items of a source on disk. Dropping it ends their listing.
@@ -161,16 +161,21 @@ impl Catalog {
         Ok(Self { path: path.into(), growth })
     }
 
-    /// Lists a source into the file `path`, in a thread of its own, and returns as soon as there are items to read: with the whole list,
+    /// Lists a source of `most` items at most into the file `path`, in a thread of its own, and returns as soon as there are items to read: with the whole list,
     /// where it is short. The list appears with its first items, and an error before them leaves none; one that comes later is told by
     /// [`Growth::failure`].
-    pub fn list(spec: &ListingSpec, expand: Option<Arc<dyn Expand>>, path: &Path) -> Result<Self, ListError> {
+    pub fn list(
+        spec: &ListingSpec,
+        expand: Option<Arc<dyn Expand>>,
+        most: u64,
+        path: &Path,
+    ) -> Result<Self, ListError> {
         let growth = Arc::new(match spec.watch() {
             Some(_) => Growth::endless(),
             None => Growth::default(),
         });
         let writer = ListingWriter::create(path, Some(Arc::clone(&growth)))?;
-        Self::begin(spec, expand, writer, Taken::default(), growth)
+        Self::begin(spec, expand, most, writer, Taken::default(), growth)
     }
 
     /// Goes on with the list of a source that is watched, which an earlier start has left as it was at any moment: what it names keeps
@@ -181,17 +186,19 @@ impl Catalog {
     pub fn go_on(
         spec: &ListingSpec,
         expand: Option<Arc<dyn Expand>>,
+        most: u64,
         path: &Path,
     ) -> Result<Self, ListError> {
         let taken = Taken::of(ListingReader::open_unfinished(path)?, expand.as_deref())?;
         let growth = Arc::new(Growth::endless());
         let writer = ListingWriter::go_on(path, Arc::clone(&growth))?;
-        Self::begin(spec, expand, writer, taken, growth)
+        Self::begin(spec, expand, most, writer, taken, growth)
     }
 
     fn begin(
         spec: &ListingSpec,
         expand: Option<Arc<dyn Expand>>,
+        most: u64,
         writer: ListingWriter,
         taken: Taken,
         growth: Arc<Growth>,
@@ -201,8 +208,8 @@ impl Catalog {
         let spec = spec.clone();
         let work = move || {
             let listed = || match spec.watch() {
-                Some(how) => watched::watch(&spec, how, expand.as_deref(), writer, taken, &growth),
-                None => list(&spec, expand.as_deref(), writer, &|| !growth.is_stopped()),
+                Some(how) => watched::watch(&spec, how, expand.as_deref(), most, writer, taken, &growth),
+                None => list(&spec, expand.as_deref(), most, writer, &|| !growth.is_stopped()),
             };
             let listed = catch_unwind(AssertUnwindSafe(listed)).unwrap_or(Err(ListError::Panicked));
             if let Err(error) = listed {

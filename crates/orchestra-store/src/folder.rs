@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::atomic::{remove_leftovers, sync_folder_of};
+use crate::atomic::{is_neighbour, remove_leftovers, sync_folder_of};
 use crate::identity::RunIdentity;
 use crate::journal::entry::resolve;
 use crate::journal::finished::Counts;
-use crate::journal::placed::{lies_below, remove_empty_folders, remove_placed};
+use crate::journal::placed::{NEIGHBOUR, lies_below, remove_empty_folders, remove_placed};
 use crate::journal::recovery::{Found, examine, placed_files};
 use crate::lock::{FolderLock, OpenError, make_folder};
 
@@ -30,6 +30,11 @@ const LOGS: &str = "logs";
 /// Logs and folders of commands.
 const TASKS: &str = "tasks";
 const JOURNAL: &str = "journal";
+/// In the private folder, besides the lock and the journal: files by their names, files by the beginnings of their names, and folders. Of the
+/// store, of the runtime, and of the command (`command.json`).
+const FILES: [&str; 4] = ["tasks", "commands", "keepers", "command.json"];
+const FILES_BY_PREFIX: [&str; 5] = ["items-", "rows-", "fold-", "state-", "uploads-"];
+const FOLDERS: [&str; 3] = [OUTLIVING, "trees", "best"];
 
 /// What an earlier run left in the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,8 +201,8 @@ impl OutputFolder {
         Path::new(PRIVATE).join(name)
     }
 
-    /// Starts over: empties and removes the earlier run's files, its `run.json` and everything private but the lock. From now
-    /// on `Journal::begin` also empties files that it finds in its way.
+    /// Starts over: empties and removes the earlier run's files, its `run.json` and everything that runs keep in the private folder, but the lock.
+    /// What else lies there stays. From now on `Journal::begin` also empties files that it finds in its way.
     pub fn discard(&mut self) -> Result<Discarded, DiscardError> {
         let mut discarded = Discarded::default();
         if let Found::Run(run) = &self.found {
@@ -259,12 +264,17 @@ impl OutputFolder {
         let entries = fs::read_dir(&self.private).map_err(|e| failed(&self.private, e))?;
         for entry in entries {
             let entry = entry.map_err(|e| failed(&self.private, e))?;
-            let path = entry.path();
-            if [LOCK, JOURNAL].iter().any(|kept| entry.file_name() == *kept) {
-                continue;
-            }
-            let is_dir = entry.file_type().is_ok_and(|t| t.is_dir());
-            let removed = if is_dir { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            let (path, name) = (entry.path(), entry.file_name());
+            let kind = entry.file_type().map_err(|e| failed(&path, e))?;
+            let is_folder = FOLDERS.iter().any(|folder| name == *folder);
+            let removed = match name.to_str() {
+                // It follows no links.
+                _ if kind.is_dir() && is_folder => fs::remove_dir_all(&path),
+                Some(name) if !kind.is_dir() && (is_folder || is_private_file(name)) => {
+                    fs::remove_file(&path)
+                }
+                _ => Ok(()),
+            };
             removed.map_err(|e| failed(&path, e))?;
         }
         let journal = self.journal_path();
@@ -273,13 +283,27 @@ impl OutputFolder {
     }
 }
 
-/// Removes what a killed run was about to write in the private folder: journal and lists are written to files whose names start with a dot,
-/// and renamed when they are whole.
+/// Whether it is the name of a file that a run keeps in the private folder until the next one.
+fn is_private_file(name: &str) -> bool {
+    FILES.contains(&name) || FILES_BY_PREFIX.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Whether it is the name of a file that is renamed when it is whole.
+fn is_half_written(name: &str) -> bool {
+    // As `tempfile` has them, whose names are chance.
+    let is_of_tempfile = name
+        .strip_prefix(".tmp")
+        .is_some_and(|rest| rest.len() == 6 && rest.bytes().all(|b| b.is_ascii_alphanumeric()));
+    is_of_tempfile || name == NEIGHBOUR || is_neighbour(name)
+}
+
+/// Removes what a killed run was about to write in the private folder: journal and lists are written to files of other names, and renamed when
+/// they are whole.
 fn remove_half_written(private: &Path) -> io::Result<()> {
     for entry in fs::read_dir(private)? {
         let entry = entry?;
-        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        if is_hidden && entry.file_type()?.is_file() {
+        let is_ours = entry.file_name().to_str().is_some_and(is_half_written);
+        if is_ours && entry.file_type()?.is_file() {
             fs::remove_file(entry.path())?;
         }
     }

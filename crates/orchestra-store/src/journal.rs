@@ -10,79 +10,27 @@ mod open_files;
 pub(crate) mod placed;
 pub(crate) mod recovery;
 mod seal;
+mod start;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::{ItemId, SourceId};
-use thiserror::Error;
 
 use self::append_file::{AppendFile, Disturbance};
 pub use self::commit::{Commit, CommitError, FileIndex};
-use self::entry::{Appended, Group, Header, Retried, kind};
+use self::entry::{Appended, Group, Retried, kind};
 use self::finished::FinishedSet;
 pub use self::finished::{Counts, MAX_ITEM_INDEX};
-use self::frame::SEED;
-use self::open_files::{cut_files, open_files, remove_links};
 pub use self::placed::PlacedFile;
-use self::placed::{Placed, remove_empty_folders, remove_placed};
-use self::recovery::{Found, Replayed, placed_files};
-use crate::atomic::write_atomic;
+use self::placed::{Placed, remove_placed};
+pub use self::start::{Recovered, StartError};
 use crate::bit_set::BitSet;
 use crate::folder::OutputFolder;
 use crate::identity::RunIdentity;
-
-/// Why a run can be neither begun nor resumed in a folder. No record was changed.
-#[derive(Debug, Error)]
-pub enum StartError {
-    /// `begin` in a folder that holds a run.
-    #[error("output folder `{}` holds a run already: resume it, or start over with `--fresh`", .0.display())]
-    NotFresh(PathBuf),
-    /// `resume` in a folder that holds none (or none that can be read).
-    #[error("output folder `{}` holds no run that could be resumed", .0.display())]
-    NothingToResume(PathBuf),
-    /// `begin` found text in a file that no run of this folder wrote.
-    #[error("`{}` is there already and was not written by this run: move it away, or start over with `--fresh`", .0.display())]
-    InTheWay(PathBuf),
-    /// `resume` of a finished run found more in a file than the run wrote.
-    #[error("`{}` has grown since the run finished, and going on would cut that off: move it away, start over with `--fresh`, \
-        or choose another `--output`", .0.display())]
-    Grown(PathBuf),
-    /// Two of the files are one.
-    #[error("`{}` and `{}` are the same file: give each its own", first.display(), second.display())]
-    SameFile {
-        /// One of its names.
-        first: PathBuf,
-        second: PathBuf,
-    },
-    /// `resume` with other files than the run was begun with.
-    #[error(
-        "the run writes other files now ({}) than before ({}): start over with `--fresh`, or choose another `--output`",
-        names(now),
-        names(before)
-    )]
-    OtherFiles {
-        /// The files that the run was begun with.
-        before: Vec<PathBuf>,
-        /// The files it was to be resumed with.
-        now: Vec<PathBuf>,
-    },
-    /// A file cannot be made, read, cut or written.
-    #[error("cannot use `{}`: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
-}
-
-/// What `resume` had to throw away so that files and journal agree. Its items will be done again.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// Commits whose records had not all reached the disk.
-    pub lost_commits: u64,
-    /// Bytes cut off the files: records that were written, but not committed.
-    pub cut_bytes: u64,
-}
 
 /// An open run. One thread owns it; every call may block on the disk.
 #[derive(Debug)]
@@ -112,88 +60,7 @@ enum Phase {
     Closed(String),
 }
 
-impl From<io::Error> for StartError {
-    fn from(source: io::Error) -> Self {
-        StartError::Io { path: "journal".into(), source }
-    }
-}
-
 impl Journal {
-    /// Begins a run that writes `files` (relative to the folder, or absolute) and makes them, empty.
-    ///
-    /// # Errors
-    /// See [`StartError`]; a file that has text in it is only emptied after [`OutputFolder::discard`].
-    pub fn begin(
-        folder: OutputFolder,
-        identity: &RunIdentity,
-        files: &[PathBuf],
-    ) -> Result<Self, StartError> {
-        if !matches!(folder.found(), Found::Nothing) {
-            return Err(StartError::NotFresh(folder.path().to_owned()));
-        }
-        if folder.may_replace_files() {
-            remove_links(folder.path(), files)?;
-        }
-        let mut open = open_files(&folder, files)?;
-        if let Some(full) = open.iter().find(|f| f.len() > 0 && !folder.may_replace_files()) {
-            return Err(StartError::InTheWay(full.path().to_owned()));
-        }
-        for file in &mut open {
-            file.cut(0).and_then(|()| file.sync()).map_err(failed(file.path()))?;
-        }
-        let path = folder.journal_path();
-        let (header, crc) =
-            frame::encode(kind::HEADER, &Header::new(identity, files), SEED).map_err(failed(&path))?;
-        write_atomic(&path, &header).map_err(failed(&path))?;
-        let journal = AppendFile::open(&path).map_err(failed(&path))?;
-        let replayed = Replayed::none(identity.clone(), files.len(), crc);
-        Ok(Self::new(folder, journal, open, replayed, Recovered::default()))
-    }
-
-    /// Goes on with the run in the folder: cuts off what was written but not committed, and knows what is finished. `identity`
-    /// replaces the stored one; comparing the two ([`RunIdentity::changes`]) is up to the caller. `files` must be those that
-    /// the run was begun with.
-    pub fn resume(
-        folder: OutputFolder,
-        identity: &RunIdentity,
-        files: &[PathBuf],
-    ) -> Result<Self, StartError> {
-        let Found::Run(run) = folder.found() else {
-            return Err(StartError::NothingToResume(folder.path().to_owned()));
-        };
-        if run.files != files {
-            return Err(StartError::OtherFiles { before: run.files.clone(), now: files.to_vec() });
-        }
-        let path = folder.journal_path();
-        let (replayed, lost_commits) = run.resumable(folder.path(), &path).map_err(failed(&path))?;
-        let mut open = open_files(&folder, files)?;
-        let mut journal = AppendFile::open(&path).map_err(failed(&path))?;
-        let counted: Vec<PathBuf> = replayed.states(files).map(|state| folder.path().join(state)).collect();
-        // Files of items that do not count: a file is there exactly if its item is done.
-        placed_files(folder.path(), &path, replayed.journal_len, |file| {
-            if counted.contains(&file) {
-                return Ok(()); // A state that does not count was to replace it, and has not.
-            }
-            remove_placed(&file, folder.path()).map_err(failed(&file))?;
-            remove_empty_folders(&file, folder.path());
-            Ok::<(), StartError>(())
-        })?;
-        let is_finished = run.code.is_some() && lost_commits == 0;
-        let cut_bytes = cut_files(&mut open, &replayed.lengths, is_finished)?;
-        journal.cut(replayed.journal_len).map_err(failed(&path))?;
-        let reopen = run.code.is_some() || replayed.identity != *identity;
-        let recovered = Recovered { lost_commits, cut_bytes };
-        let mut this = Self::new(folder, journal, open, replayed, recovered);
-        // Also makes the cuts durable, so that no cut byte comes back after a power cut, and files that the killed run had no time to sync.
-        (this.unsynced, this.has_placed) = (true, true);
-        let begun = if reopen { this.append(kind::RESUMED, identity) } else { Ok(()) };
-        begun.and_then(|()| this.sync()).map_err(|e| match e {
-            CommitError::Write { path, source } => StartError::Io { path, source },
-            other => StartError::Io { path, source: io::Error::other(other.to_string()) },
-        })?;
-        Ok(this)
-    }
-
     /// Whether the item is done or failed.
     pub fn is_finished(&self, item: ItemId) -> bool {
         self.finished.contains(item)
@@ -341,30 +208,6 @@ impl Journal {
         self.make_durable(kind::FINISHED, &code)?;
         self.phase = Phase::Finished;
         Ok(())
-    }
-
-    fn new(
-        folder: OutputFolder,
-        journal: AppendFile,
-        files: Vec<AppendFile>,
-        replayed: Replayed,
-        recovered: Recovered,
-    ) -> Self {
-        let Replayed { crc, parts, retired_parts, finished, .. } = replayed;
-        let (phase, unsynced, has_placed) = (Phase::Open, false, false);
-        Self {
-            folder,
-            journal,
-            crc,
-            files,
-            parts,
-            retired_parts,
-            finished,
-            recovered,
-            phase,
-            unsynced,
-            has_placed,
-        }
     }
 
     fn must_be_open(&self) -> Result<(), CommitError> {
@@ -516,16 +359,7 @@ fn sorted(items: &[ItemId]) -> Vec<ItemId> {
     items
 }
 
-fn failed(path: &Path) -> impl FnOnce(io::Error) -> StartError {
-    let path = path.to_owned();
-    move |source| StartError::Io { path, source }
-}
-
 fn write_failed(path: &Path) -> impl FnOnce(io::Error) -> CommitError {
     let path = path.to_owned();
     move |source| CommitError::Write { path, source }
-}
-
-fn names(files: &[PathBuf]) -> String {
-    files.iter().map(|f| format!("`{}`", f.display())).collect::<Vec<_>>().join(", ")
 }

@@ -62,6 +62,7 @@ mod identity;
 mod journal;
 mod lock;
 mod object_output;
+mod record_lines;
 mod sorter;
 mod task_journal;
 mod working_tree;
@@ -69,7 +70,7 @@ mod working_tree;
 pub use atomic::write_atomic;
 pub use bit_set::BitSet;
 pub use catalog::{
-    Catalog, Expand, Extension, Extent, Growth, ItemEntry, ListError, ListingReader, ListingSpec,
+    Catalog, Expand, Extension, Extent, Growth, INDEX, ItemEntry, ListError, ListingReader, ListingSpec,
     ListingSummary, MANIFEST, Object, ObjectStore, Objects, PushItem, SourceStore, Watch, escape,
     extend_listing, first_item, is_url, write_items, write_listing,
 };
@@ -82,6 +83,7 @@ pub use journal::{
 };
 pub use lock::OpenError;
 pub use object_output::{ObjectOutput, StoredObject};
+pub use record_lines::{RecordHead, each_record};
 pub use sorter::{Merge, Sorter};
 pub use task_journal::{TaskEnded, TaskJournal, TaskMetricRecord, TaskRecord, TaskStarted};
 pub use working_tree::{WorkingTree, WorkingTreeError};

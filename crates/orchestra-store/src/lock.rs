@@ -1,11 +1,10 @@
 //! One run per output folder: an advisory lock that the kernel releases when its owner dies. Touches no other file.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 
 /// Why an output folder cannot be opened.
@@ -46,13 +45,13 @@ impl FolderLock {
             .truncate(false)
             .open(path)
             .map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match file.try_lock() {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(TryLockError::WouldBlock) => {
                 let (pid, since) = signature(path);
                 return Err(OpenError::Busy { folder: folder.to_owned(), pid, since });
             }
-            Err(errno) => return Err(failed(errno.into())),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         sign(&mut file).map_err(failed)?;
         Ok(Self { _file: file })

@@ -24,6 +24,8 @@ pub trait ObjectOutput: ObjectStore {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredObject {
     pub bytes: Vec<u8>,
-    /// What its store calls this state of it.
+    /// What its store calls this state of it: S3 and Azure by an e-tag,
+    pub e_tag: Option<String>,
+    /// Google by a number.
     pub version: Option<String>,
 }

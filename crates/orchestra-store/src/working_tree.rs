@@ -18,6 +18,17 @@ use sha2::{Digest, Sha256};
 const MAX_BYTES: u64 = 1 << 30;
 const MAX_FILES: usize = 100_000;
 
+/// What a hook of git, or `git rebase --exec`, says of its own repository to all that it starts: with these, git would look there.
+const OF_CALLER: [&str; 7] = [
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_PREFIX",
+];
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkingTree {
     root: PathBuf,
@@ -61,13 +72,31 @@ impl WorkingTree {
     /// # Errors
     /// It is too large, or a file of it cannot be read.
     pub fn read(root: &Path, except: &[&Path]) -> Result<Self, WorkingTreeError> {
-        let named = match is_of_git(root) {
-            true => of_git(root)?,
-            false => vec![PathBuf::new()],
-        };
         let mut files = BTreeSet::new();
-        for path in named {
-            add(root, &path, except, &mut files)?;
+        if is_of_git(root) {
+            let mut repositories = vec![PathBuf::new()];
+            while let Some(repository) = repositories.pop() {
+                let listed = match of_git(root, &repository) {
+                    // Of another owner, or copied without what it names: git knows it from outside alone.
+                    Err(_) if !repository.as_os_str().is_empty() => {
+                        add(root, &repository, except, &mut files)?;
+                        continue;
+                    }
+                    listed => listed?,
+                };
+                for path in listed {
+                    let whole = root.join(&path);
+                    let is_left_out = except.iter().any(|except| whole.starts_with(except));
+                    // An empty `.git` is none: git then answers with the folder itself.
+                    let is_itself = path.components().eq(repository.components());
+                    match !is_left_out && !is_itself && is_repository(&whole) {
+                        true => repositories.push(path),
+                        false => add(root, &path, except, &mut files)?,
+                    }
+                }
+            }
+        } else {
+            add(root, Path::new(""), except, &mut files)?;
         }
         let digest = digest(root, &files)?;
         Ok(Self { root: root.to_owned(), files, digest })
@@ -83,13 +112,15 @@ impl WorkingTree {
         folder.join(self.digest[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>())
     }
 
-    /// Copies it to its place, unless it is there. The copy is whole or not there at all.
+    /// Copies it to its place, unless it is there as it was copied: commands that ran in a copy may have written into it. The copy is whole or not there
+    /// at all.
     ///
     /// # Errors
     /// A file cannot be read or written, or has changed meanwhile.
     pub fn copy(&self, folder: &Path) -> Result<PathBuf, WorkingTreeError> {
         let place = self.place(folder);
-        if place.is_dir() {
+        let is_there = place.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        if is_there && digest(&place, &self.files).is_ok_and(|digest| digest == self.digest) {
             return Ok(place);
         }
         fs::create_dir_all(folder).map_err(of(folder))?;
@@ -99,10 +130,17 @@ impl WorkingTree {
             copy_file(&from, &to, self.root.as_path()).map_err(of(&from))?;
         }
         if digest(next.path(), &self.files)? != self.digest {
-            let error = io::Error::other("a file has changed while it was copied: start again");
+            let error = io::Error::other(
+                "a file has changed while it was copied, or since the run began: start again",
+            );
             return Err(WorkingTreeError::Io { path: self.root.clone(), error });
         }
         fs::set_permissions(next.path(), fs::Permissions::from_mode(0o755)).map_err(of(next.path()))?;
+        if place.symlink_metadata().is_ok() {
+            // A command that outlived its run may be in it: it is put aside, and removed by a later start as what is no tree of it.
+            let aside = tempfile::Builder::new().prefix("altered-").tempdir_in(folder).map_err(of(folder))?;
+            fs::rename(&place, aside.keep()).map_err(of(&place))?;
+        }
         fs::rename(next.keep(), &place).map_err(of(&place))?;
         Ok(place)
     }
@@ -116,17 +154,26 @@ fn is_of_git(root: &Path) -> bool {
     root.ancestors().any(|folder| folder.join(".git").exists())
 }
 
-/// What git knows of the tree, relative to it; a repository within it is named as a whole.
-fn of_git(root: &Path) -> Result<Vec<PathBuf>, WorkingTreeError> {
-    let failed = |why: String| WorkingTreeError::Git { root: root.to_owned(), why };
+fn is_repository(folder: &Path) -> bool {
+    folder.symlink_metadata().is_ok_and(|meta| meta.is_dir()) && folder.join(".git").exists()
+}
+
+/// What git knows of a repository in the tree, relative to the tree. A repository within that one, such as a submodule, is named as a whole, because it has
+/// rules of its own about what it ignores.
+fn of_git(root: &Path, repository: &Path) -> Result<Vec<PathBuf>, WorkingTreeError> {
+    let folder = root.join(repository);
+    let failed = |why: String| WorkingTreeError::Git { root: folder.clone(), why };
     let mut git = Command::new("git");
-    git.arg("-C").arg(root).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    git.arg("-C").arg(&folder).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    for variable in OF_CALLER {
+        git.env_remove(variable);
+    }
     let output = git.stdin(Stdio::null()).output().map_err(|error| failed(error.to_string()))?;
     if !output.status.success() {
         return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
     let names = output.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    Ok(names.map(|name| std::ffi::OsString::from_vec(name.to_vec()).into()).collect())
+    Ok(names.map(|name| repository.join(std::ffi::OsString::from_vec(name.to_vec()))).collect())
 }
 
 /// Adds a file, or all files below a folder. What is not there any more is no part of the tree, and neither are pipes and sockets.
@@ -182,6 +229,9 @@ fn digest(root: &Path, files: &BTreeSet<PathBuf>) -> Result<[u8; 32], WorkingTre
             return Err(WorkingTreeError::TooLarge { root: root.to_owned(), what });
         }
         hash.update([u8::from(meta.mode() & 0o111 != 0)]);
+        if !meta.is_file() {
+            return Err(of(&path)(io::Error::other("it is no file any more")));
+        }
         let mut of_file = Sha256::new();
         let mut open = File::open(&path).map_err(of(&path))?;
         loop {
@@ -262,6 +312,33 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_that_was_altered_is_made_anew() {
+        let (_place, root, out) = tree();
+        let copies = out.join("copies");
+        let tree = WorkingTree::read(&root, &[&out]).unwrap();
+        let alter: [fn(&Path); 5] = [
+            |copy| fs::write(copy.join("lib/a"), "b").unwrap(),
+            |copy| fs::remove_file(copy.join("lib/a")).unwrap(),
+            |copy| fs::set_permissions(copy.join("run.sh"), fs::Permissions::from_mode(0o644)).unwrap(),
+            |copy| {
+                fs::remove_file(copy.join("run.sh")).unwrap();
+                fs::create_dir(copy.join("run.sh")).unwrap();
+            },
+            |copy| {
+                fs::remove_file(copy.join("outer")).unwrap();
+                symlink("lib/a", copy.join("outer")).unwrap();
+            },
+        ];
+        for alter in alter {
+            alter(&tree.copy(&copies).unwrap());
+            let copy = tree.copy(&copies).unwrap();
+            assert_eq!(digest(&copy, &tree.files).unwrap(), tree.digest);
+        }
+        // The copy, and those that were altered.
+        assert_eq!(fs::read_dir(copies).unwrap().count(), 1 + alter.len());
+    }
+
+    #[test]
     fn of_a_repository_are_the_files_that_git_does_not_ignore() {
         let (_place, root, out) = tree();
         let git = |arguments: &[&str]| {
@@ -278,6 +355,39 @@ mod tests {
         let tree = WorkingTree::read(&root, &[&out]).unwrap();
         let names: Vec<&str> = tree.files.iter().map(|file| file.to_str().unwrap()).collect();
         assert_eq!(names, [".gitignore", "inner", "lib/a", "outer", "run.sh"]);
+    }
+
+    #[test]
+    fn of_repositories_within_a_repository_are_the_files_that_they_do_not_ignore() {
+        let (_place, root, out) = tree();
+        let (module, other) = (root.join("module"), root.join("lib/other"));
+        let git = |folder: &Path, arguments: &[&str]| {
+            let mut git = Command::new("git");
+            git.arg("-C").arg(folder).args(["-c", "user.name=a", "-c", "user.email=a@b"]).args(arguments);
+            let output = git.output().unwrap();
+            assert!(output.status.success(), "{arguments:?}: {output:?}");
+        };
+        for (folder, name) in [(&root, "run.sh"), (&module, "x"), (&other, "y")] {
+            fs::create_dir_all(folder).unwrap();
+            git(folder, &["init"]);
+            fs::write(folder.join(".gitignore"), format!("{name}.bin\n")).unwrap();
+            fs::write(folder.join(format!("{name}.bin")), "x").unwrap();
+            fs::write(folder.join(name), "x").unwrap();
+            git(folder, &["add", name, ".gitignore"]);
+            git(folder, &["commit", "-m", "a"]);
+        }
+        // One that git knows, one that it does not, and a link to a repository, which is a file.
+        git(&root, &["add", "module"]);
+        symlink("module", root.join("to-module")).unwrap();
+        // `out` holds what runs make.
+        git(&out, &["init"]);
+        let tree = WorkingTree::read(&root, &[&out]).unwrap();
+        let names: Vec<&str> = tree.files.iter().map(|file| file.to_str().unwrap()).collect();
+        let own = [".gitignore", "inner", "lib/a", "lib/other/.gitignore", "lib/other/y"];
+        let rest = ["module/.gitignore", "module/x", "outer", "run.sh", "to-module"];
+        assert_eq!(names, [own, rest].concat());
+        let copy = tree.copy(&out.join("copies")).unwrap();
+        assert!(copy.join("to-module/x").exists() && !copy.join("module/x.bin").exists());
     }
 
     #[test]

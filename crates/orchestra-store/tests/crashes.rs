@@ -239,7 +239,7 @@ proptest! {
     }
 
     #[test]
-    fn a_file_that_somebody_cut_short_anywhere_leaves_what_the_first_commits_finished(
+    fn a_file_that_was_cut_short_anywhere_leaves_what_the_first_commits_finished(
         steps in epoch(),
         kept in proptest::array::uniform8(prop_oneof![3 => Just(1.0), 2 => 0.0..1.0f64]),
     ) {
@@ -257,7 +257,7 @@ proptest! {
             let Ok(bytes) = fs::read(path) else { continue }; // There may have been no fold.
             fs::write(path, &bytes[..place(kept, bytes.len()).min(bytes.len())]).unwrap();
         }
-        history.synced = 0; // Nobody promised anything about that.
+        history.synced = 0; // Nothing is promised for files that were cut short.
         let journal = start(dir);
         history.cut_to(&audit(dir, &journal));
     }

@@ -134,7 +134,7 @@ fn every_byte_of_a_part() {
     journal.seal(ROWS, &part).unwrap();
     drop(journal);
     let journal = start(dir.path());
-    assert_eq!((journal.counts().total(), journal.parts(ROWS)), (12, 1));
+    assert_eq!((journal.counts().total(), journal.n_part_files(ROWS)), (12, 1));
     assert_eq!(fs::read(&parts(dir.path())[0]).unwrap(), part.bytes);
     assert!(journal.rows(ROWS).unwrap().is_empty());
     assert_eq!(journal.recovered(), orchestra_store::Recovered::default());
@@ -166,7 +166,7 @@ fn every_byte_of_the_entries_of_a_seal() {
         no_stray_parts(dir.path(), &journal);
         let rows = rows_in(dir.path(), &journal);
         assert_eq!(rows.len(), 5, "{rows:?}");
-        assert_eq!(journal.parts(ROWS), u64::from(fits));
+        assert_eq!(journal.n_part_files(ROWS), u64::from(fits));
         assert_eq!(journal.recovered(), orchestra_store::Recovered::default());
         seal(&mut journal).unwrap();
         assert_eq!(rows_in(dir.path(), &journal), rows);

@@ -142,7 +142,7 @@ fn names_that_are_no_text_keep_their_bytes_in_the_path() {
     write_listing(&paths(base.path(), &["*.png"]), &out).unwrap();
     let item = ListingReader::open(&out).unwrap().next().unwrap().unwrap();
     assert_eq!(item.name, r"\xFF.png");
-    assert_eq!(item.path, raw);
+    assert_eq!(item.locator, raw);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn manifests_keep_their_order_and_their_missing_files() {
     let spec = ListingSpec::Manifest { path: Some(manifest), base: root.clone() };
     assert_eq!(list(&spec).unwrap(), ["z/no.png", "a.png", "b.png", "/abs.png"]);
     let first = first_item(&spec).unwrap().unwrap();
-    assert_eq!((first.name.as_str(), first.path), ("z/no.png", root.join("z/no.png")));
+    assert_eq!((first.name.as_str(), first.locator), ("z/no.png", root.join("z/no.png")));
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_listing_that_is_stopped_leaves_nothing_behind() {
     let files: Vec<String> = (0..600).map(|n| format!("in/{n}.png")).collect();
     let base = folder_with(&files.iter().map(String::as_str).collect::<Vec<_>>());
     let out = base.path().join("out/items");
-    let stopped = write_items(&paths(base.path(), &["in"]), None, &out, &|| false);
+    let stopped = write_items(&paths(base.path(), &["in"]), None, u64::MAX, &out, &|| false);
     assert!(matches!(stopped, Err(ListError::Stopped)));
     assert_eq!(fs::read_dir(out.parent().unwrap()).unwrap().count(), 0);
 }
@@ -249,7 +249,7 @@ proptest! {
         let out = tempfile::tempdir().unwrap();
         match write_listing(&spec, &out.path().join("items")) {
             Ok(_) => {
-                let listed = ListingReader::open(&out.path().join("items")).unwrap().map(|i| i.unwrap().path);
+                let listed = ListingReader::open(&out.path().join("items")).unwrap().map(|i| i.unwrap().locator);
                 let listed: Vec<Vec<u8>> = listed.map(|p| p.into_os_string().into_vec()).collect();
                 prop_assert_eq!(listed, expected.into_iter().collect::<Vec<_>>());
             }
@@ -286,7 +286,7 @@ fn piped() -> (TempDir, ListingSpec, fs::File) {
 fn wait_for(catalog: &Catalog, n: u64) {
     let ((tell, told), growth) = (std::sync::mpsc::channel(), catalog.growth());
     growth.watch(move || {
-        let _ = tell.send(()); // Nobody waits any more.
+        let _ = tell.send(()); // An error: the receiver is gone.
     });
     let goes_on = || growth.extent().known().is_none() && growth.failure(|_| ()).is_none();
     while goes_on() && growth.extent().listed() < Some(n) {
@@ -299,7 +299,7 @@ fn items_are_read_as_they_are_named_and_keep_their_numbers() {
     let (folder, spec, mut writer) = piped();
     let out = folder.path().join("items");
     writer.write_all(b"file,label\na.png,1\n").unwrap();
-    let catalog = Catalog::list(&spec, None, &out).unwrap();
+    let catalog = Catalog::list(&spec, None, u64::MAX, &out).unwrap();
     let mut reader = catalog.reader().unwrap();
     let mut next = |catalog: &Catalog, n| {
         wait_for(catalog, n);
@@ -327,7 +327,7 @@ fn a_row_that_makes_no_sense_is_told_and_what_came_before_stays() {
     let (folder, spec, mut writer) = piped();
     let out = folder.path().join("items");
     writer.write_all(b"a.png\n").unwrap();
-    let catalog = Catalog::list(&spec, None, &out).unwrap();
+    let catalog = Catalog::list(&spec, None, u64::MAX, &out).unwrap();
     writer.write_all(b"./\n").unwrap();
     wait_for(&catalog, u64::MAX);
     let error = catalog.growth().failure(|e| (e.to_string(), e.is_of_source())).unwrap();
@@ -342,9 +342,9 @@ fn an_error_before_the_first_item_leaves_no_list() {
     let out = base.path().join("out/items");
     fs::write(base.path().join("list.txt"), "a.png\n./\n").unwrap();
     let spec = ListingSpec::Manifest { path: Some(base.path().join("list.txt")), base: base.path().into() };
-    assert!(matches!(Catalog::list(&spec, None, &out), Err(ListError::BadRow { line: 2, .. })));
+    assert!(matches!(Catalog::list(&spec, None, u64::MAX, &out), Err(ListError::BadRow { line: 2, .. })));
     assert!(matches!(
-        Catalog::list(&paths(base.path(), &["list.txt", "no.png"]), None, &out),
+        Catalog::list(&paths(base.path(), &["list.txt", "no.png"]), None, u64::MAX, &out),
         Err(ListError::NoSuchFile { .. })
     ));
     assert!(!out.exists());
@@ -356,7 +356,7 @@ fn a_listing_whose_catalog_is_dropped_ends_though_its_pipe_is_silent() {
     let ListingSpec::Manifest { path: Some(path), .. } = &spec else { unreachable!("it is a manifest") };
     writer.write_all(b"a.png\n").unwrap();
     let out = tempfile::tempdir().unwrap();
-    let catalog = Catalog::list(&spec, None, &out.path().join("items")).unwrap();
+    let catalog = Catalog::list(&spec, None, u64::MAX, &out.path().join("items")).unwrap();
     let end = fs::OpenOptions::new().write(true).open(path).unwrap();
     drop(writer);
     drop(catalog);
@@ -385,7 +385,7 @@ fn the_first_items_of_a_folder_are_read_while_its_last_file_is_still_to_be_liste
     let rows = Arc::new(Rows(Barrier::new(2)));
     let spec = paths(base.path(), &["in"]);
     let expand = Arc::clone(&rows) as Arc<dyn Expand>;
-    let catalog = Catalog::list(&spec, Some(expand), &base.path().join("items")).unwrap();
+    let catalog = Catalog::list(&spec, Some(expand), u64::MAX, &base.path().join("items")).unwrap();
     let mut reader = catalog.reader().unwrap();
     assert_eq!(reader.next().unwrap().unwrap().name, "a.npy[0]");
     assert!(matches!(catalog.growth().extent(), Extent::Growing(n) if (1..=EACH).contains(&n)));
@@ -407,9 +407,42 @@ fn items_of_one_large_file_do_not_hold_up_a_stop() {
         }
     }
     let base = folder_with(&["in/a.npy"]);
-    let stopped =
-        write_items(&paths(base.path(), &["in"]), Some(&Endless), &base.path().join("items"), &|| false);
+    let stopped = write_items(
+        &paths(base.path(), &["in"]),
+        Some(&Endless),
+        u64::MAX,
+        &base.path().join("items"),
+        &|| false,
+    );
     assert!(matches!(stopped, Err(ListError::Stopped)));
+}
+
+#[test]
+fn a_list_ends_with_the_first_item_beyond_those_that_it_may_have() {
+    let base = folder_with(&["in/a", "in/b", "in/c"]);
+    let (spec, out) = (paths(base.path(), &["in"]), base.path().join("items"));
+    assert_eq!(write_items(&spec, None, 3, &out, &|| true).unwrap().count, 3);
+    fs::remove_file(&out).unwrap();
+    match write_items(&spec, None, 2, &out, &|| true) {
+        Err(ListError::TooMany { most: 2, path }) => assert!(path.ends_with("in/c"), "{}", path.display()),
+        other => panic!("{other:?}"),
+    }
+    assert!(!out.exists(), "it is no list");
+    // One that is watched goes on with what an earlier start has listed.
+    let watch = Watch { settle: Duration::ZERO, idle: Some(Duration::ZERO) };
+    let patterns = vec!["in".to_owned()];
+    let spec = ListingSpec::Watched { base: base.path().into(), patterns, watch };
+    let catalog = Catalog::list(&spec, None, 3, &out).unwrap();
+    wait_for(&catalog, u64::MAX);
+    assert_eq!(catalog.growth().extent(), Extent::Known(3));
+    drop(catalog);
+    fs::write(base.path().join("in/d"), "").unwrap();
+    let is_refused = |error: &ListError| matches!(error, ListError::TooMany { most: 3, .. });
+    let went_on = Catalog::go_on(&spec, None, 3, &out).map(|catalog| {
+        wait_for(&catalog, u64::MAX);
+        catalog.growth().failure(is_refused) == Some(true)
+    });
+    assert!(went_on.unwrap_or_else(|error| is_refused(&error)));
 }
 
 /// Files of as many rows as they have bytes.
@@ -449,14 +482,14 @@ fn a_watched_list_that_was_cut_anywhere_goes_on_with_each_item_once_and_none_mov
         items.collect::<Vec<_>>()
     };
     let expand = || Some(Arc::new(RowsOfBytes) as Arc<dyn Expand>);
-    let all = complete(Catalog::list(&spec, expand(), &list).unwrap());
+    let all = complete(Catalog::list(&spec, expand(), u64::MAX, &list).unwrap());
     assert_eq!(all, ["a[0]", "a[1]", "a[2]", "b#1[0]", "b#1[1]"]);
     let whole = fs::read(&list).unwrap();
     fs::write(base.path().join("in/0"), b"x").unwrap();
     for len in 8..=whole.len() {
         fs::write(&list, &whole[..len]).unwrap();
         let numbered = ListingReader::open_unfinished(&list).unwrap().count();
-        let items = complete(Catalog::go_on(&spec, expand(), &list).unwrap());
+        let items = complete(Catalog::go_on(&spec, expand(), u64::MAX, &list).unwrap());
         assert_eq!(items[..numbered], all[..numbered], "{len} of {} bytes", whole.len());
         let mut sorted = items.clone();
         sorted.sort();
@@ -464,12 +497,12 @@ fn a_watched_list_that_was_cut_anywhere_goes_on_with_each_item_once_and_none_mov
     }
     for rubbish in [&b""[..], b"rubbish that is no list"] {
         fs::write(&list, rubbish).unwrap();
-        assert!(matches!(Catalog::go_on(&spec, None, &list), Err(ListError::Damaged { .. })));
+        assert!(matches!(Catalog::go_on(&spec, None, u64::MAX, &list), Err(ListError::Damaged { .. })));
     }
 }
 
 #[test]
-fn a_watched_folder_may_be_empty_and_a_list_of_it_ends_when_nobody_wants_it() {
+fn a_watched_folder_may_be_empty_and_a_list_of_it_ends_when_it_is_dropped() {
     let base = folder_with(&["in/.hidden"]);
     let watch = Watch { settle: Duration::from_secs(3_600), idle: None };
     let spec = |pattern: &str| ListingSpec::Watched {
@@ -478,7 +511,7 @@ fn a_watched_folder_may_be_empty_and_a_list_of_it_ends_when_nobody_wants_it() {
         watch,
     };
     let out = tempfile::tempdir().unwrap();
-    let catalog = Catalog::list(&spec("in/*.png"), None, &out.path().join("items")).unwrap();
+    let catalog = Catalog::list(&spec("in/*.png"), None, u64::MAX, &out.path().join("items")).unwrap();
     assert_eq!((catalog.growth().extent(), catalog.growth().count()), (Extent::Endless, 0));
     assert!(catalog.reader().unwrap().next().is_none());
     let growth = Arc::downgrade(catalog.growth());
@@ -486,6 +519,6 @@ fn a_watched_folder_may_be_empty_and_a_list_of_it_ends_when_nobody_wants_it() {
     while growth.upgrade().is_some() {
         std::thread::yield_now();
     }
-    let error = Catalog::list(&spec("none/*.png"), None, &out.path().join("more")).unwrap_err();
+    let error = Catalog::list(&spec("none/*.png"), None, u64::MAX, &out.path().join("more")).unwrap_err();
     assert!(error.to_string().contains("`none/*.png` matches no file"), "{error}");
 }

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -272,7 +273,7 @@ fn a_part_has_the_name_of_one_and_takes_the_rows_once() {
     assert_eq!(journal.rows(ROWS).unwrap(), rows, "nothing has happened");
     journal.seal(ROWS, &PlacedFile { path: "sub/parts-00000.txt".into(), bytes: rows.clone() }).unwrap();
     assert_eq!(fs::read(dir.path().join("out/sub/parts-00000.txt")).unwrap(), rows);
-    assert_eq!((journal.parts(ROWS), journal.rows(ROWS).unwrap().len()), (1, 0));
+    assert_eq!((journal.n_part_files(ROWS), journal.rows(ROWS).unwrap().len()), (1, 0));
     journal.finish(0).unwrap();
     let part = PlacedFile { path: "parts-00001.txt".into(), bytes: Vec::new() };
     assert!(matches!(journal.seal(ROWS, &part), Err(CommitError::Finished)));
@@ -307,7 +308,7 @@ fn a_part_that_was_taken_away_since_it_was_durable_is_the_users_business() {
     drop(journal);
     fs::remove_file(dir.path().join("parts-00000.txt")).unwrap();
     let mut journal = start(dir.path());
-    assert_eq!((journal.counts().total(), journal.parts(ROWS)), (3, 1));
+    assert_eq!((journal.counts().total(), journal.n_part_files(ROWS)), (3, 1));
     seal(&mut journal).unwrap();
     assert_eq!(parts(dir.path()), [dir.path().join("parts-00001.txt")], "its number is not given again");
 }
@@ -555,8 +556,22 @@ fn what_a_killed_run_was_about_to_write_is_removed_by_the_next_start_and_nothing
     let mut journal = start(dir.path());
     journal.commit(&group(&[item(0, 1)])).unwrap();
     drop(journal);
-    let leftovers = [".run.json.17.tmp", ".orchestra/.journal.17.tmp", ".orchestra/.tmpXyZ12"];
-    let kept = [".hidden", "notes.tmp", ".orchestra/items-scans"];
+    let leftovers = [
+        ".run.json.17.tmp",
+        ".orchestra/.journal.17.tmp",
+        ".orchestra/.placing.tmp",
+        ".orchestra/.tmpXyZ123",
+    ];
+    let kept = [
+        ".hidden",
+        "notes.tmp",
+        ".orchestra/items-scans",
+        ".orchestra/.hidden",
+        ".orchestra/.tmp",
+        ".orchestra/.tmp-notes",
+        ".orchestra/.notes.tmp",
+        ".orchestra/.notes.old.tmp",
+    ];
     for name in leftovers.iter().chain(&kept) {
         std::fs::write(dir.path().join(name), b"half").unwrap();
     }
@@ -570,6 +585,38 @@ fn what_a_killed_run_was_about_to_write_is_removed_by_the_next_start_and_nothing
 }
 
 #[test]
+fn a_fresh_start_removes_what_runs_keep_in_the_private_folder_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::write(elsewhere.path().join("mine"), b"mine").unwrap();
+    drop(start(dir.path()));
+    let private = dir.path().join(".orchestra");
+    let ours = ["items-scans", "items-scans.next", "rows-parts", "fold-all", "state-all.0", "uploads-shards"];
+    let ours = [&ours[..], &["tasks", "commands", "keepers", "command.json"]].concat();
+    let mine = ["notes.txt", ".notes", "items", "my-items-list", "journal.old"];
+    for name in ours.iter().chain(&mine) {
+        fs::write(private.join(name), b"text").unwrap();
+    }
+    for folder in ["best", "trees", "outliving", "folder", "rows-of-mine"] {
+        fs::create_dir(private.join(folder)).unwrap();
+        // Nothing begins where there is a link among commands that outlive their run.
+        if folder != "outliving" {
+            std::os::unix::fs::symlink(elsewhere.path(), private.join(folder).join("link")).unwrap();
+        }
+    }
+    let mut folder = OutputFolder::open(dir.path()).unwrap();
+    folder.discard().unwrap();
+    let left = fs::read_dir(&private).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut expected = [&mine[..], &["folder", "lock", "rows-of-mine"]].concat();
+    expected.sort_unstable();
+    assert_eq!(BTreeSet::from_iter(left), BTreeSet::from_iter(expected.iter().map(ToString::to_string)));
+    assert!(
+        private.join("folder/link/mine").exists(),
+        "what a link leads to stays, and the link of mine too"
+    );
+}
+
+#[test]
 fn only_the_last_state_has_to_be_there_and_where_it_is_damaged_its_rows_do_not_count() {
     for damaged in [0, 1] {
         let dir = tempfile::tempdir().unwrap();
@@ -578,7 +625,7 @@ fn only_the_last_state_has_to_be_there_and_where_it_is_damaged_its_rows_do_not_c
             journal.commit(&group(&[item(0, index)])).unwrap();
             fold(&mut journal).unwrap();
         }
-        assert_eq!(journal.parts(FOLDED), 4);
+        assert_eq!(journal.n_part_files(FOLDED), 4);
         journal.commit(&group(&[item(0, 11)])).unwrap();
         drop(journal);
         fs::write(dir.path().join(format!(".orchestra/state-all.{damaged}")), b"mine").unwrap();
@@ -644,12 +691,12 @@ fn parts_of_failures_that_are_done_again_count_no_more_wherever_the_run_is_kille
         journal.commit(&commit(items)).unwrap();
         seal(&mut journal).unwrap();
     }
-    assert_eq!(journal.parts(ROWS), 2);
+    assert_eq!(journal.n_part_files(ROWS), 2);
     let is_retired = |journal: &Journal| [0, 1, 2].map(|number| journal.is_retired(ROWS, number));
     assert_eq!(is_retired(&journal), [false; 3]);
     assert_eq!(journal.retry_failed(&[FAILURES, ROWS]).unwrap(), 6);
     let is_empty = |journal: &Journal| {
-        assert_eq!((journal.parts(ROWS), is_retired(journal)), (0, [true, true, false]));
+        assert_eq!((journal.n_part_files(ROWS), is_retired(journal)), (0, [true, true, false]));
         assert_eq!((journal.counts().failed, journal.rows(ROWS).unwrap().len()), (0, 0));
     };
     is_empty(&journal);
@@ -663,7 +710,7 @@ fn parts_of_failures_that_are_done_again_count_no_more_wherever_the_run_is_kille
     seal(&mut journal).unwrap();
     drop(journal);
     let journal = start(dir.path());
-    assert_eq!((journal.parts(ROWS), is_retired(&journal)), (1, [false, true, false]));
+    assert_eq!((journal.n_part_files(ROWS), is_retired(&journal)), (1, [false, true, false]));
     assert_eq!(journal.counts().failed, 2);
     drop(journal);
     // No byte is taken on trust where a durable record is gone, and the parts that were removed are not missed.

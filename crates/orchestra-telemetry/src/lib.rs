@@ -14,7 +14,8 @@ pub mod traces;
 
 use background::step_back;
 pub use error::TelemetryError;
-pub use logs::{Format as LogFormat, LogFiles, LogReport, Terminal};
+pub use logs::{LogFiles, LogReport, Terminal};
+pub use orchestra_plan::LogFormat;
 pub use setup::{LogSettings, SpanWatch, Telemetry, TelemetryGuard, TelemetryReport};
 pub use traces::{
     ConfiguredTraces, ItemParents, ItemSampling, Recorder, ResolvedTraces, SpanReport, TraceContext,

@@ -27,7 +27,7 @@ pub mod span {
     pub const ITEM_DECODE: &str = "item.decode";
     pub const ITEM_ROW: &str = "item.row";
     pub const ITEM_QUEUE: &str = "item.queue";
-    pub const ITEM_INFER: &str = "item.infer";
+    pub const ITEM_BATCH: &str = "item.infer";
     pub const ITEM_POST: &str = "item.post";
     pub const ITEM_WRITE: &str = "item.write";
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use orchestra_plan::LogFormat;
 use orchestra_runtime::Tracer;
 use tracing::Dispatch;
 use tracing_subscriber::filter::LevelFilter;
@@ -11,7 +12,7 @@ use tracing_subscriber::{Layer as _, Registry};
 
 use crate::TelemetryError;
 use crate::logs::filter::log_filter;
-use crate::logs::{Format, LineLayer, LogFiles, LogReport, Style, Terminal, TerminalOutput};
+use crate::logs::{LineLayer, LogFiles, LogReport, Style, Terminal, TerminalOutput};
 use crate::traces::{Recorder, SpanReport, TraceSettings, Traces};
 
 #[derive(Debug, Clone)]
@@ -23,8 +24,8 @@ pub struct LogSettings {
     /// The text of `RUST_LOG`: overrides both.
     pub filter: Option<String>,
     pub color: bool,
-    pub terminal_format: Format,
-    pub file_format: Format,
+    pub terminal_format: LogFormat,
+    pub file_format: LogFormat,
 }
 
 impl Default for LogSettings {
@@ -34,8 +35,8 @@ impl Default for LogSettings {
             files: LevelFilter::INFO,
             filter: None,
             color: false,
-            terminal_format: Format::Text,
-            file_format: Format::Text,
+            terminal_format: LogFormat::Text,
+            file_format: LogFormat::Text,
         }
     }
 }

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -31,8 +30,7 @@ impl SpanExporter for Exporter {
 fn items(indices: [u64; 2]) -> EndedItems {
     let ticket = |index| {
         let id = ItemId { source: SourceId(0), index };
-        let (name, path) = (format!("{index}.png"), PathBuf::new());
-        Ticket::alone(id, index, &name, &path)
+        Ticket::alone(id, index, &format!("{index}.png"), b"")
     };
     let tickets = indices.map(|index| (ticket(index), None)).into();
     let mut items = EndedItems::each_of(tickets, Duration::from_millis(3));

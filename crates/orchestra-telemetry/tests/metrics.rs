@@ -80,6 +80,8 @@ fn over(protocol: Protocol, to: SocketAddr, every: Duration) -> Metrics {
 }
 
 const NEVER: Duration = Duration::from_secs(3600);
+/// Only a hang reaches it.
+const LONG: Duration = Duration::from_secs(180);
 
 #[test]
 fn the_last_request_is_sent_at_the_end_and_names_what_it_is_of() {
@@ -99,7 +101,7 @@ fn requests_are_sent_at_every_interval() {
     let collector = Collector::start("200 OK", None);
     let metrics = metrics(collector.address, Duration::from_millis(5));
     for _ in 0..3 {
-        collector.requests.recv().unwrap();
+        collector.requests.recv_timeout(LONG).unwrap();
     }
     assert!(metrics.shutdown().unwrap().delivered >= 4);
 }
@@ -118,7 +120,7 @@ fn what_the_collector_rejects_is_counted_with_its_words() {
 fn a_collector_without_metrics_is_asked_once() {
     let collector = Collector::start("404 Not Found", None);
     let metrics = metrics(collector.address, Duration::from_millis(5));
-    collector.requests.recv().unwrap();
+    collector.requests.recv_timeout(LONG).unwrap();
     let report = metrics.shutdown().unwrap();
     assert_eq!((report.lost, report.unsupported), (0, true));
     assert!(collector.requests.try_recv().is_err());
@@ -126,10 +128,10 @@ fn a_collector_without_metrics_is_asked_once() {
 
 #[test]
 fn a_collector_that_is_down_costs_the_last_request() {
-    let nobody = TcpSocket::new_v4().unwrap();
+    let closed_port = TcpSocket::new_v4().unwrap();
     // It has the port and does not listen either.
-    nobody.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-    let report = metrics(nobody.local_addr().unwrap(), NEVER).shutdown().unwrap();
+    closed_port.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let report = metrics(closed_port.local_addr().unwrap(), NEVER).shutdown().unwrap();
     assert_eq!((report.delivered, report.lost), (0, 1));
 }
 
@@ -154,9 +156,9 @@ mod grpc {
 
     use super::*;
 
-    /// Answers its first request with the first of these, and all others with the last.
+    /// Answers its first request with the first of these, and all others with the last. Tells of each that it was asked.
     #[derive(Clone)]
-    struct Answers(Arc<[Result<i64, Status>]>, Arc<std::sync::atomic::AtomicUsize>);
+    struct Answers(Arc<[Result<i64, Status>]>, Arc<std::sync::atomic::AtomicUsize>, Sender<()>);
 
     #[tonic::async_trait]
     impl MetricsService for Answers {
@@ -166,6 +168,8 @@ mod grpc {
         ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
             assert_eq!(request.get_ref().resource_metrics.len(), 1);
             let at = self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed).min(self.0.len() - 1);
+            // The test waits for the first one only.
+            drop(self.2.send(()));
             let rejected_data_points = self.0[at].clone()?;
             let partial = ExportMetricsPartialSuccess { rejected_data_points, ..Default::default() };
             Ok(Response::new(ExportMetricsServiceResponse { partial_success: Some(partial) }))
@@ -174,8 +178,10 @@ mod grpc {
 
     /// What is reported of two requests, of which the second is the last.
     fn report(answers: &[Result<i64, Status>]) -> MetricReport {
-        let answers = Answers(answers.into(), Arc::default());
-        let (listener, asked) = (TcpListener::bind("127.0.0.1:0").unwrap(), Arc::clone(&answers.1));
+        // Unbounded: a test sends a handful of requests.
+        let (tells, asked) = channel();
+        let answers = Answers(answers.into(), Arc::default(), tells);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
         let runtime =
@@ -189,9 +195,7 @@ mod grpc {
             }
         });
         let metrics = over(Protocol::Grpc, address, Duration::from_millis(5));
-        while asked.load(std::sync::atomic::Ordering::Relaxed) == 0 {
-            std::thread::yield_now();
-        }
+        asked.recv_timeout(LONG).unwrap();
         let report = metrics.shutdown().unwrap();
         runtime.shutdown_background();
         report

@@ -8,9 +8,11 @@ use ort::sys::{OrtApi, OrtCustomOp, OrtErrorCode, OrtKernelContext, OrtKernelInf
 
 use crate::{
     DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, GOT_THROUGH, IN_LOAD, IN_RUN, LAST_WORDS, OUT_OF_MEMORY_TEXT,
-    Trap, gate, intruder,
+    Trap, bloat, gate, intruder,
 };
 
+/// What it says where nothing has bounded it.
+const UNBOUNDED: &str = "the test operator took gigabytes, and was not refused";
 /// The most rows that `Trap::OutOfMemory` lets pass.
 const ROWS_THAT_FIT: i64 = 2;
 
@@ -39,7 +41,12 @@ pub(crate) unsafe extern "system" fn destroy(kernel: *mut c_void) {
     drop(unsafe { Box::from_raw(kernel.cast::<Kernel>()) });
 }
 
-pub(crate) unsafe extern "system" fn compute(
+/// What runs the kernel: an exception may leave it.
+pub(crate) type Compute = unsafe extern "C-unwind" fn(*mut c_void, *mut OrtKernelContext) -> OrtStatusPtr;
+/// As the API declares it.
+pub(crate) type ComputeOfApi = unsafe extern "system" fn(*mut c_void, *mut OrtKernelContext) -> OrtStatusPtr;
+
+pub(crate) unsafe extern "C-unwind" fn compute(
     kernel: *mut c_void,
     context: *mut OrtKernelContext,
 ) -> OrtStatusPtr {
@@ -123,9 +130,20 @@ impl Kernel {
             Trap::OutOfMemory if rows > ROWS_THAT_FIT => Err(self.failure(OUT_OF_MEMORY_TEXT)),
             Trap::OutOfMemory => Ok(()),
             Trap::Intrude => {
-                Err(self.failure(&format!("{GOT_THROUGH} {}.", intruder::attempts().join(", "))))
+                let through = [intruder::attempts(), intruder::attempts_on_inputs()].concat();
+                Err(self.failure(&format!("{GOT_THROUGH} {}.", through.join(", "))))
             }
-            Trap::Scribble => intruder::scribble(),
+            Trap::Scribble => loop {
+                intruder::scribble(usize::MAX);
+            },
+            Trap::Bloat => {
+                bloat::bloat();
+                Err(self.failure(UNBOUNDED))
+            }
+            Trap::BloatInCpp => {
+                bloat::bloat_in_cpp();
+                Err(self.failure(UNBOUNDED))
+            }
             Trap::Fork => {
                 leave_a_process_behind();
                 Ok(())

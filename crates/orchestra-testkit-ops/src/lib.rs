@@ -7,6 +7,7 @@
 //! With the variable [`DEADLY`] in its environment the operator dies whatever it meets, with some last words: a broken installation,
 //! which can be mended without a change to the model. With [`GATE`] it waits until a test lets it go on.
 
+mod bloat;
 mod gate;
 mod intruder;
 mod kernel;
@@ -19,8 +20,12 @@ use ort::sys::{
     OrtCustomOpInputOutputCharacteristic, OrtMemType, OrtSessionOptions, OrtStatusPtr,
 };
 
+pub use bloat::bloat;
 pub use gate::{GATE, LIMIT, ROWS, WAITING};
-pub use intruder::{GOT_THROUGH, INHERITED_FD, INTRUDE, MODEL_FOLDER, SECRET, attempts};
+pub use intruder::{
+    ATTEMPTS, Bait, DATAGRAMS, GOT_THROUGH, INHERITED_FD, INTRUDE, REMOVABLE, SCRIBBLES, SECRET,
+    SECRET_VARIABLE, SOCKET, WRITTEN, attempts, scribble,
+};
 
 /// The operator's domain in a model.
 pub const DOMAIN: &str = "orchestra.test";
@@ -66,13 +71,18 @@ pub enum Trap {
     Fork,
     /// 20: it tries to get out of its process, and the run fails with a list of what it could do: see [`GOT_THROUGH`].
     Intrude,
-    /// 21: never returns, and writes over all shared memory that it may write to meanwhile, again and again.
+    /// 21: writes over all shared memory that it may write to, again and again: in a worker for ever, in a loader until it aborts.
     Scribble,
+    /// 22: takes memory until it is refused, and ends the process then, as a failed allocation in Rust does. Where nothing bounds it, the run
+    /// fails.
+    Bloat,
+    /// 23: likewise, but it throws `std::bad_alloc` then, as an operator in C++ does.
+    BloatInCpp,
 }
 
 impl Trap {
     /// All of them, in the order of their values.
-    pub const ALL: [Trap; 9] = [
+    pub const ALL: [Trap; 11] = [
         Trap::Abort,
         Trap::Segfault,
         Trap::Hang,
@@ -82,6 +92,8 @@ impl Trap {
         Trap::Fork,
         Trap::Intrude,
         Trap::Scribble,
+        Trap::Bloat,
+        Trap::BloatInCpp,
     ];
 
     /// The element that springs the trap.
@@ -97,6 +109,8 @@ impl Trap {
             Trap::Fork => 19,
             Trap::Intrude => 20,
             Trap::Scribble => 21,
+            Trap::Bloat => 22,
+            Trap::BloatInCpp => 23,
         }
     }
 
@@ -126,7 +140,10 @@ static TRAP: OrtCustomOp = OrtCustomOp {
     GetVariadicOutputMinArity: Some(one),
     GetVariadicOutputHomogeneity: Some(one),
     CreateKernelV2: Some(kernel::create),
-    KernelComputeV2: Some(kernel::compute),
+    // SAFETY: the runtime calls it, in C++, which expects exceptions of operators; the types differ in nothing else.
+    KernelComputeV2: Some(unsafe {
+        std::mem::transmute::<kernel::Compute, kernel::ComputeOfApi>(kernel::compute)
+    }),
     InferOutputShapeFn: None,
     GetStartVersion: Some(one),
     GetEndVersion: Some(last_version),
@@ -216,7 +233,7 @@ mod tests {
         for trap in Trap::ALL {
             assert_eq!(Trap::of(f32::from(trap.value())), Some(trap));
         }
-        for harmless in [0.0, 12.0, 13.5, 22.0, 255.0, f32::NAN] {
+        for harmless in [0.0, 12.0, 13.5, 24.0, 255.0, f32::NAN] {
             assert_eq!(Trap::of(harmless), None);
         }
     }

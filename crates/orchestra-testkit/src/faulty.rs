@@ -10,7 +10,7 @@
 //! | `fail-on-batch:N`, `device-error-on-batch:N` | reports a model error (a broken device) for its N-th run |
 //! | `fail-always` | reports a model error for each run |
 //! | `slow:MS` | each run takes so many milliseconds |
-//! | `wrong-batch` | answers each run with an answer for a batch that nobody sent |
+//! | `wrong-batch` | answers each run with an answer for a batch that was not sent |
 //! | `old-batch` | answers each run but the first with a second answer for the one before |
 //! | `half-frame` | at its first run, writes half a frame and exits |
 //! | `garbage` | says hello, then sends bytes that are no frame |
@@ -87,7 +87,7 @@ pub enum Fault {
     DeviceErrorOnBatch(u64),
     /// Slow runs, in milliseconds.
     Slow(u64),
-    /// Answers for a batch that nobody sent.
+    /// Answers for a batch that was not sent.
     WrongBatch,
     /// A second answer for the batch before.
     OldBatch,
@@ -182,7 +182,7 @@ pub fn main() -> ExitCode {
             eprintln!("{SILENT}");
             sleep_for_ever()
         }
-        // A late start is the fault itself; nobody waits for it here.
+        // A late start is the fault itself; it synchronises nothing.
         Fault::SlowStart(ms) => std::thread::sleep(Duration::from_millis(ms)),
         Fault::FloodStderr => flood(),
         Fault::DieAt(death, point) => points::before_serving(death, point),

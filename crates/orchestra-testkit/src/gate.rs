@@ -14,7 +14,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The gate in `folder`; open, if nobody has closed it.
+    /// The gate in `folder`; open, unless it was closed.
     #[must_use]
     pub fn in_folder(folder: &Path) -> Self {
         Self { folder: folder.to_owned() }

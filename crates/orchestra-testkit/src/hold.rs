@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, bail, ensure};
 
-/// Nobody else in these tests uses it.
+/// Nothing else in these tests uses it.
 const SIGNAL: libc::c_int = libc::SIGUSR2;
 
 /// Threads that the handler has stopped so far.
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_held_does_nothing_until_it_is_let_go() {
-        assert!(Held::thread("nobody").is_err());
+        assert!(Held::thread("no-such-thread").is_err());
         let counted = Arc::new(AtomicU64::new(0));
         let (counting, (ended, wait_for_end)) = (Arc::clone(&counted), channel());
         let (stop, stopped) = channel::<()>();

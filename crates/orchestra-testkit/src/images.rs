@@ -94,13 +94,8 @@ pub fn write_picture(
 /// Writes picture `index`, 32 by 32 pixels, as a PNG whose first pixel springs `trap` in the models behind the trap operator. Only pixels
 /// that arrive as they are do so: row size 32 by 32, raw values 0 to 255.
 pub fn write_trap_picture(folder: &Path, index: u64, trap: Trap) -> anyhow::Result<PathBuf> {
-    write_first_pixel(folder, index, trap.value())
-}
-
-/// Likewise, with this first pixel.
-pub fn write_first_pixel(folder: &Path, index: u64, value: u8) -> anyhow::Result<PathBuf> {
     let mut pixels = picture(index, 32, 32);
-    pixels.put_pixel(0, 0, Luma([value]));
+    pixels.put_pixel(0, 0, Luma([trap.value()]));
     let path = folder.join(format!("{index:08}.png"));
     save(&pixels, &path, ImageFormat::Png)?;
     Ok(path)

@@ -1,68 +1,43 @@
-//! What a process has open and running, what is left of it later, and what a run leaves on the disk. Waits for nothing: ask when
-//! everything should be gone. Each answer is one line per leak, so that an empty list is what a test wants.
+//! What a run leaves behind: of processes and temporary files as `chaos` looks for it, too, and in its output folder.
 
 use std::fs;
 use std::path::Path;
 
-use crate::processes::with_variable;
+use orchestra_machine::holdings::files_below;
 
-pub use orchestra_machine::holdings::Holdings;
-
-/// Processes whose environment holds `name=value`, other than this one: whatever a marked run has started, orphans included.
-#[must_use]
-pub fn processes(name: &str, value: &str) -> Vec<String> {
-    let me = std::process::id();
-    let left = with_variable(name, value).into_iter().filter(|p| p.pid != me);
-    left.map(|p| format!("process {} ({}): {}", p.pid, p.state, p.arguments.join(" "))).collect()
-}
-
-/// Threads of this process that only runs have, and memory of theirs that is still mapped.
-#[must_use]
-pub fn threads_and_memory_of_runs() -> Vec<String> {
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    // A thread that ended meanwhile has no name any more.
-    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-    let of_runs = names.filter(|name| ["loader", "committer"].contains(&name.trim()));
-    let mut found: Vec<String> = of_runs.map(|name| format!("thread `{}`", name.trim())).collect();
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    found.extend(maps.lines().filter(|l| l.contains("/memfd:")).map(|l| format!("memory: {l}")));
-    found
-}
-
-/// What lies in a folder for temporary files.
-#[must_use]
-pub fn temporary_files(folder: &Path) -> Vec<String> {
-    names_in(folder).into_iter().map(|name| format!("temporary file `{name}`")).collect()
-}
+pub use orchestra_machine::holdings::{Holdings, processes, temporary_files};
 
 /// What lies in an output folder and should not: files other than `results` (of the sinks) and those that docs/guide/running.md names, and lines of
 /// the logs that speak of a bug.
 #[must_use]
 pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {
     const PUBLIC: [&str; 5] = ["failures.jsonl", "run.json", "logs", "tasks", ".orchestra"];
-    let unknown = names_in(out).into_iter().filter(|n| !PUBLIC.contains(&&**n) && !results.contains(&&**n));
-    let mut left: Vec<String> = unknown.map(|n| format!("`{n}` in the output folder")).collect();
-    let private = names_in(&out.join(".orchestra")).into_iter();
-    let unknown = private.filter(|n| {
-        let is_list = n.starts_with("items-") && !n.ends_with(".next") && !n.ends_with(".new");
-        let is_of_rows = ["rows-", "fold-", "state-"].iter().any(|prefix| n.starts_with(prefix));
-        !is_list
-            && !is_of_rows
-            && !["journal", "lock", "command.json", "tasks", "keepers", "outliving", "trees"].contains(&&**n)
-    });
-    left.extend(unknown.map(|n| format!("`.orchestra/{n}` in the output folder")));
-    for log in names_in(&out.join("logs")) {
-        let text = fs::read_to_string(out.join("logs").join(&log)).unwrap_or_default();
-        left.extend(text.lines().filter(|l| l.contains("this is a bug")).map(|l| format!("in `{log}`: {l}")));
+    const PRIVATE: [&str; 7] = ["journal", "lock", "command.json", "tasks", "keepers", "outliving", "trees"];
+    let is_private = |name: &str| {
+        let is_list = name.starts_with("items-") && !name.ends_with(".next") && !name.ends_with(".new");
+        let is_of_rows = ["rows-", "fold-", "state-"].iter().any(|prefix| name.starts_with(prefix));
+        is_list || is_of_rows || PRIVATE.contains(&name)
+    };
+    let mut left = Vec::new();
+    for path in files_below(out) {
+        let names: Vec<_> = path.iter().map(|name| name.to_string_lossy()).collect();
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+        let is_known = match names[..] {
+            [".orchestra", name, ..] => is_private(name),
+            [name, ..] => PUBLIC.contains(&name) || results.contains(&name),
+            [] => true,
+        };
+        if !is_known {
+            left.push(format!("`{}` in the output folder", path.display()));
+        }
+        if let ["logs", log] = names[..] {
+            let text = fs::read_to_string(out.join(&path)).unwrap_or_default();
+            left.extend(
+                text.lines().filter(|l| l.contains("this is a bug")).map(|l| format!("in `{log}`: {l}")),
+            );
+        }
     }
     left
-}
-
-fn names_in(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! - [`models`]: small ONNX files of every kind that matters, written in milliseconds; [`onnx`] is the builder behind them.
 //! - [`images`]: pictures that carry their index in their pixels, and pictures that are broken.
+//! - [`bait`]: what hostile code is after, and what it may get at where nothing confines it.
 //! - [`faulty`]: a worker that misbehaves on purpose; [`gate`]: makes a run wait for the test; [`hold`]: stops a thread.
 //! - [`leaks`]: whether anything is left behind; [`processes`]: what `/proc` shows.
 //! - [`records`]: what lies in an output folder; [`striker`]: kills and stops workers.
@@ -9,6 +10,7 @@
 //!
 //! The client of one worker is that of `orchestra-lab`.
 
+pub mod bait;
 pub mod faulty;
 pub mod gate;
 pub mod hold;
@@ -25,7 +27,7 @@ pub mod striker;
 pub mod trap_stage;
 
 pub use orchestra_testkit_ops::{
-    DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, GATE, GOT_THROUGH, IN_LOAD, IN_RUN, INHERITED_FD, INTRUDE,
-    LAST_WORDS, MODEL_FOLDER, SECRET, Trap,
+    ATTEMPTS, DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, GATE, GOT_THROUGH, IN_LOAD, IN_RUN, INHERITED_FD,
+    INTRUDE, LAST_WORDS, SCRIBBLES, SECRET_VARIABLE, Trap,
 };
 pub use programs::{faulty_worker, trap_library};

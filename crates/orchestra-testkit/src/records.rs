@@ -1,9 +1,12 @@
-//! Records of result files and `failures.jsonl`, read as a user would read them: one line each. Knows no journal, and holds all of them.
+//! Records of result files and `failures.jsonl`, and whether they are exactly those that a test expects: the test says which, and neither journal
+//! nor `run.json` is believed. Holds all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::fmt;
 use std::path::Path;
-use std::{fmt, fs, io};
 
+use orchestra_store::each_record;
 use serde_json::Value;
 
 /// An item as records name it.
@@ -89,34 +92,22 @@ fn same(what: &str, found: &BTreeSet<ItemKey>, expected: &BTreeSet<ItemKey>) -> 
 
 /// The records of one file; `None`: there is no such file.
 fn records_of(path: &Path) -> Result<Option<BTreeMap<ItemKey, Value>>, String> {
-    let text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        read => read.map_err(|error| format!("`{}`: {error}", path.display()))?,
-    };
+    if !path.exists() {
+        return Ok(None);
+    }
     let name = path.file_name().unwrap_or_default().display();
     let mut records = BTreeMap::new();
-    for line in text.split_inclusive('\n') {
-        let (key, record) = record(line).map_err(|what| format!("`{name}` has {what}: {line:.200}"))?;
-        if records.insert(key.clone(), record).is_some() {
-            return Err(format!("`{key}` is twice in `{name}`"));
+    let read = each_record::<Box<dyn Error>>(path, |_, line, head| {
+        let text = String::from_utf8_lossy(line);
+        let head =
+            head.map_err(|what| format!("`{name}` has a torn or foreign line, {what}: {text:.200}"))?;
+        let key = ItemKey { source: head.source.into_owned(), index: head.index };
+        match records.insert(key.clone(), serde_json::from_slice(line)?) {
+            None => Ok(()),
+            Some(_) => Err(format!("`{key}` is twice in `{name}`").into()),
         }
-    }
-    Ok(Some(records))
-}
-
-fn record(line: &str) -> Result<(ItemKey, Value), String> {
-    let line = line.strip_suffix('\n').ok_or("a torn line")?;
-    let record: Value =
-        serde_json::from_str(line).map_err(|error| format!("a line that is no record ({error})"))?;
-    let key = || {
-        record.get("item")?.as_str()?;
-        Some(ItemKey {
-            source: record.get("source")?.as_str()?.to_owned(),
-            index: record.get("index")?.as_u64()?,
-        })
-    };
-    let key = key().ok_or("a line that is no record of an item")?;
-    Ok((key, record))
+    });
+    read.map(|_| Some(records)).map_err(|error| format!("{error}, `{}`", path.display()))
 }
 
 #[cfg(test)]

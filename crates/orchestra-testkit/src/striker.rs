@@ -1,24 +1,14 @@
-//! Sends signals to workers of a process, once or all the time. A process is held by a descriptor: an id could by now be that of another one.
+//! Strikes workers and loaders of another process, which are found by their arguments, once or all the time. `lab` has the striker of a run in its
+//! own process.
 
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use orchestra_machine::processes::{Process, children};
-use orchestra_worker::process::LOADER;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-
-/// What happens to a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// SIGKILL.
-    Kill,
-    /// SIGSTOP: it lives, and does nothing more.
-    Stop,
-    /// SIGSEGV from outside.
-    Segfault,
-}
+pub use orchestra_worker::held_process::Fault;
+use orchestra_worker::held_process::HeldProcess;
+use orchestra_worker::process::is_loader_with;
 
 /// Live worker processes of `parent`: children one of whose arguments is, or ends with, `worker`.
 #[must_use]
@@ -35,7 +25,7 @@ pub fn loaders_of(parent: u32) -> Vec<Process> {
 /// Whether a process of ours is a loader, and no worker.
 #[must_use]
 pub fn is_loader(process: &Process) -> bool {
-    process.arguments.last().is_some_and(|last| last == LOADER)
+    is_loader_with(&process.arguments)
 }
 
 fn ours(parent: u32) -> Vec<Process> {
@@ -47,19 +37,13 @@ fn ours(parent: u32) -> Vec<Process> {
 #[must_use]
 pub fn strike(parent: u32, pid: u32, fault: Fault) -> bool {
     // Opened first: what is a child after that is the process of the descriptor.
-    let process = descriptor(pid);
+    let process = HeldProcess::open(pid);
     let is_child = children(parent).iter().any(|c| c.pid == pid && c.state != 'Z');
-    let signal = match fault {
-        Fault::Kill => Signal::KILL,
-        Fault::Stop => Signal::STOP,
-        Fault::Segfault => Signal::SEGV,
-    };
-    is_child && process.is_some_and(|process| pidfd_send_signal(process, signal).is_ok())
+    is_child && process.is_some_and(|process| process.strike(fault))
 }
 
-fn descriptor(pid: u32) -> Option<OwnedFd> {
-    pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()
-}
+/// Strikes that keep their pace.
+const STEADY: usize = 20;
 
 /// The thread that strikes. Dropping it ends it, which takes no longer than a strike.
 #[derive(Debug)]
@@ -69,7 +53,9 @@ pub struct Striker {
 }
 
 impl Striker {
-    /// Strikes a worker of the process `parent` whenever about `every` has passed, the oldest and the youngest in turn, each once.
+    /// Strikes a worker of the process `parent` whenever about `every` has passed, the oldest and the youngest in turn, each once. After
+    /// 20 strikes the pauses grow, each by a fifth of `every`: so there comes one in which a survivor starts and does a batch, however
+    /// slow the machine is.
     #[must_use]
     pub fn of_process(parent: u32, every: Duration, fault: Fault) -> Self {
         Self::of(parent, every, fault, workers_of)
@@ -94,6 +80,7 @@ impl Striker {
             for turn in 0.. {
                 // Half to one and a half times as long, so that strikes keep step with nothing.
                 let wait = every.mul_f64(0.5 + f64::from(turn * 7 % 11) / 10.0);
+                let wait = wait.mul_f64(1.0 + struck.len().saturating_sub(STEADY) as f64 / 5.0);
                 if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }

@@ -1,21 +1,18 @@
 //! A kind of stage that does in a loader process what the trap operator does in a worker: it passes pictures on, but for those with a certain
 //! first pixel, which do harm.
 
-use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
+use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
 use orchestra_core::{DType, FailureKind, TensorSpec};
-use orchestra_plan::{
-    Connect, Draft, Fields, Key, Kinds, Limits, Runs, StageConnected, StageContext, StageKind,
-};
-use orchestra_testkit_ops::{GOT_THROUGH, Trap, attempts};
+use orchestra_plan::{Connect, Draft, Fields, Kinds, Limits, Runs, StageConnected, StageContext, StageKind};
+use orchestra_testkit_ops::{GOT_THROUGH, Trap, attempts, bloat, scribble};
 
-/// The first pixel of a picture over which the stage takes memory until it is refused.
-pub const BLOAT: u8 = 21;
+/// How often memory is written over before the process aborts, so that others are at work meanwhile.
+const PASSES: usize = 64;
 
 /// All kinds, and this one, `trap`: for `f32` pixels.
 #[must_use]
@@ -40,16 +37,12 @@ impl StageKind for TrapStage {
         "A stage of a test, which does harm over certain pictures."
     }
 
-    fn keys(&self) -> &'static [Key] {
-        &[]
-    }
-
     fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
         Some(Draft::Stage(Box::new(TrapStage)))
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(spec.read::<TrapMap>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(settings.read::<TrapMap>()?))
     }
 }
 
@@ -78,8 +71,8 @@ impl Map for TrapMap {
         usize::MAX
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(TrapStage.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(TrapStage.name(), self)
     }
 }
 
@@ -87,9 +80,6 @@ impl MapRun for TrapMap {
     fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
         inputs[0].with_tensor(|tensor| {
             let first = tensor.data.first_chunk().map_or(0.0, |bytes| f32::from_ne_bytes(*bytes));
-            if first == f32::from(BLOAT) {
-                bloat();
-            }
             spring(first)?;
             emit.row(&[Value::Tensor(*tensor)])
         })
@@ -98,13 +88,21 @@ impl MapRun for TrapMap {
 
 fn spring(first: f32) -> Result<(), Refusal> {
     match Trap::of(first) {
-        None | Some(Trap::Fork | Trap::Scribble) => Ok(()),
+        None | Some(Trap::Fork | Trap::BloatInCpp) => Ok(()),
+        Some(Trap::Bloat) => {
+            bloat();
+            Err(Refusal::result("the test stage took gigabytes, and was not refused"))
+        }
         // As a decoder that asks first, and is told that there is none.
         Some(Trap::OutOfMemory) => Err(Refusal {
             kind: FailureKind::OutOfMemory,
             error: "the test stage found no memory".to_owned(),
         }),
         Some(Trap::Abort) => std::process::abort(),
+        Some(Trap::Scribble) => {
+            scribble(PASSES);
+            std::process::abort()
+        }
         Some(Trap::Segfault) => {
             // Not null: a debug build checks for that and would abort instead.
             let nowhere = std::ptr::without_provenance_mut::<u8>(1);
@@ -118,13 +116,5 @@ fn spring(first: f32) -> Result<(), Refusal> {
         Some(Trap::Exit) => std::process::exit(0),
         Some(Trap::Fail) => Err(Refusal::result("the test stage was asked to fail")),
         Some(Trap::Intrude) => Err(Refusal::result(format!("{GOT_THROUGH} {}.", attempts().join(", ")))),
-    }
-}
-
-/// Takes memory until there is none.
-fn bloat() {
-    let mut taken = Vec::new();
-    loop {
-        taken.push(black_box(vec![1_u8; 16 << 20]));
     }
 }

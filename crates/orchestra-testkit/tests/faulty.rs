@@ -56,7 +56,7 @@ fn load(memory: &Memory) -> ToWorker {
         device: DeviceKind::Cpu,
         threads: 1,
         streams: 1,
-        max_batch: memory.arena.layout().max_rows,
+        max_batch: memory.arena.layout().slot_rows,
         batch_sizes: Vec::new(),
         pad: false,
         layout: memory.arena.layout().clone(),
@@ -209,7 +209,7 @@ fn must_be_gone(worker: &mut WorkerClient, what: &str) {
 
 #[test]
 fn a_worker_dies_exactly_where_it_is_told_to() {
-    // What the parent hears last, what lies in the outputs, and whether a frame was sent that nobody has read.
+    // What the parent hears last, what lies in the outputs, and whether a frame was sent that is unread.
     let points = [
         ("run:1", "nothing", "torn"),
         ("outputs:1", "nothing", "copied"),

@@ -4,6 +4,8 @@
 
 use std::os::unix::net::UnixStream;
 use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
 
 use orchestra_testkit::leaks::Holdings;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -28,4 +30,16 @@ fn what_is_left_open_or_running_is_named_until_it_is_gone() {
     assert_eq!(before.leaked_since().len(), 1, "dead, but not waited for");
     child.wait().unwrap();
     assert_eq!(before.leaked_since(), [""; 0]);
+
+    let (begun, goes_on) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        let work = || {
+            begun.wait();
+            goes_on.wait();
+        };
+        thread::Builder::new().name("loader".to_owned()).spawn_scoped(scope, work).unwrap();
+        begun.wait(); // It has its name.
+        assert_eq!(before.leaked_since(), ["1 more threads: loader"]);
+        goes_on.wait();
+    });
 }

@@ -34,7 +34,7 @@ fn worker() -> Guarded {
 }
 
 #[test]
-fn workers_are_killed_or_frozen_and_nobody_else_is() {
+fn workers_are_killed_or_frozen_and_no_other_process_is() {
     let home = std::process::id();
     let mut bystander = Guarded(Command::new("sleep").arg("1000").spawn().unwrap());
     let mut first = worker();

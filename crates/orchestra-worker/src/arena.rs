@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use orchestra_core::batch_layout::{BatchLayout, PAGE, REGION_ALIGN, Region};
+use orchestra_core::batch_layout::{BatchLayout, PAGE, SPAN_ALIGN, TensorSpan};
 use orchestra_core::{OutputSlotId, SlotId};
 use thiserror::Error;
 
@@ -46,7 +46,7 @@ impl Arena {
         self.file.as_fd()
     }
 
-    /// One row of input `input`, to be filled by a loader: `row_bytes` of the layout's region, native byte order.
+    /// One row of input `input`, to be filled by a loader: `row_bytes` of the layout's span, native byte order.
     ///
     /// # Safety
     /// The caller is the only one who uses that row for as long as the slice lives.
@@ -112,7 +112,7 @@ impl Arena {
 pub enum RangeError {
     /// The slot or rows do not exist.
     #[error(
-        "`{slot}` rows `{first}` + `{rows}` lie outside of the arena, which has `{slots}` slots of `{max_rows}` rows"
+        "`{slot}` rows `{first}` + `{rows}` lie outside of the arena, which has `{slots}` slots of `{slot_rows}` rows"
     )]
     Rows {
         slot: SlotId,
@@ -121,7 +121,7 @@ pub enum RangeError {
         /// How many rows were asked for.
         rows: usize,
         slots: usize,
-        max_rows: usize,
+        slot_rows: usize,
     },
     /// The output slot does not exist.
     #[error("`{slot}` does not exist, the worker has `{slots}` output slots")]
@@ -140,8 +140,8 @@ pub fn check_rows(layout: &BatchLayout, slot: SlotId, first: usize, rows: usize)
     if rows > 0 && has_rows(layout, slot.index(), first, rows) {
         return Ok(());
     }
-    let BatchLayout { slots, max_rows, .. } = *layout;
-    Err(RangeError::Rows { slot, first, rows, slots, max_rows })
+    let BatchLayout { slots, slot_rows, .. } = *layout;
+    Err(RangeError::Rows { slot, first, rows, slots, slot_rows })
 }
 
 /// Whether each worker has this output slot.
@@ -227,9 +227,9 @@ impl WorkerArena {
         rows: usize,
     ) -> Result<Rows<*const u8>, RangeError> {
         check_rows(&self.layout, slot, first, rows)?;
-        let region = self.layout.inputs.get(input).ok_or(RangeError::Tensor(input))?;
+        let span = self.layout.inputs.get(input).ok_or(RangeError::Tensor(input))?;
         let at = self.layout.input_offset(slot, input, first);
-        Ok(Rows { ptr: self.inputs.at(at), len: region.row_bytes * rows })
+        Ok(Rows { ptr: self.inputs.at(at), len: span.row_bytes * rows })
     }
 
     /// Rows of output `output`.
@@ -242,22 +242,23 @@ impl WorkerArena {
     ) -> Result<Rows<*mut u8>, RangeError> {
         check_output_slot(&self.layout, slot)?;
         check_rows(&self.layout, SlotId(slot.0), first, rows)?;
-        let region = self.layout.outputs.get(output).and_then(Option::as_ref);
+        let span = self.layout.outputs.get(output).and_then(Option::as_ref);
         let at = self.layout.output_offset(slot, output, first);
-        let (region, at) = region.zip(at).ok_or(RangeError::Tensor(output))?;
-        Ok(Rows { ptr: self.outputs.at(at), len: region.row_bytes * rows })
+        let (span, at) = span.zip(at).ok_or(RangeError::Tensor(output))?;
+        Ok(Rows { ptr: self.outputs.at(at), len: span.row_bytes * rows })
     }
 }
 
 /// Whether there is such a slot of the arena, or output slot, with these rows.
 pub(crate) fn has_rows(layout: &BatchLayout, slot: usize, first: usize, rows: usize) -> bool {
-    slot < layout.slots && first.checked_add(rows).is_some_and(|end| end <= layout.max_rows)
+    slot < layout.slots && first.checked_add(rows).is_some_and(|end| end <= layout.slot_rows)
 }
 
 /// A layout may come from a frame, and all its fields are public: what the pointers above rely on is checked here, once.
 pub(crate) fn check_layout(layout: &BatchLayout) -> io::Result<()> {
-    let inputs = layout.inputs.iter().all(|r| fits(r, layout.max_rows, layout.input_slot_bytes));
-    let outputs = layout.outputs.iter().flatten().all(|r| fits(r, layout.max_rows, layout.output_slot_bytes));
+    let inputs = layout.inputs.iter().all(|r| fits(r, layout.slot_rows, layout.input_slot_bytes));
+    let outputs =
+        layout.outputs.iter().flatten().all(|r| fits(r, layout.slot_rows, layout.output_slot_bytes));
     let total = layout
         .input_slot_bytes
         .checked_add(layout.output_slot_bytes)
@@ -267,13 +268,13 @@ pub(crate) fn check_layout(layout: &BatchLayout) -> io::Result<()> {
     if inputs && outputs && addressable {
         return Ok(());
     }
-    Err(invalid("the layout of the arena is inconsistent: its regions do not fit into its slots".to_owned()))
+    Err(invalid("the layout of the arena is inconsistent: its tensors do not fit into its slots".to_owned()))
 }
 
-fn fits(region: &Region, max_rows: usize, slot_bytes: usize) -> bool {
-    let end = region.row_bytes.checked_mul(max_rows).and_then(|n| n.checked_add(region.offset));
-    region.tensor.row_bytes() == Some(region.row_bytes)
-        && region.offset.is_multiple_of(REGION_ALIGN)
-        && slot_bytes.is_multiple_of(REGION_ALIGN)
+fn fits(span: &TensorSpan, slot_rows: usize, slot_bytes: usize) -> bool {
+    let end = span.row_bytes.checked_mul(slot_rows).and_then(|n| n.checked_add(span.offset));
+    span.tensor.row_bytes() == Some(span.row_bytes)
+        && span.offset.is_multiple_of(SPAN_ALIGN)
+        && slot_bytes.is_multiple_of(SPAN_ALIGN)
         && end.is_some_and(|end| end <= slot_bytes)
 }

@@ -8,7 +8,8 @@
 pub mod arena;
 pub mod codec;
 pub mod frames;
-mod limits;
+pub mod held_process;
+pub mod limits;
 pub mod loader;
 pub mod mapping;
 pub mod output_region;

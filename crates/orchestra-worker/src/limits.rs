@@ -2,30 +2,44 @@
 
 use std::io;
 
-/// No core file, no file that grows, few descriptors, and so many bytes of memory for the process itself. It dies with its parent.
-pub fn confine(memory: u64) -> io::Result<()> {
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::rss::data_bytes;
+
+/// No core file, no file that grows, few descriptors, and so many bytes of memory for the process itself.
+pub(crate) fn confine(memory: u64) -> io::Result<()> {
     /// Enough for libraries, items and links.
     const FILES: u64 = 64;
-    let limits = [
-        (libc::RLIMIT_CORE, 0),
-        (libc::RLIMIT_FSIZE, 0),
-        (libc::RLIMIT_NOFILE, FILES),
-        (libc::RLIMIT_DATA, memory),
-    ];
-    for (resource, most) in limits {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the calls write and read the structure.
-        let is_set = unsafe {
-            libc::getrlimit(resource, &raw mut limit) == 0 && {
-                // Never above what this process was given.
-                limit.rlim_max = limit.rlim_max.min(most);
-                limit.rlim_cur = limit.rlim_max;
-                libc::setrlimit(resource, &raw const limit) == 0
-            }
-        };
-        if !is_set {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    no_core_file()?;
+    lower(Resource::Fsize, 0)?;
+    lower(Resource::Nofile, FILES)?;
+    lower(Resource::Data, memory)
+}
+
+/// A process that crashes leaves no image of its memory, in which are items and what its environment holds.
+pub(crate) fn no_core_file() -> io::Result<()> {
+    lower(Resource::Core, 0)
+}
+
+/// So many bytes of memory for the process itself, beside what it has now. What it maps for others, too, does not count.
+///
+/// # Errors
+/// The kernel does not say what the process has, or refuses the limit.
+pub fn bound_memory(more: u64) -> io::Result<()> {
+    let has = data_bytes().ok_or_else(|| io::Error::other("/proc/self/status has no `VmData`"))?;
+    lower(Resource::Data, has.saturating_add(more))
+}
+
+/// Bytes that the stack of a thread counts for which asks for no other size, touched or not.
+#[must_use]
+pub fn stack_bytes() -> u64 {
+    /// Of the C library, where stacks are not limited.
+    const UNLIMITED: u64 = 2 << 20;
+    getrlimit(Resource::Stack).current.unwrap_or(UNLIMITED)
+}
+
+/// Sets the limit for good, and never above what this process was given.
+fn lower(resource: Resource, most: u64) -> io::Result<()> {
+    let most = getrlimit(resource).maximum.map_or(most, |given| given.min(most));
+    Ok(setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?)
 }

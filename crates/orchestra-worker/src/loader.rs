@@ -6,7 +6,7 @@
 //!   Hello            ->
 //!                    <-       Load
 //!   Ready|Refused    ->
-//!                    <-       Items      (names of items, in order, and how many frames of events are done with)
+//!                    <-       Items      (locators of items, in order, and how many frames of events are done with)
 //!   Events           ->                  (what became of some items, in their order; an item is whole in one frame)
 //!                    <-       end of file: the loader ends
 //! ```
@@ -15,9 +15,10 @@
 //! parent's to judge.
 
 pub mod events;
+mod parent;
 mod region;
 mod serve;
 mod walk;
 
-pub use region::Region;
+pub use region::LoaderRegion;
 pub use serve::run_loader;

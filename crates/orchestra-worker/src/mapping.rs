@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
 use memmap2::{MmapOptions, MmapRaw};
-use orchestra_core::batch_layout::REGION_ALIGN;
+use orchestra_core::batch_layout::SPAN_ALIGN;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
@@ -109,4 +109,4 @@ fn options(len: usize, pages: Pages) -> MmapOptions {
 /// As aligned as every region is.
 #[repr(align(64))]
 struct Aligned;
-const _: () = assert!(align_of::<Aligned>() == REGION_ALIGN);
+const _: () = assert!(align_of::<Aligned>() == SPAN_ALIGN);

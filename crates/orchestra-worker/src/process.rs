@@ -11,6 +11,7 @@ use crate::{LOADER_REGION_FD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD, WORKER_SOCKET
 use orchestra_core::shapes::Registry;
 
 use crate::arena::SharedMemory;
+use crate::limits::no_core_file;
 use crate::loader::run_loader;
 use crate::serve::{Engine, serve};
 
@@ -47,6 +48,12 @@ pub fn is_loader() -> bool {
     std::env::args_os().next_back().is_some_and(|last| last == LOADER)
 }
 
+/// Whether a worker executable that runs with these arguments is a loader.
+#[must_use]
+pub fn is_loader_with(arguments: &[String]) -> bool {
+    arguments.last().is_some_and(|last| last == LOADER)
+}
+
 /// Loads items for the process that started this one, until that ends: the entry point of a loader, as [`run_with`] is that of a worker.
 pub fn run_as_loader(registry: &dyn Registry) -> ExitCode {
     run(|| take(LOADER_REGION_FD, "region"), |socket, region| run_loader(&socket, region, registry))
@@ -56,8 +63,8 @@ fn run<M>(memory: impl FnOnce() -> io::Result<M>, body: impl FnOnce(UnixStream, 
     // The terminal's Ctrl-C goes to the whole process group; only the parent decides what it means for a batch that runs.
     // SAFETY: no handler is installed, the signal is only ignored.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
-    match socket().and_then(|socket| Ok((socket, memory()?))) {
-        Ok((socket, memory)) => leave(body(socket, memory)),
+    match socket().and_then(|socket| Ok((socket, memory()?, no_core_file()?))) {
+        Ok((socket, memory, ())) => leave(body(socket, memory)),
         Err(error) => eprintln!("this command is started by orchestra itself, not by hand: {error}"),
     }
     ExitCode::from(EXIT_USAGE as u8)

@@ -14,6 +14,7 @@ use bincode::{Decode, Encode, config};
 use orchestra_core::{Program, SandboxMode, SandboxRules};
 use rustix::fs::MemfdFlags;
 
+use crate::limits::no_core_file;
 use crate::process::EXIT_LOAD_FAILED;
 use crate::sandbox::Sandbox;
 
@@ -61,6 +62,7 @@ impl ConfinedProgram {
     fn try_start(&self) -> Result<String, String> {
         let Program { command, text, folder, env, read } = &self.program;
         let [program, arguments @ ..] = &command[..] else { return Err("it has no name".to_owned()) };
+        no_core_file().map_err(|error| format!("its limits cannot be set: {error}"))?;
         let file = text_file(text).map_err(|error| format!("its text cannot be kept in memory: {error}"))?;
         // Where a model is confined once it has said hello, a program is before its first instruction.
         let sandbox = Sandbox {

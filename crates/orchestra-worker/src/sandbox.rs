@@ -5,8 +5,7 @@
 //! no engine: what an engine needs, it says.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
@@ -20,9 +19,11 @@ use seccompiler::{
 };
 
 use crate::serve::LoadError;
-use calls::{ALLOWED_TO_DECODERS, FORBIDDEN};
+use calls::{ALLOWED_TO_CLIENTS, ALLOWED_TO_DECODERS, FORBIDDEN, REQUESTS_OF_CLIENTS};
+use drivers::DriverPlaces;
 
 mod calls;
+mod drivers;
 
 /// What every sandbox asks of Landlock: files, TCP, signals and abstract sockets. Linux 6.12 and later have all of it.
 const LANDLOCK: ABI = ABI::V6;
@@ -53,18 +54,6 @@ const SYSTEM: [&str; 22] = [
     "/dev/random",
 ];
 
-/// What the driver of a GPU reads besides: its nodes are looked for in `/dev`, its settings in `/etc`, its topology in `/proc` and `/sys`.
-const READ_BY_DRIVERS: [&str; 7] = ["/usr", "/opt", "/etc", "/proc", "/sys", "/run", "/var/run"];
-/// What the driver of a GPU writes: its nodes, memory that it shares with its daemons, and pipes of MPS.
-const WRITTEN_BY_DRIVERS: [&str; 2] = ["/dev", "/tmp"];
-/// Where the pipes of MPS are, if not in `/tmp`. A client writes to them.
-const MPS_PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
-
-fn written_by_drivers(mps_pipes: Option<OsString>) -> Vec<PathBuf> {
-    let pipes = mps_pipes.filter(|folder| !folder.is_empty()).map(PathBuf::from);
-    WRITTEN_BY_DRIVERS.map(PathBuf::from).into_iter().chain(pipes).collect()
-}
-
 /// What a process may still do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sandbox {
@@ -74,11 +63,12 @@ pub struct Sandbox {
     pub read: Vec<PathBuf>,
     /// Folders that it may write.
     pub write: Vec<PathBuf>,
-    /// Whether it drives a GPU. Then it may read what drivers read, write device nodes and connect to local daemons.
+    /// Whether it drives a GPU. Then it may read what drivers read, write nodes and the cache of the driver, and connect to local daemons.
     pub gpu: bool,
     /// Whether it may connect to others over the network.
     pub network: bool,
-    /// Whether it only reads and decodes: then all system calls are refused but those that this takes, whatever else is allowed here.
+    /// Whether it only reads and decodes, with `network` from others: then all system calls are refused but those that this takes, whatever
+    /// else is allowed here.
     pub decodes: bool,
     /// Whether this process is still to become another program, which is confined alike. It may start none beside it.
     pub becomes: bool,
@@ -97,6 +87,9 @@ impl Sandbox {
         if self.mode == SandboxMode::Require && !missing.is_empty() {
             return Err(refused(&format!("the kernel has no {}", missing.join(" and no "))));
         }
+        if self.gpu {
+            self.keep_temporary_files();
+        }
         forbid_privileges().map_err(|e| refused(&e))?;
         self.confine_files().map_err(|e| refused(&e.to_string()))?;
         drop_capabilities().map_err(|e| refused(&e.to_string()))?;
@@ -108,12 +101,27 @@ impl Sandbox {
         Ok(())
     }
 
+    /// Names a folder for temporary files that stays open, unless that is so already. Libraries of CUDA make few of them, and fail without.
+    fn keep_temporary_files(&self) {
+        let real = |path: &PathBuf| path.canonicalize().ok();
+        let now = real(&std::env::temp_dir());
+        let stays =
+            now.is_some_and(|now| self.write.iter().filter_map(real).any(|open| now.starts_with(open)));
+        let places = DriverPlaces::of_environment();
+        places.make_cache();
+        if !stays {
+            // SAFETY: a process is confined while it has one thread.
+            unsafe { std::env::set_var("TMPDIR", places.temporary_folder()) };
+        }
+    }
+
     fn confine_files(&self) -> Result<(), RulesetError> {
-        let read = SYSTEM.map(PathBuf::from).into_iter().chain(self.read.iter().cloned());
         let of_drivers = |paths: Vec<PathBuf>| if self.gpu { paths } else { Vec::new() };
-        let read = read.chain(of_drivers(READ_BY_DRIVERS.map(PathBuf::from).into()));
+        let read = SYSTEM.map(PathBuf::from).into_iter().chain(self.read.iter().cloned());
+        let read = read.chain(of_drivers(drivers::READ.map(PathBuf::from).into()));
+        let devices = Path::new(drivers::DEVICES);
         let write = self.write.iter().cloned();
-        let write = write.chain(of_drivers(written_by_drivers(std::env::var_os(MPS_PIPES))));
+        let write = write.chain(of_drivers(DriverPlaces::of_environment().written(devices)));
         let all = AccessFs::from_all(LANDLOCK);
         let status = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
@@ -127,6 +135,7 @@ impl Sandbox {
             .create()?
             .add_rules(path_beneath_rules(read, AccessFs::from_read(LANDLOCK)))?
             .add_rules(path_beneath_rules(write, all))?
+            .add_rules(path_beneath_rules(of_drivers(vec![devices.into()]), AccessFs::ReadDir))?
             .add_rules(path_beneath_rules(["/dev/null", "/dev/zero"], AccessFs::from_file(LANDLOCK)))?
             .restrict_self()?;
         // `missing` says the same beforehand, and whether that is enough.
@@ -145,11 +154,35 @@ impl Sandbox {
         let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
         let mut filters = vec![filter(unknown, libc::ENOSYS)?, filter(self.forbidden()?, libc::EPERM)?];
         if self.decodes {
-            let allowed = ALLOWED_TO_DECODERS.iter().map(|call| (*call, Vec::new())).collect();
             let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-            filters.push(SeccompFilter::new(allowed, refuse, SeccompAction::Allow, arch)?.try_into()?);
+            filters
+                .push(SeccompFilter::new(self.allowed()?, refuse, SeccompAction::Allow, arch)?.try_into()?);
         }
         Ok(filters)
+    }
+
+    /// Calls that a process may make which decodes: always, or where one of their conditions holds. All others fail with "operation not
+    /// permitted".
+    fn allowed(&self) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
+        let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+            ALLOWED_TO_DECODERS.iter().map(|call| (*call, Vec::new())).collect();
+        if self.network {
+            rules.extend(ALLOWED_TO_CLIENTS.iter().map(|call| (*call, Vec::new())));
+            let one_of = |argument, values: &[u64]| {
+                let is = |value| {
+                    let (width, equal) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq);
+                    SeccompRule::new(vec![SeccompCondition::new(argument, width, equal, value)?])
+                };
+                values.iter().map(|value| is(*value)).collect::<Result<_, _>>()
+            };
+            rules.insert(libc::SYS_socket, one_of(0, &[libc::AF_INET, libc::AF_INET6].map(|f| f as u64))?);
+            rules.insert(libc::SYS_ioctl, one_of(1, &REQUESTS_OF_CLIENTS)?);
+            // An end of a pair for datagrams could send to any local socket.
+            let stream = SeccompCmpOp::MaskedEq(0xf);
+            let stream = SeccompCondition::new(1, SeccompCmpArgLen::Dword, stream, libc::SOCK_STREAM as u64)?;
+            rules.insert(libc::SYS_socketpair, vec![SeccompRule::new(vec![stream])?]);
+        }
+        Ok(rules)
     }
 
     /// Calls that fail with "operation not permitted": always, or where one of their conditions holds.
@@ -193,11 +226,11 @@ impl Sandbox {
 #[must_use]
 pub fn missing() -> Vec<String> {
     let landlock = match landlock_version() {
-        0 => Some("Landlock: files and sockets stay open to workers".to_owned()),
+        0 => Some("Landlock: files and sockets stay open to loaders and workers".to_owned()),
         version @ 1..6 => Some(format!("Landlock of version 6 but {version}: see docs/security.md")),
         _ => None,
     };
-    let seccomp = (!has_seccomp()).then(|| "seccomp: workers may start processes".to_owned());
+    let seccomp = (!has_seccomp()).then(|| "seccomp: loaders and workers may start processes".to_owned());
     landlock.into_iter().chain(seccomp).collect()
 }
 
@@ -245,6 +278,8 @@ fn refused(why: &str) -> LoadError {
 
 #[cfg(test)]
 mod tests {
+    use orchestra_testkit::skip::skip;
+
     use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
     use std::os::unix::net::UnixStream;
     use std::process::Command;
@@ -256,7 +291,8 @@ mod tests {
         let server = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = server.local_addr().expect("it is bound");
         let work = move || {
-            let sandbox = Sandbox { read: vec!["/".into()], network, ..Sandbox::default() };
+            // A process with the network is a loader of objects: it reads and decodes them.
+            let sandbox = Sandbox { read: vec!["/".into()], network, decodes: network, ..Sandbox::default() };
             sandbox.enter().unwrap_or_else(|e| panic!("{}", e.error));
             let does = [
                 ("connect", TcpStream::connect(address).is_ok()),
@@ -278,45 +314,63 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_of_a_gpu_reaches_the_pipes_of_mps_wherever_they_are() {
-        let written = |named: &str| written_by_drivers(Some(named.into()));
-        assert_eq!(written_by_drivers(None), [PathBuf::from("/dev"), "/tmp".into()]);
-        assert_eq!(written(""), written_by_drivers(None));
-        assert!(written("/run/mps").contains(&"/run/mps".into()));
+    fn a_worker_of_a_gpu_writes_shared_memory_and_neither_other_devices_nor_temporary_files_of_others() {
+        if landlock_version() == 0 {
+            return skip("no Landlock", "run it under a kernel that has it");
+        }
+        let work = || {
+            let sandbox = Sandbox { gpu: true, ..Sandbox::default() };
+            // Files alone: the rest of `enter` changes the environment, and this process has other threads.
+            sandbox.confine_files().unwrap_or_else(|e| panic!("{e}"));
+            let name = format!("orchestra-test-{}", std::process::id());
+            let can_make = |folder: &str| {
+                let file = Path::new(folder).join(&name);
+                std::fs::write(&file, "x").and_then(|()| std::fs::remove_file(file)).is_ok()
+            };
+            let can_write = |node: &str| std::fs::File::options().write(true).open(node).is_ok();
+            assert!(can_write("/dev/null") && can_make("/dev/shm") && std::fs::read_dir("/dev").is_ok());
+            assert!(!can_make("/dev") && !can_make("/tmp") && !can_make("/var/tmp"));
+            // Of a device that is no GPU's, which any user may write to and read.
+            assert!(!can_write("/dev/full") && std::fs::File::open("/dev/full").is_err());
+        };
+        assert!(std::fs::File::options().write(true).open("/dev/full").is_ok(), "it is there");
+        std::thread::spawn(work).join().expect("it does not panic");
     }
 
     #[test]
     fn a_decoder_reads_takes_memory_and_starts_threads_and_makes_no_call_that_it_does_not_need() {
         if !has_seccomp() {
-            return;
+            return skip("no seccomp", "run it under a kernel that has it");
         }
-        let work = || {
-            let sandbox = Sandbox { read: vec!["/".into()], decodes: true, ..Sandbox::default() };
+        let work = |network| {
+            let sandbox = Sandbox { read: vec!["/".into()], network, decodes: true, ..Sandbox::default() };
             sandbox.enter().unwrap_or_else(|e| panic!("{}", e.error));
             let file = std::fs::read("/proc/self/maps").is_ok();
             let memory = vec![1_u8; 64 << 20].iter().all(|byte| *byte == 1);
             let thread = std::thread::Builder::new().spawn(|| 7).is_ok_and(|t| t.join().is_ok());
             assert!(file && memory && thread, "{file} {memory} {thread}");
-            let refused = |result: libc::c_long| {
-                result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
-            };
-            // SAFETY: none of the calls touches memory, whether it is made or refused.
-            let calls = unsafe {
-                [
-                    libc::syscall(libc::SYS_inotify_init1, 0),
-                    libc::syscall(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, 0),
-                    libc::syscall(libc::SYS_getpriority, 0, 0),
-                ]
-            };
-            assert!(calls.into_iter().all(refused), "{calls:?}");
+            for (call, first, second) in [
+                (libc::SYS_inotify_init1, 0, 0),
+                (libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, 0),
+                (libc::SYS_getpriority, 0, 0),
+                (libc::SYS_ioctl, 0, 0x5412), // It types for the user of a terminal: TIOCSTI.
+                (libc::SYS_socket, libc::AF_NETLINK, libc::SOCK_RAW),
+            ] {
+                // SAFETY: none of the calls touches memory, whether it is made or refused.
+                let result = unsafe { libc::syscall(call, first, second, 0) };
+                let why = std::io::Error::last_os_error().raw_os_error();
+                assert!(result < 0 && why == Some(libc::EPERM), "network: {network}: call {call}: {why:?}");
+            }
         };
-        std::thread::spawn(work).join().expect("it does not panic");
+        for network in [false, true] {
+            std::thread::spawn(move || work(network)).join().expect("it does not panic");
+        }
     }
 
     #[test]
     fn with_the_network_a_process_connects_and_still_reaches_nothing_else_of_the_machine() {
         if !has_seccomp() {
-            return;
+            return skip("no seccomp", "run it under a kernel that has it");
         }
         assert_eq!(can(true), ["connect", "look up", "make a pair"]);
         let without = can(false);

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use crate::frames::{
     DynamicOutput, FromWorker, Load, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
 };
 use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::locked;
 use orchestra_core::{BatchId, ErrorClass, SandboxMode, TensorSpec};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -44,8 +45,8 @@ pub trait Engine {
     /// Loads a model and warms it up for `load.streams` batches at once. Called once.
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError>;
 
-    /// Runs one batch, whose rows lie within the arena. Leaves outputs of fixed shape in it and returns the others. Notes in `timing` how
-    /// long each phase took, also when it fails.
+    /// Runs one batch, whose rows lie within the arena. Leaves outputs of fixed shape in the rows of its output slot and returns the others.
+    /// Notes in `timing` how long each phase took, also when it fails.
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError>;
 
     /// Gives what it loaded away, as parts that run batches at the same time, each on a thread of its own: `load.streams`, or more where
@@ -222,7 +223,7 @@ impl Link {
 
     fn send(&self, frame: &FromWorker) -> Result<(), CodecError> {
         // A panic while writing aborts the process; in tests a half-written frame shows at the other end.
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner).write(frame)
+        locked(&self.writer).write(frame)
     }
 
     /// Runs a batch and answers for it.
@@ -233,9 +234,9 @@ impl Link {
     ) -> Result<(), End> {
         let batch = run.batch;
         let mut timing = RunTiming::default();
-        self.running().push(batch);
+        locked(&self.running).push(batch);
         let result = engine(run, &mut timing);
-        self.running().retain(|other| *other != batch);
+        locked(&self.running).retain(|other| *other != batch);
         let RunError { kind, error } = match result {
             Ok(Answer::Paused) => {
                 let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
@@ -257,12 +258,8 @@ impl Link {
         self.send(&FromWorker::Failed { batch, kind, error, timing })?;
         match kind {
             RunErrorKind::Device => Err(End::Code(EXIT_DEVICE)),
-            RunErrorKind::OutOfMemory | RunErrorKind::Model => Ok(()),
+            RunErrorKind::OutOfMemory | RunErrorKind::Model | RunErrorKind::Row(_) => Ok(()),
         }
-    }
-
-    fn running(&self) -> MutexGuard<'_, Vec<BatchId>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The watch: beats, and ends the process when the parent has closed its side or is gone. It never reads, and frames do not wake it.
@@ -285,9 +282,9 @@ impl Link {
     fn beat(&self) -> bool {
         let rss_bytes = rss_bytes();
         self.rss_bytes.store(rss_bytes, Ordering::Relaxed);
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = locked(&self.writer);
         // Looked at with the writer in hand: no batch is called running after its answer.
-        let running = self.running().clone();
+        let running = locked(&self.running).clone();
         let mut sent = writer.write(&FromWorker::Heartbeat { running, rss_bytes });
         if waiting::is_waiting() {
             sent = sent.and_then(|()| writer.write(&FromWorker::Waiting));

@@ -16,11 +16,11 @@ fn spec(name: &str, dtype: DType, row: &[Dim]) -> TensorSpec {
     TensorSpec { name: name.into(), dtype, row: row.to_vec(), batch: Dim::Dynamic }
 }
 
-fn layout(max_rows: usize, slots: usize) -> BatchLayout {
+fn layout(slot_rows: usize, slots: usize) -> BatchLayout {
     BatchLayout::new(
         &[spec("a", DType::F32, &[Dim::Fixed(3)]), spec("b", DType::U8, &[Dim::Fixed(5)])],
         &[spec("y", DType::I64, &[Dim::Fixed(2)]), spec("n", DType::I64, &[Dim::Dynamic])],
-        max_rows,
+        slot_rows,
         slots,
     )
     .unwrap()
@@ -91,7 +91,7 @@ fn can_be_written(fd: impl AsFd, len: usize) -> bool {
 }
 
 #[test]
-fn nobody_but_the_parent_s_own_mapping_can_write_inputs() {
+fn only_the_parent_s_own_mapping_can_write_inputs() {
     let layout = layout(4, 2);
     let (arena, outputs) = parts(&layout);
     let reopened = |fd: &dyn AsRawFd| {

@@ -13,8 +13,13 @@ use std::process::ExitCode;
 
 #[path = "../tests/common/invert.rs"]
 mod invert;
+#[path = "../tests/common/listed.rs"]
+mod listed;
+#[path = "../tests/common/replaced.rs"]
+mod replaced;
 
-/// A service without kinds of its own calls `orchestra::worker_main()`.
+/// A service without kinds of its own calls `orchestra::worker_main()`. Of the two kinds of one name, the last counts.
 fn main() -> ExitCode {
-    orchestra::worker_main_with(&orchestra::kinds().with_stage(invert::Invert))
+    let kinds = orchestra::kinds().with_stage(replaced::Replaced).with_stage(invert::Invert);
+    orchestra::worker_main_with(&kinds.with_stage(listed::Listed))
 }

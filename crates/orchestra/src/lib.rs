@@ -23,16 +23,16 @@
 //! A program that wants answers and no files serves a model itself: [`serve_model`].
 //!
 //! No ractor type appears here, nothing prints, and no global subscriber or tracer provider is installed: logs go to the host's `tracing`.
-//! A run tells the tracer in [`StartOptions::trace`] what happens to its items, batches and workers. `orchestra_telemetry::Recorder` makes
+//! A run tells the tracer in [`StartOptions::trace`] what happens to its items, batches and workers. `telemetry::Recorder` (feature `telemetry`) makes
 //! spans of that: `Recorder::for_host` for the OpenTelemetry span processor of the host, below the host's own span where it names one
 //! (`with_run_parent`).
 
 #![warn(missing_docs)]
 
-mod kernel;
-mod onnx;
+mod engines;
 mod program;
 mod serve;
+mod unconfined;
 mod usable;
 mod verify;
 
@@ -41,35 +41,49 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-pub use onnx::engines_of;
+pub use engines::{engines_of, onnxruntime};
+pub use orchestra_core::batching::LeaveReason;
+pub use orchestra_core::bottleneck::Bottleneck;
 pub use orchestra_core::restart::RestartPolicy;
-pub use orchestra_core::{DType, DeviceId, DeviceKind, PipelineId, StageId, WorkerExit, WorkerId};
+pub use orchestra_core::tasks::EndClass;
+pub use orchestra_core::{
+    DType, DeviceId, DeviceKind, FailureKind, PipelineId, StageId, TensorSpec, WorkerExit, WorkerId,
+};
 pub use orchestra_kinds::inspect::{Recognised, recognise, workflow as workflow_for};
-pub use orchestra_machine::{FakeProbe, Gpu, GpuProbe, Machine, Node, NvmlProbe, ProbeError};
+#[cfg(feature = "lab")]
+pub use orchestra_lab as lab;
+pub use orchestra_machine::{
+    DriverProbe, FakeProbe, Gpu, GpuProbe, GpuProcess, Machine, Node, NvmlProbe, ProbeError, cpu_model,
+    driver_problem, mps, process_cpu_time, process_memory,
+};
+/// ONNX Runtime's library: what is searched for, found and fetched.
+pub use orchestra_onnx::library;
 pub use orchestra_onnx::library::{
     CudaLibraries, Flavor, Library, LibraryError, Origin as LibraryOrigin, Progress, Silent,
 };
 use orchestra_onnx::library::{Env, Request};
+pub use orchestra_plan as plan;
 use orchestra_plan::{BatchPlan, DeviceView, Kinds, NodeView, RealHost, TasksPlan, WorkerPlan};
 pub use orchestra_plan::{
     Cause, Diagnostics, MachineView, Measurements, ModelError, ModelFile, Plan, PlanOptions, RenderStyle,
-    Signature, read_model,
+    Signature, read_model, workflow_schema,
 };
 pub use orchestra_runtime::launcher::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
-    Engines, EventHook, ExitKind, Found, HistogramReading, InferError, ItemCounts, KnownTask, Launcher,
-    LiveWorker, LiveWorkers, LoaderReport, Meter, MetricReport, MetricReports, OutputReport, PipelineLook,
-    PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats, PipelineUse, Prepared,
+    EngineVersion, Engines, EventHook, ExitKind, Found, HistogramReading, InferError, ItemCounts, KnownTask,
+    Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, MetricReport, MetricReports, OutputReport,
+    PipelineLook, PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats, PipelineUse, Prepared,
     ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, RunningCommand, Service,
     Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
     StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, Trees, WorkerEvent,
-    WorkerUse, best_task, command_bounds, commands_live, known_tasks, outliving_tasks, prepare, prepare_part,
+    WorkerUse, actor_runtime, best_task, command_bounds, commands_live, known_tasks, outliving_tasks,
     running_commands,
 };
-use orchestra_store::TaskJournal;
-pub use orchestra_store::{Extent, only_files};
+pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
+#[cfg(feature = "telemetry")]
+pub use orchestra_telemetry as telemetry;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
 pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
@@ -84,15 +98,15 @@ pub mod kind {
         WriteTensor, fixed_tensor,
     };
     pub use orchestra_core::shapes::{
-        Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, LoaderSpec, Map, MapRun, Merge,
+        Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, KindSettings, Map, MapRun, Merge,
         MergeState, Network, Opens, PartFiles, Reduce, ReducedRow, Reduction,
     };
     pub use orchestra_core::{Code, DType, Dim, FailureKind, Kernel, Program, TensorSpec};
     pub use orchestra_plan::keys::WORKERS;
     pub use orchestra_plan::{
-        At, BatchDraft, Connect, Draft, Fields, Input, InputColumns, Key, Kinds, Limits, ProgramConnected,
-        ProgramContext, ProgramDraft, Reads, Runs, SinkKind, SourceConnected, SourceContext, SourceKind,
-        StageConnected, StageContext, StageKind, Writes, key,
+        At, BatchDraft, Connect, Draft, Fields, Input, InputColumns, Key, Kinds, Limits, ProgramContext,
+        ProgramDraft, ResolvedProgram, Runs, SinkKind, SourceConnected, SourceContext, SourceKind,
+        StageConnected, StageContext, StageKind, Upstreams, Word, Words, Writes, key,
     };
     pub use orchestra_store::{Expand, ObjectStore};
 }
@@ -124,13 +138,13 @@ pub struct StartOptions {
     pub offline: bool,
     /// ONNX Runtime's shared library; `None` searches for it, and fetches it if need be.
     pub ort_library: Option<PathBuf>,
-    /// Starts the workers of models; `None` runs this executable with the argument `worker`.
+    /// Starts workers of models and kernels, loaders and keepers; `None` runs this executable with the argument `worker`.
     pub launcher: Option<Arc<dyn Launcher>>,
     /// Bounds on what a worker may take.
     pub timeouts: Timeouts,
     /// When dead workers are replaced.
     pub restart: RestartPolicy,
-    /// Follows the run: `orchestra_telemetry::Recorder` makes spans of it, also through the host's own exporter.
+    /// Follows the run: `telemetry::Recorder` (feature `telemetry`) makes spans of it, also through the host's own exporter.
     pub trace: Option<Arc<dyn Tracer>>,
     /// Is told what happens to worker processes, as it happens.
     pub events: Option<EventHook>,
@@ -139,8 +153,7 @@ pub struct StartOptions {
 }
 
 /// The process of a worker, which serves a model or a kernel, of a loader, which reads and decodes items, or of a keeper, which has a command, until its parent
-/// closes the socket. Call it
-/// first thing in `main`.
+/// closes the socket. Call it first thing in `main`.
 pub fn worker_main() -> ExitCode {
     worker_main_with(&orchestra_kinds::builtin())
 }
@@ -241,7 +254,7 @@ pub fn plan_file_with(
 #[must_use]
 pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
     let (measurements, engines) = (measurements(), engines());
-    let (ask, compilers) = (Some(program::ask as _), Some(kernel::compilers as _));
+    let (ask, compilers) = (Some(program::ask as _), Some(engines::compilers as _));
     let (tasks_done, has_best) = (Some(tasks_done as _), Some(has_best as _));
     let host = RealHost::with_machine(kinds, machine);
     let tasks_ended = Some(orchestra_runtime::tasks_ended as _);
@@ -319,13 +332,36 @@ pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, Start
     Ok(prepared.start(run_options(options, &plan, library.as_ref())?).await?)
 }
 
+/// As [`prepare_part`], of a run with one part.
+///
+/// # Errors
+/// See [`StartRunError`].
+pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunError> {
+    prepare_part(plan, earlier, None, None)
+}
+
+/// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
+/// the others while the run is prepared and works. Blocks. `trees` are the working trees that the first part of the run has found. With the
+/// `version` of ONNX Runtime, items that have failed are done again only with that of the other results.
+///
+/// # Errors
+/// See [`StartRunError`].
+pub fn prepare_part(
+    plan: Arc<Plan>,
+    earlier: Earlier,
+    trees: Option<Trees>,
+    version: Option<&str>,
+) -> Result<Prepared, StartRunError> {
+    orchestra_runtime::prepare_part(plan, earlier, trees, Some(&onnxruntime(version)))
+}
+
 /// What results so far are compared with, see [`prepare_part`].
 #[must_use]
 pub fn onnxruntime_version(library: &Library) -> &str {
     library.version.as_deref().unwrap_or("unknown")
 }
 
-/// What `Prepared::start` needs for this plan; `library` is that of [`runtime_library`].
+/// What `Prepared::start` needs for this plan; `library` is that of [`runtime_library`]. Warns of what this kernel cannot confine.
 ///
 /// # Errors
 /// The running executable cannot be found.
@@ -343,8 +379,8 @@ pub fn run_options(
         measurements: measurements(),
         ..DeviceOptions::default()
     };
-    Ok(RunOptions {
-        onnxruntime: library.map(|library| onnxruntime_version(library).to_owned()),
+    let options = RunOptions {
+        engine: library.map(|library| onnxruntime(Some(onnxruntime_version(library)))),
         loaders: launcher.loaders(),
         keepers: launcher.loaders(),
         tasks_only: options.tasks_only,
@@ -355,5 +391,7 @@ pub fn run_options(
         restart: options.restart,
         trace: options.trace,
         events: options.events,
-    })
+    };
+    unconfined::warn(plan, &options);
+    Ok(options)
 }

@@ -65,9 +65,15 @@ impl EngineSpec for ProgramEngine {
     }
 }
 
-/// The variables that the file allows: all that there are without a sandbox.
+/// Variables that tune what the engines load: ONNX Runtime, cuDNN, cuBLAS and TensorRT.
+const OF_LIBRARIES: [&str; 4] = ["ORT_", "CUDNN_", "CUBLAS_", "TRT_"];
+
+/// The variables that workers of a model get beside [`inherited`]: those that tune its libraries, and those that the file allows, which are all that
+/// there are without a sandbox.
 pub(crate) fn allowed(rules: &SandboxRules) -> Vec<(String, String)> {
-    let is_allowed = |name: &String| rules.mode == SandboxMode::Off || rules.env.contains(name);
+    let is_of_library = |name: &String| OF_LIBRARIES.iter().any(|prefix| name.starts_with(prefix));
+    let is_allowed =
+        |name: &String| rules.mode == SandboxMode::Off || rules.env.contains(name) || is_of_library(name);
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };

@@ -1,5 +1,6 @@
 //! Counts the items of a finished run again, from its files alone: `run.json`, what the sinks have written, and `failures.jsonl`. Opens no journal,
-//! changes nothing, and holds one bit per item and file.
+//! changes nothing, and holds one bit per item and file. Which items there are it believes `run.json`; the audit of `chaos` and the tests, which read
+//! records as it does (`orchestra_store::each_record`), know that from elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +8,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use orchestra_kinds::read_lines;
-use orchestra_plan::{Kinds, ReadBack, RecordsPerItem, TASKS_FOLDER, Writes};
+use orchestra_plan::{Kinds, ReadBack, RecordsPerItem, TASKS_FOLDER, Writes, part_number};
 use orchestra_runtime::{Manifest, OutputReport, digest};
 use orchestra_store::{BitSet, FAILURE_RECORDS, ListError, MANIFEST, ObjectOutput, RUN_SUMMARY, only_files};
 use serde::{Deserialize, Serialize};
@@ -102,7 +103,9 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
         account.sources.iter().map(|(name, items)| Some((name.as_str(), (*items)?))).collect();
     let Some(sources) = sources else { return Err(VerifyError::Unfinished(folder.to_owned())) };
     let mut count = Count { folder, sources, found: Verified::default() };
-    let failed = count.read(Path::new(FAILURE_RECORDS), read_lines, RecordsPerItem::AtMostOne, None);
+    let mut failed = Sets::new();
+    let path = folder.join(FAILURE_RECORDS);
+    count.read(FAILURE_RECORDS.as_ref(), &path, read_lines, RecordsPerItem::AtMostOne, None, &mut failed);
     for output in &account.outputs {
         count.output(output, kinds, &account.run_id, &failed)?;
     }
@@ -129,33 +132,8 @@ impl<'a> Count<'a> {
         }
     }
 
-    /// Reads a file; gives whose records it has.
+    /// Reads a file that lies at `path` and is called `file`; adds the items whose records it has to `seen`.
     fn read(
-        &mut self,
-        file: &Path,
-        read_back: ReadBack,
-        records: RecordsPerItem,
-        failed: Option<&Sets<'a>>,
-    ) -> Sets<'a> {
-        let mut seen = Sets::new();
-        self.read_into(file, read_back, records, failed, &mut seen);
-        seen
-    }
-
-    fn read_into(
-        &mut self,
-        file: &Path,
-        read_back: ReadBack,
-        records: RecordsPerItem,
-        failed: Option<&Sets<'a>>,
-        seen: &mut Sets<'a>,
-    ) {
-        let path = self.folder.join(file);
-        self.read_at(file, &path, read_back, records, failed, seen);
-    }
-
-    /// As [`Count::read_into`], of a file that lies at `path` and is called `file`.
-    fn read_at(
         &mut self,
         file: &Path,
         path: &Path,
@@ -207,7 +185,7 @@ impl<'a> Count<'a> {
         run_id: &str,
         failed: &Sets<'a>,
     ) -> Result<(), VerifyError> {
-        let kind = kinds.sinks.iter().find(|kind| kind.name() == output.kind);
+        let kind = kinds.sink(&output.kind);
         let read_back = kind.and_then(|kind| kind.read_back());
         let Some(read_back) = read_back.filter(|_| output.records != RecordsPerItem::OfRun) else {
             self.found.not_counted.push(output.sink.clone());
@@ -216,7 +194,8 @@ impl<'a> Count<'a> {
         let mut seen = Sets::new();
         let of_records = (output.records != RecordsPerItem::Failed).then_some(failed);
         for file in self.files(output) {
-            self.read_into(&file, read_back, output.records, of_records, &mut seen);
+            let path = self.folder.join(&file);
+            self.read(&file, &path, read_back, output.records, of_records, &mut seen);
         }
         if let Some(url) = &output.url {
             let unknown = || Err("this program has no such kind".to_owned());
@@ -224,7 +203,7 @@ impl<'a> Count<'a> {
             let not_asked = |why: String| VerifyError::Store { sink: output.sink.clone(), why };
             let store = store.map_err(not_asked)?;
             let mut read = |count: &mut Self, name: &str, file: &Path| {
-                count.read_at(name.as_ref(), file, read_back, output.records, of_records, &mut seen);
+                count.read(name.as_ref(), file, read_back, output.records, of_records, &mut seen);
             };
             let holds_files = kind.is_some_and(|kind| kind.writes() == Writes::FileEach);
             self.bucket(url, &*store, run_id, holds_files, &mut read).map_err(not_asked)?;
@@ -359,15 +338,10 @@ impl<'a> Count<'a> {
             return Vec::new();
         }
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let Some((stem, ending)) = name.split_once("-*.") else { return vec![path.to_owned()] };
-        let is_part = |name: &str| {
-            let number = name.strip_prefix(stem).and_then(|rest| rest.strip_prefix('-'));
-            let number = number.and_then(|rest| rest.strip_suffix(ending)?.strip_suffix('.'));
-            number.is_some_and(|n| n.len() >= 5 && n.bytes().all(|byte| byte.is_ascii_digit()))
-        };
+        let Some((stem, extension)) = name.split_once("-*.") else { return vec![path.to_owned()] };
         let folder = path.parent().unwrap_or(Path::new(""));
         let mut files: Vec<PathBuf> = names_in(&self.folder.join(folder))
-            .filter(|name| is_part(name))
+            .filter(|name| part_number(name, stem, extension).is_some())
             .map(|name| folder.join(name))
             .collect();
         files.sort();

@@ -108,7 +108,7 @@ fn a_device_that_fails_every_batch_at_once_is_given_up_and_the_other_does_all_th
 }
 
 #[test]
-fn a_device_that_refuses_everything_fails_nobody_while_the_other_works() {
+fn a_device_that_refuses_everything_fails_no_item_while_the_other_works() {
     audited(async {
         for healthy in ["none", "slow:20"] {
             let refused = |outcome: &RunOutcome| retried(outcome) > 0;

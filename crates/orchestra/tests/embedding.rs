@@ -135,7 +135,7 @@ async fn a_run_is_aborted_when_the_wait_for_it_is_given_up() {
 
 #[test]
 fn a_host_that_drops_its_whole_runtime_hangs_nowhere_and_leaves_no_worker() {
-    // Three models in a row with one slot each: whoever waits for a row in the middle must be woken.
+    // Three models in a row with one slot each: a thread that waits for a row in the middle must be woken.
     let mut place = Workplace::with_pictures(ITEMS);
     let affine = models::affine(&place.models(), &ROW).unwrap();
     let blocks = models::slow_blocks(&place.models(), ROW, 200).unwrap();

@@ -120,7 +120,7 @@ fn the_version_of_onnxruntime_counts_once_there_are_results_of_one() {
         let plan = Arc::new(place.plan());
         let start = |version: Option<&str>| {
             let mut options = run_options(&place, &plan);
-            options.onnxruntime = version.map(str::to_owned);
+            options.engine = version.map(|version| orchestra::onnxruntime(Some(version)));
             orchestra::prepare(Arc::clone(&plan), Earlier::GoOn).unwrap().start(options)
         };
         let ends_well = async |version, n_pictures| {

@@ -8,17 +8,19 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use common::number_stages::{SCATTER, n_parts};
-use common::{ONE_PIXEL_PER_BLOCK, Workplace};
+use common::{AS_IT_IS, Workplace};
 use orchestra_testkit::models;
 
-/// Pictures to the files `2 index + 1, 2 part + 1` of each part.
+/// Pictures, past the gate, to the files `2 index + 1, 2 part + 1` of each part.
 fn filing(items: u64) -> Workplace {
     let mut place = Workplace::with_pictures(items);
     let model = models::affine(&place.models(), &[2]).unwrap();
     place
         .model("affine", model, "workers = 2")
-        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
-        .add("[stages.parts]\nkind = \"scatter\"\nfrom = \"pixels\"")
+        .gated("slow", 2)
+        .image("pixels", "scans", AS_IT_IS)
+        .infer("seen", "pixels", "slow", 4)
+        .add("[stages.parts]\nkind = \"scatter\"\nfrom = \"seen\"")
         .infer("read", "parts", "affine", 4)
         .add("[sinks.arrays]\nkind = \"npy\"\nfrom = \"read\"")
         .devices(1);
@@ -47,8 +49,10 @@ fn must_be_whole(place: &Workplace, items: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_record_is_a_file_once_also_where_workers_die_and_the_run_is_cut_off() {
-    const ITEMS: u64 = 1_500;
+    const ITEMS: u64 = 600;
     let place = filing(ITEMS);
+    // The run cannot come to its end before it is cut off.
+    place.gate().close_after(300).unwrap();
     let kinds = || orchestra::kinds().with_stage(SCATTER);
     let run = place.start_plan(place.plan_with(kinds())).await;
     assert!(place.kill_while_it_runs(&run, 3, 20).await > 0, "no worker was killed");
@@ -56,6 +60,7 @@ async fn each_record_is_a_file_once_also_where_workers_die_and_the_run_is_cut_of
     let outcome = run.wait().await;
     assert_eq!(outcome.exit_code, 130, "{:?}", outcome.problems);
     assert!((place.n_lines("arrays/index.jsonl") as u64) < ITEMS * 3, "nothing was left to interrupt");
+    place.gate().open().unwrap();
     let outcome = place.run_plan(place.plan_with(kinds())).await;
     Workplace::must_end_with(&outcome, 0);
     must_be_whole(&place, ITEMS);

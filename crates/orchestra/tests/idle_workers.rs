@@ -31,7 +31,7 @@ fn idle_workers_that_are_killed_are_replaced_and_no_batch_is_sent_again() {
         until("the other worker has nothing left to do", || {
             let snapshot = snapshots.borrow();
             let before = std::mem::replace(&mut held, snapshot.extent.known().unwrap() - snapshot.done);
-            // A batch that left because somebody was idle may be smaller than others.
+            // A batch that left because a worker was idle may be smaller than others.
             let is_idle = (1..=3 * BATCH).contains(&held) && snapshot.devices[0].ready == 2;
             looks = if is_idle && held == before { looks + 1 } else { 0 };
             looks > 40

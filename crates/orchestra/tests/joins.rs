@@ -11,8 +11,8 @@ use std::sync::Arc;
 use common::number_stages::{SCATTER, Stage, n_parts};
 use common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, scan, until};
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Key, Kinds, Limits, Map, MapRun, Refusal, Runs,
-    Schema, StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
+    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Kinds, Limits, Map, MapRun, Refusal, Runs, Schema,
+    StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
@@ -49,10 +49,6 @@ impl StageKind for Beside {
 
     fn about(&self) -> &'static str {
         "A stage of a test."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &[]
     }
 
     fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {

@@ -33,7 +33,7 @@ fn workplace(workers: usize) -> Workplace {
     copying(ITEMS, 4, 1, &format!("workers = {workers}\nspare = 0"))
 }
 
-/// The only worker dies: nobody else can have done the batch that it dies of.
+/// The only worker dies: no other worker can have done the batch that it dies of.
 async fn one_death(fault: &str) {
     one_replaced(&mut workplace(1), ITEMS, fault).await;
 }

@@ -6,13 +6,19 @@
 mod common;
 #[path = "common/invert.rs"]
 mod invert;
+#[path = "common/listed.rs"]
+mod listed;
+#[path = "common/replaced.rs"]
+mod replaced;
 
 use common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, pixels};
-use orchestra::kind::{LoaderSpec, StageKind as _};
+use orchestra::kind::{KindSettings, StageKind as _};
 use orchestra::{PlanOptions, RenderStyle};
 use orchestra_testkit::records::items;
 
 use invert::Invert;
+use listed::Listed;
+use replaced::Replaced;
 
 #[test]
 fn the_guide_shows_this_code() {
@@ -32,7 +38,7 @@ fn the_guide_shows_this_code() {
 
 #[test]
 fn settings_of_another_version_make_no_map() {
-    let other = LoaderSpec { kind: "invert".into(), settings: vec![] };
+    let other = KindSettings { kind: "invert".into(), settings: vec![] };
     assert!(Invert.revive(&other).is_none());
 }
 
@@ -57,6 +63,51 @@ async fn a_kind_of_the_host_program_works_on_rows_without_a_model() {
         let expected: Vec<f32> = pixels(key.index).iter().map(|pixel| 255.0 - pixel).collect();
         assert_eq!(numbers(&of_item["results.jsonl"], "pixels"), expected, "{key}");
     }
+}
+
+/// The same kinds as the worker program has, in which `Replaced` makes no map again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_that_replaces_another_does_so_in_the_plan_and_in_loader_processes() {
+    let mut place = Workplace::with_pictures(5);
+    workflow(&mut place, "below = 255");
+    let kinds = orchestra::kinds().with_stage(Replaced).with_stage(Invert);
+    assert!(kinds.stage("invert").unwrap().keys().iter().any(|key| key.name == "below"));
+    let outcome = place.run_plan(place.plan_with(kinds)).await;
+    Workplace::must_end_with(&outcome, 0);
+    assert_eq!(outcome.report.items.done, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_map_that_gives_a_list_runs_behind_the_loader_although_it_could_be_made_again_there() {
+    let mut place = Workplace::with_pictures(5);
+    place
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[stages.rows]\nkind = \"listed\"\nfrom = \"pixels\"")
+        .sink("results", "rows", "")
+        .devices(1);
+    let outcome = place.run_plan(place.plan_with(orchestra::kinds().with_stage(Listed))).await;
+    Workplace::must_end_with(&outcome, 0);
+    let lines = place.lines("results.jsonl");
+    assert_eq!(lines.len(), 5);
+    for line in lines {
+        let row = serde_json::json!({ "result": line["result"][0] });
+        let index = line["index"].as_u64().unwrap();
+        assert_eq!(numbers(&row, "numbers"), pixels(index), "{line}");
+    }
+}
+
+#[test]
+fn a_replaced_kind_is_named_once_to_the_user() {
+    let mut place = Workplace::with_pictures(1);
+    workflow(&mut place, "");
+    place.set("\"invert\"", "\"zebra\"").write_workflow();
+    let kinds = orchestra::kinds().with_stage(Replaced).with_stage(Invert);
+    let options = PlanOptions::default();
+    let file = place.path("workflow.toml");
+    let (plan, diagnostics) =
+        orchestra::plan_file_with(&file, &options, &orchestra::machine(), kinds).unwrap();
+    let text = diagnostics.render(RenderStyle::Plain);
+    assert!(plan.is_none() && text.matches("`invert`").count() == 1, "{text}");
 }
 
 #[test]

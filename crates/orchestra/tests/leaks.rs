@@ -7,11 +7,10 @@ mod common;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use common::{AS_IT_IS, Workplace, audited, audited_without_runtime, bounded, until};
+use common::{AS_IT_IS, Workplace, audited, audited_without_runtime, bounded, hurried, until};
 use orchestra::{Earlier, RunHandle, StartOptions};
-use orchestra_testkit::images;
-use orchestra_testkit::models;
 use orchestra_testkit::records::items;
+use orchestra_testkit::{Trap, images, models, trap_stage};
 
 const ITEMS: u64 = 200;
 
@@ -132,6 +131,30 @@ fn a_run_that_is_interrupted_leaves_nothing() {
 #[test]
 fn a_run_that_is_aborted_leaves_nothing() {
     audited(is_stopped(true));
+}
+
+#[test]
+fn a_run_that_is_aborted_while_a_decoder_hangs_leaves_nothing() {
+    audited(async {
+        let mut place = Workplace::with_pictures(ITEMS);
+        images::write_trap_picture(&place.path("images"), 0, Trap::Hang).unwrap();
+        let model = models::blocks(&place.models(), [1, 32, 32]).unwrap();
+        place
+            .model("blocks", model, "workers = 1")
+            .image("pixels", "scans", AS_IT_IS)
+            .add("[stages.trap]\nkind = \"trap\"\nfrom = \"pixels\"")
+            .infer("read", "trap", "blocks", 8)
+            .sink("read", "read", "")
+            .devices(1);
+        let (plan, options) = (place.plan_with(trap_stage::kinds()), hurried(place.faulty_workers(&[])));
+        let run = bounded("the run starts", orchestra::start(plan, options)).await.unwrap();
+        place.watch(&run);
+        let meter = run.meter();
+        until("others are done", || meter.stats().done.get() > 100).await;
+        run.stop_handle().abort();
+        Workplace::must_end_with(&bounded("the run ends", run.wait()).await, 130);
+        assert_eq!(place.loaders(), [], "no loader outlives its run");
+    });
 }
 
 #[test]

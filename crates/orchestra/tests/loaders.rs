@@ -4,28 +4,42 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 mod common;
+#[cfg(feature = "cloud")]
+#[path = "../../../tests/store/mod.rs"]
+mod store;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use common::{AS_IT_IS, Workplace, audited, bounded, hurried, until};
-use orchestra::{RunOutcome, StartOptions};
+use common::{AS_IT_IS, Workplace, bounded, hurried, numbers, until};
+use orchestra::{RunHandle, RunOutcome, StartOptions};
+use orchestra_core::DType;
+use orchestra_testkit::bait::LaidBait;
 use orchestra_testkit::faulty::{LOADER_FAULT, LOADER_FAULT_ONCE, LoaderFault};
-use orchestra_testkit::images::write_trap_picture;
+use orchestra_testkit::images::{index_of_blocks, write_trap_picture};
 use orchestra_testkit::records::{ItemKey, items};
-use orchestra_testkit::striker::{Fault, Striker, strike};
-use orchestra_testkit::trap_stage::{self, BLOAT};
-use orchestra_testkit::{GOT_THROUGH, INHERITED_FD, INTRUDE, Trap, models};
+use orchestra_testkit::striker::{Fault, strike};
+use orchestra_testkit::trap_stage;
+use orchestra_testkit::{INHERITED_FD, SCRIBBLES, SECRET_VARIABLE, Trap, bait, models};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+#[cfg(feature = "cloud")]
+use store::Store;
 
 const ITEMS: u64 = 400;
 
 /// Pictures through the trap stage to a model.
 fn workplace(items: u64) -> Workplace {
+    workplace_of(items, |folder| models::blocks(folder, [1, 32, 32]).unwrap())
+}
+
+/// Likewise, to the model that this writes.
+fn workplace_of(items: u64, write: impl FnOnce(&Path) -> PathBuf) -> Workplace {
     let mut place = Workplace::with_pictures(items);
-    let model = models::blocks(&place.models(), [1, 32, 32]).unwrap();
+    let model = write(&place.models());
     place
         .model("blocks", model, "workers = 1")
         .image("pixels", "scans", AS_IT_IS)
@@ -34,6 +48,11 @@ fn workplace(items: u64) -> Workplace {
         .sink("all", "read", "")
         .devices(1);
     place
+}
+
+/// Of 32 by 32 pixels, one of each of the 4 by 8 blocks.
+fn one_of_each_block(pixels: &[f32]) -> Vec<f32> {
+    (0..32).map(|block| pixels[(block / 8 * 8 + 4) * 32 + block % 8 * 4 + 2]).collect()
 }
 
 /// Loaders that know the trap stage.
@@ -80,21 +99,35 @@ async fn a_picture_that_kills_its_loader_fails_by_name_and_its_neighbours_are_do
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_picture_that_never_ends_is_killed_with_its_loader_after_item_timeout() {
+async fn a_picture_that_never_ends_is_killed_with_its_loader_after_item_timeout_and_no_two_decode_at_once() {
     let mut place = workplace(ITEMS);
-    place.add("[limits]\nitem_timeout = \"1s\"");
-    trap(&place, 7, Trap::Hang);
-    let outcome = run(&place, &[]).await;
+    place.add("[limits]\nloaders = 1\nitem_timeout = \"5s\"");
+    [7, 8].into_iter().for_each(|index| trap(&place, index, Trap::Hang));
+    let run = run(&place, &[]);
+    tokio::pin!(run);
+    let mut look = tokio::time::interval(Duration::from_millis(20));
+    let mut most = 0;
+    let outcome = loop {
+        tokio::select! {
+            outcome = &mut run => break outcome,
+            _ = look.tick() => most = most.max(place.loaders().len()),
+        }
+    };
     Workplace::must_end_with(&outcome, 65);
-    let error = failed(&place, ITEMS, &[(7, "timeout")]);
-    assert!(error.contains("limits.item_timeout (1 s)"), "{error}");
+    let error = failed(&place, ITEMS, &[(7, "timeout"), (8, "timeout")]);
+    assert!(error.contains("limits.item_timeout (5 s)"), "{error}");
+    assert_eq!(
+        (most, outcome.report.loaders.restarts),
+        (1, 2),
+        "loaders at once, and those that were replaced"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_picture_that_takes_more_memory_than_loaders_may_have_fails_and_the_run_goes_on() {
     let mut place = workplace(ITEMS);
     place.add("[limits]\nmemory = \"512MiB\"");
-    orchestra_testkit::images::write_first_pixel(&place.path("images"), 11, BLOAT).unwrap();
+    trap(&place, 11, Trap::Bloat);
     // One that is told so, and does not die of it.
     trap(&place, 12, Trap::OutOfMemory);
     let outcome = run(&place, &[]).await;
@@ -115,59 +148,115 @@ fn leave_open() {
     LazyLock::force(&OPEN);
 }
 
-/// What a picture does in a loader that makes it try to get out: the names of what it got through with.
-async fn intrude(sandbox: &str) -> String {
+/// Whether this process has a credential in its environment, as a run has that its loaders must not see. If not, it starts one that has, which
+/// is this test alone, and does the rest there.
+fn has_secret(test: &str) -> bool {
+    if std::env::var_os(SECRET_VARIABLE).is_some() {
+        return true;
+    }
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    let ended = again.args(["--exact", test]).env(SECRET_VARIABLE, "a key to everything").output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
+/// What a picture does in a loader that makes it try to get out: the error that it fails with, which names what it got through with.
+async fn intrude(place: &mut Workplace, total: u64, sandbox: &str) -> String {
     let private = tempfile::tempdir().unwrap();
-    std::fs::write(private.path().join("secret.txt"), "nobody writes this").unwrap();
-    std::fs::write(private.path().join("removable"), "nobody removes this").unwrap();
+    let bait = LaidBait::new(private.path(), &place.path("images")).unwrap();
     leave_open();
-    let mut place = workplace(ITEMS);
+    bait::a_plain_child_has_them().unwrap();
     place.add(&format!("[limits]\nsandbox = \"{sandbox}\""));
-    trap(&place, 5, Trap::Intrude);
-    let outcome = run(&place, &[(INTRUDE, private.path().to_str().unwrap())]).await;
+    let (name, text) = bait.variable();
+    let outcome = run(place, &[(name, &text)]).await;
     Workplace::must_end_with(&outcome, 65);
-    let error = failed(&place, ITEMS, &[(5, "result")]);
-    let is_untouched = std::fs::read_to_string(private.path().join("secret.txt")).unwrap()
-        == "nobody writes this"
-        && private.path().join("removable").exists()
-        && !private.path().join("written").exists();
-    assert_eq!(is_untouched, sandbox != "off", "{error}");
-    error.split_once(GOT_THROUGH).unwrap().1.trim().trim_end_matches('.').to_owned()
+    assert_eq!(outcome.report.loaders.restarts, 0, "none was lost: {:#?}", outcome.report.loaders);
+    let error = failed(place, total, &[(5, "result")]);
+    assert_eq!(bait.is_untouched(), sandbox != "off", "{error}");
+    error
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decoder_that_ran_wild_reads_and_writes_no_file_and_reaches_no_network_and_no_process() {
+    if !has_secret("a_decoder_that_ran_wild_reads_and_writes_no_file_and_reaches_no_network_and_no_process") {
+        return;
+    }
     for sandbox in ["auto", "require"] {
-        assert_eq!(intrude(sandbox).await, "", "sandbox = \"{sandbox}\"");
+        let mut place = workplace(ITEMS);
+        trap(&place, 5, Trap::Intrude);
+        let error = intrude(&mut place, ITEMS, sandbox).await;
+        assert_eq!(bait::got_through(&error), BTreeSet::new(), "sandbox = \"{sandbox}\"");
     }
 }
 
 /// That the attempts can succeed at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_sandbox_a_decoder_may_what_its_user_may() {
-    let through = intrude("off").await;
-    for attempt in [
-        "reading /etc/passwd",
-        "reading a secret",
-        "listing a folder",
-        "writing a file",
-        "an address of TCP",
-        "a local socket",
-        "another process",
-        "a signal to the parent",
-    ] {
-        assert!(through.contains(attempt), "not `{attempt}`: {through}");
+    if !has_secret("without_a_sandbox_a_decoder_may_what_its_user_may") {
+        return;
+    }
+    let mut place = workplace(ITEMS);
+    trap(&place, 5, Trap::Intrude);
+    let error = intrude(&mut place, ITEMS, "off").await;
+    assert_eq!(bait::got_through(&error), bait::unconfined(&[bait::ALWAYS_CLOSED, bait::NEVER_GIVEN]));
+}
+
+/// What reads objects has the network and certificates, and no more.
+#[cfg(feature = "cloud")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decoder_of_objects_that_ran_wild_connects_over_ip_and_reaches_nothing_else() {
+    if !has_secret("a_decoder_of_objects_that_ran_wild_connects_over_ip_and_reaches_nothing_else") {
+        return;
+    }
+    const OBJECTS: u64 = 40;
+    for sandbox in ["auto", "require", "off"] {
+        let mut place = workplace(OBJECTS);
+        trap(&place, 5, Trap::Intrude);
+        let store = Store::start(&place.path("images"));
+        let url = |index| format!("http://127.0.0.1:{}/bucket/{index:08}.png", store.port());
+        let urls: Vec<String> = (0..OBJECTS).map(url).collect();
+        place.set("paths = [\"images\"]", &format!("paths = {urls:?}"));
+        let error = intrude(&mut place, OBJECTS, sandbox).await;
+        let through = bait::got_through(&error);
+        match sandbox {
+            "off" => assert_eq!(through, bait::unconfined(&[bait::ALWAYS_CLOSED, bait::NEVER_GIVEN])),
+            // The names of users lie where those of hosts do.
+            _ => assert_eq!(through, ["an address of TCP", "reading /etc/passwd"].into(), "{sandbox}"),
+        }
+    }
+}
+
+/// It writes over its region, with the place in it that says how far it is, and over whatever else it can map.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decoder_that_writes_over_all_memory_that_it_reaches_spoils_and_fails_no_other_item() {
+    for sandbox in ["require", "auto"] {
+        // Its worker copies rows, so records show what came out of the loader.
+        let write = |folder: &Path| models::identity(folder, DType::F32, &[1, 32, 32]).unwrap();
+        let mut place = workplace_of(ITEMS, write);
+        place.add(&format!("[limits]\nloaders = 2\nsandbox = \"{sandbox}\""));
+        // The first of its process: what that has sent, and the parent has not taken yet, is its own to spoil.
+        trap(&place, 0, Trap::Scribble);
+        let outcome = run(&place, &[]).await;
+        Workplace::must_end_with(&outcome, 65);
+        let error = failed(&place, ITEMS, &[(0, "crash")]);
+        assert!(error.contains(SCRIBBLES), "it did not come to that: {error}");
+        for (key, of_item) in &place.records(&["all.jsonl"]).done {
+            let pixels = numbers(&of_item["all.jsonl"], "y");
+            assert_eq!(index_of_blocks(&one_of_each_block(&pixels)), Some(key.index), "{key}");
+        }
+        assert!(outcome.report.devices.iter().all(|device| device.restarts == 0), "no worker pays for it");
     }
 }
 
 /// Links are followed wherever they lead; what none of them leads to stays closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_that_are_links_to_elsewhere_are_read_and_a_hostile_one_still_gets_nowhere() {
+    if !has_secret("pictures_that_are_links_to_elsewhere_are_read_and_a_hostile_one_still_gets_nowhere") {
+        return;
+    }
     let elsewhere = tempfile::tempdir().unwrap();
-    let private = tempfile::tempdir().unwrap();
-    std::fs::write(private.path().join("secret.txt"), "nobody reads this").unwrap();
     let mut place = workplace(ITEMS);
-    place.add("[limits]\nsandbox = \"require\"");
     trap(&place, 5, Trap::Intrude);
     for index in 0..ITEMS {
         let link = place.path("images").join(format!("{index:08}.png"));
@@ -178,43 +267,44 @@ async fn pictures_that_are_links_to_elsewhere_are_read_and_a_hostile_one_still_g
         std::fs::remove_file(&link).unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
     }
-    let outcome = run(&place, &[(INTRUDE, private.path().to_str().unwrap())]).await;
-    Workplace::must_end_with(&outcome, 65);
-    let error = failed(&place, ITEMS, &[(5, "result")]);
-    assert_eq!(error.split_once(GOT_THROUGH).unwrap().1.trim(), ".", "{error}");
-    assert_eq!(outcome.report.loaders.restarts, 0, "none was lost: {:#?}", outcome.report.loaders);
+    let error = intrude(&mut place, ITEMS, "require").await;
+    assert_eq!(bait::got_through(&error), BTreeSet::new());
+}
+
+/// Strikes a loader of this place each time `every` more items are done, the oldest and the youngest in turn, each once, until the run is over.
+/// Between two strikes the run has always come further, however slow the machine is. Gives how many were struck.
+async fn strike_loaders(place: &Workplace, run: &RunHandle, every: u64, fault: Fault) -> usize {
+    let (meter, snapshots) = (run.meter(), run.snapshots());
+    let is_over = || snapshots.has_changed().is_err();
+    let mut look = tokio::time::interval(Duration::from_millis(5));
+    let mut struck: Vec<u32> = Vec::new();
+    while !is_over() {
+        let next = meter.stats().done.get() + every;
+        while meter.stats().done.get() < next && !is_over() {
+            look.tick().await;
+        }
+        let mut loaders = place.loaders();
+        // A stopped one stays a process, and a killed one takes a moment to die.
+        loaders.retain(|loader| !struck.contains(&loader.pid));
+        let target = if struck.len().is_multiple_of(2) { loaders.first() } else { loaders.last() };
+        struck.extend(target.map(|l| l.pid).filter(|pid| strike(std::process::id(), *pid, fault)));
+    }
+    struck.len()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn loaders_that_are_killed_or_stopped_all_the_time_lose_and_double_nothing() {
-    for (fault, items) in [(Fault::Kill, 20_000), (Fault::Stop, 8_000)] {
+    for (fault, items, every) in [(Fault::Kill, 20_000, 150), (Fault::Stop, 8_000, 500)] {
         let place = workplace(items);
         let plan = place.plan_with(trap_stage::kinds());
         let run = bounded("the run starts", orchestra::start(plan, options(&place, &[]))).await.unwrap();
         place.watch(&run);
-        let striker = Striker::of_loaders(std::process::id(), Duration::from_millis(20), fault);
+        let struck = bounded("all is done", strike_loaders(&place, &run, every, fault)).await;
         let outcome = bounded("the run ends", run.wait()).await;
-        let struck = striker.stop();
         Workplace::must_end_with(&outcome, 0);
         failed(&place, items, &[]);
-        assert!(outcome.report.loaders.restarts > 0, "{fault:?}: {} strikes", struck.len());
+        assert!(outcome.report.loaders.restarts > 0, "{fault:?}: {struck} strikes");
     }
-}
-
-#[test]
-fn a_run_that_is_aborted_while_a_decoder_hangs_leaves_no_process() {
-    audited(async {
-        let place = workplace(ITEMS);
-        trap(&place, 0, Trap::Hang);
-        let plan = place.plan_with(trap_stage::kinds());
-        let run = bounded("the run starts", orchestra::start(plan, options(&place, &[]))).await.unwrap();
-        place.watch(&run);
-        let meter = run.meter();
-        until("others are done", || meter.stats().done.get() > 100).await;
-        run.stop_handle().abort();
-        Workplace::must_end_with(&bounded("the run ends", run.wait()).await, 130);
-        assert_eq!(place.loaders(), [], "no loader outlives its run");
-    });
 }
 
 #[tokio::test(flavor = "multi_thread")]

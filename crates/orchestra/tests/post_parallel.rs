@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{AS_IT_IS, Workplace};
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fields, Key, Limits, Map, MapRun, Refusal, Runs, Schema,
+    ColumnType, Connect, DType, Draft, Emit, Fields, Limits, Map, MapRun, Refusal, Runs, Schema,
     StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
 use orchestra_testkit::models;
@@ -44,10 +44,6 @@ impl StageKind for Stage {
 
     fn about(&self) -> &'static str {
         "A stage of a test."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &[]
     }
 
     fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {

@@ -21,12 +21,21 @@ fn workplace(items: u64, batch: usize) -> Workplace {
 async fn runs_with(fault: &str, n: u64, batch: usize) -> (Workplace, RunOutcome) {
     let mut place = workplace(n, batch);
     let workers = place.faulty_workers(&[(FAULT, fault)]);
-    let options = impatient(&mut place, fault, workers);
+    let mut options = impatient(&mut place, fault, workers);
+    // Of these none does anything in time: no honest one can be given up.
+    match fault {
+        "never-hello" => options.timeouts.handshake = Duration::from_secs(1),
+        "hang-on-batch:1" => drop(place.set("batch_timeout = \"5s\"", "batch_timeout = \"1s\"")),
+        _ => {}
+    }
     let outcome = place.run_with(options).await;
     let before = copies(&place);
     assert_eq!((before.done.len() + before.failed.len()) as u64, outcome.report.items.read, "`{fault}`");
     if outcome.exit_code == 69 {
         assert!(!outcome.problems.is_empty(), "`{fault}`: it says why");
+        if fault == "hang-on-batch:1" {
+            place.set("batch_timeout = \"1s\"", "batch_timeout = \"1h\"");
+        }
         let resumed = place.run().await;
         assert_eq!(resumed.report.items.read, n, "`{fault}`");
         let after = copies(&place);
@@ -64,7 +73,7 @@ async fn one_worker_that_misbehaves_once_costs_no_item() {
         let outcome = place.run_with(options).await;
         assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
         all_copied(&place, N, fault);
-        assert!(once.exists(), "`{fault}`: nobody misbehaved");
+        assert!(once.exists(), "`{fault}`: no worker misbehaved");
         if harmless.contains(&fault) {
             assert_eq!(restarts(&outcome), 0, "`{fault}`");
         }
@@ -95,9 +104,9 @@ async fn workers_that_all_die_after_a_batch_or_more_still_do_all_the_work() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_that_all_hang_at_their_second_batch_still_do_all_the_work() {
-    let (place, outcome) = runs_with("hang-on-batch:2", 16, 4).await;
+    let (place, outcome) = runs_with("hang-on-batch:2", 12, 4).await;
     Workplace::must_end_with(&outcome, 0);
-    all_copied(&place, 16, "hang");
+    all_copied(&place, 12, "hang");
     assert!(restarts(&outcome) >= 1);
 }
 
@@ -174,7 +183,7 @@ async fn workers_that_hang_at_their_first_batch_end_the_run_in_bounded_time_with
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_for_batches_that_nobody_sent_are_no_results() {
+async fn answers_for_batches_that_were_not_sent_are_no_results() {
     let (_, outcome) = runs_with("wrong-batch", 40, 4).await;
     assert!([65, 69].contains(&outcome.exit_code), "{:?}", outcome.problems);
     assert!(restarts(&outcome) > 0);

@@ -1,4 +1,4 @@
-//! `recycle`: healthy workers are replaced in the middle of a run, and nobody notices but the operating system.
+//! `recycle`: healthy workers are replaced in the middle of a run, and no result shows it.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 

@@ -31,6 +31,14 @@ fn stay_on_one_core() {
 #[test]
 fn pipelines_that_compute_have_their_shares_by_priority_while_both_have_work() {
     stay_on_one_core();
+    // The kernel shares a core out over time: of one round 3.43 was seen, with a build on the same core.
+    let mut shares = [share(), share(), share()];
+    shares.sort_by(f64::total_cmp);
+    assert!((2.7..=3.3).contains(&shares[1]), "{shares:?} to 1");
+}
+
+/// Items of the first pipeline for each of the second, while both have work.
+fn share() -> f64 {
     let mut place = Workplace::new();
     write_pictures(&place.path("images"), ITEMS, Kind::Png).unwrap();
     let model = models::slow_blocks(&place.models(), [1, 32, 32], STEPS).unwrap();
@@ -79,5 +87,5 @@ fn pipelines_that_compute_have_their_shares_by_priority_while_both_have_work() {
     let share = of_first as f64 / of_second as f64;
     println!("{of_first} items to {of_second}: {share:.2} to 1");
     assert!(of_first as u64 > ITEMS / 3, "{of_first} of {ITEMS}: the workers have hardly worked together");
-    assert!((2.7..=3.3).contains(&share), "{of_first} items to {of_second}: {share:.2} to 1");
+    share
 }

@@ -90,7 +90,7 @@ impl Log {
     }
 
     async fn until_one_stands_by(&self) -> WorkerId {
-        // One that is loaded to serve counts as standing by until it does, so somebody has to serve already.
+        // One that is loaded to serve counts as standing by until it does, so another worker has to serve already.
         let mut found = None;
         until("a spare stands by", || {
             found = self.serving().and_then(|_| self.standing_by());
@@ -453,5 +453,5 @@ async fn a_storm_of_kills_on_workers_and_spares_loses_and_doubles_nothing() {
     assert!(device.spare_takeovers >= 1, "{device:?}");
     assert_eq!(place.workers(), []);
     let each_ended = log.started().iter().all(|(w, _)| log.exit(*w).is_some());
-    assert!(each_ended, "whoever was started has ended: {:#?}", log.events());
+    assert!(each_ended, "each worker that was started has ended: {:#?}", log.events());
 }

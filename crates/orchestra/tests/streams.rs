@@ -53,34 +53,40 @@ fn trapped(streams: usize, traps: &[(u64, Trap)]) -> Workplace {
         .image("pixels", "scans", AS_IT_IS)
         .infer("read", "pixels", "trap", 8)
         .sink("all", "read", "")
-        .devices(1);
+        .devices(1)
+        // Those that go together would be taken apart first: one more death for each trap.
+        .one_by_one();
     place
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn poison_fails_alone_by_name_and_what_ran_beside_it_is_done() {
-    for streams in [2, 4] {
-        let traps = [(50, Trap::Segfault), (51, Trap::Abort), (120, Trap::Fail), (199, Trap::Exit)];
-        let place = trapped(streams, &traps);
-        let outcome = place.run().await;
-        Workplace::must_end_with(&outcome, 65);
-        let is_bad = |i: &u64| traps.iter().any(|(bad, _)| bad == i);
-        let records = place.records(&["all.jsonl"]);
-        let (done, failed) = ((0..ITEMS).filter(|i| !is_bad(i)), (0..ITEMS).filter(is_bad));
-        records.must_be(1, &items("scans", done), &items("scans", failed)).unwrap();
-        each_shows_its_own_picture(&records, "all.jsonl", "blocks");
-        // Three of them kill, each at most log2(8) + 2 workers.
-        assert!((3..=15).contains(&restarts(&outcome)), "{:?}", outcome.report.devices);
-    }
+#[test]
+fn poison_fails_alone_by_name_and_what_ran_beside_it_is_done() {
+    audited(async {
+        for streams in [2, 4] {
+            let traps = [(50, Trap::Segfault), (51, Trap::Abort), (120, Trap::Fail), (199, Trap::Exit)];
+            let place = trapped(streams, &traps);
+            let outcome = place.run().await;
+            Workplace::must_end_with(&outcome, 65);
+            let is_bad = |i: &u64| traps.iter().any(|(bad, _)| bad == i);
+            let records = place.records(&["all.jsonl"]);
+            let (done, failed) = ((0..ITEMS).filter(|i| !is_bad(i)), (0..ITEMS).filter(is_bad));
+            records.must_be(1, &items("scans", done), &items("scans", failed)).unwrap();
+            each_shows_its_own_picture(&records, "all.jsonl", "blocks");
+            // Three of them kill, each at most log2(8) + 2 workers.
+            assert!((3..=15).contains(&restarts(&outcome)), "{:?}", outcome.report.devices);
+        }
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn memory_that_runs_out_for_one_of_the_batches_at_once_fails_nobody() {
-    let place = trapped(2, &[(3, Trap::OutOfMemory), (90, Trap::OutOfMemory)]);
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 0);
-    let records = place.records(&["all.jsonl"]);
-    records.must_be(1, &items("scans", 0..ITEMS), &items("scans", [])).unwrap();
-    each_shows_its_own_picture(&records, "all.jsonl", "blocks");
-    assert_eq!(restarts(&outcome), 0, "nobody dies of it");
+#[test]
+fn memory_that_runs_out_for_one_of_the_batches_at_once_fails_no_item() {
+    audited(async {
+        let place = trapped(2, &[(3, Trap::OutOfMemory), (90, Trap::OutOfMemory)]);
+        let outcome = place.run().await;
+        Workplace::must_end_with(&outcome, 0);
+        let records = place.records(&["all.jsonl"]);
+        records.must_be(1, &items("scans", 0..ITEMS), &items("scans", [])).unwrap();
+        each_shows_its_own_picture(&records, "all.jsonl", "blocks");
+        assert_eq!(restarts(&outcome), 0, "no worker dies of it");
+    });
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use common::{ONE_PIXEL_PER_BLOCK, Workplace, pixels};
 use orchestra::kind::{
-    Connect, Draft, Emit, Fields, Key, Limits, Map, MapRun, Refusal, Runs, StageConnected, StageContext,
+    Connect, Draft, Emit, Fields, Limits, Map, MapRun, Refusal, Runs, StageConnected, StageContext,
     StageKind, Value,
 };
 use orchestra_testkit::records::{ItemKey, items};
@@ -34,10 +34,6 @@ impl StageKind for Barrier {
 
     fn about(&self) -> &'static str {
         "Keeps the thread of one row."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &[]
     }
 
     fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
@@ -96,7 +92,7 @@ async fn an_item_that_hangs_in_a_loader_fails_alone_after_its_time() {
         .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
         .add("[stages.kept]\nkind = \"barrier\"\nfrom = \"pixels\"")
         .sink("results", "kept", "")
-        .add("[limits]\nitem_timeout = \"3s\"")
+        .add("[limits]\nitem_timeout = \"5s\"")
         .devices(1);
     let barrier = Barrier::default();
     let outcome = place.run_plan(place.plan_with(orchestra::kinds().with_stage(barrier.clone()))).await;
@@ -109,5 +105,5 @@ async fn an_item_that_hangs_in_a_loader_fails_alone_after_its_time() {
     let key = ItemKey { source: "scans".into(), index: STUCK };
     assert_eq!(records.failure_kind(&key), Some("timeout"));
     let error = records.failed[&key]["error"].as_str().unwrap();
-    assert!(error.contains("longer than limits.item_timeout (3 s)"), "{error}");
+    assert!(error.contains("longer than limits.item_timeout (5 s)"), "{error}");
 }

@@ -84,7 +84,7 @@ fn a_worker_that_dies_at_any_point_costs_no_item_whatever_went_together() {
 }
 
 #[test]
-fn faults_set_apart_what_went_together_and_fail_nobody() {
+fn faults_set_apart_what_went_together_and_fail_no_item() {
     audited(async {
         for fault in ["fail-on-batch", "device-error-on-batch"] {
             let outcome = struck(&format!("{fault}:{NTH}")).await;

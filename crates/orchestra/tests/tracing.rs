@@ -1,4 +1,4 @@
-//! What a run tells whoever traces it, with real files, workers and a journal: each item and each batch once, with the whole way of it, also
+//! What a run tells its tracer, with real files, workers and a journal: each item and each batch once, with the whole way of it, also
 //! when workers are killed and however the run ends.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
@@ -70,10 +70,9 @@ impl RunTracer for Told {
 fn workplace() -> Workplace {
     let mut place = Workplace::with_pictures(ITEMS);
     let affine = models::affine(&place.models(), &[1, 32, 32]).unwrap();
-    let slow = models::slow_blocks(&place.models(), [1, 32, 32], 40).unwrap();
     place
         .model("affine", affine, "workers = 1")
-        .model("slow", slow, "workers = 2")
+        .gated("slow", 2)
         .image("pixels", "scans", AS_IT_IS)
         .infer("first", "pixels", "affine", 4)
         .infer("second", "first", "slow", 4)
@@ -181,12 +180,15 @@ async fn an_item_that_goes_to_several_sinks_is_told_once() {
 async fn a_run_that_is_interrupted_aborted_or_dropped_tells_its_end_and_every_batch() {
     for how in ["interrupted", "aborted", "dropped"] {
         let place = workplace();
+        // Whatever is done to the run comes before its end.
+        place.gate().close_after(40).unwrap();
         let (told, run) = start(&place).await;
         until("there are results", || place.n_lines("all.jsonl") > 20).await;
         let stop = run.stop_handle();
         let outcome = match how {
             "interrupted" => {
                 stop.interrupt();
+                place.gate().open().unwrap();
                 Some(bounded("the run ends", run.wait()).await)
             }
             "aborted" => {
@@ -198,7 +200,7 @@ async fn a_run_that_is_interrupted_aborted_or_dropped_tells_its_end_and_every_ba
                 None
             }
         };
-        until("nobody tells anything more", || Arc::strong_count(&told) == 1).await;
+        until("the run has dropped its tracer", || Arc::strong_count(&told) == 1).await;
         let items = told_once(&told);
         let ends = told.ends.lock().unwrap();
         assert_eq!(ends.len(), 1, "{how}");

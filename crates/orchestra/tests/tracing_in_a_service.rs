@@ -125,15 +125,11 @@ async fn a_service_sees_a_run_in_its_own_traces_and_logs_below_its_requests() {
         let item = of_item(end).unwrap();
         assert_eq!((item.span_context.trace_id(), item.parent_span_id), request, "below its request");
     }
-    assert!(of_item(&names[1]).is_none(), "whoever asked for it does not trace it");
+    assert!(of_item(&names[1]).is_none(), "the request that it belongs to is not traced");
     for name in &names[2..] {
         let item = of_item(name).unwrap();
         assert_ne!(item.span_context.trace_id(), request.0);
-        assert_eq!(
-            item.parent_span_id,
-            SpanId::INVALID,
-            "it came with no request, or nobody could say with which"
-        );
+        assert_eq!(item.parent_span_id, SpanId::INVALID, "it came with no request, or with an unknown one");
     }
     let batches = named("batch");
     assert!(!batches.is_empty());

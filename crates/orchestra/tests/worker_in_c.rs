@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, audited, bounded};
 use orchestra::kind::{
-    At, BatchDraft, Code, DType, Dim, Draft, Fields, Key, Limits, Program, ProgramConnected, ProgramContext,
-    ProgramDraft, StageKind, TensorSpec,
+    At, BatchDraft, Code, DType, Dim, Draft, Fields, Limits, Program, ProgramContext, ProgramDraft,
+    ResolvedProgram, StageKind, TensorSpec,
 };
 use orchestra_testkit::striker::{Fault, Striker};
 use serde_json::Value;
@@ -31,10 +31,6 @@ impl StageKind for Double {
         "Gives every number twice."
     }
 
-    fn keys(&self) -> &'static [Key] {
-        &[]
-    }
-
     fn read(&self, fields: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
         Some(Draft::Batch(BatchDraft {
             model: Some(At::new("worker.c".to_owned(), fields.span)),
@@ -43,7 +39,7 @@ impl StageKind for Double {
             wait: Duration::from_millis(5),
             sizes: None,
             together: None,
-            iterate: None,
+            iteration: None,
         }))
     }
 }
@@ -52,10 +48,10 @@ impl StageKind for Double {
 struct Doubling(PathBuf);
 
 impl ProgramDraft for Doubling {
-    fn connect(&self, _: &mut ProgramContext<'_>) -> Option<ProgramConnected> {
+    fn resolve(&self, _: &mut ProgramContext<'_>) -> Option<ResolvedProgram> {
         let path = self.0.clone();
         let row = ROW.map(Dim::Fixed).to_vec();
-        Some(ProgramConnected {
+        Some(ResolvedProgram {
             identity: "doubles".to_owned(),
             inputs: vec![("x".to_owned(), None)],
             outputs: vec![TensorSpec { name: "y".to_owned(), dtype: DType::F32, row, batch: Dim::Dynamic }],

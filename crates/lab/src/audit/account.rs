@@ -1,15 +1,15 @@
-//! Where each record of an output folder lies, for runs of any size: 8 bytes per item and file are held.
+//! Where each record of an output folder lies, for runs of any size: 8 bytes per item and file are held. Neither the journal nor `run.json` is
+//! read: which items there are, and their names, is known from lists that the experiment wrote before the run, so an item that the run forgot, journal
+//! and all, is lost here.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, BufRead as _, BufReader};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use orchestra_store::{ListError, ListingReader};
-use serde::Deserialize;
+use orchestra_store::{ListError, ListingReader, RecordHead, each_record};
 
 /// Places that are shown of many that are no records.
 const SHOWN: usize = 5;
@@ -72,16 +72,16 @@ pub struct Account {
     pub unknown: u64,
     /// The first of them, with what is wrong.
     pub unknown_shown: Vec<String>,
-    failures: Places,
-    sinks: Vec<Places>,
+    failures: RecordOffsets,
+    sinks: Vec<RecordOffsets>,
 }
 
-/// The records of one file, by source and index.
+/// Where the records of one file begin, by source and index.
 #[derive(Debug, Default)]
-struct Places {
+struct RecordOffsets {
     file: Option<File>,
     /// Offset of the record and one; 0: there is none.
-    places: BTreeMap<usize, Vec<u64>>,
+    offsets: BTreeMap<usize, Vec<u64>>,
 }
 
 impl Account {
@@ -91,7 +91,7 @@ impl Account {
             doubled: BTreeMap::new(),
             unknown: 0,
             unknown_shown: Vec::new(),
-            failures: Places::default(),
+            failures: RecordOffsets::default(),
             sinks: Vec::new(),
         };
         let all: Vec<usize> = (0..items.sources.len()).collect();
@@ -122,24 +122,33 @@ impl Account {
         sinks.iter().filter(|s| self.sinks[**s].has(key)).count()
     }
 
-    fn records(&mut self, items: &Items, path: &Path, sources: &[usize]) -> io::Result<Places> {
+    fn records(&mut self, items: &Items, path: &Path, sources: &[usize]) -> io::Result<RecordOffsets> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let empty = |s: &usize| (*s, vec![0; items.sources[*s].names.len()]);
-        let mut places: BTreeMap<usize, Vec<u64>> = sources.iter().map(empty).collect();
+        let mut offsets: BTreeMap<usize, Vec<u64>> = sources.iter().map(empty).collect();
         let mut twice = BTreeSet::new();
-        let file =
-            each_record(path, &mut |offset, line, head| match head.and_then(|head| known(items, &head)) {
-                Ok((source, index)) => match places.get_mut(&source).map(|of| &mut of[index as usize]) {
-                    Some(place) if *place == 0 => *place = offset + 1,
+        let in_file =
+            |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
+        if !path.try_exists().map_err(in_file)? {
+            return Ok(RecordOffsets { file: None, offsets });
+        }
+        let file = each_record(path, |offset, line, head| {
+            let head = head.map_err(|error| format!("a line that is {error}"));
+            match head.and_then(|head| known(items, &head)) {
+                Ok((source, index)) => match offsets.get_mut(&source).map(|of| &mut of[index as usize]) {
+                    Some(at) if *at == 0 => *at = offset + 1,
                     Some(_) => drop(twice.insert((source, index))),
                     None => self.is_unknown(&name, line, "an item of a source that this sink has nothing of"),
                 },
                 Err(what) => self.is_unknown(&name, line, &what),
-            })?;
+            }
+            Ok(())
+        })
+        .map_err(in_file)?;
         for key in twice {
             self.doubled.entry(key).or_insert_with(|| format!("more than one record in `{name}`"));
         }
-        Ok(Places { file, places })
+        Ok(RecordOffsets { file: Some(file), offsets })
     }
 
     fn is_unknown(&mut self, file: &str, line: &[u8], what: &str) {
@@ -153,7 +162,7 @@ impl Account {
 }
 
 /// The item that a record is of, or why it is of none.
-fn known(items: &Items, head: &Head<'_>) -> Result<Key, String> {
+fn known(items: &Items, head: &RecordHead<'_>) -> Result<Key, String> {
     let source = items.sources.iter().position(|s| s.name == head.source);
     let source = source.ok_or_else(|| format!("an item of a source `{}` that is not there", head.source))?;
     let of_source = &items.sources[source];
@@ -167,19 +176,19 @@ fn known(items: &Items, head: &Head<'_>) -> Result<Key, String> {
     }
 }
 
-impl Places {
-    fn place(&self, (source, index): Key) -> Option<u64> {
-        let place = *self.places.get(&source)?.get(usize::try_from(index).ok()?)?;
-        place.checked_sub(1)
+impl RecordOffsets {
+    fn offset(&self, (source, index): Key) -> Option<u64> {
+        let offset = *self.offsets.get(&source)?.get(usize::try_from(index).ok()?)?;
+        offset.checked_sub(1)
     }
 
     fn has(&self, key: Key) -> bool {
-        self.place(key).is_some()
+        self.offset(key).is_some()
     }
 
     /// The whole line, without its end.
     fn line(&self, key: Key) -> io::Result<Option<Vec<u8>>> {
-        let (Some(file), Some(mut at)) = (&self.file, self.place(key)) else { return Ok(None) };
+        let (Some(file), Some(mut at)) = (&self.file, self.offset(key)) else { return Ok(None) };
         let (mut line, mut buffer) = (Vec::new(), [0; 1024]);
         loop {
             let n = file.read_at(&mut buffer, at)?;
@@ -191,45 +200,4 @@ impl Places {
             at += n as u64;
         }
     }
-}
-
-/// What every record names.
-#[derive(Debug, Deserialize)]
-struct Head<'a> {
-    #[serde(borrow)]
-    item: Cow<'a, str>,
-    index: u64,
-    #[serde(borrow)]
-    source: Cow<'a, str>,
-}
-
-/// Offset, line, and what it names or why it is no record.
-type Visit<'a> = &'a mut dyn FnMut(u64, &[u8], Result<Head<'_>, String>);
-
-/// Visits each line of a file. `None`: there is no such file.
-fn each_record(path: &Path, visit: Visit<'_>) -> io::Result<Option<File>> {
-    let in_file = |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(in_file(error)),
-    };
-    let mut reader = BufReader::with_capacity(1 << 20, &file);
-    let (mut line, mut offset) = (Vec::new(), 0u64);
-    loop {
-        line.clear();
-        let n = reader.read_until(b'\n', &mut line).map_err(in_file)?;
-        if n == 0 {
-            break;
-        }
-        let head = match line.last() {
-            Some(b'\n') => {
-                serde_json::from_slice(&line).map_err(|error| format!("a line that is no record ({error})"))
-            }
-            _ => Err("a torn line".to_owned()),
-        };
-        visit(offset, &line, head);
-        offset += n as u64;
-    }
-    Ok(Some(file))
 }

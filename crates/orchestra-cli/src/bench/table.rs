@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use orchestra_lab::Spread;
-use orchestra_lab::bench_report::{BatchSizeReport, Pace, Report};
+use orchestra::lab::Spread;
+use orchestra::lab::bench_report::{BatchSizeReport, Pace, Report};
 
 use crate::args::BenchArgs;
 use crate::columns::{Row, aligned};
@@ -35,7 +35,7 @@ pub fn batch_sizes(report: &BatchSizeReport) -> String {
     )];
     for size in &report.batch_sizes {
         let workers = counted(size.workers as u64, "worker", "workers");
-        let label = format!("infer {} on {}: {workers}, batches of {}", size.stage, size.device, size.batch);
+        let label = format!("stage {} on {}: {workers}, batches of {}", size.stage, size.device, size.batch);
         let batch_seconds = (size.batch * size.workers) as f64 / size.items_per_second.max(f64::MIN_POSITIVE);
         let [usual, first] = [batch_seconds, size.first_batch_seconds].map(short_time);
         let switched = size.switched_batch_seconds.map(short_time).unwrap_or_default();
@@ -61,7 +61,7 @@ fn parts(report: &Report, rows: &mut Vec<Row>) {
         let threads = counted(part.threads as u64, "thread", "threads");
         let at_once = if part.streams > 1 { format!(", {} at once", part.streams) } else { String::new() };
         let label = format!(
-            "infer {} on {}: {workers} of {threads}{at_once}, batches of {}, items/s",
+            "stage {} on {}: {workers} of {threads}{at_once}, batches of {}, items/s",
             part.stage, part.device, part.batch
         );
         rows.push(row(label, &part.items_per_second, per_second));

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use orchestra_lab::Quantiles;
-use orchestra_lab::chaos_report::Report;
+use orchestra::lab::Quantiles;
+use orchestra::lab::chaos_report::Report;
 
 use crate::columns::{Row, aligned};
 use crate::human::{count, counted, per_second, short_time};

@@ -1,8 +1,6 @@
 //! What the doctor says about the libraries of CUDA: for each product where it was found and which version it is, or how to get it.
 
-use orchestra_onnx::library::{
-    CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaLibrary, FoundLibrary, Need, Tried,
-};
+use orchestra::library::{CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaLibrary, FoundLibrary, Need, Tried};
 
 use super::Finding;
 
@@ -62,7 +60,7 @@ fn lacking_in_words(product: &'static str, parts: &[&CudaLibrary]) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_onnx::library::Origin;
+    use orchestra::library::Origin;
 
     use super::*;
 

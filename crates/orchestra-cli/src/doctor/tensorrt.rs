@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use orchestra_onnx::library::{
+use orchestra::library::{
     CudaLibraries, Env, FoundLibrary, Need, TENSORRT_PROVIDER, find_tensorrt, how_to_get_tensorrt,
     tensorrt_provider,
 };
@@ -40,7 +40,7 @@ fn in_words(libraries: &CudaLibraries, has_provider: bool) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_onnx::library::{CudaLibrary, Origin};
+    use orchestra::library::{CudaLibrary, Origin};
 
     use super::*;
 

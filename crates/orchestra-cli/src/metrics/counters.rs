@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use orchestra::{ExitKind, HistogramReading, Meter, PipelineId, StageId, TaskNumbers, TaskStanding};
-use orchestra_core::FailureKind;
-use orchestra_core::batching::LeaveReason;
-use orchestra_core::tasks::EndClass;
-use orchestra_plan::BatchPlan;
-use orchestra_telemetry::metrics::names;
-use orchestra_telemetry::metrics::{Buckets, Reading};
+use orchestra::plan::BatchPlan;
+use orchestra::telemetry::metrics::names;
+use orchestra::telemetry::metrics::{Buckets, Reading};
+use orchestra::{
+    EndClass, ExitKind, FailureKind, HistogramReading, LeaveReason, Meter, PipelineId, StageId, TaskNumbers,
+    TaskStanding,
+};
 
 pub fn read(meter: &Meter, reading: &mut Reading) {
     RunReading { meter, reading }.read();

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use orchestra::{DeviceId, Gpu, Meter, PipelineUse, WorkerId, WorkerUse};
-use orchestra_machine::{process_cpu_time, process_memory};
-use orchestra_telemetry::metrics::Reading;
-use orchestra_telemetry::metrics::names;
+use orchestra::telemetry::metrics::Reading;
+use orchestra::telemetry::metrics::names;
+use orchestra::{DeviceId, Gpu, Meter, PipelineUse, WorkerId, WorkerUse, process_cpu_time, process_memory};
 
 pub fn read(meter: &Meter, reading: &mut Reading) {
     let plan = meter.plan();
@@ -73,8 +72,8 @@ fn own(reading: &mut Reading) {
 mod tests {
     use std::time::Duration;
 
+    use orchestra::telemetry::metrics::Value;
     use orchestra::{PipelineId, PipelineLook};
-    use orchestra_telemetry::metrics::Value;
 
     use super::*;
 

@@ -1,23 +1,18 @@
 //! One state of a run as lines of text, for a terminal of a given width. Pure: no terminal, no time.
 
+use orchestra::plan::format_bytes;
 use orchestra::{Extent, RunningCommand, TasksSnapshot};
-use orchestra_plan::format_bytes;
 
-use crate::human::{clock, count, counted, gib, per_second, percent};
-
+use super::lines::{GAP, Line, Segment, Tone, behind_heading, indent, pack, paint, section};
 use super::{DeviceView, PipelineView, ProgressView, StageView};
+use crate::human::{clock, count, counted, gib, per_second, percent};
 use crate::tasks::metrics;
 
 /// A bar is not worth drawing with fewer cells, and no clearer with more.
 const BAR_CELLS: std::ops::RangeInclusive<usize> = 10..=40;
+
 /// Narrower terminals are treated as this wide: their lines wrap.
 const MIN_WIDTH: usize = 20;
-/// From this width on, stages, devices and workers stand behind a heading.
-const HEADING_FROM: usize = 60;
-const HEADING: usize = 9;
-/// Lines of each section, at most: a display higher than the terminal cannot be drawn in place.
-const MAX_LINES: usize = 4;
-const GAP: &str = "  ";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
@@ -99,42 +94,6 @@ fn gpus(devices: &[DeviceView]) -> String {
         out.push_str(&format!(" {} W", watts.iter().sum::<u64>()));
     }
     if out.is_empty() { out } else { format!(", gpu{out}") }
-}
-
-/// A piece of a line that is never broken.
-#[derive(Debug, Clone)]
-struct Segment {
-    text: String,
-    tone: Tone,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Tone {
-    Plain,
-    Heading,
-    Good,
-    Warning,
-    Bad,
-}
-
-type Line = Vec<Segment>;
-
-impl Segment {
-    fn new(text: impl Into<String>, tone: Tone) -> Self {
-        Self { text: text.into(), tone }
-    }
-
-    /// Columns, taking one per character: names of tables are what the user made them, and mostly ASCII.
-    fn width(&self) -> usize {
-        self.text.chars().count()
-    }
-
-    fn fit(mut self, width: usize) -> Self {
-        if self.width() > width {
-            self.text = self.text.chars().take(width.saturating_sub(1)).chain(['…']).collect();
-        }
-        self
-    }
 }
 
 fn header(view: &ProgressView, width: usize) -> Vec<Line> {
@@ -312,78 +271,13 @@ fn pipeline(pipeline: &PipelineView) -> Segment {
     Segment::new(text, Tone::Plain)
 }
 
-/// Segments below one another, behind a heading where there is room for one.
-fn section(name: &str, segments: Vec<Segment>, width: usize) -> Vec<Line> {
-    let room = width - indent(width);
-    let mut lines = pack(segments, room, room);
-    if lines.len() > MAX_LINES {
-        let hidden: usize = lines[MAX_LINES - 1..].iter().map(Vec::len).sum();
-        lines.truncate(MAX_LINES - 1);
-        lines.push(vec![Segment::new(format!("… and {hidden} more"), Tone::Plain)]);
-    }
-    behind_heading(name, lines, width)
-}
-
-fn indent(width: usize) -> usize {
-    if width + 1 >= HEADING_FROM { HEADING } else { 0 }
-}
-
-fn behind_heading(name: &str, mut lines: Vec<Line>, width: usize) -> Vec<Line> {
-    if indent(width) > 0 {
-        for (i, line) in lines.iter_mut().enumerate() {
-            // The gap between segments is part of the indent.
-            let heading = if i == 0 { name } else { "" };
-            line.insert(0, Segment::new(format!("{heading:<w$}", w = HEADING - GAP.len()), Tone::Heading));
-        }
-    }
-    lines
-}
-
-/// Fills lines with segments, in order.
-fn pack(segments: Vec<Segment>, width: usize, longest: usize) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
-    let mut used = 0;
-    for segment in segments {
-        let segment = segment.fit(longest);
-        let needed = segment.width();
-        match lines.last_mut() {
-            Some(line) if used + GAP.len() + needed <= width => {
-                used += GAP.len() + needed;
-                line.push(segment);
-            }
-            _ => {
-                used = needed;
-                lines.push(vec![segment]);
-            }
-        }
-    }
-    lines
-}
-
-fn paint(line: &[Segment], color: bool) -> String {
-    let paint = |segment: &Segment| {
-        let code = match segment.tone {
-            Tone::Plain => "",
-            Tone::Heading => "2",
-            Tone::Good => "32",
-            Tone::Warning => "33",
-            Tone::Bad => "1;31",
-        };
-        if color && !code.is_empty() {
-            format!("\x1b[{code}m{}\x1b[0m", segment.text)
-        } else {
-            segment.text.clone()
-        }
-    };
-    line.iter().map(paint).collect::<Vec<_>>().join(GAP).trim_end().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use orchestra::{MetricReport, MetricReports};
 
+    use super::super::lines::MAX_LINES;
     use super::*;
 
     fn view() -> ProgressView {

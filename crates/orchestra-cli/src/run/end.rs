@@ -4,9 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use orchestra::{Plan, Prepared, RunOutcome};
-use orchestra_core::bottleneck::Bottleneck;
-use orchestra_telemetry::{SpanReport, TelemetryGuard};
+use orchestra::telemetry::{SpanReport, TelemetryGuard};
+use orchestra::{Bottleneck, Plan, Prepared, RunOutcome};
 
 use super::not_started;
 use crate::args::{RunArgs, Verbosity, resume_command};
@@ -94,7 +93,7 @@ pub(super) fn finished_before(prepared: Prepared, code: i32, output: Output) -> 
     prepared.close().map_err(not_started)?;
     tracing::debug!(code, "the run was finished before");
     match output {
-        Output::Json => print_json(&plan.output.join(orchestra_store::RUN_SUMMARY))?,
+        Output::Json => print_json(&plan.output.join(orchestra::RUN_SUMMARY))?,
         Output::Text => stderr::say(&summary.text()),
         Output::Quiet => {}
     }
@@ -117,7 +116,7 @@ fn summary(plan: &Plan, run_id: &str, end: RunEnd) -> Summary {
         tasks: Vec::new(),
         has_items: !plan.pipelines.is_empty(),
         outputs: plan.sinks.iter().map(|s| s.place()).collect(),
-        failures_path: plan.output.join(orchestra_store::FAILURE_RECORDS),
+        failures_path: plan.output.join(orchestra::FAILURE_RECORDS),
         output: plan.output.clone(),
         resumed_from: None,
         resume_command: resume_command(std::env::args_os()),

@@ -155,8 +155,8 @@ impl Ledger {
         if is_suspect && self.history.deaths_in_a_row(device) >= DEATHS_BEFORE_SINGLE_ROWS {
             return 1;
         }
-        let ceiling = self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows);
-        if ceiling < self.max_rows || self.history.is_in_doubt(device) {
+        let ceiling = self.ceilings.get(&device).map_or(self.max_batch, Ceiling::rows);
+        if ceiling < self.max_batch || self.history.is_in_doubt(device) {
             return ceiling;
         }
         self.share(id, now)
@@ -165,9 +165,9 @@ impl Ledger {
     /// Rows of a batch that was picked, or of those that go together, so that workers that could begin others at once get their part.
     fn share(&self, id: BatchId, now: Duration) -> usize {
         let rows = self.batches.get(&id).map_or(0, |b| b.rows.count);
-        let batches = rows.div_ceil(self.max_rows.max(1));
+        let batches = rows.div_ceil(self.max_batch.max(1));
         match self.idle_workers(now) {
-            idle @ 2.. if batches > 1 => batches.div_ceil(idle) * self.max_rows,
+            idle @ 2.. if batches > 1 => batches.div_ceil(idle) * self.max_batch,
             _ => usize::MAX,
         }
     }
@@ -181,7 +181,7 @@ impl Ledger {
         let Rows { slot, first, count } = b.rows;
         let mut rest = b.part(Rows { slot, first: first + most, count: count - most });
         b.rows.count = most;
-        if most.is_multiple_of(self.max_rows) {
+        if most.is_multiple_of(self.max_batch) {
             // Whole batches that were to go together: none of them is smaller than it would have been.
             rest.reason = b.reason;
             b.reason = b.reason.of_a_full_one();

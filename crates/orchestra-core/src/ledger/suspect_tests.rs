@@ -10,7 +10,7 @@ fn rows(slot: u32, count: usize) -> Rows {
 }
 
 #[test]
-fn a_device_on_which_everything_dies_fails_nobody_while_another_one_works() {
+fn a_device_on_which_everything_dies_fails_no_row_while_another_one_works() {
     let mut ledger = Ledger::new(4);
     let (mut next_worker, mut deaths, mut done) = (1, 0, 0);
     ledger.worker_ready(WorkerId(0), DeviceId(1));
@@ -30,9 +30,9 @@ fn a_device_on_which_everything_dies_fails_nobody_while_another_one_works() {
         for batch in healthy {
             done += ledger.done(WorkerId(0), batch).unwrap().rows.count;
         }
-        let lost = ledger.worker_lost(sick, &WorkerExit::Signal(11), "");
-        assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))), "nobody is failed");
-        assert_eq!(ledger.next_convicted(), None, "nobody is failed");
+        let lost = ledger.worker_lost(sick, &WorkerExit::Signal(11), "", T);
+        assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))), "no row is failed");
+        assert_eq!(ledger.next_convicted(), None, "no row is failed");
         deaths += 1;
         assert!(deaths < 1000);
     }
@@ -48,7 +48,7 @@ fn a_lone_device_on_which_everything_dies_spends_its_budget_before_items_are_bla
     for i in 0..6 {
         ledger.worker_ready(WorkerId(i), DeviceId(0));
         while ledger.dispatch(T).is_some() {}
-        let lost = ledger.worker_lost(WorkerId(i), &WorkerExit::Signal(11), "");
+        let lost = ledger.worker_lost(WorkerId(i), &WorkerExit::Signal(11), "", T);
         assert!(!lost.bisecting, "each of these deaths counts against the device");
         assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))));
         assert_eq!((ledger.dispatch(T), ledger.next_convicted()), (None, None));
@@ -72,13 +72,13 @@ fn bisect(n: usize, poison: &[usize]) -> (Vec<usize>, Vec<u32>, u32) {
                 continue;
             }
             poison.iter().zip(&mut crashes).for_each(|(p, n)| *n += u32::from(range.contains(p)));
-            let lost = ledger.worker_lost(a.worker, &WorkerExit::Signal(6), "");
+            let lost = ledger.worker_lost(a.worker, &WorkerExit::Signal(6), "", T);
             counted += u32::from(!lost.bisecting);
             most = most.max(counted);
             break;
         }
         let idle = ledger.dispatch(T);
-        assert_eq!(idle, None, "nobody is left who could take it");
+        assert_eq!(idle, None, "no worker is left that could take it");
         failed.extend(std::iter::from_fn(|| ledger.next_convicted()).map(|row| row.rows.first));
         worker += 1;
     }
@@ -98,7 +98,7 @@ fn bisection_costs_log2_plus_two_workers_at_most_and_the_device_no_more_than_thr
     }
 }
 
-/// As `bisect`, with `batches` of `n` rows, and workers that run `streams` at once and answer for those that harm nobody last.
+/// As `bisect`, with `batches` of `n` rows, and workers that run `streams` at once and answer for the harmless ones last.
 fn bisect_beside(n: usize, poison: usize, batches: u32, streams: usize) -> (Vec<usize>, u32) {
     let mut ledger = Ledger::new(n).with_streams(streams);
     (0..batches).for_each(|slot| ledger.add(rows(slot, n), LeaveReason::Full));
@@ -122,13 +122,13 @@ fn bisect_beside(n: usize, poison: usize, batches: u32, streams: usize) -> (Vec<
             };
             if runs.iter().any(|id| kills(&id)) {
                 crashes += 1;
-                let _ = ledger.worker_lost(id, &WorkerExit::Signal(11), "");
+                let _ = ledger.worker_lost(id, &WorkerExit::Signal(11), "", T);
                 break;
             }
             let _ = ledger.done(id, *runs.last().unwrap());
         }
         if ledger.next_renewal().is_some() {
-            let _ = ledger.worker_lost(id, &WorkerExit::Clean, "");
+            let _ = ledger.worker_lost(id, &WorkerExit::Clean, "", T);
         }
     }
     assert!(failed.iter().all(|rows| rows.slot.0 == batches / 2), "{failed:?}");
@@ -155,7 +155,7 @@ fn a_suspect_is_not_kept_waiting_by_work_that_never_ends() {
     (0..2).for_each(|w| ledger.worker_ready(WorkerId(w), DeviceId(0)));
     (0..6).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
     let mut held: VecDeque<_> = std::iter::from_fn(|| ledger.dispatch(T)).collect();
-    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
+    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "", T);
     held.retain(|a| a.worker != WorkerId(0));
     ledger.worker_ready(WorkerId(2), DeviceId(0));
     for slot in 6..40 {
@@ -203,7 +203,7 @@ fn a_suspect_goes_to_a_worker_that_has_run_nothing_on_another_device() {
     ledger.add(rows(2, 1), LeaveReason::Full);
     let a = ledger.dispatch(T).unwrap();
     assert_eq!(a.worker, WorkerId(0));
-    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
+    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "", T);
     let b = ledger.dispatch(T).unwrap();
     assert_eq!((b.worker, b.rows), (WorkerId(1), a.rows), "one that has run nothing, on another device");
 }
@@ -223,13 +223,13 @@ fn where_no_worker_is_fresh_and_none_is_coming_one_is_replaced() {
         }
         ledger.done(a.worker, a.batch).unwrap();
     }
-    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
+    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "", T);
     // The worker that died is to be replaced, which is waited for, but not for ever.
     assert_eq!((ledger.dispatch(T), ledger.next_renewal()), (None, None));
     let later = ledger.next_due(T).unwrap();
     assert_eq!((ledger.dispatch(later), ledger.next_renewal()), (None, Some(WorkerId(1))));
     assert!(ledger.is_draining(WorkerId(1)));
-    let _ = ledger.worker_lost(WorkerId(1), &WorkerExit::Clean, "");
+    let _ = ledger.worker_lost(WorkerId(1), &WorkerExit::Clean, "", T);
     ledger.worker_ready(WorkerId(2), DeviceId(0));
     assert_eq!(ledger.dispatch(later), None, "the other device is to judge it");
     ledger.worker_ready(WorkerId(3), DeviceId(1));
@@ -244,9 +244,9 @@ fn a_device_on_which_something_died_gets_one_batch_at_a_time_while_another_one_w
     ledger.worker_ready(WorkerId(2), DeviceId(1));
     (0..9).for_each(|s| ledger.add(rows(s, 1), LeaveReason::Full));
     while ledger.dispatch(T).is_some() {}
-    let _ = ledger.worker_lost(WorkerId(1), &WorkerExit::Signal(11), "");
+    let _ = ledger.worker_lost(WorkerId(1), &WorkerExit::Signal(11), "", T);
     let held = ledger.workers[&WorkerId(2)].holds.clone();
-    let _ = ledger.worker_lost(WorkerId(2), &WorkerExit::Clean, "");
+    let _ = ledger.worker_lost(WorkerId(2), &WorkerExit::Clean, "", T);
     assert_eq!(held.len(), 2);
     ledger.worker_ready(WorkerId(3), DeviceId(1));
     ledger.worker_ready(WorkerId(4), DeviceId(1));
@@ -278,7 +278,7 @@ fn a_row_that_has_no_room_on_one_device_runs_on_another_one() {
 }
 
 #[test]
-fn workers_that_always_die_at_their_second_batch_get_nobody_failed() {
+fn workers_that_always_die_at_their_second_batch_fail_no_row() {
     let mut ledger = Ledger::new(4);
     for slot in 0..15 {
         ledger.add(rows(slot, 4), LeaveReason::Full);
@@ -292,7 +292,7 @@ fn workers_that_always_die_at_their_second_batch_get_nobody_failed() {
         let Some(first) = ledger.dispatch(T) else { panic!("something waits") };
         done += ledger.done(id, first.batch).unwrap().rows.count;
         let _ = ledger.dispatch(T);
-        let lost = ledger.worker_lost(id, &WorkerExit::Signal(11), "");
+        let lost = ledger.worker_lost(id, &WorkerExit::Signal(11), "", T);
         assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))));
         assert_eq!((ledger.dispatch(T), ledger.next_convicted()), (None, None));
     }
@@ -329,7 +329,7 @@ fn refused_by_the_second(batches: u32, poison: Option<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn a_device_that_refuses_everything_fails_nobody_while_another_one_works() {
+fn a_device_that_refuses_everything_fails_no_row_while_another_one_works() {
     assert_eq!(refused_by_the_second(30, None), [0u32; 0]);
     assert_eq!(refused_by_the_second(30, Some(0)), [0]);
     assert_eq!(refused_by_the_second(30, Some(17)), [17]);
@@ -378,7 +378,7 @@ fn an_item_that_needs_a_judge_and_must_run_alone() -> Ledger {
     held.into_iter().for_each(|(w, batch)| assert!(ledger.done(w, batch).is_some()));
     ledger.add(rows(2, 1), LeaveReason::Full);
     assert_eq!(ledger.dispatch(T).unwrap().worker, WorkerId(0));
-    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
+    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "", T);
     ledger.worker_ready(WorkerId(2), DeviceId(0));
     let a = ledger.dispatch(T).unwrap();
     assert_eq!((a.worker, a.rows), (WorkerId(2), rows(2, 1)));
@@ -404,7 +404,7 @@ fn no_worker_is_replaced_for_an_item_that_could_not_run_yet_and_one_is_as_soon_a
     ledger.done(last.worker, last.batch).unwrap();
     assert_eq!(ledger.dispatch(now), None);
     let replaced = ledger.next_renewal().expect("nothing else is left to do");
-    let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "");
+    let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "", T);
     assert_eq!((ledger.dispatch(now), ledger.next_renewal()), (None, None), "one is enough");
     ledger.worker_ready(WorkerId(3), DeviceId(0));
     let a = ledger.dispatch(now).unwrap();
@@ -412,7 +412,7 @@ fn no_worker_is_replaced_for_an_item_that_could_not_run_yet_and_one_is_as_soon_a
 }
 
 #[test]
-fn nobody_is_waited_for_once_the_successor_of_a_replaced_worker_is_there() {
+fn no_worker_is_waited_for_once_the_successor_of_a_replaced_worker_is_there() {
     for successor_comes_first in [true, false] {
         let mut ledger = an_item_that_needs_a_judge_and_must_run_alone();
         let now = ledger.next_due(T).unwrap();
@@ -422,9 +422,9 @@ fn nobody_is_waited_for_once_the_successor_of_a_replaced_worker_is_there() {
         if successor_comes_first {
             ledger.worker_ready(WorkerId(3), DeviceId(0));
             assert!(ledger.drain_worker(replaced, Handover::SuccessorFirst));
-            let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "");
+            let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "", T);
         } else {
-            let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "");
+            let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "", T);
             assert!(ledger.history.expects_workers());
             ledger.worker_ready(WorkerId(3), DeviceId(0));
         }

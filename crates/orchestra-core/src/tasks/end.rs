@@ -125,8 +125,8 @@ impl fmt::Display for TaskEnd {
     }
 }
 
-/// The end of a process that ran to its end or was killed from outside. `last_words` is the tail of what it wrote: a process says in words
-/// that it lacked memory, in code or signal it does not.
+/// The end of a process that ran to its end or was killed from outside. `last_words` are the last pages that it wrote: a process says in words that it
+/// lacked memory, in code or signal it does not; and what has started it may say a page of its own behind that.
 #[must_use]
 pub fn judge(exit: Exit, last_words: &str) -> TaskEnd {
     // As glibc, Python, Java, PyTorch, CuPy, TensorFlow, JAX and the CUDA runtime word them.
@@ -144,7 +144,10 @@ pub fn judge(exit: Exit, last_words: &str) -> TaskEnd {
         "cudnn_status_alloc_failed",
         "device_allocation_failed", // cuDNN 9: "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
     ];
-    const DEVICE: [&str; 8] = [
+    const DEVICE: [&str; 11] = [
+        "no cuda-capable device", // What is left of a machine whose only GPU is gone.
+        "cudaerrornodevice",
+        "cuda_error_no_device",
         "cudaerrordevicesunavailable",
         "cuda_error_device_unavailable",
         "device(s) is/are busy or unavailable", // What CUDA says in words of these two.
@@ -235,6 +238,13 @@ mod tests {
         assert_eq!(judge(Exit::Code(1), "CUDA error: uncorrectable ECC error"), TaskEnd::DeviceLost);
         let in_use = "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable";
         assert_eq!(judge(Exit::Code(1), in_use), TaskEnd::DeviceLost);
+        for gone in [
+            "RuntimeError: CUDA error: no CUDA-capable device is detected",
+            "cudaErrorNoDevice: no device",
+            "pycuda: cuInit failed: CUDA_ERROR_NO_DEVICE",
+        ] {
+            assert_eq!(judge(Exit::Code(1), gone), TaskEnd::DeviceLost, "{gone}");
+        }
         let cublas =
             "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`";
         assert_eq!(judge(Exit::Code(1), cublas), TaskEnd::OutOfMemory);

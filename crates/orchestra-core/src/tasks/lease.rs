@@ -7,6 +7,8 @@ use serde::Serialize;
 
 /// Shares of a GPU and of the cores are counted in thousandths: this many are all of one.
 pub const WHOLE: u32 = 1000;
+/// Losses of a GPU in a row after which it is left out, while enough others are there.
+const MOST_LOSSES: u32 = 2;
 /// The same, to count with.
 const ALL: i64 = WHOLE as i64;
 
@@ -14,9 +16,9 @@ const ALL: i64 = WHOLE as i64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gpus {
-    /// None.
+    /// It uses no GPU.
     None,
-    /// None, because there are none: its slots of the CPU stand for them.
+    /// It asks for GPUs, and the machine has none: its slots of the CPU stand for them.
     Instead,
     /// So many thousandths of one of them.
     Share(u32),
@@ -39,6 +41,9 @@ pub struct Demand {
     pub cores: usize,
     /// Beside models and other tasks: what is higher has a device first.
     pub priority: u32,
+    /// A command of it has lost its GPU: one lost GPU in a row is enough to leave that out.
+    #[serde(skip)]
+    pub after_loss: bool,
 }
 
 /// Models of the same run, which use devices, too. They have a device from when it is handed over until they have ended there, but for shares,
@@ -92,10 +97,10 @@ pub struct Lease {
     demand: Demand,
 }
 
+#[cfg(test)]
 impl Lease {
     /// Whether it may have its GPU beside others.
-    #[must_use]
-    pub fn is_share(&self) -> bool {
+    pub(crate) fn is_share(&self) -> bool {
         share_of(&self.demand) < ALL
     }
 }
@@ -109,6 +114,8 @@ struct Gpu {
     most: i64,
     /// Bytes that were free at the last look, whichever process has the others.
     seen: Option<i64>,
+    /// Commands in a row that have lost it.
+    losses: u32,
 }
 
 impl Gpu {
@@ -132,8 +139,13 @@ impl Leases {
     /// `gpu_memory`: for each GPU the bytes that leases may take of it. `cpu_slots`: how many commands share the CPU. `cores`: how many there are.
     #[must_use]
     pub fn new(gpu_memory: &[u64], cpu_slots: usize, cores: usize) -> Self {
-        let gpu =
-            |&memory: &u64| Gpu { share: ALL, memory: signed(memory), most: signed(memory), seen: None };
+        let gpu = |&memory: &u64| Gpu {
+            share: ALL,
+            memory: signed(memory),
+            most: signed(memory),
+            seen: None,
+            losses: 0,
+        };
         let cpu = i64::from(u32::try_from(cpu_slots.max(1)).unwrap_or(u32::MAX)) * ALL;
         Self {
             gpus: gpu_memory.iter().map(gpu).collect(),
@@ -274,6 +286,25 @@ impl Leases {
         }
     }
 
+    /// The command that had these GPUs has lost its device, and did not say which.
+    pub fn lost(&mut self, gpus: &[usize]) {
+        for gpu in gpus {
+            let losses = &mut self.gpus[*gpu].losses;
+            *losses = losses.saturating_add(1);
+        }
+    }
+
+    /// A command on these GPUs has ended well.
+    pub fn works(&mut self, gpus: &[usize]) {
+        gpus.iter().for_each(|gpu| self.gpus[*gpu].losses = 0);
+    }
+
+    /// Whether commands have this GPU only where too few others are there.
+    #[must_use]
+    pub fn is_left_out(&self, gpu: usize) -> bool {
+        self.gpus.get(gpu).is_some_and(|gpu| gpu.losses >= MOST_LOSSES)
+    }
+
     /// Whether this would have a lease but for what others than these leases hold of the GPUs.
     #[must_use]
     pub fn waits_for_others(&self, demand: &Demand) -> bool {
@@ -295,11 +326,11 @@ impl Leases {
         Self { models: Models::default(), ..self.all_free() }.choose(demand).is_some()
     }
 
-    /// The same without leases: models have what they have.
+    /// The same without leases: models have what they have, and GPUs that were lost are known.
     fn all_free(&self) -> Self {
         let mut all = self.clone();
         for gpu in &mut all.gpus {
-            *gpu = Gpu { share: ALL, memory: gpu.most, most: gpu.most, seen: None };
+            *gpu = Gpu { share: ALL, memory: gpu.most, seen: None, ..*gpu };
         }
         all
     }
@@ -317,7 +348,27 @@ impl Leases {
             && !self.models.refuse(gpu, demand)
     }
 
-    /// The GPUs without models and those with the most room first, so that shares spread. One that is full is taken only where there are too few others.
+    /// Whether there would be room without leases and others.
+    fn could_have_room(&self, gpu: usize, demand: &Demand) -> bool {
+        let left = self.gpus[gpu].most - self.models.memory_on(gpu);
+        (demand.gpu_memory == 0 || left >= signed(demand.gpu_memory)) && !self.models.refuse(gpu, demand)
+    }
+
+    /// The GPUs without those that were lost too often; all, where too few others could ever have room. So none waits for a GPU that it cannot have.
+    fn trusted(&self, demand: &Demand, count: usize) -> Vec<usize> {
+        let with_fewer = |losses: u32| -> Vec<usize> {
+            (0..self.gpus.len()).filter(|gpu| self.gpus[*gpu].losses < losses).collect()
+        };
+        let are_enough = |gpus: &Vec<usize>| {
+            gpus.iter().filter(|gpu| self.could_have_room(**gpu, demand)).count() >= count
+        };
+        let bounds = [demand.after_loss.then_some(1), Some(MOST_LOSSES)];
+        let mut trusted = bounds.into_iter().flatten().map(with_fewer);
+        trusted.find(are_enough).unwrap_or_else(|| (0..self.gpus.len()).collect())
+    }
+
+    /// The GPUs that were lost least, those without models and those with the most room first, so that shares spread. One that is full, or was lost,
+    /// is taken only where there are too few others.
     fn choose(&self, demand: &Demand) -> Option<Vec<usize>> {
         let has_room = |gpu: &usize| self.has_room(*gpu, demand);
         let count = match demand.gpus {
@@ -326,12 +377,12 @@ impl Leases {
             Gpus::Count(count) => count,
             Gpus::This(gpu) => return has_room(&gpu).then(|| vec![gpu]),
         };
-        let are_enough = self.gpus.iter().filter(|gpu| !gpu.is_full()).count() >= count;
-        let may_be = |gpu: &usize| !(are_enough && self.gpus[*gpu].is_full());
-        let mut gpus: Vec<usize> = (0..self.gpus.len()).filter(may_be).filter(has_room).collect();
+        let mut gpus = self.trusted(demand, count);
+        let are_enough = gpus.iter().filter(|gpu| !self.gpus[**gpu].is_full()).count() >= count;
+        gpus.retain(|gpu| !(are_enough && self.gpus[*gpu].is_full()) && has_room(gpu));
         gpus.sort_by_key(|gpu| {
-            let (share, memory) = (self.gpus[*gpu].share, self.memory_left(*gpu));
-            (self.models.are_on(*gpu), Reverse(share), Reverse(memory))
+            let Gpu { share, losses, .. } = self.gpus[*gpu];
+            (losses, self.models.are_on(*gpu), Reverse(share), Reverse(self.memory_left(*gpu)))
         });
         (gpus.len() >= count).then(|| {
             gpus.truncate(count);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn ask(gpus: Gpus, gpu_memory: u64) -> Demand {
-    Demand { gpus, gpu_memory, cpu: 0, cores: 0, priority: 10 }
+    Demand { gpus, gpu_memory, cpu: 0, cores: 0, priority: 10, after_loss: false }
 }
 
 fn half(gpu_memory: u64) -> Demand {
@@ -67,6 +67,37 @@ fn of_gpus_with_the_same_share_the_one_with_the_most_memory_comes_first() {
     let mut leases = Leases::new(&[10, 30, 20], 1, 1);
     assert_eq!(gpus_of(leases.take(&ask(Gpus::Count(2), 0))), Some(vec![1, 2]));
     assert_eq!(gpus_of(leases.take(&ask(Gpus::Count(1), 0))), Some(vec![0]));
+}
+
+#[test]
+fn a_gpu_that_was_lost_is_taken_last_and_after_two_losses_only_where_others_are_too_few() {
+    let mut leases = Leases::new(&[10, 10, 30], 1, 1);
+    let alone = ask(Gpus::Count(1), 0);
+    let wary = Demand { after_loss: true, ..alone };
+    let all = |mut leases: Leases, demand: &Demand| -> Vec<usize> {
+        std::iter::from_fn(|| leases.take(demand)).flat_map(|lease| lease.gpus).collect()
+    };
+    leases.lost(&[2]);
+    assert_eq!(all(leases.clone(), &alone), [0, 1, 2], "lost once: the last");
+    assert_eq!(all(leases.clone(), &wary), [0, 1], "what has lost one waits for others");
+    leases.works(&[2]);
+    assert_eq!(all(leases.clone(), &wary), [2, 0, 1], "it works again");
+    leases.lost(&[2]);
+    leases.lost(&[2]);
+    assert!(leases.is_left_out(2) && !leases.is_left_out(0));
+    assert_eq!(all(leases.clone(), &alone), [0, 1]);
+    assert_eq!(all(leases.clone(), &ask(Gpus::This(2), 0)), [2], "as named");
+    assert_eq!(all(leases.clone(), &ask(Gpus::Count(3), 0)), [0, 1, 2], "all are asked for");
+    assert_eq!(all(leases.clone(), &ask(Gpus::Count(1), 20)), [2], "no other one is large enough");
+    leases.await_models(10, [0, 1]);
+    assert_eq!(all(leases.clone(), &alone), [2], "the others are not to be had");
+    leases.models_ended(0);
+    assert_eq!(all(leases.clone(), &alone), [0]);
+    leases.models_ended(1);
+    for gpu in [0, 0, 1, 1, 1] {
+        leases.lost(&[gpu]);
+    }
+    assert_eq!(all(leases, &wary), [2, 0, 1], "all are left out: the least bad first");
 }
 
 #[derive(Debug, Clone)]

@@ -1,9 +1,6 @@
 //! Commands of `[tasks.*]`: which one starts on what, and what its end means. It starts nothing and reads no clock.
 
 mod best;
-mod early;
-#[cfg(test)]
-mod early_tests;
 mod end;
 mod gpu_use;
 mod group;
@@ -12,12 +9,15 @@ mod order;
 mod schedule;
 #[cfg(test)]
 mod schedule_tests;
+mod stop_early;
+#[cfg(test)]
+mod stop_early_tests;
 
 pub use best::{Goal, Objective, best};
-pub use early::{Against, Point, StopEarly, StopRule, Trials, Verdict};
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
 pub use gpu_use::{GpuUse, Sighting};
 pub use group::{Bounds, GroupView, WhyNot, bounds};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
 pub use order::{in_order, with_earlier};
 pub use schedule::{After, Schedule, Start, TaskSpec, TaskState};
+pub use stop_early::{Against, Point, StopEarly, StopRule, Trials, Verdict};

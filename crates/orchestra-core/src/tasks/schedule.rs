@@ -265,10 +265,12 @@ impl Schedule {
     /// # Panics
     /// The task does not run.
     pub fn ended(&mut self, task: usize, end: TaskEnd, now: Duration) -> After {
-        self.give_back(task);
+        let gpus = self.give_back(task);
         let of = &mut self.tasks[task];
         match end {
+            TaskEnd::DeviceLost => self.leases.lost(&gpus),
             TaskEnd::Done | TaskEnd::StoppedEarly(_) => {
+                self.leases.works(&gpus);
                 for next in of.before.clone() {
                     self.one_less(next);
                 }
@@ -331,15 +333,17 @@ impl Schedule {
         self.ready.is_empty() && self.paused.is_empty()
     }
 
-    /// The lease of a task that runs; its state is `Done` until the caller knows better.
-    fn give_back(&mut self, task: usize) {
+    /// The lease of a task that runs, whose GPUs are returned; its state is `Done` until the caller knows better.
+    fn give_back(&mut self, task: usize) -> Vec<usize> {
         let of = &mut self.tasks[task];
         let TaskState::Running(lease) = std::mem::replace(&mut of.state, TaskState::Done) else {
             panic!("task {task} has ended without running");
         };
+        let gpus = lease.gpus.clone();
         self.leases.give_back(lease);
         self.running -= 1;
         self.held_running -= usize::from(of.spec.is_held);
+        gpus
     }
 
     /// When the next pause is over.
@@ -396,7 +400,11 @@ impl Task {
     }
 
     fn shared_demand(&self) -> Demand {
-        Demand { gpu_memory: self.spec.demand.gpu_memory.max(self.learned), ..self.spec.demand }
+        Demand {
+            gpu_memory: self.spec.demand.gpu_memory.max(self.learned),
+            after_loss: self.ends.contains(&TaskEnd::DeviceLost),
+            ..self.spec.demand
+        }
     }
 }
 
@@ -431,13 +439,17 @@ fn behind(held: impl Iterator<Item = usize>, before: &[Vec<usize>]) -> Vec<bool>
     behind
 }
 
-/// How many demands there are that differ, of tasks as they are and with a GPU to themselves.
+/// How many demands there are that differ, of tasks as they are, with a GPU to themselves, and after the loss of one.
 fn count_demands(tasks: &[Task]) -> usize {
     let mut demands: Vec<Demand> = Vec::new();
     for task in tasks {
-        for demand in [task.shared_demand(), alone(task.shared_demand())] {
-            if !demands.contains(&demand) {
-                demands.push(demand);
+        let may_lose: &[bool] = if task.spec.retries.device_lost > 0 { &[false, true] } else { &[false] };
+        for &after_loss in may_lose {
+            let shared = Demand { after_loss, ..task.shared_demand() };
+            for demand in [shared, alone(shared)] {
+                if !demands.contains(&demand) {
+                    demands.push(demand);
+                }
             }
         }
     }

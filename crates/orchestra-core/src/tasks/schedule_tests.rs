@@ -14,7 +14,7 @@ fn spec(after: &[usize], gpus: Gpus) -> TaskSpec {
     TaskSpec {
         after: after.to_vec(),
         may_fail: Vec::new(),
-        demand: Demand { gpus, gpu_memory: 0, cpu, cores: 0, priority: 10 },
+        demand: Demand { gpus, gpu_memory: 0, cpu, cores: 0, priority: 10, after_loss: false },
         retries: Retries::default(),
         attempts_before: 0,
         is_done: false,
@@ -36,6 +36,7 @@ fn end() -> impl Strategy<Value = TaskEnd> {
         5 => Just(TaskEnd::Done),
         1 => Just(TaskEnd::StoppedEarly(String::new())),
         1 => Just(TaskEnd::OutOfMemory),
+        2 => Just(TaskEnd::DeviceLost),
         1 => Just(TaskEnd::Code(1)),
         1 => Just(TaskEnd::Timeout(NOW)),
         1 => Just(TaskEnd::NotStarted(String::new())),
@@ -53,7 +54,7 @@ proptest! {
         let specs: Vec<TaskSpec> = tasks.iter().enumerate().map(|(at, (gpus, after, cores, is_done))| {
             let after: BTreeMap<usize, bool> = after.iter().copied().filter(|(t, _)| *t < at).collect();
             let may_fail = after.iter().filter(|(_, may_fail)| **may_fail).map(|(t, _)| *t).collect();
-            let retries = Retries { out_of_memory: 1, timeout: 1, ..Retries::default() };
+            let retries = Retries { out_of_memory: 1, device_lost: 2, timeout: 1, ..Retries::default() };
             let mut spec = spec(&after.into_keys().collect::<Vec<_>>(), *gpus);
             spec.demand.cores = *cores;
             TaskSpec { retries, may_fail, is_done: *is_done && at % 5 == 0, ..spec }
@@ -167,6 +168,29 @@ fn a_share_that_ran_out_of_memory_is_tried_again_with_the_gpu_to_itself() {
     assert_eq!(schedule.start(NOW).len(), 1);
 }
 
+#[test]
+fn a_gpu_that_loses_every_command_does_not_swallow_a_matrix() {
+    let retries = Retries { device_lost: 1, ..Retries::default() };
+    let specs = vec![TaskSpec { retries, ..spec(&[], Gpus::Count(1)) }; 6];
+    let mut schedule = Schedule::new(specs, Leases::new(&[0, 0, 0], 1, 1));
+    let gpus = |starts: Vec<Start>| -> Vec<(usize, usize)> {
+        starts.into_iter().map(|start| (start.task, start.lease.gpus[0])).collect()
+    };
+    assert_eq!(gpus(schedule.start(NOW)), [(0, 0), (1, 1), (2, 2)]);
+    assert_eq!(schedule.ended(0, TaskEnd::DeviceLost, NOW), After::Again);
+    assert_eq!(gpus(schedule.start(NOW)), [(3, 0)], "the one that has lost it waits for others");
+    assert_eq!(schedule.ended(3, TaskEnd::DeviceLost, NOW), After::Again);
+    assert_eq!(schedule.start(NOW), [], "two losses in a row");
+    for (task, next) in [(1, 0), (2, 3), (0, 4), (3, 5)] {
+        let on = match schedule.state(task) {
+            TaskState::Running(lease) => lease.gpus[0],
+            _ => panic!("task {task} does not run"),
+        };
+        assert_eq!(schedule.ended(task, TaskEnd::Done, NOW), After::Done);
+        assert_eq!(gpus(schedule.start(NOW)), [(next, on)]);
+    }
+}
+
 /// Whatever this start may give away: what still runs has what it was given, and nothing else gets that before it ends.
 #[test]
 fn a_command_of_an_earlier_start_goes_on_with_what_it_has() {
@@ -210,7 +234,8 @@ fn shares_run_together_only_as_far_as_what_they_were_seen_to_take_has_room() {
 
 #[test]
 fn memory_of_a_gpu_bounds_its_shares() {
-    let with = |gpu_memory| Demand { gpus: Gpus::Share(250), gpu_memory, cpu: 0, cores: 0, priority: 10 };
+    let share = spec(&[], Gpus::Share(250)).demand;
+    let with = |gpu_memory| Demand { gpu_memory, ..share };
     let mut leases = Leases::new(&[10], 1, 1);
     let first = leases.take(&with(6)).unwrap();
     assert!(leases.take(&with(6)).is_none() && leases.take(&with(4)).is_some());
@@ -386,7 +411,7 @@ proptest! {
             if *is_behind && at % 3 == 0 {
                 after.insert(n);
             }
-            let retries = Retries { out_of_memory: 1, timeout: 1, ..Retries::default() };
+            let retries = Retries { out_of_memory: 1, device_lost: 2, timeout: 1, ..Retries::default() };
             TaskSpec { retries, ..with_priority(*priority, spec(&after.into_iter().collect::<Vec<_>>(), *gpus)) }
         }).collect();
         specs.push(TaskSpec { is_held: true, ..spec(&[], Gpus::None) });

@@ -54,7 +54,7 @@ fn where_there_is_no_memory_for_both_the_old_one_ends_before_its_successor_start
     let other = world.serving(0)[0];
     for worker in [old, other] {
         world.replace(worker, OldFirst);
-        assert_eq!(world.yielding.len(), 1, "it is asked once, and nobody else meanwhile");
+        assert_eq!(world.yielding.len(), 1, "it is asked once, and no other meanwhile");
     }
     world.end(old, &WorkerExit::Clean, true, LATER);
     let successor = world.in_role(|r| r == Role::Successor { place: 1, of: old });

@@ -59,11 +59,11 @@ pub(super) struct DeviceLife {
 }
 
 impl Life {
-    pub(super) fn closed(&mut self, rows: usize, max_rows: usize) {
+    pub(super) fn closed(&mut self, rows: usize, max_batch: usize) {
         assert_eq!(self.place, Place::Unread);
         self.place = Place::Waits;
-        self.rows = rows.min(max_rows);
-        self.came_together = rows > max_rows;
+        self.rows = rows.min(max_batch);
+        self.came_together = rows > max_batch;
     }
 
     pub(super) fn sent(&mut self, worker: WorkerId) {
@@ -190,15 +190,15 @@ impl World {
             let suspect = held.chain([a.rows]).find(|rows| self.is_suspect(*rows));
             assert_eq!(suspect, None, "a suspect has its worker for itself: {}", self.describe());
         }
-        let max_rows = self.setup.max_rows;
-        assert!((1..=max_rows * self.setup.together).contains(&a.rows.count));
+        let max_batch = self.setup.max_batch;
+        assert!((1..=max_batch * self.setup.together).contains(&a.rows.count));
         let takes = self.ledger.ceiling(a.device);
         assert!(
-            a.rows.count <= takes || takes == max_rows,
+            a.rows.count <= takes || takes == max_batch,
             "no batch is larger than its device takes, and none goes with others where that is less than a full one"
         );
         assert!(
-            a.rows.count <= max_rows || !(self.is_suspect(a.rows) || self.devices[w.device].is_in_doubt()),
+            a.rows.count <= max_batch || !(self.is_suspect(a.rows) || self.devices[w.device].is_in_doubt()),
             "what is suspected goes by itself, and so does what goes to a device that is: {}",
             self.describe()
         );
@@ -225,11 +225,11 @@ impl World {
 
     /// No batch waits while a worker has nothing to do, unless a rule says why; how long it may, is checked as time passes. The same
     /// holds for the open batch, once it is full or its oldest row has waited for company.
-    pub(super) fn check_that_nobody_waits_for_nothing(&self) {
+    pub(super) fn check_that_no_batch_waits_without_reason(&self) {
         let is_plain = |l: &Life| l.place == Place::Waits && !l.is_suspect && !l.may_run_alone();
         let plain = self.lives.iter().position(is_plain);
         let is_due =
-            |o: &&Open| self.now >= o.since + self.setup.wait || o.items.len() >= self.setup.max_rows;
+            |o: &&Open| self.now >= o.since + self.setup.wait || o.items.len() >= self.setup.max_batch;
         let open = self.open.as_ref().filter(is_due).map(|o| o.items[0]);
         if plain.is_none() && open.is_none() {
             return;
@@ -259,7 +259,7 @@ impl World {
                 assert_eq!(records.as_slice(), vec![item; self.setup.sinks]);
             }
             Ending::Failed(failure) => {
-                assert!(is_poison, "item {item} is failed although it harms nobody: {failure:?}");
+                assert!(is_poison, "item {item} is failed although it is harmless: {failure:?}");
             }
         }
         if self.setup.ordered {
@@ -281,7 +281,7 @@ impl World {
         self.ended.len() as u64 == self.setup.items || self.gone.len() == self.setup.devices.len()
     }
 
-    /// Everything has ended once, everything that was lent is back, and nobody needed more workers than the rules say.
+    /// Everything has ended once, everything that was lent is back, and no item needed more workers than the rules say.
     pub fn check_end(&self) {
         let ended: BTreeSet<_> = self.ended.iter().copied().collect();
         assert_eq!(ended.len(), self.ended.len(), "an item ends once");

@@ -18,17 +18,19 @@ impl World {
             return Outcome::Dies(WorkerExit::Signal(11));
         }
         // Batches that go together are run one after the other.
-        if rows.count.min(self.setup.max_rows) > self.rooms[w.device] {
+        if rows.count.min(self.setup.max_batch) > self.rooms[w.device] {
             return Outcome::Faults(RunErrorKind::OutOfMemory);
         }
-        let poison = self.items_of(rows).into_iter().find_map(|i| self.setup.poison.get(&i));
+        let mut of_rows = self.items_of(rows).into_iter().map(|i| self.setup.poison.get(&i)).enumerate();
+        let poison = of_rows.find_map(|(row, poison)| Some((row, poison?)));
         match poison {
             None => Outcome::Done,
-            Some(Poison::Segfault) => Outcome::Dies(WorkerExit::Signal(11)),
-            Some(Poison::Exit) => Outcome::Dies(WorkerExit::Code(0)),
-            Some(Poison::Hang) => Outcome::Dies(WorkerExit::Hung),
-            Some(Poison::BreaksDevice) => Outcome::Faults(RunErrorKind::Device),
-            Some(Poison::Refused) => Outcome::Faults(RunErrorKind::Model),
+            Some((_, Poison::Segfault)) => Outcome::Dies(WorkerExit::Signal(11)),
+            Some((_, Poison::Exit)) => Outcome::Dies(WorkerExit::Code(0)),
+            Some((_, Poison::Hang)) => Outcome::Dies(WorkerExit::Hung),
+            Some((_, Poison::BreaksDevice)) => Outcome::Faults(RunErrorKind::Device),
+            Some((_, Poison::Refused)) => Outcome::Faults(RunErrorKind::Model),
+            Some((row, Poison::Rejected)) => Outcome::Faults(RunErrorKind::Row(row as u64)),
         }
     }
 
@@ -94,7 +96,7 @@ impl World {
             }
         }
         let held: Vec<_> = w.holds.iter().map(|(b, _)| *b).collect();
-        let lost = self.ledger.worker_lost(worker, exit, "ouch");
+        let lost = self.ledger.worker_lost(worker, exit, "ouch", self.now);
         assert_eq!(lost.held, held);
         for aftermath in lost.aftermath {
             self.after(aftermath);

@@ -72,7 +72,7 @@ struct Open {
     since: Duration,
 }
 
-/// See the module.
+/// The ledger and the decisions around it, what they decide about, and what must come of it.
 pub struct World {
     setup: Setup,
     now: Duration,
@@ -106,7 +106,7 @@ pub struct World {
 
 impl World {
     pub fn new(setup: &Setup) -> Self {
-        let mut ledger = Ledger::new(setup.max_rows).with_streams(setup.streams).with_ready(setup.ready);
+        let mut ledger = Ledger::new(setup.max_batch).with_streams(setup.streams).with_ready(setup.ready);
         let n = setup.devices.len();
         (0..n).for_each(|d| ledger.expect_device(device_id(d)));
         let worker_places =
@@ -114,7 +114,7 @@ impl World {
         let mut world = Self {
             now: Duration::ZERO,
             ledger,
-            policy: BatchPolicy { max_rows: setup.max_rows, wait: setup.wait },
+            policy: BatchPolicy { max_batch: setup.max_batch, wait: setup.wait },
             lineage: Lineage::new(setup.ordered),
             shares: HashMap::new(),
             worker_places: setup.devices.iter().map(worker_places).collect(),
@@ -218,7 +218,7 @@ impl World {
     /// Rows for which there is room in a slot that is opened now.
     fn room(&self) -> usize {
         let waits = self.drained || self.ledger.idle_workers(self.now) > 0;
-        self.setup.max_rows * if waits { 1 } else { self.setup.together }
+        self.setup.max_batch * if waits { 1 } else { self.setup.together }
     }
 
     /// As the pool does it when it is told that a worker waits.
@@ -232,7 +232,7 @@ impl World {
     fn close(&mut self, reason: LeaveReason) {
         let Some(Open { slot, items, .. }) = self.open.take() else { return };
         let count = items.len();
-        items.iter().for_each(|i| self.lives[*i as usize].closed(count, self.setup.max_rows));
+        items.iter().for_each(|i| self.lives[*i as usize].closed(count, self.setup.max_batch));
         self.slots.insert(slot, Slot { left: items.len() * self.setup.sinks, items });
         self.ledger.add(Rows { slot: SlotId(slot), first: 0, count }, reason);
     }
@@ -279,7 +279,7 @@ impl World {
                 Decision::Keep => break,
             }
         }
-        self.check_that_nobody_waits_for_nothing();
+        self.check_that_no_batch_waits_without_reason();
     }
 
     /// The real batcher is not told of a filled slot where the ledger says that there is no room, so nothing may be sent then.
@@ -424,6 +424,7 @@ impl World {
             RunErrorKind::Device => self.died_of(worker, rows),
             RunErrorKind::OutOfMemory => self.no_memory_for(device, rows),
             RunErrorKind::Model => self.refused(device, rows),
+            RunErrorKind::Row(_) => {}
         }
         let aftermath = self.ledger.fault(worker, batch, fault, "no".into(), self.now);
         self.after(aftermath.expect("it holds the batch"));

@@ -13,8 +13,10 @@ pub enum Poison {
     Hang,
     /// The worker reports a broken device, and exits.
     BreaksDevice,
-    /// The model refuses it; nobody dies.
+    /// The model refuses it; no worker dies.
     Refused,
+    /// The code rejects its row by name.
+    Rejected,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +47,7 @@ pub struct DeviceSetup {
 
 #[derive(Debug, Clone)]
 pub struct Setup {
-    pub max_rows: usize,
+    pub max_batch: usize,
     pub wait: Duration,
     pub slots: u32,
     pub sinks: usize,
@@ -65,9 +67,9 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The same with so many items and slots that there is always a batch that harms nobody.
+    /// The same with so many items and slots that there is always a harmless batch.
     pub fn with_plenty_of_work(self) -> Self {
-        let more = 12 * (self.max_rows * self.together) as u64;
+        let more = 12 * (self.max_batch * self.together) as u64;
         let poison = self.poison.into_iter().map(|(item, p)| (item + more / 2, p)).collect();
         Self { items: self.items + more, slots: self.slots + 8, poison, ..self }
     }
@@ -154,6 +156,7 @@ fn poison() -> impl Strategy<Value = Poison> {
         1 => Just(Poison::Hang),
         1 => Just(Poison::BreaksDevice),
         1 => Just(Poison::Refused),
+        1 => Just(Poison::Rejected),
     ]
 }
 
@@ -164,8 +167,8 @@ pub fn setups() -> impl Strategy<Value = Setup> {
     let place = prop_oneof![3 => 0.0f64..1.0, 1 => Just(0.0), 1 => Just(1.0), 1 => 0.5f64..0.52];
     let poison = proptest::collection::vec((place, poison()), 0..4);
     (shape, poison, devices(), prop_oneof![Just(0u32), 0u32..13], 1usize..=2).prop_map(
-        |((max_rows, wait, slots, sinks, ordered, items), poison, devices, kills, ready)| Setup {
-            max_rows,
+        |((max_batch, wait, slots, sinks, ordered, items), poison, devices, kills, ready)| Setup {
+            max_batch,
             wait: Duration::from_millis(wait),
             slots,
             sinks,

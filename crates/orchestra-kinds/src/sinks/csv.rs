@@ -8,8 +8,8 @@ use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, SinkKind};
 use orchestra_store::ObjectOutput;
 
-use crate::sources::objects;
-use crate::tensor::element;
+use crate::elements::element;
+use crate::objects;
 
 pub struct Csv;
 
@@ -115,9 +115,9 @@ impl Encoder for Rows {
                 value => value.with_tensor(|view| {
                     let elements = view.data.chunks_exact(view.dtype.size_bytes());
                     cells.extend(elements.map(|bytes| match element(view.dtype, bytes) {
-                        crate::tensor::Element::Float(v) => v.to_string(),
-                        crate::tensor::Element::Int(v) => v.to_string(),
-                        crate::tensor::Element::Bool(v) => v.to_string(),
+                        crate::elements::Element::Float(v) => v.to_string(),
+                        crate::elements::Element::Int(v) => v.to_string(),
+                        crate::elements::Element::Bool(v) => v.to_string(),
                     }));
                     Ok(())
                 })?,

@@ -1,23 +1,28 @@
-//! `kind = "images"`: a picture file per record, or any other file that a stage has made, named after its item.
+//! `kind = "images"`: a picture file per record, of a picture or of rows of pixels, or any other file that a stage has made, named after its item.
 
 use std::sync::Arc;
 
-use orchestra_core::data::{ColumnType, Refusal, Value};
+use orchestra_core::data::{ColumnType, Pixels, Refusal, TensorView, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
-use orchestra_plan::{Fields, Input, Key, ReadBack, SinkKind, Writes, key, list};
+use orchestra_core::{DType, Dim, Layout, TensorSpec};
+use orchestra_plan::{Fields, Input, Key, ReadBack, SinkKind, Words, Writes, key, list};
 use orchestra_store::ObjectOutput;
 
-use super::jsonl::read_lines;
-use crate::encode_picture::{jpeg, png};
-use crate::sources::objects;
+use super::shared::read_back::read_lines;
+use crate::objects;
+use crate::picture_encoders::{jpeg, png};
 
 /// The kind `images`.
 pub struct ImageFiles;
 
 const KEYS: [Key; 2] = [
-    key("format", "text", "\"png\"", "of a picture: `\"png\"` or `\"jpg\"`; bytes are written as they are"),
-    key("quality", "integer", "90", "of a JPEG, from 1 to 100"),
+    key("format", "text", "\"png\"", "of a picture or of pixels; bytes are written as they are")
+        .one_of(&FORMATS.words),
+    key("quality", "integer", "90", "of a JPEG").from_to(1, 100),
 ];
+
+/// `format`: whether it is PNG.
+const FORMATS: Words<bool, 2> = Words::new([("png", true, ""), ("jpg", false, "")]);
 
 /// Of the ending of a file's name.
 const LONGEST_ENDING: usize = 16;
@@ -28,8 +33,10 @@ impl SinkKind for ImageFiles {
     }
 
     fn about(&self) -> &'static str {
-        "A file per record: a picture, or bytes that a stage has made of one (`mask`, `draw`), whose name ends with their format. Files are named and \
-         listed as those of `npy`."
+        "A file per record: a picture, pixels, or bytes that a stage has made of a picture (`mask`, `draw`), whose name ends with their format. Pixels \
+         are a tensor u8 `[height, width, 1 or 3]` or `[1 or 3, height, width]`, as `crop` and `image` with `dtype = \"u8\"` give them. Three channels are \
+         taken as red, green and blue: of rows with `color = \"bgr\"`, red and blue would be swapped. Files are named and listed as those of `npy`: part 3 \
+         of `a/b.png` is `a/b.png.3.png`."
     }
 
     fn extension(&self) -> &'static str {
@@ -53,44 +60,50 @@ impl SinkKind for ImageFiles {
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
-        let is_png = fields.choice("format", &[("png", true), ("jpg", false)]);
-        let quality = fields.integer("quality", 1..=100);
-        let is_file = |ty: &ColumnType| matches!(ty, ColumnType::Picture | ColumnType::Bytes(_));
+        let is_png = fields.word_or_default("format", &FORMATS).value;
+        let quality = fields.integer_or_default("quality").value as u8;
         let [column] = &input.gives.0[..] else {
             let what = &fields.what;
-            let message =
-                format!("{what} takes one picture, or bytes, and `{}` gives {}", input.name, input.gives);
+            let message = format!(
+                "{what} takes one picture, pixels or bytes, and `{}` gives {}",
+                input.name, input.gives
+            );
             let fitting = input.gives.0.iter().filter(|column| is_file(&column.ty));
             let help = match list(fitting.map(|column| column.name.as_str())) {
-                names if names.is_empty() => "a stage `mask` or `draw` makes bytes of pictures".to_owned(),
+                names if names.is_empty() => HELP.to_owned(),
                 names => format!("name one: from = \"stage.column\"; columns: {names}"),
             };
             fields.diags.error(input.span, message).help(help);
             return None;
         };
-        let as_it_is = match &column.ty {
-            ColumnType::Picture => None,
-            ColumnType::Bytes(format) => Some(format),
-            ty => {
-                let what = &fields.what;
-                let message = format!("{what} cannot write `{}` of `{}`", column.name, input.name);
-                fields
-                    .diags
-                    .error(input.span, message)
-                    .label(format!("it is {ty}"))
-                    .help("it takes a picture, or bytes, which a stage `mask` or `draw` makes");
-                return None;
-            }
+        let (ending, layout) = match &column.ty {
+            ColumnType::Bytes(format) => (Some(format), None),
+            ColumnType::Picture => (None, None),
+            ty => match ty.tensor().map_or(Err(Unfit::Other), layout) {
+                Ok(layout) => (None, Some(layout)),
+                Err(unfit) => {
+                    let message =
+                        format!("{} cannot write `{}` of `{}`", fields.what, column.name, input.name);
+                    let help = match unfit {
+                        Unfit::BothEnds => {
+                            "its first and its last dimension can both be the channels: give it another size"
+                        }
+                        Unfit::Other => HELP,
+                    };
+                    fields.diags.error(input.span, message).label(format!("it is {ty}")).help(help);
+                    return None;
+                }
+            },
         };
-        let Some(ending) = as_it_is else {
-            let (is_png, quality) =
-                (is_png.is_none_or(|f| f.value), quality.map_or(90, |quality| quality.value as u8));
-            let ending = if is_png { "png" } else { "jpg" }.to_owned();
-            return Some(Arc::new(Files { picture: Some((is_png, quality)), ending }));
+        let Some(ending) = ending else {
+            let made = Made { is_png, quality };
+            let ending = if made.is_png { "png" } else { "jpg" }.to_owned();
+            let content = layout.map_or(Content::Picture(made), |layout| Content::Pixels(made, layout));
+            return Some(Arc::new(Files { content, ending }));
         };
-        for span in [is_png.map(|f| f.span), quality.map(|q| q.span)].into_iter().flatten() {
+        for entry in ["format", "quality"].map(|key| fields.entry(key)).into_iter().flatten() {
             let message = format!("{} writes `{}` as it is, so this has no effect", fields.what, column.name);
-            fields.diags.warning(span, message).label("has no effect").help("leave it out");
+            fields.diags.warning(entry.node.span, message).label("has no effect").help("leave it out");
         }
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if ending.is_empty()
@@ -102,14 +115,89 @@ impl SinkKind for ImageFiles {
             fields.diags.error(input.span, message).help("rename the column that the source gives");
             return None;
         }
-        Some(Arc::new(Files { picture: None, ending: ending.clone() }))
+        Some(Arc::new(Files { content: Content::Bytes, ending: ending.clone() }))
     }
+}
+
+const HELP: &str = "it takes a picture; bytes, which a stage `mask` or `draw` makes of one; or pixels, which an image or crop stage with dtype = \"u8\" gives";
+
+fn is_file(ty: &ColumnType) -> bool {
+    matches!(ty, ColumnType::Picture | ColumnType::Bytes(_)) || ty.tensor().is_some_and(|t| layout(t).is_ok())
+}
+
+/// Why a tensor is no picture.
+#[derive(Debug, PartialEq, Eq)]
+enum Unfit {
+    /// The first and the last dimension are 1 or 3.
+    BothEnds,
+    Other,
+}
+
+/// Where the channels of a row of pixels are: at the one end that always has 1 or 3.
+fn layout(tensor: &TensorSpec) -> Result<Layout, Unfit> {
+    let is_channels = |dim: Dim| matches!(dim, Dim::Fixed(1 | 3));
+    match tensor.row[..] {
+        [first, _, last] if tensor.dtype == DType::U8 => match (is_channels(first), is_channels(last)) {
+            (true, true) => Err(Unfit::BothEnds),
+            (true, false) => Ok(Layout::Nchw),
+            (false, true) => Ok(Layout::Nhwc),
+            (false, false) => Err(Unfit::Other),
+        },
+        _ => Err(Unfit::Other),
+    }
+}
+
+/// What is made of pixels.
+#[derive(Debug, Clone, Copy)]
+struct Made {
+    is_png: bool,
+    /// Of a JPEG.
+    quality: u8,
+}
+
+impl Made {
+    fn append(self, pixels: &Pixels<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let file = if self.is_png { png(pixels) } else { jpeg(pixels, self.quality) };
+        out.extend_from_slice(&file?);
+        Ok(())
+    }
+
+    /// The same of a row of pixels. Dimensions that the plan leaves open are known here.
+    fn append_row(self, row: &TensorView<'_>, layout: Layout, out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let (channels, height, width) = match (layout, row.shape) {
+            (Layout::Nchw, [channels, height, width]) | (Layout::Nhwc, [height, width, channels]) => {
+                (*channels, *height, *width)
+            }
+            _ => (0, 0, 0),
+        };
+        let sides = u32::try_from(width).ok().zip(u32::try_from(height).ok());
+        let sides = sides.filter(|(width, height)| *width > 0 && *height > 0 && matches!(channels, 1 | 3));
+        let Some((width, height)) = sides else {
+            return Err(Refusal::result(format!("`{}` is {:?}, which is no picture", row.name, row.shape)));
+        };
+        let interleaved: Vec<u8>;
+        let bytes = if layout == Layout::Nchw && channels == 3 {
+            let n = row.data.len() / channels;
+            interleaved = (0..n).flat_map(|at| [0, 1, 2].map(|plane| row.data[plane * n + at])).collect();
+            &interleaved
+        } else {
+            row.data
+        };
+        self.append(&Pixels { width, height, channels, bytes }, out)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Content {
+    /// Written as it is.
+    Bytes,
+    Picture(Made),
+    Pixels(Made, Layout),
 }
 
 #[derive(Debug)]
 struct Files {
-    /// Whether a PNG is made of a picture, and else the quality of the JPEG; `None`: of nothing.
-    picture: Option<(bool, u8)>,
+    content: Content,
     ending: String,
 }
 
@@ -119,15 +207,77 @@ impl Encoder for Files {
     }
 
     fn encode(&self, _: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
-        match (row, self.picture) {
-            ([Value::Bytes(bytes)], None) => out.extend_from_slice(bytes),
-            ([Value::Picture(picture)], Some((is_png, quality))) => picture.with_pixels(&mut |pixels| {
-                let file = if is_png { png(&pixels) } else { jpeg(&pixels, quality) };
-                out.extend_from_slice(&file?);
+        match (row, self.content) {
+            ([Value::Bytes(bytes)], Content::Bytes) => {
+                out.extend_from_slice(bytes);
                 Ok(())
-            })?,
-            _ => return Err(Refusal::result("internal error: expected one picture; this is a bug")),
+            }
+            ([Value::Picture(picture)], Content::Picture(made)) => {
+                picture.with_pixels(&mut |pixels| made.append(&pixels, out))
+            }
+            ([value], Content::Pixels(made, layout)) => {
+                value.with_tensor(|row| made.append_row(row, layout, out))
+            }
+            _ => Err(Refusal::result("internal error: expected one picture; this is a bug")),
         }
-        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::data::fixed_tensor;
+    use orchestra_core::{ItemId, SourceId};
+
+    use super::*;
+
+    #[test]
+    fn the_end_that_has_one_or_three_is_that_of_the_channels() {
+        let of = |dtype, row: &[usize]| layout(&fixed_tensor("pixels", dtype, row));
+        assert_eq!(of(DType::U8, &[4, 5, 3]), Ok(Layout::Nhwc));
+        assert_eq!(of(DType::U8, &[1, 4, 5]), Ok(Layout::Nchw));
+        assert_eq!(of(DType::U8, &[3, 4, 1]), Err(Unfit::BothEnds));
+        for (dtype, row) in
+            [(DType::F32, &[4, 5, 3][..]), (DType::U8, &[4, 5]), (DType::U8, &[4, 5, 4]), (DType::U8, &[3])]
+        {
+            assert_eq!(of(dtype, row), Err(Unfit::Other), "{dtype:?} {row:?}");
+        }
+        let open = |row: [Dim; 3]| {
+            let name = "pixels".to_owned();
+            layout(&TensorSpec { name, dtype: DType::U8, row: row.to_vec(), batch: Dim::Dynamic })
+        };
+        assert_eq!(open([Dim::Dynamic, Dim::Dynamic, Dim::Fixed(3)]), Ok(Layout::Nhwc));
+        assert_eq!(open([Dim::Dynamic; 3]), Err(Unfit::Other));
+    }
+
+    #[test]
+    fn rows_of_both_layouts_are_the_same_picture_and_one_without_pixels_fails_its_item() {
+        let item =
+            ItemInfo { name: "a", id: ItemId { source: SourceId(0), index: 0 }, source: "s", parts: &[] };
+        let write = |layout, shape: &[usize], data: &[u8], is_png| {
+            let content = Content::Pixels(Made { is_png, quality: 90 }, layout);
+            let mut out = Vec::new();
+            let row = [Value::Tensor(TensorView { name: "pixels", dtype: DType::U8, shape, data })];
+            Files { content, ending: "png".to_owned() }.encode(&item, &row, &mut out).map(|()| out)
+        };
+        let read = |file: Vec<u8>| image::load_from_memory(&file).unwrap();
+        let wide = read(write(Layout::Nhwc, &[1, 2, 3], &[1, 2, 3, 4, 5, 6], true).unwrap());
+        let planes = read(write(Layout::Nchw, &[3, 1, 2], &[1, 4, 2, 5, 3, 6], true).unwrap());
+        assert_eq!((wide.width(), wide.height(), wide.as_bytes()), (2, 1, &[1, 2, 3, 4, 5, 6][..]));
+        assert_eq!(planes, wide);
+        for (layout, shape) in [(Layout::Nhwc, [2, 3, 1]), (Layout::Nchw, [1, 2, 3])] {
+            let gray = read(write(layout, &shape, &[9, 8, 7, 6, 5, 4], true).unwrap());
+            assert_eq!(
+                (gray.width(), gray.color(), gray.as_bytes()),
+                (3, image::ColorType::L8, &[9, 8, 7, 6, 5, 4][..])
+            );
+        }
+        let jpeg = read(write(Layout::Nhwc, &[8, 8, 3], &[[200, 30, 30]; 64].concat(), false).unwrap());
+        assert!(jpeg.to_rgb8().pixels().all(|p| p.0[0] > 180 && p.0[2] < 60));
+        for (shape, data) in
+            [(&[0, 2, 3][..], &[][..]), (&[2, 0, 1], &[]), (&[1, 1, 2], &[1, 2]), (&[3], &[1, 2, 3])]
+        {
+            let error = write(Layout::Nhwc, shape, data, true).unwrap_err();
+            assert!(error.error.contains("no picture"), "{error:?}");
+        }
     }
 }

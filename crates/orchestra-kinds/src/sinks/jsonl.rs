@@ -1,19 +1,16 @@
 //! `kind = "jsonl"`: one line of JSON per record, `{"item", "index", "source", "result"}`.
 
-use std::borrow::Cow;
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
 use std::sync::Arc;
 
-use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
+use orchestra_core::data::{Label, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, SinkKind};
 use orchestra_store::ObjectOutput;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::record::RowJson;
-use crate::sources::objects;
+use super::shared::read_back::read_lines;
+use super::shared::record::{RowJson, can_be_written};
+use crate::objects;
 
 /// The kind `jsonl`.
 pub struct JsonLines;
@@ -51,43 +48,6 @@ impl SinkKind for JsonLines {
             return None;
         }
         Some(Arc::new(Lines { schema: input.gives.clone() }))
-    }
-}
-
-/// Reads lines that say of which item they are: those of this kind, of `failures.jsonl`, and of an index of files.
-///
-/// # Errors
-/// The file cannot be read, or a line is none of those.
-pub fn read_lines(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), String> {
-    #[derive(Deserialize)]
-    struct Line<'a> {
-        index: u64,
-        #[serde(borrow)]
-        source: Cow<'a, str>,
-    }
-    let mut lines = BufReader::with_capacity(1 << 20, File::open(file).map_err(|error| error.to_string())?);
-    let mut line = Vec::new();
-    for number in 1.. {
-        line.clear();
-        if lines.read_until(b'\n', &mut line).map_err(|error| error.to_string())? == 0 {
-            break;
-        }
-        if line.pop() != Some(b'\n') {
-            return Err(format!("line {number} is cut off"));
-        }
-        let read: Line<'_> =
-            serde_json::from_slice(&line).map_err(|error| format!("line {number} is no record: {error}"))?;
-        each(&read.source, read.index);
-    }
-    Ok(())
-}
-
-pub(super) fn can_be_written(ty: &ColumnType) -> bool {
-    match ty {
-        ColumnType::Tensor(_) | ColumnType::Pixels { .. } | ColumnType::Largest { .. } => true,
-        ColumnType::Labels | ColumnType::Text => true,
-        ColumnType::Picture | ColumnType::Bytes(_) | ColumnType::Placement => false,
-        ColumnType::List(schema) => schema.0.iter().all(|c| can_be_written(&c.ty)),
     }
 }
 
@@ -138,7 +98,7 @@ fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, before: &[u8], value: &T) -> 
 
 #[cfg(test)]
 mod tests {
-    use orchestra_core::data::OwnedValue;
+    use orchestra_core::data::{ColumnType, OwnedValue};
     use orchestra_core::{ItemId, SourceId};
 
     use super::*;

@@ -1,8 +1,9 @@
-//! `[sinks.*]`: one file per kind.
+//! `[sinks.*]`: one file per kind. What several of them need is in `shared/`.
 
 pub mod csv;
 pub mod images;
 pub mod jsonl;
 pub mod npy;
 pub mod parquet;
+pub mod shared;
 pub mod tar;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use orchestra_core::DType;
-use orchestra_core::data::{Refusal, TensorView, Value};
+use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, SinkKind, Writes, list};
 use orchestra_store::ObjectOutput;
 
-use super::jsonl::read_lines;
-use crate::sources::objects;
+use super::shared::npy_file::write_array;
+use super::shared::read_back::read_lines;
+use crate::objects;
 
 pub struct Npy;
 
@@ -58,9 +58,6 @@ impl SinkKind for Npy {
     }
 }
 
-/// Header and data begin at multiples of this.
-const ALIGNMENT: usize = 64;
-
 #[derive(Debug)]
 struct Array;
 
@@ -73,39 +70,14 @@ impl Encoder for Array {
     }
 }
 
-/// Appends the tensor as an array file. Its data begins at a multiple of [`ALIGNMENT`] of the file.
-pub(super) fn write_array(tensor: &TensorView<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
-    let order = if cfg!(target_endian = "little") { '<' } else { '>' };
-    let element = match tensor.dtype {
-        DType::F32 => format!("{order}f4"),
-        DType::F16 => format!("{order}f2"),
-        DType::I64 => format!("{order}i8"),
-        DType::I32 => format!("{order}i4"),
-        DType::U8 => "|u1".to_owned(),
-        DType::Bool => "|b1".to_owned(),
-    };
-    let dims: String = tensor.shape.iter().map(|dim| format!("{dim}, ")).collect();
-    let mut header = format!("{{'descr': '{element}', 'fortran_order': False, 'shape': ({dims}), }}");
-    // Magic, version and length take ten bytes, the line feed one.
-    let padding = (header.len() + 11).next_multiple_of(ALIGNMENT) - header.len() - 11;
-    header.extend(std::iter::repeat_n(' ', padding));
-    header.push('\n');
-    let Ok(len) = u16::try_from(header.len()) else {
-        return Err(Refusal::result("the tensor has too many dimensions for an array file"));
-    };
-    out.extend_from_slice(b"\x93NUMPY\x01\x00");
-    out.extend_from_slice(&len.to_le_bytes());
-    out.extend_from_slice(header.as_bytes());
-    out.extend_from_slice(tensor.data);
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use orchestra_core::{ItemId, SourceId};
+    use orchestra_core::data::TensorView;
+    use orchestra_core::{DType, ItemId, SourceId};
 
+    use super::super::shared::npy_file::ALIGNMENT;
     use super::*;
-    use crate::sources::npy::Header;
+    use crate::sources::reading::npy_header::Header;
 
     #[test]
     fn our_own_reader_finds_type_shape_and_data() {

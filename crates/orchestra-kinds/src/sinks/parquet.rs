@@ -8,7 +8,7 @@ use orchestra_plan::ReadBack;
 use orchestra_plan::{Fields, Input, SinkKind, Writes};
 use orchestra_store::ObjectOutput;
 
-use crate::sources::objects;
+use crate::objects;
 
 #[cfg(feature = "parquet")]
 mod columns;
@@ -49,7 +49,7 @@ impl SinkKind for Parquet {
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
-        let rows = fields.integer("rows_per_file", 1..=100_000_000).map_or(ROWS_PER_FILE, |rows| rows.value);
+        let rows = fields.integer("rows_per_file").map_or(ROWS_PER_FILE, |rows| rows.value);
         connect(input, fields, rows)
     }
 }

@@ -1,6 +1,5 @@
 //! `kind = "tar"`: tar archives of many samples each, as WebDataset reads them: a record is a few members with one key.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::BufReader;
 use std::path::Path;
@@ -10,17 +9,17 @@ use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo, PartFiles};
 use orchestra_plan::{Fields, Input, Key, ReadBack, SinkKind, Writes, format_bytes, key};
-use orchestra_store::ObjectOutput;
-use serde::{Deserialize, Serialize};
+use orchestra_store::{ObjectOutput, RecordHead};
+use serde::Serialize;
 
-use super::jsonl::can_be_written;
-use super::npy::write_array;
-use crate::encode_picture::png;
-use crate::record::RowJson;
-use crate::sources::objects;
-use crate::sources::read_file::{LARGEST_FILE_BYTES, open_regular, read_part};
-use crate::sources::tar_members::Members;
-use crate::tensor::element;
+use super::shared::npy_file::write_array;
+use super::shared::record::{RowJson, can_be_written};
+use crate::elements::element;
+use crate::objects;
+use crate::picture_encoders::png;
+use crate::sources::reading::limits::LARGEST_FILE_BYTES;
+use crate::sources::reading::read_file::{open_regular, read_part};
+use crate::sources::reading::tar_members::Members;
 
 mod archive;
 
@@ -75,8 +74,7 @@ impl SinkKind for Tar {
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
-        let rows_per_file =
-            fields.integer("rows_per_file", 1..=100_000_000).map_or(ROWS_PER_FILE, |rows| rows.value);
+        let rows_per_file = fields.integer("rows_per_file").map_or(ROWS_PER_FILE, |rows| rows.value);
         let bytes_per_file = match fields.bytes("bytes_per_file") {
             Some(bytes) if (1..=MOST_BYTES_PER_FILE).contains(&bytes.value) => bytes.value,
             Some(bytes) => {
@@ -318,12 +316,6 @@ fn unique(taken: &mut HashMap<String, u64>, key: &str) -> String {
 
 /// Reads the records of an archive back.
 fn read_samples(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), String> {
-    #[derive(Deserialize)]
-    struct Record<'a> {
-        index: u64,
-        #[serde(borrow)]
-        source: Cow<'a, str>,
-    }
     let text = |error: std::io::Error| error.to_string();
     let (file, _) = open_regular(file).map_err(text)?;
     let headers = BufReader::with_capacity(16 << 10, file.try_clone().map_err(text)?);
@@ -340,7 +332,7 @@ fn read_samples(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), Stri
             return Err(format!("`{name}` is no record: it has {} bytes", member.len));
         }
         read_part(&file, member.at, member.len, &mut record).map_err(text)?;
-        let read: Record<'_> =
+        let read: RecordHead<'_> =
             serde_json::from_slice(&record).map_err(|error| format!("`{name}` is no record: {error}"))?;
         each(&read.source, read.index);
     }

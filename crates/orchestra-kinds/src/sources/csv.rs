@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Network, Opens};
+use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushItem};
 use serde_json::Value as Json;
 
-use super::columns::{
-    Field, FieldType, LARGEST_TEXT, Row, declared, decoders, inferred, opens, schema, settings,
-};
-use super::input::{head, list_items, look};
-use super::lines::{Ends, RecordReader, first_record, is_closed, list};
-use super::objects::{self, Protocol};
+use super::reading::columns::{declared, decoders, inferred, no_first, opens, schema, settings};
+use super::reading::field_type::{Field, FieldType};
+use super::reading::input::{head, list_items, look};
+use super::reading::limits::LARGEST_TEXT;
+use super::reading::lines::{Ends, RecordReader, first_record, is_closed, list};
+use super::reading::row::Row;
+use crate::objects::{self, Protocol};
 
 pub struct Csv;
 
@@ -108,8 +109,8 @@ impl SourceKind for Csv {
         })
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(spec.read::<Records>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(settings.read::<Records>()?))
     }
 }
 
@@ -121,15 +122,11 @@ fn first_file(
     let span = source.fields.span;
     let what = source.fields.what.clone();
     let Some(first) = source.first else {
-        let message = format!("{what} needs a file to look at: its columns are not known");
-        source
-            .fields
-            .diags
-            .error(span, message)
-            .help("name the files with `paths`, or with a manifest that is a file");
+        no_first(source, "name the files with `paths`, or with a manifest that is a file");
         return None;
     };
-    let head = look(source, &first.path, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()));
+    let head =
+        look(source, &first.locator, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()));
     let read = head.and_then(|head| {
         let header = header_of(&head, delimiter)?;
         let (at, _) = first_record(&head, Ends::Quoted { delimiter })?;
@@ -259,8 +256,8 @@ impl Fetch for Records {
         objects::network(&self.protocols)
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Csv.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Csv.name(), self)
     }
 
     fn opens(&self) -> Opens {

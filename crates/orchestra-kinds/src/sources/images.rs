@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Network, Opens};
+use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
 use orchestra_store::ObjectStore;
 
-use super::objects::{self, Protocol, ReadObject};
-use super::picture::EncodedPicture;
-use super::read_file::read_file;
+use super::reading::read_file::read_file;
+use super::reading::undecoded_picture::UndecodedPicture;
+use crate::objects::{self, Protocol, ReadObject};
 
 pub struct Images;
 
@@ -45,8 +45,8 @@ impl SourceKind for Images {
         })
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(spec.read::<PictureFiles>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(settings.read::<PictureFiles>()?))
     }
 }
 
@@ -60,28 +60,28 @@ struct PictureFiles {
 impl Fetch for PictureFiles {
     fn start(&self) -> Box<dyn FetchRun> {
         let objects = (!self.protocols.is_empty()).then(objects::reader);
-        Box::new(PictureFile { picture: EncodedPicture::new(self.max_pixels), objects })
+        Box::new(PictureFile { picture: UndecodedPicture::new(self.max_pixels), objects })
     }
 
     fn network(&self) -> Option<Network> {
         objects::network(&self.protocols)
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Images.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Images.name(), self)
     }
 
     fn opens(&self) -> Opens {
         match self.protocols.is_empty() {
             true => Opens::OfItems(|locator| Some(Path::new(OsStr::from_bytes(locator)))),
-            false => Opens::Any,
+            false => objects::opens_none(),
         }
     }
 }
 
 /// The file or object at hand.
 struct PictureFile {
-    picture: EncodedPicture,
+    picture: UndecodedPicture,
     objects: Option<Box<dyn ReadObject>>,
 }
 

@@ -7,16 +7,19 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Network, Opens};
+use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushItem};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value as Json;
 
-use super::columns::{Field, LARGEST_TEXT, Row, declared, decoders, inferred, opens, schema, settings};
-use super::input::{head, look};
-use super::lines::{Ends, RecordReader, first_record, list};
-use super::objects::{self, Protocol};
+use super::reading::columns::{declared, decoders, inferred, no_first, opens, schema, settings};
+use super::reading::field_type::Field;
+use super::reading::input::{head, look};
+use super::reading::limits::LARGEST_TEXT;
+use super::reading::lines::{Ends, RecordReader, first_record, list};
+use super::reading::row::Row;
+use crate::objects::{self, Protocol};
 
 /// The kind `jsonl`.
 pub struct JsonLines;
@@ -68,8 +71,8 @@ impl SourceKind for JsonLines {
         })
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(spec.read::<Lines>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(settings.read::<Lines>()?))
     }
 }
 
@@ -78,13 +81,13 @@ fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(Stri
     let span = source.fields.span;
     let what = source.fields.what.clone();
     let Some(first) = source.first else {
-        let message = format!("{what} needs a file to look at: its columns are not known");
         let help =
             "name them with their types, columns = { caption = \"text\" }, or name the files with `paths`";
-        source.fields.diags.error(span, message).help(help);
+        no_first(source, help);
         return None;
     };
-    let head = look(source, &first.path, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()));
+    let head =
+        look(source, &first.locator, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()));
     let record = head.and_then(|head| {
         let (at, record) = first_record(&head, Ends::Line)?;
         parse(record).map_err(|why| format!("line {}: {why}", at.line))
@@ -155,8 +158,8 @@ impl Fetch for Lines {
         objects::network(&self.protocols)
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(JsonLines.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(JsonLines.name(), self)
     }
 
     fn opens(&self) -> Opens {
@@ -194,7 +197,7 @@ impl FetchRun for Line {
 mod tests {
     use orchestra_core::DType;
 
-    use super::super::columns::FieldType;
+    use super::super::reading::field_type::FieldType;
     use super::*;
 
     #[test]

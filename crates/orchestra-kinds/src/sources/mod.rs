@@ -1,21 +1,12 @@
-//! `[sources.*]`: one file per kind.
+//! `[sources.*]`: one file per kind. What several of them read with is in `reading/`.
 
-pub(crate) mod columns;
 pub mod csv;
 pub mod images;
-mod input;
 pub mod jsonl;
-mod lines;
-mod locator;
-pub(crate) mod npy;
-pub(crate) mod objects;
 pub mod parquet;
-mod picture;
 pub mod random;
 pub mod range;
-pub(crate) mod read_file;
+pub(crate) mod reading;
 pub mod tar;
-pub(crate) mod tar_members;
 pub mod tensors;
 pub mod zip;
-mod zip_members;

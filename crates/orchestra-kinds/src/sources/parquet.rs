@@ -1,16 +1,18 @@
 //! `kind = "parquet"`: the rows of Parquet files, one item each.
 
-use orchestra_core::shapes::{Fetch, LoaderSpec};
+use orchestra_core::shapes::{Fetch, KindSettings};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::ObjectStore;
 use std::sync::Arc;
 
-use super::objects;
+use crate::objects;
 
 #[cfg(feature = "parquet")]
 mod footer_size;
 #[cfg(feature = "parquet")]
 mod leaves;
+#[cfg(feature = "parquet")]
+mod open_file;
 #[cfg(feature = "parquet")]
 mod rows;
 
@@ -61,12 +63,12 @@ impl SourceKind for Parquet {
     }
 
     #[cfg(feature = "parquet")]
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
-        rows::revive(spec)
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
+        rows::revive(settings)
     }
 
     #[cfg(not(feature = "parquet"))]
-    fn revive(&self, _: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
+    fn revive(&self, _: &KindSettings) -> Option<Arc<dyn Fetch>> {
         None
     }
 }

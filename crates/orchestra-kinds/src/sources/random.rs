@@ -8,43 +8,33 @@ use bincode::{Decode, Encode};
 use half::f16;
 use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Opens};
-use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
+use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Opens};
+use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, Words, key};
 use orchestra_store::{Expand, ListError, PushItem};
 
-use super::columns::{LARGEST_TENSOR, shape_of};
-use super::locator::{file_of, locator, parts};
-use super::range::MOST_ITEMS;
+use super::reading::field_type::shape_of;
+use super::reading::limits::{LARGEST_TENSOR, MOST_ITEMS};
+use super::reading::locator::{file_of, locator, parts};
+use crate::elements::DTYPES;
 
 pub struct Random;
 
 const KEYS: [Key; 6] = [
-    key("items", "integer, from 1", "required", "how many; an item is called by its number, from 0"),
+    key("items", "integer", "required", "how many; an item is called by its number, from 0")
+        .from_to(1, MOST_ITEMS),
     key("shape", "list of integers", "[]", "the shape of an item; `[]` is a single number"),
-    key(
-        "dtype",
-        "text",
-        "\"f32\"",
-        "`f32`, `f16`, `i64`, `i32`, `u8` or `bool`; whole numbers are any of their type",
-    ),
-    key(
-        "distribution",
-        "text",
-        "\"uniform\"",
-        "`uniform`, from 0 to below 1; or `normal`, of mean 0 and deviation 1, for f32 and f16",
-    ),
-    key("seed", "integer", "0", "other seeds give other numbers"),
+    key("dtype", "text", "\"f32\"", "the type of the numbers; whole numbers are any of their type")
+        .one_of(&DTYPES.words),
+    key("distribution", "text", "\"uniform\"", "how they lie").one_of(&DISTRIBUTIONS.words),
+    key("seed", "integer", "0", "other seeds give other numbers").from_to(0, i64::MAX as u64),
     key("column", "text", "\"x\"", "the name of the tensor, for `from = \"source.name\"` and in records"),
 ];
 
-const DTYPES: [(&str, DType); 6] = [
-    ("f32", DType::F32),
-    ("f16", DType::F16),
-    ("i64", DType::I64),
-    ("i32", DType::I32),
-    ("u8", DType::U8),
-    ("bool", DType::Bool),
-];
+/// `distribution`
+const DISTRIBUTIONS: Words<Distribution, 2> = Words::new([
+    ("uniform", Distribution::Uniform, "from 0 to below 1"),
+    ("normal", Distribution::Normal, "of mean 0 and deviation 1, for f32 and f16"),
+]);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 enum Distribution {
@@ -75,15 +65,9 @@ impl SourceKind for Random {
             fields.missing("items", "say how many: items = 1000");
             return None;
         }
-        let items = fields.integer("items", 1..=MOST_ITEMS);
-        let seed = match fields.entry("seed") {
-            Some(_) => fields.integer("seed", 0..=i64::MAX as u64)?.value,
-            None => 0,
-        };
-        let dtype = match fields.entry("dtype") {
-            Some(_) => fields.choice("dtype", &DTYPES)?.value,
-            None => DType::F32,
-        };
+        let items = fields.integer("items");
+        let seed = fields.integer_or_default("seed").value;
+        let dtype = fields.word_or_default("dtype", &DTYPES).value;
         let shape = match fields.entry("shape") {
             Some(entry) => {
                 let Some(shape) = shape_of(&entry.node, dtype) else {
@@ -96,18 +80,14 @@ impl SourceKind for Random {
             }
             None => Vec::new(),
         };
-        let distributions = [("uniform", Distribution::Uniform), ("normal", Distribution::Normal)];
-        let distribution = match fields.entry("distribution") {
-            Some(_) => fields.choice("distribution", &distributions)?,
-            None => orchestra_plan::At::new(Distribution::Uniform, fields.span),
-        };
+        let distribution = fields.word_or_default("distribution", &DISTRIBUTIONS);
         if distribution.value == Distribution::Normal && !matches!(dtype, DType::F32 | DType::F16) {
             fields
                 .bad("distribution", distribution.span, &format!("cannot be `normal` for {dtype}"))
                 .help("normal numbers are f32 or f16");
             return None;
         }
-        let column = fields.string("column").map_or_else(|| "x".to_owned(), |c| c.value);
+        let column = fields.string_or_default("column").value;
         let numbers = Numbers {
             items: items?.value,
             seed,
@@ -131,8 +111,8 @@ impl SourceKind for Random {
         })
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(spec.read::<Numbers>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(settings.read::<Numbers>()?))
     }
 }
 
@@ -157,8 +137,8 @@ impl Fetch for Numbers {
         Box::new(Item { numbers: self.clone(), data: Vec::new() })
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Random.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Random.name(), self)
     }
 
     fn opens(&self) -> Opens {

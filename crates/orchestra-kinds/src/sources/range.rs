@@ -6,17 +6,15 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Opens};
+use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Opens};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{At, Fields, Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, PushItem};
 
-use super::locator::{file_of, locator, parts};
+use super::reading::limits::MOST_ITEMS;
+use super::reading::locator::{file_of, locator, parts};
 
 pub struct Range;
-
-/// Items of a source that reads no file: their list takes some 20 bytes of disk each.
-pub const MOST_ITEMS: u64 = 10_000_000_000;
 
 const COLUMN: &str = "n";
 
@@ -79,8 +77,8 @@ impl SourceKind for Range {
         })
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(spec.read::<Numbers>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(settings.read::<Numbers>()?))
     }
 }
 
@@ -134,8 +132,8 @@ impl Fetch for Numbers {
         Box::new(Number { numbers: *self, bytes: [0; 8] })
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Range.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Range.name(), self)
     }
 
     fn opens(&self) -> Opens {

@@ -3,16 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orchestra_core::shapes::{Fetch, LoaderSpec};
+use orchestra_core::shapes::{Fetch, KindSettings};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{At, Fields, Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{ObjectStore, is_url};
 
 use self::arrays::{Array, arrays};
 use self::rows::Rows;
-use super::columns::{LARGEST_TENSOR, schema};
-use super::input::look;
-use super::objects;
+use super::reading::columns::schema;
+use super::reading::input::look;
+use super::reading::limits::LARGEST_TENSOR;
+use crate::objects;
 
 mod arrays;
 mod rows;
@@ -39,7 +40,8 @@ const KEYS: [Key; 4] = [
         "integer",
         "one row",
         "an item is so many rows together, called `file.npy[from:to]`, with them as its first dimension; the rows of each file must be a multiple of it",
-    ),
+    )
+    .from_to(1, LARGEST_TENSOR as u64),
 ];
 
 impl SourceKind for Tensors {
@@ -68,7 +70,7 @@ impl SourceKind for Tensors {
             None => None,
         };
         let chunk = match source.fields.entry("rows") {
-            Some(_) => Some(source.fields.integer("rows", 1..=LARGEST_TENSOR as u64)?),
+            Some(_) => Some(source.fields.integer("rows")?),
             None => None,
         };
         let span = source.fields.span;
@@ -81,7 +83,7 @@ impl SourceKind for Tensors {
                 .help("name the files with `paths`, or with a manifest that is a file");
             return None;
         };
-        let found = look(source, &first.path, arrays);
+        let found = look(source, &first.locator, arrays);
         let (is_npz, found) = match found {
             Ok(found) => found,
             Err(why) => {
@@ -138,7 +140,7 @@ impl SourceKind for Tensors {
             (None, None) => found,
         };
         for (name, written) in &beside {
-            let path = path_beside(&first.path, &written.value);
+            let path = path_beside(&first.locator, &written.value);
             match array_beside(name, &path, source) {
                 Ok(_) if chosen.iter().any(|array| array.name == *name) => {
                     let help = "columns have names of their own; `column` is that of the file of `paths`";
@@ -216,8 +218,8 @@ impl SourceKind for Tensors {
         })
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(spec.read::<Rows>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(settings.read::<Rows>()?))
     }
 }
 

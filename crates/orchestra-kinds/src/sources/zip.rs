@@ -9,16 +9,16 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Network, Opens};
+use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushItem, escape};
 
-use super::input::{Input, Last, Opener, list_items};
-use super::locator::{file_of, locator, parts};
-use super::objects::{self, Protocol};
-use super::picture::EncodedPicture;
-use super::read_file::LARGEST_FILE_BYTES;
-use super::zip_members::{Directory, Member, Place, read_member};
+use super::reading::input::{Input, Last, Opener, list_items};
+use super::reading::limits::LARGEST_FILE_BYTES;
+use super::reading::locator::{file_of, locator, parts};
+use super::reading::undecoded_picture::UndecodedPicture;
+use super::reading::zip_members::{Directory, Member, Place, read_member};
+use crate::objects::{self, Protocol};
 
 pub struct Zip;
 
@@ -83,8 +83,8 @@ impl SourceKind for Zip {
         })
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(spec.read::<Pictures>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(settings.read::<Pictures>()?))
     }
 }
 
@@ -135,7 +135,7 @@ impl Expand for Pictures {
 impl Fetch for Pictures {
     fn start(&self) -> Box<dyn FetchRun> {
         let opener = Opener::new(&self.protocols);
-        let picture = EncodedPicture::new(self.max_pixels);
+        let picture = UndecodedPicture::new(self.max_pixels);
         Box::new(MemberPicture { opener, open: Last::default(), picture })
     }
 
@@ -143,14 +143,14 @@ impl Fetch for Pictures {
         objects::network(&self.protocols)
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Zip.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Zip.name(), self)
     }
 
     fn opens(&self) -> Opens {
         match self.protocols.is_empty() {
             true => Opens::OfItems(file_of),
-            false => Opens::Any,
+            false => objects::opens_none(),
         }
     }
 }
@@ -158,7 +158,7 @@ impl Fetch for Pictures {
 struct MemberPicture {
     opener: Opener,
     open: Last<Input>,
-    picture: EncodedPicture,
+    picture: UndecodedPicture,
 }
 
 impl FetchRun for MemberPicture {
@@ -188,8 +188,8 @@ impl FetchRun for MemberPicture {
 
 #[cfg(test)]
 mod tests {
-    use super::super::zip_members::tests::archive;
     use super::*;
+    use crate::sources::reading::zip_members::tests::archive;
 
     #[test]
     fn members_are_taken_by_their_names_and_a_damaged_one_fails_alone() {

@@ -6,10 +6,11 @@ use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
 use orchestra_core::shapes::{Emit, Map, MapRun};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key, read_labels,
+    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
+    read_labels,
 };
 
-use crate::tensor::read_floats;
+use crate::elements::read_floats;
 
 pub struct Classify;
 
@@ -25,20 +26,22 @@ enum Scores {
 }
 
 const KEYS: [Key; 3] = [
-    key("top_k", "integer", "1", "how many classes are given, best first"),
+    key("top_k", "integer", "1", "how many classes are given, best first").from_to(1, 1_000_000),
     key(
         "labels",
         "text",
         "those of the model",
         "class names: a text file with one per line, in the order of the classes",
     ),
-    key(
-        "scores",
-        "text",
-        "\"softmax\"",
-        "`\"softmax\"`, `\"sigmoid\"`, or `\"none\"`: the tensor holds scores already",
-    ),
+    key("scores", "text", "\"softmax\"", "how numbers of the tensor become scores").one_of(&SCORES.words),
 ];
+
+/// `scores`
+const SCORES: Words<Scores, 3> = Words::new([
+    ("softmax", Scores::Softmax, "of logits"),
+    ("sigmoid", Scores::Sigmoid, "of independent logits"),
+    ("none", Scores::None, "they are scores already"),
+]);
 
 impl StageKind for Classify {
     fn name(&self) -> &'static str {
@@ -54,10 +57,9 @@ impl StageKind for Classify {
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let top_k = f.integer("top_k", 1..=1_000_000).unwrap_or(At::new(1, f.span));
+        let top_k = f.integer_or_default("top_k");
         let labels = f.string("labels");
-        let choices = [("softmax", Scores::Softmax), ("sigmoid", Scores::Sigmoid), ("none", Scores::None)];
-        let scores = f.choice("scores", &choices).map_or(Scores::Softmax, |s| s.value);
+        let scores = f.word_or_default("scores", &SCORES).value;
         Some(Draft::Stage(Box::new(ClassifyDraft { top_k, labels, scores })))
     }
 }

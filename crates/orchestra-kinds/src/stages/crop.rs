@@ -5,12 +5,13 @@ use std::sync::Arc;
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{DType, Dim, ImageSpec, TensorSpec};
 use orchestra_plan::{
-    At, Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind, key, list,
+    At, Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind, Words, key,
+    list,
 };
 
 use self::run::CropMap;
-use super::image_settings as settings;
-use crate::box_order::Order;
+use super::shared::box_order::Order;
+use super::shared::image_settings as settings;
 
 mod run;
 
@@ -27,33 +28,29 @@ enum Corners {
     Cxcywh,
 }
 
+/// `corners`
+const CORNERS: Words<Corners, 3> = Words::new([
+    ("xyxy", Corners::Xyxy, "left, top, right, bottom"),
+    ("xywh", Corners::Xywh, "left, top, width, height"),
+    ("cxcywh", Corners::Cxcywh, "centre, width, height"),
+]);
+
+/// `units`: whether they are relative.
+const UNITS: Words<bool, 2> = Words::new([
+    ("relative", true, "from 0 to 1 of the sides of the picture"),
+    ("pixels", false, "of the picture as it was decoded, upright"),
+]);
+
 const OWN_KEYS: [Key; 7] = [
-    key(
-        "corners",
-        "text",
-        "\"xyxy\"",
-        "what the first four numbers of a box are: `\"xyxy\"` (left, top, right, bottom), `\"xywh\"` (left, top, width, height) or `\"cxcywh\"` \
-         (centre, width, height)",
-    ),
-    key(
-        "units",
-        "text",
-        "\"relative\"",
-        "`\"relative\"`: from 0 to 1 of the sides of the picture; `\"pixels\"`: of the picture as it was decoded, upright; lists are in pixels",
-    ),
+    key("corners", "text", "\"xyxy\"", "what the first four numbers of a box are").one_of(&CORNERS.words),
+    key("units", "text", "\"relative\"", "what these numbers are; lists are in pixels").one_of(&UNITS.words),
     key(
         "threshold",
         "number",
         "none",
         "boxes with a lower score, the fifth number of a box or `score` of a list, are left out",
     ),
-    key(
-        "order",
-        "text",
-        "\"given\"",
-        "the order of the parts: `\"given\"`, `\"score\"` (best first), `\"left-to-right\"` or `\"top-to-bottom\"` by the middle of \
-         the box, or `\"reading\"`: by lines, each from left to right",
-    ),
+    key("order", "text", "\"given\"", "the order of the parts").one_of(&Order::WORDS.words),
     key(
         "margin",
         "number",
@@ -111,18 +108,16 @@ impl StageKind for Crop {
 
     fn read(&self, f: &mut Fields<'_, '_>, limits: &Limits) -> Option<Draft> {
         let spec = settings::read(f, limits.max_pixels);
-        let corners = [("xyxy", Corners::Xyxy), ("xywh", Corners::Xywh), ("cxcywh", Corners::Cxcywh)];
+        let margin = f.number_or_default("margin");
         let boxes = Boxes {
-            corners: f.choice("corners", &corners).map_or(Corners::Xyxy, |c| c.value),
-            is_relative: f.choice("units", &[("relative", true), ("pixels", false)]).is_none_or(|u| u.value),
+            corners: f.word_or_default("corners", &CORNERS).value,
+            is_relative: f.word_or_default("units", &UNITS).value,
             threshold: f.number("threshold").map(|n| n.value as f32),
-            order: f.choice("order", &Order::ALL).map_or(Order::Given, |o| o.value),
-            margin: f.number("margin").map_or(0.0, |n| n.value as f32),
+            order: f.word_or_default("order", &Order::WORDS).value,
+            margin: margin.value as f32,
         };
-        if boxes.margin < 0.0
-            && let Some(entry) = f.entry("margin")
-        {
-            f.bad("margin", entry.node.span, "must not be below 0");
+        if boxes.margin < 0.0 {
+            f.bad("margin", margin.span, "must not be below 0");
         }
         let rotate = f.entry("rotate").map(|entry| entry.node.span);
         let rotate = f.boolean("rotate").and_then(|is| is.then_some(rotate).flatten());

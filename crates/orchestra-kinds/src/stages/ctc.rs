@@ -5,14 +5,15 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use half::f16;
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
+use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
 use orchestra_core::{DType, Dim};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{
-    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key, read_text,
+    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
+    read_text,
 };
 
-use crate::largest::largest;
+use super::shared::largest::largest;
 
 pub struct Ctc;
 
@@ -27,20 +28,23 @@ const KEYS: [Key; 4] = [
         "what the classes stand for, in their order and without the blank: a text file with one character per line; or the entry `character` of the \
          metadata of the model, as PP-OCR models exported for RapidOCR have it",
     ),
-    key("blank", "integer", "0", "the class that stands for no character"),
+    key("blank", "integer", "0", "the class that stands for no character").from_to(0, 10_000_000),
     key(
         "space",
         "boolean or `\"auto\"`",
         "\"auto\"",
-        "a space follows the characters as one more class: `true`, `false`, or `\"auto\"`: where the model has that class",
-    ),
-    key(
-        "scores",
-        "text",
-        "\"none\"",
-        "`\"none\"`: outputs of the model are probabilities; `\"softmax\"`: they are logits, and become probabilities",
-    ),
+        "whether a space follows the characters as one more class; or `true` or `false`",
+    )
+    .one_of(&SPACE.words),
+    key("scores", "text", "\"none\"", "how outputs of the model become probabilities").one_of(&SCORES.words),
 ];
+
+/// `space`, where it is no boolean.
+const SPACE: Words<(), 1> = Words::new([("auto", (), "as the number of classes of the model says")]);
+
+/// `scores`: whether outputs are logits.
+const SCORES: Words<bool, 2> =
+    Words::new([("none", false, "they are probabilities"), ("softmax", true, "they are logits")]);
 
 impl StageKind for Ctc {
     fn name(&self) -> &'static str {
@@ -61,20 +65,20 @@ impl StageKind for Ctc {
             None => None,
             Some(node) => match &node.value {
                 Toml::Boolean(space) => Some(*space),
-                Toml::String(text) if text == "auto" => None,
+                Toml::String(text) if SPACE.value(text).is_some() => None,
                 _ => {
                     f.wrong("space", node, "true, false or \"auto\"");
                     return None;
                 }
             },
         };
-        let is_softmax = f.choice("scores", &[("none", false), ("softmax", true)]).is_some_and(|s| s.value);
-        let blank = f.integer("blank", 0..=10_000_000).unwrap_or(At::new(0, f.span));
+        let is_softmax = f.word_or_default("scores", &SCORES).value;
+        let blank = f.integer_or_default("blank");
         Some(Draft::Stage(Box::new(CtcDraft { charset: f.string("charset"), blank, space, is_softmax })))
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(spec.read::<CtcMap>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(settings.read::<CtcMap>()?))
     }
 }
 
@@ -256,8 +260,8 @@ impl Map for CtcMap {
         self.cost.map_or(usize::MAX, |n| if self.is_softmax { n.saturating_mul(EXPONENTIAL) } else { n })
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Ctc.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Ctc.name(), self)
     }
 }
 

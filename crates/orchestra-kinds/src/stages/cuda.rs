@@ -8,19 +8,18 @@ use orchestra_core::kernel::{Grid, Scalar};
 use orchestra_core::{Code, DType, Kernel, TensorSpec};
 use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{
-    At, Draft, Fields, FileKind, Host, Key, Limits, ProgramConnected, ProgramContext, ProgramDraft, Reads,
-    StageKind, key,
+    At, Draft, Fields, FileKind, Host, Key, Limits, ProgramContext, ProgramDraft, ResolvedProgram, StageKind,
+    Upstreams, Words, key,
 };
 
-use super::code::{self, beside_workers};
-use super::infer;
+use super::shared::batches;
+use super::shared::user_code::{self, beside_workers};
+use crate::elements::DTYPES;
 
 pub struct Cuda;
 
 /// What the input of a stage with `from` is called.
 const ONLY_INPUT: &str = "input";
-/// Threads of a block where the file does not say it: a multiple of every warp, and no more than any device takes.
-const DEFAULT_BLOCK: u32 = 256;
 /// Most threads of a block, on every device.
 const MOST_THREADS: u64 = 1024;
 /// Most bytes of a source with what it includes: all of it is told to workers.
@@ -52,21 +51,30 @@ const OWN: [Key; 9] = [
         "none",
         "`{ alpha = { dtype = \"f32\", value = 0.5 } }`: what the kernel takes behind the number of rows, in this order",
     ),
-    key("block", "integer, 1 to 1024", "256", "threads of a block"),
+    key("block", "integer", "256", "threads of a block").from_to(1, MOST_THREADS),
     key(
         "grid",
         "text",
         "\"elements\"",
-        "`\"elements\"`: a thread for each element of the first output; `\"rows\"`: a thread for each row; `\"blocks\"`: a block for each row",
-    ),
+        "how many threads a launch has",
+    )
+    .one_of(&GRIDS.words),
     key("options", "list", "none", "options of NVRTC, the compiler: `[\"--use_fast_math\"]`"),
     key(
         "batch",
         "table",
         "by device",
-        "`{ max = 32, wait = \"5ms\" }`: the most rows of a launch, for which memory of the GPU is taken once; how long the oldest item waits for company",
-    ),
+        "how rows become batches, of which each is a launch; memory of the GPU is taken once, for the most rows",
+    )
+    .of(&[batches::MAX, batches::WAIT]),
 ];
+
+/// `grid`
+const GRIDS: Words<Grid, 3> = Words::new([
+    ("elements", Grid::Elements, "one for each element of the first output"),
+    ("rows", Grid::Rows, "one for each row"),
+    ("blocks", Grid::Blocks, "a block of them for each row"),
+]);
 
 const KEYS: [Key; 19] = beside_workers(OWN, Some("threads"));
 
@@ -84,8 +92,8 @@ impl StageKind for Cuda {
         &KEYS
     }
 
-    fn reads(&self, f: &mut Fields<'_, '_>) -> Reads {
-        infer::reads_of_model(f)
+    fn reads(&self, f: &mut Fields<'_, '_>) -> Upstreams {
+        batches::reads_of_model(f)
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
@@ -93,8 +101,8 @@ impl StageKind for Cuda {
         let function = f.required_string("kernel", "name the function: kernel = \"vadd\"");
         let outputs = outputs(f);
         let scalars = scalars(f);
-        let block = f.integer("block", 1..=MOST_THREADS).map_or(DEFAULT_BLOCK, |n| n.value as u32);
-        let grid = f.choice("grid", &Grid::NAMES).map(|grid| grid.value).unwrap_or_default();
+        let block = f.integer_or_default("block").value as u32;
+        let grid = f.word_or_default("grid", &GRIDS).value;
         let options = options(f)?;
         let (source, function, outputs, scalars) = (source?, function?, outputs?, scalars?);
         let inputs = inputs(f);
@@ -103,7 +111,7 @@ impl StageKind for Cuda {
             return None;
         }
         let name = Path::new(&source.value).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut draft = infer::draft_of(Some(At::new(name.clone(), source.span)), f, &["max", "wait"]);
+        let mut draft = batches::draft_of(Some(At::new(name.clone(), source.span)), f);
         let kernel = Kernel {
             file: name,
             function: function.value,
@@ -137,7 +145,7 @@ fn outputs(f: &mut Fields<'_, '_>) -> Option<Vec<TensorSpec>> {
         );
         return None;
     };
-    let outputs = code::outputs(f, &entry.node)?;
+    let outputs = user_code::outputs(f, &entry.node)?;
     if let Some(open) = outputs.iter().find(|output| output.row_bytes().is_none()) {
         f.bad("outputs", entry.node.span, &format!("leaves the shape of `{}` open", open.name))
             .help("memory of the GPU is taken before the kernel runs: give every size, and lay a length beside it as an output of its own");
@@ -145,6 +153,12 @@ fn outputs(f: &mut Fields<'_, '_>) -> Option<Vec<TensorSpec>> {
     }
     Some(outputs)
 }
+
+/// A table in `arguments`.
+const ARGUMENT: [Key; 2] = [
+    key("dtype", "text", "required", "the type of the number").one_of(&DTYPES.words),
+    key("value", "number", "required", "the number, or `true` or `false`"),
+];
 
 /// `arguments`; `None` after an error.
 fn scalars(f: &mut Fields<'_, '_>) -> Option<Vec<Scalar>> {
@@ -154,7 +168,6 @@ fn scalars(f: &mut Fields<'_, '_>) -> Option<Vec<Scalar>> {
         f.wrong("arguments", &entry.node, EXPECTED);
         return None;
     };
-    let types = DType::ALL.map(|dtype| (dtype.name(), dtype));
     let mut scalars = Some(Vec::new());
     for argument in &table.entries {
         let Value::Table(of) = &argument.node.value else {
@@ -163,8 +176,8 @@ fn scalars(f: &mut Fields<'_, '_>) -> Option<Vec<Scalar>> {
             continue;
         };
         let what = format!("argument `{}` of {}", argument.key, f.what);
-        let mut of = Fields::new(what, argument.key_span, of, &["dtype", "value"], f.diags);
-        let dtype = of.choice("dtype", &types);
+        let mut of = Fields::new(what, argument.key_span, of, &ARGUMENT, f.diags);
+        let dtype = of.word("dtype", &DTYPES);
         if of.entry("dtype").is_none() {
             of.missing("dtype", "for example dtype = \"f32\"");
         }
@@ -261,7 +274,7 @@ struct Unread {
 }
 
 impl ProgramDraft for Unread {
-    fn connect(&self, context: &mut ProgramContext<'_>) -> Option<ProgramConnected> {
+    fn resolve(&self, context: &mut ProgramContext<'_>) -> Option<ResolvedProgram> {
         let host = context.host;
         let path = host.resolve(&context.folder.join(&self.source.value));
         let text = match host.file_kind(&path) {
@@ -291,7 +304,7 @@ impl ProgramDraft for Unread {
             })
             .ok()?;
         let kernel = Kernel { source, headers, compilers: host.compilers(), ..self.kernel.clone() };
-        Some(ProgramConnected {
+        Some(ResolvedProgram {
             path,
             identity: serde_json::json!([&kernel, &kernel.source, &kernel.headers, &self.outputs])
                 .to_string(),

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use orchestra_plan::{At, Draft, Fields, Key, Limits, StageKind, key};
+use orchestra_plan::{Draft, Fields, Key, Limits, StageKind, Words, key};
 
 mod connect;
 pub mod dbnet;
@@ -23,20 +23,26 @@ use lists::Logits;
 
 pub struct Detect;
 
+/// `boxes`: whether they are relative.
+const BOXES: Words<bool, 2> = Words::new([
+    ("relative", true, "from 0 to 1 of the sides of the model's input"),
+    ("pixels", false, "in pixels of the model's input"),
+]);
+
 const KEYS: [Key; 12] = [
     key(
         "layout",
         "text",
         "told by the model's metadata and the names of its outputs",
-        "`\"yolov5\"` (also v7), `\"yolov8\"` (v8 to v12), `\"yolov8_obb\"` (turned boxes, v8 to v12; gives the column `polygon`, too, which may reach \
-         beyond the picture), `\"yolo_end2end\"` (v10, v26, or exported with `nms = True`), `\"yolo_end2end_obb\"` (turned boxes of these), `\"yolox\"`, `\"ssd\"`, `\"ultraface\"`, `\"detr\"` (RT-DETR, D-FINE, RF-DETR; an input \
-         `orig_target_sizes` reads a `size` stage), `\"tf\"` (`detection_boxes`, ..), or `\"dbnet\"` (texts; gives the column `polygon`, too)",
-    ),
+        "how the outputs of the model are laid out; of turned boxes and of texts it gives the column `polygon`, too, which may reach beyond the picture",
+    )
+    .one_of(&Layout::WORDS.words),
     key(
         "threshold",
         "number",
         "0.25; 0.3 with `dbnet`",
-        "boxes with a lower score are left out; with `dbnet`, pixels that are no more likely belong to no text",
+        "boxes with a lower score are left out: of `ssd`, and of `detr` with a sigmoid, a box counts for each class whose score suffices, else for its best \
+         class; with `dbnet`, pixels that are no more likely belong to no text",
     ),
     key(
         "iou",
@@ -50,7 +56,8 @@ const KEYS: [Key; 12] = [
         "integer",
         "300; 1000 with `dbnet`",
         "how many boxes remain, the best ones; with `dbnet`, how many regions are looked at",
-    ),
+    )
+    .from_to(1, 100_000),
     key(
         "labels",
         "text",
@@ -61,15 +68,17 @@ const KEYS: [Key; 12] = [
         "boxes",
         "text",
         "\"relative\"; \"pixels\" with `labels`, `boxes` and `scores`",
-        "only with `ssd` and `detr`: whether boxes are from 0 to 1 of the sides of the model's input, or in its pixels",
-    ),
+        "only with `ssd` and `detr`: what the numbers of boxes are",
+    )
+    .one_of(&BOXES.words),
     key("background", "true or false", "true", "only with `ssd`: whether the first class stands for nothing"),
     key(
         "scores",
         "text",
         "required for outputs `pred_boxes` and `logits`",
-        "only there: `\"sigmoid\"` (RT-DETR, D-FINE), or `\"softmax\"` with a last class that stands for nothing (DETR)",
-    ),
+        "only there: how logits become scores",
+    )
+    .one_of(&Logits::WORDS.words),
     key(
         "box_threshold",
         "number",
@@ -109,37 +118,32 @@ impl StageKind for Detect {
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
         let before = f.diags.errors().count();
         let draft = DetectDraft {
-            layout: f.choice("layout", &Layout::ALL),
-            threshold: share(f, "threshold"),
+            layout: f.word("layout", &Layout::WORDS),
+            threshold: f.entry("threshold").map(|_| share(f, "threshold")),
             iou: share(f, "iou"),
-            max: f.integer("max", 1..=100_000),
+            max: f.integer("max").map(|max| max.value as usize),
             labels: f.string("labels"),
-            relative: f.choice("boxes", &[("relative", true), ("pixels", false)]),
-            background: boolean(f, "background"),
-            scores: f.choice("scores", &[("sigmoid", Logits::Sigmoid), ("softmax", Logits::Softmax)]),
+            is_relative: f.word("boxes", &BOXES).map(|word| word.value),
+            has_background: f.flag("background"),
+            scores: f.word("scores", &Logits::WORDS).map(|word| word.value),
             box_threshold: share(f, "box_threshold"),
             unclip: number(f, "unclip", 0.0..=100.0),
             min_size: number(f, "min_size", 0.0..=10_000.0),
-            dilate: boolean(f, "dilate"),
+            dilates: f.flag("dilate"),
+            written: KEYS.iter().filter_map(|key| Some((key.name, f.entry(key.name)?.node.span))).collect(),
         };
         (f.diags.errors().count() == before).then(|| Draft::Stage(Box::new(draft)))
     }
 }
 
-fn boolean(f: &mut Fields<'_, '_>, key: &str) -> Option<At<bool>> {
-    let span = f.entry(key)?.node.span;
-    f.boolean(key).map(|value| At::new(value, span))
-}
-
-fn share(f: &mut Fields<'_, '_>, key: &str) -> Option<At<f64>> {
+fn share(f: &mut Fields<'_, '_>, key: &str) -> f64 {
     number(f, key, 0.0..=1.0)
 }
 
-fn number(f: &mut Fields<'_, '_>, key: &str, range: RangeInclusive<f64>) -> Option<At<f64>> {
-    let number = f.number(key)?;
+fn number(f: &mut Fields<'_, '_>, key: &str, range: RangeInclusive<f64>) -> f64 {
+    let number = f.number_or_default(key);
     if !range.contains(&number.value) {
         f.bad(key, number.span, &format!("must be from {} to {}", range.start(), range.end()));
-        return None;
     }
-    Some(number)
+    number.value
 }

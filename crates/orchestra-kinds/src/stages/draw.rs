@@ -6,26 +6,30 @@ use bincode::{Decode, Encode};
 use font8x8::UnicodeFonts as _;
 use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Pixels, Refusal, Schema, Value};
-use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
+use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
 use orchestra_plan::{
-    Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
+    Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
 };
 
-use crate::encode_picture::{jpeg, png};
-use crate::tensor::element;
+use crate::elements::element;
+use crate::picture_encoders::{jpeg, png};
 
 pub struct Draw;
 
 const KEYS: [Key; 3] = [
-    key("format", "text", "\"jpg\"", "`\"jpg\"` or `\"png\"`"),
-    key("quality", "integer", "90", "of a JPEG, from 1 to 100"),
+    key("format", "text", "\"jpg\"", "of the drawing").one_of(&FORMATS.words),
+    key("quality", "integer", "90", "of a JPEG").from_to(1, 100),
     key(
         "line",
         "integer",
         "by the size",
         "pixels that the lines of boxes are thick; letters are 8 pixels high for each 2 of them",
-    ),
+    )
+    .from_to(1, MAX_LINE),
 ];
+
+/// `format`: whether it is PNG.
+const FORMATS: Words<bool, 2> = Words::new([("jpg", false, ""), ("png", true, "")]);
 
 /// Thickest line, in pixels.
 const MAX_LINE: u64 = 64;
@@ -46,19 +50,18 @@ impl StageKind for Draw {
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let is_png = f.choice("format", &[("jpg", false), ("png", true)]).is_some_and(|format| format.value);
-        let quality = f.integer("quality", 1..=100);
-        if let Some(quality) = quality.as_ref().filter(|_| is_png) {
+        let is_png = f.word_or_default("format", &FORMATS).value;
+        if let Some(quality) = f.entry("quality").filter(|_| is_png) {
             let message = format!("`quality` of {} has no effect: a PNG keeps every pixel", f.what);
-            f.diags.warning(quality.span, message).label("has no effect").help("leave it out");
+            f.diags.warning(quality.node.span, message).label("has no effect").help("leave it out");
         }
-        let line = f.integer("line", 1..=MAX_LINE).map(|line| line.value as u32);
-        let quality = quality.map_or(90, |quality| quality.value as u8);
+        let line = f.integer("line").map(|line| line.value as u32);
+        let quality = f.integer_or_default("quality").value as u8;
         Some(Draft::Stage(Box::new(DrawDraft { is_png, quality, line })))
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(spec.read::<DrawMap>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(settings.read::<DrawMap>()?))
     }
 }
 
@@ -145,8 +148,8 @@ impl Map for DrawMap {
         usize::MAX
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Draw.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Draw.name(), self)
     }
 }
 
@@ -193,7 +196,7 @@ impl DrawRun {
         }
         let class = places.class.and_then(|at| match row.get(at) {
             Some(OwnedValue::Tensor { data, dtype, .. }) => match element(*dtype, data) {
-                crate::tensor::Element::Int(class) => Some(class),
+                crate::elements::Element::Int(class) => Some(class),
                 _ => None,
             },
             _ => None,

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
-use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
+use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
+    Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
 };
 
-use crate::tensor::read_floats;
+use crate::elements::read_floats;
 
 pub struct Embed;
 
@@ -39,9 +39,9 @@ const KEYS: [Key; 2] = [
         "pool",
         "text",
         "\"none\"",
-        "what becomes of several vectors: `\"mean\"`, `\"max\"` (of each number), `\"cls\"` (the first is taken). `[tokens, D]` is pooled over the tokens, \
-         `[C, height, width]` over the places. `\"none\"`: there is one, `[D]`",
-    ),
+        "what becomes of several vectors; `[tokens, D]` is pooled over the tokens, `[C, height, width]` over the places",
+    )
+    .one_of(&POOLS.words),
     key(
         "normalize",
         "boolean",
@@ -49,6 +49,14 @@ const KEYS: [Key; 2] = [
         "the vector is divided by its length (L2), so that a product of two is their cosine",
     ),
 ];
+
+/// `pool`
+const POOLS: Words<Pool, 4> = Words::new([
+    ("none", Pool::None, "there is one, `[D]`"),
+    ("mean", Pool::Mean, "the mean of each number"),
+    ("max", Pool::Max, "the largest of each number"),
+    ("cls", Pool::Cls, "the first is taken"),
+]);
 
 /// Shorter vectors are divided by this instead of their length, as PyTorch does: zeros stay zeros.
 const LEAST_LENGTH: f64 = 1e-12;
@@ -68,14 +76,13 @@ impl StageKind for Embed {
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let pools = [("none", Pool::None), ("mean", Pool::Mean), ("max", Pool::Max), ("cls", Pool::Cls)];
-        let pool = f.choice("pool", &pools).map_or(Pool::None, |pool| pool.value);
-        let normalize = f.boolean("normalize").unwrap_or(true);
+        let pool = f.word_or_default("pool", &POOLS).value;
+        let normalize = f.flag("normalize");
         Some(Draft::Stage(Box::new(EmbedDraft { pool, normalize })))
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(spec.read::<EmbedMap>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(settings.read::<EmbedMap>()?))
     }
 }
 
@@ -188,8 +195,8 @@ impl Map for EmbedMap {
         self.cost.unwrap_or(usize::MAX)
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Embed.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Embed.name(), self)
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Emit, Fan, LoaderSpec, Map, MapRun};
+use orchestra_core::shapes::{Emit, Fan, KindSettings, Map, MapRun};
 use orchestra_plan::{
-    At, Connect, Draft, Fields, Input, Key, Limits, Runs, StageConnected, StageContext, StageKind, key, list,
+    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
 };
 
-use crate::expression::{self, Expression, Type, Wrong};
+use super::shared::expression::{Expression, Type, of_key};
 
 pub struct Filter;
 
@@ -38,8 +38,8 @@ impl StageKind for Filter {
         Some(Draft::Stage(Box::new(FilterDraft { keep })))
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(spec.read::<FilterMap>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(settings.read::<FilterMap>()?))
     }
 }
 
@@ -51,7 +51,7 @@ struct FilterDraft {
 impl Connect for FilterDraft {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let (input, reads) = stage.whole_row()?;
-        let keep = parse(stage, &input, "keep", &self.keep)?;
+        let keep = of_key(stage, &input, "keep", &self.keep)?;
         if keep.ty() != Type::Truth {
             let message = format!(
                 "`keep` of stage `{}` is no condition: it is {}, and compares nothing",
@@ -75,49 +75,6 @@ impl Connect for FilterDraft {
     }
 }
 
-/// The expression of a key over the columns of `input`. `None` after an error.
-pub(super) fn parse(
-    stage: &mut StageContext<'_>,
-    input: &Input,
-    key: &str,
-    written: &At<String>,
-) -> Option<Expression> {
-    let name = stage.name;
-    let wrong = match expression::parse(&input.gives, &written.value) {
-        Ok(expression) => return Some(expression),
-        Err(wrong) => wrong,
-    };
-    match wrong {
-        Wrong::Form(why) => {
-            let what = if key == "keep" { "condition" } else { "expression" };
-            stage
-                .diags
-                .error(written.span, format!("`{key}` of stage `{name}` is no {what}: {why}"))
-                .help("for example \"score >= 0.5 and label != 'background'\"");
-        }
-        Wrong::Field(field) => {
-            let all = expression::fields(&input.gives);
-            let known = match all.len() {
-                0 => "it gives nothing that an expression can look at".to_owned(),
-                _ => format!("fields: {}", list(all.iter().map(String::as_str))),
-            };
-            let columns = input.gives.0.iter().map(|column| column.name.as_str());
-            let whole = match key {
-                "keep" => String::new(),
-                _ => format!("; a column as it is: {}", list(columns)),
-            };
-            stage
-                .diags
-                .error(written.span, format!("stage `{name}` has no field `{field}` to look at"))
-                .label(format!("it reads {}", input.gives))
-                .help(format!(
-                    "{known}{whole}; `name[3]` is one number of a tensor; a text stands in single quotes"
-                ));
-        }
-    }
-    None
-}
-
 #[derive(Debug, Clone, Encode, Decode)]
 struct FilterMap {
     keep: Arc<Expression>,
@@ -136,8 +93,8 @@ impl Map for FilterMap {
         self.keep.n_parts() * 16
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Filter.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Filter.name(), self)
     }
 }
 
@@ -147,5 +104,50 @@ impl MapRun for FilterMap {
             true => emit.row(inputs),
             false => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::data::{Column, ColumnType, Label, Schema};
+
+    use super::super::shared::expression::parse;
+    use super::*;
+
+    /// The rows that went on.
+    struct Kept(Vec<String>);
+
+    impl Emit for Kept {
+        fn parts(&mut self, n: usize) -> Result<(), Refusal> {
+            panic!("a filter makes no parts, and here {n}")
+        }
+
+        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+            self.0.push(format!("{row:?}"));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_row_goes_on_as_it_is_or_not_at_all_also_in_another_process() {
+        let columns = [("classes", ColumnType::Labels), ("text", ColumnType::Text)];
+        let schema = Schema(columns.map(|(name, ty)| Column { name: name.into(), ty }).into());
+        let keep = parse(&schema, "score >= 0.5 and text != ''").unwrap();
+        let map = FilterMap { keep: Arc::new(keep) };
+        assert_eq!(map.fan(), Fan::AtMostOne);
+        let mut run = Filter.revive(&map.in_loader().unwrap()).unwrap().start();
+        let mut kept = Kept(Vec::new());
+        let mut apply = |score, text| {
+            let labels = [Label { label: "cat", class: 3, score }];
+            let row = [Value::Labels(&labels), Value::Text(text)];
+            run.apply(&row, &mut kept).unwrap();
+            format!("{row:?}")
+        };
+        let first = apply(0.5, "one");
+        apply(0.25, "two");
+        apply(0.75, "");
+        apply(f32::NAN, "three");
+        let last = apply(0.75, "four");
+        assert_eq!(kept.0, [first, last]);
     }
 }

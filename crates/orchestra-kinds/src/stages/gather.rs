@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Refusal, Schema};
 use orchestra_core::shapes::Fold;
-use orchestra_plan::{Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind};
+use orchestra_plan::{Connect, Draft, Fields, Limits, Runs, StageConnected, StageContext, StageKind};
 
 pub struct Gather;
 
@@ -16,10 +16,6 @@ impl StageKind for Gather {
     fn about(&self) -> &'static str {
         "Brings the parts of an item back together, in the order in which they were made: `parts`, a list with the columns of what it reads. Parts \
          that were filtered out are absent; an item without parts gives an empty list."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &[]
     }
 
     fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
@@ -60,5 +56,28 @@ struct GatherFold;
 impl Fold for GatherFold {
     fn fold(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, Refusal> {
         Ok(vec![OwnedValue::List(parts.into())])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gathered(parts: &[&str]) -> Vec<OwnedRow> {
+        let parts = parts.iter().map(|text| vec![OwnedValue::Text((*text).into())]).collect();
+        let row = GatherFold.fold(parts).unwrap();
+        let [OwnedValue::List(list)] = &row[..] else { panic!("{row:?}") };
+        list.to_vec()
+    }
+
+    #[test]
+    fn parts_stand_in_the_list_in_the_order_in_which_they_come_and_none_give_an_empty_one() {
+        let list = gathered(&["second", "first", "second"]);
+        let texts = list.iter().map(|row| match &row[..] {
+            [OwnedValue::Text(text)] => &**text,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(texts.collect::<Vec<_>>(), ["second", "first", "second"]);
+        assert!(gathered(&[]).is_empty());
     }
 }

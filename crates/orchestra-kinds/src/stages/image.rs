@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Picture, Refusal, Value, WriteTensor};
-use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun, Packing};
+use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun, Packing};
 use orchestra_core::{FailureKind, ImageSpec, Placement, TensorSpec};
 use orchestra_plan::{
     Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind,
 };
 
-use super::image_settings as settings;
+use super::shared::image_settings as settings;
 
 pub struct Image;
 
@@ -32,8 +32,8 @@ impl StageKind for Image {
         Some(Draft::Stage(Box::new(ImageDraft { spec: settings::read(fields, limits.max_pixels)?, fast })))
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(spec.read::<ImageMap>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(settings.read::<ImageMap>()?))
     }
 }
 
@@ -98,8 +98,8 @@ impl Map for ImageMap {
         usize::MAX
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Image.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Image.name(), self)
     }
 
     fn packing(&self, column: usize) -> Option<Arc<dyn Packing>> {

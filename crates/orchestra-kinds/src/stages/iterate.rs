@@ -2,9 +2,9 @@
 //! its state leaves it at checkpoints only; what runs where is planned as for `infer`.
 
 use orchestra_plan::tree::Value;
-use orchestra_plan::{At, Draft, Fields, Key, Limits, LoopDraft, Reads, StageKind, UntilDraft, key};
+use orchestra_plan::{At, Draft, Fields, IterationDraft, Key, Limits, StageKind, UntilDraft, Upstreams, key};
 
-use super::infer;
+use super::shared::batches;
 
 pub struct Iterate;
 
@@ -15,9 +15,9 @@ const MAX_ROUNDS: u64 = i32::MAX as u64;
 const DEFAULT_CHECKPOINT: u32 = 100;
 
 const KEYS: [Key; 7] = [
-    infer::INPUTS,
-    infer::MODEL,
-    key("rounds", "integer", "required", "the most rounds of a row, from 1"),
+    batches::INPUTS,
+    batches::MODEL,
+    key("rounds", "integer", "required", "the most rounds of a row").from_to(1, MAX_ROUNDS),
     key(
         "feed",
         "table",
@@ -38,13 +38,9 @@ const KEYS: [Key; 7] = [
         "100",
         "rounds after which a batch leaves its state with the run, so that a lost worker costs no more than those; `limits.batch_timeout` \
          holds from one to the next. 0: never",
-    ),
-    key(
-        "batch",
-        "table",
-        "by device",
-        "`{ max = 32, wait = \"5ms\" }`: the most rows that the model runs at once; how long the oldest item waits for company",
-    ),
+    )
+    .from_to(0, MAX_ROUNDS),
+    key("batch", "table", "by device", "how rows become batches").of(&[batches::MAX, batches::WAIT, batches::SIZES]),
 ];
 
 impl StageKind for Iterate {
@@ -61,24 +57,24 @@ impl StageKind for Iterate {
         &KEYS
     }
 
-    fn reads(&self, f: &mut Fields<'_, '_>) -> Reads {
-        infer::reads_of_model(f)
+    fn reads(&self, f: &mut Fields<'_, '_>) -> Upstreams {
+        batches::reads_of_model(f)
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let mut draft = infer::draft(f, &["max", "wait", "sizes"]);
+        let mut draft = batches::draft(f);
         // A batch of a loop takes long, and would keep those that went with it waiting.
         draft.together = Some(1);
         if f.entry("rounds").is_none() {
             f.missing("rounds", "say how many rounds a row takes at most: rounds = 100");
         }
-        let rounds = f.integer("rounds", 1..=MAX_ROUNDS).map(|n| n.value as u32);
+        let rounds = f.integer("rounds").map(|n| n.value as u32);
         let feed = feed(f);
         let until = match f.string("until") {
             Some(text) => Some(until(f, &text)),
             None => f.entry("until").map(|_| None),
         };
-        let checkpoint = f.integer("checkpoint", 0..=MAX_ROUNDS);
+        let checkpoint = f.integer("checkpoint");
         let (rounds, feed) = (rounds?, feed?);
         if let Some(asked) = checkpoint.as_ref().filter(|n| n.value >= u64::from(rounds)) {
             f.diags
@@ -91,7 +87,7 @@ impl StageKind for Iterate {
                 )
                 .help("write less than `rounds`, or leave it out");
         }
-        draft.iterate = Some(Box::new(LoopDraft {
+        draft.iteration = Some(Box::new(IterationDraft {
             rounds,
             feed,
             until: match until {

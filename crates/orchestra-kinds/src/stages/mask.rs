@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Pixels, Refusal, Schema, TensorView, Value};
-use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
-use orchestra_core::{DType, Dim};
+use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
+use orchestra_core::{DType, Dim, Placement};
 use orchestra_plan::{
-    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
+    Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind, Words, key,
 };
 
-use super::argmax::Best;
-use crate::encode_picture::png;
-use crate::tensor::{Element, element};
+use super::shared::best_classes::BestClasses;
+use crate::elements::{Element, element};
+use crate::picture_encoders::png;
 
 pub struct Mask;
 
@@ -23,15 +23,20 @@ enum Form {
     Rle,
 }
 
-const KEYS: [Key; 3] = [
-    key(
-        "as",
-        "text",
-        "\"png\"",
-        "`\"png\"`: the content of a gray PNG file, 8 bits, the number of the class in each pixel; `\"rle\"`: a text, the pixels of one class as the run \
-         lengths of COCO, `{\"size\":[height,width],\"counts\":[..]}`, down the columns, beginning with those outside",
+/// `as`
+const FORMS: Words<Form, 2> = Words::new([
+    ("png", Form::Png, "the content of a gray PNG file, 8 bits, the number of the class in each pixel"),
+    (
+        "rle",
+        Form::Rle,
+        "a text, the pixels of one class as the run lengths of COCO, `{\"size\":[height,width],\"counts\":[..]}`, down the columns, beginning with \
+         those outside",
     ),
-    key("class", "integer", "1", "the class of the run lengths"),
+]);
+
+const KEYS: [Key; 3] = [
+    key("as", "text", "\"png\"", "what `mask` is").one_of(&FORMS.words),
+    key("class", "integer", "1", "the class of the run lengths").from_to(0, u16::MAX as u64),
     key("above", "number", "0.5", "of one score per pixel: what is above it is class 1, all else class 0"),
 ];
 
@@ -43,7 +48,8 @@ impl StageKind for Mask {
     fn about(&self) -> &'static str {
         "Makes a mask, `mask`, of scores `[C, height, width]` (the best class of each pixel counts), of one score per pixel (`[1, height, width]` or \
          `[height, width]`, float), or of classes `[height, width]` (integer or bool, as `argmax` and `threshold` give them). With `from = [\"pictures\", \
-         \"scores\"]` it has the size of the picture (nearest pixel), which fits where the image stage has `fit = \"stretch\"`."
+         \"scores\"]` it has the size of the picture and lies on it as the row of the image or crop stage did, whatever its `fit` (nearest pixel); \
+         what the row does not show is class 0."
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -51,24 +57,30 @@ impl StageKind for Mask {
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let form =
-            f.choice("as", &[("png", Form::Png), ("rle", Form::Rle)]).map_or(Form::Png, |form| form.value);
-        let above = if f.entry("above").is_some() { Some(f.number("above")?.value as f32) } else { None };
-        let class = f.integer("class", 0..=u64::from(u16::MAX));
-        let above = f.entry("above").zip(above).map(|(entry, above)| At::new(above, entry.key_span));
-        Some(Draft::Stage(Box::new(MaskDraft { form, class, above })))
+        let form = f.word_or_default("as", &FORMS).value;
+        Some(Draft::Stage(Box::new(MaskDraft {
+            form,
+            class: f.integer_or_default("class").value as i32,
+            class_span: f.entry("class").map(|entry| entry.node.span),
+            above: f.number_or_default("above").value as f32,
+            above_span: f.entry("above").map(|entry| entry.key_span),
+        })))
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(spec.read::<MaskMap>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(settings.read::<MaskMap>()?))
     }
 }
 
 #[derive(Debug)]
 struct MaskDraft {
     form: Form,
-    class: Option<At<u64>>,
-    above: Option<At<f32>>,
+    class: i32,
+    /// Where it stands in the file.
+    class_span: Option<Span>,
+    above: f32,
+    /// Where it stands in the file.
+    above_span: Option<Span>,
 }
 
 impl Connect for MaskDraft {
@@ -83,6 +95,9 @@ impl Connect for MaskDraft {
         let place = stage.column(at, what, |c| matches!(c.ty, ColumnType::Tensor(_)))?;
         reads.push((at, place));
         let (name, input) = (stage.name, &stage.inputs[at]);
+        let placed = input.gives.0.iter().position(|column| column.ty == ColumnType::Placement);
+        let placed = placed.filter(|_| at == 1);
+        reads.extend(placed.map(|column| (at, column)));
         let tensor = input.gives.0[place].ty.tensor()?.clone();
         let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
         // `None`: scores of several classes.
@@ -99,24 +114,25 @@ impl Connect for MaskDraft {
             }
         };
         let open = matches!(tensor.row[..], [Dim::Dynamic, _, _]);
-        if let Some(above) = self.above.as_ref().filter(|_| one != Some(true) && !open) {
+        if let Some(span) = self.above_span.filter(|_| one != Some(true) && !open) {
             let message =
                 format!("stage `{name}`: `above` has no effect on `{}`, which is {tensor}", tensor.name);
-            stage.diags.warning(above.span, message).label("has no effect").help("leave it out");
+            stage.diags.warning(span, message).label("has no effect").help("leave it out");
         }
-        if let Some(class) = self.class.as_ref().filter(|_| self.form == Form::Png) {
+        if let Some(span) = self.class_span.filter(|_| self.form == Form::Png) {
             let message = format!("stage `{name}`: `class` has no effect on a PNG, which holds all classes");
             stage
                 .diags
-                .warning(class.span, message)
+                .warning(span, message)
                 .label("has no effect")
                 .help("leave it out, or write as = \"rle\"");
         }
         let map = MaskMap {
             form: self.form,
-            class: self.class.as_ref().map_or(1, |class| class.value as i32),
-            above: self.above.as_ref().map_or(0.5, |above| above.value),
+            class: self.class,
+            above: self.above,
             cost: tensor.row_len().filter(|_| at == 0),
+            is_placed: placed.is_some(),
         };
         let (ty, about) = match self.form {
             Form::Png => (ColumnType::Bytes("png".into()), "classes as PNG".to_owned()),
@@ -145,6 +161,8 @@ struct MaskMap {
     above: f32,
     /// Numbers of a row, where that is known and no picture says how large the mask is.
     cost: Option<usize>,
+    /// The last column read is a placement.
+    is_placed: bool,
 }
 
 /// What a pixel costs to encode, in numbers that are read.
@@ -152,25 +170,29 @@ const PER_PIXEL: usize = 8;
 
 impl Map for MaskMap {
     fn start(&self) -> Box<dyn MapRun> {
-        Box::new(MaskRun { map: self.clone(), best: Best::default() })
+        Box::new(MaskRun { map: self.clone(), best: BestClasses::default() })
     }
 
     fn cost(&self) -> usize {
         self.cost.map_or(usize::MAX, |n| n.saturating_mul(PER_PIXEL))
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Mask.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Mask.name(), self)
     }
 }
 
 struct MaskRun {
     map: MaskMap,
-    best: Best,
+    best: BestClasses,
 }
 
 impl MapRun for MaskRun {
     fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let (inputs, placed) = match inputs {
+            [inputs @ .., placed] if self.map.is_placed => (inputs, Some(Placement::of(placed)?)),
+            inputs => (inputs, None),
+        };
         let Some((scores, picture)) = inputs.split_last() else {
             return Err(Refusal::result("the scores to make a mask of are missing"));
         };
@@ -186,7 +208,8 @@ impl MapRun for MaskRun {
                 Ok(())
             })?;
         }
-        let grid = Grid { classes: &self.best.classes, size, wanted };
+        let to_mask = placed.map_or(stretched(size, wanted), |placed| to_mask(&placed, size));
+        let grid = Grid { classes: &self.best.classes, size, wanted, to_mask };
         match self.map.form {
             Form::Png => emit.row(&[Value::Bytes(&grid.png()?)]),
             Form::Rle => emit.row(&[Value::Text(&grid.run_lengths(self.map.class))]),
@@ -228,20 +251,45 @@ impl MaskRun {
     }
 }
 
+/// `x = m[0] * column + m[1] * line + m[2]`, `y = m[3] * column + m[4] * line + m[5]`, as in [`Placement`].
+type Affine = [f64; 6];
+
+/// From the size that is wanted to a mask that shows all of it.
+fn stretched(size: (usize, usize), wanted: (usize, usize)) -> Affine {
+    [size.0 as f64 / wanted.0 as f64, 0.0, 0.0, 0.0, size.1 as f64 / wanted.1 as f64, 0.0]
+}
+
+/// From the picture to a mask of the whole row: the inverse of `to_picture`, and the mask may have fewer pixels than the row.
+fn to_mask(placed: &Placement, size: (usize, usize)) -> Affine {
+    let [a, b, c, d, e, f] = placed.to_picture;
+    let across = size.0 as f64 / f64::from(placed.row[0]) / (a * e - b * d);
+    let down = size.1 as f64 / f64::from(placed.row[1]) / (a * e - b * d);
+    [e * across, -b * across, (b * f - c * e) * across, -d * down, a * down, (c * d - a * f) * down]
+}
+
+/// So much may a point be off by rounding that lies on the edge of two pixels, which is then in the later one.
+const EDGE: f64 = 1e-6;
+
 /// Classes of pixels, at the size that is wanted.
 struct Grid<'a> {
     classes: &'a [i32],
     /// Width and height of what is there.
     size: (usize, usize),
     wanted: (usize, usize),
+    to_mask: Affine,
 }
 
 impl Grid<'_> {
-    /// The class of a pixel: that of the pixel in which its centre lies.
+    /// The class of a pixel: that of the pixel of the mask in which its centre lies, and 0 where there is none.
     fn class(&self, x: usize, y: usize) -> i32 {
-        let from = |at: usize, size: usize, wanted: usize| (2 * at + 1) * size / (2 * wanted);
-        let (x, y) = (from(x, self.size.0, self.wanted.0), from(y, self.size.1, self.wanted.1));
-        self.classes[y * self.size.0 + x]
+        let (x, y) = (x as f64 + 0.5, y as f64 + 0.5);
+        let [a, b, c, d, e, f] = self.to_mask;
+        let within = |at: f64, size: usize| {
+            let at = (at + EDGE).floor();
+            (at >= 0.0 && at < size as f64).then_some(at as usize)
+        };
+        let place = within(a * x + b * y + c, self.size.0).zip(within(d * x + e * y + f, self.size.1));
+        place.map_or(0, |(x, y)| self.classes[y * self.size.0 + x])
     }
 
     fn png(&self) -> Result<Vec<u8>, Refusal> {
@@ -302,7 +350,7 @@ mod tests {
     }
 
     fn mask(form: Form, dtype: DType, shape: &[usize], data: &[u8]) -> Result<Vec<u8>, String> {
-        let map = MaskMap { form, class: 1, above: 0.5, cost: None };
+        let map = MaskMap { form, class: 1, above: 0.5, cost: None, is_placed: false };
         let mut kept = Kept(Vec::new());
         let view = TensorView { name: "y", dtype, shape, data };
         map.start().apply(&[Value::Tensor(view)], &mut kept).map_err(|refusal| refusal.error)?;
@@ -334,10 +382,26 @@ mod tests {
 
     #[test]
     fn a_mask_of_another_size_takes_the_nearest_pixel() {
-        let grid = Grid { classes: &[0, 1, 2, 3], size: (2, 2), wanted: (4, 3) };
-        let all: Vec<i32> =
-            (0..3).flat_map(|y| (0..4).map(move |x| (x, y))).map(|(x, y)| grid.class(x, y)).collect();
-        assert_eq!(all, [0, 0, 1, 1, 2, 2, 3, 3, 2, 2, 3, 3]);
+        let to_mask = stretched((2, 2), (4, 3));
+        assert_eq!(all(&[0, 1, 2, 3], (4, 3), to_mask), [0, 0, 1, 1, 2, 2, 3, 3, 2, 2, 3, 3]);
+    }
+
+    /// The classes of all pixels of a mask that has 2 by 2.
+    fn all(classes: &[i32; 4], wanted: (usize, usize), to_mask: Affine) -> Vec<i32> {
+        let grid = Grid { classes, size: (2, 2), wanted, to_mask };
+        let pixels = (0..wanted.1).flat_map(|y| (0..wanted.0).map(move |x| (x, y)));
+        pixels.map(|(x, y)| grid.class(x, y)).collect()
+    }
+
+    #[test]
+    fn a_mask_lies_on_the_picture_where_its_row_did() {
+        let placed = |to_picture| Placement { row: [4, 4], picture: [4, 2], to_picture };
+        let of = |to_picture| all(&[1, 2, 3, 4], (4, 2), to_mask(&placed(to_picture), (2, 2)));
+        // Stretched; with a line of the picture above and below that is none; a cut out of the middle; turned by 90 degrees.
+        assert_eq!(of([1.0, 0.0, 0.0, 0.0, 0.5, 0.0]), [1, 1, 2, 2, 3, 3, 4, 4]);
+        assert_eq!(of([1.0, 0.0, 0.0, 0.0, 1.0, -1.0]), [1, 1, 2, 2, 3, 3, 4, 4]);
+        assert_eq!(of([0.5, 0.0, 1.0, 0.0, 0.5, 0.0]), [0, 1, 2, 0, 0, 3, 4, 0]);
+        assert_eq!(of([0.0, 1.0, 0.0, -0.5, 0.0, 2.0]), [2, 2, 4, 4, 1, 1, 3, 3]);
     }
 
     #[test]

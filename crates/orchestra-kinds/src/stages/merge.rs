@@ -9,8 +9,8 @@ use orchestra_plan::{
     At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
 };
 
-use crate::box_order::{Order, Place};
-use crate::tensor::element;
+use super::shared::box_order::{BoxPosition, Order};
+use crate::elements::element;
 
 pub struct Merge;
 
@@ -18,9 +18,9 @@ const KEYS: [Key; 1] = [key(
     "order",
     "text",
     "\"given\"",
-    "the order of the rows: `\"given\"`, those of the first list first; or by their columns `box` and `score`, as `crop` orders its parts: `\"score\"`, \
-     `\"left-to-right\"`, `\"top-to-bottom\"` or `\"reading\"`",
-)];
+    "the order of the rows; as they come, those of the first list are first, and the other orders go by the columns `box` and `score`",
+)
+.one_of(&Order::WORDS.words)];
 
 impl StageKind for Merge {
     fn name(&self) -> &'static str {
@@ -36,7 +36,7 @@ impl StageKind for Merge {
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let order = f.choice("order", &Order::ALL).unwrap_or(At::new(Order::Given, f.span));
+        let order = f.word_or_default("order", &Order::WORDS);
         Some(Draft::Stage(Box::new(MergeDraft { order })))
     }
 }
@@ -139,19 +139,19 @@ impl Map for MergeMap {
 
 impl MapRun for MergeMap {
     fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
-        let mut rows: Vec<(Place, OwnedRow)> = Vec::new();
+        let mut rows: Vec<(BoxPosition, OwnedRow)> = Vec::new();
         for input in inputs {
             let Value::List(list) = input else {
                 return Err(Refusal::result("internal error: a list is missing; this is a bug"));
             };
-            rows.extend(list.iter().map(|row| (self.columns.place(row), row.clone())));
+            rows.extend(list.iter().map(|row| (self.columns.position(row), row.clone())));
         }
         emit.row(&[Value::List(&self.order.sort(rows))])
     }
 }
 
 impl OrderColumns {
-    fn place(&self, row: &OwnedRow) -> Place {
+    fn position(&self, row: &OwnedRow) -> BoxPosition {
         let number = |column: Option<usize>, at: usize| match column.and_then(|column| row.get(column)) {
             Some(OwnedValue::Tensor { dtype, data, .. }) => {
                 let bytes = data.get(at * dtype.size_bytes()..).unwrap_or_default();
@@ -169,7 +169,7 @@ impl OrderColumns {
             }
             None => bottom - top,
         };
-        Place {
+        BoxPosition {
             score: number(self.score, 0) as f32,
             x: (left + right) / 2.0,
             y: (top + bottom) / 2.0,

@@ -1,8 +1,7 @@
-//! `[stages.*]`: one file per kind.
+//! `[stages.*]`: one file per kind. What several of them need is in `shared/`.
 
 pub mod argmax;
 pub mod classify;
-mod code;
 pub mod crop;
 pub mod ctc;
 pub mod cuda;
@@ -12,7 +11,6 @@ pub mod embed;
 pub mod filter;
 pub mod gather;
 pub mod image;
-mod image_settings;
 pub mod infer;
 pub mod iterate;
 pub mod mask;
@@ -20,5 +18,6 @@ pub mod merge;
 pub mod python;
 pub mod reduce;
 pub mod select;
+mod shared;
 pub mod size;
 pub mod threshold;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use orchestra_core::{Code, DType, Dim, Program, SandboxMode, SandboxRules, TensorSpec};
 use orchestra_plan::{
-    At, Draft, Fields, FileKind, Host, Key, Limits, MAX_BATCH, ProgramConnected, ProgramContext,
-    ProgramDraft, Reads, StageKind, key,
+    At, Draft, Fields, FileKind, Host, Key, Limits, MAX_BATCH, ProgramContext, ProgramDraft, ResolvedProgram,
+    StageKind, Upstreams, key,
 };
 use serde::Deserialize;
 
-use super::code::{beside_workers, outputs};
-use super::infer;
+use super::shared::batches;
+use super::shared::user_code::{beside_workers, outputs};
 
 pub struct Python;
 
@@ -57,9 +57,9 @@ const OWN: [Key; 6] = [
         "batch",
         "table",
         "`max` of the decorator, else by device",
-        "`{ max = 32, wait = \"5ms\", together = 1 }`: the most rows of a call; how long the oldest item waits for company; how many small and \
-         quick batches may go to a busy worker together",
-    ),
+        "how rows become batches, of which each is a call",
+    )
+    .of(&[batches::MAX, batches::WAIT, batches::TOGETHER]),
 ];
 
 const KEYS: [Key; 17] = beside_workers(OWN, None);
@@ -78,8 +78,8 @@ impl StageKind for Python {
         &KEYS
     }
 
-    fn reads(&self, f: &mut Fields<'_, '_>) -> Reads {
-        infer::reads_of_model(f)
+    fn reads(&self, f: &mut Fields<'_, '_>) -> Upstreams {
+        batches::reads_of_model(f)
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
@@ -91,7 +91,7 @@ impl StageKind for Python {
         };
         let script = script?;
         let file = Path::new(&script.value).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut draft = infer::draft_of(Some(At::new(file, script.span)), f, &["max", "wait", "together"]);
+        let mut draft = batches::draft_of(Some(At::new(file, script.span)), f);
         draft.program = Some(Arc::new(Script { script, function, python, outputs }));
         Some(Draft::Batch(draft))
     }
@@ -157,7 +157,7 @@ struct Interpreter {
 }
 
 impl ProgramDraft for Script {
-    fn connect(&self, context: &mut ProgramContext<'_>) -> Option<ProgramConnected> {
+    fn resolve(&self, context: &mut ProgramContext<'_>) -> Option<ResolvedProgram> {
         let path = context.host.resolve(&context.folder.join(&self.script.value));
         let stage = context.stage;
         if context.host.file_kind(&path) != FileKind::Regular {
@@ -191,7 +191,7 @@ impl ProgramDraft for Script {
                 ));
             return None;
         };
-        Some(ProgramConnected {
+        Some(ResolvedProgram {
             path,
             identity: serde_json::json!({ "files": described.files, "function": described.name, "outputs": outputs }).to_string(),
             inputs: described.inputs.iter().map(|input| (input.name.clone(), input.spec())).collect(),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use orchestra_core::data::{Column, ColumnType};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    At, Connect, Draft, Fields, Key, Limits, Reads, Runs, StageConnected, StageContext, StageKind, key,
+    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Upstreams, Words,
+    key,
 };
 
 use cell::Op;
@@ -23,19 +24,26 @@ pub struct ReduceStage;
 /// The most numbers of a result with one key: 512 MiB of counts.
 const MOST_NUMBERS: usize = 1 << 26;
 
+/// `op`
+const OPS: Words<Name, 7> = Words::new([
+    ("sum", Name::Sum, ""),
+    ("mean", Name::Mean, ""),
+    ("min", Name::Min, "the least"),
+    ("max", Name::Max, "the largest"),
+    ("histogram", Name::Histogram, "how many lie in each bin"),
+    ("count", Name::Count, "how many rows there are"),
+    ("concat", Name::Concat, "every row as it is, in the order of the items"),
+]);
+
+/// `over`
+const OVER: Words<Over, 2> = Words::new([
+    ("rows", Over::Rows, "each element by itself, so the result has the shape of a row"),
+    ("elements", Over::Elements, "all elements of all rows, to one number"),
+]);
+
 const KEYS: [Key; 7] = [
-    key(
-        "op",
-        "text",
-        "required",
-        "`\"sum\"`, `\"mean\"`, `\"min\"`, `\"max\"`, `\"histogram\"`, `\"count\"`, or `\"concat\"`: every row as it is, in the order of the items",
-    ),
-    key(
-        "over",
-        "text",
-        "\"rows\"",
-        "`\"rows\"`: each element by itself, so the result has the shape of a row; `\"elements\"`: all elements of all rows, to one number",
-    ),
+    key("op", "text", "required", "what is made of the rows").one_of(&OPS.words),
+    key("over", "text", "\"rows\"", "what it is made of").one_of(&OVER.words),
     key(
         "by",
         "text",
@@ -55,7 +63,7 @@ const KEYS: [Key; 7] = [
         "none",
         "of a histogram: the lower edge of its first bin and the upper edge of its last one",
     ),
-    key("bins", "integer, 1 to 65536", "none", "of a histogram: how many bins of the same width"),
+    key("bins", "integer", "none", "of a histogram: how many bins of the same width").from_to(1, 65_536),
     key(
         "join",
         "true or false",
@@ -83,23 +91,14 @@ impl StageKind for ReduceStage {
         &KEYS
     }
 
-    fn reads(&self, f: &mut Fields<'_, '_>) -> Reads {
+    fn reads(&self, f: &mut Fields<'_, '_>) -> Upstreams {
         let from = f.required_string("from", "name the stage whose rows are reduced");
         from.into_iter().chain(f.string("by")).map(|name| (None, name)).collect()
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let choices = [
-            ("sum", Name::Sum),
-            ("mean", Name::Mean),
-            ("min", Name::Min),
-            ("max", Name::Max),
-            ("histogram", Name::Histogram),
-            ("count", Name::Count),
-            ("concat", Name::Concat),
-        ];
         let called = f.required_string("op", "say what is made of the rows: op = \"mean\"")?.value;
-        let name = f.choice("op", &choices)?.value;
+        let name = f.word("op", &OPS)?.value;
         let by = match (f.entry("by"), f.boolean("by_folder")) {
             (Some(by), Some(true)) => {
                 f.bad("by_folder", by.key_span, "stands beside `by`").help("a row has one key");
@@ -109,7 +108,7 @@ impl StageKind for ReduceStage {
             (None, Some(true)) => By::Folder,
             (None, _) => By::Nothing,
         };
-        let join = f.boolean("join").unwrap_or(false);
+        let join = f.flag("join");
         let has_effect = |key: &str| match key {
             "range" | "bins" => name == Name::Histogram,
             "join" => name == Name::Concat,
@@ -128,8 +127,7 @@ impl StageKind for ReduceStage {
                 return None;
             }
         }
-        let over = [("rows", Over::Rows), ("elements", Over::Elements)];
-        let over = f.choice("over", &over).map_or(Over::Rows, |over| over.value);
+        let over = f.word_or_default("over", &OVER).value;
         let op = match name {
             Name::Sum => Some(Op::Sum),
             Name::Mean => Some(Op::Mean),
@@ -144,7 +142,7 @@ impl StageKind for ReduceStage {
 }
 
 fn histogram(f: &mut Fields<'_, '_>) -> Option<Op> {
-    let (range, bins) = (f.numbers("range"), f.integer("bins", 1..=65_536));
+    let (range, bins) = (f.numbers("range"), f.integer("bins"));
     for key in ["range", "bins"] {
         if f.entry(key).is_none() {
             f.missing(key, "say where the bins lie: range = [0.0, 1.0], bins = 10");

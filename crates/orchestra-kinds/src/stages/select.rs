@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
+use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
 use orchestra_core::{DType, TensorSpec};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{
     At, Connect, Draft, Fields, Input, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
 };
 
-use super::filter::parse;
-use crate::expression::{self, Expression, Field, Type};
+use super::shared::expression::{self, Expression, Field, Type, of_key};
 
 pub struct Select;
 
@@ -77,8 +76,8 @@ impl StageKind for Select {
         is_fine.then(|| Draft::Stage(Box::new(SelectDraft { columns })))
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(spec.read::<SelectMap>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(settings.read::<SelectMap>()?))
     }
 }
 
@@ -145,7 +144,7 @@ fn column(
         };
         return Some((Column { name: name.to_owned(), ty }, Makes::Passed(place)));
     }
-    let expression = parse(stage, input, &format!("columns.{name}"), written)?;
+    let expression = of_key(stage, input, &format!("columns.{name}"), written)?;
     let tensor = |dtype| ColumnType::Tensor(fixed_tensor(name, dtype, &[]));
     let ty = match expression.ty() {
         Type::Integer => tensor(DType::I64),
@@ -194,8 +193,8 @@ impl Map for SelectMap {
         self.columns.iter().map(cost).sum()
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Select.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Select.name(), self)
     }
 }
 

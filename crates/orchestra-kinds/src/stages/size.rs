@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
+use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
 use orchestra_core::{DType, Placement};
-use orchestra_plan::{Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind};
+use orchestra_plan::{Connect, Draft, Fields, Limits, Runs, StageConnected, StageContext, StageKind};
 
 pub struct Size;
 
@@ -22,16 +22,12 @@ impl StageKind for Size {
          them back to the picture."
     }
 
-    fn keys(&self) -> &'static [Key] {
-        &[]
-    }
-
     fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
         Some(Draft::Stage(Box::new(SizeDraft)))
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(spec.read::<SizeMap>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(settings.read::<SizeMap>()?))
     }
 }
 
@@ -86,8 +82,8 @@ impl Map for SizeMap {
         2
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Size.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Size.name(), self)
     }
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
-use orchestra_core::shapes::{Emit, LoaderSpec, Map, MapRun};
+use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
+    Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
 };
 
-use crate::tensor::read_floats;
+use crate::elements::read_floats;
 
 pub struct Threshold;
 
@@ -21,8 +21,11 @@ const KEYS: [Key; 2] = [
         "0.5",
         "a number above it is true; one that is equal to it, or is no number, is not",
     ),
-    key("dtype", "text", "\"bool\"", "what the answers are: `\"bool\"`, or `\"u8\"` for 1 and 0"),
+    key("dtype", "text", "\"bool\"", "what the answers are").one_of(&DTYPES.words),
 ];
+
+/// `dtype`
+const DTYPES: Words<DType, 2> = Words::new([("bool", DType::Bool, ""), ("u8", DType::U8, "1 and 0")]);
 
 impl StageKind for Threshold {
     fn name(&self) -> &'static str {
@@ -38,14 +41,13 @@ impl StageKind for Threshold {
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let above = if f.entry("above").is_some() { f.number("above")?.value as f32 } else { 0.5 };
-        let dtype =
-            f.choice("dtype", &[("bool", DType::Bool), ("u8", DType::U8)]).map_or(DType::Bool, |d| d.value);
+        let above = f.number_or_default("above").value as f32;
+        let dtype = f.word_or_default("dtype", &DTYPES).value;
         Some(Draft::Stage(Box::new(ThresholdDraft { above, dtype })))
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(spec.read::<ThresholdMap>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(settings.read::<ThresholdMap>()?))
     }
 }
 
@@ -91,8 +93,8 @@ impl Map for ThresholdMap {
         self.cost.unwrap_or(usize::MAX)
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Threshold.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Threshold.name(), self)
     }
 }
 

@@ -15,7 +15,7 @@ use ort::{AsPointer, sys};
 use super::cuda_runtime::CudaRuntime;
 use super::errors;
 use super::graphs::{Graphs, NotRecorded};
-use super::model::{Model, Places, RowTensor, element_type};
+use super::model::{Model, RowAddresses, RowTensor, element_type};
 use super::overlap::{CopyIn, Turn};
 use super::shrink::Shrink;
 use orchestra_worker::serve::{RunError, nanos};
@@ -89,29 +89,29 @@ impl BoundSession {
         })
     }
 
-    /// Runs the session over the rows at `places`; outputs of fixed shape are there after it, the others wait for
+    /// Runs the session over the rows at `addresses`; outputs of fixed shape are there after it, the others wait for
     /// [`BoundSession::take_dynamic`]. It computes when its `turn` has come, and copies inputs before, where it does so itself.
     ///
     /// # Safety
-    /// The outputs at `places` have no other user, and its inputs no writer, until this returns; the memory outlives what is bound, that
+    /// The outputs at `addresses` have no other user, and its inputs no writer, until this returns; the memory outlives what is bound, that
     /// is, until the next run or `release`.
     pub unsafe fn run(
         &mut self,
         model: &Model,
-        places: &Places,
+        addresses: &RowAddresses,
         turn: Option<&Turn>,
         timing: &mut RunTiming,
     ) -> Result<(), RunError> {
         let start = Instant::now();
         self.dynamic.clear();
-        if let Some(graphs) = self.graphs.as_ref().filter(|graphs| graphs.has(places.rows)) {
+        if let Some(graphs) = self.graphs.as_ref().filter(|graphs| graphs.has(addresses.rows)) {
             // SAFETY: the caller's promises are the same.
-            let ran = unsafe { graphs.run(&self.session, places) };
+            let ran = unsafe { graphs.run(&self.session, addresses) };
             timing.run_ns = nanos(start.elapsed());
             return ran.map_err(|e| self.failed(&e));
         }
         // SAFETY: the caller's promises are those that binding asks for.
-        unsafe { self.bind(model, places) }.map_err(|e| self.failed(&e))?;
+        unsafe { self.bind(model, addresses) }.map_err(|e| self.failed(&e))?;
         timing.bind_ns += nanos(start.elapsed());
         if let Some(turn) = turn {
             turn.wait();
@@ -146,17 +146,17 @@ impl BoundSession {
         error
     }
 
-    /// Runs the session over the rows at `places` for the first time with so many, and records it where that is asked for.
+    /// Runs the session over the rows at `addresses` for the first time with so many, and records it where that is asked for.
     ///
     /// # Safety
     /// As for [`BoundSession::run`].
-    pub unsafe fn warm(&mut self, model: &Model, places: &Places) -> Result<(), RunError> {
+    pub unsafe fn warm(&mut self, model: &Model, addresses: &RowAddresses) -> Result<(), RunError> {
         let ran = match &mut self.graphs {
             // SAFETY: the caller's promises are the same.
-            None => unsafe { self.run(model, places, None, &mut RunTiming::default()) },
+            None => unsafe { self.run(model, addresses, None, &mut RunTiming::default()) },
             Some(graphs) => {
                 // SAFETY: as above.
-                match unsafe { graphs.record(&self.session, model, places) } {
+                match unsafe { graphs.record(&self.session, model, addresses) } {
                     Ok(()) => Ok(()),
                     Err(NotRecorded::Run(error)) => Err(self.failed(&error)),
                     // Also where it says that memory ran out: nothing smaller can be tried in this session.
@@ -196,24 +196,26 @@ impl BoundSession {
 
     /// # Safety
     /// As for [`BoundSession::run`].
-    unsafe fn bind(&mut self, model: &Model, places: &Places) -> ort::Result<()> {
+    unsafe fn bind(&mut self, model: &Model, addresses: &RowAddresses) -> ort::Result<()> {
         // Everything is bound anew for every run: the C side copies inputs to the device when they are bound, and would take the
         // last run's dynamic output for the place of the next one's.
         if let Some(copy_in) = &mut self.copy_in {
             // SAFETY: the caller's promises are the same.
-            unsafe { copy_in.bind(&self.session, &mut self.binding, model, places) }?;
+            unsafe { copy_in.bind(&self.session, &mut self.binding, model, addresses) }?;
         }
-        let inputs = model.session_inputs.iter().zip(&model.inputs).zip(&places.inputs);
+        let inputs = model.session_inputs.iter().zip(&model.inputs).zip(&addresses.inputs);
         for ((spec, tensor), rows) in inputs.filter(|_| self.copy_in.is_none()) {
             // SAFETY: the memory has the size of these rows; the session only reads inputs.
-            let value = unsafe { value_over(&self.cpu, tensor, places.rows, rows.ptr.cast_mut(), rows.len) }?;
+            let value =
+                unsafe { value_over(&self.cpu, tensor, addresses.rows, rows.ptr.cast_mut(), rows.len) }?;
             self.binding.bind_input(&spec.name, &value)?;
         }
-        for ((spec, tensor), rows) in model.session_outputs.iter().zip(&model.outputs).zip(&places.outputs) {
+        for ((spec, tensor), rows) in model.session_outputs.iter().zip(&model.outputs).zip(&addresses.outputs)
+        {
             match (tensor, rows) {
                 (Some(tensor), Some(rows)) => {
                     // SAFETY: the memory has the size of these rows and is the caller's to write to.
-                    let value = unsafe { value_over(&self.cpu, tensor, places.rows, rows.ptr, rows.len) }?;
+                    let value = unsafe { value_over(&self.cpu, tensor, addresses.rows, rows.ptr, rows.len) }?;
                     self.binding.bind_output(&spec.name, value)?;
                 }
                 _ => self.binding.bind_output_to_device(&spec.name, &self.cpu)?,

@@ -103,7 +103,7 @@ pub fn load(text: &str) -> LoadError {
     let class = match run_kind(text) {
         RunErrorKind::OutOfMemory => ErrorClass::Overload,
         RunErrorKind::Device => ErrorClass::Transient,
-        RunErrorKind::Model => ErrorClass::Permanent,
+        RunErrorKind::Model | RunErrorKind::Row(_) => ErrorClass::Permanent,
     };
     LoadError { class, error: text.to_owned() }
 }

@@ -15,7 +15,7 @@ use ort::value::DynTensor;
 
 use super::binding::run_binding;
 use super::cuda_runtime::{CudaRuntime, TO_DEVICE, TO_HOST};
-use super::model::{Model, Places, RowTensor, element_type};
+use super::model::{Model, RowAddresses, RowTensor, element_type};
 use orchestra_worker::serve::LoadError;
 
 /// The run option that says which graph a run is.
@@ -76,7 +76,7 @@ impl Graphs {
         &self.without
     }
 
-    /// Makes the graph for batches of the size of `places`, and runs it over them. All outputs have a fixed shape.
+    /// Makes the graph for batches of the size of `addresses`, and runs it over them. All outputs have a fixed shape.
     ///
     /// # Safety
     /// As for [`Graphs::run`].
@@ -84,28 +84,28 @@ impl Graphs {
         &mut self,
         session: &Session,
         model: &Model,
-        places: &Places,
+        addresses: &RowAddresses,
     ) -> Result<(), NotRecorded> {
-        let graph = Graph::new(session, model, places.rows, &self.device).map_err(NotRecorded::Run)?;
+        let graph = Graph::new(session, model, addresses.rows, &self.device).map_err(NotRecorded::Run)?;
         for _ in 0..RUNS_BEFORE {
             run_binding(session, &graph.binding, Some(&self.without)).map_err(NotRecorded::Run)?;
         }
         // SAFETY: the caller's promises are the same.
-        unsafe { graph.run(&self.cuda, session, places).map_err(NotRecorded::Recording)? };
-        self.by_rows.insert(places.rows, graph);
+        unsafe { graph.run(&self.cuda, session, addresses).map_err(NotRecorded::Recording)? };
+        self.by_rows.insert(addresses.rows, graph);
         Ok(())
     }
 
-    /// Runs the graph for batches of the size of `places`, which must have been recorded, over the rows there.
+    /// Runs the graph for batches of the size of `addresses`, which must have been recorded, over the rows there.
     ///
     /// # Safety
-    /// The outputs at `places` have no other user, and its inputs no writer, until this returns.
-    pub unsafe fn run(&self, session: &Session, places: &Places) -> ort::Result<()> {
-        let graph = self.by_rows.get(&places.rows);
+    /// The outputs at `addresses` have no other user, and its inputs no writer, until this returns.
+    pub unsafe fn run(&self, session: &Session, addresses: &RowAddresses) -> ort::Result<()> {
+        let graph = self.by_rows.get(&addresses.rows);
         let graph =
-            graph.ok_or_else(|| ort::Error::new(format!("no CUDA graph for `{}` rows", places.rows)))?;
+            graph.ok_or_else(|| ort::Error::new(format!("no CUDA graph for `{}` rows", addresses.rows)))?;
         // SAFETY: the caller's promises are the same.
-        unsafe { graph.run(&self.cuda, session, places) }
+        unsafe { graph.run(&self.cuda, session, addresses) }
     }
 }
 
@@ -148,9 +148,9 @@ impl Graph {
     }
 
     /// # Safety
-    /// As for [`Graphs::run`], and `places` has as many rows as this.
-    unsafe fn run(&self, cuda: &CudaRuntime, session: &Session, places: &Places) -> ort::Result<()> {
-        for (to, from) in self.inputs.iter().zip(&places.inputs) {
+    /// As for [`Graphs::run`], and `addresses` has as many rows as this.
+    unsafe fn run(&self, cuda: &CudaRuntime, session: &Session, addresses: &RowAddresses) -> ort::Result<()> {
+        for (to, from) in self.inputs.iter().zip(&addresses.inputs) {
             // SAFETY: both have so many bytes, and no writer meanwhile.
             unsafe { copy(cuda, to.ptr, from.ptr, to.len.min(from.len), TO_DEVICE) }?;
         }
@@ -159,7 +159,7 @@ impl Graph {
         check(cuda, unsafe { (cuda.stream_synchronize)(std::ptr::null_mut()) })?;
         run_binding(session, &self.binding, Some(&self.options))?;
         self.binding.synchronize_outputs()?;
-        for (from, to) in self.outputs.iter().zip(&places.outputs) {
+        for (from, to) in self.outputs.iter().zip(&addresses.outputs) {
             if let Some(to) = to {
                 // SAFETY: as above, and the run is over.
                 unsafe { copy(cuda, to.ptr, from.ptr, to.len.min(from.len), TO_HOST) }?;
@@ -210,7 +210,7 @@ mod tests {
     use orchestra_worker::frames::{Run, RunErrorKind, RunTiming};
 
     use super::super::cuda_runtime::fake;
-    use super::super::twin::{MAX_ROWS, Twin};
+    use super::super::fake_gpu::{MAX_ROWS, Twin};
     use super::super::warm_up::warm_up;
     use super::*;
     use orchestra_worker::serve::Engine;

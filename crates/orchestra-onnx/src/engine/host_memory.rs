@@ -5,7 +5,7 @@ use std::ffi::{c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use orchestra_core::batch_layout::REGION_ALIGN;
+use orchestra_core::batch_layout::SPAN_ALIGN;
 
 use super::cuda_runtime::CudaRuntime;
 use super::errors;
@@ -75,7 +75,7 @@ unsafe impl Send for Block {}
 
 impl Block {
     fn on_the_heap(len: usize) -> Option<Block> {
-        let layout = Layout::from_size_align(len.max(1), REGION_ALIGN).ok()?;
+        let layout = Layout::from_size_align(len.max(1), SPAN_ALIGN).ok()?;
         // SAFETY: the size is not 0.
         let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
         Some(Block { start, len, origin: Origin::Heap(layout) })
@@ -121,7 +121,7 @@ mod tests {
         let memory = HostMemory::for_gpu(fake::RUNTIME);
         let block = memory.zeros(100, 1).unwrap();
         assert_eq!(bytes(&block), [0; 100]);
-        assert_eq!(block.ptr() as usize % REGION_ALIGN, 0);
+        assert_eq!(block.ptr() as usize % SPAN_ALIGN, 0);
         drop(block);
         assert_eq!(fake::calls(), ["alloc 100 0", "free"]);
     }

@@ -93,7 +93,7 @@ mod tests {
     use orchestra_core::SessionTuning;
 
     use super::super::cuda_runtime::fake;
-    use super::super::twin::{MAX_ROWS, Twin};
+    use super::super::fake_gpu::{MAX_ROWS, Twin};
     use super::*;
 
     /// Inputs and outputs of the twin's slots lie on pages of their own; a row of either has so many bytes.

@@ -3,9 +3,9 @@
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use orchestra_core::ErrorClass;
+use orchestra_core::{ErrorClass, locked};
 use ort::environment::Environment;
 
 use super::cpu_arena;
@@ -18,7 +18,7 @@ static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 /// The environment, from the library at `path` the first time, with at most `ceiling` bytes of CPU memory for its sessions. A process keeps its
 /// first library and its first ceiling.
 pub fn environment(path: &Path, ceiling: Option<u64>) -> Result<Environment, LoadError> {
-    let mut kept = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = locked(&ENVIRONMENT);
     if let Some(environment) = &*kept {
         return Ok(environment.clone());
     }

@@ -5,7 +5,7 @@
 use orchestra_worker::arena::Rows;
 
 use super::host_memory::Block;
-use super::model::{Model, Places, RowTensor};
+use super::model::{Model, RowAddresses, RowTensor};
 use super::page_lock::Refused;
 
 /// A block per input and per output of fixed shape, all zeros at first; `None` where the slots' own rows are used.
@@ -52,54 +52,54 @@ impl PrivateRows {
     }
 
     /// All rows of all tensors. Valid until this is dropped.
-    pub fn places(&self) -> Places {
+    pub fn addresses(&self) -> RowAddresses {
         let input = |block: &Block| Rows { ptr: block.ptr().cast_const(), len: block.len() };
         let output = |block: &Block| Rows { ptr: block.ptr(), len: block.len() };
-        Places {
+        RowAddresses {
             rows: self.rows,
             inputs: self.inputs.iter().flatten().map(input).collect(),
             outputs: self.outputs.iter().map(|block| block.as_ref().map(output)).collect(),
         }
     }
 
-    /// The places of `rows` rows that a session uses instead of those in the `slots`, which are fewer only where every tensor has a block
+    /// The addresses of `rows` rows that a session uses instead of those in the `slots`, which are fewer only where every tensor has a block
     /// here. Inputs are there already, with zeros behind them.
     ///
     /// # Safety
     /// No other code writes to the inputs at `slots` during the call, and no run uses these rows.
-    pub unsafe fn copy_in(&mut self, slots: &Places, rows: usize) -> Places {
-        let mut places = Places { rows, ..slots.clone() };
+    pub unsafe fn copy_in(&mut self, slots: &RowAddresses, rows: usize) -> RowAddresses {
+        let mut addresses = RowAddresses { rows, ..slots.clone() };
         let bytes = |block: &Block| block.len() / self.rows.max(1) * rows.min(self.rows);
-        for (place, block) in places.inputs.iter_mut().zip(&self.inputs) {
+        for (address, block) in addresses.inputs.iter_mut().zip(&self.inputs) {
             let Some(block) = block else { continue };
-            let (len, all) = (place.len.min(block.len()), bytes(block));
+            let (len, all) = (address.len.min(block.len()), bytes(block));
             // SAFETY: both have at least `len` bytes, and the block, which is ours, has `all`, so they do not overlap.
             unsafe {
-                std::ptr::copy_nonoverlapping(place.ptr, block.ptr(), len);
+                std::ptr::copy_nonoverlapping(address.ptr, block.ptr(), len);
                 std::ptr::write_bytes(block.ptr().add(len), 0, all.saturating_sub(len));
             }
-            *place = Rows { ptr: block.ptr().cast_const(), len: all };
+            *address = Rows { ptr: block.ptr().cast_const(), len: all };
         }
-        for (place, block) in places.outputs.iter_mut().zip(&self.outputs) {
-            if let (Some(place), Some(block)) = (place, block) {
-                *place = Rows { ptr: block.ptr(), len: bytes(block) };
+        for (address, block) in addresses.outputs.iter_mut().zip(&self.outputs) {
+            if let (Some(address), Some(block)) = (address, block) {
+                *address = Rows { ptr: block.ptr(), len: bytes(block) };
             }
         }
-        places
+        addresses
     }
 
     /// Gives the first rows of the outputs that are here to the `slots`, as many as these have.
     ///
     /// # Safety
     /// No other code uses the outputs at `slots` during the call, and no run writes these rows.
-    pub unsafe fn copy_out(&self, slots: &Places) {
+    pub unsafe fn copy_out(&self, slots: &RowAddresses) {
         #[cfg(test)]
         super::cuda_runtime::fake::copies_out();
-        for (place, block) in slots.outputs.iter().zip(&self.outputs) {
-            if let (Some(place), Some(block)) = (place, block) {
-                let len = place.len.min(block.len());
+        for (address, block) in slots.outputs.iter().zip(&self.outputs) {
+            if let (Some(address), Some(block)) = (address, block) {
+                let len = address.len.min(block.len());
                 // SAFETY: both have at least `len` bytes, and the block is ours, so they do not overlap.
-                unsafe { std::ptr::copy_nonoverlapping(block.ptr().cast_const(), place.ptr, len) };
+                unsafe { std::ptr::copy_nonoverlapping(block.ptr().cast_const(), address.ptr, len) };
             }
         }
     }

@@ -5,14 +5,17 @@ mod cpu_arena;
 mod cuda;
 mod cuda_runtime;
 mod errors;
+#[cfg(test)]
+mod fake_gpu;
 mod graph_edit;
 mod graphs;
 mod host_memory;
 mod host_side;
-mod iterate;
+mod iteration;
 mod largest_graph;
 mod library;
 mod memory;
+mod memory_ceiling;
 mod model;
 mod nodes;
 mod overlap;
@@ -25,8 +28,6 @@ mod session;
 mod shape_nodes;
 mod shrink;
 mod tensorrt;
-#[cfg(test)]
-mod twin;
 mod warm_up;
 
 /// What reads and writes the bytes of models.
@@ -52,7 +53,7 @@ use crate::spec::OnnxSpec;
 use binding::BoundSession;
 use cuda_runtime::CudaRuntime;
 use host_side::HostSide;
-use iterate::{Looping, Rounds};
+use iteration::{IteratedSession, Rounds};
 use memory::PrivateRows;
 use model::Model;
 use orchestra_worker::serve::{Answer, Engine, LoadError, Loaded, RunError, Stream, nanos};
@@ -72,7 +73,7 @@ struct Serving {
     /// Where it computes and answers in turn with another one.
     turn: Option<Turn>,
     /// Where the model runs on its own outputs.
-    looping: Option<Looping>,
+    iterated: Option<IteratedSession>,
     bound: BoundSession,
     max_batch: usize,
     /// Sizes that others are padded to, ascending; none where batches run as they are. A size for which memory ran out is none any more.
@@ -97,7 +98,8 @@ impl OnnxEngine {
     }
 }
 
-/// What the arena for CPU memory may take beside what the machine has: on a GPU `memory_limit` is that of the device.
+/// What the arena for CPU memory may take of what the machine has: on a GPU `memory_limit` is that of the device, whose driver reserves far more
+/// of the address space than it takes.
 fn cpu_ceiling(spec: &OnnxSpec, device: &DeviceKind) -> Option<u64> {
     spec.memory_limit.filter(|_| matches!(device, DeviceKind::Cpu))
 }
@@ -138,7 +140,11 @@ impl Engine for OnnxEngine {
         if matches!(load.device, DeviceKind::Cuda { .. }) && !spec.tf32 {
             cuda::forbid_tf32();
         }
-        let environment = library::environment(&spec.library, cpu_ceiling(&spec, &load.device))?;
+        let ceiling = cpu_ceiling(&spec, &load.device);
+        if let Some(limit) = ceiling {
+            memory_ceiling::set(limit, load, &spec)?;
+        }
+        let environment = library::environment(&spec.library, ceiling)?;
         check_digests(&spec)?;
         // Held until the model is warm: then all that there is to compile has been compiled.
         let engines = match (&load.device, &spec.tuning.provider) {
@@ -180,11 +186,12 @@ impl Engine for OnnxEngine {
             && is_alone
             && !spec.tuning.cuda_graphs
             && spec.tuning.provider == Provider::Cuda;
-        let looping = spec.iteration.map(|iteration| Looping::new(iteration, &load.device)).transpose();
-        let looping = looping.map_err(|e| errors::load(&e.to_string()))?;
+        let iterated =
+            spec.iteration.map(|iteration| IteratedSession::new(iteration, &load.device)).transpose();
+        let iterated = iterated.map_err(|e| errors::load(&e.to_string()))?;
         let first = Serving {
             turn: None,
-            looping,
+            iterated,
             bound,
             max_batch,
             batch_sizes,
@@ -278,7 +285,7 @@ impl Serving {
     fn beside(&self, load: &Load) -> ort::Result<Serving> {
         Ok(Serving {
             turn: None,
-            looping: self.looping.as_ref().map(Looping::beside),
+            iterated: self.iterated.as_ref().map(IteratedSession::beside),
             bound: self.bound.beside(&load.device)?,
             max_batch: self.max_batch,
             batch_sizes: self.batch_sizes.clone(),
@@ -310,7 +317,7 @@ impl Serving {
     fn run_as(&mut self, run: &Run, rows: usize, timing: &mut RunTiming) -> Result<Answer, RunError> {
         let start = Instant::now();
         let Shared { model, arena } = &*self.shared;
-        let slots = model.places_in(arena, run).map_err(|e| errors::model(e.to_string()))?;
+        let slots = model.row_addresses(arena, run).map_err(|e| errors::model(e.to_string()))?;
         let mut private = match self.padding.entry(rows) {
             _ if rows == run.rows => self.host.staging.as_mut(),
             Entry::Occupied(there) => Some(there.into_mut()),
@@ -320,26 +327,27 @@ impl Serving {
         };
         // SAFETY: the parent has leased these rows to this run, and no other run uses the private rows.
         let copied = private.as_mut().map(|private| unsafe { private.copy_in(&slots, rows) });
-        let places = copied.as_ref().unwrap_or(&slots);
+        let addresses = copied.as_ref().unwrap_or(&slots);
         timing.bind_ns = nanos(start.elapsed());
         let mut dynamic = Vec::new();
         let mut is_paused = false;
-        let start = match &mut self.looping {
+        let start = match &mut self.iterated {
             None => {
                 // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the private rows do.
-                unsafe { self.bound.run(model, places, self.turn.as_ref(), timing)? };
+                unsafe { self.bound.run(model, addresses, self.turn.as_ref(), timing)? };
                 // What follows uses memory of this stream alone. Where runs take turns no batches go together, so there is no second run.
                 self.turn.iter().for_each(Turn::computed);
                 let start = Instant::now();
                 dynamic = self.bound.take_dynamic(model, rows, run.rows)?;
                 start
             }
-            Some(looping) => {
+            Some(iterated) => {
                 // SAFETY: the parent has leased these rows to this run.
                 let rounds =
                     unsafe { Rounds::of(model, arena, run) }.map_err(|e| errors::model(e.to_string()))?;
                 // SAFETY: as above.
-                let end = unsafe { looping.run(&mut self.bound, model, places, rounds.before(), timing)? };
+                let end =
+                    unsafe { iterated.run(&mut self.bound, model, addresses, rounds.before(), timing)? };
                 let start = Instant::now();
                 // SAFETY: the parent has leased these rows to this run.
                 unsafe { rounds.say(&end.rounds) };

@@ -1,6 +1,6 @@
 //! What a session's tensors are and where they lie: checks the session against the plan's layout, once. It runs nothing.
 
-use orchestra_core::batch_layout::{BatchLayout, Region};
+use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_core::iteration::{Feed, Until};
 use orchestra_core::{DType, Dim, ErrorClass, Iteration, TensorSpec};
 use orchestra_worker::arena::{RangeError, Rows, WorkerArena};
@@ -36,7 +36,7 @@ pub struct RowTensor {
 
 /// Where the tensors of one run lie.
 #[derive(Clone)]
-pub struct Places {
+pub struct RowAddresses {
     pub rows: usize,
     /// Inputs, to be read only.
     pub inputs: Vec<Rows<*const u8>>,
@@ -65,16 +65,16 @@ impl Model {
         let session_outputs = specs(session.outputs(), "output")?;
         same_count(&session_inputs, layout_inputs.len(), "inputs")?;
         same_count(&session_outputs, layout_outputs.len(), "outputs")?;
-        for (at, (found, region)) in session_inputs.iter().zip(layout_inputs).enumerate() {
-            let mut planned = region.tensor.clone();
+        for (at, (found, span)) in session_inputs.iter().zip(layout_inputs).enumerate() {
+            let mut planned = span.tensor.clone();
             if spec.pixel_inputs.get(at).is_some_and(Option::is_some) {
                 planned.name = pixel_graph::session_name(&planned.name);
             }
             agree(found, &planned, "input")?;
         }
-        for (found, region) in session_outputs.iter().zip(layout_outputs) {
-            if let Some(region) = region {
-                let mut planned = region.tensor.clone();
+        for (found, span) in session_outputs.iter().zip(layout_outputs) {
+            if let Some(span) = span {
+                let mut planned = span.tensor.clone();
                 if spec.largest_outputs.contains(&planned.name) {
                     planned.name = largest_graph::session_name(&planned.name);
                 }
@@ -84,11 +84,11 @@ impl Model {
         if let Some(iteration) = iteration {
             can_loop(iteration, layout_inputs, layout_outputs)?;
         }
-        let max_rows = max_batch.min(layout.max_rows);
+        let max_rows = max_batch.min(layout.slot_rows);
         let batch = fixed_batch(&session_inputs, max_rows)?;
         Ok(Model {
             inputs: layout_inputs.iter().map(row_tensor).collect(),
-            outputs: layout_outputs.iter().map(|region| region.as_ref().map(row_tensor)).collect(),
+            outputs: layout_outputs.iter().map(|span| span.as_ref().map(row_tensor)).collect(),
             session_inputs,
             session_outputs,
             batch,
@@ -96,7 +96,7 @@ impl Model {
         })
     }
 
-    pub fn places_in(&self, arena: &WorkerArena, run: &Run) -> Result<Places, RangeError> {
+    pub fn row_addresses(&self, arena: &WorkerArena, run: &Run) -> Result<RowAddresses, RangeError> {
         let Run { slot, output_slot, first_row, rows, .. } = *run;
         let inputs = (0..self.inputs.len())
             .map(|i| arena.input_rows(slot, i, first_row, rows))
@@ -107,7 +107,7 @@ impl Model {
                 fixed.as_ref().map(|_| arena.output_rows(output_slot, i, first_row, rows)).transpose()
             })
             .collect::<Result<_, _>>()?;
-        Ok(Places { rows, inputs, outputs })
+        Ok(RowAddresses { rows, inputs, outputs })
     }
 }
 
@@ -131,10 +131,10 @@ pub fn element_type(dtype: DType) -> TensorElementType {
     }
 }
 
-fn row_tensor(region: &Region) -> RowTensor {
+fn row_tensor(span: &TensorSpan) -> RowTensor {
     // The arena was mapped with this layout, so every dimension of its rows is fixed.
-    let row = region.tensor.fixed_row().unwrap_or_default().into_iter().map(|n| n as i64).collect();
-    RowTensor { dtype: region.tensor.dtype, row, row_bytes: region.row_bytes }
+    let row = span.tensor.fixed_row().unwrap_or_default().into_iter().map(|n| n as i64).collect();
+    RowTensor { dtype: span.tensor.dtype, row, row_bytes: span.row_bytes }
 }
 
 fn specs(outlets: &[Outlet], what: &str) -> Result<Vec<TensorSpec>, LoadError> {
@@ -186,7 +186,7 @@ fn agree(found: &TensorSpec, planned: &TensorSpec, what: &str) -> Result<(), Loa
 }
 
 /// Whether the places that a loop names exist, and what it feeds on fits. The planner has checked that; a frame may say anything.
-fn can_loop(of: &Iteration, inputs: &[Region], outputs: &[Option<Region>]) -> Result<(), LoadError> {
+fn can_loop(of: &Iteration, inputs: &[TensorSpan], outputs: &[Option<TensorSpan>]) -> Result<(), LoadError> {
     let output = |at: usize| outputs.get(at).and_then(Option::as_ref);
     let fits = |feed: &Feed| {
         output(feed.output).zip(inputs.get(feed.input)).is_some_and(|(gives, takes)| {
@@ -194,7 +194,7 @@ fn can_loop(of: &Iteration, inputs: &[Region], outputs: &[Option<Region>]) -> Re
         })
     };
     let is_number = |until: &Until| {
-        output(until.output).is_some_and(|region| region.row_bytes == region.tensor.dtype.size_bytes())
+        output(until.output).is_some_and(|span| span.row_bytes == span.tensor.dtype.size_bytes())
     };
     if of.feed.iter().all(fits) && of.until.iter().all(is_number) && outputs.iter().all(Option::is_some) {
         return Ok(());
@@ -205,12 +205,12 @@ fn can_loop(of: &Iteration, inputs: &[Region], outputs: &[Option<Region>]) -> Re
 /// Batches that go together are answered once, and what has no place in the slots cannot be put together again.
 fn together(layout: &BatchLayout, max_batch: usize) -> Result<(), LoadError> {
     let is_dynamic = layout.outputs.iter().any(Option::is_none);
-    if max_batch > 0 && (layout.max_rows <= max_batch || !is_dynamic) {
+    if max_batch > 0 && (layout.slot_rows <= max_batch || !is_dynamic) {
         return Ok(());
     }
     Err(refused(format!(
         "batches of `{max_batch}` cannot go together in slots of `{}` rows with outputs of dynamic shape",
-        layout.max_rows
+        layout.slot_rows
     )))
 }
 

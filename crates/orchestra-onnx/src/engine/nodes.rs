@@ -146,7 +146,7 @@ mod tests {
     use orchestra_testkit::models;
 
     use super::super::provider_options::load;
-    use super::super::{library, session, twin};
+    use super::super::{fake_gpu, library, session};
     use super::*;
 
     fn nodes(of: &[(&str, &str, usize)]) -> Vec<Node> {
@@ -209,7 +209,7 @@ mod tests {
     fn nodes_of_shapes_are_known_by_their_names_in_a_session() {
         let folder = tempfile::tempdir().unwrap();
         let model = models::scaled_by_its_batch(folder.path()).unwrap();
-        let environment = library::environment(&twin::library(), None).unwrap();
+        let environment = library::environment(&fake_gpu::library(), None).unwrap();
         let spec = OnnxSpec { model: model.clone(), ..OnnxSpec::default() };
         let load = Load { device: DeviceKind::Cpu, ..load(&[]) };
         let session = session::open(&environment, &load, &spec, None).unwrap();

@@ -10,12 +10,13 @@ use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use orchestra_core::locked;
 use ort::memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::{IoBinding, Session};
 use ort::value::DynTensor;
 
 use super::cuda_runtime::{CudaRuntime, TO_DEVICE};
-use super::model::{Model, Places, RowTensor, element_type};
+use super::model::{Model, RowAddresses, RowTensor, element_type};
 
 /// `cudaStreamNonBlocking`: neither waits for the default stream, nor has it wait.
 const NON_BLOCKING: c_uint = 1;
@@ -46,30 +47,30 @@ impl CopyIn {
         Ok(CopyIn { cuda, device, stream, tensors: BTreeMap::new() })
     }
 
-    /// Copies the inputs at `places` to the device and binds them there. They have arrived when it returns.
+    /// Copies the inputs at `addresses` to the device and binds them there. They have arrived when it returns.
     ///
     /// # Safety
-    /// Nothing writes to the inputs at `places` until this returns.
+    /// Nothing writes to the inputs at `addresses` until this returns.
     pub unsafe fn bind(
         &mut self,
         session: &Session,
         binding: &mut IoBinding,
         model: &Model,
-        places: &Places,
+        addresses: &RowAddresses,
     ) -> ort::Result<()> {
-        if !self.tensors.contains_key(&places.rows) {
+        if !self.tensors.contains_key(&addresses.rows) {
             self.tensors.clear();
             binding.clear_inputs();
             let place = MemoryInfo::new(self.device.clone(), 0, AllocatorType::Device, MemoryType::Default)?;
             let allocator = Allocator::new(session, place)?;
             let tensor = |tensor: &RowTensor| {
-                DynTensor::new(&allocator, element_type(tensor.dtype), tensor.shape(places.rows))
+                DynTensor::new(&allocator, element_type(tensor.dtype), tensor.shape(addresses.rows))
             };
             let made = model.inputs.iter().map(tensor).collect::<ort::Result<_>>()?;
-            self.tensors.insert(places.rows, made);
+            self.tensors.insert(addresses.rows, made);
         }
         let tensors = self.tensors.values_mut().flatten();
-        for ((spec, value), from) in model.session_inputs.iter().zip(tensors).zip(&places.inputs) {
+        for ((spec, value), from) in model.session_inputs.iter().zip(tensors).zip(&addresses.inputs) {
             let to = value.data_ptr_mut();
             // SAFETY: the tensor has as many bytes as these rows, and no run that reads it is on its way.
             let code =
@@ -126,7 +127,7 @@ impl Turn {
 
     /// The next number, for the run that is next.
     pub fn take(&mut self) {
-        let mut next = self.shared.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = locked(&self.shared.next);
         self.number = Some(next.taken);
         next.taken += 1;
     }
@@ -157,7 +158,7 @@ impl Turn {
 
     fn until(&self, is_due: impl Fn(&Next, u64) -> bool, then: impl FnOnce(&mut Next, u64)) {
         let Some(number) = self.number else { return };
-        let next = self.shared.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = locked(&self.shared.next);
         let waited = self.shared.changed.wait_while(next, |next| !is_due(next, number));
         then(&mut waited.unwrap_or_else(PoisonError::into_inner), number);
         self.shared.changed.notify_all();

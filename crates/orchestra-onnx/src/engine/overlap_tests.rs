@@ -15,8 +15,8 @@ use orchestra_worker::serve::{Answer, Engine, LoadError, Loaded, RunError, Strea
 
 use super::super::OnnxEngine;
 use super::super::cuda_runtime::fake;
+use super::super::fake_gpu::{MAX_ROWS, Twin, numbers};
 use super::super::host_side::HostSide;
-use super::super::twin::{MAX_ROWS, Twin, numbers};
 use super::*;
 
 const HALF: usize = MAX_ROWS / 2;

@@ -8,7 +8,7 @@
 //! The graph's input gets a new name and the last node the old one. So no node of the model has to be touched, and subgraphs that
 //! look at the input from inside of loops and branches see the same tensor as before.
 
-use orchestra_core::batch_layout::Region;
+use orchestra_core::batch_layout::TensorSpan;
 use orchestra_core::{DType, Layout, PixelInput};
 
 use super::graph_edit::{
@@ -24,7 +24,7 @@ const OLDEST_OPSET: u64 = 7;
 #[derive(Debug, Clone, Copy)]
 pub struct Front<'a> {
     /// Rows of pixels; the tensor has the name of the model's input.
-    pub region: &'a Region,
+    pub span: &'a TensorSpan,
     /// What the graph makes of them.
     pub pixels: &'a PixelInput,
 }
@@ -58,25 +58,25 @@ fn edit_graph(graph: &[u8], fronts: &[Front<'_>]) -> Result<Vec<u8>, EditError> 
         match (input, place) {
             (Some(input), Some(place)) => {
                 replaced[place] = true;
-                edited.push_bytes(number::GRAPH_INPUT, &pixel_input(input, fronts[place].region)?);
+                edited.push_bytes(number::GRAPH_INPUT, &pixel_input(input, fronts[place].span)?);
             }
             _ => edited.push_field(&field),
         }
     }
     match replaced.iter().position(|done| !done) {
-        Some(missing) => Err(EditError::NoInput(fronts[missing].region.tensor.name.clone())),
+        Some(missing) => Err(EditError::NoInput(fronts[missing].span.tensor.name.clone())),
         None => Ok(edited.done()),
     }
 }
 
 fn place_of(input: &[u8], fronts: &[Front<'_>]) -> Result<Option<usize>, Malformed> {
     let Some(name) = child(input, number::VALUE_NAME)? else { return Ok(None) };
-    Ok(fronts.iter().position(|front| front.region.tensor.name.as_bytes() == name))
+    Ok(fronts.iter().position(|front| front.span.tensor.name.as_bytes() == name))
 }
 
 /// The input under its new name, with the model's own batch dimension and the row of the plan.
-fn pixel_input(input: &[u8], region: &Region) -> Result<Vec<u8>, EditError> {
-    let name = &region.tensor.name;
+fn pixel_input(input: &[u8], span: &TensorSpan) -> Result<Vec<u8>, EditError> {
+    let name = &span.tensor.name;
     let mut inner = Some(input);
     for number in [number::VALUE_TYPE, number::TYPE_TENSOR, number::TENSOR_TYPE_SHAPE] {
         inner = match inner {
@@ -89,7 +89,7 @@ fn pixel_input(input: &[u8], region: &Region) -> Result<Vec<u8>, EditError> {
     let batch = dims.next().ok_or_else(|| EditError::NoInput(name.clone()))??;
     let mut shape = Message::default();
     shape.push_field(&batch);
-    for dim in region.tensor.fixed_row().unwrap_or_default() {
+    for dim in span.tensor.fixed_row().unwrap_or_default() {
         let dim = Message::default().integer(number::DIM_VALUE, dim as i64).done();
         shape.push_bytes(number::SHAPE_DIM, &dim);
     }
@@ -104,10 +104,10 @@ fn pixel_input(input: &[u8], region: &Region) -> Result<Vec<u8>, EditError> {
 
 /// The nodes from the pixels to the tensor that the model was made for.
 fn nodes(front: &Front<'_>) -> Result<Vec<Vec<u8>>, EditError> {
-    let Front { region, pixels } = *front;
-    let name = &region.tensor.name;
-    let channels = match region.tensor.fixed_row().as_deref() {
-        Some(&[_, _, channels]) if region.tensor.dtype == DType::U8 => channels,
+    let Front { span, pixels } = *front;
+    let name = &span.tensor.name;
+    let channels = match span.tensor.fixed_row().as_deref() {
+        Some(&[_, _, channels]) if span.tensor.dtype == DType::U8 => channels,
         _ => return Err(EditError::NoPixels(name.clone())),
     };
     let element = match pixels.dtype {
@@ -118,7 +118,7 @@ fn nodes(front: &Front<'_>) -> Result<Vec<Vec<u8>>, EditError> {
     if [&pixels.factor, &pixels.offset].iter().any(|list| list.len() != channels) {
         return Err(EditError::NoPixels(name.clone()));
     }
-    let chain = Chain { name, here: session_name(name), nodes: Vec::new() };
+    let chain = NodeChain { name, here: session_name(name), nodes: Vec::new() };
     // One value per channel, whatever the other axes: they are broadcast.
     let (chain, shape) = match pixels.layout {
         // Bytes are moved, while they are bytes: a quarter of what floats would be.
@@ -135,13 +135,13 @@ fn nodes(front: &Front<'_>) -> Result<Vec<Vec<u8>>, EditError> {
 }
 
 /// Nodes of which each takes what the one before gives.
-struct Chain<'a> {
+struct NodeChain<'a> {
     name: &'a str,
     here: String,
     nodes: Vec<Node>,
 }
 
-impl Chain<'_> {
+impl NodeChain<'_> {
     /// Adds a node, and before it one that gives its constant second input. Constants are nodes, because an initialiser has to be an
     /// input, too, in files of the oldest versions.
     fn add(mut self, operator: &'static str, constant: Option<Vec<u8>>, attributes: Vec<Vec<u8>>) -> Self {

@@ -40,7 +40,7 @@ fn model() -> Vec<u8> {
 
 fn edited(pixels: &PixelInput) -> ModelProto {
     let layout = layout("x");
-    let bytes = put_in_front(&model(), &[Front { region: &layout.inputs[0], pixels }]).unwrap();
+    let bytes = put_in_front(&model(), &[Front { span: &layout.inputs[0], pixels }]).unwrap();
     ModelProto::decode(&*bytes).unwrap()
 }
 
@@ -76,7 +76,7 @@ fn a_model_that_wants_the_pixels_order_is_given_no_transpose_and_half_precision_
 fn what_cannot_be_edited_is_refused_by_name() {
     let refused = |model: &[u8], name: &str, pixels: &PixelInput| {
         let layout = layout(name);
-        put_in_front(model, &[Front { region: &layout.inputs[0], pixels }]).unwrap_err()
+        put_in_front(model, &[Front { span: &layout.inputs[0], pixels }]).unwrap_err()
     };
     let good = pixels(Layout::Nchw, DType::F32);
     assert_eq!(refused(&model(), "z", &good), EditError::NoInput("z".to_owned()));
@@ -97,8 +97,7 @@ fn a_model_cut_off_anywhere_is_an_error_or_a_smaller_model() {
     let (whole, layout) = (model(), layout("x"));
     let pixels = pixels(Layout::Nchw, DType::F32);
     for end in 0..whole.len() {
-        if let Ok(edited) =
-            put_in_front(&whole[..end], &[Front { region: &layout.inputs[0], pixels: &pixels }])
+        if let Ok(edited) = put_in_front(&whole[..end], &[Front { span: &layout.inputs[0], pixels: &pixels }])
         {
             assert!(ModelProto::decode(&*edited).is_ok(), "cut at {end}");
         }
@@ -115,6 +114,6 @@ proptest! {
         model[at] = byte;
         let layout = layout("x");
         let pixels = pixels(Layout::Nchw, DType::F32);
-        drop(put_in_front(&model, &[Front { region: &layout.inputs[0], pixels: &pixels }]));
+        drop(put_in_front(&model, &[Front { span: &layout.inputs[0], pixels: &pixels }]));
     }
 }

@@ -78,7 +78,7 @@ fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
         .inputs
         .iter()
         .zip(&spec.pixel_inputs)
-        .filter_map(|(region, pixels)| Some(Front { region, pixels: pixels.as_ref()? }))
+        .filter_map(|(span, pixels)| Some(Front { span, pixels: pixels.as_ref()? }))
         .collect();
     if fronts.is_empty() && spec.largest_outputs.is_empty() {
         return Ok(None);

@@ -4,19 +4,16 @@
 //! TensorRT compiles a model for one GPU and one range of shapes, which takes from seconds to many minutes. So engines are kept, and
 //! built by one worker at a time: the others wait for it, and read what it has built.
 
-use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::TensorRt;
-use orchestra_core::batch_layout::Region;
+use orchestra_core::batch_layout::TensorSpan;
 use orchestra_worker::Waiting;
 use orchestra_worker::frames::Load;
 use ort::ep;
 use ort::ep::ExecutionProviderDispatch;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::{errors, library, pixel_graph};
@@ -53,13 +50,14 @@ impl Engines {
 fn lock(folder: &Path) -> io::Result<File> {
     fs::create_dir_all(folder)?;
     let lock = File::create(folder.join("lock"))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => {
+    match lock.try_lock() {
+        Err(TryLockError::WouldBlock) => {
             // The deadline of the load is for what this worker builds itself; the other one has a deadline of its own, and its lock ends with it.
             let _waiting = Waiting::begin();
-            flock(&lock, FlockOperation::LockExclusive)?;
+            lock.lock()?;
         }
-        locked => locked?,
+        Err(TryLockError::Error(error)) => return Err(error),
+        Ok(()) => {}
     }
     Ok(lock)
 }
@@ -70,12 +68,7 @@ fn key(max_batch: usize, spec: &OnnxSpec) -> String {
     let OnnxSpec { pixel_inputs, largest_outputs, tf32, library, .. } = spec;
     let version = library::version(library);
     let about = format!("{pixel_inputs:?} {largest_outputs:?} {max_batch:?} {version} tf32 {tf32}");
-    let digest = Sha256::digest(about);
-    digest[..8].iter().fold(String::new(), |mut text, byte| {
-        // A string takes any text.
-        write!(text, "{byte:02x}").unwrap_or_default();
-        text
-    })
+    format!("{:x}", Sha256::digest(about))[..16].to_owned()
 }
 
 /// Whether a library is one of TensorRT's, by its name.
@@ -96,13 +89,13 @@ pub fn provider(
 }
 
 fn options(load: &Load, spec: &OnnxSpec, wanted: &TensorRt, engines: Option<&Engines>) -> ep::TensorRT {
-    let shapes = |batch: &dyn Fn(&Region) -> usize| profile(load, spec, batch);
-    let largest = |region: &Region| region.tensor.batch.fixed().unwrap_or(load.max_batch);
+    let shapes = |batch: &dyn Fn(&TensorSpan) -> usize| profile(load, spec, batch);
+    let largest = |span: &TensorSpan| span.tensor.batch.fixed().unwrap_or(load.max_batch);
     let mut tensorrt = ep::TensorRT::default()
         .with_device_id(0)
         .with_fp16(wanted.fp16)
         // One engine for all sizes of a batch, at its best for full ones. Without it one is built anew for each size that is new.
-        .with_profile_min_shapes(shapes(&|region| region.tensor.batch.fixed().unwrap_or(1)))
+        .with_profile_min_shapes(shapes(&|span| span.tensor.batch.fixed().unwrap_or(1)))
         .with_profile_opt_shapes(shapes(&largest))
         .with_profile_max_shapes(shapes(&largest));
     if let Some(limit) = spec.memory_limit {
@@ -120,13 +113,13 @@ fn options(load: &Load, spec: &OnnxSpec, wanted: &TensorRt, engines: Option<&Eng
 }
 
 /// The shape of every input, as `name:1x3x224x224,other:1x8`.
-fn profile(load: &Load, spec: &OnnxSpec, batch: &dyn Fn(&Region) -> usize) -> String {
-    let inputs = load.layout.inputs.iter().zip(&spec.pixel_inputs).map(|(region, pixels)| {
+fn profile(load: &Load, spec: &OnnxSpec, batch: &dyn Fn(&TensorSpan) -> usize) -> String {
+    let inputs = load.layout.inputs.iter().zip(&spec.pixel_inputs).map(|(span, pixels)| {
         let name = match pixels {
-            Some(_) => pixel_graph::session_name(&region.tensor.name),
-            _ => region.tensor.name.clone(),
+            Some(_) => pixel_graph::session_name(&span.tensor.name),
+            _ => span.tensor.name.clone(),
         };
-        let dims = std::iter::once(batch(region)).chain(region.tensor.fixed_row().unwrap_or_default());
+        let dims = std::iter::once(batch(span)).chain(span.tensor.fixed_row().unwrap_or_default());
         let dims: Vec<String> = dims.map(|n| n.to_string()).collect();
         format!("{name}:{}", dims.join("x"))
     });
@@ -224,10 +217,10 @@ mod tests {
         let engines = Engines::of(&load, &spec, &wanted).unwrap();
         assert!(engines.folder.is_dir());
         let other = File::open(engines.folder.join("lock")).unwrap();
-        assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
+        assert!(other.try_lock().is_err());
         drop(engines);
         // A child that another test is just starting may hold it for a moment longer.
-        flock(&other, FlockOperation::LockExclusive).unwrap();
+        other.lock().unwrap();
     }
 
     #[test]

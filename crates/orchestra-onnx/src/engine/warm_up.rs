@@ -95,7 +95,7 @@ pub fn warm_up_together(streams: &mut [Serving], batch_sizes: &[usize]) -> Resul
     let mut fits = true;
     for RunError { kind, error } in ran.into_iter().filter_map(Result::err) {
         match kind {
-            RunErrorKind::Model => {}
+            RunErrorKind::Model | RunErrorKind::Row(_) => {}
             RunErrorKind::OutOfMemory => {
                 fits = false;
                 eprintln!(
@@ -126,7 +126,7 @@ fn run_zeros(
 ) -> Result<(), RunError> {
     let zeros = PrivateRows::new(model, rows, |bytes| memory.zeros(bytes, rows))?;
     // SAFETY: the private rows belong to this function alone and outlive the run.
-    unsafe { bound.warm(model, &zeros.places()) }
+    unsafe { bound.warm(model, &zeros.addresses()) }
 }
 
 #[cfg(test)]

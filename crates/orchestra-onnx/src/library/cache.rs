@@ -47,7 +47,7 @@ pub(crate) fn lookup(folder: &Path, pin: &Pin) -> Result<PathBuf, String> {
 pub(crate) fn sha256(mut input: impl Read) -> io::Result<String> {
     let mut hasher = Sha256::new();
     io::copy(&mut input, &mut hasher)?;
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(format!("{:x}", hasher.finalize()))
 }
 
 fn read_record(path: &Path) -> Result<Record, String> {

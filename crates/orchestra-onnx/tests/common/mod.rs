@@ -117,13 +117,13 @@ impl Setup {
     /// The same of another worker.
     pub fn output_of(&self, outputs: &OutputRegion, slot: u32, output: usize) -> Vec<u8> {
         // SAFETY: no run is on its way while a test reads rows.
-        unsafe { outputs.rows(OutputSlotId(slot), output, 0, self.load.layout.max_rows) }.unwrap().to_vec()
+        unsafe { outputs.rows(OutputSlotId(slot), output, 0, self.load.layout.slot_rows) }.unwrap().to_vec()
     }
 
     /// Sets every byte of an output in an output slot.
     pub fn stain_output(&self, slot: u32, output: usize, byte: u8) {
         let mapped = self.mapped();
-        let rows = mapped.output_rows(OutputSlotId(slot), output, 0, self.load.layout.max_rows).unwrap();
+        let rows = mapped.output_rows(OutputSlotId(slot), output, 0, self.load.layout.slot_rows).unwrap();
         // SAFETY: no run is on its way while a test writes rows.
         unsafe { rows.ptr.write_bytes(byte, rows.len) };
     }

@@ -278,7 +278,7 @@ fn cudnn_from_the_package_of_another_generation_is_passed_over() {
     python_packages(&mut world);
     let origin = |world: &World| one(&find_cuda(&world.env, None), "libcudnn.so.9").origin;
     assert_eq!(origin(&world), Origin::Python);
-    // Both releases in one place: nobody can tell whose file it is.
+    // Both releases in one place: it is unknown which of them owns a file.
     let site = world.path("site");
     fs::create_dir(site.join("nvidia_cudnn_cu12-9.26.0.51.dist-info")).unwrap();
     assert_eq!(origin(&world), Origin::Python);
@@ -314,7 +314,7 @@ fn without_a_gpu_build_and_a_way_to_fetch_one_there_is_no_cuda() {
     let mut world = World::with_pip();
     fill(&world.path("system"), &CUDA);
     let why = |world: &World| look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap_err().to_string();
-    // Nobody builds one for this processor.
+    // There is no build for this processor.
     assert!(why(&world).contains("no ONNX Runtime for GPU can be fetched"), "{}", why(&world));
     world.add_wheel(Flavor::Gpu, &wheel_entries(Flavor::Gpu));
     let found = look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap();

@@ -230,7 +230,7 @@ fn a_fetch_that_is_given_up_kills_pip_and_leaves_nothing() {
     struct GiveUp(Cell<bool>);
     impl Progress for GiveUp {
         fn note(&mut self, line: &str) {
-            // pip now waits at its gate, which nobody ever opens.
+            // pip now waits at its gate, which is never opened.
             self.0.set(self.0.get() || line.starts_with("pip:"));
         }
         fn bytes(&mut self, _: u64, _: Option<u64>) {}

@@ -94,7 +94,7 @@ impl BatchPlan {
     /// Batches that may go to a worker together, at least 1. It runs them one after the other and answers once.
     #[must_use]
     pub fn together(&self) -> usize {
-        self.layout.max_rows / self.max_batch
+        self.layout.slot_rows / self.max_batch
     }
 
     /// The most slots that all workers together hold, running or ready.

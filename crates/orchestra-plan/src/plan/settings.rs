@@ -5,6 +5,8 @@ use std::time::Duration;
 use orchestra_core::SandboxMode;
 use serde::Serialize;
 
+use crate::key::Words;
+
 /// `[limits]`
 #[derive(Debug, Clone, Serialize)]
 pub struct Limits {
@@ -79,10 +81,11 @@ pub struct TelemetryPlan {
 }
 
 /// What a log line looks like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people: time, level, message, and `name=value` for each field.
+    #[default]
     Text,
     /// For programs: one JSON object.
     Json,
@@ -101,11 +104,14 @@ pub enum OtlpProtocol {
 
 impl OtlpProtocol {
     /// What files and variables call them.
-    pub const NAMES: [(&str, Self); 2] = [("grpc", Self::Grpc), ("http/protobuf", Self::HttpProtobuf)];
+    pub const WORDS: Words<Self, 2> = Words::new([
+        ("grpc", Self::Grpc, "in a build that has it"),
+        ("http/protobuf", Self::HttpProtobuf, ""),
+    ]);
 
     /// The protocol that files and variables call so.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, protocol)| *protocol)
+        Self::WORDS.value(name)
     }
 }

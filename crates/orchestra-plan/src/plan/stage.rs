@@ -56,17 +56,20 @@ pub enum FoldPlan {
     /// The parts of a token, to a row of the kind.
     Parts(#[serde(skip)] Arc<dyn Fold>),
     /// The rows of a token that come by several ways. It gives no columns of its own; it carries those that are read behind it.
-    Inputs {
-        /// The ways, at least two.
-        inputs: Vec<JoinInput>,
+    #[serde(rename = "inputs")]
+    Join {
+        /// At least two.
+        #[serde(rename = "inputs")]
+        ways: Vec<JoinWay>,
     },
     /// The rows of all items of the run. Only sinks read what it gives, once all items have ended.
-    Run(#[serde(skip)] Arc<dyn Reduce>),
+    #[serde(rename = "run")]
+    Reduce(#[serde(skip)] Arc<dyn Reduce>),
 }
 
 /// A way by which rows reach a join.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct JoinInput {
+pub struct JoinWay {
     pub home: Origin,
     /// The stages of that way which are read: the home, or maps that its rows go through.
     pub from: Vec<Origin>,
@@ -78,7 +81,17 @@ impl StagePlan {
     /// Whether the planner added it, to bring rows together that a stage or sink reads.
     #[must_use]
     pub fn is_join(&self) -> bool {
-        matches!(self.runs, Shape::Fold(FoldPlan::Inputs { .. }))
+        matches!(self.runs, Shape::Fold(FoldPlan::Join { .. }))
+    }
+
+    /// The columns that it carries along for stages behind it.
+    pub fn carries(&self) -> impl Iterator<Item = &ColumnRef> {
+        let (of_batch, ways): (&[ColumnRef], &[JoinWay]) = match &self.runs {
+            Shape::Batch(batch) => (&batch.carries[..], &[][..]),
+            Shape::Fold(FoldPlan::Join { ways }) => (&[][..], &ways[..]),
+            Shape::Fold(FoldPlan::Parts(_) | FoldPlan::Reduce(_)) | Shape::Map(_) => (&[][..], &[][..]),
+        };
+        of_batch.iter().chain(ways.iter().flat_map(|way| &way.reads))
     }
 
     /// How many rows it makes of one.
@@ -94,7 +107,7 @@ impl StagePlan {
     #[must_use]
     pub fn reduce(&self) -> Option<&Arc<dyn Reduce>> {
         match &self.runs {
-            Shape::Fold(FoldPlan::Run(reduce)) => Some(reduce),
+            Shape::Fold(FoldPlan::Reduce(reduce)) => Some(reduce),
             _ => None,
         }
     }

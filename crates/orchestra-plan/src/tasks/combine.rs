@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use sha2::{Digest, Sha256};
 
 use super::raw::{RawTask, RawValues};
+use super::template::{Part, parts};
 use super::{Surroundings, rows};
 use crate::build::resolve;
 use crate::diagnostics::{Diagnostics, Span};
@@ -40,6 +41,19 @@ pub(super) fn combinations(
     let named = |list: &RawValues| (list.name.value.clone(), list.name.span);
     let mut names: Vec<(String, Span)> = raw.matrix.iter().chain(&raw.zip).map(named).collect();
     if let Some(file) = &raw.for_each {
+        let placeholder = parts(&file.value).into_iter().find_map(|part| match part {
+            Part::Name(name) => Some(name),
+            Part::Text(_) => None,
+        });
+        if let Some(name) = placeholder {
+            diags
+                .error(
+                    file.span,
+                    format!("`for_each` of task `{}` has `{{{name}}}`, and its rows are read before any command runs", raw.name.value),
+                )
+                .help("name a file that is there before: let a workflow file of its own make it, and run that one first");
+            return None;
+        }
         let path = resolve(around.folder, &file.value, around.host);
         let read = around.host.read(&path).map_err(|error| error.to_string());
         let rows = match read.and_then(|bytes| rows::rows(&path, &bytes, most)) {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::combine::RESERVED;
 use super::template::{Part, parts};
-use super::{BEST_FOLDER, BestValue, Expander, TASKS_FOLDER};
+use super::{BEST_FOLDER, BestValue, Expander, TASKS_FOLDER, shell};
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
 use crate::nearest::suggestion;
@@ -22,35 +22,16 @@ pub(super) struct Fill<'a> {
     pub after_sinks: BTreeSet<String>,
     /// Values of best tasks, in the order of the texts.
     pub best_values: Vec<BestValue>,
+    /// Values that the text of the shell names.
+    pub variables: Vec<(String, String)>,
     /// The text that is filled, where it may have values of best tasks: see [`BestValue::text`].
     late_text: Option<usize>,
 }
 
-/// Which quotes of the shell are open.
-#[derive(Default)]
-struct Quotes {
-    open: Option<char>,
-    is_escaped: bool,
-}
-
-impl Quotes {
-    fn read(&mut self, text: &str) {
-        for char in text.chars() {
-            match (char, self.open) {
-                _ if std::mem::take(&mut self.is_escaped) => {}
-                ('\\', None | Some('"')) => self.is_escaped = true,
-                ('"' | '\'', None) => self.open = Some(char),
-                (char, Some(open)) if char == open => self.open = None,
-                _ => {}
-            }
-        }
-    }
-}
-
 impl<'a> Fill<'a> {
     pub fn new(of: &'a Expander<'a>, values: &'a [(String, String)], output: &'a Path) -> Self {
-        let (after, best_of, after_sinks, best_values) = Default::default();
-        Self { of, values, output, after, best_of, after_sinks, best_values, late_text: None }
+        let (after, best_of, after_sinks, best_values, variables) = Default::default();
+        Self { of, values, output, after, best_of, after_sinks, best_values, variables, late_text: None }
     }
 
     /// From now on a text of this number is filled, which may have values of best tasks; with `None`, one that may not.
@@ -78,46 +59,59 @@ impl<'a> Fill<'a> {
         without_nul(filled, span, diags)
     }
 
-    /// The same for a text of the shell, in which each value is one word. A value that needs quotes is refused between others: it would end those,
-    /// and the shell would run the rest of it.
+    /// The same for a text of the shell, in which each value is one word. One that is not plain is given in a variable: see [`shell`].
     pub fn shell(&mut self, text: &At<String>, diags: &mut Diagnostics) -> Option<String> {
-        let (mut filled, mut quotes) = (String::new(), Quotes::default());
+        let mut filled = String::new();
         for part in parts(&text.value) {
-            match part {
+            let name = match part {
                 Part::Text(text) => {
-                    quotes.read(text);
                     filled.push_str(text);
+                    continue;
                 }
-                Part::Name(name) => {
-                    let known = self.best_values.len();
-                    let value = self.value_at(name, filled.len(), text.span, diags)?;
-                    let (word, needs_quotes) = match self.best_values.get_mut(known) {
-                        Some(late) => {
-                            late.is_word = true;
-                            let late = self.best_values[known].clone();
-                            (
-                                value,
-                                self.of
-                                    .values(&late.table, &late.name)
-                                    .find(|value| needs_quotes(value))
-                                    .cloned(),
-                            )
-                        }
-                        None => (quoted(value.clone()), Some(value).filter(|value| needs_quotes(value))),
-                    };
-                    if let Some(value) = needs_quotes.filter(|_| quotes.open.is_some()) {
-                        diags
-                            .error(text.span, format!("`{{{name}}}` stands between quotes, and its value `{value}` needs its own"))
-                            .label("a value is one word by itself")
-                            .help(format!("write {{{name}}} without quotes, or `command` as a list"));
-                        return None;
-                    }
-                    quotes.is_escaped = false;
-                    filled.push_str(&word);
+                Part::Name(name) => name,
+            };
+            let known = self.best_values.len();
+            let value = self.value_at(name, filled.len(), text.span, diags)?;
+            let late = self.best_values.get_mut(known);
+            let not_plain = match late {
+                Some(late) => {
+                    late.is_word = true;
+                    let (table, name) = (late.table.clone(), late.name.clone());
+                    self.of.values(&table, &name).find(|value| !shell::is_plain(value)).cloned()
                 }
+                None => Some(value.clone()).filter(|value| !shell::is_plain(value)),
+            };
+            if let Some(value) = &not_plain
+                && let Some(within) = shell::enclosing(&filled)
+            {
+                let error = diags
+                    .error(text.span, format!("`{{{name}}}` stands {within}, and its value `{value}` can only be a word by itself"))
+                    .help(format!("write {{{name}}} as a word by itself, or `command` as a list"));
+                // In arithmetic a shell may run what is in a variable, too.
+                if within != shell::Within::Arithmetic {
+                    error.help(format!(
+                        "or give it a name: env = {{ VALUE = \"{{{name}}}\" }}, and \"$VALUE\" in the text"
+                    ));
+                }
+                return None;
             }
+            let is_late = self.best_values.len() > known;
+            filled.push_str(&match not_plain.filter(|_| !is_late) {
+                Some(value) => self.variable(without_nul(value, text.span, diags)?),
+                None => value,
+            });
         }
         without_nul(filled, text.span, diags)
+    }
+
+    /// The word of a text that stands for this value.
+    fn variable(&mut self, value: String) -> String {
+        let known = self.variables.iter().position(|(_, known)| *known == value);
+        let at = known.unwrap_or(self.variables.len());
+        if known.is_none() {
+            self.variables.push((shell::variable(at + 1), value));
+        }
+        shell::word(&self.variables[at].0)
     }
 
     /// The value, and where it stands, if it is known only later.
@@ -302,17 +296,4 @@ fn without_nul(filled: String, span: Span, diags: &mut Diagnostics) -> Option<St
         return None;
     }
     Some(filled)
-}
-
-/// As one word of a shell.
-pub(super) fn quoted(value: String) -> String {
-    match needs_quotes(&value) {
-        true => format!("'{}'", value.replace('\'', r"'\''")),
-        false => value,
-    }
-}
-
-fn needs_quotes(value: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
-    value.is_empty() || !value.chars().all(is_plain)
 }

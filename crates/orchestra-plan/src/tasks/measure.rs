@@ -1,11 +1,12 @@
 //! `metrics`, `best` and `stop_early` of a table as written: what is read from the lines of its commands, and what for. Every name is looked up.
 
-use orchestra_core::tasks::{Goal, Objective, StopEarly, StopRule};
+use orchestra_core::tasks::{Objective, StopEarly, StopRule};
 use regex_lite::Regex;
 use serde::Serialize;
 
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
+use crate::keys;
 use crate::nearest::suggestion;
 use crate::tree::{Node, Value};
 
@@ -64,7 +65,7 @@ fn metric(f: &mut Fields<'_, '_>, node: &Node) -> Option<TaskMetric> {
     let (name, regex) = match &node.value {
         Value::String(name) => (At::new(name.clone(), node.span), None),
         Value::Table(table) => {
-            let mut of = Fields::new(what, node.span, table, &["name", "regex"], f.diags);
+            let mut of = Fields::new(what, node.span, table, &keys::METRIC, f.diags);
             let name = of.required_string("name", "as reports shall call it")?;
             let regex = of.required_string(
                 "regex",
@@ -126,10 +127,9 @@ fn place(name: &At<String>, metrics: &[TaskMetric], diags: &mut Diagnostics) -> 
 }
 
 fn best(f: &mut Fields<'_, '_>, metrics: &[TaskMetric]) -> Option<Objective> {
-    let mut f = f.table("best", &["metric", "goal"])?;
-    let goals = Goal::ALL.map(|goal| (goal.as_str(), goal));
+    let mut f = f.table("best")?;
     let metric = f.required_string("metric", "the metric that tasks are compared by");
-    let goal = f.choice("goal", &goals);
+    let goal = f.word("goal", &keys::GOALS);
     if goal.is_none() && f.entry("goal").is_none() {
         f.missing("goal", "\"min\" where less is better, \"max\" where more is");
     }
@@ -137,34 +137,43 @@ fn best(f: &mut Fields<'_, '_>, metrics: &[TaskMetric]) -> Option<Objective> {
 }
 
 fn stop_early(f: &mut Fields<'_, '_>, metrics: &[TaskMetric], best: Option<&Objective>) -> Option<StopEarly> {
-    #[derive(Clone, Copy)]
-    enum Rule {
-        Median,
-        Asha,
-    }
     let has_best = f.entry("best").is_some();
     let span: Span = f.entry("stop_early")?.key_span;
-    let mut f = f.table("stop_early", &["rule", "step", "warmup", "min_tasks", "eta"])?;
+    let mut f = f.table("stop_early")?;
+    let metric = f.string("metric");
     if !has_best {
+        let metric = metric.as_ref().map_or("loss", |metric| &metric.value[..]);
         f.diags
             .error(span, "`stop_early` compares tasks by the metric of `best`, and there is none")
-            .help("for example best = { metric = \"loss\", goal = \"min\" }");
+            .help(format!("`best` says which way is better: best = {{ metric = {metric:?}, goal = \"min\" }}, or \"max\""));
         return None;
     }
-    let rule = f.choice("rule", &[("median", Rule::Median), ("asha", Rule::Asha)]);
+    if let (Some(metric), Some(best)) = (metric, best) {
+        let by = &metrics[best.metric].name;
+        if metric.value != *by {
+            f.bad(
+                "metric",
+                metric.span,
+                &format!("is not `{by}`, the metric of `best`, by which tasks are compared"),
+            )
+            .help("leave it out, or give `best` the same metric");
+            return None;
+        }
+    }
+    let rule = f.word("rule", &keys::STOP_RULES);
     if rule.is_none() && f.entry("rule").is_none() {
         f.missing("rule", "\"median\" or \"asha\"");
     }
     let step = f.string("step").map(|step| place(&step, metrics, f.diags));
-    let warmup = f.integer("warmup", 0..=1_000_000_000);
-    let min_tasks = f.integer("min_tasks", 1..=100_000);
-    let eta = f.integer("eta", 2..=1000);
+    let warmup = f.integer_or_default("warmup");
+    let min_tasks = f.integer("min_tasks");
+    let eta = f.integer("eta");
     let (rule, other) = match rule?.value {
-        Rule::Median => {
+        keys::StopRuleName::Median => {
             let min_tasks = min_tasks.map_or(5, |n| n.value as usize);
             (StopRule::Median { min_tasks }, eta.map(|eta| ("eta", eta.span)))
         }
-        Rule::Asha => {
+        keys::StopRuleName::Asha => {
             let eta = eta.map_or(3, |n| n.value);
             (StopRule::Asha { eta }, min_tasks.map(|n| ("min_tasks", n.span)))
         }
@@ -178,5 +187,5 @@ fn stop_early(f: &mut Fields<'_, '_>, metrics: &[TaskMetric], best: Option<&Obje
         Some(step) => Some(step?),
         None => None,
     };
-    Some(StopEarly { rule, warmup: warmup.map_or(1, |n| n.value), step })
+    Some(StopEarly { rule, warmup: warmup.value, step })
 }

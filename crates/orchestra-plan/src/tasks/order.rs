@@ -1,41 +1,67 @@
 //! Which task comes after which: what follows from inputs that are outputs of others, and what can never start.
 
-use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
+use std::path::{Path, PathBuf};
 
 use orchestra_core::tasks::in_order;
 
-use super::TaskPlan;
+use super::{MAX_LINKS, TaskPlan};
 use crate::diagnostics::{Diagnostics, Span};
 
-/// A task that reads what another one declares to write comes after it.
-pub(super) fn add_implied(tasks: &mut [TaskPlan]) {
-    let mut makers: HashMap<PathBuf, usize> = HashMap::new();
-    for (at, task) in tasks.iter().enumerate() {
-        makers.extend(task.outputs.iter().map(|output| (output.clone(), at)));
-    }
-    for task in tasks {
-        let implied: BTreeSet<usize> =
-            task.inputs.iter().filter_map(|input| makers.get(input)).copied().collect();
-        let after: BTreeSet<usize> = implied.union(&task.after.iter().copied().collect()).copied().collect();
-        task.after = after.into_iter().collect();
-        task.may_fail.retain(|earlier| !implied.contains(earlier));
+/// Which tasks write which files and folders.
+#[derive(Default)]
+struct Makers(BTreeMap<PathBuf, usize>);
+
+impl Makers {
+    /// Those of the path, of a folder that it lies in, and of what lies in it.
+    fn of(&self, path: &Path) -> impl Iterator<Item = (&Path, usize)> {
+        let around = path.ancestors().filter_map(|path| self.0.get_key_value(path));
+        // Paths are in the order of their components: what lies in a folder follows it.
+        let within = self.0.range::<Path, _>((Excluded(path), Unbounded));
+        let within = within.take_while(move |(output, _)| output.starts_with(path));
+        around.chain(within).map(|(output, task)| (output.as_path(), *task))
     }
 }
 
-/// Reports outputs that two tasks write, and circles; whether there are none.
-pub(super) fn check(tasks: &[TaskPlan], span_of: impl Fn(usize) -> Span, diags: &mut Diagnostics) -> bool {
-    let mut makers: HashMap<&PathBuf, usize> = HashMap::new();
-    for (at, task) in tasks.iter().enumerate() {
-        for output in &task.outputs {
-            if let Some(other) = makers.insert(output, at).filter(|other| *other != at) {
-                let other = &tasks[other].id;
-                diags
-                    .error(span_of(at), format!("tasks `{other}` and `{}` both write `{}`", task.id, output.display()))
-                    .help("put a value into its path, or write it into the task's own folder: outputs = [\"{output}/model.onnx\"]");
-                return false;
+/// Lets a task that reads what another one declares to write come after it; reports what two tasks write, what a task reads and writes, circles, and
+/// more than [`MAX_LINKS`]. Whether there is nothing of that.
+pub(super) fn complete(
+    tasks: &mut [TaskPlan],
+    span_of: impl Fn(usize) -> Span,
+    diags: &mut Diagnostics,
+) -> bool {
+    let Some(makers) = makers(tasks, &span_of, diags) else { return false };
+    let mut links: usize = tasks.iter().map(|task| task.after.len()).sum();
+    for (at, task) in tasks.iter_mut().enumerate() {
+        let mut implied = BTreeSet::new();
+        for input in &task.inputs {
+            for (output, maker) in makers.of(input) {
+                if maker == at {
+                    let (output, input) = (output.display(), input.display());
+                    diags
+                        .error(span_of(at), format!("task `{}` reads `{input}` and writes `{output}`", task.id))
+                        .label("what it writes would be a change of what it reads, and no start would find it done")
+                        .help("name what it reads without what it writes: inputs = [\"data/raw\"]");
+                    return false;
+                }
+                let is_new = implied.insert(maker) && task.after.binary_search(&maker).is_err();
+                links += usize::from(is_new);
+                if links > MAX_LINKS {
+                    diags
+                        .error(
+                            span_of(at),
+                            format!("tasks come after one another more than {MAX_LINKS} times"),
+                        )
+                        .label(format!("in `{}` are outputs of many tasks", input.display()))
+                        .help("let a task between come after the many, and these after that one");
+                    return false;
+                }
             }
         }
+        task.may_fail.retain(|earlier| !implied.contains(earlier));
+        implied.extend(&task.after);
+        task.after = implied.into_iter().collect();
     }
     let Some(circle) = circle(tasks) else { return true };
     let names: Vec<String> = circle.iter().map(|task| format!("`{}`", tasks[*task].id)).collect();
@@ -44,6 +70,31 @@ pub(super) fn check(tasks: &[TaskPlan], span_of: impl Fn(usize) -> Span, diags: 
         .label(format!("it comes after {}", names[1..].join(", which comes after ")))
         .help("`after`, values of other tasks and inputs that are outputs of others make an order; it must not be a circle");
     false
+}
+
+/// What is written by whom; `None` where two tasks write the same or one into what the other one makes, which was reported.
+fn makers(tasks: &[TaskPlan], span_of: impl Fn(usize) -> Span, diags: &mut Diagnostics) -> Option<Makers> {
+    let mut makers = Makers::default();
+    for (at, task) in tasks.iter().enumerate() {
+        for output in &task.outputs {
+            if let Some((path, other)) = makers.of(output).find(|(_, other)| *other != at) {
+                let (id, other, own) = (&task.id, &tasks[other].id, output.display());
+                let what = match path == output {
+                    true => format!("tasks `{other}` and `{id}` both write `{own}`"),
+                    false => {
+                        format!("task `{other}` writes `{}` and task `{id}` writes `{own}`", path.display())
+                    }
+                };
+                diags
+                    .error(span_of(at), what)
+                    .label("what one makes would be a change of what the other one has made")
+                    .help("put a value into its path, or write it into the task's own folder: outputs = [\"{output}/model.onnx\"]");
+                return None;
+            }
+            makers.0.insert(output.clone(), at);
+        }
+    }
+    Some(makers)
 }
 
 /// Tasks of which each comes after the next, the first of them again at the end.

@@ -7,8 +7,9 @@ use std::time::Duration;
 use orchestra_core::tasks::{Demand, Leases, Objective, Retries, StopEarly, with_earlier};
 use serde::Serialize;
 
-use super::fill::quoted;
+use super::combine::id_of;
 use super::measure::TaskMetric;
+use super::shell;
 
 /// All tasks, and what they share.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -62,7 +63,7 @@ pub struct TaskPlan {
     pub cwd: PathBuf,
     /// It runs in a copy of `cwd` as it was when the run began.
     pub snapshot: bool,
-    /// In addition to the environment of the run without its credentials.
+    /// In addition to the environment of the run without its credentials; last are values that the text of a shell names.
     pub env: Vec<(String, String)>,
     /// Credentials of the run that it gets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -130,6 +131,11 @@ pub struct BestValue {
 }
 
 impl TaskPlan {
+    /// The command for people: a text of the shell has values that it names by variables.
+    pub fn in_full(&self) -> Vec<String> {
+        self.command.iter().map(|word| shell::in_full(word, &self.env)).collect()
+    }
+
     /// The command and the variables with the values of the best tasks, given as a table and its best task.
     pub fn with_best(&self, best: &[(&str, &TaskPlan)]) -> (Vec<String>, Vec<(String, String)>) {
         let (mut command, mut env) = (self.command.clone(), self.env.clone());
@@ -138,8 +144,15 @@ impl TaskPlan {
             let best = best.iter().find(|(table, _)| *table == of.table).map(|(_, task)| &task.values);
             let value = best.and_then(|values| values.iter().find(|(name, _)| *name == of.name));
             let Some((_, value)) = value else { continue };
-            let value = if of.is_word { quoted(value.clone()) } else { value.clone() };
             let n_words = command.len();
+            let value = match of.is_word && !shell::is_plain(value) {
+                true => {
+                    // The planner has numbered at most as many.
+                    env.push((shell::variable(env.len() + 1), value.clone()));
+                    shell::word(&env[env.len() - 1].0)
+                }
+                false => value.clone(),
+            };
             match command.get_mut(of.text) {
                 Some(word) => word.replace_range(of.at.clone(), &value),
                 None => env[of.text - n_words].1.replace_range(of.at.clone(), &value),
@@ -166,18 +179,24 @@ impl TasksPlan {
         leases
     }
 
-    /// These tasks alone, by the names of their tables or by their ids, and all that they come after; the first name that is none, as an error.
+    /// These tasks alone, by the names of their tables, by their ids or by all of their values, and all that they come after; the first name that is
+    /// none, as an error.
     pub fn only(&self, names: &[String]) -> Result<Self, String> {
         let mut kept = vec![false; self.tasks.len()];
         let mut open = Vec::new();
         for name in names {
-            let before = open.len();
-            open.extend(
-                (0..self.tasks.len()).filter(|t| self.tasks[*t].name == *name || self.tasks[*t].id == *name),
-            );
-            if open.len() == before {
+            let of = |is_it: &dyn Fn(&TaskPlan) -> bool| -> Vec<usize> {
+                (0..self.tasks.len()).filter(|task| is_it(&self.tasks[*task])).collect()
+            };
+            let mut named = of(&|task| task.name == *name || task.id == *name);
+            if named.is_empty() {
+                let id = id_of(name).ok_or_else(|| name.clone())?;
+                named = of(&|task| task.id == id);
+            }
+            if named.is_empty() {
                 return Err(name.clone());
             }
+            open.extend(named);
         }
         for task in with_earlier(open, |task| &self.tasks[task].after) {
             kept[task] = true;

@@ -11,21 +11,8 @@ use super::template::{Part, parts};
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
+use crate::raw::positive;
 use crate::tree::{Entry, Node, Table, Value};
-
-/// What asks a command to end, by its names.
-const SIGNALS: [(&str, i32); 7] = [
-    ("SIGTERM", 15),
-    ("SIGINT", 2),
-    ("SIGHUP", 1),
-    ("SIGQUIT", 3),
-    ("SIGUSR1", 10),
-    ("SIGUSR2", 12),
-    ("SIGKILL", 9),
-];
-
-/// What becomes of a command whose run is killed: whether it goes on.
-const ON_RUN_DEATH: [(&str, bool); 2] = [("end", false), ("keep", true)];
 
 pub(super) const VALUES_OF_TASKS: [&str; 3] = ["output", "folder", "best"];
 
@@ -88,7 +75,7 @@ pub(crate) struct RawValues {
 
 pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawTask {
     let what = format!("task `{}`", name.value);
-    let mut f = Fields::new(what, name.span, table, &keys::names(&keys::TASK), diags);
+    let mut f = Fields::new(what, name.span, table, &keys::TASK, diags);
     let matrix = values(&mut f, "matrix");
     let zip = values(&mut f, "zip");
     if let Some(odd) = zip.iter().find(|list| list.values.len() != zip[0].values.len()) {
@@ -105,23 +92,23 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
     RawTask {
         command: command(&mut f),
         cwd: f.string("cwd"),
-        snapshot: f.boolean("snapshot").unwrap_or_default(),
+        snapshot: f.flag("snapshot"),
         env: env(&mut f),
         pass_env: f.strings("pass_env").unwrap_or_default(),
         device: device(&mut f),
-        priority: f.integer("priority", 1..=100).map_or(10, |n| n.value as u32),
+        priority: f.integer_or_default("priority").value as u32,
         gpu_memory: f.bytes("gpu_memory"),
         after: f.strings("after").unwrap_or_default(),
         matrix,
         zip,
         for_each: f.string("for_each"),
-        timeout: positive(&mut f, "timeout"),
+        timeout: bounded(&mut f, "timeout", positive),
         retries: retries(&mut f),
-        stop_signal: f.choice("stop_signal", &SIGNALS).map_or(15, |signal| signal.value),
-        grace: bounded(&mut f, "grace").unwrap_or(Duration::from_secs(10)),
-        outlives: f.choice("on_run_death", &ON_RUN_DEATH).is_some_and(|choice| choice.value),
+        stop_signal: f.word_or_default("stop_signal", &keys::SIGNALS).value,
+        grace: bounded(&mut f, "grace", Fields::duration).unwrap_or(Duration::from_secs(10)),
+        outlives: f.word_or_default("on_run_death", &keys::ON_RUN_DEATH).value,
         memory: memory(&mut f),
-        cpus: f.integer("cpus", 1..=4096).map(|n| n.value as usize),
+        cpus: f.integer("cpus").map(|n| n.value as usize),
         inputs: f.strings("inputs").unwrap_or_default(),
         outputs,
         named_outputs,
@@ -236,23 +223,17 @@ fn device(f: &mut Fields<'_, '_>) -> RawDevice {
 }
 
 /// A duration that can be added to any time.
-fn bounded(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
-    let duration = f.duration(key)?;
+/// What `read` gives of the key, of a year at most.
+fn bounded<'a, 'd>(
+    f: &mut Fields<'a, 'd>,
+    key: &str,
+    read: impl Fn(&mut Fields<'a, 'd>, &str) -> Option<Duration>,
+) -> Option<Duration> {
+    let duration = read(f, key)?;
     if duration > LONGEST
         && let Some(entry) = f.entry(key)
     {
         f.bad(key, entry.node.span, "must be a year at most");
-        return None;
-    }
-    Some(duration)
-}
-
-fn positive(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
-    let duration = bounded(f, key)?;
-    if duration.is_zero()
-        && let Some(entry) = f.entry(key)
-    {
-        f.bad(key, entry.node.span, "must be longer than nothing");
         return None;
     }
     Some(duration)
@@ -268,23 +249,21 @@ fn memory(f: &mut Fields<'_, '_>) -> Option<u64> {
 }
 
 fn retries(f: &mut Fields<'_, '_>) -> Retries {
-    const MOST: u64 = 1000;
     let Some(entry) = f.entry("retries") else { return Retries::default() };
     if matches!(entry.node.value, Value::Integer(_)) {
-        let n = f.integer("retries", 0..=MOST).map_or(0, |n| n.value as u32);
+        let n = f.integer_or_default("retries").value as u32;
         let pause = Duration::ZERO;
         return Retries { out_of_memory: n, device_lost: n, timeout: n, code: n, signal: n, pause };
     }
-    let keys = ["out_of_memory", "device_lost", "timeout", "code", "signal", "pause"];
-    let Some(mut f) = f.table("retries", &keys) else { return Retries::default() };
-    let mut times = |key| f.integer(key, 0..=MOST).map_or(0, |n| n.value as u32);
+    let Some(mut f) = f.table("retries") else { return Retries::default() };
+    let mut times = |key| f.integer_or_default(key).value as u32;
     Retries {
         out_of_memory: times("out_of_memory"),
         device_lost: times("device_lost"),
         timeout: times("timeout"),
         code: times("code"),
         signal: times("signal"),
-        pause: bounded(&mut f, "pause").unwrap_or_default(),
+        pause: bounded(&mut f, "pause", Fields::duration).unwrap_or_default(),
     }
 }
 

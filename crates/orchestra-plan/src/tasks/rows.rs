@@ -1,5 +1,6 @@
 //! `for_each`: the rows of a small table, each a list of names and values.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value as Json;
@@ -25,6 +26,10 @@ pub(super) fn rows(path: &Path, bytes: &[u8], most: usize) -> Result<Vec<Row>, S
 fn of_csv(bytes: &[u8], delimiter: u8, most: usize) -> Result<Vec<Row>, String> {
     let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(bytes);
     let names = reader.headers().map_err(|e| e.to_string())?.clone();
+    let mut seen = BTreeSet::new();
+    if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
+        return Err(format!("it has two columns `{name}`"));
+    }
     let row = |record: csv::Result<csv::StringRecord>| {
         let record = record.map_err(|e| e.to_string())?;
         Ok(names.iter().map(str::to_owned).zip(record.iter().map(str::to_owned)).collect())

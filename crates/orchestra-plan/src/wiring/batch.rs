@@ -6,12 +6,12 @@ use orchestra_core::{DType, Dim, Iteration, TensorSpec};
 use super::{Wired, Wiring, name_of};
 use crate::fields::At;
 use crate::graph::Link;
-use crate::iterate::Looping;
+use crate::iteration::IteratedModel;
 use crate::kind::{BatchDraft, Draft, Input};
 use crate::nearest::{list, suggestion};
-use crate::placement::plural;
 use crate::plan::ColumnRef;
 use crate::raw::RawStage;
+use crate::worker_placement::plural;
 
 impl<'a> Wiring<'a> {
     pub(super) fn batch(&mut self, stage: usize, raw: &RawStage, draft: &BatchDraft) -> Option<Wired> {
@@ -62,11 +62,11 @@ impl<'a> Wiring<'a> {
         }
         let complete = inputs.len() == signature.inputs.len();
         let fixed_batch = fixed_batch?;
-        let iteration = match &draft.iterate {
+        let iteration = match &draft.iteration {
             Some(draft) if complete => {
-                let looping =
-                    Looping { stage: &raw.name, model: signature, inputs: &tensors, pixels: &pixels };
-                Some(looping.resolve(draft, self.diags)?)
+                let iterated =
+                    IteratedModel { stage: &raw.name, model: signature, inputs: &tensors, pixels: &pixels };
+                Some(iterated.resolve(draft, self.diags)?)
             }
             _ => None,
         };

@@ -13,6 +13,8 @@ use orchestra_plan::{
 };
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 
+pub mod schema;
+
 pub const FOLDER: &str = "/flows";
 
 pub struct FakeHost {
@@ -61,13 +63,27 @@ impl FakeHost {
     }
 
     /// As it is, with one more file.
-    pub fn file(mut self, path: &str, text: &str) -> Self {
-        self.files.insert(path.into(), text.as_bytes().to_vec());
+    pub fn file(self, path: &str, text: &str) -> Self {
+        self.bytes(path, text.as_bytes().to_vec())
+    }
+
+    /// As it is, with one more file of these bytes.
+    pub fn bytes(mut self, path: &str, bytes: Vec<u8>) -> Self {
+        self.files.insert(path.into(), bytes);
         self
     }
 
     pub fn plan(&self, text: &str, options: &PlanOptions) -> (Option<Plan>, Diagnostics) {
-        orchestra_plan::plan(text, &Path::new(FOLDER).join("flow.toml"), options, self)
+        let (plan, diags) = orchestra_plan::plan(text, &Path::new(FOLDER).join("flow.toml"), options, self);
+        // With `set` the file alone need not be right.
+        if plan.is_some() && options.set.is_empty() {
+            assert_eq!(
+                schema::refusals(text),
+                [""; 0],
+                "the schema refuses a file that can be planned:\n{text}"
+            );
+        }
+        (plan, diags)
     }
 
     /// The plan of a file that must be right.
@@ -114,8 +130,12 @@ impl Host for FakeHost {
             "two.onnx" => {
                 signature(&["image:f32:?,3,8,8", "mask:u8:?,8,8,1"], &["scores:f32:?,3", "boxes:f32:?,?,4"])
             }
+            "yolo.onnx" => signature(&["image:f32:?,1,32,32"], &["output0:f32:?,14,21"]),
+            "ssd.onnx" => signature(&["image:f32:?,1,32,32"], &["boxes:f32:?,20,4", "scores:f32:?,20,3"]),
+            "dbnet.onnx" => signature(&["image:f32:?,1,32,32"], &["maps:f32:?,1,32,32"]),
             "embed.onnx" => signature(&["image:f32:?,3,8,8"], &["features:f32:?,16"]),
             "head.onnx" => signature(&["features:f32:?,16"], &["logits:f32:?,3"]),
+            "loop.onnx" => signature(&["x:f32:?"], &["y:f32:?"]),
             "tokens.onnx" => signature(&["ids:i64:?,128"], &["ids:i64:?,3"]),
             "sloppy.onnx" => signature(&["image:f32:?,1,32,32"], &["logits:f32:1,10"]),
             "uneven.onnx" => signature(&["image:f32:4,1,32,32"], &["logits:f32:2,10"]),
@@ -129,13 +149,16 @@ impl Host for FakeHost {
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
-        let item = ItemEntry { name: "a.png".into(), path: "/flows/images/a.png".into() };
+        let item = ItemEntry { name: "a.png".into(), locator: "/flows/images/a.png".into() };
         match spec {
             ListingSpec::Paths { patterns, base } | ListingSpec::Watched { patterns, base, .. } => {
                 match patterns[0].as_str() {
                     p if p.starts_with("none/") => Ok(None),
                     p if p.starts_with("missing") => {
                         Err(ListError::NoSuchFile { pattern: p.into(), path: base.join(p) })
+                    }
+                    p if self.files.contains_key(&base.join(p)) => {
+                        Ok(Some(ItemEntry { name: p.into(), locator: base.join(p) }))
                     }
                     _ => Ok(Some(item)),
                 }

@@ -17,7 +17,7 @@ pub fn plan_of(workflow: &str, host: &FakeHost) -> Plan {
     plan.unwrap_or_else(|| panic!("no plan:\n{}", diags.render(RenderStyle::Plain)))
 }
 
-/// See the module.
+/// What the planner looks up on a machine, as the test says that it is.
 pub struct FakeHost {
     /// GPUs of the machine.
     pub devices: usize,
@@ -60,7 +60,7 @@ impl Host for FakeHost {
     }
 
     fn first_item(&self, _: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
-        Ok(Some(ItemEntry { name: "0".into(), path: "/fake/items/0".into() }))
+        Ok(Some(ItemEntry { name: "0".into(), locator: "/fake/items/0".into() }))
     }
 
     fn file_kind(&self, _: &Path) -> FileKind {

@@ -83,7 +83,7 @@ impl Remains {
         Self { context: Arc::downgrade(context), stats: Arc::clone(&context.stats) }
     }
 
-    /// Actors, decoding threads, tasks and handles that belong to the run. 0 a moment after its end; a thread that was given up, because
+    /// Actors, loader threads, tasks and handles that belong to the run. 0 a moment after its end; a thread that was given up, because
     /// it hangs on a file, counts for as long as it hangs.
     pub fn holders(&self) -> usize {
         self.context.strong_count()
@@ -98,5 +98,16 @@ impl Remains {
     /// anything else is a bug.
     pub fn slots_lost(&self) -> u64 {
         self.stats.slots_lost.get()
+    }
+
+    /// One line for each of these that is not 0.
+    #[must_use]
+    pub fn left(&self) -> Vec<String> {
+        let figures = [
+            ("holders (actors, threads, tasks, handles)", self.holders() as u64),
+            ("batch slots in use", self.slots_in_use()),
+            ("batch slots lost", self.slots_lost()),
+        ];
+        figures.iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n} {what}")).collect()
     }
 }

@@ -47,7 +47,7 @@ pub struct RunReport {
     pub outputs: Vec<OutputReport>,
     /// By name.
     pub pipelines: BTreeMap<String, PipelineReport>,
-    /// Where the time of the decoding threads went.
+    /// Where the time of the loaders went.
     pub loaders: LoaderReport,
     pub batches_by_reason: BTreeMap<&'static str, u64>,
     /// The part that set the pace: `loading`, `inference`, `cpu`, `handover`, `sinks` or `unknown`.
@@ -101,7 +101,7 @@ pub struct StageReport {
     pub seconds_busy: f64,
 }
 
-/// The decoding threads in `run.json`. Seconds are summed over them.
+/// The loaders in `run.json`. Seconds are summed over their threads.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LoaderReport {
     /// Reading, decoding, resizing.

@@ -2,26 +2,27 @@
 //! leaves is decided in `orchestra_core::batching`; what follows from faults and deaths, in `orchestra_core::ledger`. This actor
 //! carries the decisions out; it never touches pixels, and waits for nothing but a frame's way into the buffer of a socket.
 
+mod answers;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use orchestra_core::batches_together::Together;
 use orchestra_core::batching::{BatchPolicy, Decision};
-use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows};
-use orchestra_core::together::Together;
-use orchestra_core::{BatchId, DeviceId, Failure, Iteration, SlotId, StageId, WorkerExit, WorkerId};
-use orchestra_worker::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
+use orchestra_core::ledger::{Assignment, FailedRow, Ledger, Rows};
+use orchestra_core::{DeviceId, Failure, Iteration, SlotId, StageId, WorkerId};
+use orchestra_worker::frames::Run;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
+use crate::batch::batches_in_flight::BatchesInFlight;
 use crate::batch::checkpoint;
-use crate::batch::flights::{self, Flight, Flights};
-use crate::batch::output_slots::PendingOutputs;
+use crate::batch::completion::Completion;
 use crate::batch::slot_pool::{FilledSlot, SlotPool, Watch};
-use crate::batch::stage::Completion;
 use crate::context::RunContext;
 use crate::fleet::worker_port::WorkerPort;
-use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, LinkMsg, WorkerEnd};
-use crate::trace::{BatchEnd, Ran, id_in_logs};
+use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, LinkMsg};
+use crate::trace::id_in_logs;
 
 pub struct Batcher;
 
@@ -43,7 +44,7 @@ pub struct BatcherState {
     pool: Option<Arc<SlotPool>>,
     slots: HashMap<SlotId, SlotInUse>,
     ports: HashMap<WorkerId, Arc<WorkerPort>>,
-    flights: Flights,
+    in_flight: BatchesInFlight,
     look_at: Option<Duration>,
     drained: bool,
     told_end: bool,
@@ -118,7 +119,7 @@ impl BatcherState {
         let plan = &args.context.plan;
         let stage = &plan.stages[args.stage.index()];
         let batch = stage.batch().ok_or("a batcher was started for a stage that does not run in workers")?;
-        let policy = BatchPolicy { max_rows: batch.max_batch, wait: batch.wait };
+        let policy = BatchPolicy { max_batch: batch.max_batch, wait: batch.wait };
         let mut ledger = Ledger::new(batch.max_batch).with_streams(batch.streams).with_ready(batch.ready);
         batch.workers.iter().filter(|w| w.count > 0).for_each(|w| ledger.expect_device(w.device));
         Ok(Self {
@@ -127,7 +128,7 @@ impl BatcherState {
             policy,
             together: Together::new(
                 batch.together(),
-                policy.max_rows,
+                policy.max_batch,
                 plan.limits_of(args.stage).batch_timeout,
             ),
             iteration: batch.iteration.clone(),
@@ -135,7 +136,7 @@ impl BatcherState {
             pool: None,
             slots: HashMap::new(),
             ports: HashMap::new(),
-            flights: Flights::new(&args.context, args.stage),
+            in_flight: BatchesInFlight::new(&args.context, args.stage),
             look_at: None,
             drained: false,
             told_end: false,
@@ -219,7 +220,7 @@ impl BatcherState {
 
     /// Every batch has its end. A slot that is still held here would never come back.
     fn must_hold_nothing(&self) {
-        let (slots, sent) = (self.slots.len(), self.flights.by_batch.len());
+        let (slots, sent) = (self.slots.len(), self.in_flight.by_batch.len());
         if slots > 0 || sent > 0 {
             self.args.context.stats.slots_lost.add(slots.max(sent) as u64);
             tracing::error!(
@@ -255,7 +256,7 @@ impl BatcherState {
 
     /// The batches that the model makes of these rows.
     fn batches(&self, rows: Rows) -> impl Iterator<Item = Rows> + use<> {
-        rows.pieces(self.policy.max_rows)
+        rows.pieces(self.policy.max_batch)
     }
 
     fn count_sent(&self, a: &Assignment) {
@@ -266,7 +267,7 @@ impl BatcherState {
         let (stats, items) = (&self.args.context.stats, self.n_tokens(a.rows));
         let stage = stats.stage(self.args.stage);
         for batch in self.batches(a.rows) {
-            let is_full = batch.count == self.policy.max_rows;
+            let is_full = batch.count == self.policy.max_batch;
             let reason = if is_full { a.reason.of_a_full_one() } else { a.reason.of_a_rest() };
             stage.reason(reason).add(1);
             if let Some(sizes) = &stage.batch_size {
@@ -297,7 +298,7 @@ impl BatcherState {
         let port = self.ports.get(&a.worker);
         let outputs = port.and_then(|port| port.room_for(a.rows));
         let output_slot = outputs.as_ref().map(|outputs| outputs.slot);
-        let trace = self.flights.begin(a, from, outputs);
+        let trace = self.in_flight.begin(a, from, outputs);
         tracing::debug!(
             pipeline = %self.pipeline_name, stage = %self.name, batch = %a.batch, rows = a.rows.count,
             reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), worker = %a.worker,
@@ -323,155 +324,7 @@ impl BatcherState {
 
     /// The most rows that a device takes, as long as the run is traced.
     fn traced_ceiling(&self, device: Option<DeviceId>) -> Option<usize> {
-        device.filter(|_| self.flights.tracer.is_on()).map(|device| self.ledger.ceiling(device))
-    }
-
-    fn done(&mut self, worker: WorkerId, batch: BatchId, dynamic: Vec<DynamicOutput>, ran: Ran) {
-        let mut flight = self.flights.by_batch.remove(&batch);
-        let outputs = flight.as_mut().and_then(|flight| flight.outputs.take());
-        let now = self.now();
-        let ceiling = self.traced_ceiling(flight.as_ref().map(|f| f.assignment.device));
-        let Some(completed) = self.ledger.done(worker, batch) else { return };
-        let mut trace = None;
-        if let Some(flight) = flight {
-            let RunTiming { bind_ns, run_ns, copy_out_ns } = ran.timing;
-            tracing::debug!(
-                pipeline = %self.pipeline_name, stage = %self.name, %batch, %worker,
-                device = %self.device_name(completed.device), bind_us = bind_ns / 1000, run_us = run_ns / 1000,
-                copy_out_us = copy_out_ns / 1000, away_us = now.saturating_sub(flight.sent).as_micros(),
-                trace_id = flight.trace_id(), "batch done"
-            );
-            let ceiling = ceiling.zip(self.traced_ceiling(Some(completed.device)));
-            trace = self.flights.end(&flight, ran, BatchEnd::Done, ceiling);
-        }
-        self.note_ceiling(completed.device);
-        let n_batches = self.batches(completed.rows).count();
-        self.together.took(completed.rows.count, ran.timing.total());
-        let stats = &self.args.context.stats;
-        stats.device(completed.device).batches.add(n_batches as u64);
-        stats.device(completed.device).rows.add(self.n_tokens(completed.rows));
-        if let Some(slot) = self.rows_ended(completed.rows) {
-            let outputs = outputs.map(PendingOutputs::done);
-            self.completed = Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, trace });
-        }
-        self.end_if_drained(worker);
-    }
-
-    /// The state that the worker has left becomes the inputs of the rows, which wait for their next leg.
-    fn paused(&mut self, worker: WorkerId, batch: BatchId, ran: Ran) {
-        // An answer of a worker that was given up finds no flight: each dispatch has a number of its own.
-        let Some(mut flight) = self.flights.by_batch.remove(&batch) else { return };
-        let rows = flight.assignment.rows;
-        let outputs = flight.outputs.take().map(PendingOutputs::done);
-        let slot = self.slots.get(&rows.slot).map(|in_use| Arc::clone(&in_use.slot));
-        let kept = match (&self.iteration, slot, outputs) {
-            // SAFETY: the worker has answered for these rows, which were sent to no other, and the ledger still counts them as sent.
-            (Some(iteration), Some(slot), Some(outputs)) => unsafe {
-                checkpoint::keep(iteration, &slot, rows, &outputs)
-            },
-            _ => Err("a checkpoint of a stage that has none".to_owned()),
-        };
-        if let Err(what) = kept {
-            // The batch comes back with the death of its worker.
-            self.flights.by_batch.insert(batch, flight);
-            if let Some(port) = self.ports.get(&worker) {
-                drop(port.link.cast(LinkMsg::Kill(WorkerExit::Garbled(what))));
-            }
-            return;
-        }
-        let Some((next, device)) = self.ledger.paused(worker, batch) else { return };
-        tracing::debug!(
-            pipeline = %self.pipeline_name, stage = %self.name, %batch, %next, %worker, rows = rows.count,
-            device = %self.device_name(device), trace_id = flight.trace_id(), "batch reached a checkpoint"
-        );
-        self.flights.end(&flight, ran, BatchEnd::Paused(next), None);
-        self.note_ceiling(device);
-        self.end_if_drained(worker);
-    }
-
-    fn fault(&mut self, worker: WorkerId, batch: BatchId, kind: RunErrorKind, error: String, ran: Ran) {
-        let flight = self.flights.by_batch.remove(&batch);
-        if let Some(flight @ Flight { assignment: a, .. }) = &flight {
-            self.together.failed(a.rows.count);
-            tracing::warn!(
-                pipeline = %self.pipeline_name, stage = %self.name, %batch, rows = a.rows.count,
-                reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), %worker,
-                trace_id = flight.trace_id(), ?kind, %error, "batch failed in its worker"
-            );
-        }
-        let now = self.now();
-        let device = flight.as_ref().map(|f| f.assignment.device);
-        let on = device.and_then(|device| self.args.context.stats.stage(self.args.stage).on(device));
-        if let Some(on) = on.filter(|_| kind == RunErrorKind::OutOfMemory) {
-            on.out_of_memory.add(1);
-        }
-        let ceiling = self.traced_ceiling(device);
-        if let Some(aftermath) = self.ledger.fault(worker, batch, kind, error.clone(), now) {
-            if let Some(flight) = flight {
-                let end = BatchEnd::Fault { kind, error, then: flights::then(&aftermath) };
-                self.trace_failed(&flight, ran, end, ceiling.zip(self.traced_ceiling(device)));
-            }
-            self.after(aftermath);
-        }
-        if let Some(device) = device {
-            self.note_ceiling(device);
-        }
-        self.end_if_drained(worker);
-    }
-
-    /// Says whether the death was to be expected, because a batch is being halved.
-    fn worker_lost(&mut self, end: &WorkerEnd, begun: &[(BatchId, Duration)]) -> bool {
-        let WorkerEnd { worker, exit, last_words, .. } = end;
-        let worker = *worker;
-        if self.ports.remove(&worker).is_none()
-            && exit.evidence() == orchestra_core::worker_exit::Evidence::Weak
-        {
-            self.ledger.weak_death_elsewhere();
-        }
-        let lost = self.ledger.worker_lost(worker, exit, last_words);
-        // What follows is told for the youngest first.
-        for (batch, aftermath) in lost.held.iter().rev().zip(&lost.aftermath) {
-            let Some(flight) = self.flights.by_batch.remove(batch) else { continue };
-            let a = &flight.assignment;
-            self.together.failed(a.rows.count);
-            tracing::debug!(
-                pipeline = %self.pipeline_name, stage = %self.name, %batch, rows = a.rows.count,
-                attempt = a.attempt, device = %self.device_name(a.device), %worker, trace_id = flight.trace_id(),
-                %exit, "batch lost its worker"
-            );
-            if self.flights.tracer.is_on() {
-                let begun = begun.iter().find(|(begun, _)| begun == batch).map(|(_, at)| *at);
-                let ran = Ran { begun, ..Ran::default() };
-                let (exit, last_words) = (exit.clone(), last_words.clone());
-                let end = BatchEnd::WorkerLost { exit, last_words, then: flights::then(aftermath) };
-                self.trace_failed(&flight, ran, end, None);
-            }
-        }
-        for aftermath in lost.aftermath {
-            self.after(aftermath);
-        }
-        lost.bisecting
-    }
-
-    /// Tells the tracer of a batch without a result. Its rows still lie in their slot.
-    fn trace_failed(&self, flight: &Flight, ran: Ran, end: BatchEnd, ceiling: Option<(usize, usize)>) {
-        let trace = self.flights.end(flight, ran, end, ceiling);
-        let rows = flight.assignment.rows;
-        if let (Some(trace), Some(in_use)) = (trace, self.slots.get(&rows.slot)) {
-            flights::note_on_tokens(&in_use.slot, rows, &trace);
-        }
-    }
-
-    fn after(&mut self, aftermath: Aftermath) {
-        match aftermath {
-            Aftermath::Requeued(batch) => {
-                tracing::debug!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch waits again");
-            }
-            Aftermath::Split(batch) => {
-                tracing::info!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch taken apart");
-            }
-            Aftermath::Failed(row) => self.fail_row(row),
-        }
+        device.filter(|_| self.in_flight.tracer.is_on()).map(|device| self.ledger.ceiling(device))
     }
 
     fn fail_row(&mut self, row: FailedRow) {

@@ -83,7 +83,6 @@ fn number(bytes: &[u8]) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::sync::Arc;
 
     use orchestra_core::batch_layout::BatchLayout;
@@ -133,7 +132,7 @@ mod tests {
                 let mut lease = pool.claim_now().or_else(|| pool.claim()).unwrap();
                 (0..3).for_each(|input| lease.input_mut(input).copy_from_slice(&index.to_ne_bytes()));
                 let id = ItemId { source: SourceId(0), index };
-                lease.publish(Token::whole(Ticket::alone(id, index, "", Path::new(""))));
+                lease.publish(Token::whole(Ticket::alone(id, index, "", b"")));
             }
             let slot = pool.next_filled().unwrap();
             // SAFETY: here and below, there is no worker.

@@ -1,8 +1,9 @@
 //! A stage that runs in workers: its slots, its batches and the workers that hold them.
 
 pub mod batcher;
+pub mod batches_in_flight;
 mod checkpoint;
-pub mod flights;
+pub mod completion;
 pub mod output_slots;
 pub mod outputs;
 pub mod service;

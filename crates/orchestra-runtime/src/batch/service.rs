@@ -9,8 +9,6 @@
 //!
 //! Bound: a row is occupied from the time it is written until its answer is made, so answers in flight are bounded by the rows of the slots.
 //! A request without a free row waits in first-in first-out order and blocks no thread.
-
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -144,7 +142,7 @@ impl Service {
         let Some((name, batch)) = planned else { return Err(StartServiceError::NoStage(stage.0)) };
         // Behind those of the model lies what a loop keeps of each row.
         let n_inputs = plan.stages[stage.index()].reads.len();
-        let inputs = batch.layout.inputs[..n_inputs].iter().map(|region| region.tensor.clone()).collect();
+        let inputs = batch.layout.inputs[..n_inputs].iter().map(|span| span.tensor.clone()).collect();
         let outputs = plan.stages[stage.index()].gives.0.iter();
         let outputs = outputs.filter_map(|column| column.ty.stored().cloned()).collect();
         // Touching every page of it takes a while.
@@ -293,7 +291,7 @@ impl Service {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let answer = self.answers.expect(number)?;
         let mut ticket = TicketsBuilder::with_capacity(SourceId(0), number, 1, false);
-        ticket.add(number, "", Path::new(""));
+        ticket.add(number, "", b"");
         lease.publish(Token::whole(ticket.build().next()?));
         Some(answer)
     }

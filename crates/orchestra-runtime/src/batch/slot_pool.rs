@@ -1,5 +1,5 @@
-//! The filling side of a stage's arena: loaders claim rows, write them and publish them. It decides nothing about when a batch
-//! leaves (the batcher does) and never looks at what the rows hold.
+//! The filling side of a stage's arena: writers (loaders, chains behind batches and folds, requests of a service) claim rows, write them and
+//! publish them. It decides nothing about when a batch leaves (the batcher does) and never looks at what the rows hold.
 //!
 //! Slots are the credits of the data path: without a row a loader writes nothing, so a slow device slows the readers. Which row of which
 //! slot a writer gets, and when a slot is filled, `SlotClaims` says.
@@ -117,10 +117,10 @@ impl SlotPool {
         let filling = |_| Filling {
             opened: AtomicU64::new(0),
             reason: Mutex::new(LeaveReason::Full),
-            tokens: (0..layout.max_rows).map(|_| Mutex::new(None)).collect(),
+            tokens: (0..layout.slot_rows).map(|_| Mutex::new(None)).collect(),
         };
         Arc::new(Self {
-            claims: SlotClaims::new(max_batch, layout.max_rows, held, (0..layout.slots).map(filling)),
+            claims: SlotClaims::new(max_batch, layout.slot_rows, held, (0..layout.slots).map(filling)),
             arena,
             clock,
             open_since: AtomicU64::new(0),
@@ -165,7 +165,8 @@ impl SlotPool {
             slot.opened.store(now, Ordering::Relaxed);
         })?;
         let lease = self.lease(claim);
-        // Both are in one total order with `watch` and the look at the open batch after it: one of the two sides sees the other.
+        // Lost wake-ups: this thread opens the slot in `claims`, then loads `self.watch` in `tell`; the batcher stores `self.watch`, then loads
+        // the open slot in `open_batch`. All four are `SeqCst`, so `tell` notifies the batcher, or `open_batch` gives it the slot.
         if opened {
             self.tell(Watch::Openings);
         }

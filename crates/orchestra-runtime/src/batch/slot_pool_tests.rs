@@ -1,7 +1,6 @@
 //! Rows claimed, published and closed by many writers at once.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -12,20 +11,20 @@ use super::*;
 use crate::flow::ticket::Ticket;
 
 /// A pool, and what it tells of itself.
-fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<()>) {
-    pool_of_batches(max_rows, 1, slots)
+fn pool(slot_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<()>) {
+    pool_of_batches(slot_rows, 1, slots)
 }
 
 /// The same with room for several batches in each slot.
 fn pool_of_batches(max_batch: usize, together: usize, slots: usize) -> (Arc<SlotPool>, Receiver<()>) {
-    let max_rows = max_batch * together;
+    let slot_rows = max_batch * together;
     let row = |name: &str| TensorSpec {
         name: name.into(),
         dtype: DType::I64,
         row: vec![Dim::Fixed(1)],
         batch: Dim::Dynamic,
     };
-    let layout = BatchLayout::new(&[row("x")], &[row("y")], max_rows, slots).unwrap();
+    let layout = BatchLayout::new(&[row("x")], &[row("y")], slot_rows, slots).unwrap();
     let (sender, events) = channel();
     let notify = move || sender.send(()).unwrap();
     let arena = Arena::create("test", layout).unwrap();
@@ -34,7 +33,7 @@ fn pool_of_batches(max_batch: usize, together: usize, slots: usize) -> (Arc<Slot
 
 fn ticket(index: u64) -> Token {
     let id = ItemId { source: SourceId(0), index };
-    Token::whole(Ticket::alone(id, index, &index.to_string(), Path::new("")))
+    Token::whole(Ticket::alone(id, index, &index.to_string(), b""))
 }
 
 /// Sleeps until the pool tells of something, as often as it takes until there is a filled slot.
@@ -154,7 +153,7 @@ fn slots_are_full_with_as_many_batches_as_go_together_when_they_are_opened() {
     assert_eq!(pool.open_batch().map(|open| (open.rows, open.room)), Some((1, 8)));
     pool.watch(Watch::Nothing, 2);
     assert_eq!(pool.open_batch().map(|open| (open.rows, open.room)), Some((1, 4)));
-    assert_eq!(write(&pool, 3), [4], "less, once somebody waits for it");
+    assert_eq!(write(&pool, 3), [4], "less, once a worker waits for it");
 }
 
 #[test]

@@ -3,35 +3,18 @@
 
 use std::sync::Arc;
 
-use orchestra_core::{Failure, StageId};
+use orchestra_core::StageId;
 use orchestra_plan::BatchPlan;
 use orchestra_worker::arena::Arena;
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorCell, ActorRef, SpawnErr};
 
 use crate::batch::batcher::{Batcher, BatcherArgs};
+use crate::batch::completion::Completion;
 use crate::batch::slot_pool::SlotPool;
 use crate::context::RunContext;
 use crate::fleet::launcher::load_frame;
-use crate::flow::token::Token;
-use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, ServeStage};
-
-/// Receives the reports of one batcher. Each published row is in exactly one call of `completed` or `failed`, unless `no_device` was called or
-/// the batcher has stopped. Called from the batcher's handler, so it must not block.
-pub trait Completion: Send + Sync {
-    fn serving(&self) {}
-
-    /// A worker has completed these rows. Their slot is not reused before the batch is dropped.
-    fn completed(&self, batch: CompletedBatch);
-
-    fn failed(&self, token: &Token, failure: Failure);
-
-    /// After `BatcherMsg::Drained`: every row has been reported.
-    fn drained(&self);
-
-    /// No device is left for the stage, for this reason. Rows that were not reported yet will never be.
-    fn no_device(&self, why: String);
-}
+use crate::messages::{BatcherMsg, DeviceMsg, ServeStage};
 
 pub struct BatchStage {
     pub pool: Arc<SlotPool>,

@@ -13,7 +13,7 @@ use super::stage::Stage;
 use super::told::{self, Told};
 use crate::events::WorkerEvent;
 use crate::flow::ticket::Ticket;
-use crate::messages::{FinishedItems, PipelineMsg, RootMsg, SinkMsg, TokenEnd};
+use crate::messages::{Ends, ItemEndsMsg, PipelineMsg, RootMsg, TokenEnd, WholeItems};
 use crate::trace::{EndedItems, Steps};
 
 /// What the probes were told.
@@ -68,29 +68,16 @@ impl Account {
         }
     }
 
-    /// Notes what the sink is told.
-    pub fn sink_says(&mut self, message: SinkMsg) {
+    /// Notes what the item-ends actor is told.
+    pub fn ends_says(&mut self, message: ItemEndsMsg) {
         match message {
-            SinkMsg::Finished(FinishedItems { done, text, traced, .. }) => {
-                if let Some(traced) = traced {
-                    if !told::are_ids_of(&traced, &done) {
-                        self.problems.push("other tickets than items".to_owned());
-                    }
-                    let group = EndedItems::rows(traced, Duration::ZERO);
-                    self.tickets
-                        .extend(group.items().map(|item| (item.ticket().clone(), item.trace().steps)));
-                }
-                let lines = String::from_utf8(text).unwrap();
-                let n = done.len();
-                if lines.lines().count() != n {
-                    self.problems.push(format!("{n} items with these records: {lines}"));
-                }
-                for (id, line) in done.into_iter().zip(lines.lines()) {
-                    self.done(id.index, line);
-                }
+            ItemEndsMsg::Ends(Ends { whole, tokens }) => {
+                whole.into_iter().for_each(|items| self.whole(items));
+                tokens.into_iter().for_each(|end| self.end(end));
             }
-            SinkMsg::Ends(ends) => ends.into_iter().for_each(|end| self.end(end)),
-            _ => self.problems.push("the sink was told something that is not about items".to_owned()),
+            _ => self
+                .problems
+                .push("the item-ends actor was told something that is not about items".to_owned()),
         }
     }
 
@@ -100,6 +87,24 @@ impl Account {
             WorkerEvent::Ended { exit, .. } if *exit != WorkerExit::Clean => self.exits.push(exit.clone()),
             WorkerEvent::DeviceLost { device, .. } => self.devices_lost.push(*device),
             _ => {}
+        }
+    }
+
+    fn whole(&mut self, WholeItems { done, text, traced, .. }: WholeItems) {
+        if let Some(traced) = traced {
+            if !told::are_ids_of(&traced, &done) {
+                self.problems.push("other tickets than items".to_owned());
+            }
+            let group = EndedItems::rows(traced, Duration::ZERO);
+            self.tickets.extend(group.items().map(|item| (item.ticket().clone(), item.trace().steps)));
+        }
+        let lines = String::from_utf8(text).unwrap();
+        let n = done.len();
+        if lines.lines().count() != n {
+            self.problems.push(format!("{n} items with these records: {lines}"));
+        }
+        for (id, line) in done.into_iter().zip(lines.lines()) {
+            self.done(id.index, line);
         }
     }
 
@@ -159,7 +164,7 @@ pub struct Outcome {
     pub added: u64,
     /// Batches sent more than once, whole or in parts.
     pub retries: u64,
-    /// What was told to whoever traces, if somebody did.
+    /// What the tracer was told, if the run was traced.
     pub told: Option<Told>,
     /// How the parent saw workers end, without those that ended as asked.
     pub exits: Vec<WorkerExit>,

@@ -51,7 +51,7 @@ async fn a_program_that_panics_when_it_is_told_of_workers_costs_no_item_and_no_w
     stage.hook_panics = true;
     let run = stage.run(|_| Script::honest()).await;
     run.all_done();
-    run.check((run.restarts, run.retries) == (0, 0), "nobody is replaced");
+    run.check((run.restarts, run.retries) == (0, 0), "no worker is replaced");
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,7 +66,7 @@ async fn half_an_answer_is_no_result_when_nothing_follows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_nobody_asked_for_ends_its_worker_and_costs_no_item_an_attempt() {
+async fn an_answer_to_no_request_ends_its_worker_and_costs_no_item_an_attempt() {
     let script = Script::later(secs(1), Later::AnswersUnasked);
     let mut stage = Stage::of(40);
     stage.first_item = secs(5);
@@ -81,7 +81,7 @@ async fn an_answer_with_an_odd_output_fails_its_items_by_name_and_the_worker_liv
         for odd in [Odd::MoreRows, Odd::FewerRows, Odd::OtherType, Odd::HugeShape] {
             let run = with_fault(RunFault::AnswersOddly(odd), dynamic).await;
             run.all_done_but(8..12).failed_as(FailureKind::Result);
-            run.check((run.restarts, run.retries) == (0, 0), "nobody is replaced");
+            run.check((run.restarts, run.retries) == (0, 0), "no worker is replaced");
         }
     }
     let run = with_fault(RunFault::AnswersOddly(Odd::Missing), true).await;
@@ -100,7 +100,7 @@ async fn outputs_of_unknown_shape_reach_the_right_items_through_deaths() {
 async fn an_error_of_the_model_for_a_whole_batch_costs_no_item_that_passes_alone() {
     let run = with_fault(RunFault::Fails(RunErrorKind::Model), false).await;
     run.all_done();
-    run.check(run.restarts == 0, "nobody is replaced");
+    run.check(run.restarts == 0, "no worker is replaced");
     run.check(run.most_begun() == 2, "its halves are begun once");
 }
 
@@ -112,7 +112,7 @@ async fn an_item_that_the_model_refuses_fails_alone_by_name() {
         stage.max_batch = batch;
         let run = stage.run(move |_| refuses.clone()).await;
         run.all_done_but([13, 57]).failed_as(FailureKind::Model);
-        run.check(run.restarts == 0, "nobody is replaced");
+        run.check(run.restarts == 0, "no worker is replaced");
         run.check(run.most_begun() <= at_most, "it is found by halving");
     }
 }
@@ -131,11 +131,11 @@ async fn a_worker_whose_device_breaks_is_replaced_whether_it_exits_or_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_floods_its_stderr_delays_nobody() {
+async fn a_worker_that_floods_its_stderr_delays_no_batch() {
     let mut noisy = Script::honest();
     noisy.noise = 1000;
     let run = Stage::of(40).run(move |_| noisy.clone()).await;
     run.all_done();
-    run.check((run.restarts, run.retries) == (0, 0), "nobody is replaced");
+    run.check((run.restarts, run.retries) == (0, 0), "no worker is replaced");
     run.check_time(run.over, ms(200), ms(200) + ms(10), "a load and ten batches");
 }

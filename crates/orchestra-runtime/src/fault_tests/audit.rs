@@ -13,7 +13,7 @@ use super::stage::Ended;
 /// How long pauses and intervals of actors that are gone may last on.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Every actor and task of the run has ended, and nobody holds its context, its memory or a credit.
+/// Every actor and task of the run has ended, and nothing holds its context, its memory or a credit.
 pub async fn nothing_is_left(ended: &mut Ended, tasks_before: usize) {
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let until = tokio::time::Instant::now() + LONGEST_PAUSE;
@@ -21,8 +21,8 @@ pub async fn nothing_is_left(ended: &mut Ended, tasks_before: usize) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(tasks() <= tasks_before, "{} tasks are left", tasks() - tasks_before);
-    assert_eq!(Arc::strong_count(&ended.context), 1, "somebody holds on to the run");
-    assert_eq!(Arc::strong_count(&ended.pool), 1, "somebody holds on to the slots");
+    assert_eq!(Arc::strong_count(&ended.context), 1, "the context of the run is still held");
+    assert_eq!(Arc::strong_count(&ended.pool), 1, "the slots are still held");
     assert_eq!(ended.context.stats.slots_lost.get(), 0, "slots were lost");
     let ready: u64 = ended.context.stats.devices.iter().map(|d| d.ready.get() + d.standing_by.get()).sum();
     assert_eq!(ready, 0, "workers are still counted as ready");
@@ -59,7 +59,7 @@ pub fn account_is_exact(outcome: &Outcome, stopped: bool, credits: u64) {
     no_row_is_with_two_workers(outcome);
 }
 
-/// A batch only goes to another worker when the one before has answered or is gone: nobody else touches its memory then.
+/// A batch only goes to another worker when the one before has answered or is gone: no other process touches its memory then.
 fn no_row_is_with_two_workers(outcome: &Outcome) {
     for item in 0..outcome.stage.items {
         let mut spans: Vec<(Duration, Duration)> =

@@ -44,7 +44,7 @@ async fn a_slow_worker_is_left_alone_as_long_as_each_batch_keeps_its_deadline() 
     stage.workers = 2;
     let run = stage.run(move |_| slow.clone()).await;
     run.all_done();
-    run.check((run.restarts, run.retries) == (0, 0), "nobody is replaced");
+    run.check((run.restarts, run.retries) == (0, 0), "no worker is replaced");
     run.check_time(run.over, ms(49_600), ms(49_610), "five batches each");
 }
 
@@ -166,6 +166,6 @@ async fn a_parent_that_was_stopped_itself_blames_no_worker_for_it() {
         let run = run.run(move |_| slow.clone()).await;
         clock.await.unwrap();
         run.all_done();
-        run.check((run.restarts, run.retries) == (0, 0), "nobody is replaced");
+        run.check((run.restarts, run.retries) == (0, 0), "no worker is replaced");
     }
 }

@@ -94,7 +94,7 @@ async fn a_batch_is_not_given_on_before_its_worker_is_gone_however_long_a_kill_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_no_kill_can_end_ends_the_run_and_nobody_gets_what_it_held() {
+async fn a_worker_that_no_kill_can_end_ends_the_run_and_no_other_gets_what_it_held() {
     let mut stuck = Script::at_run(2, RunFault::Hang);
     // It ends when the run is over, so that the audit finds nothing left.
     stuck.kill_takes = secs(60);
@@ -113,7 +113,8 @@ async fn a_worker_that_no_kill_can_end_ends_the_run_and_nobody_gets_what_it_held
 }
 
 #[tokio::test(start_paused = true)]
-async fn somebody_who_keeps_the_stderr_of_a_dead_worker_open_delays_its_batch_by_no_more_than_ten_seconds() {
+async fn a_process_that_keeps_the_stderr_of_a_dead_worker_open_delays_its_batch_by_no_more_than_ten_seconds()
+{
     let mut dies = Script::at_run(2, RunFault::Die(Point::MidRun, KILLED));
     dies.stderr_stays_open = secs(55);
     let run = Stage::of(40).run(move |l| if l.nth == 1 { dies.clone() } else { Script::honest() }).await;

@@ -39,7 +39,7 @@ async fn a_device_with_little_memory_does_not_hold_up_a_healthy_one() {
     for rows in [1, 2] {
         let run = one_of_two(400, Script::with_memory(rows), &format!("memory for {rows}")).await;
         run.all_done();
-        run.check(run.restarts == 0, "nobody is replaced");
+        run.check(run.restarts == 0, "no worker is replaced");
         // A load and a hundred batches on one device, and a little for what had to be cut.
         run.check(run.over <= ms(1_100) + ms(200), "the healthy one is not held up");
     }
@@ -51,7 +51,7 @@ async fn a_device_that_refuses_everything_costs_no_item_and_hardly_any_time() {
     for (label, sick) in [("no memory", Script::with_memory(0)), ("model errors", refuses)] {
         let run = one_of_two(400, Script { run_takes: ms(0), ..sick }, label).await;
         run.all_done();
-        run.check(run.restarts == 0, "nobody is replaced");
+        run.check(run.restarts == 0, "no worker is replaced");
         // A load and a hundred batches on one device, and those that were cut before it rested.
         run.check(run.over <= ms(1_100) + ms(400), "the healthy one is not held up");
         run.check(run.batches_begun_on(0) <= 16, "it is tried less and less often");

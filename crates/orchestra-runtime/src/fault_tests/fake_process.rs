@@ -21,7 +21,7 @@ use super::script::{KILLED, Script, Start, ms};
 use crate::fleet::launcher::EngineSpec;
 use crate::fleet::launcher::{Launched, WorkerMemory, WorkerProcess};
 
-/// Room of each in-memory stream in bytes: as much as a socket has, so that nobody waits for the other side to read.
+/// Room of each in-memory stream in bytes: as much as a socket has, so that neither side waits for the other to read.
 const STREAM: usize = 256 << 10;
 /// How often a heart beats.
 const HEARTBEAT: Duration = ms(250);
@@ -181,7 +181,7 @@ pub struct Remains {
     pub nth: usize,
     /// Where its end is noted.
     pub log: Log,
-    /// Somebody may keep it open.
+    /// Another process may keep it open.
     pub stderr: DuplexStream,
     /// For so long.
     pub stderr_stays_open: Duration,

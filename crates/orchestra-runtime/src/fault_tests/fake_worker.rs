@@ -33,7 +33,7 @@ pub fn answer_to(item: u64) -> f32 {
 /// How the life of a worker ends.
 type Doing<T = ()> = Result<T, WorkerExit>;
 
-/// See the module.
+/// A worker that lives in the memory of the test.
 pub struct Worker {
     inbox: Inbox,
     memory: Option<SharedMemory<OwnedFd>>,

@@ -48,7 +48,7 @@ impl Gpus {
     /// A process takes so many GiB, if there are as many.
     pub fn take(&self, device: usize, pid: u32, gib: u64) -> bool {
         if gib == 0 {
-            return true; // Also where nobody can tell how much there is.
+            return true; // Also where the driver does not tell how much there is.
         }
         let bytes = gib * GIB;
         let mut has_room = false;
@@ -76,7 +76,7 @@ impl Gpus {
     }
 }
 
-/// The same GPUs for whoever asks this machine about the processes on them: this one is the only one that is real, so it holds what the
+/// The same GPUs for a caller that asks this machine about the processes on them: this one is the only one that is real, so it holds what the
 /// largest of the workers holds.
 struct HeldByUs<'a>(&'a Gpus);
 

@@ -111,7 +111,8 @@ impl Log {
                 lives.push(Life { nth, device, started: at, ..Life::default() });
                 continue;
             }
-            let life = lives.iter_mut().find(|l| l.nth == nth).expect("whoever does something was started");
+            let life =
+                lives.iter_mut().find(|l| l.nth == nth).expect("a worker that does something was started");
             match what {
                 What::Started(_) => {}
                 What::Loaded => life.loaded = Some(at),

@@ -55,7 +55,7 @@ async fn each_gpu_gets_one_worker_and_then_as_many_as_fit_beside_the_headroom() 
                 run.check(run.on(device).count() == fit, &format!("{fit} workers on device {device}"));
             }
             run.check(run.added == ((fit - 1) * devices) as u64, "those that were added are counted");
-            run.check(run.restarts == 0 && run.exits.is_empty(), "nobody dies of it");
+            run.check(run.restarts == 0 && run.exits.is_empty(), "no worker dies of it");
             assert_eq!(kept(&stage), Some(5), "{label}");
             run.check((0..devices).all(|d| gpus.used(d) == 0), "all memory is given back");
             let told = run.told.as_ref().unwrap().devices();
@@ -159,7 +159,7 @@ async fn a_worker_that_dies_while_it_is_measured_is_replaced_and_the_next_one_is
 async fn a_worker_more_that_finds_no_memory_is_taken_back_and_the_run_goes_on_with_one() {
     let gpus = Gpus::new(1, 24);
     let (stage, _folder) = with_folder(stage(400, &gpus, 1, "a second one does not fit"));
-    // It takes more than the first one did, as if somebody else had come meanwhile.
+    // It takes more than the first one did, as if another process had come meanwhile.
     let run = stage.clone().run(|l| Script::taking(if l.nth == 1 { 5 } else { 20 })).await;
     run.all_done();
     run.check(run.starts == 4 && run.added == 0, "each of three is tried once");
@@ -244,7 +244,7 @@ async fn on_a_gpu_that_is_planned_full_the_old_worker_ends_before_its_successor_
 
 #[tokio::test(start_paused = true)]
 async fn a_successor_that_finds_no_memory_is_followed_by_one_that_starts_when_the_old_one_is_gone() {
-    // Nobody says what a worker takes, and nobody measures it: it is learnt from the first successor.
+    // What a worker takes is neither configured nor measured: it is learnt from the first successor.
     let stage = Stage { recycle_after: Some(20), ..Stage::of(800).named("learnt") };
     let fails = Script::loading(Load::Fails(ErrorClass::Overload));
     let run = stage.run(move |l| if l.nth == 2 { fails.clone() } else { Script::honest() }).await;

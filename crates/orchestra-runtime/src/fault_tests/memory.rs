@@ -1,4 +1,4 @@
-//! Memory that runs out: batches shrink and grow again, nothing is lost, and nobody is replaced.
+//! Memory that runs out: batches shrink and grow again, nothing is lost, and no worker is replaced.
 
 use orchestra_core::FailureKind;
 use orchestra_worker::frames::RunErrorKind;
@@ -21,7 +21,7 @@ async fn batches_shrink_to_what_fits_and_every_item_is_done() {
     for (max, fits) in [(8, 7), (8, 4), (8, 3), (8, 1), (64, 5), (3, 2)] {
         let run = stage(400, max).run(move |_| Script::with_memory(fits)).await;
         run.all_done();
-        run.check(run.restarts == 0, "nobody is replaced");
+        run.check(run.restarts == 0, "no worker is replaced");
         let too_large = sizes(&run, 0).iter().filter(|n| **n > fits).count();
         // Two batches are in flight, so both may be too large before the first one is known to be; then the ceiling holds for sixteen
         // batches, and is tried again.
@@ -42,7 +42,7 @@ async fn the_ceiling_is_raised_again_when_there_is_memory() {
     let full = later().position(|r| r.items.len() == 8).unwrap_or(usize::MAX);
     run.check((64..=200).contains(&full), &format!("full again after {full} batches"));
     run.check(later().skip(full).filter(|r| r.items.len() == 8).count() > 50, "and it stays so");
-    run.check(run.restarts == 0, "nobody is replaced");
+    run.check(run.restarts == 0, "no worker is replaced");
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,13 +62,13 @@ async fn an_item_that_never_fits_has_the_stage_to_itself_six_times_before_it_fai
         let never = Script::poisoned([21], RunFault::Fails(RunErrorKind::OutOfMemory));
         let run = stage(64, max).run(move |_| never.clone()).await;
         run.all_done_but([21]).failed_as(FailureKind::OutOfMemory);
-        run.check(run.restarts == 0, "nobody is replaced");
+        run.check(run.restarts == 0, "no worker is replaced");
         let alone: Vec<_> = run.begun(21).filter(|(_, r)| r.items == [21]).map(|(_, r)| r.at).collect();
         run.check(alone.len() == 7, &format!("six times alone after the first: {alone:?}"));
         for (n, pair) in alone.windows(2).enumerate().skip(1) {
             // Doubled from 250 ms on, after each run of 10 ms.
             let pause = ms(250) * 2u32.pow(n as u32) + ms(10);
-            run.check_time(pair[1] - pair[0], pause, pause, "whoever holds the memory may give it back");
+            run.check_time(pair[1] - pair[0], pause, pause, "another process may give memory back");
         }
     }
 }
@@ -78,7 +78,7 @@ async fn an_item_that_fits_again_in_time_is_done() {
     let never_till_then = Script { memory: vec![(secs(0), 0), (secs(6), 4)], ..Script::honest() };
     let run = stage(40, 4).run(move |_| never_till_then.clone()).await;
     run.all_done();
-    run.check(run.restarts == 0, "nobody is replaced");
+    run.check(run.restarts == 0, "no worker is replaced");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Actors that stand where a run has its root, pipeline and sink: they note what they are told, and answer nothing.
+//! Actors that stand where a run has its root, pipeline and item ends: they note what they are told, and answer nothing.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};

@@ -13,13 +13,13 @@ fn stage(items: u64, recycle_after: u64, label: &str) -> Stage {
     Stage { recycle_after: Some(recycle_after), ..Stage::of(items).named(label) }
 }
 
-/// At every moment from the first load to the end of the last batch, somebody is loaded.
-fn somebody_always_serves(run: &Outcome) {
+/// At every moment from the first load to the end of the last batch, a worker is loaded.
+fn a_worker_always_serves(run: &Outcome) {
     let ends = run.lives.iter().map(|l| l.end()).filter(|end| *end < run.over);
     let mut unserved: Vec<Duration> =
         ends.filter(|end| !run.lives.iter().any(|l| l.serves_at(*end))).collect();
     unserved.sort();
-    run.check(unserved.is_empty(), &format!("nobody served at {unserved:?}"));
+    run.check(unserved.is_empty(), &format!("no worker served at {unserved:?}"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -28,7 +28,7 @@ async fn recycling_never_leaves_the_device_without_a_worker_and_runs_nothing_twi
         let script = Script { load_takes, ..Script::honest() };
         let run = stage(800, after, &format!("after {after}")).run(move |_| script.clone()).await;
         run.all_done();
-        somebody_always_serves(&run);
+        a_worker_always_serves(&run);
         run.check((run.restarts, run.retries) == (0, 0), "no death, no retry");
         run.check(run.starts >= 3 || load_takes > secs(1), "workers are recycled");
         run.check(run.exits.is_empty(), "they end as asked");
@@ -50,7 +50,7 @@ async fn a_successor_that_cannot_load_costs_nothing_and_is_tried_again() {
             .run(move |l| if (2..=4).contains(&l.nth) { fault.clone() } else { Script::honest() })
             .await;
         run.all_done();
-        somebody_always_serves(&run);
+        a_worker_always_serves(&run);
         run.check((run.restarts, run.retries) == (0, 0), "no restart, no retry");
         run.check(run.lives[0].runs.len() >= 80, "the old one goes on");
         run.check(run.starts >= 5, "a fourth successor takes over");
@@ -93,14 +93,14 @@ async fn a_worker_that_dies_together_with_its_successor_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_does_not_leave_when_it_is_recycled_is_killed_and_delays_nobody() {
+async fn a_worker_that_does_not_leave_when_it_is_recycled_is_killed_and_delays_no_batch() {
     let stays = Script { ending: Ending::Never, ..Script::honest() };
     let run = stage(400, 5, "stays").run(move |_| stays.clone()).await;
     run.all_done();
     run.check((run.restarts, run.retries) == (0, 0), "no restart, no retry");
     let told = run.lives[0].told.expect("it was told to end");
     run.check_time(run.lives[0].end() - told, secs(5), secs(5) + ms(250), "it is killed");
-    run.check(run.over <= secs(2), "nobody waits for it");
+    run.check(run.over <= secs(2), "no batch waits for it");
 }
 
 #[tokio::test(start_paused = true)]

@@ -100,7 +100,7 @@ async fn one_place_that_is_given_up_leaves_the_work_to_the_others() {
     let cannot = Script::loading(Load::Fails(ErrorClass::Permanent));
     let run = stage.run(move |l| if l.nth < 3 { cannot.clone() } else { Script::honest() }).await;
     run.all_done();
-    run.check(run.starts == 3, "nobody is replaced");
+    run.check(run.starts == 3, "no worker is replaced");
 }
 
 #[tokio::test(start_paused = true)]

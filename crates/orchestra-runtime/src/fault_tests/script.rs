@@ -55,7 +55,7 @@ pub struct Script {
     pub says: String,
     /// Lines of noise on stderr for every run.
     pub noise: usize,
-    /// How long somebody else keeps its stderr open after its end.
+    /// How long another process keeps its stderr open after its end.
     pub stderr_stays_open: Duration,
 }
 
@@ -180,7 +180,7 @@ pub enum Load {
 /// Where in a run a worker ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
-    /// The frame has arrived, and nobody has looked at it.
+    /// The frame has arrived, and the worker has not read it.
     BeforeReading,
     /// Half of the outputs are written, and they are wrong.
     MidRun,
@@ -232,7 +232,7 @@ pub enum RunFault {
 /// Whose batch a wrong answer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Other {
-    /// Nobody sent such a batch.
+    /// Such a batch was not sent.
     Unknown,
     /// One that this worker answered for before.
     Earlier,
@@ -260,7 +260,7 @@ pub enum Later {
     Dies(WorkerExit),
     /// It stops as by SIGSTOP.
     Freezes,
-    /// It answers though nobody asked.
+    /// It answers without a request.
     AnswersUnasked,
 }
 

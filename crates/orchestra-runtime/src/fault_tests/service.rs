@@ -26,7 +26,7 @@ async fn start(
     let plan = Arc::new(plan_of(stage));
     let engine: Arc<dyn EngineSpec> = Arc::new(FakeEngine::new(log.clone(), script_of));
     let options = RunOptions {
-        onnxruntime: None,
+        engine: None,
         loaders: None,
         keepers: None,
         tasks_only: false,

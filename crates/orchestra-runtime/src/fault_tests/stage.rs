@@ -1,10 +1,9 @@
-//! One batch stage as a run has it, over fake workers: the real batcher, post-processing, device managers and links, and probes where a run
-//! has its source, sink, pipeline and root. Everything lives on one thread under paused time, so a run is the same each time. Properties
+//! One batch stage as a run has it, over fake workers: the real batcher, processor, device managers and links, and probes where a run has
+//! its source, item ends, pipeline and root. Everything lives on one thread under paused time, so a run is the same each time. Properties
 //! are judged elsewhere; what every run must keep is checked by `audit`.
 
 use std::collections::BTreeSet;
 use std::future::pending;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,7 +36,7 @@ use crate::flow::chain::{Chain, Targets};
 use crate::flow::processor::Processor;
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
-use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, SinkMsg};
+use crate::messages::{BatcherMsg, DeviceMsg, ItemEndsMsg, PipelineMsg, RootMsg};
 use crate::trace::Tracer;
 
 /// A stage to be run, and what is asked of it.
@@ -84,7 +83,7 @@ pub struct Stage {
     /// Where measurements are kept.
     pub measurements: Option<Measurements>,
     pub traced: bool,
-    /// Whoever is told of workers panics.
+    /// The hook that is told of workers panics.
     pub hook_panics: bool,
     /// Its workers send heartbeats also while they load or run.
     pub beats_while_busy: bool,
@@ -187,7 +186,7 @@ pub struct Ended {
     pub context: Arc<RunContext>,
     pub pool: Arc<SlotPool>,
     pub account: Arc<Mutex<Account>>,
-    /// What was told to whoever traces.
+    /// What the tracer was told.
     pub told: Option<Told>,
 }
 
@@ -214,7 +213,7 @@ impl Tree {
         engine.beats_while_busy = stage.beats_while_busy;
         let engine: Arc<dyn EngineSpec> = Arc::new(engine);
         let options = RunOptions {
-            onnxruntime: None,
+            engine: None,
             loaders: None,
             keepers: None,
             tasks_only: false,
@@ -238,11 +237,11 @@ impl Tree {
         let watcher = Watcher { account: Arc::clone(&account), wake: vec![noted.clone()] };
         let (root, root_end) = Probe::spawn(watcher.clone(), Account::root_says).await;
         let (pipeline, pipeline_end) = Probe::spawn(watcher.clone(), Account::pipeline_says).await;
-        let (sink, sink_end) = Probe::spawn(watcher, Account::sink_says).await;
+        let (ends, ends_end) = Probe::spawn(watcher, Account::ends_says).await;
         let probes = vec![
             (root.get_cell(), root_end),
             (pipeline.get_cell(), pipeline_end),
-            (sink.get_cell(), sink_end),
+            (ends.get_cell(), ends_end),
         ];
         let tell = root.clone();
         let ended = move |device| drop(tell.cast(RootMsg::DeviceEnded(device)));
@@ -251,7 +250,7 @@ impl Tree {
         let managers: Vec<_> = devices.iter().map(|(manager, _)| manager.clone()).collect();
         let mut stages = Vec::new();
         for (id, batch) in plan.batch_stages() {
-            let stage = Self::grow_stage(&context, id, batch, &sink, &pipeline, &managers).await;
+            let stage = Self::grow_stage(&context, id, batch, &ends, &pipeline, &managers).await;
             stages.push((id, stage));
         }
         let idle = if stages.len() > 1 { stages.pop() } else { None };
@@ -267,11 +266,11 @@ impl Tree {
         context: &Arc<RunContext>,
         id: StageId,
         batch: &BatchPlan,
-        sink: &ActorRef<SinkMsg>,
+        ends: &ActorRef<ItemEndsMsg>,
         pipeline: &ActorRef<PipelineMsg>,
         devices: &[ActorRef<DeviceMsg>],
     ) -> Grown {
-        let chain = Chain::new(context, sink, Origin::Stage(id), &Targets::default());
+        let chain = Chain::new(context, ends, Origin::Stage(id), &Targets::default());
         let completion = Arc::new(Processor::new(id, chain, pipeline.clone()));
         let arena = Arena::create("fake", batch.layout.clone()).unwrap();
         let batch = BatchStage::start(context, id, arena, completion, devices, pipeline.get_cell());
@@ -388,7 +387,7 @@ async fn feed(stage: Stage, feed: Feed) {
         let Some(mut lease) = feed.pool.claim_async().await else { return };
         lease.input_mut(0).copy_from_slice(&(index as f32).to_ne_bytes());
         let id = ItemId { source: SourceId(0), index };
-        let ticket = Ticket::alone(id, index, &index.to_string(), Path::new(""));
+        let ticket = Ticket::alone(id, index, &index.to_string(), b"");
         if let Some(timeline) = ticket.timeline().filter(|_| feed.context.tracer.is_on()) {
             timeline.queued(StageId(1), feed.context.clock.now());
         }

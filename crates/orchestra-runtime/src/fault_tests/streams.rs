@@ -136,7 +136,7 @@ async fn slow_batches_side_by_side_are_left_alone_as_long_as_each_keeps_its_dead
     let slow = Script { run_takes: ms(9_900), ..Script::honest() };
     let run = stage(80, 4).run(move |_| slow.clone()).await;
     run.all_done();
-    run.check((run.restarts, run.retries) == (0, 0), "nobody is replaced");
+    run.check((run.restarts, run.retries) == (0, 0), "no worker is replaced");
     run.check_time(run.over, ms(49_600), ms(49_610), "five rounds");
 }
 
@@ -164,12 +164,12 @@ async fn an_answer_for_a_batch_that_waits_is_one_of_a_worker_that_has_lost_its_w
 }
 
 #[tokio::test(start_paused = true)]
-async fn memory_that_runs_out_lowers_the_ceiling_and_fails_nobody() {
+async fn memory_that_runs_out_lowers_the_ceiling_and_fails_no_item() {
     for streams in STREAMS {
         let mut stage = Stage { max_batch: 16, ..stage(600, streams) };
         stage.workers = 2;
         let run = stage.run(|_| Script::with_memory(5)).await;
         run.all_done();
-        run.check(run.restarts == 0, "nobody dies of it");
+        run.check(run.restarts == 0, "no worker dies of it");
     }
 }

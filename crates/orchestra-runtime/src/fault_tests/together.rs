@@ -32,7 +32,7 @@ async fn quick_batches_go_together_once_their_worker_is_busy_and_slow_ones_never
     let run = stage(4_000, 4, 8).run(|_| taking(ms(2))).await;
     run.all_done();
     let quick = rows(&run);
-    run.check(quick[0] <= 4, "nobody waits for the first batch to have company");
+    run.check(quick[0] <= 4, "no row waits for the first batch to have company");
     run.check(quick.iter().filter(|n| **n == 32).count() > 100, "most of them go with seven others");
     run.check(quick.iter().all(|n| *n <= 32), "and none with more");
 
@@ -87,7 +87,7 @@ async fn an_item_that_the_model_refuses_fails_alone_and_costs_no_worker() {
         let refused = Script::poisoned([77, 78, 300], RunFault::Fails(RunErrorKind::Model));
         let run = stage(400, max, 8).run(move |_| refused.clone()).await;
         run.all_done_but([77, 78, 300]).failed_as(FailureKind::Model);
-        run.check(run.exits.is_empty(), "nobody died");
+        run.check(run.exits.is_empty(), "no worker died");
     }
 }
 
@@ -105,7 +105,7 @@ async fn memory_that_holds_less_than_a_batch_is_learned_at_once_and_nothing_goes
     script.memory = vec![(secs(0), 100), (ms(150), 3)];
     let run = stage(2_000, 8, 8).run(move |_| script.clone()).await;
     run.all_done();
-    run.check(run.exits.is_empty(), "running out of memory kills nobody");
+    run.check(run.exits.is_empty(), "running out of memory kills no worker");
     let faults =
         run.lives[0].runs.iter().filter(|begun| begun.items.len() > 3 && begun.at >= ms(400)).count();
     // What was on its way goes apart first; after that the ceiling is tried once in a while.

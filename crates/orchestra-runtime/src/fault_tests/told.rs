@@ -1,4 +1,4 @@
-//! Takes down what a run tells whoever traces, and checks that it is the whole truth, told once. It knows no scenario.
+//! Records what a run tells its tracer, and checks that it is the whole truth, told once. It knows no scenario.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ impl RunTracer for Notes {
         self.batches.lock().unwrap().push(batch);
     }
 
-    /// A stage has a probe for a sink, and no committer.
+    /// A stage has a probe in place of the item-ends actor, and no committer.
     fn items_ended(&self, _: &[EndedItems]) {}
 
     fn worker(&self, step: WorkerTrace) {

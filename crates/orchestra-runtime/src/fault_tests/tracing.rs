@@ -1,4 +1,4 @@
-//! What is told to whoever traces, where something goes wrong. That it is complete is checked at the end of every run of these tests: see
+//! What the tracer is told, where something goes wrong. That it is complete is checked at the end of every run of these tests: see
 //! `told`.
 
 use std::sync::Arc;
@@ -72,12 +72,12 @@ async fn a_failed_item_is_told_with_every_batch_that_it_was_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_noted_where_nobody_traces() {
+async fn nothing_is_noted_where_nothing_is_traced() {
     let mut stage = Stage::of(40);
     stage.traced = false;
     let run = stage.run(|_| Script::honest()).await;
     run.all_done();
-    run.check(run.told.is_none(), "nobody is told");
+    run.check(run.told.is_none(), "no tracer is told");
     run.check(
         run.account.tickets.iter().all(|(t, _)| t.timeline().unwrap().is_empty()),
         "and nothing is carried along",

@@ -199,7 +199,7 @@ impl GpuProbe for Hanging {
 }
 
 #[test]
-fn a_device_whose_driver_hangs_is_called_silent_and_blinds_nobody_to_the_others() {
+fn a_device_whose_driver_hangs_is_called_silent_and_hides_no_other_device() {
     let (watch, others) = watch(2);
     let (asked, is_asked) = channel();
     let (answer, may_answer) = channel();
@@ -244,7 +244,7 @@ fn who_asks_is_told_what_is_seen_by_a_look_that_begins_after_that() {
     look(&watch, &probe);
     probe.change("GPU-0", |gpu| gpu.memory_free = 1 << 30);
     ask(1);
-    assert!(told.try_recv().is_err(), "nobody has looked since");
+    assert!(told.try_recv().is_err(), "no look since");
     look(&watch, &probe);
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [Some(23 << 30)], "once");
     probe.set(Err(ProbeError::NoDriver("gone".into())));

@@ -10,7 +10,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Child, Command as StdCommand, ExitStatus, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use orchestra_core::shapes::Network;
@@ -20,11 +20,13 @@ use orchestra_worker::arena::SharedMemory;
 use orchestra_worker::frames::Load;
 use orchestra_worker::process::LOADER;
 use orchestra_worker::{LOADER_REGION_FD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD, WORKER_SOCKET_FD};
+use rustix::io::Errno;
 use rustix::process::{PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::process::{Child as TokioChild, Command};
+use tokio::runtime::Handle;
 
 /// The running executable. The kernel's link stays good when the file is replaced by an upgrade while a run goes on.
 const THIS_EXECUTABLE: &str = "/proc/self/exe";
@@ -143,7 +145,8 @@ impl ProcessLauncher {
         self
     }
 
-    /// Starts a process that inherits `memory`, and gives our end of its socket and the process.
+    /// Starts a process that inherits `memory`, and gives our end of its socket and the process. The process is killed when the thread ends on
+    /// which `spawn` has started it.
     fn spawn<C, const N: usize>(
         &self,
         env: impl Iterator<Item = (OsString, OsString)>,
@@ -169,9 +172,13 @@ impl ProcessLauncher {
             command.arg0(path); // For people who look at a list of processes.
         }
         let (socket, memory) = (theirs.as_raw_fd(), memory.map(|fd| fd.as_raw_fd()));
+        let parent = std::process::id();
         // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing is allocated.
         unsafe {
-            command.pre_exec(move || pass_descriptors(socket, memory));
+            command.pre_exec(move || {
+                end_with(parent)?;
+                pass_descriptors(socket, memory)
+            });
         }
         let named = |e: io::Error| io::Error::new(e.kind(), format!("`{}`: {e}", self.program.display()));
         let child = spawn(command).map_err(named)?;
@@ -184,14 +191,7 @@ impl ProcessLauncher {
         self.spawn(std::iter::empty(), [region], |mut command| {
             // What a decoder dies of is said in a line; where in our code is for developers, who run it by hand.
             command.arg(LOADER).env_remove("RUST_BACKTRACE");
-            // It ends with the thread that waits for it, also from the middle of a picture.
-            // SAFETY: one system call, which takes no memory.
-            unsafe {
-                command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                    0 => Ok(()),
-                    _ => Err(io::Error::last_os_error()),
-                });
-            }
+            // This thread waits for it, so it ends with its work, also from the middle of a picture.
             command.spawn()
         })
     }
@@ -208,9 +208,7 @@ impl Launcher for ProcessLauncher {
         // Whatever else is asked for, a worker sees its own device.
         let device = orchestra_machine::worker_environment(device);
         let env = asked.chain(device.into_iter().map(|(name, value)| (name.into(), value.into())));
-        let (ours, mut child) = self.spawn(env, [memory.inputs, memory.outputs], |command| {
-            Command::from(command).kill_on_drop(true).spawn()
-        })?;
+        let (ours, mut child) = self.spawn(env, [memory.inputs, memory.outputs], spawn_worker)?;
         ours.set_nonblocking(true)?;
         let (reader, writer) = UnixStream::from_std(ours)?.into_split();
         let stderr = child.stderr.take().ok_or_else(|| io::Error::other("no stderr pipe"))?;
@@ -227,8 +225,47 @@ impl Launcher for ProcessLauncher {
     }
 }
 
-/// Variables that a worker gets of this process: what finds libraries, tunes ONNX Runtime, CUDA and thread pools, or says where the user
-/// is. Keys of clouds, of collectors and of whatever else stay here.
+/// Starts a worker on a thread that ends when the worker has ended. The caller may be a thread of the host, which can end sooner, and the worker
+/// with it.
+fn spawn_worker(command: StdCommand) -> io::Result<TokioChild> {
+    let (runtime, (sender, started)) = (Handle::current(), mpsc::sync_channel(1));
+    let life = move || {
+        let child = {
+            let _entered = runtime.enter();
+            Command::from(command).kill_on_drop(true).spawn()
+        };
+        // Nothing of the host is kept for as long as a worker lives.
+        drop(runtime);
+        let pid = child.as_ref().ok().and_then(TokioChild::id);
+        if sender.send(child).is_err() {
+            return;
+        }
+        // `NOWAIT`: the end is left for the runtime, which reaps it. An error says that it did.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        if let Some(pid) = pid.and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+            while waitid(WaitId::Pid(pid), options).err() == Some(Errno::INTR) {}
+        }
+    };
+    thread::Builder::new().name("worker-life".into()).spawn(life)?;
+    started.recv().map_err(|_| io::Error::other("the thread that starts it panicked"))?
+}
+
+/// In a new process, before exec: it is killed when the thread ends that started it, however this program ends, and also where it is stopped.
+fn end_with(parent: u32) -> io::Result<()> {
+    // SAFETY: plain system calls, which take no memory.
+    let (result, is_orphan) = unsafe {
+        (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL), libc::getppid().cast_unsigned() != parent)
+    };
+    match result {
+        // The parent was gone before the call.
+        0 if is_orphan => Err(Errno::SRCH.into()),
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Variables that every worker gets of this process: what finds libraries, tunes CUDA and thread pools, or says where the user is. Its engine gives
+/// [`Launcher::launch`] those that it needs beside. Keys of clouds, of collectors and of whatever else stay here.
 pub fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
     const NAMES: [&str; 12] = [
         "PATH",
@@ -244,20 +281,7 @@ pub fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
         "RUST_BACKTRACE",
         "XDG_CACHE_HOME",
     ];
-    const PREFIXES: [&str; 12] = [
-        "LC_",
-        "ORCHESTRA_",
-        "ORT_",
-        "CUDA_",
-        "CUDNN_",
-        "CUBLAS_",
-        "NVIDIA_",
-        "TRT_",
-        "OMP_",
-        "KMP_",
-        "MKL_",
-        "MALLOC_",
-    ];
+    const PREFIXES: [&str; 8] = ["LC_", "ORCHESTRA_", "CUDA_", "NVIDIA_", "OMP_", "KMP_", "MKL_", "MALLOC_"];
     std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
         NAMES.contains(&&*name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use orchestra_core::{DeviceId, StageId, WorkerId};
 
-/// See the module. Changed at the start and the end of a worker only.
+/// The worker processes of a run that live. Changed at the start and the end of a worker only.
 #[derive(Debug, Default)]
 pub struct LiveWorkers(Mutex<BTreeMap<WorkerId, LiveWorker>>);
 

@@ -23,7 +23,7 @@ impl LinkArgs {
         self.trace(|| WorkerStep::Ended { exit: exit.clone(), last_words: last_words.clone() });
         let (progressed, begun) = {
             let traffic = port.traffic();
-            (traffic.batches > 0, traffic.in_flight.begun().collect())
+            (traffic.batches > 0, traffic.unanswered.begun().collect())
         };
         let end = WorkerEnd { worker, exit, last_words, progressed, bisecting: false };
         let manager = self.manager.clone();

@@ -291,7 +291,7 @@ impl LinkState {
         let (last_frame, is_broken, batch) = {
             let traffic = self.port.traffic();
             // They begin in their order, so no other one has run for longer.
-            let oldest = traffic.in_flight.begun().next().map(|(_, begun)| Running { begun, timeout });
+            let oldest = traffic.unanswered.begun().next().map(|(_, begun)| Running { begun, timeout });
             (traffic.last_frame, traffic.is_broken, oldest)
         };
         // The clocks may have been set to a later time: see there.
@@ -355,7 +355,7 @@ impl LinkState {
         let worker = self.args.worker;
         let (batches, in_flight) = {
             let traffic = self.port.traffic();
-            (traffic.batches, traffic.in_flight.sent.len())
+            (traffic.batches, traffic.unanswered.runs.len())
         };
         self.stats().ending.sub(1);
         if exit == WorkerExit::Clean {

@@ -12,8 +12,8 @@ use ractor::ActorRef;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::batch::output_slots::{OutputSlots, PendingOutputs};
-use crate::fleet::in_flight::{InFlight, Sent};
 use crate::fleet::link_start::LinkArgs;
+use crate::fleet::unanswered_runs::{UnansweredRun, UnansweredRuns};
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
 use crate::trace::Ran;
 
@@ -29,7 +29,7 @@ pub struct WorkerPort {
 }
 
 pub(super) struct Traffic {
-    pub in_flight: InFlight,
+    pub unanswered: UnansweredRuns,
     has_greeted: bool,
     /// It takes batches. What it holds may still be answered when it takes none any more.
     pub is_open: bool,
@@ -54,7 +54,7 @@ impl WorkerPort {
     /// The way to a worker that has no process yet.
     pub fn new(args: &Arc<LinkArgs>, link: ActorRef<LinkMsg>) -> Arc<Self> {
         let traffic = Traffic {
-            in_flight: InFlight::new(args.serve.load.streams),
+            unanswered: UnansweredRuns::new(args.serve.load.streams),
             has_greeted: false,
             is_open: false,
             is_believed: true,
@@ -100,7 +100,7 @@ impl WorkerPort {
     /// Says whether the way is open.
     fn note_sent(&self, run: &Run) -> bool {
         let mut traffic = self.traffic();
-        traffic.in_flight.push(run.batch, run.rows);
+        traffic.unanswered.push(run.batch, run.rows);
         traffic.begin(self.args.context.clock.now());
         traffic.is_open
     }
@@ -139,7 +139,7 @@ impl WorkerPort {
         match frame {
             FromWorker::Heartbeat { .. } => drop(self.believed(now)),
             FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
-                if let Some((Sent { rows, .. }, ran)) = self.answered(batch, timing, false, now) {
+                if let Some((UnansweredRun { rows, .. }, ran)) = self.answered(batch, timing, false, now) {
                     drop(batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));
                     self.done(u64::from(self.batches_in(rows)), rss_bytes);
                     // Not told from here: a hook that takes long would keep us from hearing the worker's heart.
@@ -188,9 +188,9 @@ impl WorkerPort {
         timing: RunTiming,
         breaks: bool,
         now: Duration,
-    ) -> Option<(Sent, Ran)> {
+    ) -> Option<(UnansweredRun, Ran)> {
         let mut traffic = self.believed(now)?;
-        let sent = match traffic.in_flight.answered(batch) {
+        let sent = match traffic.unanswered.answered(batch) {
             Ok(sent) => sent,
             // Another stream may have begun and done it before the process had ended of its device.
             Err(_) if traffic.is_broken => return None,
@@ -205,7 +205,7 @@ impl WorkerPort {
             drop(self.link.cast(LinkMsg::Broken));
         }
         traffic.begin(now);
-        let streams = traffic.in_flight.streams;
+        let streams = traffic.unanswered.streams;
         drop(traffic);
         self.count(timing, streams, self.batches_in(sent.rows), now);
         Some((sent, Ran { begun: sent.begun, answered: Some(now), timing }))
@@ -266,7 +266,7 @@ impl Traffic {
     /// A worker whose device is broken begins nothing more.
     fn begin(&mut self, now: Duration) {
         if !self.is_broken {
-            self.in_flight.begin(now);
+            self.unanswered.begin(now);
         }
     }
 }

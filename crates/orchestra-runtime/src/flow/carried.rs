@@ -1,8 +1,8 @@
-//! Memory for pictures that stages carry along, handed out in blocks of a region of fixed size. A thread that finds no room waits, so the
+//! Memory for pictures that stages carry along, handed out in blocks of an arena of fixed size. A thread that finds no room waits, so the
 //! pictures in flight are bounded by bytes.
 //!
 //! A picture is kept once, by the chain that made it, and shared by all that carry it on. So no thread that holds a
-//! picture waits for room in the same region, and stages behind a batch or a join always go on and free room.
+//! picture waits for room in the same arena, and stages behind a batch or a join always go on and free room.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ use orchestra_worker::mapping::Mapping;
 /// Blocks begin at multiples of this, so that no two of them share a cache line.
 const ALIGN: usize = 64;
 
-/// A region of shared memory for pictures.
+/// An arena of shared memory for pictures.
 pub struct CarriedArena {
     map: Mapping,
     len: usize,
@@ -30,7 +30,7 @@ struct State {
     is_shut: bool,
 }
 
-/// A block of the region. It comes back when it is dropped.
+/// A block of the arena. It comes back when it is dropped.
 struct Block {
     arena: Arc<CarriedArena>,
     start: usize,
@@ -38,7 +38,7 @@ struct Block {
 }
 
 impl CarriedArena {
-    /// A region of `len` bytes. Memory is taken when it is first written to.
+    /// An arena of `len` bytes. Memory is taken when it is first written to.
     pub fn new(len: usize) -> io::Result<Arc<Self>> {
         let len = len.max(ALIGN) / ALIGN * ALIGN;
         let map = Mapping::of_new_memory("orchestra-carried", len)?;
@@ -46,7 +46,7 @@ impl CarriedArena {
         Ok(Arc::new(Self { map, len, state: Mutex::new(state), changed: Condvar::new() }))
     }
 
-    /// Keeps pixels. Waits until there is room; `None` when the region was shut. Blocks: never call it in an actor.
+    /// Keeps pixels. Waits until there is room; `None` when the arena was shut. Blocks: never call it in an actor.
     ///
     /// # Errors
     /// The pixels do not fit even when nothing else is there.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_without_room_waits_until_there_is_some_or_the_region_is_shut() {
+    fn a_thread_without_room_waits_until_there_is_some_or_the_arena_is_shut() {
         let arena = CarriedArena::new(256).unwrap();
         let first = keep(&arena, 16, 1).unwrap();
         let theirs = Arc::clone(&arena);

@@ -2,7 +2,7 @@
 //! one inside of the other, in the thread that made the row. It knows the shapes of stages and no kind.
 //!
 //! Whatever a chain does not hand on ends with it: the share of a token that was given to batches and folds is counted, and the rest is
-//! reported to the sink, with the records or with the failure.
+//! reported to the item-ends actor, with the records or with the failure.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,29 +11,31 @@ use bytes::Bytes;
 use orchestra_core::collect::Arrival;
 use orchestra_core::data::{ColumnType, OwnedRow, Refusal, Value};
 use orchestra_core::lineage::{End, Share};
-use orchestra_core::shapes::{Encoder, LoaderSpec, Map, MapRun, Reduce};
+use orchestra_core::shapes::{Encoder, KindSettings, Map, MapRun, Reduce};
 use orchestra_core::{Failure, FailureKind, SinkId, StageId};
-use orchestra_plan::{ColumnRef, FoldPlan, Origin, Plan, Shape};
+use orchestra_plan::{ColumnRef, Origin, Plan};
 use ractor::ActorRef;
 use smallvec::SmallVec;
 
 mod build;
-mod loader_part;
+mod in_loader;
+mod leaf;
 mod outcome;
 mod walk;
 
 use build::{Builder, connect_folds, cost, start};
+pub use in_loader::own_bytes;
 pub use outcome::{MapCount, Outcome};
 use outcome::{RecordRange, RowState, tell};
 use walk::Walk;
 
 use super::carried::CarriedArena;
-use super::fold::{FoldMsg, FoldPart, FoldTarget};
+use super::fold_target::{FoldMsg, FoldPart, FoldTarget};
 use super::ticket::Ticket;
 use super::token::{PartPath, Token};
 use crate::batch::slot_pool::SlotPool;
 use crate::context::RunContext;
-use crate::messages::{BatcherMsg, Record, SinkMsg, TokenEnd};
+use crate::messages::{BatcherMsg, Ends, ItemEndsMsg, Record, TokenEnd};
 
 #[derive(Clone)]
 pub struct BatchTarget {
@@ -67,15 +69,10 @@ impl Targets {
 pub fn kept_pictures(plan: &Plan, origin: Origin) -> Vec<ColumnRef> {
     let mut kept = Vec::new();
     for stage in &plan.stages {
-        let carried: Vec<&ColumnRef> = match &stage.runs {
-            Shape::Batch(batch) => batch.carries.iter().collect(),
-            Shape::Fold(FoldPlan::Inputs { inputs }) => inputs.iter().flat_map(|way| &way.reads).collect(),
-            Shape::Fold(FoldPlan::Parts(_) | FoldPlan::Run(_)) | Shape::Map(_) => Vec::new(),
-        };
         let is_new = |read: &ColumnRef| {
             plan.home_of(read.from) == origin && plan.column(*read).ty == ColumnType::Picture
         };
-        for read in carried.into_iter().copied().filter(is_new) {
+        for read in stage.carries().copied().filter(is_new) {
             if !kept.contains(&read) {
                 kept.push(read);
             }
@@ -86,7 +83,7 @@ pub fn kept_pictures(plan: &Plan, origin: Origin) -> Vec<ColumnRef> {
 
 pub struct Chain {
     pub context: Arc<RunContext>,
-    pub sink: ActorRef<SinkMsg>,
+    pub ends: ActorRef<ItemEndsMsg>,
     steps: Vec<Step>,
     /// In the order of [`Outcome::counts`].
     pub maps: Vec<StageId>,
@@ -97,8 +94,9 @@ pub struct Chain {
     origin: Origin,
     /// Where pictures that are made here are kept, if some are.
     pictures: Option<Arc<CarriedArena>>,
-    /// Held by the row that keeps pictures, where it keeps several: with one of them it may wait for room for the next.
-    several: Option<Mutex<()>>,
+    /// Taken before a row keeps its first picture if it keeps several: two rows with one picture each, both waiting for room for a second, would
+    /// deadlock.
+    keep_lock: Option<Mutex<()>>,
     /// A bound on what one row costs, in elements that are read or numbers that are printed; the most there is where it may have to wait.
     pub cost: usize,
 }
@@ -117,7 +115,7 @@ struct MapStep {
     at: usize,
     map: Arc<dyn Map>,
     /// What a loader process needs to run it, where that may.
-    in_loader: Option<LoaderSpec>,
+    in_loader: Option<KindSettings>,
     reads: Vec<ColumnRef>,
     next: Vec<Step>,
     /// The folds that must hear of a row that ends here.
@@ -136,26 +134,26 @@ struct StepRun {
     next: Vec<StepRun>,
 }
 
-/// The rows that a row was made of, innermost first.
+/// A row and the rows that it was made of, innermost first: what the stages behind it can read.
 #[derive(Clone, Copy)]
-pub struct Env<'a> {
+pub struct RowScope<'a> {
     pub from: Origin,
     pub row: &'a [Value<'a>],
     pub carried: &'a [(ColumnRef, Value<'a>)],
-    pub up: Option<&'a Env<'a>>,
+    pub up: Option<&'a RowScope<'a>>,
 }
 
-impl<'a> Env<'a> {
+impl<'a> RowScope<'a> {
     pub fn get(&self, read: ColumnRef) -> Option<Value<'a>> {
         let mut at = Some(self);
-        while let Some(env) = at {
-            if env.from == read.from {
-                return env.row.get(read.column).copied();
+        while let Some(scope) = at {
+            if scope.from == read.from {
+                return scope.row.get(read.column).copied();
             }
-            if let Some((_, value)) = env.carried.iter().find(|(column, _)| *column == read) {
+            if let Some((_, value)) = scope.carried.iter().find(|(column, _)| *column == read) {
                 return Some(*value);
             }
-            at = env.up;
+            at = scope.up;
         }
         None
     }
@@ -163,8 +161,9 @@ impl<'a> Env<'a> {
 
 /// What a thread that runs chains is told on the way.
 pub trait Hooks {
-    /// The first row of the item is about to be handed on. `false`: it was given up meanwhile, and nothing is to be done with it.
-    fn decoded(&mut self) -> bool {
+    /// The first row of the item is about to be handed on, and what it took to load it ends. `false`: it was given up meanwhile, and nothing is
+    /// to be done with it.
+    fn leaves_loading(&mut self) -> bool {
         true
     }
 
@@ -181,7 +180,7 @@ impl Hooks for NoHooks {}
 impl Chain {
     pub fn new(
         context: &Arc<RunContext>,
-        sink: &ActorRef<SinkMsg>,
+        ends: &ActorRef<ItemEndsMsg>,
         origin: Origin,
         targets: &Targets,
     ) -> Self {
@@ -192,25 +191,19 @@ impl Chain {
             !builder.steps.is_empty(),
             "a stage from which nothing is reached is left out of the plan"
         );
-        let pipeline = match origin {
-            Origin::Source(source) => plan.sources[source.index()].pipeline,
-            Origin::Stage(stage) => plan.stages[stage.index()].pipeline,
-        };
-        // Only where the chain leads to the sink, and in the groups of a batch: what a loader has done is one item.
-        let ends_here = |sink: &SinkId| origin.stage().is_some() && plan.sinks[sink.index()].home == origin;
-        let linear = plan.pipelines[pipeline.index()].linear.filter(ends_here);
+        let linear = plan.linear_from(origin);
         let Builder { maps, mut steps, .. } = builder;
         let folds = connect_folds(&mut steps).into();
         if let Origin::Source(_) = origin {
-            loader_part::mark(&mut steps, &mut vec![origin]);
+            in_loader::mark(plan, &mut steps, &mut vec![origin]);
         }
         let pictures =
             targets.pictures.iter().find(|(of, _)| *of == origin).map(|(_, arena)| Arc::clone(arena));
-        let several = (kept_pictures(plan, origin).len() > 1).then(Mutex::default);
+        let keep_lock = (kept_pictures(plan, origin).len() > 1).then(Mutex::default);
         // A thread that keeps a picture may have to wait.
         let cost = if pictures.is_some() { usize::MAX } else { cost(&steps, context) };
         let context = Arc::clone(context);
-        Self { context, sink: sink.clone(), steps, maps, linear, folds, origin, pictures, several, cost }
+        Self { context, ends: ends.clone(), steps, maps, linear, folds, origin, pictures, keep_lock, cost }
     }
 
     pub fn start(&self) -> ChainRun {
@@ -250,7 +243,7 @@ impl Chain {
         &self,
         run: &mut ChainRun,
         token: &Token,
-        env: &Env<'_>,
+        scope: &RowScope<'_>,
         out: &mut Outcome,
         hooks: &mut dyn Hooks,
     ) {
@@ -259,7 +252,7 @@ impl Chain {
         let before = out.text.len();
         let share = token.share();
         let mut walk = Walk { chain: self, out, hooks, keeping: None };
-        if walk.steps(&self.steps, &mut run.runs, token, share, env).is_err() {
+        if walk.steps(&self.steps, &mut run.runs, token, share, scope).is_err() {
             debug_assert!(out.row.failure.is_some() || out.row.is_void, "why it is over is noted");
         }
         let row = std::mem::take(&mut out.row);
@@ -290,6 +283,11 @@ impl Chain {
     pub fn fail(&self, token: &Token, stage: StageId, refusal: Refusal, attempts: u32, out: &mut Outcome) {
         self.context.stats.stage(stage).failed.add(1);
         let failure = Failure { attempts, ..self.failure(stage, refusal.kind, refusal.error) };
+        self.end_failed(token, failure, out);
+    }
+
+    /// Ends a token with a failure that is counted already.
+    pub fn end_failed(&self, token: &Token, failure: Failure, out: &mut Outcome) {
         tell(&self.folds, token, token.path(), &Arrival::Failed, Share::NONE, out);
         out.end(token, token.share(), SmallVec::new(), Some(failure));
     }
@@ -312,13 +310,14 @@ impl Chain {
         Failure { stage, kind, error, attempts: 1 }
     }
 
-    /// Sends what became of some rows but for [`Outcome::done`], and empties it.
+    /// Sends what became of some rows, and empties it but for [`Outcome::done`], which are in `whole` by now.
     pub fn send(&self, out: &mut Outcome) {
         for (fold, parts) in out.parts.drain(..) {
             drop(fold.cast(FoldMsg::Parts(parts)));
         }
         out.n_failed = 0;
-        if out.ends.is_empty() {
+        let whole = out.whole.take();
+        if out.ends.is_empty() && whole.is_none() {
             return;
         }
         let text = if out.ends.iter().all(|(_, end)| end.records.is_empty()) {
@@ -331,8 +330,8 @@ impl Chain {
             let records = records.into_iter().map(record).collect();
             TokenEnd { ticket, end: End { share, records, failure } }
         };
-        let ends: Vec<TokenEnd> = out.ends.drain(..).map(end).collect();
-        drop(self.sink.cast(SinkMsg::Ends(ends)));
+        let tokens = out.ends.drain(..).map(end).collect();
+        drop(self.ends.cast(ItemEndsMsg::Ends(Ends { whole, tokens })));
     }
 
     pub fn book(&self, counts: &[MapCount]) {

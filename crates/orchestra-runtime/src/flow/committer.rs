@@ -1,5 +1,5 @@
-//! Committer: the one thread that owns the journal and the result files of a run. It knows groups of bytes and ids, and rows that become parts; no
-//! stages.
+//! Committer: the one thread that owns the journal and the result files of a run. It knows groups of bytes and ids, and rows that become part
+//! files; no stages.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use ractor::{ActorId, ActorRef};
 use crate::account::stats::Stats;
 use crate::batch::slot_pool::FilledSlot;
 use crate::context::RunClock;
-use crate::flow::part_rows::OpenPart;
+use crate::flow::part_file::OpenPartFile;
 use crate::flow::reduce_rows::OpenReduce;
 use crate::flow::result_files::sink_file;
-use crate::messages::{CommitCounts, SinkMsg};
+use crate::messages::{CommitCounts, ItemEndsMsg};
 use crate::trace::{EndedItems, MaybeTracer};
 
 /// Groups that are joined into one write when they wait already. Where there is no model, or no picture can be read, each is one item.
-const MOST_GROUPS_AT_ONCE: usize = 4096;
+const MOST_JOBS_AT_ONCE: usize = 4096;
 
 /// Under load, so many items come together before the next commit, because a write costs the same for one item as for many. Far below
 /// what the window of items in flight covers, so no source waits for it.
@@ -46,43 +46,43 @@ const SYNC_EVERY: Duration = Duration::from_secs(5);
 pub struct CommitJob {
     /// What is written.
     pub commit: Commit,
-    /// What the sink is told when it is.
+    /// What the item-ends actor is told when it is.
     pub counts: CommitCounts,
     /// What the tracer is told when it is written.
-    pub traced: Option<Box<EndedItems>>,
+    pub traced: Vec<EndedItems>,
     /// Dropped when it is.
     pub hold: Option<Arc<FilledSlot>>,
-    pub reply_to: ActorRef<SinkMsg>,
+    pub reply_to: ActorRef<ItemEndsMsg>,
 }
 
 enum Job {
     Commit(CommitJob),
-    Look(Box<dyn FnOnce(Vec<Arc<BitSet>>) + Send>),
+    Finished(Box<dyn FnOnce(Vec<Arc<BitSet>>) + Send>),
     Close(Option<i32>, Box<dyn FnOnce(Result<Counts, String>) + Send>),
 }
 
 /// Sends groups to the committer. The queue is bounded by the sources' windows of items in flight.
 #[derive(Clone)]
 pub struct CommitterHandle {
-    jobs: Sender<Job>,
+    queue: Sender<Job>,
     thread: Thread,
     hurry: Arc<AtomicBool>,
 }
 
 impl CommitterHandle {
-    /// Hands a group over. The sink hears of it, whatever becomes of it.
+    /// Hands a group over. The item-ends actor hears of it, whatever becomes of it.
     pub fn send(&self, job: CommitJob) {
-        if let Err(gone) = self.jobs.send(Job::Commit(job))
+        if let Err(gone) = self.queue.send(Job::Commit(job))
             && let Job::Commit(job) = gone.0
         {
-            drop(job.reply_to.cast(SinkMsg::CommitFailed("the journal is closed".into())));
+            drop(job.reply_to.cast(ItemEndsMsg::CommitFailed("the journal is closed".into())));
         }
     }
 
     /// Gives the finished items by source, in the order of the plan, once everything sent before is written.
-    pub fn look(&self, then: impl FnOnce(Vec<Arc<BitSet>>) + Send + 'static) {
+    pub fn finished(&self, then: impl FnOnce(Vec<Arc<BitSet>>) + Send + 'static) {
         // A committer that is gone has closed the journal: the run is over, and the answer is not needed.
-        drop(self.jobs.send(Job::Look(Box::new(then))));
+        drop(self.queue.send(Job::Finished(Box::new(then))));
         self.thread.unpark();
     }
 
@@ -94,7 +94,7 @@ impl CommitterHandle {
 
     /// Makes everything durable; with a code, also records the end of the run. Then the thread ends.
     pub fn close(&self, code: Option<i32>, then: impl FnOnce(Result<Counts, String>) + Send + 'static) {
-        if let Err(gone) = self.jobs.send(Job::Close(code, Box::new(then)))
+        if let Err(gone) = self.queue.send(Job::Close(code, Box::new(then)))
             && let Job::Close(_, then) = gone.0
         {
             then(Err("the journal is closed already".into()));
@@ -109,13 +109,13 @@ pub fn start(
     n_sources: usize,
     traces: Traces,
 ) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
-    let (jobs, receiver) = channel();
+    let (queue, receiver) = channel();
     let hurry = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&hurry);
     let thread = std::thread::Builder::new()
         .name("committer".into())
         .spawn(move || run(files, stats, n_sources, &traces, &receiver, &theirs))?;
-    Ok((CommitterHandle { jobs, thread: thread.thread().clone(), hurry }, thread))
+    Ok((CommitterHandle { queue, thread: thread.thread().clone(), hurry }, thread))
 }
 
 /// The tracer of the run, and its clock.
@@ -126,8 +126,8 @@ pub struct Traces {
 
 /// What the thread writes to.
 pub struct Files {
-    /// Of each sink whose records go into parts. In front of the journal: threads that read parts end before the folder is unlocked.
-    parts: Vec<OpenPart>,
+    /// Of each sink whose records go into part files. In front of the journal: threads that read them end before the folder is unlocked.
+    part_files: Vec<OpenPartFile>,
     journal: Journal,
     plan: Arc<Plan>,
     stats: Arc<Stats>,
@@ -144,34 +144,34 @@ impl Files {
         run_id: &str,
         stats: &Arc<Stats>,
     ) -> Result<Self, String> {
-        let parts = OpenPart::all(plan, &journal, run_id, sink_file).map_err(|e| e.to_string())?;
+        let part_files = OpenPartFile::all(plan, &journal, run_id, sink_file).map_err(|e| e.to_string())?;
         let reduces = OpenReduce::all(plan, &journal).map_err(|e| e.to_string())?;
         let (plan, stats) = (Arc::clone(plan), Arc::clone(stats));
-        let mut files = Self { journal, plan, stats, parts, reduces };
+        let mut files = Self { journal, plan, stats, part_files, reduces };
         files.write_results(OpenReduce::is_half_written)?;
         Ok(files)
     }
 
-    /// Commits a group; then rows that are enough for a part become one, and contributions that are enough for a fold a state. The first result
-    /// is that of the group, the second that of the others.
+    /// Commits a group; then rows that are enough for a part file become one, and contributions that are enough for a fold a state. The first
+    /// result is that of the group, the second that of the others.
     fn commit(&mut self, commit: &Commit) -> (Result<(), String>, Result<(), String>) {
         let committed = self.journal.commit(commit).map_err(|e: CommitError| e.to_string());
         if committed.is_err() {
             return (committed, Ok(()));
         }
         for (file, rows) in &commit.appends {
-            self.parts.iter_mut().filter(|part| part.file() == *file).for_each(|part| part.add(rows));
+            self.part_files.iter_mut().filter(|part| part.file() == *file).for_each(|part| part.add(rows));
             self.reduces
                 .iter_mut()
                 .filter(|reduce| reduce.file() == *file)
                 .for_each(|reduce| reduce.add(rows));
         }
-        (committed, self.seal(OpenPart::is_full).and_then(|()| self.fold()))
+        (committed, self.seal(OpenPartFile::is_full).and_then(|()| self.fold()))
     }
 
-    fn seal(&mut self, which: impl Fn(&OpenPart) -> bool) -> Result<(), String> {
-        let mut parts = self.parts.iter_mut().filter(|part| which(part));
-        parts.try_for_each(|part| part.seal(&mut self.journal)).map_err(|e| e.to_string())
+    fn seal(&mut self, which: impl Fn(&OpenPartFile) -> bool) -> Result<(), String> {
+        let mut part_files = self.part_files.iter_mut().filter(|part| which(part));
+        part_files.try_for_each(|part| part.seal(&mut self.journal)).map_err(|e| e.to_string())
     }
 
     fn fold(&mut self) -> Result<(), String> {
@@ -196,7 +196,7 @@ impl Files {
         Ok(())
     }
 
-    /// Where all items have ended, results are written. Rows that wait become parts, so the files of a run that has ended hold all finished
+    /// Where all items have ended, results are written. Rows that wait become part files, so the files of a run that has ended hold all finished
     /// rows.
     fn close(&mut self, code: Option<i32>) -> Result<(), String> {
         if code.is_some() {
@@ -204,8 +204,8 @@ impl Files {
         }
         self.seal(|_| true)?;
         // Before the end is recorded: a run that has ended has its manifests.
-        let mut parts = self.parts.iter_mut();
-        parts.try_for_each(|part| part.finish(code.is_some())).map_err(|e| e.to_string())?;
+        let mut part_files = self.part_files.iter_mut();
+        part_files.try_for_each(|part| part.finish(code.is_some())).map_err(|e| e.to_string())?;
         let closed = match code {
             Some(code) => self.journal.finish(code),
             None => self.journal.sync(),
@@ -219,35 +219,35 @@ fn run(
     stats: Arc<Stats>,
     n_sources: usize,
     traces: &Traces,
-    jobs: &Receiver<Job>,
+    queue: &Receiver<Job>,
     hurry: &AtomicBool,
 ) {
     let mut synced = Instant::now();
     let mut committed_at = Instant::now();
     // Pipelines whose records could not be written: a later group of theirs would come out of order.
     let mut refused = HashSet::new();
-    while let Ok(job) = jobs.recv() {
-        let mut group = Vec::new();
-        let mut looks = Vec::new();
+    while let Ok(job) = queue.recv() {
+        let mut jobs = Vec::new();
+        let mut askers = Vec::new();
         let mut close = None;
         let mut more_wait = false;
         let mut next = Some(job);
         while let Some(job) = next.take() {
             match job {
-                Job::Commit(job) => group.push(job),
-                Job::Look(then) => looks.push(then),
+                Job::Commit(job) => jobs.push(job),
+                Job::Finished(then) => askers.push(then),
                 Job::Close(code, then) => close = Some((code, then)),
             }
-            more_wait = close.is_some() || !looks.is_empty() || group.len() >= MOST_GROUPS_AT_ONCE;
+            more_wait = close.is_some() || !askers.is_empty() || jobs.len() >= MOST_JOBS_AT_ONCE;
             if !more_wait {
-                next = jobs.try_recv().ok();
+                next = queue.try_recv().ok();
             }
         }
-        let items = group.iter().map(|job| job.counts.done + job.counts.failed).sum();
-        let bytes: usize = group.iter().map(|job| job.commit.bytes()).sum();
+        let items = jobs.iter().map(|job| job.counts.done + job.counts.failed).sum();
+        let bytes: usize = jobs.iter().map(|job| job.commit.bytes()).sum();
         let now = Instant::now();
         let pause = pause(items, bytes, now - std::mem::replace(&mut committed_at, now));
-        commit(&mut files, &stats, traces, group, &mut refused);
+        commit(&mut files, &stats, traces, jobs, &mut refused);
         if synced.elapsed() >= SYNC_EVERY {
             // A disk that fails here fails the next commit or the close, too, and is reported then.
             if let Err(error) = files.journal.sync() {
@@ -255,7 +255,7 @@ fn run(
             }
             synced = Instant::now();
         }
-        for then in looks {
+        for then in askers {
             let sources = (0..n_sources).filter_map(|s| u16::try_from(s).ok());
             then(sources.map(|s| files.journal.finished(SourceId(s))).collect());
         }
@@ -267,7 +267,7 @@ fn run(
             return;
         }
         if !more_wait && !hurry.load(Ordering::Acquire) {
-            // Ended early by a handle that cannot wait.
+            // `hurry`, `finished` and `close` unpark this thread.
             std::thread::park_timeout(pause);
         }
     }
@@ -287,16 +287,16 @@ fn pause(items: u64, bytes: usize, span: Duration) -> Duration {
     }
 }
 
-/// What one pipeline commits at once, and the sink that hears of it.
-struct Joined {
-    sink: ActorRef<SinkMsg>,
+/// What one pipeline commits at once, and the actor that hears of it.
+struct PipelineCommit {
+    ends: ActorRef<ItemEndsMsg>,
     commit: Commit,
     counts: CommitCounts,
     traced: Vec<EndedItems>,
     holds: Vec<Arc<FilledSlot>>,
 }
 
-impl Joined {
+impl PipelineCommit {
     fn add(&mut self, job: CommitJob) {
         for (file, bytes) in job.commit.appends {
             match self.commit.appends.iter_mut().rfind(|(f, _)| *f == file) {
@@ -310,34 +310,34 @@ impl Joined {
         self.commit.done.extend(job.commit.done);
         self.commit.failed.extend(job.commit.failed);
         self.counts.add(&job.counts);
-        self.traced.extend(job.traced.map(|items| *items));
+        self.traced.extend(job.traced);
         self.holds.extend(job.hold);
     }
 }
 
-/// Commits the groups, those of one pipeline together: what goes wrong with one pipeline's files is not the others' business.
+/// Commits the groups of these jobs, those of one pipeline together: what goes wrong with one pipeline's files is not the others' business.
 fn commit(
     files: &mut Files,
     stats: &Stats,
     traces: &Traces,
-    group: Vec<CommitJob>,
+    jobs: Vec<CommitJob>,
     refused: &mut HashSet<ActorId>,
 ) {
-    let mut by_sink: Vec<Joined> = Vec::new();
-    for job in group {
-        match by_sink.iter_mut().find(|j| j.sink.get_id() == job.reply_to.get_id()) {
-            Some(joined) => joined.add(job),
-            None => by_sink.push(Joined {
-                sink: job.reply_to,
+    let mut by_pipeline: Vec<PipelineCommit> = Vec::new();
+    for job in jobs {
+        match by_pipeline.iter_mut().find(|commit| commit.ends.get_id() == job.reply_to.get_id()) {
+            Some(commit) => commit.add(job),
+            None => by_pipeline.push(PipelineCommit {
+                ends: job.reply_to,
                 commit: job.commit,
                 counts: job.counts,
-                traced: job.traced.map(|items| *items).into_iter().collect(),
+                traced: job.traced,
                 holds: job.hold.into_iter().collect(),
             }),
         }
     }
-    for Joined { sink, commit, counts, mut traced, holds } in by_sink {
-        let (result, sealed) = if refused.contains(&sink.get_id()) {
+    for PipelineCommit { ends, commit, counts, mut traced, holds } in by_pipeline {
+        let (result, sealed) = if refused.contains(&ends.get_id()) {
             (Err("an earlier group could not be written".to_owned()), Ok(()))
         } else {
             files.commit(&commit)
@@ -348,20 +348,20 @@ fn commit(
             traced.iter_mut().for_each(|items| items.written(ended, &result));
             tracer.items_ended(&traced);
         }
-        // A sink that is gone belongs to a pipeline that was torn down; what is committed stays committed.
+        // An actor that is gone belongs to a pipeline that was torn down; what is committed stays committed.
         drop(match result {
             Ok(()) => {
                 count(stats, &counts);
-                sink.cast(SinkMsg::Committed(counts, traced))
+                ends.cast(ItemEndsMsg::Committed(counts, traced))
             }
             Err(error) => {
-                refused.insert(sink.get_id());
-                sink.cast(SinkMsg::CommitFailed(error))
+                refused.insert(ends.get_id());
+                ends.cast(ItemEndsMsg::CommitFailed(error))
             }
         });
         if let Err(error) = sealed {
-            refused.insert(sink.get_id());
-            drop(sink.cast(SinkMsg::CommitFailed(error)));
+            refused.insert(ends.get_id());
+            drop(ends.cast(ItemEndsMsg::CommitFailed(error)));
         }
     }
 }

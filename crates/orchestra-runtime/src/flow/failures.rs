@@ -6,7 +6,7 @@ use orchestra_core::{DType, Failure};
 use orchestra_plan::SinkPlan;
 use serde::Serialize;
 
-use crate::flow::part_rows::{begin_row, end_row};
+use crate::flow::row_lengths::{begin_row, end_row};
 use crate::flow::ticket::Ticket;
 
 /// The record of a failure for a sink: its columns are those of `orchestra_plan::failure_schema`.

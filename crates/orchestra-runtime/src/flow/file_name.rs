@@ -1,4 +1,5 @@
-//! The name of a file that is a record: that of its item, made fit for the disk. Different records never share a name.
+//! The name of a file that is a record: that of its item, made fit for the disk. Different records never share a name. And what the index of
+//! its sink says of it.
 
 use std::fmt::Write;
 
@@ -57,6 +58,14 @@ pub fn file_name(files: &FilesPlan, token: &Token) -> Result<Box<str>, Refusal> 
     }
 }
 
+/// What the index of a sink says of a file.
+pub fn index_line(item: &str, index: u64, source: &str, file: &str, bytes: usize) -> Vec<u8> {
+    let line = serde_json::json!({
+        "item": item, "index": index, "source": source, "file": file, "bytes": bytes,
+    });
+    format!("{line}\n").into_bytes()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -73,7 +82,7 @@ mod tests {
         let files = FilesPlan { folder: "out".into(), extension: "npy".into(), numbered };
         let path = path.iter().map(|index| Part { index: *index, of: 9 }).collect();
         let mut tickets = TicketsBuilder::with_capacity(SourceId(0), 0, 1, false);
-        tickets.add(17, item, Path::new(""));
+        tickets.add(17, item, b"");
         let ticket = tickets.build().next().unwrap();
         file_name(&files, &Token::new(ticket, Share::WHOLE, path, Vec::new()))
     }

@@ -4,7 +4,7 @@
 use orchestra_core::data::Refusal;
 use serde::Deserialize;
 
-use super::part_rows::{HEAD, end_row};
+use super::row_lengths::{HEAD, end_row};
 
 /// A file on its way.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct FileRow<'a> {
 /// Puts the line of the index in front of the file that begins at `begin`, and says how long the row is.
 ///
 /// # Errors
-/// The row is longer than a part takes.
+/// The row is longer than a part file takes.
 pub fn end_file_row(out: &mut Vec<u8>, begin: usize, line: &[u8]) -> Result<(), Refusal> {
     let too_long = |_| Refusal::result("the name of the item has more than 4 GiB");
     let length = u32::try_from(line.len()).map_err(too_long)?.to_le_bytes();
@@ -48,8 +48,8 @@ pub fn files_in(mut rows: &[u8]) -> Option<Vec<FileRow<'_>>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::part_rows::begin_row;
-    use super::super::sink::index_line;
+    use super::super::file_name::index_line;
+    use super::super::row_lengths::begin_row;
     use super::*;
 
     #[test]

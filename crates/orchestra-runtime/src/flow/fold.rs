@@ -4,77 +4,37 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use orchestra_core::collect::{Arrival, Collected, Collector, Part};
+use orchestra_core::collect::{Arrival, Collected, Collector};
 use orchestra_core::data::{Label, OwnedRow, OwnedValue, Refusal, Value};
-use orchestra_core::lineage::Share;
+use orchestra_core::shapes::Fold;
 use orchestra_core::{ItemId, StageId};
-use orchestra_plan::{ColumnRef, FoldPlan, Origin};
+use orchestra_plan::{ColumnRef, JoinWay, Origin};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use super::chain::{Chain, ChainRun, Env, NoHooks, Outcome};
+use super::chain::{Chain, ChainRun, NoHooks, Outcome, RowScope};
+use super::fold_target::{FoldMsg, FoldPart};
 use super::token::{PartPath, Token};
 use crate::context::RunContext;
 
-/// The actor of a stage that folds.
-pub struct Fold;
+/// The actor of a stage that folds the rows of one token.
+pub struct FoldActor;
 
 /// Threads that take rows through the chain of one fold.
 const MOST_RUNNING: usize = 2;
 
-pub enum FoldMsg {
-    /// Parts have come to their ends.
-    Parts(Vec<FoldPart>),
-    /// A row has been taken through the chain.
-    Finished,
-    /// No further part will come from one of those that feed it.
-    Drained,
-}
-
-/// A part, or the row of one way of a join, and what became of it.
-pub struct FoldPart {
-    /// Whose it is: the last place of its path is that among the parts, or among the ways.
-    pub token: Token,
-    pub arrival: Arrival<OwnedRow>,
-}
-
-/// A fold, for what feeds it or must tell it of a part that ends.
-#[derive(Clone)]
-pub struct FoldTarget {
-    pub stage: StageId,
-    pub actor: ActorRef<FoldMsg>,
-    /// Which of the ways of a join is meant; `None`: it takes parts.
-    pub way: Option<Part>,
-    /// The folds behind it, which wait for the row that it makes.
-    pub downstream: Arc<[FoldTarget]>,
-}
-
-impl FoldTarget {
-    /// What became of a token, as a part of this fold.
-    pub fn part(&self, token: &Token, path: &[Part], share: Share, arrival: Arrival<OwnedRow>) -> FoldPart {
-        let mut path: PartPath = path.into();
-        path.extend(self.way);
-        FoldPart { token: Token::new(token.ticket.clone(), share, path, Vec::new()), arrival }
-    }
-
-    /// Tells it that a token has failed, whose failure is reported.
-    pub fn failed(&self, token: &Token) {
-        let part = self.part(token, token.path(), Share::NONE, Arrival::Failed);
-        // One that is gone belongs to a pipeline that is being torn down.
-        drop(self.actor.cast(FoldMsg::Parts(vec![part])));
-    }
-
-    /// Whether a token has to be told of to both once.
-    pub fn same_input(&self, other: &FoldTarget) -> bool {
-        self.stage == other.stage && self.way == other.way
-    }
-}
-
 pub struct FoldArgs {
     pub context: Arc<RunContext>,
     pub stage: StageId,
-    /// What it brings together.
-    pub plan: FoldPlan,
+    pub of: FoldOf,
     pub chain: Chain,
+}
+
+/// What it brings together.
+pub enum FoldOf {
+    /// The parts of a token.
+    Parts(Arc<dyn Fold>),
+    /// The rows of a token that come by these ways.
+    Join(Vec<JoinWay>),
 }
 
 pub struct FoldState {
@@ -97,17 +57,15 @@ struct Work {
     runs: Mutex<Vec<(ChainRun, Outcome)>>,
 }
 
-impl Actor for Fold {
+impl Actor for FoldActor {
     type Msg = FoldMsg;
     type State = FoldState;
     type Arguments = FoldArgs;
 
     async fn pre_start(&self, _: ActorRef<FoldMsg>, args: FoldArgs) -> Result<FoldState, ActorProcessingErr> {
-        let (feeding, carries) = match &args.plan {
-            FoldPlan::Parts(_) | FoldPlan::Run(_) => (1, Vec::new()),
-            FoldPlan::Inputs { inputs } => {
-                (inputs.len(), inputs.iter().flat_map(|input| &input.reads).copied().collect())
-            }
+        let (feeding, carries) = match &args.of {
+            FoldOf::Parts(_) => (1, Vec::new()),
+            FoldOf::Join(ways) => (ways.len(), ways.iter().flat_map(|way| &way.reads).copied().collect()),
         };
         let work = Arc::new(Work { args, carries, runs: Mutex::default() });
         Ok(FoldState {
@@ -230,11 +188,10 @@ impl Work {
 
     /// The row of a token; `None` where it was dropped on one of the ways of a join.
     fn merge(&self, parts: Vec<OwnedRow>) -> Result<Option<OwnedRow>, Refusal> {
-        match &self.args.plan {
-            FoldPlan::Inputs { inputs } if parts.len() < inputs.len() => Ok(None),
-            FoldPlan::Inputs { .. } => Ok(Some(parts.into_iter().flatten().collect())),
-            FoldPlan::Run(_) => Err(Refusal::result("internal error: no actor reduces a run; this is a bug")),
-            FoldPlan::Parts(fold) => {
+        match &self.args.of {
+            FoldOf::Join(ways) if parts.len() < ways.len() => Ok(None),
+            FoldOf::Join(_) => Ok(Some(parts.into_iter().flatten().collect())),
+            FoldOf::Parts(fold) => {
                 // A panic in here is a bug of ours; it fails the item by name instead of losing it.
                 let merged = catch_unwind(AssertUnwindSafe(|| fold.fold(parts)));
                 let bug = "internal error while parts were brought together; this is a bug";
@@ -247,11 +204,11 @@ impl Work {
         let labels: Vec<Vec<Label<'_>>> = row.iter().map(OwnedValue::labels).collect();
         let values = row.iter().zip(&labels).map(|(value, labels)| value.borrowed(labels));
         let from = Origin::Stage(self.args.stage);
-        let (row, carried): (Vec<Value<'_>>, Vec<(ColumnRef, Value<'_>)>) = match self.args.plan {
-            FoldPlan::Parts(_) | FoldPlan::Run(_) => (values.collect(), Vec::new()),
-            FoldPlan::Inputs { .. } => (Vec::new(), self.carries.iter().copied().zip(values).collect()),
+        let (row, carried): (Vec<Value<'_>>, Vec<(ColumnRef, Value<'_>)>) = match self.args.of {
+            FoldOf::Parts(_) => (values.collect(), Vec::new()),
+            FoldOf::Join(_) => (Vec::new(), self.carries.iter().copied().zip(values).collect()),
         };
-        let env = Env { from, row: &row, carried: &carried, up: None };
-        self.args.chain.row(run, token, &env, out, &mut NoHooks);
+        let scope = RowScope { from, row: &row, carried: &carried, up: None };
+        self.args.chain.row(run, token, &scope, out, &mut NoHooks);
     }
 }

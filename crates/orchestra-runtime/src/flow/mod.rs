@@ -1,5 +1,5 @@
-//! The way of an item through a pipeline: source, loaders, the chains of maps that work on rows, what is carried along, folds, sink and
-//! committer. It knows the three shapes of stages and no kind.
+//! The way of an item through a pipeline: source, loaders, the chains of maps that work on rows, what is carried along, folds, the
+//! ends of items and the committer. It knows the three shapes of stages and no kind.
 
 pub mod carried;
 pub mod chain;
@@ -8,12 +8,15 @@ pub mod failures;
 pub mod file_name;
 pub mod file_rows;
 pub mod fold;
+pub mod fold_target;
+pub mod item_ends;
+pub mod listing;
 pub mod loader;
-pub mod part_rows;
+pub mod part_file;
 pub mod processor;
 pub mod reduce_rows;
 pub mod result_files;
-pub mod sink;
+pub mod row_lengths;
 pub mod source;
 pub mod ticket;
 pub mod token;

@@ -6,18 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use orchestra_core::data::{Label, Refusal, Value};
-use orchestra_core::lineage::End;
 use orchestra_core::{Failure, StageId, TensorSpec};
 use orchestra_plan::{ColumnRef, Origin};
 use ractor::ActorRef;
 use smallvec::SmallVec;
 
-use super::chain::{Chain, ChainRun, Env, NoHooks, Outcome};
+use super::chain::{Chain, ChainRun, NoHooks, Outcome, RowScope};
 use super::token::Token;
+use crate::batch::completion::Completion;
 use crate::batch::outputs::OutputRows;
-use crate::batch::stage::Completion;
 use crate::flow::committer::BYTES_AT_ONCE;
-use crate::messages::{CompletedBatch, FinishedItems, PipelineMsg, SinkMsg, TokenEnd};
+use crate::messages::{CompletedBatch, PipelineMsg, WholeItems};
 use crate::trace::DoneRows;
 
 pub struct Processor {
@@ -51,12 +50,11 @@ impl Completion for Processor {
         });
     }
 
-    /// A failure goes to the sink and, if it is that of a part, to those that wait for the part.
+    /// A failure goes to the item-ends actor and, if it is that of a part, to those that wait for the part.
     fn failed(&self, token: &Token, failure: Failure) {
-        let chain = &self.work.chain;
-        chain.folds.iter().for_each(|fold| fold.failed(token));
-        let end = End { share: token.share(), records: SmallVec::new(), failure: Some(failure) };
-        drop(chain.sink.cast(SinkMsg::Ends(vec![TokenEnd { ticket: token.ticket.clone(), end }])));
+        let (chain, mut out) = (&self.work.chain, Outcome::default());
+        chain.end_failed(token, failure, &mut out);
+        chain.send(&mut out);
     }
 
     fn drained(&self) {
@@ -142,21 +140,18 @@ impl Work {
         if let (Some(trace), Some(began)) = (&batch.trace, began) {
             trace.processed.get_or_init(|| (began, self.chain.context.clock.now()));
         }
-        // The slot is free for the next rows before the sink looks at these; but where records are large, only when they are written.
-        let hold = (out.text.len() >= BYTES_AT_ONCE).then(|| Arc::clone(&batch.slot));
-        if let (Some(sink), Some(first)) = (linear, out.done.first()) {
+        if let (Some(sink), Some(source)) = (linear, out.done.first().map(|first| first.source)) {
             let traced = batch.trace.as_ref().map(|trace| {
                 let items = Arc::clone(&batch.slot.tokens);
                 DoneRows::new(items, rows, failed_rows, out.done.clone(), Arc::clone(trace))
             });
-            drop(batch);
-            let (source, done, text) =
-                (first.source, std::mem::take(&mut out.done), std::mem::take(&mut out.text));
-            let finished = FinishedItems { source, sink, done, text, traced, hold };
-            drop(self.chain.sink.cast(SinkMsg::Finished(finished)));
-        } else {
-            drop(batch);
+            // The slot is free for the next rows before the item-ends actor looks at these; but where records are large, only when they are
+            // written.
+            let hold = (out.text.len() >= BYTES_AT_ONCE).then(|| Arc::clone(&batch.slot));
+            let (done, text) = (std::mem::take(&mut out.done), std::mem::take(&mut out.text));
+            out.whole = Some(WholeItems { source, sink, done, text, traced, hold });
         }
+        drop(batch);
         self.chain.send(&mut out);
         out.text.clear();
         lock().push((run, out));
@@ -178,7 +173,7 @@ impl Work {
             .zip(token.carried().iter().zip(&labels))
             .map(|(read, (value, labels))| (*read, value.borrowed(labels)))
             .collect();
-        let env = Env { from: Origin::Stage(self.stage), row: &values, carried: &carried, up: None };
-        self.chain.row(run, token, &env, out, &mut NoHooks);
+        let scope = RowScope { from: Origin::Stage(self.stage), row: &values, carried: &carried, up: None };
+        self.chain.row(run, token, &scope, out, &mut NoHooks);
     }
 }

@@ -18,11 +18,10 @@ use orchestra_plan::{FilesPlan, Origin, Plan, SinkPlan};
 use orchestra_store::{Commit, CommitError, FileIndex, Journal, PlacedFile, Sorter};
 use thiserror::Error;
 
-use super::file_name::file_name;
+use super::file_name::{file_name, index_line};
 use super::file_rows::end_file_row;
-use super::part_rows::{begin_row, end_row};
 use super::result_files::{reduce_file, sink_file};
-use super::sink::index_line;
+use super::row_lengths::{begin_row, end_row};
 use super::ticket::Ticket;
 use super::token::{PartPath, Token};
 
@@ -31,7 +30,7 @@ const FOLD_AT: u64 = 4 << 20;
 const STATES: u64 = 4;
 
 /// Records of the result are committed once they have so many bytes.
-const BYTES_AT_ONCE: usize = 4 << 20;
+const RESULT_COMMIT_BYTES: usize = 4 << 20;
 
 /// First byte of what lies in the file.
 const CONTRIBUTION: u8 = 0;
@@ -348,7 +347,7 @@ impl ResultCommits {
     /// The next commit, and how many rows of the result are in it.
     pub fn next_commit(&mut self) -> Result<Option<(Commit, u64)>, ReduceError> {
         let (mut commit, before) = (Commit::default(), self.written);
-        while commit.bytes() < BYTES_AT_ONCE
+        while commit.bytes() < RESULT_COMMIT_BYTES
             && let Some(row) = self.rows.next()
         {
             let row = row?;
@@ -383,7 +382,7 @@ impl ResultCommits {
         let begin = sink.part_files.is_some().then(|| begin_row(&mut bytes));
         sink.encoder.encode(&ItemInfo { name: item, id: *id, source, parts: path }, &read, &mut bytes)?;
         let named = |files: &FilesPlan| {
-            let ticket = Ticket::alone(*id, 0, item, "".as_ref());
+            let ticket = Ticket::alone(*id, 0, item, b"");
             let name = file_name(files, &Token::new(ticket, Share::WHOLE, path.clone(), Vec::new()))?;
             let begin = begin.unwrap_or_default();
             let line = index_line(item, id.index, source, &name, bytes.len() - begin);

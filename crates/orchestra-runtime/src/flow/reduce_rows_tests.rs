@@ -10,8 +10,8 @@ use orchestra_store::{OutputFolder, RunIdentity, State};
 
 use super::*;
 use crate::fault_tests::fake_plan::plan_of_text;
-use crate::flow::part_rows::HEAD;
 use crate::flow::result_files::result_files;
+use crate::flow::row_lengths::HEAD;
 
 const ROWS: u64 = 30;
 
@@ -69,7 +69,7 @@ fn open(plan: &Plan) -> Journal {
 fn item(plan: &Plan, index: u64) -> Commit {
     let id = ItemId { source: SourceId(0), index };
     let item = name(index);
-    let token = Token::whole(Ticket::alone(id, 0, &item, "".as_ref()));
+    let token = Token::whole(Ticket::alone(id, 0, &item, b""));
     let data = (index as f32).to_ne_bytes();
     let row =
         [Value::Tensor(TensorView { name: "pixels", dtype: DType::F32, shape: &[1, 1, 1], data: &data })];
@@ -142,7 +142,7 @@ fn neither_the_order_of_commits_nor_folds_change_the_result() {
     drop(journal);
     let mut journal = open(&plan);
     commit_all(&plan, &mut journal, &second, &[3]);
-    assert_eq!(journal.parts(FileIndex(4)), 4, "it was folded so often");
+    assert_eq!(journal.n_part_files(FileIndex(4)), 4, "it was folded so often");
     left(&plan, &journal).iter().for_each(|commit| journal.commit(commit).unwrap());
     assert_eq!(written(dir.path()), expected);
     assert!(left(&plan, &journal).is_empty(), "all of it is written");
@@ -202,10 +202,7 @@ fn a_head_sorts_as_items_and_parts_do_and_what_is_damaged_is_no_contribution() {
         let id = ItemId { source: SourceId(source), index };
         let path = parts.iter().map(|index| Part { index: *index, of: 9 }).collect();
         let mut out = Vec::new();
-        write_head(
-            &Token::new(Ticket::alone(id, 0, "a", "".as_ref()), Share::WHOLE, path, Vec::new()),
-            &mut out,
-        );
+        write_head(&Token::new(Ticket::alone(id, 0, "a", b""), Share::WHOLE, path, Vec::new()), &mut out);
         out
     };
     let sorted = [head(0, 255, &[300]), head(0, 256, &[2]), head(0, 256, &[300]), head(1, 0, &[0])];

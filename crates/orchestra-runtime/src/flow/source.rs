@@ -2,7 +2,7 @@
 //! Threads of its own load them (`loader/thread.rs`); it replaces one that hangs. It opens no item and knows nothing of stages.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use orchestra_core::SourceId;
@@ -14,13 +14,14 @@ use crate::account::stats::Counter;
 use crate::context::RunContext;
 use crate::flow::chain::Chain;
 use crate::flow::committer::CommitterHandle;
-use crate::flow::loader::Reads;
+use crate::flow::listing::Listing;
+use crate::flow::loader::ReadablePlaces;
 use crate::flow::loader::inbox::Inbox;
-use crate::flow::loader::items::LoaderSetup;
-use crate::flow::loader::thread::{self as loader_thread, LoaderWork};
+use crate::flow::loader::setup::LoaderSetup;
+use crate::flow::loader::thread as loader_thread;
+use crate::flow::loader::work::LoaderWork;
 use crate::flow::ticket::{Tickets, TicketsBuilder};
-use crate::messages::{PipelineEnd, PipelineMsg, SinkMsg, SourceMsg};
-use crate::pipeline::Listing;
+use crate::messages::{ItemEndsMsg, PipelineEnd, PipelineMsg, SourceMsg};
 
 /// How often loader threads are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -78,7 +79,7 @@ impl Actor for Source {
         args: SourceArgs,
     ) -> Result<SourceState, ActorProcessingErr> {
         // Before any of its items can be committed.
-        args.chain.sink.cast(SinkMsg::Attach(args.source, me.clone()))?;
+        args.chain.ends.cast(ItemEndsMsg::Attach(args.source, me.clone()))?;
         let work = Arc::new(LoaderWork {
             context: Arc::clone(&args.context),
             source: args.source,
@@ -159,15 +160,14 @@ fn loader_setup(args: &SourceArgs) -> Option<LoaderSetup> {
     let plan = &args.context.plan;
     let fetch = &*plan.sources[args.source.index()].fetch;
     let launcher = args.context.options.loaders.clone()?.with_network(fetch.network().as_ref());
-    let load = args.chain.load_chain(fetch)?;
-    let (all_memory, limits) =
-        (plan.loader_bytes.max(load.memory), plan.limits_of_source(args.source).clone());
+    let load = args.chain.spec_for_loader(fetch)?;
+    let (alone_bytes, limits) = (plan.alone_bytes(), plan.limits_of_source(args.source).clone());
     let stats = Arc::clone(&args.context.stats);
     let SourcePlan { listing, sandbox_read, .. } = &plan.sources[args.source.index()];
-    let reads = Reads::new(fetch.opens(), listing, sandbox_read);
+    let readable = ReadablePlaces::new(fetch.opens(), listing, sandbox_read);
     let (tracer, clock, source) = (args.context.tracer.clone(), args.context.clock, args.source);
-    let alone = Mutex::default();
-    Some(LoaderSetup { launcher, load, reads, all_memory, alone, limits, stats, source, tracer, clock })
+    let alone = args.context.loads_alone.clone();
+    Some(LoaderSetup { launcher, load, readable, alone_bytes, alone, limits, stats, source, tracer, clock })
 }
 
 /// Also when it panics, or is dropped with its runtime.
@@ -262,7 +262,7 @@ impl SourceState {
                 reader.skip_to(index)?;
             }
             match reader.read()? {
-                Some((name, path)) => items.add(index, name, path),
+                Some((name, locator)) => items.add(index, name, locator),
                 None => break,
             }
         }

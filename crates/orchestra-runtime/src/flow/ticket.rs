@@ -1,10 +1,7 @@
 //! Items on their way through a run. They are handed out many at a time, and what all of those need lies in a few pieces of memory instead
 //! of a few for each: where pictures are small, memory for tickets is a good part of what a run costs beside decoding and models.
 
-use std::ffi::OsStr;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::{ItemId, SourceId};
@@ -23,7 +20,7 @@ struct Block {
     source: SourceId,
     /// The place of the first of them among those that the run hands out.
     first: u64,
-    /// Their paths, each with its name behind it unless the path ends with that.
+    /// Their locators, each with its name behind it unless the locator ends with that.
     text: Vec<u8>,
     items: Vec<Item>,
     /// By item; none in a run without traces.
@@ -33,8 +30,8 @@ struct Block {
 /// Half a cache line: the thread that looks at it has last seen the memory on another core, or long ago.
 struct Item {
     index: u64,
-    /// Where in the text its path ends, which begins where the item before it ends.
-    path_end: usize,
+    /// Where in the text its locator ends, which begins where the item before it ends.
+    locator_end: usize,
     /// Where its name begins.
     name_begin: usize,
     /// Where both end.
@@ -43,9 +40,9 @@ struct Item {
 
 impl Ticket {
     /// An item that is handed out alone, and traced.
-    pub fn alone(id: ItemId, sequence: u64, name: &str, path: &Path) -> Self {
+    pub fn alone(id: ItemId, sequence: u64, name: &str, locator: &[u8]) -> Self {
         let mut tickets = TicketsBuilder::with_capacity(id.source, sequence, 1, true);
-        tickets.add(id.index, name, path);
+        tickets.add(id.index, name, locator);
         Self { block: Arc::new(tickets.block), at: 0 }
     }
 
@@ -65,9 +62,10 @@ impl Ticket {
         str::from_utf8(&self.block.text[name_begin..end]).unwrap_or_default()
     }
 
-    pub fn path(&self) -> &Path {
+    /// What the kind of its source finds it by.
+    pub fn locator(&self) -> &[u8] {
         let begin = self.at.checked_sub(1).map_or(0, |before| self.block.items[before].end);
-        Path::new(OsStr::from_bytes(&self.block.text[begin..self.item().path_end]))
+        &self.block.text[begin..self.item().locator_end]
     }
 
     /// Its way through the run; `None` in a run without traces.
@@ -125,7 +123,7 @@ pub struct TicketsBuilder {
     block: Block,
 }
 
-const USUAL_PATH: usize = 96;
+const USUAL_LOCATOR: usize = 96;
 
 impl TicketsBuilder {
     /// None yet, and room for `n`. The first will be number `first` of those that are handed out.
@@ -133,22 +131,21 @@ impl TicketsBuilder {
         let block = Block {
             source,
             first,
-            text: Vec::with_capacity(n * USUAL_PATH),
+            text: Vec::with_capacity(n * USUAL_LOCATOR),
             items: Vec::with_capacity(n),
             timelines: Vec::with_capacity(if is_traced { n } else { 0 }),
         };
         Self { is_traced, block }
     }
 
-    pub fn add(&mut self, index: u64, name: &str, path: &Path) {
+    pub fn add(&mut self, index: u64, name: &str, locator: &[u8]) {
         let Block { text, items, timelines, .. } = &mut self.block;
-        let path = path.as_os_str().as_bytes();
-        text.extend_from_slice(path);
-        let path_end = text.len();
-        if !path.ends_with(name.as_bytes()) {
+        text.extend_from_slice(locator);
+        let locator_end = text.len();
+        if !locator.ends_with(name.as_bytes()) {
             text.extend_from_slice(name.as_bytes());
         }
-        items.push(Item { index, path_end, name_begin: text.len() - name.len(), end: text.len() });
+        items.push(Item { index, locator_end, name_begin: text.len() - name.len(), end: text.len() });
         if self.is_traced {
             timelines.push(Timeline::default());
         }
@@ -173,9 +170,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_item_that_is_traced_has_a_journey_of_its_own() {
+    fn each_item_that_is_traced_has_a_timeline_of_its_own() {
         let mut tickets = TicketsBuilder::with_capacity(SourceId(0), 0, 2, true);
-        (0..2).for_each(|index| tickets.add(index, "", Path::new("")));
+        (0..2).for_each(|index| tickets.add(index, "", b""));
         let tickets: Vec<Ticket> = tickets.build().collect();
         let timeline = |at: usize| tickets[at].timeline().unwrap();
         timeline(1).queued(StageId(0), Duration::from_secs(1));
@@ -185,21 +182,21 @@ mod tests {
     #[test]
     fn items_that_are_handed_out_together_keep_what_is_theirs() {
         let mut tickets = TicketsBuilder::with_capacity(SourceId(3), 40, 1, false);
-        let no_text = OsStr::from_bytes(b"/p/\xff.png");
-        tickets.add(7, r"\xFF.png", Path::new(no_text));
-        tickets.add(9, "", Path::new(""));
-        tickets.add(11, "ä\n.png", Path::new("/elsewhere"));
-        tickets.add(12, "b/ä.png", Path::new("/root/b/ä.png"));
+        let no_text = b"/p/\xff.png";
+        tickets.add(7, r"\xFF.png", no_text);
+        tickets.add(9, "", b"");
+        tickets.add(11, "ä\n.png", b"/elsewhere");
+        tickets.add(12, "b/ä.png", "/root/b/ä.png".as_bytes());
         assert_eq!(tickets.len(), 4);
         let mut tickets = tickets.build();
         assert!(tickets.last_taken().is_none());
         let first = tickets.next().unwrap();
         assert_eq!((tickets.len(), tickets.last_taken().unwrap().id()), (3, first.id()));
         let tickets: Vec<Ticket> = iter::once(first).chain(tickets).collect();
-        let of = |t: &Ticket| (t.id().index, t.sequence(), t.name().to_owned(), t.path().to_owned());
-        assert_eq!(of(&tickets[0]), (7, 40, r"\xFF.png".to_owned(), no_text.into()));
-        assert_eq!(of(&tickets[1]), (9, 41, String::new(), "".into()));
-        assert_eq!(of(&tickets[2]), (11, 42, "ä\n.png".to_owned(), "/elsewhere".into()));
+        let of = |t: &Ticket| (t.id().index, t.sequence(), t.name().to_owned(), t.locator().to_owned());
+        assert_eq!(of(&tickets[0]), (7, 40, r"\xFF.png".to_owned(), no_text.to_vec()));
+        assert_eq!(of(&tickets[1]), (9, 41, String::new(), vec![]));
+        assert_eq!(of(&tickets[2]), (11, 42, "ä\n.png".to_owned(), b"/elsewhere".to_vec()));
         assert_eq!(of(&tickets[3]), (12, 43, "b/ä.png".to_owned(), "/root/b/ä.png".into()));
         assert!(tickets.iter().all(|t| t.id().source == SourceId(3) && t.timeline().is_none()));
     }

@@ -1,40 +1,40 @@
-//! Part files on their way to a store, and the manifest of those that are there. It makes no part, and decides nothing about rows.
+//! Part files on their way to a store, and the manifest of those that are there. It makes no part file, and decides nothing about rows.
 //!
 //! ```text
-//! note      a line of `.orchestra/uploads-SINK` says what the part will be      of several lines with one number the last counts
-//! sealed    the journal has the part, durably, and its file lies in the folder
-//! files     where each record is one: all objects of the part are there          then the part is the index of them
+//! note      a line of `.orchestra/uploads-SINK` says what the part file will be  of several lines with one number the last counts
+//! sealed    the journal has the part file, durably, and its file lies in the folder
+//! files     where each record is one: all objects of the part file are there     then the part file is the index of them
 //! created   the object is there, whole                                           one that was there before must have the same bytes
-//! removed   the file is gone: a sealed part without a file is in the store
-//! manifest  created, once all parts are there                                     what readers trust
+//! removed   the file is gone: a sealed part file without a file is in the store
+//! manifest  created, once all part files are there                                what readers trust
 //! finished  the journal has the end of the run
 //! ```
 //!
 //! A start goes on wherever a killed run was: it creates the objects of all files that it finds. The store is asked by a thread of its own; the
-//! committer waits for it only where [`MOST_WAITING`] parts wait, which bounds the disk.
+//! committer waits for it only where [`MOST_WAITING`] part files wait, which bounds the disk.
+
+mod part_objects;
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use orchestra_plan::{BucketPlan, PartFilesPlan, SinkPlan};
+use orchestra_plan::{BucketPlan, SinkPlan};
 use orchestra_store::{ListError, MANIFEST, OutputFolder};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::flow::file_rows::{FileRow, files_in};
+use self::part_objects::{PANICKED, TORN, UploadedFiles, index_of};
+use crate::flow::file_rows::files_in;
 
 /// Parts that wait for the store.
 const MOST_WAITING: usize = 2;
-
-/// Files of a part that are on their way at once: each waits for the answer of the store.
-const FILES_AT_ONCE: usize = 16;
 
 /// All that a sink has written to a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +44,10 @@ pub struct Manifest {
     pub run_id: String,
     pub sink: String,
     pub kind: String,
+    /// What the names of its part files end with, without the dot. `None`: each row is a file, and these are indexes of them; or an older program
+    /// has written this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extension: Option<String>,
     pub rows: u64,
     /// In their order.
     pub parts: Vec<ManifestPart>,
@@ -63,11 +67,7 @@ pub struct ManifestPart {
 /// The SHA-256 of bytes, in hexadecimal digits.
 #[must_use]
 pub fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
-        // A text takes all that is written to it.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    format!("{:x}", Sha256::digest(bytes))
 }
 
 /// What is wrong with a store, and what to do.
@@ -78,7 +78,7 @@ pub fn store_error(error: &ListError) -> String {
     }
 }
 
-/// What a part will be, before it is sealed.
+/// What a part file will be, before it is sealed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Note {
     number: u64,
@@ -87,7 +87,7 @@ struct Note {
     sha256: String,
 }
 
-/// The parts of one sink.
+/// The part files of one sink.
 pub struct Upload {
     sink: String,
     kind: String,
@@ -100,16 +100,6 @@ pub struct Upload {
     thread: Option<JoinHandle<Result<(), String>>>,
 }
 
-/// Where parts lie, and where they go.
-#[derive(Debug, Clone)]
-struct UploadedFiles {
-    output: PathBuf,
-    parts: PartFilesPlan,
-    bucket: BucketPlan,
-    /// Each row is a file; the object of a part is the index of its files.
-    holds_files: bool,
-}
-
 impl fmt::Debug for Upload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Upload").field("sink", &self.sink).field("files", &self.files).finish_non_exhaustive()
@@ -117,7 +107,7 @@ impl fmt::Debug for Upload {
 }
 
 impl Upload {
-    /// Goes on with the parts that an earlier start has left, `sealed` of them; `None`: the sink writes to the output folder.
+    /// Goes on with the part files that an earlier start has left, `sealed` of them; `None`: the sink writes to the output folder.
     pub fn open(sink: &SinkPlan, output: &Path, run_id: &str, sealed: u64) -> Result<Option<Self>, String> {
         let Some((bucket, parts)) = sink.bucket.clone().zip(sink.part_files.clone()) else { return Ok(None) };
         let path = output.join(OutputFolder::private_file(&format!("uploads-{}", sink.name)));
@@ -153,7 +143,7 @@ impl Upload {
         }))
     }
 
-    /// Says what the next part will be, durably. It is sealed next.
+    /// Says what the next part file will be, durably. It is sealed next.
     pub fn note(&mut self, number: u64, rows: u64, bytes: &[u8]) -> io::Result<()> {
         let index = match self.files.holds_files {
             true => Some(index_of(&files_in(bytes).ok_or_else(|| io::Error::other(TORN))?)),
@@ -169,7 +159,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Hands over a part that is sealed. Waits while others wait.
+    /// Hands over a part file that is sealed. Waits while others wait.
     pub fn send(&mut self, number: u64) -> Result<(), String> {
         match self.queue.as_ref().is_some_and(|queue| queue.send(number).is_ok()) {
             true => Ok(()),
@@ -177,10 +167,10 @@ impl Upload {
         }
     }
 
-    /// Ends; of a run that is complete all parts and the manifest are in the store then. Otherwise parts may be left, for the next start.
+    /// Ends; of a run that is complete all part files and the manifest are in the store then. Otherwise some may be left, for the next start.
     ///
     /// # Errors
-    /// A part or the manifest of a complete run cannot be written.
+    /// A part file or the manifest of a complete run cannot be written.
     pub fn finish(&mut self, is_complete: bool) -> Result<(), String> {
         self.is_over.store(!is_complete, Ordering::Release);
         let joined = self.join();
@@ -192,7 +182,7 @@ impl Upload {
         }
         joined?;
         self.write_manifest()?;
-        // Empty by now, unless another sink has parts there.
+        // Empty by now, unless another sink has part files there.
         drop(self.files.path(0).parent().map(fs::remove_dir));
         Ok(())
     }
@@ -228,6 +218,7 @@ impl Upload {
             run_id: self.run_id.clone(),
             sink: self.sink.clone(),
             kind: self.kind.clone(),
+            extension: (!self.files.holds_files).then(|| self.files.parts.extension.to_owned()),
             rows: parts.iter().map(|part| part.rows).sum(),
             parts,
         };
@@ -302,90 +293,109 @@ fn read_notes(path: &Path) -> io::Result<(File, BTreeMap<u64, Note>)> {
     Ok((file, notes.map(|note| (note.number, note)).collect()))
 }
 
-impl UploadedFiles {
-    fn path(&self, number: u64) -> PathBuf {
-        self.output.join(self.parts.file(number))
-    }
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
 
-    fn name(&self, number: u64) -> String {
-        if self.holds_files {
-            return format!("_index-{number:05}.jsonl");
+    use orchestra_plan::PartFilesPlan;
+    use orchestra_store::{Object, ObjectOutput, ObjectStore, Objects, StoredObject};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Memory(Mutex<BTreeMap<String, Vec<u8>>>);
+
+    impl ObjectStore for Memory {
+        fn can_list(&self, _: &str) -> bool {
+            true
         }
-        self.parts
-            .file(number)
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default()
-    }
 
-    fn create_all(
-        &self,
-        left: Vec<u64>,
-        waiting: &Receiver<u64>,
-        is_over: &AtomicBool,
-    ) -> Result<(), String> {
-        for number in left.into_iter().chain(waiting.iter()) {
-            if is_over.load(Ordering::Acquire) {
-                break;
-            }
-            self.create(number, is_over)?;
+        fn has(&self, url: &str) -> Result<bool, ListError> {
+            Ok(self.0.lock().unwrap().contains_key(url))
         }
-        Ok(())
-    }
 
-    /// Creates all objects of a part. One that is not whole when it `is_over` stays in the output folder.
-    fn create(&self, number: u64, is_over: &AtomicBool) -> Result<(), String> {
-        let path = self.path(number);
-        let mut bytes =
-            fs::read(&path).map_err(|error| format!("cannot read `{}`: {error}", path.display()))?;
-        if self.holds_files {
-            let files = files_in(&bytes).ok_or_else(|| format!("`{}`: {TORN}", path.display()))?;
-            self.create_files(&files, is_over)?;
-            if is_over.load(Ordering::Acquire) {
-                return Ok(());
-            }
-            bytes = index_of(&files);
+        fn objects(&self, prefix: &str) -> Result<Objects, ListError> {
+            let all = self.0.lock().unwrap();
+            let below = all.iter().filter(|(url, _)| url.starts_with(prefix));
+            let objects: Vec<_> = below
+                .map(|(url, bytes)| Ok(Object { url: url.clone(), bytes: bytes.len() as u64 }))
+                .collect();
+            Ok(Box::new(objects.into_iter()))
         }
-        self.create_object(&self.name(number), &bytes)?;
-        fs::remove_file(&path).map_err(|error| format!("cannot remove `{}`: {error}", path.display()))
+
+        fn open(&self, url: &str) -> Result<Box<dyn io::Read>, ListError> {
+            let bytes = self.0.lock().unwrap()[url].clone();
+            Ok(Box::new(io::Cursor::new(bytes)))
+        }
     }
 
-    fn create_files(&self, files: &[FileRow<'_>], is_over: &AtomicBool) -> Result<(), String> {
-        let next = AtomicUsize::new(0);
-        let create = || -> Result<(), String> {
-            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed))
-                && !is_over.load(Ordering::Acquire)
-            {
-                self.create_object(&file.name, file.bytes)?;
-            }
-            Ok(())
+    impl ObjectOutput for Memory {
+        fn read(&self, url: &str) -> Result<Option<StoredObject>, ListError> {
+            let bytes = self.0.lock().unwrap().get(url).cloned();
+            Ok(bytes.map(|bytes| StoredObject { bytes, e_tag: None, version: None }))
+        }
+
+        fn create(&self, url: &str, bytes: Vec<u8>) -> Result<bool, ListError> {
+            let mut all = self.0.lock().unwrap();
+            Ok(!all.contains_key(url) && all.insert(url.to_owned(), bytes).is_none())
+        }
+
+        fn replace(&self, url: &str, bytes: Vec<u8>, before: &StoredObject) -> Result<bool, ListError> {
+            let mut all = self.0.lock().unwrap();
+            let is_there = all.get(url) == Some(&before.bytes);
+            Ok(is_there && all.insert(url.to_owned(), bytes).is_some())
+        }
+    }
+
+    const URL: &str = "s3://b/p/";
+
+    /// A part of some kind of a host goes to this store, and its manifest beside it.
+    fn upload(store: &Arc<Memory>) -> Result<(), String> {
+        let folder = tempfile::tempdir().unwrap();
+        let parts = PartFilesPlan { stem: "rows".into(), extension: "txt" };
+        let bucket = BucketPlan { url: URL.to_owned(), store: store.clone() };
+        let files = UploadedFiles { output: folder.path().to_owned(), parts, bucket, holds_files: false };
+        fs::write(files.path(0), "1\n2\n").unwrap();
+        files.create(0, &AtomicBool::new(false)).unwrap();
+        let mut upload = Upload {
+            sink: "rows".to_owned(),
+            kind: "lines".to_owned(),
+            run_id: "r".to_owned(),
+            files,
+            notes: BTreeMap::new(),
+            note_file: tempfile::tempfile().unwrap(),
+            queue: None,
+            is_over: Arc::default(),
+            thread: None,
         };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..FILES_AT_ONCE.min(files.len())).map(|_| scope.spawn(create)).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(PANICKED.into())))
-        })
+        upload.note(0, 2, b"1\n2\n").unwrap();
+        upload.write_manifest()
     }
 
-    fn create_object(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
-        let BucketPlan { url, store } = &self.bucket;
-        let url = format!("{url}{name}");
-        if store.create(&url, bytes.to_vec()).map_err(|error| store_error(&error))? {
-            return Ok(());
-        }
-        let there = store.read(&url).map_err(|error| store_error(&error))?;
-        match there.is_some_and(|there| there.bytes == bytes) {
-            true => Ok(()),
-            false => Err(format!(
-                "`{url}` is there already and was not written by this run: choose another prefix"
-            )),
-        }
+    #[test]
+    fn a_source_takes_the_parts_that_the_manifest_of_any_kind_names_and_nothing_left_over() {
+        let store = Arc::new(Memory::default());
+        upload(&store).unwrap();
+        store.create(&format!("{URL}rows-00001.txt"), b"3\n".to_vec()).unwrap();
+        let listed = |store: &Arc<Memory>| {
+            let (out, urls) = (tempfile::tempdir().unwrap(), vec![URL.to_owned()]);
+            let out = out.path().join("items");
+            let source = orchestra_store::SourceStore(store.clone());
+            let spec = orchestra_store::ListingSpec::Objects { urls, store: source, watch: None };
+            orchestra_store::write_listing(&spec, &out).unwrap();
+            let items = orchestra_store::ListingReader::open(&out).unwrap();
+            items.map(|item| item.unwrap().name).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(&store), ["rows-00000.txt"]);
     }
-}
 
-const TORN: &str = "it does not hold whole files; this is a bug";
-const PANICKED: &str = "a thread panicked; this is a bug";
-
-/// What is said of the files of a part, a line each.
-fn index_of(files: &[FileRow<'_>]) -> Vec<u8> {
-    files.iter().flat_map(|file| file.line).copied().collect()
+    #[test]
+    fn a_manifest_of_this_run_without_an_extension_is_written_anew() {
+        let (store, url) = (Arc::new(Memory::default()), format!("{URL}{MANIFEST}"));
+        let old = br#"{"version":1,"run_id":"r","sink":"rows","kind":"lines","rows":0,"parts":[]}"#;
+        store.create(&url, old.to_vec()).unwrap();
+        upload(&store).unwrap();
+        let now: Manifest = serde_json::from_slice(&store.read(&url).unwrap().unwrap().bytes).unwrap();
+        assert_eq!((now.extension.as_deref(), now.rows), (Some("txt"), 2));
+    }
 }

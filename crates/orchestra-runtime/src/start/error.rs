@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use orchestra_plan::Plan;
 use orchestra_store::{
     CommitError, DiscardError, ListError, OpenError, StartError, WorkingTreeError, is_foreign,
 };
@@ -77,4 +78,12 @@ impl StartRunError {
             _ => false,
         }
     }
+}
+
+pub(super) fn tasks_error(plan: &Plan, error: io::Error) -> StartRunError {
+    StartRunError::Tasks { folder: plan.output.clone(), error }
+}
+
+pub(super) fn discard_error(plan: &Plan, error: DiscardError) -> StartRunError {
+    StartRunError::Discard { folder: plan.output.clone(), error }
 }

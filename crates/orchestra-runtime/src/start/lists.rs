@@ -1,4 +1,4 @@
-//! The lists of items of an earlier run, which go on: what was added, what is missing. It reads no item.
+//! The lists of items that a run begins with: new ones, or those of an earlier run, which go on (what was added, what is missing). It reads no item.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use orchestra_store::{
 };
 
 use super::StartRunError;
-use crate::pipeline::Listing;
+use crate::flow::listing::Listing;
 
 pub(super) struct Lists {
     private: PathBuf,
@@ -28,14 +28,14 @@ impl Lists {
     pub fn of(plan: &Plan, private: &Path, finished: u64) -> Result<Self, StartRunError> {
         let private = private.to_owned();
         if finished == 0 {
-            let list = |s: &SourcePlan| {
-                Catalog::list(&s.listing, s.expand.clone(), &listing_path(&private, &s.name))
+            let list = |s: &SourcePlan, most| {
+                Catalog::list(&s.listing, s.expand.clone(), most, &listing_path(&private, &s.name))
             };
             let begun = each_source(plan, list)?;
             return Ok(Self { private, relisted: Vec::new(), begun, missing: Vec::new() });
         }
         // What is watched is not listed anew: it goes on.
-        let relist = |s: &SourcePlan| (!is_watched(s)).then(|| relist(&private, s)).transpose();
+        let relist = |s: &SourcePlan, most| (!is_watched(s)).then(|| relist(&private, s, most)).transpose();
         let relisted = each_source(plan, relist)?;
         let missing = plan.sources.iter().zip(&relisted).filter_map(|(s, r)| r.as_ref()?.missing(&s.name));
         Ok(Self { missing: missing.collect(), private, relisted, begun: Vec::new() })
@@ -51,11 +51,11 @@ impl Lists {
             true => self.begun,
             false => {
                 let mut again = self.relisted.into_iter().zip(finished.clone());
-                each_source(plan, |source| {
+                each_source(plan, |source, most| {
                     let path = listing_path(&self.private, &source.name);
                     match again.next() {
                         Some((Some(relisted), finished)) => relisted.keep(&finished)?,
-                        Some((None, finished)) => return watch_on(source, &path, &finished),
+                        Some((None, finished)) => return watch_on(source, most, &path, &finished),
                         None => {}
                     }
                     Catalog::open(&path)
@@ -67,12 +67,14 @@ impl Lists {
     }
 }
 
+/// Calls `list` for each source, with the number of items that it may have.
 fn each_source<T>(
     plan: &Plan,
-    mut list: impl FnMut(&SourcePlan) -> Result<T, ListError>,
+    mut list: impl FnMut(&SourcePlan, u64) -> Result<T, ListError>,
 ) -> Result<Vec<T>, StartRunError> {
-    let listed = plan.sources.iter().map(|source| {
-        list(source).map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })
+    let listed = plan.sources.iter().zip((0..).map(SourceId)).map(|(source, id)| {
+        list(source, plan.limits_of_source(id).max_items)
+            .map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })
     });
     listed.collect()
 }
@@ -82,12 +84,12 @@ fn is_watched(source: &SourcePlan) -> bool {
 }
 
 /// Goes on with the list of a source that is watched.
-fn watch_on(source: &SourcePlan, list: &Path, finished: &BitSet) -> Result<Catalog, ListError> {
+fn watch_on(source: &SourcePlan, most: u64, list: &Path, finished: &BitSet) -> Result<Catalog, ListError> {
     // Before anything is added to it, which would take the numbers that are missing.
     if finished.count_below(ListingReader::open_unfinished(list)?.n_items()) < finished.len() {
         return Err(ends_early(list));
     }
-    Catalog::go_on(&source.listing, source.expand.clone(), list)
+    Catalog::go_on(&source.listing, source.expand.clone(), most, list)
 }
 
 fn ends_early(list: &Path) -> ListError {
@@ -103,10 +105,10 @@ struct Relisted {
     extension: Option<Extension>,
 }
 
-fn relist(private: &Path, source: &SourcePlan) -> Result<Relisted, ListError> {
+fn relist(private: &Path, source: &SourcePlan, most: u64) -> Result<Relisted, ListError> {
     let next = private.join(format!("items-{}.next", source.name));
     let mut relisted = Relisted { next, target: listing_path(private, &source.name), extension: None };
-    write_items(&source.listing, source.expand.as_deref(), &relisted.next, &|| true)?;
+    write_items(&source.listing, source.expand.as_deref(), most, &relisted.next, &|| true)?;
     if relisted.target.exists() {
         relisted.extension = Some(extend_listing(&relisted.target, &relisted.next)?);
     }

@@ -5,6 +5,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use orchestra_plan::TasksPlan;
 use orchestra_store::TaskEnded;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
+use tokio::task::JoinError;
 
 use crate::context::RunContext;
 use crate::fleet::launcher::ProcessLauncher;
@@ -26,6 +28,7 @@ use crate::tasks::earlier::{GoingOn, KnownTasks};
 use crate::tasks::groups::Groups;
 use crate::tasks::keepers::Keepers;
 use crate::tasks::measured;
+use crate::tasks::old_outputs::OldOutputs;
 use crate::tasks::part_schedule;
 
 pub struct Tasks;
@@ -64,8 +67,31 @@ pub struct TasksEnd {
     pub was_stopped: bool,
     /// Tasks that have failed, and those that were not started for that.
     pub failed: u64,
-    /// Why their ends could not be noted.
-    pub problem: Option<String>,
+    pub problem: Option<TasksProblem>,
+}
+
+/// Why no other commands were started, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TasksProblem {
+    /// The end of one could not be noted.
+    Journal(String),
+    /// A bug of ours: what carried one out panicked.
+    Bug(String),
+}
+
+impl TasksProblem {
+    fn of(error: &io::Error) -> Self {
+        let inner = error.get_ref();
+        match inner.is_some_and(|inner| inner.is::<JoinError>()) {
+            true => Self::Bug(format!("an attempt at a task fell over: {error}")),
+            false => Self::Journal(format!("the journal of tasks could not be written: {error}")),
+        }
+    }
+
+    pub fn why(&self) -> &str {
+        let (Self::Journal(why) | Self::Bug(why)) = self;
+        why
+    }
 }
 
 pub struct TasksState {
@@ -127,6 +153,7 @@ impl Actor for Tasks {
             groups: Groups::prepare(),
             trees: known.trees,
             journal: Mutex::new(known.journal),
+            old_outputs: OldOutputs::default(),
             ends: Mutex::new(ends),
             trials: Mutex::new(trials),
         };
@@ -226,7 +253,7 @@ impl TasksState {
             tokio::task::spawn_blocking(move || {
                 let synced = shared.journal().sync();
                 let linked = shared.link_best();
-                let problem = end.problem.or(synced.and(linked).err().map(|error| error.to_string()));
+                let problem = end.problem.or(synced.and(linked).err().as_ref().map(TasksProblem::of));
                 drop(root.cast(RootMsg::TasksEnded(TasksEnd { problem, ..end }))); // A root that is gone has ended.
             });
         }
@@ -340,17 +367,19 @@ impl TasksState {
     fn ended(&mut self, task: usize, outcome: Outcome) {
         let args = Arc::clone(&self.args);
         let (plan, board) = (&args.context.plan.tasks, &args.context.tasks);
-        if let TaskState::Running(lease) = self.schedule.state(task) {
-            let gpus = lease.gpus.clone();
-            self.has_changed(&gpus);
-        }
+        let gpus = match self.schedule.state(task) {
+            TaskState::Running(lease) => lease.gpus.clone(),
+            _ => Vec::new(),
+        };
+        self.has_changed(&gpus);
         let (end, entry) = match outcome {
             Ok(ended) => ended,
             Err(error) => {
                 // What is not noted would be run again without a word: nothing else is started.
-                tracing::error!(%error, "the journal of tasks cannot be written");
-                self.end.problem.get_or_insert(error.to_string());
-                board.unnoted(task, &error.to_string());
+                let problem = TasksProblem::of(&error);
+                tracing::error!(task = %plan.tasks[task].id, "no other commands are started: {}", problem.why());
+                board.unnoted(task, problem.why());
+                self.end.problem.get_or_insert(problem);
                 self.schedule.stop();
                 self.control.send_replace(Control::Stop);
                 drop(self.schedule.ended(task, TaskEnd::Stopped, self.now()));
@@ -361,6 +390,11 @@ impl TasksState {
         let id = &plan.tasks[task].id;
         let (how, class) = (end.to_string(), end.class());
         let after = self.schedule.ended(task, end, self.now());
+        let left_out = gpus.into_iter().filter(|gpu| self.schedule.leases().is_left_out(*gpu));
+        for gpu in left_out.filter(|_| class == EndClass::DeviceLost) {
+            let gpu = &plan.gpus[gpu].name;
+            tracing::error!(%gpu, "commands have lost this GPU again and again: others are used, as long as there are enough");
+        }
         let standing = match &after {
             After::Done if class == EndClass::StoppedEarly => TaskStanding::StoppedEarly,
             After::Done => TaskStanding::Done,
@@ -407,10 +441,66 @@ fn carry_out(
 ) {
     let me = me.clone();
     tokio::spawn(async move {
-        let message = match attempt.await {
-            Some(outcome) => TasksMsg::Ended(task, Box::new(outcome)),
-            None => TasksMsg::LetGo(task),
+        // Spawned by itself: where it panics, its end is told as well. Its keeper, which is dropped, ends the command.
+        let message = match tokio::spawn(attempt).await {
+            Ok(Some(outcome)) => TasksMsg::Ended(task, Box::new(outcome)),
+            Ok(None) => TasksMsg::LetGo(task),
+            Err(error) => TasksMsg::Ended(task, Box::new(Err(io::Error::other(error)))),
         };
         drop(me.cast(message)); // An actor that is gone has ended its commands.
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+    use super::*;
+
+    /// Gives on what the actor would get.
+    struct Probe;
+
+    impl Actor for Probe {
+        type Msg = TasksMsg;
+        type State = UnboundedSender<TasksMsg>;
+        type Arguments = UnboundedSender<TasksMsg>;
+
+        async fn pre_start(
+            &self,
+            _: ActorRef<TasksMsg>,
+            to: UnboundedSender<TasksMsg>,
+        ) -> Result<Self::State, ActorProcessingErr> {
+            Ok(to)
+        }
+
+        async fn handle(
+            &self,
+            _: ActorRef<TasksMsg>,
+            message: TasksMsg,
+            to: &mut Self::State,
+        ) -> Result<(), ActorProcessingErr> {
+            drop(to.send(message)); // The test is over.
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_panics_has_an_end_and_is_a_bug() {
+        let (to, mut messages) = unbounded_channel();
+        let (me, joined) = Actor::spawn(None, Probe, to).await.unwrap();
+        carry_out(&me, 7, async { panic!("no such place") });
+        let Some(TasksMsg::Ended(7, outcome)) = messages.recv().await else { panic!("no end of it") };
+        let problem = TasksProblem::of(&outcome.unwrap_err());
+        assert!(matches!(&problem, TasksProblem::Bug(why) if why.contains("no such place")), "{problem:?}");
+        carry_out(&me, 8, async { None });
+        assert!(matches!(messages.recv().await, Some(TasksMsg::LetGo(8))));
+        me.stop(None);
+        joined.await.unwrap();
+    }
+
+    #[test]
+    fn an_end_that_cannot_be_noted_is_no_bug() {
+        let problem = TasksProblem::of(&io::Error::other("disk full"));
+        assert!(matches!(&problem, TasksProblem::Journal(why) if why.ends_with("disk full")), "{problem:?}");
+    }
 }

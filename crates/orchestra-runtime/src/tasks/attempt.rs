@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use crate::tasks::earlier::{GoingOn, done, end_file, end_of, entry, forget, lock
 use crate::tasks::groups::Groups;
 use crate::tasks::keeper_link::Keeper;
 use crate::tasks::keepers::Keepers;
+use crate::tasks::old_outputs::OldOutputs;
 use crate::tasks::outliving::{self, Outliving};
 use crate::tasks::trees::Trees;
 use crate::tasks::{measured, unchanged};
@@ -48,6 +49,7 @@ pub struct Shared {
     pub watch: CommandWatch,
     pub trees: Trees,
     pub journal: Mutex<TaskJournal>,
+    pub old_outputs: OldOutputs,
     /// How each task ended last.
     pub ends: Mutex<Vec<LastEnd>>,
     /// The curves of tables with `stop_early`, by their names.
@@ -101,10 +103,11 @@ pub async fn go_on(
     let GoingOn { task, started, survivor } = of;
     let began = shared.context.clock.now();
     tracing::warn!(task = %started.task, attempt = started.attempt, "the command has outlived its run and goes on");
-    let keeper = match Keeper::adopted(survivor.socket, survivor.keeper) {
+    let mut keeper = match Keeper::adopted(survivor.socket, survivor.keeper) {
         Ok(keeper) => keeper,
         Err(error) => return Some(Err(error)),
     };
+    keeper.control_group = survivor.command.control_group;
     let ended = shared.follow(&start, keeper, &started, &mut control).await?;
     Some(shared.finish(began, task, ended, started).await)
 }
@@ -136,6 +139,14 @@ impl Shared {
             self.ends.lock().unwrap_or_else(PoisonError::into_inner)[start.task] = LastEnd::of(task, ended);
             return Ok(Begun::Unchanged(Box::new(ended.clone())));
         }
+        let last = {
+            let journal = self.journal();
+            let ended = journal.records().get(&task.id).and_then(|record| record.ended.as_ref());
+            ended.map(|ended| ended.started.digest)
+        };
+        if last.is_some_and(|last| digest.as_ref().is_ok_and(|digest| *digest != last)) {
+            self.old_outputs.begin(start.task, task);
+        }
         let (id, attempt) = (task.id.clone(), start.attempt);
         let place = place(self.plan(), &start.lease);
         let before = unchanged::state(&task.outputs, &self.plan().folder).ok();
@@ -156,9 +167,12 @@ impl Shared {
         let end = end_file(task, self.output(), attempt);
         // Of an attempt of this number that was not noted.
         drop(fs::remove_file(&end));
+        let groups = self.groups.as_ref().filter(|_| task.memory.is_some() || task.demand.cores > 0);
+        let group = groups.map(|groups| groups.of_slot(start.lease.slot));
         let lock = match task.outlives {
             true => {
-                Outliving::new(self.plan(), start).write(self.output())?;
+                let folder = group.as_ref().map(|group| PathBuf::from(&group.folder));
+                Outliving::new(self.plan(), start, folder).write(self.output())?;
                 outliving::lock_file(self.output(), &task.id, attempt)
             }
             false => lock_file(self.output()),
@@ -181,11 +195,7 @@ impl Shared {
             cores: start.lease.cores.iter().map(|core| u32::try_from(*core).unwrap_or_default()).collect(),
             metrics: measured::order(task),
             open_files: self.keepers.open_files,
-            group: self
-                .groups
-                .as_ref()
-                .filter(|_| task.memory.is_some() || task.demand.cores > 0)
-                .map(|groups| groups.of_slot(start.lease.slot)),
+            group,
         };
         Ok(Begun::Ordered(started, Box::new(order)))
     }
@@ -292,6 +302,10 @@ impl Shared {
                             keeper.tell(STOP_SIGNAL).await;
                         }
                     }
+                    Ok(Some(Report::CannotBeKilled(pid))) => tracing::error!(
+                        task = %plan.id, pid,
+                        "a command was killed and does not end: it hangs in the kernel, and keeps what it has, such as memory of a GPU"
+                    ),
                     Ok(Some(report)) => break Some(report),
                     Ok(None) | Err(_) => break None,
                 },
@@ -347,10 +361,9 @@ impl Shared {
             Some(Report::NotStarted(_)) if told != Control::GoOn => (TaskEnd::Stopped, None),
             Some(Report::NotStarted(why)) => (TaskEnd::NotStarted(why), None),
             // Something outside has killed the keeper, and with it the command.
-            Some(Report::Started(_) | Report::Metrics(_)) | None if told != Control::GoOn => {
-                (TaskEnd::Stopped, None)
+            Some(Report::Started(_) | Report::Metrics(_) | Report::CannotBeKilled(_)) | None => {
+                (if told == Control::GoOn { TaskEnd::Signal(9) } else { TaskEnd::Stopped }, None)
             }
-            Some(Report::Started(_) | Report::Metrics(_)) | None => (TaskEnd::Signal(9), None),
         })
     }
 
@@ -383,7 +396,13 @@ impl Shared {
             tracing::warn!(task = %plan.id, processes = n, "a command has left processes behind, which were killed");
         }
         let attempt = started.attempt;
-        let entry = entry(self.plan(), plan, started, &end, ended.as_ref(), self.watch.end(task));
+        let mut entry = entry(self.plan(), plan, started, &end, ended.as_ref(), self.watch.end(task));
+        if end == TaskEnd::Done
+            && let Some(why) = self.old_outputs.end(task)
+        {
+            tracing::warn!(task = %plan.id, "a command has ended well, and {why}");
+            entry.why = why;
+        }
         self.journal().ended(entry.clone())?;
         forget(plan, self.output(), attempt);
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)[task] = LastEnd::of(plan, &entry);

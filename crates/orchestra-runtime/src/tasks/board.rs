@@ -67,7 +67,7 @@ pub struct TaskReport {
     /// The class of the last end: `done`, `code`, `signal`, `timeout`, `out_of_memory`, `device_lost`, `wrong_device`, `not_started`, `missing`,
     /// `stopped_early` or `stopped`.
     pub end: Option<String>,
-    /// What happened, where it is not done.
+    /// What happened, where it is not done; of one that is done, which of its outputs may be those of an earlier command.
     pub why: Option<String>,
     /// The log of the last attempt, relative to the output folder.
     pub log: Option<PathBuf>,
@@ -248,14 +248,13 @@ impl TaskBoard {
         }
     }
 
-    /// An attempt is over, and the journal could not be told of it.
+    /// An attempt is over, and no end of it is noted.
     pub fn unnoted(&self, task: usize, why: &str) {
         let mut board = self.lock();
         board.running.retain(|(_, running), _| *running != task);
         let report = &mut board.reports[task];
         report.state = TaskStanding::Stopped;
-        report.why =
-            Some(format!("the journal of tasks cannot be written ({why}): the next start runs it again"));
+        report.why = Some(format!("{why}: the next start runs it again"));
     }
 
     /// Its command goes on, and the next part of the run follows it.
@@ -354,7 +353,8 @@ mod tests {
         pub fn of_one_that_runs() -> Self {
             let board = Self::default();
             board.lock().reports.push(TaskReport::default());
-            let demand = Demand { gpus: Gpus::None, gpu_memory: 0, cpu: 1, cores: 0, priority: 10 };
+            let demand =
+                Demand { gpus: Gpus::None, gpu_memory: 0, cpu: 1, cores: 0, priority: 10, after_loss: false };
             let lease = Leases::new(&[], 1, 1).take(&demand).unwrap();
             board.started(&Start { task: 0, attempt: 1, lease }, "slot 0", PathBuf::new(), Duration::ZERO);
             board

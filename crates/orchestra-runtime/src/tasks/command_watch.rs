@@ -184,6 +184,14 @@ mod tests {
             processes: vec![process.clone(), stranger.clone()],
             ..Gpu::default()
         };
+        // A program that has just begun has next to no memory.
+        let resident = || {
+            let pages = std::fs::read_to_string(format!("/proc/{}/statm", child.id())).unwrap();
+            pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
+        };
+        let looks =
+            (0..10_000_000).take_while(|_| resident() < 64).inspect(|_| std::thread::yield_now()).count();
+        assert!(resident() >= 64, "after {looks} looks it has {} pages", resident());
         let keeper = rustix::process::getpid();
         let watch = CommandWatch { seen: Arc::default(), _end: None };
         let told = watch.begin(0, keeper, vec!["GPU-a".to_owned()]);

@@ -1,7 +1,7 @@
 //! What earlier starts have left of the tasks of a plan: which are done and unchanged, and which ran when their run ended. It starts nothing.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,6 @@ use orchestra_core::tasks::{EndClass, Exit, TaskEnd, in_order, judge};
 use orchestra_keeper::{Ended, holders, is_stopped, kill_tree};
 use orchestra_plan::{Plan, TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
-use rustix::fs::{FlockOperation, flock};
 
 use crate::account::report::RunReport;
 use crate::tasks::best::{self, LastEnd};
@@ -53,7 +52,9 @@ pub struct KnownTask {
     pub is_begun: bool,
     /// The end of the last attempt, where it was noted.
     pub ended: Option<TaskEnded>,
-    /// It ended well, or early because others are better, and neither it nor its inputs and outputs have changed: it is not run again.
+    /// Neither the task nor what it depends on has changed since that end: its numbers are those of what would run now.
+    pub is_same: bool,
+    /// It ended well, or early because others are better, and its outputs have not changed either: it is not run again.
     pub is_done: bool,
 }
 
@@ -156,6 +157,7 @@ pub fn known(plan: &TasksPlan, trees: &Trees, records: &BTreeMap<String, TaskRec
                 ended: record
                     .filter(|record| record.running.is_none())
                     .and_then(|record| record.ended.clone()),
+                is_same: false,
                 is_done: false,
             }
         })
@@ -165,12 +167,13 @@ pub fn known(plan: &TasksPlan, trees: &Trees, records: &BTreeMap<String, TaskRec
     for at in in_order(plan.tasks.len(), |task| &plan.tasks[task].after) {
         let task = &plan.tasks[at];
         // Where others that it takes the best of run first, it is decided when they have ended.
-        let is_done = task.after.iter().all(|earlier| known[*earlier].is_done)
-            && records.get(&task.id).is_some_and(|record| {
-                digest_of(plan, task, trees, &ends)
-                    .is_some_and(|digest| done(plan, task, record, &digest).is_some())
-            });
-        known[at].is_done = is_done;
+        let record =
+            records.get(&task.id).filter(|_| task.after.iter().all(|earlier| known[*earlier].is_done));
+        let digest = record.and_then(|_| digest_of(plan, task, trees, &ends));
+        let last = known[at].ended.as_ref().map(|ended| ended.started.digest);
+        known[at].is_same = digest.is_some() && digest == last;
+        known[at].is_done =
+            record.zip(digest).is_some_and(|(record, digest)| done(plan, task, record, &digest).is_some());
         ends[at] = LastEnd::of_known(task, &known[at]);
     }
     known
@@ -237,8 +240,8 @@ pub fn entry(
     ended: Option<&Ended>,
     gpu_memory: u64,
 ) -> TaskEnded {
-    let words = ended.map_or("", |ended| ended.last_words.trim_end());
-    let why = match (end, words) {
+    let words = ended.map_or_else(String::new, Ended::excerpt);
+    let why = match (end, &words[..]) {
         (TaskEnd::Done, _) => String::new(),
         (end, "") => end.to_string(),
         (end, words) => format!("{end}; its last words:\n{words}"),
@@ -263,7 +266,7 @@ pub fn entry(
 pub fn commands_live(output: &Path) -> bool {
     let Ok(file) = fs::File::open(lock_file(output)) else { return false };
     // Given back at once, with the file.
-    flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK)
+    matches!(file.try_lock(), Err(TryLockError::WouldBlock))
 }
 
 /// Where the keeper of an attempt notes its end.
@@ -294,10 +297,10 @@ pub fn wait_for_keepers(output: &Path) -> io::Result<()> {
     let file = OpenOptions::new().create(true).append(true).open(lock_file(output))?;
     let mut was_said = false;
     loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match file.try_lock() {
             Ok(()) => break,
-            Err(rustix::io::Errno::WOULDBLOCK) => {}
-            Err(error) => return Err(error.into()),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error),
         }
         if !std::mem::replace(&mut was_said, true) {
             tracing::warn!("commands of the start before have not ended yet: waiting for them");
@@ -309,5 +312,5 @@ pub fn wait_for_keepers(output: &Path) -> io::Result<()> {
         }
         std::thread::sleep(LOOK_EVERY);
     }
-    Ok(flock(&file, FlockOperation::Unlock)?)
+    file.unlock()
 }

@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::PathBuf;
 use std::process::{Command as StdCommand, Stdio};
 use std::time::Duration;
 
-use orchestra_keeper::{KEEPER, MAX_MESSAGE, Report, decode, is_stopped, kill_tree};
+use orchestra_keeper::{KEEPER, MAX_MESSAGE, Report, decode, is_stopped, kill_control_group, kill_tree};
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -29,6 +30,8 @@ pub struct Keeper {
     process: Option<Child>,
     /// Of its command, once that runs.
     group: Option<Pid>,
+    /// The folder of the control group of its command, where that has one.
+    pub control_group: Option<PathBuf>,
     unread: Vec<u8>,
     next_look: Instant,
     looks_stopped: u32,
@@ -68,6 +71,7 @@ impl Keeper {
             pid,
             process: None,
             group: None,
+            control_group: None,
             unread: Vec::new(),
             next_look: Instant::now() + LOOK_EVERY,
             looks_stopped: 0,
@@ -146,7 +150,7 @@ impl Keeper {
         drop(self.socket.write_all(&[byte]).await); // That it is gone is told by `report`.
     }
 
-    /// The end of the keeper, which wants no other order. If it was killed, the group of its command is ended here.
+    /// The end of the keeper, which wants no other order. If it was killed, what is in the groups of its command is ended here.
     pub async fn end(mut self, has_reported: bool) {
         if !has_reported {
             self.tell(orchestra_keeper::STOP_SIGNAL).await;
@@ -155,8 +159,14 @@ impl Keeper {
         if let Some(process) = &mut self.process {
             drop(process.wait().await);
         }
-        if !has_reported && let Some(group) = self.group {
+        if has_reported {
+            return;
+        }
+        if let Some(group) = self.group {
             let _ = kill_process_group(group, Signal::KILL);
+        }
+        if let Some(folder) = &self.control_group {
+            kill_control_group(folder);
         }
     }
 }
@@ -169,5 +179,24 @@ impl Drop for Keeper {
         }
         let _ =
             send(&self.socket, &[orchestra_keeper::STOP_SIGNAL], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_in_the_control_group_of_a_command_ends_with_a_keeper_that_is_gone() {
+        for (has_reported, killed) in [(true, ""), (false, "1")] {
+            let fake = tempfile::tempdir().unwrap();
+            std::fs::write(fake.path().join("cgroup.kill"), "").unwrap();
+            let (ours, theirs) = StdUnixStream::pair().unwrap();
+            let mut keeper = Keeper::adopted(ours, rustix::process::getpid()).unwrap();
+            keeper.control_group = Some(fake.path().to_owned());
+            drop(theirs);
+            keeper.end(has_reported).await;
+            assert_eq!(std::fs::read_to_string(fake.path().join("cgroup.kill")).unwrap(), killed);
+        }
     }
 }

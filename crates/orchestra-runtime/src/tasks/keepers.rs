@@ -1,6 +1,7 @@
 //! The keepers of a run: one that has no command gets the next one, since starting a process takes longer than many a command.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +36,7 @@ impl Keepers {
 
     /// A keeper that has this order. Where the system has no room for another process or file, it waits until it has.
     pub async fn take(&self, order: &Order) -> io::Result<Keeper> {
+        let control_group = order.group.as_ref().map(|group| PathBuf::from(&group.folder));
         let order = encode(order)?;
         let mut was_said = false;
         loop {
@@ -44,6 +46,7 @@ impl Keepers {
             };
             match started {
                 Ok(mut keeper) => {
+                    keeper.control_group = control_group;
                     keeper.order(&order).await;
                     return Ok(keeper);
                 }

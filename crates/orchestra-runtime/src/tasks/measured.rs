@@ -70,13 +70,13 @@ pub fn curve<'a>(task: &TaskPlan, metrics: &'a Metrics) -> &'a [(f64, f64)] {
     if names(&metrics.order) == names(&order(task)) { &metrics.curve } else { &[] }
 }
 
-/// The curves of each table with `stop_early`.
+/// The curves of each table with `stop_early`. A curve of another command, or of other inputs, says nothing of what runs now.
 pub fn trials(plan: &TasksPlan, known: &[KnownTask]) -> HashMap<String, Trials> {
     let mut tables: HashMap<String, Trials> = HashMap::new();
     for (at, (task, known)) in plan.tasks.iter().zip(known).enumerate() {
         let Some((rule, best)) = task.stop_early.zip(task.best) else { continue };
         let trials = tables.entry(task.name.clone()).or_insert_with(|| Trials::new(rule, best.goal));
-        if let Some(ended) = &known.ended {
+        if let Some(ended) = known.ended.as_ref().filter(|_| known.is_same) {
             trials.know(at, ended.curve.clone());
         }
     }

@@ -13,6 +13,7 @@ mod keeper_link;
 mod keepers;
 pub mod live;
 pub mod measured;
+mod old_outputs;
 pub mod outliving;
 pub mod part_schedule;
 pub mod trees;

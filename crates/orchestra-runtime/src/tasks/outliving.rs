@@ -6,14 +6,19 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use orchestra_core::tasks::Start;
-use orchestra_keeper::{STOP_SIGNAL, adopt, is_free, is_stopped, kill_tree, wait_until_free};
+use orchestra_keeper::{STOP_SIGNAL, adopt, is_free, is_stopped, kill_tree};
 use orchestra_plan::TasksPlan;
 use orchestra_store::OutputFolder;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+/// How often it is looked whether a command has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A command, and what it has to itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +29,9 @@ pub struct Outliving {
     /// By their UUIDs: their places may be others in another start.
     gpus: Vec<String>,
     cores: Vec<u64>,
+    /// The folder of its control group, where it has one.
+    #[serde(default)]
+    pub control_group: Option<PathBuf>,
 }
 
 /// A command that has outlived its run.
@@ -36,7 +44,7 @@ pub struct Survivor {
 }
 
 impl Outliving {
-    pub fn new(plan: &TasksPlan, start: &Start) -> Self {
+    pub fn new(plan: &TasksPlan, start: &Start, control_group: Option<PathBuf>) -> Self {
         let lease = &start.lease;
         Self {
             task: plan.tasks[start.task].id.clone(),
@@ -44,6 +52,7 @@ impl Outliving {
             slot: lease.slot as u64,
             gpus: lease.gpus.iter().map(|gpu| plan.gpus[*gpu].uuid.clone()).collect(),
             cores: lease.cores.iter().map(|core| *core as u64).collect(),
+            control_group,
         }
     }
 
@@ -66,9 +75,8 @@ impl Outliving {
 
 /// The file that the keeper of a command that outlives its run has locked.
 pub fn lock_file(output: &Path, task: &str, attempt: u32) -> PathBuf {
-    let digest: [u8; 32] = Sha256::digest(format!("{attempt} {task}")).into();
-    let name: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-    folder(output).join(name)
+    let digest = format!("{:x}", Sha256::digest(format!("{attempt} {task}")));
+    folder(output).join(&digest[..32])
 }
 
 /// Forgets a command that has ended.
@@ -112,11 +120,14 @@ pub fn end_all(survivors: Vec<Survivor>) -> io::Result<()> {
 pub fn wait_for_all(survivors: Vec<Survivor>) -> io::Result<()> {
     for Survivor { command, keeper, lock, .. } in survivors {
         tracing::warn!(task = %command.task, keeper = %keeper, "waiting for the end of a command that has outlived its run");
-        // It would never go on by itself.
-        if is_stopped(keeper) {
-            kill_tree(keeper);
+        while !is_free(&lock)? {
+            // One that was stopped by a signal would never end, whenever that was.
+            if is_stopped(keeper) {
+                tracing::error!(pid = %keeper, "the keeper of a command was stopped by a signal: it is killed with the command");
+                kill_tree(keeper);
+            }
+            sleep(LOOK_EVERY);
         }
-        wait_until_free(&lock)?;
         remove(&lock);
     }
     Ok(())

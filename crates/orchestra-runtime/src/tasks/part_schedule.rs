@@ -34,7 +34,7 @@ pub fn schedule(context: &RunContext, known: &[KnownTask]) -> Schedule {
     let pipeline = TaskSpec {
         after: Vec::new(),
         may_fail: Vec::new(),
-        demand: Demand { gpus: Gpus::None, gpu_memory: 0, cpu: 0, cores: 0, priority: 0 },
+        demand: Demand { gpus: Gpus::None, gpu_memory: 0, cpu: 0, cores: 0, priority: 0, after_loss: false },
         retries: Retries::default(),
         attempts_before: 0,
         is_done: false,

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::trace::{BatchEnd, BatchTrace};
 
-/// See the module.
+/// The moments of the way of one item.
 ///
 /// An item is with one thread at a time, but for the branches of its graph, and goes from one to the next by a message: that orders the
 /// plain stores of one before the loads of the next.

@@ -102,6 +102,9 @@ pub enum ListError {
     /// The list on disk is not one of ours, or is cut short.
     #[error("the list `{}` is damaged: {reason}", path.display())]
     Damaged { path: PathBuf, reason: &'static str },
+    /// The source has more items than it may have.
+    #[error("it has more than `limits.max_items = {most}` items: `{}` is one too many; raise the limit if they are meant", path.display())]
+    TooMany { most: u64, path: PathBuf },
     /// The caller asked to stop.
     #[error("listing was stopped")]
     Stopped,

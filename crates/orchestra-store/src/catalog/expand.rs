@@ -19,11 +19,6 @@ pub trait Expand: fmt::Debug + Send + Sync {
     /// The file cannot be read, or is none of this kind; and those of `push`.
     fn expand(&self, file: &Path, push: PushItem<'_>) -> Result<(), ListError>;
 
-    /// So many items a source may have.
-    fn most_items(&self) -> u64 {
-        u64::MAX
-    }
-
     /// The file of a locator that it gave: what comes before the last `#`.
     fn file_of<'a>(&self, locator: &'a Path) -> &'a Path {
         let bytes = locator.as_os_str().as_bytes();

@@ -27,13 +27,13 @@ pub struct Extension {
     pub was_complete: bool,
     /// Items that only the new list names: now at the end.
     pub appended: u64,
-    /// How many items only the old list names. They stay, under their old path, so that no index moves.
+    /// How many items only the old list names. They stay, with their old locator, so that no index moves.
     pub missing_count: u64,
     /// The names of the first few of them.
     pub missing: Vec<String>,
 }
 
-/// Rewrites the list `new` to begin with the items of `old` in their order, with the paths that `new` gave them, and behind them the items that
+/// Rewrites the list `new` to begin with the items of `old` in their order, with the locators that `new` gave them, and behind them the items that
 /// only `new` names, in its order. `new` is complete and changes at once or not at all; `old` may be unfinished and is left alone.
 pub fn extend_listing(old: &Path, new: &Path) -> Result<Extension, ListError> {
     let before = ListingReader::open_unfinished(old)?;
@@ -68,14 +68,14 @@ pub fn extend_listing(old: &Path, new: &Path) -> Result<Extension, ListError> {
                 (row.place, row)
             }
         };
-        places.push(&[&place.to_be_bytes()[..], &row.name_and_path()].concat())
+        places.push(&[&place.to_be_bytes()[..], &row.name_and_locator()].concat())
     })
     .map_err(wrap)?;
     let mut writer = ListingWriter::create(new, None)?;
     for record in places.finish().map_err(wrap)? {
         let record = record.map_err(wrap)?;
-        let (name, path) = split(&record[8..]).ok_or_else(|| wrap(spill_damaged()))?;
-        writer.push(name, Path::new(OsStr::from_bytes(path)))?;
+        let (name, locator) = split(&record[8..]).ok_or_else(|| wrap(spill_damaged()))?;
+        writer.push(name, Path::new(OsStr::from_bytes(locator)))?;
     }
     writer.finish()?;
     Ok(result)
@@ -85,23 +85,23 @@ pub fn extend_listing(old: &Path, new: &Path) -> Result<Extension, ListError> {
 struct Row {
     name: String,
     place: u64,
-    path: Vec<u8>,
+    locator: Vec<u8>,
 }
 
 impl Row {
-    /// Name, NUL, place, path: sorts by name, then by place. A name holds no NUL, since no path does.
+    /// Name, NUL, place, locator: sorts by name, then by place. A name holds no NUL; nor does a locator.
     fn encode(item: &ItemEntry, place: u64) -> Vec<u8> {
-        [item.name.as_bytes(), &[0], &place.to_be_bytes()[..], item.path.as_os_str().as_bytes()].concat()
+        [item.name.as_bytes(), &[0], &place.to_be_bytes()[..], item.locator.as_os_str().as_bytes()].concat()
     }
 
     fn decode(record: &[u8]) -> Option<Self> {
         let (name, rest) = split(record)?;
-        let (place, path) = rest.split_first_chunk::<8>()?;
-        Some(Self { name: name.into(), place: u64::from_be_bytes(*place), path: path.into() })
+        let (place, locator) = rest.split_first_chunk::<8>()?;
+        Some(Self { name: name.into(), place: u64::from_be_bytes(*place), locator: locator.into() })
     }
 
-    fn name_and_path(&self) -> Vec<u8> {
-        [self.name.as_bytes(), &[0], &self.path].concat()
+    fn name_and_locator(&self) -> Vec<u8> {
+        [self.name.as_bytes(), &[0], &self.locator].concat()
     }
 }
 
@@ -123,7 +123,7 @@ fn by_name(
 }
 
 enum Joined {
-    /// In both lists: the old place, the new path.
+    /// In both lists: the old place, the new locator.
     Both {
         place: u64,
         row: Row,
@@ -183,7 +183,7 @@ mod tests {
     }
 
     fn read(list: &Path) -> Vec<String> {
-        ListingReader::open(list).unwrap().map(|i| i.unwrap().path.display().to_string()).collect()
+        ListingReader::open(list).unwrap().map(|i| i.unwrap().locator.display().to_string()).collect()
     }
 
     fn extend(old: &[&str], new: &[&str]) -> (Extension, Vec<String>) {

@@ -6,6 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Extent, ListError};
+use orchestra_core::locked;
 
 /// Records between two entries of the index.
 pub(crate) const STRIDE: u64 = 1024;
@@ -48,7 +49,7 @@ impl Growth {
 
     /// How many items the list holds.
     pub fn extent(&self) -> Extent {
-        let state = self.state();
+        let state = locked(&self.state);
         match state.outcome {
             Some(Ok(_)) => Extent::Known(state.count),
             Some(Err(_)) | None if self.endless => Extent::Endless,
@@ -58,18 +59,18 @@ impl Growth {
 
     /// Shows the error that ended the listing early, if one did.
     pub fn failure<T>(&self, show: impl FnOnce(&ListError) -> T) -> Option<T> {
-        self.state().outcome.as_ref().and_then(|outcome| outcome.as_ref().err()).map(show)
+        locked(&self.state).outcome.as_ref().and_then(|outcome| outcome.as_ref().err()).map(show)
     }
 
     /// Calls `watcher`, and no earlier one any more, whenever the list has grown or its listing has ended. It is called by the thread that
     /// lists, and must neither wait nor ask this object anything.
     pub fn watch(&self, watcher: impl Fn() + Send + 'static) {
-        self.state().watcher = Some(Box::new(watcher));
+        locked(&self.state).watcher = Some(Box::new(watcher));
     }
 
     /// Ends the listing soon.
     pub(crate) fn stop(&self) {
-        let state = self.state();
+        let state = locked(&self.state);
         self.stopped.store(true, Ordering::Relaxed);
         drop(state);
         self.changed.notify_all();
@@ -77,7 +78,7 @@ impl Growth {
 
     /// Waits for so long, or until it is stopped; whether it is.
     pub(crate) fn is_stopped_within(&self, time: Duration) -> bool {
-        drop(self.changed.wait_timeout_while(self.state(), time, |_| !self.is_stopped()));
+        drop(self.changed.wait_timeout_while(locked(&self.state), time, |_| !self.is_stopped()));
         self.is_stopped()
     }
 
@@ -87,16 +88,16 @@ impl Growth {
 
     /// How many items the list holds up to now.
     pub fn count(&self) -> u64 {
-        self.state().count
+        locked(&self.state).count
     }
 
     pub(crate) fn digest(&self) -> Option<[u8; 32]> {
-        self.state().outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).copied()
+        locked(&self.state).outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).copied()
     }
 
     /// The last mark at or before record `at`; behind the last record: its end.
     pub(crate) fn mark(&self, at: u64) -> Mark {
-        let state = self.state();
+        let state = locked(&self.state);
         let stride = at / STRIDE;
         let offset = usize::try_from(stride).ok().and_then(|stride| state.index.get(stride));
         match offset.filter(|_| at < state.count) {
@@ -107,7 +108,7 @@ impl Growth {
 
     /// Publishes all records up to `count`, which end at `end`; with the digest, once they are all. `index` goes on from what it was before.
     pub(crate) fn publish(&self, count: u64, end: u64, index: &[u64], digest: Option<[u8; 32]>) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         (state.count, state.end, state.begun) = (count, end, true);
         let known = state.index.len();
         state.index.extend_from_slice(index.get(known..).unwrap_or_default());
@@ -116,7 +117,7 @@ impl Growth {
 
     /// The listing has ended early.
     pub(crate) fn fail(&self, error: ListError) {
-        self.tell(self.state(), Some(Err(error)));
+        self.tell(locked(&self.state), Some(Err(error)));
     }
 
     fn tell(&self, mut state: MutexGuard<'_, State>, outcome: Option<Result<[u8; 32], ListError>>) {
@@ -131,17 +132,12 @@ impl Growth {
     /// Waits until something is listed, or that may take for ever, or is known never to be; then that error is given, and kept no longer.
     pub(crate) fn begun(&self) -> Result<(), ListError> {
         let waits = |state: &mut State| !state.begun && state.outcome.is_none();
-        let waited = self.changed.wait_while(self.state(), waits);
+        let waited = self.changed.wait_while(locked(&self.state), waits);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         if state.count > 0 || self.endless && state.begun {
             return Ok(());
         }
         state.outcome.take_if(|outcome| outcome.is_err()).map_or(Ok(()), |outcome| outcome.map(drop))
-    }
-
-    /// No panic leaves it half changed, so one elsewhere is no reason not to read it.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

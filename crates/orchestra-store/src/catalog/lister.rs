@@ -24,29 +24,31 @@ const PUBLISH_AFTER: u64 = 1 << 16;
 /// An entry that names nothing, a folder that cannot be read, a row of the manifest that makes no sense, or a list that cannot
 /// be written.
 pub fn write_listing(spec: &ListingSpec, out: &Path) -> Result<ListingSummary, ListError> {
-    write_items(spec, None, out, &|| true)
+    write_items(spec, None, u64::MAX, out, &|| true)
 }
 
-/// Like [`write_listing`], with the items that `expand` makes of the files; and asks every now and then whether to go on.
+/// Like [`write_listing`], with the items that `expand` makes of the files, `most` of them; and asks every now and then whether to go on.
 ///
 /// # Errors
-/// As [`write_listing`], those of `expand`, and [`ListError::Stopped`] once `go_on` says no.
+/// As [`write_listing`], those of `expand`, [`ListError::TooMany`], and [`ListError::Stopped`] once `go_on` says no.
 pub fn write_items(
     spec: &ListingSpec,
     expand: Option<&dyn Expand>,
+    most: u64,
     out: &Path,
     go_on: &dyn Fn() -> bool,
 ) -> Result<ListingSummary, ListError> {
-    list(spec, expand, ListingWriter::create(out, None)?, go_on)
+    list(spec, expand, most, ListingWriter::create(out, None)?, go_on)
 }
 
 pub(crate) fn list(
     spec: &ListingSpec,
     expand: Option<&dyn Expand>,
+    most: u64,
     writer: ListingWriter,
     go_on: &dyn Fn() -> bool,
 ) -> Result<ListingSummary, ListError> {
-    let lister = RefCell::new(Lister::new(writer, expand, go_on));
+    let lister = RefCell::new(Lister::new(writer, expand, most, go_on));
     match spec {
         // All that is there now, where the source does not watch.
         ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
@@ -63,7 +65,7 @@ pub(crate) fn list(
             manifest::rows(path.as_deref(), &idle, &mut |_, row| {
                 any = true;
                 let item = manifest_item(base, row);
-                lister.borrow_mut().push(&item.name, &item.path).map(|()| true)
+                lister.borrow_mut().push(&item.name, &item.locator).map(|()| true)
             })?;
             if !any {
                 return Err(ListError::EmptyManifest { manifest: manifest::label(path.as_deref()) });
@@ -74,7 +76,7 @@ pub(crate) fn list(
             let idle = || lister.borrow_mut().idle();
             object_rows(list.as_deref(), root, &*store.0, &idle, &mut |item| {
                 any = true;
-                lister.borrow_mut().push(&item.name, &item.path).map(|()| true)
+                lister.borrow_mut().push(&item.name, &item.locator).map(|()| true)
             })?;
             if !any {
                 return Err(ListError::EmptyManifest { manifest: manifest::label(list.as_deref()) });
@@ -100,13 +102,20 @@ fn list_paths(base: &Path, patterns: &[String], lister: &RefCell<Lister<'_>>) ->
 pub(crate) struct Lister<'a> {
     pub writer: ListingWriter,
     pub expand: Option<&'a dyn Expand>,
+    /// So many items the source may have.
+    most: u64,
     pub go_on: &'a dyn Fn() -> bool,
     seen: u64,
 }
 
 impl<'a> Lister<'a> {
-    pub fn new(writer: ListingWriter, expand: Option<&'a dyn Expand>, go_on: &'a dyn Fn() -> bool) -> Self {
-        Self { writer, expand, go_on, seen: 0 }
+    pub fn new(
+        writer: ListingWriter,
+        expand: Option<&'a dyn Expand>,
+        most: u64,
+        go_on: &'a dyn Fn() -> bool,
+    ) -> Self {
+        Self { writer, expand, most, go_on, seen: 0 }
     }
 
     pub fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
@@ -116,8 +125,7 @@ impl<'a> Lister<'a> {
     /// Writes the items of a file but the first `skipped`.
     pub fn push_from(&mut self, skipped: u64, name: &str, path: &Path) -> Result<(), ListError> {
         let Some(expand) = self.expand else {
-            self.step()?;
-            return self.writer.push(name, path);
+            return self.write(name, path, path);
         };
         let mut at = 0;
         expand.expand(path, &mut |suffix, locator| {
@@ -125,14 +133,19 @@ impl<'a> Lister<'a> {
             if at <= skipped {
                 return Ok(());
             }
-            self.step()?;
-            let most = expand.most_items();
-            if self.writer.count() >= most {
-                let why = format!("with it the source has more than `limits.max_items = {most}` items");
-                return Err(ListError::bad_file(path, why));
-            }
-            self.writer.push(&format!("{name}{suffix}"), Path::new(OsStr::from_bytes(locator)))
+            self.write(&format!("{name}{suffix}"), Path::new(OsStr::from_bytes(locator)), path)
         })
+    }
+
+    /// Writes an item of `file`.
+    fn write(&mut self, name: &str, locator: &Path, file: &Path) -> Result<(), ListError> {
+        self.step()?;
+        if self.writer.count() >= self.most {
+            // What is generated lies in no file.
+            let path = if file.as_os_str().is_empty() { PathBuf::from(name) } else { file.to_owned() };
+            return Err(ListError::TooMany { most: self.most, path });
+        }
+        self.writer.push(name, locator)
     }
 
     fn step(&mut self) -> Result<(), ListError> {
@@ -167,7 +180,7 @@ pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
                     other => other?,
                 };
                 if let Some(path) = any_file(&entry)? {
-                    first = Some(ItemEntry { name: name_under(&entry.root, &path), path });
+                    first = Some(ItemEntry { name: name_under(&entry.root, &path), locator: path });
                     break;
                 }
             }
@@ -216,7 +229,7 @@ fn manifest_item(base: &Path, row: &[u8]) -> ItemEntry {
         row = rest;
     }
     let written = Path::new(OsStr::from_bytes(row));
-    let path: PathBuf = base.join(written);
+    let locator = base.join(written);
     let name = if written.is_absolute() { name_under(base, written) } else { escape(written) };
-    ItemEntry { name, path }
+    ItemEntry { name, locator }
 }

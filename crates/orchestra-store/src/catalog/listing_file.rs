@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! magic | record* | offset of every 1024th record, u64 each | trailer: offset of those, count, digest, magic
-//! record: u32 path length, u32 name length (high bit: the name is the end of the path), path, name unless it is that end
+//! record: u32 locator length, u32 name length (high bit: the name is the end of the locator), locator, name unless it is that end
 //! ```
 //! All numbers are little-endian. The digest is SHA-256 over the records. A list whose writer was killed ends within the records, or has a
-//! part of what follows them; neither names nor paths are empty, so that offsets are never taken for a record.
+//! part of what follows them; neither names nor locators are empty, so that offsets are never taken for a record.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,9 +24,9 @@ use super::{ItemEntry, ListError};
 
 const MAGIC: &[u8; 8] = b"orclist1";
 const TRAILER_BYTES: u64 = 8 + 8 + 32 + 8;
-/// Set in the name length of a record whose name is the end of its path.
+/// Set in the name length of a record whose name is the end of its locator.
 const IS_SUFFIX: u32 = 1 << 31;
-/// Longest path or name that is believed: far beyond what a file system allows.
+/// Longest locator or name that is believed: far beyond what a file system allows.
 const MAX_TEXT: u32 = 1 << 24;
 /// A growing list is published when it has grown by as much as was published before, but by no less and no more than this: a short list
 /// is seen complete or not at all, and a long one is forced to the disk about once per MiB.
@@ -36,7 +36,7 @@ const PUBLISHED_AT_ONCE: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
 pub struct ListingSummary {
     /// How many items.
     pub count: u64,
-    /// SHA-256 over names and paths in order.
+    /// SHA-256 over names and locators in order.
     pub digest: [u8; 32],
 }
 
@@ -107,19 +107,22 @@ impl ListingWriter {
         Ok(())
     }
 
-    pub fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
-        let path = path.as_os_str().as_bytes();
+    pub fn push(&mut self, name: &str, locator: &Path) -> Result<(), ListError> {
+        let locator = locator.as_os_str().as_bytes();
         let wrong = |why| self.error(io::Error::new(io::ErrorKind::InvalidInput, why));
-        let length = |n: usize| u32::try_from(n).ok().filter(|n| *n <= MAX_TEXT).ok_or("a path is too long");
-        let (path_len, name_len) = (length(path.len()).map_err(wrong)?, length(name.len()).map_err(wrong)?);
-        if path_len == 0 || name_len == 0 {
+        let length = |n: usize| {
+            u32::try_from(n).ok().filter(|n| *n <= MAX_TEXT).ok_or("a locator or name is too long")
+        };
+        let (locator_len, name_len) =
+            (length(locator.len()).map_err(wrong)?, length(name.len()).map_err(wrong)?);
+        if locator_len == 0 || name_len == 0 {
             return Err(wrong("an item has no name"));
         }
-        let is_suffix = path.ends_with(name.as_bytes());
-        let mut record = Vec::with_capacity(8 + path.len() + name.len());
-        record.extend_from_slice(&path_len.to_le_bytes());
+        let is_suffix = locator.ends_with(name.as_bytes());
+        let mut record = Vec::with_capacity(8 + locator.len() + name.len());
+        record.extend_from_slice(&locator_len.to_le_bytes());
         record.extend_from_slice(&(name_len | if is_suffix { IS_SUFFIX } else { 0 }).to_le_bytes());
-        record.extend_from_slice(path);
+        record.extend_from_slice(locator);
         if !is_suffix {
             record.extend_from_slice(name.as_bytes());
         }
@@ -209,9 +212,9 @@ pub(crate) fn written(file: &File) -> u64 {
     rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(0)).unwrap_or(size).min(size)
 }
 
-/// Where path and name lie in the text of a record: the path from its beginning.
+/// Where locator and name lie in the text of a record: the locator from its beginning.
 struct Record {
-    path_len: usize,
+    locator_len: usize,
     name: Range<usize>,
 }
 
@@ -323,8 +326,8 @@ impl ListingReader {
         Ok(())
     }
 
-    /// The next item, without memory of its own: its name, and where it lies. `None` behind the last, as long as there is no further one.
-    pub fn read(&mut self) -> Result<Option<(&str, &Path)>, ListError> {
+    /// The next item, without memory of its own: its name and its locator. `None` behind the last, as long as there is no further one.
+    pub fn read(&mut self) -> Result<Option<(&str, &[u8])>, ListError> {
         if self.next >= self.count {
             self.count = self.count.max(self.growth.count());
             if self.next >= self.count {
@@ -332,38 +335,38 @@ impl ListingReader {
             }
         }
         let next = std::mem::replace(&mut self.next, u64::MAX) + 1;
-        let Record { path_len, name } = self.read_record()?;
+        let Record { locator_len, name } = self.read_record()?;
         // None of ours has a NUL, and where lists are joined it ends a name.
         if self.text.contains(&0) {
-            return Err(self.damaged("a path holds a NUL byte"));
+            return Err(self.damaged("a locator or name holds a NUL byte"));
         }
-        let (path, name) = (&self.text[..path_len], &self.text[name]);
+        let (locator, name) = (&self.text[..locator_len], &self.text[name]);
         let Ok(name) = str::from_utf8(name) else {
             return Err(self.damaged("a name is no text"));
         };
         self.next = next;
-        Ok(Some((name, Path::new(OsStr::from_bytes(path)))))
+        Ok(Some((name, locator)))
     }
 
     fn read_record(&mut self) -> Result<Record, ListError> {
         let mut head = [0; 8];
         self.input.read_exact(&mut head).map_err(|e| self.error(e))?;
-        let path_len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let locator_len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
         let name_word = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
         let name_len = name_word & !IS_SUFFIX;
-        if !(1..=MAX_TEXT).contains(&path_len) || !(1..=MAX_TEXT).contains(&name_len) {
+        if !(1..=MAX_TEXT).contains(&locator_len) || !(1..=MAX_TEXT).contains(&name_len) {
             return Err(self.damaged("a record has an impossible length"));
         }
         let is_suffix = name_word & IS_SUFFIX != 0;
-        if is_suffix && name_len > path_len {
-            return Err(self.damaged("a name is longer than its path"));
+        if is_suffix && name_len > locator_len {
+            return Err(self.damaged("a name is longer than its locator"));
         }
-        let (path_len, name_len) = (path_len as usize, name_len as usize);
-        let text_len = if is_suffix { path_len } else { path_len + name_len };
+        let (locator_len, name_len) = (locator_len as usize, name_len as usize);
+        let text_len = if is_suffix { locator_len } else { locator_len + name_len };
         self.text.resize(text_len, 0);
         self.input.read_exact(&mut self.text).map_err(|e| self.error(e))?;
         self.head = head;
-        Ok(Record { path_len, name: text_len - name_len..text_len })
+        Ok(Record { locator_len, name: text_len - name_len..text_len })
     }
 
     fn error(&self, error: io::Error) -> ListError {
@@ -380,7 +383,10 @@ impl Iterator for ListingReader {
 
     fn next(&mut self) -> Option<Self::Item> {
         let item = self.read().transpose()?;
-        Some(item.map(|(name, path)| ItemEntry { name: name.to_owned(), path: path.to_owned() }))
+        Some(item.map(|(name, locator)| ItemEntry {
+            name: name.to_owned(),
+            locator: OsStr::from_bytes(locator).into(),
+        }))
     }
 }
 
@@ -419,7 +425,7 @@ mod tests {
             reader.skip_to(at).unwrap();
             let item = reader.next().unwrap().unwrap();
             assert_eq!(item.name, format!("{at}.png"));
-            assert_eq!(item.path, PathBuf::from(format!("/data/{at}.png")));
+            assert_eq!(item.locator, PathBuf::from(format!("/data/{at}.png")));
             assert_eq!(reader.n_items() - reader.next_index(), 4999 - at);
         }
         let mut reader = ListingReader::open(&list).unwrap();
@@ -428,14 +434,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_the_end_of_its_path_survives() {
+    fn a_name_that_is_not_the_end_of_its_locator_survives() {
         let folder = tempfile::tempdir().unwrap();
         let list = folder.path().join("items");
         let mut writer = ListingWriter::create(&list, None).unwrap();
         writer.push(r"a\xFF", Path::new("/elsewhere/b")).unwrap();
         writer.finish().unwrap();
         let item = ListingReader::open(&list).unwrap().next().unwrap().unwrap();
-        assert_eq!(item, ItemEntry { name: r"a\xFF".into(), path: "/elsewhere/b".into() });
+        assert_eq!(item, ItemEntry { name: r"a\xFF".into(), locator: "/elsewhere/b".into() });
     }
 
     #[test]
@@ -451,12 +457,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_or_path_with_a_nul_is_damage() {
+    fn a_name_or_locator_with_a_nul_is_damage() {
         let folder = tempfile::tempdir().unwrap();
         let list = folder.path().join("items");
-        for (name, path) in [("a\0b", "/p/ab"), ("ab", "/p\0/ab")] {
+        for (name, locator) in [("a\0b", "/p/ab"), ("ab", "/p\0/ab")] {
             let mut writer = ListingWriter::create(&list, None).unwrap();
-            writer.push(name, Path::new(path)).unwrap();
+            writer.push(name, Path::new(locator)).unwrap();
             writer.finish().unwrap();
             assert!(matches!(
                 ListingReader::open(&list).unwrap().next(),

@@ -269,7 +269,7 @@ pub(super) fn first(urls: &[String], store: &dyn ObjectStore) -> Result<Option<I
         let entry = Entry::resolve(url, store, true)?;
         let mut objects = EntryObjects::start(&entry, store)?;
         if let Some(url) = objects.next(&mut || Ok(()))? {
-            return Ok(Some(ItemEntry { name: name_below(&entry.root, &url), path: url.into() }));
+            return Ok(Some(ItemEntry { name: name_below(&entry.root, &url), locator: url.into() }));
         }
     }
     Ok(None)
@@ -292,12 +292,15 @@ pub(super) fn of_row(root: &str, row: &[u8]) -> Result<ItemEntry, String> {
         return Err("a web address with `?` or `#` is not read: what stands behind it, as a signature, would be written into records and logs".to_owned());
     }
     if !is_url(row) {
-        return Ok(ItemEntry { name: escape(Path::new(row)), path: PathBuf::from(format!("{root}{row}")) });
+        return Ok(ItemEntry {
+            name: escape(Path::new(row)),
+            locator: PathBuf::from(format!("{root}{row}")),
+        });
     }
     let scheme = root.find("://").map_or(0, |at| at + 3);
     let store = root[scheme..].find('/').map_or(root, |slash| &root[..scheme + slash + 1]);
     match row.starts_with(store) {
-        true => Ok(ItemEntry { name: name_below(root, row), path: row.into() }),
+        true => Ok(ItemEntry { name: name_below(root, row), locator: row.into() }),
         false => Err(format!("`{row}` lies elsewhere than in `{store}`, the store of `root`")),
     }
 }
@@ -365,7 +368,8 @@ mod tests {
     #[test]
     fn a_row_of_a_list_is_a_key_below_the_root_or_a_url_of_its_store() {
         let of = |row: &str| {
-            of_row("s3://b/p/", row.as_bytes()).map(|item| format!("{} {}", item.name, item.path.display()))
+            of_row("s3://b/p/", row.as_bytes())
+                .map(|item| format!("{} {}", item.name, item.locator.display()))
         };
         assert_eq!(of("./q/a b.png").unwrap(), "q/a b.png s3://b/p/q/a b.png");
         assert_eq!(of("s3://b/p/1.png").unwrap(), "1.png s3://b/p/1.png");

@@ -77,8 +77,8 @@ impl Taken {
     pub fn of(reader: ListingReader, expand: Option<&dyn Expand>) -> Result<Self, ListError> {
         let mut taken = Self::default();
         for item in reader {
-            let path = item?.path;
-            let file = expand.map_or(path.as_path(), |expand| expand.file_of(&path));
+            let locator = item?.locator;
+            let file = expand.map_or(locator.as_path(), |expand| expand.file_of(&locator));
             let file = file.as_os_str().as_bytes();
             match &mut taken.last {
                 Some((last, n)) if last == file => *n += 1,
@@ -104,6 +104,7 @@ pub(crate) fn watch(
     spec: &ListingSpec,
     watch: Watch,
     expand: Option<&dyn Expand>,
+    most: u64,
     writer: ListingWriter,
     taken: Taken,
     growth: &Growth,
@@ -119,14 +120,14 @@ pub(crate) fn watch(
             (Places::Folders { entries, root }, (watch.settle / 2).clamp(LOOK_EVERY.0, LOOK_EVERY.1))
         }
         ListingSpec::Manifest { .. } | ListingSpec::ObjectManifest { .. } | ListingSpec::Generated => {
-            return list(spec, expand, writer, &|| !growth.is_stopped());
+            return list(spec, expand, most, writer, &|| !growth.is_stopped());
         }
     };
     let go_on = || !growth.is_stopped();
     let mut watcher = Watcher {
         places: &places,
         settle: watch.settle,
-        lister: Lister::new(writer, expand, &go_on),
+        lister: Lister::new(writer, expand, most, &go_on),
         taken: taken.files,
         pending: HashMap::new(),
         last_new: Instant::now(),

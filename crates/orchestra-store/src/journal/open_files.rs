@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::append_file::AppendFile;
 use super::entry::resolve;
 use super::placed::lies_below;
-use super::{StartError, failed};
+use super::start::{StartError, failed};
 use crate::atomic::sync_folder_of;
 use crate::folder::{OutputFolder, foreign};
 

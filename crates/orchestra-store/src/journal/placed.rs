@@ -74,7 +74,7 @@ impl PlacedFile {
 }
 
 /// One thread writes at a time, so one name is enough.
-const NEIGHBOUR: &str = ".placing.tmp";
+pub(crate) const NEIGHBOUR: &str = ".placing.tmp";
 
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<fs::File> {
     let mut file = fs::OpenOptions::new().write(true).create_new(true).open(path)?;

@@ -43,15 +43,15 @@ impl Journal {
         file.reader().map_err(write_failed(file.path()))
     }
 
-    /// How many parts a file was sealed into: the number of the next one.
-    pub fn parts(&self, FileIndex(index): FileIndex) -> u64 {
+    /// How many part files, or states, a file was sealed into: the number of the next one.
+    pub fn n_part_files(&self, FileIndex(index): FileIndex) -> u64 {
         self.parts.get(index).copied().unwrap_or(0)
     }
 
     /// Whether part `number` of a file held records of items that are done again, and counts no more.
     pub fn is_retired(&self, FileIndex(index): FileIndex, number: u64) -> bool {
         let retired = self.retired_parts.get(index).copied().unwrap_or(0);
-        (self.parts(FileIndex(index))..retired).contains(&number)
+        (self.n_part_files(FileIndex(index))..retired).contains(&number)
     }
 
     /// All rows of the file are in `part` from now on, and the file is empty: both, or neither. Unlike a commit it is durable at once.
@@ -71,7 +71,7 @@ impl Journal {
     /// once, and on an error as [`Journal::seal`].
     pub fn keep_state(&mut self, FileIndex(index): FileIndex, state: Vec<u8>) -> Result<(), CommitError> {
         let unknown = CommitError::UnknownFile(FileIndex(index));
-        let path = self.state_path(index, self.parts(FileIndex(index))).ok_or(unknown)?;
+        let path = self.state_path(index, self.n_part_files(FileIndex(index))).ok_or(unknown)?;
         self.seal_rows(index, &PlacedFile { path, bytes: state })
     }
 
@@ -80,7 +80,7 @@ impl Journal {
     /// # Errors
     /// [`CommitError::UnknownFile`], or the state cannot be read.
     pub fn state(&self, FileIndex(index): FileIndex) -> Result<Option<Vec<u8>>, CommitError> {
-        let Some(last) = self.parts(FileIndex(index)).checked_sub(1) else { return Ok(None) };
+        let Some(last) = self.n_part_files(FileIndex(index)).checked_sub(1) else { return Ok(None) };
         let path = self.state_path(index, last).ok_or(CommitError::UnknownFile(FileIndex(index)))?;
         let path = self.folder.path().join(path);
         fs::read(&path).map(Some).map_err(write_failed(&path))

@@ -86,7 +86,7 @@ pub fn seal(journal: &mut Journal) -> Result<(), CommitError> {
     if bytes.is_empty() {
         return Ok(());
     }
-    let path = format!("parts-{:05}.txt", journal.parts(ROWS)).into();
+    let path = format!("parts-{:05}.txt", journal.n_part_files(ROWS)).into();
     journal.seal(ROWS, &PlacedFile { path, bytes })
 }
 
@@ -153,7 +153,7 @@ pub fn items_of(text: &str) -> BTreeSet<ItemId> {
 
 /// The items whose rows lie in parts, or wait for the next one; panics on a torn or doubled row.
 pub fn rows_in(dir: &Path, journal: &Journal) -> BTreeSet<ItemId> {
-    let parts = (0..journal.parts(ROWS)).map(|n| dir.join(format!("parts-{n:05}.txt")));
+    let parts = (0..journal.n_part_files(ROWS)).map(|n| dir.join(format!("parts-{n:05}.txt")));
     let files = parts.chain([dir.join(&files()[ROWS.0])]);
     items_of(&files.map(|file| fs::read_to_string(file).unwrap()).collect::<String>())
 }
@@ -184,9 +184,9 @@ pub fn audit(dir: &Path, journal: &Journal) -> BTreeSet<ItemId> {
     all
 }
 
-/// No part is there that does not count. What somebody has cut off the journal may leave some.
+/// No part is there that does not count. A journal that was cut short may leave some.
 pub fn no_stray_parts(dir: &Path, journal: &Journal) {
-    assert_eq!(parts(dir).len() as u64, journal.parts(ROWS), "{:?}", parts(dir));
+    assert_eq!(parts(dir).len() as u64, journal.n_part_files(ROWS), "{:?}", parts(dir));
 }
 
 /// No item that is not done has a file. What a power cut has taken from the journal may leave some.

@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use super::line::{Format, Line, now};
+use orchestra_core::locked;
+use orchestra_plan::LogFormat;
+
+use super::line::{Line, now};
 use crate::TelemetryError;
 
 /// The file for what belongs to no pipeline.
@@ -31,7 +34,7 @@ pub struct LogReport {
 
 #[derive(Debug, Default)]
 struct State {
-    format: Format,
+    format: LogFormat,
     /// Id of the run, once it is known.
     run: Option<String>,
     /// Lines that wait for the folder, with their times.
@@ -57,7 +60,7 @@ impl LogFiles {
             .iter()
             .map(|name| Ok(((*name).to_owned(), append(&folder.join(file_name(name)))?)))
             .collect::<Result<_, TelemetryError>>()?;
-        let mut state = self.lock();
+        let mut state = locked(&self.0);
         state.open = Some(Open { run, pipelines });
         state.early_bytes = 0;
         for (line, time) in std::mem::take(&mut state.early) {
@@ -66,35 +69,30 @@ impl LogFiles {
         Ok(())
     }
 
-    pub fn set_format(&self, format: Format) {
-        self.lock().format = format;
+    pub fn set_format(&self, format: LogFormat) {
+        locked(&self.0).format = format;
     }
 
-    /// The run that the lines belong to, those that still wait included. Lines of [`Format::Json`] name it.
+    /// The run that the lines belong to, those that still wait included. Lines of [`LogFormat::Json`] name it.
     pub fn set_run(&self, run_id: &str) {
-        self.lock().run = Some(run_id.to_owned());
+        locked(&self.0).run = Some(run_id.to_owned());
     }
 
     /// What was lost so far. Lines that still wait for a folder are not lost.
     pub fn report(&self) -> LogReport {
-        self.lock().report.clone()
+        locked(&self.0).report.clone()
     }
 
     pub(crate) fn write(&self, line: &Line) {
-        self.lock().write(line, now());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No code under this lock panics half way through a change.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0).write(line, now());
     }
 }
 
 impl State {
     fn write(&mut self, line: &Line, time: String) {
         let text = match self.format {
-            Format::Text => line.for_file(&time),
-            Format::Json => line.for_json(&time, self.run.as_deref()) + "\n",
+            LogFormat::Text => line.for_file(&time),
+            LogFormat::Json => line.for_json(&time, self.run.as_deref()) + "\n",
         };
         let Some(open) = &mut self.open else {
             self.early_bytes += text.len();
@@ -202,7 +200,7 @@ mod tests {
     fn lines_from_before_the_run_was_known_name_it_all_the_same() {
         let folder = tempfile::tempdir().unwrap();
         let files = LogFiles::default();
-        files.set_format(Format::Json);
+        files.set_format(LogFormat::Json);
         files.write(&line(Some("p"), "early"));
         files.set_run("r1");
         files.open(folder.path(), &["p"]).unwrap();
@@ -215,7 +213,7 @@ mod tests {
     fn lines_that_the_system_refuses_are_counted_and_explained() {
         let files = LogFiles::default();
         let full = || OpenOptions::new().write(true).open("/dev/full").unwrap();
-        files.lock().open = Some(Open { run: full(), pipelines: BTreeMap::new() });
+        locked(&files.0).open = Some(Open { run: full(), pipelines: BTreeMap::new() });
         files.write(&line(None, "one"));
         files.write(&line(None, "two"));
         let report = files.report();

@@ -10,17 +10,10 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
 use crate::names::field;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Format {
-    #[default]
-    Text,
-    Json,
-}
-
-/// What [`Format::Json`] itself writes; a field of such a name gets another one.
+/// What [`LogFormat::Json`](orchestra_plan::LogFormat::Json) itself writes; a field of such a name gets another one.
 const RESERVED: [&str; 4] = ["timestamp", "level", "target", "message"];
 
-/// A line of [`Format::Json`] that is no event, for a command that has more to say than its log: without its line end.
+/// A line of [`LogFormat::Json`](orchestra_plan::LogFormat::Json) that is no event, for a command that has more to say than its log: without its line end.
 #[must_use]
 pub fn json_line(level: Level, message: &str, run: Option<&str>) -> String {
     let fields = Fields { message: message.to_owned(), pairs: Vec::new() };

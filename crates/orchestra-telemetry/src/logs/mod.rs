@@ -10,7 +10,7 @@ mod line;
 mod terminal;
 
 pub use files::{LogFiles, LogReport, RUN_LOG};
-pub use line::{Format, json_line};
+pub use line::json_line;
 pub use terminal::Terminal;
 
 pub(crate) use layer::LineLayer;

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use orchestra_core::locked;
+use orchestra_plan::LogFormat;
 use tracing::Level;
 
-use super::line::{Format, Line, Style, json_line, now};
+use super::line::{Line, Style, json_line, now};
 
 /// Lines with the same message that are shown.
 const MAX_ALIKE: usize = 20;
@@ -33,21 +35,16 @@ impl Terminal {
 
     /// From now on `sink` gets each line, without its line end: a progress display prints it above itself. `sink` must not log.
     pub fn redirect(&self, sink: impl FnMut(&str) + Send + 'static) {
-        self.lock().sink = Box::new(sink);
+        locked(&self.0).sink = Box::new(sink);
     }
 
     pub fn restore(&self) {
-        self.lock().sink = Box::new(to_stderr);
+        locked(&self.0).sink = Box::new(to_stderr);
     }
 
-    /// The run that the lines to come belong to. Lines of [`Format::Json`] name it.
+    /// The run that the lines to come belong to. Lines of [`LogFormat::Json`] name it.
     pub fn set_run(&self, run_id: &str) {
-        self.lock().run = Some(run_id.to_owned());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A sink that panicked has at worst lost its line.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0).run = Some(run_id.to_owned());
     }
 }
 
@@ -60,7 +57,7 @@ impl fmt::Debug for Terminal {
 pub(crate) struct TerminalOutput {
     terminal: Terminal,
     style: Style,
-    format: Format,
+    format: LogFormat,
     /// Lines with the same message, if their number is limited.
     said: Option<Mutex<HashMap<String, usize>>>,
 }
@@ -68,14 +65,14 @@ pub(crate) struct TerminalOutput {
 impl TerminalOutput {
     /// Shows all lines, or with `limited` only the first ones of each message: ten thousand items that fail for one reason must not
     /// hide what else happens.
-    pub(crate) fn new(terminal: Terminal, style: Style, format: Format, limited: bool) -> Self {
+    pub(crate) fn new(terminal: Terminal, style: Style, format: LogFormat, limited: bool) -> Self {
         Self { terminal, style, format, said: limited.then(Mutex::default) }
     }
 
     /// Counts the line. `None` if there were enough like it; else whether it is the last one that is shown.
     fn count(&self, line: &Line) -> Option<bool> {
         let Some(said) = &self.said else { return Some(false) };
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = locked(said);
         if said.len() >= MAX_MESSAGES && !said.contains_key(&line.fields.message) {
             return Some(false);
         }
@@ -86,18 +83,18 @@ impl TerminalOutput {
 
     pub(crate) fn write(&self, line: &Line) {
         let Some(last) = self.count(line) else { return };
-        let mut state = self.terminal.lock();
+        let mut state = locked(&self.terminal.0);
         let State { sink, run } = &mut *state;
         match self.format {
-            Format::Text => sink(&line.for_terminal(self.style)),
-            Format::Json => sink(&line.for_json(&now(), run.as_deref())),
+            LogFormat::Text => sink(&line.for_terminal(self.style)),
+            LogFormat::Json => sink(&line.for_json(&now(), run.as_deref())),
         }
         if last {
             let more =
                 format!("(more lines `{}` are in the log files only)", line.fields.message.escape_debug());
             match self.format {
-                Format::Text => sink(&more),
-                Format::Json => sink(&json_line(Level::INFO, &more, run.as_deref())),
+                LogFormat::Text => sink(&more),
+                LogFormat::Json => sink(&json_line(Level::INFO, &more, run.as_deref())),
             }
         }
     }
@@ -118,7 +115,7 @@ mod tests {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
         terminal.redirect(move |line| sink.lock().unwrap().push(line.to_owned()));
-        let output = TerminalOutput::new(terminal, Style::Plain, Format::Text, limited);
+        let output = TerminalOutput::new(terminal, Style::Plain, LogFormat::Text, limited);
         for (message, n) in messages {
             let line = Line {
                 level: Level::WARN,

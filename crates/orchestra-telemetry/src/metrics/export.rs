@@ -1,13 +1,14 @@
 //! The thread that sends metrics to a collector, and its end, which waits no longer than it was told. A collector that is down, slow or
 //! takes no metrics costs the metrics and nothing else.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use opentelemetry_http::{HttpClient as _, Request};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use orchestra_core::locked;
 use prost::Message as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -57,7 +58,7 @@ impl Export {
         self.finish();
         let since = self.finished_at.get().map_or(Duration::ZERO, Instant::elapsed);
         let in_time = self.thread.wait(PATIENCE.saturating_sub(since));
-        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut report = locked(&self.report).clone();
         if !in_time {
             report.lost += 1;
             report.words.get_or_insert_with(|| format!("no answer within {PATIENCE:?}"));
@@ -98,7 +99,7 @@ impl Exporter {
     /// Counts what became of a request. `false`: no further one has a chance.
     fn note(&self, outcome: &Outcome) -> bool {
         let endpoint = &self.endpoint;
-        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut report = locked(&self.report);
         let rejection = match outcome {
             Outcome::Answered(status, body) if status.is_success() => wire::rejection(body),
             _ => None,

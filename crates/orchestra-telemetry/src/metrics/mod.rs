@@ -24,7 +24,7 @@ mod settings;
 mod wire;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 pub use names::{Instrument, Kind};
 pub use reading::{Buckets, Point, Reading, Value};
@@ -35,6 +35,7 @@ pub use server::answer_to;
 
 use crate::TelemetryError;
 use export::Export;
+use orchestra_core::locked;
 use server::Server;
 
 /// Reads all numbers at one moment. Called whenever the page is asked for or a request is due, by threads of this module; it should take
@@ -82,7 +83,7 @@ impl Metrics {
 
     /// Where the numbers come from. Until this is called, only the version of the program is known. The last call counts.
     pub fn observe(&self, source: Source) {
-        *lock(&self.source) = Some(source);
+        *locked(&self.source) = Some(source);
     }
 
     /// Nothing will change any more: the last request is sent now. Waits for nothing; the page goes on.
@@ -103,16 +104,11 @@ impl Metrics {
 fn reader(source: &Arc<Mutex<Option<Source>>>) -> Source {
     let source = Arc::clone(source);
     Arc::new(move || {
-        let now = lock(&source).clone();
+        let now = locked(&source).clone();
         let mut reading = now.map_or_else(Reading::new, |source| source());
         reading.add(&names::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1_u64);
         reading
     })
-}
-
-fn lock(source: &Mutex<Option<Source>>) -> MutexGuard<'_, Option<Source>> {
-    // It is replaced whole.
-    source.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ instruments! {
 
     READ_BYTES = Counter "orchestra.read", "By", [PIPELINE], "Bytes of the files that were read";
     LOADER_TIME = Counter "orchestra.loader.time", "s", [STATE],
-        "Time of all decoding threads: reading, decoding and resizing; waiting for a free row; waiting for results to be written";
+        "Time of all loaders: reading, decoding and resizing; waiting for a free row; waiting for results to be written";
     STAGE_IN = Counter "orchestra.stage.items.in", "{item}", [PIPELINE, STAGE], "Items that reached the stage";
     STAGE_OUT = Counter "orchestra.stage.items.out", "{item}", [PIPELINE, STAGE], "Items that left the stage with a result";
     STAGE_BUSY = Counter "orchestra.stage.busy", "s", [PIPELINE, STAGE],

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_hang_keep_nobody_out_and_the_oldest_is_closed() {
+    fn clients_that_hang_keep_no_other_out_and_the_oldest_is_closed() {
         let server = server();
         let mut hanging: Vec<StdTcpStream> = Vec::new();
         for _ in 0..2 * MOST_CLIENTS {

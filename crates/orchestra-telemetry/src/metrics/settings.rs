@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_served_or_sent_unless_somebody_asks() {
+    fn nothing_is_served_or_sent_without_settings() {
         assert_eq!(resolve(None, None, &[]), ResolvedMetrics::default());
     }
 

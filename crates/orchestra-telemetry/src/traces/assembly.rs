@@ -61,17 +61,17 @@ impl RunFacts {
         let pipelines: Vec<KeyValue> =
             plan.pipelines.iter().map(|p| KeyValue::new(attribute::PIPELINE, shared(&p.name))).collect();
         let stages = plan.stages.iter().map(|stage| {
-            let infer = stage.batch();
+            let batch = stage.batch();
             let name = KeyValue::new(attribute::STAGE, shared(&stage.name));
             let model =
-                infer.map(|i| KeyValue::new(attribute::MODEL, shared(&plan.models[i.model.index()].name)));
+                batch.map(|b| KeyValue::new(attribute::MODEL, shared(&plan.models[b.model.index()].name)));
             StageFacts {
                 attributes: [name, pipelines[stage.pipeline.index()].clone()]
                     .into_iter()
                     .chain(model)
                     .collect(),
-                is_fed_by_loaders: infer.is_some() && stage.home.stage().is_none(),
-                batch_sizes: infer.map(|i| i.batch_sizes.clone()).unwrap_or_default(),
+                is_fed_by_loaders: batch.is_some() && stage.home.stage().is_none(),
+                batch_sizes: batch.map(|b| b.batch_sizes.clone()).unwrap_or_default(),
             }
         });
         let devices =

@@ -144,6 +144,7 @@ pub(super) fn outcome(end: &BatchEnd) -> (&'static str, Option<(&'static str, St
                 RunErrorKind::OutOfMemory => "out_of_memory",
                 RunErrorKind::Model => "model",
                 RunErrorKind::Device => "device",
+                RunErrorKind::Row(_) => "row",
             };
             ("failed", Some((kind, error.clone())))
         }

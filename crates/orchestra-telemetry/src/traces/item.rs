@@ -128,7 +128,7 @@ impl Parts<'_> {
             if let Some(since) = before.or(row) {
                 self.step(span::ITEM_QUEUE, since, batch.sent, &which);
             }
-            let mut span = self.open(span::ITEM_INFER, batch.sent);
+            let mut span = self.open(span::ITEM_BATCH, batch.sent);
             span.add(which.clone());
             span.link(self.run.batch_context(batch.number.number), "batch");
             if let (_, Some((kind, error))) = batch::outcome(&batch.end) {

@@ -2,10 +2,11 @@
 //! counted and dropped, the plain before the rare.
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use opentelemetry_sdk::trace::SpanData;
+use orchestra_core::locked;
 use tokio::sync::Notify;
 
 /// What gives way to what when there is no room for all.
@@ -44,7 +45,7 @@ impl Queue {
 
     /// Takes a span that has ended. Where there is no room, a rare one takes the place of the oldest that is plain.
     pub(super) fn push(&self, span: SpanData, importance: Importance) {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         state.report.ended += 1;
         if state.closed {
             state.report.late += 1;
@@ -81,7 +82,7 @@ impl Queue {
 
     /// The next request, full or not, what is rare first; `None` if nothing waits.
     pub(super) fn take(&self) -> Option<Vec<SpanData>> {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         let n_rare = state.rare.len().min(self.request);
         let n_plain = state.plain.len().min(self.request - n_rare);
         let mut spans: Vec<SpanData> = state.rare.drain(..n_rare).collect();
@@ -92,7 +93,7 @@ impl Queue {
 
     /// Drops all that wait, and says how many they were.
     pub(super) fn drain(&self) -> u64 {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         let waiting = state.waiting() as u64;
         state.rare.clear();
         state.plain.clear();
@@ -103,7 +104,7 @@ impl Queue {
     /// What became of a request of so many spans: the collector has rejected so many of them, or with `None` it could not be sent; `words` says
     /// why. Gives back whether this is the first loss of its kind.
     pub(super) fn sent(&self, spans: u64, rejected: Option<u64>, words: Option<String>) -> bool {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         let report = &mut state.report;
         report.words = words.or(report.words.take());
         let Some(rejected) = rejected else {
@@ -118,12 +119,12 @@ impl Queue {
 
     /// What became of the spans so far. Those that wait are among those that ended alone.
     pub(crate) fn report(&self) -> SpanReport {
-        self.lock().report.clone()
+        locked(&self.state).report.clone()
     }
 
     /// The end: what has not been accounted for until now is late.
     pub(super) fn close(&self) -> SpanReport {
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         state.closed = true;
         state.rare.clear();
         state.plain.clear();
@@ -131,11 +132,6 @@ impl Queue {
         let known = report.delivered + report.rejected + report.unsent + report.overflowed;
         report.late = report.ended - known;
         report
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change is whole before anything could panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

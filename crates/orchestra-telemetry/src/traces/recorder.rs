@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
 use opentelemetry::trace::SpanContext;
 use opentelemetry_sdk::trace::SpanProcessor;
-use orchestra_core::ItemId;
+use orchestra_core::{ItemId, locked};
 use orchestra_runtime::trace::{
     BatchNumber, BatchTrace, DeviceTrace, EndedItems, LoaderTrace, RunBegan, RunEnded, RunTracer, TaskTrace,
     TraceContext, Tracer, WorkerTrace,
@@ -143,7 +143,7 @@ impl Recorder {
     pub fn finish(&self, patience: Duration) -> u64 {
         let shared = &self.shared;
         shared.close();
-        let done = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = locked(&shared.done);
         // An answer means that it is through. Without one in time, or from a thread that is gone, what still waits is lost.
         if done.recv_timeout(patience).is_err() {
             // No record comes any more, and the weight is 0 now: each item that still waits is counted once, here.
@@ -226,7 +226,7 @@ impl RunTracer for RunRecorder {
     }
 
     fn items_ended(&self, items: &[EndedItems]) {
-        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sampler = locked(&self.sampler);
         // What the exporter would drop need not be copied for it. Which items a host wants is not known here.
         let takes_items = self.has_parents || self.sink.has_room(SPANS_OF_ITEM);
         let room = ROOM_FOR_ITEMS.saturating_sub(self.shared.weight.load(Ordering::Relaxed));

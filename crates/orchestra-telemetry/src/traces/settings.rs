@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_asks_and_nothing_is_sent() {
+    fn nothing_is_sent_without_settings() {
         assert_eq!(resolve(ConfiguredTraces::default(), &[]), ResolvedTraces::default());
     }
 

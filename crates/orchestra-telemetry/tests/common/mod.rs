@@ -5,9 +5,12 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fmt::Debug;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -22,6 +25,25 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
+
+/// Pause between two looks, and how many there are: minutes, which only a hang reaches.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOKS: usize = 36_000;
+
+/// Looks again and again until what is seen is enough, and gives it. Ends the test with what was seen last if that takes minutes.
+#[track_caller]
+pub fn seen<T: Debug>(what: &str, mut look: impl FnMut() -> T, is_enough: impl Fn(&T) -> bool) -> T {
+    // Nothing is ever sent on it: its time-out is the pause between two looks.
+    let (_keep, never) = channel::<()>();
+    for _ in 0..LOOKS {
+        let seen = look();
+        if is_enough(&seen) {
+            return seen;
+        }
+        assert_eq!(never.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Timeout));
+    }
+    panic!("waited in vain until {what}: {:?}", look());
+}
 
 /// What a collector does with a request.
 #[derive(Debug, Clone)]
@@ -159,16 +181,16 @@ fn parts(first: &[Do]) -> (Runtime, Arc<Shared>) {
     (runtime, Arc::new(Shared { first, got: Mutex::default() }))
 }
 
-/// An address of loopback where nobody listens, for as long as this lives: it has the port and does not listen either.
-pub struct Nobody(TcpSocket);
+/// An address of loopback where nothing listens, for as long as this lives: it has the port and does not listen either.
+pub struct ClosedPort(TcpSocket);
 
-pub fn nobody() -> Nobody {
+pub fn closed_port() -> ClosedPort {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-    Nobody(socket)
+    ClosedPort(socket)
 }
 
-impl Nobody {
+impl ClosedPort {
     pub fn url(&self) -> String {
         format!("http://{}", self.0.local_addr().unwrap())
     }
@@ -182,18 +204,24 @@ fn taken(rejected: Option<(i64, &str)>) -> ExportTraceServiceResponse {
     ExportTraceServiceResponse { partial_success }
 }
 
-/// Answers every connection with these bytes, and then with zeros for as long as somebody reads.
+/// Answers every connection with these bytes, and then with zeros for as long as the client reads.
 pub struct Garbler(SocketAddr);
 
 impl Garbler {
-    pub fn start(answer: &'static [u8]) -> Self {
+    /// On its first `times` connections; over all others it takes what is sent.
+    pub fn start(answer: &'static [u8], times: usize) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
-            for mut client in listener.incoming().flatten() {
+            for (n, mut client) in listener.incoming().flatten().enumerate() {
                 std::thread::spawn(move || {
                     // An answer before the request would be none.
                     drop(client.read(&mut [0; 4_096]));
+                    if n >= times {
+                        drop(client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"));
+                        drop(std::io::copy(&mut client, &mut std::io::sink()));
+                        return;
+                    }
                     drop(client.write_all(answer));
                     while client.write_all(&[0; 65_536]).is_ok() {}
                 });

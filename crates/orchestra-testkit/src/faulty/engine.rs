@@ -3,9 +3,10 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use orchestra_core::locked;
 use orchestra_core::{BatchId, ErrorClass, SandboxMode};
 use orchestra_worker::arena::{RangeError, WorkerArena};
 use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
@@ -120,7 +121,7 @@ impl Shared {
         if n == 1 {
             self.say_that_it_serves();
         }
-        // How long a run takes is part of the fault; nobody waits for anything here.
+        // How long a run takes is part of the fault; it synchronises nothing.
         std::thread::sleep(self.pace);
         let many = u64::from(run.rows > 1);
         let of_many = self.runs_of_many.fetch_add(many, Ordering::Relaxed) + many;
@@ -133,7 +134,7 @@ impl Shared {
         if result.is_ok() {
             self.misbehave_afterwards(nth);
         }
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(run.batch);
+        *locked(&self.last) = Some(run.batch);
         result.map(|()| Vec::new())
     }
 
@@ -167,7 +168,7 @@ impl Shared {
             Fault::UntilNextServes(n) if n == nth => {
                 self.turn.iter().for_each(Turn::wait_until_next_serves);
             }
-            // The time is the fault itself; nobody waits for it here.
+            // The time is the fault itself; it synchronises nothing.
             Fault::Slow(ms) => std::thread::sleep(Duration::from_millis(ms)),
             Fault::OutOfMemoryAbove(rows) if run.rows as u64 > rows => return Err(out_of_memory()),
             Fault::OutOfMemoryFor(n) if run.rows > 1 && of_many <= n => return Err(out_of_memory()),
@@ -178,7 +179,7 @@ impl Shared {
             }
             Fault::WrongBatch => points::answer(BatchId(u64::MAX)),
             Fault::OldBatch => {
-                let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+                let last = *locked(&self.last);
                 if let Some(last) = last {
                     points::answer(last);
                 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use orchestra_worker::codec::{FrameReader, FrameWriter};
 use orchestra_worker::frames::PROTOCOL_VERSION;
-use orchestra_worker::loader::events::{Event, FromLoader, Refused, Sent, ToLoader};
+use orchestra_worker::loader::events::{Event, FromLoader, Refused, SentValue, ToLoader};
 use orchestra_worker::{BUILD, WORKER_SOCKET_FD};
 
 use orchestra_core::FailureKind;
@@ -86,8 +86,9 @@ fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
                 writer.write(&FromLoader::Events { sent_ns: 0, events: vec![Event::Read(Ok(1))] })?;
             }
             LoaderFault::Nonsense => {
-                let outside = Sent::Tensor { at: u64::MAX - 1, len: u64::MAX, shape: vec![usize::MAX; 3] };
-                let huge = Sent::Picture { at: 4096, width: u32::MAX, height: u32::MAX, channels: 3 };
+                let outside =
+                    SentValue::Tensor { at: u64::MAX - 1, len: u64::MAX, shape: vec![usize::MAX; 3] };
+                let huge = SentValue::Picture { at: 4096, width: u32::MAX, height: u32::MAX, channels: 3 };
                 let events = vec![
                     Event::Read(Ok(u64::MAX)),
                     Event::Row(vec![outside, huge]),

@@ -151,7 +151,7 @@ pub(super) fn half_answer(batch: BatchId) {
     write_raw(&answer[..answer.len() / 2]);
 }
 
-/// Waits until a frame lies in the socket that nobody has read. A parent that hangs up instead ends the process.
+/// Waits until an unread frame lies in the socket. A parent that hangs up instead ends the process.
 pub(super) fn wait_for_unread_frame() {
     // SAFETY: the worker's protocol keeps this descriptor open as long as the process lives.
     let socket = unsafe { BorrowedFd::borrow_raw(WORKER_SOCKET_FD) };
@@ -175,7 +175,7 @@ pub(super) fn write_frame(frame: &FromWorker) {
 pub(super) fn write_raw(bytes: &[u8]) {
     // SAFETY: the worker's protocol keeps this descriptor open as long as the process lives.
     let socket = unsafe { BorrowedFd::borrow_raw(WORKER_SOCKET_FD) };
-    // The parent may be gone already; then nobody is there to be misled.
+    // The parent may be gone already; then no process is misled.
     let _ = rustix::io::write(socket, bytes);
 }
 

@@ -6,7 +6,7 @@
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
-use orchestra_core::shapes::LoaderSpec;
+use orchestra_core::shapes::KindSettings;
 use orchestra_core::{ErrorClass, FailureKind, SandboxMode};
 
 use crate::codec::Frame;
@@ -14,10 +14,10 @@ use crate::codec::Frame;
 /// What gives rows: `None` is the source, otherwise a stage by its number.
 pub type RowOrigin = Option<u16>;
 
-/// What a loader does with each item.
+/// The chain of a loader: what it does with each item.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
-pub struct LoadChain {
-    pub fetch: LoaderSpec,
+pub struct ChainSpec {
+    pub fetch: KindSettings,
     /// The columns of the source's row that the parent reads.
     pub sends: Vec<usize>,
     pub maps: Vec<MapSpec>,
@@ -27,10 +27,8 @@ pub struct LoadChain {
     pub most_region_bytes: u64,
     /// Whether the process is confined.
     pub sandbox: SandboxMode,
-    /// Whether it reaches others over the network.
-    pub network: bool,
     /// Files and folders that it may read, as bytes of their paths, besides those of the system.
-    pub reads: Vec<Vec<u8>>,
+    pub readable: Vec<Vec<u8>>,
     /// Bytes of memory that it may take for itself, beside the region.
     pub memory: u64,
 }
@@ -39,7 +37,7 @@ pub struct LoadChain {
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct MapSpec {
     pub stage: u16,
-    pub map: LoaderSpec,
+    pub map: KindSettings,
     pub reads: Vec<(RowOrigin, usize)>,
     /// The columns of its rows that the parent reads.
     pub sends: Vec<usize>,
@@ -50,7 +48,7 @@ pub struct MapSpec {
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub enum ToLoader {
     /// Once, after `Hello`.
-    Load(Box<LoadChain>),
+    Load(Box<ChainSpec>),
     /// More items, and how many frames of events the parent is done with: what lies in the region for them is free.
     Items {
         frames_done: u64,
@@ -86,7 +84,7 @@ pub enum Event {
     /// The item is read: so many bytes.
     Read(Result<u64, Refused>),
     /// A row, with those of its columns that the parent reads.
-    Row(Vec<Sent>),
+    Row(Vec<SentValue>),
     /// So many rows follow, each a part of its own.
     Parts(u64),
     /// A map is through with a row.
@@ -104,7 +102,7 @@ pub enum Event {
 
 /// A value of a row. Places are bytes from the beginning of the region.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
-pub enum Sent {
+pub enum SentValue {
     Tensor {
         at: u64,
         len: u64,

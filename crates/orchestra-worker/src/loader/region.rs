@@ -18,13 +18,13 @@ const KEEP: usize = 32 << 20;
 
 /// The parent's side.
 #[derive(Debug)]
-pub struct Region {
+pub struct LoaderRegion {
     file: File,
     map: Mapping,
     len: usize,
 }
 
-impl Region {
+impl LoaderRegion {
     /// Memory for values of `len` bytes together. It is taken when it is first written to.
     pub fn new(len: usize) -> io::Result<Self> {
         let len = HEADER + len.next_multiple_of(HEADER);
@@ -167,8 +167,8 @@ mod tests {
 
     use super::*;
 
-    fn both(len: usize) -> (Region, Ring) {
-        let region = Region::new(len).unwrap();
+    fn both(len: usize) -> (LoaderRegion, Ring) {
+        let region = LoaderRegion::new(len).unwrap();
         let ring = Ring::map(region.fd().try_clone_to_owned().unwrap(), len as u64).unwrap();
         (region, ring)
     }
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_region_of_another_size_is_refused() {
-        let region = Region::new(4096).unwrap();
+        let region = LoaderRegion::new(4096).unwrap();
         assert!(Ring::map(region.fd().try_clone_to_owned().unwrap(), 8192).is_err());
     }
 }

@@ -8,12 +8,12 @@ use orchestra_core::FailureKind;
 use orchestra_core::data::{Pixels, Refusal, TensorView, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Fetch, FetchRun, Map, MapRun};
 
-use super::events::{Event, MapSpec, Refused, RowOrigin, Sent};
-use super::serve::{Gone, Parent};
+use super::events::{Event, MapSpec, Refused, RowOrigin, SentValue};
+use super::parent::{Gone, Parent};
 use crate::process::{EXIT_NO_MEMORY, leave};
 
 /// The maps of a chain, and the fetch in front of them.
-pub(super) struct Chain {
+pub(super) struct LoaderChain {
     pub fetch: Arc<dyn Fetch>,
     pub sends: Vec<usize>,
     pub maps: Vec<MapNode>,
@@ -37,26 +37,26 @@ enum Over {
 }
 
 /// The rows that a row was made of, innermost first.
-struct Env<'a> {
+struct RowScope<'a> {
     from: RowOrigin,
     row: &'a [Value<'a>],
-    up: Option<&'a Env<'a>>,
+    up: Option<&'a RowScope<'a>>,
 }
 
-impl<'a> Env<'a> {
+impl<'a> RowScope<'a> {
     fn get(&self, (from, column): (RowOrigin, usize)) -> Option<Value<'a>> {
         let mut at = Some(self);
-        while let Some(env) = at {
-            if env.from == from {
-                return env.row.get(column).copied();
+        while let Some(scope) = at {
+            if scope.from == from {
+                return scope.row.get(column).copied();
             }
-            at = env.up;
+            at = scope.up;
         }
         None
     }
 }
 
-impl Chain {
+impl LoaderChain {
     /// Notes what becomes of an item.
     pub fn item(&mut self, locator: &[u8], parent: &mut Parent) -> Result<(), Gone> {
         let began = Instant::now();
@@ -71,7 +71,7 @@ impl Chain {
             if is_read {
                 let Self { run, sends, maps, .. } = self;
                 run.with_row(&mut |row| {
-                    over = walk((sends, &[]), maps, &Env { from: None, row, up: None }, parent)
+                    over = walk((sends, &[]), maps, &RowScope { from: None, row, up: None }, parent)
                 });
             }
             over
@@ -100,30 +100,30 @@ impl MapNode {
     }
 }
 
-/// Sends those columns of a row, in their smaller form where they have one, and takes it through the maps behind it.
+/// Lays those columns of a row into the ring, in their smaller form where they have one, and takes it through the maps behind it.
 fn walk(
     (sends, packed): (&[usize], &[Option<usize>]),
     maps: &mut [MapNode],
-    env: &Env<'_>,
+    scope: &RowScope<'_>,
     parent: &mut Parent,
 ) -> Result<(), Over> {
     let mut sent = Vec::with_capacity(sends.len());
     for (n, column) in sends.iter().enumerate() {
-        let value = env.row.get(*column).ok_or_else(missing);
+        let value = scope.row.get(*column).ok_or_else(missing);
         let packed = packed.get(n).copied().flatten();
-        sent.push(match value.and_then(|value| send(value, packed, parent)) {
+        sent.push(match value.and_then(|value| lay(value, packed, parent)) {
             Ok(sent) => sent,
             Err(refusal) => {
                 parent.is_there()?;
-                Sent::Refused(refused(refusal))
+                SentValue::Refused(refused(refusal))
             }
         });
     }
     parent.note(Event::Row(sent));
     for node in maps {
-        let inputs: Option<Vec<Value<'_>>> = node.spec.reads.iter().map(|read| env.get(*read)).collect();
+        let inputs: Option<Vec<Value<'_>>> = node.spec.reads.iter().map(|read| scope.get(*read)).collect();
         let (packed, next) = (&node.packed, &mut node.next);
-        let mut rows = Rows { node: &node.spec, packed, next, env, parent, over: None };
+        let mut rows = Rows { node: &node.spec, packed, next, scope, parent, over: None };
         let applied = match &inputs {
             Some(inputs) => node.run.apply(inputs, &mut rows),
             None => Err(missing()),
@@ -144,7 +144,7 @@ struct Rows<'w, 'e> {
     node: &'w MapSpec,
     packed: &'w [Option<usize>],
     next: &'w mut [MapNode],
-    env: &'w Env<'e>,
+    scope: &'w RowScope<'e>,
     parent: &'w mut Parent,
     over: Option<Over>,
 }
@@ -156,8 +156,8 @@ impl Emit for Rows<'_, '_> {
     }
 
     fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
-        let env = Env { from: Some(self.node.stage), row, up: Some(self.env) };
-        walk((&self.node.sends, self.packed), self.next, &env, self.parent).map_err(|over| {
+        let scope = RowScope { from: Some(self.node.stage), row, up: Some(self.scope) };
+        walk((&self.node.sends, self.packed), self.next, &scope, self.parent).map_err(|over| {
             self.over = Some(over);
             // For the map to pass on.
             Refusal::result("")
@@ -166,18 +166,18 @@ impl Emit for Rows<'_, '_> {
 }
 
 /// Lays a value into the ring.
-fn send(value: &Value<'_>, packed: Option<usize>, parent: &mut Parent) -> Result<Sent, Refusal> {
+fn lay(value: &Value<'_>, packed: Option<usize>, parent: &mut Parent) -> Result<SentValue, Refusal> {
     match (value, packed) {
         (Value::Unwritten(tensor), Some(len)) => {
             let (at, to) = parent.room(len)?;
             tensor.write_packed(to)?;
-            Ok(Sent::Packed { at })
+            Ok(SentValue::Packed { at })
         }
-        _ => send_whole(value, parent),
+        _ => lay_whole(value, parent),
     }
 }
 
-fn send_whole(value: &Value<'_>, parent: &mut Parent) -> Result<Sent, Refusal> {
+fn lay_whole(value: &Value<'_>, parent: &mut Parent) -> Result<SentValue, Refusal> {
     match value {
         Value::Tensor(view) => tensor(view, parent),
         Value::Unwritten(tensor) => unwritten(*tensor, parent),
@@ -190,39 +190,39 @@ fn send_whole(value: &Value<'_>, parent: &mut Parent) -> Result<Sent, Refusal> {
             sent
         }
         Value::Labels(labels) => {
-            Ok(Sent::Labels(labels.iter().map(|l| (l.label.to_owned(), l.class, l.score)).collect()))
+            Ok(SentValue::Labels(labels.iter().map(|l| (l.label.to_owned(), l.class, l.score)).collect()))
         }
-        Value::Text(text) => Ok(Sent::Text((*text).to_owned())),
+        Value::Text(text) => Ok(SentValue::Text((*text).to_owned())),
         Value::Bytes(bytes) => {
             let (at, to) = parent.room(bytes.len())?;
             to.copy_from_slice(bytes);
-            Ok(Sent::Bytes { at, len: bytes.len() as u64 })
+            Ok(SentValue::Bytes { at, len: bytes.len() as u64 })
         }
         Value::List(_) => Err(Refusal::result("internal error: a loader gives no lists; this is a bug")),
     }
 }
 
-fn tensor(view: &TensorView<'_>, parent: &mut Parent) -> Result<Sent, Refusal> {
+fn tensor(view: &TensorView<'_>, parent: &mut Parent) -> Result<SentValue, Refusal> {
     let (at, to) = parent.room(view.data.len())?;
     to.copy_from_slice(view.data);
-    Ok(Sent::Tensor { at, len: view.data.len() as u64, shape: view.shape.to_vec() })
+    Ok(SentValue::Tensor { at, len: view.data.len() as u64, shape: view.shape.to_vec() })
 }
 
-fn unwritten(tensor: &dyn WriteTensor, parent: &mut Parent) -> Result<Sent, Refusal> {
+fn unwritten(tensor: &dyn WriteTensor, parent: &mut Parent) -> Result<SentValue, Refusal> {
     let spec = tensor.spec();
     let len = spec.row_bytes().ok_or_else(missing)?;
     let (at, to) = parent.room(len)?;
     tensor.write(to)?;
     let shape = spec.row.iter().map(|dim| dim.fixed().unwrap_or(0)).collect();
-    Ok(Sent::Tensor { at, len: len as u64, shape })
+    Ok(SentValue::Tensor { at, len: len as u64, shape })
 }
 
-fn picture_pixels(pixels: &Pixels<'_>, parent: &mut Parent) -> Result<Sent, Refusal> {
+fn picture_pixels(pixels: &Pixels<'_>, parent: &mut Parent) -> Result<SentValue, Refusal> {
     let (at, to) = parent.room(pixels.bytes.len())?;
     to.copy_from_slice(pixels.bytes);
     // One or three.
     let channels = u8::try_from(pixels.channels).unwrap_or(0);
-    Ok(Sent::Picture { at, width: pixels.width, height: pixels.height, channels })
+    Ok(SentValue::Picture { at, width: pixels.width, height: pixels.height, channels })
 }
 
 /// A refusal for the parent. Where there is no memory, this process has done what it can: the item may have more of it in another one.

@@ -106,6 +106,30 @@ pub(super) const ALLOWED_TO_DECODERS: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
+/// What a process needs besides that reads objects of stores: sockets of a client, and what a runtime of tasks waits for. It listens nowhere
+/// and takes no port of its choice. Which sockets it may make, and which requests to them, conditions say.
+pub(super) const ALLOWED_TO_CLIENTS: &[i64] = &[
+    libc::SYS_connect,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    // The C library asks servers of names by it.
+    libc::SYS_sendmmsg,
+    // A runtime wakes itself through it.
+    libc::SYS_socketpair,
+    libc::SYS_eventfd2,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+];
+
+/// Of a client: whether calls on a socket wait, and how much is there to read.
+pub(super) const REQUESTS_OF_CLIENTS: [u64; 2] = [libc::FIONBIO, libc::FIONREAD];
+
 /// New processes and programs, other processes, sockets that others may reach, kernel interfaces that go round a filter or that have often
 /// been a way out; modes, owners and times of files, which Landlock does not govern; priorities. What a model needs is memory, threads, clocks and files that are open already or allowed.
 pub(super) const FORBIDDEN: &[i64] = &[

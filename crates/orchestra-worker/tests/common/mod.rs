@@ -1,6 +1,6 @@
 //! Arbitrary frames, for property tests. It checks nothing itself.
 
-use orchestra_core::batch_layout::{BatchLayout, Region};
+use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, OutputSlotId, SlotId, TensorSpec};
 use orchestra_worker::frames::{
     DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
@@ -26,8 +26,8 @@ fn tensor() -> impl Strategy<Value = TensorSpec> {
     })
 }
 
-fn region() -> impl Strategy<Value = Region> {
-    (tensor(), any::<usize>(), any::<usize>()).prop_map(|(tensor, offset, row_bytes)| Region {
+fn span() -> impl Strategy<Value = TensorSpan> {
+    (tensor(), any::<usize>(), any::<usize>()).prop_map(|(tensor, offset, row_bytes)| TensorSpan {
         tensor,
         offset,
         row_bytes,
@@ -36,9 +36,9 @@ fn region() -> impl Strategy<Value = Region> {
 
 fn layout() -> impl Strategy<Value = BatchLayout> {
     let sizes = (any::<usize>(), any::<usize>(), any::<usize>(), any::<usize>());
-    (sizes, vec(region(), 0..4), vec(option::of(region()), 0..4)).prop_map(
-        |((max_rows, slots, input_slot_bytes, output_slot_bytes), inputs, outputs)| BatchLayout {
-            max_rows,
+    (sizes, vec(span(), 0..4), vec(option::of(span()), 0..4)).prop_map(
+        |((slot_rows, slots, input_slot_bytes, output_slot_bytes), inputs, outputs)| BatchLayout {
+            slot_rows,
             slots,
             inputs,
             outputs,

@@ -12,6 +12,8 @@ use orchestra::{PlanOptions, ProcessLauncher, StartOptions};
 use super::{Workplace, example};
 
 const FOLDER: &str = "ORCHESTRA_TEST_CUT_OFF";
+/// Lines, one every 5 ms, after which a run counts as hanging.
+const LINES: usize = 60_000;
 
 /// The body of a test named `run_process`: runs the workflow of a workplace and says how many items are done; nothing in an ordinary run.
 pub async fn run_process(kinds: Kinds) {
@@ -51,12 +53,16 @@ pub fn cut_off_until_done(place: &Workplace, every: u64) {
         // Killed while it goes on: how far it comes beyond what it says is up to the scheduler.
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         let said = lines.filter_map(|line| line.strip_prefix("done ")?.parse::<u64>().ok());
-        let reached = said.take_while(|done| *done < every * (kills + 1)).count();
+        let reached = said.take(LINES).take_while(|done| *done < every * (kills + 1)).count();
         child.kill().unwrap();
         if child.wait().unwrap().success() {
             break;
         }
-        assert!(reached < 100_000, "the run goes on");
+        assert!(
+            reached < LINES,
+            "after {kills} kills the run does not come to {} items",
+            every * (kills + 1)
+        );
         kills += 1;
     }
     assert!(kills >= 3, "the run was killed {kills} times");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fields, Key, Limits, LoaderSpec, Map, MapRun, Refusal, Runs,
+    ColumnType, Connect, DType, Draft, Emit, Fields, Key, KindSettings, Limits, Map, MapRun, Refusal, Runs,
     Schema, StageConnected, StageContext, StageKind, TensorView, Value, key,
 };
 
@@ -26,12 +26,12 @@ impl StageKind for Invert {
     }
 
     fn read(&self, fields: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let below = fields.number("below").map_or(1.0, |number| number.value as f32);
+        let below = fields.number_or_default("below").value as f32;
         Some(Draft::Stage(Box::new(InvertDraft { below })))
     }
 
-    fn revive(&self, spec: &LoaderSpec) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(spec.read::<InvertMap>()?))
+    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(settings.read::<InvertMap>()?))
     }
 }
 
@@ -67,8 +67,8 @@ impl Map for InvertMap {
         Box::new(InvertRun { below: self.below, inverted: Vec::new() })
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of("invert", self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of("invert", self)
     }
 
     fn cost(&self) -> usize {

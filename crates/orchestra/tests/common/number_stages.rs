@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Key, Limits, Map, MapRun, Refusal, Runs, Schema,
+    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Limits, Map, MapRun, Refusal, Runs, Schema,
     StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
 use orchestra_testkit::images::index_of_blocks;
@@ -28,10 +28,6 @@ impl StageKind for Stage {
 
     fn about(&self) -> &'static str {
         "A stage of a test."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &[]
     }
 
     fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {

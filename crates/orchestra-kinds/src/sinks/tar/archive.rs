@@ -76,7 +76,7 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
-    use crate::sources::tar_members::Members;
+    use crate::sources::reading::tar_members::Members;
 
     #[test]
     fn names_of_any_length_come_out_as_they_were() {

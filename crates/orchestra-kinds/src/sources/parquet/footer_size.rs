@@ -5,7 +5,7 @@
 const MOST_DEPTH: usize = 32;
 /// Columns and groups of the schema.
 const MOST_COLUMNS: usize = 1 << 14;
-/// Bytes of all that is kept, strings apart.
+/// Bytes of all that is kept: of strings only those that are kept again and again, the names of groups.
 const MOST_BYTES: usize = 128 << 20;
 /// What is kept of a struct, and of another element of a list.
 const STRUCT: usize = 256;
@@ -31,6 +31,7 @@ const UUID: u8 = 13;
 const VERSION: i16 = 1;
 const SCHEMA: i16 = 2;
 /// Of an element of the schema.
+const NAME: i16 = 4;
 const CHILDREN: i16 = 5;
 
 /// # Errors
@@ -227,20 +228,28 @@ impl<'a> Walk<'a> {
                 "its schema has {n} columns and groups, and at most {MOST_COLUMNS} are read"
             ));
         }
-        // Children of the open groups that are still to come.
-        let mut open: Vec<i32> = Vec::new();
+        // Children of the open groups that are still to come, and the bytes of their names, which each column keeps; not of the first group.
+        let mut open: Vec<(i32, usize)> = Vec::new();
         for _ in 0..n {
-            let mut children = 0;
+            let (mut children, mut name) = (0, 0);
             self.fields(1, &mut |walk, id, kind| match (id, kind) {
                 (CHILDREN, I32) => walk.signed().map(|n| children = n as i32),
-                field => walk.field(Shape::Element, field, 1),
+                field => {
+                    let before = walk.rest.len();
+                    walk.field(Shape::Element, field, 1)?;
+                    if id == NAME {
+                        name = before - walk.rest.len();
+                    }
+                    Ok(())
+                }
             })?;
-            while open.pop_if(|left| *left <= 0).is_some() {}
-            if let Some(left) = open.last_mut() {
+            while open.pop_if(|(left, _)| *left <= 0).is_some() {}
+            if let Some((left, _)) = open.last_mut() {
                 *left -= 1;
             }
+            self.keep(open.iter().skip(1).map(|(_, name)| name).sum())?;
             if children > 0 {
-                open.push(children);
+                open.push((children, name));
             }
             if open.len() > MOST_DEPTH {
                 return Err(format!("its schema has groups in more than {MOST_DEPTH} groups"));
@@ -283,6 +292,29 @@ mod tests {
         let wide = [vec![40], deep(2).repeat(40)].concat();
         assert_eq!(check(&schema(&wide)), Ok(()));
         assert!(check(&schema(&vec![0; 20_000])).unwrap_err().contains("at most 16384"));
+    }
+
+    #[test]
+    fn names_of_groups_count_once_for_each_column_in_them() {
+        // The root, and in it one group of so many columns, whose own name is as long.
+        let footer = |name: usize, columns: usize| {
+            let varint = |n: usize| [n as u8 | 0x80, (n >> 7) as u8 | 0x80, (n >> 14) as u8];
+            let mut footer = vec![0x15, 2, 0x19, 0xfc];
+            footer.extend(varint(columns + 2));
+            footer.extend([0x48, 1, b'r', 0x15, 2, 0, 0x48]);
+            footer.extend(varint(name));
+            footer.extend(vec![b'x'; name]);
+            footer.push(0x15);
+            footer.extend(varint(2 * columns));
+            footer.push(0);
+            footer.extend([0x48, 1, b'x', 0].repeat(columns));
+            footer.push(0);
+            footer
+        };
+        assert_eq!(check(&footer(1_000, 10_000)), Ok(()));
+        assert_eq!(check(&footer(1_000_000, 10)), Ok(()));
+        // 190 kB that would take 1.5 GB.
+        assert!(check(&footer(150_000, 10_000)).unwrap_err().contains("128 MiB"));
     }
 
     #[test]

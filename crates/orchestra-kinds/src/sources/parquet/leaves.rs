@@ -10,7 +10,7 @@ use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataOptions, ParquetMe
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 
 use super::footer_size;
-use crate::sources::columns::{Field, FieldType};
+use crate::sources::reading::field_type::{Field, FieldType};
 
 /// No footer is larger, in bytes: beyond it a file has hundreds of thousands of columns and row groups.
 const LARGEST_FOOTER: u64 = 32 << 20;

@@ -4,9 +4,10 @@ use std::io::{self, BufReader, Read};
 
 use orchestra_plan::ReadSeek;
 
-use crate::sources::columns::{Field, FieldType, LARGEST_TENSOR};
-use crate::sources::npy::{HEAD, Header};
-use crate::sources::zip_members::{Directory, LOCAL, Method, Place, data_at};
+use crate::sources::reading::field_type::{Field, FieldType};
+use crate::sources::reading::limits::LARGEST_TENSOR;
+use crate::sources::reading::npy_header::{HEAD, Header};
+use crate::sources::reading::zip_members::{Directory, LOCAL, Method, Place, data_at};
 
 /// Arrays of a `.npz` file.
 const MOST_ARRAYS: usize = 4096;

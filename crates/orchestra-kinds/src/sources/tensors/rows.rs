@@ -5,18 +5,19 @@ use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, TensorView, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, LoaderSpec, Network, Opens};
+use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{ReadSeek, SourceKind as _};
 use orchestra_store::{Expand, ListError, PushItem};
 
 use super::arrays::arrays;
 use super::{Tensors, path_beside};
-use crate::sources::columns::{Field, FieldType, check_items};
-use crate::sources::input::{Input, Last, Opener, cannot_read, list_items};
-use crate::sources::locator::{file_of, locator, parts};
-use crate::sources::npy::Header;
-use crate::sources::objects::{self, Protocol};
-use crate::sources::zip_members::{Content, LOCAL, MOST_PER_BYTE, Method, Place, data_at};
+use crate::objects::{self, Protocol};
+use crate::sources::reading::field_type::{Field, FieldType};
+use crate::sources::reading::input::{Input, Last, Opener, cannot_read, list_items};
+use crate::sources::reading::limits::check_items;
+use crate::sources::reading::locator::{file_of, locator, parts};
+use crate::sources::reading::npy_header::Header;
+use crate::sources::reading::zip_members::{Content, LOCAL, MOST_PER_BYTE, Method, Place, data_at};
 
 /// What all files of the source have in common.
 #[derive(Debug, Clone, Encode, Decode)]
@@ -169,10 +170,6 @@ impl Rows {
 }
 
 impl Expand for Rows {
-    fn most_items(&self) -> u64 {
-        self.max_items
-    }
-
     fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
         let mut found = Vec::new();
         for (file, fields) in self.files(path) {
@@ -209,14 +206,15 @@ impl Fetch for Rows {
         objects::network(&self.protocols)
     }
 
-    fn in_loader(&self) -> Option<LoaderSpec> {
-        LoaderSpec::of(Tensors.name(), self)
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Tensors.name(), self)
     }
 
     fn opens(&self) -> Opens {
-        match self.protocols.is_empty() && self.beside.is_empty() {
-            true => Opens::OfItems(file_of),
-            false => Opens::Any,
+        match (self.protocols.is_empty(), self.beside.is_empty()) {
+            (true, true) => Opens::OfItems(file_of),
+            (true, false) => Opens::Any,
+            (false, _) => objects::opens_none(),
         }
     }
 }

@@ -8,10 +8,10 @@ use orchestra_core::shapes::{Fetch as _, FetchRun};
 use orchestra_store::Expand as _;
 
 use super::rows::Rows;
-use crate::sources::columns::{Field, FieldType};
-use crate::sources::locator::locator;
-use crate::sources::npy::Header;
-use crate::sources::zip_members::tests::archive;
+use crate::sources::reading::field_type::{Field, FieldType};
+use crate::sources::reading::locator::locator;
+use crate::sources::reading::npy_header::Header;
+use crate::sources::reading::zip_members::tests::archive;
 
 /// A file as numpy.save writes it.
 fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {

@@ -5,11 +5,11 @@ use std::cell::RefCell;
 use orchestra_core::data::{OwnedRow, OwnedValue, Pixels, Refusal, TensorView, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Fan, Map, MapRun};
 use orchestra_core::{DType, ImageSpec, Placement, TensorSpec};
-use orchestra_media::{MediaError, Preparer, Quadrilateral, Region};
+use orchestra_media::{MediaError, PixelRect, Preparer, Quadrilateral};
 
 use super::{Boxes, Corners, ListColumns};
-use crate::box_order::Place;
-use crate::tensor::{Element, element, read_floats};
+use crate::elements::{Element, element, read_floats};
+use crate::stages::shared::box_order::BoxPosition;
 
 #[derive(Debug)]
 pub struct CropMap {
@@ -81,7 +81,7 @@ impl MapRun for CropRun {
             let turns = self.list.as_ref().is_some_and(|list| list.polygon.is_some());
             let cuts = match turns {
                 true => self.boxes.quadrilaterals(&self.values, picture),
-                false => self.boxes.regions(&self.values, numbers, pixels.width, pixels.height)?,
+                false => self.boxes.rects(&self.values, numbers, pixels.width, pixels.height)?,
             };
             emit.parts(cuts.len())?;
             for (n, mut area) in cuts {
@@ -144,7 +144,7 @@ impl ListColumns {
 /// What is cut out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Area {
-    Upright(Region),
+    Upright(PixelRect),
     Turned(Quadrilateral),
 }
 
@@ -152,9 +152,9 @@ impl Area {
     /// Where the row that is made of it lies in the picture.
     fn placement(&self, spec: &ImageSpec, picture: [u32; 2]) -> Placement {
         let (size, [a, b, c, d, e, f]) = match self {
-            Area::Upright(region) => {
-                let at = [1.0, 0.0, f64::from(region.left), 0.0, 1.0, f64::from(region.top)];
-                ([region.width, region.height], at)
+            Area::Upright(rect) => {
+                let at = [1.0, 0.0, f64::from(rect.left), 0.0, 1.0, f64::from(rect.top)];
+                ([rect.width, rect.height], at)
             }
             Area::Turned(quad) => (quad.size(), quad.to_picture()),
         };
@@ -187,7 +187,7 @@ impl WriteTensor for Cut<'_> {
         let refusal = |error: MediaError| Refusal { kind: error.kind(), error: error.to_string() };
         let mut preparer = self.run.preparer.borrow_mut();
         match self.area {
-            Area::Upright(region) => preparer.load(&self.pixels, region),
+            Area::Upright(rect) => preparer.load(&self.pixels, rect),
             Area::Turned(quad) => preparer.load_quadrilateral(&self.pixels, &quad),
         }
         .map_err(refusal)?;
@@ -198,7 +198,7 @@ impl WriteTensor for Cut<'_> {
 impl Boxes {
     /// The turned rectangles to cut, in order, of the numbers of rows of a list, and the row of each. One without a pixel is left out.
     fn quadrilaterals(&self, values: &[f32], picture: [u32; 2]) -> Vec<(usize, Area)> {
-        let mut found: Vec<(Place, (usize, Area))> = Vec::new();
+        let mut found: Vec<(BoxPosition, (usize, Area))> = Vec::new();
         for (n, numbers) in values.as_chunks::<NUMBERS>().0.iter().enumerate() {
             let score = numbers[4];
             if self.threshold.is_some_and(|threshold| score.is_nan() || score < threshold) {
@@ -212,14 +212,14 @@ impl Boxes {
             let quad = quad.no_larger_than(picture);
             let [x, y] = centre;
             let height = f64::from(quad.width.min(quad.height));
-            found.push((Place { score, x, y, height }, (n, Area::Turned(quad))));
+            found.push((BoxPosition { score, x, y, height }, (n, Area::Turned(quad))));
         }
         self.order.sort(found)
     }
 
     /// The rectangles to cut, in order, and the number of the box of each. Every box is rounded to whole pixels, at least one, and cut at the edges of the picture; one that lies
     /// outside is left out.
-    fn regions(
+    fn rects(
         &self,
         values: &[f32],
         numbers: usize,
@@ -228,7 +228,7 @@ impl Boxes {
     ) -> Result<Vec<(usize, Area)>, Refusal> {
         let scale = |side: u32| if self.is_relative { f64::from(side) } else { 1.0 };
         let (wide, high) = (scale(width), scale(height));
-        let mut found: Vec<(Place, (usize, Area))> = Vec::new();
+        let mut found: Vec<(BoxPosition, (usize, Area))> = Vec::new();
         for (n, numbers) in values.chunks_exact(numbers.max(4)).enumerate() {
             let score = numbers.get(4).copied().unwrap_or(0.0);
             // A score that is no number is below any threshold.
@@ -251,10 +251,10 @@ impl Boxes {
             let across = span((left - mx) * wide, (right + mx) * wide, width);
             let down = span((top - my) * high, (bottom + my) * high, height);
             let (Some((left_px, width_px)), Some((top_px, height_px))) = (across, down) else { continue };
-            let region = Region { left: left_px, top: top_px, width: width_px, height: height_px };
+            let rect = PixelRect { left: left_px, top: top_px, width: width_px, height: height_px };
             let [x, y] = [(left + right) / 2.0, (top + bottom) / 2.0];
             let height = (bottom - top).abs() * high;
-            found.push((Place { score, x: x * wide, y: y * high, height }, (n, Area::Upright(region))));
+            found.push((BoxPosition { score, x: x * wide, y: y * high, height }, (n, Area::Upright(rect))));
         }
         Ok(self.order.sort(found))
     }
@@ -275,7 +275,7 @@ fn span(from: f64, to: f64, side: u32) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::box_order::Order;
+    use crate::stages::shared::box_order::Order;
 
     fn boxes() -> Boxes {
         Boxes {
@@ -287,35 +287,35 @@ mod tests {
         }
     }
 
-    fn region(left: u32, top: u32, width: u32, height: u32) -> Region {
-        Region { left, top, width, height }
+    fn rect(left: u32, top: u32, width: u32, height: u32) -> PixelRect {
+        PixelRect { left, top, width, height }
     }
 
     impl Boxes {
-        fn cut(&self, values: &[f32], numbers: usize) -> Vec<Region> {
+        fn cut(&self, values: &[f32], numbers: usize) -> Vec<PixelRect> {
             let upright = |(_, area): (usize, Area)| match area {
-                Area::Upright(region) => region,
+                Area::Upright(rect) => rect,
                 Area::Turned(quad) => panic!("{quad:?}"),
             };
-            self.regions(values, numbers, 10, 8).unwrap().into_iter().map(upright).collect()
+            self.rects(values, numbers, 10, 8).unwrap().into_iter().map(upright).collect()
         }
     }
 
     #[test]
     fn boxes_are_whole_pixels_within_the_picture_whatever_the_numbers_mean() {
         let xyxy = boxes().cut(&[1.2, 2.0, 3.0, 4.5], 4);
-        assert_eq!(xyxy, [region(1, 2, 2, 3)]);
+        assert_eq!(xyxy, [rect(1, 2, 2, 3)]);
         let xywh = Boxes { corners: Corners::Xywh, ..boxes() }.cut(&[1.0, 2.0, 2.0, 3.0], 4);
         assert_eq!(xywh, xyxy);
         let centre = Boxes { corners: Corners::Cxcywh, ..boxes() };
         assert_eq!(centre.cut(&[2.0, 3.5, 2.0, 3.0], 4), xyxy);
         let relative = Boxes { is_relative: true, ..boxes() };
         assert_eq!(relative.cut(&[0.1, 0.25, 0.3, 0.625], 4), xyxy);
-        assert_eq!(boxes().cut(&[-5.0, -5.0, 99.0, 99.0], 4), [region(0, 0, 10, 8)]);
+        assert_eq!(boxes().cut(&[-5.0, -5.0, 99.0, 99.0], 4), [rect(0, 0, 10, 8)]);
         let outside = [11.0, 0.0, 12.0, 4.0, 3.0, 3.0, 3.0, 3.0, 5.0, 5.0, 2.0, 2.0];
         assert!(boxes().cut(&outside, 4).is_empty());
         let wide = Boxes { margin: 0.5, ..boxes() };
-        assert_eq!(wide.cut(&[2.0, 2.0, 4.0, 4.0], 4), [region(1, 1, 4, 4)]);
+        assert_eq!(wide.cut(&[2.0, 2.0, 4.0, 4.0], 4), [rect(1, 1, 4, 4)]);
     }
 
     #[test]
@@ -344,8 +344,8 @@ mod tests {
             0.1,
         ];
         let found = boxes.cut(&values, 5);
-        assert_eq!(found, [region(0, 0, 3, 3), region(0, 0, 1, 1)]);
-        let error = boxes.regions(&[f32::NAN, 0.0, 1.0, 1.0, 0.9], 5, 10, 8).unwrap_err();
+        assert_eq!(found, [rect(0, 0, 3, 3), rect(0, 0, 1, 1)]);
+        let error = boxes.rects(&[f32::NAN, 0.0, 1.0, 1.0, 0.9], 5, 10, 8).unwrap_err();
         assert!(error.error.contains("box 0"), "{error:?}");
     }
 }

@@ -18,17 +18,19 @@ use super::run::DetectMap;
 #[derive(Debug)]
 pub struct DetectDraft {
     pub layout: Option<At<Layout>>,
-    pub threshold: Option<At<f64>>,
-    pub iou: Option<At<f64>>,
-    pub max: Option<At<u64>>,
+    pub threshold: Option<f64>,
+    pub iou: f64,
+    pub max: Option<usize>,
     pub labels: Option<At<String>>,
-    pub relative: Option<At<bool>>,
-    pub background: Option<At<bool>>,
-    pub scores: Option<At<Logits>>,
-    pub box_threshold: Option<At<f64>>,
-    pub unclip: Option<At<f64>>,
-    pub min_size: Option<At<f64>>,
-    pub dilate: Option<At<bool>>,
+    pub is_relative: Option<bool>,
+    pub has_background: bool,
+    pub scores: Option<Logits>,
+    pub box_threshold: f64,
+    pub unclip: f64,
+    pub min_size: f64,
+    pub dilates: bool,
+    /// The keys that stand in the file, and where their values do.
+    pub written: Vec<(&'static str, Span)>,
 }
 
 impl Connect for DetectDraft {
@@ -212,26 +214,21 @@ impl DetectDraft {
     fn keys_of_others(&self, stage: &str, layout: Layout, form: Form, diags: &mut Diagnostics) -> Option<()> {
         let is_dbnet = layout == Layout::Dbnet;
         let suppresses = layout.suppresses();
-        fn place<T>(at: Option<&At<T>>) -> Option<Span> {
-            at.map(|at| at.span)
-        }
-        let keys = [
-            ("iou", place(self.iou.as_ref()), suppresses),
-            ("labels", place(self.labels.as_ref()), !is_dbnet),
-            ("boxes", place(self.relative.as_ref()), layout == Layout::Ssd || form == Form::Labelled),
-            ("background", place(self.background.as_ref()), layout == Layout::Ssd),
-            ("scores", place(self.scores.as_ref()), matches!(form, Form::Queries | Form::OpenQueries)),
-            ("box_threshold", place(self.box_threshold.as_ref()), is_dbnet),
-            ("unclip", place(self.unclip.as_ref()), is_dbnet),
-            ("min_size", place(self.min_size.as_ref()), is_dbnet),
-            ("dilate", place(self.dilate.as_ref()), is_dbnet),
-        ];
         let mut is_fine = true;
-        for (key, span, has_effect) in keys {
-            if let Some(span) = span.filter(|_| !has_effect) {
+        for (key, span) in &self.written {
+            let has_effect = match *key {
+                "iou" => suppresses,
+                "labels" => !is_dbnet,
+                "boxes" => layout == Layout::Ssd || form == Form::Labelled,
+                "background" => layout == Layout::Ssd,
+                "scores" => matches!(form, Form::Queries | Form::OpenQueries),
+                "box_threshold" | "unclip" | "min_size" | "dilate" => is_dbnet,
+                _ => true,
+            };
+            if !has_effect {
                 let message =
                     format!("`{key}` of stage `{stage}` has no effect on layout `{}`", layout.name());
-                diags.error(span, message).help("leave it out");
+                diags.error(*span, message).help("leave it out");
                 is_fine = false;
             }
         }
@@ -246,21 +243,18 @@ impl DetectDraft {
         classes: Option<usize>,
         stage: &mut StageContext<'_>,
     ) -> Option<Decode> {
-        let value = |at: &Option<At<f64>>, default: f64| at.as_ref().map_or(default, |at| at.value);
-        let is = |at: &Option<At<bool>>, default: bool| at.as_ref().map_or(default, |at| at.value);
-        let max = |default: usize| self.max.as_ref().map_or(default, |at| at.value as usize);
         if layout == Layout::Dbnet {
             return Some(Decode::Texts(Dbnet {
-                threshold: value(&self.threshold, 0.3) as f32,
-                box_threshold: value(&self.box_threshold, 0.5) as f32,
-                unclip: value(&self.unclip, 1.6),
-                max: max(1000),
-                min_size: value(&self.min_size, 3.0),
-                dilate: is(&self.dilate, false),
+                threshold: self.threshold.unwrap_or(0.3) as f32,
+                box_threshold: self.box_threshold as f32,
+                unclip: self.unclip,
+                max: self.max.unwrap_or(1000),
+                min_size: self.min_size,
+                dilate: self.dilates,
             }));
         }
-        let logits = match (&self.scores, form) {
-            (Some(said), _) => said.value,
+        let logits = match (self.scores, form) {
+            (Some(said), _) => said,
             (None, Form::OpenQueries) => {
                 let message =
                     format!("stage `{name}` cannot tell what the logits of its model become scores by");
@@ -277,11 +271,11 @@ impl DetectDraft {
             layout,
             classes,
             logits,
-            threshold: value(&self.threshold, 0.25) as f32,
-            iou: value(&self.iou, 0.45),
-            max: max(300),
-            is_relative: is(&self.relative, form != Form::Labelled),
-            background: is(&self.background, true),
+            threshold: self.threshold.unwrap_or(0.25) as f32,
+            iou: self.iou,
+            max: self.max.unwrap_or(300),
+            is_relative: self.is_relative.unwrap_or(form != Form::Labelled),
+            background: self.has_background,
         }))
     }
 }

@@ -2,6 +2,7 @@
 
 use orchestra_core::data::Refusal;
 use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_plan::Words;
 use serde::Serialize;
 
 /// A family of detectors.
@@ -23,22 +24,22 @@ pub enum Layout {
 
 impl Layout {
     /// As `layout = ".."` names them.
-    pub const ALL: [(&str, Layout); 11] = [
-        ("yolov5", Layout::Yolov5),
-        ("yolov8", Layout::Yolov8),
-        ("yolov8_obb", Layout::Yolov8Obb),
-        ("yolo_end2end", Layout::YoloEnd2end),
-        ("yolo_end2end_obb", Layout::YoloEnd2endObb),
-        ("yolox", Layout::Yolox),
-        ("ssd", Layout::Ssd),
-        ("detr", Layout::Detr),
-        ("tf", Layout::Tf),
-        ("ultraface", Layout::Ultraface),
-        ("dbnet", Layout::Dbnet),
-    ];
+    pub const WORDS: Words<Layout, 11> = Words::new([
+        ("yolov5", Layout::Yolov5, "also v7"),
+        ("yolov8", Layout::Yolov8, "v8 to v12"),
+        ("yolov8_obb", Layout::Yolov8Obb, "turned boxes, v8 to v12"),
+        ("yolo_end2end", Layout::YoloEnd2end, "v10, v26, or exported with `nms = True`"),
+        ("yolo_end2end_obb", Layout::YoloEnd2endObb, "turned boxes of these"),
+        ("yolox", Layout::Yolox, ""),
+        ("ssd", Layout::Ssd, ""),
+        ("detr", Layout::Detr, "RT-DETR, D-FINE, RF-DETR; an input `orig_target_sizes` reads a `size` stage"),
+        ("tf", Layout::Tf, "`detection_boxes`, .."),
+        ("ultraface", Layout::Ultraface, ""),
+        ("dbnet", Layout::Dbnet, "texts"),
+    ]);
 
     pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, layout)| *layout == self).map_or("", |(name, _)| name)
+        Self::WORDS.text(self)
     }
 
     /// Whether its boxes overlap, so that all but the best of a place are left out.

@@ -1,6 +1,7 @@
 //! Detectors that give boxes, scores and classes as tensors of their own: `ssd`, `ultraface`, `detr` and `tf`. Suppresses nothing.
 
 use orchestra_core::data::Refusal;
+use orchestra_plan::Words;
 use serde::Serialize;
 
 use super::found::{Found, around, largest};
@@ -17,7 +18,16 @@ pub enum Logits {
     Softmax,
 }
 
-/// Boxes `[boxes, 4]` (corners) and scores `[boxes, classes]`, `[classes, boxes]` or `[boxes]`; with `background` the first class is nothing.
+impl Logits {
+    /// As `scores = ".."` names them.
+    pub const WORDS: Words<Logits, 2> = Words::new([
+        ("sigmoid", Logits::Sigmoid, "each by itself (RT-DETR, D-FINE)"),
+        ("softmax", Logits::Softmax, "with a last class that stands for nothing (DETR)"),
+    ]);
+}
+
+/// Boxes `[boxes, 4]` (corners) and scores `[boxes, classes]`, `[classes, boxes]` or `[boxes]`; with `background` the first class is nothing. A box counts
+/// for each class whose score suffices, as torchvision and TensorFlow have it.
 pub fn scored(
     boxes: &Tensor,
     scores: &Tensor,
@@ -36,12 +46,11 @@ pub fn scored(
     };
     let first = usize::from(background && classes > 1);
     for (at, corners) in corners.enumerate() {
-        let of = |class: usize| scores.values[at * step + class * next];
-        if let Some((class, score)) = largest((first..classes).map(of))
-            && score >= threshold
-        {
-            let class = (first + class) as u32;
-            found.push(Found::upright(class, score, scaled(corners, scale)));
+        for class in first..classes {
+            let score = scores.values[at * step + class * next];
+            if score >= threshold {
+                found.push(Found::upright(class as u32, score, scaled(corners, scale)));
+            }
         }
     }
     Ok(())

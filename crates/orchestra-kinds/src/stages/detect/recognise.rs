@@ -67,7 +67,7 @@ pub fn recognise(outputs: &[Output<'_>], metadata: &BTreeMap<String, String>) ->
         return by_name(Layout::Detr);
     }
     let Some((task, layouts)) = exported(metadata) else {
-        return Recognised::Open(Layout::ALL.iter().map(|(_, layout)| *layout).filter(fits).collect());
+        return Recognised::Open(Layout::WORDS.values().filter(fits).collect());
     };
     let said = match task {
         Some(task) if layouts.is_empty() => {

@@ -11,7 +11,7 @@ use super::decode::Decode;
 use super::found::Found;
 use super::layout::Tensor;
 use super::rectangle::Quad;
-use crate::tensor::read_floats;
+use crate::elements::read_floats;
 
 #[derive(Debug)]
 pub struct DetectMap {

@@ -84,16 +84,16 @@ fn run(decode: Decode, tensors: &[Tensor]) -> Result<Vec<OwnedRow>, Refusal> {
 fn numbers(value: &OwnedValue) -> Vec<f64> {
     let OwnedValue::Tensor { dtype, data, .. } = value else { panic!("{value:?}") };
     let all = data.chunks_exact(dtype.size_bytes());
-    all.map(|bytes| f64::from(crate::tensor::element(*dtype, bytes).to_f32())).collect()
+    all.map(|bytes| f64::from(crate::elements::element(*dtype, bytes).to_f32())).collect()
 }
 
 fn tensor(name: &str, shape: &[usize], values: Vec<f32>) -> Tensor {
     Tensor { name: name.to_owned(), shape: shape.to_vec(), values }
 }
 
-/// One case for each layout and form: what it is called, its settings, its outputs.
-fn cases() -> Vec<(Boxes, Vec<Tensor>, Json)> {
-    let mut random = Random(7);
+/// One case for each layout and form: its settings, its outputs, and what the reference has to be told beside them.
+fn cases(seed: u64) -> Vec<(Boxes, Vec<Tensor>, Json)> {
+    let mut random = Random(seed);
     let mut cases = Vec::new();
     let box_of = |random: &mut Random, scale: [f32; 2]| {
         let [x, y] = scale.map(|side| random.between(-0.1, 1.1) * side);
@@ -213,11 +213,11 @@ fn are_close(a: &[f64], b: &[f64], by: f64) -> bool {
 
 #[test]
 fn every_layout_finds_what_another_implementation_finds() {
-    let cases = cases();
-    for (name, layout) in Layout::ALL {
+    let cases: Vec<_> = (0..20).flat_map(cases).collect();
+    for layout in Layout::WORDS.values() {
         // Texts have a test of their own.
         let is_here = cases.iter().any(|(settings, ..)| settings.layout == layout);
-        assert!(is_here || layout == Layout::Dbnet, "`{name}` is compared with nothing");
+        assert!(is_here || layout == Layout::Dbnet, "`{}` is compared with nothing", layout.name());
     }
     let expected =
         reference(&cases.iter().map(|(s, t, more)| json_of(s.layout, t, more)).collect::<Vec<_>>());
@@ -293,7 +293,7 @@ fn texts_are_where_another_implementation_finds_them() {
 
 #[test]
 fn outputs_of_another_shape_than_the_plan_says_fail_the_item_by_name() {
-    for (settings, tensors, _) in cases() {
+    for (settings, tensors, _) in cases(7) {
         let layout = settings.layout;
         for at in 0..tensors.len() {
             for shape in [&[3][..], &[2, 3], &[1, 2, 3], &[0, 0], &[0, 4], &[0, 9]] {

@@ -3,7 +3,7 @@
 use bincode::{Decode, Encode};
 
 use super::exact::ExactSum;
-use crate::tensor::Element;
+use crate::elements::Element;
 
 /// What is computed of numbers.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,7 +10,7 @@ use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, Value};
 use orchestra_core::shapes::{InOrder, ItemInfo, Join, Reduce, ReducedRow, Reduction};
 
 use super::merged::{By, RowKey, decode, encode};
-use crate::sources::columns::LARGEST_TENSOR;
+use crate::sources::reading::limits::LARGEST_TENSOR;
 
 /// Keeps each row with the name of its item.
 #[derive(Debug)]

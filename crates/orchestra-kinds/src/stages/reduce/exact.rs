@@ -2,7 +2,7 @@
 
 use bincode::{Decode, Encode};
 
-use crate::tensor::Element;
+use crate::elements::Element;
 
 const LIMBS: usize = 6;
 

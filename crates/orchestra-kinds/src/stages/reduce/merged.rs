@@ -8,7 +8,7 @@ use orchestra_core::shapes::{ItemInfo, Merge, MergeState, Reduce, ReducedRow, Re
 use orchestra_core::{DType, ItemId, TensorSpec};
 
 use super::cell::{Cell, OUTSIDE, Op};
-use crate::tensor::{Element, element};
+use crate::elements::{Element, element};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {

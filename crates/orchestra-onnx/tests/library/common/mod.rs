@@ -13,7 +13,7 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 pub const VERSION: &str = "1.31.7";
 
 /// A `python3` that answers our question from the file `answer`, and whose pip copies `*.whl` from its own folder. It counts
-/// its downloads in `calls`; a file `complaint` makes it fail with that text, a pipe `gate` makes it wait until somebody
+/// its downloads in `calls`; a file `complaint` makes it fail with that text, a pipe `gate` makes it wait until a test
 /// opens its other end. A line of pip's own leads every download.
 const PYTHON: &str = r#"#!/bin/sh
 here=$(dirname "$0")

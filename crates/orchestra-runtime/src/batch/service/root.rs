@@ -10,8 +10,9 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 
 use super::answers::Answers;
+use crate::batch::completion::Completion;
 use crate::batch::slot_pool::SlotPool;
-use crate::batch::stage::{BatchStage, Completion};
+use crate::batch::stage::BatchStage;
 use crate::context::RunContext;
 use crate::fleet::device_manager::DeviceManager;
 use crate::flow::token::Token;

@@ -1,7 +1,7 @@
 //! The part of a device manager that has the memory of its GPU measured, and starts more workers where they fit
-//! (`orchestra_core::survey`). It looks at no GPU itself.
+//! (`orchestra_core::memory_survey`). It looks at no GPU itself.
 
-use orchestra_core::survey::{Candidate, Reading, Step, Survey};
+use orchestra_core::memory_survey::{Candidate, Reading, Step, Survey};
 use orchestra_core::worker_places::Handover;
 use orchestra_core::{DeviceId, StageId};
 use orchestra_machine::Gpu;

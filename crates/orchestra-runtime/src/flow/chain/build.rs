@@ -34,17 +34,16 @@ impl Builder<'_> {
                     let Some(fold) = self.targets.fold(id) else { continue };
                     self.leaf(&stage.from, Step::Fold { fold, reads: stage.reads.clone() });
                 }
-                Shape::Fold(FoldPlan::Run(reduce)) if stage.home == origin => {
+                Shape::Fold(FoldPlan::Reduce(reduce)) if stage.home == origin => {
                     let (reads, reduce) = (stage.reads.clone(), Arc::clone(reduce));
                     self.leaf(&stage.from, Step::Reduce { stage: id, reads, reduce });
                 }
-                Shape::Fold(FoldPlan::Inputs { inputs }) => {
-                    let of = u32::try_from(inputs.len()).unwrap_or(u32::MAX);
-                    let ways = (0..).zip(inputs).filter(|(_, input)| input.home == origin);
-                    for (index, input) in ways {
+                Shape::Fold(FoldPlan::Join { ways }) => {
+                    let of = u32::try_from(ways.len()).unwrap_or(u32::MAX);
+                    for (index, way) in (0..).zip(ways).filter(|(_, way)| way.home == origin) {
                         let Some(fold) = self.targets.fold(id) else { continue };
                         let fold = FoldTarget { way: Some(Part { index, of }), ..fold };
-                        self.leaf(&input.from, Step::Fold { fold, reads: input.reads.clone() });
+                        self.leaf(&way.from, Step::Fold { fold, reads: way.reads.clone() });
                     }
                 }
                 Shape::Batch(_) | Shape::Fold(_) => {}

@@ -1,4 +1,4 @@
-//! What became of some rows, until it is sent to the sink and to folds.
+//! What became of some rows, until it is sent to the item-ends actor and to folds.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,13 +12,15 @@ use ractor::ActorRef;
 use smallvec::SmallVec;
 
 use super::{FoldMsg, FoldPart, FoldTarget, Ticket, Token};
-use crate::messages::RecordTo;
+use crate::messages::{RecordTo, WholeItems};
 
 #[derive(Default)]
 pub struct Outcome {
     /// Items that have ended in the only sink, in the order of their records.
     pub done: Vec<ItemId>,
     pub text: Vec<u8>,
+    /// `done` and `text`, packed by `Processor` for the item-ends actor.
+    pub whole: Option<WholeItems>,
     pub(super) ends: Vec<(Ticket, End<RecordRange>)>,
     /// Rows that have failed since the last `send`.
     pub n_failed: usize,
@@ -49,7 +51,8 @@ pub(super) struct RowState {
     pub records: SmallVec<[RecordRange; 1]>,
     pub failure: Option<Failure>,
     pub failed_at: Option<StageId>,
-    pub is_decoded: bool,
+    /// The first row that was made of it was handed on.
+    pub is_out_of_loading: bool,
     /// Its pictures that are kept already.
     pub kept: SmallVec<[(ColumnRef, Arc<dyn KeptPicture>); 1]>,
     /// The pipeline is being torn down, or the item was given up: nothing is said of it.

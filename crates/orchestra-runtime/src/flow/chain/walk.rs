@@ -1,26 +1,18 @@
-//! A row on its way through a chain. Whatever ends a row notes why in `Outcome::row`, and tells the folds that wait for a part of it.
+//! A row on its way through a chain. The step that ends a row notes why in `Outcome::row`, and tells the folds that wait for a part of it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::MutexGuard;
 
 use orchestra_core::collect::{Arrival, Part};
-use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
+use orchestra_core::data::{Refusal, Value};
 use orchestra_core::lineage::Share;
-use orchestra_core::shapes::{Emit, Fan, ItemInfo};
+use orchestra_core::shapes::{Emit, Fan};
 use orchestra_core::{FailureKind, StageId};
-use orchestra_plan::{ColumnRef, Origin};
+use orchestra_plan::Origin;
 use smallvec::SmallVec;
 
-use crate::flow::file_name::file_name;
-use crate::flow::file_rows::end_file_row;
-use crate::flow::part_rows::{HEAD, begin_row, end_row};
-use crate::flow::reduce_rows::write_head;
-use crate::flow::sink::index_line;
-use crate::messages::RecordTo;
-
-use super::outcome::{Outcome, RecordRange, tell};
-use super::{BatchTarget, Chain, Env, FoldTarget, Hooks, MapStep, PartPath, Step, StepRun, Token};
+use super::outcome::{Outcome, tell};
+use super::{Chain, FoldTarget, Hooks, MapStep, PartPath, RowScope, Step, StepRun, Token};
 
 /// What is said of an item where our own code fell over.
 const BUG: &str = "internal error while the item was worked on; this is a bug";
@@ -29,7 +21,7 @@ pub(super) struct Walk<'a, 'o> {
     pub chain: &'a Chain,
     pub out: &'o mut Outcome,
     pub hooks: &'o mut dyn Hooks,
-    /// Held from the first picture on that the row keeps, where it keeps several.
+    /// [`Chain::keep_lock`], from the first picture on that the row keeps.
     pub keeping: Option<MutexGuard<'a, ()>>,
 }
 
@@ -51,7 +43,7 @@ impl Walk<'_, '_> {
         runs: &mut [StepRun],
         token: &Token,
         share: Share,
-        env: &Env<'_>,
+        scope: &RowScope<'_>,
     ) -> Result<(), Over> {
         let mut left = share;
         for (n, (step, run)) in steps.iter().zip(runs).enumerate() {
@@ -68,7 +60,7 @@ impl Walk<'_, '_> {
                 left = left.minus(mine);
                 mine
             };
-            if let Err(over) = self.step(step, run, token, mine, env) {
+            if let Err(over) = self.step(step, run, token, mine, scope) {
                 self.tell_failed(&steps[n + 1..], token);
                 return Err(over);
             }
@@ -88,96 +80,16 @@ impl Walk<'_, '_> {
         run: &mut StepRun,
         token: &Token,
         share: Share,
-        env: &Env<'_>,
+        scope: &RowScope<'_>,
     ) -> Result<(), Over> {
         if let Step::Map(map) = step {
-            return self.map(map, run, token, share, env);
+            return self.map(map, run, token, share, scope);
         }
-        let leaf = catch_unwind(AssertUnwindSafe(|| self.leaf(step, token, share, env)));
+        let leaf = catch_unwind(AssertUnwindSafe(|| self.leaf(step, token, share, scope)));
         leaf.unwrap_or_else(|_| {
             let stage = self.chain.first_stage();
             Err(self.fail(step.folds(), token, stage, bug()))
         })
-    }
-
-    fn leaf(&mut self, step: &Step, token: &Token, share: Share, env: &Env<'_>) -> Result<(), Over> {
-        match step {
-            Step::Map(_) => Ok(()),
-            Step::Batch { target, reads, carries } => {
-                self.note_decoded()?;
-                self.batch(target, reads, carries, token, share, env)
-            }
-            Step::Fold { fold, reads } => {
-                self.note_decoded()?;
-                let folds = std::slice::from_ref(fold);
-                let row = self.keep_all(reads, fold.stage, folds, token, env)?;
-                self.hand(share);
-                self.out.part(fold, fold.part(token, token.path(), share, Arrival::Row(row)));
-                Ok(())
-            }
-            Step::Reduce { stage, reads, reduce } => {
-                self.note_decoded()?;
-                self.chain.context.stats.stage(*stage).entered.add(1);
-                let row = begin_row(&mut self.out.text);
-                let begin = row - HEAD;
-                write_head(token, &mut self.out.text);
-                let contributed = self
-                    .record(reads, token, env, |item, row, out| reduce.contribute(item, row, out))
-                    .and_then(|()| end_row(&mut self.out.text, row));
-                if let Err(refusal) = contributed {
-                    return Err(self.fail(&[], token, *stage, refusal));
-                }
-                let bytes = begin..self.out.text.len();
-                self.out.row.records.push(RecordRange { to: RecordTo::Reduce(*stage), bytes, file: None });
-                Ok(())
-            }
-            Step::Sink { sink, from, reads, encoder } => {
-                self.note_decoded()?;
-                let begin = self.out.text.len();
-                let plan = &self.chain.context.plan.sinks[sink.index()];
-                let file = plan.files.as_ref().map(|files| file_name(files, token)).transpose();
-                let row = plan.part_files.is_some().then(|| begin_row(&mut self.out.text));
-                let encoded =
-                    self.record(reads, token, env, |item, row, out| encoder.encode(item, row, out)).and(file);
-                let encoded = match row {
-                    Some(row) => encoded.and_then(|file| self.end_part_row(token, row, file)).map(|()| None),
-                    None => encoded,
-                };
-                match encoded {
-                    Ok(file) => {
-                        let bytes = begin..self.out.text.len();
-                        self.out.row.records.push(RecordRange { to: RecordTo::Sink(*sink), bytes, file });
-                        Ok(())
-                    }
-                    Err(refusal) => Err(self.fail(&[], token, *from, refusal)),
-                }
-            }
-        }
-    }
-
-    /// Ends a row that waits for a part, which may be a file.
-    fn end_part_row(&mut self, token: &Token, row: usize, file: Option<Box<str>>) -> Result<(), Refusal> {
-        let text = &mut self.out.text;
-        let Some(file) = file else { return end_row(text, row) };
-        let (item, id) = (token.ticket.name(), token.ticket.id());
-        let source = &self.chain.context.plan.sources[id.source.index()].name;
-        let line = index_line(item, id.index, source, &file, text.len() - row);
-        end_file_row(text, row, &line)
-    }
-
-    fn record(
-        &mut self,
-        reads: &[ColumnRef],
-        token: &Token,
-        env: &Env<'_>,
-        encode: impl FnOnce(&ItemInfo<'_>, &[Value<'_>], &mut Vec<u8>) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
-        let row: SmallVec<[Value<'_>; 4]> =
-            reads.iter().map(|read| env.get(*read).ok_or_else(missing)).collect::<Result<_, _>>()?;
-        let id = token.ticket.id();
-        let source = &self.chain.context.plan.sources[id.source.index()].name;
-        let item = ItemInfo { name: token.ticket.name(), id, source, parts: token.path() };
-        encode(&item, &row, &mut self.out.text)
     }
 
     fn map(
@@ -186,12 +98,12 @@ impl Walk<'_, '_> {
         run: &mut StepRun,
         token: &Token,
         share: Share,
-        env: &Env<'_>,
+        scope: &RowScope<'_>,
     ) -> Result<(), Over> {
         self.out.counts[step.at].entered += 1;
         let mut inputs: SmallVec<[Value<'_>; 4]> = SmallVec::new();
         for read in &step.reads {
-            match env.get(*read) {
+            match scope.get(*read) {
                 Some(value) => inputs.push(value),
                 None => return Err(self.fail(&step.folds, token, step.stage, missing())),
             }
@@ -201,7 +113,7 @@ impl Walk<'_, '_> {
         };
         let fan = step.map.fan();
         let mut rows =
-            Rows { walk: self, step, next, token, env, fan, share, each: share, parts: None, n_rows: 0 };
+            Rows { walk: self, step, next, token, scope, fan, share, each: share, parts: None, n_rows: 0 };
         // A panic in a map is a bug of ours; it fails the item by name instead of losing it.
         let applied = catch_unwind(AssertUnwindSafe(|| map.apply(&inputs, &mut rows)));
         let Rows { parts, n_rows, .. } = rows;
@@ -210,7 +122,7 @@ impl Walk<'_, '_> {
             Err(bug())
         });
         if self.out.row.failure.is_some() || self.out.row.is_void {
-            // What reads the rows has ended it.
+            // A step behind the map has set `failure` or `is_void`, so `applied` says nothing more.
             self.end_parts(step, token, parts, n_rows);
             return Err(Over);
         }
@@ -247,7 +159,7 @@ impl Walk<'_, '_> {
     /// Tells folds that parts which were announced will not come.
     fn end_parts(&mut self, step: &MapStep, token: &Token, parts: Option<u32>, n_rows: usize) {
         let Some(of) = parts else { return };
-        // The part in hand when it failed has been told of where it failed. Of none, the folds wait for that one word.
+        // Part `n_rows - 1` has been reported by the step that failed it. With `of == 0` folds expect one report, with index 0.
         let untold = if of == 0 { 0..1 } else { u32::try_from(n_rows).unwrap_or(u32::MAX)..of };
         for index in untold {
             let mut path: PartPath = token.path().into();
@@ -256,134 +168,29 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn batch(
-        &mut self,
-        target: &BatchTarget,
-        reads: &[ColumnRef],
-        carries: &[ColumnRef],
-        token: &Token,
-        share: Share,
-        env: &Env<'_>,
-    ) -> Result<(), Over> {
-        let chain = self.chain;
-        // Before `claim`: a thread that waits for room must hold no row, or the two waits could lock each other.
-        let carried = self.keep_all(carries, target.stage, &target.folds, token, env)?;
-        let lease = match target.pool.claim_now() {
-            Some(lease) => Some(lease),
-            None => {
-                let since = Instant::now();
-                let lease = target.pool.claim();
-                self.hooks.waited(since.elapsed());
-                lease
-            }
-        };
-        // None: the pipeline is being torn down, and the item stays unfinished for the next run.
-        let Some(mut lease) = lease else { return Err(self.void()) };
-        for (input, read) in reads.iter().enumerate() {
-            let written = match env.get(*read) {
-                Some(Value::Tensor(view)) => copy(&view, lease.input_mut(input)),
-                Some(Value::Unwritten(tensor)) => tensor.write(lease.input_mut(input)),
-                _ => Err(missing()),
-            };
-            if let Err(refusal) = written {
-                drop(lease); // It becomes a hole.
-                return Err(self.fail_at(*read, target.stage, &target.folds, token, refusal));
-            }
-        }
-        if let Some(trace) = token.ticket.timeline() {
-            trace.queued(target.stage, chain.context.clock.now());
-        }
-        self.hand(share);
-        lease.publish(Token::new(token.ticket.clone(), share, token.path().into(), carried));
-        Ok(())
-    }
-
-    /// Keeps columns for the stages behind a batch or a fold, `reader`.
-    fn keep_all(
-        &mut self,
-        reads: &[ColumnRef],
-        reader: StageId,
-        folds: &[FoldTarget],
-        token: &Token,
-        env: &Env<'_>,
-    ) -> Result<OwnedRow, Over> {
-        let mut row = OwnedRow::with_capacity(reads.len());
-        for read in reads {
-            match self.keep(*read, env) {
-                Ok(Some(value)) => row.push(value),
-                Ok(None) => return Err(self.void()),
-                Err(refusal) => return Err(self.fail_at(*read, reader, folds, token, refusal)),
-            }
-        }
-        Ok(row)
-    }
-
-    /// Keeps a column for the stages behind a batch or a fold. `None`: the pipeline is being torn down.
-    fn keep(&mut self, read: ColumnRef, env: &Env<'_>) -> Result<Option<OwnedValue>, Refusal> {
-        let value = env.get(read).ok_or_else(missing)?;
-        let Value::Picture(picture) = value else { return OwnedValue::copy_of(&value).map(Some) };
-        let known = self.out.row.kept.iter().find(|(column, _)| *column == read);
-        if let Some(kept) = picture.kept().or_else(|| known.map(|(_, kept)| Arc::clone(kept))) {
-            return Ok(Some(OwnedValue::Picture(kept)));
-        }
-        let chain = self.chain;
-        let arena = chain.pictures.as_ref().ok_or_else(missing)?;
-        let (mut kept, mut waited) = (None, Duration::ZERO);
-        picture.with_pixels(&mut |pixels| {
-            let since = Instant::now();
-            if let (None, Some(several)) = (&self.keeping, &chain.several) {
-                self.keeping = Some(several.lock().unwrap_or_else(PoisonError::into_inner));
-            }
-            kept = arena.keep(&pixels)?;
-            waited = since.elapsed();
-            Ok(())
-        })?;
-        self.hooks.waited(waited);
-        let Some(kept) = kept else { return Ok(None) };
-        // The row that came in is the same for all of its parts; what a map makes is not.
-        if read.from == chain.origin {
-            self.out.row.kept.push((read, Arc::clone(&kept)));
-        }
-        Ok(Some(OwnedValue::Picture(kept)))
-    }
-
-    fn note_decoded(&mut self) -> Result<(), Over> {
-        if self.out.row.is_decoded {
-            return Ok(());
-        }
-        self.out.row.is_decoded = true;
-        if self.hooks.decoded() { Ok(()) } else { Err(self.void()) }
-    }
-
-    fn hand(&mut self, share: Share) {
+    pub(super) fn hand(&mut self, share: Share) {
         let handed = self.out.row.handed.unwrap_or(Share::NONE);
         self.out.row.handed = Some(handed.plus(share));
     }
 
-    fn void(&mut self) -> Over {
+    pub(super) fn void(&mut self) -> Over {
         self.out.row.is_void = true;
         Over
     }
 
     /// Fails the row at a stage; `folds` must hear of the part that ends with it.
-    fn fail(&mut self, folds: &[FoldTarget], token: &Token, stage: StageId, refusal: Refusal) -> Over {
+    pub(super) fn fail(
+        &mut self,
+        folds: &[FoldTarget],
+        token: &Token,
+        stage: StageId,
+        refusal: Refusal,
+    ) -> Over {
         let failure = self.chain.failure(stage, refusal.kind, refusal.error);
         self.out.row.failed_at.get_or_insert(stage);
         self.out.row.failure.get_or_insert(failure);
         tell(folds, token, token.path(), &Arrival::Failed, Share::NONE, self.out);
         Over
-    }
-
-    /// A column could not be made: the stage that gives it is to blame, or else the one that reads it.
-    fn fail_at(
-        &mut self,
-        read: ColumnRef,
-        reader: StageId,
-        folds: &[FoldTarget],
-        token: &Token,
-        refusal: Refusal,
-    ) -> Over {
-        self.fail(folds, token, read.from.stage().unwrap_or(reader), refusal)
     }
 }
 
@@ -397,7 +204,7 @@ struct Rows<'w, 'a, 'o, 'e> {
     step: &'w MapStep,
     next: &'w mut [StepRun],
     token: &'w Token,
-    env: &'w Env<'e>,
+    scope: &'w RowScope<'e>,
     fan: Fan,
     /// What the row stands for.
     share: Share,
@@ -421,40 +228,29 @@ impl Emit for Rows<'_, '_, '_, '_> {
         let index = self.n_rows;
         self.n_rows += 1;
         self.walk.out.counts[self.step.at].left += 1;
-        let env = Env { from: Origin::Stage(self.step.stage), row, carried: &[], up: Some(self.env) };
+        let scope =
+            RowScope { from: Origin::Stage(self.step.stage), row, carried: &[], up: Some(self.scope) };
         let (steps, next) = (&self.step.next, &mut *self.next);
         match (self.fan, self.parts) {
             (Fan::Parts, Some(of)) if index < of as usize => {
                 let mut path: PartPath = self.token.path().into();
                 path.push(Part { index: index as u32, of });
                 let part = Token::new(self.token.ticket.clone(), self.each, path, Vec::new());
-                Ok(self.walk.steps(steps, next, &part, self.each, &env)?)
+                Ok(self.walk.steps(steps, next, &part, self.each, &scope)?)
             }
             (Fan::One | Fan::AtMostOne, None) if index == 0 => {
-                Ok(self.walk.steps(steps, next, self.token, self.share, &env)?)
+                Ok(self.walk.steps(steps, next, self.token, self.share, &scope)?)
             }
             _ => Err(Refusal::result("a stage gave another number of rows than it may; this is a bug")),
         }
     }
 }
 
-/// The plan matched the shapes; this guards the copy.
-fn copy(view: &TensorView<'_>, row: &mut [u8]) -> Result<(), Refusal> {
-    if view.data.len() != row.len() {
-        let (name, given, expected) = (view.name, view.data.len(), row.len());
-        return Err(Refusal::result(format!(
-            "`{name}` has {given} bytes, and the next stage takes {expected}"
-        )));
-    }
-    row.copy_from_slice(view.data);
-    Ok(())
-}
-
 fn bug() -> Refusal {
     Refusal { kind: FailureKind::Result, error: BUG.to_owned() }
 }
 
-fn missing() -> Refusal {
+pub(super) fn missing() -> Refusal {
     Refusal::result("internal error: a column that a stage reads is missing; this is a bug")
 }
 

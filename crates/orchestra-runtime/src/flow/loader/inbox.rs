@@ -7,10 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use smallvec::SmallVec;
-
-use crate::flow::chain::MapCount;
-use crate::flow::loader::thread::LoaderWork;
+use crate::flow::loader::AloneTurn;
+use crate::flow::loader::work::{LoaderWork, Tally};
 use crate::flow::ticket::{Ticket, Tickets};
 use crate::messages::SourceMsg;
 
@@ -58,9 +56,12 @@ struct InboxState {
     /// The socket of the process that the thread waits for.
     process: Option<UnixStream>,
     has_ended: bool,
-    /// Of a thread with a process, while it takes a row on itself: the item, and those that its process has.
+    /// Of a thread with a process, while it takes a row on itself.
     in_hand: Option<Ticket>,
-    in_process: VecDeque<Ticket>,
+    /// Meanwhile, or left by a thread that was given up: the items that no process has answered for.
+    unanswered: VecDeque<Ticket>,
+    /// The turn of an item that was loaded alone. It is kept here, so that it ends also where the loader thread hangs.
+    turn: Option<AloneTurn>,
 }
 
 /// How many items a thread asks for. What it was given is what a run that is interrupted has still to do, whether it waits for the models or
@@ -90,7 +91,7 @@ impl Appetite {
 
 /// What there is for a thread to do.
 pub enum NextItem {
-    /// This, since then.
+    /// The next item, and when it was taken.
     Item(Ticket, Instant),
     /// Nothing yet.
     None,
@@ -98,57 +99,21 @@ pub enum NextItem {
     Closed,
 }
 
+/// What a thread does where no item waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoneThere {
+    Wait,
+    GoOn,
+}
+
 /// What is left of a thread that was given up.
 pub struct Abandoned {
     pub stuck: Ticket,
     pub since: Instant,
     pub rest: VecDeque<Tickets>,
-    /// What its process had, which is killed.
-    pub in_process: VecDeque<Ticket>,
+    /// What no process has answered for. The one that had most of it is killed.
+    pub unanswered: VecDeque<Ticket>,
     pub tally: Tally,
-}
-
-/// What a thread has done since it was last booked. Counters that all threads share cost each of them a trip to another core, so they
-/// are changed once for many small items.
-#[derive(Debug, Default)]
-pub struct Tally {
-    pub loaded: u64,
-    /// Rows that entered and left each map of the chain.
-    pub counts: SmallVec<[MapCount; 2]>,
-    pub bytes: u64,
-    pub decoding: Duration,
-    /// The same, with writing rows and records.
-    pub loading: Duration,
-    pub waiting_for_row: Duration,
-}
-
-impl Tally {
-    pub fn add(&mut self, other: Tally) {
-        self.loaded += other.loaded;
-        self.counts.resize(self.counts.len().max(other.counts.len()), MapCount::default());
-        for (count, more) in self.counts.iter_mut().zip(other.counts) {
-            count.entered += more.entered;
-            count.left += more.left;
-        }
-        // What a loader process says it has read may be anything.
-        self.bytes = self.bytes.saturating_add(other.bytes);
-        self.decoding += other.decoding;
-        self.loading += other.loading;
-        self.waiting_for_row += other.waiting_for_row;
-    }
-
-    pub fn book(self, work: &LoaderWork) {
-        let stats = &work.context.stats;
-        stats.loading.add_time(self.loading);
-        stats.waiting_for_row.add_time(self.waiting_for_row);
-        stats.pipeline_of(work.source).bytes_read.add(self.bytes);
-        work.chain.book(&self.counts);
-        let maps = &work.chain.maps;
-        for map in maps {
-            stats.stage(*map).busy.add_time(self.decoding / u32::try_from(maps.len()).unwrap_or(1));
-        }
-        work.loaded.add(self.loaded);
-    }
 }
 
 impl InboxState {
@@ -176,14 +141,14 @@ impl InboxState {
 }
 
 impl Inbox {
-    pub fn new(first: VecDeque<Tickets>, in_process: VecDeque<Ticket>) -> Self {
-        let state = InboxState { blocks: first, in_process, ..InboxState::default() };
+    pub fn new(first: VecDeque<Tickets>, unanswered: VecDeque<Ticket>) -> Self {
+        let state = InboxState { blocks: first, unanswered, ..InboxState::default() };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// The next item, and when it was there; `wait`: if there is none yet, waits for it. `done` is what the thread did since the last
-    /// call. Loader `me` asks for more before the last item is taken, so that the thread does not wait for the answer. For the thread only.
-    pub fn next(&self, done: Tally, work: &LoaderWork, me: usize, wait: bool) -> NextItem {
+    /// The next item, and when it was taken. `done` is what the thread did since the last call. Loader `me` asks for more before the last item
+    /// is taken, so that the thread does not wait for the answer. For the thread only.
+    pub fn next(&self, done: Tally, work: &LoaderWork, me: usize, none_there: NoneThere) -> NextItem {
         let mut waited = false;
         let mut state = self.lock();
         state.tally.add(done);
@@ -205,11 +170,11 @@ impl Inbox {
                     state.book(work);
                     state.booked_at = Some(now);
                 }
-                // A process has a deadline of its own; its thread is at work only between `begin` and `end`.
+                // A process has a deadline of its own; its thread is at work only between `lend` and `take_back`.
                 state.at = work.setup.is_none().then_some(now);
                 return NextItem::Item(ticket, now);
             }
-            if !wait {
+            if none_there == NoneThere::GoOn {
                 return NextItem::None;
             }
             if !waited {
@@ -256,7 +221,7 @@ impl Inbox {
     }
 
     /// The thread has ended, and its process with it. For the thread only.
-    pub fn ended(&self) {
+    pub fn thread_ended(&self) {
         self.lock().has_ended = true;
         self.changed.notify_all();
     }
@@ -280,32 +245,36 @@ impl Inbox {
         let since = state.at.filter(|since| since.elapsed() > limit)?;
         let stuck = state.in_hand.take().or_else(|| state.blocks.front()?.last_taken())?;
         state.at = None;
+        state.turn = None;
         state.closed = true;
         state.hang_up();
-        let in_process = std::mem::take(&mut state.in_process);
+        let unanswered = std::mem::take(&mut state.unanswered);
         let tally = std::mem::take(&mut state.tally);
-        Some(Abandoned { stuck, since, rest: std::mem::take(&mut state.blocks), in_process, tally })
+        Some(Abandoned { stuck, since, rest: std::mem::take(&mut state.blocks), unanswered, tally })
     }
 
-    /// The thread takes a row on, which its process has made of `item`; `in_process` are those that the process has still. Both are kept here,
-    /// in case the thread does not come back. For a thread with a process.
-    pub fn begin(&self, item: &Ticket, in_process: &mut VecDeque<Ticket>) {
+    /// The thread takes a row on, which its process has made of `item`; `unanswered` are those that no process has answered for, and `turn` is
+    /// there if it had the item alone. All are kept here, in case the thread does not come back. For a thread with a process.
+    pub fn lend(&self, item: &Ticket, unanswered: &mut VecDeque<Ticket>, turn: Option<AloneTurn>) {
         let mut state = self.lock();
+        state.turn = turn;
         state.at = Some(Instant::now());
         state.in_hand = Some(item.clone());
-        state.in_process = std::mem::take(in_process);
+        state.unanswered = std::mem::take(unanswered);
     }
 
-    /// It is through with the row, and takes back what its process has: nothing, if it was given up.
-    pub fn end(&self) -> VecDeque<Ticket> {
+    /// It is through with the row, and takes back what no process has answered for: nothing, if it was given up.
+    pub fn take_back(&self) -> VecDeque<Ticket> {
         let mut state = self.lock();
         state.at = None;
         state.in_hand = None;
-        std::mem::take(&mut state.in_process)
+        state.turn = None;
+        std::mem::take(&mut state.unanswered)
     }
 
-    /// The item in hand is decoded: from now on the thread only waits for others. `false`: the thread was given up, and its item with it.
-    pub fn decoded(&self) -> bool {
+    /// The item in hand leaves the loading, or could not be loaded: from now on the thread only waits for others. `false`: the thread was given
+    /// up, and its item with it.
+    pub fn stop_deadline(&self) -> bool {
         self.lock().at.take().is_some()
     }
 
@@ -316,17 +285,17 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
 
     use orchestra_core::SourceId;
 
     use super::*;
+    use crate::flow::loader::AloneTurns;
     use crate::flow::ticket::TicketsBuilder;
 
     #[test]
     fn a_thread_that_is_stuck_is_given_up_with_its_item_and_the_rest_is_kept() {
         let mut items = TicketsBuilder::with_capacity(SourceId(0), 0, 3, false);
-        (0..3).for_each(|index| items.add(index, "", Path::new("")));
+        (0..3).for_each(|index| items.add(index, "", b""));
         let inbox = Inbox::new(VecDeque::new(), VecDeque::new());
         inbox.push(items.build());
         assert!(inbox.abandon_if_stuck(Duration::ZERO).is_none(), "nothing is in hand");
@@ -339,7 +308,25 @@ mod tests {
         assert_eq!(tally.loaded, 7, "what the thread had done is not lost with it");
         assert_eq!(stuck.id().index, 0);
         assert_eq!(rest.into_iter().flatten().map(|t| t.id().index).collect::<Vec<_>>(), [1, 2]);
-        assert!(!inbox.decoded(), "the thread learns that it was given up");
+        assert!(!inbox.stop_deadline(), "the thread learns that it was given up");
+    }
+
+    #[test]
+    fn the_turn_of_an_item_that_is_alone_ends_with_its_row_and_with_a_thread_that_hangs() {
+        let turns = AloneTurns::default();
+        let mut items = TicketsBuilder::with_capacity(SourceId(0), 0, 1, false);
+        items.add(0, "", b"");
+        let item = items.build().next().unwrap();
+        for hangs in [false, true] {
+            let inbox = Inbox::new(VecDeque::new(), VecDeque::new());
+            inbox.lend(&item, &mut VecDeque::new(), turns.take());
+            assert!(turns.take().is_none(), "one at a time");
+            let abandoned = hangs.then(|| inbox.abandon_if_stuck(Duration::ZERO).unwrap());
+            if abandoned.is_none() {
+                inbox.take_back();
+            }
+            assert!(turns.take().is_some(), "it is over");
+        }
     }
 
     #[test]
@@ -365,7 +352,7 @@ mod tests {
     fn the_item_in_hand_is_known_at_the_ends_of_blocks() {
         let block = |first| {
             let mut items = TicketsBuilder::with_capacity(SourceId(0), first, 2, false);
-            (first..first + 2).for_each(|index| items.add(index, "", Path::new("")));
+            (first..first + 2).for_each(|index| items.add(index, "", b""));
             items.build()
         };
         for n_taken in 1..=4 {

@@ -2,26 +2,21 @@
 //! it has not answered for goes to its successor, but for an item that is proven to kill.
 
 use std::collections::VecDeque;
-use std::os::unix::ffi::OsStrExt as _;
-use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use orchestra_core::data::Refusal;
 use orchestra_core::loader_blame::{LoaderBlame, LoaderVerdict};
-use orchestra_core::{FailureKind, SourceId, WorkerExit};
-use orchestra_plan::Limits;
-use orchestra_worker::loader::events::{Event, LoadChain};
+use orchestra_core::{FailureKind, WorkerExit};
+use orchestra_worker::loader::events::{ChainSpec, Event};
 use orchestra_worker::process::EXIT_NO_MEMORY;
 
+use super::alone::AloneTurn;
 use super::process::{LoadedItem, LoaderProcess, Lost};
-use super::reads::Reads;
-use crate::account::stats::Stats;
-use crate::context::RunClock;
-use crate::fleet::launcher::ProcessLauncher;
+use super::setup::LoaderSetup;
+use super::work::took_too_long;
+use crate::flow::chain::own_bytes;
 use crate::flow::loader::inbox::Inbox;
-use crate::flow::loader::thread::took_too_long;
 use crate::flow::ticket::Ticket;
-use crate::trace::MaybeTracer;
 
 /// A process is given so much work ahead, as far as it is known how long an item takes.
 const AHEAD: Duration = Duration::from_millis(8);
@@ -33,31 +28,17 @@ const MOST_AHEAD: usize = 128;
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// How the loader processes of a source are started.
-pub struct LoaderSetup {
-    pub launcher: ProcessLauncher,
-    pub load: LoadChain,
-    pub reads: Reads,
-    /// Bytes of memory that a process gets for an item that does not fit into its part, one such item at a time.
-    pub all_memory: u64,
-    pub alone: Mutex<()>,
-    /// Of its pipeline.
-    pub limits: Limits,
-    pub stats: Arc<Stats>,
-    pub source: SourceId,
-    pub tracer: MaybeTracer,
-    pub clock: RunClock,
-}
-
 /// Items between the inbox of a thread and its chain.
 pub struct LoaderItems<'a> {
     setup: &'a LoaderSetup,
     inbox: &'a Inbox,
     process: Option<LoaderProcess<'a>>,
     /// Those that no process has answered for, in their order.
-    pub waiting: VecDeque<Ticket>,
+    pub unanswered: VecDeque<Ticket>,
     /// How many of them the process in hand was given.
     n_given: usize,
+    /// So many of them are given one at a time, since one of them made a process run wild.
+    one_by_one: usize,
     /// How many places it may read.
     n_places: usize,
     /// What an item takes, as a moving mean.
@@ -68,7 +49,8 @@ pub struct LoaderItems<'a> {
 }
 
 pub enum ItemOutcome {
-    Loaded(Ticket, LoadedItem),
+    /// Where it was alone, with that turn: to be held until the row is taken on.
+    Loaded(Ticket, LoadedItem, Option<AloneTurn>),
     /// It fails, after so many tries.
     Failed(Ticket, Refusal, u32),
     /// No process can be started, for this reason.
@@ -83,8 +65,9 @@ impl<'a> LoaderItems<'a> {
             setup,
             inbox,
             process: None,
-            waiting: inbox.end(),
+            unanswered: inbox.take_back(),
             n_given: 0,
+            one_by_one: 0,
             n_places: 0,
             took: AHEAD,
             blame: LoaderBlame::default(),
@@ -94,25 +77,25 @@ impl<'a> LoaderItems<'a> {
     }
 
     pub fn push(&mut self, item: Ticket) {
-        self.waiting.push_back(item);
+        self.unanswered.push_back(item);
     }
 
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.unanswered.is_empty()
     }
 
     /// How many more items it should have; none as long as it has enough, so that they come several at a time.
     pub fn wanted(&self) -> usize {
         let ahead = AHEAD.as_nanos() / self.took.as_nanos().max(1);
         let ahead = usize::try_from(ahead).unwrap_or(MOST_AHEAD).clamp(FEWEST_AHEAD, MOST_AHEAD);
-        if self.waiting.len() > ahead / 2 { 0 } else { ahead - self.waiting.len() }
+        if self.unanswered.len() > ahead / 2 { 0 } else { ahead - self.unanswered.len() }
     }
 
     /// Starts a process, if there is none, before there is any item.
     pub fn start(&mut self) -> Result<(), Lost> {
         if self.process.is_none() {
             let load = self.setup.load();
-            self.n_places = load.reads.len();
+            self.n_places = load.readable.len();
             let process = LoaderProcess::start(self.setup, &load, self.inbox)?;
             self.n_started += 1;
             if self.n_started > 1 {
@@ -127,19 +110,20 @@ impl<'a> LoaderItems<'a> {
     pub fn next(&mut self) -> ItemOutcome {
         loop {
             if let Some(loaded) = self.process.as_mut().and_then(LoaderProcess::take_ready)
-                && let Some(item) = self.waiting.pop_front()
+                && let Some(item) = self.unanswered.pop_front()
             {
-                if loaded.was_not_read() && self.setup.reads.lead_to(locator(&item), self.n_places) {
+                if loaded.was_not_read() && self.setup.readable.add_for(item.locator(), self.n_places) {
                     // Its file lies elsewhere: a process that may read there goes on. None was lost.
-                    self.waiting.push_front(item);
+                    self.unanswered.push_front(item);
                     (self.process, self.n_given, self.n_started) = (None, 0, 0);
                     continue;
                 }
                 self.n_given = self.n_given.saturating_sub(1);
+                self.one_by_one = self.one_by_one.saturating_sub(1);
                 self.blame.loaded(item.id().index);
                 self.took = (self.took * 7 + loaded.took) / 8;
                 self.pause = PAUSE;
-                return ItemOutcome::Loaded(item, loaded);
+                return ItemOutcome::Loaded(item, loaded, None);
             }
             if self.inbox.is_closed() {
                 return ItemOutcome::Closed;
@@ -155,7 +139,8 @@ impl<'a> LoaderItems<'a> {
     fn go_on(&mut self) -> Result<(), Lost> {
         self.start()?;
         let Some(process) = &mut self.process else { return Ok(()) };
-        let new = self.waiting.range(self.n_given..).map(locator);
+        let most = if self.one_by_one > 0 { 1 - self.n_given.min(1) } else { usize::MAX };
+        let new = self.unanswered.range(self.n_given..).take(most).map(Ticket::locator);
         self.n_given += process.send(new)?;
         process.wait(Instant::now() + self.setup.limits.item_timeout)
     }
@@ -167,20 +152,29 @@ impl<'a> LoaderItems<'a> {
         if self.inbox.is_closed() {
             return Some(ItemOutcome::Closed);
         }
-        // What a process says of itself may be wrong, when it ran wild. One of its own items it was.
-        let at = usize::try_from(lost.through).unwrap_or(usize::MAX).min(had.saturating_sub(1));
-        let suspect = self.waiting.get(at).filter(|_| had > 0).cloned();
+        let through = usize::try_from(lost.through).unwrap_or(usize::MAX);
+        if had > 1 && through > had {
+            // It wrote over the memory in which it says how far it is, so any of its items may have been the one, and none is blamed for others. A
+            // process with one item leaves no doubt.
+            tracing::warn!(exit = %lost.exit, last_words = %lost.last_words, "a loader ran wild, the items that it had are loaded one by one");
+            self.one_by_one = had;
+            return None;
+        }
+        let at = through.min(had.saturating_sub(1));
+        let suspect = self.unanswered.get(at).filter(|_| had > 0).cloned();
         let verdict =
             self.blame.died(&lost.exit, lost.no_memory(), suspect.as_ref().map(|item| item.id().index));
         let name = suspect.as_ref().map(|item| item.name().to_owned());
         tracing::warn!(item = name, exit = %lost.exit, last_words = %lost.last_words, "a loader is gone, another one goes on");
         match (verdict, suspect) {
             (LoaderVerdict::Fail(kind, tries), Some(item)) => {
-                self.waiting.remove(at);
+                self.unanswered.remove(at);
+                self.one_by_one = self.one_by_one.saturating_sub(1);
                 Some(ItemOutcome::Failed(item, self.refusal(kind, &lost, tries), tries))
             }
             (LoaderVerdict::Alone, Some(item)) => {
-                self.waiting.remove(at);
+                self.unanswered.remove(at);
+                self.one_by_one = self.one_by_one.saturating_sub(1);
                 Some(self.alone(item))
             }
             (LoaderVerdict::GiveUp, _) => Some(self.given_up(&lost)),
@@ -193,21 +187,23 @@ impl<'a> LoaderItems<'a> {
         }
     }
 
-    /// Loads an item in a process of its own, with all the memory that loaders may take; one item at a time in all the source.
+    /// Loads an item in a process of its own, with what the shares of all other loaders leave; one item at a time in all the run. The share of this
+    /// one is free meanwhile: it has no other process.
     fn alone(&mut self, item: Ticket) -> ItemOutcome {
-        let _one_at_a_time = loop {
-            match self.setup.alone.try_lock() {
-                Ok(lock) => break lock,
-                Err(TryLockError::Poisoned(lock)) => break lock.into_inner(),
-                Err(TryLockError::WouldBlock) if self.inbox.is_closed() => return ItemOutcome::Closed,
-                Err(TryLockError::WouldBlock) => self.inbox.pause(PAUSE),
+        let turn = loop {
+            match self.setup.alone.take() {
+                Some(turn) => break turn,
+                None if self.inbox.is_closed() => return ItemOutcome::Closed,
+                None => self.inbox.pause(PAUSE),
             }
         };
         let load = self.setup.load();
-        let load = LoadChain { memory: self.setup.all_memory, region_bytes: load.most_region_bytes, ..load };
+        let region_bytes = load.most_region_bytes;
+        let load =
+            ChainSpec { memory: own_bytes(self.setup.alone_bytes, region_bytes), region_bytes, ..load };
         loop {
             let loaded = LoaderProcess::start(self.setup, &load, self.inbox).and_then(|mut process| {
-                process.send(std::iter::once(locator(&item)))?;
+                process.send(std::iter::once(item.locator()))?;
                 while process.is_ready_empty() {
                     process.wait(Instant::now() + self.setup.limits.item_timeout)?;
                 }
@@ -216,7 +212,7 @@ impl<'a> LoaderItems<'a> {
             let lost = match loaded {
                 Ok(Some(loaded)) => {
                     self.blame.loaded(item.id().index);
-                    return ItemOutcome::Loaded(item, loaded);
+                    return ItemOutcome::Loaded(item, loaded, Some(turn));
                 }
                 Ok(None) => continue,
                 Err(lost) => lost,
@@ -259,25 +255,14 @@ impl<'a> LoaderItems<'a> {
         let error = match kind {
             FailureKind::Timeout => took_too_long(&self.setup.limits),
             FailureKind::OutOfMemory => format!(
-                "reading and decoding takes more than the {} MiB that loaders may take{}; raise `limits.memory`",
-                self.setup.all_memory >> 20,
+                "reading and decoding takes more than the {} MiB that a loader may take{}; raise `limits.memory`",
+                self.setup.alone_bytes >> 20,
                 lost.words()
             ),
             _ => format!("it ended {tries} loaders, the last one {}{}", lost.exit, lost.words()),
         };
         Refusal { kind, error }
     }
-}
-
-impl LoaderSetup {
-    /// What a process is told that starts now.
-    fn load(&self) -> LoadChain {
-        LoadChain { reads: self.reads.now(), ..self.load.clone() }
-    }
-}
-
-fn locator(item: &Ticket) -> &[u8] {
-    item.path().as_os_str().as_bytes()
 }
 
 impl LoadedItem {
@@ -288,15 +273,16 @@ impl LoadedItem {
 }
 
 impl Lost {
-    /// It ended because it was refused memory: what an allocation says that fails.
+    /// It ended because it was refused memory, by what an allocation says that fails, or was refused it before it began.
     fn no_memory(&self) -> bool {
-        let aborted = self.exit == WorkerExit::Signal(libc::SIGABRT);
-        self.exit == WorkerExit::Code(EXIT_NO_MEMORY)
-            || (aborted && self.last_words.contains("memory allocation of"))
+        self.without_memory
+            || self.exit == WorkerExit::Code(EXIT_NO_MEMORY)
+            || self.exit.was_refused_memory(&self.last_words)
     }
 
     fn words(&self) -> String {
         match &self.last_words[..] {
+            "" if self.without_memory => format!(" ({})", self.exit),
             "" => String::new(),
             words => format!(" ({words})"),
         }

@@ -13,14 +13,14 @@ use orchestra_core::WorkerExit;
 use orchestra_worker::BUILD;
 use orchestra_worker::codec::{CodecError, FrameDecoder, FrameWriter};
 use orchestra_worker::frames::PROTOCOL_VERSION;
-use orchestra_worker::loader::Region;
-use orchestra_worker::loader::events::{Event, FromLoader, LoadChain, ToLoader};
+use orchestra_worker::loader::LoaderRegion;
+use orchestra_worker::loader::events::{ChainSpec, Event, FromLoader, ToLoader};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::items::LoaderSetup;
+use super::setup::LoaderSetup;
 use crate::fleet::launcher::exit_of;
 use crate::flow::loader::inbox::Inbox;
 use crate::trace::LoaderTrace;
@@ -31,7 +31,7 @@ const START: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// From SIGKILL until a process is left to itself: it hangs in the kernel, most likely in a file system.
 const KILL: Duration = Duration::from_secs(5);
-/// A frame of names is full with so many bytes, and takes the name that reaches it.
+/// A frame of locators is full with so many bytes, and takes the locator that reaches it.
 const FULL_FRAME: usize = 64 << 10;
 /// What is kept of what it says on stderr: so much of its beginning, where the reason stands, and as much of its end.
 const LAST_WORDS: usize = 600;
@@ -51,7 +51,7 @@ pub struct LoaderProcess<'a> {
     stderr: Option<ChildStderr>,
     words: Vec<u8>,
     logged_lines: usize,
-    pub region: Arc<Region>,
+    pub region: Arc<LoaderRegion>,
     /// What it has sent and the chain has not taken yet, whole items in their order.
     ready: VecDeque<LoadedItem>,
     started: Instant,
@@ -60,15 +60,15 @@ pub struct LoaderProcess<'a> {
     /// Items that it has answered for.
     n_received: u64,
     /// Frames that it has sent.
-    frame: u64,
+    n_frames: u64,
     /// Frames that the chain is done with, and that it was told of.
     frames_told: u64,
 }
 
 pub struct LoadedItem {
-    /// Without the last one, which says when.
+    /// All but `Event::Ended`, whose times are below.
     pub events: Vec<Event>,
-    pub region: Arc<Region>,
+    pub region: Arc<LoaderRegion>,
     pub began: Instant,
     pub read: Duration,
     pub took: Duration,
@@ -82,18 +82,21 @@ pub struct Lost {
     pub last_words: String,
     /// Of the items that it had and did not answer for: how many it was through with.
     pub through: u64,
+    /// There was no memory to start it.
+    pub without_memory: bool,
 }
 
 impl<'a> LoaderProcess<'a> {
     /// Starts it and waits until it is ready, or until `inbox` is closed: then, and later, it ends.
-    pub fn start(setup: &'a LoaderSetup, load: &LoadChain, inbox: &'a Inbox) -> Result<Self, Lost> {
+    pub fn start(setup: &'a LoaderSetup, load: &ChainSpec, inbox: &'a Inbox) -> Result<Self, Lost> {
         let failed = |error: io::Error| Lost {
+            without_memory: error.kind() == io::ErrorKind::OutOfMemory,
             exit: WorkerExit::SpawnFailed(error.to_string()),
             last_words: String::new(),
             through: 0,
         };
         let region = usize::try_from(load.region_bytes).unwrap_or(usize::MAX);
-        let region = Arc::new(Region::new(region).map_err(failed)?);
+        let region = Arc::new(LoaderRegion::new(region).map_err(failed)?);
         let (socket, mut child) = setup.launcher.launch_loader(region.fd()).map_err(failed)?;
         let stderr = child.stderr.take();
         let writer = socket.try_clone().map_err(failed)?;
@@ -114,7 +117,7 @@ impl<'a> LoaderProcess<'a> {
             started: Instant::now(),
             n_given: 0,
             n_received: 0,
-            frame: 0,
+            n_frames: 0,
             frames_told: 0,
             socket,
         };
@@ -124,7 +127,7 @@ impl<'a> LoaderProcess<'a> {
         Ok(process)
     }
 
-    fn handshake(&mut self, load: &LoadChain) -> Result<(), WorkerExit> {
+    fn handshake(&mut self, load: &ChainSpec) -> Result<(), WorkerExit> {
         let until = Instant::now() + START;
         // A process that does not read, a stopped one, must not hold up the thread for ever.
         self.socket.set_write_timeout(Some(START)).map_err(|e| WorkerExit::SpawnFailed(e.to_string()))?;
@@ -163,7 +166,7 @@ impl<'a> LoaderProcess<'a> {
         let n = ends.len();
         self.n_given += n as u64;
         // What is ready lies in frames that are still needed, from the first of them on.
-        let done = self.ready.front().map_or(self.frame, |loaded| loaded.frame - 1);
+        let done = self.ready.front().map_or(self.n_frames, |loaded| loaded.frame - 1);
         let frames_done = done - self.frames_told;
         self.frames_told = done;
         if ends.is_empty() && frames_done == 0 {
@@ -209,7 +212,7 @@ impl<'a> LoaderProcess<'a> {
     /// Cuts the events of a frame into items.
     fn accept(&mut self, sent_ns: u64, events: Vec<Event>) -> Result<(), WorkerExit> {
         let (now, before) = (Instant::now(), self.n_received);
-        self.frame += 1;
+        self.n_frames += 1;
         let mut of_item = Vec::new();
         for event in events {
             let Event::Ended { began_ns, read_ns, took_ns } = event else {
@@ -226,7 +229,7 @@ impl<'a> LoaderProcess<'a> {
                 began: now.checked_sub(ago).unwrap_or(now),
                 read: Duration::from_nanos(read_ns).min(took),
                 took,
-                frame: self.frame,
+                frame: self.n_frames,
             });
         }
         match of_item.is_empty() && before < self.n_received && self.n_received <= self.n_given {
@@ -364,7 +367,7 @@ impl<'a> LoaderProcess<'a> {
             .collect();
         let last_words = words.join(" | ");
         self.lost = Some((exit.clone(), last_words.clone()));
-        Lost { exit, last_words, through }
+        Lost { exit, last_words, through, without_memory: false }
     }
 
     /// Of a process that has ended: whether it said more.

@@ -8,22 +8,22 @@ use orchestra_core::data::{
 };
 use orchestra_core::shapes::{Emit, Map, MapRun, Packing};
 use orchestra_core::{DType, FailureKind, ImageSpec, Placement, TensorSpec};
-use orchestra_worker::loader::Region;
-use orchestra_worker::loader::events::{Event, Sent};
+use orchestra_worker::loader::LoaderRegion;
+use orchestra_worker::loader::events::{Event, SentValue};
 use smallvec::SmallVec;
 
 use super::process::LoadedItem;
 
-/// The item in hand, shared by the source and the maps of a chain: its events are taken in their order.
+/// The events of the item in hand, shared by the source and the maps of a chain: they are taken in their order.
 #[derive(Clone, Default)]
-pub struct Current(Arc<Mutex<Option<Item>>>);
+pub struct ItemEvents(Arc<Mutex<Option<Item>>>);
 
 struct Item {
     events: IntoIter<Event>,
-    region: Arc<Region>,
+    region: Arc<LoaderRegion>,
 }
 
-impl Current {
+impl ItemEvents {
     pub fn set(&self, loaded: LoadedItem) {
         *self.lock() = Some(Item { events: loaded.events.into_iter(), region: loaded.region });
     }
@@ -33,7 +33,7 @@ impl Current {
         *self.lock() = None;
     }
 
-    fn next(&self) -> Option<(Event, Arc<Region>)> {
+    fn next(&self) -> Option<(Event, Arc<LoaderRegion>)> {
         let mut item = self.lock();
         let item = item.as_mut()?;
         Some((item.events.next()?, Arc::clone(&item.region)))
@@ -87,11 +87,11 @@ impl SentColumns {
 
     fn with_row(
         &self,
-        sent: Vec<Sent>,
-        region: &Region,
+        sent: Vec<SentValue>,
+        region: &LoaderRegion,
         show: impl FnOnce(&[Value<'_>]) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
-        let mut sent: SmallVec<[Option<Sent>; 2]> = sent.into_iter().map(Some).collect();
+        let mut sent: SmallVec<[Option<SentValue>; 2]> = sent.into_iter().map(Some).collect();
         let cells: SmallVec<[Cell<'_>; 2]> = self
             .columns
             .iter()
@@ -110,16 +110,16 @@ impl SentColumns {
 
 /// The run of a map that a loader process has run.
 pub struct Replay {
-    pub current: Current,
+    pub events: ItemEvents,
     pub gives: SentColumns,
 }
 
 impl MapRun for Replay {
     fn apply(&mut self, _: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
         loop {
-            match self.current.next() {
+            match self.events.next() {
                 // Each of them has a row, or the map was refused: a number beyond that was made up.
-                Some((Event::Parts(n), _)) if n <= self.current.n_left() => {
+                Some((Event::Parts(n), _)) if n <= self.events.n_left() => {
                     emit.parts(usize::try_from(n).unwrap_or(usize::MAX))?;
                 }
                 Some((Event::Row(sent), region)) => {
@@ -147,26 +147,26 @@ impl<'a> Cell<'a> {
     fn new(
         column: &'a Column,
         packing: Option<&'a dyn Packing>,
-        sent: Option<Sent>,
-        region: &'a Region,
+        sent: Option<SentValue>,
+        region: &'a LoaderRegion,
     ) -> Self {
         let refused = |refusal| Cell::Refused(RefusedValue { column, refusal: Some(refusal) });
         let cell = match (&column.ty, sent) {
             (_, None) => return Cell::Refused(RefusedValue { column, refusal: None }),
-            (_, Some(Sent::Refused(why))) => return refused(why.into()),
-            (ColumnType::Picture, Some(Sent::Picture { at, width, height, channels })) => {
+            (_, Some(SentValue::Refused(why))) => return refused(why.into()),
+            (ColumnType::Picture, Some(SentValue::Picture { at, width, height, channels })) => {
                 SentPicture::new(at, width, height, channels, region).map(Cell::Picture)
             }
-            (ColumnType::Labels, Some(Sent::Labels(labels))) => Some(Cell::Labels(labels)),
-            (ColumnType::Text, Some(Sent::Text(text))) => Some(Cell::Text(text)),
-            (ColumnType::Bytes(_), Some(Sent::Bytes { at, len })) => {
+            (ColumnType::Labels, Some(SentValue::Labels(labels))) => Some(Cell::Labels(labels)),
+            (ColumnType::Text, Some(SentValue::Text(text))) => Some(Cell::Text(text)),
+            (ColumnType::Bytes(_), Some(SentValue::Bytes { at, len })) => {
                 usize::try_from(len).ok().and_then(|len| region.bytes(at, len)).map(Cell::Bytes)
             }
-            (ty, Some(Sent::Packed { at })) => ty.stored().zip(packing).and_then(|(spec, packing)| {
+            (ty, Some(SentValue::Packed { at })) => ty.stored().zip(packing).and_then(|(spec, packing)| {
                 let packed = region.bytes(at, packing.bytes())?;
                 Some(Cell::Packed(PackedTensor { spec, packing, packed }))
             }),
-            (ty, Some(Sent::Tensor { at, len, shape })) => spec_of(ty).and_then(|spec| {
+            (ty, Some(SentValue::Tensor { at, len, shape })) => spec_of(ty).and_then(|spec| {
                 let len = usize::try_from(len).ok()?;
                 let elements = shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim))?;
                 let data = region.bytes(at, len)?;
@@ -223,7 +223,7 @@ struct SentPicture<'a> {
 }
 
 impl<'a> SentPicture<'a> {
-    fn new(at: u64, width: u32, height: u32, channels: u8, region: &'a Region) -> Option<Self> {
+    fn new(at: u64, width: u32, height: u32, channels: u8, region: &'a LoaderRegion) -> Option<Self> {
         let channels = usize::from(channels);
         let len = (width as usize).checked_mul(height as usize)?.checked_mul(channels)?;
         let is_picture = width > 0 && height > 0 && matches!(channels, 1 | 3);
@@ -347,10 +347,10 @@ mod tests {
         let spec =
             TensorSpec { name: "t".into(), dtype: DType::U8, row: vec![Dim::Fixed(4)], batch: Dim::Dynamic };
         let column = Column { name: "t".into(), ty: ColumnType::Tensor(spec) };
-        let region = Region::new(4096).unwrap();
+        let region = LoaderRegion::new(4096).unwrap();
         let row = |packing: Option<&dyn Packing>, at| {
             let mut row = [7; 4];
-            let cell = Cell::new(&column, packing, Some(Sent::Packed { at }), &region);
+            let cell = Cell::new(&column, packing, Some(SentValue::Packed { at }), &region);
             let Value::Unwritten(tensor) = cell.value(&[]) else { panic!("a tensor to be written") };
             tensor.write(&mut row).map(|()| row)
         };

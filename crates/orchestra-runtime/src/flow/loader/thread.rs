@@ -4,25 +4,23 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
-use orchestra_core::shapes::{Fetch, FetchRun};
-use orchestra_core::{FailureKind, SourceId};
-use orchestra_plan::{Limits, Origin};
-use ractor::ActorRef;
+use orchestra_core::shapes::FetchRun;
+use orchestra_plan::Origin;
 use rustix::thread::sched_setaffinity;
 
-use crate::account::stats::Counter;
-use crate::context::RunContext;
 use crate::fleet::launcher::cpu_set;
-use crate::flow::chain::{Chain, ChainRun, Env, Hooks, Outcome};
-use crate::flow::loader::inbox::{Abandoned, Inbox, NextItem, Tally};
-use crate::flow::loader::items::{ItemOutcome, LoaderItems, LoaderSetup};
-use crate::flow::loader::{Current, LoadedItem, SentColumns};
+use crate::flow::chain::{ChainRun, Hooks, Outcome, RowScope};
+use crate::flow::loader::inbox::{Abandoned, Inbox, NextItem, NoneThere};
+use crate::flow::loader::items::{ItemOutcome, LoaderItems};
+use crate::flow::loader::setup::LoaderSetup;
+use crate::flow::loader::work::{LoaderWork, Tally, took_too_long};
+use crate::flow::loader::{AloneTurn, ItemEvents, LoadedItem, SentColumns};
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
 use crate::messages::{PipelineMsg, SourceMsg};
@@ -30,20 +28,6 @@ use crate::trace::timeline::Loading;
 
 /// Loaders whose processes are started before there is an item; those of the others with their first one, which a short list never gives them.
 const STARTED_EARLY: usize = 4;
-
-/// What the loaders of a source do with each item.
-pub struct LoaderWork {
-    pub context: Arc<RunContext>,
-    pub source: SourceId,
-    pub from: ActorRef<SourceMsg>,
-    pub pipeline: ActorRef<PipelineMsg>,
-    pub fetch: Arc<dyn Fetch>,
-    pub chain: Arc<Chain>,
-    /// What reads and decodes; `None`: the threads do.
-    pub setup: Option<LoaderSetup>,
-    /// Items that loaders are through with.
-    pub loaded: Counter,
-}
 
 /// Starts thread `me`.
 pub fn start(work: &Arc<LoaderWork>, me: usize) -> io::Result<Arc<Inbox>> {
@@ -70,7 +54,7 @@ fn start_with(work: &Arc<LoaderWork>, me: usize, inbox: Inbox) -> io::Result<Arc
         }
         // What is shared with the pipeline goes first, so that nothing of it is left when the end is known.
         drop(work);
-        theirs.ended();
+        theirs.thread_ended();
     })?;
     Ok(inbox)
 }
@@ -81,9 +65,9 @@ pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox
     let limits = work.context.plan.limits_of_source(work.source);
     let limit = limits.item_timeout;
     let Some(abandoned) = inbox.abandon_if_stuck(limit) else { return Ok(()) };
-    let Abandoned { stuck, since, rest, in_process, tally } = abandoned;
+    let Abandoned { stuck, since, rest, unanswered, tally } = abandoned;
     tally.book(work);
-    *inbox = start_with(work, me, Inbox::new(rest, in_process))?;
+    *inbox = start_with(work, me, Inbox::new(rest, unanswered))?;
     if let Some(timeline) = stuck.timeline() {
         let (began, decoded) = (work.context.clock.at(since), work.context.clock.now());
         timeline.loaded(Loading { began, read: None, decoded });
@@ -95,12 +79,6 @@ pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox
     work.chain.send(&mut out);
     work.loaded.add(1);
     Ok(())
-}
-
-/// Of an item, beyond its `item_timeout`.
-pub fn took_too_long(limits: &Limits) -> String {
-    let seconds = limits.item_timeout.as_secs_f64();
-    format!("reading and decoding took longer than {} ({seconds} s)", limits.called("item_timeout"))
 }
 
 impl LoaderWork {
@@ -119,19 +97,19 @@ impl LoaderWork {
 
     /// Notes and sends what became of an item.
     fn finish(&self, token: &Token, out: &mut Outcome, times: &Times) -> Tally {
-        let Times { began, read, decoded, waited, .. } = *times;
+        let Times { began, read_after, decoded_after, waited, .. } = *times;
         if let Some(item) = token.ticket.timeline() {
             let start = self.context.clock.at(began);
             item.loaded(Loading {
                 began: start,
-                read: read.map(|read| start + read),
-                decoded: start + decoded,
+                read: read_after.map(|after| start + after),
+                decoded: start + decoded_after,
             });
         }
         let tally = Tally {
             loaded: 1,
             bytes: times.bytes,
-            decoding: decoded,
+            decoding: decoded_after,
             waiting_for_row: waited,
             loading: times.busy.saturating_sub(waited),
             counts: std::mem::take(&mut out.counts),
@@ -142,12 +120,11 @@ impl LoaderWork {
     }
 }
 
-/// How an item was loaded.
+/// How an item was loaded. Durations from `began`; `read_after` is `None` in an untraced run or where reading failed.
 struct Times {
     began: Instant,
-    /// From then on, where it is of interest.
-    read: Option<Duration>,
-    decoded: Duration,
+    read_after: Option<Duration>,
+    decoded_after: Duration,
     /// All that was done, with waiting for a row.
     busy: Duration,
     waited: Duration,
@@ -171,7 +148,7 @@ impl<'a> LocalThread<'a> {
     fn run(mut self, me: usize) {
         let mut tally = Tally::default();
         while let NextItem::Item(ticket, started) =
-            self.inbox.next(std::mem::take(&mut tally), self.work, me, true)
+            self.inbox.next(std::mem::take(&mut tally), self.work, me, NoneThere::Wait)
         {
             tally = self.item(ticket, started);
         }
@@ -181,7 +158,7 @@ impl<'a> LocalThread<'a> {
         let work = self.work;
         let token = Token::whole(ticket);
         let is_traced = token.ticket.timeline().is_some();
-        let locator = token.ticket.path().as_os_str().as_bytes();
+        let locator = token.ticket.locator();
         // A panic in here is a bug of ours; it fails the item by name instead of losing it with its thread.
         let fetched = catch_unwind(AssertUnwindSafe(|| self.fetch.fetch(locator)));
         let fetched = fetched.unwrap_or_else(|_| {
@@ -189,9 +166,9 @@ impl<'a> LocalThread<'a> {
             let error = "internal error while the item was read; this is a bug".to_owned();
             Err(Refusal { kind: FailureKind::Read, error })
         });
-        let read = (fetched.is_ok() && is_traced).then(|| started.elapsed());
+        let read_after = (fetched.is_ok() && is_traced).then(|| started.elapsed());
         let mut in_hand =
-            ItemInHand { inbox: self.inbox, decoded: None, given_up: false, waited: Duration::ZERO };
+            ItemInHand { inbox: self.inbox, left_at: None, given_up: false, waited: Duration::ZERO };
         let mut bytes = 0;
         match fetched {
             Ok(read) => {
@@ -199,28 +176,29 @@ impl<'a> LocalThread<'a> {
                 let from = Origin::Source(work.source);
                 let (run, out) = (&mut self.run, &mut self.out);
                 self.fetch.with_row(&mut |row| {
-                    let env = Env { from, row, carried: &[], up: None };
-                    work.chain.row(run, &token, &env, out, &mut in_hand);
+                    let scope = RowScope { from, row, carried: &[], up: None };
+                    work.chain.row(run, &token, &scope, out, &mut in_hand);
                 });
             }
             Err(refusal) => {
-                if in_hand.decoded() {
+                if in_hand.leaves_loading() {
                     work.fail(&token, refusal, 1, &mut self.out);
                 }
             }
         }
         // What failed before it was handed on has not said so yet.
-        if in_hand.decoded.is_none() {
-            in_hand.decoded();
+        if in_hand.left_at.is_none() {
+            in_hand.leaves_loading();
         }
-        let ItemInHand { decoded, given_up, waited, .. } = in_hand;
+        let ItemInHand { left_at, given_up, waited, .. } = in_hand;
         if given_up {
             // The item was given up meanwhile, and reported.
             self.out = Outcome::default();
             return Tally::default();
         }
-        let decoded = decoded.map_or(Duration::ZERO, |decoded| decoded - started);
-        let times = Times { began: started, read, decoded, busy: started.elapsed(), waited, bytes };
+        let decoded_after = left_at.map_or(Duration::ZERO, |left_at| left_at - started);
+        let busy = started.elapsed();
+        let times = Times { began: started, read_after, decoded_after, busy, waited, bytes };
         work.finish(&token, &mut self.out, &times)
     }
 }
@@ -230,7 +208,7 @@ struct ProcessThread<'a> {
     work: &'a LoaderWork,
     inbox: &'a Inbox,
     items: LoaderItems<'a>,
-    current: Current,
+    events: ItemEvents,
     gives: SentColumns,
     run: ChainRun,
     out: Outcome,
@@ -238,10 +216,10 @@ struct ProcessThread<'a> {
 
 impl<'a> ProcessThread<'a> {
     fn new(work: &'a LoaderWork, inbox: &'a Inbox, setup: &'a LoaderSetup) -> Self {
-        let current = Current::default();
-        let (run, gives) = (work.chain.start_behind_loader(&current), work.chain.source_gives());
+        let events = ItemEvents::default();
+        let (run, gives) = (work.chain.start_behind_loader(&events), work.chain.source_gives());
         let items = LoaderItems::new(setup, inbox);
-        Self { work, inbox, items, current, gives, run, out: Outcome::default() }
+        Self { work, inbox, items, events, gives, run, out: Outcome::default() }
     }
 
     fn run(mut self, me: usize) {
@@ -252,15 +230,15 @@ impl<'a> ProcessThread<'a> {
         let mut tally = Tally::default();
         loop {
             for _ in 0..self.items.wanted() {
-                let wait = self.items.is_empty();
-                match self.inbox.next(std::mem::take(&mut tally), self.work, me, wait) {
+                let none_there = if self.items.is_empty() { NoneThere::Wait } else { NoneThere::GoOn };
+                match self.inbox.next(std::mem::take(&mut tally), self.work, me, none_there) {
                     NextItem::Item(item, _) => self.items.push(item),
                     NextItem::None => break,
                     NextItem::Closed => return,
                 }
             }
             tally.add(match self.items.next() {
-                ItemOutcome::Loaded(item, loaded) => self.loaded(item, loaded),
+                ItemOutcome::Loaded(item, loaded, turn) => self.loaded(item, loaded, turn),
                 ItemOutcome::Failed(item, refusal, tries) => self.failed(item, refusal, tries),
                 ItemOutcome::GivenUp(why) => {
                     let source = &self.work.context.plan.sources[self.work.source.index()].name;
@@ -273,43 +251,44 @@ impl<'a> ProcessThread<'a> {
         }
     }
 
-    fn loaded(&mut self, item: Ticket, loaded: LoadedItem) -> Tally {
+    fn loaded(&mut self, item: Ticket, loaded: LoadedItem, turn: Option<AloneTurn>) -> Tally {
         let (work, since) = (self.work, Instant::now());
         let token = Token::whole(item);
         let (began, read, took) = (loaded.began, loaded.read, loaded.took);
-        self.current.set(loaded);
+        self.events.set(loaded);
         // What stands here in front of the first batch may be code of a host that never comes back.
-        self.inbox.begin(&token.ticket, &mut self.items.waiting);
+        self.inbox.lend(&token.ticket, &mut self.items.unanswered, turn);
         let mut in_hand =
-            ItemInHand { inbox: self.inbox, decoded: None, given_up: false, waited: Duration::ZERO };
-        let fetched = self.current.read();
+            ItemInHand { inbox: self.inbox, left_at: None, given_up: false, waited: Duration::ZERO };
+        let fetched = self.events.read();
         let is_read = fetched.is_ok();
         let bytes = fetched.as_ref().copied().unwrap_or(0);
         let shown = fetched.and_then(|_| {
             let from = Origin::Source(work.source);
             let (run, out) = (&mut self.run, &mut self.out);
-            self.current.with_row(&self.gives, &mut |row| {
-                let env = Env { from, row, carried: &[], up: None };
-                work.chain.row(run, &token, &env, out, &mut in_hand);
+            self.events.with_row(&self.gives, &mut |row| {
+                let scope = RowScope { from, row, carried: &[], up: None };
+                work.chain.row(run, &token, &scope, out, &mut in_hand);
             })
         });
         if let Err(refusal) = shown
-            && in_hand.decoded()
+            && in_hand.leaves_loading()
         {
             work.fail(&token, refusal, 1, &mut self.out);
         }
-        if in_hand.decoded.is_none() {
-            in_hand.decoded();
+        if in_hand.left_at.is_none() {
+            in_hand.leaves_loading();
         }
-        self.items.waiting = self.inbox.end();
-        self.current.clear();
+        self.events.clear();
+        self.items.unanswered = self.inbox.take_back();
         if in_hand.given_up {
             self.out = Outcome::default();
             return Tally::default();
         }
         let waited = in_hand.waited;
         let busy = took + since.elapsed();
-        let times = Times { began, read: is_read.then_some(read), decoded: took, busy, waited, bytes };
+        let read_after = is_read.then_some(read);
+        let times = Times { began, read_after, decoded_after: took, busy, waited, bytes };
         work.finish(&token, &mut self.out, &times)
     }
 
@@ -318,8 +297,8 @@ impl<'a> ProcessThread<'a> {
         let token = Token::whole(item);
         self.work.fail(&token, refusal, tries, &mut self.out);
         let began = Instant::now();
-        let (decoded, busy, waited) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        let times = Times { began, read: None, decoded, busy, waited, bytes: 0 };
+        let (decoded_after, busy, waited) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        let times = Times { began, read_after: None, decoded_after, busy, waited, bytes: 0 };
         self.work.finish(&token, &mut self.out, &times)
     }
 }
@@ -328,15 +307,16 @@ impl<'a> ProcessThread<'a> {
 struct ItemInHand<'a> {
     /// Until its first row is handed on, an item may be given up with the thread that has it.
     inbox: &'a Inbox,
-    decoded: Option<Instant>,
+    /// When it left the loading.
+    left_at: Option<Instant>,
     given_up: bool,
     waited: Duration,
 }
 
 impl Hooks for ItemInHand<'_> {
-    fn decoded(&mut self) -> bool {
-        self.decoded = Some(Instant::now());
-        self.given_up = !self.inbox.decoded();
+    fn leaves_loading(&mut self) -> bool {
+        self.left_at = Some(Instant::now());
+        self.given_up = !self.inbox.stop_deadline();
         !self.given_up
     }
 

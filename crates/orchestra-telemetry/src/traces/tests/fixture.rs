@@ -1,6 +1,5 @@
 //! A run that exists in memory only, and the records that it would tell.
 
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -159,7 +158,7 @@ pub fn groups(items: Vec<ItemTrace>) -> Vec<EndedItems> {
             ItemEnd::Failed(failure) => Some(failure),
             ItemEnd::Done | ItemEnd::NotWritten(_) => None,
         };
-        let ticket = Ticket::alone(item.id, item.id.index, &item.name, Path::new(""));
+        let ticket = Ticket::alone(item.id, item.id.index, &item.name, b"");
         note(timeline(&ticket), &item.steps);
         let mut group = EndedItems::each_of(vec![(ticket, failure)], item.handed);
         group.written(item.ended, &Ok(()));
@@ -174,8 +173,7 @@ fn timeline(ticket: &Ticket) -> &Timeline {
 
 /// An item that a loader took at `at` milliseconds.
 pub fn began_at(index: u64, at: u64) -> Ticket {
-    let ticket =
-        Ticket::alone(ItemId { source: SourceId(0), index }, index, &format!("{index}.png"), Path::new(""));
+    let ticket = Ticket::alone(ItemId { source: SourceId(0), index }, index, &format!("{index}.png"), b"");
     timeline(&ticket).loaded(Loading { began: ms(at), read: Some(ms(at + 1)), decoded: ms(at + 2) });
     timeline(&ticket).queued(READ, ms(at + 3));
     ticket

@@ -50,7 +50,7 @@ fn a_batch_hangs_below_the_run_and_an_item_is_a_trace_of_its_own_linked_with_bot
         span::ITEM_READ,
         span::ITEM_DECODE,
         span::ITEM_ROW,
-        span::ITEM_INFER,
+        span::ITEM_BATCH,
         span::ITEM_QUEUE,
         span::ITEM_POST,
         span::ITEM_WRITE,
@@ -60,7 +60,7 @@ fn a_batch_hangs_below_the_run_and_an_item_is_a_trace_of_its_own_linked_with_bot
     assert_eq!(below, way);
     assert_ne!(item.span_context.trace_id(), run.span_context.trace_id());
     assert_eq!((links(item, "batch"), links(item, "run")), (vec![id(batch)], vec![id(run)]));
-    assert_eq!(links(spans.one(span::ITEM_INFER), "batch"), [id(batch)]);
+    assert_eq!(links(spans.one(span::ITEM_BATCH), "batch"), [id(batch)]);
     assert!(spans.0.iter().all(|s| text(s, attribute::RUN_ID) == "run-1"), "every span is found by the run");
     assert!(spans.0.iter().all(|s| s.status == Status::Unset), "nothing went wrong");
     assert_eq!(text(item, attribute::ITEM), "4.png");
@@ -108,7 +108,7 @@ fn a_batch_whose_worker_was_killed_is_closed_with_the_error_and_names_its_retry(
     // Whatever the share, the item shows both attempts.
     assert_eq!(text(spans.one(span::ITEM), attribute::ITEM_KEPT), "retried");
     let attempts: Vec<bool> =
-        spans.named(span::ITEM_INFER).iter().map(|s| s.status == Status::Unset).collect();
+        spans.named(span::ITEM_BATCH).iter().map(|s| s.status == Status::Unset).collect();
     assert_eq!(attempts, [false, true]);
     assert_eq!(spans.named(span::ITEM_QUEUE).len(), 2, "it waited for each");
 }
@@ -177,7 +177,7 @@ fn an_item_with_a_parent_is_its_child_and_follows_its_decision() {
     made.items((0..3).map(|n| item(n, &[], failure())).collect());
     let spans = made.all();
     let items = spans.named(span::ITEM);
-    assert_eq!(items.len(), 2, "one is not traced by whoever asked for it");
+    assert_eq!(items.len(), 2, "the request of one is not traced");
     assert_eq!(items[0].span_context.trace_id().to_bytes(), traced.trace_id);
     assert_eq!(items[0].parent_span_id.to_bytes(), traced.span_id);
     assert!(items[0].parent_span_is_remote);
@@ -245,7 +245,7 @@ fn what_happens_to_a_device_and_is_found_out_about_it_stands_in_the_run() {
     let mut made = Made::with(1.0);
     let steps = [
         DeviceStep::Measured { stage: READ, bytes: 5 << 30 },
-        DeviceStep::NotMeasured { stage: READ, why: "nobody knows".to_owned() },
+        DeviceStep::NotMeasured { stage: READ, why: "the driver says nothing".to_owned() },
         DeviceStep::WorkersAdded { stage: READ, more: 3 },
         DeviceStep::Lost { why: "it fell off the bus".to_owned() },
     ];
@@ -269,7 +269,7 @@ fn what_happens_to_a_device_and_is_found_out_about_it_stands_in_the_run() {
         .collect();
     let expected = [
         (event::MEMORY_MEASURED, "5368709120"),
-        (event::MEMORY_MEASURED, "nobody knows"),
+        (event::MEMORY_MEASURED, "the driver says nothing"),
         (event::WORKERS_ADDED, "3"),
         (event::DEVICE_LOST, "it fell off the bus"),
     ];

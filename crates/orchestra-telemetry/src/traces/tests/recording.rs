@@ -65,12 +65,12 @@ fn what_many_threads_tell_of_many_runs_is_all_there_at_the_end() {
 }
 
 #[test]
-fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_somebody_will_look_for() {
+fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_are_always_traced() {
     let (recorder, queue) = recorder();
     let run = recorder.begin(began());
     let last = 69_999;
     let end = |n| if n == last { super::failure() } else { ItemEnd::Done };
-    // More at once than there is room for, so that nobody can make room meanwhile.
+    // More at once than there is room for, so that the exporter makes no room meanwhile.
     run.items_ended(&groups((0..=last).map(|n| item(n, &[], end(n))).collect()));
     run.ended(over());
     assert_eq!(recorder.finish(PATIENCE), last - 49_152, "three quarters of the room");
@@ -85,7 +85,7 @@ fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_somebody_
     assert!(rare.iter().any(|s| s.name == span::RUN));
 }
 
-/// A recorder whose exporter is full, and the run and the number of its items that filled it: nobody takes anything out of the queue.
+/// A recorder whose exporter is full, and the run and the number of its items that filled it: nothing takes anything out of the queue.
 fn full() -> (Recorder, Arc<Queue>, Arc<dyn RunTracer>, u64) {
     let queue = Arc::new(Queue::new(1_000, 10));
     let sink = Arc::clone(&queue);

@@ -1,0 +1,105 @@
+//! What a command says beside its result: what a run goes on with, and how the search for ONNX Runtime gets on.
+
+use orchestra::plan::TaskPlan;
+use orchestra::{Found, Prepared, Progress as LibraryProgress};
+
+use crate::human::{count, counted};
+use crate::stderr;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Notices {
+    pub quiet: bool,
+}
+
+impl Notices {
+    pub fn say(self, text: &str) {
+        if !self.quiet {
+            stderr::say_line(text);
+        }
+    }
+
+    fn found_tasks(self, prepared: &Prepared, done: u64, again: &[String]) {
+        if done > 0 {
+            let left = (prepared.plan.tasks.tasks.len() as u64).saturating_sub(done);
+            self.say(&format!(
+                "going on: {} done and unchanged, {} left",
+                counted(done, "task is", "tasks are"),
+                count(left)
+            ));
+        }
+        const NAMED: usize = 5;
+        if !again.is_empty() {
+            let names = orchestra::plan::list(again.iter().take(NAMED).map(String::as_str));
+            let more = if again.len() > NAMED { ", .." } else { "" };
+            let has_none = |task: &TaskPlan| task.outputs.is_empty() && again.contains(&task.id);
+            let bound = match prepared.plan.tasks.tasks.iter().any(has_none) {
+                true => "; what declares no `outputs` may so be done more than once",
+                false => "",
+            };
+            let were = counted(again.len() as u64, "command that ran", "commands that ran");
+            self.say(&format!(
+                "going on: {were} when the start before ended will run again: {names}{more}{bound}"
+            ));
+        }
+    }
+
+    /// `is_second`: of two parts, of which the first has said what becomes of tasks.
+    pub fn found(self, prepared: &Prepared, is_second: bool) {
+        match &prepared.found {
+            Found::Fresh => {}
+            Found::Resumed { finished: 0, retried: 0, .. } if is_second => {}
+            Found::Discarded { finished, unknown } => {
+                for file in unknown {
+                    let file = file.display();
+                    self.say(&format!("starting over: `{file}`, which no run of this folder is known to have written, is emptied"));
+                }
+                if *finished > 0 {
+                    let items = counted(*finished, "finished item is", "finished items are");
+                    self.say(&format!("starting over: {items} discarded"));
+                }
+            }
+            Found::Resumed { finished, new_items, retried, tasks_done, tasks_again } => {
+                let (finished, new_items, retried) = (*finished, *new_items, *retried);
+                if !is_second {
+                    self.found_tasks(prepared, *tasks_done, tasks_again);
+                }
+                if prepared.plan.pipelines.is_empty() {
+                    return;
+                }
+                let new =
+                    if new_items > 0 { format!(", {} of them new", count(new_items)) } else { String::new() };
+                let total = prepared.extent().known();
+                let left = total.map(|n| format!(", {} left{new}", count(n.saturating_sub(finished))));
+                let finished = counted(finished, "item is", "items are");
+                let again = if retried > 0 {
+                    format!(", {} failed ones are tried again", count(retried))
+                } else {
+                    String::new()
+                };
+                self.say(&format!("going on: {finished} finished{}{again}", left.unwrap_or_default()));
+            }
+        }
+    }
+}
+
+/// Says what the search for the runtime library does when it takes a while.
+pub struct LibraryNotes {
+    pub notices: Notices,
+    /// Bytes when it was said last.
+    pub last: Option<u64>,
+}
+
+impl LibraryProgress for LibraryNotes {
+    fn note(&mut self, line: &str) {
+        self.notices.say(line);
+    }
+
+    fn bytes(&mut self, done: u64, total: Option<u64>) {
+        const STEP: u64 = 10 << 20;
+        if self.last.is_none_or(|last| done >= last + STEP) {
+            self.last = Some(done);
+            let of = total.map(|t| format!(" of {}", orchestra::plan::format_bytes(t))).unwrap_or_default();
+            self.notices.say(&format!("  {}{of}", orchestra::plan::format_bytes(done)));
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Objects of a store: `s3://`, `gs://`, `az://`, `http://` and `https://`, as items and as results. The parent lists and writes them; a loader
+//! process reads them, and of loaders only those of such sources get the network and the credentials. Built with the feature `cloud`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
+use orchestra_core::credentials;
+use orchestra_core::data::Refusal;
+use orchestra_core::shapes::{Network, Opens};
+use orchestra_plan::ReadSeek;
+use orchestra_store::{ListError, ObjectOutput, ObjectStore};
+
+#[cfg(feature = "cloud")]
+mod client;
+#[cfg(feature = "cloud")]
+mod fetch;
+#[cfg(feature = "cloud")]
+mod listing;
+#[cfg(feature = "cloud")]
+mod output;
+#[cfg(feature = "cloud")]
+mod pieces;
+#[cfg(feature = "cloud")]
+mod trouble;
+
+/// How the stores of a URL are spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub enum Protocol {
+    S3,
+    Google,
+    Azure,
+    Http,
+}
+
+impl Protocol {
+    const ALL: [(&str, Protocol); 5] = [
+        ("s3", Protocol::S3),
+        ("gs", Protocol::Google),
+        ("az", Protocol::Azure),
+        ("http", Protocol::Http),
+        ("https", Protocol::Http),
+    ];
+
+    pub fn of(url: &str) -> Option<Self> {
+        let (scheme, _) = url.split_once("://")?;
+        Self::ALL.iter().find(|(name, _)| *name == scheme).map(|(_, protocol)| *protocol)
+    }
+
+    /// Where its credentials and settings come from.
+    fn variables(self) -> &'static [&'static str] {
+        match self {
+            Protocol::S3 => credentials::S3,
+            Protocol::Google => credentials::GOOGLE,
+            Protocol::Azure => credentials::AZURE,
+            Protocol::Http => &[],
+        }
+    }
+}
+
+/// Proxies and certificates, for all of them.
+const CONNECTIONS: [&str; 10] = [
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+    "NO_PROXY",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
+
+/// Where names of hosts and certificates lie. `/etc` as a whole: its files are replaced by others while a run goes on, with every lease of an
+/// address, and what is allowed of a single file does not hold for the one that takes its place.
+const HOSTS_AND_CERTIFICATES: [&str; 10] = [
+    "/etc",
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/ssl/certs",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/run/systemd/resolve",
+    "/usr/share/ca-certificates",
+    "/usr/local/share/ca-certificates",
+    "/usr/share/ssl",
+    "/usr/local/ssl",
+    "/var/lib/ca-certificates",
+];
+/// Links to where the servers of names are said.
+const SERVERS_OF_NAMES: &str = "/etc/resolv.conf";
+/// Below the home folder: what the tool of Google's cloud keeps for programs.
+const KEY_OF_GOOGLE: &str = ".config/gcloud/application_default_credentials.json";
+
+/// What a loader of these URLs needs; `None` where there are none.
+pub fn network(protocols: &[Protocol]) -> Option<Network> {
+    let of_stores = protocols.iter().flat_map(|protocol| protocol.variables().iter().copied());
+    let network = Network { variables: of_stores.chain(CONNECTIONS).collect(), files: Vec::new() };
+    let has_google = protocols.contains(&Protocol::Google);
+    let key = std::env::home_dir().filter(|_| has_google).map(|home| home.join(KEY_OF_GOOGLE));
+    let files = files(&network, std::env::vars_os(), key);
+    (!protocols.is_empty()).then_some(Network { files, ..network })
+}
+
+/// What a loader reads that has this network: of `variables`, the files and folders that those of its stores name.
+fn files(
+    network: &Network,
+    variables: impl Iterator<Item = (OsString, OsString)>,
+    key: Option<PathBuf>,
+) -> Vec<PathBuf> {
+    let named = variables.flat_map(|(name, value)| {
+        let name = name.to_string_lossy();
+        let is_named = network.takes(&name) && (names_files(&name) || Path::new(&value).is_absolute());
+        let paths: Vec<PathBuf> = match &*name {
+            "SSL_CERT_DIR" => std::env::split_paths(&value).collect(),
+            _ => vec![value.clone().into()],
+        };
+        // Loaders work in the folder of the run, as its parent does.
+        let absolute =
+            paths.into_iter().filter(|_| is_named).filter_map(|path| std::path::absolute(path).ok());
+        absolute.flat_map(|path| and_folder(&name, path)).collect::<Vec<_>>()
+    });
+    let servers = Path::new(SERVERS_OF_NAMES).canonicalize().ok();
+    let servers = servers.and_then(|file| file.parent().map(Path::to_owned));
+    let usual = HOSTS_AND_CERTIFICATES.map(PathBuf::from);
+    usual.into_iter().chain(servers).chain(key).chain(named).collect()
+}
+
+/// Whether a variable of this name has paths, which may be relative ones.
+fn names_files(name: &str) -> bool {
+    ["_FILE", "_DIR", "_CREDENTIALS", "_PATH", "SERVICE_ACCOUNT"].iter().any(|end| name.ends_with(end))
+}
+
+/// A file that a variable names, with the folder that it lies in where the file is another one after a while: a token, or a link, as those of
+/// Kubernetes are.
+fn and_folder(name: &str, file: PathBuf) -> impl Iterator<Item = PathBuf> + use<> {
+    let changes = name.ends_with("TOKEN_FILE") || file.is_symlink();
+    let folder = file.parent().filter(|_| changes).map(Path::to_owned);
+    folder.into_iter().chain([file])
+}
+
+/// The files that items with these protocols are read from: none.
+pub fn opens_none() -> Opens {
+    Opens::OfItems(|_| None)
+}
+
+/// The protocols of these URLs, each once.
+pub fn protocols(urls: &[String]) -> Vec<Protocol> {
+    let mut all = Vec::new();
+    for protocol in urls.iter().filter_map(|url| Protocol::of(url)) {
+        if !all.contains(&protocol) {
+            all.push(protocol);
+        }
+    }
+    all
+}
+
+/// What speaks to stores.
+///
+/// # Errors
+/// This program was built without it.
+pub fn store() -> Result<Arc<dyn ObjectStore>, String> {
+    #[cfg(feature = "cloud")]
+    return Ok(Arc::new(listing::Stores));
+    #[cfg(not(feature = "cloud"))]
+    Err(BUILD_IT.to_owned())
+}
+
+/// What writes to stores.
+pub fn output() -> Result<Arc<dyn ObjectOutput>, String> {
+    #[cfg(feature = "cloud")]
+    return Ok(Arc::new(listing::Stores));
+    #[cfg(not(feature = "cloud"))]
+    Err(BUILD_IT.to_owned())
+}
+
+#[cfg(not(feature = "cloud"))]
+const BUILD_IT: &str = "this program was built without object storage; build it with the feature: cargo build --release --features cloud";
+
+/// Reads pieces of the object: each beginning by a request of its own, unless it lies close behind the one before it. Where the store cannot be asked,
+/// that is the error, whatever `read` makes of it.
+///
+/// # Errors
+/// The store, or those of `read`.
+pub fn read_pieces<T>(
+    url: &str,
+    read: impl FnOnce(&mut dyn ReadSeek) -> Result<T, ListError>,
+) -> Result<T, ListError> {
+    #[cfg(feature = "cloud")]
+    {
+        let mut pieces = pieces::Pieces::open(url).map_err(|trouble| listing::list_error(url, trouble))?;
+        let read = read(&mut pieces);
+        match pieces.trouble() {
+            Some(trouble) => Err(listing::list_error(url, trouble)),
+            None => read,
+        }
+    }
+    #[cfg(not(feature = "cloud"))]
+    {
+        drop(read);
+        Err(ListError::bad_file(url.as_ref(), NOT_BUILT_IN))
+    }
+}
+
+/// Reads objects, one after the other; its connections stay open.
+pub trait ReadObject: Send {
+    /// How many bytes the object has.
+    fn len(&mut self, url: &[u8]) -> Result<u64, Refusal>;
+
+    /// Reads the object into `buffer`, none of more than [`crate::sources::reading::limits::LARGEST_FILE_BYTES`].
+    ///
+    /// # Errors
+    /// The kind of the failure that the item ends with, and why, with the URL.
+    fn read(&mut self, url: &[u8], buffer: &mut Vec<u8>) -> Result<(), Refusal>;
+
+    /// Reads `len` bytes from `at` on into `buffer`. The caller has checked `len`, which is not 0.
+    ///
+    /// # Errors
+    /// As [`ReadObject::read`]; or the object is shorter.
+    fn read_part(&mut self, url: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal>;
+}
+
+pub fn reader() -> Box<dyn ReadObject> {
+    #[cfg(feature = "cloud")]
+    return Box::new(fetch::Reader::default());
+    #[cfg(not(feature = "cloud"))]
+    Box::new(NoReader)
+}
+
+#[cfg(not(feature = "cloud"))]
+const NOT_BUILT_IN: &str = "this program was built without object storage";
+
+/// A loader of another build than its parent, which is refused before.
+#[cfg(not(feature = "cloud"))]
+struct NoReader;
+
+#[cfg(not(feature = "cloud"))]
+impl ReadObject for NoReader {
+    fn len(&mut self, _: &[u8]) -> Result<u64, Refusal> {
+        Err(Refusal { kind: orchestra_core::FailureKind::Read, error: NOT_BUILT_IN.to_owned() })
+    }
+
+    fn read(&mut self, url: &[u8], _: &mut Vec<u8>) -> Result<(), Refusal> {
+        self.len(url).map(drop)
+    }
+
+    fn read_part(&mut self, url: &[u8], _: u64, _: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+        self.read(url, buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loader_gets_the_credentials_of_its_own_stores_and_of_no_others() {
+        let of = |urls: &[&str]| {
+            network(&protocols(&urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>()))
+        };
+        assert_eq!(of(&[]), None);
+        let takes = |url: &str| {
+            let network = of(&[url, url]).unwrap();
+            [
+                "AWS_SECRET_ACCESS_KEY",
+                "GOOGLE_APPLICATION_CREDENTIALS",
+                "AZURE_CLIENT_SECRET",
+                "HTTPS_PROXY",
+                "OTHER_TOKEN",
+            ]
+            .map(|variable| network.takes(variable))
+        };
+        assert_eq!(takes("s3://b/*"), [true, false, false, true, false]);
+        assert_eq!(takes("gs://b/*"), [false, true, false, true, false]);
+        assert_eq!(takes("az://b/*"), [false, false, true, true, false]);
+        assert_eq!(takes("https://h/x"), [false, false, false, true, false]);
+        assert_eq!(Protocol::of("ftp://h/x"), None);
+    }
+
+    #[test]
+    fn a_loader_reads_certificates_and_the_keys_of_its_own_stores_and_nothing_else_of_its_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("linked")).unwrap();
+        for name in ["linked/real", "key.json", "token"] {
+            std::fs::write(at(name), "").unwrap();
+        }
+        std::os::unix::fs::symlink(at("linked/real"), at("linked/link")).unwrap();
+        let read = |protocols: &[Protocol], variables: &[(&str, PathBuf)]| {
+            let network = network(protocols).unwrap();
+            let variables = variables.iter().map(|(name, value)| (OsString::from(name), value.into()));
+            let mut files = files(&network, variables, None);
+            assert!(files.contains(&"/etc/ssl/certs".into()), "{files:?}");
+            files.retain(|file| file.starts_with(folder.path()));
+            files
+        };
+        let aws = ("AWS_WEB_IDENTITY_TOKEN_FILE", at("token"));
+        let google = ("GOOGLE_APPLICATION_CREDENTIALS", at("key.json"));
+        let linked = ("SSL_CERT_FILE", at("linked/link"));
+        let others = [("HOME", at("")), ("AWS_REGION", "token".into()), ("OTHER_TOKEN_FILE", at("token"))];
+        assert_eq!(read(&[Protocol::S3], &others), Vec::<PathBuf>::new());
+        let both = ("SSL_CERT_DIR", std::env::join_paths([at("linked"), at("none")]).unwrap().into());
+        assert_eq!(read(&[Protocol::Http], &[both]), [at("linked"), at("none")]);
+        let relative = |name: &str| {
+            let here = network(&[Protocol::Google]).unwrap();
+            let files = files(&here, std::iter::once((name.into(), "key.json".into())), None);
+            files.contains(&std::path::absolute("key.json").unwrap())
+        };
+        assert!(relative("GOOGLE_APPLICATION_CREDENTIALS") && relative("SSL_CERT_FILE"));
+        assert!(!relative("GOOGLE_BUCKET") && !relative("AWS_WEB_IDENTITY_TOKEN_FILE"));
+        let all = [aws, google, linked];
+        assert_eq!(read(&[Protocol::Http], &all), [at("linked"), at("linked/link")]);
+        assert_eq!(read(&[Protocol::Google], &all), [at("key.json"), at("linked"), at("linked/link")]);
+        let of_aws = [folder.path().to_owned(), at("token"), at("linked"), at("linked/link")];
+        assert_eq!(read(&[Protocol::S3], &all), of_aws);
+    }
+}

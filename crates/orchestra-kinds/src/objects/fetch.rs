@@ -1,0 +1,123 @@
+//! Reads objects, whole or in part. It never looks at what they hold.
+
+use std::collections::HashMap;
+
+use futures::StreamExt as _;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, ObjectStoreExt as _};
+use orchestra_core::FailureKind;
+use orchestra_core::data::Refusal;
+use tokio::runtime::Runtime;
+
+use super::ReadObject;
+use super::client::{Client, Patience, Url, runtime};
+use super::trouble::Trouble;
+use crate::sources::reading::limits::LARGEST_FILE_BYTES;
+
+/// Reads objects in one thread. Sockets stay open from one object to the next.
+#[derive(Default)]
+pub struct Reader {
+    runtime: Option<Runtime>,
+    /// By the beginning of their URLs; a source names few.
+    clients: HashMap<String, Client>,
+}
+
+impl ReadObject for Reader {
+    fn len(&mut self, url: &[u8]) -> Result<u64, Refusal> {
+        let head = |runtime: &Runtime, client: &Client, path: &Path| {
+            runtime.block_on(client.objects.head(path)).map(|meta| meta.size)
+        };
+        self.ask(url, head)
+    }
+
+    fn read(&mut self, url: &[u8], buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+        let asked = GetOptions::default();
+        match self.get(url, asked, LARGEST_FILE_BYTES, buffer)? {
+            bytes if bytes > LARGEST_FILE_BYTES => {
+                let text = String::from_utf8_lossy(url);
+                let error =
+                    format!("`{text}` has {bytes} bytes or more, more than a picture file can have (1 GiB)");
+                Err(Refusal { kind: FailureKind::TooLarge, error })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn read_part(&mut self, url: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+        let range = Some(GetRange::Bounded(at..at.saturating_add(len)));
+        let asked = GetOptions { range, ..GetOptions::default() };
+        if self.get(url, asked, len, buffer)? == len {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(url);
+        let error =
+            format!("cannot read `{text}`: of {len} bytes at byte {at} it has others; was it replaced?");
+        Err(Refusal { kind: FailureKind::Read, error })
+    }
+}
+
+impl Reader {
+    /// Reads what is asked for, no further than `most` bytes. Gives the bytes that there are at least.
+    fn get(
+        &mut self,
+        url: &[u8],
+        asked: GetOptions,
+        most: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Result<u64, Refusal> {
+        self.ask(url, |runtime, client, path| runtime.block_on(read(client, path, asked, most, buffer)))
+    }
+
+    fn ask<T>(
+        &mut self,
+        url: &[u8],
+        ask: impl FnOnce(&Runtime, &Client, &Path) -> object_store::Result<T>,
+    ) -> Result<T, Refusal> {
+        let text = String::from_utf8_lossy(url);
+        let refusal = |trouble: Trouble| Refusal {
+            kind: trouble.failure(),
+            error: format!("cannot read `{text}`: {}", trouble.reason),
+        };
+        let url = Url::parse(&text).map_err(refusal)?;
+        let path = url.path().map_err(refusal)?;
+        let client = match self.clients.get(url.store) {
+            Some(client) => client.clone(),
+            None => {
+                let client = Client::open(&url, Patience::Long).map_err(refusal)?;
+                self.clients.insert(url.store.to_owned(), client.clone());
+                client
+            }
+        };
+        let runtime = match &mut self.runtime {
+            Some(runtime) => runtime,
+            none => none.insert(runtime().map_err(|error| refusal(Trouble::of_machine(&error)))?),
+        };
+        ask(runtime, &client, &path).map_err(|error| refusal(Trouble::of(url.protocol, &error)))
+    }
+}
+
+/// Reads what is asked for of an object, no further than `most` bytes. Gives the bytes that it has at least.
+async fn read(
+    client: &Client,
+    path: &Path,
+    asked: GetOptions,
+    most: u64,
+    buffer: &mut Vec<u8>,
+) -> object_store::Result<u64> {
+    buffer.clear();
+    let answer = client.objects.get_opts(path, asked).await?;
+    let claimed = answer.range.end.saturating_sub(answer.range.start);
+    if claimed > most {
+        return Ok(claimed);
+    }
+    // What a server says of a length is believed once the bytes are there: no more than a mebibyte before.
+    buffer.reserve(usize::try_from(claimed.min(1 << 20)).unwrap_or(0));
+    let mut pieces = answer.into_stream();
+    while let Some(piece) = pieces.next().await {
+        buffer.extend_from_slice(&piece?);
+        if buffer.len() as u64 > most {
+            break;
+        }
+    }
+    Ok(buffer.len() as u64)
+}

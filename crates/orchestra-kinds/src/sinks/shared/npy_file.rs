@@ -1,0 +1,34 @@
+//! A tensor as a `.npy` file. Opens none.
+
+use orchestra_core::DType;
+use orchestra_core::data::{Refusal, TensorView};
+
+/// Header and data begin at multiples of this.
+pub const ALIGNMENT: usize = 64;
+
+/// Appends the tensor as an array file. Its data begins at a multiple of [`ALIGNMENT`] of the file.
+pub fn write_array(tensor: &TensorView<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    let order = if cfg!(target_endian = "little") { '<' } else { '>' };
+    let element = match tensor.dtype {
+        DType::F32 => format!("{order}f4"),
+        DType::F16 => format!("{order}f2"),
+        DType::I64 => format!("{order}i8"),
+        DType::I32 => format!("{order}i4"),
+        DType::U8 => "|u1".to_owned(),
+        DType::Bool => "|b1".to_owned(),
+    };
+    let dims: String = tensor.shape.iter().map(|dim| format!("{dim}, ")).collect();
+    let mut header = format!("{{'descr': '{element}', 'fortran_order': False, 'shape': ({dims}), }}");
+    // Magic, version and length take ten bytes, the line feed one.
+    let padding = (header.len() + 11).next_multiple_of(ALIGNMENT) - header.len() - 11;
+    header.extend(std::iter::repeat_n(' ', padding));
+    header.push('\n');
+    let Ok(len) = u16::try_from(header.len()) else {
+        return Err(Refusal::result("the tensor has too many dimensions for an array file"));
+    };
+    out.extend_from_slice(b"\x93NUMPY\x01\x00");
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(header.as_bytes());
+    out.extend_from_slice(tensor.data);
+    Ok(())
+}

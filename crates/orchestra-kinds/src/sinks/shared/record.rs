@@ -1,0 +1,190 @@
+//! Values as JSON. Writes no file.
+
+use orchestra_core::DType;
+use orchestra_core::data::{Column, ColumnType, Label, OwnedRow, Schema, TensorView, Value};
+use serde::ser::{Error, SerializeMap, SerializeSeq};
+use serde::{Serialize, Serializer};
+
+use crate::elements::element;
+
+/// Whether values of this type have a form in JSON.
+pub fn can_be_written(ty: &ColumnType) -> bool {
+    match ty {
+        ColumnType::Tensor(_) | ColumnType::Pixels { .. } | ColumnType::Largest { .. } => true,
+        ColumnType::Labels | ColumnType::Text => true,
+        ColumnType::Picture | ColumnType::Bytes(_) | ColumnType::Placement => false,
+        ColumnType::List(schema) => schema.0.iter().all(|c| can_be_written(&c.ty)),
+    }
+}
+
+/// A row as a result: the value itself where it is the only one and no tensor, else an object by column.
+pub struct RowJson<'a> {
+    pub schema: &'a Schema,
+    pub row: &'a [Value<'a>],
+}
+
+impl Serialize for RowJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let columns = &self.schema.0;
+        if let ([column], [value]) = (&columns[..], self.row)
+            && column.ty.tensor().is_none()
+        {
+            return ValueJson { column, value, in_list: false }.serialize(serializer);
+        }
+        let mut map = serializer.serialize_map(Some(columns.len()))?;
+        for (column, value) in columns.iter().zip(self.row) {
+            map.serialize_entry(&column.name, &ValueJson { column, value, in_list: false })?;
+        }
+        map.end()
+    }
+}
+
+struct ValueJson<'a> {
+    column: &'a Column,
+    value: &'a Value<'a>,
+    /// It is of a part: its tensors are plain lists.
+    in_list: bool,
+}
+
+impl Serialize for ValueJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match (self.value, &self.column.ty) {
+            (Value::Labels(labels), _) => labels_json(labels, serializer),
+            (Value::Text(text), _) => serializer.serialize_str(text),
+            (Value::List(rows), ColumnType::List(schema)) => {
+                serializer.collect_seq(rows.iter().map(|row| OwnedRowJson { schema, row }))
+            }
+            (Value::Tensor(view), _) => tensor_json(view, self.in_list, serializer),
+            (value @ Value::Unwritten(_), _) => {
+                let mut serializer = Some(serializer);
+                let mut done = None;
+                let written = value.with_tensor(|view| {
+                    done = serializer.take().map(|serializer| tensor_json(view, self.in_list, serializer));
+                    Ok(())
+                });
+                match (written, done) {
+                    (Ok(()), Some(done)) => done,
+                    (Err(refusal), _) => Err(S::Error::custom(refusal.error)),
+                    (Ok(()), None) => Err(S::Error::custom("a tensor was not written; this is a bug")),
+                }
+            }
+            (Value::Picture(_) | Value::Bytes(_) | Value::List(_), _) => {
+                Err(S::Error::custom("this value cannot be written as JSON; this is a bug"))
+            }
+        }
+    }
+}
+
+struct OwnedRowJson<'a> {
+    schema: &'a Schema,
+    row: &'a OwnedRow,
+}
+
+impl Serialize for OwnedRowJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let columns = &self.schema.0;
+        if let ([column], [value]) = (&columns[..], &self.row[..])
+            && column.ty.tensor().is_none()
+        {
+            return value
+                .with(|value| ValueJson { column, value: &value, in_list: true }.serialize(serializer));
+        }
+        let mut map = serializer.serialize_map(Some(columns.len()))?;
+        for (column, value) in columns.iter().zip(self.row) {
+            value.with(|value| {
+                map.serialize_entry(&column.name, &ValueJson { column, value: &value, in_list: true })
+            })?;
+        }
+        map.end()
+    }
+}
+
+fn labels_json<S: Serializer>(labels: &[Label<'_>], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Class<'a> {
+        label: &'a str,
+        class: u32,
+        // What is no number becomes `null`.
+        score: f32,
+    }
+    let class = |l: &Label<'_>| (l.class, l.score);
+    let mut seq = serializer.serialize_seq(Some(labels.len()))?;
+    for label in labels {
+        let (number, score) = class(label);
+        seq.serialize_element(&Class { label: label.label, class: number, score })?;
+    }
+    seq.end()
+}
+
+/// `{"dtype", "shape", "data": [nested lists]}`; a single number without dimensions, and what is `in_list`, without type and shape.
+fn tensor_json<S: Serializer>(
+    view: &TensorView<'_>,
+    in_list: bool,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        dtype: DType,
+        shape: &'a [usize],
+        data: Nested<'a>,
+    }
+    let data = Nested { dtype: view.dtype, shape: view.shape, data: view.data };
+    if in_list || view.shape.is_empty() {
+        return data.serialize(serializer);
+    }
+    Body { dtype: view.dtype, shape: view.shape, data }.serialize(serializer)
+}
+
+struct Nested<'a> {
+    dtype: DType,
+    shape: &'a [usize],
+    data: &'a [u8],
+}
+
+impl Serialize for Nested<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some((&n, rest)) = self.shape.split_first() else {
+            return element(self.dtype, self.data).serialize(serializer);
+        };
+        let step = rest.iter().product::<usize>() * self.dtype.size_bytes();
+        let mut seq = serializer.serialize_seq(Some(n))?;
+        for i in 0..n {
+            let data = self.data.get(i * step..(i + 1) * step).unwrap_or_default();
+            seq.serialize_element(&Nested { dtype: self.dtype, shape: rest, data })?;
+        }
+        seq.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+    use orchestra_core::data::fixed_tensor;
+
+    use super::*;
+
+    #[test]
+    fn a_tensor_becomes_nested_lists_of_its_shape_under_its_name() {
+        let data: Vec<u8> = [1.0, 2.5, f32::NAN, -4.0].iter().flat_map(|v: &f32| v.to_ne_bytes()).collect();
+        let view = TensorView { name: "y", dtype: DType::F32, shape: &[2, 1, 2], data: &data };
+        let schema = Schema::of("y", ColumnType::Tensor(fixed_tensor("y", DType::F32, &[2, 1, 2])));
+        let json = serde_json::to_string(&RowJson { schema: &schema, row: &[Value::Tensor(view)] }).unwrap();
+        assert_eq!(json, r#"{"y":{"dtype":"f32","shape":[2,1,2],"data":[[[1.0,2.5]],[[null,-4.0]]]}}"#);
+    }
+
+    #[test]
+    fn every_element_type_keeps_its_values() {
+        let cases: [(DType, Vec<u8>, &str); 6] = [
+            (DType::F32, 1.5f32.to_ne_bytes().to_vec(), "1.5"),
+            (DType::F16, f16::from_f32(-0.25).to_ne_bytes().to_vec(), "-0.25"),
+            (DType::I64, i64::MIN.to_ne_bytes().to_vec(), "-9223372036854775808"),
+            (DType::I32, (-7i32).to_ne_bytes().to_vec(), "-7"),
+            (DType::U8, vec![255], "255"),
+            (DType::Bool, vec![1], "true"),
+        ];
+        for (dtype, data, text) in cases {
+            let json = serde_json::to_string(&Nested { dtype, shape: &[], data: &data }).unwrap();
+            assert_eq!(json, text, "{dtype}");
+        }
+    }
+}

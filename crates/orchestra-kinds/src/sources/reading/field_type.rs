@@ -1,0 +1,151 @@
+//! The type of a field of an item: as written, or as found in a first value. Holds no value.
+
+use std::fmt;
+
+use bincode::{Decode, Encode};
+use orchestra_core::DType;
+use orchestra_plan::tree::{Node, Value as Toml};
+use serde_json::Value as Json;
+
+use super::limits::LARGEST_TENSOR;
+use super::number::nested;
+
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub enum FieldType {
+    Text,
+    /// A JSON value of any form, as text.
+    Json,
+    /// With the end of a file name that says what they are.
+    Bytes(String),
+    Picture,
+    Tensor {
+        dtype: DType,
+        shape: Vec<usize>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Field {
+    pub name: String,
+    pub ty: FieldType,
+}
+
+impl FieldType {
+    pub fn scalar(dtype: DType) -> Self {
+        FieldType::Tensor { dtype, shape: Vec::new() }
+    }
+
+    /// `text`, `json`, `bytes`, `picture`, or an element type with a shape: `i64`, `f32[8]`, `u8[2, 3]`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.trim() {
+            "text" => return Some(FieldType::Text),
+            "json" => return Some(FieldType::Json),
+            "bytes" => return Some(FieldType::Bytes("bin".into())),
+            "picture" => return Some(FieldType::Picture),
+            _ => {}
+        }
+        let (dtype, shape) = match text.trim().split_once('[') {
+            Some((dtype, rest)) => (dtype.trim(), rest.strip_suffix(']')?),
+            None => (text.trim(), ""),
+        };
+        let dtype = DType::ALL.into_iter().find(|known| known.name() == dtype)?;
+        let sizes = shape.split(',').map(str::trim).filter(|size| !size.is_empty() || shape.contains(','));
+        let shape: Vec<usize> = sizes.map(|size| size.parse().ok()).collect::<Option<_>>()?;
+        is_bounded(&shape, dtype).then_some(FieldType::Tensor { dtype, shape })
+    }
+
+    /// That of the values of a field whose first one is this; `None` where it does not tell.
+    pub fn of_json(first: &Json) -> Option<Self> {
+        match first {
+            Json::String(_) => Some(FieldType::Text),
+            Json::Bool(_) => Some(FieldType::scalar(DType::Bool)),
+            Json::Number(n) if n.is_i64() => Some(FieldType::scalar(DType::I64)),
+            Json::Number(n) if n.is_u64() => None,
+            Json::Number(_) => Some(FieldType::scalar(DType::F32)),
+            Json::Array(_) => {
+                let mut shape = Vec::new();
+                let mut at = first;
+                while let Json::Array(items) = at {
+                    shape.push(items.len());
+                    at = items.first()?;
+                }
+                let mut unused = Vec::new();
+                let fits = at.is_number()
+                    && is_bounded(&shape, DType::F32)
+                    && nested(DType::F32, &shape, first, &mut unused).is_ok();
+                fits.then_some(FieldType::Tensor { dtype: DType::F32, shape })
+            }
+            Json::Null | Json::Object(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for FieldType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FieldType::Text => f.write_str("text"),
+            FieldType::Json => f.write_str("json"),
+            FieldType::Bytes(_) => f.write_str("bytes"),
+            FieldType::Picture => f.write_str("picture"),
+            FieldType::Tensor { dtype, shape } if shape.is_empty() => dtype.fmt(f),
+            FieldType::Tensor { dtype, shape } => write!(f, "{dtype}{shape:?}"),
+        }
+    }
+}
+
+/// Every side is there, and the tensor is not too large.
+fn is_bounded(shape: &[usize], dtype: DType) -> bool {
+    let bytes = shape.iter().try_fold(dtype.size_bytes(), |n, side| n.checked_mul(*side));
+    bytes.is_some_and(|bytes| (1..=LARGEST_TENSOR).contains(&bytes))
+}
+
+/// A shape as a workflow file has it; `None` where it is none, or too large.
+pub fn shape_of(node: &Node, dtype: DType) -> Option<Vec<usize>> {
+    let Toml::Array(items) = &node.value else { return None };
+    let side = |item: &Node| match item.value {
+        Toml::Integer(n) => usize::try_from(n).ok(),
+        _ => None,
+    };
+    let shape = items.iter().map(side).collect::<Option<Vec<_>>>()?;
+    is_bounded(&shape, dtype).then_some(shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_is_read_as_it_is_shown_and_nothing_else_is() {
+        for text in ["text", "json", "bytes", "picture", "f32", "i64[8]", "u8[2, 3]"] {
+            assert_eq!(FieldType::parse(text).unwrap().to_string(), text);
+        }
+        let wrong = [
+            "",
+            "f64",
+            "f32[",
+            "f32[]x",
+            "f32[0]",
+            "f32[-1]",
+            "f32[1,,2]",
+            "f32[99999999999, 99999999999]",
+            "u8[2000000000]",
+        ];
+        for text in wrong {
+            assert_eq!(FieldType::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_first_value_tells_its_type_or_nothing() {
+        let of =
+            |text: &str| FieldType::of_json(&serde_json::from_str(text).unwrap()).map(|ty| ty.to_string());
+        for (text, ty) in
+            [("\"a\"", "text"), ("3", "i64"), ("3.0", "f32"), ("true", "bool"), ("[[1, 2.5]]", "f32[1, 2]")]
+        {
+            assert_eq!(of(text).as_deref(), Some(ty));
+        }
+        for text in ["null", "{}", "[]", "[\"a\"]", "[[1], [1, 2]]", "[1, \"a\"]", "18446744073709551615"] {
+            assert_eq!(of(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! The files and objects that items lie in, open to be read where the bytes lie. It never looks at what they hold.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use orchestra_core::FailureKind;
+use orchestra_core::data::Refusal;
+use orchestra_core::locked;
+use orchestra_plan::{ReadSeek, SourceContext};
+use orchestra_store::{ListError, is_url};
+
+use super::read_file::{open_regular, read_file};
+use crate::objects::{self, Protocol, ReadObject};
+
+/// Bytes that are asked of a store at once, at most; and where little is read, and what follows is likely to be read, too.
+const MOST: u64 = 4 << 20;
+const MOST_AHEAD: u64 = 1 << 20;
+const LEAST: u64 = 64 << 10;
+
+/// Opens what items lie in, in a loader. Connections stay open from one object to the next.
+#[derive(Clone)]
+pub struct Opener {
+    /// `None`: the source has files.
+    objects: Option<Arc<Mutex<Box<dyn ReadObject>>>>,
+}
+
+impl Opener {
+    /// Of a source that names URLs with these protocols; none: it has files.
+    pub fn new(protocols: &[Protocol]) -> Self {
+        Self { objects: (!protocols.is_empty()).then(|| Arc::new(Mutex::new(objects::reader()))) }
+    }
+
+    pub fn open(&self, path: &Path) -> Result<Input, Refusal> {
+        match &self.objects {
+            None => {
+                let (file, _) = open_regular(path).map_err(|error| cannot_read(path, &error.to_string()))?;
+                Ok(Input::File(Arc::new(file)))
+            }
+            Some(reader) => {
+                let (reader, url) = (Arc::clone(reader), path.as_os_str().as_bytes().to_vec());
+                let len = locked(&reader).len(&url)?;
+                let piece = Vec::new();
+                let object = Object { reader, url, len, piece, from: 0, ahead: LEAST, trouble: None };
+                Ok(Input::Object(Arc::new(Mutex::new(object))))
+            }
+        }
+    }
+
+    /// Reads a picture that an item of `beside` names by its path or URL.
+    pub fn read_picture(&self, beside: &Path, written: &str, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+        let folder = beside.parent().unwrap_or(Path::new("/"));
+        let path = if is_url(written) { PathBuf::from(written) } else { folder.join(written) };
+        match &self.objects {
+            None => read_file(&path, buffer).map_err(|refusal| with_hint(refusal, folder, &path)),
+            Some(reader) => locked(reader).read(path.as_os_str().as_bytes(), buffer),
+        }
+    }
+}
+
+/// A loader reads beside the file that names a picture. Where it may not, the error says what to do.
+fn with_hint(mut refusal: Refusal, folder: &Path, path: &Path) -> Refusal {
+    let is_beside = path.starts_with(folder) && !path.components().any(|part| part == Component::ParentDir);
+    let may_not = || File::open(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    if !is_beside && may_not() {
+        refusal.error += "; a loader reads pictures below the folder of the file that names them, and elsewhere what \
+            `sandbox_read` of the source names (see docs/security.md)";
+    }
+    refusal
+}
+
+pub fn cannot_read(path: &Path, why: &str) -> Refusal {
+    Refusal { kind: FailureKind::Read, error: format!("cannot read `{}`: {why}", path.display()) }
+}
+
+/// A file or an object that is open.
+#[derive(Debug, Clone)]
+pub enum Input {
+    File(Arc<File>),
+    Object(Arc<Mutex<Object>>),
+}
+
+/// An object, and the piece of it that was read last.
+pub struct Object {
+    reader: Arc<Mutex<Box<dyn ReadObject>>>,
+    url: Vec<u8>,
+    len: u64,
+    /// Bytes of the object from `from` on.
+    piece: Vec<u8>,
+    from: u64,
+    /// Bytes of the next request, if less is wanted.
+    ahead: u64,
+    /// Why the store did not give what was asked for last.
+    trouble: Option<Refusal>,
+}
+
+impl std::fmt::Debug for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Object").field("url", &String::from_utf8_lossy(&self.url)).finish_non_exhaustive()
+    }
+}
+
+impl Object {
+    /// Asks for the bytes from `at` on: so many as are wanted, or more. What lies near the last piece is probably read as a stream.
+    fn fetch(&mut self, at: u64, wanted: u64) -> io::Result<()> {
+        let end = self.from + self.piece.len() as u64;
+        let is_near = at >= self.from && at <= end.saturating_add(self.ahead);
+        self.ahead = if is_near { (self.ahead * 2).min(MOST_AHEAD) } else { LEAST };
+        self.fetch_exactly(at, wanted.min(MOST).max(self.ahead))
+    }
+
+    fn fetch_exactly(&mut self, at: u64, len: u64) -> io::Result<()> {
+        let len = len.min(self.len - at);
+        self.from = at;
+        let read = locked(&self.reader).read_part(&self.url, at, len, &mut self.piece);
+        read.map_err(|refusal| {
+            self.piece.clear();
+            let error = io::Error::other(refusal.error.clone());
+            self.trouble = Some(refusal);
+            error
+        })
+    }
+
+    fn has(&self, at: u64) -> bool {
+        (self.from..self.from + self.piece.len() as u64).contains(&at)
+    }
+}
+
+impl Input {
+    /// Bytes that it has.
+    pub fn size(&self) -> io::Result<u64> {
+        match self {
+            Input::File(file) => file.metadata().map(|meta| meta.len()),
+            Input::Object(object) => Ok(locked(object).len),
+        }
+    }
+
+    /// So many bytes from `at` on are read soon: they are asked for at once.
+    pub fn expect(&self, at: u64, len: u64) -> io::Result<()> {
+        let Input::Object(object) = self else { return Ok(()) };
+        let mut object = locked(object);
+        let last = at.saturating_add(len).min(object.len).saturating_sub(1);
+        if at >= object.len || (object.has(at) && object.has(last)) {
+            return Ok(());
+        }
+        object.fetch_exactly(at, len.min(MOST))
+    }
+
+    /// Reads what there is at `at`, up to the length of the buffer; 0 at its end.
+    pub fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        let mut object = match self {
+            Input::File(file) => return file.read_at(buffer, at),
+            Input::Object(object) => locked(object),
+        };
+        if buffer.is_empty() || at >= object.len {
+            return Ok(0);
+        }
+        if !object.has(at) {
+            object.fetch(at, buffer.len() as u64)?;
+        }
+        let piece = object.piece.get((at - object.from) as usize..).unwrap_or_default();
+        let n = piece.len().min(buffer.len());
+        buffer[..n].copy_from_slice(&piece[..n]);
+        Ok(n)
+    }
+
+    /// Fills the buffer.
+    pub fn read_exact_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        self.from(at).read_exact(buffer).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::other("it is shorter by now"),
+            _ => error,
+        })
+    }
+
+    /// A stream from `at` on, with a place of its own.
+    pub fn from(&self, at: u64) -> Stream {
+        Stream { input: self.clone(), at }
+    }
+
+    /// What the item ends with that could not be read for this reason: where the store could not be asked, that is why, whatever was made of it.
+    pub fn refusal(&self, why: Refusal) -> Refusal {
+        match self {
+            Input::File(_) => why,
+            Input::Object(object) => locked(object).trouble.take().unwrap_or(why),
+        }
+    }
+}
+
+/// Reads from a place on.
+#[derive(Debug, Clone)]
+pub struct Stream {
+    input: Input,
+    at: u64,
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.input.read_at(buffer, self.at)?;
+        self.at += n as u64;
+        Ok(n)
+    }
+}
+
+impl Seek for Stream {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.input.size()?.checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok(self.at)
+    }
+}
+
+/// What was opened last: the next item is most likely in it, too.
+pub struct Last<T>(Option<(PathBuf, T)>);
+
+impl<T> Default for Last<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> Last<T> {
+    /// What is open of this path, or what `open` gives.
+    pub fn get<E>(&mut self, path: &Path, open: impl FnOnce() -> Result<T, E>) -> Result<&mut T, E> {
+        // What was open is closed before the next is opened.
+        let kept = self.0.take().filter(|(last, _)| last == path);
+        let kept = match kept {
+            Some(kept) => kept,
+            None => (path.to_owned(), open()?),
+        };
+        Ok(&mut self.0.insert(kept).1)
+    }
+}
+
+/// Reads a file or object that is listed, in the parent.
+///
+/// # Errors
+/// It cannot be opened, and those of `read`; where the store cannot be asked, that.
+pub fn list_items<T>(
+    path: &Path,
+    read: impl FnOnce(&mut dyn ReadSeek) -> Result<T, ListError>,
+) -> Result<T, ListError> {
+    match path.to_str().filter(|path| is_url(path)) {
+        Some(url) => objects::read_pieces(url, read),
+        None => {
+            let (file, _) = open_regular(path).map_err(|error| ListError::bad_file(path, error))?;
+            read(&mut BufReader::new(file))
+        }
+    }
+}
+
+/// Looks into a file or object while its source is planned.
+pub fn look<T>(
+    source: &SourceContext<'_, '_>,
+    path: &Path,
+    look: impl FnOnce(&mut dyn ReadSeek) -> Result<T, String>,
+) -> Result<T, String> {
+    match path.to_str().filter(|path| is_url(path)) {
+        Some(url) => objects::read_pieces(url, |pieces| Ok(look(pieces)))
+            .unwrap_or_else(|error| Err(error.to_string())),
+        None => look(&mut *source.host.open(path).map_err(|error| error.to_string())?),
+    }
+}
+
+/// The first `n` bytes, or all where there are fewer.
+pub fn head(reader: &mut dyn ReadSeek, n: u64) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    reader.take(n).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store in memory, which counts what it is asked for.
+    struct Fake {
+        bytes: Vec<u8>,
+        asked: Asked,
+        is_away: bool,
+    }
+
+    impl ReadObject for Fake {
+        fn len(&mut self, _: &[u8]) -> Result<u64, Refusal> {
+            Ok(self.bytes.len() as u64)
+        }
+
+        fn read(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn read_part(&mut self, _: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+            if self.is_away {
+                return Err(Refusal { kind: FailureKind::Timeout, error: "away".into() });
+            }
+            self.asked.lock().unwrap().push((at, len));
+            *buffer = self.bytes[at as usize..(at + len) as usize].to_vec();
+            Ok(())
+        }
+    }
+
+    type Asked = Arc<Mutex<Vec<(u64, u64)>>>;
+
+    fn object(len: usize, is_away: bool) -> (Vec<u8>, Asked, Input) {
+        let bytes: Vec<u8> = (0..len).map(|n| (n / 7 + n / 1000) as u8).collect();
+        let asked = Arc::default();
+        let fake = Fake { bytes: bytes.clone(), asked: Arc::clone(&asked), is_away };
+        let opener = Opener { objects: Some(Arc::new(Mutex::new(Box::new(fake)))) };
+        (bytes, asked, opener.open(Path::new("s3://b/x")).unwrap())
+    }
+
+    #[test]
+    fn a_stream_of_an_object_is_its_bytes_by_few_requests_and_none_is_larger_than_the_bound() {
+        let (bytes, asked, input) = object(10 << 20, false);
+        let mut read = Vec::new();
+        input.from(3).read_to_end(&mut read).unwrap();
+        assert!(read == bytes[3..]);
+        let asked = std::mem::take(&mut *asked.lock().unwrap());
+        assert!(asked.len() < 20 && asked.iter().all(|(_, len)| *len <= MOST), "{asked:?}");
+    }
+
+    #[test]
+    fn what_is_expected_comes_by_one_request_and_far_places_bring_little() {
+        let (bytes, asked, input) = object(8 << 20, false);
+        let take = || std::mem::take(&mut *asked.lock().unwrap());
+        let mut buffer = vec![0; 300_000];
+        input.expect(1000, 300_100).unwrap();
+        input.read_exact_at(&mut buffer[..30], 1000).unwrap();
+        input.read_exact_at(&mut buffer, 1030).unwrap();
+        assert!(buffer == bytes[1030..301_030]);
+        assert_eq!(take(), [(1000, 300_100)]);
+        input.read_exact_at(&mut buffer[..10], 7 << 20).unwrap();
+        assert_eq!(take(), [(7 << 20, LEAST)]);
+        input.read_exact_at(&mut buffer[..10], (8 << 20) - 10).unwrap();
+        assert_eq!(take(), [((8 << 20) - 10, 10)]);
+        let error = input.read_exact_at(&mut buffer[..11], (8 << 20) - 10).unwrap_err();
+        assert!(error.to_string().contains("shorter"), "{error}");
+    }
+
+    #[test]
+    fn a_store_that_is_away_is_the_reason_whatever_is_made_of_it() {
+        let (_, _, input) = object(100, true);
+        assert!(input.read_exact_at(&mut [0; 4], 0).is_err());
+        let refusal = input.refusal(cannot_read(Path::new("x"), "it is damaged"));
+        assert_eq!((refusal.kind, &*refusal.error), (FailureKind::Timeout, "away"));
+        assert_eq!(input.refusal(cannot_read(Path::new("x"), "it is damaged")).kind, FailureKind::Read);
+    }
+}

@@ -1,0 +1,246 @@
+//! Records of text files that are listed by where they lie: lines of JSON, and of CSV, where a line feed in quotes ends no record. It finds
+//! their ends, and reads nothing into memory but a block.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use orchestra_core::FailureKind;
+use orchestra_core::data::Refusal;
+use orchestra_store::{ListError, PushItem};
+
+use super::input::{Input, Last, Opener, cannot_read, list_items};
+use super::limits::LARGEST_TEXT;
+use super::locator::{locator, parts};
+use crate::objects::Protocol;
+
+/// Bytes that are looked at together.
+const BLOCK: usize = 256 << 10;
+
+/// UTF-8's byte order mark, which some programs put in front.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A record of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Where it begins, in bytes.
+    pub at: u64,
+    /// Its bytes, with the line feed at its end.
+    pub len: u64,
+    /// The line in which it begins, from 1.
+    pub line: u64,
+}
+
+/// How records end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    /// With each line.
+    Line,
+    /// With each line, but for line feeds in quotes. A quote opens at the beginning of a field.
+    Quoted {
+        /// What stands between two fields.
+        delimiter: u8,
+    },
+}
+
+/// Where the next byte stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    FieldStart,
+    Field,
+    Quotes,
+    /// Behind a quote within quotes: their end, or the first of a pair.
+    Quote,
+}
+
+impl Place {
+    fn after(self, byte: u8, delimiter: u8) -> Self {
+        match (self, byte) {
+            (Place::FieldStart | Place::Quote, b'"') => Place::Quotes,
+            (Place::Quotes, b'"') => Place::Quote,
+            (Place::Quotes, _) => Place::Quotes,
+            (_, b'\n') => Place::FieldStart,
+            (_, byte) if byte == delimiter => Place::FieldStart,
+            _ => Place::Field,
+        }
+    }
+}
+
+/// Whether each quote of a record is closed: one that is not takes all that follows it in the file for a part of its record.
+pub fn is_closed(record: &[u8], delimiter: u8) -> bool {
+    record.iter().fold(Place::FieldStart, |place, byte| place.after(*byte, delimiter)) != Place::Quotes
+}
+
+/// Calls `push` with every record that is not blank. A quote that is never closed makes a record of all that follows it.
+///
+/// # Errors
+/// Those of `input` and of `push`, which may end it with an error.
+pub fn records<E: From<io::Error>>(
+    mut input: impl Read,
+    ends: Ends,
+    mut push: impl FnMut(Span) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut block = vec![0; BLOCK];
+    let (mut at, mut line) = (0_u64, 1_u64);
+    let mut span = Span { at, len: 0, line };
+    let (mut is_blank, mut place) = (true, Place::FieldStart);
+    loop {
+        let n = match input.read(&mut block) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let mut bytes = &block[..n];
+        if at == 0 && bytes.starts_with(MARK) {
+            bytes = &bytes[MARK.len()..];
+            at = MARK.len() as u64;
+            span.at = at;
+        }
+        for byte in bytes {
+            at += 1;
+            is_blank &= byte.is_ascii_whitespace();
+            if let Ends::Quoted { delimiter } = ends {
+                place = place.after(*byte, delimiter);
+            }
+            if *byte != b'\n' {
+                continue;
+            }
+            line += 1;
+            if place != Place::Quotes {
+                if !is_blank {
+                    push(Span { len: at - span.at, ..span })?;
+                }
+                (span, is_blank) = (Span { at, len: 0, line }, true);
+            }
+        }
+    }
+    if is_blank { Ok(()) } else { push(Span { len: at - span.at, ..span }) }
+}
+
+/// The first record of a file of which these are the first bytes; without its line feed.
+///
+/// # Errors
+/// There is none, or it is longer than an item may be.
+pub fn first_record(head: &[u8], ends: Ends) -> Result<(Span, &[u8]), String> {
+    let mut found = None;
+    let _: Result<(), io::Error> = records(head, ends, |span| {
+        found = Some(span);
+        Err(io::Error::other("one is enough"))
+    });
+    let span = found.ok_or("it holds no record")?;
+    let is_whole = (head.len() as u64) < LARGEST_TEXT || span.at + span.len < head.len() as u64;
+    if !is_whole || span.len > LARGEST_TEXT {
+        return Err(format!("its first record is longer than {} MiB", LARGEST_TEXT >> 20));
+    }
+    let bytes = &head[span.at as usize..][..span.len as usize];
+    Ok((span, bytes.strip_suffix(b"\n").unwrap_or(bytes)))
+}
+
+/// Names the records of a file: `:17` for the one that begins in line 17. `skip` of them come before the first item.
+pub fn list(path: &Path, ends: Ends, mut skip: u64, push: PushItem<'_>) -> Result<(), ListError> {
+    list_items(path, |file| {
+        let listed = records(file, ends, |span| {
+            if skip > 0 {
+                skip -= 1;
+                return Ok(());
+            }
+            push(&format!(":{}", span.line), &locator(path, &[span.at, span.len])).map_err(Stop::Push)
+        });
+        listed.map_err(|stop| match stop {
+            Stop::Read(error) => ListError::bad_file(path, error),
+            Stop::Push(error) => error,
+        })
+    })
+}
+
+/// Why a file is not read to its end.
+enum Stop {
+    Read(io::Error),
+    Push(ListError),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Stop::Read(error)
+    }
+}
+
+/// Reads records where they lie.
+pub struct RecordReader {
+    opener: Opener,
+    open: Last<Input>,
+    bytes: Vec<u8>,
+}
+
+impl RecordReader {
+    /// Of a source that names URLs with these protocols, or files.
+    pub fn new(protocols: &[Protocol]) -> Self {
+        Self { opener: Opener::new(protocols), open: Last::default(), bytes: Vec::new() }
+    }
+
+    /// The path of the file and the record, without its line feed; and what opens files beside it.
+    ///
+    /// # Errors
+    /// It cannot be read, or is longer than an item may be.
+    pub fn read<'a>(&'a mut self, locator: &'a [u8]) -> Result<(&'a Path, &'a [u8], &'a Opener), Refusal> {
+        let (path, numbers) = parts(locator, 2)?;
+        let (at, len) = (numbers[0], numbers[1]);
+        if len > LARGEST_TEXT {
+            let error =
+                format!("the record has {len} bytes, and at most {} MiB are read", LARGEST_TEXT >> 20);
+            return Err(Refusal { kind: FailureKind::TooLarge, error });
+        }
+        let input = self.open.get(path, || self.opener.open(path))?;
+        self.bytes.resize(len as usize, 0);
+        let read = input.read_exact_at(&mut self.bytes, at);
+        read.map_err(|error| input.refusal(cannot_read(path, &error.to_string())))?;
+        Ok((path, self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes), &self.opener))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn found(text: &[u8], ends: Ends) -> Vec<(u64, Vec<u8>)> {
+        let mut all = Vec::new();
+        let listed: Result<(), io::Error> = records(text, ends, |span| {
+            all.push((span.line, text[span.at as usize..][..span.len as usize].to_vec()));
+            Ok(())
+        });
+        listed.unwrap();
+        all
+    }
+
+    #[test]
+    fn a_line_feed_in_quotes_ends_no_record_and_blank_lines_are_none() {
+        let csv = b"\xef\xbb\xbfa,b\r\n\n\"x\ny \"\"z\"\"\",1\n \n2,it\"s\n3,\"open\n4";
+        let records = found(csv, Ends::Quoted { delimiter: b',' });
+        let expected: [(u64, &[u8]); 4] =
+            [(1, b"a,b\r\n"), (3, b"\"x\ny \"\"z\"\"\",1\n"), (6, b"2,it\"s\n"), (7, b"3,\"open\n4")];
+        assert_eq!(records, expected.map(|(line, text)| (line, text.to_vec())));
+        assert_eq!(found(b"{}\n\n[\n", Ends::Line), [(1, b"{}\n".to_vec()), (3, b"[\n".to_vec())]);
+    }
+
+    proptest! {
+        #[test]
+        fn records_are_where_the_reader_of_csv_finds_them(
+            rows in proptest::collection::vec(proptest::collection::vec("[a \"\n,']{1,8}x", 2), 1..8),
+        ) {
+            let mut writer = csv::Writer::from_writer(Vec::new());
+            for row in &rows {
+                writer.write_record(row).unwrap();
+            }
+            let text = writer.into_inner().unwrap();
+            let found = found(&text, Ends::Quoted { delimiter: b',' });
+            prop_assert_eq!(found.len(), rows.len());
+            for ((_, record), row) in found.iter().zip(&rows) {
+                let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&record[..]);
+                let read: Vec<String> = reader.records().next().unwrap().unwrap().iter().map(str::to_owned).collect();
+                prop_assert_eq!(&read, row);
+            }
+        }
+    }
+}

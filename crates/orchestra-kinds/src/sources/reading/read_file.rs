@@ -1,0 +1,138 @@
+//! Opens files of items, only regular ones; and reads picture files whole, none that is larger than a picture can be. It never looks at what
+//! they hold.
+
+use std::alloc::Layout;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use orchestra_core::FailureKind;
+use orchestra_core::data::Refusal;
+
+use super::limits::LARGEST_FILE_BYTES;
+
+/// Opens a file to read it. Only regular files: a FIFO would hang, a device would never end. What is looked at is what is read, whatever takes
+/// its name meanwhile.
+pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let meta = file.metadata()?;
+    let kind = meta.file_type();
+    let what = match () {
+        () if kind.is_file() => return Ok((file, meta)),
+        () if kind.is_dir() => "a folder",
+        () if kind.is_fifo() => "a pipe",
+        () => "a device",
+    };
+    Err(io::Error::other(format!("it is {what}, expected a regular file")))
+}
+
+/// The error of a reader that takes memory as it reads, up to `len` bytes. Where there was none, the process ends as with any allocation: the fault is not the file's,
+/// and its item may have more memory in another process.
+pub fn or_no_memory(error: io::Error, len: u64) -> io::Error {
+    if error.kind() == io::ErrorKind::OutOfMemory
+        && let Some(layout) = usize::try_from(len).ok().and_then(|len| Layout::array::<u8>(len).ok())
+    {
+        std::alloc::handle_alloc_error(layout);
+    }
+    error
+}
+
+/// Reads `len` bytes from `at` on into `buffer`. The caller has checked `len`.
+///
+/// # Errors
+/// It cannot be read, or ends before.
+pub fn read_part(file: &File, at: u64, len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
+    if at.checked_add(len).is_none_or(|end| file.metadata().is_ok_and(|meta| meta.len() < end)) {
+        return Err(io::Error::other("it is shorter by now"));
+    }
+    buffer.resize(usize::try_from(len).map_err(io::Error::other)?, 0);
+    file.read_exact_at(buffer, at)
+}
+
+/// Reads a whole file into `buffer`.
+///
+/// # Errors
+/// The kind of the failure that the item ends with, and why.
+pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+    let read = |error: io::Error| Refusal {
+        kind: FailureKind::Read,
+        error: format!("cannot read `{}`: {error}", path.display()),
+    };
+    let (file, meta) = open_regular(path).map_err(read)?;
+    if meta.len() > LARGEST_FILE_BYTES {
+        let error = format!(
+            "`{}` has {} bytes, more than a picture file can have (1 GiB)",
+            path.display(),
+            meta.len()
+        );
+        return Err(Refusal { kind: FailureKind::TooLarge, error });
+    }
+    read_whole(&file, meta.len(), buffer).map_err(read)
+}
+
+/// Reads to the end of a file that has `len` bytes, with a single call for most files: a read that leaves room in the buffer once all
+/// bytes are there was the last one. A file that grows meanwhile is read on, up to a bound.
+fn read_whole(file: &File, len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
+    buffer.clear();
+    // One more than expected, so that the expected end leaves room.
+    buffer.reserve(usize::try_from(len).unwrap_or(usize::MAX).saturating_add(1));
+    loop {
+        match rustix::io::read(file, rustix::buffer::spare_capacity(buffer)) {
+            Ok(0) => return Ok(()),
+            // Less than asked for: a network drive may do that in the middle, too, so it means the end only at the expected length.
+            // A length of 0 means nothing: files that a system makes up as they are read have it, too.
+            Ok(_) if len > 0 && buffer.len() < buffer.capacity() && buffer.len() as u64 >= len => {
+                return Ok(());
+            }
+            Ok(_) if buffer.len() as u64 > LARGEST_FILE_BYTES => return Ok(()),
+            Ok(_) => buffer.reserve(1),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_read_and_nothing_else_hangs() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut buffer = Vec::new();
+        let fifo = dir.path().join("pipe.jpg");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .unwrap();
+        let cases = [
+            (fifo.as_path(), "is a pipe"),
+            (dir.path(), "is a folder"),
+            (Path::new("/dev/null"), "is a device"),
+        ];
+        for (path, what) in cases {
+            let Refusal { kind, error } = read_file(path, &mut buffer).unwrap_err();
+            assert_eq!(kind, FailureKind::Read);
+            assert!(error.contains(what), "{error}");
+        }
+        let Refusal { error, .. } = read_file(&dir.path().join("gone"), &mut buffer).unwrap_err();
+        assert!(error.contains("gone") && error.contains("No such file"), "{error}");
+        let file = dir.path().join("a");
+        std::fs::write(&file, b"abc").unwrap();
+        read_file(&file, &mut buffer).unwrap();
+        assert_eq!(buffer, b"abc");
+    }
+
+    #[test]
+    fn a_file_that_claims_to_be_empty_is_read_to_its_end_whatever_was_read_before() {
+        // A file without a length that has content: the kernel makes it up.
+        let made_up = Path::new("/proc/self/mountinfo");
+        let mut buffer = Vec::new();
+        read_file(made_up, &mut buffer).unwrap();
+        let whole = buffer.len();
+        assert!(whole > 0 && std::fs::metadata(made_up).unwrap().len() == 0);
+        buffer.reserve(1 << 20);
+        read_file(made_up, &mut buffer).unwrap();
+        assert_eq!(buffer.len(), whole);
+    }
+}

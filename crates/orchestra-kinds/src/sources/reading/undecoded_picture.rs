@@ -1,0 +1,110 @@
+//! A picture as the bytes of its file: decoded when the first stage asks for its pixels, and once for all of them. Reads nothing.
+
+use std::cell::RefCell;
+
+use orchestra_core::data::{Picture, Pixels, Refusal};
+use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
+use orchestra_media::{MediaError, PictureSize, Preparer};
+
+/// The picture of the item at hand.
+pub struct UndecodedPicture {
+    max_pixels: u64,
+    bytes: Vec<u8>,
+    decoder: RefCell<Decoder>,
+}
+
+struct Decoder {
+    preparer: Preparer,
+    /// Of the file at hand, once it is decoded.
+    size: Option<PictureSize>,
+    pixels: Vec<u8>,
+}
+
+impl UndecodedPicture {
+    /// None yet. A picture of more than `max_pixels` is refused.
+    pub fn new(max_pixels: u64) -> Self {
+        let decoder = Decoder { preparer: Preparer::new(), size: None, pixels: Vec::new() };
+        Self { max_pixels, bytes: Vec::new(), decoder: RefCell::new(decoder) }
+    }
+
+    /// The bytes of the file, to be written anew.
+    pub fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        self.decoder.get_mut().size = None;
+        &mut self.bytes
+    }
+
+    /// Decodes the file, unless it is decoded well enough for `row`.
+    fn decoded(&self, row: Option<&ImageSpec>) -> Result<std::cell::RefMut<'_, Decoder>, Refusal> {
+        let mut decoder = self.decoder.borrow_mut();
+        if decoder.size.is_none() || !decoder.preparer.is_enough_for(row) {
+            decoder.size = None;
+            let decoded = match row {
+                Some(spec) => decoder.preparer.decode_for(&self.bytes, self.max_pixels, &[spec]),
+                None => decoder.preparer.decode(&self.bytes, self.max_pixels),
+            };
+            decoder.size = Some(decoded.map_err(refusal)?);
+        }
+        Ok(decoder)
+    }
+}
+
+impl Picture for UndecodedPicture {
+    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), Refusal> {
+        self.decoded(row).map(drop)
+    }
+
+    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), Refusal> {
+        self.decoded(Some(spec))?.preparer.write_row(spec, row).map_err(refusal)
+    }
+
+    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        let mut decoder = self.decoded(None)?;
+        let Decoder { preparer, size, pixels } = &mut *decoder;
+        let size = size.ok_or_else(|| refusal(MediaError::NothingDecoded))?;
+        let spec = as_it_is(size, preparer.is_gray() == Some(true));
+        let channels = spec.color.count();
+        pixels.resize(size.width as usize * size.height as usize * channels, 0);
+        preparer.write_row(&spec, pixels).map_err(refusal)?;
+        // What is shown may itself ask for a row of this picture.
+        let bytes = std::mem::take(pixels);
+        drop(decoder);
+        let shown = show(Pixels { width: size.width, height: size.height, channels, bytes: &bytes });
+        self.decoder.borrow_mut().pixels = bytes;
+        shown
+    }
+
+    fn size(&self) -> Result<[u32; 2], Refusal> {
+        let known = self.decoder.borrow().size;
+        let size = match known {
+            Some(size) => size,
+            None => self.decoded(None)?.size.ok_or_else(|| refusal(MediaError::NothingDecoded))?,
+        };
+        Ok([size.width, size.height])
+    }
+}
+
+/// The row that holds the pixels of a picture as a viewer shows it.
+fn as_it_is(size: PictureSize, is_gray: bool) -> ImageSpec {
+    let color = if is_gray { Channels::Gray } else { Channels::Rgb };
+    let channels = color.count();
+    ImageSpec {
+        size: [size.height, size.width],
+        fit: Fit::Stretch,
+        shorter: size.width.max(size.height),
+        filter: ResizeFilter::Nearest,
+        color,
+        layout: Layout::Nhwc,
+        dtype: DType::U8,
+        scale: 1.0,
+        mean: vec![0.0; channels],
+        std: vec![1.0; channels],
+        pad: vec![0; channels],
+        max_pixels: u64::MAX,
+        fast: false,
+        in_graph: None,
+    }
+}
+
+fn refusal(error: MediaError) -> Refusal {
+    Refusal { kind: error.kind(), error: error.to_string() }
+}

@@ -1,0 +1,118 @@
+//! The columns of the samples of an archive: what the extensions of members say, and those of a first sample.
+
+use std::ffi::OsStr;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use orchestra_core::DType;
+use orchestra_plan::SourceContext;
+use orchestra_store::escape;
+
+use crate::sources::reading::columns::no_first;
+use crate::sources::reading::field_type::{Field, FieldType};
+use crate::sources::reading::input::look;
+use crate::sources::reading::limits::LARGEST_TENSOR;
+use crate::sources::reading::npy_header::{HEAD, Header};
+use crate::sources::reading::tar_members::{Member, Members};
+
+/// Members that one sample may have.
+pub const MOST_COLUMNS: usize = 256;
+
+/// The last part of an extension says what it is: `seg.png` is a picture.
+fn end_of(extension: &str) -> &str {
+    extension.rsplit('.').next().unwrap_or(extension)
+}
+
+pub fn is_npy(extension: &str) -> bool {
+    end_of(extension) == "npy"
+}
+
+/// The type of a column that is no tensor of a file.
+pub fn type_of(extension: &str) -> FieldType {
+    match end_of(extension) {
+        "jpg" | "jpeg" | "png" | "webp" | "bmp" | "tif" | "tiff" | "gif" => FieldType::Picture,
+        "cls" => FieldType::scalar(DType::I64),
+        "txt" | "text" | "caption" | "json" => FieldType::Text,
+        other => FieldType::Bytes(other.to_owned()),
+    }
+}
+
+/// The columns as the first sample of the first file has them: all, or those that are named.
+pub fn first_sample(source: &mut SourceContext<'_, '_>, names: Option<Vec<String>>) -> Option<Vec<Field>> {
+    let span = source.fields.span;
+    let what = source.fields.what.clone();
+    let Some(first) = source.first else {
+        let help = "name the archives with `paths`, or with a manifest that is a file; or name `columns`, without `npy`";
+        no_first(source, help);
+        return None;
+    };
+    look(source, &first.locator, |archive| columns_of(archive, names))
+        .map_err(|why| {
+            let message =
+                format!("{what}: `{}` cannot be read as a tar archive of samples: {why}", first.name);
+            source
+                .fields
+                .diags
+                .error(span, message)
+                .help("a sample is members such as `0001.jpg` and `0001.cls`, one behind the other");
+        })
+        .ok()
+}
+
+/// The columns of the first sample of an archive: all, or those that are named.
+fn columns_of(mut archive: impl Read + Seek, names: Option<Vec<String>>) -> Result<Vec<Field>, String> {
+    let mut sample: Option<(String, Vec<(String, Member)>)> = None;
+    let mut members = Members::new(BufReader::new(&mut archive)).map_err(|error| error.to_string())?;
+    while let Some(member) = members.next()? {
+        let Some((key, extension)) = key_of(&member.name) else { continue };
+        let (first, found) = sample.get_or_insert_with(|| (key.clone(), Vec::new()));
+        if *first != key || found.len() > MOST_COLUMNS {
+            break;
+        }
+        if found.iter().all(|(known, _)| *known != extension) {
+            found.push((extension, member));
+        }
+    }
+    drop(members);
+    let (key, found) = sample.ok_or("it holds no sample: no member is called `key.extension`")?;
+    if found.len() > MOST_COLUMNS {
+        return Err(format!("its sample `{key}` has more than {MOST_COLUMNS} members"));
+    }
+    let names = names.unwrap_or_else(|| found.iter().map(|(extension, _)| extension.clone()).collect());
+    let column = |name: String| {
+        if !is_npy(&name) {
+            return Ok(Field { ty: type_of(&name), name });
+        }
+        let member = found.iter().find(|(extension, _)| *extension == name);
+        let (_, member) = member.ok_or_else(|| format!("its first sample, `{key}`, has no `.{name}`"))?;
+        let mut head = Vec::new();
+        archive.seek(SeekFrom::Start(member.at)).map_err(|error| error.to_string())?;
+        (&mut archive)
+            .take(member.len.min(HEAD as u64))
+            .read_to_end(&mut head)
+            .map_err(|error| error.to_string())?;
+        let header = Header::parse_any(&head).map_err(|why| format!("`{key}.{name}`: {why}"))?;
+        if header.bytes() > LARGEST_TENSOR {
+            return Err(format!("`{key}.{name}` has {} bytes, and a tensor at most 1 GiB", header.bytes()));
+        }
+        Ok(Field { name, ty: FieldType::Tensor { dtype: header.dtype, shape: header.shape } })
+    };
+    names.into_iter().map(column).collect()
+}
+
+/// The key of a member, as text, and its extension. `None` for a name without a dot, and for a hidden file.
+pub fn key_of(name: &[u8]) -> Option<(String, String)> {
+    let mut name = name;
+    while let Some(rest) = name.strip_prefix(b"./") {
+        name = rest;
+    }
+    let base = name.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+    let dot = name[base..].iter().position(|byte| *byte == b'.')?;
+    let (key, extension) = (&name[..base + dot], &name[base + dot + 1..]);
+    if dot == 0 || extension.is_empty() || name.contains(&0) {
+        return None;
+    }
+    let text = |bytes: &[u8]| escape(Path::new(OsStr::from_bytes(bytes)));
+    Some((text(key), text(extension).to_ascii_lowercase()))
+}

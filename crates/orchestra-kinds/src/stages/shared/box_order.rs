@@ -1,0 +1,95 @@
+//! The orders in which boxes of a picture may come.
+
+use orchestra_plan::Words;
+
+/// An order of boxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    Given,
+    Score,
+    LeftToRight,
+    TopToBottom,
+    /// Lines from top to bottom, each from left to right.
+    Reading,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BoxPosition {
+    pub score: f32,
+    /// The middle of the box.
+    pub x: f64,
+    pub y: f64,
+    /// The shorter side of what is turned.
+    pub height: f64,
+}
+
+impl Order {
+    /// As a key names them.
+    pub const WORDS: Words<Order, 5> = Words::new([
+        ("given", Order::Given, "as they come"),
+        ("score", Order::Score, "best first"),
+        ("left-to-right", Order::LeftToRight, "by the middle of the box"),
+        ("top-to-bottom", Order::TopToBottom, "by the middle of the box"),
+        ("reading", Order::Reading, "by lines, each from left to right"),
+    ]);
+
+    /// The name in a workflow file.
+    pub fn name(self) -> &'static str {
+        Self::WORDS.text(self)
+    }
+
+    /// Stable: equal ones stay in the order of the model.
+    pub fn sort<T>(self, mut found: Vec<(BoxPosition, T)>) -> Vec<T> {
+        let by = |key: fn(&BoxPosition) -> f64| {
+            move |(a, _): &(BoxPosition, T), (b, _): &(BoxPosition, T)| key(a).total_cmp(&key(b))
+        };
+        match self {
+            Order::Given => {}
+            Order::Score => found.sort_by(by(|position| -f64::from(position.score))),
+            Order::LeftToRight => found.sort_by(by(|position| position.x)),
+            Order::TopToBottom => found.sort_by(by(|position| position.y)),
+            Order::Reading => {
+                found.sort_by(by(|position| position.y));
+                let mut rest = &mut found[..];
+                while let Some((first, _)) = rest.first() {
+                    let first = *first;
+                    // Of one line are those whose middle is less than half of a height below that of its uppermost.
+                    let is_of_line = |position: &BoxPosition| {
+                        position.y - first.y < first.height.min(position.height) / 2.0
+                    };
+                    let n = rest.iter().skip(1).take_while(|(position, _)| is_of_line(position)).count() + 1;
+                    let (line, below) = rest.split_at_mut(n);
+                    line.sort_by(by(|position| position.x));
+                    rest = below;
+                }
+            }
+        }
+        found.into_iter().map(|(_, value)| value).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_one_after_the_other_and_what_is_no_number_ends_nothing() {
+        let position = |score, x, y| BoxPosition { score, x, y, height: 20.0 };
+        let boxes = [
+            position(0.5, 90.0, 3.0),
+            position(0.9, 10.0, 9.0),
+            position(0.7, 50.0, 31.0),
+            position(0.6, 10.0, 34.0),
+        ];
+        let sorted = |order: Order| order.sort(boxes.into_iter().zip(0..).collect());
+        assert_eq!(sorted(Order::Given), [0, 1, 2, 3]);
+        assert_eq!(sorted(Order::Reading), [1, 0, 3, 2]);
+        assert_eq!(sorted(Order::TopToBottom), [0, 1, 2, 3]);
+        assert_eq!(sorted(Order::LeftToRight), [1, 3, 2, 0]);
+        assert_eq!(sorted(Order::Score), [1, 2, 3, 0]);
+        let rubbish = [position(f32::NAN, f64::NAN, f64::INFINITY), position(0.0, 0.0, f64::NAN), boxes[0]];
+        for order in Order::WORDS.values() {
+            assert_eq!(order.sort(rubbish.into_iter().zip(0..).collect()).len(), 3);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The expression that a key of a stage holds, with messages about what is wrong with it.
+
+use orchestra_plan::{At, Input, StageContext, list};
+
+use super::{Expression, Wrong, fields, parse};
+
+/// The expression of a key over the columns of `input`. `None` after an error.
+pub fn of_key(
+    stage: &mut StageContext<'_>,
+    input: &Input,
+    key: &str,
+    written: &At<String>,
+) -> Option<Expression> {
+    let name = stage.name;
+    let wrong = match parse(&input.gives, &written.value) {
+        Ok(expression) => return Some(expression),
+        Err(wrong) => wrong,
+    };
+    match wrong {
+        Wrong::Form(why) => {
+            let what = if key == "keep" { "condition" } else { "expression" };
+            stage
+                .diags
+                .error(written.span, format!("`{key}` of stage `{name}` is no {what}: {why}"))
+                .help("for example \"score >= 0.5 and label != 'background'\"");
+        }
+        Wrong::Field(field) => {
+            let all = fields(&input.gives);
+            let known = match all.len() {
+                0 => "it gives nothing that an expression can look at".to_owned(),
+                _ => format!("fields: {}", list(all.iter().map(String::as_str))),
+            };
+            let columns = input.gives.0.iter().map(|column| column.name.as_str());
+            let whole = match key {
+                "keep" => String::new(),
+                _ => format!("; a column as it is: {}", list(columns)),
+            };
+            stage
+                .diags
+                .error(written.span, format!("stage `{name}` has no field `{field}` to look at"))
+                .label(format!("it reads {}", input.gives))
+                .help(format!(
+                    "{known}{whole}; `name[3]` is one number of a tensor; a text stands in single quotes"
+                ));
+        }
+    }
+    None
+}

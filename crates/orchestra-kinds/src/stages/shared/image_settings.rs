@@ -1,0 +1,389 @@
+//! The settings that say how a picture becomes a tensor row. Touches no pixel.
+
+use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
+
+use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::{Dim, TensorSpec};
+use orchestra_plan::tree::{Node, Value};
+use orchestra_plan::{Fields, Key, Span, Words, key};
+
+/// The keys that say how a picture becomes a row: those of `image`, and of every other kind that makes rows of pictures.
+pub const KEYS: [Key; 13] = [
+    key("size", "two integers", "required", "`[height, width]` of the row in pixels")
+        .from_to(1, MAX_SIDE as u64),
+    key("fit", "text", "\"stretch\"", "how the picture is brought to `size`").one_of(&FITS.words),
+    key(
+        "shorter",
+        "integer",
+        "the larger side of `size`",
+        "only with `fit = \"shorter\"`, and not smaller than `size`",
+    )
+    .from_to(1, MAX_SIDE as u64),
+    key(
+        "filter",
+        "text",
+        "\"bilinear\"",
+        "how it is resized; all but the first are antialiased, as in Pillow",
+    )
+    .one_of(&FILTERS.words),
+    key("color", "text", "\"rgb\"", "the channels of the row, in their order").one_of(&COLORS.words),
+    key("layout", "text", "\"nchw\"", "the order of its dimensions").one_of(&LAYOUTS.words),
+    key("dtype", "text", "\"f32\"", "the type of its numbers").one_of(&DTYPES.words),
+    key("scale", "number", "1/255", "factor on the pixel value 0 to 255"),
+    key("mean", "number or list", "0", "subtracted after `scale`, one for all or one per channel"),
+    key("std", "number or list", "1", "then divided by it, one for all or one per channel; never 0"),
+    key(
+        "pad",
+        "number or list",
+        "0",
+        "pixel value 0 to 255 around a contained picture and behind transparent pixels",
+    ),
+    key(
+        "fast",
+        "true or false",
+        "false",
+        "decode a JPEG that is much larger than `size` to a fraction of it; not with `filter = \"nearest\"`",
+    ),
+    key(
+        "normalize",
+        "text",
+        "\"host\"",
+        "where pixels become numbers; `dtype` and `layout` always say what the model takes",
+    )
+    .one_of(&NORMALIZE.words),
+];
+
+/// `fit`
+const FITS: Words<Fit, 5> = Words::new([
+    ("stretch", Fit::Stretch, "both sides, whatever the aspect ratio"),
+    ("cover", Fit::Cover, "fill, and cut what stands over"),
+    ("contain", Fit::Contain, "fit inside, and fill up with `pad`"),
+    (
+        "left",
+        Fit::Left,
+        "to the height, at the left, and fill up with `pad` to the right, or squeeze what is too wide (lines of text)",
+    ),
+    ("shorter", Fit::Shorter, "shorter side to `shorter`, then cut `size` out of the centre"),
+]);
+
+/// `filter`
+const FILTERS: Words<ResizeFilter, 4> = Words::new([
+    ("nearest", ResizeFilter::Nearest, ""),
+    ("bilinear", ResizeFilter::Bilinear, ""),
+    ("bicubic", ResizeFilter::Bicubic, ""),
+    ("lanczos3", ResizeFilter::Lanczos3, ""),
+]);
+
+/// `color`
+const COLORS: Words<Channels, 3> =
+    Words::new([("rgb", Channels::Rgb, ""), ("bgr", Channels::Bgr, ""), ("gray", Channels::Gray, "")]);
+
+/// `layout`
+const LAYOUTS: Words<Layout, 2> = Words::new([("nchw", Layout::Nchw, ""), ("nhwc", Layout::Nhwc, "")]);
+
+/// `dtype`
+const DTYPES: Words<DType, 3> = Words::new([
+    ("f32", DType::F32, ""),
+    ("f16", DType::F16, ""),
+    ("u8", DType::U8, "pixels as they are, without `scale`, `mean` and `std`"),
+]);
+
+/// `normalize`: whether the graph of the model does it.
+const NORMALIZE: Words<bool, 2> = Words::new([
+    ("host", false, "where they are decoded"),
+    (
+        "device",
+        true,
+        "the row holds pixels as bytes, a quarter of the memory and of the copies, and nodes in front of the model scale and lay them out",
+    ),
+]);
+
+/// The place of `fast` among them.
+pub const FAST: usize = 11;
+
+/// Largest side of a row in pixels.
+const MAX_SIDE: u32 = 32_768;
+
+/// Reads all settings; `None` where one is wrong.
+pub fn read(f: &mut Fields<'_, '_>, max_pixels: u64) -> Option<ImageSpec> {
+    let errors_before = f.diags.errors().count();
+    let size = size(f);
+    let fit = f.word_or_default("fit", &FITS).value;
+    let filter = f.word_or_default("filter", &FILTERS).value;
+    let color = f.word_or_default("color", &COLORS).value;
+    let layout = f.word_or_default("layout", &LAYOUTS).value;
+    let dtype = f.word_or_default("dtype", &DTYPES).value;
+    let shorter = shorter(f, fit, size);
+    let (scale, mean, std) = normalisation(f, dtype, color.count());
+    let pad = pad(f, color.count());
+    let fast = fast(f, filter);
+    let spec = ImageSpec {
+        size: size?,
+        fit,
+        shorter: shorter?,
+        filter,
+        color,
+        layout,
+        dtype,
+        scale: scale?,
+        mean: mean?,
+        std: std?,
+        pad: pad?,
+        max_pixels,
+        fast,
+        in_graph: None,
+    };
+    let spec = if normalizes_in_graph(f, dtype) { in_graph(f, spec)? } else { spec };
+    (f.diags.errors().count() == errors_before).then_some(spec)
+}
+
+/// Whether the graph of the model and not the loader makes numbers of the pixels.
+fn normalizes_in_graph(f: &mut Fields<'_, '_>, dtype: DType) -> bool {
+    let in_graph = f.word_or_default("normalize", &NORMALIZE).value;
+    if let (true, DType::U8, Some(entry)) = (in_graph, dtype, f.entry("normalize")) {
+        f.bad("normalize", entry.key_span, "has no effect beside dtype = \"u8\"").help(
+            "`dtype` says what the model takes, \"f32\" or \"f16\"; the pixels travel as bytes by themselves",
+        );
+        return false;
+    }
+    in_graph
+}
+
+/// The same result by another way: the row holds the pixels, and the graph does the rest.
+fn in_graph(f: &mut Fields<'_, '_>, spec: ImageSpec) -> Option<ImageSpec> {
+    let scaled = spec.mean.iter().zip(&spec.std).map(|(mean, std)| {
+        let (mean, std) = (f64::from(*mean), f64::from(*std));
+        ((f64::from(spec.scale) / std) as f32, (-mean / std) as f32)
+    });
+    let (factor, offset): (Vec<f32>, Vec<f32>) = scaled.unzip();
+    if !factor.iter().chain(&offset).all(|n| n.is_finite()) {
+        let span = f.entry("std").map_or(f.span, |e| e.node.span);
+        f.bad("std", span, "is so small that pixels divided by it are no numbers any more");
+        return None;
+    }
+    let pixels = PixelInput { layout: spec.layout, dtype: spec.dtype, factor, offset };
+    let channels = spec.color.count();
+    Some(ImageSpec {
+        layout: Layout::Nhwc,
+        dtype: DType::U8,
+        scale: 1.0,
+        mean: vec![0.0; channels],
+        std: vec![1.0; channels],
+        in_graph: Some(pixels),
+        ..spec
+    })
+}
+
+fn size(f: &mut Fields<'_, '_>) -> Option<[u32; 2]> {
+    let Some(entry) = f.entry("size") else {
+        f.missing("size", "size = [height, width], in pixels, as the model wants it");
+        return None;
+    };
+    let side = |node: &Node| match node.value {
+        Value::Integer(n) => u32::try_from(n).ok(),
+        _ => None,
+    };
+    let sides = match &entry.node.value {
+        Value::Array(items) if items.len() == 2 => side(&items[0]).zip(side(&items[1])),
+        _ => None,
+    };
+    match sides {
+        Some((h, w)) if (1..=MAX_SIDE).contains(&h) && (1..=MAX_SIDE).contains(&w) => Some([h, w]),
+        Some(_) => {
+            f.bad("size", entry.node.span, &format!("must hold sides from 1 to {MAX_SIDE}"));
+            None
+        }
+        None => {
+            f.wrong("size", &entry.node, "a list of two integers, [height, width]");
+            None
+        }
+    }
+}
+
+fn shorter(f: &mut Fields<'_, '_>, fit: Fit, size: Option<[u32; 2]>) -> Option<u32> {
+    let longest = size.map(|[h, w]| h.max(w));
+    let Some(entry) = f.entry("shorter") else { return longest };
+    if fit != Fit::Shorter {
+        f.bad("shorter", entry.key_span, "has no effect").help("it belongs to fit = \"shorter\"");
+        return None;
+    }
+    let n = f.integer("shorter")?;
+    let shorter = n.value as u32;
+    if longest.is_some_and(|longest| shorter < longest) {
+        f.bad("shorter", n.span, "is smaller than `size`")
+            .help("the target is cut out of the resized picture, so `shorter` is at least the larger side of `size`");
+        return None;
+    }
+    Some(shorter)
+}
+
+type Normalisation = (Option<f32>, Option<Vec<f32>>, Option<Vec<f32>>);
+
+fn normalisation(f: &mut Fields<'_, '_>, dtype: DType, channels: usize) -> Normalisation {
+    if dtype == DType::U8 {
+        for key in ["scale", "mean", "std"] {
+            if let Some(entry) = f.entry(key) {
+                f.bad(key, entry.key_span, "cannot stand beside dtype = \"u8\"")
+                    .help("bytes are stored as they are; leave the key out, or use \"f32\" or \"f16\"");
+            }
+        }
+        return (Some(1.0), Some(vec![0.0; channels]), Some(vec![1.0; channels]));
+    }
+    let scale = match f.entry("scale") {
+        Some(_) => f.number("scale").map(|scale| scale.value as f32),
+        None => Some(1.0 / 255.0),
+    };
+    let mean = per_channel(f, "mean", 0.0, channels).map(|(mean, _)| mean);
+    let std = per_channel(f, "std", 1.0, channels).and_then(|(std, span)| {
+        if std.contains(&0.0) {
+            f.bad("std", span.unwrap_or(f.span), "cannot hold 0: pixels are divided by it");
+            return None;
+        }
+        Some(std)
+    });
+    (scale, mean, std)
+}
+
+/// One number per channel; a single one stands for all.
+fn per_channel(
+    f: &mut Fields<'_, '_>,
+    key: &str,
+    default: f32,
+    channels: usize,
+) -> Option<(Vec<f32>, Option<Span>)> {
+    if f.entry(key).is_none() {
+        return Some((vec![default; channels], None));
+    }
+    let numbers = f.numbers(key)?;
+    let values: Vec<f32> = numbers.value.iter().map(|n| *n as f32).collect();
+    match values[..] {
+        [one] => Some((vec![one; channels], Some(numbers.span))),
+        _ if values.len() == channels => Some((values, Some(numbers.span))),
+        _ => {
+            let reason = format!("holds {} numbers for {channels} channels", values.len());
+            f.bad(key, numbers.span, &reason)
+                .help("give one number, or one per channel in the order of `color`");
+            None
+        }
+    }
+}
+
+fn pad(f: &mut Fields<'_, '_>, channels: usize) -> Option<Vec<u8>> {
+    let (values, span) = per_channel(f, "pad", 0.0, channels)?;
+    if values.iter().any(|v| v.fract() != 0.0 || !(0.0..=255.0).contains(v)) {
+        f.bad("pad", span.unwrap_or(f.span), "must hold whole pixel values from 0 to 255");
+        return None;
+    }
+    Some(values.iter().map(|v| *v as u8).collect())
+}
+
+fn fast(f: &mut Fields<'_, '_>, filter: ResizeFilter) -> bool {
+    let fast = f.flag("fast");
+    if let (true, ResizeFilter::Nearest, Some(entry)) = (fast, filter, f.entry("fast")) {
+        f.bad("fast", entry.key_span, "cannot stand beside filter = \"nearest\"").help(
+            "the nearest pixel of a reduced picture is another one; leave `fast` out, or use \"bilinear\"",
+        );
+    }
+    fast
+}
+
+/// The column of such rows, and where they lie in the picture.
+pub fn column(spec: &ImageSpec) -> Schema {
+    let stored = spec.tensor();
+    let ty = match &spec.in_graph {
+        Some(input) => ColumnType::Pixels { stored, model: spec.for_model().tensor(), input: input.clone() },
+        None => ColumnType::Tensor(stored),
+    };
+    let placed = Column { name: "placed".to_owned(), ty: ColumnType::Placement };
+    Schema(vec![Column { name: "pixels".to_owned(), ty }, placed])
+}
+
+/// The settings in a few words, one line each.
+pub fn details(spec: &ImageSpec) -> Vec<String> {
+    let color = match spec.color {
+        Channels::Rgb => "rgb",
+        Channels::Bgr => "bgr",
+        Channels::Gray => "gray",
+    };
+    let fit = match spec.fit {
+        Fit::Stretch => "stretch".to_owned(),
+        Fit::Cover => "cover".to_owned(),
+        Fit::Contain => "contain".to_owned(),
+        Fit::Left => "left".to_owned(),
+        Fit::Shorter => format!("shorter side {}", spec.shorter),
+    };
+    let filter = match spec.filter {
+        ResizeFilter::Nearest => "nearest",
+        ResizeFilter::Bilinear => "bilinear",
+        ResizeFilter::Bicubic => "bicubic",
+        ResizeFilter::Lanczos3 => "lanczos3",
+    };
+    let mut details =
+        vec![format!("{} x {} {color}", spec.size[0], spec.size[1]), format!("{fit}, {filter}")];
+    if spec.in_graph.is_some() {
+        details.push("normalised in the model's graph".to_owned());
+    }
+    details
+}
+
+/// What such rows are, for `plan`.
+pub fn about(spec: &ImageSpec) -> String {
+    match spec.in_graph {
+        Some(_) => {
+            format!("{}\nthe model's graph makes {} of them", spec.tensor(), spec.for_model().tensor())
+        }
+        None => spec.tensor().to_string(),
+    }
+}
+
+/// The settings of `stage` that would have to change for `want`, as a sentence.
+pub fn advice(stage: &str, spec: &ImageSpec, want: &TensorSpec) -> String {
+    if want.dtype == DType::I64 && want.row == [Dim::Fixed(2)] {
+        return format!(
+            "if it is the width and height of what the model sees, a stage gives that: [stages.size], kind = \"size\", from = \"{stage}\""
+        );
+    }
+    if !matches!(want.dtype, DType::F32 | DType::F16 | DType::U8) {
+        return format!("an image stage gives f32, f16 or u8, never {}", want.dtype);
+    }
+    let other = match spec.layout {
+        Layout::Nchw => Layout::Nhwc,
+        Layout::Nhwc => Layout::Nchw,
+    };
+    let Some(mut settings) =
+        [spec.layout, other].into_iter().find_map(|layout| settings_for(spec, layout, &want.row))
+    else {
+        return "an image stage gives [channels, height, width] or [height, width, channels] with 1 or 3 channels"
+            .into();
+    };
+    if want.dtype != spec.dtype {
+        settings.push(format!("`dtype = \"{}\"`", want.dtype));
+    }
+    format!("in stage `{stage}`, {} would fit", settings.join(", "))
+}
+
+/// What would have to change to give `row` in this layout; `None` if nothing helps.
+fn settings_for(spec: &ImageSpec, layout: Layout, row: &[Dim]) -> Option<Vec<String>> {
+    let [a, b, c] = row else { return None };
+    let (channels, height, width) = match layout {
+        Layout::Nchw => (a, b, c),
+        Layout::Nhwc => (c, a, b),
+    };
+    let mut settings = Vec::new();
+    let side = |dim: &Dim, now: u32| dim.fixed().map_or(Some(now), |n| u32::try_from(n).ok());
+    let size = [side(height, spec.size[0])?, side(width, spec.size[1])?];
+    if size != spec.size {
+        settings.push(format!("`size = [{}, {}]`", size[0], size[1]));
+    }
+    match channels {
+        Dim::Fixed(1) if spec.color != Channels::Gray => settings.push("`color = \"gray\"`".into()),
+        Dim::Fixed(3) if spec.color == Channels::Gray => settings.push("`color = \"rgb\"`".into()),
+        Dim::Fixed(1 | 3) | Dim::Dynamic => {}
+        Dim::Fixed(_) => return None,
+    }
+    if layout != spec.layout {
+        let name = if layout == Layout::Nchw { "nchw" } else { "nhwc" };
+        settings.push(format!("`layout = \"{name}\"`"));
+    }
+    Some(settings)
+}

@@ -1,0 +1,355 @@
+//! Runs a session on its own outputs, round after round. Inputs and outputs have memory of their own where the session works, bound once in
+//! two sets that take turns: what a round gives is where the next one reads. So between rounds nothing is copied but the one number per row
+//! that a bound is set for, and the outputs of rows that end.
+//!
+//! It knows neither arena nor slots: rows are copied from and to places that others name, when a leg begins and when rows leave it.
+
+use orchestra_core::iteration::{Iteration, Leg, LegState, stretches};
+use orchestra_core::{DType, DeviceKind};
+use orchestra_worker::arena::{RangeError, Rows, WorkerArena};
+use orchestra_worker::frames::{Run, RunErrorKind, RunTiming};
+use orchestra_worker::serve::{RunError, nanos};
+use ort::memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType};
+use ort::session::{IoBinding, Session};
+use ort::value::DynTensor;
+use std::time::Instant;
+
+use super::binding::{BoundSession, value_over};
+use super::cuda_runtime::{CudaRuntime, TO_DEVICE, TO_HOST};
+use super::model::{Model, RowAddresses, RowTensor, element_type};
+
+/// A loop over a session. Drop it before the session.
+pub struct IteratedSession {
+    iteration: Iteration,
+    place: Place,
+    /// Made for the first batch, and made anew for a larger one.
+    memory: Option<Memory>,
+}
+
+/// Where the tensors of a loop lie.
+struct Place {
+    device: AllocationDevice<'static>,
+    /// What copies from and to there; `None`: it is the host's own memory.
+    cuda: Option<CudaRuntime>,
+}
+
+/// Tensors for so many rows, and what is bound to them. Fields are dropped in this order.
+struct Memory {
+    /// For so many rows, the two sets: see [`Memory::bind`].
+    bound: Option<(usize, [IoBinding; 2])>,
+    inputs: Vec<Rows<*mut u8>>,
+    outputs: Vec<Rows<*mut u8>>,
+    /// They hold the memory of `inputs` and `outputs`.
+    _tensors: Vec<DynTensor>,
+    info: MemoryInfo<'static>,
+    /// Rows that there is room for.
+    rows: usize,
+}
+
+// SAFETY: the addresses are those of tensors that are kept beside them, and are used by the owner of the loop alone.
+unsafe impl Send for Memory {}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct LegEnd {
+    /// Whether rows go on from a checkpoint.
+    pub is_paused: bool,
+    /// Per row: see [`Leg::rounds`].
+    pub rounds: Vec<i64>,
+}
+
+impl IteratedSession {
+    /// A loop on `device`. Call it when the provider is loaded.
+    ///
+    /// # Errors
+    /// CUDA's runtime is not in the process under a known name.
+    pub fn new(iteration: Iteration, device: &DeviceKind) -> ort::Result<IteratedSession> {
+        let place = match device {
+            DeviceKind::Cpu => Place { device: AllocationDevice::CPU, cuda: None },
+            DeviceKind::Cuda { .. } => {
+                let cuda = CudaRuntime::of_this_process().ok_or_else(|| {
+                    ort::Error::new(
+                        "a loop needs CUDA's runtime, which is not in the process under a known name",
+                    )
+                })?;
+                Place { device: AllocationDevice::CUDA, cuda: Some(cuda) }
+            }
+        };
+        Ok(IteratedSession { iteration, place, memory: None })
+    }
+
+    /// Another one, for a batch beside.
+    pub fn beside(&self) -> IteratedSession {
+        let Place { device, cuda } = &self.place;
+        let place = Place { device: device.clone(), cuda: *cuda };
+        IteratedSession { iteration: self.iteration.clone(), place, memory: None }
+    }
+
+    /// Runs a leg over the rows at `addresses`, the first of which so many rounds have brought to the state that they are in, as many as
+    /// `before` is long; the others are padding. After it their outputs are at `addresses`: of rows that have ended those of their last round,
+    /// and if the leg is paused, of the others those that are fed.
+    ///
+    /// # Safety
+    /// As for [`BoundSession::run`].
+    pub unsafe fn run(
+        &mut self,
+        bound: &mut BoundSession,
+        model: &Model,
+        addresses: &RowAddresses,
+        before: Vec<u32>,
+        timing: &mut RunTiming,
+    ) -> Result<LegEnd, RunError> {
+        // SAFETY: the caller's promises are the same.
+        let ran = unsafe { self.leg(bound, model, addresses, before, timing) };
+        ran.map_err(|error| {
+            let error = bound.failed(&error);
+            if error.kind == RunErrorKind::OutOfMemory {
+                // A smaller batch comes next, and needs less.
+                self.memory = None;
+            }
+            error
+        })
+    }
+
+    /// # Safety
+    /// As for [`IteratedSession::run`].
+    unsafe fn leg(
+        &mut self,
+        bound: &mut BoundSession,
+        model: &Model,
+        addresses: &RowAddresses,
+        before: Vec<u32>,
+        timing: &mut RunTiming,
+    ) -> ort::Result<LegEnd> {
+        let start = Instant::now();
+        let IteratedSession { iteration, place, memory } = self;
+        if memory.as_ref().is_none_or(|memory| memory.rows < addresses.rows) {
+            *memory = None;
+            *memory = Some(Memory::new(bound.session(), model, addresses.rows, place)?);
+        }
+        let memory = memory.as_mut().expect("it has just been made");
+        memory.bind(bound.session(), model, iteration, addresses.rows)?;
+        let Memory { bound: Some((_, sets)), inputs, outputs, .. } = &*memory else {
+            unreachable!("it has just been bound")
+        };
+        for (to, from) in inputs.iter().zip(&addresses.inputs) {
+            // SAFETY: both have that many bytes, and no writer meanwhile.
+            unsafe { place.copy(to.ptr, from.ptr, from.len.min(to.len), Way::In) }?;
+        }
+        place.synchronize()?;
+        timing.bind_ns += nanos(start.elapsed());
+
+        let mut leg = Leg::new(iteration, before);
+        let mut watched = Watched::new(iteration, model, addresses.rows);
+        for set in (0..2).cycle() {
+            let start = Instant::now();
+            bound.run_over(&sets[set])?;
+            timing.run_ns = timing.run_ns.saturating_add(nanos(start.elapsed()));
+            let start = Instant::now();
+            // Where each output of this round lies.
+            let lies = |output: usize| match iteration.feed.iter().find(|feed| feed.output == output) {
+                Some(feed) if set == 1 => inputs[feed.input].ptr,
+                _ => outputs[output].ptr,
+            };
+            if let Some(watched) = &mut watched {
+                // SAFETY: the run is over, and the buffer is as long as the output.
+                unsafe {
+                    place.copy(
+                        watched.values.as_mut_ptr(),
+                        lies(watched.output),
+                        watched.values.len(),
+                        Way::Out,
+                    )
+                }?;
+            }
+            let ends = leg.round(|row| watched.as_ref().is_some_and(|watched| watched.is_met(row)));
+            // SAFETY: the run is over, and the rows at `addresses` are the caller's.
+            let copy = |output: usize, first: usize, count: usize| unsafe {
+                let (Some(tensor), Some(to)) = (&model.outputs[output], &addresses.outputs[output]) else {
+                    return Ok(());
+                };
+                let (at, bytes) = (first * tensor.row_bytes, count * tensor.row_bytes);
+                place.copy(to.ptr.add(at), lies(output).add(at), bytes, Way::Out)
+            };
+            for (first, count) in stretches(ends) {
+                (0..outputs.len()).try_for_each(|output| copy(output, first, count))?;
+            }
+            let state = leg.state();
+            if state == LegState::Paused {
+                for (first, count) in stretches(leg.living()) {
+                    iteration.feed.iter().try_for_each(|feed| copy(feed.output, first, count))?;
+                }
+            }
+            timing.copy_out_ns = timing.copy_out_ns.saturating_add(nanos(start.elapsed()));
+            if state != LegState::GoesOn {
+                return Ok(LegEnd { is_paused: state == LegState::Paused, rounds: leg.rounds() });
+            }
+        }
+        unreachable!("two sets take turns without end")
+    }
+}
+
+/// What a leg is told and says of the rounds of its rows, in the slots themselves.
+pub struct Rounds {
+    before: Vec<u32>,
+    after: Rows<*mut u8>,
+}
+
+impl Rounds {
+    /// Those of a run.
+    ///
+    /// # Errors
+    /// Its rows lie outside of the arena.
+    ///
+    /// # Safety
+    /// The rows of the run have no writer during the call.
+    pub unsafe fn of(model: &Model, arena: &WorkerArena, run: &Run) -> Result<Rounds, RangeError> {
+        let (input, output) = (model.inputs.len(), model.outputs.len());
+        let after = arena.output_rows(run.output_slot, output, run.first_row, run.rows)?;
+        let before = match arena.layout().inputs.get(input) {
+            None => vec![0; run.rows],
+            Some(_) => {
+                let rows = arena.input_rows(run.slot, input, run.first_row, run.rows)?;
+                // SAFETY: the rows lie in the arena, and the caller vouches that they have no writer.
+                let bytes = unsafe { std::slice::from_raw_parts(rows.ptr, rows.len) };
+                let number = |bytes: &[u8; 8]| u32::try_from(i64::from_ne_bytes(*bytes)).unwrap_or(0);
+                bytes.as_chunks().0.iter().map(number).collect()
+            }
+        };
+        Ok(Rounds { before, after })
+    }
+
+    /// Per row: the rounds that brought it to its state.
+    pub fn before(&self) -> Vec<u32> {
+        self.before.clone()
+    }
+
+    /// Writes down what a leg says of its rows.
+    ///
+    /// # Safety
+    /// The rows of the run have no other user during the call, and the arena is still mapped.
+    pub unsafe fn say(&self, rounds: &[i64]) {
+        let bytes: Vec<u8> = rounds.iter().flat_map(|n| n.to_ne_bytes()).collect();
+        let len = bytes.len().min(self.after.len);
+        // SAFETY: both have that many bytes, and the caller vouches for the rows.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.after.ptr, len) };
+    }
+}
+
+/// The output that a bound is set for, after a round.
+struct Watched<'a> {
+    of: &'a Iteration,
+    output: usize,
+    dtype: DType,
+    values: Vec<u8>,
+}
+
+impl<'a> Watched<'a> {
+    fn new(of: &'a Iteration, model: &Model, rows: usize) -> Option<Self> {
+        let output = of.until.as_ref()?.output;
+        let tensor = model.outputs.get(output)?.as_ref()?;
+        Some(Self { of, output, dtype: tensor.dtype, values: vec![0; tensor.row_bytes * rows] })
+    }
+
+    fn is_met(&self, row: usize) -> bool {
+        let value = self.values.get(row * self.dtype.size_bytes()..).unwrap_or_default();
+        self.of.until.is_some_and(|until| until.is_met_by(self.dtype, value))
+    }
+}
+
+/// Which way rows are copied.
+#[derive(Clone, Copy)]
+enum Way {
+    In,
+    Out,
+}
+
+impl Place {
+    /// # Safety
+    /// `from` can be read and `to` be written for `bytes` bytes, one of which lies here and the other in the host's memory.
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize, way: Way) -> ort::Result<()> {
+        let Some(cuda) = &self.cuda else {
+            // SAFETY: as the caller vouches, and one of them is ours, so they do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+            return Ok(());
+        };
+        let kind = match way {
+            Way::In => TO_DEVICE,
+            Way::Out => TO_HOST,
+        };
+        // SAFETY: as the caller vouches.
+        cuda.check(unsafe { (cuda.memcpy)(to.cast(), from.cast(), bytes, kind) }).map_err(ort::Error::new)
+    }
+
+    /// Copies to here have arrived. They have left the host's memory before, but the session's stream knows nothing of them.
+    fn synchronize(&self) -> ort::Result<()> {
+        let Some(cuda) = &self.cuda else { return Ok(()) };
+        // SAFETY: null names the stream that they are on.
+        cuda.check(unsafe { (cuda.stream_synchronize)(std::ptr::null_mut()) }).map_err(ort::Error::new)
+    }
+}
+
+impl Memory {
+    fn new(session: &Session, model: &Model, rows: usize, place: &Place) -> ort::Result<Memory> {
+        let info = || MemoryInfo::new(place.device.clone(), 0, AllocatorType::Device, MemoryType::Default);
+        let allocator = Allocator::new(session, info()?)?;
+        let mut tensors = Vec::new();
+        let mut rows_of = |tensor: &RowTensor| -> ort::Result<Rows<*mut u8>> {
+            let mut value = DynTensor::new(&allocator, element_type(tensor.dtype), tensor.shape(rows))?;
+            let ptr = value.data_ptr_mut().cast::<u8>();
+            tensors.push(value);
+            Ok(Rows { ptr, len: tensor.row_bytes * rows })
+        };
+        let inputs = model.inputs.iter().map(&mut rows_of).collect::<ort::Result<_>>()?;
+        let outputs = model.outputs.iter().zip(&model.session_outputs);
+        let outputs = outputs
+            .map(|(tensor, spec)| match tensor {
+                Some(tensor) => rows_of(tensor),
+                None => Err(ort::Error::new(format!(
+                    "output `{}` has no fixed shape, which a loop needs",
+                    spec.name
+                ))),
+            })
+            .collect::<ort::Result<_>>()?;
+        Ok(Memory { bound: None, inputs, outputs, _tensors: tensors, info: info()?, rows })
+    }
+
+    /// Binds `rows` rows, as many as there is room for at most, unless they are bound: the first set reads `inputs` and writes `outputs`, the
+    /// second one reads the fed outputs and writes them to the inputs that they become. All other tensors are the same in both.
+    fn bind(
+        &mut self,
+        session: &Session,
+        model: &Model,
+        iteration: &Iteration,
+        rows: usize,
+    ) -> ort::Result<()> {
+        if self.bound.as_ref().is_some_and(|(bound, _)| *bound == rows) {
+            return Ok(());
+        }
+        self.bound = None;
+        let value = |tensor: &RowTensor, at: &Rows<*mut u8>| {
+            // SAFETY: the tensors have room for these rows, and outlive what is bound to them.
+            unsafe { value_over(&self.info, tensor, rows, at.ptr, tensor.row_bytes * rows) }
+        };
+        let set = |turned: bool| -> ort::Result<IoBinding> {
+            let mut binding = session.create_binding()?;
+            for (at, (spec, tensor)) in model.session_inputs.iter().zip(&model.inputs).enumerate() {
+                let fed = iteration.feed.iter().find(|feed| turned && feed.input == at);
+                let lies = fed.map_or(&self.inputs[at], |feed| &self.outputs[feed.output]);
+                binding.bind_input(&spec.name, &value(tensor, lies)?)?;
+            }
+            for (at, (spec, tensor)) in model.session_outputs.iter().zip(&model.outputs).enumerate() {
+                let Some(tensor) = tensor else { continue };
+                let fed = iteration.feed.iter().find(|feed| turned && feed.output == at);
+                let lies = fed.map_or(&self.outputs[at], |feed| &self.inputs[feed.input]);
+                binding.bind_output(&spec.name, value(tensor, lies)?)?;
+            }
+            Ok(binding)
+        };
+        self.bound = Some((rows, [set(false)?, set(true)?]));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "iteration_tests.rs"]
+mod tests;

@@ -1,0 +1,146 @@
+//! The batches of a stage: their sizes, and what else its workers are told about them.
+
+use orchestra_core::{Iteration, ModelId};
+
+use super::assemble::Assembler;
+use super::memory::Layout;
+use crate::measured::settings;
+use crate::plan::{BatchPlan, Growth, WorkerPlan};
+use crate::raw::{RawModel, RawStage};
+use crate::slots::ready_batches;
+use crate::wiring::Wired;
+
+/// Largest batch on a GPU and on the CPU, unless the file says otherwise. On the CPU larger batches gain nothing.
+const DEFAULT_BATCH_CUDA: usize = 32;
+const DEFAULT_BATCH_CPU: usize = 8;
+
+impl Assembler<'_> {
+    pub(super) fn batch_plan(
+        &self,
+        stage: usize,
+        model: usize,
+        (fixed_batch, iteration): (Option<usize>, &Option<Iteration>),
+        (max_batch, layout): Layout,
+    ) -> Option<BatchPlan> {
+        let wait = self.parts.workflow.stages[stage].batch()?.wait;
+        let on_cuda = self.is_on_cuda(stage);
+        let sizes = match fixed_batch {
+            _ if !on_cuda => Vec::new(),
+            Some(n) => vec![n],
+            None => self.batch_sizes(stage, max_batch)?,
+        };
+        let mut workers = self.parts.workers[stage].clone();
+        cut_growth(&mut workers, layout.slots);
+        let raw = &self.parts.workflow.models[model];
+        Some(BatchPlan {
+            model: ModelId(model as u16), // tables are no more than ids
+            carries: Vec::new(),
+            max_batch,
+            fixed_batch,
+            wait,
+            batch_sizes: sizes,
+            workers,
+            streams: raw.streams(),
+            ready: ready_batches(&layout, !on_cuda),
+            priority: raw.priority,
+            recycle: raw.recycle,
+            gives_memory_back: raw.tuning.wanted.shrink,
+            iteration: iteration.clone(),
+            layout,
+            settings: settings_of(raw, stage, &self.parts.wired)?,
+        })
+    }
+
+    pub(super) fn max_batch(
+        &mut self,
+        stage: usize,
+        model: &RawModel,
+        fixed: Option<usize>,
+    ) -> Option<usize> {
+        let raw = &self.parts.workflow.stages[stage];
+        let asked = raw.batch()?.max_batch.as_ref();
+        let name = &raw.name.value;
+        if let (Some(asked), Some(limit)) = (asked, &model.max_batch)
+            && asked.value > limit.value
+        {
+            self.diags.error(
+                asked.span,
+                format!(
+                    "stage `{name}` asks for batches of {}, but `max_batch` of model `{}` is {}",
+                    asked.value, model.name.value, limit.value
+                ),
+            );
+            return None;
+        }
+        let on_cuda = self.is_on_cuda(stage);
+        let asked = asked.or(model.max_batch.as_ref());
+        let (max, why) = match (fixed, asked) {
+            (Some(fixed), asked) => {
+                if let Some(asked) = asked.filter(|a| a.value != fixed as u64) {
+                    self.diags
+                        .warning(
+                            asked.span,
+                            format!("model `{}` takes batches of {fixed} only", model.name.value),
+                        )
+                        .label("has no effect")
+                        .help("export the model with an open batch dimension to choose the size");
+                }
+                (fixed, "the only size that the model takes")
+            }
+            (None, Some(asked)) => (asked.value as usize, "as asked"),
+            (None, None) if on_cuda => (DEFAULT_BATCH_CUDA, "the default on a GPU"),
+            (None, None) => (DEFAULT_BATCH_CPU, "the default on the CPU, where larger ones gain nothing"),
+        };
+        let sizes = raw.batch()?.sizes.as_ref();
+        if let Some((sizes, size)) = sizes.and_then(|s| Some((s, s.value.iter().find(|n| **n > max as u64)?)))
+        {
+            let what =
+                format!("stage `{name}`: `batch.sizes` has {size}, but its batches are of up to {max}");
+            self.diags.error(sizes.span, what).help("leave it out, or raise `batch.max`");
+            return None;
+        }
+        self.reasons.push(format!("stage `{name}`: batches of up to {max}: {why}"));
+        Some(max)
+    }
+
+    /// The sizes that batches of a GPU are padded to. One, unless the file names more: a convolution of ONNX Runtime keeps the plan of cuDNN for
+    /// one shape, and makes it anew whenever the shape changes.
+    fn batch_sizes(&self, stage: usize, max: usize) -> Option<Vec<usize>> {
+        let asked = self.parts.workflow.stages[stage].batch()?.sizes.iter().flat_map(|sizes| &sizes.value);
+        let mut sizes: Vec<usize> = asked.map(|size| *size as usize).chain([max]).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        Some(sizes)
+    }
+
+    /// Some worker of the stage runs on a GPU.
+    pub(super) fn is_on_cuda(&self, stage: usize) -> bool {
+        self.parts.workers[stage].iter().any(|w| self.parts.devices[w.device.index()].is_cuda())
+    }
+}
+
+/// Each worker needs a slot: where memory for slots is short, fewer may come.
+fn cut_growth(workers: &mut [WorkerPlan], slots: usize) {
+    while workers.iter().map(WorkerPlan::most).sum::<usize>() > slots {
+        let Some(largest) = workers.iter_mut().filter(|s| s.growth.is_some()).max_by_key(|s| s.most()) else {
+            return;
+        };
+        largest.growth =
+            largest.growth.map(|g| Growth { most: g.most - 1, ..g }).filter(|g| g.most > largest.count);
+    }
+}
+
+/// Digest of what the sessions of a batch stage are opened with; `None` where that is not known.
+pub(super) fn settings_of(model: &RawModel, stage: usize, wired: &[Option<Wired>]) -> Option<[u8; 32]> {
+    let Some(Wired::Batch { tensors, pixels, iteration, .. }) = &wired[stage] else { return None };
+    Some(settings(model, tensors, pixels, iteration.is_some()))
+}
+
+/// The largest batch of a stage on a GPU, before anything else about it is known.
+pub(super) fn largest_on_cuda(model: &RawModel, stage: &RawStage, wired: Option<&Wired>) -> usize {
+    if let Some(Wired::Batch { fixed_batch: Some(fixed), .. }) = wired {
+        return *fixed;
+    }
+    let asked = stage.batch().and_then(|batch| batch.max_batch.as_ref());
+    asked.or(model.max_batch.as_ref()).map_or(DEFAULT_BATCH_CUDA, |asked| asked.value as usize)
+}

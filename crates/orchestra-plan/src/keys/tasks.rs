@@ -1,0 +1,213 @@
+//! The keys of tasks.
+
+use orchestra_core::tasks::Goal;
+
+use crate::key::{Key, Words, key};
+
+/// `stop_signal` of tasks, with the numbers that Linux gives them.
+pub(crate) const SIGNALS: Words<i32, 7> = Words::new([
+    ("SIGTERM", 15, ""),
+    ("SIGINT", 2, ""),
+    ("SIGHUP", 1, ""),
+    ("SIGQUIT", 3, ""),
+    ("SIGUSR1", 10, ""),
+    ("SIGUSR2", 12, ""),
+    ("SIGKILL", 9, ""),
+]);
+
+/// `on_run_death` of tasks: whether a command whose run is killed goes on.
+pub(crate) const ON_RUN_DEATH: Words<bool, 2> = Words::new([
+    ("end", false, "it ends, too"),
+    ("keep", true, "it goes on, and the next start goes on with it"),
+]);
+
+/// `goal` of `best`.
+pub(crate) const GOALS: Words<Goal, 2> = Words::new([
+    (Goal::Min.as_str(), Goal::Min, "the least one is the best"),
+    (Goal::Max.as_str(), Goal::Max, "the largest one is the best"),
+]);
+
+/// `rule` of `stop_early`.
+pub(crate) const STOP_RULES: Words<StopRuleName, 2> = Words::new([
+    ("median", StopRuleName::Median, "those that are worse than half of the others at the same step"),
+    ("asha", StopRuleName::Asha, "those that are not among the best 1/`eta` of those that have come so far"),
+]);
+
+/// A rule by which tasks are asked to end, without its numbers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum StopRuleName {
+    Median,
+    Asha,
+}
+
+/// `[tasks.NAME]`
+pub const TASK: [Key; 24] = [
+    key(
+        "command",
+        "list or text",
+        "required",
+        "the program and its arguments, or a text for `/bin/sh`, in which each value is one word",
+    ),
+    key("cwd", "text", "the folder of the file", "where it runs, relative to that folder"),
+    key(
+        "snapshot",
+        "true or false",
+        "false",
+        "it runs in a copy of `cwd` as it was when the run began: of a git repository what git does not ignore, else all of it; 1 GiB at most",
+    ),
+    key("env", "table", "none", "variables in addition to those of the run: `{ SEED = \"{seed}\" }`"),
+    key(
+        "pass_env",
+        "list",
+        "none",
+        "credentials of the run that it gets, by their names or as `AWS_*`: else it gets [none](../security.md#what-a-worker-may-do) of those of stores and of the collector",
+    ),
+    key(
+        "device",
+        "text or number",
+        "\"auto\"",
+        "`\"auto\"`: a GPU to itself, or a slot of the CPU where there is none; a number of GPUs; a share of one such as `0.5`; `\"none\"`: a slot of the CPU, also where there are GPUs; or a device such as `\"cuda:0\"`",
+    ),
+    key(
+        "priority",
+        "integer",
+        "10",
+        "the higher one has a device first, of [commands and models](../guide/tasks.md#priority), and starts first, of commands",
+    ).from_to(1, 100),
+    key(
+        "gpu_memory",
+        "memory",
+        "none",
+        "what it takes of its GPU: shares of a GPU run together only as far as its free memory holds them",
+    ),
+    key(
+        "after",
+        "text or list",
+        "none",
+        "tasks that must have ended well before: all of a table, or one by its id; `\"sinks.NAME\"`: a sink whose items must all have ended",
+    ),
+    key(
+        "matrix",
+        "table of lists",
+        "none",
+        "a task for every combination of these values: `{ lr = [0.1, 0.01], seed = [1, 2, 3] }`",
+    ),
+    key(
+        "zip",
+        "table of lists",
+        "none",
+        "a task for the first values of all lists, one for the second, and so on",
+    ),
+    key("for_each", "text", "none", "a task for each row of this csv, tsv or jsonl file"),
+    key("timeout", "duration", "none", "how long an attempt may take before it is ended"),
+    key(
+        "retries",
+        "integer or table",
+        "0",
+        "how often it is tried again: after every failure, or by the class of its end",
+    )
+    .from_to(0, 1000)
+    .of(&RETRIES),
+    key(
+        "stop_signal",
+        "text",
+        "\"SIGTERM\"",
+        "what asks it to end",
+    )
+    .one_of(&SIGNALS.words),
+    key(
+        "grace",
+        "duration",
+        "\"10s\"",
+        "how long it has to end then; what is left of it and of all that it has started is killed",
+    ),
+    key(
+        "on_run_death",
+        "text",
+        "\"end\"",
+        "what becomes of it where the run is killed",
+    )
+    .one_of(&ON_RUN_DEATH.words),
+    key(
+        "memory",
+        "memory",
+        "none",
+        "what all of its processes may have together, or each of them: see the [guide](../guide/tasks.md#limits); 16 MiB at least",
+    ),
+    key(
+        "cpus",
+        "integer",
+        "none",
+        "cores that it is kept on, of which each takes a slot of the CPU",
+    ).from_to(1, 4096),
+    key(
+        "inputs",
+        "text or list",
+        "none",
+        "files and folders that it reads, relative to `cwd`; it runs again when one has changed",
+    ),
+    key(
+        "outputs",
+        "text, list or table",
+        "none",
+        "files and folders that it must leave, relative to `cwd`; `{output}` is a folder of its own. A table gives them names: with `{ model = \"{output}/model.onnx\" }`, `{tasks.NAME.model}` is that file",
+    ),
+    key(
+        "metrics",
+        "list",
+        "none",
+        "numbers that are read from its lines: `\"loss\"` is a key of lines that are JSON objects, `{ name = \"epoch\", regex = 'epoch ([0-9]+)' }` the first group of an expression, in any line",
+    ),
+    key(
+        "best",
+        "table",
+        "none",
+        "what its tasks are compared by; later tasks may use `{tasks.NAME.best.output}`",
+    )
+    .of(&BEST),
+    key(
+        "stop_early",
+        "table",
+        "none",
+        "which attempts are asked to end because others are better",
+    )
+    .of(&STOP_EARLY),
+];
+
+/// `retries` of tasks, by the class of an attempt's end.
+pub const RETRIES: [Key; 6] = [
+    key("out_of_memory", "integer", "0", "it ran out of memory, of a GPU or of its own").from_to(0, 1000),
+    key("device_lost", "integer", "0", "its GPU has failed, or is gone").from_to(0, 1000),
+    key("timeout", "integer", "0", "it took longer than its `timeout`").from_to(0, 1000),
+    key("code", "integer", "0", "it ended with another code than 0, for no such reason").from_to(0, 1000),
+    key("signal", "integer", "0", "a signal that the run had not sent ended it").from_to(0, 1000),
+    key("pause", "duration", "\"0s\"", "how long each waits before it is tried again"),
+];
+
+/// `best` of tasks.
+pub const BEST: [Key; 2] = [
+    key("metric", "text", "required", "one of `metrics`"),
+    key("goal", "text", "required", "which values are better").one_of(&GOALS.words),
+];
+
+/// `stop_early` of tasks.
+pub const STOP_EARLY: [Key; 6] = [
+    key("metric", "text", "that of `best`", "the metric of `best`, by which tasks are compared; no other"),
+    key("rule", "text", "required", "which tasks are asked to end").one_of(&STOP_RULES.words),
+    key(
+        "step",
+        "text",
+        "none",
+        "one of `metrics`, which counts steps; without it values of the metric of `best` are counted",
+    ),
+    key("warmup", "integer", "1", "the first step at which one is compared").from_to(0, 1_000_000_000),
+    key("min_tasks", "integer", "5", "of `\"median\"`: how many others must have come so far")
+        .from_to(1, 100_000),
+    key("eta", "integer", "3", "of `\"asha\"`: one of so many goes on").from_to(2, 1000),
+];
+
+/// A table in `metrics` of tasks.
+pub const METRIC: [Key; 2] = [
+    key("name", "text", "required", "as reports call it"),
+    key("regex", "text", "required", "an expression whose first group is the number"),
+];

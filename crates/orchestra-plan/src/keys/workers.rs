@@ -1,0 +1,220 @@
+//! The keys of models, and of stages that run a program: what their workers are told.
+
+use orchestra_core::{ConvSearch, SandboxMode};
+
+use crate::key::{Key, Words, key};
+
+/// `conv_search` of a model.
+pub(crate) const CONV_SEARCHES: Words<ConvSearch, 3> = Words::new([
+    ("heuristic", ConvSearch::Heuristic, "as the heuristics of cuDNN say"),
+    (
+        "exhaustive",
+        ConvSearch::Exhaustive,
+        "takes longer for each shape that is new and may find faster ones",
+    ),
+    (
+        "fallback",
+        ConvSearch::Fallback,
+        "is quick and may find slow ones: where the size of batches changes all the time",
+    ),
+]);
+
+/// `provider` of a model: whether it is TensorRT.
+pub(crate) const PROVIDERS: Words<bool, 2> = Words::new([
+    ("cuda", false, "ONNX Runtime's own kernels"),
+    ("tensorrt", true, "TensorRT compiles the model, and CUDA runs what it does not take"),
+]);
+
+/// `sandbox` of workers and of `[limits]`.
+pub(crate) const SANDBOX: Words<SandboxMode, 3> = Words::new([
+    ("off", SandboxMode::Off, "they are not"),
+    ("auto", SandboxMode::Auto, "as far as the kernel can"),
+    ("require", SandboxMode::Require, "or they do not start"),
+]);
+
+/// `[models.NAME]`. No more than 8 streams: each takes memory of its own, and a GPU is busy with fewer. No more than 4 spares: more deaths at once
+/// are no accident.
+pub const MODEL: [Key; 26] = [
+    key("path", "text", "required", "the ONNX file"),
+    key("labels", "text", "none", "class names: a text file with one per line, in the order of the classes"),
+    key("devices", "text or list", "those of `[devices]`", "devices for this model only"),
+    key(
+        "workers",
+        "integer",
+        "see [devices](../guide/devices.md)",
+        "worker processes per stage and device; on a GPU no more than fit",
+    ).from_to(1, 256),
+    key(
+        "max_batch",
+        "integer",
+        "none",
+        "no stage may ask for more; it is also the batch size of stages that ask for none",
+    ).from_to(1, 65536),
+    key(
+        "memory",
+        "memory",
+        "what an earlier run or this one measures",
+        "device memory of one worker, to work out how many fit on a GPU",
+    ),
+    key(
+        "memory_limit",
+        "memory",
+        "none",
+        "ceiling of the memory that each worker's session takes on its device, a GPU or the CPU; a batch that needs more is halved. On the CPU it also bounds [the whole process](../guide/devices.md#memory); on a GPU what custom operators allocate by themselves does not count",
+    ),
+    key(
+        "priority",
+        "integer",
+        "10",
+        "share of a device's workers, relative to other models on it; beside [tasks](../guide/tasks.md#priority) the highest of all models says which side has a device first",
+    ).from_to(1, 100),
+    key("threads", "integer", "its share of the cores", "threads of each worker's session").from_to(1, 1024),
+    key(
+        "streams",
+        "integer",
+        "1",
+        "batches that each worker [runs at once](../guide/devices.md) on its session",
+    ).from_to(1, 8),
+    key("custom_ops", "text or list", "none", "libraries of custom operators"),
+    key(
+        "tf32",
+        "true or false",
+        "true",
+        "products of f32 on a GPU may be rounded to TF32, which is faster; `false` forbids it to all of NVIDIA's libraries in the workers of the model: needed where answers must match the CPU within 1e-3",
+    ),
+    key(
+        "shrink",
+        "true or false",
+        "false",
+        "after every run a worker gives back the memory that the run left unused, which costs each run some time. Without it memory goes back after warm-up, and with the first run after one that did not fit",
+    ),
+    key(
+        "cuda_graphs",
+        "true or false",
+        "false",
+        "on a GPU each batch size is recorded once, during warm-up, and launched as a whole from then on: for small models, whose kernels take less time than it takes to launch them one by one. Every node has to run on CUDA and all outputs need a fixed shape; rows take one more copy on the device's side, and each size keeps memory of its own",
+    ),
+    key(
+        "blocking_sync",
+        "true or false",
+        "false",
+        "on a GPU, a worker sleeps until a batch is done; else it asks all the time, which keeps a core busy and learns of it some microseconds earlier: for machines with few cores beside their GPUs",
+    ),
+    key(
+        "overlap",
+        "true or false",
+        "false",
+        "on a GPU, the rows of the next batch are copied to it while it computes this one, which takes memory for them; for models with large inputs and `streams = 1`",
+    ),
+    key(
+        "conv_search",
+        "text",
+        "\"heuristic\"",
+        "on a GPU, how cuDNN finds the kernels of a convolution for a shape; ONNX Runtime calls the ways `HEURISTIC`, `EXHAUSTIVE` and `DEFAULT`",
+    )
+    .one_of(&CONV_SEARCHES.words),
+    key(
+        "provider",
+        "text",
+        "\"cuda\"",
+        "what runs the model on a GPU; see [devices](../guide/devices.md)",
+    )
+    .one_of(&PROVIDERS.words),
+    key(
+        "allow_cpu_nodes",
+        "true or false",
+        "false",
+        "on a GPU, load the model although more than a tenth of its nodes stay on the cores, because no provider of the GPU has them: rows then go back and forth between both. Nodes that compute shapes do not count",
+    ),
+    key(
+        "tensorrt_fp16",
+        "true or false",
+        "false",
+        "with `provider = \"tensorrt\"`: it may work in f16 where the model says f32, which is faster and less exact",
+    ),
+    key(
+        "spare",
+        "integer",
+        "1 on the CPU for a model of up to 64 MiB where memory allows, else 0",
+        "workers per stage and device that stand by, loaded, and take over when one dies",
+    ).from_to(0, 4),
+    key(
+        "sandbox",
+        "text",
+        "that of `[limits]`",
+        "whether workers of the model are confined to what they need; see [security](../security.md)",
+    )
+    .one_of(&SANDBOX.words),
+    key("sandbox_read", "text or list", "none", "files and folders that libraries of `custom_ops` read"),
+    key("sandbox_write", "text or list", "none", "files and folders that libraries of `custom_ops` write"),
+    key(
+        "sandbox_env",
+        "text or list",
+        "none",
+        "variables of the environment that libraries of `custom_ops` need",
+    ),
+    key(
+        "recycle",
+        "table",
+        "none",
+        "when a healthy worker is replaced. Its successor is loaded first, or, on a GPU without memory for both, as soon as it is gone",
+    )
+    .of(&RECYCLE),
+];
+
+/// `recycle` of a model or of a stage that runs a program.
+pub const RECYCLE: [Key; 2] = [
+    key("batches", "integer", "none", "after so many batches").from_to(1, u64::MAX >> 1),
+    key("growth", "memory", "none", "when its memory has grown by so much since its first batch"),
+];
+
+/// Every stage that runs a program in workers of its own: how those are run.
+pub const WORKERS: [Key; 11] = [
+    key("devices", "text or list", "those of `[devices]`", "devices for this stage only"),
+    key(
+        "workers",
+        "integer",
+        "its share of the cores, 1 on a GPU",
+        "worker processes per device, each of which runs one batch at a time",
+    ).from_to(1, 256),
+    key(
+        "threads",
+        "integer",
+        "1",
+        "threads of each worker: what the libraries of linear algebra are told to take",
+    ).from_to(1, 1024),
+    key(
+        "memory",
+        "memory",
+        "what an earlier run or this one measures",
+        "device memory of one worker, on a GPU",
+    ),
+    key(
+        "priority",
+        "integer",
+        "10",
+        "share of a device's workers, relative to other stages on it; also beside [tasks](../guide/tasks.md#priority)",
+    ).from_to(1, 100),
+    key(
+        "spare",
+        "integer",
+        "1 on the CPU where memory allows, else 0",
+        "workers per device that stand by, loaded, and take over when one dies",
+    ).from_to(0, 4),
+    key("recycle", "table", "none", "as for models").of(&RECYCLE),
+    key(
+        "sandbox",
+        "text",
+        "that of `[limits]`",
+        "whether workers are confined to what they need; see [security](../security.md)",
+    )
+    .one_of(&SANDBOX.words),
+    key(
+        "sandbox_read",
+        "text or list",
+        "none",
+        "files and folders that the code reads, besides its own folder",
+    ),
+    key("sandbox_write", "text or list", "none", "files and folders that the code writes"),
+    key("sandbox_env", "text or list", "none", "variables of the environment that the code needs"),
+];

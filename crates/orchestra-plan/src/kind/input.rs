@@ -1,0 +1,138 @@
+//! What a kind reads: a source or a stage, and which of its columns is meant.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use orchestra_core::data::{Column, ColumnType, Schema};
+
+use crate::diagnostics::{Diagnostics, Span};
+use crate::fields::At;
+use crate::nearest::{list, suggestion};
+
+/// A source or stage that is read.
+#[derive(Debug, Clone)]
+pub struct Input {
+    pub name: String,
+    pub kind: &'static str,
+    pub is_source: bool,
+    /// Where it is named.
+    pub span: Span,
+    /// `paths` of a source, as written; empty for a manifest and for a stage.
+    pub paths: Vec<String>,
+    /// All columns that it gives. Behind them, where its rows were made of a picture, a [`ColumnType::Placement`] that says how, even if an
+    /// earlier stage gives it.
+    pub gives: Schema,
+    /// The one column that is meant, where the file says so (`from = "stage.column"`).
+    pub column: Option<String>,
+    /// The labels of its model, if it runs one that has some.
+    pub labels: Option<At<Vec<String>>>,
+    /// What the file of its model says about itself beside inputs and outputs; empty where it runs none.
+    pub metadata: Arc<BTreeMap<String, String>>,
+}
+
+impl Input {
+    /// "infer stage `boxes`"
+    pub fn described(&self) -> String {
+        match self.is_source {
+            true => format!("source `{}`", self.name),
+            false => format!("{} stage `{}`", self.kind, self.name),
+        }
+    }
+
+    /// The place of a column; that there is none of that name is reported.
+    fn place_of(&self, name: &str, diags: &mut Diagnostics) -> Option<usize> {
+        let place = self.gives.position(name);
+        if place.is_none() {
+            let kind = if self.is_source { "source" } else { "stage" };
+            diags
+                .error(self.span, format!("{kind} `{}` has no output `{name}`", self.name))
+                .help(suggestion("outputs", name, self.gives.names().collect::<Vec<_>>()));
+        }
+        place
+    }
+
+    /// The place of the column that is meant: the one that is named, or the only one that `fits`. `what` completes "takes ..".
+    pub(crate) fn column(
+        &self,
+        reader: &str,
+        what: &str,
+        fits: impl Fn(&Column) -> bool,
+        diags: &mut Diagnostics,
+    ) -> Option<usize> {
+        let columns = &self.gives.0;
+        if let Some(name) = &self.column {
+            let place = self.place_of(name, diags)?;
+            if !fits(&columns[place]) {
+                diags
+                    .error(self.span, format!("{reader} cannot take `{}.{name}`", self.name))
+                    .label(format!("it is {}", columns[place].ty))
+                    .help(format!("it takes {what}"));
+                return None;
+            }
+            return Some(place);
+        }
+        let fitting: Vec<usize> = (0..columns.len()).filter(|place| fits(&columns[*place])).collect();
+        match fitting[..] {
+            [only] => Some(only),
+            [] => {
+                diags
+                    .error(self.span, format!("{reader} cannot read from {}", self.described()))
+                    .label(format!("it gives {}", self.gives))
+                    .help(format!("it takes {what}"));
+                None
+            }
+            _ => {
+                let names = list(fitting.iter().map(|place| columns[*place].name.as_str()));
+                let which = self.described();
+                diags
+                    .error(self.span, format!("{reader} must say which of the outputs of {which} it reads"))
+                    .help(format!("write \"{}.tensor\"; outputs: {names}", self.name));
+                None
+            }
+        }
+    }
+}
+
+/// Columns of inputs: which input, and which of its columns.
+pub type InputColumns = Vec<(usize, usize)>;
+
+/// What is read of all inputs, as one row. A single input gives its columns as they are named there; of several, a column is called as the
+/// `from` that names it, or `stage`, or `stage.column` where the stage gives several. `None` after an error; `reader` is "stage `x`".
+pub(crate) fn whole_row(
+    reader: &str,
+    inputs: &[Input],
+    diags: &mut Diagnostics,
+) -> Option<(Input, InputColumns)> {
+    let (first, several) = (inputs.first()?, inputs.len() > 1);
+    let mut columns: Vec<Column> = Vec::new();
+    let mut reads = Vec::new();
+    for (at, input) in inputs.iter().enumerate() {
+        let all = &input.gives.0;
+        let named = match &input.column {
+            Some(name) => {
+                let place = input.place_of(name, diags)?;
+                place..place + 1
+            }
+            None => 0..all.len(),
+        };
+        let dotted = input.column.is_some() || input.gives.whole().count() > 1;
+        for place in named.filter(|place| all[*place].ty != ColumnType::Placement) {
+            let name = match (several, dotted) {
+                (false, _) => all[place].name.clone(),
+                (true, false) => input.name.clone(),
+                (true, true) => format!("{}.{}", input.name, all[place].name),
+            };
+            if columns.iter().any(|column| column.name == name) {
+                diags.error(input.span, format!("{reader} reads `{name}` twice")).help("name it once");
+                return None;
+            }
+            columns.push(Column { name, ty: all[place].ty.clone() });
+            reads.push((at, place));
+        }
+    }
+    let name = inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join("`, `");
+    let labels = first.labels.clone().filter(|_| !several);
+    let metadata = if several { Arc::default() } else { Arc::clone(&first.metadata) };
+    let whole = Input { name, gives: Schema(columns), column: None, labels, metadata, ..first.clone() };
+    Some((whole, reads))
+}

@@ -1,0 +1,47 @@
+//! What the planner knows of a stage that runs a program instead of a model.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use orchestra_core::{Code, SandboxRules, TensorSpec};
+
+use crate::diagnostics::{Diagnostics, Span};
+use crate::host::Host;
+
+/// A program that a stage runs instead of a model, waiting to be asked what it takes and gives.
+pub trait ProgramDraft: fmt::Debug + Send + Sync {
+    /// What it takes and gives. `None` after an error, which is in `context.diags`.
+    fn resolve(&self, context: &mut ProgramContext<'_>) -> Option<ResolvedProgram>;
+}
+
+/// What a stage that runs a program may ask while it is planned.
+pub struct ProgramContext<'a> {
+    pub stage: &'a str,
+    /// Where that stands.
+    pub span: Span,
+    /// Files and variables, and answers of programs.
+    pub host: &'a dyn Host,
+    /// The folder of the workflow file.
+    pub folder: &'a Path,
+    /// What the file allows its workers.
+    pub rules: &'a SandboxRules,
+    /// Where errors go.
+    pub diags: &'a mut Diagnostics,
+}
+
+/// Code of the user, and what is known of it.
+#[derive(Debug, Clone)]
+pub struct ResolvedProgram {
+    /// The file that users know it by, absolute.
+    pub path: PathBuf,
+    /// All that makes its results, as a text: a run is not resumed with another.
+    pub identity: String,
+    /// What it takes, in its order; a name alone takes any tensor of fixed shape.
+    pub inputs: Vec<(String, Option<TensorSpec>)>,
+    pub outputs: Vec<TensorSpec>,
+    /// Rows of a batch, where the stage does not say it.
+    pub max_batch: Option<u64>,
+    /// Whether it runs on GPUs. One that does not is placed on the cores.
+    pub gpu: bool,
+    pub code: Code,
+}

@@ -1,0 +1,172 @@
+//! What the batcher does with what became of a batch: its end, a checkpoint, a fault, or the death of its worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestra_core::ledger::Aftermath;
+use orchestra_core::{BatchId, WorkerExit, WorkerId};
+use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
+
+use super::BatcherState;
+use crate::batch::batches_in_flight::{self, BatchInFlight};
+use crate::batch::checkpoint;
+use crate::batch::output_slots::PendingOutputs;
+use crate::messages::{CompletedBatch, LinkMsg, WorkerEnd};
+use crate::trace::{BatchEnd, Ran};
+
+impl BatcherState {
+    pub(super) fn done(&mut self, worker: WorkerId, batch: BatchId, dynamic: Vec<DynamicOutput>, ran: Ran) {
+        let mut flight = self.in_flight.by_batch.remove(&batch);
+        let outputs = flight.as_mut().and_then(|flight| flight.outputs.take());
+        let now = self.now();
+        let ceiling = self.traced_ceiling(flight.as_ref().map(|f| f.assignment.device));
+        let Some(completed) = self.ledger.done(worker, batch) else { return };
+        let mut trace = None;
+        if let Some(flight) = flight {
+            let RunTiming { bind_ns, run_ns, copy_out_ns } = ran.timing;
+            tracing::debug!(
+                pipeline = %self.pipeline_name, stage = %self.name, %batch, %worker,
+                device = %self.device_name(completed.device), bind_us = bind_ns / 1000, run_us = run_ns / 1000,
+                copy_out_us = copy_out_ns / 1000, away_us = now.saturating_sub(flight.sent).as_micros(),
+                trace_id = flight.trace_id(), "batch done"
+            );
+            let ceiling = ceiling.zip(self.traced_ceiling(Some(completed.device)));
+            trace = self.in_flight.end(&flight, ran, BatchEnd::Done, ceiling);
+        }
+        self.note_ceiling(completed.device);
+        let n_batches = self.batches(completed.rows).count();
+        self.together.took(completed.rows.count, ran.timing.total());
+        let stats = &self.args.context.stats;
+        stats.device(completed.device).batches.add(n_batches as u64);
+        stats.device(completed.device).rows.add(self.n_tokens(completed.rows));
+        if let Some(slot) = self.rows_ended(completed.rows) {
+            let outputs = outputs.map(PendingOutputs::done);
+            self.completed = Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, trace });
+        }
+        self.end_if_drained(worker);
+    }
+
+    /// The state that the worker has left becomes the inputs of the rows, which wait for their next leg.
+    pub(super) fn paused(&mut self, worker: WorkerId, batch: BatchId, ran: Ran) {
+        // An answer of a worker that was given up finds no flight: each dispatch has a number of its own.
+        let Some(mut flight) = self.in_flight.by_batch.remove(&batch) else { return };
+        let rows = flight.assignment.rows;
+        let outputs = flight.outputs.take().map(PendingOutputs::done);
+        let slot = self.slots.get(&rows.slot).map(|in_use| Arc::clone(&in_use.slot));
+        let kept = match (&self.iteration, slot, outputs) {
+            // SAFETY: the worker has answered for these rows, which were sent to no other, and the ledger still counts them as sent.
+            (Some(iteration), Some(slot), Some(outputs)) => unsafe {
+                checkpoint::keep(iteration, &slot, rows, &outputs)
+            },
+            _ => Err("a checkpoint of a stage that has none".to_owned()),
+        };
+        if let Err(what) = kept {
+            // The batch comes back with the death of its worker.
+            self.in_flight.by_batch.insert(batch, flight);
+            if let Some(port) = self.ports.get(&worker) {
+                drop(port.link.cast(LinkMsg::Kill(WorkerExit::Garbled(what))));
+            }
+            return;
+        }
+        let Some((next, device)) = self.ledger.paused(worker, batch) else { return };
+        tracing::debug!(
+            pipeline = %self.pipeline_name, stage = %self.name, %batch, %next, %worker, rows = rows.count,
+            device = %self.device_name(device), trace_id = flight.trace_id(), "batch reached a checkpoint"
+        );
+        self.in_flight.end(&flight, ran, BatchEnd::Paused(next), None);
+        self.note_ceiling(device);
+        self.end_if_drained(worker);
+    }
+
+    pub(super) fn fault(
+        &mut self,
+        worker: WorkerId,
+        batch: BatchId,
+        kind: RunErrorKind,
+        error: String,
+        ran: Ran,
+    ) {
+        let flight = self.in_flight.by_batch.remove(&batch);
+        if let Some(flight @ BatchInFlight { assignment: a, .. }) = &flight {
+            self.together.failed(a.rows.count);
+            tracing::warn!(
+                pipeline = %self.pipeline_name, stage = %self.name, %batch, rows = a.rows.count,
+                reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), %worker,
+                trace_id = flight.trace_id(), ?kind, %error, "batch failed in its worker"
+            );
+        }
+        let now = self.now();
+        let device = flight.as_ref().map(|f| f.assignment.device);
+        let on = device.and_then(|device| self.args.context.stats.stage(self.args.stage).on(device));
+        if let Some(on) = on.filter(|_| kind == RunErrorKind::OutOfMemory) {
+            on.out_of_memory.add(1);
+        }
+        let ceiling = self.traced_ceiling(device);
+        if let Some(aftermath) = self.ledger.fault(worker, batch, kind, error.clone(), now) {
+            if let Some(flight) = flight {
+                let end = BatchEnd::Fault { kind, error, then: batches_in_flight::then(&aftermath) };
+                self.trace_failed(&flight, ran, end, ceiling.zip(self.traced_ceiling(device)));
+            }
+            self.after(aftermath);
+        }
+        if let Some(device) = device {
+            self.note_ceiling(device);
+        }
+        self.end_if_drained(worker);
+    }
+
+    /// Says whether the death was to be expected, because a batch is being halved.
+    pub(super) fn worker_lost(&mut self, end: &WorkerEnd, begun: &[(BatchId, Duration)]) -> bool {
+        let WorkerEnd { worker, exit, last_words, .. } = end;
+        let worker = *worker;
+        if self.ports.remove(&worker).is_none()
+            && exit.evidence() == orchestra_core::worker_exit::Evidence::Weak
+        {
+            self.ledger.weak_death_elsewhere();
+        }
+        let lost = self.ledger.worker_lost(worker, exit, last_words, self.now());
+        // What follows is told for the youngest first.
+        for (batch, aftermath) in lost.held.iter().rev().zip(&lost.aftermath) {
+            let Some(flight) = self.in_flight.by_batch.remove(batch) else { continue };
+            let a = &flight.assignment;
+            self.together.failed(a.rows.count);
+            tracing::debug!(
+                pipeline = %self.pipeline_name, stage = %self.name, %batch, rows = a.rows.count,
+                attempt = a.attempt, device = %self.device_name(a.device), %worker, trace_id = flight.trace_id(),
+                %exit, "batch lost its worker"
+            );
+            if self.in_flight.tracer.is_on() {
+                let begun = begun.iter().find(|(begun, _)| begun == batch).map(|(_, at)| *at);
+                let ran = Ran { begun, ..Ran::default() };
+                let (exit, last_words) = (exit.clone(), last_words.clone());
+                let end = BatchEnd::WorkerLost { exit, last_words, then: batches_in_flight::then(aftermath) };
+                self.trace_failed(&flight, ran, end, None);
+            }
+        }
+        for aftermath in lost.aftermath {
+            self.after(aftermath);
+        }
+        lost.bisecting
+    }
+
+    /// Tells the tracer of a batch without a result. Its rows still lie in their slot.
+    fn trace_failed(&self, flight: &BatchInFlight, ran: Ran, end: BatchEnd, ceiling: Option<(usize, usize)>) {
+        let trace = self.in_flight.end(flight, ran, end, ceiling);
+        let rows = flight.assignment.rows;
+        if let (Some(trace), Some(in_use)) = (trace, self.slots.get(&rows.slot)) {
+            batches_in_flight::note_on_tokens(&in_use.slot, rows, &trace);
+        }
+    }
+
+    fn after(&mut self, aftermath: Aftermath) {
+        match aftermath {
+            Aftermath::Requeued(batch) => {
+                tracing::debug!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch waits again");
+            }
+            Aftermath::Split(batch) => {
+                tracing::info!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch taken apart");
+            }
+            Aftermath::Failed(row) => self.fail_row(row),
+        }
+    }
+}

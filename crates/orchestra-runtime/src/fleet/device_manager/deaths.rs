@@ -1,0 +1,120 @@
+//! What the death of a worker means for its place: another one, a pause before it, or none.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use orchestra_core::memory_survey::FirstWorker;
+use orchestra_core::restart::Death;
+use orchestra_core::worker_places::Order;
+use orchestra_core::{StageId, WorkerExit, WorkerId};
+use ractor::ActorRef;
+
+use super::{DeviceState, Post, Worker};
+use crate::fleet::worker_memory;
+use crate::messages::{BatcherMsg, DeviceMsg, WorkerEnd};
+use crate::trace::WorkerStep;
+
+impl DeviceState {
+    pub(super) async fn worker_ended(&mut self, me: &ActorRef<DeviceMsg>, end: &WorkerEnd) {
+        let worker = end.worker;
+        let Some(gone) = self.workers.remove(&worker) else { return };
+        let post = gone.post;
+        let Post { stage, serve, .. } = &self.posts[post];
+        if let Some(survey) = &mut self.survey {
+            survey.ended(serve.is_some().then_some(*stage));
+        }
+        if self.shutting_down || serve.is_none() {
+            return;
+        }
+        let jitter = jitter(&self.args.context.run_id, worker);
+        let death = Death { exit: &end.exit, progressed: end.progressed, bisecting: end.bisecting, jitter };
+        let now = self.args.context.clock.now();
+        let stood = self.stood(self.posts[post].stage, &gone, &end.exit, now);
+        let worker_places = &mut self.posts[post].worker_places;
+        worker_places.had_stood(stood);
+        let orders = worker_places.ended(worker, &death, now);
+        orders.iter().for_each(|order| self.given_up(post, *order, end));
+        self.carry_out(me, post, orders).await;
+        // A place that is given up is none that has to be served.
+        let Post { stage, worker_places, serve } = &self.posts[post];
+        let is_served = serve.is_some() && worker_places.is_served();
+        if let Some(survey) = self.survey.as_mut().filter(|_| is_served) {
+            survey.loaded(*stage, FirstWorker { pid: None, is_warm: false });
+        }
+    }
+
+    /// How long a dead worker was loaded and unharmed: it may have spent one deadline on the batch that it died of.
+    fn stood(&self, stage: StageId, gone: &Worker, exit: &WorkerExit, now: Duration) -> Duration {
+        match gone.ready_since {
+            Some(since) if *exit != WorkerExit::Hung => {
+                now.saturating_sub(since + self.args.context.plan.limits_of(stage).batch_timeout)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// A place is given up, or spares are; with the last place, the device is for this stage.
+    fn given_up(&mut self, post: usize, order: Order, end: &WorkerEnd) {
+        let does_not_fit = end.exit.found_no_memory();
+        let (left, what) = match order {
+            Order::Parked { left } => (Some(left), "worker place parked"),
+            Order::Withdrawn { left } if does_not_fit => {
+                (Some(left), "a worker more does not fit after all; the others go on")
+            }
+            Order::Withdrawn { left } => (Some(left), "a worker more could not be started; the others go on"),
+            Order::SparesGivenUp => (None, "no further spare is started"),
+            _ => return,
+        };
+        let (context, id) = (&self.args.context, self.args.device);
+        let Some(serve) = &self.posts[post].serve else { return };
+        let (device, why) = (&context.plan.devices[id.index()].spec, end.to_string());
+        tracing::warn!(pipeline = %serve.pipeline, stage = %serve.name, %device, left, %why, "{what}");
+        self.trace(post, end.worker, || match left {
+            Some(left) => WorkerStep::PlaceParked { left, why: why.clone() },
+            None => WorkerStep::SparesGivenUp { why: why.clone() },
+        });
+        match order {
+            Order::Withdrawn { .. } => {
+                self.stats().added.sub(1);
+                if does_not_fit {
+                    // What was measured is not to be believed again.
+                    worker_memory::forget(context, id, serve.stage);
+                }
+            }
+            Order::Parked { left: 0 } => {
+                drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: id, why }));
+                self.posts[post].serve = None;
+                self.leave_survey(self.posts[post].stage);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) async fn link_failed(
+        &mut self,
+        me: &ActorRef<DeviceMsg>,
+        link: ractor::ActorId,
+        error: String,
+    ) {
+        let orphan = self
+            .workers
+            .iter()
+            .find(|(_, w)| w.link.get_id() == link && !w.args.owned.load(Ordering::Acquire));
+        if let Some((&worker, _)) = orphan {
+            let exit = WorkerExit::SpawnFailed(error);
+            let last_words = String::new();
+            let end = WorkerEnd { worker, exit, last_words, progressed: false, bisecting: false };
+            self.worker_ended(me, &end).await;
+        } else {
+            self.link_ended(link);
+        }
+    }
+}
+
+/// Uniform in 0.0..1.0. Other runs on the same machine have other ids; a run that is repeated in a test has the same.
+fn jitter(run_id: &str, worker: WorkerId) -> f64 {
+    let mut hasher = DefaultHasher::new();
+    (run_id, worker.0).hash(&mut hasher);
+    hasher.finish() as f64 / u64::MAX as f64
+}

@@ -1,0 +1,98 @@
+//! What a worker was sent and has not answered, and which of it runs. It sends nothing, and reads no clock.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use orchestra_core::BatchId;
+
+/// The batches that are with one worker, in the order in which it begins them.
+#[derive(Debug)]
+pub struct UnansweredRuns {
+    /// Batches that run at once, at least 1.
+    pub streams: usize,
+    pub runs: VecDeque<UnansweredRun>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnansweredRun {
+    pub batch: BatchId,
+    pub rows: usize,
+    /// Since when it has been one of those that the worker runs; `None`: it waits there.
+    pub begun: Option<Duration>,
+}
+
+impl UnansweredRuns {
+    /// Nothing yet, with a worker that runs up to `streams` batches at once.
+    pub fn new(streams: usize) -> Self {
+        Self { streams: streams.max(1), runs: VecDeque::new() }
+    }
+
+    pub fn push(&mut self, batch: BatchId, rows: usize) {
+        self.runs.push_back(UnansweredRun { batch, rows, begun: None });
+    }
+
+    /// The first of those that wait count as begun, as many as run at once.
+    pub fn begin(&mut self, now: Duration) {
+        for run in self.runs.iter_mut().take(self.streams) {
+            run.begun.get_or_insert(now);
+        }
+    }
+
+    /// Takes out the batch that was answered, if it is one of those that run. Else it says which ones do, in words.
+    pub fn answered(&mut self, batch: BatchId) -> Result<UnansweredRun, String> {
+        let at = self.runs.iter().position(|run| run.batch == batch && run.begun.is_some());
+        at.and_then(|at| self.runs.remove(at)).ok_or_else(|| {
+            let running: Vec<String> = self.begun().map(|(batch, _)| batch.to_string()).collect();
+            if running.is_empty() { "none".to_owned() } else { running.join(" or ") }
+        })
+    }
+
+    /// What runs, and since when, oldest first.
+    pub fn begun(&self) -> impl Iterator<Item = (BatchId, Duration)> {
+        self.runs.iter().filter_map(|run| Some((run.batch, run.begun?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(3)];
+
+    fn of(streams: usize, batches: u64) -> UnansweredRuns {
+        let mut all = UnansweredRuns::new(streams);
+        (0..batches).for_each(|b| all.push(BatchId(b), 4));
+        all.begin(AT[0]);
+        all
+    }
+
+    fn begun(all: &UnansweredRuns) -> Vec<(u64, Duration)> {
+        all.begun().map(|(batch, at)| (batch.0, at)).collect()
+    }
+
+    #[test]
+    fn as_many_run_as_there_are_streams_and_the_next_begins_when_one_is_answered() {
+        let mut all = of(2, 3);
+        assert_eq!(begun(&all), [(0, AT[0]), (1, AT[0])]);
+        assert_eq!(all.answered(BatchId(1)).map(|run| run.begun), Ok(Some(AT[0])));
+        assert_eq!(begun(&all), [(0, AT[0])], "no message has said that another one may begin");
+        all.begin(AT[1]);
+        assert_eq!(begun(&all), [(0, AT[0]), (2, AT[1])]);
+        all.begin(AT[2]);
+        assert_eq!(
+            (begun(&all), all.runs.len()),
+            (vec![(0, AT[0]), (2, AT[1])], 2),
+            "what has begun has begun"
+        );
+    }
+
+    #[test]
+    fn an_answer_for_what_does_not_run_is_none() {
+        let mut all = of(2, 3);
+        assert_eq!(all.answered(BatchId(2)), Err("batch-0 or batch-1".to_owned()));
+        assert_eq!(all.answered(BatchId(9)), Err("batch-0 or batch-1".to_owned()));
+        assert_eq!(of(1, 1).answered(BatchId(9)), Err("batch-0".to_owned()));
+        assert_eq!(of(1, 0).answered(BatchId(0)), Err("none".to_owned()));
+        assert_eq!(all.runs.len(), 3);
+    }
+}

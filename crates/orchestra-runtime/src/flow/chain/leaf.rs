@@ -1,0 +1,241 @@
+//! The end of a row's way through a chain: a slot of a batch, a fold, a contribution to a reduce, or the record of a sink. Columns that stages
+//! behind a batch or a fold read are kept here.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use orchestra_core::StageId;
+use orchestra_core::collect::Arrival;
+use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
+use orchestra_core::lineage::Share;
+use orchestra_core::shapes::ItemInfo;
+use orchestra_plan::ColumnRef;
+use smallvec::SmallVec;
+
+use super::outcome::RecordRange;
+use super::walk::{Over, Walk, missing};
+use super::{BatchTarget, FoldTarget, RowScope, Step, Token};
+use crate::flow::file_name::{file_name, index_line};
+use crate::flow::file_rows::end_file_row;
+use crate::flow::reduce_rows::write_head;
+use crate::flow::row_lengths::{HEAD, begin_row, end_row};
+use crate::messages::RecordTo;
+
+impl Walk<'_, '_> {
+    pub(super) fn leaf(
+        &mut self,
+        step: &Step,
+        token: &Token,
+        share: Share,
+        scope: &RowScope<'_>,
+    ) -> Result<(), Over> {
+        match step {
+            Step::Map(_) => Ok(()),
+            Step::Batch { target, reads, carries } => {
+                self.leave_loading()?;
+                self.batch(target, reads, carries, token, share, scope)
+            }
+            Step::Fold { fold, reads } => {
+                self.leave_loading()?;
+                let folds = std::slice::from_ref(fold);
+                let row = self.keep_all(reads, fold.stage, folds, token, scope)?;
+                self.hand(share);
+                self.out.part(fold, fold.part(token, token.path(), share, Arrival::Row(row)));
+                Ok(())
+            }
+            Step::Reduce { stage, reads, reduce } => {
+                self.leave_loading()?;
+                self.chain.context.stats.stage(*stage).entered.add(1);
+                let row = begin_row(&mut self.out.text);
+                let begin = row - HEAD;
+                write_head(token, &mut self.out.text);
+                let contributed = self
+                    .record(reads, token, scope, |item, row, out| reduce.contribute(item, row, out))
+                    .and_then(|()| end_row(&mut self.out.text, row));
+                if let Err(refusal) = contributed {
+                    return Err(self.fail(&[], token, *stage, refusal));
+                }
+                let bytes = begin..self.out.text.len();
+                self.out.row.records.push(RecordRange { to: RecordTo::Reduce(*stage), bytes, file: None });
+                Ok(())
+            }
+            Step::Sink { sink, from, reads, encoder } => {
+                self.leave_loading()?;
+                let begin = self.out.text.len();
+                let plan = &self.chain.context.plan.sinks[sink.index()];
+                let file = plan.files.as_ref().map(|files| file_name(files, token)).transpose();
+                let row = plan.part_files.is_some().then(|| begin_row(&mut self.out.text));
+                let encoded = self
+                    .record(reads, token, scope, |item, row, out| encoder.encode(item, row, out))
+                    .and(file);
+                let encoded = match row {
+                    Some(row) => {
+                        encoded.and_then(|file| self.end_part_file_row(token, row, file)).map(|()| None)
+                    }
+                    None => encoded,
+                };
+                match encoded {
+                    Ok(file) => {
+                        let bytes = begin..self.out.text.len();
+                        self.out.row.records.push(RecordRange { to: RecordTo::Sink(*sink), bytes, file });
+                        Ok(())
+                    }
+                    Err(refusal) => Err(self.fail(&[], token, *from, refusal)),
+                }
+            }
+        }
+    }
+
+    /// Ends a row that waits for a part file, which may be a file.
+    fn end_part_file_row(
+        &mut self,
+        token: &Token,
+        row: usize,
+        file: Option<Box<str>>,
+    ) -> Result<(), Refusal> {
+        let text = &mut self.out.text;
+        let Some(file) = file else { return end_row(text, row) };
+        let (item, id) = (token.ticket.name(), token.ticket.id());
+        let source = &self.chain.context.plan.sources[id.source.index()].name;
+        let line = index_line(item, id.index, source, &file, text.len() - row);
+        end_file_row(text, row, &line)
+    }
+
+    fn record(
+        &mut self,
+        reads: &[ColumnRef],
+        token: &Token,
+        scope: &RowScope<'_>,
+        encode: impl FnOnce(&ItemInfo<'_>, &[Value<'_>], &mut Vec<u8>) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let row: SmallVec<[Value<'_>; 4]> =
+            reads.iter().map(|read| scope.get(*read).ok_or_else(missing)).collect::<Result<_, _>>()?;
+        let id = token.ticket.id();
+        let source = &self.chain.context.plan.sources[id.source.index()].name;
+        let item = ItemInfo { name: token.ticket.name(), id, source, parts: token.path() };
+        encode(&item, &row, &mut self.out.text)
+    }
+
+    fn batch(
+        &mut self,
+        target: &BatchTarget,
+        reads: &[ColumnRef],
+        carries: &[ColumnRef],
+        token: &Token,
+        share: Share,
+        scope: &RowScope<'_>,
+    ) -> Result<(), Over> {
+        let chain = self.chain;
+        // Before `claim`: a thread that waits for room must hold no row, or the two waits could lock each other.
+        let carried = self.keep_all(carries, target.stage, &target.folds, token, scope)?;
+        let lease = match target.pool.claim_now() {
+            Some(lease) => Some(lease),
+            None => {
+                let since = Instant::now();
+                let lease = target.pool.claim();
+                self.hooks.waited(since.elapsed());
+                lease
+            }
+        };
+        // None: the pipeline is being torn down, and the item stays unfinished for the next run.
+        let Some(mut lease) = lease else { return Err(self.void()) };
+        for (input, read) in reads.iter().enumerate() {
+            let written = match scope.get(*read) {
+                Some(Value::Tensor(view)) => copy(&view, lease.input_mut(input)),
+                Some(Value::Unwritten(tensor)) => tensor.write(lease.input_mut(input)),
+                _ => Err(missing()),
+            };
+            if let Err(refusal) = written {
+                drop(lease); // It becomes a hole.
+                return Err(self.fail_at(*read, target.stage, &target.folds, token, refusal));
+            }
+        }
+        if let Some(trace) = token.ticket.timeline() {
+            trace.queued(target.stage, chain.context.clock.now());
+        }
+        self.hand(share);
+        lease.publish(Token::new(token.ticket.clone(), share, token.path().into(), carried));
+        Ok(())
+    }
+
+    /// Keeps columns for the stages behind a batch or a fold, `reader`.
+    fn keep_all(
+        &mut self,
+        reads: &[ColumnRef],
+        reader: StageId,
+        folds: &[FoldTarget],
+        token: &Token,
+        scope: &RowScope<'_>,
+    ) -> Result<OwnedRow, Over> {
+        let mut row = OwnedRow::with_capacity(reads.len());
+        for read in reads {
+            match self.keep(*read, scope) {
+                Ok(Some(value)) => row.push(value),
+                Ok(None) => return Err(self.void()),
+                Err(refusal) => return Err(self.fail_at(*read, reader, folds, token, refusal)),
+            }
+        }
+        Ok(row)
+    }
+
+    /// Keeps a column for the stages behind a batch or a fold. `None`: the pipeline is being torn down.
+    fn keep(&mut self, read: ColumnRef, scope: &RowScope<'_>) -> Result<Option<OwnedValue>, Refusal> {
+        let value = scope.get(read).ok_or_else(missing)?;
+        let Value::Picture(picture) = value else { return OwnedValue::copy_of(&value).map(Some) };
+        let known = self.out.row.kept.iter().find(|(column, _)| *column == read);
+        if let Some(kept) = picture.kept().or_else(|| known.map(|(_, kept)| Arc::clone(kept))) {
+            return Ok(Some(OwnedValue::Picture(kept)));
+        }
+        let chain = self.chain;
+        let arena = chain.pictures.as_ref().ok_or_else(missing)?;
+        let (mut kept, mut waited) = (None, Duration::ZERO);
+        picture.with_pixels(&mut |pixels| {
+            let since = Instant::now();
+            if let (None, Some(keep_lock)) = (&self.keeping, &chain.keep_lock) {
+                self.keeping = Some(keep_lock.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+            kept = arena.keep(&pixels)?;
+            waited = since.elapsed();
+            Ok(())
+        })?;
+        self.hooks.waited(waited);
+        let Some(kept) = kept else { return Ok(None) };
+        // The row that came in is the same for all of its parts; what a map makes is not.
+        if read.from == chain.origin {
+            self.out.row.kept.push((read, Arc::clone(&kept)));
+        }
+        Ok(Some(OwnedValue::Picture(kept)))
+    }
+
+    fn leave_loading(&mut self) -> Result<(), Over> {
+        if self.out.row.is_out_of_loading {
+            return Ok(());
+        }
+        self.out.row.is_out_of_loading = true;
+        if self.hooks.leaves_loading() { Ok(()) } else { Err(self.void()) }
+    }
+
+    /// A column could not be made: the stage that gives it is to blame, or else the one that reads it.
+    fn fail_at(
+        &mut self,
+        read: ColumnRef,
+        reader: StageId,
+        folds: &[FoldTarget],
+        token: &Token,
+        refusal: Refusal,
+    ) -> Over {
+        self.fail(folds, token, read.from.stage().unwrap_or(reader), refusal)
+    }
+}
+
+/// The plan matched the shapes; this guards the copy.
+fn copy(view: &TensorView<'_>, row: &mut [u8]) -> Result<(), Refusal> {
+    if view.data.len() != row.len() {
+        let (name, given, expected) = (view.name, view.data.len(), row.len());
+        return Err(Refusal::result(format!(
+            "`{name}` has {given} bytes, and the next stage takes {expected}"
+        )));
+    }
+    row.copy_from_slice(view.data);
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! A fold as chains see it that feed it: where its parts go, and what it is told of them. It brings nothing together.
+
+use std::sync::Arc;
+
+use orchestra_core::StageId;
+use orchestra_core::collect::{Arrival, Part};
+use orchestra_core::data::OwnedRow;
+use orchestra_core::lineage::Share;
+use ractor::ActorRef;
+
+use super::token::{PartPath, Token};
+
+pub enum FoldMsg {
+    /// Parts have come to their ends.
+    Parts(Vec<FoldPart>),
+    /// A row has been taken through the chain.
+    Finished,
+    /// No further part will come from one of those that feed it.
+    Drained,
+}
+
+/// A part, or the row of one way of a join, and what became of it.
+pub struct FoldPart {
+    /// Whose it is: the last place of its path is that among the parts, or among the ways.
+    pub token: Token,
+    pub arrival: Arrival<OwnedRow>,
+}
+
+/// A fold, for what feeds it or must tell it of a part that ends.
+#[derive(Clone)]
+pub struct FoldTarget {
+    pub stage: StageId,
+    pub actor: ActorRef<FoldMsg>,
+    /// Which of the ways of a join is meant; `None`: it takes parts.
+    pub way: Option<Part>,
+    /// The folds behind it, which wait for the row that it makes.
+    pub downstream: Arc<[FoldTarget]>,
+}
+
+impl FoldTarget {
+    /// What became of a token, as a part of this fold.
+    pub fn part(&self, token: &Token, path: &[Part], share: Share, arrival: Arrival<OwnedRow>) -> FoldPart {
+        let mut path: PartPath = path.into();
+        path.extend(self.way);
+        FoldPart { token: Token::new(token.ticket.clone(), share, path, Vec::new()), arrival }
+    }
+
+    /// Whether both are the same input of the same fold, so that one report serves both.
+    pub fn same_input(&self, other: &FoldTarget) -> bool {
+        self.stage == other.stage && self.way == other.way
+    }
+}

@@ -1,0 +1,37 @@
+//! How the loader processes of a source are started. It starts none.
+
+use std::sync::Arc;
+
+use orchestra_core::SourceId;
+use orchestra_plan::Limits;
+use orchestra_worker::loader::events::ChainSpec;
+
+use super::alone::AloneTurns;
+use super::readable_places::ReadablePlaces;
+use crate::account::stats::Stats;
+use crate::context::RunClock;
+use crate::fleet::launcher::ProcessLauncher;
+use crate::trace::MaybeTracer;
+
+/// How the loader processes of a source are started.
+pub struct LoaderSetup {
+    pub launcher: ProcessLauncher,
+    pub load: ChainSpec,
+    pub readable: ReadablePlaces,
+    /// Bytes of memory, with its region, that a process gets for an item that does not fit into its share, one such item at a time.
+    pub alone_bytes: u64,
+    pub alone: AloneTurns,
+    /// Of its pipeline.
+    pub limits: Limits,
+    pub stats: Arc<Stats>,
+    pub source: SourceId,
+    pub tracer: MaybeTracer,
+    pub clock: RunClock,
+}
+
+impl LoaderSetup {
+    /// What a process is told that starts now.
+    pub(super) fn load(&self) -> ChainSpec {
+        ChainSpec { readable: self.readable.as_bytes(), ..self.load.clone() }
+    }
+}
