@@ -95,9 +95,11 @@ fn without_a_sandbox_it_may_what_its_user_may() {
 /// It may write over whatever its own worker has put out. What the run has taken by then is right, and the worker is ended by its deadline.
 #[test]
 fn an_operator_that_writes_over_all_outputs_of_its_worker_spoils_no_other_item() {
-    // Full batches, and one more item, which comes last and alone.
+    // Full batches, and one more item, which comes last and alone, in one worker: beside another one it would be at the gate before all others have
+    // passed it, and go through.
     const OTHERS: u64 = 56;
     let place = Workplace::with_gate(OTHERS);
+    place.edit("use = [\"cpu\", \"cpu\"]", "use = [\"cpu\"]");
     write_trap_picture(&place.images(), OTHERS, Trap::Scribble).unwrap();
     place.edit("wait = \"5ms\"", "wait = \"1h\"");
     place.edit("[devices]", "[limits]\nloaders = 1\nbatch_timeout = \"5s\"\n[devices]");

@@ -14,7 +14,7 @@
 
 enum { SOCKET = 3, INPUTS = 4, OUTPUTS = 5, MAX_TENSORS = 16 };
 
-struct region { uint64_t offset, row_bytes; };
+struct span { uint64_t offset, row_bytes; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t running; // the batch that runs, plus 1; 0: none. Under the lock.
@@ -76,15 +76,15 @@ static void take_dim(void) {
     if (take_int() == 0) take_int(); // 0: fixed, and how many; 1: open
 }
 
-static struct region take_region(void) {
+static struct span take_span(void) {
     take(take_int());  // the name
     take_int();        // the type
     for (uint64_t dims = take_int(); dims > 0; dims--) take_dim();
     take_dim();        // of the batch
-    struct region region;
-    region.offset = take_int();
-    region.row_bytes = take_int();
-    return region;
+    struct span span;
+    span.offset = take_int();
+    span.row_bytes = take_int();
+    return span;
 }
 
 // The next frame, whole. When the parent has closed its side there is none, and the process ends.
@@ -159,15 +159,15 @@ int main(void) {
     for (uint64_t sizes = take_int(); sizes > 0; sizes--) take_int();
     take(1);                                  // pad
     uint64_t slot_rows = take_int(), slots = take_int();
-    struct region inputs[MAX_TENSORS], outputs[MAX_TENSORS];
+    struct span inputs[MAX_TENSORS], outputs[MAX_TENSORS];
     uint64_t n_inputs = take_int();
     if (n_inputs > MAX_TENSORS) return 76;
-    for (uint64_t i = 0; i < n_inputs; i++) inputs[i] = take_region();
+    for (uint64_t i = 0; i < n_inputs; i++) inputs[i] = take_span();
     uint64_t n_outputs = take_int(), is_wrong = n_outputs != n_inputs;
     if (n_outputs > MAX_TENSORS) return 76;
     for (uint64_t i = 0; i < n_outputs; i++) {
         if (*take(1) == 0) is_wrong = 1;      // an output of open shape, which this worker has none of
-        else outputs[i] = take_region();
+        else outputs[i] = take_span();
         is_wrong = is_wrong || outputs[i].row_bytes != inputs[i].row_bytes;
     }
     uint64_t input_step = take_int(), output_step = take_int();

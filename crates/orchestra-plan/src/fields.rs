@@ -80,7 +80,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// `from`: a name, or a list of names.
-    pub fn reads(&mut self) -> crate::kind::Upstreams {
+    pub fn upstreams(&mut self) -> crate::kind::Upstreams {
         self.names("from", "name what it reads from").into_iter().map(|name| (None, name)).collect()
     }
 

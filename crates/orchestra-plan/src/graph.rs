@@ -121,7 +121,7 @@ impl Names<'_> {
     fn links(&self, diags: &mut Diagnostics) -> (Links, Links) {
         let mut of_stage = |stage: &RawStage| {
             let reader = format!("stage `{}`", stage.name.value);
-            stage.reads.iter().map(|(_, from)| self.resolve(&reader, from, diags)).collect()
+            stage.upstreams.iter().map(|(_, from)| self.resolve(&reader, from, diags)).collect()
         };
         let stages = self.workflow.stages.iter().map(&mut of_stage).collect();
         let mut of_sink = |sink: &RawSink| {
@@ -283,7 +283,7 @@ fn report_unused(
     }
     // A name that leads nowhere probably meant one of those that no table names.
     let all_lead_somewhere = reads.iter().chain(sinks).flatten().all(Option::is_some)
-        && workflow.stages.iter().all(|s| !s.reads.is_empty() && names_its_model(workflow, s))
+        && workflow.stages.iter().all(|s| !s.upstreams.is_empty() && names_its_model(workflow, s))
         && workflow.sinks.iter().all(|s| !s.from.is_empty());
     if !all_lead_somewhere {
         return;

@@ -94,8 +94,8 @@ pub trait StageKind: Send + Sync {
         &[]
     }
     /// Where its upstream is named otherwise than by `from` alone: an entry for each table, with the name of the input.
-    fn reads(&self, fields: &mut Fields<'_, '_>) -> Upstreams {
-        fields.reads()
+    fn upstreams(&self, fields: &mut Fields<'_, '_>) -> Upstreams {
+        fields.upstreams()
     }
     /// Reads its settings; `None` after an error.
     fn read(&self, fields: &mut Fields<'_, '_>, limits: &Limits) -> Option<Draft>;

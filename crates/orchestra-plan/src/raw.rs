@@ -146,7 +146,7 @@ impl RawModel {
 pub(crate) struct RawStage {
     pub name: At<String>,
     /// What it reads from, as written, in order. The first part of an entry names a model input (`inputs = { .. }`).
-    pub reads: Upstreams,
+    pub upstreams: Upstreams,
     /// `None` when its kind is missing or unknown.
     pub kind: Option<Arc<dyn StageKind>>,
     /// `None` when a setting is wrong, too.
@@ -270,18 +270,18 @@ fn read_stage(
     let what = format!("stage `{}`", name.value);
     let names = kinds.stages.iter().map(|kind| kind.name());
     let Some(kind) = kind(&what, table, name.span, names, |name| kinds.stage(name), diags) else {
-        return RawStage { name, reads: Vec::new(), kind: None, draft: None };
+        return RawStage { name, upstreams: Vec::new(), kind: None, draft: None };
     };
     let keys = declared(&keys::STAGE, kind.keys());
     let mut fields = Fields::new(what, name.span, table, &keys, diags);
-    let reads = kind.reads(&mut fields);
+    let upstreams = kind.upstreams(&mut fields);
     let mut draft = kind.read(&mut fields, limits);
     if let Some(Draft::Batch(BatchDraft { model: Some(model), program: Some(program), .. })) = &mut draft {
         // No table can be called so.
         model.value = format!("{}/{}", name.value, model.value);
         programs.push(models::of_program(model.clone(), Arc::clone(program), &mut fields));
     }
-    RawStage { name, reads, kind: Some(kind), draft }
+    RawStage { name, upstreams, kind: Some(kind), draft }
 }
 
 fn version(fields: &mut Fields<'_, '_>) {

@@ -3,7 +3,7 @@
 
 use orchestra_plan::{Draft, Fields, Key, Limits, StageKind, Upstreams, key};
 
-use super::shared::batches::{INPUTS, MAX, MODEL, SIZES, TOGETHER, WAIT, draft, reads_of_model};
+use super::shared::batches::{INPUTS, MAX, MODEL, SIZES, TOGETHER, WAIT, draft, upstreams_of_model};
 
 pub struct Infer;
 
@@ -26,8 +26,8 @@ impl StageKind for Infer {
         &KEYS
     }
 
-    fn reads(&self, f: &mut Fields<'_, '_>) -> Upstreams {
-        reads_of_model(f)
+    fn upstreams(&self, f: &mut Fields<'_, '_>) -> Upstreams {
+        upstreams_of_model(f)
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {

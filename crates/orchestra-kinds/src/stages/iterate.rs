@@ -57,8 +57,8 @@ impl StageKind for Iterate {
         &KEYS
     }
 
-    fn reads(&self, f: &mut Fields<'_, '_>) -> Upstreams {
-        batches::reads_of_model(f)
+    fn upstreams(&self, f: &mut Fields<'_, '_>) -> Upstreams {
+        batches::upstreams_of_model(f)
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {

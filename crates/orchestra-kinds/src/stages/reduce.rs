@@ -91,7 +91,7 @@ impl StageKind for ReduceStage {
         &KEYS
     }
 
-    fn reads(&self, f: &mut Fields<'_, '_>) -> Upstreams {
+    fn upstreams(&self, f: &mut Fields<'_, '_>) -> Upstreams {
         let from = f.required_string("from", "name the stage whose rows are reduced");
         from.into_iter().chain(f.string("by")).map(|name| (None, name)).collect()
     }

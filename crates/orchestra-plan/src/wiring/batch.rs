@@ -174,7 +174,7 @@ impl<'a> Wiring<'a> {
     ) -> Option<Vec<&'a Link>> {
         let links = &self.graph.reads[stage];
         let names = || wanted.iter().map(|w| w.name.as_str());
-        if let [(None, from)] = &raw.reads[..] {
+        if let [(None, from)] = &raw.upstreams[..] {
             if wanted.len() > 1 {
                 self.diags
                     .error(
@@ -186,8 +186,8 @@ impl<'a> Wiring<'a> {
             }
             return links.iter().map(Option::as_ref).collect();
         }
-        let mut fine = !raw.reads.is_empty();
-        for name in raw.reads.iter().filter_map(|(name, _)| name.as_ref()) {
+        let mut fine = !raw.upstreams.is_empty();
+        for name in raw.upstreams.iter().filter_map(|(name, _)| name.as_ref()) {
             if !names().any(|n| n == name.value) {
                 fine = false;
                 self.diags
@@ -197,10 +197,10 @@ impl<'a> Wiring<'a> {
         }
         let mut found = Vec::new();
         for name in names() {
-            let at = raw.reads.iter().position(|(input, _)| input.as_ref().is_some_and(|i| i.value == name));
+            let at = raw.upstreams.iter().position(|(input, _)| input.as_ref().is_some_and(|i| i.value == name));
             match at {
                 Some(at) => found.push(links[at].as_ref()),
-                None if raw.reads.is_empty() => return None,
+                None if raw.upstreams.is_empty() => return None,
                 None => {
                     fine = false;
                     let message =

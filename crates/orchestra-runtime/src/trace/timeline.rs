@@ -23,7 +23,7 @@ pub struct Timeline {
     /// Moments in nanoseconds, plus one; 0: not noted.
     began: AtomicU64,
     read: AtomicU64,
-    decoded: AtomicU64,
+    left: AtomicU64,
     queued_at: AtomicU64,
     /// The number of the stage that `queued_at` is about, plus one; 0: free.
     queued_for: AtomicU32,
@@ -54,8 +54,8 @@ pub struct Loading {
     pub began: Duration,
     /// When its file was read; `None` if it could not be.
     pub read: Option<Duration>,
-    /// When it was decoded, refused or given up.
-    pub decoded: Duration,
+    /// When it left the loading: it was decoded, refused or given up.
+    pub left: Duration,
 }
 
 impl Timeline {
@@ -64,7 +64,7 @@ impl Timeline {
         if let Some(read) = loading.read {
             note(&self.read, read);
         }
-        note(&self.decoded, loading.decoded);
+        note(&self.left, loading.left);
     }
 
     /// Notes that a row is there for `stage`: call it before the row is published.
@@ -107,8 +107,8 @@ impl Timeline {
 
     /// What is noted so far.
     pub fn steps(&self) -> Steps {
-        let loading = noted(&self.began).zip(noted(&self.decoded));
-        let loading = loading.map(|(began, decoded)| Loading { began, read: noted(&self.read), decoded });
+        let loading = noted(&self.began).zip(noted(&self.left));
+        let loading = loading.map(|(began, left)| Loading { began, read: noted(&self.read), left });
         let mut steps = Steps { loading, ..Steps::default() };
         if let Some(at) = noted(&self.queued_at) {
             let stage = self.queued_for.load(Ordering::Relaxed).saturating_sub(1);
@@ -152,7 +152,7 @@ mod tests {
         let ms = Duration::from_millis;
         let timeline = Timeline::default();
         assert!(timeline.began().is_none() && timeline.steps().loading.is_none());
-        let loading = Loading { began: Duration::ZERO, read: Some(ms(1)), decoded: ms(2) };
+        let loading = Loading { began: Duration::ZERO, read: Some(ms(1)), left: ms(2) };
         timeline.loaded(loading);
         timeline.queued(StageId(0), ms(3));
         assert!(timeline.more.get().is_none());

@@ -94,18 +94,18 @@ impl Parts<'_> {
         let mut span = self.open(span::ITEM_READ, loading.began);
         let Some(read) = loading.read else {
             if let Some(failure) = failure {
-                fail(&mut span, failure, loading.decoded);
+                fail(&mut span, failure, loading.left);
             }
-            return span.end(loading.decoded);
+            return span.end(loading.left);
         };
         span.end(read);
         let mut span = self.open(span::ITEM_DECODE, read);
         let of_decoding = [FailureKind::Decode, FailureKind::TooLarge, FailureKind::Timeout];
         if let Some(failure) = failure.filter(|f| of_decoding.contains(&f.kind)) {
-            fail(&mut span, failure, loading.decoded);
+            fail(&mut span, failure, loading.left);
         }
-        span.end(loading.decoded);
-        let mut since = loading.decoded;
+        span.end(loading.left);
+        let mut since = loading.left;
         for (stage, queued) in &steps.queued {
             let stage = self.run.stage(*stage);
             if stage.is_fed_by_loaders {

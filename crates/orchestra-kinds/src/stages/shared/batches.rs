@@ -31,7 +31,7 @@ pub const SIZES: Key = key(
 .from_to(1, MAX_BATCH);
 
 /// What a stage with a model reads: `from`, or a stage for each input.
-pub fn reads_of_model(f: &mut Fields<'_, '_>) -> Upstreams {
+pub fn upstreams_of_model(f: &mut Fields<'_, '_>) -> Upstreams {
     match (f.entry("from"), f.entry("inputs")) {
         (Some(_), Some(second)) => {
             f.bad("inputs", second.key_span, "stands beside `from`")

@@ -69,8 +69,8 @@ pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox
     tally.book(work);
     *inbox = start_with(work, me, Inbox::new(rest, unanswered))?;
     if let Some(timeline) = stuck.timeline() {
-        let (began, decoded) = (work.context.clock.at(since), work.context.clock.now());
-        timeline.loaded(Loading { began, read: None, decoded });
+        let (began, left) = (work.context.clock.at(since), work.context.clock.now());
+        timeline.loaded(Loading { began, read: None, left });
     }
     let error = took_too_long(limits);
     tracing::warn!(item = %stuck.name(), %error, "item given up, its thread is replaced");
@@ -97,19 +97,19 @@ impl LoaderWork {
 
     /// Notes and sends what became of an item.
     fn finish(&self, token: &Token, out: &mut Outcome, times: &Times) -> Tally {
-        let Times { began, read_after, decoded_after, waited, .. } = *times;
+        let Times { began, read_after, left_after, waited, .. } = *times;
         if let Some(item) = token.ticket.timeline() {
             let start = self.context.clock.at(began);
             item.loaded(Loading {
                 began: start,
                 read: read_after.map(|after| start + after),
-                decoded: start + decoded_after,
+                left: start + left_after,
             });
         }
         let tally = Tally {
             loaded: 1,
             bytes: times.bytes,
-            decoding: decoded_after,
+            decoding: left_after,
             waiting_for_row: waited,
             loading: times.busy.saturating_sub(waited),
             counts: std::mem::take(&mut out.counts),
@@ -124,7 +124,7 @@ impl LoaderWork {
 struct Times {
     began: Instant,
     read_after: Option<Duration>,
-    decoded_after: Duration,
+    left_after: Duration,
     /// All that was done, with waiting for a row.
     busy: Duration,
     waited: Duration,
@@ -196,9 +196,9 @@ impl<'a> LocalThread<'a> {
             self.out = Outcome::default();
             return Tally::default();
         }
-        let decoded_after = left_at.map_or(Duration::ZERO, |left_at| left_at - started);
+        let left_after = left_at.map_or(Duration::ZERO, |left_at| left_at - started);
         let busy = started.elapsed();
-        let times = Times { began: started, read_after, decoded_after, busy, waited, bytes };
+        let times = Times { began: started, read_after, left_after, busy, waited, bytes };
         work.finish(&token, &mut self.out, &times)
     }
 }
@@ -288,7 +288,7 @@ impl<'a> ProcessThread<'a> {
         let waited = in_hand.waited;
         let busy = took + since.elapsed();
         let read_after = is_read.then_some(read);
-        let times = Times { began, read_after, decoded_after: took, busy, waited, bytes };
+        let times = Times { began, read_after, left_after: took, busy, waited, bytes };
         work.finish(&token, &mut self.out, &times)
     }
 
@@ -297,8 +297,8 @@ impl<'a> ProcessThread<'a> {
         let token = Token::whole(item);
         self.work.fail(&token, refusal, tries, &mut self.out);
         let began = Instant::now();
-        let (decoded_after, busy, waited) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        let times = Times { began, read_after: None, decoded_after, busy, waited, bytes: 0 };
+        let (left_after, busy, waited) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        let times = Times { began, read_after: None, left_after, busy, waited, bytes: 0 };
         self.work.finish(&token, &mut self.out, &times)
     }
 }

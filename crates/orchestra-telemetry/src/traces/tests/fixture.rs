@@ -134,7 +134,7 @@ pub fn killed(next: u64) -> BatchEnd {
 
 pub fn item(index: u64, batches: &[Arc<BatchTrace>], end: ItemEnd) -> ItemTrace {
     let timeline = Timeline::default();
-    timeline.loaded(Loading { began: ms(1), read: Some(ms(2)), decoded: ms(4) });
+    timeline.loaded(Loading { began: ms(1), read: Some(ms(2)), left: ms(4) });
     if !batches.is_empty() {
         timeline.queued(READ, ms(5));
     }
@@ -174,7 +174,7 @@ fn timeline(ticket: &Ticket) -> &Timeline {
 /// An item that a loader took at `at` milliseconds.
 pub fn began_at(index: u64, at: u64) -> Ticket {
     let ticket = Ticket::alone(ItemId { source: SourceId(0), index }, index, &format!("{index}.png"), b"");
-    timeline(&ticket).loaded(Loading { began: ms(at), read: Some(ms(at + 1)), decoded: ms(at + 2) });
+    timeline(&ticket).loaded(Loading { began: ms(at), read: Some(ms(at + 1)), left: ms(at + 2) });
     timeline(&ticket).queued(READ, ms(at + 3));
     ticket
 }
