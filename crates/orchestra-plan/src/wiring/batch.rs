@@ -197,7 +197,8 @@ impl<'a> Wiring<'a> {
         }
         let mut found = Vec::new();
         for name in names() {
-            let at = raw.upstreams.iter().position(|(input, _)| input.as_ref().is_some_and(|i| i.value == name));
+            let at =
+                raw.upstreams.iter().position(|(input, _)| input.as_ref().is_some_and(|i| i.value == name));
             match at {
                 Some(at) => found.push(links[at].as_ref()),
                 None if raw.upstreams.is_empty() => return None,
