@@ -17,7 +17,7 @@ use moto::Moto;
 use orchestra_testkit::records::items;
 use orchestra_testkit::striker::{Fault, Striker, loaders_of, workers_of};
 use serde_json::Value;
-use store::{SECRET, Store};
+use store::{SECRET, Store, page_at};
 
 const LEAST_RIGHT: f64 = 0.975;
 
@@ -463,6 +463,90 @@ fn an_object_that_is_refused_gone_or_never_comes_fails_by_name_and_the_others_ar
     );
     assert!(errors[&5].contains("longer than pipelines.scans.item_timeout (5 s)"), "{errors:?}");
     place.nothing_is_left();
+}
+
+#[test]
+fn a_store_that_is_busy_is_asked_again_and_no_item_fails_for_it() {
+    if !has_feature("cloud") {
+        return;
+    }
+    let (place, store) = in_store(60, "");
+    store.list_by(20);
+    store.fail("00000007.png", store::Answer::Busy(2));
+    store.fail(&page_at(20), store::Answer::Busy(1));
+    place.run_with(&store.variables()).must_exit(0).must_say(&["60 done, 0 failed"]);
+    place.holds_exactly(60);
+    assert!(place.failures().is_empty());
+    for n in 0..60 {
+        let times = if n == 7 { 3 } else { 1 };
+        assert_eq!(store.n_asked(&format!("{n:08}.png")), times, "object {n}");
+    }
+    assert_eq!([20, 40].map(|first| store.n_asked(&page_at(first))), [2, 1]);
+
+    // The first page is what a start waits for, with less patience.
+    let before = store.n_asked(&page_at(0));
+    store.fail(&page_at(0), store::Answer::Busy(1));
+    let workflow = place.workflow();
+    let run = ["run", workflow.to_str().unwrap(), "--fresh"];
+    place.start_command_with(&run, &store.variables()).wait().must_exit(0);
+    assert_eq!(store.n_asked(&page_at(0)), 2 * before + 1);
+    place.holds_exactly(60);
+    place.nothing_is_left();
+}
+
+#[test]
+fn items_of_a_page_are_done_while_the_next_one_is_long_in_coming_also_where_the_run_is_killed_then() {
+    if !has_feature("cloud") {
+        return;
+    }
+    const ITEMS: usize = 60;
+    const PAGE: usize = 20;
+    let read = |store: &Store| -> usize { (0..ITEMS).map(|n| store.n_asked(&format!("{n:08}.png"))).sum() };
+    for is_killed in [false, true] {
+        let (place, store) = in_store(ITEMS as u64, "");
+        store.list_by(PAGE);
+        store.show(1);
+        let mut variables = store.variables();
+        // No machine is so slow that a page comes later.
+        variables.push(("AWS_TIMEOUT", "1 hour"));
+        let workflow = place.workflow();
+        let start = || place.start_command_with(&["run", workflow.to_str().unwrap()], &variables);
+        let mut run = start();
+        for pages in 1..=2 {
+            let shown = pages * PAGE;
+            let is_worked_on = || place.n_results() == shown && store.n_asked(&page_at(shown)) == 1;
+            assert!(run.until("the page is done", is_worked_on), "{}", run.said());
+            assert!(run.is_running());
+            assert_eq!(read(&store), shown, "nothing else is known of");
+            if pages == 1 {
+                store.show(shown + 1);
+            }
+        }
+        if is_killed {
+            run.signal(rustix::process::Signal::KILL);
+            assert_eq!(run.wait().status.code(), None);
+            place.no_process_is_left();
+            store.show(usize::MAX);
+            run = start();
+        } else {
+            store.show(usize::MAX);
+        }
+        let ended = run.wait();
+        ended.must_exit(0).must_say(&["60 done, 0 failed"]);
+        place.holds_exactly(ITEMS as u64);
+        // What counted when it was killed is not read again: the first page at least, since the results of the second were written behind it.
+        let items = &place.report()["items"];
+        let resumed = items["resumed"].as_u64().unwrap() as usize;
+        assert_eq!((&items["total"], &items["listed"]), (&ITEMS.into(), &ITEMS.into()));
+        let again = if is_killed { 2 * PAGE - resumed } else { 0 };
+        assert!(is_killed == (resumed >= PAGE), "{items}");
+        assert_eq!(read(&store), ITEMS + again);
+        let lists = if is_killed { 2 } else { 1 };
+        assert_eq!([PAGE, 2 * PAGE].map(|first| store.n_asked(&page_at(first))), [lists; 2]);
+        let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+        assert!(verified.must_exit(0).stdout.contains("0 lost, 0 doubled"), "{}", verified.stdout);
+        place.nothing_is_left();
+    }
 }
 
 #[test]

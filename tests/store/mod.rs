@@ -1,5 +1,5 @@
-//! A bucket `bucket` that the test speaks for: it lists and gives the files of a folder as S3 does, asks for no signature, and fails as it is
-//! told. It judges nothing.
+//! A bucket `bucket` that the test speaks for: it lists and gives the files of a folder as S3 does, in pages, asks for no signature, fails and holds pages
+//! back as it is told, and counts what it was asked for. It judges nothing.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
@@ -9,7 +9,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
 /// Stands in what is signed and in what the store answers of it.
@@ -21,6 +21,13 @@ pub enum Answer {
     Gone,
     Denied,
     Never,
+    /// So many times with 503, then with the bytes.
+    Busy(usize),
+}
+
+/// What is asked for as `fail` and `n_asked` call it, where it is a page of the listing: the number of its first object.
+pub fn page_at(first: usize) -> String {
+    format!("page {first}")
 }
 
 struct State {
@@ -31,6 +38,12 @@ struct State {
     refuses: AtomicBool,
     is_over: AtomicBool,
     failing: Mutex<HashMap<String, Answer>>,
+    asked: Mutex<HashMap<String, usize>>,
+    /// Objects of a page of the listing.
+    page: AtomicUsize,
+    /// Of the listing, objects before this one are shown; a page that begins behind them waits.
+    shown: Mutex<usize>,
+    changed: Condvar,
 }
 
 pub struct Store {
@@ -49,6 +62,10 @@ impl Store {
             refuses: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             failing: Mutex::default(),
+            asked: Mutex::default(),
+            page: AtomicUsize::new(1000),
+            shown: Mutex::new(usize::MAX),
+            changed: Condvar::new(),
         });
         let served = Arc::clone(&state);
         thread::spawn(move || {
@@ -90,11 +107,28 @@ impl Store {
     pub fn fail(&self, key: &str, answer: Answer) {
         self.state.failing.lock().unwrap().insert(key.to_owned(), answer);
     }
+
+    /// How often a key or a page was asked for, whatever the answer; a question for its length alone is one, too.
+    pub fn n_asked(&self, key: &str) -> usize {
+        self.state.asked.lock().unwrap().get(key).copied().unwrap_or(0)
+    }
+
+    /// Lists so many objects at once.
+    pub fn list_by(&self, n: usize) {
+        self.state.page.store(n, Ordering::Relaxed);
+    }
+
+    /// Holds back the pages that begin behind the first `n` objects, until it is called with more.
+    pub fn show(&self, n: usize) {
+        *self.state.shown.lock().unwrap() = n;
+        self.state.changed.notify_all();
+    }
 }
 
 impl Drop for Store {
     fn drop(&mut self) {
         self.state.is_over.store(true, Ordering::Relaxed);
+        self.show(usize::MAX);
         drop(TcpStream::connect(("127.0.0.1", self.state.port)));
     }
 }
@@ -120,11 +154,14 @@ impl State {
             let body = format!("<Code>SignatureDoesNotMatch</Code><StringToSign>{SECRET}</StringToSign>");
             return answer(stream, "403 Forbidden", error(&body).as_bytes(), is_head);
         }
-        if query.contains("list-type=2") {
-            return answer(stream, "200 OK", self.listing().as_bytes(), is_head);
-        }
-        let failing = self.failing.lock().unwrap().get(key).copied();
-        match failing {
+        let first = query.contains("list-type=2").then(|| first_of(query));
+        let what = match first {
+            Some(None) => return answer(stream, "400 Bad Request", error(NO_TOKEN).as_bytes(), is_head),
+            Some(Some(first)) => page_at(first),
+            None => key.to_owned(),
+        };
+        *self.asked.lock().unwrap().entry(what.clone()).or_default() += 1;
+        match self.answer_to(&what) {
             Some(Answer::Never) => loop {
                 thread::park();
             },
@@ -135,7 +172,16 @@ impl State {
             Some(Answer::Gone) => {
                 return answer(stream, "404 Not Found", error("<Code>NoSuchKey</Code>").as_bytes(), is_head);
             }
+            Some(Answer::Busy(_)) => {
+                let body = error("<Code>SlowDown</Code>");
+                return answer(stream, "503 Slow Down", body.as_bytes(), is_head);
+            }
             None => {}
+        }
+        if let Some(first) = first.flatten() {
+            let shown = self.shown.lock().unwrap();
+            drop(self.changed.wait_while(shown, |shown| first >= *shown).unwrap());
+            return answer(stream, "200 OK", self.listing(first).as_bytes(), is_head);
         }
         let Ok(bytes) = fs::read(self.folder.join(key)) else {
             return answer(stream, "404 Not Found", error("<Code>NoSuchKey</Code>").as_bytes(), is_head);
@@ -147,7 +193,21 @@ impl State {
         }
     }
 
-    fn listing(&self) -> String {
+    /// How this one is failed, if it is.
+    fn answer_to(&self, what: &str) -> Option<Answer> {
+        let mut failing = self.failing.lock().unwrap();
+        match failing.get_mut(what) {
+            Some(Answer::Busy(0)) => None,
+            Some(Answer::Busy(left)) => {
+                *left -= 1;
+                Some(Answer::Busy(*left))
+            }
+            other => other.copied(),
+        }
+    }
+
+    /// The page of the listing that begins with this object.
+    fn listing(&self, first: usize) -> String {
         let files =
             fs::read_dir(&self.folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
         let mut keys: Vec<String> = files.collect();
@@ -158,11 +218,35 @@ impl State {
                  <ETag>\"x\"</ETag></Contents>"
             )
         };
-        let contents: String = keys.iter().map(of).collect();
-        format!(
-            "<ListBucketResult><Name>bucket</Name><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>"
-        )
+        let next = first + self.page.load(Ordering::Relaxed);
+        let contents: String = keys.iter().take(next).skip(first).map(of).collect();
+        let more = match next < keys.len() {
+            true => format!(
+                "<IsTruncated>true</IsTruncated><NextContinuationToken>{}</NextContinuationToken>",
+                token(next)
+            ),
+            false => "<IsTruncated>false</IsTruncated>".to_owned(),
+        };
+        format!("<ListBucketResult><Name>bucket</Name>{more}{contents}</ListBucketResult>")
     }
+}
+
+/// What a client has to send back as it is. Tokens of stores have such characters in them.
+fn token(first: usize) -> String {
+    format!("{first}+/==")
+}
+
+const NO_TOKEN: &str =
+    "<Code>InvalidArgument</Code><Message>The continuation token provided is incorrect</Message>";
+
+/// The first object of the page that is asked for; `None`: the token is none that was given.
+fn first_of(query: &str) -> Option<usize> {
+    let Some(sent) = query.split('&').find_map(|part| part.strip_prefix("continuation-token=")) else {
+        return Some(0);
+    };
+    let sent = sent.replace("%2B", "+").replace("%2F", "/").replace("%3D", "=");
+    let first = sent.split('+').next()?.parse().ok()?;
+    (sent == token(first)).then_some(first)
 }
 
 fn error(body: &str) -> String {

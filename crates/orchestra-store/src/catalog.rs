@@ -50,7 +50,7 @@ pub use self::lister::{first_item, write_items, write_listing};
 use self::listing_file::ListingWriter;
 pub(crate) use self::listing_file::written;
 pub use self::listing_file::{ListingReader, ListingSummary};
-pub use self::objects::{Object, ObjectStore, Objects, SourceStore, is_url};
+pub use self::objects::{Object, ObjectPage, ObjectStore, Objects, SourceStore, is_url, one_by_one};
 use self::pattern::Entry;
 pub use self::trusted_parts::{INDEX, MANIFEST};
 use self::watched::Taken;

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use orchestra_kinds::read_lines;
 use orchestra_plan::{Kinds, ReadBack, RecordsPerItem, TASKS_FOLDER, Writes, part_number};
 use orchestra_runtime::{Manifest, OutputReport, digest};
-use orchestra_store::{BitSet, FAILURE_RECORDS, ListError, MANIFEST, ObjectOutput, RUN_SUMMARY, only_files};
+use orchestra_store::{
+    BitSet, FAILURE_RECORDS, ListError, MANIFEST, ObjectOutput, RUN_SUMMARY, one_by_one, only_files,
+};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -287,7 +289,7 @@ impl<'a> Count<'a> {
             file.write_all(&object.bytes).map_err(|error| error.to_string())?;
             read(self, &part_url, file.path());
         }
-        for object in store.objects(url).map_err(text)? {
+        for object in one_by_one(store.objects(url).map_err(text)?) {
             let object = object.map_err(text)?;
             let name = object.url.strip_prefix(url).unwrap_or_default();
             match known.remove(name) {

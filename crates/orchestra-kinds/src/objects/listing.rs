@@ -1,11 +1,10 @@
 //! Lists what stores have, a page at a time.
 
-use std::collections::VecDeque;
 use std::io::{self, Read};
 
 use object_store::list::PaginatedListOptions;
 use object_store::{ObjectMeta, ObjectStoreExt as _};
-use orchestra_store::{ListError, Object, ObjectStore, Objects};
+use orchestra_store::{ListError, Object, ObjectPage, ObjectStore, Objects};
 
 use super::Protocol;
 use super::client::{Client, Patience, Url, wait_for};
@@ -54,7 +53,6 @@ impl ObjectStore for Stores {
                 // The start of a run waits for the first page.
                 first: Some(Client::open(&url, Patience::Short)?),
                 client: Client::open(&url, Patience::Long)?,
-                found: VecDeque::new(),
                 token: None,
                 is_over: false,
             })
@@ -90,17 +88,15 @@ struct Pages {
     key: String,
     first: Option<Client>,
     client: Client,
-    found: VecDeque<ObjectMeta>,
     token: Option<String>,
     is_over: bool,
 }
 
 impl Pages {
-    fn next_page(&mut self) -> Result<(), Trouble> {
+    fn next_page(&mut self) -> Result<ObjectPage, Trouble> {
         let client = self.first.take().unwrap_or_else(|| self.client.clone());
         let Some(pages) = &client.pages else {
-            self.is_over = true;
-            return Ok(());
+            return Ok(ObjectPage { objects: Vec::new(), is_last: true });
         };
         let options = PaginatedListOptions { page_token: self.token.take(), ..Default::default() };
         let prefix = Some(&self.key[..]).filter(|key| !key.is_empty());
@@ -116,30 +112,24 @@ impl Pages {
             }
             error => Trouble::of(self.protocol, error),
         })?;
-        self.found.extend(page.result.objects);
-        self.is_over = page.page_token.is_none();
         self.token = page.page_token;
-        Ok(())
+        let object =
+            |meta: ObjectMeta| Object { url: format!("{}/{}", self.store, meta.location), bytes: meta.size };
+        let objects = page.result.objects.into_iter().map(object).collect();
+        Ok(ObjectPage { objects, is_last: self.token.is_none() })
     }
 }
 
 impl Iterator for Pages {
-    type Item = Result<Object, ListError>;
+    type Item = Result<ObjectPage, ListError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(object) = self.found.pop_front() {
-                let url = format!("{}/{}", self.store, object.location);
-                return Some(Ok(Object { url, bytes: object.size }));
-            }
-            if self.is_over {
-                return None;
-            }
-            if let Err(trouble) = self.next_page() {
-                self.is_over = true;
-                return Some(Err(list_error(&self.prefix, trouble)));
-            }
+        if self.is_over {
+            return None;
         }
+        let page = self.next_page();
+        self.is_over = page.as_ref().map_or(true, |page| page.is_last);
+        Some(page.map_err(|trouble| list_error(&self.prefix, trouble)))
     }
 }
 

@@ -26,7 +26,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use orchestra_plan::{BucketPlan, SinkPlan};
-use orchestra_store::{ListError, MANIFEST, OutputFolder};
+use orchestra_store::{ListError, MANIFEST, OutputFolder, one_by_one};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -204,7 +204,7 @@ impl Upload {
         let parts: Vec<ManifestPart> = self.notes.values().map(part).collect();
         let mut missing: BTreeMap<String, u64> =
             parts.iter().map(|part| (format!("{url}{}", part.name), part.bytes)).collect();
-        for object in store.objects(url).map_err(|error| store_error(&error))? {
+        for object in one_by_one(store.objects(url).map_err(|error| store_error(&error))?) {
             let object = object.map_err(|error| store_error(&error))?;
             if missing.get(&object.url) == Some(&object.bytes) {
                 missing.remove(&object.url);
@@ -269,7 +269,7 @@ pub fn is_free(sink: &SinkPlan, run_id: &str, is_new: bool) -> Result<bool, List
     if !is_new {
         return Ok(true);
     }
-    for object in store.objects(url)? {
+    for object in one_by_one(store.objects(url)?) {
         let object = object?;
         let name = object.url.strip_prefix(url.as_str()).unwrap_or_default();
         // A file could be called as any object.
@@ -298,7 +298,7 @@ mod tests {
     use std::sync::Mutex;
 
     use orchestra_plan::PartFilesPlan;
-    use orchestra_store::{Object, ObjectOutput, ObjectStore, Objects, StoredObject};
+    use orchestra_store::{Object, ObjectOutput, ObjectPage, ObjectStore, Objects, StoredObject};
 
     use super::*;
 
@@ -317,10 +317,9 @@ mod tests {
         fn objects(&self, prefix: &str) -> Result<Objects, ListError> {
             let all = self.0.lock().unwrap();
             let below = all.iter().filter(|(url, _)| url.starts_with(prefix));
-            let objects: Vec<_> = below
-                .map(|(url, bytes)| Ok(Object { url: url.clone(), bytes: bytes.len() as u64 }))
-                .collect();
-            Ok(Box::new(objects.into_iter()))
+            let objects: Vec<_> =
+                below.map(|(url, bytes)| Object { url: url.clone(), bytes: bytes.len() as u64 }).collect();
+            Ok(Box::new(std::iter::once(Ok(ObjectPage { objects, is_last: true }))))
         }
 
         fn open(&self, url: &str) -> Result<Box<dyn io::Read>, ListError> {

@@ -16,9 +16,6 @@ use super::pattern::{GLOB_CHARACTERS, Glob};
 use super::trusted_parts::TrustedParts;
 use super::{ItemEntry, ListError};
 
-/// Objects that are looked at between two times that what was found is published: what stores give at once.
-const PAGE: u64 = 1000;
-
 /// Speaks to stores of objects.
 pub trait ObjectStore: fmt::Debug + Send + Sync {
     /// Whether the store of `url` can say which objects it has. Of one that cannot, each object is named by an entry.
@@ -30,7 +27,7 @@ pub trait ObjectStore: fmt::Debug + Send + Sync {
     /// The store cannot be asked, or its answer is neither yes nor no.
     fn has(&self, url: &str) -> Result<bool, ListError>;
 
-    /// The objects whose URLs begin with `prefix`, in the order of the store. The iterator blocks, once for each page.
+    /// The objects whose URLs begin with `prefix`, in the order of the store. The iterator blocks.
     ///
     /// # Errors
     /// It makes no sense to the store.
@@ -43,14 +40,30 @@ pub trait ObjectStore: fmt::Debug + Send + Sync {
     fn open(&self, url: &str) -> Result<Box<dyn Read>, ListError>;
 }
 
-/// Objects of a store as they are found. Behind an error there are none.
-pub type Objects = Box<dyn Iterator<Item = Result<Object, ListError>>>;
+/// Objects of a store as they are found, a page at a time. Behind an error there are none.
+pub type Objects = Box<dyn Iterator<Item = Result<ObjectPage, ListError>>>;
+
+/// What a store gives at once, which may be nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectPage {
+    pub objects: Vec<Object>,
+    /// No other page follows.
+    pub is_last: bool,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
     /// Its URL, with its key as the store calls it.
     pub url: String,
     pub bytes: u64,
+}
+
+/// Objects one after the other, whatever page they come in.
+pub fn one_by_one(pages: Objects) -> impl Iterator<Item = Result<Object, ListError>> {
+    pages.flat_map(|page| match page {
+        Ok(page) => page.objects.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error)],
+    })
 }
 
 /// A [`ObjectStore`] as a part of a plan.
@@ -103,15 +116,15 @@ impl Entry {
         Ok((entries, root))
     }
 
-    /// Gives the URLs of all objects that it takes now, in the order of the store. `look` is called for each object that the store gives.
+    /// Gives the URLs of all objects that it takes now, in the order of the store. `idle` is called before each page but the first.
     pub(super) fn each(
         &self,
         store: &dyn ObjectStore,
-        look: &mut dyn FnMut() -> Result<(), ListError>,
+        idle: &dyn Fn() -> Result<(), ListError>,
         take: &mut dyn FnMut(&str) -> Result<(), ListError>,
     ) -> Result<(), ListError> {
         let mut objects = EntryObjects::start(self, store)?;
-        while let Some(url) = objects.next(look)? {
+        while let Some(url) = objects.next(idle)? {
             take(&url)?;
         }
         Ok(())
@@ -159,7 +172,10 @@ impl Entry {
 
     fn objects(&self, store: &dyn ObjectStore) -> Result<Objects, ListError> {
         match &self.kind {
-            Kind::Object => Ok(Box::new(std::iter::once(Ok(Object { url: self.url.clone(), bytes: 1 })))),
+            Kind::Object => {
+                let objects = vec![Object { url: self.url.clone(), bytes: 1 }];
+                Ok(Box::new(std::iter::once(Ok(ObjectPage { objects, is_last: true }))))
+            }
             Kind::Prefix => store.objects(&self.root),
             Kind::Glob { prefix, .. } => store.objects(prefix),
         }
@@ -191,26 +207,48 @@ impl Entry {
 struct EntryObjects<'e> {
     entry: &'e Entry,
     store: &'e dyn ObjectStore,
-    objects: Objects,
+    pages: Objects,
+    /// Those of the page at hand that were not looked at yet.
+    objects: std::vec::IntoIter<Object>,
+    place: Place,
     trusted: TrustedParts,
     last: String,
 }
 
+/// Of the page at hand.
+#[derive(PartialEq)]
+enum Place {
+    /// There is none yet.
+    Start,
+    Middle,
+    End,
+}
+
 impl<'e> EntryObjects<'e> {
     fn start(entry: &'e Entry, store: &'e dyn ObjectStore) -> Result<Self, ListError> {
-        let objects = entry.objects(store)?;
-        Ok(Self { entry, store, objects, trusted: TrustedParts::default(), last: String::new() })
+        let (pages, objects) = (entry.objects(store)?, Vec::new().into_iter());
+        let (place, trusted, last) = (Place::Start, TrustedParts::default(), String::new());
+        Ok(Self { entry, store, pages, objects, place, trusted, last })
     }
 
-    fn next(&mut self, look: &mut dyn FnMut() -> Result<(), ListError>) -> Result<Option<String>, ListError> {
-        while let Some(object) = self.objects.next() {
-            let object = object?;
-            look()?;
-            if self.entry.takes(&object) && self.is_trusted(&object.url)? {
-                return Ok(Some(object.url));
+    /// `idle` is called where another page has to be waited for, and all that was given comes of the pages before it.
+    fn next(&mut self, idle: &dyn Fn() -> Result<(), ListError>) -> Result<Option<String>, ListError> {
+        loop {
+            while let Some(object) = self.objects.next() {
+                if self.entry.takes(&object) && self.is_trusted(&object.url)? {
+                    return Ok(Some(object.url));
+                }
             }
+            match self.place {
+                Place::Start => {}
+                Place::Middle => idle()?,
+                Place::End => return Ok(None),
+            }
+            let Some(page) = self.pages.next() else { return Ok(None) };
+            let ObjectPage { objects, is_last } = page?;
+            self.place = if is_last { Place::End } else { Place::Middle };
+            self.objects = objects.into_iter();
         }
-        Ok(None)
     }
 
     fn is_trusted(&mut self, url: &str) -> Result<bool, ListError> {
@@ -226,7 +264,7 @@ impl<'e> EntryObjects<'e> {
 }
 
 /// Gives the objects of all entries, each once: those of one in the order of its store, those of several in the order of the bytes of their
-/// URLs. `idle` is called where the next page may take a while.
+/// URLs. `idle` is called before each page but the first of an entry.
 pub(super) fn list(
     urls: &[String],
     store: &dyn ObjectStore,
@@ -234,22 +272,17 @@ pub(super) fn list(
     push: &mut dyn FnMut(&str, &Path) -> Result<(), ListError>,
 ) -> Result<(), ListError> {
     let (entries, root) = Entry::all(urls, store)?;
-    let mut looked = 0;
-    let mut look = || {
-        looked += 1;
-        if u64::is_multiple_of(looked, PAGE) { idle() } else { Ok(()) }
-    };
     let (mut walks, mut heads) = (Vec::new(), BinaryHeap::new());
     for (at, entry) in entries.iter().enumerate() {
         let mut walk = EntryObjects::start(entry, store)?;
-        let first = walk.next(&mut look)?.ok_or_else(|| entry.no_match())?;
+        let first = walk.next(idle)?.ok_or_else(|| entry.no_match())?;
         heads.push(Reverse((first, at)));
         walks.push(walk);
     }
     let mut last = String::new();
     while let Some(Reverse((url, at))) = heads.pop() {
         if url != last {
-            // It may be the last of a page, and the next one be long in coming.
+            // Before the next page is waited for, which may be long in coming.
             push(&name_below(&root, &url), Path::new(&url))?;
         }
         let walk = &mut walks[at];
@@ -258,7 +291,7 @@ pub(super) fn list(
         }
         walk.last.clone_from(&url);
         last = url;
-        heads.extend(walk.next(&mut look)?.map(|url| Reverse((url, at))));
+        heads.extend(walk.next(idle)?.map(|url| Reverse((url, at))));
     }
     Ok(())
 }
@@ -268,7 +301,7 @@ pub(super) fn first(urls: &[String], store: &dyn ObjectStore) -> Result<Option<I
     for url in urls {
         let entry = Entry::resolve(url, store, true)?;
         let mut objects = EntryObjects::start(&entry, store)?;
-        if let Some(url) = objects.next(&mut || Ok(()))? {
+        if let Some(url) = objects.next(&|| Ok(()))? {
             return Ok(Some(ItemEntry { name: name_below(&entry.root, &url), locator: url.into() }));
         }
     }
@@ -323,7 +356,8 @@ mod tests {
 
     use super::*;
 
-    /// A bucket `s3://b/` with these keys, and pages of 1000. Those that end in a slash are marks, and given without it.
+    /// A bucket `s3://b/` with these keys, which are given by hundreds, though not all of a hundred are there: a store may give fewer than it could, and none
+    /// at all. Those that end in a slash are marks, and given without it.
     #[derive(Debug, Default)]
     struct Bucket {
         keys: Vec<String>,
@@ -350,12 +384,14 @@ mod tests {
                 url: format!("s3://b/{}", key.trim_end_matches('/')),
                 bytes: u64::from(!key.ends_with('/')),
             };
-            let all = self.keys.iter().map(object);
-            let found: Vec<_> = all.filter(|object| object.url.starts_with(prefix)).collect();
-            let pages = Arc::clone(&self.pages);
-            let paged = found.into_iter().enumerate().map(move |(at, object)| {
-                *pages.lock().unwrap() += u64::from(at % 1000 == 0);
-                Ok(object)
+            let mut pages: Vec<Vec<Object>> = Vec::new();
+            for keys in self.keys.chunks(100) {
+                pages.push(keys.iter().map(object).filter(|object| object.url.starts_with(prefix)).collect());
+            }
+            let (n, asked) = (pages.len(), Arc::clone(&self.pages));
+            let paged = pages.into_iter().enumerate().map(move |(at, objects)| {
+                *asked.lock().unwrap() += 1;
+                Ok(ObjectPage { objects, is_last: at + 1 == n })
             });
             Ok(Box::new(paged))
         }
@@ -433,7 +469,9 @@ mod tests {
 
     #[test]
     fn all_of_a_page_is_given_before_the_next_one_is_asked_for() {
-        let keys: Vec<String> = (0..2500).map(|n| format!("{n:05}")).collect();
+        // Of the third page there is nothing below the prefix.
+        let folder = |n: u64| if n / 100 == 2 { "b" } else { "a" };
+        let keys: Vec<String> = (0..450).map(|n| format!("{}/{n:05}", folder(n))).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let bucket = Bucket::of(&keys);
         let (given, at_idle) = (RefCell::new(0), RefCell::new(Vec::new()));
@@ -441,14 +479,13 @@ mod tests {
             at_idle.borrow_mut().push((*given.borrow(), *bucket.pages.lock().unwrap()));
             Ok(())
         };
-        list(&["s3://b".to_owned()], &bucket, &idle, &mut |_, _| {
+        list(&["s3://b/a".to_owned()], &bucket, &idle, &mut |_, _| {
             *given.borrow_mut() += 1;
             Ok(())
         })
         .unwrap();
-        // The object that ends a page is looked at, and given before the next page is fetched.
-        assert_eq!(*at_idle.borrow(), [(999, 1), (1999, 2)]);
-        assert_eq!(*given.borrow(), 2500);
+        assert_eq!(*at_idle.borrow(), [(100, 1), (200, 2), (200, 3), (300, 4)]);
+        assert_eq!((*given.borrow(), *bucket.pages.lock().unwrap()), (350, 5));
     }
 
     #[test]

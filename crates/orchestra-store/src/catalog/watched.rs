@@ -201,9 +201,9 @@ impl Watcher<'_> {
         store: &dyn ObjectStore,
     ) -> Result<(), ListError> {
         let go_on = self.lister.go_on;
-        let mut step = || if go_on() { Ok(()) } else { Err(ListError::Stopped) };
+        let idle = || if go_on() { Ok(()) } else { Err(ListError::Stopped) };
         for entry in entries {
-            entry.each(store, &mut step, &mut |url| {
+            entry.each(store, &idle, &mut |url| {
                 if self.taken.insert(key(url.as_bytes())) {
                     self.lister.push(&objects::name_below(root, url), Path::new(url))?;
                     self.last_new = Instant::now();
