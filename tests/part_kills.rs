@@ -17,6 +17,8 @@ use std::thread;
 
 use common::{Blocks, Ended, Run, Workplace, has_feature, python_env, repository, write_pictures};
 use moto::Moto;
+use orchestra_testkit::images::write_bad_pictures;
+use orchestra_testkit::records::items;
 use orchestra_testkit::skip::has_programs;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -213,7 +215,7 @@ enum Stop {
     Behind,
 }
 
-/// Stands between a run and its store, and stops the first `PUT` of an object whose key has a certain text in it.
+/// Stands between a run and its store, and stops the first `PUT` that has certain words in it: a part of a key, a header.
 struct Between {
     port: u16,
     state: Arc<State>,
@@ -227,7 +229,9 @@ struct State {
 }
 
 impl Between {
-    fn start(store: &str) -> Self {
+    fn start(moto: &Moto) -> Self {
+        let variables = moto.variables();
+        let store = variables.iter().find(|(name, _)| *name == "AWS_ENDPOINT_URL").unwrap().1;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let store = store.strip_prefix("http://").unwrap().to_owned();
@@ -247,9 +251,9 @@ impl Between {
         Self { port, state }
     }
 
-    fn stop(&self, stop: Stop, key: &str) {
+    fn stop(&self, stop: Stop, words: &str) {
         self.state.has_stopped.store(false, Ordering::Relaxed);
-        *self.state.stop.lock().unwrap() = Some((stop, key.to_owned()));
+        *self.state.stop.lock().unwrap() = Some((stop, words.to_owned()));
     }
 
     fn has_stopped(&self) -> bool {
@@ -285,7 +289,10 @@ impl State {
         let mut body = vec![0; length];
         from_client.read_exact(&mut body)?;
         let target = head.split(' ').nth(1).unwrap_or_default().split('?').next().unwrap_or_default();
-        let is_meant = |(_, key): &mut (Stop, String)| head.starts_with("PUT ") && target.contains(&**key);
+        let headers = head.split_once('\n').unwrap_or_default().1.to_ascii_lowercase();
+        let has = |word: &str| target.contains(word) || headers.contains(word);
+        let is_meant =
+            |(_, words): &mut (Stop, String)| head.starts_with("PUT ") && words.split(' ').all(has);
         let stop = self.stop.lock().unwrap().take_if(is_meant).map(|(stop, _)| stop);
         if stop == Some(Stop::Before) {
             self.has_stopped.store(true, Ordering::Relaxed);
@@ -307,6 +314,31 @@ impl State {
 /// Until the client is dead.
 fn wait_for_its_end(mut client: TcpStream) -> std::io::Result<()> {
     client.read_to_end(&mut Vec::new()).map(drop)
+}
+
+/// A command that reaches its store through this.
+fn through(between: &Between, moto: &Moto, place: &Workplace, arguments: &[&str]) -> Run {
+    let address = format!("http://127.0.0.1:{}", between.port);
+    let mut variables = moto.variables();
+    variables.retain(|(name, _)| *name != "AWS_ENDPOINT_URL");
+    variables.push(("AWS_ENDPOINT_URL", &address));
+    place.start_command_with(arguments, &variables)
+}
+
+/// Starts what is stopped at this request, and kills it there.
+#[track_caller]
+fn kill_at_request(
+    between: &Between,
+    place: &Workplace,
+    (stop, key): (Stop, &str),
+    start: impl FnOnce() -> Run,
+) {
+    between.stop(stop, key);
+    let mut started = start();
+    assert!(started.until("the request is stopped", || between.has_stopped()), "{}", started.said());
+    started.signal(Signal::KILL);
+    assert_eq!(started.wait().status.code(), None);
+    place.no_process_is_left();
 }
 
 /// A reader that trusts the manifest alone: the rows of all parts that it names, of which each is as it says, and so are the files that an index
@@ -337,7 +369,8 @@ print(rows)",
     );
     let said = moto.python(&line);
     let n: usize = said.trim().parse().ok()?;
-    let rows = rows(python, &parts(into));
+    let named: Vec<_> = fs::read_dir(into).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let rows = rows(python, &named);
     assert_eq!(rows.len(), n, "the manifest says how many");
     Some(rows)
 }
@@ -380,23 +413,14 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
     // Parts; rows that would be appended to a file, as parts; and a file for each record, with an index for each part.
     for kind in ["tar", "parquet", "jsonl", "csv", "npy", "images"] {
         moto.python(EMPTY);
-        let variables = moto.variables();
-        let between =
-            Between::start(variables.iter().find(|(name, _)| *name == "AWS_ENDPOINT_URL").unwrap().1);
-        let address = format!("http://127.0.0.1:{}", between.port);
-        let with = |first: &[&'static str], place: &Workplace, path: PathBuf| -> Run {
-            let mut variables = moto.variables();
-            variables.retain(|(name, _)| *name != "AWS_ENDPOINT_URL");
-            variables.push(("AWS_ENDPOINT_URL", &address));
-            let arguments = [first, &[path.to_str().unwrap()]].concat();
-            place.start_command_with(&arguments, &variables)
-        };
+        let between = Between::start(&moto);
         let place = workplace(kind, "s3://digits/kept/");
         // In the order of the source, so that the two files whose requests are stopped are of one part.
         place.edit("use = [\"cpu\", \"cpu\"]", "use = [\"cpu\"]");
         place.edit("[devices]", "[limits]\nloaders = 1\n[devices]");
-        let run = || with(&["run"], &place, place.workflow());
-        let verify = || with(&["verify"], &place, place.out()).wait();
+        let (workflow, out) = (place.workflow(), place.out());
+        let run = || through(&between, &moto, &place, &["run", workflow.to_str().unwrap()]);
+        let verify = || through(&between, &moto, &place, &["verify", out.to_str().unwrap()]).wait();
         let everything: BTreeSet<u64> = (0..ITEMS).collect();
         let holds_files = ["npy", "images"].contains(&kind);
         let extension = if kind == "npy" { "npy" } else { "png" };
@@ -419,12 +443,7 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
         let of_parts = of_parts.into_iter().take(if with_manifest { 4 } else { 2 });
         for (stop, key) in of_a_file.into_iter().filter(|_| holds_files).chain(of_parts) {
             // What was created is not created again: behind the first kill it comes with the next start.
-            between.stop(stop, key);
-            let mut started = run();
-            assert!(started.until("the request is stopped", || between.has_stopped()), "{}", started.said());
-            started.signal(Signal::KILL);
-            assert_eq!(started.wait().status.code(), None);
-            place.no_process_is_left();
+            kill_at_request(&between, &place, (stop, key), run);
             let is_whole = (stop, key) == (Stop::Behind, "kept/_manifest.json");
             let seen = trusted(&moto, &python, &place.path("trusted"));
             println!("{kind}, {stop:?} {key}: {:?} rows", seen.as_ref().map(BTreeSet::len));
@@ -453,4 +472,135 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
             }
         }
     }
+}
+
+/// The manifest, where it takes the place of the one of an earlier end, which a start finds there when it would create it.
+const REPLACED: &str = "kept/_manifest.json if-match:";
+
+#[test]
+fn a_retry_adds_what_is_done_now_to_a_bucket_once_wherever_it_is_killed() {
+    let Some(moto) = Moto::start() else { return };
+    // Rows as parts, and a file for each record with an index for each part.
+    for kind in ["jsonl", "npy"] {
+        moto.python(EMPTY);
+        let between = Between::start(&moto);
+        let place = workplace(kind, "s3://digits/kept/");
+        let bad = write_bad_pictures(&place.images()).unwrap();
+        let n_bad = bad.len() as u64;
+        let (workflow, out) = (place.workflow(), place.out());
+        let run = || through(&between, &moto, &place, &["run", workflow.to_str().unwrap()]);
+        let retry = || through(&between, &moto, &place, &["retry", out.to_str().unwrap()]);
+        let verify = || through(&between, &moto, &place, &["verify", out.to_str().unwrap()]).wait();
+        let shown = || trusted(&moto, "python3", &place.path("trusted")).unwrap();
+        let parts = || {
+            moto.python("for o in s3.list_objects_v2(Bucket='digits', Prefix='kept/')['Contents']: print(o['Key'], o['ETag'])")
+                .lines()
+                .filter(|line| !line.contains("_manifest.json"))
+                .map(str::to_owned)
+                .collect::<BTreeSet<_>>()
+        };
+        // Numbers of the items that have failed.
+        let failed =
+            || -> BTreeSet<u64> { place.failures().iter().map(|f| f["index"].as_u64().unwrap()).collect() };
+        let mend = |path: &PathBuf| assert!(fs::copy(place.images().join("00000000.png"), path).unwrap() > 0);
+        let all = |n: u64| (0..n).collect::<BTreeSet<u64>>();
+
+        run().wait().must_exit(65);
+        assert_eq!((shown(), failed()), (all(ITEMS), (ITEMS..ITEMS + n_bad).collect()));
+        nothing_lost_or_doubled(&verify());
+        let before = parts();
+        // None of them is better than it was, and nothing comes to the bucket.
+        retry().wait().must_exit(65).must_say(&["5 failed ones are tried again", "120 done, 5 failed"]);
+        assert_eq!((shown(), parts()), (all(ITEMS), before.clone()));
+        nothing_lost_or_doubled(&verify());
+
+        bad[..2].iter().for_each(mend);
+        let begin = if kind == "npy" { "kept/_index-" } else { "kept/parts-" };
+        for (stop, key) in
+            [(Stop::Before, begin), (Stop::Behind, begin), (Stop::Before, REPLACED), (Stop::Behind, REPLACED)]
+        {
+            kill_at_request(&between, &place, (stop, key), retry);
+            let is_whole = (stop, key) == (Stop::Behind, REPLACED);
+            let seen = shown();
+            println!("{kind}, {stop:?} {key}: {} rows", seen.len());
+            // The result of the run before, or the one with the rows that are new.
+            assert_eq!(seen.len() as u64, if is_whole { ITEMS + 2 } else { ITEMS }, "{kind}, {stop:?} {key}");
+            assert!(seen.is_superset(&all(ITEMS)));
+            verify().must_exit(2);
+        }
+        retry().wait().must_exit(65).must_say(&["122 done, 3 failed"]);
+        nothing_lost_or_doubled(&verify());
+        let done: BTreeSet<u64> = all(ITEMS + n_bad).difference(&failed()).copied().collect();
+        assert_eq!((done.len() as u64, shown()), (ITEMS + 2, done.clone()));
+        assert!(parts().is_superset(&before), "what was there is not touched");
+        place.must_hold(&items("scans", done), &items("scans", failed()));
+
+        bad[2..].iter().for_each(mend);
+        retry().wait().must_exit(0).must_say(&["3 failed ones are tried again", "125 done, 0 failed"]);
+        nothing_lost_or_doubled(&verify());
+        assert_eq!((shown(), failed()), (all(ITEMS + n_bad), BTreeSet::new()));
+        assert!(parts().is_superset(&before), "what was there is not touched");
+        place.must_hold(&items("scans", 0..ITEMS + n_bad), &BTreeSet::new());
+        run().wait().must_exit(0).must_say(&["nothing is left to do"]);
+    }
+}
+
+/// Prints what each row of the example says of its picture, but for the score: kernels for other sizes of batches round otherwise.
+const LABELS: &str = "
+import json, pathlib, sys, pyarrow.parquet
+for file in pathlib.Path(sys.argv[1]).glob('*.parquet'):
+    for row in pyarrow.parquet.read_table(file).to_pylist():
+        print(json.dumps([row[column] for column in ('item', 'index', 'source', 'file', 'label')]))
+";
+
+#[test]
+fn the_example_of_a_bucket_shows_all_of_its_rows_or_none_where_it_is_killed_between_parts_and_manifest() {
+    if !has_feature("parquet") {
+        return;
+    }
+    let Some(python) = python_env("pyarrow") else { return };
+    let Some(moto) = Moto::start() else { return };
+    const PICTURES: u64 = 300;
+    let labels = |folder: &Path| -> BTreeSet<String> {
+        let read = Command::new(&python).args(["-c", LABELS]).arg(folder).output().unwrap();
+        assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+        let rows = String::from_utf8(read.stdout).unwrap();
+        assert_eq!(rows.lines().count() as u64, PICTURES);
+        rows.lines().map(str::to_owned).collect()
+    };
+    let between = Between::start(&moto);
+    let place = Workplace::new();
+    let example = repository().join("examples/bucket/workflow.toml");
+    let calm = place.path("calm");
+    let arguments = ["run", example.to_str().unwrap(), "--output", calm.to_str().unwrap()];
+    through(&between, &moto, &place, &arguments).wait().must_exit(0);
+    let calm = labels(&calm);
+    assert_eq!(calm.len() as u64, PICTURES);
+
+    let out = place.out();
+    let to_bucket = ["sinks.results.path=\"s3://digits/kept/\"", "sinks.results.rows_per_file=100"];
+    let run = || {
+        let mut arguments = vec!["run", example.to_str().unwrap(), "--output", out.to_str().unwrap()];
+        arguments.extend(to_bucket.iter().flat_map(|setting| ["--set", *setting]));
+        through(&between, &moto, &place, &arguments)
+    };
+    let verify = || through(&between, &moto, &place, &["verify", out.to_str().unwrap()]).wait();
+    let into = place.path("trusted");
+    let shown = || trusted(&moto, &python, &into);
+    for (stop, key) in [
+        (Stop::Before, "kept/results-00000.parquet"),
+        (Stop::Behind, "kept/results-00001.parquet"),
+        (Stop::Before, "kept/_manifest.json"),
+        (Stop::Behind, "kept/_manifest.json"),
+    ] {
+        kill_at_request(&between, &place, (stop, key), run);
+        let is_whole = (stop, key) == (Stop::Behind, "kept/_manifest.json");
+        assert_eq!(shown(), is_whole.then(|| (0..PICTURES).collect()), "{stop:?} {key}");
+        verify().must_exit(2);
+    }
+    run().wait().must_exit(0).must_say(&["going on: "]);
+    nothing_lost_or_doubled(&verify());
+    assert_eq!(shown(), Some((0..PICTURES).collect()));
+    assert_eq!(labels(&into), calm);
+    run().wait().must_exit(0).must_say(&["nothing is left to do"]);
 }

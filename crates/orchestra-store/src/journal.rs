@@ -28,8 +28,9 @@ pub use self::finished::{Counts, MAX_ITEM_INDEX};
 pub use self::placed::PlacedFile;
 use self::placed::{Placed, remove_placed};
 pub use self::start::{Recovered, StartError};
+use crate::atomic::sync_folder_of;
 use crate::bit_set::BitSet;
-use crate::folder::OutputFolder;
+use crate::folder::{OutputFolder, RUN_SUMMARY};
 use crate::identity::RunIdentity;
 
 /// An open run. One thread owns it; every call may block on the disk.
@@ -50,6 +51,8 @@ pub struct Journal {
     unsynced: bool,
     /// Files were placed since: there may be many, so their whole file system is synced.
     has_placed: bool,
+    /// The account of an earlier end may lie in the folder: it is true until this start changes what counts.
+    may_have_account: bool,
 }
 
 #[derive(Debug)]
@@ -114,6 +117,7 @@ impl Journal {
         if let Some(outside) = group.files.iter().find(|file| !file.is_inside()) {
             return Err(CommitError::Outside(outside.path.clone()));
         }
+        self.remove_account()?;
         let before = (self.journal.len(), self.crc);
         let written = self
             .place(&group.files)
@@ -177,6 +181,7 @@ impl Journal {
             begin_anew.push((u16::try_from(*index).unwrap_or(u16::MAX), file.len()));
         }
         undisturbed(&self.journal)?;
+        self.remove_account()?;
         self.make_durable(kind::RETRIED, &Retried(begin_anew))?;
         for FileIndex(index) in files {
             self.empty(*index)?;
@@ -185,6 +190,24 @@ impl Journal {
         }
         self.finished.forget_failed();
         Ok(n_failed)
+    }
+
+    /// Removes the account of an earlier end before the first change behind it. Who counts by it after a kill would take the items that are done again for
+    /// lost, and their records for strays.
+    fn remove_account(&mut self) -> Result<(), CommitError> {
+        if !self.may_have_account {
+            return Ok(());
+        }
+        let path = self.folder.path().join(RUN_SUMMARY);
+        let removed = match fs::remove_file(&path) {
+            Ok(()) => sync_folder_of(&path),
+            // A folder is no account; the end of this run will say that it is in the way.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::IsADirectory) => Ok(()),
+            Err(e) => Err(e),
+        };
+        removed.map_err(write_failed(&path))?;
+        self.may_have_account = false;
+        Ok(())
     }
 
     /// Empties a file that begins anew.

@@ -718,3 +718,45 @@ fn parts_of_failures_that_are_done_again_count_no_more_wherever_the_run_is_kille
     is_empty(&start(dir.path()));
     assert!(parts(dir.path()).is_empty(), "what was sealed since counts no more");
 }
+
+#[test]
+fn the_account_of_an_end_is_gone_once_a_later_start_changes_what_counts_and_not_before() {
+    let failing = [item(0, 1), item(0, 2)];
+    let commit = |journal: &mut Journal, done: &[ItemId], failed: &[ItemId]| {
+        let of = |file, items: &[ItemId]| -> Vec<_> { items.iter().map(|i| (file, record(*i))).collect() };
+        let appends = [of(RESULTS, done), of(FAILURES, failed)].concat();
+        journal.commit(&Commit { appends, done: done.to_vec(), failed: failed.to_vec(), ..Commit::default() })
+    };
+    let dir = scratch();
+    let account = dir.path().join("run.json");
+    let mut journal = start(dir.path());
+    commit(&mut journal, &[item(0, 0)], &failing).unwrap();
+    let end = |mut journal: Journal| {
+        journal.finish(65).unwrap();
+        fs::write(&account, "{}").unwrap();
+    };
+    end(journal);
+    // A start with nothing to do, one that is killed before it has done anything, and a commit that is refused.
+    drop(start(dir.path()));
+    let mut journal = start(dir.path());
+    journal.commit(&Commit::default()).unwrap();
+    journal.sync().unwrap();
+    assert!(is_refused(&commit(&mut journal, &[item(0, 0)], &[]).unwrap_err()));
+    assert!(account.exists());
+    // The end of another start was recorded in between, and the account is that of this one.
+    assert_eq!(journal.retry_failed(&[FAILURES]).unwrap(), 2);
+    assert!(!account.exists());
+    commit(&mut journal, &failing, &[]).unwrap();
+    end(journal);
+    let mut journal = start(dir.path());
+    assert_eq!(journal.retry_failed(&[FAILURES]).unwrap(), 0);
+    assert!(account.exists());
+    commit(&mut journal, &[item(0, 3)], &[]).unwrap();
+    assert!(!account.exists());
+    // What the end of this run cannot replace is no reason to do no item.
+    drop(journal);
+    fs::create_dir(&account).unwrap();
+    let mut journal = start(dir.path());
+    commit(&mut journal, &[item(0, 4)], &[]).unwrap();
+    assert!(account.is_dir());
+}

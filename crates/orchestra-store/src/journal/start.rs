@@ -169,6 +169,7 @@ impl Journal {
             phase,
             unsynced,
             has_placed,
+            may_have_account: true,
         }
     }
 }
