@@ -813,6 +813,8 @@ fn rows_arrays_and_members_of_objects_are_what_they_are_in_files() {
     // A file of Parquet is what our own sink makes of the lines.
     lines("csv", "rows/lines.csv", "", plain);
     fs::copy(place.path("rows-out/table-00000.parquet"), place.path("rows/table.parquet")).unwrap();
+    lines("jsonl", "rows/lines.jsonl", "", plain);
+    fs::copy(place.path("rows-out/table-00000.parquet"), place.path("rows/named.parquet")).unwrap();
     moto.python(&format!(
         "{root}for file in (root / 'rows').rglob('*.*'):\n    s3.upload_file(str(file), 'digits', str(file.relative_to(root)))"
     ));
@@ -822,6 +824,7 @@ fn rows_arrays_and_members_of_objects_are_what_they_are_in_files() {
         ("jsonl", "lines.jsonl", "", plain, 300),
         ("jsonl", "lines.jsonl", "columns = { p = \"picture\" }", &named, 300),
         ("parquet", "table.parquet", "", plain, 300),
+        ("parquet", "named.parquet", "columns = { p = \"picture\" }", &named, 300),
         ("zip", "*.zip", "", &zipped, 300),
         ("tensors", "x.npy", "rows = 30", plain, 10),
         ("tensors", "x.npy", "beside = { y = \"../rows/y.npy\" }", plain, 300),

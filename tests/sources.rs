@@ -480,6 +480,76 @@ fn rows_of_parquet_are_read_whatever_they_are_compressed_with() {
     place.no_process_is_left();
 }
 
+/// A table of pictures as bytes and as paths, and of both in a struct, as data sets have them. Some of the rows are bad: one kind of trouble each.
+const PICTURES: &str = r#"
+import os, sys, pyarrow as pa, pyarrow.parquet as pq
+folder = sys.argv[1]
+names = sorted(os.listdir(f'{folder}/images'))
+photos = [open(f'{folder}/images/{name}', 'rb').read() for name in names]
+paths = [f'images/{name}' for name in names]
+open(f'{folder}/text.png', 'w').write('no picture')
+image = pa.array([{'bytes': photo, 'path': path} for photo, path in zip(photos, paths)])
+photos[5], photos[9], photos[17] = b'no picture', None, b''
+paths[6], paths[10], paths[18], paths[19], paths[20] = 'images/none.png', None, '', '/etc/passwd', 'text.png'
+table = pa.table({'n': range(len(names)), 'photo': pa.array(photos, pa.binary()), 'path': pa.array(paths, pa.string()), 'image': image})
+pq.write_table(table, f'{folder}/t.parquet', row_group_size=15, compression=sys.argv[2], data_page_version=sys.argv[3], use_dictionary=sys.argv[4] == 'True')
+"#;
+
+#[test]
+fn pictures_in_columns_of_parquet_are_those_of_their_rows_and_a_bad_one_fails_by_name() {
+    if !has_feature("parquet") {
+        return;
+    }
+    let Some(python) = python_env("pyarrow") else { return };
+    let place = Workplace::new();
+    write_pictures(&place.images(), N, Kind::Png).unwrap();
+    run(&place, "kind = \"images\"\npaths = [\"images/*\"]", &["picture:picture"]).must_exit(0);
+    let pixels: Vec<Value> = records(&place, 0).into_iter().map(|(_, value)| value).collect();
+    assert!((1..N as usize).all(|i| pixels[i] != pixels[i - 1]), "each row has a picture of its own");
+
+    let bad_photos = [
+        (5, "pixels", "decode", "no picture"),
+        (9, "all0", "decode", "`photo` is null"),
+        (17, "pixels", "decode", "empty"),
+    ];
+    let bad_paths = [
+        (6, "all0", "read", "images/none.png"),
+        (10, "all0", "decode", "`path` is null"),
+        (18, "all0", "decode", "the path of a picture is expected"),
+        (19, "all0", "read", "`sandbox_read`"),
+        (20, "pixels", "decode", "no picture"),
+    ];
+    for (codec, version, dictionary) in [("none", "1.0", "True"), ("zstd", "2.0", "False")] {
+        let mut writer = Command::new(&python);
+        writer.args(["-c", PICTURES]).arg(place.path("")).args([codec, version, dictionary]);
+        let written = writer.output().unwrap();
+        assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+        let row = |i: u64| format!("t.parquet[{i}]");
+        for (column, bad) in
+            [("photo", &bad_photos[..]), ("path", &bad_paths), ("image.bytes", &[]), ("image.path", &[])]
+        {
+            let source = format!(
+                "kind = \"parquet\"\npaths = [\"t.parquet\"]\ncolumns = {{ n = \"i64\", {column:?} = \"picture\" }}"
+            );
+            let code = if bad.is_empty() { 0 } else { 65 };
+            run(&place, &source, &["n", &format!("picture:{column}")]).must_exit(code);
+            let is_good = |i: u64| bad.iter().all(|(at, ..)| *at != i);
+            let good = |(name, _): &(String, Value)| (0..N).any(|i| is_good(i) && row(i) == *name);
+            must_be(&records(&place, 1), numbered(row, |i| pixels[i as usize].clone()).filter(good));
+            let failures = place.failures();
+            let found: BTreeMap<_, _> =
+                failures.iter().map(|failure| (failure["item"].as_str().unwrap(), failure)).collect();
+            assert_eq!((failures.len(), found.len()), (bad.len(), bad.len()), "{column}: {failures:?}");
+            for (i, stage, kind, error) in bad {
+                let failure = found[&*row(*i)];
+                assert_eq!((&failure["stage"], &failure["kind"]), (&json!(stage), &json!(kind)), "{failure}");
+                assert!(failure["error"].as_str().unwrap().contains(error), "{failure}");
+            }
+        }
+    }
+    place.no_process_is_left();
+}
+
 #[test]
 fn a_sink_has_columns_of_a_source_beside_what_was_made_of_them() {
     let place = Workplace::new();
