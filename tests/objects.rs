@@ -550,6 +550,23 @@ fn items_of_a_page_are_done_while_the_next_one_is_long_in_coming_also_where_the_
 }
 
 #[test]
+fn an_object_whose_store_does_not_say_whether_it_is_there_is_none_that_is_missing() {
+    if !has_feature("cloud") {
+        return;
+    }
+    let (place, store) = in_store(3, "");
+    place.edit("s3://bucket/*.png", "s3://bucket/00000001.png");
+    store.fail("00000001.png", store::Answer::Broken);
+    let ended = place.run_with(&store.variables());
+    ended
+        .must_exit(78)
+        .must_say(&["`s3://bucket/00000001.png`", "the store answers with an error (status 500"]);
+    assert!(!ended.stderr.contains("names no object"), "{}", ended.stderr);
+    store.fail("00000001.png", store::Answer::Busy(1));
+    place.run_with(&store.variables()).must_exit(0).must_say(&["1 done, 0 failed"]);
+}
+
+#[test]
 fn wrong_credentials_and_an_address_where_nothing_listens_are_told_before_the_run() {
     if !has_feature("cloud") {
         return;

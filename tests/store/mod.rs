@@ -21,6 +21,8 @@ pub enum Answer {
     Gone,
     Denied,
     Never,
+    /// Always with 500.
+    Broken,
     /// So many times with 503, then with the bytes.
     Busy(usize),
 }
@@ -168,6 +170,10 @@ impl State {
             Some(Answer::Denied) => {
                 let body = error(&format!("<Code>AccessDenied</Code><Message>{SECRET}</Message>"));
                 return answer(stream, "403 Forbidden", body.as_bytes(), is_head);
+            }
+            Some(Answer::Broken) => {
+                let body = error("<Code>InternalError</Code>");
+                return answer(stream, "500 Internal Server Error", body.as_bytes(), is_head);
             }
             Some(Answer::Gone) => {
                 return answer(stream, "404 Not Found", error("<Code>NoSuchKey</Code>").as_bytes(), is_head);

@@ -33,10 +33,10 @@ impl ObjectStore for Stores {
             match trouble.kind {
                 Kind::Missing => Ok(false),
                 // A server that answers to no question but for the object itself; then the run finds out.
-                Kind::Object if parsed.protocol == Protocol::Http => Ok(true),
+                Kind::Object | Kind::Question if parsed.protocol == Protocol::Http => Ok(true),
                 // A user who may not read it may not know whether it is there: what lies below it says more.
                 Kind::Object => Ok(false),
-                Kind::Store | Kind::Settings => Err(trouble),
+                Kind::Question | Kind::Store | Kind::Settings => Err(trouble),
             }
         };
         ask().map_err(|trouble| list_error(url, trouble))
@@ -134,5 +134,26 @@ impl Iterator for Pages {
 }
 
 pub fn list_error(url: &str, Trouble { reason, help, kind }: Trouble) -> ListError {
-    ListError::Store { url: url.to_owned(), reason, help, may_pass: kind == Kind::Store }
+    let may_pass = matches!(kind, Kind::Store | Kind::Question);
+    ListError::Store { url: url.to_owned(), reason, help, may_pass }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_is_not_answered_may_be_another_time_and_one_that_is_refused_may_not() {
+        for (kind, expected) in [
+            (Kind::Question, true),
+            (Kind::Store, true),
+            (Kind::Object, false),
+            (Kind::Missing, false),
+            (Kind::Settings, false),
+        ] {
+            let trouble = Trouble { reason: String::new(), help: String::new(), kind };
+            let error = list_error("s3://b/", trouble);
+            assert!(matches!(error, ListError::Store { may_pass, .. } if may_pass == expected), "{kind:?}");
+        }
+    }
 }

@@ -25,6 +25,8 @@ pub enum Kind {
     Missing,
     /// This object cannot be read.
     Object,
+    /// This was not answered, and may be another time: nothing is known of the object, nor of others.
+    Question,
     /// No object of the store can be read now.
     Store,
     /// The URL or the environment is wrong.
@@ -128,7 +130,7 @@ impl Trouble {
         let (reason, kind) = match of_http {
             Some(error) if error.is_builder() => (format!("it cannot be asked: {innermost}"), Kind::Settings),
             Some(error) if error.is_connect() => (format!("no connection: {innermost}"), Kind::Store),
-            Some(error) if error.is_timeout() => ("no answer in time".to_owned(), Kind::Object),
+            Some(error) if error.is_timeout() => ("no answer in time".to_owned(), Kind::Question),
             Some(_) => (format!("the connection broke off: {innermost}"), Kind::Store),
             None => (format!("its answer makes no sense: {}", first_line(&innermost)), Kind::Object),
         };
@@ -139,7 +141,7 @@ impl Trouble {
     pub fn failure(&self) -> FailureKind {
         match self.kind {
             Kind::Store => FailureKind::Unreachable,
-            Kind::Missing | Kind::Object | Kind::Settings => FailureKind::Read,
+            Kind::Missing | Kind::Object | Kind::Question | Kind::Settings => FailureKind::Read,
         }
     }
 }
@@ -182,6 +184,7 @@ impl Answer {
             404 => Kind::Missing,
             _ if is_of_credentials && code != DENIED => Kind::Store,
             429 | 502..=504 => Kind::Store,
+            500.. => Kind::Question,
             _ => Kind::Object,
         };
         let help = match status {
@@ -232,7 +235,8 @@ mod tests {
             ("403 Forbidden: <Code>AccessDenied</Code>", Kind::Object),
             ("404 Not Found: <Code>NoSuchKey</Code>", Kind::Missing),
             ("404 Not Found: <Code>NoSuchBucket</Code>", Kind::Store),
-            ("500 Internal Server Error: ", Kind::Object),
+            ("500 Internal Server Error: ", Kind::Question),
+            ("416 Range Not Satisfiable: ", Kind::Object),
             ("503 Slow Down: <Code>SlowDown</Code>", Kind::Store),
             ("400 Bad Request: <Code>ExpiredToken</Code>", Kind::Store),
             ("rubbish", Kind::Object),
