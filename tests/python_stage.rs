@@ -302,7 +302,7 @@ fn an_item_that_a_call_cannot_take_fails_alone_with_the_words_of_the_script() {
                 os._exit(3)
         return"#,
     );
-    let place = place(python, 100, &script, "[limits]\nbatch_timeout = \"1s\"");
+    let place = place(python, 100, &script, "[limits]\nbatch_timeout = \"5s\"");
     place.edit("python =", "batch = { max = 16, together = 1 }\npython =");
     place.run(&[]).must_exit(65).must_say(&["100 items read, 96 done, 4 failed"]);
     must_be_exact(&place, 100, &[7, 19, 37, 50]);

@@ -160,7 +160,7 @@ echo {n} >> done
 matrix = { n = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] }
 device = 0.5
 memory = "64MiB"
-timeout = "5s"
+timeout = "10s"
 retries = { out_of_memory = 1, timeout = 1 }
 "#,
     );
