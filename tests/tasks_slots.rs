@@ -213,6 +213,8 @@ fn commands_that_may_be_done_more_than_once_are_all_named_and_of_others_that_run
         assert!(run.until("all run", || lines(&place.path("began")).len() == count), "{}", run.said());
         run.signal(Signal::KILL);
         run.wait();
+        // None of them may see the file and end well.
+        place.no_process_is_left();
         fs::write(place.path("go"), "").unwrap();
         let ended = place.run(&[]);
         ended.must_exit(0);
