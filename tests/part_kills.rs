@@ -416,7 +416,7 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
         let between = Between::start(&moto);
         let place = workplace(kind, "s3://digits/kept/");
         // In the order of the source, so that the two files whose requests are stopped are of one part.
-        place.edit("use = [\"cpu\", \"cpu\"]", "use = [\"cpu\"]");
+        place.one_worker();
         place.edit("[devices]", "[limits]\nloaders = 1\n[devices]");
         let (workflow, out) = (place.workflow(), place.out());
         let run = || through(&between, &moto, &place, &["run", workflow.to_str().unwrap()]);

@@ -232,6 +232,12 @@ flush_timeout = \"10m\"
         self.edit("wait = \"5ms\" }", "wait = \"5ms\", together = 1 }");
     }
 
+    /// All batches go to one worker, in the order of the source where one loader reads it.
+    pub fn one_worker(&self) {
+        self.edit("use = [\"cpu\", \"cpu\"]", "use = [\"cpu\"]");
+        self.edit("threads = 1\n", "threads = 1\nworkers = 1\n");
+    }
+
     /// One with items `0..n` and a model behind a gate. Where it is closed, no run comes to its end before it is opened. Each batch goes by
     /// itself.
     pub fn with_gate(n: u64) -> Self {

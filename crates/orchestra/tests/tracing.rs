@@ -104,7 +104,7 @@ fn told_once(told: &Told) -> u64 {
 fn goes_forward(item: &ItemTrace) {
     let steps = &item.steps;
     let loading = steps.loading.unwrap();
-    let mut times = vec![loading.began, loading.read.unwrap(), loading.decoded];
+    let mut times = vec![loading.began, loading.read.unwrap(), loading.left];
     for (stage, queued) in &steps.queued {
         times.push(*queued);
         for batch in steps.batches.iter().filter(|b| b.stage == *stage) {

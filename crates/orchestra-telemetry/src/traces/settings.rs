@@ -216,6 +216,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_declared_as_a_default_is_the_default() {
+        let declared = |name: &str| {
+            orchestra_plan::keys::TELEMETRY.iter().find(|key| key.name == name).map(|key| key.default)
+        };
+        let settings = resolved(&[]);
+        assert_eq!(declared("sample"), Some(&*settings.sampling.ratio.to_string()));
+        assert_eq!(declared("flush_timeout"), Some(&*format!("\"{:?}\"", settings.patience)));
+    }
+
+    #[test]
     fn the_file_goes_before_the_variables() {
         let second = Some(Duration::from_secs(1));
         let configured = ConfiguredTraces { items: Some(0.01), slow: second, flush_timeout: second, ..TO };
