@@ -12,6 +12,7 @@ use common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::items;
 use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS, Trap, models};
+use serde_json::Value;
 
 const ITEMS: u64 = 300;
 
@@ -95,13 +96,38 @@ fn a_pipeline_that_cannot_go_on_leaves_the_other_one_of_the_file_to_finish() {
 }
 
 #[test]
+fn each_of_two_pipelines_has_a_log_of_its_own_without_a_line_of_the_other() {
+    let place = with_neighbour(workplace());
+    let file = place.workflow();
+    let run = ["run", file.to_str().unwrap(), "--log-files", "json"];
+    place.start_command_with(&run, &[(DEADLY, IN_LOAD)]).wait().must_exit(69);
+    let log = |name: &str| -> Vec<Value> {
+        let text = fs::read_to_string(place.out().join("logs").join(name)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (scans, copies) = (log("scans.log"), log("copies.log"));
+    assert!(scans.iter().all(|line| line["pipeline"] == "scans"), "{scans:#?}");
+    assert!(copies.iter().all(|line| line["pipeline"] == "copies"), "{copies:#?}");
+    // What concerns one of them is in its log alone.
+    assert!(log("run.log").iter().all(|line| line["pipeline"].is_null()));
+    let says = |lines: &[Value], message: &str, stage: &str| {
+        lines.iter().any(|line| line["message"] == message && line["stage"] == stage)
+    };
+    assert!(says(&scans, "worker lost", "read") && !says(&scans, "worker ready", "read"), "{scans:#?}");
+    assert!(says(&copies, "worker ready", "well") && !says(&copies, "worker lost", "well"), "{copies:#?}");
+    let has_last_words = |line: &Value| line.to_string().contains(LAST_WORDS);
+    assert!(scans.iter().any(has_last_words) && !copies.iter().any(has_last_words));
+}
+
+#[test]
 fn a_pipeline_of_which_too_many_items_fail_is_stopped_alone_and_goes_on_with_a_higher_limit() {
-    const PICTURES: u64 = 2_000;
+    // More than may be read beyond the first failure that has no end yet.
+    const PICTURES: u64 = 4_000;
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), PICTURES);
     fs::create_dir(place.path("copies")).unwrap();
     write_pictures(&place.path("copies"), PICTURES);
-    // The first hundred of two thousand.
+    // The first hundred.
     for index in 0..100 {
         fs::write(place.images().join(format!("{index:08}.png")), b"no picture").unwrap();
     }

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::Workplace;
-use orchestra_core::DType;
+use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_testkit::models::{self, spec};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use serde_json::Value;
@@ -177,6 +177,62 @@ fn what_inspect_prints_is_a_workflow_and_rubbish_is_no_model() {
         let path = place.path(rubbish);
         place.start_command(&["inspect", path.to_str().unwrap()]).wait().must_exit(69).must_say(&[why]);
     }
+}
+
+#[test]
+fn what_inspect_tells_a_program_of_a_detector_is_all_that_its_file_says_and_sizes_it_by_the_metadata() {
+    let place = Workplace::new();
+    fs::create_dir_all(place.images()).unwrap();
+    write_picture(&place.images().join("one.bmp"), &TEXTS);
+    let open = |row: &[usize]| {
+        let row = row.iter().map(|side| if *side == 0 { Dim::Dynamic } else { Dim::Fixed(*side) });
+        TensorSpec { row: row.collect(), ..spec("images", DType::F32, &[]) }
+    };
+    let metadata = [("names", "{0: 'cat', 1: 'dog'}"), ("stride", "32"), ("task", "detect")];
+    let inspect = |name: &str, more: &[(&str, &str)]| {
+        // Boxes of four sides and two classes.
+        let model = ModelBuilder::new(name)
+            .input(&open(&[3, 0, 0]))
+            .output(&TensorSpec { name: "output0".to_owned(), ..open(&[6, 0]) })
+            .node("Identity", &["images"], &["output0"], &[]);
+        let entries = metadata.iter().chain(more);
+        let model = entries.fold(model, |model, (key, value)| model.metadata(key, value));
+        let path = model.write(&place.path("models")).unwrap();
+        let said = place.start_command(&["inspect", path.to_str().unwrap(), "--json"]).wait();
+        serde_json::from_str::<Value>(&said.must_exit(0).stdout).unwrap()
+    };
+    let json = inspect("sized", &[("imgsz", "[96, 64]")]);
+    assert_eq!(
+        json["inputs"],
+        serde_json::json!([{ "name": "images", "dtype": "f32", "shape": [null, 3, null, null] }])
+    );
+    assert_eq!(
+        json["outputs"],
+        serde_json::json!([{ "name": "output0", "dtype": "f32", "shape": [null, 6, null] }])
+    );
+    let expected: serde_json::Map<String, Value> = metadata
+        .iter()
+        .chain(&[("imgsz", "[96, 64]")])
+        .map(|(key, value)| ((*key).to_owned(), (*value).into()))
+        .collect();
+    assert_eq!(json["metadata"], Value::Object(expected));
+    let recognised = &json["recognised"];
+    assert_eq!((&recognised["purpose"], &recognised["layout"]), (&"detector".into(), &"yolov8".into()));
+    assert_eq!(recognised["possible_layouts"], serde_json::json!([]));
+    let why = recognised["why"].as_str().unwrap();
+    assert!(why.starts_with("its metadata names classes and says `task = detect`"), "{why}");
+    let workflow = json["workflow"].as_str().unwrap();
+    assert!(
+        workflow.contains("size = [96, 64]\n") && workflow.contains("layout = \"yolov8\"\n"),
+        "{workflow}"
+    );
+    fs::write(place.workflow(), workflow).unwrap();
+    let file = place.workflow();
+    place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait().must_exit(0);
+    // Nothing else tells the size.
+    let json = inspect("unsized", &[]);
+    let workflow = json["workflow"].as_str().unwrap();
+    assert!(workflow.contains("size = [640, 640]  # the model takes any size"), "{workflow}");
 }
 
 #[test]

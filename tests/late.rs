@@ -357,10 +357,10 @@ fn python() -> Option<String> {
     }
 }
 
-/// Runs an example and its check into a folder of this test.
+/// Runs an example and its check into a folder of this test; its `run.json`.
 #[track_caller]
-fn example(name: &str, code: i32, says: &[&str], checked: &str) {
-    let Some(path) = python() else { return };
+fn example(name: &str, code: i32, says: &[&str], checked: &str) -> Option<Value> {
+    let path = python()?;
     let place = Workplace::new();
     let folder =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).canonicalize().unwrap();
@@ -376,6 +376,7 @@ fn example(name: &str, code: i32, says: &[&str], checked: &str) {
     let said = String::from_utf8(check.unwrap().stdout).unwrap();
     assert!(said.contains(checked), "{said}");
     place.no_process_is_left();
+    Some(place.report())
 }
 
 #[test]
@@ -388,7 +389,20 @@ fn the_best_of_the_trained_models_reads_digits_in_the_same_run() {
         "            train[lr=0.5]: loss ",
         "            train[lr=10000]: loss ",
     ];
-    example("train-many", 65, &says, "the best of 3 models read 100 held-out images");
+    let Some(report) = example("train-many", 65, &says, "the best of 3 models read 100 held-out images")
+    else {
+        return;
+    };
+    let places = report["tasks"].as_array().unwrap().iter().map(|task| task["place"].as_str().unwrap());
+    let mut places: Vec<&str> = places.collect();
+    places.sort_unstable();
+    // Where there are GPUs, commands wait for these.
+    if places.iter().any(|place| place.contains("cuda")) {
+        let has_one = |place: &&str| place.starts_with("slot ") && place.matches("cuda:").count() == 1;
+        assert!(places.len() == 4 && places.iter().all(has_one), "{places:?}");
+    } else {
+        assert_eq!(places, ["slot 0", "slot 1", "slot 2", "slot 3"]);
+    }
 }
 
 #[test]

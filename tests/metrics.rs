@@ -116,7 +116,7 @@ fn the_page_shows_a_run_while_it_goes_on() {
 fn a_port_that_is_taken_is_an_error_before_anything_is_begun() {
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), 4);
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = TcpListener::bind("127.0.0.2:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     place
         .run(&["--metrics", &address])
@@ -178,8 +178,8 @@ scrape_configs:
 "
     );
     fs::write(folder.join("prometheus.yml"), config).unwrap();
-    // Another process that takes this port in between makes the test fail, not pass.
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // No other test asks for ports of this address, so that none takes this one in between.
+    let address = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
     let child = Command::new("prometheus")
         .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
         .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
@@ -317,9 +317,8 @@ fn a_collector_for_traces_alone_is_not_complained_about() {
 fn a_collector_that_is_down_costs_the_metrics_and_a_line() {
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), 8);
-    let closed_port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let endpoint = format!("http://{closed_port}");
-    let ended = place.run_with(&[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", &endpoint)]);
+    // Nothing listens on port 1, and nobody is given it.
+    let ended = place.run_with(&[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:1")]);
     ended.must_exit(0).must_say(&["warning: metrics are incomplete: 1 of 1 requests", "no connection"]);
     place.holds_exactly(8);
 }

@@ -392,6 +392,9 @@ fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whol
             place.start_command_with(&arguments, &variables)
         };
         let place = workplace(kind, "s3://digits/kept/");
+        // In the order of the source, so that the two files whose requests are stopped are of one part.
+        place.one_worker();
+        place.edit("[devices]", "[limits]\nloaders = 1\n[devices]");
         let run = || with(&["run"], &place, place.workflow());
         let verify = || with(&["verify"], &place, place.out()).wait();
         let everything: BTreeSet<u64> = (0..ITEMS).collect();

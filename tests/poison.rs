@@ -60,7 +60,7 @@ fn an_input_on_which_the_model_exits_fails_alone() {
 
 #[test]
 fn an_input_on_which_the_model_hangs_fails_alone() {
-    only_these_fail(&[(103, Trap::Hang, "timeout")], "[limits]\nbatch_timeout = \"1s\"\n");
+    only_these_fail(&[(103, Trap::Hang, "timeout")], "[limits]\nbatch_timeout = \"5s\"\n");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use common::{Ended, Workplace, python, repository};
 use orchestra_testkit::records::items;
-use orchestra_testkit::striker::{Fault, Striker};
+use orchestra_testkit::striker::{Fault, Striker, strike};
+use serde_json::Value;
 
 /// Items that are run while workers are killed, and the time between two kills.
 const MANY: u64 = 20_000;
@@ -135,6 +136,71 @@ fn killed_workers_lose_nothing_and_double_nothing() {
     place.nothing_is_left();
 }
 
+/// Notes each time that it is made. The sixth call of each waits for a file.
+const NOTES: &str = r#"
+import os, time
+import numpy as np
+import orchestra
+
+@orchestra.stage(batch=4, outputs={"pid": ("int64", [])})
+class Notes:
+    def __init__(self):
+        with open("notes/made", "a") as made:
+            made.write(f"{os.getpid()}\n")
+        self.calls = 0
+
+    def __call__(self, x):
+        self.calls += 1
+        if self.calls == 6:
+            open(f"notes/waits-{os.getpid()}", "w").close()
+        while self.calls == 6 and not os.path.exists("notes/go"):
+            time.sleep(0.01)
+        return {"pid": np.full(len(x), os.getpid())}
+"#;
+
+#[test]
+fn a_class_is_made_once_in_each_worker_and_once_more_for_the_successor_of_one_that_was_killed() {
+    const ROWS: u64 = 100;
+    let Some(python) = python() else { return };
+    let place = place(python, ROWS, "", "[limits]\nbatch_timeout = \"1h\"");
+    let notes = place.path("notes");
+    fs::create_dir(&notes).unwrap();
+    fs::write(place.path("stage.py"), NOTES.replace("notes/", &format!("{}/", notes.display()))).unwrap();
+    let keys =
+        "workers = 2\nspare = 0\nbatch = { max = 4, together = 1 }\nsandbox_write = [\"notes\"]\npython =";
+    place.edit("python =", keys);
+    let made = || -> Vec<u32> {
+        let text = fs::read_to_string(notes.join("made")).unwrap_or_default();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let mut run = place.start(&[]);
+    let n_waiting = || {
+        let files = fs::read_dir(&notes).unwrap().flatten();
+        files.filter(|file| file.file_name().to_string_lossy().starts_with("waits-")).count()
+    };
+    assert!(run.until("both have done five batches", || n_waiting() == 2), "{}", run.said());
+    let sorted = |mut pids: Vec<u32>| {
+        pids.sort_unstable();
+        pids
+    };
+    let workers = sorted(run.workers());
+    assert_eq!(sorted(made()), workers);
+    assert!(strike(run.pid(), workers[0], Fault::Kill));
+    assert!(run.until("there is another one", || made().len() >= 3), "{}", run.said());
+    fs::write(notes.join("go"), "").unwrap();
+    run.wait().must_exit(0);
+    let records = place.must_hold(&items("x", 0..ROWS), &BTreeSet::new());
+    let made = made();
+    let by: BTreeSet<u32> = made.iter().copied().collect();
+    assert_eq!((made.len(), by.len()), (3, 3), "{made:?}");
+    let pid = |of: &BTreeMap<String, Value>| of["results.jsonl"]["result"]["pid"].as_u64().unwrap();
+    assert!(records.done.values().all(|record| by.contains(&(pid(record) as u32))));
+    let device = &place.report()["devices"][0];
+    assert_eq!((&device["starts"], &device["restarts"]), (&3.into(), &1.into()), "{device}");
+    assert!(device["batches"].as_u64().unwrap() >= ROWS / 4, "{device}");
+    place.nothing_is_left();
+}
+
 /// 32 pictures of 3 x 224 x 224 floats are 19 MB. The call says where they lie, and by how many bytes the process has grown over them.
 const LARGE: &str = r#"
 import numpy as np
@@ -236,7 +302,7 @@ fn an_item_that_a_call_cannot_take_fails_alone_with_the_words_of_the_script() {
                 os._exit(3)
         return"#,
     );
-    let place = place(python, 100, &script, "[limits]\nbatch_timeout = \"1s\"");
+    let place = place(python, 100, &script, "[limits]\nbatch_timeout = \"5s\"");
     place.edit("python =", "batch = { max = 16, together = 1 }\npython =");
     place.run(&[]).must_exit(65).must_say(&["100 items read, 96 done, 4 failed"]);
     must_be_exact(&place, 100, &[7, 19, 37, 50]);

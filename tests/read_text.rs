@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Run, Workplace, has_feature, python_env, repository};
+use common::{Run, Workplace, has_feature, is_same, python_env, repository};
 use orchestra_testkit::records::items;
 use orchestra_testkit::skip::skip;
 use orchestra_testkit::striker::{Fault, Striker, workers_of};
@@ -74,22 +74,6 @@ fn in_parquet(place: &Workplace, python: &str) -> Vec<Value> {
     let read = read.output().unwrap();
     assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
     serde_json::from_slice(&read.stdout).unwrap()
-}
-
-/// The same but for what batches of other sizes round otherwise: a death halves them.
-fn is_same(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b))
-        }
-        (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| is_same(a, b)))
-        }
-        (Value::Number(a), Value::Number(b)) => {
-            (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() <= 1e-5 * a.as_f64().unwrap().abs().max(1.0)
-        }
-        (a, b) => a == b,
-    }
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn an_operator_that_writes_over_all_outputs_of_its_worker_spoils_no_other_item()
     // passed it, and go through.
     const OTHERS: u64 = 56;
     let place = Workplace::with_gate(OTHERS);
-    place.edit("use = [\"cpu\", \"cpu\"]", "use = [\"cpu\"]");
+    place.one_worker();
     write_trap_picture(&place.images(), OTHERS, Trap::Scribble).unwrap();
     place.edit("wait = \"5ms\"", "wait = \"1h\"");
     place.edit("[devices]", "[limits]\nloaders = 1\nbatch_timeout = \"5s\"\n[devices]");

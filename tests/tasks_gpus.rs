@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use common::{Ended, Workplace, python};
 use serde_json::Value;
@@ -159,7 +160,7 @@ echo {n} >> done
 matrix = { n = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] }
 device = 0.5
 memory = "64MiB"
-timeout = "5s"
+timeout = "10s"
 retries = { out_of_memory = 1, timeout = 1 }
 "#,
     );
@@ -447,6 +448,215 @@ timeout = "60s"
     let (seen, [zero, _, two]) = (seen(&place), UUIDS);
     assert_eq!(had(&seen, "share"), BTreeMap::from([(zero, 2), (two, 2)]));
     assert_eq!(had(&seen, "whole"), BTreeMap::from([(zero, 1), (two, 1)]));
+}
+
+#[test]
+fn a_command_with_auto_has_any_gpu_alone_and_one_that_names_its_gpu_has_that_alone() {
+    let place = place_to_take(
+        r#"
+[tasks.auto]
+command = ["sh", "take.sh", "-x", "auto", "3"]
+device = "auto"
+matrix = { n = [1, 2, 3, 4, 5, 6] }
+timeout = "10m"
+
+[tasks.named]
+command = ["sh", "take.sh", "-x", "named", "1"]
+device = "cuda:1"
+matrix = { n = [1, 2, 3] }
+
+[tasks.by_uuid]
+command = ["sh", "take.sh", "-x", "by_uuid", "1"]
+device = "GPU-2a5f0000"
+"#,
+    );
+    run(&place, &THREE).must_exit(0).must_say(&["10 tasks, 10 done"]);
+    let (seen, [_, one, two]) = (seen(&place), UUIDS);
+    assert_eq!(had(&seen, "named"), BTreeMap::from([(one, 3)]));
+    assert_eq!(had(&seen, "by_uuid"), BTreeMap::from([(two, 1)]));
+    // Three of them were there at once.
+    assert_eq!(had(&seen, "auto").into_keys().collect::<Vec<_>>(), UUIDS);
+    assert!(seen.iter().all(|seen| seen.gpus.len() == 1));
+    let tasks = tasks(&place);
+    let ends_with = |task: &str, gpu: &str| tasks[task]["place"].as_str().unwrap().ends_with(gpu);
+    assert!((1..=3).all(|n| ends_with(&format!("named[n={n}]"), ", cuda:1")), "{tasks:?}");
+    // Without a GPU one has a slot of the CPU, and the other one is an error.
+    let none = [("CUDA_VISIBLE_DEVICES", "")];
+    run(&place, &none).must_exit(69).must_say(&["device `cuda:1` is not among the devices in use"]);
+    let text = fs::read_to_string(place.workflow()).unwrap();
+    fs::write(place.workflow(), text.split("[tasks.named]").next().unwrap()).unwrap();
+    fs::remove_dir_all(place.out()).unwrap();
+    run(&place, &none).must_exit(0).must_say(&["6 tasks, 6 done"]);
+    assert!(self::tasks(&place).values().all(|task| !task["place"].as_str().unwrap().contains("cuda")));
+}
+
+/// The first two run together, and note what they take; those after them hold a lock, each while the driver is asked three times.
+#[test]
+fn what_the_first_commands_of_a_table_took_of_a_gpu_places_those_after_them_in_the_same_run() {
+    let place = place(
+        r#"
+[tasks.half]
+command = """
+n=$(wc -c < looks)
+case {n} in
+1 | 2) touch begun-{n}; until test -e begun-1 && test -e begun-2; do sleep 0.01; done; echo "$$ 6000000000" >> processes ;;
+*) exec 9> turn; flock -n 9 || { echo 'two of 6 GB are on a GPU of 8 GiB'; exit 9; } ;;
+esac
+until [ $(wc -c < looks) -ge $((n + 3)) ]; do sleep 0.05; done
+"""
+device = 0.5
+matrix = { n = [1, 2, 3, 4, 5] }
+"#,
+    );
+    fs::write(place.path("looks"), "").unwrap();
+    // Looks are noted where there is a process to be listed.
+    fs::write(place.path("processes"), "1 1000\n").unwrap();
+    let (processes, looks) = (place.path("processes"), place.path("looks"));
+    let variables = [("GPU_PROCESSES", processes.to_str().unwrap()), ("GPU_LOOKS", looks.to_str().unwrap())];
+    run(&place, &variables).must_exit(0).must_say(&["5 tasks, 5 done"]);
+    let tasks = tasks(&place);
+    let took = [1, 2, 3].map(|n| tasks[&format!("half[n={n}]")]["gpu_memory"].as_u64());
+    assert_eq!(took, [Some(6_000_000_000), Some(6_000_000_000), Some(0)]);
+}
+
+#[test]
+fn a_command_is_told_its_task_attempt_slot_folder_and_gpus_whatever_the_run_has_in_its_environment() {
+    const TELLS: &str = r#"
+names='ORCHESTRA_TASK ORCHESTRA_ATTEMPT ORCHESTRA_SLOT ORCHESTRA_OUTPUT CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER'
+for name in $names; do printenv $name || echo "no $name"; done > "told-$ORCHESTRA_TASK-$ORCHESTRA_ATTEMPT"
+touch "$ORCHESTRA_OUTPUT/$ORCHESTRA_ATTEMPT"
+test $ORCHESTRA_TASK-$ORCHESTRA_ATTEMPT != pair-1 || exit 3
+until [ $(ls | grep -c "^told-$1") -ge $2 ]; do sleep 0.01; done
+"#;
+    let place = place(
+        r#"
+[tasks.pair]
+command = ["sh", "tells.sh", "pair", "1"]
+device = 2
+retries = 1
+
+[tasks.one]
+command = ["sh", "tells.sh", "one", "2"]
+matrix = { n = [1, 2] }
+after = "pair"
+
+[tasks.none]
+command = ["sh", "tells.sh", "none", "1"]
+device = "none"
+after = "one"
+"#,
+    );
+    fs::write(place.path("tells.sh"), TELLS).unwrap();
+    let variables = [
+        ("GPU_COUNT", "2"),
+        ("CUDA_VISIBLE_DEVICES", "1,0"),
+        ("CUDA_DEVICE_ORDER", "FASTEST_FIRST"),
+        ("ORCHESTRA_TASK", "another"),
+        ("ORCHESTRA_ATTEMPT", "77"),
+        ("ORCHESTRA_SLOT", "77"),
+        ("ORCHESTRA_OUTPUT", "/tmp"),
+    ];
+    run(&place, &variables).must_exit(0).must_say(&["4 tasks, 4 done"]);
+    let [zero, one, _] = UUIDS;
+    let told = |task: &str, folder: &str, attempt: u64| {
+        let output = place.out().join("tasks").join(folder).join("output");
+        assert!(output.join(attempt.to_string()).exists(), "{task} has no folder {folder}");
+        let told: [String; 6] = lines(&place.path(&format!("told-{task}-{attempt}"))).try_into().unwrap();
+        let [id, number, slot, told_output, gpus, order] = told;
+        let attempt = attempt.to_string();
+        assert_eq!(
+            [id, number, told_output, order],
+            [task, &attempt, output.to_str().unwrap(), "PCI_BUS_ID"],
+        );
+        (slot, gpus)
+    };
+    for attempt in [1, 2] {
+        let (slot, gpus) = told("pair", "pair", attempt);
+        assert_eq!((&slot[..], gpus.split(',').collect()), ("0", BTreeSet::from([zero, one])));
+    }
+    // They ran at once.
+    let ones = [1, 2].map(|n| told(&format!("one[n={n}]"), &format!("one/n={n}"), 1));
+    let slots: BTreeSet<&str> = ones.iter().map(|(slot, _)| &slot[..]).collect();
+    let gpus: BTreeSet<&str> = ones.iter().map(|(_, gpus)| &gpus[..]).collect();
+    assert_eq!((slots, gpus), (BTreeSet::from(["0", "1"]), BTreeSet::from([zero, one])));
+    assert_eq!(told("none", "none", 1), ("0".to_owned(), String::new()));
+}
+
+/// The cells of the row of a task in a table, by the heads of their columns.
+fn cells<'a>(table: &'a str, task: &str) -> BTreeMap<&'a str, &'a str> {
+    let heads = table.lines().next().unwrap();
+    let row = table.lines().find(|line| line.split_whitespace().next() == Some(task)).unwrap();
+    let names = heads.split_whitespace();
+    let mut begin: Vec<usize> =
+        names.clone().map(|name| heads.find(&format!(" {name}")).map_or(0, |at| at + 1)).collect();
+    begin.push(row.len());
+    names.zip(begin.windows(2)).map(|(name, at)| (name, row[at[0]..at[1]].trim())).collect()
+}
+
+#[test]
+fn the_table_of_tasks_has_state_device_attempts_time_peak_memory_and_last_metrics_of_what_has_run() {
+    let place = place(
+        r#"
+[tasks.train]
+command = """
+date +%s%N > from-$ORCHESTRA_ATTEMPT
+dd if=/dev/zero of=/dev/null bs=64M count=1 2> dd
+test $ORCHESTRA_ATTEMPT = 2 || exit 3
+echo 'loss=0.5 step=1'
+echo 'loss=0.125 step=2'
+date +%s%N > to
+"""
+metrics = [{ name = "loss", regex = 'loss=(\S+)' }, { name = "step", regex = 'step=(\S+)' }]
+retries = { code = 1 }
+
+[tasks.broken]
+command = "exit 4"
+device = "none"
+after = "train"
+
+[tasks.later]
+command = "true"
+after = "broken"
+"#,
+    );
+    let began = Instant::now();
+    run(&place, &[]).must_exit(65).must_say(&["3 tasks, 1 done, 1 failed, 1 skipped"]);
+    let took = began.elapsed().as_secs_f64();
+    let (file, folder) = (place.workflow(), place.path(""));
+    let variables = [("LD_LIBRARY_PATH", folder.to_str().unwrap()), ("CUDA_VISIBLE_DEVICES", "0")];
+    let tasks = |more: &[&str]| {
+        let all = [&["tasks", file.to_str().unwrap()], more].concat();
+        place.start_command_with(&all, &variables).wait().must_exit(0).stdout.clone()
+    };
+    let (table, json) = (tasks(&[]), serde_json::from_str::<Value>(&tasks(&["--json"])).unwrap());
+    let train = cells(&table, "train");
+    let column = |name: &str| train[name];
+    assert_eq!(
+        ["state", "place", "attempts", "metrics"].map(column),
+        ["done", "slot 0, cuda:0", "2", "loss 0.1250, step 2"],
+        "{table}"
+    );
+    // That of the last attempt, which the command has measured as well; what is longer than 10 s is rounded otherwise.
+    let nanoseconds = |file: &str| lines(&place.path(file))[0].parse::<u64>().unwrap() as f64;
+    let own = (nanoseconds("to") - nanoseconds("from-2")) / 1e9;
+    let seconds = json[0]["known"]["seconds"].as_f64().unwrap();
+    assert!((own..took).contains(&seconds), "{own} s of {took} s, and {seconds} s are told");
+    let told = if seconds < 9.5 { format!("{seconds:.1} s") } else { column("time").to_owned() };
+    assert!(column("time") == told && told.ends_with(" s"), "{table}");
+    let mebibytes: f64 = column("memory").strip_suffix(" MiB").unwrap().parse().unwrap();
+    assert!((64.0..128.0).contains(&mebibytes), "{table}");
+    let broken = cells(&table, "broken");
+    let column = |name: &str| broken[name];
+    assert_eq!(
+        ["state", "place", "attempts", "metrics"].map(column),
+        ["code", "slot 0", "1", "-"],
+        "{table}"
+    );
+    assert!(column("time").ends_with(" s") && column("memory").ends_with("iB"), "{table}");
+    let later = cells(&table, "later");
+    let column = |name: &str| later[name];
+    let all = ["state", "place", "attempts", "time", "memory", "metrics"].map(column);
+    assert_eq!(all, ["new", "-", "-", "-", "-", "-"], "{table}");
 }
 
 /// The others are busy until two commands have lost the GPU; after that it is left alone.

@@ -36,7 +36,7 @@ esac
 '''
 matrix = { n = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] }
 memory = "200MB"
-timeout = "2s"
+timeout = "10s"
 grace = "1s"
 retries = { out_of_memory = 1 }
 
@@ -53,7 +53,7 @@ after = "train[n=4]"
     ended.must_exit(65).must_say(&[
         "14 tasks, 10 done, 3 failed, 1 skipped",
         "train[n=8]: the command ran out of memory: torch.OutOfMemoryError: CUDA out of memory",
-        "train[n=5]: the command took longer than its `timeout`, 2s: waiting for something",
+        "train[n=5]: the command took longer than its `timeout`, 10s: waiting for something",
     ]);
     place.no_process_is_left();
     let tasks = tasks(&place);
@@ -150,10 +150,10 @@ for signal in INT TERM USR1; do trap "echo $signal > {output}/asked; exit 4" $si
 sleep 1000 & wait
 '''
 stop_signal = "SIGUSR1"
-timeout = "3s"
+timeout = "10s"
 "#,
     );
-    place.run(&[]).must_exit(65).must_say(&["took longer than its `timeout`, 3s"]);
+    place.run(&[]).must_exit(65).must_say(&["took longer than its `timeout`, 10s"]);
     let asked = fs::read_to_string(place.out().join("tasks/asked/output/asked")).unwrap();
     assert_eq!((&asked[..], &tasks(&place)["asked"]["end"]), ("USR1\n", &"timeout".into()));
     place.no_process_is_left();

@@ -12,7 +12,7 @@ mod traced;
 use std::collections::{BTreeMap, BTreeSet};
 
 use collectors::{Collector, Do, closed_port};
-use common::{Blocks, Ended, Workplace, write_pictures};
+use common::{Blocks, Ended, Workplace, python, write_pictures};
 use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::common::v1::{AnyValue as Any, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::Span as WireSpan;
@@ -133,6 +133,63 @@ fn an_item_that_fails_is_traced_with_its_error_whatever_the_share() {
     assert_eq!(item.text("orchestra.item.outcome"), "failed");
     assert_eq!(item.text("error.type"), place.failures()[0]["kind"].as_str().unwrap());
     assert!(!traces.run.only("workflow.run").failed, "the run itself did what it should");
+}
+
+#[test]
+fn batches_of_a_stage_in_python_are_spans_with_what_its_workers_did() {
+    const ROWS: u64 = 40;
+    let Some(python) = python() else { return };
+    let collector = Collector::http(&[]);
+    let place = Workplace::new();
+    let text = format!(
+        "version = 1
+[sources.x]
+kind = \"range\"
+stop = {ROWS}
+[stages.y]
+kind = \"python\"
+from = \"x\"
+script = \"stage.py\"
+python = {python:?}
+batch = {{ max = 4, together = 1 }}
+[sinks.results]
+kind = \"jsonl\"
+from = \"y\"
+[telemetry]
+flush_timeout = \"10m\"
+"
+    );
+    std::fs::write(place.workflow(), text).unwrap();
+    let script = r#"
+import os
+import numpy as np
+import orchestra
+
+@orchestra.stage(batch=4, outputs={"pid": ("int64", [])})
+def y(n):
+    return {"pid": np.full(len(n), os.getpid())}
+"#;
+    std::fs::write(place.path("stage.py"), script).unwrap();
+    let ended = place.run(&["--otlp", &collector.url()]);
+    ended.must_exit(0);
+    complete(&ended);
+    let run = Traces::of(&collector).run;
+    check_run(&run, &run_id(&place), batches(&place), ROWS);
+    let mut pids = BTreeSet::new();
+    for batch in run.named("batch") {
+        let text = |key: &str| batch.text(&format!("orchestra.{key}"));
+        assert_eq!(
+            ["stage", "pipeline", "model", "device", "batch.outcome"].map(text),
+            ["y", "x", "y/stage.py", "cpu", "done"]
+        );
+        assert!((1..=4).contains(&batch.number("orchestra.batch.size")), "{batch:#?}");
+        let [worker] = run.below(batch)[..] else { panic!("{batch:#?}") };
+        pids.insert(worker.number("process.pid"));
+    }
+    let records = place.must_hold(&items("x", 0..ROWS), &BTreeSet::new());
+    let pid = |record: &BTreeMap<String, Value>| record["results.jsonl"]["result"]["pid"].as_u64().unwrap();
+    assert_eq!(records.done.values().map(pid).collect::<BTreeSet<u64>>(), pids);
+    place.nothing_is_left();
 }
 
 #[test]

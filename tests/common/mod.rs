@@ -232,6 +232,12 @@ flush_timeout = \"10m\"
         self.edit("wait = \"5ms\" }", "wait = \"5ms\", together = 1 }");
     }
 
+    /// All batches go to one worker, in the order of the source where one loader reads it.
+    pub fn one_worker(&self) {
+        self.edit("use = [\"cpu\", \"cpu\"]", "use = [\"cpu\"]");
+        self.edit("threads = 1\n", "threads = 1\nworkers = 1\n");
+    }
+
     /// One with items `0..n` and a model behind a gate. Where it is closed, no run comes to its end before it is opened. Each batch goes by
     /// itself.
     pub fn with_gate(n: u64) -> Self {
@@ -580,6 +586,22 @@ fn met(mut condition: impl FnMut() -> bool) -> bool {
 
 fn pause(never: &Receiver<()>) {
     assert_eq!(never.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Timeout));
+}
+
+/// The same but for what batches of other sizes round otherwise: a death halves them.
+pub fn is_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| is_same(a, b)))
+        }
+        (Value::Number(a), Value::Number(b)) => {
+            (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() <= 1e-5 * a.as_f64().unwrap().abs().max(1.0)
+        }
+        (a, b) => a == b,
+    }
 }
 
 /// The index that the record of an item shows.

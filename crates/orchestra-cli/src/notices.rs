@@ -1,5 +1,7 @@
 //! What a command says beside its result: what a run goes on with, and how the search for ONNX Runtime gets on.
 
+use std::collections::BTreeSet;
+
 use orchestra::plan::TaskPlan;
 use orchestra::{Found, Prepared, Progress as LibraryProgress};
 
@@ -29,10 +31,19 @@ impl Notices {
         }
         const NAMED: usize = 5;
         if !again.is_empty() {
-            let names = orchestra::plan::list(again.iter().take(NAMED).map(String::as_str));
-            let more = if again.len() > NAMED { ", .." } else { "" };
-            let has_none = |task: &TaskPlan| task.outputs.is_empty() && again.contains(&task.id);
-            let bound = match prepared.plan.tasks.tasks.iter().any(has_none) {
+            let no_outputs = |task: &&TaskPlan| task.outputs.is_empty();
+            let tasks = prepared.plan.tasks.tasks.iter().filter(no_outputs);
+            let unsure: BTreeSet<&str> = tasks.map(|task| &task.id[..]).collect();
+            // What may be done twice is known by no other way: all of it is named, and that is no more than there are slots.
+            let is_unsure = |name: &String| unsure.contains(&name[..]);
+            let named: Vec<&str> = again
+                .iter()
+                .enumerate()
+                .filter_map(|(at, name)| (at < NAMED || is_unsure(name)).then_some(&name[..]))
+                .collect();
+            let more = if again.len() > named.len() { ", .." } else { "" };
+            let names = orchestra::plan::list(named);
+            let bound = match again.iter().any(is_unsure) {
                 true => "; what declares no `outputs` may so be done more than once",
                 false => "",
             };

@@ -14,6 +14,7 @@ const WORKFLOW: &str = r#"
 version = 1
 [devices]
 [limits]
+[telemetry]
 [models.digits]
 path = "digits.onnx"
 labels = "labels10.txt"
@@ -234,6 +235,7 @@ fn tables(host: &FakeHost) -> Vec<(usize, String, Vec<Key>)> {
         let (what, keys) = match (&name.split('.').collect::<Vec<_>>()[..], of_kind(at)) {
             (["devices"], _) => (name.to_owned(), keys::DEVICES.to_vec()),
             (["limits"], _) => (name.to_owned(), keys::LIMITS.to_vec()),
+            (["telemetry"], _) => (name.to_owned(), keys::TELEMETRY.to_vec()),
             (["models", _], _) => ("model".to_owned(), keys::MODEL.to_vec()),
             (["tasks", _], _) => ("task".to_owned(), keys::TASK.to_vec()),
             (["tasks", _, table], _) => (format!("task.{table}"), nested(&keys::TASK, table)),

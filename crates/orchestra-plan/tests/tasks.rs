@@ -97,6 +97,7 @@ fn devices_are_gpus_or_slots_of_the_cpu() {
     let demand = |host: FakeHost, device: &str| host.good(&text(device)).tasks.tasks[0].demand;
     for (device, gpus, cpu_without) in [
         ("", Gpus::Count(1), WHOLE),
+        ("device = \"auto\"", Gpus::Count(1), WHOLE),
         ("device = 0.25", Gpus::Share(250), 250),
         ("device = 2", Gpus::Count(2), 2 * WHOLE),
         ("device = \"none\"", Gpus::None, WHOLE),
@@ -109,7 +110,14 @@ fn devices_are_gpus_or_slots_of_the_cpu() {
         let instead = if gpus == Gpus::None { Gpus::None } else { Gpus::Instead };
         assert_eq!((without.gpus, without.cpu), (instead, cpu_without), "{device}");
     }
-    assert_eq!(demand(FakeHost::with_gpus(2), "device = \"GPU-1111\"").gpus, Gpus::This(1));
+    for named in ["device = \"GPU-1111\"", "device = \"cuda:1\""] {
+        assert_eq!(demand(FakeHost::with_gpus(2), named).gpus, Gpus::This(1));
+        let errors = FakeHost::with_cores(4).errors(&text(named), &PlanOptions::default());
+        assert!(
+            errors.len() == 1 && errors[0].contains("is not among the devices in use"),
+            "{named}: {errors:?}"
+        );
+    }
     let plan = FakeHost::with_gpus(2).good(&text("gpu_memory = \"20GiB\""));
     assert_eq!((&plan.tasks.gpus[1].uuid[..], plan.tasks.gpus[1].memory), ("GPU-1111", Some(58 << 30)));
     for (device, said) in [

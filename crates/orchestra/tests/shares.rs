@@ -82,7 +82,7 @@ async fn pipelines_at_priority_three_to_one_do_three_items_to_one_while_both_hav
     let workers = place.faulty_workers(&[
         (FAULT, ALL_AT_ONCE),
         (FAULT_ONCE, once.to_str().unwrap()),
-        (FAULT_PACE, "20"),
+        (FAULT_PACE, "60"),
     ]);
     let events = Arc::new(Mutex::new(Vec::new()));
     let mut options = hurried(workers);

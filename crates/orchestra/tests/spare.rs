@@ -382,7 +382,8 @@ async fn spares_are_the_successors_of_recycled_workers_and_that_is_no_restart() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_recycled_worker_hands_over_to_the_spare_that_stands_by() {
-    let place = workplace(ITEMS, SLOW, "workers = 1\nspare = 1\nrecycle = { batches = 60 }");
+    // So many that the spare is there long before.
+    let place = workplace(ITEMS, SLOW, "workers = 1\nspare = 1\nrecycle = { batches = 150 }");
     let (run, log) = start(&place).await;
     let spare = log.until_one_stands_by().await;
     let old = log.serving().unwrap();

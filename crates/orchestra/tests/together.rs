@@ -32,7 +32,7 @@ fn batches_go_together_and_the_report_counts_what_the_model_runs() {
         let place = workplace();
         let log = place.path("log");
         // So slow that the loaders are always ahead of it.
-        let workers = place.faulty_workers(&[(FAULT, "slow:20"), (FAULT_LOG, log.to_str().unwrap())]);
+        let workers = place.faulty_workers(&[(FAULT, "slow:50"), (FAULT_LOG, log.to_str().unwrap())]);
         let outcome = place.run_with(hurried(workers)).await;
         Workplace::must_end_with(&outcome, 0);
         all_copied(&place, ITEMS, "slow");
@@ -60,7 +60,7 @@ async fn struck(fault: &str) -> RunOutcome {
         (FAULT_ONCE, once.to_str().unwrap()),
         (FAULT_LOG, log.to_str().unwrap()),
         // So slow that the loaders are always ahead of it.
-        (FAULT_PACE, "20"),
+        (FAULT_PACE, "50"),
     ]);
     let options = impatient(&mut place, fault, workers);
     let outcome = place.run_with(options).await;

@@ -104,7 +104,7 @@ fn told_once(told: &Told) -> u64 {
 fn goes_forward(item: &ItemTrace) {
     let steps = &item.steps;
     let loading = steps.loading.unwrap();
-    let mut times = vec![loading.began, loading.read.unwrap(), loading.decoded];
+    let mut times = vec![loading.began, loading.read.unwrap(), loading.left];
     for (stage, queued) in &steps.queued {
         times.push(*queued);
         for batch in steps.batches.iter().filter(|b| b.stage == *stage) {
@@ -122,11 +122,14 @@ fn goes_forward(item: &ItemTrace) {
 async fn every_item_and_batch_of_a_run_is_told_once_with_its_way_also_when_workers_are_killed() {
     let place = workplace();
     fs::write(place.path("images/broken.png"), b"no picture").unwrap();
+    // Both kills come before the end.
+    place.gate().close_after(150).unwrap();
     let (told, run) = start(&place).await;
     for lines in [20, 80] {
         until("there are results", || place.n_lines("all.jsonl") > lines).await;
         place.kill_a_worker(lines == 20);
     }
+    place.gate().open().unwrap();
     let outcome = bounded("the run ends", run.wait()).await;
     Workplace::must_end_with(&outcome, 65);
     assert_eq!(told_once(&told), ITEMS + 1);
