@@ -166,8 +166,22 @@ fn loader_setup(args: &SourceArgs) -> Option<LoaderSetup> {
     let SourcePlan { listing, sandbox_read, .. } = &plan.sources[args.source.index()];
     let readable = ReadablePlaces::new(fetch.opens(), listing, sandbox_read);
     let (tracer, clock, source) = (args.context.tracer.clone(), args.context.clock, args.source);
-    let alone = args.context.loads_alone.clone();
-    Some(LoaderSetup { launcher, load, readable, alone_bytes, alone, limits, stats, source, tracer, clock })
+    let (alone, options) = (args.context.loads_alone.clone(), &args.context.options);
+    let (handshake, first_pause) = (options.timeouts.handshake, options.restart.first_pause);
+    Some(LoaderSetup {
+        launcher,
+        handshake,
+        first_pause,
+        load,
+        readable,
+        alone_bytes,
+        alone,
+        limits,
+        stats,
+        source,
+        tracer,
+        clock,
+    })
 }
 
 /// Also when it panics, or is dropped with its runtime.
