@@ -1,4 +1,5 @@
-//! The parent opens, reads and maps no item: `strace` sees every call of every thread of a run, and only loaders come near a picture.
+//! The parent opens, reads and maps no item: `strace` sees every call of every thread of a run, and only loaders come near a picture. Of a file that holds
+//! many items, it reads what says where they lie.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
@@ -45,13 +46,22 @@ fn pictures<'a>(calls: impl Iterator<Item = &'a String>, images: &Path) -> BTree
     named.map(|(name, _)| name.to_owned()).collect()
 }
 
-#[test]
-fn every_picture_is_opened_by_loaders_and_none_by_the_parent() {
-    if !has_programs(&["strace"], "install it") {
-        return;
-    }
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), ITEMS);
+/// Bytes that these calls read of a file; more than any file has where one of them maps it.
+fn bytes_read<'a>(calls: impl Iterator<Item = &'a String>, file: &Path) -> u64 {
+    let named = format!("<{}>", file.display());
+    let of_file = calls.flat_map(|calls| calls.lines()).filter(|line| line.contains(&named));
+    let read = of_file.map(|line| match line.split('(').next().unwrap() {
+        "open" | "openat" | "openat2" => 0,
+        "read" | "pread64" | "readv" | "preadv" | "preadv2" => {
+            line.rsplit_once("= ").and_then(|(_, n)| n.parse().ok()).unwrap_or(0)
+        }
+        _ => u64::from(u32::MAX),
+    });
+    read.sum()
+}
+
+/// The calls of the threads of the parent, and those of all other processes of a run that does all items.
+fn traced(place: &Workplace) -> (Vec<String>, Vec<String>) {
     let traces = place.path("traces");
     fs::create_dir(&traces).unwrap();
     let run = Command::new("strace")
@@ -64,17 +74,110 @@ fn every_picture_is_opened_by_loaders_and_none_by_the_parent() {
         .output()
         .unwrap();
     assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
-    place.holds_exactly(ITEMS);
+    assert_eq!(place.n_results() as u64, ITEMS);
 
     let calls = calls(&traces);
+    fs::remove_dir_all(traces).unwrap();
     // The run was the first process, so that the others have larger numbers, unless these began anew: then a thread is missing below.
     let parent = *calls.keys().find(|thread| calls[thread].contains("workflow.toml")).unwrap();
     let threads = threads_of(parent, &calls);
     assert!(threads.len() > 3 && threads.len() < calls.len(), "{threads:?} of {:?}", calls.keys());
     let (of_parent, of_others): (Vec<_>, Vec<_>) =
-        calls.iter().partition(|(thread, _)| threads.contains(thread));
-    let seen = pictures(of_others.iter().map(|(_, calls)| *calls), &place.images());
-    assert_eq!(seen.len() as u64, ITEMS, "the traces show what loaders open: {seen:?}");
-    let seen = pictures(of_parent.iter().map(|(_, calls)| *calls), &place.images());
-    assert!(seen.is_empty(), "the parent has opened pictures: {seen:?}");
+        calls.into_iter().partition(|(thread, _)| threads.contains(thread));
+    let text = |calls: Vec<(u32, String)>| calls.into_iter().map(|(_, calls)| calls).collect();
+    (text(of_parent), text(of_others))
+}
+
+/// Loaders have opened all pictures, and the parent none.
+fn only_loaders_open_pictures(place: &Workplace, of: &str) {
+    let (of_parent, of_others) = traced(place);
+    let seen = pictures(of_others.iter(), &place.images());
+    assert_eq!(seen.len() as u64, ITEMS, "{of}: the traces show what loaders open: {seen:?}");
+    let seen = pictures(of_parent.iter(), &place.images());
+    assert!(seen.is_empty(), "{of}: the parent has opened pictures: {seen:?}");
+}
+
+#[test]
+fn every_picture_is_opened_by_loaders_and_none_by_the_parent() {
+    if !has_programs(&["strace"], "install it") {
+        return;
+    }
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), ITEMS);
+    only_loaders_open_pictures(&place, "images");
+    place.holds_exactly(ITEMS);
+}
+
+/// Bytes of each item that lies in a file with others, at least.
+const ITEM_BYTES: u64 = 256 << 10;
+
+/// Files of many items, by a program that is not ours. Behind its end a picture may have any bytes.
+const FILES: &str = r#"
+import io, json, os, struct, sys, tarfile, zipfile
+item_bytes, folder = int(sys.argv[1]), sys.argv[2]
+names = sorted(os.listdir(f'{folder}/images'))
+picture = lambda name: open(f'{folder}/images/{name}', 'rb').read() + b'x' * item_bytes
+with open(f'{folder}/list.txt', 'w') as lines:
+    lines.writelines(f'images/{name}\n' for name in names)
+with open(f'{folder}/rows.jsonl', 'w') as lines:
+    lines.writelines(json.dumps({'scan': f'images/{name}'}) + '\n' for name in names)
+with open(f'{folder}/rows.csv', 'w') as lines:
+    lines.write('scan\n')
+    lines.writelines(f'images/{name}\n' for name in names)
+with tarfile.open(f'{folder}/all.tar', 'w') as tar, zipfile.ZipFile(f'{folder}/all.zip', 'w', zipfile.ZIP_STORED) as z:
+    for name in names:
+        info = tarfile.TarInfo(name)
+        info.size = len(picture(name))
+        tar.addfile(info, io.BytesIO(picture(name)))
+        z.writestr(name, picture(name))
+with open(f'{folder}/all.npy', 'wb') as rows:
+    head = str({'descr': '<f4', 'fortran_order': False, 'shape': (len(names), item_bytes // 4)}).encode() + b'\n'
+    rows.write(b'\x93NUMPY\x01\x00' + struct.pack('<H', len(head)) + head + b'\x00' * item_bytes * len(names))
+"#;
+
+#[test]
+fn of_files_with_many_items_the_parent_reads_what_says_where_they_lie_and_opens_nothing_that_they_name() {
+    if !has_programs(&["strace", "python3"], "install it") {
+        return;
+    }
+    let place = Workplace::new();
+    write_pictures(&place.images(), ITEMS);
+    let mut made = Command::new("python3");
+    assert!(
+        made.args(["-c", FILES, &ITEM_BYTES.to_string()]).arg(place.path("")).status().unwrap().success()
+    );
+    let write = |source: &str, stage: &str| {
+        let text = format!(
+            "version = 1\n[sources.scans]\n{source}\n[stages.all]\n{stage}\n[sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\n\
+             path = \"results.jsonl\"\n[limits]\nloaders = 2\n"
+        );
+        fs::write(place.workflow(), text).unwrap();
+        let _ = fs::remove_dir_all(place.out());
+    };
+    let picture = |column: &str| format!("kind = \"image\"\nfrom = \"{column}\"\nsize = [4, 8]");
+    for (kind, listing, column) in [
+        ("images", "manifest = \"list.txt\"", "scans"),
+        ("jsonl", "paths = [\"rows.jsonl\"]\ncolumns = { scan = \"picture\" }", "scans.scan"),
+        ("csv", "paths = [\"rows.csv\"]\ncolumns = { scan = \"picture\" }", "scans.scan"),
+    ] {
+        write(&format!("kind = \"{kind}\"\n{listing}"), &picture(column));
+        only_loaders_open_pictures(&place, kind);
+    }
+    // Of each member of an archive the block that its header lies in, twice for the first of them; of a zip its directory; of an array
+    // its head.
+    for (kind, file, stage, of_each, once) in [
+        ("tar", "all.tar", picture("scans.png"), 20 << 10, 128 << 10),
+        ("zip", "all.zip", picture("scans"), 1 << 10, 128 << 10),
+        ("tensors", "all.npy", "kind = \"argmax\"\nfrom = \"scans\"".to_owned(), 0, 192 << 10),
+    ] {
+        write(&format!("kind = \"{kind}\"\npaths = [\"{file}\"]"), &stage);
+        let (of_parent, of_others) = traced(&place);
+        let file = place.path(file);
+        let (parent, loaders) = (bytes_read(of_parent.iter(), &file), bytes_read(of_others.iter(), &file));
+        println!("{kind}: {parent} bytes by the parent, {loaders} by loaders");
+        assert!(loaders >= ITEMS * ITEM_BYTES, "{kind}: the traces show what loaders read: {loaders} bytes");
+        assert!(parent <= ITEMS * of_each + once, "{kind}: the parent has read {parent} bytes of items");
+        assert!(ITEMS * of_each + once < ITEMS * ITEM_BYTES / 4, "{kind}: the bound tells nothing");
+    }
+    place.no_process_is_left();
 }

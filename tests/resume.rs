@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use common::{Blocks, Workplace, copy_folder, write_pictures};
 use orchestra_onnx::library::{self, Env, Flavor, Request};
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_picture};
-use orchestra_testkit::models;
 use orchestra_testkit::records::items;
+use orchestra_testkit::{models, trap_library};
 use rustix::process::Signal;
 
 /// A run of 200 pictures that has ended well.
@@ -70,6 +70,44 @@ fn a_changed_model_is_named_and_nothing_is_touched() {
     fs::rename(slow, place.path("models/blocks.onnx")).unwrap();
     place.run(&[]).must_exit(78).must_say(&["model `blocks` changed", "--fresh"]);
     assert_eq!(results(&place), before);
+}
+
+/// An appended byte is no other code, and another file.
+#[test]
+fn operators_or_external_weights_that_changed_since_a_run_was_interrupted_are_named_and_nothing_is_touched() {
+    const ITEMS: u64 = 2_000;
+    let place = Workplace::with_gate(ITEMS);
+    let folder = place.path("models");
+    let model = models::weighted_blocks_behind_trap(&folder, [1, 32, 32]).unwrap();
+    place.edit(&format!("{:?}", folder.join("blocks_behind_trap.onnx")), &format!("{model:?}"));
+    let (built, library) = (trap_library().unwrap(), folder.join("ops.so"));
+    fs::copy(&built, &library).unwrap();
+    place.edit(&format!("{built:?}"), "\"models/ops.so\"");
+    let mut run = place.start_until(100);
+    run.signal(Signal::INT);
+    assert!(run.until_it_says("stopping: finishing what is in flight"));
+    place.open_gate();
+    run.wait().must_exit(130);
+    let before = results(&place);
+    for (file, change) in [
+        (&library, "`custom_ops` of model `blocks` changed"),
+        (&folder.join("weights.bin"), "external weights of model `blocks` changed"),
+    ] {
+        let bytes = fs::read(file).unwrap();
+        fs::write(file, [&bytes[..], &[0]].concat()).unwrap();
+        for arguments in [&[][..], &["--retry-failed"]] {
+            place.run(arguments).must_exit(78).must_say(&[change, "--fresh", "finished items"]);
+        }
+        assert_eq!(results(&place), before, "{change}");
+        fs::write(file, bytes).unwrap();
+    }
+    place.run(&[]).must_exit(0).must_say(&["going on: "]);
+    place.holds_exactly(ITEMS);
+    let longer = [fs::read(&library).unwrap(), vec![0]].concat();
+    fs::write(&library, longer).unwrap();
+    place.run(&["--fresh"]).must_exit(0).must_say(&["2,000 finished items are discarded"]);
+    place.holds_exactly(ITEMS);
+    place.nothing_is_left();
 }
 
 #[test]

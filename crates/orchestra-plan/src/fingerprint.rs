@@ -41,6 +41,15 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
             Provider::Cuda | Provider::TensorRt(_) => digest(&text),
         };
         entries.push((format!("model `{}`", model.name), digest));
+        // Named beside the model, whose digest they are part of: who changed one of these files has not touched that of the model.
+        if !model.custom_ops.is_empty() {
+            let operators: Vec<String> = model.custom_ops.iter().map(|(_, digest)| hex(digest)).collect();
+            entries.push((format!("`custom_ops` of model `{}`", model.name), self::digest(&operators)));
+        }
+        if !model.weights.is_empty() {
+            let weights: Vec<String> = model.weights.iter().map(|(_, digest)| hex(digest)).collect();
+            entries.push((format!("external weights of model `{}`", model.name), self::digest(&weights)));
+        }
         entries.push((format!("`tf32` of model `{}`", model.name), model.tf32.to_string()));
     }
     // Joins follow from what the others read.

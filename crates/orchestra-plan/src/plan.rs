@@ -77,6 +77,9 @@ pub struct Plan {
 /// The least that a loader process gets of [`Plan::loader_bytes`]: what decoding a small picture takes, and room for what it hands over.
 pub const LEAST_LOADER_BYTES: u64 = 96 << 20;
 
+/// Of [`Plan::record_bytes`]: far more than a commit takes, so a disk that keeps up holds up nothing.
+const MOST_RECORD_BYTES: u64 = 256 << 20;
+
 impl Plan {
     /// Loader processes of all sources.
     pub fn n_loaders(&self) -> usize {
@@ -98,6 +101,11 @@ impl Plan {
     pub fn alone_bytes(&self) -> u64 {
         let others = (self.n_loaders().max(1) as u64 - 1) * self.loader_share();
         self.bytes_left.saturating_sub(others).min(self.loader_bytes)
+    }
+
+    /// Bytes of records that may wait to be written before sources hand out no further items: an eighth of `limits.memory`.
+    pub fn record_bytes(&self) -> u64 {
+        (self.loader_bytes / 4).min(MOST_RECORD_BYTES)
     }
 
     /// Half of what loaders may take, and room to decode beside the largest picture that can be carried on.

@@ -25,7 +25,7 @@ use crate::trace::{MaybeTracer, RunBegan, Tracer, WorkerStep, WorkerTrace};
 /// Durations that bound what a worker may take. The defaults suit real machines; tests shorten them.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// From the start of the process to its first frame, which it sends before it loads anything.
+    /// From the start of the process to its first frame, which it sends before it loads anything; of a loader, until it is ready for items.
     pub handshake: Duration,
     /// Silence after which a process counts as frozen (it sends a heartbeat every 250 ms).
     pub heartbeat: Duration,

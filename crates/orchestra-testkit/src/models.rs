@@ -71,6 +71,17 @@ pub fn blocks_behind_trap(folder: &Path, row: [usize; 3]) -> anyhow::Result<Path
     mean_blocks(model, "passed", row).write(folder)
 }
 
+/// As [`blocks_behind_trap`], and each pixel is multiplied by the one number, 1, in `weights.bin` beside it.
+pub fn weighted_blocks_behind_trap(folder: &Path, row: [usize; 3]) -> anyhow::Result<PathBuf> {
+    std::fs::write(folder.join("weights.bin"), 1_f32.to_le_bytes())?;
+    let model = ModelBuilder::new("weighted_blocks_behind_trap")
+        .input(&spec("pixels", DType::F32, &row))
+        .node_of(DOMAIN, OPERATOR, &["pixels"], &["passed"], &[])
+        .external("weight", &[1], "weights.bin")
+        .node("Mul", &["passed", "weight"], &["weighted"], &[]);
+    mean_blocks(model, "weighted", row).write(folder)
+}
+
 /// The operator of [`crate::Trap`] alone: f32 `x` to the same `y`, row shape `row`.
 pub fn trap(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
     ModelBuilder::new("trap")

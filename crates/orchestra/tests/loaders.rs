@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use common::{AS_IT_IS, Workplace, bounded, hurried, numbers, until};
-use orchestra::{RunHandle, RunOutcome, StartOptions};
+use orchestra::{ProcessLauncher, RunHandle, RunOutcome, StartOptions};
 use orchestra_core::DType;
 use orchestra_testkit::bait::LaidBait;
 use orchestra_testkit::faulty::{LOADER_FAULT, LOADER_FAULT_ONCE, LoaderFault};
@@ -315,6 +315,79 @@ async fn a_program_that_knows_no_such_kind_ends_the_run_with_its_name() {
     let outcome = place.run_plan_with(plan, hurried(place.workers_of_ours())).await;
     Workplace::must_end_with(&outcome, 69);
     assert!(outcome.problems.iter().any(|p| p.contains("no kind `trap`")), "{:?}", outcome.problems);
+}
+
+/// What a run says at its end of which no loader comes to read an item. It ends with 69, no item is blamed, however short its time is, no process is
+/// left, and with sound loaders it goes on. Without a model, so that no worker is given up for want of time.
+async fn never_loads(loaders: impl Fn(&Workplace) -> ProcessLauncher, handshake: Option<Duration>) -> String {
+    const FEW: u64 = 12;
+    let mut place = Workplace::with_pictures(FEW);
+    place
+        .image("pixels", "scans", AS_IT_IS)
+        .sink("all", "pixels", "")
+        .add("[limits]\nloaders = 2\nitem_timeout = \"1s\"");
+    let mut options = hurried(loaders(&place));
+    options.timeouts.handshake = handshake.unwrap_or(options.timeouts.handshake);
+    let outcome = place.run_with(options).await;
+    Workplace::must_end_with(&outcome, 69);
+    assert_eq!(outcome.report.items.read, 0, "{:?}", outcome.report.items);
+    place.set("item_timeout = \"1s\"", "");
+    Workplace::must_end_with(&place.run().await, 0);
+    failed(&place, FEW, &[]);
+    outcome.problems.join("\n")
+}
+
+fn with_fault(fault: &'static str) -> impl Fn(&Workplace) -> ProcessLauncher {
+    move |place| place.faulty_workers(&[(LOADER_FAULT, fault)])
+}
+
+#[track_caller]
+fn must_say(said: &str, all: &[&str]) {
+    for words in all {
+        assert!(said.contains(words), "nothing is said of `{words}`: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loader_that_never_says_hello_is_given_up_and_ends_the_run_with_what_to_do() {
+    let said = never_loads(with_fault("never-hello"), Some(Duration::from_millis(500))).await;
+    must_say(
+        &said,
+        &["source `scans`: its loaders cannot be started: the last one did not say hello in time"],
+    );
+    must_say(&said, &["orchestra-faulty-worker worker loader` must be a loader", "lower `limits.loaders`"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loader_of_another_version_or_protocol_ends_the_run_with_both_versions_and_what_to_do() {
+    for (fault, says) in
+        [("other-build", "its version 0.0.7 speaks"), ("other-protocol", "speaks another protocol")]
+    {
+        let said = never_loads(with_fault(fault), None).await;
+        must_say(&said, &["source `scans`: its loaders cannot be started", says]);
+        must_say(
+            &said,
+            &[&format!("this is version {}", orchestra_worker::BUILD), "build or install both anew"],
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loaders_that_die_at_once_are_started_a_bounded_number_of_times_and_end_the_run_with_their_last_words()
+ {
+    let said = never_loads(with_fault("die-at-start"), None).await;
+    must_say(
+        &said,
+        &["the last one killed by SIGABRT (dying at once, as asked)", "`ulimit`, a control group"],
+    );
+    let no_loader = |place: &Workplace| {
+        let script = "echo libfoo.so: cannot open shared object file >&2; exit 3";
+        let args = vec!["-c".into(), script.into()];
+        ProcessLauncher { program: "/bin/sh".into(), args, ..place.workers_of_ours() }
+    };
+    let said = never_loads(no_loader, None).await;
+    must_say(&said, &["the last one exited with code 3 (libfoo.so: cannot open shared object file)"]);
+    must_say(&said, &["`/bin/sh worker loader` must be a loader", "`orchestra::worker_main()`"]);
 }
 
 /// What it says is not believed where that can be seen; what it made up of an item of its own is that item's end.

@@ -1,5 +1,5 @@
 //! Results that cannot be written as fast as they come: what is in flight stays within the window of the plan, however long the disk takes,
-//! and every credit comes home. Says nothing about speed.
+//! and within `limits.memory` where records are large, and every credit comes home. Says nothing about speed.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -61,4 +61,54 @@ fn while_nothing_is_written_the_window_fills_and_no_further_and_then_the_run_goe
         assert!(outcome.report.loaders.seconds_waiting_for_sinks > 0.0);
         assert_eq!((remains.slots_in_use(), remains.slots_lost()), (0, 0));
     });
+}
+
+/// Snapshots in a row that show the same, after which nothing moves any more.
+const STILL: usize = 10;
+const MEMORY: u64 = 256 << 20;
+
+#[test]
+fn while_nothing_is_written_large_records_fill_their_share_of_the_memory_and_no_more_and_then_the_run_goes_on()
+ {
+    // Of one sink, with an order, and of two: no model bounds what is on its way.
+    for sinks in [&[""][..], &["ordered = true"], &["", ""]] {
+        audited(async {
+            let mut place = Workplace::with_pictures(ITEMS / 2);
+            place.image("pixels", "scans", "size = [256, 256]\ncolor = \"gray\"\nscale = 1.0");
+            for (n, more) in sinks.iter().enumerate() {
+                place.sink(&format!("s{n}"), "pixels", more);
+            }
+            place.add(&format!("[limits]\nmemory = {MEMORY}\nloaders = 1"));
+            let plan = place.plan();
+            let (window, share) = (plan.pipelines[0].window as u64, plan.record_bytes());
+            let run = place.start().await;
+            let (mut snapshots, stop) = (run.snapshots(), run.stop_handle());
+            let ended = tokio::spawn(run.wait());
+            until("results are written", || place.n_lines("s0.jsonl") > 0).await;
+            let disk = Held::thread("committer").unwrap();
+            let files = (0..sinks.len())
+                .map(|n| std::fs::metadata(place.out().join(format!("s{n}.jsonl"))).unwrap().len());
+            let record = files.sum::<u64>() / place.n_lines("s0.jsonl") as u64;
+            assert!(window * record > 2 * MEMORY, "records of {record} bytes tell nothing");
+            let (mut still, mut full) = (0, next(&mut snapshots).await);
+            while still < STILL || full.in_flight * record < share / 2 {
+                let later = next(&mut snapshots).await;
+                still = if later.in_flight == full.in_flight { still + 1 } else { 0 };
+                full = later;
+                assert!(
+                    full.in_flight * record < MEMORY / 2,
+                    "{sinks:?}: {} of {record} bytes wait",
+                    full.in_flight
+                );
+            }
+            println!("{sinks:?}: {} records of {record} bytes wait, of a window of {window}", full.in_flight);
+            let waited = place.n_lines("s0.jsonl") as u64 + full.in_flight;
+            drop(disk);
+            until("the run goes on", || place.n_lines("s0.jsonl") as u64 > waited).await;
+            stop.interrupt();
+            let outcome = bounded("the run ends", ended).await.unwrap();
+            assert_eq!(outcome.report.items.failed, 0, "{:?}", outcome.report.items);
+            assert_eq!(outcome.report.items.done, place.n_lines("s0.jsonl") as u64);
+        });
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -61,22 +61,30 @@ enum Job {
     Close(Option<i32>, Box<dyn FnOnce(Result<Counts, String>) + Send>),
 }
 
-/// Sends groups to the committer. The queue is bounded by the sources' windows of items in flight.
+/// Sends groups to the committer. The queue is bounded by the sources' windows of items in flight; and in bytes, as no source hands out further items
+/// while so many as [`CommitterHandle::waiting`] says are enough. The committer comes to its end with them whatever sources do.
 #[derive(Clone)]
 pub struct CommitterHandle {
     queue: Sender<Job>,
     thread: Thread,
     hurry: Arc<AtomicBool>,
+    waiting: Arc<AtomicUsize>,
 }
 
 impl CommitterHandle {
     /// Hands a group over. The item-ends actor hears of it, whatever becomes of it.
     pub fn send(&self, job: CommitJob) {
+        self.waiting.fetch_add(job.commit.bytes(), Ordering::Relaxed);
         if let Err(gone) = self.queue.send(Job::Commit(job))
             && let Job::Commit(job) = gone.0
         {
             drop(job.reply_to.cast(ItemEndsMsg::CommitFailed("the journal is closed".into())));
         }
+    }
+
+    /// Bytes of records that were handed over and are not written yet. A source that is told of a commit finds its bytes gone.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Gives the finished items by source, in the order of the plan, once everything sent before is written.
@@ -111,11 +119,12 @@ pub fn start(
 ) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
     let (queue, receiver) = channel();
     let hurry = Arc::new(AtomicBool::new(false));
-    let theirs = Arc::clone(&hurry);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let (theirs, unwritten) = (Arc::clone(&hurry), Arc::clone(&waiting));
     let thread = std::thread::Builder::new()
         .name("committer".into())
-        .spawn(move || run(files, stats, n_sources, &traces, &receiver, &theirs))?;
-    Ok((CommitterHandle { queue, thread: thread.thread().clone(), hurry }, thread))
+        .spawn(move || run(files, stats, n_sources, &traces, &receiver, &theirs, &unwritten))?;
+    Ok((CommitterHandle { queue, thread: thread.thread().clone(), hurry, waiting }, thread))
 }
 
 /// The tracer of the run, and its clock.
@@ -221,6 +230,7 @@ fn run(
     traces: &Traces,
     queue: &Receiver<Job>,
     hurry: &AtomicBool,
+    waiting: &AtomicUsize,
 ) {
     let mut synced = Instant::now();
     let mut committed_at = Instant::now();
@@ -247,7 +257,7 @@ fn run(
         let bytes: usize = jobs.iter().map(|job| job.commit.bytes()).sum();
         let now = Instant::now();
         let pause = pause(items, bytes, now - std::mem::replace(&mut committed_at, now));
-        commit(&mut files, &stats, traces, jobs, &mut refused);
+        commit(&mut files, &stats, traces, jobs, &mut refused, waiting);
         if synced.elapsed() >= SYNC_EVERY {
             // A disk that fails here fails the next commit or the close, too, and is reported then.
             if let Err(error) = files.journal.sync() {
@@ -322,6 +332,7 @@ fn commit(
     traces: &Traces,
     jobs: Vec<CommitJob>,
     refused: &mut HashSet<ActorId>,
+    waiting: &AtomicUsize,
 ) {
     let mut by_pipeline: Vec<PipelineCommit> = Vec::new();
     for job in jobs {
@@ -342,7 +353,9 @@ fn commit(
         } else {
             files.commit(&commit)
         };
+        let bytes = commit.bytes();
         drop((commit, holds)); // Its text is gone before there is room for more.
+        waiting.fetch_sub(bytes, Ordering::Relaxed);
         if let Some(tracer) = traces.tracer.get().filter(|_| !traced.is_empty()) {
             let ended = traces.clock.now();
             traced.iter_mut().for_each(|items| items.written(ended, &result));

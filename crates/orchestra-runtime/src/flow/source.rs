@@ -1,4 +1,5 @@
-//! Source: hands the items of one catalog to loaders, in order, as far as they are listed and as long as the window of items in flight has room.
+//! Source: hands the items of one catalog to loaders, in order, as far as they are listed and as long as the window of items in flight has room and
+//! records do not pile up.
 //! Threads of its own load them (`loader/thread.rs`); it replaces one that hangs. It opens no item and knows nothing of stages.
 
 use std::collections::VecDeque;
@@ -58,7 +59,7 @@ pub struct SourceState {
     to_do: u64,
     /// Loaders that wait, each with the number of items that it asked for.
     waiting: VecDeque<(usize, u64)>,
-    /// Since when loaders wait because the window is full: what is done is not written fast enough.
+    /// Since when loaders wait because the window is full, or records that wait are enough: what is done is not written fast enough.
     full_since: Option<Duration>,
     handed: u64,
     committed: u64,
@@ -166,8 +167,22 @@ fn loader_setup(args: &SourceArgs) -> Option<LoaderSetup> {
     let SourcePlan { listing, sandbox_read, .. } = &plan.sources[args.source.index()];
     let readable = ReadablePlaces::new(fetch.opens(), listing, sandbox_read);
     let (tracer, clock, source) = (args.context.tracer.clone(), args.context.clock, args.source);
-    let alone = args.context.loads_alone.clone();
-    Some(LoaderSetup { launcher, load, readable, alone_bytes, alone, limits, stats, source, tracer, clock })
+    let (alone, options) = (args.context.loads_alone.clone(), &args.context.options);
+    let (handshake, first_pause) = (options.timeouts.handshake, options.restart.first_pause);
+    Some(LoaderSetup {
+        launcher,
+        handshake,
+        first_pause,
+        load,
+        readable,
+        alone_bytes,
+        alone,
+        limits,
+        stats,
+        source,
+        tracer,
+        clock,
+    })
 }
 
 /// Also when it panics, or is dropped with its runtime.
@@ -219,7 +234,9 @@ impl SourceState {
             && let Some(&(_, asked)) = self.waiting.front()
         {
             let room = self.args.window.saturating_sub(self.handed - self.committed);
-            if room == 0 {
+            // Large records fill memory long before so many items are on their way.
+            let is_piled_up = self.args.committer.waiting() as u64 > self.args.context.plan.record_bytes();
+            if room == 0 || is_piled_up {
                 self.full_since.get_or_insert(now);
                 return;
             }

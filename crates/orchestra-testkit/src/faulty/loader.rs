@@ -1,4 +1,5 @@
-//! Loaders that do not keep to the protocol. The first process that asks is one of them; those after it are sound.
+//! Loaders that do not keep to the protocol. The first process that asks is one of them, and those after it are sound; without a file by which they
+//! know, all of them are.
 
 use std::fs::OpenOptions;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -12,9 +13,9 @@ use orchestra_worker::{BUILD, WORKER_SOCKET_FD};
 
 use orchestra_core::FailureKind;
 
-/// What the first loader does: one of [`LoaderFault::NAMES`].
+/// What the first loader does: one of [`LoaderFault::NAMES`] or of [`LoaderFault::AT_START`].
 pub const LOADER_FAULT: &str = "ORCHESTRA_LOADER_FAULT";
-/// A file that the first loader makes, so that those after it know.
+/// A file that the first loader makes, so that those after it know. Without it, all loaders misbehave.
 pub const LOADER_FAULT_ONCE: &str = "ORCHESTRA_LOADER_FAULT_ONCE";
 
 /// What a loader does when it is given items.
@@ -32,10 +33,26 @@ pub enum LoaderFault {
     Garbage,
     /// It closes its socket and lives on.
     HangUp,
+    /// At its start: it says nothing, and lives on.
+    NeverHello,
+    /// At its start: it says that it is of another version, and lives on.
+    OtherBuild,
+    /// At its start: it says that it speaks another protocol, and lives on.
+    OtherProtocol,
+    /// At its start: SIGABRT.
+    DieAtStart,
 }
 
 impl LoaderFault {
-    /// All of them, by name.
+    /// Those before it is given items, by name.
+    pub const AT_START: [(&str, LoaderFault); 4] = [
+        ("never-hello", LoaderFault::NeverHello),
+        ("other-build", LoaderFault::OtherBuild),
+        ("other-protocol", LoaderFault::OtherProtocol),
+        ("die-at-start", LoaderFault::DieAtStart),
+    ];
+
+    /// All others, by name.
     pub const NAMES: [(&str, LoaderFault); 6] = [
         ("nothing", LoaderFault::Nothing),
         ("twice", LoaderFault::Twice),
@@ -49,9 +66,11 @@ impl LoaderFault {
 /// Misbehaves if this is the process to do so.
 pub(super) fn misbehave() -> Option<ExitCode> {
     let wanted = std::env::var(LOADER_FAULT).ok()?;
-    let (_, fault) = LoaderFault::NAMES.into_iter().find(|(name, _)| *name == wanted)?;
-    let once = std::env::var_os(LOADER_FAULT_ONCE)?;
-    OpenOptions::new().write(true).create_new(true).open(once).ok()?;
+    let all = LoaderFault::NAMES.into_iter().chain(LoaderFault::AT_START);
+    let (_, fault) = all.into_iter().find(|(name, _)| *name == wanted)?;
+    if let Some(once) = std::env::var_os(LOADER_FAULT_ONCE) {
+        OpenOptions::new().write(true).create_new(true).open(once).ok()?;
+    }
     // SAFETY: the parent has put its socket there, and nothing else in this process takes it.
     let socket = unsafe { OwnedFd::from_raw_fd(WORKER_SOCKET_FD) };
     // What goes wrong here is the end of this process, which is a fault, too.
@@ -62,7 +81,22 @@ pub(super) fn misbehave() -> Option<ExitCode> {
 fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
     let mut reader: FrameReader<UnixStream, ToLoader> = FrameReader::new(socket.try_clone()?);
     let mut writer: FrameWriter<UnixStream, FromLoader> = FrameWriter::new(socket.try_clone()?);
-    writer.write(&FromLoader::Hello { protocol: PROTOCOL_VERSION, build: BUILD.to_owned() })?;
+    let (mut protocol, mut build) = (PROTOCOL_VERSION, BUILD.to_owned());
+    match fault {
+        LoaderFault::NeverHello => live_on(),
+        LoaderFault::DieAtStart => {
+            eprintln!("dying at once, as asked");
+            std::process::abort();
+        }
+        LoaderFault::OtherBuild => build = "0.0.7".to_owned(),
+        LoaderFault::OtherProtocol => protocol += 1,
+        _ => {}
+    }
+    let is_another = (protocol, &build[..]) != (PROTOCOL_VERSION, BUILD);
+    writer.write(&FromLoader::Hello { protocol, build })?;
+    if is_another {
+        live_on();
+    }
     let ended = || Event::Ended { began_ns: 0, read_ns: u64::MAX, took_ns: 0 };
     let refused = || Refused { kind: FailureKind::Read, error: "made up".to_owned() };
     while let Some(frame) = reader.read()? {
@@ -104,11 +138,20 @@ fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
             LoaderFault::Garbage => std::io::Write::write_all(&mut &socket, &[0xff; 64])?,
             LoaderFault::HangUp => {
                 socket.shutdown(std::net::Shutdown::Both)?;
-                loop {
-                    std::thread::park();
-                }
+                live_on();
             }
+            // They are not given any.
+            LoaderFault::NeverHello
+            | LoaderFault::OtherBuild
+            | LoaderFault::OtherProtocol
+            | LoaderFault::DieAtStart => {}
         }
     }
     Ok(())
+}
+
+fn live_on() -> ! {
+    loop {
+        std::thread::park();
+    }
 }

@@ -132,6 +132,12 @@ pub struct TensorProto {
     /// Elements, little-endian.
     #[prost(bytes = "vec", tag = "9")]
     pub raw_data: Vec<u8>,
+    /// Where they lie instead.
+    #[prost(message, repeated, tag = "13")]
+    pub external_data: Vec<StringStringEntryProto>,
+    /// 1: in `external_data`.
+    #[prost(int32, tag = "14")]
+    pub data_location: i32,
 }
 
 /// An input or output.

@@ -68,6 +68,24 @@ impl ModelBuilder {
             data_type: data_type(DType::F32),
             name: name.to_owned(),
             raw_data: elements.iter().flat_map(|e| e.to_le_bytes()).collect(),
+            ..TensorProto::default()
+        });
+        self
+    }
+
+    /// Adds a constant f32 tensor whose elements are all that a file beside the model holds.
+    #[must_use]
+    pub fn external(mut self, name: &str, shape: &[usize], file: &str) -> Self {
+        self.graph.initializer.push(TensorProto {
+            dims: shape.iter().map(|d| *d as i64).collect(),
+            data_type: data_type(DType::F32),
+            name: name.to_owned(),
+            external_data: vec![StringStringEntryProto {
+                key: "location".to_owned(),
+                value: file.to_owned(),
+            }],
+            data_location: 1,
+            ..TensorProto::default()
         });
         self
     }

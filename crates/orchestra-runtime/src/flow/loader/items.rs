@@ -24,8 +24,9 @@ const AHEAD: Duration = Duration::from_millis(8);
 const FEWEST_AHEAD: usize = 4;
 /// The most items ahead.
 const MOST_AHEAD: usize = 128;
-/// After a process that could not be started, and twice as long after each further one.
+/// Between two looks whether no other loader has an item alone.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Between two starts of processes of which none has loaded anything.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Items between the inbox of a thread and its chain.
@@ -72,7 +73,7 @@ impl<'a> LoaderItems<'a> {
             took: AHEAD,
             blame: LoaderBlame::default(),
             n_started: 0,
-            pause: PAUSE,
+            pause: setup.first_pause,
         }
     }
 
@@ -122,7 +123,7 @@ impl<'a> LoaderItems<'a> {
                 self.one_by_one = self.one_by_one.saturating_sub(1);
                 self.blame.loaded(item.id().index);
                 self.took = (self.took * 7 + loaded.took) / 8;
-                self.pause = PAUSE;
+                self.pause = self.setup.first_pause;
                 return ItemOutcome::Loaded(item, loaded, None);
             }
             if self.inbox.is_closed() {
@@ -237,11 +238,23 @@ impl<'a> LoaderItems<'a> {
     }
 
     fn given_up(&self, lost: &Lost) -> ItemOutcome {
+        let program = self.setup.launcher.program.display();
+        let is_no_loader = format!(
+            "; `{program} worker loader` must be a loader: a program that embeds orchestra calls `orchestra::worker_main()` for that"
+        );
         let hint = match lost.exit {
-            WorkerExit::Code(_) => format!(
-                "; `{} worker loader` must be a loader: a program that embeds orchestra calls `orchestra::worker_main()` for that",
-                self.setup.launcher.program.display()
-            ),
+            WorkerExit::Code(_) => is_no_loader,
+            WorkerExit::HandshakeTimeout => {
+                format!("{is_no_loader}; where it is one, this machine is too busy: lower `limits.loaders`")
+            }
+            WorkerExit::ProtocolMismatch(_) => {
+                format!("; `{program} worker loader` must be of the version of this program: build or install both anew")
+            }
+            WorkerExit::Signal(_) | WorkerExit::Silent => {
+                "; each of them is ended before it has read an item: a bound of memory (`ulimit`, a control group) may be too low, or other \
+                 software ends them"
+                    .to_owned()
+            }
             _ => String::new(),
         };
         ItemOutcome::GivenUp(format!(

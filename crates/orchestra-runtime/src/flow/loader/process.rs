@@ -25,8 +25,6 @@ use crate::fleet::launcher::exit_of;
 use crate::flow::loader::inbox::Inbox;
 use crate::trace::LoaderTrace;
 
-/// From the start to `Ready`.
-const START: Duration = Duration::from_secs(10);
 /// How often a process that says nothing is looked at: one that is stopped is not waited for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// From SIGKILL until a process is left to itself: it hangs in the kernel, most likely in a file system.
@@ -123,14 +121,18 @@ impl<'a> LoaderProcess<'a> {
         };
         process.handshake(load).map_err(|exit| process.lost(exit))?;
         // While it is at work on an item, it reads nothing.
-        process.socket.set_write_timeout(Some(setup.limits.item_timeout.max(START))).map_err(failed)?;
+        process
+            .socket
+            .set_write_timeout(Some(setup.limits.item_timeout.max(setup.handshake)))
+            .map_err(failed)?;
         Ok(process)
     }
 
     fn handshake(&mut self, load: &ChainSpec) -> Result<(), WorkerExit> {
-        let until = Instant::now() + START;
+        let time = self.setup.handshake;
+        let until = Instant::now() + time;
         // A process that does not read, a stopped one, must not hold up the thread for ever.
-        self.socket.set_write_timeout(Some(START)).map_err(|e| WorkerExit::SpawnFailed(e.to_string()))?;
+        self.socket.set_write_timeout(Some(time)).map_err(|e| WorkerExit::SpawnFailed(e.to_string()))?;
         self.write(&ToLoader::Load(Box::new(load.clone())))?;
         let late = |exit| if exit == WorkerExit::Hung { WorkerExit::HandshakeTimeout } else { exit };
         loop {

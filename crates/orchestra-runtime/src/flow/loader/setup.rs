@@ -1,6 +1,7 @@
 //! How the loader processes of a source are started. It starts none.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use orchestra_core::SourceId;
 use orchestra_plan::Limits;
@@ -16,6 +17,10 @@ use crate::trace::MaybeTracer;
 /// How the loader processes of a source are started.
 pub struct LoaderSetup {
     pub launcher: ProcessLauncher,
+    /// From the start of a process until it is ready to read items.
+    pub handshake: Duration,
+    /// After a process that has loaded nothing, and twice as long after each further one.
+    pub first_pause: Duration,
     pub load: ChainSpec,
     pub readable: ReadablePlaces,
     /// Bytes of memory, with its region, that a process gets for an item that does not fit into its share, one such item at a time.

@@ -1,0 +1,47 @@
+//! Keys that change nothing on this plan: each is a warning with its place in the file, of every command that reads the file, and no more than that.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+
+use common::{Blocks, Workplace, write_pictures};
+
+#[test]
+fn keys_without_an_effect_are_named_with_their_place_by_check_plan_and_run() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 4);
+    // Of a folder nobody knows beforehand what lies in it.
+    place.edit("paths = [\"images\"]", "paths = [\"images/*.png\"]");
+    place.edit("threads = 1", "threads = 1\ntf32 = false");
+    place.edit("color = \"gray\"", "color = \"gray\"\n fast = true");
+    let workflow = place.workflow();
+    let text = fs::read_to_string(&workflow).unwrap();
+    let line_of = |key: &str| 1 + text.lines().position(|line| line.trim_start().starts_with(key)).unwrap();
+    let warnings = [
+        ("model `blocks`: `tf32` has no effect: the model runs on no GPU", "tf32", 1),
+        ("stage `pixels`: `fast` has no effect: its source names no JPEG", "fast", 2),
+    ];
+    for command in ["check", "plan", "run"] {
+        let ended = place.start_command(&[command, workflow.to_str().unwrap()]).wait();
+        ended.must_exit(0);
+        let said = format!("{}{}", ended.stdout, ended.stderr);
+        for (message, key, column) in warnings {
+            let warning = format!("warning: {message}\n");
+            assert_eq!(said.matches(&warning).count(), 1, "`{command}` of `{key}`:\n{said}");
+            let (_, behind) = said.split_once(&warning).unwrap();
+            let place_in_file = behind.lines().next().unwrap().trim_start();
+            assert_eq!(
+                place_in_file,
+                format!("--> {}:{}:{column}", workflow.display(), line_of(key)),
+                "`{command}`"
+            );
+        }
+    }
+    place.holds_exactly(4);
+    // Over JPEGs it does something.
+    place.edit("images/*.png", "images/*.jpg");
+    fs::rename(place.images().join("00000000.png"), place.images().join("a.jpg")).unwrap();
+    let ended = place.start_command(&["check", workflow.to_str().unwrap()]).wait();
+    assert!(!format!("{}{}", ended.stdout, ended.stderr).contains("`fast`"), "{}", ended.stderr);
+}
