@@ -169,7 +169,7 @@ mod grpc {
             assert_eq!(request.get_ref().resource_metrics.len(), 1);
             let at = self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed).min(self.0.len() - 1);
             // The test waits for the first one only.
-            drop(self.2.send(()));
+            self.2.send(()).ok();
             let rejected_data_points = self.0[at].clone()?;
             let partial = ExportMetricsPartialSuccess { rejected_data_points, ..Default::default() };
             Ok(Response::new(ExportMetricsServiceResponse { partial_success: Some(partial) }))
