@@ -317,7 +317,7 @@ fn a_collector_for_traces_alone_is_not_complained_about() {
 fn a_collector_that_is_down_costs_the_metrics_and_a_line() {
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), 8);
-    // Nothing listens on port 1, and nobody is given it.
+    // Nothing listens on port 1: it is below those that the kernel gives out.
     let ended = place.run_with(&[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:1")]);
     ended.must_exit(0).must_say(&["warning: metrics are incomplete: 1 of 1 requests", "no connection"]);
     place.holds_exactly(8);

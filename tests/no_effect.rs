@@ -11,7 +11,7 @@ use common::{Blocks, Workplace, write_pictures};
 fn keys_without_an_effect_are_named_with_their_place_by_check_plan_and_run() {
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), 4);
-    // Of a folder nobody knows beforehand what lies in it.
+    // What lies in a folder is known only when it is listed: such a key gets no warning there.
     place.edit("paths = [\"images\"]", "paths = [\"images/*.png\"]");
     place.edit("threads = 1", "threads = 1\ntf32 = false");
     place.edit("color = \"gray\"", "color = \"gray\"\n fast = true");
