@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use orchestra_core::collect::Arrival;
-use orchestra_core::data::{ColumnType, OwnedRow, Refusal, Value};
-use orchestra_core::lineage::{End, Share};
+use orchestra_core::data::{ColumnType, Refusal, Value};
+use orchestra_core::lineage::End;
 use orchestra_core::shapes::{Encoder, KindSettings, Map, MapRun, Reduce};
 use orchestra_core::{Failure, FailureKind, SinkId, StageId};
 use orchestra_plan::{ColumnRef, Origin, Plan};
@@ -26,8 +25,8 @@ mod walk;
 use build::{Builder, connect_folds, cost, start};
 pub use in_loader::own_bytes;
 pub use outcome::{MapCount, Outcome};
-use outcome::{RecordRange, RowState, tell};
-use walk::Walk;
+use outcome::{RecordRange, RowState, tell_dropped, tell_failed};
+use walk::{Walk, too_many};
 
 use super::carried::CarriedArena;
 use super::fold_target::{FoldMsg, FoldPart, FoldTarget};
@@ -288,20 +287,25 @@ impl Chain {
 
     /// Ends a token with a failure that is counted already.
     pub fn end_failed(&self, token: &Token, failure: Failure, out: &mut Outcome) {
-        tell(&self.folds, token, token.path(), &Arrival::Failed, Share::NONE, out);
+        tell_failed(&self.folds, token, token.path(), out);
         out.end(token, token.share(), SmallVec::new(), Some(failure));
     }
 
-    /// Ends a token in front of the chain: it is dropped, or what failed of it is reported.
-    pub fn end(&self, token: &Token, arrival: Arrival<OwnedRow>, out: &mut Outcome) {
-        let is_dropped = matches!(arrival, Arrival::Dropped);
-        let (given, share) = match is_dropped && !self.folds.is_empty() {
-            true => (token.share(), Share::NONE),
-            false => (Share::NONE, token.share()),
-        };
-        tell(&self.folds, token, token.path(), &arrival, given, out);
-        if !share.is_none() {
-            out.end(token, share, SmallVec::new(), None);
+    /// Ends a token in front of the chain, because it was dropped.
+    pub fn end_dropped(&self, token: &Token, out: &mut Outcome) {
+        if self.folds.is_empty() {
+            return out.end(token, token.share(), SmallVec::new(), None);
+        }
+        if tell_dropped(&self.folds, token, token.path(), token.share(), out).is_none() {
+            self.fail(token, self.first_stage(), too_many(), 1, out);
+        }
+    }
+
+    /// Ends a token in front of the chain, a part of which has failed: that failure is reported.
+    pub fn end_with_failed_part(&self, token: &Token, out: &mut Outcome) {
+        tell_failed(&self.folds, token, token.path(), out);
+        if !token.share().is_none() {
+            out.end(token, token.share(), SmallVec::new(), None);
         }
     }
 

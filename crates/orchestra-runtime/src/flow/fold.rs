@@ -155,7 +155,7 @@ impl Work {
         }
         let mut out = Outcome::default();
         for token in &tokens {
-            self.args.chain.end(token, Arrival::Failed, &mut out);
+            self.args.chain.end_with_failed_part(token, &mut out);
         }
         self.args.chain.send(&mut out);
     }
@@ -173,7 +173,7 @@ impl Work {
                     left += 1;
                     self.row(&row, &token, &mut run, &mut out);
                 }
-                Ok(None) => chain.end(&token, Arrival::Dropped, &mut out),
+                Ok(None) => chain.end_dropped(&token, &mut out),
                 Err(refusal) => chain.fail(&token, self.args.stage, refusal, 1, &mut out),
             }
         }

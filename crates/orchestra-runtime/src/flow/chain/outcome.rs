@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use orchestra_core::collect::{Arrival, Part};
-use orchestra_core::data::{KeptPicture, OwnedRow};
+use orchestra_core::data::KeptPicture;
 use orchestra_core::lineage::{End, Share};
 use orchestra_core::{Failure, ItemId, StageId};
 use orchestra_plan::ColumnRef;
@@ -59,19 +59,31 @@ pub(super) struct RowState {
     pub is_void: bool,
 }
 
-/// Tells folds what became of a token; the first of them gets its share.
-pub(super) fn tell(
+/// Tells folds that a token has failed, whose share ends elsewhere.
+pub(super) fn tell_failed(folds: &[FoldTarget], token: &Token, path: &[Part], out: &mut Outcome) {
+    for fold in folds {
+        out.part(fold, fold.part(token, path, Share::NONE, Arrival::Failed));
+    }
+}
+
+/// Tells folds that a token was dropped. Each of them gets a piece of its share, because what it makes of the others has an end of its own: with nothing, that
+/// could come after the end of the item. `None`, and nothing is told: the share cannot be cut into so many.
+#[must_use]
+pub(super) fn tell_dropped(
     folds: &[FoldTarget],
     token: &Token,
     path: &[Part],
-    arrival: &Arrival<OwnedRow>,
     mut share: Share,
     out: &mut Outcome,
-) {
-    for fold in folds {
-        out.part(fold, fold.part(token, path, share, arrival.clone()));
-        share = Share::NONE;
+) -> Option<()> {
+    let last = folds.len().saturating_sub(1);
+    let each = if last > 0 { share.cut(folds.len())? } else { Share::NONE };
+    for (n, fold) in folds.iter().enumerate() {
+        // The last one takes what the division leaves.
+        let piece = if n == last { share.plus(each) } else { each };
+        out.part(fold, fold.part(token, path, piece, Arrival::Dropped));
     }
+    Some(())
 }
 
 impl Outcome {

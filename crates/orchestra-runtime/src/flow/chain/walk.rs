@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::MutexGuard;
 
-use orchestra_core::collect::{Arrival, Part};
+use orchestra_core::collect::Part;
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::lineage::Share;
 use orchestra_core::shapes::{Emit, Fan};
@@ -11,7 +11,7 @@ use orchestra_core::{FailureKind, StageId};
 use orchestra_plan::Origin;
 use smallvec::SmallVec;
 
-use super::outcome::{Outcome, tell};
+use super::outcome::{Outcome, tell_dropped, tell_failed};
 use super::{Chain, FoldTarget, Hooks, MapStep, PartPath, RowScope, Step, StepRun, Token};
 
 /// What is said of an item where our own code fell over.
@@ -70,7 +70,7 @@ impl Walk<'_, '_> {
 
     fn tell_failed(&mut self, steps: &[Step], token: &Token) {
         for step in steps {
-            tell(step.folds(), token, token.path(), &Arrival::Failed, Share::NONE, self.out);
+            tell_failed(step.folds(), token, token.path(), self.out);
         }
     }
 
@@ -128,15 +128,11 @@ impl Walk<'_, '_> {
         }
         let ended = applied.and_then(|()| match (fan, parts, n_rows) {
             (Fan::One | Fan::AtMostOne, None, 1) => Ok(()),
-            (Fan::AtMostOne, None, 0) => {
-                self.give(&step.folds, token, token.path().into(), share);
-                Ok(())
-            }
+            (Fan::AtMostOne, None, 0) => self.give(&step.folds, token, token.path(), share),
             (Fan::Parts, Some(0), 0) => {
                 let mut path: PartPath = token.path().into();
                 path.push(Part { index: 0, of: 0 });
-                self.give(&step.inner_folds, token, path, share);
-                Ok(())
+                self.give(&step.inner_folds, token, &path, share)
             }
             (Fan::Parts, Some(parts), n) if parts as usize == n => Ok(()),
             _ => Err(Refusal::result("a stage gave another number of rows than it may; this is a bug")),
@@ -149,11 +145,18 @@ impl Walk<'_, '_> {
     }
 
     /// A row has ended here, well: it is dropped, or has no parts. The folds that wait for it get what it stands for.
-    fn give(&mut self, folds: &[FoldTarget], token: &Token, path: PartPath, share: Share) {
+    fn give(
+        &mut self,
+        folds: &[FoldTarget],
+        token: &Token,
+        path: &[Part],
+        share: Share,
+    ) -> Result<(), Refusal> {
         if !folds.is_empty() {
+            tell_dropped(folds, token, path, share, self.out).ok_or_else(too_many)?;
             self.hand(share);
-            tell(folds, token, &path, &Arrival::Dropped, share, self.out);
         }
+        Ok(())
     }
 
     /// Tells folds that parts which were announced will not come.
@@ -164,7 +167,7 @@ impl Walk<'_, '_> {
         for index in untold {
             let mut path: PartPath = token.path().into();
             path.push(Part { index, of });
-            tell(&step.inner_folds, token, &path, &Arrival::Failed, Share::NONE, self.out);
+            tell_failed(&step.inner_folds, token, &path, self.out);
         }
     }
 
@@ -189,7 +192,7 @@ impl Walk<'_, '_> {
         let failure = self.chain.failure(stage, refusal.kind, refusal.error);
         self.out.row.failed_at.get_or_insert(stage);
         self.out.row.failure.get_or_insert(failure);
-        tell(folds, token, token.path(), &Arrival::Failed, Share::NONE, self.out);
+        tell_failed(folds, token, token.path(), self.out);
         Over
     }
 }
@@ -254,6 +257,6 @@ pub(super) fn missing() -> Refusal {
     Refusal::result("internal error: a column that a stage reads is missing; this is a bug")
 }
 
-fn too_many() -> Refusal {
+pub(super) fn too_many() -> Refusal {
     Refusal::result("the item became more parts than can be counted")
 }
