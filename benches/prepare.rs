@@ -119,6 +119,7 @@ fn spec(size: [u32; 2], color: Channels) -> ImageSpec {
         max_pixels: MAX_PIXELS,
         fast: false,
         in_graph: None,
+        trim: None,
     }
 }
 

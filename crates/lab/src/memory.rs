@@ -24,6 +24,8 @@ pub struct Memory {
 struct StageMemory {
     arena: Arena,
     outputs: OutputRegion,
+    /// Rows of a slot have one size.
+    is_trimmed: bool,
 }
 
 /// What loaders do with each item of a source.
@@ -58,7 +60,8 @@ impl Memory {
             let name = &plan.stages[stage.index()].name;
             let doing = format!("taking the memory of the batches of stage `{name}`");
             let memory = Arena::create(name, batch.layout.clone()).and_then(|arena| {
-                Ok(StageMemory { arena, outputs: OutputRegion::create(name, batch.layout.clone())? })
+                let outputs = OutputRegion::create(name, batch.layout.clone())?;
+                Ok(StageMemory { arena, outputs, is_trimmed: batch.trim.is_some() })
             });
             stages.insert(stage, memory.map_err(LabError::io(doing))?);
         }
@@ -71,7 +74,7 @@ impl Memory {
 
     /// What a worker of a stage inherits.
     pub fn of_worker(&self, stage: StageId) -> WorkerMemory<'_> {
-        let StageMemory { arena, outputs } = &self.stages[&stage];
+        let StageMemory { arena, outputs, .. } = &self.stages[&stage];
         WorkerMemory { inputs: arena.fd(), outputs: outputs.fd() }
     }
 
@@ -79,7 +82,8 @@ impl Memory {
         n_rows(self.arena(stage).layout())
     }
 
-    /// Fills all rows of a stage with copies of the first `filled` rows, in turn.
+    /// Fills all rows of a stage with copies of the first `filled` rows, in turn; where rows are trimmed, each slot with copies of one of these, because
+    /// in a run all rows of a slot have one size.
     ///
     /// # Safety
     /// The arena has no other user meanwhile.
@@ -89,6 +93,11 @@ impl Memory {
             let (from, to) = (row_at(arena.layout(), row % filled), row_at(arena.layout(), row));
             // SAFETY: the caller is the only one who uses the arena; both rows lie in it.
             unsafe { arena.copy_input_rows(from, to, 1) };
+        }
+        for row in (0..self.n_rows(stage)).filter(|_| self.stages[&stage].is_trimmed) {
+            let (slot, at) = row_at(arena.layout(), row);
+            // SAFETY: as above.
+            unsafe { arena.copy_input_rows((slot, 0), (slot, at), 1) };
         }
     }
 

@@ -16,6 +16,8 @@ crate::named_enum! {
         Full = "full",
         /// Its oldest row had waited for `batch.wait`.
         Timer = "timer",
+        /// The next row is trimmed to another size.
+        Size = "size",
         /// The source has nothing more.
         Drain = "drain",
         /// A worker had nothing to do but full batches in front of it.
@@ -31,7 +33,9 @@ impl LeaveReason {
     /// Why a full batch left that went with others of which this is the reason: a batch in front of the last one was not cut short by it.
     pub fn of_a_full_one(self) -> Self {
         match self {
-            LeaveReason::Timer | LeaveReason::Drain | LeaveReason::Idle => LeaveReason::Full,
+            LeaveReason::Timer | LeaveReason::Size | LeaveReason::Drain | LeaveReason::Idle => {
+                LeaveReason::Full
+            }
             LeaveReason::Full | LeaveReason::Split | LeaveReason::Retry => self,
         }
     }

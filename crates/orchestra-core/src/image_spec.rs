@@ -31,6 +31,8 @@ pub enum Fit {
     Contain,
     /// Resize to the height of the target, at its left; the rest is `pad`. What is too wide is squeezed. (PaddleOCR's lines of text.)
     Left,
+    /// Fit inside the target, at its left and its top; the rest is `pad`.
+    Corner,
     /// Resize the shorter side to `resize`, then cut the target out of the centre (torchvision's Resize + CenterCrop).
     Shorter,
 }
@@ -110,6 +112,9 @@ pub struct ImageSpec {
     /// are: `dtype` is `U8` and `layout` is `Nhwc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_graph: Option<PixelInput>,
+    /// With `Fit::Left` and `Fit::Corner`: a model computes no more of the row than the picture fills, rounded up to multiples of this many pixels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trim: Option<u32>,
 }
 
 impl ImageSpec {
@@ -118,6 +123,14 @@ impl ImageSpec {
         match self.layout {
             Layout::Nchw => vec![self.color.count(), h, w],
             Layout::Nhwc => vec![h, w, self.color.count()],
+        }
+    }
+
+    /// The axes of height and width in the row.
+    pub fn axes(&self) -> [usize; 2] {
+        match self.layout {
+            Layout::Nchw => [1, 2],
+            Layout::Nhwc => [0, 1],
         }
     }
 

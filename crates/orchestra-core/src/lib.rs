@@ -51,7 +51,7 @@ pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter}
 pub use iteration::Iteration;
 pub use kernel::{Code, Kernel};
 pub use lock::locked;
-pub use pixel_placement::Placement;
+pub use pixel_placement::{Placement, Trim};
 pub use program::Program;
 pub use sandbox::{SandboxMode, SandboxRules};
 pub use session_tuning::{ConvSearch, Provider, SessionTuning, TensorRt};

@@ -1,17 +1,29 @@
 //! Where the pixels of a row come from in the picture that it was made of. Arithmetic only.
 
+use bincode::{Decode, Encode};
+use serde::{Deserialize, Serialize};
+
 use crate::data::{Refusal, TensorView, Value, fixed_tensor};
 use crate::tensor::{DType, TensorSpec};
 
 /// The map from a row of pixels to the whole picture behind it. Points are in pixels and parts of them: the left edge of the first pixel is 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Placement {
-    /// Width and height of the row in pixels.
+    /// Width and height of the row in pixels; of what is left of it, where it is trimmed.
     pub row: [u32; 2],
     /// Width and height of the picture, upright and in full.
     pub picture: [u32; 2],
     /// `x = m[0] * column + m[1] * line + m[2]`, `y = m[3] * column + m[4] * line + m[5]`.
     pub to_picture: [f64; 6],
+}
+
+/// An input of a model that computes no more of each row than [`Placement::row`] says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
+pub struct Trim {
+    /// The input, by its place in the model.
+    pub input: usize,
+    /// The axes of height and width in its rows.
+    pub axes: [usize; 2],
 }
 
 /// Numbers of a placement as a tensor: four sides, and the bits of six `f64`.

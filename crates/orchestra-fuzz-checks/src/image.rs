@@ -19,7 +19,7 @@ const HEADER_SLACK: usize = 2 << 20;
 const PER_BYTE: usize = 64;
 
 /// Rows that want all pixels, and then one that does with fewer.
-static SPECS: LazyLock<[ImageSpec; 5]> = LazyLock::new(|| {
+static SPECS: LazyLock<[ImageSpec; 6]> = LazyLock::new(|| {
     use Channels::{Bgr, Gray, Rgb};
     let plain = |size, fit, filter, color: Channels| ImageSpec {
         size,
@@ -36,12 +36,14 @@ static SPECS: LazyLock<[ImageSpec; 5]> = LazyLock::new(|| {
         max_pixels: MAX_PIXELS,
         fast: false,
         in_graph: None,
+        trim: None,
     };
     let nchw = |dtype, spec| ImageSpec { dtype, layout: Layout::Nchw, ..spec };
     [
         plain([5, 7], Fit::Stretch, ResizeFilter::Bilinear, Rgb),
         nchw(DType::F32, plain([4, 9], Fit::Cover, ResizeFilter::Lanczos3, Gray)),
         nchw(DType::F16, plain([33, 20], Fit::Contain, ResizeFilter::Bicubic, Bgr)),
+        ImageSpec { trim: Some(4), ..plain([21, 13], Fit::Corner, ResizeFilter::Bilinear, Rgb) },
         plain([6, 6], Fit::Shorter, ResizeFilter::Nearest, Rgb),
         ImageSpec { fast: true, ..plain([3, 3], Fit::Stretch, ResizeFilter::Bilinear, Rgb) },
     ]

@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         max_pixels: 1 << 28,
         fast: false,
         in_graph: None,
+        trim: None,
     };
     let fast = ImageSpec { fast: true, ..exact.clone() };
     let mut preparer = Preparer::new();

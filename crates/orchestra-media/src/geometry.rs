@@ -135,6 +135,11 @@ pub(crate) fn fitted_part(fit: Fit, shorter: u32, target: [u32; 2], picture: Pic
             };
             FittedPart { dest, x: Span::whole(width), y: Span::whole(height), cuts: None }
         }
+        Fit::Corner => {
+            let (dest_width, dest_height) = contained_size(target, picture);
+            let dest = Rect { x: 0, y: 0, width: dest_width as usize, height: dest_height as usize };
+            FittedPart { dest, x: Span::whole(width), y: Span::whole(height), cuts: None }
+        }
         Fit::Left => {
             let wide = u64::from(target_height) * u64::from(width);
             let dest_width = wide.div_ceil(u64::from(height)).clamp(1, u64::from(target_width)) as usize;
@@ -157,7 +162,7 @@ pub(crate) fn fitted_part(fit: Fit, shorter: u32, target: [u32; 2], picture: Pic
 }
 
 /// Where the row that `spec` makes of a picture of this size (width, height) lies in it, for mapping results back. Exact: it is the same
-/// arithmetic that places the pixels, so half-pixel offsets and whole-pixel padding are undone as they were done.
+/// arithmetic that places the pixels, so half-pixel offsets and whole-pixel padding are undone as they were done. With `trim`, `row` of the result is what the picture fills, rounded up.
 #[must_use]
 pub fn placement(spec: &ImageSpec, picture: [u32; 2]) -> orchestra_core::Placement {
     let [width, height] = picture.map(|side| side.max(1));
@@ -170,8 +175,12 @@ pub fn placement(spec: &ImageSpec, picture: [u32; 2]) -> orchestra_core::Placeme
     };
     let (scale_x, left) = axis(placed.dest.x, placed.dest.width, placed.x);
     let (scale_y, top) = axis(placed.dest.y, placed.dest.height, placed.y);
+    let used = |pixels: usize, side: u32| match spec.trim {
+        Some(step) => u32::try_from(pixels).map_or(side, |pixels| pixels.next_multiple_of(step).min(side)),
+        None => side,
+    };
     orchestra_core::Placement {
-        row: [row_width, row_height],
+        row: [used(placed.dest.width, row_width), used(placed.dest.height, row_height)],
         picture: [width, height],
         to_picture: [scale_x, 0.0, left, 0.0, scale_y, top],
     }
@@ -289,9 +298,8 @@ mod tests {
         assert_eq!(fitted_part(Fit::Left, 0, [48, 320], size(1000, 31)).dest.width, 320);
     }
 
-    #[test]
-    fn a_placement_undoes_every_fit() {
-        let spec = |fit| ImageSpec {
+    fn spec(fit: Fit) -> ImageSpec {
+        ImageSpec {
             size: [100, 150],
             fit,
             shorter: 160,
@@ -306,7 +314,12 @@ mod tests {
             max_pixels: 1 << 30,
             fast: false,
             in_graph: None,
-        };
+            trim: None,
+        }
+    }
+
+    #[test]
+    fn a_placement_undoes_every_fit() {
         // The picture is 333 x 100; each point of the row, and of the picture.
         let close = |fit, row: [f64; 2], picture: [f64; 2]| {
             let point = placement(&spec(fit), [333, 100]).point(row);
@@ -319,12 +332,27 @@ mod tests {
         close(Fit::Cover, [0.0, 0.0], [91.5, 0.0]);
         // 532 x 160, of which columns 191 to 341 and lines 30 to 130 are shown.
         close(Fit::Shorter, [0.0, 0.0], [191.0 * 333.0 / 532.0, 30.0 * 100.0 / 160.0]);
+        close(Fit::Corner, [150.0, 45.0], [333.0, 100.0]);
+        close(Fit::Corner, [0.0, 0.0], [0.0, 0.0]);
         close(Fit::Left, [150.0, 100.0], [333.0, 100.0]);
     }
 
     #[test]
+    fn a_row_that_is_trimmed_ends_at_the_next_multiple_behind_its_picture_and_no_further_than_the_row() {
+        let row = |fit, trim, picture| placement(&ImageSpec { trim, ..spec(fit) }, picture).row;
+        // 150 x 45 of 150 x 100.
+        assert_eq!(row(Fit::Corner, None, [333, 100]), [150, 100]);
+        assert_eq!(row(Fit::Corner, Some(32), [333, 100]), [150, 64]);
+        assert_eq!(row(Fit::Corner, Some(45), [333, 100]), [150, 45]);
+        // 50 x 100: the height is filled.
+        assert_eq!(row(Fit::Left, Some(32), [100, 200]), [64, 100]);
+        assert_eq!(row(Fit::Left, Some(32), [100, 1]), [150, 100]);
+        assert_eq!(row(Fit::Left, Some(32), [1, 100_000]), [32, 100]);
+    }
+
+    #[test]
     fn every_span_lies_inside_the_picture_however_it_is_turned() {
-        for fit in [Fit::Stretch, Fit::Cover, Fit::Contain, Fit::Left, Fit::Shorter] {
+        for fit in [Fit::Stretch, Fit::Cover, Fit::Contain, Fit::Corner, Fit::Left, Fit::Shorter] {
             for width in (1..400).step_by(7) {
                 for height in (1..400).step_by(13) {
                     for value in 1..=8 {

@@ -28,6 +28,7 @@
 //!     max_pixels: 100_000_000,
 //!     fast: false,
 //!     in_graph: None,
+//!     trim: None,
 //! };
 //! let mut preparer = Preparer::new(); // one per thread
 //! let size = preparer.decode(&bytes, spec.max_pixels)?;

@@ -66,6 +66,7 @@ mod tests {
             max_pixels: 1,
             fast: true,
             in_graph: None,
+            trim: None,
         }
     }
 

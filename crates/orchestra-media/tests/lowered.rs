@@ -188,7 +188,7 @@ fn rows_of_lowered_pictures_are_those_of_whole_ones() {
         for orientation in [1, 3, 6, 7] {
             let files = files(width, height, orientation);
             for filter in FILTERS {
-                for fit in [Fit::Stretch, Fit::Cover, Fit::Contain, Fit::Shorter, Fit::Left] {
+                for fit in [Fit::Stretch, Fit::Cover, Fit::Contain, Fit::Corner, Fit::Shorter, Fit::Left] {
                     for color in COLORS {
                         let spec = byte_spec([17, 29], fit, filter, color);
                         for file in &files {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode, config};
 use orchestra_core::{
-    DeviceKind, ErrorClass, Iteration, PixelInput, Provider, SandboxRules, SessionTuning, TensorRt,
+    DeviceKind, ErrorClass, Iteration, PixelInput, Provider, SandboxRules, SessionTuning, TensorRt, Trim,
 };
 
 use orchestra_worker::Sandbox;
@@ -46,6 +46,9 @@ pub struct OnnxSpec {
     /// How the model runs on its own outputs, if it does. The layout then has an output more, the rounds of a row; and, where there are
     /// checkpoints, an input more, the rounds that brought a row to its state.
     pub iteration: Option<Iteration>,
+    /// The input of which the session computes no more than pictures fill. The layout then has an input more, a
+    /// [`Placement`](orchestra_core::Placement) for each row, and all rows of a run are trimmed alike.
+    pub trim: Option<Trim>,
 }
 
 impl OnnxSpec {

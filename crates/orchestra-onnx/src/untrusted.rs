@@ -3,9 +3,9 @@
 use std::io::{Read, Seek};
 
 use orchestra_core::batch_layout::TensorSpan;
-use orchestra_core::{DType, Dim, Layout, PixelInput, TensorSpec};
+use orchestra_core::{DType, Dim, Layout, PixelInput, TensorSpec, Trim};
 
-use crate::engine::edits::{Front, put_behind, put_in_front, shape_nodes};
+use crate::engine::edits::{Front, put_behind, put_in_front, put_trim_in_front, shape_nodes};
 use crate::library::names_needed;
 
 /// The libraries that a shared library is linked against.
@@ -13,8 +13,8 @@ pub fn libraries_needed(library: &mut (impl Read + Seek)) -> Result<Vec<String>,
     names_needed(library)
 }
 
-/// A model with nodes in front of its input `image`, and one with nodes behind its output `logits`.
-pub fn edited_models(model: &[u8]) -> [Result<Vec<u8>, String>; 2] {
+/// A model with nodes in front of its input `image` that normalise it, one with nodes that trim it, and one with nodes behind its output `logits`.
+pub fn edited_models(model: &[u8]) -> [Result<Vec<u8>, String>; 3] {
     let row = vec![Dim::Fixed(3), Dim::Fixed(4), Dim::Fixed(5)];
     let tensor = TensorSpec { name: "image".into(), dtype: DType::U8, row, batch: Dim::Dynamic };
     let span = TensorSpan { tensor, offset: 0, row_bytes: 60 };
@@ -22,8 +22,9 @@ pub fn edited_models(model: &[u8]) -> [Result<Vec<u8>, String>; 2] {
     let pixels =
         PixelInput { layout: Layout::Nchw, dtype: DType::F32, factor: three(0.5), offset: three(1.0) };
     let front = put_in_front(model, &[Front { span: &span, pixels: &pixels }]);
+    let trimmed = put_trim_in_front(model, &span, &Trim { input: 0, axes: [0, 1] });
     let behind = put_behind(model, &["logits".to_owned()]);
-    [front, behind].map(|edited| edited.map_err(|error| error.to_string()))
+    [front, trimmed, behind].map(|edited| edited.map_err(|error| error.to_string()))
 }
 
 /// How many nodes of a model compute from shapes alone.

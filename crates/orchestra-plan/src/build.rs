@@ -166,8 +166,8 @@ impl Planner<'_> {
         if is_early {
             return before_tasks_end::plan(parts, &late, self.file, diags);
         }
-        let Parts { workflow, sources, devices, workers, .. } = &parts;
-        NoEffect { tree: &tree, workflow, sources, devices, workers }.warn(diags);
+        let Parts { workflow, sources, wired, devices, workers, .. } = &parts;
+        NoEffect { tree: &tree, workflow, sources, wired, devices, workers }.warn(diags);
         assemble::Assembler::new(&parts, self.file, self.reasons, diags).assemble()
     }
 

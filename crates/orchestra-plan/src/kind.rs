@@ -9,9 +9,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use orchestra_core::TensorSpec;
 use orchestra_core::data::{Column, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, KindSettings, Map, Reduce};
+use orchestra_core::{ImageSpec, TensorSpec};
 use orchestra_store::{Expand, ItemEntry, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
 
@@ -147,6 +147,12 @@ pub trait Connect: fmt::Debug {
     fn reads_largest(&self) -> bool {
         false
     }
+    /// What its rows of pictures are, if a model computes no more of them than the width and height of
+    /// [`Placement::row`](orchestra_core::Placement::row).
+    fn trims(&self) -> Option<&ImageSpec> {
+        None
+    }
+
     /// Settings of this stage that would make what it gives fit `want`, as a sentence; for the message that it does not.
     fn advice(&self, name: &str, want: &TensorSpec) -> Option<String> {
         let _ = (name, want);

@@ -7,16 +7,19 @@ use orchestra_core::shapes::Opens;
 
 use crate::devices::Device;
 use crate::diagnostics::Diagnostics;
-use crate::kind::SourceConnected;
+use crate::kind::{Draft, SourceConnected};
 use crate::plan::WorkerPlan;
 use crate::raw::{RawModel, RawWorkflow};
 use crate::tree::{Entry, Table, Value};
+use crate::wiring::Wired;
 
 /// A plan without errors, as far as keys depend on it.
 pub(crate) struct NoEffect<'a> {
     pub tree: &'a Table,
     pub workflow: &'a RawWorkflow,
     pub sources: &'a [Option<SourceConnected>],
+    /// Per stage.
+    pub wired: &'a [Option<Wired>],
     pub devices: &'a [Device],
     /// Per stage; none for a stage that is not used.
     pub workers: &'a [Vec<WorkerPlan>],
@@ -58,6 +61,21 @@ impl NoEffect<'_> {
             let name = &stage.name.value;
             let what = format!("stage `{name}`: `batch.{key}`");
             self.at(&["stages", name, "batch", key], &what, why, diags);
+        }
+        for (at, stage) in self.workflow.stages.iter().enumerate() {
+            let is_trimmed_by = |wired: &Option<Wired>| match wired {
+                Some(Wired::Batch { trim: Some(_), inputs, .. }) => inputs
+                    .last()
+                    .is_some_and(|placed| placed.from.stage().is_some_and(|from| from.index() == at)),
+                _ => false,
+            };
+            let trims = matches!(&stage.draft, Some(Draft::Stage(draft)) if draft.trims().is_some());
+            let mut used = self.wired.iter().zip(self.workers).filter(|(_, workers)| !workers.is_empty());
+            if trims && !used.any(|(wired, _)| is_trimmed_by(wired)) {
+                let name = &stage.name.value;
+                let what = format!("stage `{name}`: `trim`");
+                self.at(&["stages", name, "trim"], &what, "no model is given its rows", diags);
+            }
         }
         let is_off = self.workflow.limits.sandbox == SandboxMode::Off;
         for (source, connected) in self.workflow.sources.iter().zip(self.sources) {

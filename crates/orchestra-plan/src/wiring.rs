@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::{Iteration, PixelInput, TensorSpec};
+use orchestra_core::{Iteration, PixelInput, TensorSpec, Trim};
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::At;
@@ -17,6 +17,7 @@ use crate::plan::{ColumnRef, Origin};
 use crate::raw::{RawListing, RawStage, RawWorkflow};
 
 mod batch;
+mod trim;
 
 /// A stage with all its inputs known to fit.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(crate) enum Wired {
         outputs: Vec<TensorSpec>,
         /// How it loops.
         iteration: Option<Iteration>,
+        /// Whether it computes no more of an input than pictures fill. Where they lie then stands behind `inputs` and `tensors`.
+        trim: Option<Trim>,
         /// Per model input: what the graph makes of pixels.
         pixels: Vec<Option<PixelInput>>,
         fixed_batch: Option<usize>,

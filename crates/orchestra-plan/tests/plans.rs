@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
 use orchestra_core::data::ColumnType;
-use orchestra_core::{DType, Fit, ImageSpec, SinkId, SourceId, StageId};
+use orchestra_core::{DType, Fit, ImageSpec, SinkId, SourceId, StageId, Trim};
 use orchestra_plan::{BETWEEN_COMMITS, MaxFailed, Origin, PlanOptions, RenderStyle, describe};
 
 #[test]
@@ -337,6 +337,71 @@ fn open_dimensions_of_a_model_take_the_shape_that_they_are_fed() {
     assert_eq!(run.layout.inputs[0].tensor.fixed_row().unwrap(), [3, 32, 32]);
     assert!(run.layout.outputs[0].is_none());
     assert_eq!(plan.models[0].inputs[0].to_string(), "f32[batch, 3, ?, ?]");
+}
+
+/// What the rows are trimmed to lies behind them in each slot, and no model input is missing or doubled for it.
+#[test]
+fn a_model_with_open_sides_is_given_rows_that_are_trimmed() {
+    let text = r#"
+version = 1
+[sources.scans]
+kind = "images"
+paths = ["images/*.png"]
+[models.any]
+path = "any.onnx"
+[stages.pixels]
+kind = "image"
+from = "scans"
+size = [64, 96]
+fit = "corner"
+trim = 32
+layout = "nchw"
+[stages.kept]
+kind = "filter"
+from = "pixels"
+keep = "1 > 0"
+[stages.run]
+kind = "infer"
+from = "kept"
+model = "any"
+[sinks.all]
+kind = "jsonl"
+from = "run"
+"#;
+    let of = |text: &str| {
+        let plan = FakeHost::with_cores(4).good(text);
+        let names = |spans: &[orchestra_core::batch_layout::TensorSpan]| {
+            spans.iter().map(|span| span.tensor.to_string()).collect::<Vec<_>>()
+        };
+        let run = infer(&plan, "run");
+        let stage = plan.batch_stages().next().unwrap().0;
+        (
+            run.trim,
+            names(&run.layout.inputs),
+            plan.stages[stage.index()].reads.len(),
+            plan.pixel_inputs(stage).len(),
+        )
+    };
+    let trim = Trim { input: 0, axes: [1, 2] };
+    let inputs = ["f32[batch, 3, 64, 96]".to_owned(), "i64[batch, 10]".to_owned()];
+    assert_eq!(of(text), (Some(trim), inputs.to_vec(), 2, 2));
+    assert_eq!(of(&text.replace("trim = 32", "")), (None, inputs[..1].to_vec(), 1, 1));
+    // Features of a model are no rows of pictures, whatever passes them on.
+    let cascade = text.replace(
+        "path = \"any.onnx\"",
+        "path = \"any.onnx\"\n[models.embed]\npath = \"embed_any.onnx\"\n[models.head]\npath = \"head.onnx\"",
+    ) + "[stages.features]\nkind = \"infer\"\nfrom = \"pixels\"\nmodel = \"embed\"\n\
+           [stages.some]\nkind = \"filter\"\nfrom = \"features\"\nkeep = \"1 > 0\"\n\
+           [stages.head]\nkind = \"infer\"\nfrom = \"some\"\nmodel = \"head\"\n\
+           [sinks.heads]\nkind = \"jsonl\"\nfrom = \"head\"\npath = \"heads.jsonl\"\n";
+    let plan = FakeHost::with_cores(4).good(&cascade);
+    let trims = ["run", "features", "head"].map(|stage| infer(&plan, stage).trim);
+    assert_eq!(trims, [Some(trim), Some(trim), None]);
+    let unread = text.replace("from = \"run\"", "from = \"kept\"");
+    let (plan, diags) = FakeHost::with_cores(4).plan(&unread, &PlanOptions::default());
+    assert!(plan.is_some());
+    let said = diags.render(RenderStyle::Plain);
+    assert!(said.contains("stage `pixels`: `trim` has no effect: no model is given its rows"), "{said}");
 }
 
 #[test]

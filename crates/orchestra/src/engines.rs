@@ -95,6 +95,7 @@ pub fn engines_of(plan: &Plan, launcher: &Arc<dyn Launcher>, library: Option<&Li
             pixel_inputs: plan.pixel_inputs(stage),
             largest_outputs: plan.largest_outputs(stage),
             iteration: batch.iteration.clone(),
+            trim: batch.trim,
         };
         // Libraries that workers on GPUs load first.
         let preload = library.map(|library| library.cuda.preload()).unwrap_or_default();

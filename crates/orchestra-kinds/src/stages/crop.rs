@@ -72,8 +72,8 @@ const OWN_KEYS: [Key; 7] = [
 ];
 
 /// Those of rows of pictures but `fast`, which would have no effect on a picture that is decoded in full; and our own.
-const KEYS: [Key; 19] = {
-    let mut keys = [OWN_KEYS[0]; 19];
+const KEYS: [Key; 20] = {
+    let mut keys = [OWN_KEYS[0]; 20];
     let mut at = 0;
     let mut from = 0;
     while from < settings::KEYS.len() {
@@ -209,6 +209,10 @@ impl Connect for CropDraft {
             details,
             about: format!("a part per box, {}", settings::about(spec)),
         })
+    }
+
+    fn trims(&self) -> Option<&ImageSpec> {
+        self.spec.trim.map(|_| &self.spec)
     }
 
     fn advice(&self, name: &str, want: &TensorSpec) -> Option<String> {

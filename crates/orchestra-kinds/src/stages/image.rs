@@ -76,6 +76,10 @@ impl Connect for ImageDraft {
         })
     }
 
+    fn trims(&self) -> Option<&ImageSpec> {
+        self.spec.trim.map(|_| &self.spec)
+    }
+
     fn advice(&self, name: &str, want: &TensorSpec) -> Option<String> {
         Some(settings::advice(name, &self.spec.for_model(), want))
     }

@@ -16,7 +16,7 @@ impl StageKind for Size {
     }
 
     fn about(&self) -> &'static str {
-        "Gives `size`, i64[2]: width and height, in this order, of the rows of pixels of an `image` or `crop` stage, padding included. It feeds the \
+        "Gives `size`, i64[2]: width and height, in this order, of the rows of pixels of an `image` or `crop` stage, padding included; where they are trimmed, of what is left. It feeds the \
          input `orig_target_sizes` of RT-DETR and D-FINE exports, which multiply their boxes by it: \
          `inputs = { images = \"small\", orig_target_sizes = \"size\" }`. Their boxes are then in pixels of what the model sees, and `detect` brings \
          them back to the picture."

@@ -11,7 +11,7 @@ use orchestra_media::Preparer;
 pub const MAX_PIXELS: u64 = 1_000_000;
 pub const FILTERS: [ResizeFilter; 4] =
     [ResizeFilter::Nearest, ResizeFilter::Bilinear, ResizeFilter::Bicubic, ResizeFilter::Lanczos3];
-pub const FITS: [Fit; 4] = [Fit::Stretch, Fit::Cover, Fit::Contain, Fit::Shorter];
+pub const FITS: [Fit; 5] = [Fit::Stretch, Fit::Cover, Fit::Contain, Fit::Corner, Fit::Shorter];
 pub const COLORS: [Channels; 3] = [Channels::Rgb, Channels::Bgr, Channels::Gray];
 
 /// Bytes as they are: `[height, width, channels]`, no normalisation, a coloured pad.
@@ -32,6 +32,7 @@ pub fn byte_spec(size: [u32; 2], fit: Fit, filter: ResizeFilter, color: Channels
         max_pixels: MAX_PIXELS,
         fast: false,
         in_graph: None,
+        trim: None,
     }
 }
 
@@ -126,6 +127,12 @@ pub fn reference(picture: &RgbImage, spec: &ImageSpec) -> Vec<u8> {
             let shrink = (tw / w).min(th / h);
             let side = |length: f64, most: u32| ((length * shrink).round_ties_even() as u32).clamp(1, most);
             source.resized(side(w, target_width), side(h, target_height), whole, spec.filter)
+        }
+        Fit::Corner => {
+            let shrink = (tw / w).min(th / h);
+            let side = |length: f64, most: u32| ((length * shrink).round_ties_even() as u32).clamp(1, most);
+            let fitted = source.resized(side(w, target_width), side(h, target_height), whole, spec.filter);
+            return canvas.with(&fitted, 0, 0).bytes;
         }
         Fit::Left => {
             let wide = ((w * th / h).ceil() as u32).min(target_width);

@@ -13,12 +13,15 @@ use ort::value::{DynTensor, DynTensorValueType, DynValue};
 use ort::{AsPointer, sys};
 
 use super::cuda_runtime::CudaRuntime;
-use super::errors;
 use super::graphs::{Graphs, NotRecorded};
 use super::model::{Model, RowAddresses, RowTensor, element_type};
 use super::overlap::{CopyIn, Turn};
 use super::shrink::Shrink;
+use super::{errors, trim_graph};
 use orchestra_worker::serve::{RunError, nanos};
+
+/// An element of what rows are trimmed to: one for each of two axes.
+const ENDS: RowTensor = RowTensor { dtype: DType::I64, row: Vec::new(), row_bytes: size_of::<i64>() };
 
 /// A session and what is bound to it. The binding goes first.
 ///
@@ -39,6 +42,8 @@ pub struct BoundSession {
     /// Outputs of dynamic shape of the last run, with their place.
     dynamic: Vec<(usize, DynTensor)>,
     binding: IoBinding,
+    /// Height and width that rows are trimmed to, which is bound where the model has an input that is.
+    ends: Box<[i64; 2]>,
     session: Arc<Session>,
     cpu: MemoryInfo<'static>,
     on_device: bool,
@@ -68,6 +73,7 @@ impl BoundSession {
             copy_in: None,
             dynamic: Vec::new(),
             binding,
+            ends: Box::default(),
             session: Arc::new(session),
             cpu: MemoryInfo::default(),
             on_device,
@@ -82,6 +88,7 @@ impl BoundSession {
             copy_in: None,
             dynamic: Vec::new(),
             binding: self.session.create_binding()?,
+            ends: Box::default(),
             session: Arc::clone(&self.session),
             cpu: MemoryInfo::default(),
             on_device: self.on_device,
@@ -209,6 +216,20 @@ impl BoundSession {
             let value =
                 unsafe { value_over(&self.cpu, tensor, addresses.rows, rows.ptr.cast_mut(), rows.len) }?;
             self.binding.bind_input(&spec.name, &value)?;
+        }
+        if let Some(whole) = model.whole {
+            *self.ends = addresses.trimmed_to.unwrap_or(whole);
+            // SAFETY: the numbers are where they are for as long as the binding, and change before a run alone.
+            let ends = unsafe {
+                value_over(
+                    &self.cpu,
+                    &ENDS,
+                    self.ends.len(),
+                    self.ends.as_mut_ptr().cast(),
+                    size_of_val(&*self.ends),
+                )
+            }?;
+            self.binding.bind_input(trim_graph::ENDS, &ends)?;
         }
         for ((spec, tensor), rows) in model.session_outputs.iter().zip(&model.outputs).zip(&addresses.outputs)
         {

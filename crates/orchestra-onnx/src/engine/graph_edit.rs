@@ -1,5 +1,7 @@
 //! Adds nodes to a model on the bytes of its file: copies all that is not changed as it is, and neither reads nor runs anything.
 
+use orchestra_core::TensorSpec;
+
 use super::protobuf::{Fields, Malformed, Message};
 
 // Field numbers of onnx.proto3.
@@ -120,6 +122,43 @@ pub fn child(message: &[u8], number: u32) -> Result<Option<&[u8]>, Malformed> {
         }
     }
     Ok(found)
+}
+
+/// An input of a graph under another name, with the model's own batch dimension, the row of `tensor`, and `element` for its type, if that changes.
+pub fn renamed_input(
+    input: &[u8],
+    name: &str,
+    element: Option<i64>,
+    tensor: &TensorSpec,
+) -> Result<Vec<u8>, EditError> {
+    let missing = || EditError::NoInput(tensor.name.clone());
+    let kind = child(input, number::VALUE_TYPE)?.ok_or_else(missing)?;
+    let typed = child(kind, number::TYPE_TENSOR)?.ok_or_else(missing)?;
+    let dims = child(typed, number::TENSOR_TYPE_SHAPE)?.ok_or_else(missing)?;
+    let mut dims = Fields::of(dims).filter(|f| f.as_ref().map_or(true, |f| f.number == number::SHAPE_DIM));
+    let batch = dims.next().ok_or_else(missing)??;
+    let mut shape = Message::default();
+    shape.push_field(&batch);
+    for dim in tensor.fixed_row().unwrap_or_default() {
+        let dim = Message::default().integer(number::DIM_VALUE, dim as i64).done();
+        shape.push_bytes(number::SHAPE_DIM, &dim);
+    }
+    let mut typed_anew = Message::default();
+    match element {
+        Some(element) => typed_anew = typed_anew.integer(number::TENSOR_TYPE_ELEMENT, element),
+        None => {
+            for field in Fields::of(typed) {
+                let field = field?;
+                if field.number == number::TENSOR_TYPE_ELEMENT {
+                    typed_anew.push_field(&field);
+                }
+            }
+        }
+    }
+    let typed = typed_anew.bytes(number::TENSOR_TYPE_SHAPE, &shape.done()).done();
+    let kind = Message::default().bytes(number::TYPE_TENSOR, &typed).done();
+    let named = Message::default().bytes(number::VALUE_NAME, name.as_bytes());
+    Ok(named.bytes(number::VALUE_TYPE, &kind).done())
 }
 
 pub struct Node {

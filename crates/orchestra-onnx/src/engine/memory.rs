@@ -59,6 +59,7 @@ impl PrivateRows {
             rows: self.rows,
             inputs: self.inputs.iter().flatten().map(input).collect(),
             outputs: self.outputs.iter().map(|block| block.as_ref().map(output)).collect(),
+            trimmed_to: None,
         }
     }
 

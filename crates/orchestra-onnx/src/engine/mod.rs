@@ -28,6 +28,7 @@ mod session;
 mod shape_nodes;
 mod shrink;
 mod tensorrt;
+mod trim_graph;
 mod warm_up;
 
 /// What reads and writes the bytes of models.
@@ -35,6 +36,7 @@ pub(crate) mod edits {
     pub use super::largest_graph::put_behind;
     pub use super::pixel_graph::{Front, put_in_front};
     pub use super::shape_nodes::shape_nodes;
+    pub use super::trim_graph::put_in_front as put_trim_in_front;
 }
 
 use std::collections::BTreeMap;

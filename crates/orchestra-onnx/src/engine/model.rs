@@ -2,13 +2,13 @@
 
 use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_core::iteration::{Feed, Until};
-use orchestra_core::{DType, Dim, ErrorClass, Iteration, TensorSpec};
+use orchestra_core::{DType, Dim, ErrorClass, Iteration, Placement, TensorSpec, Trim};
 use orchestra_worker::arena::{RangeError, Rows, WorkerArena};
 use orchestra_worker::frames::Run;
 use ort::session::Session;
 use ort::value::{Outlet, TensorElementType, ValueType};
 
-use super::{largest_graph, pixel_graph};
+use super::{largest_graph, pixel_graph, trim_graph};
 use crate::spec::OnnxSpec;
 use orchestra_worker::serve::LoadError;
 
@@ -25,6 +25,8 @@ pub struct Model {
     /// The only batch size that the model accepts, if it has one.
     pub batch: Option<usize>,
     pub max_rows: usize,
+    /// Of an input that is trimmed, what a whole row has: height and width. The layout says behind the inputs where pictures lie.
+    pub whole: Option<[i64; 2]>,
 }
 
 /// A tensor whose rows have a fixed shape.
@@ -42,6 +44,8 @@ pub struct RowAddresses {
     pub inputs: Vec<Rows<*const u8>>,
     /// Outputs of fixed shape; `None` where the runtime allocates.
     pub outputs: Vec<Option<Rows<*mut u8>>>,
+    /// Height and width that the rows are trimmed to; `None`: they are whole.
+    pub trimmed_to: Option<[i64; 2]>,
 }
 
 impl Model {
@@ -58,10 +62,12 @@ impl Model {
     ) -> Result<Model, LoadError> {
         let iteration = spec.iteration.as_ref();
         together(layout, max_batch)?;
-        let behind = iteration.map_or([0, 0], |of| [usize::from(of.has_checkpoints()), 1]);
+        let [kept, said] = iteration.map_or([0, 0], |of| [usize::from(of.has_checkpoints()), 1]);
+        let behind = [kept + usize::from(spec.trim.is_some()), said];
         let layout_inputs = &layout.inputs[..layout.inputs.len().saturating_sub(behind[0])];
         let layout_outputs = &layout.outputs[..layout.outputs.len().saturating_sub(behind[1])];
-        let session_inputs = specs(session.inputs(), "input")?;
+        let mut session_inputs = specs(session.inputs(), "input")?;
+        session_inputs.retain(|input| spec.trim.is_none() || input.name != trim_graph::ENDS);
         let session_outputs = specs(session.outputs(), "output")?;
         same_count(&session_inputs, layout_inputs.len(), "inputs")?;
         same_count(&session_outputs, layout_outputs.len(), "outputs")?;
@@ -69,6 +75,9 @@ impl Model {
             let mut planned = span.tensor.clone();
             if spec.pixel_inputs.get(at).is_some_and(Option::is_some) {
                 planned.name = pixel_graph::session_name(&planned.name);
+            }
+            if spec.trim.is_some_and(|trim| trim.input == at) {
+                planned.name = trim_graph::session_name(&planned.name);
             }
             agree(found, &planned, "input")?;
         }
@@ -93,6 +102,7 @@ impl Model {
             session_outputs,
             batch,
             max_rows,
+            whole: spec.trim.map(|trim| whole(&trim, layout)).transpose()?,
         })
     }
 
@@ -107,8 +117,32 @@ impl Model {
                 fixed.as_ref().map(|_| arena.output_rows(output_slot, i, first_row, rows)).transpose()
             })
             .collect::<Result<_, _>>()?;
-        Ok(RowAddresses { rows, inputs, outputs })
+        let trimmed_to = match self.whole {
+            Some(whole) => {
+                let placed = arena.input_rows(slot, self.inputs.len(), first_row, 1)?;
+                // SAFETY: the row is mapped and has so many bytes; the parent has written it and sent it to be read.
+                let placed = unsafe { std::slice::from_raw_parts(placed.ptr, placed.len) };
+                Some(trimmed_to(placed, whole))
+            }
+            None => None,
+        };
+        Ok(RowAddresses { rows, inputs, outputs, trimmed_to })
     }
+}
+
+/// Height and width of whole rows of the input that is trimmed.
+fn whole(trim: &Trim, layout: &BatchLayout) -> Result<[i64; 2], LoadError> {
+    let row = layout.inputs.get(trim.input).and_then(|span| span.tensor.fixed_row());
+    let side = |axis: usize| row.as_ref()?.get(axis).and_then(|n| i64::try_from(*n).ok());
+    let whole = side(trim.axes[0]).zip(side(trim.axes[1])).map(|(height, width)| [height, width]);
+    whole.ok_or_else(|| refused("the input that is to be trimmed has no height and width".to_owned()))
+}
+
+/// Height and width of what the row of a [`Placement`] is trimmed to; `whole` where that cannot be.
+fn trimmed_to(placed: &[u8], whole: [i64; 2]) -> [i64; 2] {
+    let fits = |[height, width]: &[i64; 2]| (1..=whole[0]).contains(height) && (1..=whole[1]).contains(width);
+    let row = Placement::of(&Placement::value(placed)).ok().map(|placed| placed.row.map(i64::from));
+    row.map(|[width, height]| [height, width]).filter(fits).unwrap_or(whole)
 }
 
 impl RowTensor {

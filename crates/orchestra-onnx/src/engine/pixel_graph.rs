@@ -13,7 +13,7 @@ use orchestra_core::{DType, Layout, PixelInput};
 
 use super::graph_edit::{
     ATTRIBUTE_IS_INTEGERS, ATTRIBUTE_IS_TENSOR, EditError, FLOAT, FLOAT16, Node, UINT8, attribute, child,
-    integer, number, with_graph,
+    integer, number, renamed_input, with_graph,
 };
 use super::protobuf::{Fields, Malformed, Message};
 
@@ -58,7 +58,9 @@ fn edit_graph(graph: &[u8], fronts: &[Front<'_>]) -> Result<Vec<u8>, EditError> 
         match (input, place) {
             (Some(input), Some(place)) => {
                 replaced[place] = true;
-                edited.push_bytes(number::GRAPH_INPUT, &pixel_input(input, fronts[place].span)?);
+                let tensor = &fronts[place].span.tensor;
+                let pixels = renamed_input(input, &session_name(&tensor.name), Some(UINT8), tensor)?;
+                edited.push_bytes(number::GRAPH_INPUT, &pixels);
             }
             _ => edited.push_field(&field),
         }
@@ -72,34 +74,6 @@ fn edit_graph(graph: &[u8], fronts: &[Front<'_>]) -> Result<Vec<u8>, EditError> 
 fn place_of(input: &[u8], fronts: &[Front<'_>]) -> Result<Option<usize>, Malformed> {
     let Some(name) = child(input, number::VALUE_NAME)? else { return Ok(None) };
     Ok(fronts.iter().position(|front| front.span.tensor.name.as_bytes() == name))
-}
-
-/// The input under its new name, with the model's own batch dimension and the row of the plan.
-fn pixel_input(input: &[u8], span: &TensorSpan) -> Result<Vec<u8>, EditError> {
-    let name = &span.tensor.name;
-    let mut inner = Some(input);
-    for number in [number::VALUE_TYPE, number::TYPE_TENSOR, number::TENSOR_TYPE_SHAPE] {
-        inner = match inner {
-            Some(message) => child(message, number)?,
-            None => None,
-        };
-    }
-    let dims = Fields::of(inner.ok_or_else(|| EditError::NoInput(name.clone()))?);
-    let mut dims = dims.filter(|f| f.as_ref().map_or(true, |f| f.number == number::SHAPE_DIM));
-    let batch = dims.next().ok_or_else(|| EditError::NoInput(name.clone()))??;
-    let mut shape = Message::default();
-    shape.push_field(&batch);
-    for dim in span.tensor.fixed_row().unwrap_or_default() {
-        let dim = Message::default().integer(number::DIM_VALUE, dim as i64).done();
-        shape.push_bytes(number::SHAPE_DIM, &dim);
-    }
-    let tensor = Message::default()
-        .integer(number::TENSOR_TYPE_ELEMENT, UINT8)
-        .bytes(number::TENSOR_TYPE_SHAPE, &shape.done())
-        .done();
-    let kind = Message::default().bytes(number::TYPE_TENSOR, &tensor).done();
-    let named = Message::default().bytes(number::VALUE_NAME, session_name(name).as_bytes());
-    Ok(named.bytes(number::VALUE_TYPE, &kind).done())
 }
 
 /// The nodes from the pixels to the tensor that the model was made for.

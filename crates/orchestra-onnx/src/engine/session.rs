@@ -11,7 +11,7 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use super::largest_graph::put_behind;
 use super::pixel_graph::{Front, put_in_front};
 use super::tensorrt::{self, Engines};
-use super::{cpu_arena, cuda, errors, graphs};
+use super::{cpu_arena, cuda, errors, graphs, trim_graph};
 use crate::spec::OnnxSpec;
 use orchestra_worker::serve::LoadError;
 
@@ -70,7 +70,7 @@ fn is_needed(library: &Path, spec: &OnnxSpec) -> bool {
     matches!(spec.tuning.provider, Provider::TensorRt(_)) || !tensorrt::is_library(library)
 }
 
-/// The model with nodes in front of its inputs that take pixels, and behind its outputs of which the largest numbers are read; `None` where there
+/// The model with nodes in front of its inputs that take pixels or are trimmed, and behind its outputs of which the largest numbers are read; `None` where there
 /// are none.
 fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
     let fronts: Vec<Front<'_>> = load
@@ -80,7 +80,7 @@ fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
         .zip(&spec.pixel_inputs)
         .filter_map(|(span, pixels)| Some(Front { span, pixels: pixels.as_ref()? }))
         .collect();
-    if fronts.is_empty() && spec.largest_outputs.is_empty() {
+    if fronts.is_empty() && spec.largest_outputs.is_empty() && spec.trim.is_none() {
         return Ok(None);
     }
     let path = spec.model.display();
@@ -92,6 +92,13 @@ fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
             let help = "use `normalize = \"host\"` in its image stage";
             refused(format!("model `{path}` cannot take pixels: {what}; {help}"))
         })?;
+    }
+    if let Some(trim) = &spec.trim {
+        let span = load.layout.inputs.get(trim.input);
+        let span =
+            span.ok_or_else(|| refused(format!("model `{path}` has no input {} to trim", trim.input)))?;
+        model = trim_graph::put_in_front(&model, span, trim)
+            .map_err(|what| refused(format!("model `{path}` cannot be given trimmed rows: {what}")))?;
     }
     if !spec.largest_outputs.is_empty() {
         model = put_behind(&model, &spec.largest_outputs).map_err(|what| {

@@ -118,8 +118,9 @@ impl<'a> Assembler<'a> {
                 let raw = &self.parts.workflow.stages[stage];
                 let from = origins(&self.parts.graph.reads[stage]);
                 let (reads, gives, runs, about) = match self.parts.wired[stage].as_ref()? {
-                    Wired::Batch { model, inputs, iteration, fixed_batch, gives, .. } => {
-                        let batch = self.batch_plan(stage, *model, (*fixed_batch, iteration), layout?)?;
+                    Wired::Batch { model, inputs, iteration, trim, fixed_batch, gives, .. } => {
+                        let wired = (*fixed_batch, iteration, *trim);
+                        let batch = self.batch_plan(stage, *model, wired, layout?)?;
                         (inputs, gives, Shape::Batch(Box::new(batch)), None)
                     }
                     Wired::Stage { reads, connected, .. } => {

@@ -1,6 +1,6 @@
 //! The batches of a stage: their sizes, and what else its workers are told about them.
 
-use orchestra_core::{Iteration, ModelId};
+use orchestra_core::{Iteration, ModelId, Trim};
 
 use super::assemble::Assembler;
 use super::memory::Layout;
@@ -19,7 +19,7 @@ impl Assembler<'_> {
         &self,
         stage: usize,
         model: usize,
-        (fixed_batch, iteration): (Option<usize>, &Option<Iteration>),
+        (fixed_batch, iteration, trim): (Option<usize>, &Option<Iteration>, Option<Trim>),
         (max_batch, layout): Layout,
     ) -> Option<BatchPlan> {
         let wait = self.parts.workflow.stages[stage].batch()?.wait;
@@ -46,6 +46,7 @@ impl Assembler<'_> {
             recycle: raw.recycle,
             gives_memory_back: raw.tuning.wanted.shrink,
             iteration: iteration.clone(),
+            trim,
             layout,
             settings: settings_of(raw, stage, &self.parts.wired)?,
         })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{
-    Code, DeviceId, DeviceSpec, Iteration, ModelId, SandboxRules, SessionTuning, TensorSpec,
+    Code, DeviceId, DeviceSpec, Iteration, ModelId, SandboxRules, SessionTuning, TensorSpec, Trim,
 };
 use serde::Serialize;
 
@@ -81,6 +81,10 @@ pub struct BatchPlan {
     /// How the model runs on its own outputs, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iteration: Option<Iteration>,
+    /// The input of which the model computes no more than pictures fill. The layout then has an input more, where the picture of a row lies, and
+    /// all rows of a slot are trimmed alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trim: Option<Trim>,
     /// Where rows lie, and how many slots there are.
     #[serde(skip)]
     pub layout: BatchLayout,

@@ -1,7 +1,7 @@
 //! What a batch stage is fed: the inputs of its model, beside what the stages before it give.
 
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::{DType, Dim, Iteration, TensorSpec};
+use orchestra_core::{DType, Dim, Iteration, Placement, TensorSpec};
 
 use super::{Wired, Wiring, name_of};
 use crate::fields::At;
@@ -62,6 +62,10 @@ impl<'a> Wiring<'a> {
         }
         let complete = inputs.len() == signature.inputs.len();
         let fixed_batch = fixed_batch?;
+        let trim = match complete {
+            true => self.trim(stage, raw, index, &inputs, draft.iteration.is_some())?,
+            false => None,
+        };
         let iteration = match &draft.iteration {
             Some(draft) if complete => {
                 let iterated =
@@ -75,6 +79,11 @@ impl<'a> Wiring<'a> {
             tensors.extend(iteration.rounds_input());
             outputs.push(Iteration::rounds_output());
         }
+        if let Some((_, placed)) = trim {
+            inputs.push(placed);
+            tensors.push(Placement::tensor());
+            pixels.push(None);
+        }
         let column = |output: &TensorSpec, ty| Column { name: output.name.clone(), ty };
         let mut gives: Vec<Column> =
             outputs.iter().map(|output| column(output, ColumnType::Tensor(output.clone()))).collect();
@@ -87,7 +96,8 @@ impl<'a> Wiring<'a> {
             gives = vec![column(&model.clone(), ColumnType::Largest { stored, model })];
         }
         let gives = Schema(gives);
-        let mut places: Vec<ColumnRef> = inputs.iter().filter_map(|read| self.placed(read.from)).collect();
+        let read = &inputs[..signature.inputs.len().min(inputs.len())];
+        let mut places: Vec<ColumnRef> = read.iter().filter_map(|read| self.placed(read.from)).collect();
         places.dedup();
         let placed = places.pop().filter(|_| places.is_empty());
         complete.then_some(Wired::Batch {
@@ -96,6 +106,7 @@ impl<'a> Wiring<'a> {
             tensors,
             outputs,
             iteration,
+            trim: trim.map(|(trim, _)| trim),
             pixels,
             fixed_batch,
             gives,

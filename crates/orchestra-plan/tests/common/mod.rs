@@ -134,6 +134,8 @@ impl Host for FakeHost {
             "ssd.onnx" => signature(&["image:f32:?,1,32,32"], &["boxes:f32:?,20,4", "scores:f32:?,20,3"]),
             "dbnet.onnx" => signature(&["image:f32:?,1,32,32"], &["maps:f32:?,1,32,32"]),
             "embed.onnx" => signature(&["image:f32:?,3,8,8"], &["features:f32:?,16"]),
+            "embed_any.onnx" => signature(&["image:f32:?,3,?,?"], &["features:f32:?,16"]),
+            "open_two.onnx" => signature(&["image:f32:?,3,?,?", "mask:f32:?,?,?,?"], &["logits:f32:?,3"]),
             "head.onnx" => signature(&["features:f32:?,16"], &["logits:f32:?,3"]),
             "loop.onnx" => signature(&["x:f32:?"], &["y:f32:?"]),
             "tokens.onnx" => signature(&["ids:i64:?,128"], &["ids:i64:?,3"]),

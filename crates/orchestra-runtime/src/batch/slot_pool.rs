@@ -34,6 +34,9 @@ pub enum Watch {
     Openings,
 }
 
+/// Width and height that a row is trimmed to.
+pub type TrimmedSize = [u32; 2];
+
 type Tell = Box<dyn Fn() + Send + Sync>;
 
 pub struct SlotPool {
@@ -42,6 +45,8 @@ pub struct SlotPool {
     claims: SlotClaims<Filling>,
     /// When the first row of the open slot was claimed, in nanoseconds of the run's clock.
     open_since: AtomicU64,
+    /// What the rows of the open slot are trimmed to, in a pool of such rows. Locked while one is claimed: no slot is opened with another size meanwhile.
+    open_size: Mutex<TrimmedSize>,
     /// Filled slots that the batcher has not taken, in the order in which they were filled.
     filled: Mutex<VecDeque<Filled>>,
     /// A [`Watch`].
@@ -124,6 +129,7 @@ impl SlotPool {
             arena,
             clock,
             open_since: AtomicU64::new(0),
+            open_size: Mutex::default(),
             filled: Mutex::default(),
             watch: AtomicU8::new(Watch::Openings as u8),
             freed: Notify::new(),
@@ -140,6 +146,18 @@ impl SlotPool {
     /// Claims the next row, waiting for a free slot if need be. `None` when the pool was shut. Blocks: never call it in an actor.
     pub fn claim(&self) -> Option<RowLease<'_>> {
         self.claim_or(NoneFree::Wait)
+    }
+
+    /// As [`SlotPool::claim`], for a row that is trimmed to `size`. All rows of a slot are trimmed alike: an open slot of another size is closed.
+    ///
+    /// All rows of a pool are claimed so, or none.
+    pub fn claim_trimmed(&self, size: TrimmedSize) -> Option<RowLease<'_>> {
+        let mut open_size = unpoisoned(self.open_size.lock());
+        if *open_size != size {
+            self.close(LeaveReason::Size);
+            *open_size = size;
+        }
+        self.claim()
     }
 
     /// The same without blocking the thread. Only one task at a time may wait here.

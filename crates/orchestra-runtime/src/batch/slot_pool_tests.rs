@@ -135,6 +135,62 @@ fn slots_that_are_closed_or_made_smaller_while_rows_are_claimed_keep_every_row()
     assert!(pool.is_quiet());
 }
 
+/// Whatever the writers do, and whenever the batcher closes the open slot.
+#[test]
+fn rows_that_are_trimmed_differently_never_share_a_slot() {
+    const WRITERS: u64 = 4;
+    const EACH: u64 = 3000;
+    let size = |index: u64| [[32, 48], [64, 48], [64, 96]][(index * index % 7 % 3) as usize];
+    let written: BTreeSet<u64> = (0..WRITERS * EACH).filter(|index| index % 11 != 0).collect();
+    let (pool, events) = pool(5, 6);
+    let over = AtomicBool::new(false);
+    let slots = std::thread::scope(|scope| {
+        for w in 0..WRITERS {
+            let pool = Arc::clone(&pool);
+            scope.spawn(move || {
+                for index in w * EACH..(w + 1) * EACH {
+                    let lease = pool.claim_trimmed(size(index)).unwrap();
+                    // Holes are rows, too.
+                    if index % 11 != 0 {
+                        lease.publish(ticket(index));
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                pool.close(LeaveReason::Timer);
+                std::thread::yield_now();
+            }
+        });
+        let (mut slots, mut n_seen) = (Vec::new(), 0);
+        while n_seen < written.len() {
+            let slot = wait_for_filled(&pool, &events);
+            let indices: Vec<u64> = slot.tokens.iter().flatten().map(|t| t.ticket.id().index).collect();
+            n_seen += indices.len();
+            slots.push(indices);
+        }
+        over.store(true, Ordering::Relaxed);
+        slots
+    });
+    assert_eq!(slots.iter().flatten().copied().collect::<BTreeSet<_>>(), written);
+    for slot in &slots {
+        let sizes: BTreeSet<[u32; 2]> = slot.iter().map(|index| size(*index)).collect();
+        assert!(sizes.len() <= 1, "{sizes:?} share a slot");
+    }
+    assert!(slots.iter().any(|slot| slot.len() > 1));
+}
+
+#[test]
+fn a_row_of_another_size_sends_the_open_slot_on_its_way() {
+    let (pool, _events) = pool(4, 3);
+    for (index, size) in (0..).zip([[32, 48], [32, 48], [64, 48], [32, 48]]) {
+        pool.claim_trimmed(size).unwrap().publish(ticket(index));
+    }
+    let left: Vec<_> = all_filled(&pool).iter().map(|slot| (slot.tokens.len(), slot.reason)).collect();
+    assert_eq!(left, [(2, LeaveReason::Size), (1, LeaveReason::Size)]);
+}
+
 /// Writes so many rows, and says how many there are in each slot that is filled by now.
 fn write(pool: &Arc<SlotPool>, rows: u64) -> Vec<usize> {
     (0..rows).for_each(|i| pool.claim().unwrap().publish(ticket(i)));

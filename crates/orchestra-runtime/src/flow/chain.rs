@@ -102,10 +102,28 @@ pub struct Chain {
 
 enum Step {
     Map(MapStep),
-    Batch { target: BatchTarget, reads: Vec<ColumnRef>, carries: Vec<ColumnRef> },
-    Fold { fold: FoldTarget, reads: Vec<ColumnRef> },
-    Reduce { stage: StageId, reads: Vec<ColumnRef>, reduce: Arc<dyn Reduce> },
-    Sink { sink: SinkId, from: StageId, reads: Vec<ColumnRef>, encoder: Arc<dyn Encoder> },
+    Batch {
+        target: BatchTarget,
+        reads: Vec<ColumnRef>,
+        carries: Vec<ColumnRef>,
+        /// The placement among `reads` that says what a row is trimmed to.
+        trims: Option<ColumnRef>,
+    },
+    Fold {
+        fold: FoldTarget,
+        reads: Vec<ColumnRef>,
+    },
+    Reduce {
+        stage: StageId,
+        reads: Vec<ColumnRef>,
+        reduce: Arc<dyn Reduce>,
+    },
+    Sink {
+        sink: SinkId,
+        from: StageId,
+        reads: Vec<ColumnRef>,
+        encoder: Arc<dyn Encoder>,
+    },
 }
 
 struct MapStep {

@@ -102,6 +102,7 @@ fn as_it_is(size: PictureSize, is_gray: bool) -> ImageSpec {
         max_pixels: u64::MAX,
         fast: false,
         in_graph: None,
+        trim: None,
     }
 }
 

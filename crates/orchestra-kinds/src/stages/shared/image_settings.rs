@@ -8,7 +8,7 @@ use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{Fields, Key, Span, Words, key};
 
 /// The keys that say how a picture becomes a row: those of `image`, and of every other kind that makes rows of pictures.
-pub const KEYS: [Key; 13] = [
+pub const KEYS: [Key; 14] = [
     key("size", "two integers", "required", "`[height, width]` of the row in pixels")
         .from_to(1, MAX_SIDE as u64),
     key("fit", "text", "\"stretch\"", "how the picture is brought to `size`").one_of(&FITS.words),
@@ -51,13 +51,25 @@ pub const KEYS: [Key; 13] = [
         "where pixels become numbers; `dtype` and `layout` always say what the model takes",
     )
     .one_of(&NORMALIZE.words),
+    key(
+        "trim",
+        "integer",
+        "none",
+        "only with `fit = \"left\"` or `\"corner\"`: a model whose height and width are open computes no more of the row than the picture fills, up to the next multiple of so many pixels; a batch has rows of one such size. Maps and sinks see the whole row",
+    )
+    .from_to(1, MAX_SIDE as u64),
 ];
 
 /// `fit`
-const FITS: Words<Fit, 5> = Words::new([
+const FITS: Words<Fit, 6> = Words::new([
     ("stretch", Fit::Stretch, "both sides, whatever the aspect ratio"),
     ("cover", Fit::Cover, "fill, and cut what stands over"),
     ("contain", Fit::Contain, "fit inside, and fill up with `pad`"),
+    (
+        "corner",
+        Fit::Corner,
+        "fit inside, at the left and the top, and fill up with `pad` to the right and below",
+    ),
     (
         "left",
         Fit::Left,
@@ -117,6 +129,7 @@ pub fn read(f: &mut Fields<'_, '_>, max_pixels: u64) -> Option<ImageSpec> {
     let (scale, mean, std) = normalisation(f, dtype, color.count());
     let pad = pad(f, color.count());
     let fast = fast(f, filter);
+    let trim = trim(f, fit, size);
     let spec = ImageSpec {
         size: size?,
         fit,
@@ -132,9 +145,32 @@ pub fn read(f: &mut Fields<'_, '_>, max_pixels: u64) -> Option<ImageSpec> {
         max_pixels,
         fast,
         in_graph: None,
+        trim,
     };
     let spec = if normalizes_in_graph(f, dtype) { in_graph(f, spec)? } else { spec };
     (f.diags.errors().count() == errors_before).then_some(spec)
+}
+
+fn trim(f: &mut Fields<'_, '_>, fit: Fit, size: Option<[u32; 2]>) -> Option<u32> {
+    let trim = f.integer("trim")?;
+    let sides = match (fit, size) {
+        (Fit::Left, Some([_, width])) => width,
+        (Fit::Corner, Some([height, width])) => height.max(width),
+        (Fit::Left | Fit::Corner, None) => return None,
+        _ => {
+            f.bad("trim", trim.span, "has no effect").help(
+                "it belongs to fit = \"corner\" or \"left\", which leave the right of the row or what is below free",
+            );
+            return None;
+        }
+    };
+    let step = u32::try_from(trim.value).ok()?;
+    if step >= sides {
+        f.bad("trim", trim.span, "has no effect")
+            .help("rows end at multiples of it, so it is smaller than the side of `size` that it shortens");
+        return None;
+    }
+    Some(step)
 }
 
 /// Whether the graph of the model and not the loader makes numbers of the pixels.
@@ -145,6 +181,10 @@ fn normalizes_in_graph(f: &mut Fields<'_, '_>, dtype: DType) -> bool {
             "`dtype` says what the model takes, \"f32\" or \"f16\"; the pixels travel as bytes by themselves",
         );
         return false;
+    }
+    if let (true, Some(entry)) = (in_graph, f.entry("trim")) {
+        f.bad("trim", entry.key_span, "cannot stand beside normalize = \"device\"")
+            .help("leave out one of them");
     }
     in_graph
 }
@@ -309,6 +349,7 @@ pub fn details(spec: &ImageSpec) -> Vec<String> {
         Fit::Stretch => "stretch".to_owned(),
         Fit::Cover => "cover".to_owned(),
         Fit::Contain => "contain".to_owned(),
+        Fit::Corner => "corner".to_owned(),
         Fit::Left => "left".to_owned(),
         Fit::Shorter => format!("shorter side {}", spec.shorter),
     };
@@ -320,6 +361,7 @@ pub fn details(spec: &ImageSpec) -> Vec<String> {
     };
     let mut details =
         vec![format!("{} x {} {color}", spec.size[0], spec.size[1]), format!("{fit}, {filter}")];
+    details.extend(spec.trim.map(|step| format!("trimmed to multiples of {step}")));
     if spec.in_graph.is_some() {
         details.push("normalised in the model's graph".to_owned());
     }
@@ -332,7 +374,10 @@ pub fn about(spec: &ImageSpec) -> String {
         Some(_) => {
             format!("{}\nthe model's graph makes {} of them", spec.tensor(), spec.for_model().tensor())
         }
-        None => spec.tensor().to_string(),
+        None => match spec.trim {
+            Some(step) => format!("{}, trimmed to multiples of {step}", spec.tensor()),
+            None => spec.tensor().to_string(),
+        },
     }
 }
 

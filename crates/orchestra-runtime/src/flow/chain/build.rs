@@ -28,7 +28,9 @@ impl Builder<'_> {
                 Shape::Batch(batch) if stage.home == origin => {
                     let Some(target) = self.targets.batch(id) else { continue };
                     let (reads, carries) = (stage.reads.clone(), batch.carries.clone());
-                    self.leaf(&stage.from, Step::Batch { target, reads, carries });
+                    // The plan puts it behind the columns that the model takes.
+                    let trims = batch.trim.and(reads.last().copied());
+                    self.leaf(&stage.from, Step::Batch { target, reads, carries, trims });
                 }
                 Shape::Fold(FoldPlan::Parts(_)) if stage.home == origin => {
                     let Some(fold) = self.targets.fold(id) else { continue };

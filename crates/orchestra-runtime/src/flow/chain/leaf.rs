@@ -4,17 +4,18 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use orchestra_core::StageId;
 use orchestra_core::collect::Arrival;
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
 use orchestra_core::lineage::Share;
 use orchestra_core::shapes::ItemInfo;
+use orchestra_core::{Placement, StageId};
 use orchestra_plan::ColumnRef;
 use smallvec::SmallVec;
 
 use super::outcome::RecordRange;
 use super::walk::{Over, Walk, missing};
 use super::{BatchTarget, FoldTarget, RowScope, Step, Token};
+use crate::batch::slot_pool::TrimmedSize;
 use crate::flow::file_name::{file_name, index_line};
 use crate::flow::file_rows::end_file_row;
 use crate::flow::reduce_rows::write_head;
@@ -31,9 +32,14 @@ impl Walk<'_, '_> {
     ) -> Result<(), Over> {
         match step {
             Step::Map(_) => Ok(()),
-            Step::Batch { target, reads, carries } => {
+            Step::Batch { target, reads, carries, trims } => {
                 self.leave_loading()?;
-                self.batch(target, reads, carries, token, share, scope)
+                let size = trims.map(|read| {
+                    trimmed_size(read, scope)
+                        .map_err(|refusal| self.fail_at(read, target.stage, &target.folds, token, refusal))
+                });
+                let size = size.transpose()?;
+                self.batch((target, size), reads, carries, token, share, scope)
             }
             Step::Fold { fold, reads } => {
                 self.leave_loading()?;
@@ -118,7 +124,7 @@ impl Walk<'_, '_> {
 
     fn batch(
         &mut self,
-        target: &BatchTarget,
+        (target, size): (&BatchTarget, Option<TrimmedSize>),
         reads: &[ColumnRef],
         carries: &[ColumnRef],
         token: &Token,
@@ -128,18 +134,24 @@ impl Walk<'_, '_> {
         let chain = self.chain;
         // Before `claim`: a thread that waits for room must hold no row, or the two waits could lock each other.
         let carried = self.keep_all(carries, target.stage, &target.folds, token, scope)?;
-        let lease = match target.pool.claim_now() {
+        let open = if size.is_none() { target.pool.claim_now() } else { None };
+        let lease = match open {
             Some(lease) => Some(lease),
             None => {
                 let since = Instant::now();
-                let lease = target.pool.claim();
+                let lease = match size {
+                    None => target.pool.claim(),
+                    Some(size) => target.pool.claim_trimmed(size),
+                };
                 self.hooks.waited(since.elapsed());
                 lease
             }
         };
         // None: the pipeline is being torn down, and the item stays unfinished for the next run.
         let Some(mut lease) = lease else { return Err(self.void()) };
-        for (input, read) in reads.iter().enumerate() {
+        // The last one first: where rows are trimmed it says to what, and a worker believes that of the first row of a run, also where the rest fails
+        // and leaves a hole.
+        for (input, read) in reads.iter().enumerate().rev() {
             let written = match scope.get(*read) {
                 Some(Value::Tensor(view)) => copy(&view, lease.input_mut(input)),
                 Some(Value::Unwritten(tensor)) => tensor.write(lease.input_mut(input)),
@@ -226,6 +238,11 @@ impl Walk<'_, '_> {
     ) -> Over {
         self.fail(folds, token, read.from.stage().unwrap_or(reader), refusal)
     }
+}
+
+/// What the row is trimmed to whose placement this is.
+fn trimmed_size(placed: ColumnRef, scope: &RowScope<'_>) -> Result<TrimmedSize, Refusal> {
+    Ok(Placement::of(&scope.get(placed).ok_or_else(missing)?)?.row)
 }
 
 /// The plan matched the shapes; this guards the copy.

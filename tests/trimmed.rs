@@ -1,0 +1,216 @@
+//! Rows of which models compute no more than their pictures fill: whole pages and crops of them, of many sizes. What is found on them lies where it was drawn, and
+//! models see exactly as much as the reference says. And what goes through several stages of one size, by what it is, comes back as one list.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+
+use common::Workplace;
+use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_testkit::onnx::ModelBuilder;
+use serde_json::Value;
+
+const PAGES: u32 = 24;
+/// Height and width of a row of a page, and of one of a crop.
+const PAGE: [u32; 2] = [240, 320];
+const CROP: [u32; 2] = [8, 128];
+/// What rows are trimmed to multiples of.
+const PAGE_STEP: u32 = 16;
+const CROP_STEP: u32 = 24;
+/// Pixels by which an edge may be off: regions are found on whole pixels of rows.
+const OFF: f64 = 2.0;
+/// Wider boxes go one way, the others another one.
+const WIDE: u32 = 90;
+
+/// Width and height of page `n`. Some have the shape of the row, some are scaled.
+fn size(n: u32) -> (u32, u32) {
+    match n % 4 {
+        0 => (320, 240),
+        1 => (320, 60 + 7 * n),
+        2 => (100 + 6 * n, 240),
+        _ => (160, 50 + 2 * n),
+    }
+}
+
+/// Left, top, width and height of the boxes on page `n`, from top to bottom. Every sixth page has none.
+fn boxes(n: u32) -> Vec<[u32; 4]> {
+    let (width, height) = size(n);
+    let fits = |at: &[u32; 4]| at[0] + at[2] + 8 <= width && at[1] + at[3] + 8 <= height;
+    let drawn = (0..if n.is_multiple_of(6) { 0 } else { 6 })
+        .map(|k| [8 + 3 * (n % 5), 8 + 30 * k, 24 + 31 * ((n + 2 * k) % 6), 10 + 2 * (k % 3)]);
+    drawn.filter(fits).collect()
+}
+
+fn draw(place: &Workplace) {
+    let folder = place.path("pages");
+    fs::create_dir_all(&folder).unwrap();
+    for n in 0..PAGES {
+        let (width, height) = size(n);
+        let mut page = image::GrayImage::new(width, height);
+        for [left, top, wide, high] in boxes(n) {
+            for (x, y) in (top..top + high).flat_map(|y| (left..left + wide).map(move |x| (x, y))) {
+                page.put_pixel(x, y, image::Luma([240]));
+            }
+        }
+        page.save(folder.join(format!("{n:03}.png"))).unwrap();
+    }
+}
+
+/// A model that gives what it is given, of any height and width.
+fn model(place: &Workplace, name: &str) -> std::path::PathBuf {
+    let tensor = |name: &str| TensorSpec {
+        name: name.into(),
+        dtype: DType::F32,
+        row: vec![Dim::Fixed(1), Dim::Dynamic, Dim::Dynamic],
+        batch: Dim::Dynamic,
+    };
+    let model = ModelBuilder::new(name).input(&tensor("x")).output(&tensor("y"));
+    let path = place.path("models").join(format!("{name}.onnx"));
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, model.node("Identity", &["x"], &["y"], &[]).encode()).unwrap();
+    path
+}
+
+fn run() -> Workplace {
+    let place = Workplace::new();
+    draw(&place);
+    let (page, line) = (model(&place, "page"), model(&place, "line"));
+    let [high, wide] = PAGE;
+    let [line_high, line_wide] = CROP;
+    let text = format!(
+        r#"version = 1
+[sources.pages]
+kind = "images"
+paths = ["pages"]
+[models.page]
+path = {page:?}
+[models.line]
+path = {line:?}
+[stages.whole]
+kind = "image"
+from = "pages"
+size = [{high}, {wide}]
+fit = "corner"
+trim = {PAGE_STEP}
+color = "gray"
+pad = 90
+[stages.map]
+kind = "infer"
+from = "whole"
+model = "page"
+[stages.found]
+kind = "detect"
+from = "map"
+layout = "dbnet"
+threshold = 0.5
+box_threshold = 0.5
+unclip = 0
+[stages.lines]
+kind = "crop"
+from = ["pages", "found"]
+order = "top-to-bottom"
+size = [{line_high}, {line_wide}]
+fit = "left"
+trim = {CROP_STEP}
+color = "gray"
+[stages.read]
+kind = "infer"
+from = "lines"
+model = "line"
+[stages.record]
+kind = "gather"
+from = ["lines.box", "read"]
+[stages.is-wide]
+kind = "filter"
+from = "lines"
+keep = "box[2] - box[0] > {WIDE}"
+[stages.wide]
+kind = "gather"
+from = "is-wide.box"
+[stages.is-narrow]
+kind = "filter"
+from = "lines"
+keep = "box[2] - box[0] <= {WIDE}"
+[stages.narrow]
+kind = "gather"
+from = "is-narrow.box"
+[stages.both]
+kind = "merge"
+from = ["wide", "narrow"]
+order = "top-to-bottom"
+[sinks.results]
+kind = "jsonl"
+from = "record"
+[sinks.merged]
+kind = "jsonl"
+from = "both"
+path = "merged.jsonl"
+[devices]
+use = ["cpu"]
+"#
+    );
+    fs::write(place.workflow(), text).unwrap();
+    place.run(&[]).must_exit(0);
+    place
+}
+
+/// The records of a file by the number of their page.
+fn records(place: &Workplace, file: &str) -> Vec<Vec<Value>> {
+    let mut of_pages = vec![None; PAGES as usize];
+    for line in fs::read_to_string(place.out().join(file)).unwrap().lines() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        let item = record["item"].as_str().unwrap().rsplit('/').next().unwrap();
+        let page: usize = item.trim_end_matches(".png").parse().unwrap();
+        let rows = record["result"].as_array().unwrap().clone();
+        assert!(of_pages[page].replace(rows).is_none(), "{item} is there twice");
+    }
+    let of = |(page, rows): (usize, Option<Vec<Value>>)| {
+        rows.unwrap_or_else(|| panic!("{file} has no page {page}"))
+    };
+    of_pages.into_iter().enumerate().map(of).collect()
+}
+
+/// Left, top, right and bottom.
+fn corners(of: &Value) -> [f64; 4] {
+    let numbers = of.as_array().unwrap_or_else(|| panic!("{of} is no box"));
+    let numbers: Vec<f64> = numbers.iter().map(|n| n.as_f64().unwrap()).collect();
+    numbers.try_into().unwrap()
+}
+
+#[test]
+fn models_see_what_pictures_fill_and_boxes_lie_where_they_were_drawn() {
+    let place = run();
+    let (found, merged) = (records(&place, "results.jsonl"), records(&place, "merged.jsonl"));
+    let mut sizes = std::collections::BTreeSet::new();
+    for n in 0..PAGES {
+        let (drawn, found) = (boxes(n), &found[n as usize]);
+        assert_eq!(found.len(), drawn.len(), "page {n}: {found:?}");
+        for ([left, top, width, height], row) in drawn.iter().zip(found) {
+            let at = corners(&row["lines.box"]);
+            let expected = [*left, *top, left + width, top + height].map(f64::from);
+            let is_near = at.iter().zip(expected).all(|(found, drawn)| (found - drawn).abs() <= OFF);
+            assert!(is_near, "page {n}: {at:?} and {expected:?}");
+            // `fit = "left"`: to the height of the row, as wide as that makes it.
+            let [a, b, c, d] = at.map(f64::round);
+            let (cut_wide, cut_high) = ((c - a) as u32, (d - b) as u32);
+            let used = (CROP[0] * cut_wide).div_ceil(cut_high).min(CROP[1]);
+            let sees = used.next_multiple_of(CROP_STEP).min(CROP[1]);
+            let lines = row["read"][0].as_array().unwrap();
+            assert_eq!(lines.len(), CROP[0] as usize);
+            for line in lines {
+                let numbers: Vec<f64> =
+                    line.as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
+                assert_eq!(numbers.len(), sees as usize, "page {n}: {at:?}");
+                assert!(numbers[used as usize..].iter().all(|n| *n == 0.0), "page {n}: padding is black");
+                assert!(numbers[used as usize / 2] > 0.9, "page {n}: the middle is bright");
+            }
+            sizes.insert(sees);
+        }
+        let of = |rows: &[Value], name: &str| rows.iter().map(|row| corners(&row[name])).collect::<Vec<_>>();
+        let (one, both) = (of(found, "lines.box"), of(&merged[n as usize], "box"));
+        assert_eq!(one, both, "page {n}: two ways make one list");
+    }
+    assert!(sizes.len() >= 4, "{sizes:?}: lines of few sizes prove little");
+    place.nothing_is_left_but(&["results.jsonl", "merged.jsonl"]);
+}
