@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::outcome::RecordRange;
 use super::walk::{Over, Walk, missing};
 use super::{BatchTarget, FoldTarget, RowScope, Step, Token};
-use crate::batch::slot_pool::TrimmedSize;
+use crate::batch::slot_pool::{RowLease, TrimmedSize};
 use crate::flow::file_name::{file_name, index_line};
 use crate::flow::file_rows::end_file_row;
 use crate::flow::reduce_rows::write_head;
@@ -149,18 +149,9 @@ impl Walk<'_, '_> {
         };
         // None: the pipeline is being torn down, and the item stays unfinished for the next run.
         let Some(mut lease) = lease else { return Err(self.void()) };
-        // The last one first: where rows are trimmed it says to what, and a worker believes that of the first row of a run, also where the rest fails
-        // and leaves a hole.
-        for (input, read) in reads.iter().enumerate().rev() {
-            let written = match scope.get(*read) {
-                Some(Value::Tensor(view)) => copy(&view, lease.input_mut(input)),
-                Some(Value::Unwritten(tensor)) => tensor.write(lease.input_mut(input)),
-                _ => Err(missing()),
-            };
-            if let Err(refusal) = written {
-                drop(lease); // It becomes a hole.
-                return Err(self.fail_at(*read, target.stage, &target.folds, token, refusal));
-            }
+        if let Err((read, refusal)) = write(reads, scope, &mut lease) {
+            drop(lease); // It becomes a hole.
+            return Err(self.fail_at(read, target.stage, &target.folds, token, refusal));
         }
         if let Some(trace) = token.ticket.timeline() {
             trace.queued(target.stage, chain.context.clock.now());
@@ -245,6 +236,26 @@ fn trimmed_size(placed: ColumnRef, scope: &RowScope<'_>) -> Result<TrimmedSize, 
     Ok(Placement::of(&scope.get(placed).ok_or_else(missing)?)?.row)
 }
 
+/// Writes the columns to the row. An error comes with the column that cannot be made.
+///
+/// The last one is written first: where rows are trimmed it says to what, and a worker believes that of the first row of a run, which may be a
+/// hole because another column failed.
+fn write(
+    reads: &[ColumnRef],
+    scope: &RowScope<'_>,
+    lease: &mut RowLease<'_>,
+) -> Result<(), (ColumnRef, Refusal)> {
+    for (input, read) in reads.iter().enumerate().rev() {
+        let written = match scope.get(*read) {
+            Some(Value::Tensor(view)) => copy(&view, lease.input_mut(input)),
+            Some(Value::Unwritten(tensor)) => tensor.write(lease.input_mut(input)),
+            _ => Err(missing()),
+        };
+        written.map_err(|refusal| (*read, refusal))?;
+    }
+    Ok(())
+}
+
 /// The plan matched the shapes; this guards the copy.
 fn copy(view: &TensorView<'_>, row: &mut [u8]) -> Result<(), Refusal> {
     if view.data.len() != row.len() {
@@ -255,4 +266,56 @@ fn copy(view: &TensorView<'_>, row: &mut [u8]) -> Result<(), Refusal> {
     }
     row.copy_from_slice(view.data);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::batch_layout::BatchLayout;
+    use orchestra_core::data::WriteTensor;
+    use orchestra_core::{DType, Dim, SlotId, TensorSpec};
+    use orchestra_plan::Origin;
+    use orchestra_worker::arena::Arena;
+
+    use super::*;
+    use crate::batch::slot_pool::SlotPool;
+    use crate::context::RunClock;
+
+    struct Unmakable(TensorSpec);
+
+    impl WriteTensor for Unmakable {
+        fn spec(&self) -> &TensorSpec {
+            &self.0
+        }
+
+        fn write(&self, _: &mut [u8]) -> Result<(), Refusal> {
+            Err(Refusal::result("no pixel of it"))
+        }
+    }
+
+    #[test]
+    fn a_hole_says_what_its_row_was_trimmed_to() {
+        let pixels = TensorSpec {
+            name: "pixels".into(),
+            dtype: DType::U8,
+            row: vec![Dim::Fixed(6)],
+            batch: Dim::Dynamic,
+        };
+        let layout = BatchLayout::new(&[pixels.clone(), Placement::tensor()], &[], 2, 1).unwrap();
+        let arena = Arena::create("test", layout).unwrap();
+        let pool = SlotPool::new(arena, RunClock::start(), 2, 1, Arc::default(), Box::new(|| {}));
+        let placed = Placement { row: [3, 2], picture: [9, 9], to_picture: [1.0; 6] };
+        let (bytes, unmakable) = (placed.bytes(), Unmakable(pixels));
+        let row = [Value::Unwritten(&unmakable), Placement::value(&bytes)];
+        let from = Origin::Stage(StageId(0));
+        let scope = RowScope { from, row: &row, carried: &[], up: None };
+        let reads = [0, 1].map(|column| ColumnRef { from, column });
+        let size = trimmed_size(reads[1], &scope).unwrap();
+        let mut lease = pool.claim_trimmed(size).unwrap();
+        let (read, _) = write(&reads, &scope, &mut lease).unwrap_err();
+        assert_eq!(read, reads[0], "the column that failed is named");
+        drop(lease);
+        // SAFETY: no row of the slot is leased or sent.
+        let there = unsafe { pool.arena.input_rows(SlotId(0), 1, 0, 1) };
+        assert_eq!(Placement::of(&Placement::value(there)).unwrap(), placed);
+    }
 }
