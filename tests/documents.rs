@@ -22,6 +22,8 @@ const EXAMPLES: [(&str, &str); 4] = [
 /// Documents that are read from the first line to the last one, and their largest number of lines.
 const LENGTHS: [(&str, usize); 2] = [("README.md", 150), ("ARCHITECTURE.md", 200)];
 
+const A_SCREEN: usize = 45;
+
 /// Sources of crates that know no kind.
 const WITHOUT_KINDS: [&str; 5] = [
     "crates/orchestra-plan/src/",
@@ -104,6 +106,12 @@ fn documents_that_are_read_as_a_whole_keep_to_their_length() {
     for (document, most) in LENGTHS {
         let n = fs::read_to_string(root().join(document)).unwrap().lines().count();
         assert!(n <= most, "{document} has {n} lines, and may have {most}");
+    }
+    for example in fs::read_dir(root().join("examples")).unwrap() {
+        let document = example.unwrap().path().join("README.md");
+        let Ok(text) = fs::read_to_string(&document) else { continue };
+        let n = text.lines().count();
+        assert!(n <= A_SCREEN, "{} has {n} lines: an example is explained on a screen", document.display());
     }
 }
 

@@ -5,7 +5,7 @@ mod common;
 
 use std::fs;
 
-use common::{Blocks, Workplace, write_pictures};
+use common::{Blocks, Workplace, has_feature, write_pictures};
 use orchestra_testkit::images::write_bad_pictures;
 use rustix::fs::{FileType, Mode};
 
@@ -108,4 +108,43 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
     let found = place.start_command(&["verify", out.to_str().unwrap(), "--json"]).wait();
     let found: serde_json::Value = serde_json::from_str(&found.must_exit(70).stdout).unwrap();
     assert_eq!(found["counts"], serde_json::json!({ "stray": 1 }));
+}
+
+/// Parts are numbered, so that one that is missing, torn, or there twice shows.
+#[test]
+fn whatever_became_of_part_files_is_told_by_name() {
+    const ITEMS: u64 = 50;
+    let mut kinds = vec!["tar"];
+    kinds.extend(has_feature("parquet").then_some("parquet"));
+    let sink = |kind: &&str| format!("[sinks.{kind}]\nkind = \"{kind}\"\nfrom = \"read\"\n");
+    let more: String = kinds.iter().map(sink).collect();
+    let place = Workplace::with_blocks(&Blocks { more: more.leak(), ..Blocks::default() });
+    write_pictures(&place.images(), ITEMS);
+    place.run(&[]).must_exit(0);
+    let out = place.out();
+    let verify = || place.start_command(&["verify", out.to_str().unwrap()]).wait();
+    verify().must_exit(0);
+    let told = |words: &[&str]| {
+        let found = verify();
+        found.must_exit(70);
+        for words in words {
+            assert!(found.stdout.contains(words), "{words}: {}", found.stdout);
+        }
+    };
+    for kind in kinds {
+        let (name, next) = (format!("{kind}-00000.{kind}"), format!("{kind}-00001.{kind}"));
+        let (part, aside) = (out.join(&name), place.path("aside"));
+        assert!(!out.join(&next).exists(), "all items fit into a part");
+        fs::rename(&part, &aside).unwrap();
+        told(&[&format!("{ITEMS} lost")]);
+        let whole = fs::read(&aside).unwrap();
+        fs::write(&part, &whole[..whole.len() / 2]).unwrap();
+        told(&[&name, "1 damaged"]);
+        fs::rename(&aside, &part).unwrap();
+        verify().must_exit(0);
+        fs::copy(&part, out.join(&next)).unwrap();
+        told(&[&next]);
+        fs::remove_file(out.join(&next)).unwrap();
+        verify().must_exit(0);
+    }
 }

@@ -66,11 +66,16 @@ fn a_file_may_have_variables_and_be_cut_into_several() {
     assert_eq!(host().good(&escaped).name, "${top} ${ ${1x}");
 
     // Errors name the file in which they stand.
-    let bad = host().file("/flows/more/limits.toml", "\n[limits]\nloaders = \"${NOTHING}\"\nmax_failed = -1");
-    let (plan, diags) = bad.plan(&text, &PlanOptions::default());
-    let said = diags.render(RenderStyle::Plain);
-    assert!(plan.is_none() && said.contains("/flows/more/limits.toml:4:14"), "{said}");
-    assert!(said.contains("the variable `NOTHING` has no value") || said.contains("max_failed"), "{said}");
+    for (value, message) in [
+        ("-1", "`max_failed` of [limits] must be"),
+        ("\"${NOTHING}\"", "the variable `NOTHING` has no value"),
+    ] {
+        let bad = host().file("/flows/more/limits.toml", &format!("\n[limits]\nmax_failed = {value}"));
+        let (plan, diags) = bad.plan(&text, &PlanOptions::default());
+        let said = diags.render(RenderStyle::Plain);
+        assert!(plan.is_none() && said.contains(&format!("error: {message}")), "{said}");
+        assert!(said.contains("--> /flows/more/limits.toml:3:14\n"), "{said}");
+    }
     for (included, words) in [
         ("include = \"common.toml\"", "is included by a file that it includes itself"),
         ("include = \"missing.toml\"", "cannot include `/flows/sub/missing.toml`"),

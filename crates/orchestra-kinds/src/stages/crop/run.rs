@@ -318,6 +318,30 @@ mod tests {
         assert_eq!(wide.cut(&[2.0, 2.0, 4.0, 4.0], 4), [rect(1, 1, 4, 4)]);
     }
 
+    /// By a share of each side, along the sides of the rectangle however it is turned, from its middle.
+    #[test]
+    fn a_margin_makes_turned_rectangles_larger_on_all_sides() {
+        let wide = Boxes { margin: 0.25, ..boxes() };
+        // Upright, and turned by 45 degrees: 8.4 x 4.4 each.
+        let root = 2f32.sqrt();
+        for (at, along, across) in [
+            ([40.0, 30.0], [8.4, 0.0], [0.0, 4.4]),
+            ([60.0, 50.0], [4.2 * root, 4.2 * root], [-2.2 * root, 2.2 * root]),
+        ] {
+            let corner = |a: f32, b: f32| [0, 1].map(|axis| at[axis] + a * along[axis] + b * across[axis]);
+            let polygon = [corner(0.0, 0.0), corner(1.0, 0.0), corner(1.0, 1.0), corner(0.0, 1.0)];
+            let values: Vec<f32> = [0.0; 5].into_iter().chain(polygon.into_iter().flatten()).collect();
+            let [(0, Area::Turned(found))] = wide.quadrilaterals(&values, [100, 100])[..] else { panic!() };
+            let expected =
+                [corner(-0.25, -0.25), corner(1.25, -0.25), corner(1.25, 1.25), corner(-0.25, 1.25)];
+            let expected = Quadrilateral::new(expected.map(|p| p.map(f64::from)), true).unwrap();
+            let is_near = |a: f64, b: f64| (a - b).abs() < 1e-4;
+            let (a, b) = (found.to_picture(), expected.to_picture());
+            assert!(a.iter().zip(b).all(|(a, b)| is_near(*a, b)), "{found:?} {expected:?}");
+            assert_eq!(found.size(), expected.size());
+        }
+    }
+
     #[test]
     fn low_scores_are_left_out_and_what_is_no_number_fails_by_its_number() {
         let boxes = Boxes { threshold: Some(0.5), order: Order::Score, ..boxes() };
