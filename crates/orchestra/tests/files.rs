@@ -52,7 +52,7 @@ async fn each_record_is_a_file_once_also_where_workers_die_and_the_run_is_cut_of
     const ITEMS: u64 = 600;
     let place = filing(ITEMS);
     // The run cannot come to its end before it is cut off.
-    place.gate().close_after(300).unwrap();
+    place.gate().close_after(500).unwrap();
     let kinds = || orchestra::kinds().with_stage(SCATTER);
     let run = place.start_plan(place.plan_with(kinds())).await;
     assert!(place.kill_while_it_runs(&run, 3, 20).await > 0, "no worker was killed");

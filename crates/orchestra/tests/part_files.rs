@@ -162,7 +162,7 @@ async fn each_row_is_in_one_part_also_where_workers_die_and_the_run_is_cut_off()
         .infer("read", "parts", "affine", 4);
     sinks(&mut place, "read");
     // The run cannot come to its end before it is cut off.
-    place.gate().close_after(300).unwrap();
+    place.gate().close_after(500).unwrap();
     let run = place.start_plan(place.plan_with(kinds())).await;
     assert!(place.kill_while_it_runs(&run, 3, 20).await > 0, "no worker was killed");
     run.stop_handle().abort();
