@@ -1,6 +1,6 @@
 //! Adds nodes to a model on the bytes of its file: copies all that is not changed as it is, and neither reads nor runs anything.
 
-use orchestra_core::TensorSpec;
+use orchestra_core::{DType, TensorSpec};
 
 use super::protobuf::{Fields, Malformed, Message};
 
@@ -42,7 +42,9 @@ pub mod number {
 // Element types and attribute types of onnx.proto3.
 pub const FLOAT: i64 = 1;
 pub const UINT8: i64 = 2;
+const INT32: i64 = 6;
 pub const INT64: i64 = 7;
+const BOOL: i64 = 9;
 pub const FLOAT16: i64 = 10;
 pub const ATTRIBUTE_IS_INTEGER: i64 = 2;
 pub const ATTRIBUTE_IS_TENSOR: i64 = 4;
@@ -124,13 +126,8 @@ pub fn child(message: &[u8], number: u32) -> Result<Option<&[u8]>, Malformed> {
     Ok(found)
 }
 
-/// An input of a graph under another name, with the model's own batch dimension, the row of `tensor`, and `element` for its type, if that changes.
-pub fn renamed_input(
-    input: &[u8],
-    name: &str,
-    element: Option<i64>,
-    tensor: &TensorSpec,
-) -> Result<Vec<u8>, EditError> {
+/// An input of a graph under another name, with the model's own batch dimension, and the row and the element type of `tensor`.
+pub fn renamed_input(input: &[u8], name: &str, tensor: &TensorSpec) -> Result<Vec<u8>, EditError> {
     let missing = || EditError::NoInput(tensor.name.clone());
     let kind = child(input, number::VALUE_TYPE)?.ok_or_else(missing)?;
     let typed = child(kind, number::TYPE_TENSOR)?.ok_or_else(missing)?;
@@ -140,25 +137,46 @@ pub fn renamed_input(
     let mut shape = Message::default();
     shape.push_field(&batch);
     for dim in tensor.fixed_row().unwrap_or_default() {
-        let dim = Message::default().integer(number::DIM_VALUE, dim as i64).done();
-        shape.push_bytes(number::SHAPE_DIM, &dim);
+        shape.push_bytes(number::SHAPE_DIM, &dimension(dim));
     }
-    let mut typed_anew = Message::default();
-    match element {
-        Some(element) => typed_anew = typed_anew.integer(number::TENSOR_TYPE_ELEMENT, element),
-        None => {
-            for field in Fields::of(typed) {
-                let field = field?;
-                if field.number == number::TENSOR_TYPE_ELEMENT {
-                    typed_anew.push_field(&field);
-                }
-            }
-        }
-    }
-    let typed = typed_anew.bytes(number::TENSOR_TYPE_SHAPE, &shape.done()).done();
-    let kind = Message::default().bytes(number::TYPE_TENSOR, &typed).done();
+    Ok(value_info(name, element(tensor.dtype), shape))
+}
+
+/// The description of a tensor.
+pub fn value_info(name: &str, element: i64, shape: Message) -> Vec<u8> {
+    let tensor = Message::default()
+        .integer(number::TENSOR_TYPE_ELEMENT, element)
+        .bytes(number::TENSOR_TYPE_SHAPE, &shape.done())
+        .done();
+    let kind = Message::default().bytes(number::TYPE_TENSOR, &tensor).done();
     let named = Message::default().bytes(number::VALUE_NAME, name.as_bytes());
-    Ok(named.bytes(number::VALUE_TYPE, &kind).done())
+    named.bytes(number::VALUE_TYPE, &kind).done()
+}
+
+pub fn dimension(n: usize) -> Vec<u8> {
+    Message::default().integer(number::DIM_VALUE, n as i64).done()
+}
+
+fn element(dtype: DType) -> i64 {
+    match dtype {
+        DType::F32 => FLOAT,
+        DType::F16 => FLOAT16,
+        DType::I64 => INT64,
+        DType::I32 => INT32,
+        DType::U8 => UINT8,
+        DType::Bool => BOOL,
+    }
+}
+
+/// The attribute of a `Constant` that is a list of integers.
+pub fn integers(values: &[i64]) -> Vec<u8> {
+    let raw: Vec<u8> = values.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let tensor = Message::default()
+        .integer(number::TENSOR_DIMS, values.len() as i64)
+        .integer(number::TENSOR_TYPE, INT64)
+        .bytes(number::TENSOR_RAW, &raw)
+        .done();
+    attribute("value", number::ATTRIBUTE_TENSOR, &tensor, ATTRIBUTE_IS_TENSOR)
 }
 
 pub struct Node {

@@ -8,9 +8,7 @@
 //!
 //! So a reader of text gives some kilobytes for a line of it instead of megabytes, and what it does not give need not leave its device.
 
-use super::graph_edit::{
-    ATTRIBUTE_IS_TENSOR, EditError, FLOAT, INT64, Node, attribute, child, integer, number, with_graph,
-};
+use super::graph_edit::{EditError, FLOAT, Node, child, integer, integers, number, with_graph};
 use super::protobuf::{Fields, Message};
 
 /// `TopK` takes `k` as an input.
@@ -63,12 +61,7 @@ fn output(name: &str) -> Vec<u8> {
 
 fn nodes(name: &str) -> Vec<Vec<u8>> {
     let call = |part: &str| format!("orchestra.{part}.{name}");
-    let one = Message::default()
-        .integer(number::TENSOR_DIMS, 1)
-        .integer(number::TENSOR_TYPE, INT64)
-        .bytes(number::TENSOR_RAW, &1_i64.to_le_bytes())
-        .done();
-    let one = attribute("value", number::ATTRIBUTE_TENSOR, &one, ATTRIBUTE_IS_TENSOR);
+    let one = integers(&[1]);
     let last = || vec![integer("axis", -1)];
     let to_f32 = || vec![integer("to", FLOAT)];
     let [k, values, places] = ["k", "values", "places"].map(call);

@@ -12,8 +12,8 @@ use orchestra_core::batch_layout::TensorSpan;
 use orchestra_core::{DType, Layout, PixelInput};
 
 use super::graph_edit::{
-    ATTRIBUTE_IS_INTEGERS, ATTRIBUTE_IS_TENSOR, EditError, FLOAT, FLOAT16, Node, UINT8, attribute, child,
-    integer, number, renamed_input, with_graph,
+    ATTRIBUTE_IS_INTEGERS, ATTRIBUTE_IS_TENSOR, EditError, FLOAT, FLOAT16, Node, attribute, child, integer,
+    number, renamed_input, with_graph,
 };
 use super::protobuf::{Fields, Malformed, Message};
 
@@ -59,7 +59,7 @@ fn edit_graph(graph: &[u8], fronts: &[Front<'_>]) -> Result<Vec<u8>, EditError> 
             (Some(input), Some(place)) => {
                 replaced[place] = true;
                 let tensor = &fronts[place].span.tensor;
-                let pixels = renamed_input(input, &session_name(&tensor.name), Some(UINT8), tensor)?;
+                let pixels = renamed_input(input, &session_name(&tensor.name), tensor)?;
                 edited.push_bytes(number::GRAPH_INPUT, &pixels);
             }
             _ => edited.push_field(&field),

@@ -12,7 +12,7 @@ use orchestra_core::Trim;
 use orchestra_core::batch_layout::TensorSpan;
 
 use super::graph_edit::{
-    ATTRIBUTE_IS_TENSOR, EditError, INT64, Node, attribute, child, number, renamed_input, with_graph,
+    EditError, INT64, Node, child, dimension, integers, number, renamed_input, value_info, with_graph,
 };
 use super::protobuf::{Fields, Message};
 
@@ -46,7 +46,7 @@ fn edit_graph(graph: &[u8], span: &TensorSpan, trim: &Trim) -> Result<Vec<u8>, E
         match input {
             Some(input) if child(input, number::VALUE_NAME)? == Some(name.as_bytes()) => {
                 is_found = true;
-                let whole = renamed_input(input, &session_name(name), None, &span.tensor)?;
+                let whole = renamed_input(input, &session_name(name), &span.tensor)?;
                 edited.push_bytes(number::GRAPH_INPUT, &whole);
             }
             _ => edited.push_field(&field),
@@ -55,40 +55,20 @@ fn edit_graph(graph: &[u8], span: &TensorSpan, trim: &Trim) -> Result<Vec<u8>, E
     if !is_found {
         return Err(EditError::NoInput(name.clone()));
     }
-    edited.push_bytes(number::GRAPH_INPUT, &ends());
+    let two = Message::default().bytes(number::SHAPE_DIM, &dimension(2));
+    edited.push_bytes(number::GRAPH_INPUT, &value_info(ENDS, INT64, two));
     Ok(edited.done())
-}
-
-fn ends() -> Vec<u8> {
-    let two = Message::default().integer(number::DIM_VALUE, 2).done();
-    let shape = Message::default().bytes(number::SHAPE_DIM, &two).done();
-    let tensor = Message::default()
-        .integer(number::TENSOR_TYPE_ELEMENT, INT64)
-        .bytes(number::TENSOR_TYPE_SHAPE, &shape)
-        .done();
-    let kind = Message::default().bytes(number::TYPE_TENSOR, &tensor).done();
-    let named = Message::default().bytes(number::VALUE_NAME, ENDS.as_bytes());
-    named.bytes(number::VALUE_TYPE, &kind).done()
 }
 
 fn nodes(name: &str, trim: &Trim) -> [Vec<u8>; 3] {
     let call = |part: &str| format!("orchestra.{part}.{name}");
-    let pair = |numbers: [i64; 2]| {
-        let raw: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
-        let tensor = Message::default()
-            .integer(number::TENSOR_DIMS, 2)
-            .integer(number::TENSOR_TYPE, INT64)
-            .bytes(number::TENSOR_RAW, &raw)
-            .done();
-        vec![attribute("value", number::ATTRIBUTE_TENSOR, &tensor, ATTRIBUTE_IS_TENSOR)]
-    };
     let [starts, axes] = ["starts", "axes"].map(call);
     // Behind the batch.
     let of_rows = trim.axes.map(|axis| axis as i64 + 1);
     let sliced = vec![session_name(name), starts.clone(), ENDS.to_owned(), axes.clone()];
     let nodes = [
-        ("Constant", vec![], starts, pair([0, 0])),
-        ("Constant", vec![], axes, pair(of_rows)),
+        ("Constant", vec![], starts, vec![integers(&[0, 0])]),
+        ("Constant", vec![], axes, vec![integers(&of_rows)]),
         ("Slice", sliced, name.to_owned(), vec![]),
     ];
     nodes.map(|(operator, inputs, output, attributes)| {
