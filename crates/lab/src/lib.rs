@@ -12,10 +12,11 @@
 //! * **run**: the workflow, as `orchestra run` does it.
 //!
 //! The first two give the *limit*. Costs are core seconds per item: `threads / rate`, with no more threads counted than cores. Sessions of
-//! several threads are charged their CPU time instead, because their threads wait for each other while other threads have the core.
+//! several threads are charged their CPU time instead, because their threads wait for each other while other threads have the core; so are
+//! workers that drive a GPU.
 //!
 //! ```text
-//! cores:     (Σ sources weight · decode seconds + Σ stages weight · share on the CPU · inference seconds) / cores
+//! cores:     (Σ sources weight · decode seconds + Σ stages weight · share of the device · inference or driving seconds) / cores
 //! each GPU:  Σ stages on it  weight / rate of the stage on all of its devices
 //! limit   =  1 / the largest of these
 //! ```

@@ -34,7 +34,7 @@ pub struct DeviceLoad {
     pub on_cpu: bool,
     /// Items per second of all of its workers there, with nothing else running.
     pub rate: f64,
-    /// Core seconds per item; counts only on the CPU.
+    /// Core seconds per item: of computing on the CPU, of driving a GPU.
     pub core_seconds: f64,
 }
 
@@ -75,18 +75,20 @@ impl StageLoad {
         self.devices.iter().map(|d| d.rate).sum()
     }
 
-    /// Core seconds that an item of this stage takes on the CPU, on average.
-    fn core_seconds(&self) -> f64 {
+    /// Core seconds that an item of this stage takes, on average; `on_cpu`: of those that the CPU computes.
+    fn core_seconds(&self, on_cpu: bool) -> f64 {
         let rate = self.rate();
-        let on_cpu = self.devices.iter().filter(|d| d.on_cpu);
-        on_cpu.map(|d| divide(d.rate, rate) * d.core_seconds).sum()
+        let devices = self.devices.iter().filter(|d| d.on_cpu == on_cpu);
+        devices.map(|d| divide(d.rate, rate) * d.core_seconds).sum()
     }
 }
 
 impl Loads {
     pub fn limit(&self) -> Limit {
-        let infer_seconds = self.stages.iter().map(|s| s.weight * s.core_seconds()).sum();
-        let cores = rate_of((self.decode_seconds + infer_seconds) / self.cores.max(1) as f64);
+        let seconds = |on_cpu| -> f64 { self.stages.iter().map(|s| s.weight * s.core_seconds(on_cpu)).sum() };
+        let infer_seconds = seconds(true);
+        let all_seconds = self.decode_seconds + infer_seconds + seconds(false);
+        let cores = rate_of(all_seconds / self.cores.max(1) as f64);
         let of_device = |device: usize| {
             let here = self.stages.iter().filter(|s| s.devices.iter().any(|d| d.device == device));
             (rate_of(here.map(|s| divide(s.weight, s.rate())).sum()), Bound::Device(device))
@@ -155,6 +157,14 @@ mod tests {
         let fast = loads(0.001, vec![(1.0, vec![gpu(0, 9000.0)])]).limit();
         close(fast.items_per_second, 4000.0);
         assert_eq!(fast.bound, Bound::Cores);
+    }
+
+    #[test]
+    fn what_drives_a_gpu_is_missing_to_decoding() {
+        let driven = DeviceLoad { core_seconds: 0.000_25, ..gpu(0, 9000.0) };
+        let limit = loads(0.001, vec![(1.0, vec![driven])]).limit();
+        close(limit.items_per_second, 4.0 / 0.001_25);
+        assert_eq!((limit.bound, limit.infer_seconds), (Bound::Cores, 0.0), "no core computes it");
     }
 
     #[test]

@@ -134,7 +134,12 @@ impl Sandbox {
             .scope(Scope::from_all(LANDLOCK))?
             .create()?
             .add_rules(path_beneath_rules(read, AccessFs::from_read(LANDLOCK)))?
-            .add_rules(path_beneath_rules(write, all))?
+            // No socket gets a name there that others could connect to.
+            .add_rules(path_beneath_rules(write, all & !AccessFs::MakeSock))?
+            .add_rules(path_beneath_rules(
+                of_drivers(vec![drivers::THREADS.into()]),
+                AccessFs::ReadDir | AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate,
+            ))?
             .add_rules(path_beneath_rules(of_drivers(vec![devices.into()]), AccessFs::ReadDir))?
             .add_rules(path_beneath_rules(["/dev/null", "/dev/zero"], AccessFs::from_file(LANDLOCK)))?
             .restrict_self()?;
@@ -215,6 +220,10 @@ impl Sandbox {
             rules.remove(&libc::SYS_socketpair);
         } else if self.gpu {
             rules.insert(libc::SYS_socket, vec![local_only]);
+            // Its driver listens at a socket without a file, and nobody gets through: `accept` is refused.
+            for call in [libc::SYS_bind, libc::SYS_listen] {
+                rules.remove(&call);
+            }
         } else {
             rules.extend([libc::SYS_socket, libc::SYS_connect].map(|call| (call, Vec::new())));
         }
@@ -281,7 +290,8 @@ mod tests {
     use orchestra_testkit::skip::skip;
 
     use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
-    use std::os::unix::net::UnixStream;
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
     use std::process::Command;
 
     use super::*;
@@ -334,6 +344,43 @@ mod tests {
             assert!(!can_write("/dev/full") && std::fs::File::open("/dev/full").is_err());
         };
         assert!(std::fs::File::options().write(true).open("/dev/full").is_ok(), "it is there");
+        std::thread::spawn(work).join().expect("it does not panic");
+    }
+
+    #[test]
+    fn the_driver_of_a_gpu_names_its_threads_and_listens_where_nobody_gets_through() {
+        if landlock_version() == 0 || !has_seccomp() {
+            return skip("no Landlock or no seccomp", "run it under a kernel that has both");
+        }
+        let work = || {
+            let sandbox = Sandbox { gpu: true, ..Sandbox::default() };
+            forbid_privileges().unwrap();
+            sandbox.confine_files().unwrap_or_else(|e| panic!("{e}"));
+            for filter in sandbox.filters().unwrap() {
+                seccompiler::apply_filter(&filter).unwrap();
+            }
+            let (tell, told) = std::sync::mpsc::channel();
+            let (end, ended) = std::sync::mpsc::channel::<()>();
+            let other = std::thread::spawn(move || {
+                tell.send(rustix::thread::gettid()).expect("it is waited for");
+                drop(ended.recv());
+            });
+            let other_id = told.recv().expect("it says its number").as_raw_pid();
+            let renamed = std::fs::write(format!("/proc/self/task/{other_id}/comm"), "cuda-EvtHandlr");
+            drop(end);
+            other.join().expect("it does not panic");
+            renamed.expect("the driver does not start where it may not");
+            assert!(std::fs::write("/proc/self/oom_score_adj", "0").is_err(), "that is no name of a thread");
+
+            let name = format!("orchestra-test-{}", std::process::id());
+            let abstract_name = SocketAddr::from_abstract_name(&name).expect("it is short");
+            let listener = UnixListener::bind_addr(&abstract_name).expect("nor where it may not listen");
+            listener.set_nonblocking(true).unwrap();
+            let accepted = listener.accept().map(drop).unwrap_err();
+            assert_eq!(accepted.kind(), std::io::ErrorKind::PermissionDenied);
+            let in_a_file = UnixListener::bind(Path::new("/dev/shm").join(&name)).map(drop).unwrap_err();
+            assert_eq!(in_a_file.kind(), std::io::ErrorKind::PermissionDenied);
+        };
         std::thread::spawn(work).join().expect("it does not panic");
     }
 

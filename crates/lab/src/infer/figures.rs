@@ -45,13 +45,10 @@ impl InferFigures {
         self.workers * (self.threads + self.streams - 1)
     }
 
-    /// Core seconds per item, if it runs on the cores. `lanes` are those of all workers of this stage on the CPU, which shared the
+    /// Core seconds per item: of computing it on the cores, or of driving a GPU that does. `lanes` are those of all workers of this stage on the CPU, which shared the
     /// cores while this was measured.
     pub fn core_seconds(&self, cores: usize, lanes: usize) -> f64 {
-        if !self.on_cpu {
-            return 0.0;
-        }
-        if self.threads > 1 {
+        if !self.on_cpu || self.threads > 1 {
             return self.cpu_seconds_per_item;
         }
         // With more batches at once, each on one thread, than cores, each has only a part of a core.
@@ -97,6 +94,10 @@ mod tests {
     #[test]
     fn a_session_of_several_threads_is_charged_its_cpu_time() {
         assert_eq!(infer(1, 4, 1000.0).core_seconds(4, 4), 0.003);
-        assert_eq!(InferFigures { on_cpu: false, ..infer(1, 1, 1.0) }.core_seconds(4, 0), 0.0);
+    }
+
+    #[test]
+    fn what_drives_a_gpu_is_charged_its_cpu_time() {
+        assert_eq!(InferFigures { on_cpu: false, ..infer(1, 1, 1.0) }.core_seconds(4, 0), 0.003);
     }
 }

@@ -11,6 +11,9 @@ pub(super) const READ: [&str; 7] = ["/usr", "/opt", "/etc", "/proc", "/sys", "/r
 /// It lists this folder to find its nodes.
 pub(super) const DEVICES: &str = "/dev";
 
+/// It gives names to its threads, and does not start where it may not: it writes to `comm` of each, below this folder of the process itself.
+pub(super) const THREADS: &str = "/proc/self/task";
+
 /// How the names of nodes begin, and of folders of them: of GPUs, of boards that have one built in, of Linux in Windows.
 const NODES: [&str; 7] = ["nvidia", "nvhost", "nvmap", "nvgpu", "nvsciipc", "host1x", "dxg"];
 /// In [`DEVICES`]. Arrays that processes share lie there under names of the libraries' choice.
