@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_dry import DryRun, to_carry
-from gpu_kit import LINES, NEARLY, Check, Fault, Sampler, last_words, number, processor, workers
+from gpu_kit import LINES, NEARLY, Check, Fault, Sampler, last_words, number, processor, smi, workers
 from gpu_tasks import commands, kernels, python
 
 MODELS = ("mobilenet-f32", "resnet50-f16", "resnet50-f32", "mobilenet-f16")
@@ -31,8 +31,8 @@ MODELS = ("mobilenet-f32", "resnet50-f16", "resnet50-f32", "mobilenet-f16")
 FIRST_MODELS = MODELS[:2]
 PARITY_ITEMS = 48
 # Largest difference of a logit, for logits of up to 10; for larger ones as much more. TF32 and f16 have 11 bits instead of 24, and what each of some
-# fifty layers rounds adds up; so the best class must agree, too.
-PARITY = {"f32": 1e-3, "tf32": 3e-1, "f16": 3e-1}
+# fifty layers rounds grows on its way, a hundredfold in this MobileNet of random weights; so the best class must agree, too.
+PARITY = {"f32": 1e-3, "tf32": 6e-1, "f16": 6e-1}
 LEAST_SAME_BEST = 0.9
 SMALL_LOGITS = 10.0
 LEAST_RATIO = 0.95
@@ -105,7 +105,10 @@ def isolation(check: Check) -> None:
     keys = 'workers = 2\nspare = 0\nmemory = "1GiB"' if check.gpu else "workers = 2\nspare = 0"
     file = check.workflow("isolation", "mobilenet-f32", source=check.listing("small", items), model_keys=keys)
     seen: dict[int, dict] = {}
-    maps = ""
+    maps, computing = "", []
+    on_gpu = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader,nounits", f"--id={check.uuid}"]
+    if check.gpu:
+        check.note(on_gpu)
     with check.started(["run", str(file), "--fresh", "--offline", "--output", str(check.out_of(file))], "isolation") as run:
         while run.poll() is None and check.left() > 0:
             for pid in workers(run.pid):
@@ -123,6 +126,9 @@ def isolation(check: Check) -> None:
                 maps += Path(f"/proc/{run.pid}/maps").read_text()
             except OSError:
                 pass
+            if check.gpu and len(seen) >= 2 and not computing:
+                # Once both are there: the driver's own list of processes.
+                computing = [int(pid) for (pid,) in smi(on_gpu)]
             time.sleep(0.02)
     check.figures["isolation"] = list(seen.values())
     visible = sorted({str(worker["visible"]) for worker in seen.values()})
@@ -130,8 +136,13 @@ def isolation(check: Check) -> None:
     check.row("isolation", f"{len(seen)} workers see", ", ".join(visible)[:34] or "nothing", check.judge(one and len(seen) >= 2))
     if check.gpu:
         check.row("isolation", "workers have CUDA loaded", str(all(w["cuda"] for w in seen.values())), check.judge(all(w["cuda"] for w in seen.values())))
-    loaded = sorted(set(re.findall(r"/([^/\s]*(?:libonnxruntime|libcudart|libcuda\.so|libcublas)[^/\s]*)$", maps, re.MULTILINE)))
+    # Not `libcuda.so`: the driver's library of management opens it by itself, and starts nothing in it.
+    loaded = sorted(set(re.findall(r"/([^/\s]*(?:libonnxruntime|libcudart|libcublas|libcudnn)[^/\s]*)$", maps, re.MULTILINE)))
     check.row("isolation", "the parent has of ONNX Runtime and CUDA loaded", ", ".join(loaded) or "nothing", check.judge(not loaded))
+    if check.gpu:
+        # Where the driver calls processes by other numbers, as in a container, this shows nothing.
+        value = f"{len(computing)} processes, the parent is {'one' if run.pid in computing else 'none'} of them"
+        check.row("isolation", "on the GPU, by the driver's list", value, check.judge(run.pid not in computing))
 
 
 # ## Parity
@@ -319,7 +330,7 @@ def ways(check: Check) -> None:
     first = 0.0
     rates, cores = {}, {}
     for index, (label, keys) in enumerate(cases):
-        if too_late(check, "ways", label, 60):
+        if too_late(check, "ways", label, 30 if check.gpu else 60):
             continue
         keys += "\nspare = 0\ntf32 = false"
         try:
@@ -358,18 +369,27 @@ WORKERS = {1: "one worker", 2: "two workers", 4: "four workers"}
 
 def decide_workers(check: Check, model: str, rates: dict[str, float]) -> None:
     """The fewest workers that are nearly as fast as any number, beside what the program starts where the file does not say it, with MPS and without."""
-    plan = json.loads(check.must(["plan", str(check.workflow("workers", model)), "--offline", "--json"], 120).stdout)
-    placed = next((stage["runs"]["workers"][0] for stage in plan["stages"] if "workers" in stage["runs"]), None)
-    default = placed and ((placed.get("growth") or {}).get("most") or placed["count"])
     for with_mps in ("", ", MPS"):
         of = {n: rates[label + with_mps] for n, label in WORKERS.items() if label + with_mps in rates}
         if with_mps and of and WORKERS[1] in rates:
             of[1] = rates[WORKERS[1]]
-        if len(of) < 2 or default is None:
+        default = default_workers(check, model, bool(with_mps)) if len(of) >= 2 else None
+        if default is None:
             continue
         fewest = min(n for n, rate in of.items() if rate * NEARLY >= max(of.values()))
         check.decisions.append({"what": f"workers per device{with_mps}", "default": default, "best": fewest})
         check.row("ways", f"decides workers per device{with_mps}: up to {default}", f"{fewest} are enough, {of[fewest] / of[1]:.2f} of one", "keep" if fewest == default else "change")
+
+
+def default_workers(check: Check, model: str, with_mps: bool) -> int | None:
+    """How many workers come of a plan that names no number; MPS is known by its pipes alone."""
+    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
+        (Path(folder) / "control").touch()
+        environment = {**check.environment, **({"CUDA_MPS_PIPE_DIRECTORY": folder} if with_mps else {})}
+        arguments = ["plan", str(check.workflow("workers", model)), "--offline", "--json"]
+        plan = json.loads(check.must(arguments, 120, environment=environment).stdout)
+    placed = next((stage["runs"]["workers"][0] for stage in plan["stages"] if "workers" in stage["runs"]), None)
+    return placed and ((placed.get("growth") or {}).get("most") or placed["count"])
 
 
 NO_MPS = "MPS does not start"
@@ -532,9 +552,10 @@ def end_to_end(check: Check) -> None:
         if too_late(check, "end to end", label, 50):
             continue
         model = model if check.gpu else model[:-3] + "f32"
-        source = check.listing("photos", 60_000 if check.gpu else 600)
+        # So many that what is on its way at the end counts for little.
+        source = check.listing("photos", 150_000 if check.gpu else 600)
         file = check.workflow(f"whole-{model}-{normalize}", model, source=source, normalize=normalize, batch=64 if check.gpu else 4)
-        items = ["--items", "120"] if not check.gpu else []
+        items = ["--items", "100000" if check.gpu else "120"]
         arguments = ["bench", str(file), "--offline", "--json", "--runs", "1", "--seconds", "1.5", *items]
         report = json.loads(check.must(arguments, 150).stdout)
         check.figures.setdefault("end_to_end", []).append({"what": label, "report": report})

@@ -41,6 +41,7 @@ fn eight_gpus() -> MachineView {
         model: "a described GPU".into(),
         total: 80 << 30,
         free: 79 << 30,
+        mps: true,
         node: None,
     };
     MachineView { cores: 96, memory: 512 << 30, devices: (0..8).map(gpu).collect(), ..MachineView::default() }

@@ -284,6 +284,15 @@ fn memory_that_a_call_has_freed_is_there_for_the_next_one() {
 }
 
 #[test]
+fn cupy_keeps_in_memory_what_it_compiles_since_its_folder_is_closed() {
+    let Some(python) = python() else { return };
+    let script = TWICE.replace("np.float32(2)", "np.float32(1 + int(os.environ['CUPY_CACHE_IN_MEMORY']))");
+    let place = place(python, 40, &format!("import os\n{script}"), "");
+    place.run(&[]).must_exit(0);
+    must_be_exact(&place, 40, &[]);
+}
+
+#[test]
 fn an_item_that_a_call_cannot_take_fails_alone_with_the_words_of_the_script() {
     let Some(python) = python() else { return };
     // Row 7 of the first batch raises, row 3 of the second is rejected by its number, row 5 of the third is called for ever, row 2 of the fourth ends the process.

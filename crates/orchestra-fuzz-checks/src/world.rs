@@ -43,6 +43,7 @@ impl World {
             model: "H100".into(),
             total: 80 << 30,
             free: 60 << 30,
+            mps: true,
             node: None,
         };
         let no_gpu = (count == 0).then(|| "libnvidia-ml.so was not found".into());

@@ -1,5 +1,6 @@
 //! GPUs as NVIDIA's management library reports them. The library is loaded at run time; without it there is an error, not
-//! a crash. It never creates a CUDA context, so looking at a GPU takes none of its memory.
+//! a crash. It never creates a CUDA context, so looking at a GPU takes none of its memory; that of driver 580 opens `libcuda.so.1` when it is
+//! opened, and starts nothing in it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -17,6 +17,8 @@ pub(crate) struct Device {
     pub product: String,
     /// Total and free bytes, where known.
     pub memory: Option<(u64, u64)>,
+    /// [`DeviceView::mps`](crate::host::DeviceView::mps)
+    pub mps: bool,
     /// The NUMA node that it is plugged into, where known.
     pub node: Option<u32>,
 }
@@ -265,11 +267,12 @@ fn cuda(view: &crate::host::DeviceView) -> Device {
         kind: DeviceKind::Cuda { uuid: view.uuid.clone() },
         product: view.model.clone(),
         memory: Some((view.total, view.free)),
+        mps: view.mps,
         node: view.node,
     }
 }
 
 fn cpu(n: usize) -> Device {
     let name = if n == 0 { "cpu".into() } else { format!("cpu:{n}") };
-    Device { name, kind: DeviceKind::Cpu, product: String::new(), memory: None, node: None }
+    Device { name, kind: DeviceKind::Cpu, product: String::new(), memory: None, mps: false, node: None }
 }

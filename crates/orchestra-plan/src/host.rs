@@ -242,6 +242,9 @@ pub struct DeviceView {
     pub total: u64,
     /// Unused bytes.
     pub free: u64,
+    /// Processes compute on it at once, by NVIDIA's Multi-Process Service; without it they take turns.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mps: bool,
     /// The NUMA node that it is plugged into, where that is known.
     pub node: Option<u32>,
 }

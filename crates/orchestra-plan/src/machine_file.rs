@@ -18,6 +18,7 @@ use crate::tree::{self, Value};
 /// free = "79GiB"             # default: all of it
 /// count = 8                  # default: 1
 /// model = "H100"             # default: empty
+/// mps = true                 # NVIDIA's Multi-Process Service runs there; default: false
 /// node = 1                   # the NUMA node that it is plugged into; default: unknown
 /// ```
 ///
@@ -58,11 +59,12 @@ const MACHINE: [Key; 4] = [
     key("devices", "list of tables", "none", "its GPUs").of(&DEVICE),
 ];
 
-const DEVICE: [Key; 5] = [
+const DEVICE: [Key; 6] = [
     key("memory", "memory", "required", "of the GPU"),
     key("free", "memory", "all of it", "what other programs leave of it"),
     key("count", "integer", "1", "how many GPUs there are of this sort").from_to(1, 64),
     key("model", "text", "none", "what it is called"),
+    key("mps", "true or false", "false", "whether NVIDIA's Multi-Process Service runs there"),
     key("node", "integer", "unknown", "the NUMA node that it is plugged into"),
 ];
 
@@ -92,12 +94,14 @@ fn devices(f: &mut Fields<'_, '_>, n_nodes: u32) -> Vec<DeviceView> {
         let Some(total) = d.bytes("memory") else { continue };
         let free = d.bytes("free").map_or(total.value, |b| b.value.min(total.value));
         let model = d.string("model").map_or_else(String::new, |m| m.value);
+        let mps = d.flag("mps");
         let node = d.integer_within("node", 0..=u64::from(n_nodes) - 1).map(|n| n.value as u32);
         for _ in 0..d.integer_or_default("count").value {
             let n = found.len();
             let name = format!("cuda:{n}");
             let uuid = format!("GPU-described-{n}");
-            found.push(DeviceView { name, uuid, model: model.clone(), total: total.value, free, node });
+            let (model, total) = (model.clone(), total.value);
+            found.push(DeviceView { name, uuid, model, total, free, mps, node });
         }
     }
     found

@@ -129,7 +129,8 @@ mod tests {
     }
 
     fn cpu() -> Device {
-        Device { name: "cpu".into(), kind: DeviceKind::Cpu, product: String::new(), memory: None, node: None }
+        let (name, product) = ("cpu".into(), String::new());
+        Device { name, kind: DeviceKind::Cpu, product, memory: None, mps: false, node: None }
     }
 
     fn gpu(node: Option<u32>) -> Device {

@@ -12,7 +12,8 @@ use crate::raw::RawModel;
 
 /// One-thread workers on the CPU beyond this number gain nothing but memory use.
 const MAX_DEFAULT_CPU_WORKERS: usize = 8;
-/// Workers on a GPU where it is known, or found out in the run, how many fit, and no number is asked for.
+/// Workers on a GPU that compute at once, by MPS, or that take turns by their priorities, where it is known, or found out in the run, how many
+/// fit, and no number is asked for. Where they take turns, one is as fast as four, and keeps one core busy (docs/gpu-results.md).
 const DEFAULT_CUDA_WORKERS: usize = 4;
 
 /// A batch stage that wants workers.
@@ -206,14 +207,31 @@ impl OnCuda<'_> {
     /// Workers of a stage that asks for no number. A GPU gives busy processes equal time, so a stage's share of the workers is its share of the
     /// GPU.
     fn by_default(&self, stage: usize) -> usize {
-        let weights: Vec<u32> = self.stages.iter().map(|s| self.model(*s).priority).collect();
-        let is_left_to_us = self.stages.iter().all(|s| self.model(*s).workers.is_none());
-        if !is_left_to_us || !are_weighed(&weights) {
-            return DEFAULT_CUDA_WORKERS;
+        let weights = self.weights();
+        if !self.is_shared_out(&weights) {
+            return if self.device.mps { DEFAULT_CUDA_WORKERS } else { 1 };
         }
         let totals = (weights.len()..=weights.len() * DEFAULT_CUDA_WORKERS).rev();
         let counts = shares(totals, DEFAULT_CUDA_WORKERS, &weights);
         self.stages.iter().zip(counts).find(|(s, _)| **s == stage).map_or(1, |(_, count)| count)
+    }
+
+    fn weights(&self) -> Vec<u32> {
+        self.stages.iter().map(|s| self.model(*s).priority).collect()
+    }
+
+    /// Whether the numbers of workers follow from priorities.
+    fn is_shared_out(&self, weights: &[u32]) -> bool {
+        self.stages.iter().all(|s| self.model(*s).workers.is_none()) && are_weighed(weights)
+    }
+
+    /// Why a stage that asks for no number has no more than by default.
+    fn why_no_more(&self) -> &'static str {
+        match (self.is_shared_out(&self.weights()), self.device.mps) {
+            (true, _) => "its share by `priority`",
+            (false, true) => "more gain little",
+            (false, false) => "more would take turns with it, as no MPS is there",
+        }
     }
 
     /// Workers to start with. Where nothing is known of one model, the others must not take the room that it may need; who asks for a
@@ -280,11 +298,7 @@ impl OnCuda<'_> {
 
     fn why_to_grow(&self, stage: usize, growth: Growth) -> String {
         let Growth { most, is_asked } = growth;
-        let which = match is_asked {
-            true => "the number asked for",
-            false if most < DEFAULT_CUDA_WORKERS => "its share by `priority`",
-            false => "more gain little",
-        };
+        let which = if is_asked { "the number asked for" } else { self.why_no_more() };
         let first = match self.memory(stage) {
             Some(_) => "another model here is measured in the run first",
             None => "what one takes is measured in the run",
@@ -313,12 +327,9 @@ impl OnCuda<'_> {
             }
             (_, _) if self.model(stage).workers.is_some() => "as asked".into(),
             (Some(memory), Some(_)) => {
-                let why = match wanted < DEFAULT_CUDA_WORKERS {
-                    true => "its share by `priority`".to_owned(),
-                    false => format!("more than {wanted} gain little"),
-                };
-                format!("{} each ({}); {why}", format_bytes(memory.bytes()), memory.word())
+                format!("{} each ({}); {}", format_bytes(memory.bytes()), memory.word(), self.why_no_more())
             }
+            (None, _) if self.is_to_be_measured() => self.why_no_more().into(),
             _ => "the default where it is not known what one takes of the GPU".into(),
         }
     }

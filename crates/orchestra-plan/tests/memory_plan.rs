@@ -30,8 +30,8 @@ fn model(more: &str) -> String {
 /// Eight GPUs of 24 GB in a machine of two nodes.
 fn server() -> MachineView {
     let text = "cores = 96\nmemory = \"384GiB\"\nnodes = 2\n\
-        [[devices]]\ncount = 4\nmodel = \"L4\"\nmemory = \"24GiB\"\nfree = \"23.5GiB\"\nnode = 0\n\
-        [[devices]]\ncount = 4\nmodel = \"L4\"\nmemory = \"24GiB\"\nfree = \"23.5GiB\"\nnode = 1\n";
+        [[devices]]\ncount = 4\nmodel = \"L4\"\nmemory = \"24GiB\"\nfree = \"23.5GiB\"\nmps = true\nnode = 0\n\
+        [[devices]]\ncount = 4\nmodel = \"L4\"\nmemory = \"24GiB\"\nfree = \"23.5GiB\"\nmps = true\nnode = 1\n";
     let (machine, diagnostics) = machine_from_toml(text, "server.toml");
     machine.unwrap_or_else(|| panic!("{:?}", diagnostics.all()))
 }
@@ -51,6 +51,35 @@ fn as_many_workers_as_fit_beside_the_headroom_on_each_of_eight_gpus() {
     }
     let more_headroom = model("memory = \"5GiB\"") + "[devices]\nheadroom = \"4GiB\"\n";
     assert_eq!(counts(&host.good(&more_headroom)), [3; 8]);
+}
+
+#[test]
+fn where_processes_take_turns_one_worker_has_a_gpu_unless_more_are_asked_for_or_priorities_differ() {
+    let text = "cores = 16\n[[devices]]\nmodel = \"L4\"\nmemory = \"24GiB\"\n";
+    let mut host = FakeHost::with(machine_from_toml(text, "turns.toml").0.unwrap());
+    let declared = host.good(&model("memory = \"2GiB\""));
+    assert_eq!(counts(&declared), [1]);
+    let why = "stage `classify` on cuda:0: 1 worker: 2 GiB each (declared); more would take turns with it, as no MPS is there";
+    assert!(describe(&declared).contains(why), "{}", describe(&declared));
+    assert_eq!(counts(&host.good(&model("memory = \"2GiB\"\nworkers = 3"))), [3]);
+    let unknown = host.good(DIGITS);
+    assert_eq!((counts(&unknown), workers(&unknown)[0].growth), (vec![1], None));
+    host.measured = vec![("L4", 32, 2 * GIB)];
+    assert_eq!(counts(&host.good(DIGITS)), [1]);
+
+    let second = |priority| {
+        format!(
+            "\n[models.other]\npath = \"digits.onnx\"\nmemory = \"2GiB\"\npriority = {priority}\n[stages.second]\nkind = \"infer\"\n\
+            from = \"pixels\"\nmodel = \"other\"\n[sinks.more]\nkind = \"jsonl\"\nfrom = \"second\"\n"
+        )
+    };
+    let first = model("memory = \"2GiB\"\npriority = 10");
+    assert_eq!(counts(&host.good(&(first.clone() + &second(10)))), [1, 1]);
+    assert_eq!(
+        counts(&host.good(&(first + &second(30)))),
+        [1, 3],
+        "turns are equal, so numbers make the shares"
+    );
 }
 
 #[test]
@@ -83,6 +112,7 @@ fn two_models_share_a_gpu_by_need_and_priority() {
             uuid: "GPU-0".into(),
             total: 24 * GIB,
             free: free * GIB,
+            mps: true,
             ..DeviceView::default()
         };
         FakeHost::with(MachineView {

@@ -181,12 +181,14 @@ pub fn machine() -> Machine {
 /// The machine as the planner sees it: without GPUs that no worker could use.
 #[must_use]
 pub fn machine_view(machine: &Machine) -> MachineView {
+    let mps = mps(std::env::var_os("CUDA_MPS_PIPE_DIRECTORY")).is_ok();
     let device = |(i, gpu): (usize, &Gpu)| DeviceView {
         name: format!("cuda:{i}"),
         uuid: gpu.uuid.clone(),
         model: gpu.name.clone(),
         total: gpu.memory_total,
         free: gpu.memory_free,
+        mps,
         node: gpu.numa_node,
     };
     let gpus: Vec<DeviceView> = machine.gpus.iter().enumerate().map(device).collect();

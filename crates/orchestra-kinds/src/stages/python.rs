@@ -320,7 +320,8 @@ impl Script {
 }
 
 /// Variables of its processes: they write no compiled files, which the sandbox forbids, and keep nothing that they say in buffers. Of memory
-/// that is freed they keep up to 256 MiB: else glibc gives the arrays of each call back, and each page of the next ones is a fault.
+/// that is freed they keep up to 256 MiB: else glibc gives the arrays of each call back, and each page of the next ones is a fault. CuPy keeps
+/// compiled kernels in memory: else it writes them to a folder of the user, and each call that needs one fails in the sandbox.
 fn environment(host: &dyn Host) -> Vec<(String, String)> {
     let own = [
         ("PYTHONDONTWRITEBYTECODE", "1"),
@@ -328,8 +329,9 @@ fn environment(host: &dyn Host) -> Vec<(String, String)> {
         ("MALLOC_TRIM_THRESHOLD_", "268435456"),
         // The most that glibc takes.
         ("MALLOC_MMAP_THRESHOLD_", "33554432"),
+        ("CUPY_CACHE_IN_MEMORY", "1"),
     ];
-    let is_ours = |name: &str| !name.starts_with("MALLOC_") || host.variable(name).is_none();
+    let is_ours = |name: &str| name.starts_with("PYTHON") || host.variable(name).is_none();
     let own = own.into_iter().filter(|(name, _)| is_ours(name));
     let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let path = host.variable("PYTHONPATH").map(|path| ("PYTHONPATH".to_owned(), path));

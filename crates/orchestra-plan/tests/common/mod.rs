@@ -39,6 +39,7 @@ impl FakeHost {
             model: "H100".into(),
             total: 80 << 30,
             free: 60 << 30,
+            mps: true,
             node: None,
         };
         Self::with(MachineView {

@@ -78,6 +78,7 @@ impl Host for FakeHost {
             model: "fake".into(),
             total: self.memory,
             free: self.memory,
+            mps: true,
             node: None,
         };
         let devices = (0..self.devices).map(gpu).collect();
