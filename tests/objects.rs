@@ -559,7 +559,7 @@ fn an_object_whose_store_does_not_say_whether_it_is_there_is_none_that_is_missin
     store.fail("00000001.png", store::Answer::Broken);
     let ended = place.run_with(&store.variables());
     ended
-        .must_exit(78)
+        .must_exit(75)
         .must_say(&["`s3://bucket/00000001.png`", "the store answers with an error (status 500"]);
     assert!(!ended.stderr.contains("names no object"), "{}", ended.stderr);
     store.fail("00000001.png", store::Answer::Busy(1));
@@ -580,7 +580,35 @@ fn wrong_credentials_and_an_address_where_nothing_listens_are_told_before_the_ru
     assert!(!ended.stderr.contains(SECRET), "{}", ended.stderr);
     let mut variables = store.variables();
     variables[0].1 = "http://127.0.0.1:1";
-    place.run_with(&variables).must_exit(78).must_say(&["no connection", "AWS_ENDPOINT_URL"]);
+    place.run_with(&variables).must_exit(75).must_say(&["no connection", "AWS_ENDPOINT_URL"]);
+}
+
+#[test]
+fn a_store_that_does_not_answer_while_the_workflow_is_planned_is_no_fault_of_the_file() {
+    if !has_feature("cloud") {
+        return;
+    }
+    let (place, store) = in_store(3, "");
+    fs::write(place.images().join("rows.csv"), "name,age\na,1\nb,2\n").unwrap();
+    let rows = "version = 1\n[sources.rows]\nkind = \"csv\"\npaths = [\"s3://bucket/*.csv\"]\n\
+        [sinks.results]\nkind = \"jsonl\"\nfrom = \"rows\"\n";
+    fs::write(place.workflow(), rows).unwrap();
+    let workflow = place.workflow();
+    let check =
+        || place.start_command_with(&["check", workflow.to_str().unwrap()], &store.variables()).wait();
+    // Its columns are read while it is planned.
+    store.fail("rows.csv", store::Answer::Broken);
+    let says =
+        ["source `rows`: cannot read `s3://bucket/rows.csv`", "the store answers with an error (status 500"];
+    check().must_exit(75).must_say(&says);
+    store.fail("rows.csv", store::Answer::Denied);
+    check().must_exit(78).must_say(&["`s3://bucket/rows.csv`", "access is denied"]);
+    store.fail("rows.csv", store::Answer::Busy(1));
+    check().must_exit(0);
+    // What the file gets wrong besides has to be mended first.
+    store.fail("rows.csv", store::Answer::Broken);
+    place.edit("from = \"rows\"", "from = \"rows\"\nunknown = 1");
+    check().must_exit(78).must_say(&says);
 }
 
 #[test]

@@ -85,8 +85,8 @@ pub struct InferPart {
     pub batch: usize,
     /// Of all of these workers, with inputs ready.
     pub items_per_second: Spread,
-    /// Seconds of one core per item; `null` on a GPU.
-    pub core_seconds_per_item: Option<Spread>,
+    /// Seconds of one core per item: of computing it on the CPU, or of driving a GPU.
+    pub core_seconds_per_item: Spread,
     pub cpu_seconds_per_item: Spread,
 }
 
@@ -202,6 +202,7 @@ impl Judge<'_> {
             bound: sorted.get(sorted.len() / 2).map_or(Bound::Cores, |l| l.bound),
             decode_seconds: median(|l| l.decode_seconds),
             infer_seconds: median(|l| l.infer_seconds),
+            drive_seconds: median(|l| l.drive_seconds),
         }
     }
 
@@ -232,9 +233,7 @@ impl Judge<'_> {
                 streams: figures.streams,
                 batch: figures.batch,
                 items_per_second: all(&|r| r.infer[i].items_per_second),
-                core_seconds_per_item: figures
-                    .on_cpu
-                    .then(|| all(&|r| self.core_seconds(&r.infer, &r.infer[i]))),
+                core_seconds_per_item: all(&|r| self.core_seconds(&r.infer, &r.infer[i])),
                 cpu_seconds_per_item: all(&|r| r.infer[i].cpu_seconds_per_item),
             }
         };

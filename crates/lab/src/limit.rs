@@ -54,6 +54,8 @@ pub struct Limit {
     pub decode_seconds: f64,
     /// Core seconds of an average item: inference on the CPU.
     pub infer_seconds: f64,
+    /// Core seconds of an average item: driving GPUs.
+    pub drive_seconds: f64,
 }
 
 /// The part that sets the pace of a run.
@@ -86,8 +88,8 @@ impl StageLoad {
 impl Loads {
     pub fn limit(&self) -> Limit {
         let seconds = |on_cpu| -> f64 { self.stages.iter().map(|s| s.weight * s.core_seconds(on_cpu)).sum() };
-        let infer_seconds = seconds(true);
-        let all_seconds = self.decode_seconds + infer_seconds + seconds(false);
+        let (infer_seconds, drive_seconds) = (seconds(true), seconds(false));
+        let all_seconds = self.decode_seconds + infer_seconds + drive_seconds;
         let cores = rate_of(all_seconds / self.cores.max(1) as f64);
         let of_device = |device: usize| {
             let here = self.stages.iter().filter(|s| s.devices.iter().any(|d| d.device == device));
@@ -98,7 +100,7 @@ impl Loads {
         let all = std::iter::once((cores, Bound::Cores)).chain(gpus);
         let least = all.min_by(|(a, x), (b, y)| a.total_cmp(b).then(x.cmp(y)));
         let (items_per_second, bound) = least.unwrap_or((cores, Bound::Cores));
-        Limit { items_per_second, bound, decode_seconds: self.decode_seconds, infer_seconds }
+        Limit { items_per_second, bound, decode_seconds: self.decode_seconds, infer_seconds, drive_seconds }
     }
 }
 
@@ -110,7 +112,8 @@ pub fn pace(limit: &Limit, ratio: Option<f64>, waits_for_sinks: bool) -> Pace {
     if let Bound::Device(_) = limit.bound {
         return Pace::Inference;
     }
-    match divide(limit.decode_seconds, limit.decode_seconds + limit.infer_seconds) {
+    let workers = limit.infer_seconds + limit.drive_seconds;
+    match divide(limit.decode_seconds, limit.decode_seconds + workers) {
         share if share >= MOST => Pace::Loading,
         share if share <= 1.0 - MOST => Pace::Inference,
         _ => Pace::Cpu,
@@ -165,6 +168,10 @@ mod tests {
         let limit = loads(0.001, vec![(1.0, vec![driven])]).limit();
         close(limit.items_per_second, 4.0 / 0.001_25);
         assert_eq!((limit.bound, limit.infer_seconds), (Bound::Cores, 0.0), "no core computes it");
+        assert_eq!(pace(&limit, Some(0.97), false), Pace::Loading);
+        let most = DeviceLoad { core_seconds: 0.003, ..gpu(0, 9000.0) };
+        let limit = loads(0.001, vec![(1.0, vec![most])]).limit();
+        assert_eq!((limit.bound, pace(&limit, Some(0.97), false)), (Bound::Cores, Pace::Inference));
     }
 
     #[test]
@@ -217,7 +224,8 @@ mod tests {
         sinks: bool,
     ) -> Pace {
         let items_per_second = 4.0 / (decode_seconds + infer_seconds);
-        pace(&Limit { items_per_second, bound, decode_seconds, infer_seconds }, ratio, sinks)
+        let drive_seconds = 0.0;
+        pace(&Limit { items_per_second, bound, decode_seconds, infer_seconds, drive_seconds }, ratio, sinks)
     }
 
     #[test]

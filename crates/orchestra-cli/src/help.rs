@@ -70,7 +70,7 @@ Examples:
   orchestra check workflow.toml
   orchestra check workflow.toml --offline --json
 
-Exit codes: 0 no errors, 69 device, runtime or model not available, 78 the file is wrong";
+Exit codes: 0 no errors, 69 device, runtime or model not available, 75 a store does not answer, 78 the file is wrong";
 
 pub const PLAN: &str = "\
 Examples:
@@ -84,8 +84,9 @@ The file of --machine describes another machine. GPUs are numbered cuda:0, cuda:
   [[devices]]
   count = 8
   memory = \"24GiB\"
+  mps = true
 
-Exit codes: 0 there is a plan, 69 device, runtime or model not available, 78 a file is wrong";
+Exit codes: 0 there is a plan, 69 device, runtime or model not available, 75 a store does not answer, 78 a file is wrong";
 
 pub const GRAPH: &str = "\
 Examples:
@@ -96,7 +97,7 @@ Examples:
 It looks at the workflow file and what that names, and at no device: the picture is the same
 on every machine. `orchestra plan` says what runs where.
 
-Exit codes: 0 drawn, 69 a model is not available, 75 it cannot be written, 78 the file is wrong";
+Exit codes: 0 drawn, 69 a model is not available, 75 it cannot be written or a store does not answer, 78 the file is wrong";
 
 pub const BENCH: &str = "\
 Examples:

@@ -132,6 +132,7 @@ pub fn code(diagnostics: &Diagnostics) -> ExitCode {
         None => ExitCode::Done,
         Some(Cause::File) => ExitCode::BadFile,
         Some(Cause::Unavailable) => ExitCode::Unavailable,
+        Some(Cause::Outside) => ExitCode::TryAgain,
     }
 }
 

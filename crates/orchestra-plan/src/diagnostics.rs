@@ -16,14 +16,16 @@ pub enum Severity {
     Warning,
 }
 
-/// What has to change before an error goes away. The command line takes its exit code from it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// What has to change before an error goes away, what is to be mended first before what comes later. The command line takes its exit code from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cause {
     /// The workflow file (or a `--set` or `--devices`) is wrong.
     File,
     /// A device or model that the file names is not available here.
     Unavailable,
+    /// A store that has to be asked does not answer now. Another time it may.
+    Outside,
 }
 
 /// A place in the workflow file or in an option of the command line: bytes from `start` to before `end`.
@@ -73,6 +75,14 @@ impl Diagnostic {
     /// The fault is not that of the file: something that it names is not there.
     pub fn unavailable(&mut self) -> &mut Self {
         self.cause = Cause::Unavailable;
+        self
+    }
+
+    /// The fault is that of a store which does not answer now, if it is one that `may_pass`.
+    pub fn outside(&mut self, may_pass: bool) -> &mut Self {
+        if may_pass {
+            self.cause = Cause::Outside;
+        }
         self
     }
 }
@@ -143,11 +153,9 @@ impl Diagnostics {
         &self.entries
     }
 
-    /// `File` if any error is the file's, else `Unavailable`; `None` without errors.
+    /// What has to change first: `File` if any error is the file's, else `Unavailable` if any is, else `Outside`; `None` without errors.
     pub fn cause(&self) -> Option<Cause> {
-        let mut causes = self.errors().map(|d| d.cause).peekable();
-        causes.peek()?;
-        Some(if causes.any(|c| c == Cause::File) { Cause::File } else { Cause::Unavailable })
+        self.errors().map(|d| d.cause).min()
     }
 
     /// Line and column of a byte of the text that `span` points into, both from 1; columns count characters.

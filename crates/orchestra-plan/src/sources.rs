@@ -271,6 +271,7 @@ fn check_pattern(
 ) -> bool {
     let relative =
         || format!("paths are relative to the folder of the workflow file, `{}`", folder.display());
+    let mut may_pass = false;
     let (message, help) = match host.first_item(spec) {
         Ok(Some(_)) => return true,
         // It has no file yet.
@@ -284,7 +285,10 @@ fn check_pattern(
             "a glob knows `*`, `?`, `[..]`, `{a,b}` and `**`; keys are written as the store calls them"
                 .to_owned(),
         ),
-        Err(ListError::Store { url, reason, help, .. }) => (format!("cannot list `{url}`: {reason}"), help),
+        Err(ListError::Store { url, reason, help, may_pass: not_now }) => {
+            may_pass = not_now;
+            (format!("cannot list `{url}`: {reason}"), help)
+        }
         Err(error @ ListError::BadPattern { .. }) if is_url(&pattern.value) => {
             (format!("cannot list: {error}"), "for example \"s3://bucket/pages/*.jpg\"".to_owned())
         }
@@ -299,7 +303,7 @@ fn check_pattern(
         ),
         Err(error) => (format!("cannot list: {error}"), relative()),
     };
-    diags.error(pattern.span, message).help(help);
+    diags.error(pattern.span, message).help(help).outside(may_pass);
     false
 }
 
@@ -333,13 +337,17 @@ fn object_manifest(
     if path.value == "-" || is_pipe {
         return Some(spec);
     }
+    let mut may_pass = false;
     let (message, help) = match host.first_item(&spec) {
         Ok(Some(_)) => return Some(spec),
         Ok(None) => (format!("manifest `{}` names no item", path.value), FORMATS.to_owned()),
-        Err(ListError::Store { url, reason, help, .. }) => (format!("cannot read `{url}`: {reason}"), help),
+        Err(ListError::Store { url, reason, help, may_pass: not_now }) => {
+            may_pass = not_now;
+            (format!("cannot read `{url}`: {reason}"), help)
+        }
         Err(error) => (format!("cannot list: {error}"), FORMATS.to_owned()),
     };
-    diags.error(path.span, message).help(help);
+    diags.error(path.span, message).help(help).outside(may_pass);
     None
 }
 

@@ -329,7 +329,9 @@ impl OnCuda<'_> {
             (Some(memory), Some(_)) => {
                 format!("{} each ({}); {}", format_bytes(memory.bytes()), memory.word(), self.why_no_more())
             }
-            (None, _) if self.is_to_be_measured() => self.why_no_more().into(),
+            (None, _) if self.is_to_be_measured() => {
+                format!("what one takes is measured in the run; {}", self.why_no_more())
+            }
             _ => "the default where it is not known what one takes of the GPU".into(),
         }
     }

@@ -64,6 +64,9 @@ fn where_processes_take_turns_one_worker_has_a_gpu_unless_more_are_asked_for_or_
     assert_eq!(counts(&host.good(&model("memory = \"2GiB\"\nworkers = 3"))), [3]);
     let unknown = host.good(DIGITS);
     assert_eq!((counts(&unknown), workers(&unknown)[0].growth), (vec![1], None));
+    assert!(
+        describe(&unknown).contains("1 worker: what one takes is measured in the run; more would take turns")
+    );
     host.measured = vec![("L4", 32, 2 * GIB)];
     assert_eq!(counts(&host.good(DIGITS)), [1]);
 

@@ -63,7 +63,8 @@ pub struct Sandbox {
     pub read: Vec<PathBuf>,
     /// Folders that it may write.
     pub write: Vec<PathBuf>,
-    /// Whether it drives a GPU. Then it may read what drivers read, write nodes and the cache of the driver, and connect to local daemons.
+    /// Whether it drives a GPU. Then it may read what drivers read, write nodes and the cache of the driver, name its
+    /// threads, connect to local daemons, and bind a local socket at which nothing is accepted.
     pub gpu: bool,
     /// Whether it may connect to others over the network.
     pub network: bool,
@@ -89,6 +90,7 @@ impl Sandbox {
         }
         if self.gpu {
             self.keep_temporary_files();
+            drivers::keep_threads();
         }
         forbid_privileges().map_err(|e| refused(&e))?;
         self.confine_files().map_err(|e| refused(&e.to_string()))?;
@@ -220,7 +222,7 @@ impl Sandbox {
             rules.remove(&libc::SYS_socketpair);
         } else if self.gpu {
             rules.insert(libc::SYS_socket, vec![local_only]);
-            // Its driver listens at a socket without a file, and nobody gets through: `accept` is refused.
+            // Its driver listens at a socket without a file. No connection gets through: `accept` is refused.
             for call in [libc::SYS_bind, libc::SYS_listen] {
                 rules.remove(&call);
             }
@@ -352,7 +354,9 @@ mod tests {
         if landlock_version() == 0 || !has_seccomp() {
             return skip("no Landlock or no seccomp", "run it under a kernel that has both");
         }
-        let work = || {
+        let mut other = Command::new("sleep").arg("1000").spawn().expect("it is there");
+        let of_another = format!("/proc/{0}/task/{0}/comm", other.id());
+        let work = move || {
             let sandbox = Sandbox { gpu: true, ..Sandbox::default() };
             forbid_privileges().unwrap();
             sandbox.confine_files().unwrap_or_else(|e| panic!("{e}"));
@@ -370,7 +374,7 @@ mod tests {
             drop(end);
             other.join().expect("it does not panic");
             renamed.expect("the driver does not start where it may not");
-            assert!(std::fs::write("/proc/self/oom_score_adj", "0").is_err(), "that is no name of a thread");
+            assert!(std::fs::write(of_another, "x").is_err(), "that is no thread of its own");
 
             let name = format!("orchestra-test-{}", std::process::id());
             let abstract_name = SocketAddr::from_abstract_name(&name).expect("it is short");
@@ -381,7 +385,18 @@ mod tests {
             let in_a_file = UnixListener::bind(Path::new("/dev/shm").join(&name)).map(drop).unwrap_err();
             assert_eq!(in_a_file.kind(), std::io::ErrorKind::PermissionDenied);
         };
-        std::thread::spawn(work).join().expect("it does not panic");
+        let ended = std::thread::spawn(work).join();
+        other.kill().and_then(|()| other.wait()).expect("it sleeps");
+        ended.expect("it does not panic");
+
+        let without = || {
+            Sandbox { read: vec!["/".into()], ..Sandbox::default() }
+                .enter()
+                .unwrap_or_else(|e| panic!("{}", e.error));
+            let own = format!("/proc/self/task/{}/comm", rustix::thread::gettid().as_raw_pid());
+            assert!(std::fs::write(own, "x").is_err(), "only drivers write names");
+        };
+        std::thread::spawn(without).join().expect("it does not panic");
     }
 
     #[test]

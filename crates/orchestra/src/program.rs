@@ -65,8 +65,8 @@ impl EngineSpec for ProgramEngine {
     }
 }
 
-/// Variables that tune what the engines load: ONNX Runtime, cuDNN, cuBLAS and TensorRT.
-const OF_LIBRARIES: [&str; 4] = ["ORT_", "CUDNN_", "CUBLAS_", "TRT_"];
+/// Variables that tune what workers load: ONNX Runtime, cuDNN, cuBLAS, TensorRT, CuPy.
+const OF_LIBRARIES: [&str; 5] = ["ORT_", "CUDNN_", "CUBLAS_", "TRT_", "CUPY_"];
 
 /// The variables that workers of a model get beside [`inherited`]: those that tune its libraries, and those that the file allows, which are all that
 /// there are without a sandbox.

@@ -59,6 +59,8 @@ fn all_forms(items: u64) -> Workplace {
         ("bins", "op = \"histogram\"\nrange = [1, 11]\nbins = 5"),
         ("number", "op = \"count\""),
         ("every", "op = \"concat\""),
+        ("most", "op = \"max\"\nby = \"class\""),
+        ("spread", "op = \"histogram\"\nrange = [1, 11]\nbins = 5\nby = \"class\""),
     ] {
         place
             .add(&format!("[stages.{name}]\nkind = \"reduce\"\nfrom = \"read\"\n{more}"))
@@ -67,7 +69,14 @@ fn all_forms(items: u64) -> Workplace {
     place
 }
 
-const FORMS: [&str; 6] = ["total", "mean", "least", "bins", "number", "every"];
+const FORMS: [&str; 8] = ["total", "mean", "least", "bins", "number", "every", "most", "spread"];
+
+/// How many of these rows have this number of theirs in each of five bins from 1 to 11, of which the last holds its end.
+fn in_bins<'a>(rows: impl Iterator<Item = &'a [f32; 2]> + Clone, at: usize) -> [f32; 5] {
+    let bin = |row: &[f32; 2]| (row[at] as u32).checked_sub(1).map(|v| (v / 2).min(4));
+    let inside = rows.filter(|row| row[at] <= 11.0);
+    [0, 1, 2, 3, 4].map(|n| inside.clone().filter(|row| bin(row) == Some(n)).count() as f32)
+}
 
 /// Compares all results with what is computed of the records of the rows.
 fn must_be_of_the_rows(place: &Workplace, items: u64) {
@@ -89,24 +98,31 @@ fn must_be_of_the_rows(place: &Workplace, items: u64) {
     for line in [&total, &place.lines("number.jsonl")[0], &place.lines("bins.jsonl")[0]] {
         assert_eq!((count(line, "rows"), count(line, "items")), (n_rows, n_items));
     }
-    for line in place.lines("mean.jsonl") {
+    let of_class = |line: &Value| {
         let is_index = line["item"] == "index";
-        let of_class: Vec<&[f32; 2]> =
-            rows.iter().map(|(_, row)| row).filter(|row| (row[0] >= row[1]) == is_index).collect();
-        let sum: f64 = of_class.iter().map(|row| f64::from(row[0]) + f64::from(row[1])).sum();
-        assert_eq!(numbers(&line, "mean"), [(sum / (2.0 * of_class.len() as f64)) as f32], "{line}");
-        assert_eq!(count(&line, "rows"), of_class.len() as u64);
+        let of_class = rows.iter().map(|(_, row)| row).filter(|row| (row[0] >= row[1]) == is_index);
+        of_class.copied().collect::<Vec<[f32; 2]>>()
+    };
+    for name in ["mean", "most", "spread"] {
+        assert_eq!(place.n_lines(&format!("{name}.jsonl")), 2, "one for each class");
+    }
+    for line in place.lines("mean.jsonl") {
+        let rows = of_class(&line);
+        let sum: f64 = rows.iter().map(|row| f64::from(row[0]) + f64::from(row[1])).sum();
+        assert_eq!(numbers(&line, "mean"), [(sum / (2.0 * rows.len() as f64)) as f32], "{line}");
+        assert_eq!(count(&line, "rows"), rows.len() as u64);
+    }
+    for line in place.lines("most.jsonl") {
+        let most = of_class(&line).into_iter().reduce(|a, b| [a[0].max(b[0]), a[1].max(b[1])]);
+        assert_eq!(numbers(&line, "max"), most.unwrap(), "{line}");
+    }
+    for line in place.lines("spread.jsonl") {
+        let rows = of_class(&line);
+        assert_eq!(numbers(&line, "histogram"), [in_bins(rows.iter(), 0), in_bins(rows.iter(), 1)].concat());
     }
     assert_eq!(place.lines("least.jsonl").len(), 1, "what is no picture is in no folder of the result");
     let bins = numbers(&place.lines("bins.jsonl")[0], "histogram");
-    let in_bin = |at: usize, n: u32| {
-        rows.iter()
-            .filter(|(_, row)| {
-                (row[at] as u32).checked_sub(1).map(|v| (v / 2).min(4)) == Some(n) && row[at] <= 11.0
-            })
-            .count() as f32
-    };
-    assert_eq!(bins[5..], (0..5).map(|n| in_bin(1, n)).collect::<Vec<_>>());
+    assert_eq!(bins, [0, 1].map(|at| in_bins(rows.iter().map(|(_, row)| row), at)).concat());
     let every: Vec<(u64, [f32; 2])> = place
         .lines("every.jsonl")
         .iter()
@@ -174,6 +190,8 @@ fn large(items: u64) -> Workplace {
         ("total", "op = \"sum\""),
         ("mean", "op = \"mean\"\nover = \"elements\""),
         ("every", "op = \"concat\""),
+        ("most", "op = \"max\"\nby = \"class\""),
+        ("spread", "op = \"histogram\"\nrange = [1, 11]\nbins = 5\nby = \"class\""),
     ] {
         place
             .add(&format!("[stages.{name}]\nkind = \"reduce\"\nfrom = \"pixels\"\n{more}"))

@@ -65,9 +65,7 @@ fn parts(report: &Report, rows: &mut Vec<Row>) {
             part.stage, part.device, part.batch
         );
         rows.push(row(label, &part.items_per_second, per_second));
-        if let Some(time) = &part.core_seconds_per_item {
-            rows.push(row("  time of a core per item", time, short_time));
-        }
+        rows.push(row("  time of a core per item", &part.core_seconds_per_item, short_time));
     }
 }
 

@@ -126,7 +126,7 @@ fn first_file(
         return None;
     };
     let head =
-        look(source, &first.locator, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()));
+        look(source, &first.locator, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()))?;
     let read = head.and_then(|head| {
         let header = header_of(&head, delimiter)?;
         let (at, _) = first_record(&head, Ends::Quoted { delimiter })?;

@@ -87,7 +87,7 @@ fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(Stri
         return None;
     };
     let head =
-        look(source, &first.locator, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()));
+        look(source, &first.locator, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()))?;
     let record = head.and_then(|head| {
         let (at, record) = first_record(&head, Ends::Line)?;
         parse(record).map_err(|why| format!("line {}: {why}", at.line))

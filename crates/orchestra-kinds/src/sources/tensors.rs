@@ -83,7 +83,7 @@ impl SourceKind for Tensors {
                 .help("name the files with `paths`, or with a manifest that is a file");
             return None;
         };
-        let found = look(source, &first.locator, arrays);
+        let found = look(source, &first.locator, arrays)?;
         let (is_npz, found) = match found {
             Ok(found) => found,
             Err(why) => {
@@ -141,7 +141,7 @@ impl SourceKind for Tensors {
         };
         for (name, written) in &beside {
             let path = path_beside(&first.locator, &written.value);
-            match array_beside(name, &path, source) {
+            match array_beside(name, &path, source)? {
                 Ok(_) if chosen.iter().any(|array| array.name == *name) => {
                     let help = "columns have names of their own; `column` is that of the file of `paths`";
                     source.fields.bad("beside", written.span, &format!("has `{name}` twice")).help(help);
@@ -256,14 +256,20 @@ fn path_beside(file: &Path, written: &str) -> PathBuf {
     folder.join(written.replace('*', &name))
 }
 
-fn array_beside(name: &str, path: &Path, source: &SourceContext<'_, '_>) -> Result<Array, String> {
-    match look(source, path, arrays)? {
-        (false, mut arrays) => {
+/// As [`look`]: `None` is reported.
+fn array_beside(
+    name: &str,
+    path: &Path,
+    source: &mut SourceContext<'_, '_>,
+) -> Option<Result<Array, String>> {
+    let found = look(source, path, arrays)?;
+    Some(found.and_then(|(is_npz, mut arrays)| match is_npz {
+        false => {
             let array = arrays.pop().ok_or("it holds no array")?;
             Ok(Array { name: name.to_owned(), ..array })
         }
-        (true, _) => Err("it is a .npz file".to_owned()),
-    }
+        true => Err("it is a .npz file".to_owned()),
+    }))
 }
 
 #[cfg(test)]

@@ -174,7 +174,7 @@ pub const WORKERS: [Key; 11] = [
     key(
         "workers",
         "integer",
-        "its share of the cores, 1 on a GPU",
+        "its share of the cores; on a GPU 1, or up to 4 with MPS",
         "worker processes per device, each of which runs one batch at a time",
     ).from_to(1, 256),
     key(

@@ -1,4 +1,4 @@
-//! System calls by name: what no sandbox lets through, and all that a process needs that reads and decodes. It makes none.
+//! System calls by name: what sandboxes refuse, and all that a process needs that reads and decodes. It makes none.
 
 /// What a process that only reads files and decodes them can need: memory, threads, clocks, files to read, its socket, its end. A profiler or a
 /// preloaded library that needs more does without, or `sandbox` is `"off"`.
@@ -130,7 +130,7 @@ pub(super) const ALLOWED_TO_CLIENTS: &[i64] = &[
 /// Of a client: whether calls on a socket wait, and how much is there to read.
 pub(super) const REQUESTS_OF_CLIENTS: [u64; 2] = [libc::FIONBIO, libc::FIONREAD];
 
-/// New processes and programs, other processes, sockets that others may reach, kernel interfaces that go round a filter or that have often
+/// What no sandbox lets through, but for `bind` and `listen` of what drives a GPU: new processes and programs, other processes, sockets that others may reach, kernel interfaces that go round a filter or that have often
 /// been a way out; modes, owners and times of files, which Landlock does not govern; priorities. What a model needs is memory, threads, clocks and files that are open already or allowed.
 pub(super) const FORBIDDEN: &[i64] = &[
     libc::SYS_execve,

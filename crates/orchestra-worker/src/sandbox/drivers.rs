@@ -6,13 +6,25 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
+
 /// What it reads: its settings in `/etc`, its topology in `/proc` and `/sys`, its libraries and their data.
 pub(super) const READ: [&str; 7] = ["/usr", "/opt", "/etc", "/proc", "/sys", "/run", "/var/run"];
 /// It lists this folder to find its nodes.
 pub(super) const DEVICES: &str = "/dev";
 
-/// It gives names to its threads, and does not start where it may not: it writes to `comm` of each, below this folder of the process itself.
+/// It gives names to its threads, and does not start where it may not: it writes to `comm` of each, below this folder of the process itself. Rules are
+/// for folders, and threads come later, so all that lies there is open: what the process can do to itself by other means, too.
 pub(super) const THREADS: &str = "/proc/self/task";
+
+/// Keeps the folder of its threads open, for good: a rule holds for as long as the kernel keeps what it was made for, and without this it forgets the
+/// folder when memory is short.
+pub(super) fn keep_threads() {
+    // Also across exec; where it cannot be opened, there is nothing to keep.
+    if let Ok(folder) = rustix::fs::open(THREADS, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+        std::mem::forget(folder);
+    }
+}
 
 /// How the names of nodes begin, and of folders of them: of GPUs, of boards that have one built in, of Linux in Windows.
 const NODES: [&str; 7] = ["nvidia", "nvhost", "nvmap", "nvgpu", "nvsciipc", "host1x", "dxg"];

@@ -35,6 +35,7 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
             return None;
         }
         (declared, Some(first)) => {
+            let max_items = source.limits.max_items;
             let found = look(source, &first.locator, |file| {
                 let metadata = footer(file)?;
                 let schema = metadata.file_metadata().schema_descr();
@@ -42,9 +43,9 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
                     Some(fields) => fields,
                     None => all(schema)?,
                 };
-                check_items(row_groups(&metadata)?.iter().sum(), source.limits.max_items)?;
+                check_items(row_groups(&metadata)?.iter().sum(), max_items)?;
                 resolve(&metadata, &fields).map(|_| fields)
-            });
+            })?;
             match found {
                 Ok(fields) if !fields.is_empty() => fields,
                 other => {

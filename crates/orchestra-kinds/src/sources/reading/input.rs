@@ -255,16 +255,28 @@ pub fn list_items<T>(
     }
 }
 
-/// Looks into a file or object while its source is planned.
+/// Looks into a file or object while its source is planned; `None`: its store does not answer now, and that is reported.
 pub fn look<T>(
-    source: &SourceContext<'_, '_>,
+    source: &mut SourceContext<'_, '_>,
     path: &Path,
     look: impl FnOnce(&mut dyn ReadSeek) -> Result<T, String>,
-) -> Result<T, String> {
-    match path.to_str().filter(|path| is_url(path)) {
-        Some(url) => objects::read_pieces(url, |pieces| Ok(look(pieces)))
-            .unwrap_or_else(|error| Err(error.to_string())),
-        None => look(&mut *source.host.open(path).map_err(|error| error.to_string())?),
+) -> Option<Result<T, String>> {
+    let looked = match path.to_str().filter(|path| is_url(path)) {
+        Some(url) => objects::read_pieces(url, |pieces| Ok(look(pieces))),
+        None => Ok(source
+            .host
+            .open(path)
+            .map_err(|error| error.to_string())
+            .and_then(|mut file| look(&mut *file))),
+    };
+    match looked {
+        Ok(looked) => Some(looked),
+        Err(ListError::Store { url, reason, help, may_pass: true }) => {
+            let message = format!("{}: cannot read `{url}`: {reason}", source.fields.what);
+            source.fields.diags.error(source.fields.span, message).help(help).outside(true);
+            None
+        }
+        Err(error) => Some(Err(error.to_string())),
     }
 }
 

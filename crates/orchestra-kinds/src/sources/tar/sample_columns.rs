@@ -47,7 +47,7 @@ pub fn first_sample(source: &mut SourceContext<'_, '_>, names: Option<Vec<String
         no_first(source, help);
         return None;
     };
-    look(source, &first.locator, |archive| columns_of(archive, names))
+    look(source, &first.locator, |archive| columns_of(archive, names))?
         .map_err(|why| {
             let message =
                 format!("{what}: `{}` cannot be read as a tar archive of samples: {why}", first.name);
