@@ -126,7 +126,9 @@ fn killed_workers_lose_nothing_and_double_nothing() {
         &TWICE.replace("        return", "        sum(range(300_000))\n        return"),
         "",
     );
-    let run = place.start(&[]);
+    // Not before: whatever plans the run asks the script in a process that looks like a worker.
+    let mut run = place.start(&[]);
+    assert!(run.until("the run is under way", || place.n_results() > 0), "{}", run.said());
     let striker = Striker::of_process(run.pid(), BETWEEN, Fault::Kill);
     run.wait().must_exit(0);
     let killed = striker.stop().len();

@@ -39,7 +39,7 @@ use std::thread;
 
 use serde::Serialize;
 
-pub use self::error::ListError;
+pub use self::error::{ListError, StoreTrouble};
 pub use self::expand::{Expand, PushItem};
 pub use self::extend::{Extension, extend_listing};
 pub use self::extent::Extent;

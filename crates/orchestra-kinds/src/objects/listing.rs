@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use object_store::list::PaginatedListOptions;
 use object_store::{ObjectMeta, ObjectStoreExt as _};
-use orchestra_store::{ListError, Object, ObjectPage, ObjectStore, Objects};
+use orchestra_store::{ListError, Object, ObjectPage, ObjectStore, Objects, StoreTrouble};
 
 use super::Protocol;
 use super::client::{Client, Patience, Url, wait_for};
@@ -36,7 +36,7 @@ impl ObjectStore for Stores {
                 Kind::Object | Kind::Question if parsed.protocol == Protocol::Http => Ok(true),
                 // A user who may not read it may not know whether it is there: what lies below it says more.
                 Kind::Object => Ok(false),
-                Kind::Question | Kind::Store | Kind::Settings => Err(trouble),
+                Kind::Question | Kind::Store | Kind::Refused | Kind::Settings => Err(trouble),
             }
         };
         ask().map_err(|trouble| list_error(url, trouble))
@@ -134,8 +134,12 @@ impl Iterator for Pages {
 }
 
 pub fn list_error(url: &str, Trouble { reason, help, kind }: Trouble) -> ListError {
-    let may_pass = matches!(kind, Kind::Store | Kind::Question);
-    ListError::Store { url: url.to_owned(), reason, help, may_pass }
+    let trouble = match kind {
+        Kind::Store | Kind::Question => StoreTrouble::Passing,
+        Kind::Refused => StoreTrouble::Refusal,
+        Kind::Missing | Kind::Object | Kind::Settings => StoreTrouble::Mistake,
+    };
+    ListError::Store { url: url.to_owned(), reason, help, trouble }
 }
 
 #[cfg(test)]
@@ -145,15 +149,16 @@ mod tests {
     #[test]
     fn a_list_that_is_not_answered_may_be_another_time_and_one_that_is_refused_may_not() {
         for (kind, expected) in [
-            (Kind::Question, true),
-            (Kind::Store, true),
-            (Kind::Object, false),
-            (Kind::Missing, false),
-            (Kind::Settings, false),
+            (Kind::Question, StoreTrouble::Passing),
+            (Kind::Store, StoreTrouble::Passing),
+            (Kind::Refused, StoreTrouble::Refusal),
+            (Kind::Object, StoreTrouble::Mistake),
+            (Kind::Missing, StoreTrouble::Mistake),
+            (Kind::Settings, StoreTrouble::Mistake),
         ] {
             let trouble = Trouble { reason: String::new(), help: String::new(), kind };
             let error = list_error("s3://b/", trouble);
-            assert!(matches!(error, ListError::Store { may_pass, .. } if may_pass == expected), "{kind:?}");
+            assert!(matches!(error, ListError::Store { trouble, .. } if trouble == expected), "{kind:?}");
         }
     }
 }

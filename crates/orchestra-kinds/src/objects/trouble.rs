@@ -29,6 +29,8 @@ pub enum Kind {
     Question,
     /// No object of the store can be read now.
     Store,
+    /// No object of the store can be read with these credentials, or there is no such bucket.
+    Refused,
     /// The URL or the environment is wrong.
     Settings,
 }
@@ -106,7 +108,7 @@ impl Trouble {
             _ if is_metadata => Self {
                 reason: "there are no credentials: no variable gives them, and this machine has no service that does".to_owned(),
                 help: environment(protocol),
-                kind: Kind::Store,
+                kind: Kind::Refused,
             },
             Some(answer) => answer.judge(protocol),
             None if by_kind.is_some() => {
@@ -140,7 +142,7 @@ impl Trouble {
     /// What the item ends with.
     pub fn failure(&self) -> FailureKind {
         match self.kind {
-            Kind::Store => FailureKind::Unreachable,
+            Kind::Store | Kind::Refused => FailureKind::Unreachable,
             Kind::Missing | Kind::Object | Kind::Question | Kind::Settings => FailureKind::Read,
         }
     }
@@ -180,9 +182,9 @@ impl Answer {
         let is_of_credentials = status == 401 || CREDENTIALS.contains(&&code[..]);
         let no_bucket = status == 404 && ["NoSuchBucket", "ContainerNotFound"].contains(&&code[..]);
         let kind = match status {
-            404 if no_bucket => Kind::Store,
+            404 if no_bucket => Kind::Refused,
             404 => Kind::Missing,
-            _ if is_of_credentials && code != DENIED => Kind::Store,
+            _ if is_of_credentials && code != DENIED => Kind::Refused,
             429 | 502..=504 => Kind::Store,
             500.. => Kind::Question,
             _ => Kind::Object,
@@ -230,15 +232,15 @@ mod tests {
         let body = "403 Forbidden: <Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>KEY</AWSAccessKeyId><SignatureProvided>abc";
         let trouble = of(body);
         assert_eq!(trouble.reason, "access is denied (status 403 SignatureDoesNotMatch)");
-        assert_eq!((trouble.kind, trouble.failure()), (Kind::Store, FailureKind::Unreachable));
+        assert_eq!((trouble.kind, trouble.failure()), (Kind::Refused, FailureKind::Unreachable));
         for (text, kind) in [
             ("403 Forbidden: <Code>AccessDenied</Code>", Kind::Object),
             ("404 Not Found: <Code>NoSuchKey</Code>", Kind::Missing),
-            ("404 Not Found: <Code>NoSuchBucket</Code>", Kind::Store),
+            ("404 Not Found: <Code>NoSuchBucket</Code>", Kind::Refused),
             ("500 Internal Server Error: ", Kind::Question),
             ("416 Range Not Satisfiable: ", Kind::Object),
             ("503 Slow Down: <Code>SlowDown</Code>", Kind::Store),
-            ("400 Bad Request: <Code>ExpiredToken</Code>", Kind::Store),
+            ("400 Bad Request: <Code>ExpiredToken</Code>", Kind::Refused),
             ("rubbish", Kind::Object),
         ] {
             assert_eq!(of(text).kind, kind, "{text}");

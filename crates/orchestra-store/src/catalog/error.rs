@@ -42,13 +42,7 @@ pub enum ListError {
     },
     /// A store cannot be asked what it has.
     #[error("`{url}`: {reason}")]
-    Store {
-        url: String,
-        reason: String,
-        help: String,
-        /// It may answer later.
-        may_pass: bool,
-    },
+    Store { url: String, reason: String, help: String, trouble: StoreTrouble },
     /// A glob cannot be understood.
     #[error("`{pattern}` is no valid pattern: {reason}")]
     BadPattern {
@@ -113,6 +107,17 @@ pub enum ListError {
     Panicked,
 }
 
+/// Why a store has not said what it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreTrouble {
+    /// It does not answer now, and may later.
+    Passing,
+    /// It takes no such credentials, or has no such bucket: until that is mended it says nothing.
+    Refusal,
+    /// What it was asked makes no sense: the entry is wrong.
+    Mistake,
+}
+
 impl ListError {
     /// That a file which holds several items cannot be read.
     pub fn bad_file(path: &std::path::Path, reason: impl ToString) -> Self {
@@ -126,7 +131,7 @@ impl ListError {
             ListError::ListFile { .. }
                 | ListError::Damaged { .. }
                 | ListError::Panicked
-                | ListError::Store { may_pass: true, .. }
+                | ListError::Store { trouble: StoreTrouble::Passing | StoreTrouble::Refusal, .. }
         )
     }
 }

@@ -11,7 +11,7 @@ use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use orchestra_core::locked;
 use orchestra_plan::{ReadSeek, SourceContext};
-use orchestra_store::{ListError, is_url};
+use orchestra_store::{ListError, StoreTrouble, is_url};
 
 use super::read_file::{open_regular, read_file};
 use crate::objects::{self, Protocol, ReadObject};
@@ -271,7 +271,7 @@ pub fn look<T>(
     };
     match looked {
         Ok(looked) => Some(looked),
-        Err(ListError::Store { url, reason, help, may_pass: true }) => {
+        Err(ListError::Store { url, reason, help, trouble: StoreTrouble::Passing }) => {
             let message = format!("{}: cannot read `{url}`: {reason}", source.fields.what);
             source.fields.diags.error(source.fields.span, message).help(help).outside(true);
             None
