@@ -78,9 +78,9 @@ impl Diagnostic {
         self
     }
 
-    /// The fault is that of a store which does not answer now, if `is_now`.
-    pub fn outside(&mut self, is_now: bool) -> &mut Self {
-        if is_now {
+    /// The fault is that of a store which does not answer now, if it `may_pass`.
+    pub fn outside(&mut self, may_pass: bool) -> &mut Self {
+        if may_pass {
             self.cause = Cause::Outside;
         }
         self

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use orchestra_store::{ListError, ListingSpec, SourceStore, StoreTrouble, Watch, is_url};
+use orchestra_store::{ListError, ListingSpec, SourceStore, Watch, is_url};
 
 use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
@@ -271,8 +271,9 @@ fn check_pattern(
 ) -> bool {
     let relative =
         || format!("paths are relative to the folder of the workflow file, `{}`", folder.display());
-    let mut is_now = false;
-    let (message, help) = match host.first_item(spec) {
+    let found = host.first_item(spec);
+    let may_pass = found.as_ref().is_err_and(ListError::may_pass);
+    let (message, help) = match found {
         Ok(Some(_)) => return true,
         // It has no file yet.
         Ok(None) if spec.watch().is_some() => return true,
@@ -285,10 +286,7 @@ fn check_pattern(
             "a glob knows `*`, `?`, `[..]`, `{a,b}` and `**`; keys are written as the store calls them"
                 .to_owned(),
         ),
-        Err(ListError::Store { url, reason, help, trouble }) => {
-            is_now = trouble == StoreTrouble::Passing;
-            (format!("cannot list `{url}`: {reason}"), help)
-        }
+        Err(ListError::Store { url, reason, help, .. }) => (format!("cannot list `{url}`: {reason}"), help),
         Err(error @ ListError::BadPattern { .. }) if is_url(&pattern.value) => {
             (format!("cannot list: {error}"), "for example \"s3://bucket/pages/*.jpg\"".to_owned())
         }
@@ -303,7 +301,7 @@ fn check_pattern(
         ),
         Err(error) => (format!("cannot list: {error}"), relative()),
     };
-    diags.error(pattern.span, message).help(help).outside(is_now);
+    diags.error(pattern.span, message).help(help).outside(may_pass);
     false
 }
 
@@ -337,17 +335,15 @@ fn object_manifest(
     if path.value == "-" || is_pipe {
         return Some(spec);
     }
-    let mut is_now = false;
-    let (message, help) = match host.first_item(&spec) {
+    let found = host.first_item(&spec);
+    let may_pass = found.as_ref().is_err_and(ListError::may_pass);
+    let (message, help) = match found {
         Ok(Some(_)) => return Some(spec),
         Ok(None) => (format!("manifest `{}` names no item", path.value), FORMATS.to_owned()),
-        Err(ListError::Store { url, reason, help, trouble }) => {
-            is_now = trouble == StoreTrouble::Passing;
-            (format!("cannot read `{url}`: {reason}"), help)
-        }
+        Err(ListError::Store { url, reason, help, .. }) => (format!("cannot read `{url}`: {reason}"), help),
         Err(error) => (format!("cannot list: {error}"), FORMATS.to_owned()),
     };
-    diags.error(path.span, message).help(help).outside(is_now);
+    diags.error(path.span, message).help(help).outside(may_pass);
     None
 }
 

@@ -124,6 +124,11 @@ impl ListError {
         ListError::BadFile { path: path.into(), reason: reason.to_string() }
     }
 
+    /// Whether a store does not answer now, and may later.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, ListError::Store { trouble: StoreTrouble::Passing, .. })
+    }
+
     /// Whether what the user named is at fault, and not how or where lists are kept, or a store that does not answer now.
     pub fn is_of_source(&self) -> bool {
         !matches!(
