@@ -36,7 +36,7 @@ fn check<T: Frame + Debug>(stream: &[u8]) -> Vec<T> {
         while let Ok(Some(_)) = decoder.next() {}
     });
     let len = stream.len();
-    assert!(taken.largest <= 8 * len + SLACK, "{taken:?} for {len} bytes");
+    assert!(taken.largest <= 4 * len + SLACK, "{taken:?} for {len} bytes");
     assert!(taken.peak <= PER_BYTE * len + SLACK, "{taken:?} for {len} bytes");
     let (frames, end) = decode::<T>(stream, len.max(1));
     // A byte at a time, and in pieces that cut lengths and bodies.

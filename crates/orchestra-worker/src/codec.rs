@@ -1,13 +1,15 @@
 //! Frames to bytes and back: a little-endian `u32` length, then bincode. It knows nothing of sockets, runtimes or what frames mean.
 //!
 //! The peer may be broken (a worker that ran wild, half a frame of one that died), so nothing here believes a number that it
-//! reads: memory grows with the bytes that have arrived, and what a frame claims to hold may cost at most eight times its own
+//! reads: memory grows with the bytes that have arrived, and what a frame claims to hold may cost at most four times its own
 //! length plus [`SLACK`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::marker::PhantomData;
 
 use bincode::config;
+use bincode::de::read::{Reader as _, SliceReader};
+use bincode::de::{Decoder as _, DecoderImpl};
 use bincode::error::{DecodeError, EncodeError};
 use bincode::{Decode, Encode};
 use thiserror::Error;
@@ -18,7 +20,7 @@ use crate::frames::{FromWorker, ToWorker};
 pub const MAX_CONTROL_FRAME: usize = 1 << 20;
 /// Largest frame from a worker, in bytes. Outputs of dynamic shape travel in it.
 pub const MAX_FRAME: usize = 1 << 30;
-/// What decoding a frame may allocate at once beyond eight times its length, in bytes: small frames hold structures that are
+/// What decoding a frame may allocate at once beyond four times its length, in bytes: small frames hold structures that are
 /// larger in memory than on the wire.
 pub const SLACK: usize = 2 << 20;
 
@@ -55,12 +57,10 @@ pub enum CodecError {
         source: DecodeError,
     },
     /// The frame is longer than what it holds.
-    #[error("a frame of `{len}` bytes holds only `{used}`")]
+    #[error("a frame of `{len}` bytes holds a message and more bytes behind it")]
     Trailing {
         /// Bytes of the frame.
         len: usize,
-        /// Bytes that decoding used.
-        used: usize,
     },
     /// The value cannot be put into a frame (a path that is not UTF-8, for example).
     #[error("a frame cannot be encoded: {0}")]
@@ -199,23 +199,24 @@ impl<T: Frame> Default for FrameDecoder<T> {
 
 fn decode_body<T: Frame>(body: &[u8]) -> Result<T, CodecError> {
     let len = body.len();
-    // bincode allocates what a container claims before it reads it, up to a limit that has to be a constant.
-    let result = match len {
-        n if n <= SLACK / 2 => within::<T, SLACK>(body),
-        n if n <= 4 * SLACK => within::<T, { 5 * SLACK }>(body),
-        n if n <= 32 * SLACK => within::<T, { 33 * SLACK }>(body),
-        n if n <= 256 * SLACK => within::<T, { 257 * SLACK }>(body),
-        _ => within::<T, { MAX_FRAME + SLACK }>(body),
-    };
-    match result {
-        Ok((frame, used)) if used == len => Ok(frame),
-        Ok((_, used)) => Err(CodecError::Trailing { len, used }),
+    let mut rest = SliceReader::new(body);
+    // bincode allocates what a container claims before it reads it, up to a limit that has to be a constant, for which all of this is compiled. What
+    // the limit has beyond this frame's share is claimed first.
+    let config = config::standard().with_limit::<{ memory_of(MAX_FRAME) }>();
+    let mut decoder = DecoderImpl::new(&mut rest, config, ());
+    let decoded = decoder
+        .claim_bytes_read(memory_of(MAX_FRAME).saturating_sub(memory_of(len)))
+        .and_then(|()| T::decode(&mut decoder));
+    match decoded {
+        Ok(_) if rest.peek_read(1).is_some() => Err(CodecError::Trailing { len }),
+        Ok(frame) => Ok(frame),
         Err(source) => Err(CodecError::Decode { len, source }),
     }
 }
 
-fn within<T: Frame, const LIMIT: usize>(body: &[u8]) -> Result<(T, usize), DecodeError> {
-    bincode::decode_from_slice(body, config::standard().with_limit::<LIMIT>())
+/// What decoding a frame of `len` bytes may allocate at once.
+const fn memory_of(len: usize) -> usize {
+    4 * len + SLACK
 }
 
 /// Reads frames from a blocking stream.

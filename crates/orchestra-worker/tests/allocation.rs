@@ -78,6 +78,6 @@ proptest! {
             while let Ok(Some(_)) = from.next() {}
         }
         let largest = LARGEST.load(Ordering::Relaxed);
-        prop_assert!(largest <= 8 * body.len() + SLACK, "{largest} bytes for a frame of {}", body.len());
+        prop_assert!(largest <= 4 * body.len() + SLACK, "{largest} bytes for a frame of {}", body.len());
     }
 }
