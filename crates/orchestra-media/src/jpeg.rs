@@ -2,6 +2,7 @@
 //! never filled with gray.
 
 use libjpeg_turbo_rs::{DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
+use memchr::memchr;
 
 use crate::error::MediaError;
 use crate::format::Format;
@@ -76,7 +77,9 @@ fn check_coding(decoder: &Decoder<'_>) -> Result<(), MediaError> {
 /// Cameras write more pictures or padding behind it.
 fn has_end_marker(bytes: &[u8]) -> bool {
     let mut at = 2;
-    while let Some(&marker) = next_ff(bytes, &mut at).and_then(|ff| bytes.get(ff + 1)) {
+    while let Some(ff) = bytes.get(at..).and_then(|rest| memchr(0xff, rest)) {
+        at += ff;
+        let Some(marker) = bytes.get(at + 1) else { return false };
         match marker {
             0xd9 => return true,
             0xff => at += 1,
@@ -90,16 +93,6 @@ fn has_end_marker(bytes: &[u8]) -> bool {
         }
     }
     false
-}
-
-/// Moves `at` to the next `0xff`, and returns it. Looks at whole blocks first: most of a file is read here once more.
-fn next_ff(bytes: &[u8], at: &mut usize) -> Option<usize> {
-    let (blocks, _) = bytes.get(*at..)?.as_chunks::<32>();
-    let clear =
-        blocks.iter().take_while(|block| !block.iter().fold(false, |any, b| any | (*b == 0xff))).count();
-    *at += clear * 32;
-    *at += bytes[*at..].iter().position(|b| *b == 0xff)?;
-    Some(*at)
 }
 
 /// The decoder's error as one of ours.
