@@ -31,6 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const KILL: Duration = Duration::from_secs(5);
 /// A frame of locators is full with so many bytes, and takes the locator that reaches it.
 const FULL_FRAME: usize = 64 << 10;
+/// So many bytes of its frames are read at once.
+const READ_AT_ONCE: usize = 64 << 10;
 /// What is kept of what it says on stderr: so much of its beginning, where the reason stands, and as much of its end.
 const LAST_WORDS: usize = 600;
 /// Lines of it that are logged.
@@ -45,6 +47,8 @@ pub struct LoaderProcess<'a> {
     socket: UnixStream,
     writer: FrameWriter<UnixStream, ToLoader>,
     decoder: FrameDecoder<FromLoader>,
+    /// What arrives is read into it.
+    buffer: Box<[u8]>,
     child: Option<Child>,
     stderr: Option<ChildStderr>,
     words: Vec<u8>,
@@ -106,6 +110,7 @@ impl<'a> LoaderProcess<'a> {
             lost: None,
             writer: FrameWriter::new(writer),
             decoder: FrameDecoder::new(),
+            buffer: vec![0; READ_AT_ONCE].into(),
             child: Some(child),
             stderr,
             words: Vec::new(),
@@ -248,17 +253,16 @@ impl<'a> LoaderProcess<'a> {
     /// The next frame; `Hung` when there is none by then. After an error the process is gone.
     fn receive(&mut self, until: Instant) -> Result<FromLoader, WorkerExit> {
         let mut was_stopped = false;
-        let mut buffer = [0; 64 << 10];
         loop {
             match self.decoder.next() {
                 Ok(Some(frame)) => return Ok(frame),
                 Ok(None) => {}
                 Err(error) => return Err(self.garbled(&error.to_string())),
             }
-            match recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+            match recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) | Err(Errno::CONNRESET) => return Err(self.reap()),
                 Ok((n, _)) => {
-                    self.decoder.push(&buffer[..n]);
+                    self.decoder.push(&self.buffer[..n]);
                     continue;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
