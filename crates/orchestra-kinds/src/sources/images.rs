@@ -11,7 +11,7 @@ use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
 use orchestra_store::ObjectStore;
 
-use super::reading::read_file::read_file;
+use super::reading::read_file::LastFolder;
 use super::reading::undecoded_picture::UndecodedPicture;
 use crate::objects::{self, Protocol, ReadObject};
 
@@ -60,7 +60,11 @@ struct PictureFiles {
 impl Fetch for PictureFiles {
     fn start(&self) -> Box<dyn FetchRun> {
         let objects = (!self.protocols.is_empty()).then(objects::reader);
-        Box::new(PictureFile { picture: UndecodedPicture::new(self.max_pixels), objects })
+        Box::new(PictureFile {
+            picture: UndecodedPicture::new(self.max_pixels),
+            folder: LastFolder::default(),
+            objects,
+        })
     }
 
     fn network(&self) -> Option<Network> {
@@ -82,6 +86,7 @@ impl Fetch for PictureFiles {
 /// The file or object at hand.
 struct PictureFile {
     picture: UndecodedPicture,
+    folder: LastFolder,
     objects: Option<Box<dyn ReadObject>>,
 }
 
@@ -90,7 +95,7 @@ impl FetchRun for PictureFile {
         let bytes = self.picture.bytes_mut();
         match &mut self.objects {
             Some(objects) => objects.read(locator, bytes)?,
-            None => read_file(Path::new(OsStr::from_bytes(locator)), bytes)?,
+            None => self.folder.read_file(Path::new(OsStr::from_bytes(locator)), bytes)?,
         }
         Ok(bytes.len() as u64)
     }

@@ -146,14 +146,15 @@ impl Parent {
     }
 
     pub fn end_item(&mut self, began: Instant, read: Instant) {
+        let now = Instant::now();
         self.note(Event::Ended {
             began_ns: nanos(began - self.began),
             read_ns: nanos(read - began),
-            took_ns: nanos(began.elapsed()),
+            took_ns: nanos(now - began),
         });
         self.ring.item_done();
         self.begin_item();
-        if self.sent_at.elapsed() >= SEND_EVERY || self.events.len() >= SEND_AT {
+        if now - self.sent_at >= SEND_EVERY || self.events.len() >= SEND_AT {
             // Where the parent is gone, `next_item` finds that out.
             drop(self.send());
         }

@@ -255,10 +255,15 @@ impl Inbox {
 
     /// The thread takes a row on, which its process has made of `item`; `unanswered` are those that no process has answered for, and `turn` is
     /// there if it had the item alone. All are kept here, in case the thread does not come back. For a thread with a process.
-    pub fn lend(&self, item: &Ticket, unanswered: &mut VecDeque<Ticket>, turn: Option<AloneTurn>) {
+    pub fn lend(
+        &self,
+        (item, now): (&Ticket, Instant),
+        unanswered: &mut VecDeque<Ticket>,
+        turn: Option<AloneTurn>,
+    ) {
         let mut state = self.lock();
         state.turn = turn;
-        state.at = Some(Instant::now());
+        state.at = Some(now);
         state.in_hand = Some(item.clone());
         state.unanswered = std::mem::take(unanswered);
     }
@@ -319,7 +324,7 @@ mod tests {
         let item = items.build().next().unwrap();
         for hangs in [false, true] {
             let inbox = Inbox::new(VecDeque::new(), VecDeque::new());
-            inbox.lend(&item, &mut VecDeque::new(), turns.take());
+            inbox.lend((&item, Instant::now()), &mut VecDeque::new(), turns.take());
             assert!(turns.take().is_none(), "one at a time");
             let abandoned = hangs.then(|| inbox.abandon_if_stuck(Duration::ZERO).unwrap());
             if abandoned.is_none() {

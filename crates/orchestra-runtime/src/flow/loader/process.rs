@@ -31,6 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const KILL: Duration = Duration::from_secs(5);
 /// A frame of locators is full with so many bytes, and takes the locator that reaches it.
 const FULL_FRAME: usize = 64 << 10;
+/// Room is made for no more events of an item before they come.
+const FEW_EVENTS: usize = 64;
 /// So many bytes of its frames are read at once.
 const READ_AT_ONCE: usize = 64 << 10;
 /// What is kept of what it says on stderr: so much of its beginning, where the reason stands, and as much of its end.
@@ -219,6 +221,7 @@ impl<'a> LoaderProcess<'a> {
     /// Cuts the events of a frame into items.
     fn accept(&mut self, sent_ns: u64, events: Vec<Event>) -> Result<(), WorkerExit> {
         let (now, before) = (Instant::now(), self.n_received);
+        let age = now - self.started;
         self.n_frames += 1;
         let mut of_item = Vec::new();
         for event in events {
@@ -227,11 +230,13 @@ impl<'a> LoaderProcess<'a> {
                 continue;
             };
             // No longer ago than it was started, and nothing took longer than that.
-            let ago = Duration::from_nanos(sent_ns.saturating_sub(began_ns)).min(self.started.elapsed());
+            let ago = Duration::from_nanos(sent_ns.saturating_sub(began_ns)).min(age);
             let took = Duration::from_nanos(took_ns).min(ago);
             self.n_received += 1;
+            let n_events = of_item.len();
             self.ready.push_back(LoadedItem {
-                events: std::mem::take(&mut of_item),
+                // The next one has most likely as many.
+                events: std::mem::replace(&mut of_item, Vec::with_capacity(n_events.min(FEW_EVENTS))),
                 region: Arc::clone(&self.region),
                 began: now.checked_sub(ago).unwrap_or(now),
                 read: Duration::from_nanos(read_ns).min(took),
