@@ -66,7 +66,7 @@ pub struct Sandbox {
     /// Whether it drives a GPU. Then it may read what drivers read, write nodes and the cache of the driver, name its
     /// threads, connect to local daemons, and bind a local socket at which nothing is accepted.
     pub gpu: bool,
-    /// Whether it may connect to others over the network.
+    /// Whether it may connect to others over the network, if it `decodes`.
     pub network: bool,
     /// Whether it only reads and decodes, with `network` from others: then all system calls are refused but those that this takes, whatever
     /// else is allowed here.
@@ -145,7 +145,7 @@ impl Sandbox {
             .add_rules(path_beneath_rules(write, all & !AccessFs::MakeSock))?
             .add_rules(path_beneath_rules(
                 of_drivers(vec![drivers::THREADS.into()]),
-                AccessFs::ReadDir | AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate,
+                all & (AccessFs::ReadDir | AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate),
             ))?
             .add_rules(path_beneath_rules(of_drivers(vec![devices.into()]), AccessFs::ReadDir))?
             .add_rules(path_beneath_rules(["/dev/null", "/dev/zero"], AccessFs::from_file(LANDLOCK) & all))?

@@ -58,7 +58,7 @@ pub fn read_part(file: &File, at: u64, len: u64, buffer: &mut Vec<u8>) -> io::Re
 }
 
 /// The folder of the file that was read last. It stays open: the next file most often lies there, too, and then the kernel looks up one name and not a
-/// whole path, which takes 1 % of a run with small pictures. Where a folder is replaced in the middle of a run, its files are those of the old one.
+/// whole path, which takes 1 % of a run with small pictures. Where a folder is replaced in the middle of a run, files may still be those of the old one.
 #[derive(Default)]
 pub struct LastFolder(Option<(Vec<u8>, OwnedFd)>);
 
@@ -67,7 +67,11 @@ impl LastFolder {
     pub fn read_file(&mut self, path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
         let opened = match self.open(path.as_os_str().as_bytes()) {
             Some(file) => regular(file),
-            None => open_regular(path),
+            None => {
+                // It may be gone, and another one have its name.
+                self.0 = None;
+                open_regular(path)
+            }
         };
         read_opened(opened, path, buffer)
     }
