@@ -127,8 +127,8 @@ fn a_source_of_nothing_but_bad_pictures_still_comes_to_its_end() {
 #[test]
 fn more_failures_than_allowed_stop_the_run_and_what_is_left_can_go_on() {
     let place = Workplace::with_blocks(&Blocks { more: "[limits]\nmax_failed = 10\n", ..Blocks::default() });
-    // More than may be read beyond the first failure that has no end yet.
-    const PICTURES: u64 = 4_000;
+    // Many more than may be read beyond the first failure that has no end yet: a busy machine reads on until the stop has come to the sources.
+    const PICTURES: u64 = 20_000;
     write_pictures(&place.images(), PICTURES);
     // The first hundred.
     for index in 0..100 {
