@@ -16,7 +16,7 @@ const LEAST_KILLS: usize = 20;
 
 #[test]
 fn twenty_thousand_items_survive_a_storm_of_kills_exactly() {
-    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
+    let place = Workplace::with_blocks(&Blocks { steps: 200, ..Blocks::default() });
     write_pictures(&place.images(), ITEMS);
     let mut run = place.start(&[]);
     let pid = run.pid();
