@@ -257,7 +257,8 @@ impl Inbox {
     /// there if it had the item alone. All are kept here, in case the thread does not come back. For a thread with a process.
     pub fn lend(
         &self,
-        (item, now): (&Ticket, Instant),
+        item: &Ticket,
+        now: Instant,
         unanswered: &mut VecDeque<Ticket>,
         turn: Option<AloneTurn>,
     ) {
@@ -324,7 +325,7 @@ mod tests {
         let item = items.build().next().unwrap();
         for hangs in [false, true] {
             let inbox = Inbox::new(VecDeque::new(), VecDeque::new());
-            inbox.lend((&item, Instant::now()), &mut VecDeque::new(), turns.take());
+            inbox.lend(&item, Instant::now(), &mut VecDeque::new(), turns.take());
             assert!(turns.take().is_none(), "one at a time");
             let abandoned = hangs.then(|| inbox.abandon_if_stuck(Duration::ZERO).unwrap());
             if abandoned.is_none() {

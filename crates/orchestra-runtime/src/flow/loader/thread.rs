@@ -257,7 +257,7 @@ impl<'a> ProcessThread<'a> {
         let (began, read, took) = (loaded.began, loaded.read, loaded.took);
         self.events.set(loaded);
         // What stands here in front of the first batch may be code of a host that never comes back.
-        self.inbox.lend((&token.ticket, since), &mut self.items.unanswered, turn);
+        self.inbox.lend(&token.ticket, since, &mut self.items.unanswered, turn);
         let mut in_hand =
             ItemInHand { inbox: self.inbox, left_at: None, given_up: false, waited: Duration::ZERO };
         let fetched = self.events.read();
