@@ -253,6 +253,7 @@ impl TasksState {
             tokio::task::spawn_blocking(move || {
                 let synced = shared.journal().sync();
                 let linked = shared.link_best();
+                shared.watch.over();
                 let problem = end.problem.or(synced.and(linked).err().as_ref().map(TasksProblem::of));
                 drop(root.cast(RootMsg::TasksEnded(TasksEnd { problem, ..end }))); // A root that is gone has ended.
             });

@@ -16,11 +16,12 @@ use tokio::sync::watch;
 
 use crate::context::RunContext;
 use crate::tasks::board::TaskBoard;
-use crate::tasks::live;
+use crate::tasks::live::LiveFile;
 
 /// The commands of a run. Its thread ends with it.
 pub struct CommandWatch {
     seen: Arc<Seen>,
+    file: Arc<LiveFile>,
     _end: Option<Sender<()>>,
 }
 
@@ -50,9 +51,10 @@ impl CommandWatch {
     /// Looks as often as at the devices of workers: at GPUs where there are some, and a driver that lists their processes.
     pub fn start(context: &Arc<RunContext>) -> Self {
         let seen = Arc::new(Seen::default());
+        let file = Arc::new(LiveFile::new(&context.plan.output));
         let (end, is_over) = channel();
         let looks = {
-            let (context, seen) = (Arc::clone(context), Arc::clone(&seen));
+            let (context, seen, file) = (Arc::clone(context), Arc::clone(&seen), Arc::clone(&file));
             let options = &context.options.devices;
             let (every, probe) = (options.look_every, options.probe.clone());
             let probe = probe.filter(|_| !context.plan.tasks.gpus.is_empty());
@@ -65,15 +67,19 @@ impl CommandWatch {
             move || {
                 while is_over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                     seen.look(probe.as_deref(), &context.tasks, context.clock.now());
-                    live::write(&context);
+                    file.write(&context.tasks.commands(context.clock.now()));
                 }
-                live::remove(&context);
             }
         };
         let started = thread::Builder::new().name("commands".into()).spawn(looks);
         let end = started.map(|_| end);
         let end = end.inspect_err(|error| tracing::warn!(%error, "running commands are not looked at")).ok();
-        Self { seen, _end: end }
+        Self { seen, file, _end: end }
+    }
+
+    /// No command runs any more: the file that names them is gone when this returns, while the thread may still wait for the driver.
+    pub fn over(&self) {
+        self.file.remove();
     }
 
     /// A command runs in this keeper, on these GPUs: the first other one on which it is seen.
@@ -99,6 +105,12 @@ impl CommandWatch {
         let inner = self.seen.lock();
         let (began, free) = &inner.free;
         Some((*began, *free.get(uuid)?))
+    }
+}
+
+impl Drop for CommandWatch {
+    fn drop(&mut self) {
+        self.over();
     }
 }
 
@@ -169,6 +181,8 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use orchestra_machine::{FakeProbe, Gpu, GpuProcess};
 
     use super::*;
@@ -193,7 +207,8 @@ mod tests {
             (0..10_000_000).take_while(|_| resident() < 64).inspect(|_| std::thread::yield_now()).count();
         assert!(resident() >= 64, "after {looks} looks it has {} pages", resident());
         let keeper = rustix::process::getpid();
-        let watch = CommandWatch { seen: Arc::default(), _end: None };
+        let watch =
+            CommandWatch { seen: Arc::default(), file: Arc::new(LiveFile::new(Path::new(""))), _end: None };
         let told = watch.begin(0, keeper, vec!["GPU-a".to_owned()]);
         let board = TaskBoard::of_one_that_runs();
         let look = |gpus| watch.seen.look(Some(&FakeProbe::new(gpus)), &board, Duration::ZERO);

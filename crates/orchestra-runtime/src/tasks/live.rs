@@ -3,28 +3,46 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use orchestra_store::OutputFolder;
 
-use crate::context::RunContext;
 use crate::tasks::board::RunningCommand;
 
 /// What is older was left by a run that was killed.
 const OLDEST: Duration = Duration::from_secs(5);
 
-pub fn write(context: &RunContext) {
-    let file = file(&context.plan.output);
-    let next = file.with_extension("next");
-    let commands = context.tasks.commands(context.clock.now());
-    let written =
-        serde_json::to_vec(&commands).map_err(io::Error::other).and_then(|bytes| fs::write(&next, bytes));
-    // A disk that is full is told by the journal.
-    drop(written.and_then(|()| fs::rename(next, file)));
+/// The file of this run. The lock is held while it is written, so none is made after [`LiveFile::remove`] has returned: the output folder may
+/// belong to the next run by then.
+pub struct LiveFile {
+    path: PathBuf,
+    is_over: Mutex<bool>,
 }
 
-pub fn remove(context: &RunContext) {
-    drop(fs::remove_file(file(&context.plan.output)));
+impl LiveFile {
+    pub fn new(output: &Path) -> Self {
+        Self { path: file(output), is_over: Mutex::new(false) }
+    }
+
+    pub fn write(&self, commands: &[RunningCommand]) {
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_over {
+            return;
+        }
+        let next = self.path.with_extension("next");
+        let written =
+            serde_json::to_vec(commands).map_err(io::Error::other).and_then(|bytes| fs::write(&next, bytes));
+        // A disk that is full is told by the journal.
+        drop(written.and_then(|()| fs::rename(next, &self.path)));
+    }
+
+    pub fn remove(&self) {
+        let mut is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::replace(&mut *is_over, true) {
+            drop(fs::remove_file(&self.path));
+        }
+    }
 }
 
 /// The commands that run now into this output folder; `None` where no run with tasks is going on there.
@@ -38,4 +56,26 @@ pub fn running_commands(output: &Path) -> Option<Vec<RunningCommand>> {
 
 fn file(output: &Path) -> PathBuf {
     output.join(OutputFolder::private_file("commands"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_removed_is_not_written_again() {
+        let output = tempfile::tempdir().unwrap();
+        fs::create_dir(file(output.path()).parent().unwrap()).unwrap();
+        let live = LiveFile::new(output.path());
+        live.write(&[]);
+        assert_eq!(running_commands(output.path()), Some(vec![]));
+        live.remove();
+        live.write(&[]);
+        assert_eq!(running_commands(output.path()), None);
+        // What the next run writes there is not its to remove.
+        let next = LiveFile::new(output.path());
+        next.write(&[]);
+        live.remove();
+        assert_eq!(running_commands(output.path()), Some(vec![]));
+    }
 }
