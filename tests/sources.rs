@@ -253,6 +253,58 @@ fn samples_that_the_sink_wrote_are_those_that_it_got_for_python_and_for_the_sour
     place.no_process_is_left();
 }
 
+/// Samples with a picture and a file, each larger than what a loader holds of rows whose size is known: with `make` they are written, else the archives
+/// that a run has made of them are compared with them.
+const LARGE: &str = r#"
+import io, random, struct, sys, tarfile, zlib
+def png(width, height, rows):
+    def chunk(kind, content):
+        return struct.pack('>I', len(content)) + kind + content + struct.pack('>I', zlib.crc32(kind + content))
+    head = struct.pack('>IIBBBBB', width, height, 8, 2, 0, 0, 0)
+    return b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', head) + chunk(b'IDAT', zlib.compress(rows, 1)) + chunk(b'IEND', b'')
+def sample(i):
+    rows = b''.join(b'\0' + random.Random(i).randbytes(3 * 700) for _ in range(500))
+    return {'png': png(700, 500, rows), 'bin': random.Random(i).randbytes(900_000 + i), 'cls': b'1'}
+samples = {f's{i}': sample(i) for i in range(6)}
+if sys.argv[1] == 'make':
+    with tarfile.open(sys.argv[2], 'w') as tar:
+        for key, members in samples.items():
+            for extension, content in members.items():
+                info = tarfile.TarInfo(f'{key}.{extension}')
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+else:
+    found = {}
+    for path in sys.argv[2:]:
+        with tarfile.open(path) as tar:
+            found |= {member.name.removeprefix('large.tar/'): tar.extractfile(member).read() for member in tar}
+    for key, members in samples.items():
+        assert found[f'{key}.bin'] == members['bin'], key
+        assert found[f'{key}.png'][16:24] == struct.pack('>II', 700, 500), key
+"#;
+
+#[test]
+fn pictures_and_files_go_to_a_sink_however_large_they_are() {
+    let place = Workplace::new();
+    let python = |arguments: &[PathBuf]| {
+        let status = Command::new("python3").args(["-c", LARGE]).args(arguments).status().unwrap();
+        assert!(status.success());
+    };
+    python(&["make".into(), place.path("large.tar")]);
+    // With as little memory as one loader needs, too.
+    for memory in ["", "[limits]\nmemory = \"200 MiB\"\nloaders = 1\n"] {
+        let files = shards(
+            &place,
+            &format!(
+                "{memory}[sources.s]\nkind = \"tar\"\npaths = [\"large.tar\"]\n[stages.all]\nkind = \"filter\"\nkeep = \"cls >= 0\"\n\
+                 from = \"s\"\n[sinks.t]\nkind = \"tar\"\nfrom = \"all\"\npath = \"shards/s.tar\"\n"
+            ),
+        );
+        python(&[vec!["compare".into()], files].concat());
+    }
+    place.no_process_is_left();
+}
+
 #[test]
 fn arrays_of_archives_and_rows_together_come_out_as_they_were_put_in() {
     let place = place();

@@ -46,7 +46,7 @@ impl Arena {
         self.file.as_fd()
     }
 
-    /// One row of input `input`, to be filled by a loader: `row_bytes` of the layout's span, native byte order.
+    /// One row of input `input`, to be filled: `row_bytes` of the layout's span, native byte order.
     ///
     /// # Safety
     /// The caller is the only one who uses that row for as long as the slice lives.

@@ -134,6 +134,7 @@ impl Parent {
     pub fn begin_item(&mut self) {
         self.item_events = self.events.len();
         self.item_head = self.ring.head();
+        self.ring.item_begins();
     }
 
     /// Nothing has become of the item in hand so far.
@@ -178,7 +179,8 @@ impl Parent {
                     "what is made of the item takes more than the {} MiB that a loader may hold; raise `limits.memory`",
                     self.ring.capacity() >> 20
                 );
-                let kind = match self.has_all_room {
+                // Values of this item that do not begin at the ring's beginning leave less room than the whole of it: alone, they begin there.
+                let kind = match self.has_all_room && self.ring.begins_with_item() {
                     true => FailureKind::TooLarge,
                     false => FailureKind::OutOfMemory,
                 };

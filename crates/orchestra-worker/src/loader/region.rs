@@ -13,6 +13,10 @@ use crate::mapping::{Mapping, Pages, checked, seal, shared_memory};
 const HEADER: usize = 4096;
 /// Values begin at multiples of this, so that tensors of any element type are aligned.
 const ALIGN: usize = 64;
+/// Where an item begins, the head goes back to the beginning if there is room, once it has come so far, or so many times as far as the largest item
+/// took: what is in use lies in caches, and in few pages, where items are far smaller than the region.
+const NEAR: usize = 256 << 10;
+const NEAR_ITEMS: usize = 16;
 /// What lies free beyond this is given back to the kernel.
 const KEEP: usize = 32 << 20;
 
@@ -70,6 +74,11 @@ pub(super) struct Ring {
     sent_to: usize,
     /// Where what is in use begins; `None`: nothing is.
     tail: Option<usize>,
+    /// Where the head last went back to the beginning.
+    wrapped_at: usize,
+    /// Bytes of the item in hand, and of the largest one before it.
+    item: usize,
+    largest_item: usize,
     /// The highest byte that was written since memory was last given back.
     highest: usize,
 }
@@ -78,7 +87,20 @@ impl Ring {
     pub fn map(fd: OwnedFd, len: u64) -> io::Result<Self> {
         let len = HEADER + usize::try_from(len).unwrap_or(usize::MAX - HEADER).next_multiple_of(HEADER);
         let map = Mapping::writable(&checked(fd, len, "region")?, len, Pages::WhenTouched)?;
-        Ok(Self { map, len, head: HEADER, sent: VecDeque::new(), sent_to: HEADER, tail: None, highest: 0 })
+        let (sent, sent_to) = (VecDeque::new(), HEADER);
+        let (wrapped_at, item, largest_item, highest) = (0, 0, 0, 0);
+        Ok(Self {
+            map,
+            len,
+            head: HEADER,
+            sent,
+            sent_to,
+            tail: None,
+            wrapped_at,
+            item,
+            largest_item,
+            highest,
+        })
     }
 
     /// The most bytes that a value can have.
@@ -97,6 +119,10 @@ impl Ring {
         // A value without bytes takes some, so that the head moves on and a ring in use never looks empty.
         let len = len.max(1);
         let at = self.place(len)?;
+        if at < self.head {
+            self.wrapped_at = self.head;
+        }
+        self.item += len;
         self.tail.get_or_insert(at);
         self.head = (at + len).next_multiple_of(ALIGN).min(self.len);
         self.highest = self.highest.max(self.head);
@@ -105,12 +131,20 @@ impl Ring {
 
     fn place(&self, len: usize) -> Option<usize> {
         let fits = |from: usize, to: usize| from.checked_add(len).is_some_and(|end| end <= to);
+        // Never up to the tail: a ring that is full would look empty.
+        let in_front_of = |tail: usize, from| fits(from, tail.saturating_sub(ALIGN)).then_some(from);
         match self.tail {
             None => fits(HEADER, self.len).then_some(HEADER),
-            Some(tail) if self.head > tail && fits(self.head, self.len) => Some(self.head),
-            // Never up to the tail: a ring that is full would look empty.
-            Some(tail) if self.head > tail => fits(HEADER, tail.saturating_sub(ALIGN)).then_some(HEADER),
-            Some(tail) => fits(self.head, tail.saturating_sub(ALIGN)).then_some(self.head),
+            Some(tail) if self.head > tail => {
+                let behind = fits(self.head, self.len).then_some(self.head);
+                let near = NEAR.max(self.largest_item.saturating_mul(NEAR_ITEMS));
+                // Never within an item: behind its first value it has more room.
+                match self.item == 0 && self.head - HEADER >= near {
+                    true => in_front_of(tail, HEADER).or(behind),
+                    false => behind.or(in_front_of(tail, HEADER)),
+                }
+            }
+            Some(tail) => in_front_of(tail, self.head),
         }
     }
 
@@ -123,6 +157,16 @@ impl Ring {
     /// Whether frames that were sent hold a part of the ring.
     pub fn waits_for_parent(&self) -> bool {
         !self.sent.is_empty()
+    }
+
+    /// The next value is the first of another item.
+    pub fn item_begins(&mut self) {
+        self.largest_item = self.largest_item.max(std::mem::take(&mut self.item));
+    }
+
+    /// Whether nothing that is in use lies before other values, so that one which finds no room finds none in an empty ring either.
+    pub fn begins_with_item(&self) -> bool {
+        self.tail.is_none_or(|tail| tail == HEADER)
     }
 
     /// Where the next value will lie, if there is room behind the last one.
@@ -142,7 +186,9 @@ impl Ring {
             let Some(sent) = self.sent.pop_front() else { return };
             // A frame without values frees none: the head may have gone back to the beginning since it was sent.
             if let Some(end) = sent {
-                self.tail = (end != self.head).then_some(end);
+                // What comes next lies at the beginning if the head went back from there.
+                let tail = if end == self.wrapped_at { HEADER } else { end };
+                self.tail = (end != self.head).then_some(tail);
             }
         }
         if self.tail.is_none() {
@@ -176,6 +222,7 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Step {
         Take(usize),
+        Begin,
         Send,
         Done,
     }
@@ -187,6 +234,7 @@ mod tests {
             steps in prop::collection::vec(
                 prop_oneof![
                     4 => (0..9000_usize).prop_map(Step::Take),
+                    2 => Just(Step::Begin),
                     2 => Just(Step::Send),
                     2 => Just(Step::Done),
                 ],
@@ -212,6 +260,7 @@ mod tests {
                         ring.value(at, len).fill(mark);
                         unsent.push((span, mark));
                     }
+                    Step::Begin => ring.item_begins(),
                     Step::Send => {
                         ring.frame_sent(ring.head());
                         frames.push_back(std::mem::take(&mut unsent));
@@ -244,6 +293,40 @@ mod tests {
         assert_eq!(ring.take(6000), Some(HEADER), "all of it was free");
         ring.frames_done(1);
         assert_eq!(ring.take(3000), None, "the 6000 are in no frame yet");
+    }
+
+    #[test]
+    fn small_items_stay_at_the_beginning_of_a_large_ring() {
+        let (_region, mut ring) = both(64 << 20);
+        for item in 0..100_000 {
+            ring.item_begins();
+            assert!(ring.take(1000).unwrap() < HEADER + 2 * NEAR);
+            ring.frame_sent(ring.head());
+            if item >= 10 {
+                ring.frames_done(1);
+            }
+        }
+    }
+
+    #[test]
+    fn an_item_has_the_room_behind_its_first_value_once_those_before_it_are_done() {
+        let (_region, mut ring) = both(4 << 20);
+        let mut frames = 0;
+        // Until the head goes back, with the last two frames in use.
+        while ring.wrapped_at == 0 {
+            ring.item_begins();
+            ring.take(1000).unwrap();
+            let first = ring.wrapped_at != 0;
+            if !first {
+                ring.frame_sent(ring.head());
+                frames += 1;
+                ring.frames_done(usize::from(frames > 2));
+            }
+        }
+        assert_eq!(ring.take(3 << 20), None, "others lie behind");
+        ring.frames_done(2);
+        assert!(!ring.waits_for_parent() && ring.begins_with_item());
+        assert_eq!(ring.take(3 << 20), Some(HEADER + 1024));
     }
 
     #[test]

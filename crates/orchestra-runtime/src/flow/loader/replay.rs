@@ -101,6 +101,14 @@ impl SentColumns {
                 Cell::new(column, packing.as_deref(), sent, region)
             })
             .collect();
+        // Others say why when they are read.
+        for cell in &cells {
+            if let Cell::Refused(RefusedValue { column, refusal: Some(why) }) = cell
+                && matches!(column.ty, ColumnType::Bytes(_) | ColumnType::Text | ColumnType::Labels)
+            {
+                return Err(why.clone());
+            }
+        }
         let labels: SmallVec<[Vec<Label<'_>>; 2]> = cells.iter().map(Cell::labels).collect();
         let row: SmallVec<[Value<'_>; 2]> =
             cells.iter().zip(&labels).map(|(cell, labels)| cell.value(labels)).collect();
