@@ -1,6 +1,6 @@
-//! When a dead worker is replaced, and when a device is given up for a stage. Starts nothing itself.
+//! When a dead worker is replaced, and when the place of a worker is given up. Starts nothing itself.
 //!
-//! A worker that completed a batch is replaced at once and costs nothing, so a storm of kills parks no device. The same holds for one
+//! A worker that completed a batch is replaced at once and costs nothing, so a storm of kills parks no place. The same holds for one
 //! that ended because it was asked to, which is not its device's doing. Other deaths without progress back off under a budget; a death
 //! that came from outside (SIGKILL, a frozen process) has a far larger one, because it says nothing about the worker. What cannot be
 //! loaded at all is not tried again.
@@ -14,7 +14,7 @@ use crate::worker_exit::{Evidence, WorkerExit};
 /// Limits of one stage's workers on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartPolicy {
-    /// Deaths without progress within `window`, beyond which the device is parked.
+    /// Deaths without progress within `window`, beyond which the place of the last one is parked.
     pub budget: usize,
     /// The same for deaths that came from outside.
     pub outside_budget: usize,
@@ -41,7 +41,7 @@ impl Default for RestartPolicy {
 pub enum Restart {
     /// Start its replacement after this pause (zero: at once).
     After(Duration),
-    /// Give the device up for this stage.
+    /// Give its place up.
     Park,
 }
 

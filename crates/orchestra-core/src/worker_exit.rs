@@ -45,7 +45,7 @@ pub enum WorkerExit {
 pub enum Evidence {
     /// The batch is suspect: segfault, abort, own exit code, deadline passed.
     Strong,
-    /// Something outside may have done it: SIGKILL, SIGTERM, SIGSTOP.
+    /// Something outside may have done it: SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGQUIT, or it fell silent, as after SIGSTOP.
     Weak,
     /// It says nothing about a batch.
     None,

@@ -58,14 +58,14 @@ pub struct Plan {
     pub limits: Limits,
     /// `[telemetry]`
     pub telemetry: TelemetryPlan,
-    /// Threads that read and decode, over all pipelines.
+    /// Loaders of all pipelines: each is a thread with a process that reads and decodes.
     pub loader_threads: usize,
     /// Bytes of memory that loader processes may take together for decoding.
     pub loader_bytes: u64,
     /// Bytes of memory that slots and carried pictures leave: all loaders together take no more while one of them has an item alone, for which it gets
     /// more than its share.
     pub bytes_left: u64,
-    /// The cores that these threads are kept on; `None`: they may run anywhere.
+    /// The cores that they are kept on; `None`: they may run anywhere.
     pub loaders_near: Option<NodeCores>,
     /// What a resumed run must have in common with the run that it continues: one entry per thing, `(what, digest)`; for example
     /// `("stage `pixels`", …)`, `("model `digits`", …)`. Settings that change no result (threads, devices, batch size) are absent.

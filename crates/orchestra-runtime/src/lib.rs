@@ -25,6 +25,7 @@ mod fault_tests;
 mod fleet;
 mod flow;
 mod messages;
+mod panics;
 mod pipeline;
 mod root;
 mod run_end;

@@ -348,6 +348,8 @@ pub enum PipelineMsg {
     },
     NoDevice(String),
     SinkFailed(String),
+    /// What ran beside its actors panicked.
+    Bug(String),
     /// What holds the items of a source does not answer.
     SourceFailed(String),
     Stop,

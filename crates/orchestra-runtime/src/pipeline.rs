@@ -24,6 +24,7 @@ use crate::flow::listing::Listing;
 use crate::flow::processor::Processor;
 use crate::flow::source::{Source, SourceArgs};
 use crate::messages::{DeviceMsg, ItemEndsMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootMsg, SourceMsg};
+use crate::panics::run_blocking;
 
 pub struct Pipeline;
 
@@ -86,6 +87,7 @@ impl Actor for Pipeline {
             PipelineMsg::SourceFinished { source, end } => state.source_finished(&me, source, end).await,
             PipelineMsg::NoDevice(why) => state.end(&me, PipelineEnd::NoDevice(why)).await,
             PipelineMsg::SourceFailed(why) => state.end(&me, PipelineEnd::SourceFailed(why)).await,
+            PipelineMsg::Bug(error) => state.fell_over(&me, error).await,
             PipelineMsg::SinkFailed(why) => state.end(&me, PipelineEnd::SinkFailed(why)).await,
             PipelineMsg::Stop => state.stop(),
             PipelineMsg::Abort => state.end(&me, PipelineEnd::Stopped).await,
@@ -103,8 +105,7 @@ impl Actor for Pipeline {
     ) -> Result<(), ActorProcessingErr> {
         if let SupervisionEvent::ActorFailed(who, error) = event {
             let name = who.get_name().unwrap_or_else(|| "an actor".into());
-            tracing::error!(pipeline = %state.name, actor = %name, %error, "an actor failed; this is a bug");
-            state.end(&me, PipelineEnd::Bug(format!("{name}: {error}"))).await;
+            state.fell_over(&me, format!("{name}: {error}")).await;
         }
         Ok(())
     }
@@ -124,7 +125,7 @@ impl PipelineState {
         let plan = Arc::clone(&self.args.context.plan);
         let pipeline = self.args.pipeline;
         let me = me.clone();
-        tokio::task::spawn_blocking(move || {
+        run_blocking(&me.clone(), "preparing memory", move || {
             drop(me.cast(PipelineMsg::Prepared(memory_of(&plan, &plan.pipelines[pipeline.index()]))));
         });
     }
@@ -187,7 +188,7 @@ impl PipelineState {
         let context = &self.args.context;
         let chain = Chain::new(context, ends, Origin::Stage(stage), &self.targets);
         let downstream = Arc::clone(&chain.folds);
-        let args = FoldArgs { context: Arc::clone(context), stage, of, chain };
+        let args = FoldArgs { context: Arc::clone(context), stage, of, chain, pipeline: me.clone() };
         let (actor, _) = Actor::spawn_linked(None, FoldActor, args, me.get_cell()).await?;
         self.targets.folds.push(FoldTarget { stage, actor, way: None, downstream });
         Ok(())
@@ -253,6 +254,11 @@ impl PipelineState {
         if self.running.is_empty() {
             self.end(me, self.sources_end.clone()).await;
         }
+    }
+
+    async fn fell_over(&mut self, me: &ActorRef<PipelineMsg>, error: String) {
+        tracing::error!(pipeline = %self.name, %error, "a part of the pipeline failed; this is a bug");
+        self.end(me, PipelineEnd::Bug(error)).await;
     }
 
     /// Wakes every thread that waits for a row or for room.

@@ -356,6 +356,10 @@ impl RootState {
         }
         let pipeline = self.pipelines.iter().find(|(_, p)| p.get_id() == who).map(|(id, _)| *id);
         if let Some(id) = pipeline {
+            // Its workers are of no use to others.
+            for stage in &self.context.plan.pipelines[id.index()].stages {
+                self.devices.iter().for_each(|device| drop(device.cast(DeviceMsg::Retire(*stage))));
+            }
             self.record_end(id, bug("the pipeline"));
             return;
         }

@@ -124,7 +124,8 @@ impl Journal {
             .and_then(|()| self.write_records(group))
             .and_then(|()| self.append(kind::GROUP, &entry));
         if let Err(error) = written {
-            (self.crc, _) = (before.1, self.journal.accept(before.0));
+            self.journal.accept(before.0);
+            self.crc = before.1;
             self.roll_back();
             self.take_away(&group.files);
             return Err(error);

@@ -76,6 +76,55 @@ impl PartFiles for LinesEncoder {
     }
 }
 
+/// `kind = "falls"`: its part files cannot be made.
+struct Falls;
+
+impl SinkKind for Falls {
+    fn name(&self) -> &'static str {
+        "falls"
+    }
+
+    fn about(&self) -> &'static str {
+        "A sink of a test."
+    }
+
+    fn extension(&self) -> &'static str {
+        "txt"
+    }
+
+    fn writes(&self) -> Writes {
+        Writes::PartFiles
+    }
+
+    fn connect(&self, _: &Input, _: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
+        Some(Arc::new(FallsEncoder))
+    }
+}
+
+#[derive(Debug)]
+struct FallsEncoder;
+
+impl Encoder for FallsEncoder {
+    fn encode(&self, _: &ItemInfo<'_>, _: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        out.push(b'x');
+        Ok(())
+    }
+
+    fn part_files(&self) -> Option<&dyn PartFiles> {
+        Some(self)
+    }
+}
+
+impl PartFiles for FallsEncoder {
+    fn rows_per_file(&self) -> u64 {
+        10
+    }
+
+    fn file(&self, _: &[&[u8]]) -> Result<Vec<u8>, Refusal> {
+        panic!("a bug, as asked")
+    }
+}
+
 fn kinds() -> Kinds {
     orchestra::kinds().with_stage(SCATTER).with_sink(Lines)
 }
@@ -279,4 +328,18 @@ async fn a_run_writes_whole_parquet_files() {
         .collect();
     assert!((1..=3).contains(&files.len()), "{} files of 100 rows or more for 250 rows", files.len());
     assert!(files.iter().all(|file| file.starts_with(b"PAR1") && file.ends_with(b"PAR1")));
+}
+
+/// It would take the thread that commits, and with it all answers that others wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_that_panics_over_a_part_ends_the_run_with_its_reason() {
+    let mut place = Workplace::with_pictures(40);
+    place
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[sinks.rows]\nkind = \"falls\"\nfrom = \"pixels\"\npath = \"rows/rows.txt\"")
+        .devices(1);
+    let outcome = place.run_plan(place.plan_with(orchestra::kinds().with_sink(Falls))).await;
+    assert_eq!(outcome.exit_code, 75, "{:?}", outcome.problems);
+    assert!(outcome.problems.join("\n").contains("a bug, as asked"), "{:?}", outcome.problems);
+    assert!(parts(&place.out()).is_empty());
 }

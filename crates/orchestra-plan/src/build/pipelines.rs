@@ -111,7 +111,7 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// Processes that read and decode.
+    /// Loaders of all pipelines, as many as cores unless the file says how many.
     pub(super) fn loader_threads(&self) -> usize {
         let cores = self.parts.machine.as_ref().map(|m| m.cores);
         let written = self.parts.workflow.loaders.as_ref().map(|n| n.value as usize);

@@ -19,7 +19,7 @@ pub struct LinkArgs {
     pub duty: Duty,
     pub serve: Arc<ServeStage>,
     pub manager: ActorRef<DeviceMsg>,
-    /// Set once a thread owns the process, which will report its death even if this actor is gone.
+    /// Set once a task owns the process, which will report its death even if this actor is gone.
     pub owned: AtomicBool,
 }
 

@@ -332,7 +332,8 @@ impl Chain {
         Failure { stage, kind, error, attempts: 1 }
     }
 
-    /// Sends what became of some rows, and empties it but for [`Outcome::done`], which are in `whole` by now.
+    /// Sends what became of some rows. What is left in it is [`Outcome::done`], which are in `whole` by now, the counts, which the caller books, and text of
+    /// no record.
     pub fn send(&self, out: &mut Outcome) {
         for (fold, parts) in out.parts.drain(..) {
             drop(fold.cast(FoldMsg::Parts(parts)));

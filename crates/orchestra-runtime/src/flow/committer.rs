@@ -20,6 +20,7 @@ use crate::flow::part_file::OpenPartFile;
 use crate::flow::reduce_rows::OpenReduce;
 use crate::flow::result_files::sink_file;
 use crate::messages::{CommitCounts, ItemEndsMsg};
+use crate::panics::caught;
 use crate::trace::{EndedItems, MaybeTracer};
 
 /// Groups that are joined into one write when they wait already. Where there is no model, or no picture can be read, each is one item.
@@ -142,6 +143,8 @@ pub struct Files {
     stats: Arc<Stats>,
     /// Of each stage that reduces the rows of the run.
     reduces: Vec<OpenReduce>,
+    /// Why nothing is written any more: a panic left them in no known state.
+    broken: Option<String>,
 }
 
 impl Files {
@@ -156,18 +159,39 @@ impl Files {
         let part_files = OpenPartFile::all(plan, &journal, run_id, sink_file).map_err(|e| e.to_string())?;
         let reduces = OpenReduce::all(plan, &journal).map_err(|e| e.to_string())?;
         let (plan, stats) = (Arc::clone(plan), Arc::clone(stats));
-        let mut files = Self { journal, plan, stats, part_files, reduces };
+        let mut files = Self { journal, plan, stats, part_files, reduces, broken: None };
         files.write_results(OpenReduce::is_half_written)?;
         Ok(files)
+    }
+
+    /// What `work` gives. A panic in it is a bug, ours or of a kind of the host's: it fails this and all that follows, instead of being waited for.
+    fn guarded(&mut self, work: impl FnOnce(&mut Self) -> Result<(), String>) -> Result<(), String> {
+        if let Some(why) = &self.broken {
+            return Err(why.clone());
+        }
+        caught("internal error: writing results", || work(self)).unwrap_or_else(|bug| {
+            self.broken = Some(bug.clone());
+            Err(bug)
+        })
     }
 
     /// Commits a group; then rows that are enough for a part file become one, and contributions that are enough for a fold a state. The first
     /// result is that of the group, the second that of the others.
     fn commit(&mut self, commit: &Commit) -> (Result<(), String>, Result<(), String>) {
-        let committed = self.journal.commit(commit).map_err(|e: CommitError| e.to_string());
+        let committed =
+            self.guarded(|files| files.journal.commit(commit).map_err(|e: CommitError| e.to_string()));
         if committed.is_err() {
             return (committed, Ok(()));
         }
+        let gathered = self.guarded(|files| {
+            files.add(commit);
+            files.seal(OpenPartFile::is_full)?;
+            files.fold()
+        });
+        (committed, gathered)
+    }
+
+    fn add(&mut self, commit: &Commit) {
         for (file, rows) in &commit.appends {
             self.part_files.iter_mut().filter(|part| part.file() == *file).for_each(|part| part.add(rows));
             self.reduces
@@ -175,7 +199,6 @@ impl Files {
                 .filter(|reduce| reduce.file() == *file)
                 .for_each(|reduce| reduce.add(rows));
         }
-        (committed, self.seal(OpenPartFile::is_full).and_then(|()| self.fold()))
     }
 
     fn seal(&mut self, which: impl Fn(&OpenPartFile) -> bool) -> Result<(), String> {
@@ -270,7 +293,7 @@ fn run(
             then(sources.map(|s| files.journal.finished(SourceId(s))).collect());
         }
         if let Some((code, then)) = close {
-            let closed = files.close(code);
+            let closed = files.guarded(|files| files.close(code));
             let counts = files.journal.counts();
             drop(files); // The output folder is unlocked before the end of the run is reported.
             then(closed.map(|()| counts));
@@ -359,7 +382,10 @@ fn commit(
         if let Some(tracer) = traces.tracer.get().filter(|_| !traced.is_empty()) {
             let ended = traces.clock.now();
             traced.iter_mut().for_each(|items| items.written(ended, &result));
-            tracer.items_ended(&traced);
+            // What goes wrong in there is no matter of the run.
+            if let Err(bug) = caught("the tracer", || tracer.items_ended(&traced)) {
+                tracing::error!("{bug}; the run goes on");
+            }
         }
         // An actor that is gone belongs to a pipeline that was torn down; what is committed stays committed.
         drop(match result {

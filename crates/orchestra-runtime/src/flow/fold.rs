@@ -15,6 +15,8 @@ use super::chain::{Chain, ChainRun, NoHooks, Outcome, RowScope};
 use super::fold_target::{FoldMsg, FoldPart};
 use super::token::{PartPath, Token};
 use crate::context::RunContext;
+use crate::messages::PipelineMsg;
+use crate::panics::run_blocking;
 
 /// The actor of a stage that folds the rows of one token.
 pub struct FoldActor;
@@ -27,6 +29,7 @@ pub struct FoldArgs {
     pub stage: StageId,
     pub of: FoldOf,
     pub chain: Chain,
+    pub pipeline: ActorRef<PipelineMsg>,
 }
 
 /// What it brings together.
@@ -140,7 +143,7 @@ impl FoldState {
         let complete = std::mem::take(&mut self.complete);
         let (work, me) = (Arc::clone(&self.work), me.clone());
         self.running += 1;
-        tokio::task::spawn_blocking(move || {
+        run_blocking(&self.work.args.pipeline, "what follows a fold", move || {
             work.process(complete);
             drop(me.cast(FoldMsg::Finished));
         });

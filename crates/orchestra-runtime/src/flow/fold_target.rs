@@ -13,7 +13,7 @@ use super::token::{PartPath, Token};
 pub enum FoldMsg {
     /// Parts have come to their ends.
     Parts(Vec<FoldPart>),
-    /// A row has been taken through the chain.
+    /// A thread has taken rows through the chain.
     Finished,
     /// No further part will come from one of those that feed it.
     Drained,

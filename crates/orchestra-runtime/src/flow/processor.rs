@@ -17,6 +17,7 @@ use crate::batch::completion::Completion;
 use crate::batch::outputs::OutputRows;
 use crate::flow::committer::BYTES_AT_ONCE;
 use crate::messages::{CompletedBatch, PipelineMsg, WholeItems};
+use crate::panics::run_blocking;
 use crate::trace::DoneRows;
 
 pub struct Processor {
@@ -44,7 +45,7 @@ impl Completion for Processor {
         // Bounded by the slots: a batch holds its slot until it has been worked on.
         self.work.open.fetch_add(1, Ordering::Relaxed);
         let work = Arc::clone(&self.work);
-        tokio::task::spawn_blocking(move || {
+        run_blocking(&self.pipeline, "what follows a batch", move || {
             work.process(batch);
             work.close_one();
         });
