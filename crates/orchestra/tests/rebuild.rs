@@ -132,7 +132,7 @@ impl Map for Falls {
 
 impl MapRun for Falls {
     fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
-        inputs[0].with_tensor(|tensor| emit.row(&[Value::Tensor(tensor.clone())]))
+        inputs[0].with_tensor(|tensor| emit.row(&[Value::Tensor(*tensor)]))
     }
 }
 
