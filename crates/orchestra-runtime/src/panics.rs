@@ -1,0 +1,31 @@
+//! Panics outside of actors, which no supervisor hears of: they become errors, so that nothing waits for what is lost with them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ractor::ActorRef;
+
+use crate::messages::PipelineMsg;
+
+/// The value of `work`, or what it says when it panics. What it has worked on is in no known state then, and is not to be used any more.
+pub fn caught<T>(what: &str, work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        format!("{what} panicked: {}", text.unwrap_or("it does not say why"))
+    })
+}
+
+/// Runs what may have to wait on the blocking pool. A panic ends the pipeline, which is built anew from the journal.
+pub fn run_blocking(
+    pipeline: &ActorRef<PipelineMsg>,
+    what: &'static str,
+    work: impl FnOnce() + Send + 'static,
+) {
+    let pipeline = pipeline.clone();
+    tokio::task::spawn_blocking(move || {
+        if let Err(bug) = caught(what, work) {
+            // A pipeline that is gone has ended.
+            drop(pipeline.cast(PipelineMsg::Bug(bug)));
+        }
+    });
+}
