@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use common::{Ended, Workplace, has_feature};
+use common::{Ended, Workplace, has_feature, until_struck};
 use moto::Moto;
 use orchestra_testkit::striker::{Fault, Striker};
 use serde_json::Value;
@@ -18,7 +18,6 @@ const ROWS: u64 = 20_000;
 const EVERY: Duration = Duration::from_millis(250);
 /// So many kills must have hit for the test to mean anything.
 const LEAST_KILLS: usize = 3;
-const MOST_RUNS: usize = 10;
 
 /// Writes the numbers from 0 as an array, and as that in an archive, stored and deflated.
 const ARRAYS: &str = "
@@ -81,22 +80,16 @@ fn tables_and_arrays_of_a_bucket_are_read_exactly_while_loaders_are_killed() {
         workflow(&place, kind, &format!("s3://digits/rows/{file}"));
         let file_of_run = place.workflow();
         let arguments = ["run", file_of_run.to_str().unwrap(), "--fresh", "--set", "limits.loaders=4"];
-        let (mut kills, mut restarts, mut every) = (0, 0, EVERY);
-        // A run on a fast machine is through before its loaders have been killed so often: then another one is, with less time between kills.
-        for _ in 0..MOST_RUNS {
+        until_struck(LEAST_KILLS, EVERY, |every| {
             let run = place.start_command_with(&arguments, &moto.variables());
             let striker = Striker::of_loaders(run.pid(), every, Fault::Kill);
             let ended = run.wait();
-            kills += striker.stop().len();
-            restarts += place.report()["loaders"]["restarts"].as_u64().unwrap();
+            let kills = striker.stop().len();
+            let restarts = place.report()["loaders"]["restarts"].as_u64().unwrap();
+            println!("{file}: {kills} loaders were killed, {restarts} restarts");
             each_row_is_there_once(&place, &ended);
-            if kills >= LEAST_KILLS && restarts > 0 {
-                break;
-            }
-            every = every * 3 / 4;
-        }
-        println!("{file}: {kills} loaders were killed, {restarts} restarts");
-        assert!(kills >= LEAST_KILLS && restarts > 0, "{file}: {kills} kills, {restarts} restarts");
+            kills.min(restarts as usize)
+        });
     }
     place.no_process_is_left();
 }

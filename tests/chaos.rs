@@ -84,11 +84,18 @@ fn few_slow_batches() -> Workplace {
 #[test]
 fn workers_are_stopped_and_killed() {
     let place = few_slow_batches();
-    let strikes = ["--kill-every", "150ms", "--stop-every", "250ms", "--json", "--items", "240"];
-    let report = json(&chaos(&place, &place.workflow(), &strikes));
-    nothing_is_wrong_with(&report);
-    assert_eq!((n(&report, "items"), n(&report, "done")), (240, 240));
-    assert!(n(&report, "kills") > 0 && n(&report, "stops") > 0, "{report}");
+    // A quick machine may be through before the first stop: then there is more to do.
+    let found = (0..6).any(|seed: u64| {
+        let items = 240 << (seed / 2);
+        let (seed, n_items) = (seed.to_string(), items.to_string());
+        let mut strikes = vec!["--kill-every", "150ms", "--stop-every", "250ms", "--json"];
+        strikes.extend(["--items", &n_items, "--seed", &seed]);
+        let report = json(&chaos(&place, &place.workflow(), &strikes));
+        nothing_is_wrong_with(&report);
+        assert_eq!((n(&report, "items"), n(&report, "done")), (items, items));
+        n(&report, "kills") > 0 && n(&report, "stops") > 0
+    });
+    assert!(found, "no worker was killed, or none was stopped, in any of the runs");
     place.nothing_is_left();
 }
 

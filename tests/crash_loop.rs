@@ -122,7 +122,7 @@ fn each_of_two_pipelines_has_a_log_of_its_own_without_a_line_of_the_other() {
 #[test]
 fn a_pipeline_of_which_too_many_items_fail_is_stopped_alone_and_goes_on_with_a_higher_limit() {
     // More than may be read beyond the first failure that has no end yet.
-    const PICTURES: u64 = 4_000;
+    const PICTURES: u64 = 20_000;
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), PICTURES);
     fs::create_dir(place.path("copies")).unwrap();

@@ -116,7 +116,7 @@ fn the_page_shows_a_run_while_it_goes_on() {
 fn a_port_that_is_taken_is_an_error_before_anything_is_begun() {
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), 4);
-    let taken = TcpListener::bind("127.0.0.2:0").unwrap();
+    let taken = TcpListener::bind("127.0.0.3:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     place
         .run(&["--metrics", &address])

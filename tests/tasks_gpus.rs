@@ -285,7 +285,7 @@ fn the_side_with_the_higher_priority_has_the_cores_first_where_there_is_no_gpu()
     ended.must_exit(0).must_say(&["40 items read, 40 done", "6 tasks, 6 done"]);
     assert_eq!(order(&place), ["prepare", "high", "stage", "low", "last"]);
     // At the same priority both go on together: a command that waits for the stage comes to its end.
-    let wait = "n=0; until grep -q stage order || [ $((n += 1)) = 2000 ]; do sleep 0.01; done";
+    let wait = "n=0; until grep -q stage order || [ $((n += 1)) = 20000 ]; do sleep 0.01; done";
     place.edit("echo high >> order", &format!("{wait}; echo high >> order"));
     fs::remove_file(place.path("order")).unwrap();
     place.edit("priority = 21", "priority = 20");
@@ -497,11 +497,11 @@ fn what_the_first_commands_of_a_table_took_of_a_gpu_places_those_after_them_in_t
         r#"
 [tasks.half]
 command = """
-n=$(wc -c < looks)
 case {n} in
 1 | 2) touch begun-{n}; until test -e begun-1 && test -e begun-2; do sleep 0.01; done; echo "$$ 6000000000" >> processes ;;
 *) exec 9> turn; flock -n 9 || { echo 'two of 6 GB are on a GPU of 8 GiB'; exit 9; } ;;
 esac
+n=$(wc -c < looks)
 until [ $(wc -c < looks) -ge $((n + 3)) ]; do sleep 0.05; done
 """
 device = 0.5

@@ -171,7 +171,8 @@ impl OnTerminal {
 
 #[test]
 fn an_interrupted_run_leaves_its_messages_on_the_terminal_and_nothing_of_the_progress() {
-    let place = Workplace::with_gate(1_000);
+    // More than may be read before the signal is heard.
+    let place = Workplace::with_gate(4_000);
     for columns in [40, 80, 200] {
         place.close_gate_after(100);
         let mut run = on_terminal(&place, columns, &["--fresh"]);

@@ -288,7 +288,8 @@ fn check_run_is_closed(trace: &Trace) {
 fn a_collector_that_is_down_costs_the_traces_and_nothing_else() {
     let place = Workplace::new();
     let closed_port = closed_port();
-    let arguments = ["--otlp", &closed_port.url(), "--set", "telemetry.flush_timeout=3s"];
+    // Longer than it may take until they are tried.
+    let arguments = ["--otlp", &closed_port.url(), "--set", "telemetry.flush_timeout=10m"];
     must_be_incomplete(&digits(&place, &arguments, &[]), "could not be sent (no connection");
     place.must_hold(&items("scans", 0..IMAGES), &Default::default());
     place.nothing_is_left();

@@ -154,6 +154,22 @@ impl Default for Blocks {
     }
 }
 
+/// Does runs until their strikes have hit so often in all: on a fast machine one is over after few of them, and the next has less time in between.
+/// `run` is told how much, and gives how many hit.
+#[track_caller]
+pub fn until_struck(least: usize, every: Duration, run: impl Fn(Duration) -> usize) {
+    const MOST_RUNS: usize = 10;
+    let (mut struck, mut every) = (0, every);
+    for _ in 0..MOST_RUNS {
+        struck += run(every);
+        if struck >= least {
+            return;
+        }
+        every = every * 3 / 4;
+    }
+    panic!("{struck} strikes hit in {MOST_RUNS} runs, where {least} shall");
+}
+
 impl Workplace {
     /// An empty one.
     pub fn new() -> Self {

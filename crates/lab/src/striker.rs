@@ -1,6 +1,6 @@
 //! Strikes workers of a run in this process, as its events tell of them, and its loaders, at uneven intervals. It starts and replaces none.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -63,8 +63,9 @@ struct Seen {
     live: HashMap<WorkerId, HeldProcess>,
 }
 
-/// Does `fault` to a loader of this process; whether there was one. A run tells nothing of loaders, so its children are looked at.
-fn strike_loader(fault: Fault, random: &mut Rng) -> bool {
+/// Does `fault` to a loader of this process that was there at the strike before, so that each has time to start; whether there was one. A run tells
+/// nothing of loaders, so its children are looked at.
+fn strike_loader(fault: Fault, known: &mut HashSet<u32>, random: &mut Rng) -> bool {
     let is_loader = |pid: &u32| {
         let process = process(*pid).filter(|process| process.parent == std::process::id());
         process.is_some_and(|process| is_loader_with(&process.arguments))
@@ -73,7 +74,9 @@ fn strike_loader(fault: Fault, random: &mut Rng) -> bool {
     let held =
         child_ids(std::process::id()).into_iter().filter_map(|pid| Some((pid, HeldProcess::open(pid)?)));
     let loaders: Vec<_> = held.filter(|(pid, _)| is_loader(pid)).collect();
-    let loaders: Vec<&HeldProcess> = loaders.iter().map(|(_, process)| process).collect();
+    let before = std::mem::replace(known, loaders.iter().map(|(pid, _)| *pid).collect());
+    let loaders = loaders.iter().filter(|(pid, _)| before.contains(pid));
+    let loaders: Vec<&HeldProcess> = loaders.map(|(_, process)| process).collect();
     random.choice(&loaders).is_some_and(|process| process.strike(fault))
 }
 
@@ -87,14 +90,14 @@ impl Striker {
             clocks.extend(every.map(|every| (Instant::now() + uneven(every, &mut random), fault, every)));
         }
         let work = move || {
-            let mut struck = Struck::default();
+            let (mut struck, mut loaders) = (Struck::default(), HashSet::new());
             while let Some((due, fault, every)) = clocks.iter_mut().min_by_key(|(due, ..)| *due) {
                 let wait = due.saturating_duration_since(Instant::now());
                 if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }
                 struck.missed += u64::from(!workers.strike(*fault, strikes.spares, &mut random));
-                struck.loaders += u64::from(strike_loader(*fault, &mut random));
+                struck.loaders += u64::from(strike_loader(*fault, &mut loaders, &mut random));
                 // What was missed is not made up for: after a pause of this machine there is one strike, not many.
                 *due = (*due).max(Instant::now()) + uneven(*every, &mut random);
             }

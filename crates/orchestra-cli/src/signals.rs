@@ -104,6 +104,10 @@ impl Told {
         if self.is_between {
             self.exit();
         }
+        // Before it is said: whoever reads that knows that it is under way.
+        if self.signals <= 2 {
+            self.tell();
+        }
         match self.signals {
             1 => tracing::warn!("stopping: finishing what is in flight (again: kill the workers)"),
             2 => tracing::warn!("stopping now: workers are killed (again: exit at once)"),
@@ -115,7 +119,6 @@ impl Told {
                 std::process::exit(i32::from(ExitCode::Interrupted.number()))
             }
         }
-        self.tell();
     }
 
     fn exit(&self) -> ! {

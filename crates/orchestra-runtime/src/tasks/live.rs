@@ -3,9 +3,10 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
+use orchestra_core::locked;
 use orchestra_store::OutputFolder;
 
 use crate::tasks::board::RunningCommand;
@@ -22,15 +23,27 @@ pub struct LiveFile {
 
 impl LiveFile {
     pub fn new(output: &Path) -> Self {
-        Self { path: file(output), is_over: Mutex::new(false) }
+        let live = Self { path: file(output), is_over: Mutex::new(false) };
+        live.remove_files();
+        live
+    }
+
+    /// Also what a run left that was killed while it wrote.
+    fn remove_files(&self) {
+        drop(fs::remove_file(&self.path));
+        drop(fs::remove_file(self.next()));
+    }
+
+    fn next(&self) -> PathBuf {
+        self.path.with_extension("next")
     }
 
     pub fn write(&self, commands: &[RunningCommand]) {
-        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = locked(&self.is_over);
         if *is_over {
             return;
         }
-        let next = self.path.with_extension("next");
+        let next = self.next();
         let written =
             serde_json::to_vec(commands).map_err(io::Error::other).and_then(|bytes| fs::write(&next, bytes));
         // A disk that is full is told by the journal.
@@ -38,9 +51,9 @@ impl LiveFile {
     }
 
     pub fn remove(&self) {
-        let mut is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_over = locked(&self.is_over);
         if !std::mem::replace(&mut *is_over, true) {
-            drop(fs::remove_file(&self.path));
+            self.remove_files();
         }
     }
 }
@@ -77,5 +90,9 @@ mod tests {
         next.write(&[]);
         live.remove();
         assert_eq!(running_commands(output.path()), Some(vec![]));
+        // A run that was killed leaves both.
+        fs::write(next.next(), "half").unwrap();
+        LiveFile::new(output.path());
+        assert_eq!(fs::read_dir(file(output.path()).parent().unwrap()).unwrap().count(), 0);
     }
 }

@@ -140,7 +140,8 @@ pub(crate) fn watch(
         watcher.lister.writer.publish()?;
         let mut pause = look_every.max(begun.elapsed() * LOOKING);
         if let Some(idle) = watch.idle {
-            let left = idle.saturating_sub(watcher.last_new.elapsed());
+            // A file that was first seen in this look counts, however long ago that is by now.
+            let left = idle.saturating_sub(begun.saturating_duration_since(watcher.last_new));
             if left.is_zero() {
                 return watcher.lister.writer.finish();
             }
