@@ -159,7 +159,7 @@ impl Prepared {
             pipeline.resumed.add(listing.finished.len());
             pipeline.failed_before.add(failed);
         }
-        let traces = Traces { tracer: context.tracer.clone(), clock: context.clock };
+        let traces = Traces { tracer: context.tracer.clone(), clock: context.clock, is_broken: false.into() };
         let n_sources = context.plan.sources.len();
         let files = Files::open(&context.plan, self.journal, &context.run_id, &context.stats)
             .map_err(StartRunError::Rows)?;

@@ -1,6 +1,7 @@
 //! Committer: the one thread that owns the journal and the result files of a run. It knows groups of bytes and ids, and rows that become part
 //! files; no stages.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -132,6 +133,8 @@ pub fn start(
 pub struct Traces {
     pub tracer: MaybeTracer,
     pub clock: RunClock,
+    /// It has panicked, and is in no known state.
+    pub is_broken: Cell<bool>,
 }
 
 /// What the thread writes to.
@@ -383,8 +386,11 @@ fn commit(
             let ended = traces.clock.now();
             traced.iter_mut().for_each(|items| items.written(ended, &result));
             // What goes wrong in there is no matter of the run.
-            if let Err(bug) = caught("the tracer", || tracer.items_ended(&traced)) {
-                tracing::error!("{bug}; the run goes on");
+            if !traces.is_broken.get()
+                && let Err(bug) = caught("the tracer", || tracer.items_ended(&traced))
+            {
+                traces.is_broken.set(true);
+                tracing::error!("{bug}; the run goes on, and the tracer is told of no further items");
             }
         }
         // An actor that is gone belongs to a pipeline that was torn down; what is committed stays committed.

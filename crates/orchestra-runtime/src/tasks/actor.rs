@@ -20,6 +20,7 @@ use tokio::task::JoinError;
 use crate::context::RunContext;
 use crate::fleet::launcher::ProcessLauncher;
 use crate::messages::{DeviceMsg, PipelineEnd, RootMsg};
+use crate::panics::caught;
 use crate::tasks::attempt::{Control, Outcome, Shared, attempt, go_on};
 use crate::tasks::best::LastEnd;
 use crate::tasks::board::{TaskReport, TaskStanding, log_file};
@@ -213,6 +214,7 @@ impl Actor for Tasks {
 impl Drop for TasksState {
     fn drop(&mut self) {
         self.control.send_replace(Control::Kill);
+        self.args.watch.over();
     }
 }
 
@@ -251,10 +253,14 @@ impl TasksState {
             let (shared, root, end) = (Arc::clone(&self.args), self.root.clone(), self.end.clone());
             // Its disk may be slow.
             tokio::task::spawn_blocking(move || {
-                let synced = shared.journal().sync();
-                let linked = shared.link_best();
+                let ended =
+                    caught("the end of the commands", || shared.journal().sync().and(shared.link_best()));
                 shared.watch.over();
-                let problem = end.problem.or(synced.and(linked).err().as_ref().map(TasksProblem::of));
+                let problem = match ended {
+                    Ok(ended) => ended.err().as_ref().map(TasksProblem::of),
+                    Err(bug) => Some(TasksProblem::Bug(bug)),
+                };
+                let problem = end.problem.or(problem);
                 drop(root.cast(RootMsg::TasksEnded(TasksEnd { problem, ..end }))); // A root that is gone has ended.
             });
         }

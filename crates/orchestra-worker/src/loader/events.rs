@@ -23,7 +23,7 @@ pub struct ChainSpec {
     pub maps: Vec<MapSpec>,
     /// Bytes of the region, which is inherited as the arena of a worker is.
     pub region_bytes: u64,
-    /// Bytes of the region of a process that has an item alone. What finds no room in less ends its process, and gets that.
+    /// Bytes of the region of a process that has an item alone. What finds no room in less, or behind what lies there of others, ends its process, and gets that.
     pub most_region_bytes: u64,
     /// Whether the process is confined.
     pub sandbox: SandboxMode,

@@ -8,7 +8,7 @@ use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 
 use super::events::{Event, FromLoader, ToLoader};
-use super::region::Ring;
+use super::region::{Mark, Ring};
 use crate::codec::{CodecError, FrameReader, FrameWriter};
 use crate::serve::nanos;
 
@@ -50,7 +50,7 @@ pub(super) struct Parent {
     /// How many of `events` are of earlier items than the one in hand.
     item_events: usize,
     /// Where the values of the earlier items end.
-    item_head: usize,
+    item_head: Mark,
     sent_at: Instant,
     /// Why there are no more items.
     pub end: Option<End>,
@@ -64,7 +64,7 @@ impl Parent {
         ring: Ring,
         has_all_room: bool,
     ) -> Self {
-        let began = Instant::now();
+        let (began, item_head) = (Instant::now(), ring.mark());
         Self {
             reader,
             writer,
@@ -74,7 +74,7 @@ impl Parent {
             items: VecDeque::new(),
             events: Vec::new(),
             item_events: 0,
-            item_head: 0,
+            item_head,
             sent_at: began,
             end: None,
         }
@@ -133,7 +133,7 @@ impl Parent {
 
     pub fn begin_item(&mut self) {
         self.item_events = self.events.len();
-        self.item_head = self.ring.head();
+        self.item_head = self.ring.mark();
         self.ring.item_begins();
     }
 
@@ -177,7 +177,7 @@ impl Parent {
             if !self.ring.waits_for_parent() {
                 let error = format!(
                     "what is made of the item takes more than the {} MiB that a loader may hold; raise `limits.memory`",
-                    self.ring.capacity() >> 20
+                    self.ring.capacity().div_ceil(1 << 20)
                 );
                 // Values of this item that do not begin at the ring's beginning leave less room than the whole of it: alone, they begin there.
                 let kind = match self.has_all_room && self.ring.begins_with_item() {

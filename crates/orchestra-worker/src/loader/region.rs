@@ -61,6 +61,13 @@ impl LoaderRegion {
     }
 }
 
+/// A moment in the life of a ring: the values that were taken before it, and where the next one lies if there is room behind them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark {
+    at: usize,
+    taken: u64,
+}
+
 /// The process's side: a ring in which values are laid one behind the other, and which is freed frame by frame, in their order.
 #[derive(Debug)]
 pub(super) struct Ring {
@@ -68,14 +75,16 @@ pub(super) struct Ring {
     len: usize,
     /// Where the next value begins.
     head: usize,
+    /// Values that were taken in all.
+    taken: u64,
     /// Where the values of each frame that was sent end, oldest first; `None`: it has none.
-    sent: VecDeque<Option<usize>>,
-    /// Where the values of the last of them end that had some.
-    sent_to: usize,
+    sent: VecDeque<Option<Mark>>,
+    /// The end of the last of them, in values.
+    sent_to: u64,
     /// Where what is in use begins; `None`: nothing is.
     tail: Option<usize>,
-    /// Where the head last went back to the beginning.
-    wrapped_at: usize,
+    /// How many values had been taken when the head last went back to the beginning.
+    wrapped_at: Option<u64>,
     /// Bytes of the item in hand, and of the largest one before it.
     item: usize,
     largest_item: usize,
@@ -87,19 +96,18 @@ impl Ring {
     pub fn map(fd: OwnedFd, len: u64) -> io::Result<Self> {
         let len = HEADER + usize::try_from(len).unwrap_or(usize::MAX - HEADER).next_multiple_of(HEADER);
         let map = Mapping::writable(&checked(fd, len, "region")?, len, Pages::WhenTouched)?;
-        let (sent, sent_to) = (VecDeque::new(), HEADER);
-        let (wrapped_at, item, largest_item, highest) = (0, 0, 0, 0);
         Ok(Self {
             map,
             len,
             head: HEADER,
-            sent,
-            sent_to,
+            taken: 0,
+            sent: VecDeque::new(),
+            sent_to: 0,
             tail: None,
-            wrapped_at,
-            item,
-            largest_item,
-            highest,
+            wrapped_at: None,
+            item: 0,
+            largest_item: 0,
+            highest: 0,
         })
     }
 
@@ -120,8 +128,9 @@ impl Ring {
         let len = len.max(1);
         let at = self.place(len)?;
         if at < self.head {
-            self.wrapped_at = self.head;
+            self.wrapped_at = Some(self.taken);
         }
+        self.taken += 1;
         self.item += len;
         self.tail.get_or_insert(at);
         self.head = (at + len).next_multiple_of(ALIGN).min(self.len);
@@ -169,15 +178,15 @@ impl Ring {
         self.tail.is_none_or(|tail| tail == HEADER)
     }
 
-    /// Where the next value will lie, if there is room behind the last one.
-    pub fn head(&self) -> usize {
-        self.head
+    /// The end of what was taken so far.
+    pub fn mark(&self) -> Mark {
+        Mark { at: self.head, taken: self.taken }
     }
 
-    /// All that was taken before the head was at `end`, and is in no frame yet, goes with this one.
-    pub fn frame_sent(&mut self, end: usize) {
-        self.sent.push_back((end != self.sent_to).then_some(end));
-        self.sent_to = end;
+    /// All that was taken before `end`, and is in no frame yet, goes with this one.
+    pub fn frame_sent(&mut self, end: Mark) {
+        self.sent.push_back((end.taken != self.sent_to).then_some(end));
+        self.sent_to = end.taken;
     }
 
     /// The parent is done with the oldest frames.
@@ -186,13 +195,13 @@ impl Ring {
             let Some(sent) = self.sent.pop_front() else { return };
             // A frame without values frees none: the head may have gone back to the beginning since it was sent.
             if let Some(end) = sent {
-                // What comes next lies at the beginning if the head went back from there.
-                let tail = if end == self.wrapped_at { HEADER } else { end };
-                self.tail = (end != self.head).then_some(tail);
+                // The next value lies at the beginning if the head went back for it.
+                let next = if self.wrapped_at == Some(end.taken) { HEADER } else { end.at };
+                self.tail = (end.taken != self.taken).then_some(next);
             }
         }
         if self.tail.is_none() {
-            (self.head, self.sent_to) = (HEADER, HEADER);
+            self.head = HEADER;
             if self.highest > KEEP {
                 // SAFETY: nothing lies there any more; the pages read as zeros from now on. An error costs memory, and nothing else.
                 unsafe {
@@ -262,7 +271,7 @@ mod tests {
                     }
                     Step::Begin => ring.item_begins(),
                     Step::Send => {
-                        ring.frame_sent(ring.head());
+                        ring.frame_sent(ring.mark());
                         frames.push_back(std::mem::take(&mut unsent));
                     }
                     Step::Done => {
@@ -276,7 +285,7 @@ mod tests {
                     prop_assert!(seen.iter().all(|byte| byte == mark));
                 }
             }
-            ring.frame_sent(ring.head());
+            ring.frame_sent(ring.mark());
             ring.frames_done(frames.len() + 1);
             prop_assert!(!ring.waits_for_parent());
             prop_assert!(ring.take(ring.capacity()).is_some(), "all of it is free");
@@ -287,12 +296,82 @@ mod tests {
     fn a_frame_without_values_frees_none_of_those_that_came_after_it() {
         let (_region, mut ring) = both(8192);
         assert_eq!(ring.take(640), Some(HEADER));
-        ring.frame_sent(ring.head());
-        ring.frame_sent(ring.head());
+        ring.frame_sent(ring.mark());
+        ring.frame_sent(ring.mark());
         ring.frames_done(1);
         assert_eq!(ring.take(6000), Some(HEADER), "all of it was free");
         ring.frames_done(1);
         assert_eq!(ring.take(3000), None, "the 6000 are in no frame yet");
+    }
+
+    #[derive(Debug, Clone)]
+    enum OfItems {
+        /// Another item begins.
+        Begin,
+        Take(usize),
+        /// All items before the one in hand are sent.
+        Send,
+        Done,
+    }
+
+    proptest! {
+        /// As a loader uses it: values in use never overlap, and whatever came before, an item in hand alone has the room behind its values.
+        #[test]
+        fn an_item_in_hand_has_all_the_room_behind_it_that_no_other_is_in(
+            steps in prop::collection::vec(
+                prop_oneof![
+                    3 => Just(OfItems::Begin),
+                    5 => (0..9000_usize).prop_map(OfItems::Take),
+                    1 => (100_000..300_000_usize).prop_map(OfItems::Take),
+                    2 => Just(OfItems::Send),
+                    3 => Just(OfItems::Done),
+                ],
+                1..400,
+            ),
+            // The sizes that plans know come again and again, and with them places.
+            same in any::<bool>(),
+        ) {
+            const LEN: usize = 600 << 10;
+            let (_region, mut ring) = both(LEN);
+            let mut mark = ring.mark();
+            let (mut in_hand, mut unsent): (Vec<Range<usize>>, Vec<Range<usize>>) = Default::default();
+            let mut frames: VecDeque<Vec<Range<usize>>> = VecDeque::new();
+            for step in steps {
+                match step {
+                    OfItems::Begin => {
+                        ring.item_begins();
+                        mark = ring.mark();
+                        unsent.append(&mut in_hand);
+                    }
+                    OfItems::Take(len) => {
+                        let len = if same { 12_288 } else { len };
+                        if let Some(at) = ring.take(len) {
+                            let span = at..at + len.max(1);
+                            for other in in_hand.iter().chain(&unsent).chain(frames.iter().flatten()) {
+                                prop_assert!(span.end <= other.start || other.end <= span.start);
+                            }
+                            in_hand.push(span);
+                        }
+                    }
+                    OfItems::Send => {
+                        ring.frame_sent(mark);
+                        frames.push_back(std::mem::take(&mut unsent));
+                    }
+                    OfItems::Done => {
+                        if frames.pop_front().is_some() {
+                            ring.frames_done(1);
+                        }
+                    }
+                }
+                if frames.iter().all(Vec::is_empty) && unsent.is_empty() {
+                    let begin = in_hand.first().map_or(HEADER, |span| span.start);
+                    let room = if in_hand.is_empty() { LEN } else { HEADER + LEN - ring.head };
+                    let is_in_line = in_hand.iter().all(|span| span.start >= begin);
+                    prop_assert!(!is_in_line || ring.place(room).is_some(), "{room} bytes behind {in_hand:?}");
+                    prop_assert_eq!(ring.begins_with_item(), begin == HEADER);
+                }
+            }
+        }
     }
 
     #[test]
@@ -301,7 +380,7 @@ mod tests {
         for item in 0..100_000 {
             ring.item_begins();
             assert!(ring.take(1000).unwrap() < HEADER + 2 * NEAR);
-            ring.frame_sent(ring.head());
+            ring.frame_sent(ring.mark());
             if item >= 10 {
                 ring.frames_done(1);
             }
@@ -313,12 +392,12 @@ mod tests {
         let (_region, mut ring) = both(4 << 20);
         let mut frames = 0;
         // Until the head goes back, with the last two frames in use.
-        while ring.wrapped_at == 0 {
+        while ring.wrapped_at.is_none() {
             ring.item_begins();
             ring.take(1000).unwrap();
-            let first = ring.wrapped_at != 0;
+            let first = ring.wrapped_at.is_some();
             if !first {
-                ring.frame_sent(ring.head());
+                ring.frame_sent(ring.mark());
                 frames += 1;
                 ring.frames_done(usize::from(frames > 2));
             }

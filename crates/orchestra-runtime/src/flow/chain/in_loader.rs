@@ -157,7 +157,11 @@ impl LoaderMemory {
         let rows = Self::rows(sent);
         let most = share.saturating_sub(LEAST_OWN + rows).max(LEAST_PICTURES);
         let half = share / 2;
-        let unknown = if sent.has_unknown { half } else { (pictures / n.max(1)).max(pictures.min(half)) };
+        let unknown = if sent.has_unknown {
+            half.max(LEAST_PICTURES)
+        } else {
+            (pictures / n.max(1)).max(pictures.min(half))
+        };
         let region = rows + unknown.min(most);
         Self { region, own: own_bytes(share, region) }
     }
