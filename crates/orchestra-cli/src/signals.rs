@@ -104,7 +104,7 @@ impl Told {
         if self.is_between {
             self.exit();
         }
-        // Before it is said: whoever reads that knows that it is under way.
+        // The run is told first: a program that reads the message may rely on the stop.
         if self.signals <= 2 {
             self.tell();
         }

@@ -147,9 +147,9 @@ pub fn own_bytes(all: u64, region: u64) -> u64 {
 }
 
 impl LoaderMemory {
-    /// Cuts the `share` of one of `n` processes into a region, for values that take `sent`, and for its part of carried `pictures`, or for more of
-    /// them as long as that is no more than half of the share; and what is left. Values of which nobody knows how large they are may have half of it.
-    /// Both together are the share, where that is [`LEAST_LOADER_BYTES`] or more and what is known of the values is little.
+    /// Cuts the `share` of one of `n` processes into a region and memory of its own. The region has room for values of known size, and for its part
+    /// of the carried `pictures`, or for more of them up to half of the share. With values of unknown size it has half of the share. Both together
+    /// are the share, where that is [`LEAST_LOADER_BYTES`] or more and values of known size are small.
     fn of(share: u64, sent: SentBytes, pictures: u64, n: u64) -> Self {
         /// Of carried pictures: with less, most of them would be loaded one at a time.
         const LEAST_PICTURES: u64 = 16 << 20;
@@ -166,8 +166,8 @@ impl LoaderMemory {
         Self { region, own: own_bytes(share, region) }
     }
 
-    /// The region of a process that has an item alone, with `alone` bytes: for the largest picture that can be carried, and for values of which
-    /// nobody knows how large they are no less than they have elsewhere.
+    /// The region of a process that has an item alone, with `alone` bytes: it holds the largest picture that can be carried, and values of unknown size
+    /// have half of `alone`.
     fn most_region(alone: u64, sent: SentBytes, pictures: u64) -> u64 {
         let unknown = if sent.has_unknown { Self::of(alone, sent, pictures, 1).region } else { 0 };
         (Self::rows(sent) + pictures).max(unknown)
