@@ -12,11 +12,9 @@ use orchestra::kind::Kinds;
 const EXTENSIONS: [&str; 4] = [".rs", ".sh", ".py", ".toml"];
 
 /// Names of files that are not of this repository: the document, and the name as it stands there.
-const EXAMPLES: [(&str, &str); 4] = [
-    ("docs/gpu-results.md", "kit/gpu-check.sh"), // in an unpacked kit
+const EXAMPLES: [(&str, &str); 2] = [
     ("docs/guide/kinds.md", "crates/orchestra-kinds/src/stages/invert.rs"), // that a reader adds
-    ("docs/guide/python.md", "stage.py"),        // that a reader writes
-    ("docs/log/performance.md", "mobilenet.toml"), // that `scripts/make-bench-data.sh` makes
+    ("docs/guide/python.md", "stage.py"),                                   // that a reader writes
 ];
 
 /// Documents that are read from the first line to the last one, and their largest number of lines.

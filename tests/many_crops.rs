@@ -174,7 +174,7 @@ fn without_a_wait_each_crop_is_read_once_and_a_report_says_how_full_batches_were
     let model = models::slow_blocks(&place.path("models"), [1, 32, 32], STEPS).unwrap();
     write(&place, FEW, &Reader { model, side: 32, batch: "" });
     place.run(&[]).must_exit(0);
-    // How many come while the device is busy is a matter of time, which no test judges; docs/log/performance.md has what was seen.
+    // How many come while the device is busy is a matter of time, which no test judges; docs/measurements.md has what was seen.
     println!("{} of {BATCH} crops in a batch", mean_batch(&place, FEW));
     let report = place.report();
     let batches = |device: usize| report["devices"][device]["batches"].as_u64().unwrap();

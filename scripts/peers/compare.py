@@ -243,7 +243,7 @@ def rows(workload: str, contestants: list[Contestant]) -> list[tuple[str, ...]]:
 
 
 def print_table(table: list[tuple[str, ...]]) -> None:
-    """As a Markdown table, which docs/log/performance.md takes as it is."""
+    """As a Markdown table. docs/measurements.md keeps its ratios."""
     widths = [max(len(row[i]) for row in (HEAD, *table)) for i in range(len(HEAD))]
     lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in (HEAD, *table)]
     rule = "|".join("-" * (width + 2) for width in widths)

@@ -13,7 +13,7 @@ use crate::raw::RawModel;
 /// One-thread workers on the CPU beyond this number gain nothing but memory use.
 const MAX_DEFAULT_CPU_WORKERS: usize = 8;
 /// Workers on a GPU that compute at once, by MPS, or that take turns by their priorities, where it is known, or found out in the run, how many
-/// fit, and no number is asked for. Where they take turns, one is as fast as four, and keeps one core busy (docs/gpu-results.md).
+/// fit, and no number is asked for. Where they take turns, one is as fast as four, and keeps one core busy (docs/measurements.md).
 const DEFAULT_CUDA_WORKERS: usize = 4;
 
 /// A batch stage that wants workers.
