@@ -2,14 +2,12 @@
 //! bytes are pictures: the decoder's own tests do.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 
-use common::{Blocks, Workplace, drawn, write_pictures};
+use crate::common::{Blocks, Workplace, drawn, write_pictures};
 use orchestra_testkit::images::{write_bad_pictures, write_picture};
 use orchestra_testkit::records::{ItemKey, items};
 use rustix::fs::{CWD, FileType, Mode, mknodat};

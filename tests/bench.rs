@@ -2,13 +2,11 @@
 //! does not judge.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use common::{Blocks, Ended, Workplace, write_pictures};
+use crate::common::{Blocks, Ended, Workplace, write_pictures};
 use orchestra_testkit::models;
 use orchestra_testkit::striker::{Fault, strike, workers_of};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -247,7 +245,7 @@ fn a_measurement_that_is_interrupted_in_any_part_leaves_nothing() {
     let bench = |seconds: &str| {
         place.start_command(&["bench", file.to_str().unwrap(), "--runs", "1000", "--seconds", seconds])
     };
-    let interrupted = |run: common::Run| {
+    let interrupted = |run: crate::common::Run| {
         run.signal(Signal::INT);
         run.wait().must_exit(130).must_say(&["interrupted"]);
         place.nothing_is_left();

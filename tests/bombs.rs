@@ -2,23 +2,14 @@
 //! after all; what lies beside it is done, and all processes together stay below the limit. How the files are made stands in `bombs/`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod bombs {
-    pub mod ends;
-    pub mod pictures;
-    #[cfg(feature = "parquet")]
-    pub mod table;
-}
-mod common;
-mod peak;
-
 use std::fs::{self, File};
 use std::path::Path;
 
-use bombs::ends::must_end;
-use bombs::pictures::{pictures, repeated_zlib};
-use common::{Blocks, Workplace, write_pictures};
+use crate::common::{Blocks, Workplace, write_pictures};
+use crate::hostile_files::ends::must_end;
+use crate::hostile_files::pictures::{pictures, repeated_zlib};
+use crate::peak::{MOST, peak_and_end, peak_of};
 use orchestra_testkit::records::items;
-use peak::{MOST, peak_and_end, peak_of};
 
 const NEIGHBOURS: u64 = 60;
 
@@ -207,10 +198,9 @@ fn archives_that_lie_about_sizes_or_unpack_to_gigabytes_fail_by_name() {
     }
 }
 
-#[cfg(feature = "parquet")]
 #[test]
 fn tables_that_claim_more_than_they_hold_fail_by_name() {
-    use bombs::table::{Page, deep, nested, table, wide};
+    use crate::hostile_files::table::{Page, deep, nested, table, wide};
 
     let run = |bytes: &[u8]| {
         let place = place_of("kind = \"parquet\"\npaths = [\"a.parquet\"]", "x");

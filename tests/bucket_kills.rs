@@ -2,15 +2,12 @@
 //! kinds of objects are killed in `objects.rs`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-mod moto;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use common::{Ended, Workplace, has_feature, until_struck};
-use moto::Moto;
+use crate::common::{Ended, Workplace, until_struck};
+use crate::moto::Moto;
 use orchestra_testkit::striker::{Fault, Striker};
 use serde_json::Value;
 
@@ -57,9 +54,6 @@ fn each_row_is_there_once(place: &Workplace, ended: &Ended) {
 
 #[test]
 fn tables_and_arrays_of_a_bucket_are_read_exactly_while_loaders_are_killed() {
-    if !has_feature("parquet") {
-        return;
-    }
     let Some(moto) = Moto::start() else { return };
     let place = Workplace::new();
     let root =

@@ -2,12 +2,10 @@
 //! judge; that the audit can fail is tested beside its code.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Blocks, Ended, Workplace, write_pictures};
+use crate::common::{Blocks, Ended, Workplace, write_pictures};
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::striker::workers_of;

@@ -1,13 +1,11 @@
 //! The example that reduces a whole run: each mean is the float nearest to the exact one of the chunks, and a second start writes nothing.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::Workplace;
+use crate::common::Workplace;
 use serde_json::Value;
 
 fn example() -> PathBuf {

@@ -2,12 +2,10 @@
 //! machine can. Says nothing about the results.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Workplace, has_feature};
+use crate::common::Workplace;
 use orchestra_plan::{DeviceView, MachineView, PlanOptions, RealHost, RenderStyle, plan};
 
 fn root() -> PathBuf {
@@ -26,9 +24,7 @@ fn handed_out() -> Vec<PathBuf> {
     let alone = |folder: &Path| needs.iter().all(|file| !folder.join(file).exists());
     let examples = entries("examples").into_iter().filter(|p| alone(p));
     let examples = examples.map(|p| p.join("workflow.toml")).filter(|p| p.exists());
-    let needs_parquet = |file: &PathBuf| fs::read_to_string(file).unwrap().contains("kind = \"parquet\"");
     let mut files: Vec<_> = configs.chain(examples).collect();
-    files.retain(|file| !needs_parquet(file) || has_feature("parquet"));
     files.sort();
     assert!(files.len() >= 7, "{files:?}");
     files

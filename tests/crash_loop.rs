@@ -3,12 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 
-use common::{Blocks, Workplace, write_pictures};
+use crate::common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::items;
 use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS, Trap, models};

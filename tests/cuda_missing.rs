@@ -3,12 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::{Blocks, Ended, Workplace, write_pictures};
+use crate::common::{Blocks, Ended, Workplace, write_pictures};
 
 fn place() -> Workplace {
     let place = Workplace::with_blocks(&Blocks::default());

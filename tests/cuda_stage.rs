@@ -2,13 +2,11 @@
 //! while workers are killed, lose the device or have too little memory, and what is wrong with a kernel is said with its place.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Ended, Run, Workplace, copy_folder, gpu, repository};
+use crate::common::{Ended, Run, Workplace, copy_folder, gpu, repository};
 use orchestra_testkit::records::items;
 use orchestra_testkit::striker::{Fault, strike, workers_of};
 
@@ -350,7 +348,7 @@ def k(x):
 
 #[test]
 fn a_row_that_breaks_the_gpu_of_a_stage_in_python_fails_alone() {
-    let Some(python) = common::python() else { return };
+    let Some(python) = crate::common::python() else { return };
     let gpu = in_python(ITEMS, python, BREAKS_ITS_GPU);
     gpu.run(&[]).wait().must_exit(65).must_say(&["2,000 items read, 1,999 done, 1 failed"]);
     gpu.must_be_exact(ITEMS, &[77]);
@@ -362,7 +360,7 @@ fn a_row_that_breaks_the_gpu_of_a_stage_in_python_fails_alone() {
 
 #[test]
 fn the_slots_of_a_stage_in_python_on_a_gpu_are_page_locked_or_it_is_said_why_not() {
-    let Some(python) = common::python() else { return };
+    let Some(python) = crate::common::python() else { return };
     let refused = " not page-locked: cuMemHostRegister_v2 gives 801";
     for (variables, inputs, outputs) in [
         (&[][..], " page-locked", " page-locked"),

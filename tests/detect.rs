@@ -1,12 +1,10 @@
 //! From a map of texts to records: boxes come back in pixels of the picture, each crop shows its text upright, and both stand in one record.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::Workplace;
+use crate::common::Workplace;
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_testkit::models::{self, spec};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};

@@ -2,14 +2,12 @@
 //! implementation, `scripts/detect_reference.py`, makes of the same outputs. Says nothing about how good the models are.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Workplace, repository};
+use crate::common::{Workplace, repository};
 use orchestra_testkit::skip::skip;
 use serde_json::{Value, json};
 

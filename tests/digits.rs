@@ -2,13 +2,11 @@
 //! beyond the accuracy that its card promises.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Ended, Workplace};
+use crate::common::{Ended, Workplace};
 use orchestra_testkit::records::{Records, items};
 use serde_json::Value;
 

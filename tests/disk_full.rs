@@ -3,16 +3,14 @@
 //! at any byte, and where a process may mount one, by a small file system of its own.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use common::under::runs_under;
-use common::{Run, Workplace};
+use crate::common::under::runs_under;
+use crate::common::{Run, Workplace};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 const ITEMS: u64 = 3_000;

@@ -2,15 +2,12 @@
 //! and the run itself is killed again and again.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-mod struck;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::Workplace;
+use crate::common::Workplace;
 use orchestra_testkit::records::items;
 use serde_json::Value;
 
@@ -70,6 +67,6 @@ fn both_models_say_the_same_of_each_image_however_often_workers_and_run_are_kill
         .replace("../../models", above.join("models").to_str().unwrap());
     let file = place.path("ensemble.toml");
     fs::write(&file, text).unwrap();
-    struck::run_until_done(&place, &file, IMAGES * TIMES);
+    crate::struck::run_until_done(&place, &file, IMAGES * TIMES);
     assert_eq!(answers(&place, IMAGES * TIMES), expected);
 }

@@ -2,14 +2,12 @@
 //! files. `examples_killed.rs` says that kills change nothing of it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Workplace, copy_folder, has_feature, python, python_env, repository};
+use crate::common::{Workplace, copy_folder, python, python_env, repository};
 
 /// Those that are run here.
 const HERE: [&str; 9] = [
@@ -47,7 +45,6 @@ fn accepts(program: &mut Command) {
 #[track_caller]
 fn python_for(example: &str) -> Option<String> {
     match example {
-        "embeddings" if !has_feature("parquet") => None,
         "embeddings" => python_env("pyarrow"),
         "vector-add" => python().map(str::to_owned),
         _ => Some("python3".to_owned()),

@@ -2,8 +2,6 @@
 //! again: no record is lost or doubled, and none is another one. Other tests say whether the results are right.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Workplace, copy_folder, has_feature, is_same, python_env};
+use crate::common::{Workplace, copy_folder, is_same, python_env};
+use orchestra_testkit::skip::is_deep_check;
 use orchestra_testkit::striker::{Fault, Striker, loaders_of, workers_of};
 use rustix::process::Signal;
 
@@ -202,6 +201,9 @@ fn survives(example: &Example, examples: &Path, times: usize) -> bool {
 
 #[test]
 fn every_example_gives_the_same_while_its_processes_are_killed_and_the_run_itself() {
+    if !is_deep_check("examples") {
+        return;
+    }
     let place = Workplace::new();
     let examples = place.path("examples");
     copy_folder(&repository().join("examples"), &examples);
@@ -224,7 +226,7 @@ fn every_example_gives_the_same_while_its_processes_are_killed_and_the_run_itsel
     let own: BTreeSet<_> = own.map(|p| p.file_name().unwrap().to_str().unwrap().to_owned()).collect();
     assert!(own.iter().eq(EXAMPLES.iter().map(|example| example.name)), "{own:?}");
     for example in &EXAMPLES {
-        let has_parquet = || has_feature("parquet") && python_env("pyarrow").is_some();
+        let has_parquet = || python_env("pyarrow").is_some();
         if example.name == "embeddings" && !has_parquet() {
             continue;
         }

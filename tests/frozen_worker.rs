@@ -1,9 +1,7 @@
 //! A worker that is frozen (SIGSTOP) in the middle of a run is replaced, and what it held is done by others. Says nothing about how
 //! soon that is noticed.
 
-mod common;
-
-use common::{Workplace, until};
+use crate::common::{Workplace, until};
 use orchestra_testkit::striker::{Fault, strike};
 
 const ITEMS: u64 = 1_000;

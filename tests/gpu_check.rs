@@ -1,14 +1,12 @@
 //! The scripts that check a machine with a GPU, as far as they go without one: what they would run, and how a kit travels.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{ORCHESTRA, copy_folder, gpu, python, repository};
+use crate::common::{ORCHESTRA, copy_folder, gpu, python, repository};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_onnx::library::{self, Env, Flavor, Request};
 use orchestra_testkit::images::{Kind, write_picture};

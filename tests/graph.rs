@@ -2,12 +2,10 @@
 //! drawn.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Ended, Workplace};
+use crate::common::{Ended, Workplace};
 use serde_json::Value;
 
 fn configs() -> PathBuf {

@@ -2,14 +2,12 @@
 //! `orchestra-store`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::ops::Range;
 use std::process::Stdio;
 
-use common::{Blocks, Run, Workplace, drawn, write_pictures};
+use crate::common::{Blocks, Run, Workplace, drawn, write_pictures};
 use orchestra_testkit::records::items;
 use rustix::process::Signal;
 

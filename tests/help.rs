@@ -2,12 +2,10 @@
 //! the definitions that it parses with.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::process::{Command, Stdio};
 
-use common::{ORCHESTRA, Workplace};
+use crate::common::{ORCHESTRA, Workplace};
 
 /// The commands that the help lists.
 fn commands(place: &Workplace) -> Vec<String> {

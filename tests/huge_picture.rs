@@ -2,23 +2,16 @@
 //! beside them is done.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod bombs {
-    pub mod ends;
-    pub mod pictures;
-}
-mod common;
-mod peak;
-
 use std::collections::BTreeSet;
 use std::fs;
 
-use bombs::ends::{must_end, of_hostile};
-use bombs::pictures::png;
-use common::{Blocks, Workplace, write_pictures};
+use crate::common::{Blocks, Workplace, write_pictures};
+use crate::hostile_files::ends::{must_end, of_hostile};
+use crate::hostile_files::pictures::png;
+use crate::peak::{MOST, peak_of, peak_with};
 use orchestra_testkit::hostile_images::write_hostile_pictures;
 use orchestra_testkit::images::write_blank_picture;
 use orchestra_testkit::records::{ItemKey, Records, items};
-use peak::{MOST, peak_of, peak_with};
 
 const ITEMS: u64 = 60;
 

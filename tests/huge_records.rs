@@ -2,11 +2,9 @@
 //! model takes to make them, and where items are tiny and many. Says nothing about speed; a disk that stands still is in the library's tests.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 
-use common::{Blocks, Workplace, write_pictures};
+use crate::common::{Blocks, Workplace, write_pictures};
 use orchestra_core::DType;
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;

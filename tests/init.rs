@@ -1,13 +1,11 @@
 //! `orchestra init` as a newcomer uses it: what it writes runs at once, and it overwrites nothing.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Ended, Workplace};
+use crate::common::{Ended, Workplace};
 use serde_json::Value;
 
 fn init(place: &Workplace, folder: &Path, more: &[&str]) -> Ended {

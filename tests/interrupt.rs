@@ -2,11 +2,9 @@
 //! completes the run exactly.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{Blocks, Workplace, write_pictures};
+use crate::common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::items;

@@ -1,12 +1,10 @@
 //! The parent never maps ONNX Runtime or CUDA, and no end of a run leaves a process, shared memory or a temporary file behind.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use common::{Blocks, Ended, Workplace, until, write_pictures};
+use crate::common::{Blocks, Ended, Workplace, until, write_pictures};
 use orchestra_core::DType;
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::{write_bad_pictures, write_trap_picture};

@@ -2,12 +2,10 @@
 //! rest again, and ends exactly; where nothing of the journal is left it refuses, and touches nothing.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{Workplace, copy_folder};
+use crate::common::{Workplace, copy_folder};
 use rustix::process::Signal;
 
 const ITEMS: u64 = 1_200;

@@ -2,12 +2,10 @@
 //! an array has the numbers of its own rows in the order of the items.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 
-use common::{Run, Workplace};
+use crate::common::{Run, Workplace};
 use orchestra_testkit::models;
 use orchestra_testkit::striker::{Fault, loaders_of, strike, workers_of};
 use serde_json::Value;

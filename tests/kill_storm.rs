@@ -1,11 +1,9 @@
 //! While 20,000 images run, a worker is killed every 200 ms: the items in the results are exactly the items of the source, each with
 //! the result of its own picture, and the parent holds no more open than before. Says nothing about what the storm costs in time.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Blocks, Workplace, write_pictures};
+use crate::common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::leaks::Holdings;
 use orchestra_testkit::striker::{Fault, Striker};
 

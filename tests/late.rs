@@ -2,15 +2,13 @@
 //! once and each item has one record, whatever is killed between them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 
-use common::Workplace;
+use crate::common::Workplace;
 use rustix::process::Signal;
 use serde_json::Value;
 

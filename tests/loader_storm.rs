@@ -2,14 +2,12 @@
 //! and none failed. Says nothing about what that costs in time.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use common::Workplace;
+use crate::common::Workplace;
 use orchestra_testkit::striker::{Fault, Striker};
 use serde_json::Value;
 

@@ -2,11 +2,9 @@
 //! within bounds.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 
-use common::{Blocks, Ended, Workplace, write_pictures};
+use crate::common::{Blocks, Ended, Workplace, write_pictures};
 use orchestra_testkit::{DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, IN_RUN, LAST_WORDS};
 use serde_json::Value;
 

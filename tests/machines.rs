@@ -1,12 +1,10 @@
 //! `orchestra plan --machine`: plans for machines that are not here. Every machine file that we hand out is right.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Ended, Workplace};
+use crate::common::{Ended, Workplace};
 use orchestra_plan::{MeasureKey, Measured, Measurements, PlanOptions, RealHost, machine_from_toml};
 use serde_json::Value;
 

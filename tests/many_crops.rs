@@ -1,13 +1,11 @@
 //! Many crops of each item: batches of them are full, and the memory of the run does not grow with them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-use common::{Workplace, write_pictures};
+use crate::common::{Workplace, write_pictures};
 use orchestra_core::DType;
 use orchestra_testkit::models;
 use orchestra_testkit::processes::child_ids;

@@ -4,22 +4,15 @@
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod bombs {
-    pub mod ends;
-    pub mod pictures;
-}
-mod common;
-mod uml;
-
 use std::fs;
 
-use bombs::ends::{must_end, of_hostile};
-use bombs::pictures::pictures;
-use common::{Workplace, write_pictures};
+use crate::common::{Workplace, write_pictures};
+use crate::hostile_files::ends::{must_end, of_hostile};
+use crate::hostile_files::pictures::pictures;
+use crate::uml::boot;
 use orchestra_testkit::hostile_images::write_hostile_pictures;
 use orchestra_testkit::images::write_blank_picture;
 use orchestra_testkit::records::{ItemKey, Records, items};
-use uml::boot;
 
 const NEIGHBOURS: u64 = 20;
 

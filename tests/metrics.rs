@@ -1,8 +1,6 @@
 //! The metrics of a run: the page while the run goes on, what a collector gets, and a real Prometheus that scrapes them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -11,8 +9,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use common::page::{get, page, page_address, sum};
-use common::{Blocks, Run, Workplace, until, write_pictures};
+use crate::common::page::{get, page, page_address, sum};
+use crate::common::{Blocks, Run, Workplace, until, write_pictures};
 use orchestra_telemetry::metrics::{Kind, names};
 use orchestra_testkit::skip::has_programs;
 use rustix::process::{Pid, Signal, kill_process};

@@ -2,11 +2,9 @@
 //! line or a line no digit. Boxes are in pixels of the page at every depth.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 
-use common::Workplace;
+use crate::common::Workplace;
 use orchestra_core::DType;
 use orchestra_testkit::models;
 use serde_json::Value;

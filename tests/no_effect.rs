@@ -1,11 +1,9 @@
 //! Keys that change nothing on this plan: each is a warning with its place in the file, of every command that reads the file, and no more than that.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 
-use common::{Blocks, Workplace, write_pictures};
+use crate::common::{Blocks, Workplace, write_pictures};
 
 #[test]
 fn keys_without_an_effect_are_named_with_their_place_by_check_plan_and_run() {

@@ -3,16 +3,13 @@
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-mod uml;
-
 use std::collections::BTreeSet;
 use std::fs;
 
-use common::{Blocks, Workplace, write_pictures};
+use crate::common::{Blocks, Workplace, write_pictures};
+use crate::uml::{Booted, boot};
 use orchestra_onnx::library::{self, Env, Flavor, Request};
 use orchestra_testkit::records::{Records, items};
-use uml::{Booted, boot};
 
 const ITEMS: u64 = 20;
 const MISSING: &str = "Landlock: files and sockets stay open to loaders and workers";

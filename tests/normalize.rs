@@ -2,12 +2,10 @@
 //! are tested in the worker's crate.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use common::Workplace;
+use crate::common::Workplace;
 use orchestra_testkit::records::{Records, items};
 
 const IMAGES: u64 = 400;

@@ -2,24 +2,18 @@
 //! that is away, refuses or hangs is told by name; and credentials reach the loaders of its own source alone.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-mod moto;
-mod store;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{
-    Blocks, Ended, Run, Workplace, has_feature, python_env, repository, until_struck, write_pictures,
-};
-use moto::Moto;
+use crate::common::{Blocks, Ended, Run, Workplace, python_env, repository, until_struck, write_pictures};
+use crate::moto::Moto;
+use crate::store::{SECRET, Store, page_at};
 use orchestra_testkit::records::items;
 use orchestra_testkit::striker::{Fault, Striker, loaders_of, workers_of};
 use serde_json::Value;
-use store::{SECRET, Store, page_at};
 
 const LEAST_RIGHT: f64 = 0.975;
 
@@ -162,9 +156,6 @@ fn as_another_runtime_computes(place: &Workplace, rows: &BTreeMap<String, Value>
 
 #[test]
 fn the_example_writes_a_bucket_of_archives_to_parquet_also_while_it_is_killed() {
-    if !has_feature("parquet") {
-        return;
-    }
     let Some(moto) = Moto::start() else { return };
     let Some(python) = python_env("pyarrow") else { return };
     let place = Workplace::new();
@@ -418,9 +409,6 @@ fn nothing_secret_is_said(place: &Workplace, said: &str) {
 
 #[test]
 fn a_store_that_goes_away_stops_the_run_and_the_same_command_goes_on() {
-    if !has_feature("cloud") {
-        return;
-    }
     let (place, store) = in_store(60, "");
     store.answer_for(25);
     let ended = place.run_with(&store.variables());
@@ -438,13 +426,10 @@ fn a_store_that_goes_away_stops_the_run_and_the_same_command_goes_on() {
 
 #[test]
 fn an_object_that_is_refused_gone_or_never_comes_fails_by_name_and_the_others_are_done() {
-    if !has_feature("cloud") {
-        return;
-    }
     let (place, store) = in_store(30, "[pipelines.scans]\nitem_timeout = \"5s\"\n");
-    store.fail("00000003.png", store::Answer::Gone);
-    store.fail("00000004.png", store::Answer::Denied);
-    store.fail("00000005.png", store::Answer::Never);
+    store.fail("00000003.png", crate::store::Answer::Gone);
+    store.fail("00000004.png", crate::store::Answer::Denied);
+    store.fail("00000005.png", crate::store::Answer::Never);
     let ended = place.run_with(&store.variables());
     ended.must_exit(65);
     nothing_secret_is_said(&place, &ended.stderr);
@@ -470,13 +455,10 @@ fn an_object_that_is_refused_gone_or_never_comes_fails_by_name_and_the_others_ar
 
 #[test]
 fn a_store_that_is_busy_is_asked_again_and_no_item_fails_for_it() {
-    if !has_feature("cloud") {
-        return;
-    }
     let (place, store) = in_store(60, "");
     store.list_by(20);
-    store.fail("00000007.png", store::Answer::Busy(2));
-    store.fail(&page_at(20), store::Answer::Busy(1));
+    store.fail("00000007.png", crate::store::Answer::Busy(2));
+    store.fail(&page_at(20), crate::store::Answer::Busy(1));
     place.run_with(&store.variables()).must_exit(0).must_say(&["60 done, 0 failed"]);
     place.holds_exactly(60);
     assert!(place.failures().is_empty());
@@ -488,7 +470,7 @@ fn a_store_that_is_busy_is_asked_again_and_no_item_fails_for_it() {
 
     // The first page is what a start waits for, with less patience.
     let before = store.n_asked(&page_at(0));
-    store.fail(&page_at(0), store::Answer::Busy(1));
+    store.fail(&page_at(0), crate::store::Answer::Busy(1));
     let workflow = place.workflow();
     let run = ["run", workflow.to_str().unwrap(), "--fresh"];
     place.start_command_with(&run, &store.variables()).wait().must_exit(0);
@@ -499,9 +481,6 @@ fn a_store_that_is_busy_is_asked_again_and_no_item_fails_for_it() {
 
 #[test]
 fn items_of_a_page_are_done_while_the_next_one_is_long_in_coming_also_where_the_run_is_killed_then() {
-    if !has_feature("cloud") {
-        return;
-    }
     const ITEMS: usize = 60;
     const PAGE: usize = 20;
     let read = |store: &Store| -> usize { (0..ITEMS).map(|n| store.n_asked(&format!("{n:08}.png"))).sum() };
@@ -554,26 +533,20 @@ fn items_of_a_page_are_done_while_the_next_one_is_long_in_coming_also_where_the_
 
 #[test]
 fn an_object_whose_store_does_not_say_whether_it_is_there_is_none_that_is_missing() {
-    if !has_feature("cloud") {
-        return;
-    }
     let (place, store) = in_store(3, "");
     place.edit("s3://bucket/*.png", "s3://bucket/00000001.png");
-    store.fail("00000001.png", store::Answer::Broken);
+    store.fail("00000001.png", crate::store::Answer::Broken);
     let ended = place.run_with(&store.variables());
     ended
         .must_exit(75)
         .must_say(&["`s3://bucket/00000001.png`", "the store answers with an error (status 500"]);
     assert!(!ended.stderr.contains("names no object"), "{}", ended.stderr);
-    store.fail("00000001.png", store::Answer::Busy(1));
+    store.fail("00000001.png", crate::store::Answer::Busy(1));
     place.run_with(&store.variables()).must_exit(0).must_say(&["1 done, 0 failed"]);
 }
 
 #[test]
 fn wrong_credentials_and_an_address_where_nothing_listens_are_told_before_the_run() {
-    if !has_feature("cloud") {
-        return;
-    }
     let (place, store) = in_store(3, "");
     store.refuse_all();
     let ended = place.run_with(&store.variables());
@@ -588,9 +561,6 @@ fn wrong_credentials_and_an_address_where_nothing_listens_are_told_before_the_ru
 
 #[test]
 fn a_store_that_does_not_answer_while_the_workflow_is_planned_is_no_fault_of_the_file() {
-    if !has_feature("cloud") {
-        return;
-    }
     let (place, store) = in_store(3, "");
     fs::write(place.images().join("rows.csv"), "name,age\na,1\nb,2\n").unwrap();
     let rows = "version = 1\n[sources.rows]\nkind = \"csv\"\npaths = [\"s3://bucket/*.csv\"]\n\
@@ -601,23 +571,20 @@ fn a_store_that_does_not_answer_while_the_workflow_is_planned_is_no_fault_of_the
     let check =
         || place.start_command_with(&["check", workflow.to_str().unwrap()], &store.variables()).wait();
     // Its columns are read while it is planned.
-    store.fail("rows.csv", store::Answer::Broken);
+    store.fail("rows.csv", crate::store::Answer::Broken);
     let says =
         ["source `rows`: cannot read `s3://bucket/rows.csv`", "the store answers with an error (status 500"];
     check().must_exit(75).must_say(&says);
-    store.fail("rows.csv", store::Answer::Denied);
+    store.fail("rows.csv", crate::store::Answer::Denied);
     check().must_exit(78).must_say(&["`s3://bucket/rows.csv`", "access is denied"]);
     // What the file gets wrong besides has to be mended first.
-    store.fail("rows.csv", store::Answer::Broken);
+    store.fail("rows.csv", crate::store::Answer::Broken);
     place.edit("from = \"all\"", "from = \"none\"");
     check().must_exit(78).must_say(&says);
 }
 
 #[test]
 fn single_objects_of_a_web_server_are_read_and_no_others() {
-    if !has_feature("cloud") {
-        return;
-    }
     let (place, store) = in_store(4, "");
     let url = |rest: &str| format!("http://127.0.0.1:{}/bucket/{rest}", store.port());
     let paths = |paths: &[String]| format!("paths = {paths:?}");
@@ -644,9 +611,6 @@ fn environment(pid: u32) -> Vec<String> {
 
 #[test]
 fn credentials_reach_the_loaders_of_a_store_and_neither_those_of_files_nor_workers() {
-    if !has_feature("cloud") {
-        return;
-    }
     let holds = |pid: u32| environment(pid).iter().any(|entry| entry.starts_with("AWS_SECRET_ACCESS_KEY="));
     let key = ("AWS_SECRET_ACCESS_KEY", SECRET);
     for is_remote in [true, false] {

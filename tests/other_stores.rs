@@ -2,18 +2,15 @@
 //! Google Cloud Storage; both are written to and read back. Only what a store refuses is told by a server of the test's.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-mod store;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use common::{Blocks, Workplace, has_feature, python_env, repository, write_pictures};
-use orchestra_testkit::skip::skip;
+use crate::common::{Blocks, Workplace, python_env, repository, write_pictures};
+use crate::store::Store;
+use orchestra_testkit::skip::{is_deep_check, skip};
 use serde_json::Value;
-use store::Store;
 use tempfile::{NamedTempFile, TempPath};
 
 const ITEMS: u64 = 40;
@@ -31,6 +28,9 @@ impl Azurite {
     /// One with an empty container `kept`; `None`: the test is skipped.
     #[track_caller]
     fn start() -> Option<Self> {
+        if !is_deep_check("stores") {
+            return None;
+        }
         let script = repository().join("scripts/azurite.sh");
         let path = Command::new(script).arg("path").output().unwrap();
         if !path.status.success() {
@@ -105,6 +105,9 @@ impl Google {
     /// One with an empty bucket `kept`; `None`: the test is skipped.
     #[track_caller]
     fn start() -> Option<Self> {
+        if !is_deep_check("stores") {
+            return None;
+        }
         let python = python_env("gcs")?;
         let mut child = Command::new(python)
             .arg(repository().join("scripts/gcs.py"))
@@ -226,9 +229,6 @@ fn what_is_written_comes_out_again(bucket: &str, variables: &[(&str, &str)], get
 
 #[test]
 fn results_in_azure_storage_are_whole_and_come_out_as_items_again() {
-    if !has_feature("cloud") {
-        return;
-    }
     let Some(azurite) = Azurite::start() else { return };
     what_is_written_comes_out_again("az://kept", &azurite.variables(), |key| {
         azurite.ask("GET", &format!("kept/{key}"))
@@ -240,9 +240,6 @@ fn results_in_azure_storage_are_whole_and_come_out_as_items_again() {
 
 #[test]
 fn results_in_google_storage_are_whole_and_come_out_as_items_again() {
-    if !has_feature("cloud") {
-        return;
-    }
     let Some(google) = Google::start() else { return };
     what_is_written_comes_out_again("gs://kept", &google.variables(), |key| google.get(key));
 }
@@ -253,9 +250,6 @@ fn index(line: &str) -> u64 {
 
 #[test]
 fn what_google_storage_refuses_is_told_with_what_to_look_at() {
-    if !has_feature("cloud") {
-        return;
-    }
     let place = Workplace::new();
     write_pictures(&place.images(), ITEMS);
     place.write_blocks(&Blocks { devices: 1, ..Blocks::default() }, "paths = [\"gs://bucket/*.png\"]");

@@ -2,13 +2,11 @@
 //! files, and the next start ends exactly.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
-use common::under::runs_under;
-use common::{Blocks, Ended, Run, Workplace, write_pictures};
+use crate::common::under::runs_under;
+use crate::common::{Blocks, Ended, Run, Workplace, write_pictures};
 use rustix::process::geteuid;
 
 const ITEMS: u64 = 2_000;

@@ -2,15 +2,12 @@
 //! killed all the time and the run itself is killed again and again.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-mod struck;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Run, Workplace, is_same};
+use crate::common::{Run, Workplace, is_same};
 use orchestra_testkit::records::items;
 use serde_json::Value;
 
@@ -88,7 +85,7 @@ fn the_same_is_read_while_workers_are_killed_and_the_run_itself_five_times() {
     let file = place.path("pages.toml");
     fs::write(&file, text).unwrap();
     let total = PAGES * TIMES;
-    struck::run_until_done(&place, &file, total);
+    crate::struck::run_until_done(&place, &file, total);
     let found = by_page(&place, total);
     assert!(found.keys().eq(expected.keys()), "{:?}", found.keys());
     for (page, results) in found {

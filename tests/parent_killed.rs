@@ -1,11 +1,9 @@
 //! The run itself is killed (SIGKILL) ten times and started again each time: the items in the results are exactly the items of the
 //! source, and no worker outlives its parent.
 
-mod common;
-
 use std::fs;
 
-use common::Workplace;
+use crate::common::Workplace;
 use orchestra_testkit::striker::{Fault, strike};
 use rustix::process::Signal;
 

@@ -2,10 +2,8 @@
 //! next start goes on exactly, and no worker outlives its parent. `parent_killed.rs` chooses the moments by progress.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
-use common::random::{let_pass, random};
-use common::{Blocks, Workplace, write_pictures};
+use crate::common::random::{let_pass, random};
+use crate::common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::records::Records;
 use rustix::process::Signal;
 

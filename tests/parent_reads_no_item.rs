@@ -2,14 +2,12 @@
 //! many items, it reads what says where they lie.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Blocks, ORCHESTRA, Workplace, write_pictures};
+use crate::common::{Blocks, ORCHESTRA, Workplace, write_pictures};
 use orchestra_testkit::skip::has_programs;
 
 const ITEMS: u64 = 40;

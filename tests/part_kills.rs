@@ -2,9 +2,6 @@
 //! whole or not at all, and the next start goes on without a row lost or doubled. Each kill is aimed, none is left to chance.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-mod moto;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use common::{Blocks, Ended, Run, Workplace, has_feature, python_env, repository, write_pictures};
-use moto::Moto;
+use crate::common::{Blocks, Ended, Run, Workplace, python_env, repository, write_pictures};
+use crate::moto::Moto;
 use orchestra_testkit::images::write_bad_pictures;
 use orchestra_testkit::records::items;
 use orchestra_testkit::skip::has_programs;
@@ -113,9 +110,6 @@ fn nothing_lost_or_doubled(verified: &Ended) {
 
 #[test]
 fn a_run_that_is_killed_around_the_making_of_a_part_leaves_whole_parts_and_loses_and_doubles_no_row() {
-    if !has_feature("parquet") {
-        return;
-    }
     let Some(python) = python_env("pyarrow") else { return };
     let Some((_folder, library)) = kill_at() else { return };
 
@@ -405,9 +399,6 @@ for o in s3.get_paginator('list_objects_v2').paginate(Bucket='digits', Prefix='k
 
 #[test]
 fn a_run_that_is_killed_around_the_upload_of_a_part_or_its_manifest_shows_a_whole_result_or_none() {
-    if !has_feature("parquet") {
-        return;
-    }
     let Some(python) = python_env("pyarrow") else { return };
     let Some(moto) = Moto::start() else { return };
     // Parts; rows that would be appended to a file, as parts; and a file for each record, with an index for each part.
@@ -555,9 +546,6 @@ for file in pathlib.Path(sys.argv[1]).glob('*.parquet'):
 
 #[test]
 fn the_example_of_a_bucket_shows_all_of_its_rows_or_none_where_it_is_killed_between_parts_and_manifest() {
-    if !has_feature("parquet") {
-        return;
-    }
     let Some(python) = python_env("pyarrow") else { return };
     let Some(moto) = Moto::start() else { return };
     const PICTURES: u64 = 300;

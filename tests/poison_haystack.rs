@@ -2,9 +2,7 @@
 //! setting batches apart that went together and halving one takes. Says nothing about other kinds of poison (`poison.rs`).
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
-use common::{Blocks, Workplace, drawn, write_pictures};
+use crate::common::{Blocks, Workplace, drawn, write_pictures};
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::items;

@@ -2,14 +2,12 @@
 //! arithmetic make of the same rows; and what becomes a picture file has the pixels of the picture.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use common::Workplace;
+use crate::common::Workplace;
 use orchestra_core::DType;
 use orchestra_testkit::models;
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};

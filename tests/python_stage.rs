@@ -2,15 +2,13 @@
 //! no more than its item.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Ended, Workplace, python, repository};
+use crate::common::{Ended, Workplace, python, repository};
 use orchestra_testkit::records::items;
 use orchestra_testkit::striker::{Fault, Striker, strike};
 use serde_json::Value;

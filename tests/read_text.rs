@@ -2,14 +2,12 @@
 //! same ones when workers and loaders are killed all the time, and the run itself.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Run, Workplace, has_feature, is_same, python_env, repository};
+use crate::common::{Run, Workplace, is_same, python_env, repository};
 use orchestra_testkit::records::items;
 use orchestra_testkit::skip::skip;
 use orchestra_testkit::striker::{Fault, Striker, workers_of};
@@ -78,7 +76,7 @@ fn in_parquet(place: &Workplace, python: &str) -> Vec<Value> {
 
 #[test]
 fn the_example_reads_what_rapidocr_reads_also_while_processes_are_killed_and_the_run_itself() {
-    if !has_feature("parquet") || !has_models() {
+    if !has_models() {
         return;
     }
     let Some(python) = python_env("pyarrow") else { return };

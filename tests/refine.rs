@@ -2,15 +2,13 @@
 //! on the way; and what cannot loop is refused with the reason.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::Workplace;
+use crate::common::Workplace;
 use orchestra_core::DType;
 use orchestra_testkit::gate::Gate;
 use orchestra_testkit::striker::{Fault, Striker, workers_of};

@@ -2,13 +2,10 @@
 //! kills (`parent_killed.rs`) and signals (`interrupt.rs`).
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-mod forged;
-
 use std::fs;
 use std::path::PathBuf;
 
-use common::{Blocks, Workplace, copy_folder, write_pictures};
+use crate::common::{Blocks, Workplace, copy_folder, write_pictures};
 use orchestra_onnx::library::{self, Env, Flavor, Request};
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_picture};
 use orchestra_testkit::records::items;
@@ -171,20 +168,20 @@ fn another_version_of_a_decoder_is_named_and_nothing_is_touched() {
     let place = finished();
     let before = results(&place);
     let journal = place.out().join(".orchestra/journal");
-    let written = forged::frames(&journal);
+    let written = crate::forged::frames(&journal);
     // As a program wrote it that was built with another one.
     let png = orchestra_media::DECODERS.split(", ").find(|decoder| decoder.starts_with("png ")).unwrap();
     let other = png.replace(|digit: char| digit.is_ascii_digit(), "9");
     let mut frames = written.clone();
-    assert!(forged::replace(&mut frames, png, &other) > 0);
-    forged::write_frames(&journal, &frames);
+    assert!(crate::forged::replace(&mut frames, png, &other) > 0);
+    crate::forged::write_frames(&journal, &frames);
     let was = orchestra_media::DECODERS.replace(png, &other);
     let change = format!("what decodes source `scans` changed from {was} to {}", orchestra_media::DECODERS);
     for arguments in [&[][..], &["--retry-failed"]] {
         place.run(arguments).must_exit(78).must_say(&[&change, "--fresh", "200 finished items"]);
     }
-    assert_eq!((results(&place), forged::frames(&journal)), (before, frames));
-    forged::write_frames(&journal, &written);
+    assert_eq!((results(&place), crate::forged::frames(&journal)), (before, frames));
+    crate::forged::write_frames(&journal, &written);
     place.run(&[]).must_exit(0).must_say(&["was finished before"]);
 }
 

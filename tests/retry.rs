@@ -1,14 +1,11 @@
 //! What has failed is done again when that is asked for, and nothing else: each item ends in one place, before, in between and after.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-mod moto;
-
 use std::fs;
 use std::process::Command;
 
-use common::{Blocks, Workplace, drawn, write_pictures};
-use moto::Moto;
+use crate::common::{Blocks, Workplace, drawn, write_pictures};
+use crate::moto::Moto;
 use orchestra_testkit::images::write_bad_pictures;
 use orchestra_testkit::records::items;
 

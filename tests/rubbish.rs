@@ -2,16 +2,13 @@
 //! hangs, takes memory without bound or is killed by it. Bad pictures have a test of their own.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-mod forged;
-
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Blocks, ORCHESTRA, Workplace, write_pictures};
-use forged::{frames, replace, write_frames};
+use crate::common::{Blocks, ORCHESTRA, Workplace, write_pictures};
+use crate::forged::{frames, replace, write_frames};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 fn pipe(path: &Path) {

@@ -1,15 +1,13 @@
 //! A model whose operators are hostile can do nothing to the machine: what it tries fails, its item fails by name, and all others are right.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use common::{Blocks, Workplace, drawn, write_pictures};
+use crate::common::{Blocks, Workplace, drawn, write_pictures};
 use orchestra_testkit::bait::LaidBait;
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::{ItemKey, items};

@@ -2,11 +2,9 @@
 //! environment, and a command gets those that its table names. Those of a store are tested beside it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 
-use common::Workplace;
+use crate::common::Workplace;
 use orchestra_machine::processes::{Process, children};
 use orchestra_testkit::striker::{loaders_of, workers_of};
 

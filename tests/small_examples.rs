@@ -1,15 +1,13 @@
 //! The small examples: each gives the numbers of plain arithmetic over the same files, also while its workers are killed.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Workplace, copy_folder, has_feature, python_env, repository};
+use crate::common::{Workplace, copy_folder, python_env, repository};
 use orchestra_testkit::striker::{Fault, Striker};
 
 /// Runs an example of the repository to its end.
@@ -173,9 +171,6 @@ fn vectors_in_parquet(python: &str, file: &Path) -> BTreeMap<String, Vec<f64>> {
 
 #[test]
 fn each_image_has_a_vector_of_length_one_that_points_where_its_model_does() {
-    if !has_feature("parquet") {
-        return;
-    }
     let Some(python) = python_env("pyarrow") else { return };
     let place = Workplace::new();
     run(&place, "embeddings");

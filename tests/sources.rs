@@ -1,14 +1,12 @@
 //! Every kind of source: the items and values that were written come out, whatever program wrote them, and a damaged file is told by name.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Ended, ORCHESTRA, Workplace, has_feature, python_env};
+use crate::common::{Ended, ORCHESTRA, Workplace, python_env};
 use orchestra_testkit::images::{Kind, write_pictures};
 use serde_json::{Value, json};
 
@@ -472,9 +470,6 @@ fn numbers_of_no_file_are_the_same_in_every_run() {
 
 #[test]
 fn rows_of_parquet_come_out_as_the_sink_put_them_in() {
-    if !has_feature("parquet") {
-        return;
-    }
     let place = Workplace::new();
     let text = "version = 1\n[sources.n]\nkind = \"random\"\nitems = 40\nshape = [3]\n[stages.all]\nkind = \"reduce\"\nop = \"concat\"\nfrom = \"n\"\n\
                 [sinks.table]\nkind = \"parquet\"\nfrom = \"all\"\npath = \"t.parquet\"\n[sinks.lines]\nkind = \"jsonl\"\nfrom = \"all\"\npath = \"0.jsonl\"\n";
@@ -501,9 +496,6 @@ fn rows_of_parquet_come_out_as_the_sink_put_them_in() {
 
 #[test]
 fn rows_of_parquet_are_read_whatever_they_are_compressed_with() {
-    if !has_feature("parquet") {
-        return;
-    }
     let Some(python) = python_env("pyarrow") else { return };
     let place = Workplace::new();
     let script = "import sys, pyarrow, pyarrow.parquet as pq\n\
@@ -549,9 +541,6 @@ pq.write_table(table, f'{folder}/t.parquet', row_group_size=15, compression=sys.
 
 #[test]
 fn pictures_in_columns_of_parquet_are_those_of_their_rows_and_a_bad_one_fails_by_name() {
-    if !has_feature("parquet") {
-        return;
-    }
     let Some(python) = python_env("pyarrow") else { return };
     let place = Workplace::new();
     write_pictures(&place.images(), N, Kind::Png).unwrap();

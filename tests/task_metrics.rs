@@ -1,12 +1,10 @@
 //! What commands say of themselves: numbers in their lines, which of them is the best, and which are not worth going on with.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 
-use common::Workplace;
+use crate::common::Workplace;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

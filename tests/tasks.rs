@@ -1,14 +1,12 @@
 //! Commands from start to end: what is run again and what is not, what is said of each, and nothing of them is left.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{ORCHESTRA, Workplace, until};
+use crate::common::{ORCHESTRA, Workplace, until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 

@@ -1,15 +1,13 @@
 //! Commands on GPUs that `common/nvml.c` lists: one, or three. They may use them, though no worker could: nothing that ONNX Runtime needs is there.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use common::{Ended, Workplace, python};
+use crate::common::{Ended, Workplace, python};
 use serde_json::Value;
 
 /// A workplace with these tables, and the library of a driver.

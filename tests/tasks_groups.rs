@@ -3,14 +3,11 @@
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-mod uml;
-
 use std::fs;
 
-use common::Workplace;
+use crate::common::Workplace;
+use crate::uml::boot;
 use serde_json::Value;
-use uml::boot;
 
 /// Each process of `two` has less than its limit, both together have more.
 const WORKFLOW: &str = r#"

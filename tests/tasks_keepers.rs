@@ -1,13 +1,11 @@
 //! The processes beside commands: what becomes of a command whose keeper is stopped or killed, and where the system has no room for another one.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-use common::{ORCHESTRA, Workplace};
+use crate::common::{ORCHESTRA, Workplace};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Leaves the number of its keeper, and is done where it finds one.

@@ -1,12 +1,10 @@
 //! What bounds commands: cores, memory, time and attempts, each by its class of end.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 
-use common::Workplace;
+use crate::common::Workplace;
 use serde_json::Value;
 
 fn place(tables: &str) -> Workplace {

@@ -1,13 +1,11 @@
 //! Commands that outlive their run (`on_run_death = "keep"`): killed with `kill -9`, the run leaves them, and the next start goes on with them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::random::{let_pass, random};
-use common::{Workplace, until};
+use crate::common::random::{let_pass, random};
+use crate::common::{Workplace, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 const KILLS: usize = 10;

@@ -1,14 +1,12 @@
 //! Commands on their slots: never two on one, each done once, whenever the run is killed; and nothing of them is left.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use common::Workplace;
-use common::random::{let_pass, random};
+use crate::common::Workplace;
+use crate::common::random::{let_pass, random};
 use rustix::process::Signal;
 
 const SLOTS: u64 = 4;

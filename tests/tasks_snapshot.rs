@@ -1,13 +1,11 @@
 //! Commands that see the working tree as it was when their run began (`snapshot = true`).
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::Workplace;
+use crate::common::Workplace;
 
 fn git(folder: &Path, arguments: &[&str]) {
     let mut git = Command::new("git");

@@ -2,8 +2,6 @@
 //! looks is tested where it is rendered.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -12,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use common::{Blocks, ORCHESTRA, Workplace, until, write_pictures};
+use crate::common::{Blocks, ORCHESTRA, Workplace, until, write_pictures};
 use orchestra_testkit::GATE;
 use orchestra_testkit::images::write_bad_pictures;
 use rustix::fs::OFlags;

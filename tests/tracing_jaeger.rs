@@ -3,15 +3,10 @@
 //! been built it says so and looks at nothing; `tracing_otlp.rs` looks at the same spans without one.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-mod common;
-mod jaeger;
-mod spans;
-mod traced;
-
-use common::{Workplace, until};
-use jaeger::Jaeger;
-use spans::{Trace, check_attempts, check_crash, check_items, check_retried, check_run};
-use traced::{CRASH_ITEMS, IMAGES, attempts, batches, complete, crash, digits, run_id};
+use crate::common::{Workplace, until};
+use crate::jaeger::Jaeger;
+use crate::spans::{Trace, check_attempts, check_crash, check_items, check_retried, check_run};
+use crate::traced::{CRASH_ITEMS, IMAGES, attempts, batches, complete, crash, digits, run_id};
 
 /// The only trace of a run, once Jaeger can find it with so many batches: it stores what it has taken a little later.
 fn run_trace(jaeger: &Jaeger, service: &str, run: &str, batches: u64) -> Trace {

@@ -3,16 +3,12 @@
 //! collectors do costs a run its traces and nothing else.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-#[path = "../crates/orchestra-telemetry/tests/common/mod.rs"]
-mod collectors;
-mod common;
-mod spans;
-mod traced;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use collectors::{Collector, Do, closed_port};
-use common::{Blocks, Ended, Workplace, python, write_pictures};
+use crate::collectors::{Collector, Do, closed_port};
+use crate::common::{Blocks, Ended, Workplace, python, write_pictures};
+use crate::spans::{Link, Span, Trace, check_attempts, check_crash, check_items, check_retried, check_run};
+use crate::traced::{CRASH_ITEMS, IMAGES, attempts, batches, complete, crash, digits, run_id};
 use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::common::v1::{AnyValue as Any, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::Span as WireSpan;
@@ -20,8 +16,6 @@ use orchestra_testkit::records::items;
 use orchestra_testkit::{DEADLY, IN_LOAD, LAST_WORDS, Trap};
 use rustix::process::Signal;
 use serde_json::Value;
-use spans::{Link, Span, Trace, check_attempts, check_crash, check_items, check_retried, check_run};
-use traced::{CRASH_ITEMS, IMAGES, attempts, batches, complete, crash, digits, run_id};
 
 /// All that a collector got, as traces: the run's own, and those of items.
 struct Traces {
@@ -403,18 +397,4 @@ fn addresses_and_protocols_that_cannot_be_used_are_errors_before_anything_runs()
         digits(&place, &[], &variables).must_exit(code).must_say(&[words]);
         assert!(!place.out().exists());
     }
-}
-
-/// Where the build has no gRPC, its port is recognised: an error if a person gave it, and a warning if it is in the environment, which is
-/// shared with other programs.
-#[cfg(not(feature = "grpc"))]
-#[test]
-fn the_port_of_grpc_is_told_with_what_to_write_instead() {
-    let instead = "port 4317 is for gRPC; write `http://localhost:4318`";
-    let place = Workplace::new();
-    digits(&place, &["--otlp", "http://localhost:4317"], &[]).must_exit(78).must_say(&[instead]);
-    assert!(!place.out().exists());
-    let ended = digits(&place, &[], &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4317")]);
-    ended.must_exit(0).must_say(&["warning: nothing is sent", instead]);
-    place.must_hold(&items("scans", 0..IMAGES), &Default::default());
 }

@@ -2,11 +2,9 @@
 //! models see exactly as much as the reference says. And what goes through several stages of one size, by what it is, comes back as one list.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 
-use common::Workplace;
+use crate::common::Workplace;
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_testkit::onnx::ModelBuilder;
 use serde_json::Value;

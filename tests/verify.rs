@@ -1,11 +1,9 @@
 //! `orchestra verify` finds whatever was lost, doubled, damaged or put beside the files of a run, by its name, and nothing in a run that is whole.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs;
 
-use common::{Blocks, Workplace, has_feature, write_pictures};
+use crate::common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::images::write_bad_pictures;
 use rustix::fs::{FileType, Mode};
 
@@ -114,8 +112,7 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
 #[test]
 fn whatever_became_of_part_files_is_told_by_name() {
     const ITEMS: u64 = 50;
-    let mut kinds = vec!["tar"];
-    kinds.extend(has_feature("parquet").then_some("parquet"));
+    let kinds = ["tar", "parquet"];
     let sink = |kind: &&str| format!("[sinks.{kind}]\nkind = \"{kind}\"\nfrom = \"read\"\n");
     let more: String = kinds.iter().map(sink).collect();
     let place = Workplace::with_blocks(&Blocks { more: more.leak(), ..Blocks::default() });

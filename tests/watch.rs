@@ -2,14 +2,12 @@
 //! comes any more.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
 use std::fs::{self, File};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use common::{Blocks, Run, Workplace};
+use crate::common::{Blocks, Run, Workplace};
 use orchestra_testkit::images::{Kind, write_picture};
 use rustix::process::Signal;
 

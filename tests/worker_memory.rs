@@ -2,9 +2,7 @@
 //! by name, and all others are right. How much of it the arena of ONNX Runtime may take is in the tests of the engine.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
-mod common;
-
-use common::{Blocks, Workplace, drawn, write_pictures};
+use crate::common::{Blocks, Workplace, drawn, write_pictures};
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::{ItemKey, items};

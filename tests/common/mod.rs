@@ -43,33 +43,20 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Whether the command under test was built with this feature of its crate, `parquet` or `cloud`; if not, the test is skipped.
-#[track_caller]
-pub fn has_feature(name: &str) -> bool {
-    let has = match name {
-        "parquet" => cfg!(feature = "parquet"),
-        "cloud" => cfg!(feature = "cloud"),
-        _ => panic!("no test needs the feature `{name}`"),
-    };
-    if !has {
-        skip(&format!("built without `{name}`"), "cargo test --workspace --features parquet,cloud");
-    }
-    has
-}
-
-/// The Python of an environment of `scripts/python-env.sh`; `None`: it has not been made, and the test is skipped.
+/// The Python of an environment of `scripts/python-env.sh`, which is made where it is missing; `None`: it cannot be made, and the test is skipped.
 #[track_caller]
 pub fn python_env(name: &str) -> Option<String> {
     let script = repository().join("scripts/python-env.sh");
-    let path = Command::new(script).args([name, "path"]).output().unwrap();
-    if !path.status.success() {
+    let made = Command::new(script).arg(name).stdin(Stdio::null()).output().unwrap();
+    if !made.status.success() {
+        let said = String::from_utf8_lossy(&made.stderr);
         skip(
-            &format!("no Python with `{name}`"),
+            &format!("no Python with `{name}`: {}", said.lines().last().unwrap_or("?")),
             &format!("`scripts/python-env.sh {name}` makes an environment that has it"),
         );
         return None;
     }
-    Some(String::from_utf8(path.stdout).unwrap().trim_end().to_owned())
+    Some(String::from_utf8(made.stdout).unwrap().trim_end().to_owned())
 }
 
 /// An interpreter that has numpy: one that is there, or a virtual environment that is made once; `None` where there can be none, and the test is

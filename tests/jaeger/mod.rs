@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use orchestra_testkit::skip::skip;
+use orchestra_testkit::skip::{is_deep_check, skip};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -41,6 +41,9 @@ impl Jaeger {
     /// A fresh one; `None` where there is none to start, and the test is skipped.
     #[track_caller]
     pub fn start() -> Option<Self> {
+        if !is_deep_check("jaeger") {
+            return None;
+        }
         let program = match program() {
             Ok(program) => program,
             Err(why) => {

@@ -4,7 +4,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use crate::common::{has_feature, python_env, repository};
+use crate::common::{python_env, repository};
 
 /// A real S3 server with the bucket of the example.
 pub struct Moto {
@@ -20,9 +20,6 @@ impl Moto {
     /// `None`: the test is skipped.
     #[track_caller]
     pub fn start() -> Option<Self> {
-        if !has_feature("cloud") {
-            return None;
-        }
         let python = python_env("moto")?;
         let mut child = Command::new(&python)
             .arg(repository().join("examples/bucket/serve.py"))

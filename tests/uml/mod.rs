@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use orchestra_testkit::skip::has_programs;
+use orchestra_testkit::skip::{has_programs, is_deep_check};
 
 use crate::common::{ORCHESTRA, Workplace, repository};
 
@@ -30,6 +30,9 @@ pub fn boot(
     programs: &[&str],
     script: &str,
 ) -> Option<Booted> {
+    if !is_deep_check("kernels") {
+        return None;
+    }
     if !has_programs(&[&[KERNEL, "cc"], programs].concat(), "apt-get install user-mode-linux gcc") {
         return None;
     }

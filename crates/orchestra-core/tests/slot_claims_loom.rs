@@ -1,5 +1,5 @@
 //! All orders of few threads that claim, publish, close and release rows, as loom finds them: what two of them do to one cell without an order
-//! between them is an error, and so is a thread that waits for ever. It is built only with `--cfg loom`; `scripts/unsafe.sh` runs it.
+//! between them is an error, and so is a thread that waits for ever. It is built only with `--cfg loom`; `scripts/deep-check.sh loom` runs it.
 //!
 //! Loom takes sequentially consistent accesses for acquire and release, so what `set_together` promises of these is not tried here.
 #![cfg(loom)]

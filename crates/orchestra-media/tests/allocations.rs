@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test support code")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

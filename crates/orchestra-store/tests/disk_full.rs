@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::fs;

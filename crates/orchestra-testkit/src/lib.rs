@@ -6,7 +6,7 @@
 //! - [`faulty`]: a worker that misbehaves on purpose; [`gate`]: makes a run wait for the test; [`hold`]: stops a thread.
 //! - [`leaks`]: whether anything is left behind; [`processes`]: what `/proc` shows.
 //! - [`records`]: what lies in an output folder; [`striker`]: kills and stops workers.
-//! - [`skip`]: the only way in which a test is skipped.
+//! - [`size`]: how large a test is, and whose turn it is to storm the machine; [`skip`]: the only way in which a test is skipped.
 //!
 //! The client of one worker is that of `orchestra-lab`.
 
@@ -22,6 +22,7 @@ pub mod onnx;
 pub mod processes;
 pub mod programs;
 pub mod records;
+pub mod size;
 pub mod skip;
 pub mod striker;
 pub mod trap_stage;

@@ -18,11 +18,17 @@ pub const VARIABLE: &str = "ORCHESTRA_TESTS";
 /// In strict mode, if the variable has any other value, or if the line cannot be written.
 #[track_caller]
 pub fn skip(missing: &str, remedy: &str) {
-    let thread = std::thread::current();
-    let line = format!("{} ({}): {missing}; {remedy}", thread.name().unwrap_or("?"), Location::caller());
     let value = std::env::var_os(VARIABLE).unwrap_or_default();
     assert!(value.is_empty() || value == "strict", "`{VARIABLE}` is `strict` or unset, not {value:?}");
-    assert!(value.is_empty(), "`{VARIABLE}=strict` allows no skip: {line}");
+    assert!(value.is_empty(), "`{VARIABLE}=strict` allows no skip: {missing}; {remedy}");
+    note(missing, remedy);
+}
+
+/// Says that the test that runs is skipped, and adds it to the list.
+#[track_caller]
+fn note(missing: &str, remedy: &str) {
+    let thread = std::thread::current();
+    let line = format!("{} ({}): {missing}; {remedy}", thread.name().unwrap_or("?"), Location::caller());
     // Not `eprintln`, which libtest keeps to itself where a test passes.
     let mut stderr = std::io::stderr();
     // The line is kept in the file, too.
@@ -32,6 +38,20 @@ pub fn skip(missing: &str, remedy: &str) {
     let file = OpenOptions::new().create(true).append(true).open(&path);
     file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
         .unwrap_or_else(|error| panic!("`{}` cannot take a skipped test: {error}", path.display()));
+}
+
+/// Whether tests of this part of `scripts/deep-check.sh` run: they do at their full size only. If not, the test is skipped, which strict mode allows,
+/// because the deep check runs it.
+///
+/// # Panics
+/// If the line cannot be written.
+#[track_caller]
+pub fn is_deep_check(part: &str) -> bool {
+    let is_deep = crate::size::scaled(true, false);
+    if !is_deep {
+        note("slow", &format!("`scripts/deep-check.sh {part}` runs it"));
+    }
+    is_deep
 }
 
 /// Whether all these programs run; if not, the test is skipped.

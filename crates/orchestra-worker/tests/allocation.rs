@@ -1,6 +1,6 @@
 //! What hostile bytes can make the codec allocate. Alone in its file, because it counts every allocation of its process.
 
-#[path = "common/mod.rs"]
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -11,11 +11,11 @@
 
 use std::process::ExitCode;
 
-#[path = "../tests/common/invert.rs"]
+#[path = "../tests/it/common/invert.rs"]
 mod invert;
-#[path = "../tests/common/listed.rs"]
+#[path = "../tests/it/common/listed.rs"]
 mod listed;
-#[path = "../tests/common/replaced.rs"]
+#[path = "../tests/it/common/replaced.rs"]
 mod replaced;
 
 /// A service without kinds of its own calls `orchestra::worker_main()`. Of the two kinds of one name, the last counts.

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::collections::HashMap;

@@ -13,7 +13,7 @@ use crate::names::attribute;
 use crate::otlp::{Protocol, Signal};
 use crate::traces::settings::usual_request;
 
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../tests/it/common/mod.rs"]
 mod common;
 use common::{Collector, Do, closed_port, seen};
 

@@ -1,0 +1,182 @@
+//! Every format and pixel kind is told by its content and gives the pixels that went in; alpha shows the pad colour.
+
+#![allow(clippy::unwrap_used, reason = "test support code")]
+
+use crate::common::*;
+use image::{DynamicImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb, Rgba};
+use orchestra_core::{Channels, FailureKind, Fit, ResizeFilter};
+use orchestra_media::{PictureSize, Preparer};
+
+const LOSSLESS: [ImageFormat; 5] =
+    [ImageFormat::Png, ImageFormat::WebP, ImageFormat::Bmp, ImageFormat::Tiff, ImageFormat::Gif];
+
+/// The picture as it is.
+fn pixels_of(file: &[u8], width: u32, height: u32, color: Channels) -> Vec<u8> {
+    row_of(file, &byte_spec([height, width], Fit::Stretch, ResizeFilter::Bilinear, color))
+}
+
+#[test]
+fn lossless_formats_give_back_their_pixels() {
+    // At most 256 colours, so that GIF is lossless as well.
+    let picture = image::RgbImage::from_fn(37, 21, |x, y| Rgb([x as u8 / 5 * 30, y as u8 / 3 * 30, 77]));
+    for format in LOSSLESS {
+        let file = encoded(&DynamicImage::ImageRgb8(picture.clone()), format);
+        let mut preparer = Preparer::new();
+        let size = preparer.decode(&file, MAX_PIXELS).unwrap();
+        assert_eq!(size, PictureSize { width: 37, height: 21 }, "{format:?}");
+        assert_eq!(pixels_of(&file, 37, 21, Channels::Rgb), *picture.as_raw(), "{format:?}");
+    }
+}
+
+#[test]
+fn jpeg_gives_nearly_its_pixels_and_gray_stays_gray() {
+    let smooth = image::RgbImage::from_fn(64, 48, |x, y| Rgb([x as u8 * 3, y as u8 * 4, 128]));
+    let file = encoded(&DynamicImage::ImageRgb8(smooth.clone()), ImageFormat::Jpeg);
+    let (max, mean) = difference(&pixels_of(&file, 64, 48, Channels::Rgb), smooth.as_raw());
+    assert!(max <= 24 && mean <= 4.0, "{max} {mean}");
+    let gray = image::GrayImage::from_fn(64, 48, |x, y| Luma([x as u8 * 2 + y as u8]));
+    let file = encoded(&DynamicImage::ImageLuma8(gray.clone()), ImageFormat::Jpeg);
+    let (max, mean) = difference(&pixels_of(&file, 64, 48, Channels::Gray), gray.as_raw());
+    assert!(max <= 10 && mean <= 2.0, "{max} {mean}");
+    let spread = pixels_of(&file, 64, 48, Channels::Rgb);
+    assert!(spread.as_chunks::<3>().0.iter().all(|[r, g, b]| r == g && g == b));
+}
+
+#[test]
+fn gray_and_sixteen_bit_pictures_are_read_in_every_format_that_has_them() {
+    let gray = gray_picture(30, 20);
+    let rgb = picture(30, 20);
+    let wide_gray = ImageBuffer::from_fn(30, 20, |x, y| Luma([u16::from(gray.get_pixel(x, y)[0]) * 257]));
+    let wide_rgb =
+        ImageBuffer::from_fn(30, 20, |x, y| Rgb(rgb.get_pixel(x, y).0.map(|v| u16::from(v) * 257)));
+    for format in [ImageFormat::Png, ImageFormat::Tiff] {
+        for (picture, color, expected) in [
+            (DynamicImage::ImageLuma8(gray.clone()), Channels::Gray, gray.as_raw()),
+            (DynamicImage::ImageLuma16(wide_gray.clone()), Channels::Gray, gray.as_raw()),
+            (DynamicImage::ImageRgb16(wide_rgb.clone()), Channels::Rgb, rgb.as_raw()),
+        ] {
+            let file = encoded(&picture, format);
+            assert_eq!(pixels_of(&file, 30, 20, color), *expected, "{format:?} {:?}", picture.color());
+        }
+    }
+}
+
+#[test]
+fn transparent_pixels_show_the_pad_colour_in_the_order_of_the_channels() {
+    let colour = DynamicImage::ImageRgba8(ImageBuffer::from_fn(3, 1, |x, _| {
+        Rgba([10, 20, 30, [0, 128, 255][x as usize]])
+    }));
+    let gray =
+        DynamicImage::ImageLumaA8(ImageBuffer::from_fn(3, 1, |x, _| LumaA([10, [0, 128, 255][x as usize]])));
+    // pad is [200, 100, 50] in the order of the channels; half of it and half of the ink.
+    let cases: [(&DynamicImage, Channels, &[u8]); 6] = [
+        (&colour, Channels::Rgb, &[200, 100, 50, 105, 60, 40, 10, 20, 30]),
+        (&colour, Channels::Bgr, &[200, 100, 50, 115, 60, 30, 30, 20, 10]),
+        (&colour, Channels::Gray, &[200, 109, 18]),
+        (&gray, Channels::Rgb, &[200, 100, 50, 105, 55, 30, 10, 10, 10]),
+        (&gray, Channels::Bgr, &[200, 100, 50, 105, 55, 30, 10, 10, 10]),
+        (&gray, Channels::Gray, &[200, 105, 10]),
+    ];
+    for (picture, color, expected) in cases {
+        let (max, _) = difference(&pixels_of(&encoded(picture, ImageFormat::Png), 3, 1, color), expected);
+        assert!(max <= 1, "{:?} {color:?}", picture.color());
+    }
+    for format in [ImageFormat::WebP, ImageFormat::Tiff] {
+        let found = pixels_of(&encoded(&colour, format), 3, 1, Channels::Rgb);
+        assert!(difference(&found, cases[0].2).0 <= 1, "{format:?} {found:?}");
+    }
+    let gif = pixels_of(&encoded(&colour, ImageFormat::Gif), 3, 1, Channels::Rgb);
+    assert_eq!(gif[..3], [200, 100, 50]);
+}
+
+#[test]
+fn a_palette_picture_and_one_bit_pictures_are_read() {
+    // PNG, 4x2, indexed in 1 bit: red and blue, the blue half transparent. Written by hand: the image crate has no encoder.
+    let palette = png(
+        4,
+        2,
+        1,
+        3,
+        &[(b"PLTE", &[255, 0, 0, 0, 0, 255]), (b"tRNS", &[255, 0])],
+        &[0, 0b0101_0000, 0, 0b1111_0000],
+    );
+    let expected = [[255, 0, 0], [200, 100, 50], [255, 0, 0], [200, 100, 50]].concat();
+    assert_eq!(pixels_of(&palette, 4, 2, Channels::Rgb)[..12], expected);
+    let bits = png(4, 2, 1, 0, &[], &[0, 0b0101_0000, 0, 0b1111_0000]);
+    assert_eq!(pixels_of(&bits, 4, 2, Channels::Gray), [0, 255, 0, 255, 255, 255, 255, 255]);
+}
+
+#[test]
+fn of_an_animation_the_first_frame_is_taken() {
+    let mut file = Vec::new();
+    let mut encoder = image::codecs::gif::GifEncoder::new(&mut file);
+    for colour in [[200, 0, 0, 255], [0, 200, 0, 255]] {
+        encoder.encode_frame(image::Frame::new(image::RgbaImage::from_pixel(4, 4, Rgba(colour)))).unwrap();
+    }
+    drop(encoder);
+    assert_eq!(pixels_of(&file, 4, 4, Channels::Rgb)[..3], [200, 0, 0]);
+}
+
+#[test]
+fn a_file_that_is_no_picture_is_named_by_what_it_is() {
+    let mut preparer = Preparer::new();
+    let text = preparer.decode(b"hello world", MAX_PIXELS).unwrap_err();
+    assert_eq!(text.kind(), FailureKind::Decode);
+    assert!(text.to_string().starts_with("starts with `hello world`, expected a JPEG, PNG"), "{text}");
+    assert!(preparer.decode(b"", MAX_PIXELS).unwrap_err().to_string().contains("empty"));
+}
+
+/// A PNG of bit depth `depth` and colour type `color`, its filtered `rows` stored without compression.
+fn png(width: u32, height: u32, depth: u8, color: u8, chunks: &[(&[u8; 4], &[u8])], rows: &[u8]) -> Vec<u8> {
+    let mut header = Vec::new();
+    header.extend(width.to_be_bytes());
+    header.extend(height.to_be_bytes());
+    header.extend([depth, color, 0, 0, 0]);
+    let length = rows.len() as u16;
+    let mut data = vec![0x78, 0x01, 0x01];
+    data.extend(length.to_le_bytes());
+    data.extend((!length).to_le_bytes());
+    data.extend(rows);
+    data.extend(adler32(rows).to_be_bytes());
+    let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
+    let all = [(b"IHDR", header.as_slice())]
+        .into_iter()
+        .chain(chunks.iter().copied())
+        .chain([(b"IDAT", data.as_slice()), (b"IEND", &[])]);
+    for (name, payload) in all {
+        file.extend((payload.len() as u32).to_be_bytes());
+        let body = [name.as_slice(), payload].concat();
+        file.extend(&body);
+        file.extend(crc32(&body).to_be_bytes());
+    }
+    file
+}
+
+fn adler32(bytes: &[u8]) -> u32 {
+    let (a, b) = bytes.iter().fold((1, 0), |(a, b), v| {
+        let a = (a + u32::from(*v)) % 65521;
+        (a, (b + a) % 65521)
+    });
+    b << 16 | a
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, v| {
+        (0..8)
+            .fold(crc ^ u32::from(*v), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })
+    })
+}
+
+#[test]
+fn an_interlaced_png_has_the_pixels_of_a_plain_one() {
+    let golden = |name: &str| {
+        std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name))
+            .unwrap()
+    };
+    let pixels = pixels_of(&golden("interlaced.png"), 29, 23, Channels::Rgb);
+    assert_eq!(pixels, pixels_of(&golden("plain.png"), 29, 23, Channels::Rgb));
+    let file = golden("interlaced.png");
+    for cut in 8..file.len() {
+        assert!(Preparer::new().decode(&file[..cut], MAX_PIXELS).is_err(), "{cut} bytes");
+    }
+}

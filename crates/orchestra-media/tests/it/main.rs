@@ -1,0 +1,11 @@
+//! Tests of this crate from outside, in one program: its parts are compiled once. A test that must be alone in its process has a file beside `it/`.
+
+mod common;
+mod decoders;
+mod formats;
+mod golden;
+mod hostile;
+mod jpeg;
+mod lowered;
+mod orientation;
+mod rows;

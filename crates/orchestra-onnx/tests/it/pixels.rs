@@ -1,0 +1,234 @@
+//! Models that are given pixels and normalise them in their graph: real sessions, compared with the sums done here.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::common::{Setup, f32s, run, spec, to_f32s};
+use orchestra_core::{DType, Dim, ErrorClass, Layout, PixelInput, TensorSpec};
+use orchestra_testkit::onnx::messages::{NodeProto, OperatorSetIdProto, ValueInfoProto};
+use orchestra_testkit::onnx::{Attribute, ModelBuilder};
+use prost::Message;
+
+const HEIGHT: usize = 6;
+const WIDTH: usize = 5;
+const ROWS: usize = 3;
+/// What the way over the graph may differ by, for values of about 1.
+const CLOSE: f32 = 1e-5;
+
+fn pixels(layout: Layout, dtype: DType, channels: usize) -> PixelInput {
+    // Mean and deviation of ImageNet, as one multiplication and one addition.
+    let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+    let factor = std.iter().map(|s| 1.0 / 255.0 / s).take(channels).collect();
+    let offset = mean.iter().zip(std).map(|(m, s): (&f32, f32)| -m / s).take(channels).collect();
+    PixelInput { layout, dtype, factor, offset }
+}
+
+fn row_shape(layout: Layout, channels: usize) -> Vec<Dim> {
+    match layout {
+        Layout::Nchw => [channels, HEIGHT, WIDTH].map(Dim::Fixed).to_vec(),
+        Layout::Nhwc => [HEIGHT, WIDTH, channels].map(Dim::Fixed).to_vec(),
+    }
+}
+
+fn picture(seed: usize, channels: usize) -> Vec<u8> {
+    (0..HEIGHT * WIDTH * channels).map(|i| ((i * 37 + seed * 101) % 256) as u8).collect()
+}
+
+/// What a loader would have written.
+fn normalised(picture: &[u8], pixels: &PixelInput, channels: usize) -> Vec<f32> {
+    let value = |at: usize, c: usize| {
+        f32::from(picture[at * channels + c]).mul_add(pixels.factor[c], pixels.offset[c])
+    };
+    let area = HEIGHT * WIDTH;
+    match pixels.layout {
+        Layout::Nchw => (0..channels).flat_map(|c| (0..area).map(move |at| value(at, c))).collect(),
+        Layout::Nhwc => (0..area).flat_map(|at| (0..channels).map(move |c| value(at, c))).collect(),
+    }
+}
+
+/// A worker for a model whose only input takes pixels.
+fn pixel_setup<E: std::fmt::Debug>(
+    write: impl FnOnce(&Path) -> Result<PathBuf, E>,
+    input: &str,
+    row: [usize; 3],
+    outputs: &[TensorSpec],
+    pixels: &PixelInput,
+) -> Setup {
+    let taken = spec(input, DType::U8, &row.map(Dim::Fixed));
+    let mut setup = Setup::new(write, &[taken], outputs, ROWS, 1);
+    setup.spec.pixel_inputs = vec![Some(pixels.clone())];
+    setup
+}
+
+/// A model that gives back what it is given, as f32.
+fn echo(pixels: &PixelInput, channels: usize) -> Setup {
+    let row = row_shape(pixels.layout, channels);
+    let out = spec("y", DType::F32, &row);
+    let model = ModelBuilder::new("echo").input(&spec("x", pixels.dtype, &row)).output(&out).node(
+        "Cast",
+        &["x"],
+        &["y"],
+        &[("to", Attribute::Int(1))],
+    );
+    pixel_setup(|folder| model.write(folder), "x", [HEIGHT, WIDTH, channels], &[out], pixels)
+}
+
+#[test]
+fn the_model_sees_what_a_loader_would_have_written() {
+    for layout in [Layout::Nchw, Layout::Nhwc] {
+        for (dtype, close) in [(DType::F32, CLOSE), (DType::F16, 2e-3)] {
+            for channels in [1, 3] {
+                let pixels = pixels(layout, dtype, channels);
+                let setup = echo(&pixels, channels);
+                let (mut engine, loaded) = setup.engine().unwrap();
+                assert_eq!(loaded.inputs[0].to_string(), format!("u8[batch, {HEIGHT}, {WIDTH}, {channels}]"));
+                let pictures: Vec<Vec<u8>> = (0..ROWS).map(|seed| picture(seed, channels)).collect();
+                setup.fill_input(0, 0, 0, &pictures);
+                run(&mut engine, 0, 0, ROWS).unwrap();
+                let expected = pictures.iter().flat_map(|p| normalised(p, &pixels, channels));
+                for (found, expected) in to_f32s(&setup.output(0, 0)).into_iter().zip(expected) {
+                    assert!(
+                        (found - expected).abs() <= close,
+                        "{layout:?} {dtype} {channels}: {found} {expected}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn digits_get_the_same_scores_on_both_ways() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/digits.onnx");
+    let copy = |folder: &Path| {
+        let path = folder.join("digits.onnx");
+        fs::copy(&file, &path).map(|_| path)
+    };
+    let (input, output) = &signature_of_digits();
+    let pixels =
+        PixelInput { layout: Layout::Nchw, dtype: DType::F32, factor: vec![1.0 / 255.0], offset: vec![0.0] };
+    let pictures: Vec<Vec<u8>> =
+        (0..ROWS).map(|seed| (0..32 * 32).map(|i| ((i * 31 + seed * 7) % 256) as u8).collect()).collect();
+
+    let by_graph = pixel_setup(copy, &input.name, [32, 32, 1], std::slice::from_ref(output), &pixels);
+    by_graph.fill_input(0, 0, 0, &pictures);
+    run(&mut by_graph.engine().unwrap().0, 0, 0, ROWS).unwrap();
+
+    let by_loader = Setup::new(copy, std::slice::from_ref(input), std::slice::from_ref(output), ROWS, 1);
+    let floats: Vec<Vec<u8>> =
+        pictures.iter().map(|p| f32s(&p.iter().map(|v| f32::from(*v) / 255.0).collect::<Vec<_>>())).collect();
+    by_loader.fill_input(0, 0, 0, &floats);
+    run(&mut by_loader.engine().unwrap().0, 0, 0, ROWS).unwrap();
+
+    let (a, b) = (to_f32s(&by_graph.output(0, 0)), to_f32s(&by_loader.output(0, 0)));
+    let largest = b.iter().fold(1.0_f32, |m, v| m.max(v.abs()));
+    assert!(b.iter().any(|v| v.abs() > 0.1), "scores of nothing prove nothing");
+    for (a, b) in a.iter().zip(&b) {
+        assert!((a - b).abs() <= CLOSE * largest, "{a} {b}");
+    }
+}
+
+/// Input and output of `models/digits.onnx`.
+fn signature_of_digits() -> (TensorSpec, TensorSpec) {
+    let input = spec("pixels", DType::F32, &[1, 32, 32].map(Dim::Fixed));
+    (input, spec("logits", DType::F32, &[Dim::Fixed(10)]))
+}
+
+#[test]
+fn a_model_with_external_weights_still_finds_them() {
+    let pixels = pixels(Layout::Nchw, DType::F32, 3);
+    let row = row_shape(Layout::Nchw, 3);
+    let out = spec("y", DType::F32, &row);
+    let write = |folder: &Path| -> std::io::Result<PathBuf> {
+        fs::write(folder.join("weights.bin"), f32s(&[2.0, 3.0, 4.0]))?;
+        let path = folder.join("model.onnx");
+        fs::write(&path, scaled_by_external_weights(&spec("x", DType::F32, &row), &out))?;
+        Ok(path)
+    };
+    let setup = pixel_setup(write, "x", [HEIGHT, WIDTH, 3], std::slice::from_ref(&out), &pixels);
+    let (mut engine, _) = setup.engine().unwrap();
+    let picture = picture(5, 3);
+    setup.fill_input(0, 0, 0, std::slice::from_ref(&picture));
+    run(&mut engine, 0, 0, 1).unwrap();
+    let area = HEIGHT * WIDTH;
+    let expected = normalised(&picture, &pixels, 3).into_iter().enumerate();
+    let expected = expected.map(|(at, v)| v * [2.0, 3.0, 4.0][at / area]);
+    for (found, expected) in to_f32s(&setup.output(0, 0)).into_iter().zip(expected) {
+        assert!((found - expected).abs() <= 1e-4, "{found} {expected}");
+    }
+}
+
+#[test]
+fn a_model_that_cannot_take_pixels_is_refused_with_what_to_do() {
+    let mut setup = echo(&pixels(Layout::Nchw, DType::F32, 3), 3);
+    setup.spec.pixel_inputs = vec![Some(pixels(Layout::Nchw, DType::F32, 1))];
+    let error = setup.engine().err().unwrap();
+    assert_eq!(error.class, ErrorClass::Permanent);
+    assert!(error.error.contains("input `x`") && error.error.contains("normalize = \"host\""), "{error}");
+}
+
+// What ONNX writes where weights lie in another file.
+
+#[derive(Clone, PartialEq, Message)]
+struct Model {
+    #[prost(int64, tag = "1")]
+    ir_version: i64,
+    #[prost(message, optional, tag = "7")]
+    graph: Option<Graph>,
+    #[prost(message, repeated, tag = "8")]
+    opset_import: Vec<OperatorSetIdProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Graph {
+    #[prost(message, repeated, tag = "1")]
+    node: Vec<NodeProto>,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(message, repeated, tag = "5")]
+    initializer: Vec<External>,
+    #[prost(message, repeated, tag = "11")]
+    input: Vec<ValueInfoProto>,
+    #[prost(message, repeated, tag = "12")]
+    output: Vec<ValueInfoProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct External {
+    #[prost(int64, repeated, tag = "1")]
+    dims: Vec<i64>,
+    #[prost(int32, tag = "2")]
+    data_type: i32,
+    #[prost(string, tag = "8")]
+    name: String,
+    #[prost(message, repeated, tag = "13")]
+    external_data: Vec<KeyValue>,
+    #[prost(int32, tag = "14")]
+    data_location: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct KeyValue {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+/// `y = x * w` with one weight per channel, in `weights.bin`.
+fn scaled_by_external_weights(x: &TensorSpec, y: &TensorSpec) -> Vec<u8> {
+    let plain = ModelBuilder::new("m").input(x).output(y).node("Mul", &["x", "w"], &["y"], &[]).encode();
+    let mut model = Model::decode(&*plain).unwrap();
+    let graph = model.graph.as_mut().unwrap();
+    let entry = |key: &str, value: &str| KeyValue { key: key.into(), value: value.into() };
+    graph.initializer.push(External {
+        dims: vec![3, 1, 1],
+        data_type: 1,
+        name: "w".into(),
+        external_data: vec![entry("location", "weights.bin"), entry("offset", "0"), entry("length", "12")],
+        data_location: 1,
+    });
+    model.encode_to_vec()
+}

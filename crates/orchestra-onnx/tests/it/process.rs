@@ -1,0 +1,251 @@
+//! Real worker processes: how they begin, serve and end.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::common::{Process, Setup, affine_setup, f32s, flat, run_of, setup_of, to_f32s};
+use orchestra_core::{BatchId, DType, ErrorClass, OutputSlotId, WorkerExit};
+use orchestra_testkit::onnx::{Attribute, ModelBuilder};
+use orchestra_testkit::programs::beside_this_program;
+use orchestra_testkit::{Trap, models, trap_library};
+use orchestra_worker::frames::{FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, ToWorker};
+use orchestra_worker::output_region::OutputRegion;
+use orchestra_worker::process::{EXIT_LOAD_FAILED, EXIT_PROTOCOL, EXIT_USAGE};
+
+#[test]
+fn a_worker_says_hello_loads_runs_in_order_and_ends_when_asked() {
+    let setup = affine_setup(None, 4);
+    let mut worker = setup.spawn();
+    let Some(FromWorker::Hello { protocol, build, pid, .. }) = worker.next() else { panic!("no hello") };
+    assert_eq!((protocol, build.as_str(), pid), (PROTOCOL_VERSION, orchestra_worker::BUILD, worker.pid()));
+    worker.send(ToWorker::Load(Box::new(setup.load_frame())));
+    let Some(FromWorker::Loaded { load_ns, rss_bytes, .. }) = worker.next() else { panic!("not loaded") };
+    assert!(load_ns > 0 && rss_bytes > 0);
+    setup.fill_input(2, 0, 0, &[f32s(&[1.0; 3]), f32s(&[2.0; 3]), f32s(&[3.0; 3])]);
+    worker.send(ToWorker::Run(run_of(7, 2, 1, 2)));
+    worker.send(ToWorker::Run(run_of(8, 2, 0, 1)));
+    for batch in [7, 8] {
+        let Some(FromWorker::Done { batch: done, dynamic, timing, .. }) = worker.next() else {
+            panic!("not done")
+        };
+        assert_eq!((done, dynamic.len()), (BatchId(batch), 0));
+        assert!(timing.run_ns > 0 && timing.bind_ns > 0);
+    }
+    assert_eq!(to_f32s(&setup.output(2, 0))[..9], [3.0, 3.0, 3.0, 5.0, 5.0, 5.0, 7.0, 7.0, 7.0]);
+    worker.0.hang_up().unwrap();
+    assert_eq!(worker.next(), None);
+    assert_eq!(worker.end(), (WorkerExit::Code(0), String::new()));
+}
+
+/// Rows of the batch of [`endless`].
+const MANY: usize = 1 << 16;
+
+/// Multiplies so often that no test waits for the end. The matrix is small, because the runtime keeps a packed copy for each product.
+fn endless() -> Setup {
+    let (x, y) = (flat("x", DType::F32, 64), flat("y", DType::F32, 64));
+    Setup::new(|folder| models::slow(folder, 64, 4000), &[x], &[y], MANY, 1)
+}
+
+#[test]
+fn heartbeats_name_the_running_batch_and_the_end_of_the_parent_ends_a_long_run() {
+    let setup = endless();
+    let mut worker = setup.spawn();
+    assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
+    worker.send(ToWorker::Run(run_of(5, 0, 0, MANY)));
+    let mut beats = 0;
+    while beats < 3 {
+        match worker.0.frame().unwrap() {
+            Some(FromWorker::Heartbeat { running, rss_bytes }) => {
+                assert!(rss_bytes > 0);
+                beats += u32::from(running == [BatchId(5)]);
+            }
+            other => panic!("not a heartbeat: {other:?}"),
+        }
+    }
+    // What a killed parent looks like; the other direction stays open, so that a finished run would show.
+    worker.0.hang_up().unwrap();
+    assert_eq!(worker.next(), None, "the run did not end, the process did");
+    assert_eq!(worker.end().0, WorkerExit::Code(0));
+}
+
+#[test]
+fn runs_outside_of_the_arena_are_a_protocol_error() {
+    let setup = affine_setup(None, 4);
+    for run in [
+        run_of(1, 3, 0, 1),
+        run_of(1, 0, 4, 1),
+        run_of(1, 0, 3, 2),
+        run_of(1, 0, 0, 0),
+        run_of(1, 0, usize::MAX, 2),
+    ] {
+        let mut worker = setup.spawn();
+        assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
+        worker.send(ToWorker::Run(run));
+        assert_eq!(worker.next(), None);
+        let (exit, stderr) = worker.end();
+        assert_eq!(exit, WorkerExit::Code(EXIT_PROTOCOL));
+        assert!(stderr.contains("outside of the arena, which has `3` slots of `4` rows"), "{stderr}");
+    }
+    let mut worker = setup.spawn();
+    assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
+    worker.send(ToWorker::Run(Run { output_slot: OutputSlotId(3), ..run_of(1, 0, 0, 1) }));
+    assert_eq!(worker.next(), None);
+    let (exit, stderr) = worker.end();
+    assert_eq!(exit, WorkerExit::Code(EXIT_PROTOCOL));
+    assert!(stderr.contains("`output-slot-3` does not exist, the worker has `3` output slots"), "{stderr}");
+}
+
+#[test]
+fn frames_out_of_order_and_garbage_are_protocol_errors() {
+    let setup = affine_setup(None, 4);
+    let mut worker = setup.spawn();
+    worker.send(ToWorker::Run(run_of(1, 0, 0, 1)));
+    while worker.next().is_some() {}
+    let (exit, stderr) = worker.end();
+    assert_eq!(exit, WorkerExit::Code(EXIT_PROTOCOL));
+    assert!(stderr.contains("a `Run` frame before `Load`"), "{stderr}");
+
+    let mut worker = setup.spawn();
+    worker.0.send_bytes(&[5, 0, 0, 0, 9, 9, 9, 9, 9]).unwrap();
+    while worker.next().is_some() {}
+    assert_eq!(worker.end().0, WorkerExit::Code(EXIT_PROTOCOL));
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_is_reported_and_ends_the_process() {
+    let mut setup = affine_setup(None, 4);
+    setup.spec.library = "/nowhere/libonnxruntime.so".into();
+    let mut worker = setup.spawn();
+    let FromWorker::LoadFailed { class, error } = worker.load(&setup.load_frame()) else { panic!("loaded") };
+    assert_eq!(class, ErrorClass::Permanent);
+    assert!(error.contains("onnx runtime cannot be loaded from `/nowhere/libonnxruntime.so`"), "{error}");
+    assert_eq!(worker.next(), None);
+    assert_eq!(worker.end().0, WorkerExit::Code(EXIT_LOAD_FAILED));
+}
+
+#[test]
+fn an_arena_of_another_size_is_refused() {
+    let setup = affine_setup(None, 4);
+    let mut load = setup.load_frame();
+    load.layout = affine_setup(None, 4000).load.layout;
+    let mut worker = setup.spawn();
+    let FromWorker::LoadFailed { class, error } = worker.load(&load) else { panic!("loaded") };
+    assert_eq!(class, ErrorClass::Permanent);
+    assert!(error.contains("the batch slots cannot be mapped"), "{error}");
+}
+
+#[test]
+fn a_failed_run_leaves_the_worker_serving() {
+    let model = ModelBuilder::new("table").constant("table", &[1], &[10.0]).node(
+        "Gather",
+        &["table", "x"],
+        &["y"],
+        &[("axis", Attribute::Int(0))],
+    );
+    let setup = setup_of(model, &[flat("x", DType::I64, 1)], &[flat("y", DType::F32, 1)], 2);
+    setup.fill_input(0, 0, 0, &[0i64.to_ne_bytes().to_vec(), 7i64.to_ne_bytes().to_vec()]);
+    let mut worker = setup.spawn();
+    assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
+    worker.send(ToWorker::Run(run_of(1, 0, 0, 2)));
+    let Some(FromWorker::Failed { batch, kind, error, .. }) = worker.next() else { panic!("not failed") };
+    assert_eq!((batch, kind), (BatchId(1), RunErrorKind::Model), "{error}");
+    worker.send(ToWorker::Run(run_of(2, 0, 0, 1)));
+    assert!(matches!(worker.next(), Some(FromWorker::Done { batch: BatchId(2), .. })));
+}
+
+#[test]
+fn started_by_hand_it_says_so() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_orchestra-bare-worker")).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(EXIT_USAGE));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("started by orchestra itself, not by hand"), "{text}");
+}
+
+#[test]
+fn the_terminal_s_interrupt_does_not_end_a_worker() {
+    let setup = affine_setup(None, 4);
+    let mut worker = setup.spawn();
+    assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
+    // SAFETY: a signal to a child that has not been waited for.
+    assert_eq!(unsafe { libc::kill(worker.pid() as i32, libc::SIGINT) }, 0);
+    worker.send(ToWorker::Run(run_of(1, 0, 0, 1)));
+    assert!(matches!(worker.next(), Some(FromWorker::Done { .. })));
+}
+
+#[test]
+fn a_crash_leaves_the_inputs_and_the_batch_runs_elsewhere() {
+    let tensors = [flat("x", DType::F32, 3), flat("y", DType::F32, 3)];
+    let write = |folder: &Path| models::trap(folder, &[3]);
+    let mut setup = Setup::new(write, &tensors[..1], &tensors[1..], 4, 1);
+    let library = trap_library().unwrap();
+    let digest = orchestra_onnx::digest::model_digest(&library).unwrap();
+    setup.spec.custom_ops = vec![(library, digest)];
+    let fatal = f32::from(Trap::Segfault.value());
+    setup.fill_input(0, 0, 0, &[f32s(&[1.0, 2.0, 3.0]), f32s(&[fatal; 3])]);
+    let mut worker = setup.spawn();
+    assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
+    worker.send(ToWorker::Run(run_of(1, 0, 0, 2)));
+    assert_eq!(worker.next(), None);
+    assert_eq!(worker.end().0, WorkerExit::Signal(libc::SIGSEGV));
+
+    let mut successor = setup.spawn();
+    assert!(matches!(successor.load(&setup.load_frame()), FromWorker::Loaded { .. }));
+    successor.send(ToWorker::Run(run_of(1, 0, 0, 1)));
+    assert!(matches!(successor.next(), Some(FromWorker::Done { .. })));
+    assert_eq!(to_f32s(&setup.output(0, 0))[..3], [1.0, 2.0, 3.0]);
+}
+
+#[test]
+fn a_worker_that_writes_over_all_its_outputs_reaches_those_of_no_other_one() {
+    let tensors = [flat("x", DType::F32, 3), flat("y", DType::F32, 3)];
+    let write = |folder: &Path| models::trap(folder, &[3]);
+    let mut setup = Setup::new(write, &tensors[..1], &tensors[1..], 4, 2);
+    let library = trap_library().unwrap();
+    let digest = orchestra_onnx::digest::model_digest(&library).unwrap();
+    setup.spec.custom_ops = vec![(library, digest)];
+    let rows: Vec<Vec<u8>> = (1..=4_u8).map(|row| f32s(&[f32::from(row); 3])).collect();
+    setup.fill_input(0, 0, 0, &rows);
+    setup.fill_input(1, 0, 0, &[f32s(&[f32::from(Trap::Scribble.value()); 3])]);
+    let others = OutputRegion::create("others", setup.load.layout.clone()).unwrap();
+    let (mut hostile, mut sound) = (setup.spawn(), setup.spawn_beside(&others));
+    for worker in [&mut hostile, &mut sound] {
+        assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
+    }
+    let run = |worker: &mut Process, batch| {
+        worker.send(ToWorker::Run(run_of(batch, 0, 0, 4)));
+        assert!(matches!(worker.next(), Some(FromWorker::Done { .. })));
+    };
+    run(&mut hostile, 1);
+    run(&mut sound, 1);
+    assert_eq!(setup.output(0, 0), rows.concat());
+    hostile.send(ToWorker::Run(run_of(2, 1, 0, 1)));
+    // From here on it writes over the results of its first batch again and again.
+    let scribbled = |before: &[u8]| {
+        while setup.output(0, 0) == before {
+            std::thread::yield_now();
+        }
+        setup.output(0, 0)
+    };
+    let first = scribbled(&rows.concat());
+    assert_eq!(setup.output_of(&others, 0, 0), rows.concat(), "they were there when it began");
+    for batch in 2..50 {
+        run(&mut sound, batch);
+        assert_eq!(setup.output_of(&others, 0, 0), rows.concat());
+        assert_eq!(setup.output_of(&others, 1, 0), [0; 48], "no run was told to write there");
+    }
+    scribbled(&first);
+    hostile.0.kill();
+    assert_eq!(setup.output_of(&others, 0, 0), rows.concat());
+}
+
+#[test]
+fn a_panic_ends_the_process_with_its_words() {
+    let setup = affine_setup(None, 4);
+    let mut worker = setup.spawn_program(&beside_this_program("panicking-worker").unwrap());
+    worker.send(ToWorker::Load(Box::new(setup.load_frame())));
+    while worker.next().is_some() {}
+    let (exit, stderr) = worker.end();
+    assert_eq!(exit, WorkerExit::Signal(libc::SIGABRT));
+    assert!(stderr.contains("an engine that panics, as asked"), "{stderr}");
+}

@@ -1,0 +1,334 @@
+//! A default that is declared for a key is the one that is used: with it written out, the plan is the same.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::collections::BTreeSet;
+
+use crate::common::FakeHost;
+use orchestra_plan::{Host, Key, Plan, PlanOptions, RenderStyle, keys};
+use serde_json::Value;
+
+/// Tables of kinds that have defaults.
+const WORKFLOW: &str = r#"
+version = 1
+[devices]
+[limits]
+[models.digits]
+path = "digits.onnx"
+labels = "labels10.txt"
+[models.boxes]
+path = "boxes.onnx"
+[models.yolo]
+path = "yolo.onnx"
+[models.ssd]
+path = "ssd.onnx"
+[models.dbnet]
+path = "dbnet.onnx"
+[tasks.train]
+command = ["train"]
+metrics = ["loss"]
+matrix = { seed = [1, 2] }
+[tasks.train.best]
+metric = "loss"
+goal = "min"
+[tasks.train.stop_early]
+rule = "median"
+[tasks.try]
+command = ["try"]
+metrics = ["loss"]
+matrix = { seed = [1, 2] }
+best = { metric = "loss", goal = "min" }
+[tasks.try.stop_early]
+rule = "asha"
+[tasks.again]
+command = ["again"]
+[tasks.again.retries]
+[sources.scans]
+kind = "images"
+paths = ["images/*.png"]
+[sources.numbers]
+kind = "range"
+stop = 10
+[sources.noise]
+kind = "random"
+items = 10
+[sources.table]
+kind = "csv"
+paths = ["table.csv"]
+[sources.arrays]
+kind = "tensors"
+paths = ["arrays.npy"]
+[sources.watched]
+kind = "images"
+paths = ["watched/*.png"]
+watch = true
+[stages.pixels]
+kind = "image"
+from = "scans"
+size = [32, 32]
+color = "gray"
+[stages.colors]
+kind = "image"
+from = "scans"
+size = [32, 32]
+[stages.run]
+kind = "infer"
+from = "pixels"
+model = "digits"
+[stages.run.batch]
+[stages.class]
+kind = "classify"
+from = "run"
+[stages.best]
+kind = "argmax"
+from = "run"
+[stages.high]
+kind = "threshold"
+from = "run"
+[stages.vector]
+kind = "embed"
+from = "run"
+[stages.sum]
+kind = "reduce"
+op = "sum"
+from = "run"
+[stages.all]
+kind = "reduce"
+op = "concat"
+from = "run"
+[sinks.all]
+kind = "jsonl"
+from = "all"
+[stages.find]
+kind = "infer"
+from = "pixels"
+model = "boxes"
+[stages.steps]
+kind = "ctc"
+from = "find"
+charset = "labels3.txt"
+[stages.squares]
+kind = "mask"
+from = "find"
+[stages.parts]
+kind = "crop"
+from = ["scans", "find"]
+size = [32, 32]
+color = "gray"
+[stages.grown]
+kind = "iterate"
+from = "noise"
+model = "loop"
+rounds = 1000
+[stages.double]
+kind = "cuda"
+from = "pixels"
+source = "k.cu"
+kernel = "k"
+outputs = { y = { dtype = "f32", shape = [3] } }
+[stages.mean]
+kind = "python"
+from = "pixels"
+script = "cores.py"
+[models.loop]
+path = "loop.onnx"
+[sinks.classes]
+kind = "jsonl"
+from = "class"
+[sinks.rest]
+kind = "jsonl"
+from = ["best", "high", "vector", "steps"]
+[sinks.rows]
+kind = "csv"
+from = "class"
+[sinks.total]
+kind = "jsonl"
+from = "sum"
+[stages.chosen]
+kind = "select"
+from = "numbers"
+columns = { n = "n" }
+[sinks.numbers]
+kind = "jsonl"
+from = "chosen"
+[sinks.masks]
+kind = "images"
+from = "squares"
+[sinks.cut]
+kind = "jsonl"
+from = "parts"
+[sinks.grown]
+kind = "jsonl"
+from = "grown"
+[stages.boxes_of_yolo]
+kind = "infer"
+from = "pixels"
+model = "yolo"
+[stages.boxes_of_ssd]
+kind = "infer"
+from = "pixels"
+model = "ssd"
+[stages.texts_of_dbnet]
+kind = "infer"
+from = "pixels"
+model = "dbnet"
+[stages.yolo]
+kind = "detect"
+from = "boxes_of_yolo"
+layout = "yolov8"
+[stages.ssd]
+kind = "detect"
+from = "boxes_of_ssd"
+layout = "ssd"
+[stages.texts]
+kind = "detect"
+from = "texts_of_dbnet"
+layout = "dbnet"
+[stages.both]
+kind = "merge"
+from = ["yolo", "ssd"]
+[stages.drawing]
+kind = "draw"
+from = ["scans", "both"]
+[sinks.drawings]
+kind = "images"
+from = "drawing"
+[sinks.texts]
+kind = "jsonl"
+from = "texts"
+[stages.fields]
+kind = "select"
+from = "table"
+columns = { n = "n" }
+[sinks.fields]
+kind = "jsonl"
+from = "fields"
+[stages.large]
+kind = "threshold"
+from = "arrays"
+[sinks.large]
+kind = "jsonl"
+from = "large"
+[stages.seen]
+kind = "image"
+from = "watched"
+size = [8, 8]
+[sinks.seen]
+kind = "jsonl"
+from = "seen"
+[sinks.others]
+kind = "jsonl"
+from = ["double", "mean", "colors"]
+"#;
+
+/// The tables of the text: the line of each, and its keys.
+fn tables(host: &FakeHost) -> Vec<(usize, String, Vec<Key>)> {
+    let kinds = host.kinds();
+    let lines: Vec<&str> = WORKFLOW.lines().collect();
+    let of_kind = |at: usize| lines[at + 1].strip_prefix("kind = \"").and_then(|rest| rest.strip_suffix('"'));
+    let headings = lines.iter().enumerate().filter_map(|(at, line)| {
+        let name = line.strip_prefix('[')?.strip_suffix(']')?;
+        let nested =
+            |keys: &[Key], name: &str| keys.iter().find(|key| key.name == name).unwrap().keys.to_vec();
+        let (what, keys) = match (&name.split('.').collect::<Vec<_>>()[..], of_kind(at)) {
+            (["devices"], _) => (name.to_owned(), keys::DEVICES.to_vec()),
+            (["limits"], _) => (name.to_owned(), keys::LIMITS.to_vec()),
+            (["models", _], _) => ("model".to_owned(), keys::MODEL.to_vec()),
+            (["tasks", _], _) => ("task".to_owned(), keys::TASK.to_vec()),
+            (["tasks", _, table], _) => (format!("task.{table}"), nested(&keys::TASK, table)),
+            (["stages", _, table], _) => {
+                let infer = kinds.stage("infer").unwrap();
+                (format!("infer.{table}"), nested(infer.keys(), table))
+            }
+            (["sources", _], Some(kind)) => {
+                let kind = kinds.source(kind).unwrap();
+                let of_all = if kind.has_files() { &keys::SOURCE[..] } else { &[] };
+                (format!("source {}", kind.name()), [of_all, kind.keys()].concat())
+            }
+            (["stages", _], Some(kind)) => {
+                let keys = kinds.stage(kind).unwrap().keys();
+                (format!("stage {kind}"), keys.to_vec())
+            }
+            (["sinks", _], Some(kind)) => {
+                let keys = kinds.sink(kind).unwrap().keys();
+                (format!("sink {kind}"), [&keys::SINK[..], keys].concat())
+            }
+            _ => panic!("{name}"),
+        };
+        Some((at, what, keys))
+    });
+    headings.collect()
+}
+
+/// A default that can be written as it is declared.
+fn is_value(default: &str) -> bool {
+    format!("x = {default}").parse::<toml_edit::DocumentMut>().is_ok()
+}
+
+fn plan(host: &FakeHost, text: &str) -> Result<Value, String> {
+    let (plan, diags) = host.plan(text, &PlanOptions::default());
+    match plan {
+        // Reasons may say that something is as asked.
+        Some(plan) => Ok(serde_json::to_value(Plan { reasons: Vec::new(), ..plan }).unwrap()),
+        None => Err(diags.render(RenderStyle::Plain)),
+    }
+}
+
+/// The head of an array of NumPy with five rows of three numbers.
+fn npy() -> Vec<u8> {
+    let head = format!("{:117}\n", "{'descr': '<f4', 'fortran_order': False, 'shape': (5, 3), }");
+    [b"\x93NUMPY\x01\x00", &118_u16.to_le_bytes()[..], head.as_bytes(), &[0; 60]].concat()
+}
+
+/// The kinds of which no default has been tried, although one can be written as it is declared.
+fn kinds_without(host: &FakeHost, tried: &BTreeSet<(String, &'static str)>) -> Vec<String> {
+    let kinds = host.kinds();
+    let sources = kinds.sources.iter().map(|kind| (format!("source {}", kind.name()), kind.keys()));
+    let stages = kinds.stages.iter().map(|kind| (format!("stage {}", kind.name()), kind.keys()));
+    let sinks = kinds.sinks.iter().map(|kind| (format!("sink {}", kind.name()), kind.keys()));
+    let is_missing = |(what, keys): &(String, &[Key])| {
+        let keys = keys.iter().filter(|key| is_value(key.default));
+        keys.clone().count() > 0 && !keys.into_iter().any(|key| tried.contains(&(what.clone(), key.name)))
+    };
+    sources.chain(stages).chain(sinks).filter(is_missing).map(|(what, _)| what).collect()
+}
+
+#[test]
+fn a_default_that_is_written_out_changes_no_plan() {
+    let host = FakeHost::with_gpus(1)
+        .file("/flows/k.cu", "extern \"C\" __global__ void k() {}")
+        .file("/flows/table.csv", "n,caption\n1,a\n")
+        .bytes("/flows/arrays.npy", npy());
+    let without = plan(&host, WORKFLOW).unwrap();
+    let (mut tried, mut refused, mut wrong) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+    for (at, table, keys) in tables(&host) {
+        let lines: Vec<&str> = WORKFLOW.lines().collect();
+        let end =
+            lines[at + 1..].iter().position(|line| line.starts_with('[')).map_or(lines.len(), |n| at + 1 + n);
+        let is_there = |name: &str| lines[at..end].iter().any(|line| line.starts_with(&format!("{name} = ")));
+        let is_table = |name: &str| lines.contains(&&*format!("{}.{name}]", lines[at].trim_end_matches(']')));
+        for key in
+            keys.iter().filter(|key| is_value(key.default) && !is_there(key.name) && !is_table(key.name))
+        {
+            // What all sources have need be tried of one alone.
+            let table = if keys::SOURCE.contains(key) { "source".to_owned() } else { table.clone() };
+            let line = format!("{} = {}", key.name, key.default);
+            let mut with = lines.clone();
+            with.insert(end, &line);
+            match plan(&host, &with.join("\n")) {
+                Ok(with) if with == without => {}
+                Ok(_) => wrong.push(format!("{table}: {line} gives another plan")),
+                // It belongs to other settings of the same kind, and says so.
+                Err(error) if error.contains("no effect") || error.contains("belongs to") => {
+                    refused.insert((table, key.name));
+                    continue;
+                }
+                Err(error) => wrong.push(format!("{table}: {line}\n{error}")),
+            }
+            tried.insert((table, key.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let refused: Vec<_> = refused.difference(&tried).map(|(table, key)| format!("{table}.{key}")).collect();
+    assert_eq!(refused, [""; 0], "defaults that were never compared");
+    assert_eq!(kinds_without(&host, &tried), [""; 0], "defaults of kinds that no table of the workflow has");
+}

@@ -1,0 +1,17 @@
+//! Tests of this crate from outside, in one program: its parts are compiled once. A test that must be alone in its process has a file beside `it/`.
+
+mod common;
+mod defaults;
+mod graph_view;
+mod late;
+mod memory_plan;
+mod pixels;
+mod plan_workers;
+mod plans;
+mod real_files;
+mod reports;
+mod robust;
+mod schema;
+mod shell_texts;
+mod spares;
+mod tasks;

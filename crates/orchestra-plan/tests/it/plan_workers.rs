@@ -1,0 +1,362 @@
+//! How the workers of right files are divided among devices, cores and memory.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use crate::common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
+use orchestra_core::{Code, DeviceKind, PipelineId};
+use orchestra_plan::{PlanOptions, describe};
+
+#[test]
+fn all_gpus_are_used_and_the_batch_sizes_are_planned() {
+    let plan = FakeHost::with_gpus(2).good(DIGITS);
+    assert_eq!(workers_of(&plan, "classify"), ["cuda:0: 1 x 1", "cuda:1: 1 x 1"]);
+    assert_eq!(infer(&plan, "classify").batch_sizes, [32], "a change of size costs a GPU time");
+    assert_eq!(plan.devices[1].spec.kind, DeviceKind::Cuda { uuid: "GPU-1111".into() });
+    let memory = plan.devices[0].memory.unwrap();
+    assert_eq!((memory.total >> 30, memory.free >> 30, memory.headroom >> 30), (80, 60, 2));
+}
+
+#[test]
+fn declared_memory_decides_how_many_workers_fit() {
+    let with = |memory: &str, more: &str| {
+        let model = format!("path = \"digits.onnx\"\nmemory = \"{memory}\"\n{more}");
+        digits(&[("path = \"digits.onnx\"", &model)])
+    };
+    let host = FakeHost::with_gpus(1);
+    assert_eq!(workers_of(&host.good(&with("20GiB", "")), "classify"), ["cuda:0: 2 x 1"]);
+    assert_eq!(workers_of(&host.good(&with("1GiB", "")), "classify"), ["cuda:0: 4 x 1"]);
+    assert_eq!(workers_of(&host.good(&with("1GiB", "workers = 6")), "classify"), ["cuda:0: 6 x 1"]);
+    assert_eq!(workers_of(&host.good(&with("20GiB", "workers = 6")), "classify"), ["cuda:0: 2 x 1"]);
+    let (plan, diags) = host.plan(&with("59GiB", ""), &PlanOptions::default());
+    assert!(plan.is_none());
+    assert_eq!(diags.cause(), Some(orchestra_plan::Cause::Unavailable));
+    let message = &diags.errors().next().unwrap().message;
+    assert_eq!(
+        message,
+        "device `cuda:0` is too full: one worker per model needs 59 GiB, and 60 GiB of 80 GiB are free, 2 GiB of them headroom"
+    );
+}
+
+const TWO_MODELS: &str = r#"
+version = 1
+[sources.a]
+kind = "images"
+paths = ["a"]
+[sources.b]
+kind = "images"
+manifest = "-"
+[models.heavy]
+path = "digits.onnx"
+priority = 30
+[models.light]
+path = "digits.onnx"
+[stages.pa]
+kind = "image"
+from = "a"
+size = [32, 32]
+color = "gray"
+[stages.pb]
+kind = "image"
+from = "b"
+size = [32, 32]
+color = "gray"
+[stages.light]
+kind = "infer"
+from = "pb"
+model = "light"
+[stages.heavy]
+kind = "infer"
+from = "pa"
+model = "heavy"
+[sinks.a]
+kind = "jsonl"
+from = "heavy"
+[sinks.b]
+kind = "jsonl"
+from = "light"
+[sinks.pixels]
+kind = "jsonl"
+from = "pb"
+ordered = true
+"#;
+
+#[test]
+fn unconnected_graphs_are_pipelines_that_share_cores_by_priority() {
+    let plan = FakeHost::with_cores(8).good(TWO_MODELS);
+    let names: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(plan.pipelines[1].sinks.len(), 2);
+    for (index, pipeline) in plan.pipelines.iter().enumerate() {
+        for stage in &pipeline.stages {
+            assert_eq!(plan.stages[stage.index()].pipeline, PipelineId(index as u16));
+        }
+    }
+    assert_eq!(workers_of(&plan, "heavy"), ["cpu: 6 x 1"]);
+    assert_eq!(workers_of(&plan, "light"), ["cpu: 2 x 1"]);
+    // The system gives each of more workers than cores the same time.
+    for cores in [1, 2, 4] {
+        let few = FakeHost::with_cores(cores).good(TWO_MODELS);
+        assert_eq!(workers_of(&few, "heavy"), ["cpu: 3 x 1"], "{cores}");
+        assert_eq!(workers_of(&few, "light"), ["cpu: 1 x 1"], "{cores}");
+    }
+    // Not 8 and 4, as if each had its number by itself.
+    let many = FakeHost::with_cores(16).good(TWO_MODELS);
+    assert_eq!(workers_of(&many, "heavy"), ["cpu: 6 x 2"]);
+    assert_eq!(workers_of(&many, "light"), ["cpu: 2 x 2"]);
+    let equal = FakeHost::with_cores(1).good(&TWO_MODELS.replace("priority = 30", ""));
+    assert_eq!(workers_of(&equal, "heavy"), ["cpu: 1 x 1"]);
+}
+
+#[test]
+fn a_program_is_planned_as_it_says_and_runs_on_the_cores_unless_it_asks_for_gpus() {
+    let stage = |name: &str, more: &str| {
+        format!(
+            "[stages.{name}]\nkind = \"python\"\nscript = \"{name}.py\"\nfrom = \"classify\"\n{more}\n[sinks.of_{name}]\nkind = \"jsonl\"\nfrom = \"{name}\"\n"
+        )
+    };
+    let text = format!("{DIGITS}{}{}", stage("cores", ""), stage("gpu", "batch = { max = 4 }"));
+    let plan = FakeHost::with_gpus(1).good(&text);
+    assert_eq!(workers_of(&plan, "classify"), ["cuda:0: 1 x 1"]);
+    assert_eq!(
+        (workers_of(&plan, "cores"), workers_of(&plan, "gpu")),
+        (vec!["cpu: 8 x 1".to_owned()], vec!["cuda:0: 1 x 1".to_owned()])
+    );
+    assert_eq!((infer(&plan, "cores").max_batch, infer(&plan, "gpu").max_batch), (16, 4));
+    let layout = &infer(&plan, "cores").layout;
+    let input = &layout.inputs[0].tensor;
+    assert_eq!((input.to_string(), layout.outputs[0].is_none()), ("f32[batch, 10]".to_owned(), true));
+    let described = describe(&plan);
+    assert!(
+        described.contains("python cores <- classify: model cores/cores.py, gives y f16[batch, 2, ?]"),
+        "{described}"
+    );
+    // Another script, or the same one after a change, does not go on where this one was.
+    let changed = text.replace("script = \"cores.py\"", "script = \"gpu.py\"");
+    assert_ne!(FakeHost::with_gpus(1).good(&changed).fingerprint, plan.fingerprint);
+}
+
+#[test]
+fn a_kernel_runs_on_gpus_alone_and_needs_nothing_of_what_models_need_of_one() {
+    let kernel = r#"
+[stages.twice]
+kind = "cuda"
+from = "pixels"
+source = "twice.cu"
+kernel = "twice"
+outputs = { y = { dtype = "f32", shape = [1, 32, 32] } }
+[sinks.twice]
+kind = "jsonl"
+from = "twice"
+"#;
+    let source = |host: FakeHost| {
+        host.file("/flows/twice.cu", "#include \"a.cuh\"\n")
+            .file("/flows/a.cuh", "#include \"b.cuh\"\n#include \"a.cuh\"")
+            .file("/flows/b.cuh", "// b")
+    };
+    let text = format!("{DIGITS}{kernel}");
+    let plan = source(FakeHost::with_gpus(2)).good(&text);
+    assert_eq!(workers_of(&plan, "twice"), ["cuda:0: 1 x 1", "cuda:1: 1 x 1"]);
+    let model = plan.models.iter().find(|model| model.name == "twice/twice.cu").unwrap();
+    let Some(Code::Kernel(kernel)) = &model.code else { panic!("{:?}", model.code) };
+    let headers: Vec<&str> = kernel.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!((headers, kernel.block), (vec!["a.cuh", "b.cuh"], 256));
+    let changed = source(FakeHost::with_gpus(2)).file("/flows/b.cuh", "// c").good(&text);
+    assert_ne!(changed.fingerprint, plan.fingerprint, "what it includes makes its results, too");
+
+    // A GPU for which ONNX Runtime lacks something does for the kernel, and the model takes the cores.
+    let mut host = source(FakeHost::with_gpus(1));
+    if let Ok(machine) = &mut host.machine {
+        machine.for_commands = std::mem::take(&mut machine.devices);
+        machine.no_gpu = Some("no cuBLAS".into());
+    }
+    let plan = host.good(&text);
+    assert_eq!(workers_of(&plan, "twice"), ["cuda:0: 1 x 1"]);
+    assert!(workers_of(&plan, "classify").iter().all(|worker| worker.starts_with("cpu")));
+    let lacks = ["device `cuda:0` is not available"];
+    assert_eq!(host.errors(&text, &on(&["cuda:0"])), lacks);
+    let cores = text.replace("[models.digits]", "[models.digits]\ndevices = [\"cpu\"]");
+    let plan = host.good_with(&cores, &on(&["cpu", "cuda:0"]));
+    assert_eq!(workers_of(&plan, "twice"), ["cuda:0: 1 x 1"]);
+
+    let refused = ["stage `twice` launches a CUDA kernel, which runs on GPUs alone"];
+    assert_eq!(source(FakeHost::with_cores(4)).errors(&text, &PlanOptions::default()), refused);
+    assert_eq!(source(FakeHost::with_gpus(1)).errors(&text, &on(&["cpu"])), refused);
+    let offline = PlanOptions { offline: true, ..PlanOptions::default() };
+    source(FakeHost::with_cores(4)).good_with(&text, &offline);
+}
+
+#[test]
+fn two_cpu_devices_halve_the_cores() {
+    let host = FakeHost::with_cores(4);
+    let plan = host.good_with(DIGITS, &on(&["cpu", "cpu"]));
+    assert_eq!(workers_of(&plan, "classify"), ["cpu: 2 x 1", "cpu:1: 2 x 1"]);
+    let plan = host.good(&format!("{DIGITS}\n[devices]\nuse = [\"cpu\", \"cpu\"]"));
+    assert_eq!(workers_of(&plan, "classify"), ["cpu: 2 x 1", "cpu:1: 2 x 1"]);
+}
+
+#[test]
+fn workers_and_threads_can_be_asked_for() {
+    let host = FakeHost::with_cores(32);
+    assert_eq!(workers_of(&host.good(DIGITS), "classify"), ["cpu: 8 x 4"]);
+    let ask = |pairs: &[(&str, &str)]| workers_of(&host.good_with(DIGITS, &set(pairs)), "classify");
+    assert_eq!(ask(&[("models.digits.workers", "2")]), ["cpu: 2 x 16"]);
+    assert_eq!(ask(&[("models.digits.threads", "16")]), ["cpu: 2 x 16"]);
+    assert_eq!(ask(&[("models.digits.workers", "3"), ("models.digits.threads", "1")]), ["cpu: 3 x 1"]);
+}
+
+#[test]
+fn several_batches_at_once_take_their_cores_and_slots_and_are_told_of() {
+    let host = FakeHost::with_cores(8);
+    let plan = host.good_with(DIGITS, &set(&[("models.digits.streams", "2")]));
+    assert_eq!(workers_of(&plan, "classify"), ["cpu: 4 x 1"]);
+    let run = infer(&plan, "classify");
+    assert_eq!((run.streams, run.held_by_workers(), run.layout.slots), (2, 16, 18));
+    let text = describe(&plan);
+    assert!(text.contains("cpu: 4 workers of 1 thread, with 2 batches at once in each"), "{text}");
+    let asked = set(&[("models.digits.streams", "8"), ("models.digits.workers", "1")]);
+    let plan = FakeHost::with_gpus(1).good_with(DIGITS, &asked);
+    assert_eq!(infer(&plan, "classify").layout.slots, 11);
+    assert!(describe(&plan).contains("with 8 batches at once in each"));
+    let one = host.good_with(DIGITS, &set(&[("models.digits.streams", "1")]));
+    assert_eq!(describe(&one), describe(&host.good(DIGITS)), "one is what there is without the key");
+    for wrong in ["0", "9", "\"two\""] {
+        let errors = host.errors(DIGITS, &set(&[("models.digits.streams", wrong)]));
+        assert!(errors[0].contains("`streams`"), "{errors:?}");
+    }
+}
+
+#[test]
+fn a_model_may_have_devices_of_its_own() {
+    let host = FakeHost::with_gpus(2);
+    let plan = host.good(&TWO_MODELS.replace("priority = 30", "devices = [\"cuda:1\"]"));
+    assert_eq!(workers_of(&plan, "heavy"), ["cuda:1: 1 x 1"]);
+    assert_eq!(workers_of(&plan, "light"), ["cuda:0: 1 x 1", "cuda:1: 1 x 1"]);
+    let plan = host.good(&TWO_MODELS.replace("priority = 30", "devices = [\"cpu\"]"));
+    assert_eq!(workers_of(&plan, "heavy"), ["cpu: 8 x 2"]);
+    let errors = host.errors(&TWO_MODELS.replace("priority = 30", "devices = [\"cuda:1\"]"), &on(&["cpu"]));
+    assert_eq!(errors, ["device `cuda:1` is not among the devices in use"]);
+}
+
+#[test]
+fn devices_of_the_command_line_replace_those_of_the_file() {
+    let host = FakeHost::with_gpus(2);
+    assert_eq!(workers_of(&host.good_with(DIGITS, &on(&["cuda:1"])), "classify"), ["cuda:1: 1 x 1"]);
+    assert_eq!(workers_of(&host.good_with(DIGITS, &on(&["GPU-0000"])), "classify"), ["cuda:0: 1 x 1"]);
+    assert_eq!(workers_of(&host.good_with(DIGITS, &on(&["cpu"])), "classify"), ["cpu: 8 x 2"]);
+    let (_, diags) = host.plan(DIGITS, &on(&["cuda:0", "cuda:7"]));
+    let error = diags.errors().next().unwrap();
+    assert_eq!(error.message, "device `cuda:7` is not available");
+    assert_eq!(diags.line_and_column(error.span.unwrap()), (1, 8));
+    assert_eq!(diags.to_json()["errors"][0]["in"], "--devices");
+}
+
+#[test]
+fn a_device_that_is_named_must_exist_and_the_reason_is_given() {
+    let (_, diags) = FakeHost::with_cores(2).plan(DIGITS, &on(&["cuda:0"]));
+    let error = diags.errors().next().unwrap();
+    assert_eq!(error.label, "libnvidia-ml.so was not found");
+    assert_eq!(diags.cause(), Some(orchestra_plan::Cause::Unavailable));
+}
+
+#[test]
+fn batches_are_padded_to_the_sizes_of_the_file_and_to_the_largest() {
+    let gpu = FakeHost::with_gpus(1);
+    let sizes = set(&[("stages.classify.batch", "{ max = 24, sizes = [8, 1, 8] }")]);
+    assert_eq!(infer(&gpu.good_with(DIGITS, &sizes), "classify").batch_sizes, [1, 8, 24]);
+    let too_large = set(&[("stages.classify.batch", "{ max = 24, sizes = [32] }")]);
+    let error = gpu.plan(DIGITS, &too_large).1.errors().next().unwrap().message.clone();
+    assert_eq!(error, "stage `classify`: `batch.sizes` has 32, but its batches are of up to 24");
+    for wrong in ["[]", "[0]", "8", "[\"8\"]"] {
+        let wrong = set(&[("stages.classify.batch", &format!("{{ sizes = {wrong} }}"))]);
+        let error = gpu.plan(DIGITS, &wrong).1.errors().next().unwrap().message.clone();
+        assert!(error.contains("a list of integers from 1 to"), "{error}");
+    }
+}
+
+#[test]
+fn a_model_of_one_batch_size_gets_that_size() {
+    let plan = FakeHost::with_gpus(1).good(&digits(&[("digits.onnx", "four.onnx")]));
+    let run = infer(&plan, "classify");
+    assert_eq!((run.max_batch, run.fixed_batch, &run.batch_sizes[..]), (4, Some(4), &[4][..]));
+    assert_eq!(run.layout.slot_rows, 4);
+}
+
+#[test]
+fn where_small_batches_run_on_the_cores_two_wait_at_each_worker() {
+    let (cores, gpu) = (FakeHost::with_cores(2), FakeHost::with_gpus(1));
+    let ready_and_slots = |host: &FakeHost, max: &str| {
+        let plan = host.good_with(DIGITS, &set(&[("stages.classify.batch.max", max)]));
+        let run = infer(&plan, "classify");
+        let workers: usize = run.workers.iter().map(|w| w.most()).sum();
+        assert_eq!(run.held_by_workers(), workers * (1 + run.ready));
+        (run.ready, run.layout.slots - run.held_by_workers())
+    };
+    assert_eq!(ready_and_slots(&cores, "64"), (2, 2));
+    assert_eq!(ready_and_slots(&cores, "512"), (1, 2), "more than a mebibyte");
+    assert_eq!(ready_and_slots(&gpu, "64"), (1, 2));
+}
+
+#[test]
+fn small_batches_on_the_cores_have_room_for_others_that_go_with_them() {
+    let (cores, gpu) = (FakeHost::with_cores(2), FakeHost::with_gpus(1));
+    let together = |host: &FakeHost, batch: &str| {
+        let plan = host.good_with(DIGITS, &set(&[("stages.classify.batch", batch)]));
+        let run = infer(&plan, "classify");
+        assert!(run.layout.slot_bytes() <= 1 << 20 || run.together() == 1);
+        run.together()
+    };
+    assert_eq!(together(&cores, "{ max = 1 }"), 252, "as many as a mebibyte holds, outputs included");
+    assert_eq!(together(&cores, "{ max = 8 }"), 31);
+    assert_eq!(together(&cores, "{ max = 100 }"), 2, "256 rows at most");
+    assert_eq!(together(&cores, "{ max = 200 }"), 1);
+    assert_eq!(together(&cores, "{ max = 8, together = 3 }"), 3);
+    assert_eq!(together(&cores, "{ max = 8, together = 1 }"), 1);
+    assert_eq!(together(&gpu, "{ max = 8 }"), 1);
+    assert_eq!(together(&gpu, "{ max = 8, together = 3 }"), 1, "on a GPU batches overlap");
+}
+
+#[test]
+fn where_batches_do_not_go_together_although_they_could_the_plan_says_why() {
+    let why = |host: &FakeHost, batch: &str, memory: &str| {
+        let more = set(&[("stages.classify.batch", batch), ("limits.memory", memory)]);
+        let plan = host.good_with(DIGITS, &more);
+        assert_eq!(infer(&plan, "classify").together(), 1);
+        let of_the_stage =
+            |reason: &&String| reason.starts_with("stage `classify`") && reason.contains("together");
+        plan.reasons.iter().filter(of_the_stage).cloned().collect::<Vec<_>>()
+    };
+    let (cores, gpu) = (FakeHost::with_cores(2), FakeHost::with_gpus(1));
+    assert_eq!(
+        why(&cores, "{ max = 8 }", "\"4MiB\""),
+        [
+            "stage `classify`: batches do not go together: with room for that all slots would take more than 4 MiB"
+        ]
+    );
+    assert_eq!(
+        why(&gpu, "{ max = 8, together = 3 }", "\"1GiB\""),
+        [
+            "stage `classify`: each batch by itself, whatever `batch.together` says: only small ones of outputs with a known shape go together, \
+             on the CPU"
+        ]
+    );
+    assert!(why(&gpu, "{ max = 8, together = 1 }", "\"1GiB\"").is_empty());
+    assert!(why(&gpu, "{ max = 8 }", "\"1GiB\"").is_empty());
+}
+
+#[test]
+fn a_bound_on_memory_takes_first_the_room_for_more_batches_then_slots_but_leaves_one_per_worker() {
+    let host = FakeHost::with_cores(2);
+    let layout = |memory: &str| {
+        infer(&host.good_with(DIGITS, &set(&[("limits.memory", memory)])), "classify").layout.clone()
+    };
+    let full = infer(&host.good(DIGITS), "classify").layout.clone();
+    assert_eq!(layout(&(full.slot_bytes() * full.slots).to_string()), full);
+    let less = layout(&(full.slot_bytes() * full.slots - 1).to_string());
+    assert_eq!((less.slots, less.slot_rows), (full.slots, 8));
+    let slots = |memory: &str| layout(memory).slots;
+    let (full, slot) = (less.clone(), less.slot_bytes());
+    assert_eq!(full.slots, 8);
+    assert_eq!(slots(&(slot * 8).to_string()), 8);
+    assert_eq!(slots(&(slot * 8 - 1).to_string()), 7);
+    assert_eq!(slots(&(slot * 2).to_string()), 2);
+    assert_eq!(host.errors(DIGITS, &set(&[("limits.memory", &(slot * 2 - 1).to_string())])).len(), 1);
+}

@@ -1,0 +1,66 @@
+//! Files that no person would write: whatever the text, there is a plan or there are errors, never a panic.
+
+use crate::common::{DIGITS, FakeHost};
+use orchestra_plan::{PlanOptions, RenderStyle};
+use proptest::prelude::*;
+
+fn survives(text: &str, options: &PlanOptions) {
+    let (plan, diags) = FakeHost::with_cores(4).plan(text, options);
+    assert_eq!(plan.is_none(), diags.has_errors());
+    assert_eq!(diags.cause().is_some(), diags.has_errors());
+    assert_eq!(diags.render(RenderStyle::Coloured).is_empty(), diags.all().is_empty());
+    assert_eq!(diags.to_json()["errors"].as_array().map(Vec::len), Some(diags.errors().count()));
+}
+
+proptest! {
+    #[test]
+    fn a_file_with_a_piece_cut_out_is_planned_or_explained(from in 0usize..600, len in 0usize..40) {
+        let (from, to) = (from.min(DIGITS.len()), (from + len).min(DIGITS.len()));
+        survives(&format!("{}{}", &DIGITS[..from], &DIGITS[to..]), &PlanOptions::default());
+    }
+
+    #[test]
+    fn a_file_with_something_put_in_is_planned_or_explained(at in 0usize..600, text in "\\PC{0,12}") {
+        let at = at.min(DIGITS.len());
+        survives(&format!("{}{text}{}", &DIGITS[..at], &DIGITS[at..]), &PlanOptions::default());
+    }
+
+    #[test]
+    fn any_value_of_any_key_is_planned_or_explained(
+        line in 0usize..40,
+        value in prop_oneof![
+            Just("-1"), Just("1.5"), Just("nan"), Just("inf"), Just("true"), Just("[]"), Just("{}"),
+            Just("\"\""), Just("\"..\""), Just("\"\\u0000\""), Just("[[1]]"), Just("1979-05-27"),
+            Just("9223372036854775807"), Just("[32768, 32768]"), Just("\"scans\""), Just("\"answer\""),
+        ],
+    ) {
+        let lines: Vec<String> = DIGITS
+            .lines()
+            .enumerate()
+            .map(|(n, text)| match text.split_once('=') {
+                Some((key, _)) if n == line => format!("{key}= {value}"),
+                _ => text.to_owned(),
+            })
+            .collect();
+        survives(&lines.join("\n"), &PlanOptions::default());
+    }
+
+    #[test]
+    fn any_option_is_taken_or_explained(key in "[a-z.\"= ]{0,12}", value in "\\PC{0,12}", device in "\\PC{0,8}") {
+        let set = vec![(key, value)];
+        survives(DIGITS, &PlanOptions { set, devices: Some(vec![device]), ..PlanOptions::default() });
+    }
+}
+
+#[test]
+fn a_message_shows_control_characters_and_does_not_send_them_to_the_terminal() {
+    let quoted = DIGITS.replace("[32, 32]", "\"\\u001b[2J\"");
+    // The last is a control sequence introducer of one character, in UTF-8 of two bytes.
+    let files = ["[s\u{1}\0\u{1b}[2Jcans]", "version = \u{1b}]0;title\u{7}", &quoted, " }c\0\u{9b}2Jmo,"];
+    for text in files {
+        let (plan, diags) = FakeHost::with_cores(4).plan(text, &PlanOptions::default());
+        assert!(plan.is_none());
+        let shown = diags.render(RenderStyle::Plain);
+        assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
+    }
+}

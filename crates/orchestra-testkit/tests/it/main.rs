@@ -1,0 +1,9 @@
+//! Tests of this crate from outside, in one program: its parts are compiled once. A test that must be alone in its process has a file beside `it/`.
+
+mod common;
+mod faulty;
+mod leaks;
+mod models;
+mod skip;
+mod striker;
+mod traps;

@@ -1,0 +1,235 @@
+//! The codec under arbitrary frames, cuts and garbage.
+
+use std::io::{self, Cursor, Read, Write};
+
+use orchestra_core::{BatchId, OutputSlotId, SlotId};
+use orchestra_worker::codec::{
+    CodecError, FrameDecoder, FrameReader, FrameWriter, MAX_CONTROL_FRAME, MAX_FRAME, encode,
+};
+use orchestra_worker::frames::{DynamicOutput, FromWorker, Run, ToWorker};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// Gives its bytes in pieces of the given sizes, then ends as told.
+struct Pieces {
+    bytes: Cursor<Vec<u8>>,
+    sizes: Vec<usize>,
+    at: usize,
+    end: Option<io::ErrorKind>,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let size = self.sizes[self.at % self.sizes.len()].clamp(1, buf.len());
+        self.at += 1;
+        match (self.bytes.read(&mut buf[..size])?, self.end) {
+            (0, Some(kind)) => Err(kind.into()),
+            (n, _) => Ok(n),
+        }
+    }
+}
+
+/// Counts calls.
+#[derive(Default)]
+struct Calls(usize, Vec<u8>);
+
+impl Write for Calls {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0 += 1;
+        self.1.write(buf)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A peer that is gone.
+struct Broken(io::ErrorKind);
+
+impl Write for Broken {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(self.0.into())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+proptest! {
+    #[test]
+    fn frames_survive_the_wire_however_it_cuts_them(
+        to in vec(crate::common::to_worker(), 0..5),
+        from in vec(crate::common::from_worker(), 0..5),
+        sizes in vec(1usize..900, 1..8),
+    ) {
+        let mut bytes = Vec::new();
+        to.iter().for_each(|f| encode(f, &mut bytes).unwrap());
+        let stream = Pieces { bytes: Cursor::new(bytes), sizes: sizes.clone(), at: 0, end: None };
+        let mut reader = FrameReader::<_, ToWorker>::new(stream);
+        for frame in &to {
+            prop_assert_eq!(reader.read().unwrap(), Some(frame.clone()));
+        }
+        prop_assert!(reader.read().unwrap().is_none());
+
+        let mut bytes = Vec::new();
+        from.iter().for_each(|f| encode(f, &mut bytes).unwrap());
+        let mut decoder = FrameDecoder::<FromWorker>::new();
+        let mut seen = Vec::new();
+        let mut rest = &bytes[..];
+        for size in sizes.iter().cycle() {
+            if rest.is_empty() { break; }
+            let (piece, after) = rest.split_at((*size).min(rest.len()));
+            decoder.push(piece);
+            rest = after;
+            while let Some(frame) = decoder.next().unwrap() { seen.push(frame); }
+        }
+        prop_assert_eq!(seen, from);
+        prop_assert!(decoder.finish().is_ok());
+    }
+
+    #[test]
+    fn every_truncation_waits_for_more_and_is_an_error_at_the_end(frame in crate::common::from_worker()) {
+        let mut bytes = Vec::new();
+        encode(&frame, &mut bytes).unwrap();
+        for cut in 1..bytes.len() {
+            let mut decoder = FrameDecoder::<FromWorker>::new();
+            decoder.push(&bytes[..cut]);
+            prop_assert!(decoder.next().unwrap().is_none());
+            let ended = matches!(decoder.finish(), Err(CodecError::Truncated { have }) if have == cut);
+            prop_assert!(ended);
+        }
+    }
+
+    #[test]
+    fn a_body_that_lost_its_tail_or_gained_one_is_refused(
+        frame in crate::common::from_worker(), extra in vec(any::<u8>(), 1..9),
+    ) {
+        let mut bytes = Vec::new();
+        encode(&frame, &mut bytes).unwrap();
+        let body = bytes[4..].to_vec();
+        let mut wrong: Vec<Vec<u8>> = (0..body.len()).map(|cut| body[..cut].to_vec()).collect();
+        wrong.push([body, extra].concat());
+        for body in wrong {
+            let mut decoder = FrameDecoder::<FromWorker>::new();
+            decoder.push(&(body.len() as u32).to_le_bytes());
+            decoder.push(&body);
+            prop_assert!(decoder.next().is_err());
+            prop_assert!(decoder.next().is_err(), "an error is for good");
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..2000)) {
+        let mut decoder = FrameDecoder::<ToWorker>::new();
+        decoder.push(&bytes);
+        while let Ok(Some(_)) = decoder.next() {}
+        let mut framed = (bytes.len() as u32).to_le_bytes().to_vec();
+        framed.extend_from_slice(&bytes);
+        let mut reader = FrameReader::<_, FromWorker>::new(Cursor::new(framed));
+        while let Ok(Some(_)) = reader.read() {}
+    }
+
+    #[test]
+    fn lengths_beyond_the_limit_are_refused_before_anything_is_read(over in 1u32..1000) {
+        let mut decoder = FrameDecoder::<ToWorker>::new();
+        decoder.push(&(MAX_CONTROL_FRAME as u32 + over).to_le_bytes());
+        let refused = matches!(decoder.next(), Err(CodecError::TooLarge { max: MAX_CONTROL_FRAME, .. }));
+        prop_assert!(refused);
+        let mut decoder = FrameDecoder::<FromWorker>::new();
+        decoder.push(&(MAX_FRAME as u32 + over).to_le_bytes());
+        let refused = matches!(decoder.next(), Err(CodecError::TooLarge { max: MAX_FRAME, .. }));
+        prop_assert!(refused);
+    }
+
+    #[test]
+    fn each_frame_is_one_write(frames in vec(crate::common::from_worker(), 1..5)) {
+        let mut calls = Calls::default();
+        let mut writer = FrameWriter::new(&mut calls);
+        frames.iter().for_each(|f| writer.write(f).unwrap());
+        prop_assert_eq!(calls.0, frames.len());
+    }
+}
+
+#[test]
+fn a_large_frame_arrives_whole_and_the_ones_behind_it_too() {
+    for megabytes in [3, 20, 70] {
+        let data = vec![7; megabytes << 20];
+        let output =
+            DynamicOutput { output: 0, dtype: orchestra_core::DType::U8, shape: vec![data.len()], data };
+        let done = FromWorker::Done {
+            batch: orchestra_core::BatchId(1),
+            dynamic: vec![output],
+            timing: Default::default(),
+            rss_bytes: 0,
+        };
+        let beat = FromWorker::Heartbeat { running: vec![], rss_bytes: 1 };
+        let mut bytes = Vec::new();
+        encode(&done, &mut bytes).unwrap();
+        encode(&beat, &mut bytes).unwrap();
+        let mut reader = FrameReader::<_, FromWorker>::new(Cursor::new(bytes));
+        assert_eq!(reader.read().unwrap(), Some(done));
+        assert_eq!(reader.read().unwrap(), Some(beat));
+        assert_eq!(reader.read().unwrap(), None);
+    }
+}
+
+#[test]
+fn a_reset_between_frames_means_gone_and_within_one_truncated() {
+    let beat = FromWorker::Heartbeat { running: vec![], rss_bytes: 1 };
+    let mut bytes = Vec::new();
+    encode(&beat, &mut bytes).unwrap();
+    let stream = |bytes: Vec<u8>| Pieces {
+        bytes: Cursor::new(bytes),
+        sizes: vec![3],
+        at: 0,
+        end: Some(io::ErrorKind::ConnectionReset),
+    };
+    let mut reader = FrameReader::<_, FromWorker>::new(stream(bytes.clone()));
+    assert_eq!(reader.read().unwrap(), Some(beat));
+    assert_eq!(reader.read().unwrap(), None);
+    bytes.pop();
+    let mut reader = FrameReader::<_, FromWorker>::new(stream(bytes));
+    assert!(matches!(reader.read(), Err(CodecError::Truncated { .. })));
+}
+
+#[test]
+fn writing_to_a_peer_that_is_gone_says_so() {
+    let run = ToWorker::Run(Run {
+        batch: BatchId(1),
+        attempt: 1,
+        slot: SlotId(0),
+        output_slot: OutputSlotId(0),
+        first_row: 0,
+        rows: 1,
+        trace: None,
+    });
+    for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset] {
+        let mut writer = FrameWriter::new(Broken(kind));
+        assert!(matches!(writer.write(&run), Err(CodecError::Gone)));
+    }
+    let mut writer = FrameWriter::new(Broken(io::ErrorKind::PermissionDenied));
+    assert!(matches!(writer.write(&run), Err(CodecError::Io(_))));
+}
+
+#[test]
+fn a_frame_that_is_too_large_is_never_made() {
+    let error = "x".repeat(MAX_CONTROL_FRAME + 1);
+    let mut bytes = vec![1, 2, 3];
+    let layout = orchestra_core::batch_layout::BatchLayout::new(&[], &[], 1, 1).unwrap();
+    let load = ToWorker::Load(Box::new(orchestra_worker::frames::Load {
+        spec: error.clone().into(),
+        device: orchestra_core::DeviceKind::Cpu,
+        threads: 1,
+        streams: 1,
+        max_batch: 1,
+        batch_sizes: vec![],
+        pad: false,
+        layout,
+    }));
+    let refused = encode(&load, &mut bytes);
+    assert!(matches!(refused, Err(CodecError::TooLarge { max: MAX_CONTROL_FRAME, .. })), "{refused:?}");
+    assert_eq!((bytes.len(), bytes.capacity() < MAX_CONTROL_FRAME), (3, true));
+    let class = orchestra_core::ErrorClass::Permanent;
+    let fits = FromWorker::LoadFailed { class, error };
+    assert!(encode(&fits, &mut bytes).is_ok(), "frames from a worker may be larger");
+}

@@ -1,0 +1,7 @@
+//! Tests of this crate from outside, in one program: its parts are compiled once. A test that must be alone in its process has a file beside `it/`.
+
+mod arena;
+mod codec;
+mod common;
+mod outputs;
+mod protocol;

@@ -1,0 +1,372 @@
+//! A GPU falls off the bus in the middle of a run, as its driver tells: its workers, which hang, are given up at once, its work moves, and no
+//! item is lost. Pipelines that share a GPU have it divided among them. And workers are kept on the cores that the plan names. There is no GPU
+//! here: a probe stands in for the driver, and workers that copy for CUDA.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::fs;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, all_copied, audited, copies, copying, hurried, until};
+use orchestra::{
+    DeviceId, DeviceKind, Earlier, FakeProbe, Gpu, Launched, Launcher, Library, Machine, PipelineOnDevice,
+    Plan, PlanOptions, ProcessLauncher, RenderStyle, RunOptions, RunOutcome, StartOptions, WorkerEvent,
+    WorkerMemory,
+};
+use orchestra_testkit::faulty::FAULT;
+use orchestra_testkit::images::{self, Kind};
+
+const ITEMS: u64 = 200;
+
+fn uuid(n: usize) -> String {
+    format!("GPU-{n}")
+}
+
+fn gpu(n: usize) -> Gpu {
+    let (memory_total, memory_free) = (24 << 30, 20 << 30);
+    Gpu { index: n as u32, uuid: uuid(n), memory_total, memory_free, utilization: Some(50), ..Gpu::default() }
+}
+
+/// One of the two halves into which a GPU is cut.
+fn half(n: usize) -> Gpu {
+    Gpu { uuid: format!("MIG-{n}"), part_of: Some(uuid(n / 2)), utilization: None, ..gpu(n / 2) }
+}
+
+/// So many GPUs with one worker each.
+fn workplace(n_gpus: usize) -> Workplace {
+    workplace_of(ITEMS, n_gpus)
+}
+
+fn workplace_of(items: u64, n_gpus: usize) -> Workplace {
+    let mut place = copying(items, 4, 1, "workers = 1");
+    let names: Vec<String> = (0..n_gpus).map(|n| format!("cuda:{n}")).collect();
+    place.set("use = [\"cpu\"]", &format!("use = {names:?}"));
+    place
+}
+
+fn plan(place: &Workplace, machine: &Machine) -> Plan {
+    let file = place.path("workflow.toml");
+    place.write_workflow();
+    let (plan, diagnostics) = orchestra::plan_file(&file, &PlanOptions::default(), machine).unwrap();
+    plan.unwrap_or_else(|| panic!("{}", diagnostics.render(RenderStyle::Plain)))
+}
+
+fn machine(n_gpus: usize) -> Machine {
+    machine_with((0..n_gpus).map(gpu).collect())
+}
+
+fn machine_with(gpus: Vec<Gpu>) -> Machine {
+    Machine { gpus, gpu_error: None, ..orchestra::machine() }
+}
+
+/// What a run needs of ONNX Runtime when its workers need none.
+fn no_library() -> Library {
+    Library {
+        path: "/nowhere/libonnxruntime.so".into(),
+        version: None,
+        origin: orchestra::LibraryOrigin::Explicit,
+        flavor: orchestra::Flavor::Gpu,
+        cuda: orchestra::CudaLibraries::default(),
+    }
+}
+
+fn options(launcher: impl Launcher + 'static, probe: &FakeProbe) -> StartOptions {
+    StartOptions { probe: Some(Arc::new(probe.clone())), ..hurried(launcher) }
+}
+
+fn run_options(plan: &Plan, options: StartOptions) -> RunOptions {
+    let mut options = orchestra::run_options(options, plan, Some(&no_library())).unwrap();
+    options.devices.look_every = Duration::from_millis(5);
+    options.devices.measurements = None;
+    options
+}
+
+async fn run(place: &Workplace, plan: Plan, options: StartOptions) -> RunOutcome {
+    let options = run_options(&plan, options);
+    let run = orchestra::prepare(Arc::new(plan), Earlier::GoOn).unwrap().start(options).await.unwrap();
+    place.watch(&run);
+    crate::common::bounded("the run ends", run.wait()).await
+}
+
+/// Starts the workers of some GPUs in one way and all others in another.
+struct SomeGpus {
+    uuids: Vec<String>,
+    these: ProcessLauncher,
+    others: ProcessLauncher,
+}
+
+impl Launcher for SomeGpus {
+    fn launch(
+        &self,
+        device: &DeviceKind,
+        env: &[(&str, &str)],
+        memory: WorkerMemory<'_>,
+    ) -> io::Result<Launched> {
+        let is_one = self.uuids.iter().any(|uuid| *device == DeviceKind::Cuda { uuid: uuid.clone() });
+        if is_one { &self.these } else { &self.others }.launch(device, env, memory)
+    }
+}
+
+/// Workers of the first `n` GPUs hang in their third batch, and each of these GPUs is lost once it has done one.
+fn losing(place: &Workplace, probe: &FakeProbe, n: usize) -> StartOptions {
+    losing_groups(place, probe, (0..n).map(|n| vec![uuid(n)]).collect())
+}
+
+/// The same for the first GPUs of the plan, in this order; those of a group are lost together, with the first batch that one of them does.
+fn losing_groups(place: &Workplace, probe: &FakeProbe, groups: Vec<Vec<String>>) -> StartOptions {
+    let (these, others) =
+        (place.faulty_workers(&[(FAULT, "hang-on-batch:3")]), place.faulty_workers(&[(FAULT, "none")]));
+    let mut options = options(SomeGpus { uuids: groups.concat(), these, others }, probe);
+    let group_of_device: Vec<Vec<String>> =
+        groups.into_iter().flat_map(|group| vec![group.clone(); group.len()]).collect();
+    let (probe, of_workers) = (probe.clone(), Mutex::new(Vec::new()));
+    options.events = Some(Arc::new(move |event| match event {
+        WorkerEvent::Started { worker, device, .. } => of_workers.lock().unwrap().push((*worker, *device)),
+        WorkerEvent::BatchDone { worker, .. } => {
+            let device = of_workers.lock().unwrap().iter().find(|(w, _)| w == worker).map(|(_, d)| d.index());
+            let group = device.and_then(|device| group_of_device.get(device));
+            group.into_iter().flatten().for_each(|uuid| probe.lose(uuid));
+        }
+        _ => {}
+    }));
+    options
+}
+
+#[test]
+fn a_gpu_that_vanishes_in_the_middle_costs_no_item_and_its_work_moves() {
+    audited(async {
+        for n_gpus in [2, 8] {
+            let mut was_lost = false;
+            // Where the first worker is late, the others do everything before it has hung.
+            for items in [ITEMS, 4 * ITEMS, 16 * ITEMS, 64 * ITEMS] {
+                let place = workplace_of(items, n_gpus);
+                let probe = FakeProbe::new((0..n_gpus).map(gpu).collect());
+                let outcome = run(&place, plan(&place, &machine(n_gpus)), losing(&place, &probe, 1)).await;
+                Workplace::must_end_with(&outcome, 0);
+                all_copied(&place, items, "one is lost");
+                was_lost = outcome.report.devices[0].lost.is_some();
+                if was_lost {
+                    only_the_first_is_lost(&outcome);
+                    break;
+                }
+                // A run that ends has no worker that hangs.
+                assert!(outcome.report.devices[0].batches <= 2, "{:?}", outcome.report.devices);
+            }
+            assert!(was_lost, "no GPU was lost in time");
+        }
+    });
+}
+
+fn only_the_first_is_lost(outcome: &RunOutcome) {
+    let devices = &outcome.report.devices;
+    let why = devices[0].lost.clone().unwrap();
+    assert!(why.contains("the GPU `GPU-0` is lost"), "{why}");
+    assert!(devices[0].starts == 1 && (1..=2).contains(&devices[0].batches), "{devices:?}");
+    for other in &devices[1..] {
+        assert_eq!((other.lost.clone(), other.starts), (None, 1), "{devices:?}");
+        assert_eq!(other.memory_used_max, Some(4 << 30), "{devices:?}");
+        assert_eq!(other.utilization_mean, Some(0.5));
+    }
+}
+
+#[test]
+fn mig_instances_that_vanish_with_their_gpu_cost_no_item() {
+    audited(async {
+        let mut was_lost = false;
+        for items in [ITEMS, 4 * ITEMS, 16 * ITEMS, 64 * ITEMS] {
+            let place = workplace_of(items, 4);
+            let halves: Vec<Gpu> = (0..4).map(half).collect();
+            let probe = FakeProbe::new(halves.clone());
+            let plan = plan(&place, &machine_with(halves.clone()));
+            let first_gpu = halves[..2].iter().map(|half| half.uuid.clone()).collect();
+            let outcome = run(&place, plan, losing_groups(&place, &probe, vec![first_gpu])).await;
+            Workplace::must_end_with(&outcome, 0);
+            all_copied(&place, items, "two halves are lost");
+            let lost: Vec<bool> = outcome.report.devices.iter().map(|device| device.lost.is_some()).collect();
+            assert_eq!((lost[2], lost[3]), (false, false), "{:?}", outcome.report.devices);
+            was_lost = lost[0] && lost[1];
+            if was_lost {
+                break;
+            }
+        }
+        assert!(was_lost, "they were not lost in time");
+    });
+}
+
+#[test]
+fn a_run_that_loses_every_gpu_ends_with_69_and_says_why_and_the_next_one_completes_it() {
+    audited(async {
+        let place = workplace(2);
+        let probe = FakeProbe::new((0..2).map(gpu).collect());
+        let outcome = run(&place, plan(&place, &machine(2)), losing(&place, &probe, 2)).await;
+        Workplace::must_end_with(&outcome, 69);
+        let said = outcome.problems.join("\n");
+        assert!(said.contains("no device is left for stage `read`") && said.contains("is lost"), "{said}");
+        assert_eq!(outcome.report.items.failed, 0);
+        let done = copies(&place).done.len() as u64;
+        assert_eq!((outcome.report.items.done, done < ITEMS), (done, true));
+        let healthy = FakeProbe::new((0..2).map(gpu).collect());
+        let workers = place.faulty_workers(&[(FAULT, "none")]);
+        let second = run(&place, plan(&place, &machine(2)), options(workers, &healthy)).await;
+        Workplace::must_end_with(&second, 0);
+        assert_eq!(second.report.items.resumed, done);
+        all_copied(&place, ITEMS, "after it");
+    });
+}
+
+#[test]
+fn a_driver_that_fails_in_the_middle_fails_no_run() {
+    audited(async {
+        let place = workplace(2);
+        let probe = FakeProbe::new((0..2).map(gpu).collect());
+        let mut options = options(place.faulty_workers(&[(FAULT, "none")]), &probe);
+        let sick = probe.clone();
+        options.events = Some(Arc::new(move |event| {
+            if let WorkerEvent::BatchDone { .. } = event {
+                sick.set(Err(orchestra::ProbeError::NoDriver("it was unloaded".into())));
+            }
+        }));
+        let outcome = run(&place, plan(&place, &machine(2)), options).await;
+        Workplace::must_end_with(&outcome, 0);
+        all_copied(&place, ITEMS, "no driver");
+        assert!(outcome.report.devices.iter().all(|d| d.lost.is_none()));
+    });
+}
+
+/// The cores on which a process may run, as the kernel writes them.
+fn allowed(pid: u32) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    Some(list.trim().to_owned())
+}
+
+#[test]
+fn the_workers_of_each_device_are_kept_on_the_cores_of_its_node() {
+    audited(async {
+        let place = copying(ITEMS, 4, 2, "workers = 1\nspare = 0");
+        // Two nodes of one core each; on a machine with a single core they share it.
+        let cores: Vec<u32> = orchestra::machine().nodes.into_iter().flat_map(|n| n.cores).collect();
+        let (first, last) = (*cores.first().unwrap_or(&0), *cores.last().unwrap_or(&0));
+        let mut machine = orchestra::machine();
+        machine.nodes =
+            vec![orchestra::Node { id: 0, cores: vec![first] }, orchestra::Node { id: 1, cores: vec![last] }];
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let notes = Arc::clone(&seen);
+        let mut options = options(place.faulty_workers(&[(FAULT, "none")]), &FakeProbe::new(Vec::new()));
+        options.events = Some(Arc::new(move |event| {
+            if let WorkerEvent::Started { device, pid: Some(pid), .. } = event {
+                notes.lock().unwrap().push((*device, allowed(*pid)));
+            }
+        }));
+        let outcome = run(&place, plan(&place, &machine), options).await;
+        Workplace::must_end_with(&outcome, 0);
+        all_copied(&place, ITEMS, "kept on cores");
+        let mut seen = seen.lock().unwrap().clone();
+        seen.sort();
+        let expected = [(DeviceId(0), Some(first.to_string())), (DeviceId(1), Some(last.to_string()))];
+        assert_eq!(seen, expected);
+    });
+}
+
+#[test]
+fn what_a_run_takes_can_be_seen_while_it_runs() {
+    audited(async {
+        let place = workplace(1);
+        let probe = FakeProbe::new(vec![gpu(0)]);
+        // It waits for us: the run does not end before its GPU is lost.
+        let workers = place.faulty_workers(&[(FAULT, "hang-on-batch:1")]);
+        let prepared = orchestra::prepare(Arc::new(plan(&place, &machine(1))), Earlier::GoOn).unwrap();
+        let options = run_options(&prepared.plan, options(workers, &probe));
+        let run = prepared.start(options).await.unwrap();
+        place.watch(&run);
+        let snapshots = run.snapshots();
+        until("the GPU is seen", || snapshots.borrow().devices[0].gpu == Some(gpu(0))).await;
+        probe.change(&uuid(0), |gpu| gpu.memory_free = 1 << 30);
+        let used = || snapshots.borrow().devices[0].gpu.as_ref().map(Gpu::memory_used);
+        until("its memory changes", || used() == Some(23 << 30)).await;
+        probe.lose(&uuid(0));
+        let outcome = crate::common::bounded("the run ends", run.wait()).await;
+        Workplace::must_end_with(&outcome, 69);
+        assert_eq!(outcome.report.devices[0].memory_used_max, Some(23 << 30));
+    });
+}
+
+#[test]
+fn what_a_gpu_does_is_divided_among_the_pipelines_that_share_it() {
+    audited(async {
+        let mut place = workplace(1);
+        images::write_pictures(&place.path("others"), 40, Kind::Png).unwrap();
+        place
+            .source("others", "others")
+            .image("more", "others", ONE_PIXEL_PER_BLOCK)
+            .infer("read-more", "more", "same", 4)
+            .sink("more", "read-more", "");
+        let probe = FakeProbe::new(vec![Gpu { power_mw: Some(100_000), ..gpu(0) }]);
+        let workers = place.faulty_workers(&[(FAULT, "none")]);
+        let outcome = run(&place, plan(&place, &machine(1)), options(workers, &probe)).await;
+        Workplace::must_end_with(&outcome, 0);
+        all_copied(&place, ITEMS, "shared");
+        let pipelines = &outcome.report.pipelines;
+        assert_eq!(pipelines.keys().collect::<Vec<_>>(), ["others", "scans"]);
+        let all: Vec<&PipelineOnDevice> = pipelines.values().flat_map(|p| &p.devices).collect();
+        assert!(all.len() == 2 && all.iter().all(|on| on.device == "cuda:0"), "{pipelines:?}");
+        let sum = |of: fn(&PipelineOnDevice) -> Option<f64>| all.iter().copied().filter_map(of).sum::<f64>();
+        assert!((sum(|on| on.utilization_mean) - 0.5).abs() < 1e-9, "{pipelines:?}");
+        assert!((sum(|on| on.power_mean_watts) - 100.0).abs() < 1e-9, "{pipelines:?}");
+        assert!(all.iter().all(|on| on.memory_max.is_some()), "{pipelines:?}");
+    });
+}
+
+#[test]
+fn a_worker_that_sees_more_than_its_own_gpu_is_not_given_any_work() {
+    audited(async {
+        let place = workplace(2);
+        let sees_both = place.faulty_workers(&[(FAULT, "none"), ("CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1")]);
+        let probe = FakeProbe::new((0..2).map(gpu).collect());
+        let outcome = run(&place, plan(&place, &machine(2)), options(sees_both, &probe)).await;
+        Workplace::must_end_with(&outcome, 69);
+        let said = outcome.problems.join("\n");
+        assert!(said.contains("`CUDA_VISIBLE_DEVICES=GPU-0,GPU-1`, expected `GPU-"), "{said}");
+        assert_eq!(outcome.report.items.done, 0);
+    });
+}
+
+/// Where the threads of this process with this name may run.
+fn threads_on(name: &str) -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let of_task = tasks.filter_map(|task| {
+        let comm = fs::read_to_string(task.path().join("comm")).ok()?;
+        let id = task.file_name().to_str()?.parse().ok()?;
+        (comm.trim() == name).then(|| allowed(id))?
+    });
+    of_task.collect()
+}
+
+#[test]
+fn loaders_are_kept_on_the_node_of_the_gpus_if_all_of_these_are_on_one() {
+    audited(async {
+        let mut place = workplace(1);
+        place.set("[limits]\n", "[limits]\nloaders = 1\n");
+        let cores: Vec<u32> = orchestra::machine().nodes.into_iter().flat_map(|n| n.cores).collect();
+        let last = *cores.last().unwrap_or(&0);
+        let mut machine = machine(1);
+        let node = |id| orchestra::Node { id, cores: vec![last] };
+        machine.nodes = vec![node(0), node(1)];
+        machine.gpus[0].numa_node = Some(1);
+        let plan = plan(&place, &machine);
+        assert_eq!(plan.loaders_near.as_ref().map(|near| near.node), Some(1));
+        let probe = FakeProbe::new(vec![gpu(0)]);
+        let workers = place.faulty_workers(&[(FAULT, "hang-on-batch:1")]);
+        let prepared = orchestra::prepare(Arc::new(plan), Earlier::GoOn).unwrap();
+        let options = run_options(&prepared.plan, options(workers, &probe));
+        let run = prepared.start(options).await.unwrap();
+        place.watch(&run);
+        until("the loader is on its core", || threads_on("loader") == [last.to_string()]).await;
+        let snapshots = run.snapshots();
+        until("the GPU is seen", || snapshots.borrow().devices[0].gpu.is_some()).await;
+        probe.lose(&uuid(0));
+        Workplace::must_end_with(&crate::common::bounded("the run ends", run.wait()).await, 69);
+    });
+}

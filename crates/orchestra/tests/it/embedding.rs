@@ -1,0 +1,242 @@
+//! A run inside a host program: it is stopped, dropped and started again as a host would, and leaves nothing behind.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::common::{
+    AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, bounded, each_shows_its_own_picture, until,
+};
+use orchestra::{Earlier, Extent, ProcessLauncher, RunHandle, StartError, StartOptions, StartRunError};
+use orchestra_testkit::models;
+use orchestra_testkit::records::items;
+
+const ITEMS: u64 = 500;
+/// Results that show that a run is under way.
+const SOME: usize = 24;
+
+/// About a second of work.
+fn workplace() -> Workplace {
+    let mut place = Workplace::with_pictures(ITEMS);
+    place
+        .gated("slow", 2)
+        .image("pixels", "scans", AS_IT_IS)
+        .infer("read", "pixels", "slow", 4)
+        .sink("all", "read", "")
+        .devices(1)
+        // What is in flight is finished by a run that is interrupted: it must not be all that there is.
+        .one_by_one();
+    place
+}
+
+async fn some_results(place: &Workplace) {
+    until("there are results", || place.n_lines("all.jsonl") >= SOME).await;
+}
+
+/// A run that has some results and then waits for the gate: whatever is done to it comes before its end.
+async fn under_way(place: &Workplace) -> RunHandle {
+    place.gate().close_after(SOME).unwrap();
+    let run = place.start().await;
+    some_results(place).await;
+    run
+}
+
+/// Runs to the end what earlier runs have left.
+async fn completes(place: &Workplace) {
+    let outcome = place.run().await;
+    Workplace::must_end_with(&outcome, 0);
+    assert!(outcome.report.items.resumed > 0, "the earlier run's results count");
+    let records = place.records(&["all.jsonl"]);
+    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+    each_shows_its_own_picture(&records, "all.jsonl", "blocks");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_run_says_so_and_a_second_start_completes_it() {
+    let place = workplace();
+    let run = under_way(&place).await;
+    run.stop_handle().interrupt();
+    place.gate().open().unwrap();
+    let outcome = bounded("the run ends", run.wait()).await;
+    Workplace::must_end_with(&outcome, 130);
+    let counts = outcome.report.items;
+    assert!(counts.done >= SOME as u64 && counts.done < ITEMS, "{counts:?}");
+    assert_eq!(place.n_lines("all.jsonl") as u64, counts.done, "what was in flight is finished and written");
+    assert_eq!(place.workers(), []);
+    completes(&place).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_aborted_run_says_so_and_a_second_start_completes_it() {
+    let place = workplace();
+    let run = under_way(&place).await;
+    let stop = run.stop_handle();
+    stop.abort();
+    let outcome = bounded("the run ends", run.wait()).await;
+    Workplace::must_end_with(&outcome, 130);
+    assert_eq!(place.workers(), []);
+    stop.abort();
+    stop.interrupt();
+    place.gate().open().unwrap();
+    completes(&place).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_can_be_stopped_at_any_moment_of_its_start() {
+    let place = workplace();
+    for n in 0..40 {
+        let run = place.start_with(StartOptions { earlier: Earlier::Discard, ..place.options() }).await;
+        // From the very first message on, over the start of the workers, to the first batches.
+        for _ in 0..n * n {
+            tokio::task::yield_now().await;
+        }
+        if n % 2 == 0 {
+            run.stop_handle().abort()
+        } else {
+            run.stop_handle().interrupt()
+        }
+        let outcome = bounded("the run ends", run.wait()).await;
+        Workplace::must_end_with(&outcome, 130);
+        assert_eq!((place.workers(), place.loaders()), (vec![], vec![]));
+    }
+    let outcome = place.run().await;
+    Workplace::must_end_with(&outcome, 0);
+    let records = place.records(&["all.jsonl"]);
+    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_handle_is_dropped_is_aborted_and_can_be_resumed() {
+    let place = workplace();
+    drop(under_way(&place).await);
+    until("the workers are gone", || place.workers().is_empty()).await;
+    until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), Earlier::GoOn).is_ok())
+        .await;
+    place.gate().open().unwrap();
+    completes(&place).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_aborted_when_the_wait_for_it_is_given_up() {
+    let place = workplace();
+    place.gate().close_after(SOME).unwrap();
+    let run = place.start().await;
+    let waiting = tokio::spawn(run.wait());
+    some_results(&place).await;
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    until("the workers are gone", || place.workers().is_empty()).await;
+    until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), Earlier::GoOn).is_ok())
+        .await;
+    place.gate().open().unwrap();
+    completes(&place).await;
+}
+
+#[test]
+fn a_host_that_drops_its_whole_runtime_hangs_nowhere_and_leaves_no_worker() {
+    // Three models in a row with one slot each: a thread that waits for a row in the middle must be woken.
+    let mut place = Workplace::with_pictures(ITEMS);
+    let affine = models::affine(&place.models(), &ROW).unwrap();
+    let blocks = models::slow_blocks(&place.models(), ROW, 200).unwrap();
+    place
+        .model("affine", affine, "workers = 1")
+        .model("blocks", blocks, "workers = 1")
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .infer("once", "pixels", "affine", 1)
+        .infer("twice", "once", "affine", 1)
+        .infer("read", "twice", "blocks", 1)
+        .sink("all", "read", "")
+        .add("[limits]\nmemory = 800")
+        .devices(1);
+    let host = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let run = host.block_on(async {
+        let run = place.start().await;
+        some_results(&place).await;
+        run
+    });
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(host);
+        ended.send(()).unwrap();
+    });
+    has_ended.recv_timeout(std::time::Duration::from_secs(120)).expect("the runtime ends");
+    drop(run);
+    let second = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    second.block_on(async {
+        until("the workers are gone", || place.workers().is_empty()).await;
+        until("the output folder is free", || {
+            orchestra::prepare(Arc::new(place.plan()), Earlier::GoOn).is_ok()
+        })
+        .await;
+        completes(&place).await;
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_runs_of_one_host_do_not_disturb_each_other() {
+    let (one, two) = (workplace(), workplace());
+    let (first, second) = tokio::join!(under_way(&one), two.start());
+    first.stop_handle().abort();
+    let outcome = bounded("the second run ends", second.wait()).await;
+    Workplace::must_end_with(&outcome, 0);
+    Workplace::must_end_with(&bounded("the first run ends", first.wait()).await, 130);
+    let records = two.records(&["all.jsonl"]);
+    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+    one.gate().open().unwrap();
+    completes(&one).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_folder_in_use_is_refused_by_name_and_the_run_in_it_goes_on() {
+    let place = workplace();
+    let run = under_way(&place).await;
+    let refused = orchestra::start(place.plan(), place.options()).await.err().unwrap();
+    assert!(matches!(refused, StartError::Run(StartRunError::Folder(_))), "{refused:?}");
+    assert!(refused.to_string().contains("in use"), "{refused}");
+    place.gate().open().unwrap();
+    let outcome = bounded("the run ends", run.wait()).await;
+    Workplace::must_end_with(&outcome, 0);
+    let records = place.records(&["all.jsonl"]);
+    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_end_with_the_account_of_the_run() {
+    let place = workplace();
+    let run = place.start().await;
+    let mut snapshots = run.snapshots();
+    let first = snapshots.borrow().clone();
+    assert_eq!((first.extent, first.done), (Extent::Known(ITEMS), 0));
+    let seen = tokio::spawn(async move {
+        let mut seen = Vec::new();
+        while snapshots.changed().await.is_ok() {
+            seen.push(snapshots.borrow_and_update().clone());
+        }
+        seen
+    });
+    let outcome = bounded("the run ends", run.wait()).await;
+    let seen = bounded("the snapshots end", seen).await.unwrap();
+    assert!(seen.windows(2).all(|w| w[0].done <= w[1].done), "never fewer than before");
+    assert!(
+        seen.iter().all(|s| Some(s.done + s.failed + s.in_flight) <= s.extent.listed()),
+        "never more than there are"
+    );
+    assert_eq!(seen.last().map(|s| s.done), Some(outcome.report.items.done), "the last one is the account");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_executable_that_is_not_there_ends_the_run_with_its_name() {
+    let place = workplace();
+    let program = place.path("no-such-worker");
+    let launcher = ProcessLauncher { program: program.clone(), args: Vec::new(), env: Vec::new() };
+    let mut options = StartOptions { launcher: Some(Arc::new(launcher)), ..place.options() };
+    options.restart.first_pause = std::time::Duration::from_millis(10);
+    let outcome = place.run_with(options).await;
+    Workplace::must_end_with(&outcome, 69);
+    let said = outcome.problems.join("\n");
+    assert!(said.contains("could not be started"), "{said}");
+    assert!(said.contains("no-such-worker"), "{said}");
+    let outcome = place.run().await;
+    Workplace::must_end_with(&outcome, 0);
+}

@@ -1,0 +1,97 @@
+//! A worker that dies at any point of the protocol costs no item: what it held is done by others, and what it had half written is no
+//! result. Says nothing about blame, which needs more than one death (`poison.rs` at the top, `protocol_faults.rs`).
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use crate::common::{Workplace, all_copied, audited, copying, hurried, impatient, one_replaced, restarts};
+use orchestra_testkit::faulty::FAULT;
+
+const ITEMS: u64 = 60;
+
+/// Before it has run a batch, in its first one, and in a later one.
+const POINTS: [&str; 14] = [
+    "start",
+    "hello",
+    "load",
+    "loaded",
+    "unread:1",
+    "run:1",
+    "outputs:1",
+    "half-answer:1",
+    "answered:1",
+    "unread:3",
+    "run:3",
+    "outputs:3",
+    "half-answer:3",
+    "answered:3",
+];
+
+/// On one device with so many workers, and none that stands by.
+fn workplace(workers: usize) -> Workplace {
+    copying(ITEMS, 4, 1, &format!("workers = {workers}\nspare = 0"))
+}
+
+/// The only worker dies: no other worker can have done the batch that it dies of.
+async fn one_death(fault: &str) {
+    one_replaced(&mut workplace(1), ITEMS, fault).await;
+}
+
+#[test]
+fn a_worker_that_is_killed_at_any_point_costs_no_item() {
+    audited(async {
+        for point in POINTS {
+            one_death(&format!("kill-at-{point}")).await;
+        }
+    });
+}
+
+#[test]
+fn a_worker_that_aborts_at_any_point_costs_no_item() {
+    audited(async {
+        for point in POINTS {
+            one_death(&format!("abort-at-{point}")).await;
+        }
+    });
+}
+
+#[test]
+fn a_worker_that_exits_with_0_at_any_point_costs_no_item() {
+    audited(async {
+        for point in POINTS {
+            one_death(&format!("exit0-at-{point}")).await;
+        }
+    });
+}
+
+/// Half of the run's batches are begun by a worker that does not finish them.
+#[test]
+fn workers_that_all_die_at_their_second_batch_still_do_all_the_work() {
+    audited(async {
+        for point in ["unread:2", "run:2", "outputs:2", "half-answer:2", "answered:2"] {
+            for how in ["kill", "abort"] {
+                let fault = format!("{how}-at-{point}");
+                let mut place = workplace(2);
+                let workers = place.faulty_workers(&[(FAULT, &fault)]);
+                let options = impatient(&mut place, &fault, workers);
+                let outcome = place.run_with(options).await;
+                assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
+                all_copied(&place, ITEMS, &fault);
+                assert!(restarts(&outcome) >= 3, "`{fault}`: {:?}", outcome.report.devices);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_worker_that_dies_when_it_is_asked_to_end_harms_nothing() {
+    audited(async {
+        for how in ["kill", "abort", "exit0"] {
+            let fault = format!("{how}-at-hang-up");
+            let place = workplace(2);
+            let outcome = place.run_with(hurried(place.faulty_workers(&[(FAULT, &fault)]))).await;
+            assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
+            all_copied(&place, ITEMS, &fault);
+            assert_eq!(restarts(&outcome), 0, "`{fault}`");
+        }
+    });
+}

@@ -1,0 +1,127 @@
+//! `ordered = true`: records stand in the order of the source, whatever happens to workers and items on the way.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use crate::common::{AS_IT_IS, Workplace, bounded, each_shows_its_own_picture, until};
+use orchestra_testkit::images::{self, Kind};
+use orchestra_testkit::records::items;
+use orchestra_testkit::{Trap, models, trap_library};
+use serde_json::Value;
+
+/// More than a run that is interrupted finishes, four times: some 200 are in flight.
+const ITEMS: u64 = 1_000;
+/// Workers that are killed, one each time that so many more records are there.
+const KILLS: usize = 10;
+const RECORDS_PER_KILL: usize = 40;
+
+/// Every 50th picture springs a trap and every 60th is broken.
+fn is_bad(index: u64) -> bool {
+    index % 50 == 7 || index % 60 == 11
+}
+
+fn write_pictures(place: &Workplace) {
+    let folder = place.path("images");
+    for index in 0..ITEMS {
+        if index % 60 == 11 {
+            std::fs::write(folder.join(format!("{index:08}.png")), b"no picture").unwrap();
+        } else if index % 50 == 7 {
+            images::write_trap_picture(&folder, index, Trap::Fail).unwrap();
+        } else {
+            images::write_picture(&folder, index, 32, 32, Kind::Png).unwrap();
+        }
+    }
+}
+
+/// The slow model computes for `steps` steps: enough that the run goes on for a while after a test has seen that it is time for something.
+fn workplace(steps: usize) -> Workplace {
+    let mut place = Workplace::new();
+    write_pictures(&place);
+    let trap = models::trap(&place.models(), &[1, 32, 32]).unwrap();
+    let slow = models::slow_blocks(&place.models(), [1, 32, 32], steps).unwrap();
+    let plain = models::blocks(&place.models(), [1, 32, 32]).unwrap();
+    place
+        .source("scans", "images")
+        .model(
+            "trap",
+            trap,
+            &format!("workers = 2\ncustom_ops = [{:?}]\nsandbox_write = \"gate\"", trap_library().unwrap()),
+        )
+        .model("slow", slow, "workers = 2")
+        .model("plain", plain, "")
+        .image("pixels", "scans", AS_IT_IS)
+        .infer("pass", "pixels", "trap", 4)
+        .infer("read", "pass", "slow", 2)
+        .infer("quick", "pixels", "plain", 8)
+        .sink("slow", "read", "ordered = true")
+        // Of the same source, and so ordered with it.
+        .sink("quick", "quick", "")
+        .devices(2)
+        // What is in flight is finished by a run that is interrupted: it must not be all that there is.
+        .one_by_one();
+    place
+}
+
+fn indices(lines: &[Value]) -> Vec<u64> {
+    lines.iter().map(|l| l["index"].as_u64().unwrap()).collect()
+}
+
+fn check(place: &Workplace) {
+    let done: Vec<u64> = (0..ITEMS).filter(|i| !is_bad(*i)).collect();
+    let failed: Vec<u64> = (0..ITEMS).filter(|i| is_bad(*i)).collect();
+    assert_eq!(indices(&place.lines("slow.jsonl")), done);
+    assert_eq!(indices(&place.lines("quick.jsonl")), done);
+    assert_eq!(indices(&place.lines("failures.jsonl")), failed);
+    let records = place.records(&["slow.jsonl", "quick.jsonl"]);
+    records.must_be(2, &items("scans", done), &items("scans", failed)).unwrap();
+    each_shows_its_own_picture(&records, "slow.jsonl", "blocks");
+    each_shows_its_own_picture(&records, "quick.jsonl", "blocks");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_and_failures_are_in_the_order_of_the_source_while_workers_are_killed() {
+    let place = workplace(40);
+    let run = place.start().await;
+    let mut kills = 0;
+    let mut ended = std::pin::pin!(run.wait());
+    let mut look = tokio::time::interval(std::time::Duration::from_millis(5));
+    let outcome = bounded("the run ends", async {
+        loop {
+            tokio::select! {
+                outcome = &mut ended => break outcome,
+                _ = look.tick() => {
+                    let due = kills < KILLS && place.n_lines("slow.jsonl") >= kills * RECORDS_PER_KILL;
+                    if due && place.kill_a_worker(kills % 2 == 0) {
+                        kills += 1;
+                    }
+                }
+            }
+        }
+    })
+    .await;
+    Workplace::must_end_with(&outcome, 65);
+    let restarts: u64 = outcome.report.devices.iter().map(|d| d.restarts).sum();
+    assert!(kills >= 3 && restarts >= 1, "{kills} kills, {restarts} restarts");
+    check(&place);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_interrupted_again_and_again_goes_on_in_order() {
+    let place = workplace(150);
+    for nth in 0..4 {
+        let gate = place.gate();
+        gate.close_after(40).unwrap();
+        let run = place.start().await;
+        until("a batch waits at the gate", || gate.n_waiting() > 0).await;
+        // Both ways to stop, in turn.
+        if nth % 2 == 0 {
+            run.stop_handle().interrupt();
+            gate.open().unwrap();
+        } else {
+            run.stop_handle().abort();
+        }
+        Workplace::must_end_with(&bounded("the run ends", run.wait()).await, 130);
+        gate.open().unwrap();
+    }
+    Workplace::must_end_with(&place.run().await, 65);
+    check(&place);
+}

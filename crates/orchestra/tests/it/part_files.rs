@@ -1,0 +1,343 @@
+//! Records of many rows to a file: whatever is killed, each row is in exactly one part, and a sink beside it has the same items.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::common::number_stages::{SCATTER, n_parts};
+use crate::common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, Workplace, cut_off};
+use orchestra::kind::{
+    Encoder, Fields, Input, ItemInfo, Key, Kinds, PartFiles, Refusal, SinkKind, Value, Writes, key,
+};
+use orchestra::{Earlier, PlanOptions, RenderStyle, StartOptions};
+use orchestra_testkit::models;
+
+/// `kind = "lines"`: a line `index number number` per row, many to a file, under a line that says how many.
+struct Lines;
+
+const KEYS: [Key; 1] = [key("rows_per_file", "integer", "required", "rows of a part")];
+
+impl SinkKind for Lines {
+    fn name(&self) -> &'static str {
+        "lines"
+    }
+
+    fn about(&self) -> &'static str {
+        "A sink of a test."
+    }
+
+    fn extension(&self) -> &'static str {
+        "txt"
+    }
+
+    fn writes(&self) -> Writes {
+        Writes::PartFiles
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn connect(&self, _: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
+        Some(Arc::new(LinesEncoder(fields.integer("rows_per_file")?.value)))
+    }
+}
+
+#[derive(Debug)]
+struct LinesEncoder(u64);
+
+impl Encoder for LinesEncoder {
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        row[0].with_tensor(|tensor| {
+            let numbers =
+                tensor.data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes).to_string());
+            out.extend(format!("{} {}", item.id.index, numbers.collect::<Vec<_>>().join(" ")).bytes());
+            Ok(())
+        })
+    }
+
+    fn part_files(&self) -> Option<&dyn PartFiles> {
+        Some(self)
+    }
+}
+
+impl PartFiles for LinesEncoder {
+    fn rows_per_file(&self) -> u64 {
+        self.0
+    }
+
+    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, Refusal> {
+        let head = format!("{}\n", records.len()).into_bytes();
+        Ok(records.iter().fold(head, |file, record| [&file, *record, b"\n"].concat()))
+    }
+}
+
+/// `kind = "falls"`: its part files cannot be made.
+struct Falls;
+
+impl SinkKind for Falls {
+    fn name(&self) -> &'static str {
+        "falls"
+    }
+
+    fn about(&self) -> &'static str {
+        "A sink of a test."
+    }
+
+    fn extension(&self) -> &'static str {
+        "txt"
+    }
+
+    fn writes(&self) -> Writes {
+        Writes::PartFiles
+    }
+
+    fn connect(&self, _: &Input, _: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
+        Some(Arc::new(FallsEncoder))
+    }
+}
+
+#[derive(Debug)]
+struct FallsEncoder;
+
+impl Encoder for FallsEncoder {
+    fn encode(&self, _: &ItemInfo<'_>, _: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        out.push(b'x');
+        Ok(())
+    }
+
+    fn part_files(&self) -> Option<&dyn PartFiles> {
+        Some(self)
+    }
+}
+
+impl PartFiles for FallsEncoder {
+    fn rows_per_file(&self) -> u64 {
+        10
+    }
+
+    fn file(&self, _: &[&[u8]]) -> Result<Vec<u8>, Refusal> {
+        panic!("a bug, as asked")
+    }
+}
+
+fn kinds() -> Kinds {
+    orchestra::kinds().with_stage(SCATTER).with_sink(Lines)
+}
+
+/// Pictures to rows `index part`, in parts of 100 rows and beside them in one file of lines. `read` is the stage that gives them.
+fn sinks(place: &mut Workplace, read: &str) {
+    place
+        .add(&format!(
+            "[sinks.rows]\nkind = \"lines\"\nfrom = \"{read}\"\npath = \"rows/rows.txt\"\nrows_per_file = 100"
+        ))
+        .sink("results", read, "")
+        .devices(1);
+}
+
+fn without_a_model(items: u64) -> Workplace {
+    let mut place = Workplace::with_pictures(items);
+    place
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[stages.parts]\nkind = \"scatter\"\nfrom = \"pixels\"");
+    sinks(&mut place, "parts");
+    place
+}
+
+fn parts(out: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(out.join("rows")).into_iter().flatten();
+    let mut parts: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    parts.sort();
+    parts
+}
+
+/// The rows of all parts and those of the other sink are the same, and each is there once. Gives how many rows each part has.
+fn must_agree(place: &Workplace) -> Vec<usize> {
+    let (mut in_parts, mut sizes) = (Vec::new(), Vec::new());
+    let out = place.out();
+    for (n, part) in parts(&out).iter().enumerate() {
+        assert_eq!(*part, out.join(format!("rows/rows-{n:05}.txt")), "nothing but parts, without a gap");
+        let text = fs::read_to_string(part).unwrap();
+        let (head, rows) = text.split_once('\n').unwrap();
+        let rows: Vec<_> = rows.lines().map(str::to_owned).collect();
+        assert_eq!(head.parse(), Ok(rows.len()), "{} is whole", part.display());
+        sizes.push(rows.len());
+        in_parts.extend(rows);
+    }
+    let mut in_lines: Vec<String> = place
+        .lines("results.jsonl")
+        .iter()
+        .map(|line| {
+            let numbers: Vec<String> =
+                crate::common::numbers(line, line["result"].as_object().unwrap().keys().next().unwrap())
+                    .iter()
+                    .map(f32::to_string)
+                    .collect();
+            format!("{} {}", line["index"], numbers.join(" "))
+        })
+        .collect();
+    in_parts.sort();
+    in_lines.sort();
+    assert!(in_parts.windows(2).all(|two| two[0] != two[1]), "a row is there twice");
+    assert_eq!(in_parts, in_lines);
+    sizes
+}
+
+fn n_rows(items: u64) -> usize {
+    (0..items).map(|index| n_parts(index) as usize).sum()
+}
+
+fn must_be_all(place: &Workplace, items: u64) -> Vec<usize> {
+    let sizes = must_agree(place);
+    assert_eq!(sizes.iter().sum::<usize>(), n_rows(items));
+    sizes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_row_is_in_one_part_also_where_workers_die_and_the_run_is_cut_off() {
+    const ITEMS: u64 = 600;
+    let mut place = Workplace::with_pictures(ITEMS);
+    let model = models::affine(&place.models(), &[2]).unwrap();
+    place
+        .model("affine", model, "workers = 2")
+        .gated("slow", 2)
+        .image("pixels", "scans", AS_IT_IS)
+        .infer("seen", "pixels", "slow", 4)
+        .add("[stages.parts]\nkind = \"scatter\"\nfrom = \"seen\"")
+        .infer("read", "parts", "affine", 4);
+    sinks(&mut place, "read");
+    // The run cannot come to its end before it is cut off.
+    place.gate().close_after(500).unwrap();
+    let run = place.start_plan(place.plan_with(kinds())).await;
+    assert!(place.kill_while_it_runs(&run, 3, 20).await > 0, "no worker was killed");
+    run.stop_handle().abort();
+    let outcome = run.wait().await;
+    assert_eq!(outcome.exit_code, 130, "{:?}", outcome.problems);
+    // The files of a run that was stopped hold all that is finished.
+    let before = must_agree(&place);
+    assert!(before.iter().sum::<usize>() < n_rows(ITEMS), "nothing was left to interrupt");
+    place.gate().open().unwrap();
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 0);
+    let sizes = must_be_all(&place, ITEMS);
+    assert_eq!(sizes[..before.len()], before, "a part never changes");
+    let full = |sizes: &[usize]| sizes.iter().rev().skip(1).all(|rows| *rows >= 100);
+    assert!(full(&before) && full(&sizes[before.len()..]), "{sizes:?}");
+    // Nothing is left to do, and nothing is done.
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 0);
+    assert_eq!(must_be_all(&place, ITEMS), sizes);
+}
+
+/// The process that is killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn run_process() {
+    cut_off::run_process(kinds()).await;
+}
+
+#[test]
+fn a_run_that_is_killed_again_and_again_loses_and_doubles_no_row() {
+    const ITEMS: u64 = 6_000;
+    let place = without_a_model(ITEMS);
+    place.write_workflow();
+    cut_off::cut_off_until_done(&place, 400);
+    must_be_all(&place, ITEMS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_could_be_taken_for_a_part_is_not_replaced() {
+    let place = without_a_model(3);
+    place.write_workflow();
+    let stranger = place.out().join("rows/rows-00007.txt");
+    fs::create_dir_all(stranger.parent().unwrap()).unwrap();
+    fs::write(&stranger, "mine").unwrap();
+    let start = || async {
+        let started = orchestra::start(place.plan_with(kinds()), place.options()).await;
+        started.err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let refused = start().await;
+    assert!(refused.contains("rows-00007.txt") && refused.contains("--fresh"), "{refused}");
+    assert_eq!(fs::read(&stranger).unwrap(), b"mine");
+    let outcome = place
+        .run_plan_with(
+            place.plan_with(kinds()),
+            StartOptions { earlier: Earlier::Discard, ..place.options() },
+        )
+        .await;
+    Workplace::must_end_with(&outcome, 0);
+    must_be_all(&place, 3);
+    // Nor while a run goes on.
+    fs::write(&stranger, "mine").unwrap();
+    assert!(start().await.contains("rows-00007.txt"));
+    fs::remove_file(&stranger).unwrap();
+    let fresh = StartOptions { earlier: Earlier::Discard, ..place.options() };
+    Workplace::must_end_with(&place.run_plan_with(place.plan_with(kinds()), fresh).await, 0);
+    must_be_all(&place, 3);
+}
+
+#[test]
+fn a_file_of_another_sink_cannot_be_called_as_a_part() {
+    let mut place = without_a_model(1);
+    place.add("[sinks.other]\nkind = \"jsonl\"\nfrom = \"parts\"\npath = \"rows/rows-00003.txt\"");
+    place.write_workflow();
+    let options = PlanOptions::default();
+    let (plan, diagnostics) =
+        orchestra::plan_file_with(&place.path("workflow.toml"), &options, &orchestra::machine(), kinds())
+            .unwrap();
+    let text = diagnostics.render(RenderStyle::Plain);
+    assert!(plan.is_none() && text.contains("sinks `rows` and `other`: a part file of one"), "{text}");
+}
+
+fn parquet() -> Workplace {
+    let mut place = Workplace::with_pictures(250);
+    place
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[sinks.table]\nkind = \"parquet\"\nfrom = \"pixels\"\npath = \"table/all.parquet\"\nrows_per_file = 100")
+        .devices(1);
+    place
+}
+
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_program_without_parquet_says_which_feature_it_needs() {
+    let place = parquet();
+    place.write_workflow();
+    let options = PlanOptions::default();
+    let (plan, diagnostics) =
+        orchestra::plan_file(&place.path("workflow.toml"), &options, &orchestra::machine()).unwrap();
+    let text = diagnostics.render(RenderStyle::Plain);
+    assert!(
+        plan.is_none() && text.contains("built without Parquet") && text.contains("--features parquet"),
+        "{text}"
+    );
+}
+
+#[cfg(feature = "parquet")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_writes_whole_parquet_files() {
+    let place = parquet();
+    let outcome = place.run().await;
+    Workplace::must_end_with(&outcome, 0);
+    let files: Vec<_> = fs::read_dir(place.out().join("table"))
+        .unwrap()
+        .map(|e| fs::read(e.unwrap().path()).unwrap())
+        .collect();
+    assert!((1..=3).contains(&files.len()), "{} files of 100 rows or more for 250 rows", files.len());
+    assert!(files.iter().all(|file| file.starts_with(b"PAR1") && file.ends_with(b"PAR1")));
+}
+
+/// It would take the thread that commits, and with it all answers that others wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_that_panics_over_a_part_ends_the_run_with_its_reason() {
+    let mut place = Workplace::with_pictures(40);
+    place
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[sinks.rows]\nkind = \"falls\"\nfrom = \"pixels\"\npath = \"rows/rows.txt\"")
+        .devices(1);
+    let outcome = place.run_plan(place.plan_with(orchestra::kinds().with_sink(Falls))).await;
+    assert_eq!(outcome.exit_code, 75, "{:?}", outcome.problems);
+    assert!(outcome.problems.join("\n").contains("a bug, as asked"), "{:?}", outcome.problems);
+    assert!(parts(&place.out()).is_empty());
+}

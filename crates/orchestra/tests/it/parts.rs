@@ -1,0 +1,255 @@
+//! Items that become many parts: every part of every item is in the records, in its order, whatever is dropped, fails or dies on the way,
+//! and the item ends once.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::collections::BTreeSet;
+
+use crate::common::number_stages::{SCATTER, Stage, index_of, n_parts};
+use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, scan, until};
+use orchestra::kind::{Fan, Kinds, Refusal};
+use orchestra_testkit::models;
+use orchestra_testkit::records::items;
+use serde_json::Value as Json;
+
+/// Each row becomes two parts.
+const TWICE: Stage = Stage {
+    name: "twice",
+    fan: Fan::Parts,
+    parts: |_| 2,
+    work: |row, emit| (0..2).try_for_each(|half| emit(&[row[0], 10.0 * row[1] + half as f32])),
+};
+
+/// Refuses part 3 of item 13 and panics over part 1 of item 23.
+const PICKY: Stage = Stage {
+    name: "picky",
+    fan: Fan::One,
+    parts: |_| 1,
+    work: |row, emit| match (row[0] as u64, row[1] as u64) {
+        (27, 7) => Err(Refusal::result("part 3 of item 13 is not wanted")),
+        (47, 3) => panic!("part 1 of item 23"),
+        _ => emit(row),
+    },
+};
+
+fn kinds() -> Kinds {
+    orchestra::kinds().with_stage(SCATTER).with_stage(TWICE).with_stage(PICKY)
+}
+
+/// Pictures to parts to a model of small batches, so that parts of many items share them.
+fn scattered(items: u64) -> Workplace {
+    let mut place = Workplace::with_pictures(items);
+    let model = models::affine(&place.models(), &[2]).unwrap();
+    place
+        .model("affine", model, "workers = 2")
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[stages.parts]\nkind = \"scatter\"\nfrom = \"pixels\"")
+        .infer("read", "parts", "affine", 4);
+    place
+}
+
+/// The parts in a gathered record, each as `2 x + 1` of index and place.
+fn parts_of(record: &Json) -> Vec<Vec<f64>> {
+    let parts = record["result"].as_array().unwrap();
+    let data = |part: &Json| part["y"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
+    parts.iter().map(data).collect()
+}
+
+fn expected(index: u64, keep: impl Fn(u64) -> bool) -> Vec<Vec<f64>> {
+    let of = |part: u64| vec![2.0 * index as f64 + 1.0, 2.0 * part as f64 + 1.0];
+    (0..n_parts(index)).filter(|part| keep(*part)).map(of).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_come_back_in_order_without_those_that_were_dropped_while_workers_are_killed() {
+    const ITEMS: u64 = 2_000;
+    let mut place = scattered(ITEMS);
+    place
+        .add("[stages.kept]\nkind = \"filter\"\nfrom = \"read\"\nkeep = \"y[1] != 5\"")
+        .add("[stages.all]\nkind = \"gather\"\nfrom = \"kept\"")
+        .sink("each", "read", "")
+        .sink("gathered", "all", "")
+        .devices(1);
+    let plan = place.plan_with(kinds());
+    let run = place.start_plan(plan).await;
+    let kills = place.kill_while_it_runs(&run, 15, 100).await;
+    let outcome = run.wait().await;
+    Workplace::must_end_with(&outcome, 0);
+    assert!(kills > 0, "no worker was killed");
+    let gathered = place.lines("gathered.jsonl");
+    assert_eq!(gathered.len() as u64, ITEMS, "one record per item, also where it has no parts");
+    let mut seen = BTreeSet::new();
+    for record in &gathered {
+        let index = record["index"].as_u64().unwrap();
+        assert!(seen.insert(index), "item {index} comes twice");
+        assert_eq!(parts_of(record), expected(index, |part| part != 2), "item {index}");
+    }
+    // The other branch has a record for each part, those that were dropped here included.
+    let mut each: Vec<(u64, String)> = place
+        .lines("each.jsonl")
+        .iter()
+        .map(|record| (record["index"].as_u64().unwrap(), format!("{:?}", numbers(record, "y"))))
+        .collect();
+    each.sort();
+    let n = each.len();
+    each.dedup();
+    assert_eq!(n, each.len(), "no part comes twice");
+    assert_eq!(n as u64, (0..ITEMS).map(n_parts).sum::<u64>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_of_which_a_part_fails_has_one_failure_and_no_record() {
+    const ITEMS: u64 = 60;
+    let mut place = scattered(ITEMS);
+    place
+        .add("[stages.picky]\nkind = \"picky\"\nfrom = \"read\"")
+        .add("[stages.all]\nkind = \"gather\"\nfrom = \"picky\"")
+        .sink("gathered", "all", "")
+        .sink("each", "read", "")
+        .devices(1);
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 65);
+    let failures = place.lines("failures.jsonl");
+    let of = |index: u64| failures.iter().find(|f| f["index"] == index).unwrap();
+    assert_eq!(failures.len(), 2, "{failures:?}");
+    assert!(of(13)["error"].as_str().unwrap().contains("not wanted"), "{failures:?}");
+    assert!(of(23)["error"].as_str().unwrap().contains("this is a bug"), "{failures:?}");
+    assert!(failures.iter().all(|failure| failure["stage"] == "picky"));
+    let done: BTreeSet<u64> =
+        place.lines("gathered.jsonl").iter().map(|record| record["index"].as_u64().unwrap()).collect();
+    assert_eq!(done, (0..ITEMS).filter(|index| ![13, 23].contains(index)).collect());
+    let partial = place.lines("each.jsonl");
+    assert!(partial.iter().all(|record| record["index"] != 13 && record["index"] != 23));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_of_parts_come_back_one_level_after_the_other() {
+    const ITEMS: u64 = 100;
+    let mut place = scattered(ITEMS);
+    place
+        .add("[stages.halves]\nkind = \"twice\"\nfrom = \"read\"")
+        .infer("again", "halves", "affine", 4)
+        .add("[stages.inner]\nkind = \"gather\"\nfrom = \"again\"")
+        .add("[stages.outer]\nkind = \"gather\"\nfrom = \"inner\"")
+        .sink("gathered", "outer", "ordered = true")
+        .devices(1);
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 0);
+    let records = place.lines("gathered.jsonl");
+    let indices: Vec<u64> = records.iter().map(|record| record["index"].as_u64().unwrap()).collect();
+    assert_eq!(indices, (0..ITEMS).collect::<Vec<_>>(), "in the order of the source");
+    for (index, record) in (0..).zip(&records) {
+        let outer = record["result"].as_array().unwrap();
+        assert_eq!(outer.len() as u64, n_parts(index));
+        for (part, inner) in (0_u64..).zip(outer) {
+            let second = |half: u64| 2.0 * (10.0 * (2.0 * part as f64 + 1.0) + half as f64) + 1.0;
+            let found = parts_of(&serde_json::json!({ "result": inner }));
+            assert_eq!(found.iter().map(|row| row[1]).collect::<Vec<_>>(), [second(0), second(1)]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_interrupted_between_parts_goes_on_and_ends_each_item_once() {
+    const ITEMS: u64 = 3_000;
+    let mut place = scattered(ITEMS);
+    place.add("[stages.all]\nkind = \"gather\"\nfrom = \"read\"").sink("gathered", "all", "").devices(1);
+    let run = place.start_plan(place.plan_with(kinds())).await;
+    // A snapshot may come when all is done; counters are never late.
+    let meter = run.meter();
+    until("some are done", || meter.stats().done.get() > 50).await;
+    run.stop_handle().abort();
+    let outcome = run.wait().await;
+    assert_eq!(outcome.exit_code, 130, "{:?}", outcome.problems);
+    assert!((place.n_lines("gathered.jsonl") as u64) < ITEMS, "nothing was left to interrupt");
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 0);
+    let records = place.records(&["gathered.jsonl"]);
+    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+    let record = &records.done[&scan(13)]["gathered.jsonl"];
+    assert_eq!(parts_of(record), expected(13, |_| true));
+}
+
+/// As [`SCATTER`], but for item 13, which it refuses, item 23, of which it announces none and makes one, and item 33, of which it announces
+/// more than it makes.
+const CARELESS: Stage = Stage {
+    name: "careless",
+    parts: |pixels| match index_of(pixels) {
+        23 => 0,
+        33 => 7,
+        index => n_parts(index) as usize,
+    },
+    work: |pixels, emit| match index_of(pixels) {
+        13 => Err(Refusal::result("item 13 is not wanted")),
+        23 => emit(&[0.0, 0.0]),
+        _ => (SCATTER.work)(pixels, emit),
+    },
+    ..SCATTER
+};
+
+/// The index, of each picture.
+const NUMBER: Stage = Stage {
+    name: "number",
+    fan: Fan::One,
+    parts: |_| 1,
+    work: |pixels, emit| emit(&[index_of(pixels) as f32, 0.0]),
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_split_that_two_stages_are_reached_through_ends_each_part_for_each_of_them() {
+    const ITEMS: u64 = 100;
+    let mut place = Workplace::with_pictures(ITEMS);
+    let model = models::two_in_two_out(&place.models(), &[2]).unwrap();
+    place
+        .model("two", model, "workers = 1")
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[stages.number]\nkind = \"number\"\nfrom = \"pixels\"")
+        .add("[stages.parts]\nkind = \"careless\"\nfrom = \"pixels\"")
+        .add("[stages.near]\nkind = \"gather\"\nfrom = \"parts\"")
+        // Reached behind `number` and `parts`, while `near` is reached behind `parts` alone.
+        .infer_of("mixed", "inputs = { a = \"number\", b = \"parts\" }", "two", 4)
+        .add("[stages.far]\nkind = \"gather\"\nfrom = \"mixed\"")
+        .sink("near", "near", "")
+        .sink("far", "far", "")
+        .devices(1);
+    let kinds = kinds().with_stage(CARELESS).with_stage(NUMBER);
+    let outcome = place.run_plan(place.plan_with(kinds)).await;
+    Workplace::must_end_with(&outcome, 65);
+    let wrong: BTreeSet<u64> = [13, 23, 33].into();
+    let indices = |file: &str| -> BTreeSet<u64> {
+        place.lines(file).iter().map(|record| record["index"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(indices("failures.jsonl"), wrong);
+    for file in ["near.jsonl", "far.jsonl"] {
+        assert_eq!(place.n_lines(file) as u64, ITEMS - 3);
+        assert_eq!(indices(file), (0..ITEMS).filter(|index| !wrong.contains(index)).collect());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_of_a_part_are_read_beside_the_part_and_fail_with_it() {
+    const ITEMS: u64 = 60;
+    let mut place = scattered(ITEMS);
+    let model = models::two_in_two_out(&place.models(), &[2]).unwrap();
+    place
+        .model("two", model, "workers = 1")
+        .add("[stages.picky]\nkind = \"picky\"\nfrom = \"read\"")
+        .add("[stages.halves]\nkind = \"twice\"\nfrom = \"picky\"")
+        .infer_of("mixed", "inputs = { a = \"picky\", b = \"halves\" }", "two", 4)
+        .add("[stages.inner]\nkind = \"gather\"\nfrom = \"mixed\"")
+        .add("[stages.outer]\nkind = \"gather\"\nfrom = \"inner\"")
+        .sink("gathered", "outer", "")
+        .devices(1);
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 65);
+    let failures = place.lines("failures.jsonl");
+    let failed: BTreeSet<u64> = failures.iter().map(|failure| failure["index"].as_u64().unwrap()).collect();
+    assert_eq!((failures.len(), failed), (2, [13, 23].into()));
+    for record in &place.lines("gathered.jsonl") {
+        let index = record["index"].as_u64().unwrap();
+        let parts = record["result"].as_array().unwrap();
+        assert_eq!(parts.len() as u64, n_parts(index));
+        assert!(parts.iter().all(|part| part.as_array().unwrap().len() == 2));
+    }
+    assert_eq!(place.n_lines("gathered.jsonl") as u64, ITEMS - 2);
+}

@@ -1,0 +1,212 @@
+//! A bug of ours takes an actor of a pipeline, or what runs beside the actors: the pipeline is built anew from the journal, and the account stays
+//! exact. The tracer is the host's code in the middle of the batcher and of the committer; here it panics, and so does a stage of the host's.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::common::{AS_IT_IS, Workplace, each_shows_its_own_picture};
+use orchestra::StartOptions;
+use orchestra::kind::{
+    Connect, Draft, Emit, Fields, Limits, Map, MapRun, Refusal, Runs, StageConnected, StageContext,
+    StageKind, Value,
+};
+use orchestra::trace::{
+    BatchNumber, BatchTrace, DeviceTrace, EndedItems, RunBegan, RunEnded, RunTracer, TaskTrace, Tracer,
+    WorkerTrace,
+};
+use orchestra_testkit::models;
+use orchestra_testkit::records::items;
+
+const ITEMS: u64 = 200;
+
+fn workplace() -> Workplace {
+    let mut place = Workplace::with_pictures(ITEMS);
+    let blocks = models::blocks(&place.models(), [1, 32, 32]).unwrap();
+    place
+        .model("blocks", blocks, "workers = 2")
+        .image("pixels", "scans", AS_IT_IS)
+        .infer("read", "pixels", "blocks", 4)
+        .sink("all", "read", "")
+        .devices(1)
+        // The bugs are at certain ones of those that are sent.
+        .one_by_one();
+    place
+}
+
+/// Panics when `at` says so, given the number of the batch that is being sent.
+fn panicking(
+    place: &Workplace,
+    at: impl Fn(u32) -> bool + Send + Sync + 'static,
+) -> (StartOptions, Arc<AtomicU32>) {
+    let panics = Arc::new(AtomicU32::new(0));
+    let (sent, counted) = (AtomicU32::new(0), Arc::clone(&panics));
+    let bug = move || {
+        if at(sent.fetch_add(1, Ordering::Relaxed)) {
+            counted.fetch_add(1, Ordering::Relaxed);
+            panic!("a bug, as asked");
+        }
+    };
+    let trace = Some(Arc::new(Panics(Arc::new(bug))) as Arc<dyn Tracer>);
+    (StartOptions { trace, ..place.options() }, panics)
+}
+
+/// A tracer that runs some code for each batch that is sent, and notes nothing.
+#[derive(Clone)]
+struct Panics(Arc<dyn Fn() + Send + Sync>);
+
+/// A tracer that panics whenever items have ended.
+struct PanicsAtEnds(Arc<AtomicU32>);
+
+impl Tracer for PanicsAtEnds {
+    fn begin(&self, _: RunBegan) -> Arc<dyn RunTracer> {
+        Arc::new(Self(Arc::clone(&self.0)))
+    }
+}
+
+impl RunTracer for PanicsAtEnds {
+    fn number_batch(&self) -> BatchNumber {
+        BatchNumber { number: 0, context: None }
+    }
+
+    fn items_ended(&self, _: &[EndedItems]) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        panic!("a bug, as asked");
+    }
+
+    fn batch_ended(&self, _: Arc<BatchTrace>) {}
+    fn worker(&self, _: WorkerTrace) {}
+    fn device(&self, _: DeviceTrace) {}
+    fn task(&self, _: TaskTrace) {}
+    fn ended(&self, _: RunEnded) {}
+}
+
+/// `kind = "falls"`: passes rows on, but cannot be started the first time.
+#[derive(Debug, Clone, Default)]
+struct Falls(Arc<AtomicU32>);
+
+impl StageKind for Falls {
+    fn name(&self) -> &'static str {
+        "falls"
+    }
+
+    fn about(&self) -> &'static str {
+        "A stage of a test."
+    }
+
+    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        Some(Draft::Stage(Box::new(self.clone())))
+    }
+}
+
+impl Connect for Falls {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let column = stage.column(0, "anything", |_| true)?;
+        let gives = stage.inputs[0].gives.0[column].clone();
+        Some(StageConnected {
+            gives: orchestra::kind::Schema(vec![gives]),
+            reads: vec![(0, column)],
+            runs: Runs::Map(Arc::new(self.clone())),
+            settings: serde_json::json!({}),
+            details: Vec::new(),
+            about: "falls".to_owned(),
+        })
+    }
+}
+
+impl Map for Falls {
+    fn start(&self) -> Box<dyn MapRun> {
+        assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "a bug, as asked");
+        Box::new(self.clone())
+    }
+
+    /// On the blocking pool.
+    fn cost(&self) -> usize {
+        usize::MAX
+    }
+}
+
+impl MapRun for Falls {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        inputs[0].with_tensor(|tensor| emit.row(&[Value::Tensor(*tensor)]))
+    }
+}
+
+impl Tracer for Panics {
+    fn begin(&self, _: RunBegan) -> Arc<dyn RunTracer> {
+        Arc::new(self.clone())
+    }
+}
+
+impl RunTracer for Panics {
+    fn number_batch(&self) -> BatchNumber {
+        (self.0)();
+        BatchNumber { number: 0, context: None }
+    }
+
+    fn batch_ended(&self, _: Arc<BatchTrace>) {}
+    fn items_ended(&self, _: &[EndedItems]) {}
+    fn worker(&self, _: WorkerTrace) {}
+    fn device(&self, _: DeviceTrace) {}
+    fn task(&self, _: TaskTrace) {}
+    fn ended(&self, _: RunEnded) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_that_falls_over_bugs_is_built_anew_and_finishes_without_losing_or_doubling_an_item() {
+    let place = workplace();
+    let (options, panics) = panicking(&place, |n| [3, 20, 31].contains(&n));
+    let outcome = place.run_with(options).await;
+    Workplace::must_end_with(&outcome, 0);
+    assert_eq!(panics.load(Ordering::Relaxed), 3);
+    let records = place.records(&["all.jsonl"]);
+    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+    each_shows_its_own_picture(&records, "all.jsonl", "blocks");
+    assert_eq!(outcome.report.items.done, ITEMS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_that_always_falls_over_ends_with_70_and_can_be_resumed() {
+    let place = workplace();
+    let (options, panics) = panicking(&place, |n| n >= 5);
+    let outcome = place.run_with(options).await;
+    Workplace::must_end_with(&outcome, 70);
+    assert_eq!(panics.load(Ordering::Relaxed), 4, "once, and after each of three rebuilds");
+    assert!(outcome.problems.join("\n").contains("a bug, as asked"), "{:?}", outcome.problems);
+    assert_eq!(place.records(&["all.jsonl"]).done.len() as u64, outcome.report.items.done);
+    Workplace::must_end_with(&place.run().await, 0);
+    place.records(&["all.jsonl"]).must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tracer_that_panics_when_items_have_ended_is_no_matter_of_the_run() {
+    let place = workplace();
+    let panics = Arc::new(AtomicU32::new(0));
+    let trace = Some(Arc::new(PanicsAtEnds(Arc::clone(&panics))) as Arc<dyn Tracer>);
+    let outcome = place.run_with(StartOptions { trace, ..place.options() }).await;
+    Workplace::must_end_with(&outcome, 0);
+    assert!(panics.load(Ordering::Relaxed) > 0);
+    place.records(&["all.jsonl"]).must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_on_the_blocking_pool_ends_in_a_pipeline_that_is_built_anew() {
+    let mut place = Workplace::with_pictures(ITEMS);
+    let blocks = models::blocks(&place.models(), [1, 32, 32]).unwrap();
+    place
+        .model("blocks", blocks, "workers = 2")
+        .image("pixels", "scans", AS_IT_IS)
+        .infer("read", "pixels", "blocks", 4)
+        .add("[stages.after]\nkind = \"falls\"\nfrom = \"read.blocks\"")
+        .sink("all", "after", "")
+        .devices(1);
+    let falls = Falls::default();
+    let outcome = place.run_plan(place.plan_with(orchestra::kinds().with_stage(falls.clone()))).await;
+    Workplace::must_end_with(&outcome, 0);
+    assert!(falls.0.load(Ordering::Relaxed) > 1);
+    let records = place.records(&["all.jsonl"]);
+    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+    each_shows_its_own_picture(&records, "all.jsonl", "blocks");
+}

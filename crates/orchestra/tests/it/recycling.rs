@@ -1,0 +1,145 @@
+//! `recycle`: healthy workers are replaced in the middle of a run, and no result shows it.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::collections::BTreeSet;
+
+use crate::common::{
+    AS_IT_IS, Workplace, all_copied, bounded, copying, each_shows_its_own_picture, hurried, restarts,
+};
+use orchestra_testkit::faulty::{FAULT, FAULT_ONCE, file_of};
+use orchestra_testkit::models;
+use orchestra_testkit::records::items;
+
+const ITEMS: u64 = 300;
+const WORKERS: u64 = 2;
+
+fn workplace(recycle: &str) -> Workplace {
+    let mut place = Workplace::with_pictures(ITEMS);
+    let slow = models::slow_blocks(&place.models(), [1, 32, 32], 60).unwrap();
+    place
+        .model("slow", slow, &format!("workers = {WORKERS}\nspare = 0\n{recycle}"))
+        .image("pixels", "scans", AS_IT_IS)
+        .infer("read", "pixels", "slow", 1)
+        .sink("all", "read", "")
+        .devices(1);
+    place
+}
+
+fn check(place: &Workplace) {
+    let records = place.records(&["all.jsonl"]);
+    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+    each_shows_its_own_picture(&records, "all.jsonl", "blocks");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_are_replaced_every_few_batches_and_nothing_is_lost_doubled_or_called_a_restart() {
+    let place = workplace("recycle = { batches = 3 }");
+    let outcome = place.run().await;
+    Workplace::must_end_with(&outcome, 0);
+    check(&place);
+    let device = &outcome.report.devices[0];
+    assert_eq!(device.restarts, 0, "{device:?}");
+    assert!(device.starts >= 2 * WORKERS, "{device:?}");
+    assert_eq!(device.batches, ITEMS, "no batch ran twice: {device:?}");
+    assert_eq!(outcome.report.batches_by_reason["retry"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_memory_has_not_grown_is_kept() {
+    let place = workplace("recycle = { growth = \"16GiB\" }");
+    let outcome = place.run().await;
+    Workplace::must_end_with(&outcome, 0);
+    check(&place);
+    assert_eq!(outcome.report.devices[0].starts, WORKERS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kills_in_the_middle_of_recycling_lose_nothing() {
+    let mut place = workplace("recycle = { batches = 3 }");
+    // So that results come a few at a time, each time for a kill.
+    place.one_by_one();
+    let run = place.start().await;
+    let mut kills = 0;
+    let mut ended = std::pin::pin!(run.wait());
+    let mut look = tokio::time::interval(std::time::Duration::from_millis(5));
+    let outcome = bounded("the run ends", async {
+        loop {
+            tokio::select! {
+                outcome = &mut ended => break outcome,
+                _ = look.tick() => {
+                    // Old ones and successors that still load, in turn.
+                    let due = kills < 12 && place.n_lines("all.jsonl") >= kills * 20;
+                    if due && place.kill_a_worker(kills % 2 == 0) {
+                        kills += 1;
+                    }
+                }
+            }
+        }
+    })
+    .await;
+    Workplace::must_end_with(&outcome, 0);
+    assert!(kills >= 3, "{kills} kills");
+    check(&place);
+}
+
+/// One worker and its successors, each with a fault of its own; the first one is worn after three batches of one item. Gives the number
+/// of dead workers that were replaced.
+async fn replaced_in(faults: &str) -> u64 {
+    const ITEMS: u64 = 40;
+    let place = copying(ITEMS, 1, 1, "workers = 1\nspare = 0\nrecycle = { batches = 3 }");
+    let once = place.path("once");
+    let workers = place.faulty_workers(&[(FAULT, faults), (FAULT_ONCE, once.to_str().unwrap())]);
+    let outcome = place.run_with(hurried(workers)).await;
+    assert_eq!(outcome.exit_code, 0, "`{faults}`: {:?}", outcome.problems);
+    all_copied(&place, ITEMS, faults);
+    let last = faults.split(',').count() - 1;
+    assert!(file_of(&once, last).exists(), "`{faults}`: not all of them were started");
+    restarts(&outcome)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_dies_after_it_was_found_worn_is_no_loss_but_its_successor_takes_its_place() {
+    for how in ["kill", "abort"] {
+        // In the batch after, when its successor loads; when it is asked to end, because its successor is there.
+        for point in ["run:4", "unread:3", "answered:4", "hang-up"] {
+            assert_eq!(replaced_in(&format!("{how}-at-{point}")).await, 0, "{how} at {point}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_successor_that_dies_before_it_serves_leaves_the_old_worker_at_work() {
+    for how in ["kill", "abort"] {
+        for point in ["start", "hello", "load"] {
+            assert_eq!(
+                replaced_in(&format!("until-next-starts:5,{how}-at-{point}")).await,
+                0,
+                "{how} at {point}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_successor_that_dies_in_its_first_batch_is_replaced() {
+    for how in ["kill", "abort"] {
+        for point in ["loaded", "run:1", "outputs:1", "half-answer:1"] {
+            assert_eq!(
+                replaced_in(&format!("until-next-serves:5,{how}-at-{point}")).await,
+                1,
+                "{how} at {point}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_whose_worker_and_successor_both_die_gets_a_new_worker() {
+    for how in ["kill", "abort"] {
+        for point in ["start", "load"] {
+            let faults = format!("{how}-at-run:4,{how}-at-{point}");
+            assert!(replaced_in(&faults).await >= 1, "`{faults}`");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A model served to the program that embeds it: real workers answer requests as a run answers items, deaths lose no request, and a service
+//! that is dropped leaves nothing.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::sync::Arc;
+
+use crate::common::{AS_IT_IS, Workplace, audited, bounded, until};
+use futures::future::join_all;
+use orchestra::{DType, InferError, ServeError, ServeOptions, Service, Tensor, serve_model};
+use orchestra_testkit::images::{index_of_blocks, picture};
+use orchestra_testkit::{models, trap_library};
+
+const ITEMS: u64 = 48;
+
+fn options(place: &Workplace, keys: &[(&str, &str)]) -> ServeOptions {
+    let mut options = ServeOptions { start: place.options(), ..ServeOptions::default() };
+    options.plan.devices = Some(vec!["cpu".to_owned()]);
+    options.plan.set = keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    options
+}
+
+async fn serve(model: &std::path::Path, options: ServeOptions) -> Result<Service, ServeError> {
+    bounded("the service starts", serve_model(model, &orchestra::machine(), options)).await
+}
+
+/// Some test pictures as the rows of one request.
+fn pictures(indices: &[u64]) -> Tensor {
+    let pixels = indices.iter().flat_map(|index| picture(*index, 32, 32).into_raw());
+    tensor(&[indices.len(), 1, 32, 32], &pixels.map(f32::from).collect::<Vec<_>>())
+}
+
+fn tensor(shape: &[usize], values: &[f32]) -> Tensor {
+    let data = values.iter().copied().flat_map(f32::to_ne_bytes).collect();
+    Tensor { dtype: DType::F32, shape: shape.to_vec(), data }
+}
+
+fn f32s(tensor: &Tensor) -> Vec<f32> {
+    assert_eq!(tensor.dtype, DType::F32);
+    tensor.data.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect()
+}
+
+#[test]
+fn requests_at_the_same_time_get_what_a_run_writes() {
+    audited(async {
+        let mut place = Workplace::with_pictures(ITEMS);
+        let model = models::blocks(&place.models(), [1, 32, 32]).unwrap();
+        place
+            .model("blocks", model.clone(), "")
+            .image("pixels", "scans", AS_IT_IS)
+            .infer("read", "pixels", "blocks", 4)
+            .sink("all", "read", "")
+            .devices(1);
+        Workplace::must_end_with(&place.run().await, 0);
+        let mut written = vec![Vec::new(); ITEMS as usize];
+        for record in place.lines("all.jsonl") {
+            let blocks = record["result"]["blocks"]["data"].as_array().unwrap_or_else(|| panic!("{record}"));
+            let blocks = blocks.iter().map(|mean| mean.as_f64().unwrap() as f32).collect();
+            written[record["index"].as_u64().unwrap() as usize] = blocks;
+        }
+        let service = serve(&model, options(&place, &[("stages.model.batch.max", "4")])).await.unwrap();
+        assert_eq!(service.inputs()[0].fixed_row(), Some(vec![1, 32, 32]));
+        assert_eq!(service.outputs()[0].name, "blocks");
+        // One row, and several, that share batches.
+        let requests: Vec<Vec<u64>> = (0..ITEMS).map(|i| vec![i]).chain([(0..ITEMS).collect()]).collect();
+        let asked = requests.iter().map(|items| async { service.infer(&[pictures(items)]).await });
+        for (items, answer) in requests.iter().zip(bounded("all are answered", join_all(asked)).await) {
+            let answer = answer.unwrap();
+            assert_eq!(answer[0].shape, [items.len(), 32]);
+            let expected: Vec<f32> = items.iter().flat_map(|item| written[*item as usize].clone()).collect();
+            assert_eq!(f32s(&answer[0]), expected, "{items:?}");
+        }
+        bounded("the service ends", service.close()).await;
+        assert_eq!(place.workers(), []);
+    });
+}
+
+#[test]
+fn killed_workers_lose_no_request_and_a_dropped_service_leaves_no_process() {
+    audited(async {
+        let place = Workplace::new();
+        let model = models::slow_blocks_behind_trap(&place.models(), [1, 32, 32], 1).unwrap();
+        let operators = format!("[{:?}]", trap_library().unwrap());
+        let gate = format!("[{:?}]", place.path("gate"));
+        let keys = [
+            ("models.model.workers", "2"),
+            ("models.model.spare", "0"),
+            ("models.model.custom_ops", &operators),
+            ("models.model.sandbox_write", &gate),
+            ("stages.model.batch.max", "4"),
+        ];
+        place.gate().close_after(8).unwrap();
+        let service = Arc::new(serve(&model, options(&place, &keys)).await.unwrap());
+        let asked: Vec<_> = (0..ITEMS)
+            .map(|index| {
+                let service = Arc::clone(&service);
+                tokio::spawn(async move { service.infer(&[pictures(&[index])]).await })
+            })
+            .collect();
+        // Batches stand at the gate, in workers that hold more of them; replacements come to it, too.
+        for deaths in 1..=3 {
+            let before = place.gate().n_waiting();
+            until("a batch waits", || place.gate().n_waiting() > 0).await;
+            until("a worker is killed", || place.kill_a_worker(true)).await;
+            if deaths < 3 {
+                until("another one has come", || place.gate().n_waiting() > before).await;
+            }
+        }
+        place.gate().open().unwrap();
+        for (index, asked) in (0..).zip(asked) {
+            let answer = bounded("it is answered", asked).await.unwrap().unwrap();
+            assert_eq!(index_of_blocks(&f32s(&answer[0])), Some(index));
+        }
+        assert_eq!((service.waiting(), service.workers().is_empty()), (0, false));
+        drop(Arc::into_inner(service).unwrap());
+        until("its workers are gone", || place.workers().is_empty()).await;
+    });
+}
+
+#[test]
+fn several_inputs_and_outputs_and_open_shapes_are_served() {
+    audited(async {
+        let place = Workplace::new();
+        let model = models::two_in_two_out(&place.models(), &[2]).unwrap();
+        let service = serve(&model, options(&place, &[])).await.unwrap();
+        let rows = |values: [f32; 6]| tensor(&[3, 2], &values);
+        let request = [rows([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), rows([10.0, 20.0, 30.0, 40.0, 50.0, 60.0])];
+        let answer = bounded("it is answered", service.infer(&request)).await.unwrap();
+        let names: Vec<&str> = service.outputs().iter().map(|spec| &*spec.name).collect();
+        assert_eq!(names, ["sum", "difference"]);
+        assert_eq!(answer[0], rows([11.0, 22.0, 33.0, 44.0, 55.0, 66.0]));
+        assert_eq!(answer[1], rows([-9.0, -18.0, -27.0, -36.0, -45.0, -54.0]));
+        let refused = service.infer(&request[..1]).await.unwrap_err();
+        assert!(refused.to_string().contains("has 1 tensors, expected 2"), "{refused}");
+        service.close().await;
+
+        // How many columns there are, only the run knows: rows of one request may differ.
+        let model = models::positive_columns(&place.models(), 3).unwrap();
+        let service = serve(&model, options(&place, &[])).await.unwrap();
+        let answer =
+            bounded("it is answered", service.infer(&[tensor(&[1, 3], &[1.0, -1.0, 2.0])])).await.unwrap();
+        assert_eq!(f32s(&answer[0]), [1.0, 2.0]);
+        service.close().await;
+    });
+}
+
+#[test]
+fn what_cannot_be_served_is_told_before_anything_runs() {
+    audited(async {
+        let place = Workplace::new();
+        let error =
+            |options| async { serve(&place.models().join("none.onnx"), options).await.err().unwrap() };
+        let missing = error(options(&place, &[])).await.to_string();
+        assert!(missing.contains("none.onnx") && missing.contains("does not exist"), "{missing}");
+        let model = models::affine(&place.models(), &[3]).unwrap();
+        let refused = |options| async { serve(&model, options).await.err().unwrap().to_string() };
+        let unknown = refused(options(&place, &[("stages.model.batch.most", "4")])).await;
+        assert!(unknown.contains("most"), "{unknown}");
+        let mut odd = options(&place, &[]);
+        odd.shapes = vec![("z".to_owned(), vec![3])];
+        let odd = refused(odd).await;
+        assert!(odd.contains("no input `z`") && odd.contains("`x`"), "{odd}");
+        let mut other = options(&place, &[]);
+        other.shapes = vec![("x".to_owned(), vec![4])];
+        let other = refused(other).await;
+        assert!(other.contains("[4]") || other.contains("another shape"), "{other}");
+        let mut broken = options(&place, &[]);
+        broken.start.launcher = Some(Arc::new(place.faulty_workers(&[("ORCHESTRA_FAULT", "load-failed")])));
+        let broken = refused(broken).await;
+        assert!(broken.contains("no device is left for stage `model`"), "{broken}");
+        // A service that has ended says why.
+        let service = serve(&model, options(&place, &[])).await.unwrap();
+        service.end("it is late");
+        let over = bounded("it is answered", service.infer(&[tensor(&[1, 3], &[0.0; 3])])).await;
+        assert_eq!(over, Err(InferError::Over("it is late".to_owned())));
+        service.close().await;
+    });
+}

@@ -1,0 +1,117 @@
+//! The worker protocol as its page says it: `tests/worker.c` speaks it, as the stage of a kind of its own, and serves exactly while it is killed.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, audited, bounded};
+use orchestra::kind::{
+    At, BatchDraft, Code, DType, Dim, Draft, Fields, Limits, Program, ProgramContext, ProgramDraft,
+    ResolvedProgram, StageKind, TensorSpec,
+};
+use orchestra_testkit::striker::{Fault, Striker};
+use serde_json::Value;
+
+const ITEMS: u64 = 2000;
+
+/// `kind = "double"`: gives a tensor of any shape twice, by a program.
+struct Double(PathBuf);
+
+impl StageKind for Double {
+    fn name(&self) -> &'static str {
+        "double"
+    }
+
+    fn about(&self) -> &'static str {
+        "Gives every number twice."
+    }
+
+    fn read(&self, fields: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        Some(Draft::Batch(BatchDraft {
+            model: Some(At::new("worker.c".to_owned(), fields.span)),
+            program: Some(Arc::new(Doubling(self.0.clone()))),
+            max_batch: None,
+            wait: Duration::from_millis(5),
+            sizes: None,
+            together: None,
+            iteration: None,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Doubling(PathBuf);
+
+impl ProgramDraft for Doubling {
+    fn resolve(&self, _: &mut ProgramContext<'_>) -> Option<ResolvedProgram> {
+        let path = self.0.clone();
+        let row = ROW.map(Dim::Fixed).to_vec();
+        Some(ResolvedProgram {
+            identity: "doubles".to_owned(),
+            inputs: vec![("x".to_owned(), None)],
+            outputs: vec![TensorSpec { name: "y".to_owned(), dtype: DType::F32, row, batch: Dim::Dynamic }],
+            max_batch: Some(4),
+            gpu: false,
+            code: Code::Program(Program {
+                command: vec![path.to_str()?.to_owned(), "worker".to_owned()],
+                folder: path.parent()?.to_owned(),
+                read: vec![path.clone()],
+                ..Program::default()
+            }),
+            path,
+        })
+    }
+}
+
+fn numbers(place: &Workplace, name: &str) -> Vec<(u64, Vec<f64>)> {
+    let text = std::fs::read_to_string(place.out().join(format!("{name}.jsonl"))).unwrap();
+    let record = |line: &str| {
+        let record: Value = serde_json::from_str(line).unwrap();
+        let pixels = record["result"]["y"]["data"][0]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|row| row.as_array().unwrap());
+        (record["index"].as_u64().unwrap(), pixels.map(|x| x.as_f64().unwrap()).collect())
+    };
+    let mut records: Vec<(u64, Vec<f64>)> = text.lines().map(record).collect();
+    records.sort_by_key(|(index, _)| *index);
+    records
+}
+
+#[test]
+fn a_worker_that_follows_the_page_of_the_protocol_serves_exactly_while_it_is_killed() {
+    audited(async {
+        let mut place = Workplace::with_pictures(ITEMS);
+        let program = place.path("double");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/worker.c");
+        let built = Command::new("cc")
+            .args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+            .arg(&program)
+            .arg(source)
+            .output()
+            .unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        place
+            .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+            .add("[stages.once]\nkind = \"double\"\nfrom = \"pixels\"\n[stages.twice]\nkind = \"double\"\nfrom = \"once\"")
+            .sink("once", "once", "")
+            .sink("twice", "twice", "");
+        let plan = place.plan_with(orchestra::kinds().with_stage(Double(program)));
+        let striker = Striker::of_process(std::process::id(), Duration::from_millis(50), Fault::Kill);
+        let run = place.start_plan(plan).await;
+        let outcome = bounded("the run ends", run.wait()).await;
+        let killed = striker.stop().len();
+        Workplace::must_end_with(&outcome, 0);
+        let (once, twice) = (numbers(&place, "once"), numbers(&place, "twice"));
+        println!("{killed} workers were killed");
+        assert_eq!(once.len() as u64, ITEMS);
+        let doubled: Vec<_> =
+            once.iter().map(|(i, x)| (*i, x.iter().map(|x| 2.0 * x).collect::<Vec<_>>())).collect();
+        assert_eq!(twice, doubled);
+        assert!(once.iter().flat_map(|(_, x)| x).all(|x| *x == 0.0 || *x == 510.0));
+    });
+}
