@@ -2,13 +2,16 @@
 # Fuzzes everything that reads untrusted bytes, with libFuzzer: a stable Rust toolchain and a C++ compiler are enough.
 #
 #     scripts/fuzz.sh [--seconds N] [--runs N] [--seed N] [--jobs N] [--sanitizer none|address] [--keep] [TARGET ...]
+#     scripts/fuzz.sh --unpack|--pack [TARGET ...]
 #
 #     --seconds    how long each target runs (default 20)
 #     --runs       inputs after which each target ends, if that is sooner (default: no such bound)
 #     --seed       from which chance decides; the same runs then come in the same order, from the same inputs (default: the day, as YYYYMMDD)
 #     --jobs       how many targets run at a time (default: one per core)
 #     --sanitizer  `address` also finds what unsafe code and C libraries do to memory; half as fast (default none)
-#     --keep       afterwards replace `fuzz/corpus/TARGET` by the fewest inputs that reach as much code; inputs with a name of their own stay
+#     --keep       afterwards replace the kept inputs by the fewest that reach as much code; inputs with a name of their own stay
+#     --unpack     only unpack the kept inputs, `fuzz/corpus/TARGET.tar.gz`, into `fuzz/target/corpus/TARGET`, as every run does first
+#     --pack       only write `fuzz/corpus/TARGET.tar.gz` from `fuzz/target/corpus/TARGET`
 #     TARGET       default: all of `fuzz/fuzz_targets`
 #
 # What a run finds interesting is kept in `fuzz/target/inputs` for the next one. An input that breaks a promise is written to `fuzz/artifacts`.
@@ -18,12 +21,13 @@ cd "$repository"
 
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 2; }
 
-seconds=20 runs=-1 seed=$(date -u +%Y%m%d) jobs=$(getconf _NPROCESSORS_ONLN) sanitizer=none keep=''
+seconds=20 runs=-1 seed=$(date -u +%Y%m%d) jobs=$(getconf _NPROCESSORS_ONLN) sanitizer=none keep='' only=''
 targets=()
 while (($#)); do
     case $1 in
-        -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; exit 0 ;;
+        -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
         --keep) keep=1; shift ;;
+        --unpack | --pack) only=${1#--}; shift ;;
         --seconds | --runs | --seed | --jobs | --sanitizer)
             (($# > 1)) || fail "\`$1\` needs a value"
             printf -v "${1#--}" '%s' "$2"
@@ -40,6 +44,31 @@ fi
 [[ $seconds =~ ^[1-9][0-9]*$ && $jobs =~ ^[1-9][0-9]*$ ]] || fail "\`--seconds\` and \`--jobs\` are numbers from 1"
 [[ $runs =~ ^(-1|[1-9][0-9]*)$ ]] || fail "\`--runs\` is a number from 1"
 [[ $seed =~ ^[0-9]+$ ]] || fail "\`--seed\` is a number"
+
+# ## Kept inputs
+
+unpack() {
+    local archive=fuzz/corpus/$1.tar.gz folder=fuzz/target/corpus/$1
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    # A new target has none yet.
+    if [[ -e $archive ]]; then tar --no-same-owner -xzf "$archive" -C "$folder"; fi
+}
+
+# The same inputs give the same archive: sorted, without times and owners.
+pack() {
+    local archive=fuzz/corpus/$1.tar.gz folder=fuzz/target/corpus/$1
+    [[ -d $folder ]] || fail "there is no \`$folder\`: \`--unpack $1\` makes it"
+    find "$folder" -type f -printf '%P\0' | LC_ALL=C sort -z |
+        tar -C "$folder" --format=ustar --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=644 --null --verbatim-files-from -T - -cf - |
+        gzip -9n >"fuzz/target/$1.tar.gz"
+    mv "fuzz/target/$1.tar.gz" "$archive"
+}
+
+if [[ -n $only ]]; then
+    for target in "${targets[@]}"; do "$only" "$target"; done
+    exit
+fi
 command -v c++ >/dev/null || fail "a C++ compiler (c++) is missing: apt-get install g++"
 
 # ## Build
@@ -96,10 +125,11 @@ mkdir -p fuzz/target/logs
 run() {
     local target=$1 log=fuzz/target/logs/$1.log inputs=fuzz/target/inputs/$1 artifacts=fuzz/artifacts/$1 arguments
     mkdir -p "$inputs" "$artifacts"
+    unpack "$target"
     mapfile -t arguments < <(options "$target")
     # shellcheck disable=SC2046 # these paths are ours, and have no spaces
     if ! TMPDIR=$scratch RUST_BACKTRACE=${RUST_BACKTRACE:-0} nice -n 10 "$output/$host/release/$target" "${arguments[@]}" \
-        "-max_total_time=$seconds" "-runs=$runs" "-seed=$seed" "-artifact_prefix=$artifacts/" "$inputs" "fuzz/corpus/$target" $(more_inputs "$target") >"$log" 2>&1; then
+        "-max_total_time=$seconds" "-runs=$runs" "-seed=$seed" "-artifact_prefix=$artifacts/" "$inputs" "fuzz/target/corpus/$target" $(more_inputs "$target") >"$log" 2>&1; then
         printf '%-16s FAILED, the end of %s says:\n' "$target" "$log"
         grep -v '^#' "$log" | tail -n 40
         return 1
@@ -125,19 +155,20 @@ wait
 
 if [[ -n $keep ]]; then
     for target in "${targets[@]}"; do
-        kept=$scratch/kept
+        kept=$scratch/kept corpus=fuzz/target/corpus/$target
         mkdir "$kept"
         mapfile -t arguments < <(options "$target")
         # Code that is reached counts, and not how often: a tenth of the inputs.
         TMPDIR=$scratch "$output/$host/release/$target" "${arguments[@]}" -set_cover_merge=1 -use_counters=0 "$kept" \
-            "fuzz/corpus/$target" "fuzz/target/inputs/$target" >"fuzz/target/logs/$target.keep.log" 2>&1
+            "$corpus" "fuzz/target/inputs/$target" >"fuzz/target/logs/$target.keep.log" 2>&1
         # libFuzzer names an input by its SHA-1.
-        find "fuzz/corpus/$target" -type f -regextype posix-extended -regex '.*/[0-9a-f]{40}' -delete
+        find "$corpus" -type f -regextype posix-extended -regex '.*/[0-9a-f]{40}' -delete
         for input in "$kept"/*; do
-            named=$(find "fuzz/corpus/$target" -type f -size "$(stat -c %s "$input")c" -exec cmp -s {} "$input" \; -print -quit)
-            [[ -n $named ]] || cp "$input" "fuzz/corpus/$target/"
+            named=$(find "$corpus" -type f -size "$(stat -c %s "$input")c" -exec cmp -s {} "$input" \; -print -quit)
+            [[ -n $named ]] || cp "$input" "$corpus/"
         done
         rm -r "$kept"
-        printf '%-16s %s inputs kept, %s\n' "$target" "$(find "fuzz/corpus/$target" -type f | wc -l)" "$(du -sh --apparent-size "fuzz/corpus/$target" | cut -f1)"
+        pack "$target"
+        printf '%-16s %s inputs kept, %s\n' "$target" "$(find "$corpus" -type f | wc -l)" "$(du -sh --apparent-size "fuzz/corpus/$target.tar.gz" | cut -f1)"
     done
 fi

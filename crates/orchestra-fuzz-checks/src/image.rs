@@ -147,14 +147,14 @@ mod tests {
     /// Or the comparison would be one of whole pictures with whole ones.
     #[test]
     fn kept_pictures_in_strips_and_in_tiles_are_not_decoded_whole() {
+        let kept = crate::kept_inputs::kept_inputs("image");
         for name in
             ["strips-gray", "strips-rgb-deflate", "strips-16-bit-mm", "tiles-gray", "tiles-rgb-deflate"]
         {
-            let path = format!("{}/../../fuzz/corpus/image/{name}.tiff", env!("CARGO_MANIFEST_DIR"));
-            let bytes = std::fs::read(path).expect("it is kept");
+            let bytes = &kept[&format!("{name}.tiff")];
             let is_in_parts = |spec: &&ImageSpec| {
                 let mut preparer = Preparer::with_whole_bytes(0);
-                preparer.decode_for(&bytes, MAX_PIXELS, &[*spec]).expect("it is a picture");
+                preparer.decode_for(bytes, MAX_PIXELS, &[*spec]).expect("it is a picture");
                 !preparer.is_enough_for(None)
             };
             assert!(SPECS.iter().any(|spec| is_in_parts(&spec)), "{name}");

@@ -1,7 +1,7 @@
 //! What must hold whatever bytes arrive: one check per reader of untrusted bytes. It mutates nothing, and looks for no inputs itself.
 //!
 //! Each check is a function of the bytes that panics when a promise is broken. libFuzzer calls them from `fuzz/fuzz_targets`, and
-//! the tests of this crate call them with every input that is kept in `fuzz/corpus`, so that `cargo test` finds what was found
+//! the tests of this crate call them with every input that is kept in `fuzz/corpus/*.tar.gz`, so that `cargo test` finds what was found
 //! before without a fuzzer.
 //!
 //! The crate counts what its process allocates (see [`memory`]), so nothing but tests and fuzz targets may depend on it.
@@ -29,6 +29,11 @@ mod png;
 mod scratch;
 mod workflow;
 mod world;
+
+/// Shared with `tests/it`, because a unit test reads kept inputs, too.
+#[cfg(test)]
+#[path = "../tests/it/kept_inputs.rs"]
+mod kept_inputs;
 
 pub use expression::expression;
 pub use frame::worker_frame;

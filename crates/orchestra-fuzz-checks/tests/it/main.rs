@@ -1,0 +1,5 @@
+//! Tests of this crate from outside, in one program: its parts are compiled once. A test that must be alone in its process has a file beside `it/`.
+
+mod corpus;
+mod frames;
+mod kept_inputs;
