@@ -25,7 +25,7 @@ source scripts/lib.sh
 PARTS=(loom miri kernels jaeger stores examples storms fuzz)
 PART_SECONDS=900 ALL_SECONDS=3600
 target=${CARGO_TARGET_DIR:-target}
-end_to_end=(cargo test --locked -p orchestra-cli --features "parquet,cloud" --test e2e)
+end_to_end=(cargo test --locked -p orchestra-cli --test e2e)
 
 # ## Parts
 
