@@ -484,46 +484,6 @@ fn a_workflow_that_moved_keeps_its_fingerprint() {
 }
 
 #[test]
-fn a_plan_is_described_in_words() {
-    let text = describe(&FakeHost::with_gpus(1).good(DIGITS));
-    let window = 16 * 4 + 2 * 32 * 10 + BETWEEN_COMMITS;
-    let expected = format!(
-        "\
-workflow  digits (/flows/flow.toml)
-output    /flows/out
-loaders   16 processes
-
-devices
-  cuda:0    60 GiB free of 80 GiB, 2 GiB kept as headroom
-
-memory of the GPUs
-  cuda:0    60 GiB free - 2 GiB headroom = 58 GiB for workers
-            classify: 1 worker; what one takes is measured in the run, unless `memory` of the model says it
-
-pipeline `scans`: at most {window} items between source and sink
-  source scans
-  image pixels <- scans: f32[batch, 1, 32, 32]
-  infer classify <- pixels: model digits, gives logits f32[batch, 10]
-    batch: up to 32, the oldest item waits at most 5ms
-    batch sizes: 32
-    cuda:0: 1 worker of 1 thread at first, up to 4 once it is known that they fit
-    slots: 10 of 32 rows, 1.3 MiB in all
-  classify answer <- classify: best 3, 10 labels
-  sink results <- answer: /flows/out/results.jsonl
-
-memory of all batch slots: 1.3 MiB
-
-why
-  devices: auto takes the only GPU
-  stage `classify` on cuda:0: 1 worker: what one takes is measured in the run, then up to 4 as far as they fit (more gain little)
-  stage `classify` on cuda:0: no spare: it would take a worker's memory on the GPU; `spare = 1` of the model adds one
-  stage `classify`: batches of up to 32: the default on a GPU
-"
-    );
-    assert_eq!(text, expected);
-}
-
-#[test]
 fn a_plan_is_json() {
     let json = serde_json::to_value(FakeHost::with_gpus(1).good(DIGITS)).unwrap();
     assert_eq!(json["stages"][1]["kind"], "infer");
