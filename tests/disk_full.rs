@@ -80,7 +80,7 @@ impl Drop for SmallDisk {
 #[test]
 fn a_file_system_without_room_costs_no_record_and_each_next_start_gets_further() {
     let own_mounts = ["unshare", "--user", "--map-root-user", "--mount"];
-    let test = "a_file_system_without_room_costs_no_record_and_each_next_start_gets_further";
+    let test = "disk_full::a_file_system_without_room_costs_no_record_and_each_next_start_gets_further";
     if !runs_under(&own_mounts, test) {
         return;
     }

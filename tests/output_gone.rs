@@ -96,7 +96,7 @@ fn a_folder_that_becomes_read_only_in_the_middle_costs_no_record() {
     // The owner of the machine may write all the same, unless that right is taken away.
     const HUMBLE: [&str; 5] =
         ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--inh-caps", "-all"];
-    let test = "a_folder_that_becomes_read_only_in_the_middle_costs_no_record";
+    let test = "output_gone::a_folder_that_becomes_read_only_in_the_middle_costs_no_record";
     if geteuid().is_root() && !runs_under(&HUMBLE, test) {
         return;
     }

@@ -72,7 +72,7 @@ fn intrude(sandbox: &str) -> String {
 
 #[test]
 fn a_hostile_operator_gets_at_nothing() {
-    if !has_secret("a_hostile_operator_gets_at_nothing") {
+    if !has_secret("sandbox::a_hostile_operator_gets_at_nothing") {
         return;
     }
     for sandbox in ["auto", "require"] {
@@ -84,7 +84,7 @@ fn a_hostile_operator_gets_at_nothing() {
 /// library shows.
 #[test]
 fn without_a_sandbox_it_may_what_its_user_may() {
-    if !has_secret("without_a_sandbox_it_may_what_its_user_may") {
+    if !has_secret("sandbox::without_a_sandbox_it_may_what_its_user_may") {
         return;
     }
     assert_eq!(bait::got_through(&intrude("off")), bait::unconfined(&[bait::ALWAYS_CLOSED]));

@@ -24,7 +24,7 @@ fn asking(program: &str, mode: &str) -> (Output, String) {
     fs::create_dir(copy.parent().unwrap()).unwrap();
     // A link: a file that is open for writing, in a child of another test, too, cannot be run.
     fs::hard_link(me, &copy).unwrap();
-    let arguments = ["asks_for_a_program", "--exact", "--test-threads=2"];
+    let arguments = ["skip::asks_for_a_program", "--exact", "--test-threads=2"];
     let ended = Command::new(&copy).args(arguments).env(ASKED, program).env(VARIABLE, mode).output().unwrap();
     (ended, fs::read_to_string(folder.path().join("skipped-tests")).unwrap_or_default())
 }
@@ -33,7 +33,7 @@ fn asking(program: &str, mode: &str) -> (Output, String) {
 fn a_skipped_test_is_listed_by_name_with_what_is_missing() {
     let (ended, listed) = asking("no-such-program", "");
     assert!(ended.status.success(), "{ended:?}");
-    assert!(listed.starts_with("asks_for_a_program (") && listed.lines().count() == 1, "{listed}");
+    assert!(listed.starts_with("skip::asks_for_a_program (") && listed.lines().count() == 1, "{listed}");
     assert!(listed.ends_with("tests/it/skip.rs:14:9): no no-such-program; install it\n"), "{listed}");
     assert!(String::from_utf8_lossy(&ended.stderr).contains(&format!("skipped: {listed}")), "{ended:?}");
 }

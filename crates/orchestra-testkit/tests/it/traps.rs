@@ -29,7 +29,7 @@ fn victim(trap: Trap) -> Child {
     // The library is fetched, if need be, before a process dies with it.
     crate::common::environment();
     Command::new(std::env::current_exe().unwrap())
-        .args(["victim_process", "--exact", "--nocapture"])
+        .args(["traps::victim_process", "--exact", "--nocapture"])
         .env(VALUE, trap.value().to_string())
         .stdout(Stdio::piped())
         .spawn()

@@ -178,7 +178,9 @@ async fn intrude(place: &mut Workplace, total: u64, sandbox: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decoder_that_ran_wild_reads_and_writes_no_file_and_reaches_no_network_and_no_process() {
-    if !has_secret("a_decoder_that_ran_wild_reads_and_writes_no_file_and_reaches_no_network_and_no_process") {
+    if !has_secret(
+        "loaders::a_decoder_that_ran_wild_reads_and_writes_no_file_and_reaches_no_network_and_no_process",
+    ) {
         return;
     }
     for sandbox in ["auto", "require"] {
@@ -192,7 +194,7 @@ async fn a_decoder_that_ran_wild_reads_and_writes_no_file_and_reaches_no_network
 /// That the attempts can succeed at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_sandbox_a_decoder_may_what_its_user_may() {
-    if !has_secret("without_a_sandbox_a_decoder_may_what_its_user_may") {
+    if !has_secret("loaders::without_a_sandbox_a_decoder_may_what_its_user_may") {
         return;
     }
     let mut place = workplace(ITEMS);
@@ -205,7 +207,7 @@ async fn without_a_sandbox_a_decoder_may_what_its_user_may() {
 #[cfg(feature = "cloud")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decoder_of_objects_that_ran_wild_connects_over_ip_and_reaches_nothing_else() {
-    if !has_secret("a_decoder_of_objects_that_ran_wild_connects_over_ip_and_reaches_nothing_else") {
+    if !has_secret("loaders::a_decoder_of_objects_that_ran_wild_connects_over_ip_and_reaches_nothing_else") {
         return;
     }
     const OBJECTS: u64 = 40;
@@ -251,7 +253,9 @@ async fn a_decoder_that_writes_over_all_memory_that_it_reaches_spoils_and_fails_
 /// Links are followed wherever they lead; what none of them leads to stays closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_that_are_links_to_elsewhere_are_read_and_a_hostile_one_still_gets_nowhere() {
-    if !has_secret("pictures_that_are_links_to_elsewhere_are_read_and_a_hostile_one_still_gets_nowhere") {
+    if !has_secret(
+        "loaders::pictures_that_are_links_to_elsewhere_are_read_and_a_hostile_one_still_gets_nowhere",
+    ) {
         return;
     }
     let elsewhere = tempfile::tempdir().unwrap();

@@ -1,18 +1,12 @@
 //! Tests of this crate from outside, in one program: its parts are compiled once. A test that must be alone in its process has a file beside `it/`.
 
 mod common;
-mod device_lost;
-mod device_vanishes;
 mod embedding;
-mod engines;
 mod files;
 mod graphs;
-mod idle_workers;
 mod joins;
-mod kill_points;
 mod kinds;
 mod loaders;
-mod memory_pressure;
 mod ordered;
 mod part_files;
 mod parts;
@@ -21,12 +15,7 @@ mod protocol_faults;
 mod rebuild;
 mod recycling;
 mod reduce;
-mod service;
 mod shares;
-mod slow_sink;
 mod spare;
-mod streams;
 mod stuck_item;
-mod together;
 mod tracing;
-mod worker_in_c;

@@ -242,7 +242,7 @@ fn a_run_that_is_killed_again_and_again_loses_and_doubles_no_row() {
     const ITEMS: u64 = 6_000;
     let place = without_a_model(ITEMS);
     place.write_workflow();
-    cut_off::cut_off_until_done(&place, 400);
+    cut_off::cut_off_until_done(&place, "part_files", 400);
     must_be_all(&place, ITEMS);
 }
 

@@ -229,7 +229,7 @@ async fn a_run_that_is_killed_again_and_again_has_the_result_of_one_that_was_not
     assert!(place.out().join(".orchestra/state-total.1").is_file(), "contributions were folded twice");
     fs::remove_dir_all(place.out()).unwrap();
 
-    cut_off::cut_off_until_done(&place, 300);
+    cut_off::cut_off_until_done(&place, "reduce", 300);
     assert_eq!(results(&place, &LARGE), expected);
 }
 

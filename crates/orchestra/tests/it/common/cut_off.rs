@@ -39,13 +39,13 @@ pub async fn run_process(kinds: Kinds) {
     assert_eq!(outcome.exit_code, 0, "{:?}", outcome.problems);
 }
 
-/// Runs the test `run_process` of this program over `place`, and kills it whenever `every` more items are done, until it ends by itself.
+/// Runs the test `run_process` of this module of the program over `place`, and kills it whenever `every` more items are done, until it ends by itself.
 #[track_caller]
-pub fn cut_off_until_done(place: &Workplace, every: u64) {
+pub fn cut_off_until_done(place: &Workplace, module: &str, every: u64) {
     let mut kills = 0_u64;
     loop {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["run_process", "--exact", "--nocapture"])
+            .args([&*format!("{module}::run_process"), "--exact", "--nocapture"])
             .env(FOLDER, place.path(""))
             .stdout(Stdio::piped())
             .spawn()

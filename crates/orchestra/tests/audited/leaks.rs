@@ -2,13 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-#[path = "it/common/mod.rs"]
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use common::{AS_IT_IS, Workplace, audited, audited_without_runtime, bounded, hurried, until};
+use crate::common::{AS_IT_IS, Workplace, audited, audited_without_runtime, bounded, hurried, until};
 use orchestra::{Earlier, RunHandle, StartOptions};
 use orchestra_testkit::records::items;
 use orchestra_testkit::{Trap, images, models, trap_stage};

@@ -1,0 +1,18 @@
+//! Tests that audit their process afterwards: what is open, running or mapped then and was not before fails them. They run one at a time, and nothing
+//! else may run in this program: each of them is `audited`.
+
+#[path = "../it/common/mod.rs"]
+mod common;
+
+mod device_lost;
+mod device_vanishes;
+mod engines;
+mod idle_workers;
+mod kill_points;
+mod leaks;
+mod memory_pressure;
+mod service;
+mod slow_sink;
+mod streams;
+mod together;
+mod worker_in_c;
