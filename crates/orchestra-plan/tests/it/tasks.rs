@@ -28,14 +28,6 @@ for_each = "rows.jsonl"
 after = "prepare"
 "#;
 
-fn host(mut host: FakeHost) -> FakeHost {
-    host = host
-        .file("/flows/rows.jsonl", "{\"lr\": 0.1, \"row\": \"a b\"}\n\n{\"lr\": 0.001, \"row\": \"it's\"}\n");
-    host.file("/flows/rows.txt", "a\n")
-        .file("/flows/twice.csv", "lr,seed,lr\n1,2,3\n")
-        .file("/flows/rows.csv", "name,size\na,1\nb,2\n")
-}
-
 fn task<'a>(tasks: &'a TasksPlan, id: &str) -> &'a TaskPlan {
     let ids = || tasks.tasks.iter().map(|task| &task.id).collect::<Vec<_>>();
     tasks.tasks.iter().find(|task| task.id == id).unwrap_or_else(|| panic!("no `{id}` in {:?}", ids()))
@@ -56,7 +48,7 @@ fn what_pass_env_names_and_every_command_has_is_without_effect() {
 
 #[test]
 fn each_combination_of_values_is_a_task_with_all_filled_in() {
-    let plan = host(FakeHost::with_cores(4)).good(SWEEP);
+    let plan = FakeHost::with_cores(4).good(SWEEP);
     assert!(plan.models.is_empty() && plan.pipelines.is_empty());
     let tasks = &plan.tasks;
     assert_eq!((tasks.tasks.len(), tasks.cpu_slots), (1 + 2 * 2 * 2 + 2, 4));
@@ -169,166 +161,44 @@ fn the_best_of_a_table_is_a_folder_that_later_tasks_may_use() {
     assert_eq!(only.tasks[3].best_of, [BestOf { table: "train".into(), tasks: vec![0, 1] }]);
 }
 
+/// What is wrong with one task alone is in `tests/cases`.
 #[test]
-fn wrong_tables_are_told_once_each_at_their_place() {
-    let a = "command = [\"a\"]\n";
+fn tasks_that_are_in_the_way_of_each_other_are_told_once_at_their_place() {
+    let many: String = (0..3_500).map(|n| format!("{n},")).collect();
+    let long = "a".repeat(256);
     for (tables, said) in [
-        ("[tasks.a]\n".to_owned(), "task `a` needs the key `command`"),
-        (format!("[tasks.a]\n{a}comand = 1"), "task `a` has no key `comand`"),
-        ("[tasks.a]\ncommand = []".into(), "`command` of task `a` is empty"),
-        ("[tasks.a]\ncommand = 3".into(), "must be a list of words or a text for the shell"),
-        ("[tasks.a]\ncommand = \"a {lr}\"\nmatrix = { l = [1, 2] }".into(), "nothing is called `lr` here"),
-        ("[tasks.a]\ncommand = \"a {tasks.b.output}\"".into(), "there is no task `b`"),
-        (format!("[tasks.b]\n{a}[tasks.a]\ncommand = \"{{tasks.b.best}}\""), "tasks have no value `best`"),
+        ("a = { CMD, after = \"b\" }\nb = { CMD, after = \"a\" }", "task `a` would come after itself"),
+        ("a = { CMD, after = \"a\" }", "task `a` would come after itself"),
+        ("a = { CMD, outputs = \"m\" }\nb = { CMD, outputs = \"m\" }", "both write `/flows/m`"),
         (
-            format!("[tasks.b]\n{a}matrix = {{ x = [1, 2] }}\n[tasks.a]\ncommand = \"{{tasks.b.output}}\""),
-            "`b` is 2 tasks",
-        ),
-        (
-            format!("[tasks.b]\n{a}matrix = {{ x = [1, 2] }}\n[tasks.a]\n{a}after = \"b[x=3]\""),
-            "there is no task `b[x=3]`",
-        ),
-        (format!("[tasks.a]\n{a}after = \"c\""), "there is no task `c`"),
-        (
-            format!("[tasks.a]\n{a}after = \"b\"\n[tasks.b]\n{a}after = \"a\""),
-            "task `a` would come after itself",
-        ),
-        (format!("[tasks.a]\n{a}after = \"a\""), "task `a` would come after itself"),
-        (format!("[tasks.a]\n{a}matrix = {{ x = [1, 1] }}"), "there are two tasks `a[x=1]`"),
-        (
-            format!("[tasks.a]\n{a}matrix = {{ output = [1] }}"),
-            "`output` of task `a` is the name of something else",
-        ),
-        (
-            format!("[tasks.a]\n{a}matrix = {{ x = [1] }}\nzip = {{ x = [1] }}"),
-            "`x` of task `a` is there twice",
-        ),
-        (format!("[tasks.a]\n{a}zip = {{ x = [1], y = [1, 2] }}"), "`y` has 2 values where `x` has 1"),
-        (format!("[tasks.a]\n{a}matrix = {{ x = [] }}"), "must be a table whose entries are lists"),
-        (format!("[tasks.a]\n{a}for_each = \"rows.txt\""), "its name ends in none of"),
-        (format!("[tasks.a]\n{a}for_each = \"no.csv\""), "`/flows/no.csv`"),
-        (format!("[tasks.a]\n{a}for_each = \"twice.csv\""), "`/flows/twice.csv`: it has two columns `lr`"),
-        (format!("[tasks.a]\n{a}device = -1"), "`device` of task `a` must be"),
-        (format!("[tasks.a]\n{a}stop_signal = \"SIGSTOP\""), "cannot be `SIGSTOP`"),
-        (format!("[tasks.a]\n{a}memory = \"1MiB\""), "must be 16 MiB or more"),
-        (format!("[tasks.a]\n{a}grace = \"1000years\""), "must be a year at most"),
-        (format!("[tasks.a]\n{a}retries = {{ cde = 1 }}"), "has no key `cde`"),
-        (
-            format!("[tasks.a]\n{a}metrics = [3]"),
-            "`metrics` of task `a` must be a list of names and of tables",
-        ),
-        (
-            format!("[tasks.a]\n{a}metrics = [{{ name = \"l\" }}]"),
-            "a metric of task `a` needs the key `regex`",
-        ),
-        (
-            format!("[tasks.a]\n{a}metrics = [{{ name = \"l\", regex = \"l=(\" }}]"),
-            "the expression cannot be used",
-        ),
-        (
-            format!("[tasks.a]\n{a}metrics = [{{ name = \"l\", regex = \"l=.\" }}]"),
-            "has no group for the number",
-        ),
-        (format!("[tasks.a]\n{a}metrics = [\"l\", \"l\"]"), "`metrics` of task `a` names `l` twice"),
-        (format!("[tasks.a]\n{a}metrics = [\"\"]"), "has a name that is empty"),
-        (
-            format!("[tasks.a]\n{a}metrics = \"loss\"\nbest = {{ metric = \"los\", goal = \"min\" }}"),
-            "has no metric `los`",
-        ),
-        (format!("[tasks.a]\n{a}metrics = \"l\"\nbest = {{ metric = \"l\" }}"), "needs the key `goal`"),
-        (
-            format!("[tasks.a]\n{a}metrics = \"l\"\nbest = {{ metric = \"l\", goal = \"less\" }}"),
-            "cannot be `less`",
-        ),
-        (
-            format!("[tasks.a]\n{a}stop_early = {{ rule = \"asha\" }}"),
-            "compares tasks by the metric of `best`",
-        ),
-        (
-            format!(
-                "[tasks.a]\n{a}metrics = \"l\"\nbest = {{ metric = \"l\", goal = \"max\" }}\nstop_early = {{ rule = \"median\", eta = 3 }}"
-            ),
-            "belongs to the other rule",
-        ),
-        (
-            format!(
-                "[tasks.a]\n{a}metrics = \"l\"\nbest = {{ metric = \"l\", goal = \"max\" }}\nstop_early = {{ rule = \"asha\", step = \"e\" }}"
-            ),
-            "has no metric `e`",
-        ),
-        (
-            format!(
-                "[tasks.a]\n{a}metrics = [\"l\", \"e\"]\nbest = {{ metric = \"l\", goal = \"max\" }}\nstop_early = {{ rule = \"asha\", metric = \"e\" }}"
-            ),
-            "is not `l`, the metric of `best`",
-        ),
-        (
-            format!("[tasks.a]\n{a}for_each = \"{{tasks.b.output}}/rows.csv\"\n[tasks.b]\n{a}"),
-            "has `{tasks.b.output}`, and its rows are read before any command runs",
-        ),
-        (
-            format!("[tasks.b]\n{a}[tasks.a]\ncommand = \"{{tasks.b.best.output}}\""),
-            "`b` does not say which of its tasks is the best",
-        ),
-        (
-            format!("[tasks.b]\n{a}[tasks.a]\ncommand = \"{{tasks.c.best.output}}\""),
-            "there is no table `c` of tasks",
-        ),
-        (
-            format!(
-                "[tasks.b]\n{a}metrics = \"l\"\nbest = {{ metric = \"l\", goal = \"max\" }}\n[tasks.a]\ncommand = \"{{tasks.b.best.folder}}\""
-            ),
-            "has no value `folder`",
-        ),
-        (format!("[tasks.a]\n{a}outputs = \"m\"\n[tasks.b]\n{a}outputs = \"m\""), "both write `/flows/m`"),
-        (
-            format!("[tasks.a]\n{a}outputs = \"m\"\n[tasks.b]\n{a}outputs = \"m/b\""),
+            "a = { CMD, outputs = \"m\" }\nb = { CMD, outputs = \"m/b\" }",
             "task `a` writes `/flows/m` and task `b` writes `/flows/m/b`",
         ),
         (
-            format!("[tasks.a]\n{a}outputs = \"m/a\"\n[tasks.b]\n{a}outputs = \"m\""),
+            "a = { CMD, outputs = \"m/a\" }\nb = { CMD, outputs = \"m\" }",
             "task `a` writes `/flows/m/a` and task `b` writes `/flows/m`",
         ),
         (
-            format!("[tasks.a]\n{a}inputs = \"m\"\noutputs = \"m/a\""),
+            "a = { CMD, inputs = \"m\", outputs = \"m/a\" }",
             "task `a` reads `/flows/m` and writes `/flows/m/a`",
         ),
         (
-            format!(
-                "[tasks.a]\n{a}inputs = \"m\"\noutputs = \"n/a\"\n[tasks.b]\n{a}inputs = \"n\"\noutputs = \"m/b\""
-            ),
+            "a = { CMD, inputs = \"m\", outputs = \"n/a\" }\nb = { CMD, inputs = \"n\", outputs = \"m/b\" }",
             "task `a` would come after itself",
         ),
         (
-            format!(
-                "[tasks.a]\n{a}matrix = {{ x = {0} }}\noutputs = \"m/{{x}}\"\n[tasks.b]\n{a}matrix = {{ x = {0} }}\ninputs = \"m\"",
-                format_args!("[{}]", (0..3_500).map(|n| n.to_string()).collect::<Vec<_>>().join(","))
-            ),
+            "a = { CMD, matrix = { x = [MANY] }, outputs = \"m/{x}\" }\nb = { CMD, matrix = { x = [MANY] }, inputs = \"m\" }",
             "tasks come after one another more than 10000000 times",
         ),
         (
-            format!(
-                "[tasks.a]\n{a}matrix = {{ a = {0}, b = {0}, c = {0} }}",
-                format_args!("[{}]", (0..50).map(|n| n.to_string()).collect::<Vec<_>>().join(","))
-            ),
-            "more than 100000 combinations",
-        ),
-        (
-            format!(
-                "[tasks.a]\n{a}matrix = {{ x = {0} }}\n[tasks.b]\n{a}matrix = {{ x = {0} }}\nafter = \"a\"",
-                format_args!("[{}]", (0..3_500).map(|n| n.to_string()).collect::<Vec<_>>().join(","))
-            ),
+            "a = { CMD, matrix = { x = [MANY] } }\nb = { CMD, matrix = { x = [MANY] }, after = \"a\" }",
             "tasks come after one another more than 10000000 times",
         ),
-        (format!("[tasks.{}]\n{a}", "a".repeat(256)), "has 256 bytes, and 255 is the most"),
-        (format!("[tasks.a]\n{a}inputs = \".\""), "has `/flows`, which holds the output folder of the run"),
-        (format!("[tasks.a]\n{a}outputs = \"out/../out/\""), "holds the output folder of the run"),
-        (format!("[tasks.a]\n{a}outputs = \"\""), "`outputs` is empty"),
-        (format!("[tasks.a]\n{a}snapshot = true\noutputs = \"m\""), "`snapshot = true` cannot make"),
-        (format!("[tasks.a]\n{a}on_run_death = \"end \""), "cannot be `end `"),
+        ("LONG = { CMD }", "has 256 bytes, and 255 is the most"),
     ] {
-        let text = format!("version = 1\n{tables}\n");
-        let (plan, diags) = host(FakeHost::with_cores(4)).plan(&text, &PlanOptions::default());
+        let tables = tables.replace("CMD", "command = [\"a\"]").replace("MANY", &many).replace("LONG", &long);
+        let text = format!("version = 1\n[tasks]\n{tables}\n");
+        let (plan, diags) = FakeHost::with_cores(4).plan(&text, &PlanOptions::default());
         let errors: Vec<_> = diags.errors().collect();
         assert!(plan.is_none() && errors[0].message.contains(said), "{text}: {errors:?}");
         assert!(errors[0].span.is_some() && errors.len() == 1, "{text}: {errors:?}");
@@ -338,7 +208,7 @@ fn wrong_tables_are_told_once_each_at_their_place() {
 #[test]
 fn rows_of_a_csv_are_tasks() {
     let text = "version = 1\n[tasks.a]\ncommand = [\"a\", \"{name}\", \"{size}\"]\nfor_each = \"rows.csv\"\n";
-    let tasks = host(FakeHost::with_cores(4)).good(text).tasks.tasks;
+    let tasks = FakeHost::with_cores(4).good(text).tasks.tasks;
     assert_eq!(
         (&tasks[1].id[..], &tasks[1].command[..]),
         ("a[name=b,size=2]", &["a".into(), "b".into(), "2".into()][..])
@@ -353,7 +223,7 @@ fn a_task_with_a_long_id_is_found_by_all_of_its_values() {
          [tasks.b]\ncommand = [\"b\", \"{{tasks.a[v={{v}}].output}}\"]\nmatrix = {{ v = [\"{long}\"] }}\n\
          [tasks.c]\ncommand = [\"c\"]\nafter = \"a[v={long}]\"\n"
     );
-    let plan = host(FakeHost::with_cores(4)).good(&text).tasks;
+    let plan = FakeHost::with_cores(4).good(&text).tasks;
     let only = |name: &str| plan.only(&[name.to_owned()]).map(|only| only.tasks);
     assert_eq!(only(&format!("a[v={long}]")).unwrap(), plan.tasks[..1]);
     assert_eq!(only(&plan.tasks[0].id).unwrap(), plan.tasks[..1]);

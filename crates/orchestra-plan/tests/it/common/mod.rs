@@ -56,10 +56,17 @@ impl FakeHost {
             let lines: String = (0..n).map(|i| format!("class {i}\n")).collect();
             files.insert(Path::new(FOLDER).join(format!("labels{n}.txt")), lines.into_bytes());
         }
-        files.insert(Path::new(FOLDER).join("binary.txt"), vec![0xff, 0xfe]);
-        files.insert(Path::new(FOLDER).join("ops.so"), b"library".to_vec());
-        files.insert(Path::new(FOLDER).join("list.csv"), b"a.png\n".to_vec());
-        files.insert(Path::new(FOLDER).join("empty.csv"), Vec::new());
+        let contents: [(&str, &[u8]); 8] = [
+            ("binary.txt", &[0xff, 0xfe]),
+            ("ops.so", b"library"),
+            ("list.csv", b"a.png\n"),
+            ("empty.csv", b""),
+            ("rows.txt", b"a\n"),
+            ("rows.csv", b"name,size\na,1\nb,2\n"),
+            ("twice.csv", b"lr,seed,lr\n1,2,3\n"),
+            ("rows.jsonl", b"{\"lr\": 0.1, \"row\": \"a b\"}\n\n{\"lr\": 0.001, \"row\": \"it's\"}\n"),
+        ];
+        files.extend(contents.map(|(name, bytes)| (Path::new(FOLDER).join(name), bytes.to_vec())));
         Self { files, machine: Ok(machine), measured: Vec::new() }
     }
 
