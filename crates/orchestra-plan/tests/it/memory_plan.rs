@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-use crate::common::{DIGITS, FakeHost, digits, set};
+use crate::common::{CROPS, DIGITS, FakeHost, digits, model, second_model, set};
 use orchestra_plan::{
     DeviceView, Growth, LEAST_LOADER_BYTES, MachineView, Plan, PlanOptions, RenderStyle, WorkerMemory,
     WorkerPlan, describe, machine_from_toml,
@@ -18,11 +18,6 @@ fn workers(plan: &Plan) -> Vec<WorkerPlan> {
 
 fn counts(plan: &Plan) -> Vec<usize> {
     workers(plan).iter().map(|w| w.count).collect()
-}
-
-/// A file whose model says this of itself.
-fn model(more: &str) -> String {
-    digits(&[("path = \"digits.onnx\"", &format!("path = \"digits.onnx\"\n{more}"))])
 }
 
 /// Eight GPUs of 24 GB in a machine of two nodes.
@@ -68,12 +63,7 @@ fn where_processes_take_turns_one_worker_has_a_gpu_unless_more_are_asked_for_or_
     host.measured = vec![("L4", 32, 2 * GIB)];
     assert_eq!(counts(&host.good(DIGITS)), [1]);
 
-    let second = |priority| {
-        format!(
-            "\n[models.other]\npath = \"digits.onnx\"\nmemory = \"2GiB\"\npriority = {priority}\n[stages.second]\nkind = \"infer\"\n\
-            from = \"pixels\"\nmodel = \"other\"\n[sinks.more]\nkind = \"jsonl\"\nfrom = \"second\"\n"
-        )
-    };
+    let second = |priority| second_model(&format!("memory = \"2GiB\"\npriority = {priority}"));
     let first = model("memory = \"2GiB\"\npriority = 10");
     assert_eq!(counts(&host.good(&(first.clone() + &second(10)))), [1, 1]);
     assert_eq!(
@@ -102,10 +92,7 @@ fn what_an_earlier_run_measured_counts_like_what_is_declared_and_less_than_it() 
 #[test]
 fn two_models_share_a_gpu_by_need_and_priority() {
     let two = |heavy: &str, light: &str| {
-        let second = "\n[models.other]\npath = \"digits.onnx\"\nmemory = \"2GiB\"\nLIGHT\n\
-            [stages.second]\nkind = \"infer\"\nfrom = \"pixels\"\nmodel = \"other\"\n\
-            [sinks.more]\nkind = \"jsonl\"\nfrom = \"second\"\n";
-        model(&format!("memory = \"4GiB\"\n{heavy}")) + &second.replace("LIGHT", light)
+        model(&format!("memory = \"4GiB\"\n{heavy}")) + &second_model(&format!("memory = \"2GiB\"\n{light}"))
     };
     let gpu = |free: u64| {
         let gpu = DeviceView {
@@ -148,8 +135,7 @@ fn two_models_share_a_gpu_by_need_and_priority() {
 
 #[test]
 fn a_model_of_which_nothing_is_known_is_left_room() {
-    let unknown = "\n[models.other]\npath = \"digits.onnx\"\n[stages.second]\nkind = \"infer\"\nfrom = \"pixels\"\n\
-        model = \"other\"\n[sinks.more]\nkind = \"jsonl\"\nfrom = \"second\"\n";
+    let unknown = &second_model("");
     let mut host = FakeHost::with(server());
     assert_eq!(counts(&host.good(&(model("memory = \"5GiB\"") + unknown))), [1; 16]);
     let asked = counts(&host.good(&(model("memory = \"5GiB\"\nworkers = 3") + unknown)));
@@ -161,7 +147,7 @@ fn a_model_of_which_nothing_is_known_is_left_room() {
     );
     // What was measured is less sure than what is declared.
     host.measured = vec![("L4", 32, 5 * GIB)];
-    let measured = host.good(&(model("workers = 3") + &unknown.replace("[stages", "max_batch = 8\n[stages")));
+    let measured = host.good(&(model("workers = 3") + &second_model("max_batch = 8")));
     assert_eq!(counts(&measured), [1; 16], "not before it is known what the other one takes");
     let most = |w: &WorkerPlan| w.growth.map(|growth| growth.most);
     assert!(workers(&measured)[..8].iter().all(|w| most(w) == Some(3)));
@@ -417,38 +403,6 @@ fn no_more_loaders_are_planned_than_memory_has_room_for() {
     assert_eq!(little.fingerprint, enough.fingerprint, "a run goes on with more memory");
 }
 
-/// Pages of which a later stage cuts parts out of, so that the pages are carried past a model.
-const CARRIES: &str = "version = 1
-[sources.pages]
-kind = \"images\"
-paths = [\"images/*.png\"]
-[models.boxes]
-path = \"boxes.onnx\"
-[models.digits]
-path = \"digits.onnx\"
-[stages.small]
-kind = \"image\"
-from = \"pages\"
-size = [32, 32]
-color = \"gray\"
-[stages.find]
-kind = \"infer\"
-from = \"small\"
-model = \"boxes\"
-[stages.parts]
-kind = \"crop\"
-from = [\"pages\", \"find\"]
-size = [32, 32]
-color = \"gray\"
-[stages.read]
-kind = \"infer\"
-from = \"parts\"
-model = \"digits\"
-[sinks.results]
-kind = \"jsonl\"
-from = \"read\"
-";
-
 proptest! {
     /// However much memory, cores and slots there are: what slots, carried pictures, one loader that has an item alone and all others take together
     /// is no more than the limit, and each of them can decode.
@@ -459,7 +413,7 @@ proptest! {
         batch in prop_oneof![1usize..64, 64usize..20_000],
         carries in any::<bool>(),
     ) {
-        let (text, stage) = if carries { (CARRIES, "find") } else { (DIGITS, "classify") };
+        let (text, stage) = if carries { (CROPS, "find") } else { (DIGITS, "classify") };
         let batch = format!("{{ max = {batch} }}");
         let more = set(&[("limits.memory", &memory.to_string()), (&format!("stages.{stage}.batch"), &batch)]);
         let (plan, _) = FakeHost::with_cores(cores).plan(text, &more);

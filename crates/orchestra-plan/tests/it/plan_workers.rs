@@ -1,7 +1,7 @@
 //! How the workers of right files are divided among devices, cores and memory.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use crate::common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
+use crate::common::{DIGITS, FakeHost, digits, infer, model, on, set, workers_of};
 use orchestra_core::{Code, DeviceKind, PipelineId};
 use orchestra_plan::{PlanOptions, describe};
 
@@ -17,21 +17,24 @@ fn all_gpus_are_used_and_the_batch_sizes_are_planned() {
 
 #[test]
 fn declared_memory_decides_how_many_workers_fit() {
-    let with = |memory: &str, more: &str| {
-        let model = format!("path = \"digits.onnx\"\nmemory = \"{memory}\"\n{more}");
-        digits(&[("path = \"digits.onnx\"", &model)])
-    };
     let host = FakeHost::with_gpus(1);
-    assert_eq!(workers_of(&host.good(&with("20GiB", "")), "classify"), ["cuda:0: 2 x 1"]);
-    assert_eq!(workers_of(&host.good(&with("1GiB", "")), "classify"), ["cuda:0: 4 x 1"]);
-    assert_eq!(workers_of(&host.good(&with("1GiB", "workers = 6")), "classify"), ["cuda:0: 6 x 1"]);
-    assert_eq!(workers_of(&host.good(&with("20GiB", "workers = 6")), "classify"), ["cuda:0: 2 x 1"]);
-    let (plan, diags) = host.plan(&with("59GiB", ""), &PlanOptions::default());
+    for (keys, count) in [
+        ("memory = \"20GiB\"", 2),
+        ("memory = \"1GiB\"", 4),
+        ("memory = \"1GiB\"\nworkers = 6", 6),
+        ("memory = \"20GiB\"\nworkers = 6", 2),
+    ] {
+        assert_eq!(
+            workers_of(&host.good(&model(keys)), "classify"),
+            [format!("cuda:0: {count} x 1")],
+            "{keys}"
+        );
+    }
+    let (plan, diags) = host.plan(&model("memory = \"59GiB\""), &PlanOptions::default());
     assert!(plan.is_none());
     assert_eq!(diags.cause(), Some(orchestra_plan::Cause::Unavailable));
-    let message = &diags.errors().next().unwrap().message;
     assert_eq!(
-        message,
+        diags.errors().next().unwrap().message,
         "device `cuda:0` is too full: one worker per model needs 59 GiB, and 60 GiB of 80 GiB are free, 2 GiB of them headroom"
     );
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
+use crate::common::{CROPS, DIGITS, FakeHost, digits, infer, on, set, workers_of};
 use orchestra_core::data::ColumnType;
 use orchestra_core::{DType, Fit, ImageSpec, SinkId, SourceId, StageId, Trim};
 use orchestra_plan::{BETWEEN_COMMITS, MaxFailed, Origin, PlanOptions, RenderStyle, describe};
@@ -263,42 +263,6 @@ from = "head"
         Path::new("/flows/ops.so")
     );
 }
-
-/// A page, the parts that a model finds on it, and what another model makes of each part, brought together again.
-const CROPS: &str = r#"
-version = 1
-[sources.pages]
-kind = "images"
-paths = ["images/*.png"]
-[models.boxes]
-path = "boxes.onnx"
-[models.digits]
-path = "digits.onnx"
-[stages.small]
-kind = "image"
-from = "pages"
-size = [32, 32]
-color = "gray"
-[stages.find]
-kind = "infer"
-from = "small"
-model = "boxes"
-[stages.parts]
-kind = "crop"
-from = ["pages", "find"]
-size = [32, 32]
-color = "gray"
-[stages.read]
-kind = "infer"
-from = "parts"
-model = "digits"
-[stages.number]
-kind = "gather"
-from = "read"
-[sinks.results]
-kind = "jsonl"
-from = "number"
-"#;
 
 #[test]
 fn a_pipeline_is_linear_where_each_item_ends_in_one_sink_with_one_record() {

@@ -285,6 +285,55 @@ pub fn digits(changes: &[(&str, &str)]) -> String {
     })
 }
 
+/// `DIGITS` with more keys of its model.
+pub fn model(keys: &str) -> String {
+    digits(&[("path = \"digits.onnx\"", &format!("path = \"digits.onnx\"\n{keys}"))])
+}
+
+/// A second model with these keys for the rows of `DIGITS`, to be put behind it.
+pub fn second_model(keys: &str) -> String {
+    format!(
+        "\n[models.other]\npath = \"digits.onnx\"\n{keys}\n[stages.second]\nkind = \"infer\"\nfrom = \"pixels\"\nmodel = \"other\"\n\
+         [sinks.more]\nkind = \"jsonl\"\nfrom = \"second\"\n"
+    )
+}
+
+/// A page, the parts that a model finds on it, and what another model makes of each part, brought together again.
+pub const CROPS: &str = r#"
+version = 1
+[sources.pages]
+kind = "images"
+paths = ["images/*.png"]
+[models.boxes]
+path = "boxes.onnx"
+[models.digits]
+path = "digits.onnx"
+[stages.small]
+kind = "image"
+from = "pages"
+size = [32, 32]
+color = "gray"
+[stages.find]
+kind = "infer"
+from = "small"
+model = "boxes"
+[stages.parts]
+kind = "crop"
+from = ["pages", "find"]
+size = [32, 32]
+color = "gray"
+[stages.read]
+kind = "infer"
+from = "parts"
+model = "digits"
+[stages.number]
+kind = "gather"
+from = "read"
+[sinks.results]
+kind = "jsonl"
+from = "number"
+"#;
+
 /// The batch stage of this name.
 #[track_caller]
 pub fn infer<'a>(plan: &'a Plan, name: &str) -> &'a BatchPlan {
