@@ -6,7 +6,7 @@
 #
 #     --pages      pages (default 200)
 #     --rounds     rounds; each reads all pages once with either (default 3)
-#     --orchestra  a binary with Parquet; default: `cargo build --release --features parquet`
+#     --orchestra  the binary; default: `cargo build --release`
 #     --folder     where pages and results lie (default: target/bench-read-text)
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -30,7 +30,7 @@ done
 python=$("$here/python-env.sh" rapidocr)
 python3 "$example/fetch.py" >&2
 if [[ -z $orchestra ]]; then
-    cargo build --release --locked --features parquet --bin orchestra --manifest-path "$repository/Cargo.toml" >&2
+    cargo build --release --locked --bin orchestra --manifest-path "$repository/Cargo.toml" >&2
     orchestra=${CARGO_TARGET_DIR:-$repository/target}/release/orchestra
 fi
 [[ -x $orchestra ]] || fail "\`$orchestra\` is no program"

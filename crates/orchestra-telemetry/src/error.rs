@@ -17,7 +17,7 @@ pub enum TelemetryError {
     Endpoint { endpoint: String, origin: String, reason: String },
     #[error(
         "the collector `{endpoint}`, from {origin}, cannot be used: this build sends over HTTP, and {why}; write `http://{host}:4318`, or \
-         build orchestra with `--features grpc`"
+         build orchestra with its default feature `grpc`"
     )]
     NoGrpc { endpoint: String, origin: String, why: &'static str, host: String },
     #[error("`{variable}` is `{value}`, which cannot be sent: expected `grpc` or `http/protobuf`")]

@@ -34,8 +34,7 @@ impl SourceKind for Parquet {
 
     fn about(&self) -> &'static str {
         "The rows of Parquet files, whatever they are compressed with but LZO; an item is called `file.parquet[row]`. A loader reads the rows of a row group \
-         one after the other, and has a page of each of these columns in memory, and 64 rows of them. Needs a program that was built with \
-         `--features parquet`."
+         one after the other, and has a page of each of these columns in memory, and 64 rows of them."
     }
 
     fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
