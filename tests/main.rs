@@ -33,7 +33,7 @@ mod ensemble;
 mod examples_checked;
 mod examples_killed;
 mod frozen_worker;
-mod gpu_check;
+mod gpu_smoke;
 mod graph;
 mod growing_list;
 mod help;

@@ -33,6 +33,8 @@ use tempfile::TempDir;
 pub const ORCHESTRA: &str = env!("CARGO_BIN_EXE_orchestra");
 /// Carried by every process that a workplace starts, directly or not; its value is the workplace's folder.
 const MARK: &str = "ORCHESTRA_TEST_WORKPLACE";
+/// Names the device on which workflows of [`Workplace::write_blocks`] run instead of the CPU, such as `cuda:0`.
+const TEST_DEVICE: &str = "ORCHESTRA_TEST_DEVICE";
 /// Time between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Looks after which a condition counts as never met: minutes, far beyond what any machine needs.
@@ -185,11 +187,14 @@ impl Workplace {
         };
         let model = model.unwrap();
         fs::create_dir_all(self.path("gate")).unwrap();
+        // The trap runs on the cores, wherever the rest of the model runs.
+        let on_gpu = std::env::var(TEST_DEVICE).is_ok_and(|device| device != "cpu");
         let custom = match blocks.trap {
             // The gate is outside of what a worker may touch.
             true => format!(
-                "custom_ops = [{:?}]\nsandbox_write = [\"gate\"]",
-                orchestra_testkit::trap_library().unwrap()
+                "custom_ops = [{:?}]\nsandbox_write = [\"gate\"]{}",
+                orchestra_testkit::trap_library().unwrap(),
+                if on_gpu { "\nallow_cpu_nodes = true" } else { "" }
             ),
             false => String::new(),
         };
@@ -227,7 +232,7 @@ flush_timeout = \"10m\"
 ",
             blocks.batch, blocks.more
         );
-        fs::write(self.workflow(), text).unwrap();
+        fs::write(self.workflow(), on_test_device(&text)).unwrap();
     }
 
     /// No batch goes to a worker together with others: those that do are answered together, and one that hangs would hold back others.
@@ -298,6 +303,7 @@ flush_timeout = \"10m\"
 
     /// Replaces text in the workflow file.
     pub fn edit(&self, from: &str, to: &str) {
+        let (from, to) = (&*on_test_device(from), &*on_test_device(to));
         let text = fs::read_to_string(self.workflow()).unwrap();
         assert!(text.contains(from), "`{from}` is not in the workflow file");
         fs::write(self.workflow(), text.replace(from, to)).unwrap();
@@ -566,6 +572,13 @@ impl Ended {
         }
         self
     }
+}
+
+/// A text of a workflow file whose lists of CPU devices are the test device, once, where there is one.
+fn on_test_device(text: &str) -> String {
+    let Ok(device) = std::env::var(TEST_DEVICE) else { return text.to_owned() };
+    let lists = ["use = [\"cpu\", \"cpu\"]", "use = [\"cpu\"]"];
+    lists.iter().fold(text.to_owned(), |text, list| text.replace(list, &format!("use = [{device:?}]")))
 }
 
 /// Waits until `condition` holds.

@@ -1,4 +1,4 @@
-// CUDA's driver without a GPU: the few functions that orchestra-cuda, clients/python and scripts/gpu_hold.py call. Its memory is the host's, and a kernel is a shared library that
+// CUDA's driver without a GPU: the few functions that orchestra-cuda and clients/python call. Its memory is the host's, and a kernel is a shared library that
 // nvrtc.c has made. CUDA_FAKE_MEMORY: bytes of the device. CUDA_FAKE_LOST: a file; the first process that launches for the
 // 20th time removes it, and has lost the device for good.
 // CUDA_FAKE_PAGEABLE: no memory can be page-locked. CUDA_FAKE_NO_READ_ONLY: none that the device would only read.
@@ -38,12 +38,6 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
     return *function ? 0 : 500;
 }
 
-int cuMemGetInfo_v2(size_t *free, size_t *total) {
-    const char *all = getenv("CUDA_FAKE_MEMORY");
-    *total = all ? strtoull(all, NULL, 10) : 8ull << 30;
-    *free = *total - taken;
-    return 0;
-}
 int cuMemAlloc_v2(unsigned long long *start, size_t bytes) {
     const char *all = getenv("CUDA_FAKE_MEMORY");
     if (all && bytes > strtoull(all, NULL, 10) - taken) return 2;
