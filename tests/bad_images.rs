@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use crate::common::{Blocks, Workplace, drawn, write_pictures};
 use orchestra_testkit::images::{write_bad_pictures, write_picture};
 use orchestra_testkit::records::{ItemKey, items};
+use orchestra_testkit::size::scaled;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 #[test]
@@ -126,8 +127,8 @@ fn a_source_of_nothing_but_bad_pictures_still_comes_to_its_end() {
 fn more_failures_than_allowed_stop_the_run_and_what_is_left_can_go_on() {
     let place = Workplace::with_blocks(&Blocks { more: "[limits]\nmax_failed = 10\n", ..Blocks::default() });
     // Many more than may be read beyond the first failure that has no end yet: a busy machine reads on until the stop has come to the sources.
-    const PICTURES: u64 = 20_000;
-    write_pictures(&place.images(), PICTURES);
+    let n = scaled(20_000, 8_000);
+    write_pictures(&place.images(), n);
     // The first hundred.
     for index in 0..100 {
         fs::write(place.images().join(format!("{index:08}.png")), b"no picture").unwrap();
@@ -135,10 +136,10 @@ fn more_failures_than_allowed_stop_the_run_and_what_is_left_can_go_on() {
     place.run(&[]).must_exit(65).must_say(&["limits.max_failed"]);
     let report = place.report();
     assert!(report["items"]["failed"].as_u64().unwrap() > 10, "{report}");
-    assert!(report["items"]["read"].as_u64().unwrap() < PICTURES, "the run was not stopped: {report}");
+    assert!(report["items"]["read"].as_u64().unwrap() < n, "the run was not stopped: {report}");
     place.nothing_is_left();
     place.run(&["--set", "limits.max_failed=1000"]).must_exit(65);
-    place.must_hold(&items("scans", 100..PICTURES), &items("scans", 0..100));
+    place.must_hold(&items("scans", 100..n), &items("scans", 0..100));
 }
 
 fn sorted(mut names: Vec<&str>) -> Vec<&str> {

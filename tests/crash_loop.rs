@@ -9,6 +9,7 @@ use std::fs;
 use crate::common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::items;
+use orchestra_testkit::size::scaled;
 use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS, Trap, models};
 use serde_json::Value;
 
@@ -120,11 +121,11 @@ fn each_of_two_pipelines_has_a_log_of_its_own_without_a_line_of_the_other() {
 #[test]
 fn a_pipeline_of_which_too_many_items_fail_is_stopped_alone_and_goes_on_with_a_higher_limit() {
     // More than may be read beyond the first failure that has no end yet.
-    const PICTURES: u64 = 20_000;
+    let n: u64 = scaled(20_000, 8_000);
     let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), PICTURES);
+    write_pictures(&place.images(), n);
     fs::create_dir(place.path("copies")).unwrap();
-    write_pictures(&place.path("copies"), PICTURES);
+    write_pictures(&place.path("copies"), n);
     // The first hundred.
     for index in 0..100 {
         fs::write(place.images().join(format!("{index:08}.png")), b"no picture").unwrap();
@@ -139,14 +140,14 @@ fn a_pipeline_of_which_too_many_items_fail_is_stopped_alone_and_goes_on_with_a_h
     assert_eq!(report["pipelines"]["copies"]["end"], "complete");
     assert_eq!(report["pipelines"]["scans"]["end"], why);
     let copies = fs::read_to_string(place.path("out/copies.jsonl")).unwrap();
-    assert_eq!(copies.lines().count() as u64, PICTURES);
-    let read = report["items"]["read"].as_u64().unwrap() - PICTURES;
-    assert!((11..PICTURES).contains(&read), "{read} were read");
+    assert_eq!(copies.lines().count() as u64, n);
+    let read = report["items"]["read"].as_u64().unwrap() - n;
+    assert!((11..n).contains(&read), "{read} were read");
     // What failed before counts, too.
     place.run(&limit).must_exit(65).must_say(&[why]);
-    assert!(place.report()["items"]["read"].as_u64().unwrap() < 2 * PICTURES);
+    assert!(place.report()["items"]["read"].as_u64().unwrap() < 2 * n);
     place.run(&["--set", "pipelines.scans.max_failed=100"]).must_exit(65);
-    let (done, failed) = (items("scans", 100..PICTURES), items("scans", 0..100));
+    let (done, failed) = (items("scans", 100..n), items("scans", 0..100));
     assert_eq!(place.report()["items"]["failed"], 100);
     assert_eq!(place.n_results(), done.len());
     assert_eq!(place.failures().len(), failed.len());

@@ -76,6 +76,7 @@ fn every_example_gives_what_its_check_accepts_and_what_another_runtime_computes(
         let (file, out) = (folder.join("workflow.toml"), place.path(&format!("out-{name}")));
         let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
         place.start_command(&arguments).wait().must_exit(0);
+        place.start_command(&arguments).wait().must_exit(0).must_say(&["nothing is left to do"]);
         accepts(Command::new(python).arg(folder.join("check.py")).arg("--output").arg(&out));
         if OF_PICTURES.contains(&name)
             && let Some(python) = python_env("reference")

@@ -8,6 +8,7 @@ use crate::common::{Blocks, Workplace, write_pictures};
 use orchestra_core::DType;
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
+use orchestra_testkit::size::scaled;
 
 /// Items of the small run: so many that as much text is in flight as ever will be. With 120 it held 6 to 13 MB less than any longer run did.
 const FEW: u64 = 240;
@@ -17,8 +18,9 @@ const TIMES: u64 = 4;
 /// that is 17 kB each.
 const NOISE: u64 = 12 << 20;
 
-/// Rows of the small and of the large file of tiny items. At 4 MiB more, less than 43 bytes of each item of the large one are kept.
-const TINY: [u64; 2] = [2_000, 100_000];
+/// Rows of the small file of tiny items. The large one has 50 times as many at full size, and 15 times at the quick one.
+const TINY: u64 = 2_000;
+/// What the large run may hold more: 43 bytes for each of its further items at full size, 150 at the quick one.
 const TINY_NOISE: u64 = 4 << 20;
 
 /// A picture of 128 by 128 pixels in colour, as a record: 49,152 numbers, some 250 kB of text.
@@ -104,10 +106,11 @@ use = [\"cpu\"]
 #[test]
 fn memory_does_not_grow_with_the_number_of_items() {
     // The small run is over within some looks at its memory: the most of three.
-    let of_small = [(); 3].map(|()| measured(&tiny_items(TINY[0]), TINY[0]));
+    let times = scaled(50, 15);
+    let of_small = [(); 3].map(|()| measured(&tiny_items(TINY), TINY));
     let (small, little) = of_small.into_iter().max().unwrap();
-    let (large, much) = measured(&tiny_items(TINY[1]), TINY[1]);
-    println!("{small} bytes of memory for {} items, {large} for {}", TINY[0], TINY[1]);
-    assert!(small > 0 && much > little * (TINY[1] / TINY[0] - 1));
+    let (large, much) = measured(&tiny_items(TINY * times), TINY * times);
+    println!("{small} bytes of memory for {TINY} items, {large} for {times} times as many");
+    assert!(small > 0 && much > little * (times - 1));
     assert!(large < small + TINY_NOISE, "{small} bytes of memory became {large}");
 }

@@ -9,10 +9,9 @@ use crate::common::{Workplace, write_pictures};
 use orchestra_core::DType;
 use orchestra_testkit::models;
 use orchestra_testkit::processes::child_ids;
+use orchestra_testkit::size::{scaled, storm};
 use serde_json::Value;
 
-/// Of the run whose memory is looked at.
-const ITEMS: u64 = 10_000;
 /// Of the one with a model that takes longer than the crops.
 const FEW: u64 = 300;
 /// Matrix products of that model: some milliseconds for each crop.
@@ -137,24 +136,26 @@ fn memory(run: u32) -> Option<[u64; 2]> {
 
 #[test]
 fn batches_of_crops_are_full_and_memory_stays_as_it_is() {
+    let _turn = storm();
     let place = Workplace::new();
     let model = models::identity(&place.path("models"), DType::F32, &[1, 2, 2]).unwrap();
+    let n = scaled(10_000, 2_500);
     // So long that no batch leaves before it is full but the last ones.
-    write(&place, ITEMS, &Reader { model, side: 2, batch: ", wait = \"1m\"" });
+    write(&place, n, &Reader { model, side: 2, batch: ", wait = \"1m\"" });
     let mut run = place.start(&[]);
     let pid = run.pid();
     // Once it has reached its stride, and from there on: at the same distance from both ends.
     let mut most = [[0; 2]; 2];
     run.until("it ends", || {
         let done = place.n_results() as u64;
-        let half = usize::from(done > ITEMS / 2);
+        let half = usize::from(done > n / 2);
         if let Some(now) = memory(pid).filter(|_| done > 0) {
             most[half] = [0, 1].map(|of| most[half][of].max(now[of]));
         }
         false
     });
     run.wait().must_exit(0);
-    let mean = mean_batch(&place, ITEMS);
+    let mean = mean_batch(&place, n);
     let [first, second] = most;
     for (of, name) in ["the run", "all processes"].into_iter().enumerate() {
         println!("{name}: {} and {} MiB at most in both halves", first[of] >> 20, second[of] >> 20);
