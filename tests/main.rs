@@ -42,6 +42,7 @@ mod isolation;
 mod journal_cut;
 mod keyed_join;
 mod kill_storm;
+mod kills;
 mod late;
 mod loader_storm;
 mod logs;

@@ -1,0 +1,352 @@
+//! The table of kills: in each shape of a workflow, each process that it has is killed at each moment, and every item still ends once, with what is its
+//! own. Moments are events of the run: it stands at the gate of a model, has so many results, or is about to write. The full size has storms by the
+//! clock as well. `part_kills.rs` aims between files of many rows, `crates/orchestra/tests/it/kill_points.rs` between words of the protocol.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod bucket;
+mod judge;
+mod shapes;
+mod tasks;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::common::{Run, Workplace, until_struck};
+use crate::part_kills::kill_at;
+use crate::store::Store;
+use Moment::{Committing, Ending, MidBatch, Reading};
+use judge::assert_exact;
+use orchestra_machine::processes::Process;
+use orchestra_testkit::gate::Gate;
+use orchestra_testkit::leaks::Holdings;
+use orchestra_testkit::size::{scaled, storm};
+use orchestra_testkit::striker::{Fault, Striker, loaders_of, strike, workers_of};
+use rustix::process::Signal;
+use shapes::{BATCH, Shape};
+
+/// When a process is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    /// Items are listed and read, and none has come through the first model or command.
+    Reading,
+    /// A batch stands in a worker, or a command at work.
+    MidBatch,
+    /// Records are written. The parent: its next journal entry is about to be written, and has just been written.
+    Committing,
+    /// At the last batches. The parent: `run.json` is about to have its name, and has just got it.
+    Ending,
+}
+
+/// The moments at which one sort of process is killed, and why at no other.
+struct Cell {
+    moments: &'static [Moment],
+    why_no_other: &'static str,
+}
+
+const ALL: Cell = Cell { moments: &[Reading, MidBatch, Committing, Ending], why_no_other: "" };
+const fn none(why: &'static str) -> Cell {
+    Cell { moments: &[], why_no_other: why }
+}
+
+const NO_KEEPER: Cell = none("only commands have keepers");
+const NO_MODEL: Cell = none("commands run no model");
+const ROWS_ARE_READ: Cell =
+    Cell { moments: &[Reading, MidBatch, Committing], why_no_other: "its last item is read long before" };
+
+/// What is killed, and when, in one shape.
+struct Row {
+    shape: &'static str,
+    worker: Cell,
+    loader: Cell,
+    parent: Cell,
+    keeper: Cell,
+}
+
+#[rustfmt::skip]
+const TABLE: [Row; 10] = [
+    Row { shape: "plain",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "parts",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "joins",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "ordered", worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "reduce",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "files",   worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "loop",    worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "bucket",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "python",  worker: ALL,      loader: ROWS_ARE_READ, parent: ALL, keeper: NO_KEEPER },
+    Row { shape: "tasks",   worker: NO_MODEL, loader: none("its rows are few: a command makes them"), parent: ALL,
+          keeper: Cell { moments: &[Reading, MidBatch, Ending], why_no_other: "it ends before its command counts" } },
+];
+
+fn row(shape: &str) -> &'static Row {
+    TABLE.iter().find(|row| row.shape == shape).unwrap()
+}
+
+/// Items of a run whose workers and loaders are killed, and of one that is killed itself. More than a run reads ahead.
+const STRUCK: u64 = 1_200;
+const KILLED: u64 = 160;
+
+/// A run of a shape that a test can hold at its gate.
+struct Struck {
+    place: Workplace,
+    store: Option<Store>,
+    gate: Gate,
+    shape: &'static Shape,
+    items: u64,
+}
+
+impl Struck {
+    /// `None`: a tool is missing, and the test is skipped.
+    fn new(shape: &'static Shape, items: u64) -> Option<Self> {
+        let place = Workplace::new();
+        if !shape.write(&place, items) {
+            return None;
+        }
+        let (gate, store) = (Gate::in_folder(&place.path("gate")), shape.store(&place));
+        Some(Self { place, store, gate, shape, items })
+    }
+
+    fn start(&self, variables: &[(&str, &str)], arguments: &[&str]) -> Run {
+        let file = self.place.workflow();
+        let mut all = vec!["run", file.to_str().unwrap()];
+        all.extend(arguments);
+        let mut variables = variables.to_vec();
+        variables.extend(self.store.iter().flat_map(Store::variables));
+        self.place.start_command_with(&all, &variables)
+    }
+
+    fn list(&self) -> PathBuf {
+        self.place.out().join(format!(".orchestra/items-{}", self.shape.source))
+    }
+
+    fn assert_exact(&self) {
+        assert_exact(&self.place, self.shape, self.items);
+    }
+
+    /// Waits until a batch stands at the gate that did not stand there before; `false`: the run has ended.
+    fn stands(&self, run: &mut Run, before: u64) -> bool {
+        run.until("a batch stands at the gate", || self.gate.n_waiting() > before)
+    }
+
+    /// Kills so many of these, at least one.
+    #[track_caller]
+    fn kill(&self, run: &mut Run, moment: Moment, of: fn(u32) -> Vec<Process>, most: usize) -> usize {
+        let (pid, mut killed) = (run.pid(), 0);
+        let hit = run.until("there is one to kill", || {
+            killed =
+                of(pid).iter().take(most).filter(|process| strike(pid, process.pid, Fault::Kill)).count();
+            killed > 0
+        });
+        assert!(hit, "{}, {moment:?}: the run has ended\n{}", self.shape.name, run.said());
+        killed
+    }
+
+    /// Lets so many more rows through, and kills the workers, some of which stand at the gate: others do their batches again. How many.
+    fn kill_and_let_through(&self, run: &mut Run, moment: Moment, rows: u64) -> usize {
+        self.gate.raise_to((self.gate.n_rows() + rows) as usize).unwrap();
+        self.kill(run, moment, workers_of, usize::MAX)
+    }
+}
+
+/// Kills workers and loaders of one run of a shape, at the moments of the table.
+fn workers_and_loaders_die(shape: &'static Shape) {
+    let (row, Some(struck)) = (row(shape.name), Struck::new(shape, STRUCK)) else { return };
+    let (place, gate) = (&struck.place, &struck.gate);
+    let is_killed = |moment: Moment| {
+        assert!(row.worker.moments.contains(&moment));
+        row.loader.moments.contains(&moment)
+    };
+    gate.close_after(0).unwrap();
+    let mut run = struck.start(&[], &[]);
+    // Whatever plans the run asks a script in Python in a process that looks like a worker.
+    assert!(run.until("items are listed", || struck.list().exists()), "{}", run.said());
+    let mut killed = struck.kill(&mut run, Reading, workers_of, 1);
+    let (some, mut stood) = (struck.items * shape.rows / 6, 0);
+    let mut open_at_first = None;
+    for moment in [Reading, MidBatch] {
+        // All that a run reads ahead is read, and its loader holds the next item.
+        assert!(struck.stands(&mut run, stood), "{}", run.said());
+        open_at_first.get_or_insert_with(|| Holdings::of(run.pid()).open_files());
+        if is_killed(moment) {
+            struck.kill(&mut run, moment, loaders_of, 1);
+        }
+        stood = gate.n_waiting();
+        killed += struck.kill_and_let_through(&mut run, MidBatch, some);
+    }
+
+    // While records are written: a loader, and a worker each time that there are some more.
+    let before = place.n_results();
+    for n in 1.. {
+        let enough = before + n * 3 * BATCH as usize;
+        let comes = || place.n_results() >= enough || gate.n_waiting() > stood;
+        assert!(run.until("more results", comes), "{}", run.said());
+        if n == 1 && is_killed(Committing) {
+            struck.kill(&mut run, Committing, loaders_of, 1);
+        }
+        killed += struck.kill(&mut run, Committing, workers_of, 1);
+        if gate.n_waiting() > stood {
+            break;
+        }
+    }
+
+    // With each stop half of the rest is left, and a batch or two at the last one.
+    let mut stops = 0;
+    loop {
+        is_killed(Ending);
+        let left = (struck.items - place.n_results() as u64) * shape.rows;
+        stood = gate.n_waiting();
+        // Each worker that died has taken its descriptors along. More of them may be at work now than at first.
+        let (at_first, now) = (open_at_first.unwrap(), Holdings::of(run.pid()).open_files());
+        assert!(now <= at_first + 16, "{at_first} descriptors became {now}");
+        killed += struck.kill_and_let_through(&mut run, Ending, (left / 2).max(2 * BATCH));
+        stops += 1;
+        if !struck.stands(&mut run, stood) {
+            break;
+        }
+    }
+    run.wait().must_exit(0);
+    struck.assert_exact();
+    let loaders = place.report()["loaders"]["restarts"].as_u64().unwrap();
+    println!(
+        "{}: {killed} killed, {} workers and {loaders} loaders replaced, {stops} stops",
+        shape.name,
+        place.restarts()
+    );
+    assert!(place.restarts() >= 4 && loaders >= 2);
+}
+
+/// Kills the run itself at the moments of the table, and starts it again.
+fn the_parent_dies(shape: &'static Shape) {
+    let (row, Some(struck)) = (row(shape.name), Struck::new(shape, KILLED)) else { return };
+    assert_eq!(row.parent.moments, ALL.moments);
+    let Some((_folder, library)) = kill_at() else { return };
+    let (place, gate) = (&struck.place, &struck.gate);
+    let killed = |run: Run, moment: &str| {
+        let ended = run.wait();
+        assert_eq!(
+            ended.status.code(),
+            None,
+            "{}, {moment}: it was not killed:\n{}",
+            shape.name,
+            ended.stderr
+        );
+        place.no_process_is_left();
+        ended
+    };
+
+    gate.close_after(0).unwrap();
+    let mut run = struck.start(&[], &[]);
+    assert!(run.until("items are listed", || struck.list().exists()), "{}", run.said());
+    run.signal(Signal::KILL);
+    killed(run, "reading");
+
+    gate.close_after((KILLED * shape.rows / 3) as usize).unwrap();
+    let mut run = struck.start(&[], &[]);
+    assert!(struck.stands(&mut run, 0), "{}", run.said());
+    run.signal(Signal::KILL);
+    killed(run, "mid-batch");
+
+    gate.open().unwrap();
+    // The first entry of a start says that it goes on.
+    let mut goes_on = false;
+    for (moment, name, nth) in [
+        ("counting", "", "2"),
+        ("counted", "", "2"),
+        ("before", "/run.json", "1"),
+        ("named", "/run.json", "1"),
+    ] {
+        let at =
+            [("LD_PRELOAD", &*library), ("KILL_AT", moment), ("KILL_AT_NAME", name), ("KILL_AT_NTH", nth)];
+        let ended = killed(struck.start(&at, &[]), moment);
+        goes_on |= ended.stderr.contains("going on: ");
+    }
+    let ended = struck.start(&[], &[]).wait();
+    ended.must_exit(0);
+    struck.assert_exact();
+    let items = &place.report()["items"];
+    assert!(goes_on && items["resumed"].as_u64().unwrap() > 0, "every start began anew: {items}");
+}
+
+/// Only at full size: workers and loaders are killed by the clock, as often as it takes, however fast a run is.
+fn storms(shape: &'static Shape) {
+    let (many, least) = scaled((6_000, 10), (0, 0));
+    let Some(struck) = (many > 0).then(|| Struck::new(shape, many)).flatten() else { return };
+    until_struck(least, Duration::from_millis(200), |every| {
+        let run = struck.start(&[], &["--fresh"]);
+        let (kills, stops) = (
+            Striker::of_any(run.pid(), every, Fault::Kill),
+            Striker::of_loaders(run.pid(), every * 5, Fault::Stop),
+        );
+        run.wait().must_exit(0);
+        let (killed, stopped) = (kills.stop().len(), stops.stop().len());
+        println!("{}: {killed} killed, {stopped} stopped", shape.name);
+        struck.assert_exact();
+        killed
+    });
+}
+
+fn every_item_ends_once(shape: &'static Shape) {
+    let _turn = storm();
+    workers_and_loaders_die(shape);
+    the_parent_dies(shape);
+    storms(shape);
+}
+
+#[test]
+fn each_item_has_its_own_record_whatever_dies() {
+    every_item_ends_once(&shapes::PLAIN);
+}
+
+#[test]
+fn parts_of_an_item_come_back_together_whatever_dies() {
+    every_item_ends_once(&shapes::PARTS);
+}
+
+#[test]
+fn what_two_models_make_of_an_item_is_one_record_whatever_dies() {
+    every_item_ends_once(&shapes::JOINS);
+}
+
+#[test]
+fn records_stay_in_order_whatever_dies() {
+    every_item_ends_once(&shapes::ORDERED);
+}
+
+#[test]
+fn results_of_a_whole_run_have_each_row_once_whatever_dies() {
+    every_item_ends_once(&shapes::REDUCE);
+}
+
+#[test]
+fn records_that_are_files_and_parts_of_files_are_whole_whatever_dies() {
+    every_item_ends_once(&shapes::FILES);
+}
+
+#[test]
+fn rounds_of_a_loop_are_neither_lost_nor_added_whatever_dies() {
+    every_item_ends_once(&shapes::LOOP);
+}
+
+#[test]
+fn objects_of_a_store_have_their_records_whatever_dies() {
+    every_item_ends_once(&shapes::BUCKET);
+}
+
+#[test]
+fn what_python_makes_of_a_row_is_its_record_whatever_dies() {
+    every_item_ends_once(&shapes::PYTHON);
+}
+
+#[test]
+fn the_table_has_each_shape_and_says_why_a_cell_is_empty() {
+    for row in &TABLE {
+        for (victim, cell) in [
+            ("worker", &row.worker),
+            ("loader", &row.loader),
+            ("parent", &row.parent),
+            ("keeper", &row.keeper),
+        ] {
+            assert!(cell.moments.len() == 4 || !cell.why_no_other.is_empty());
+            println!("{:8} {victim:7} {:?} {}", row.shape, cell.moments, cell.why_no_other);
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! The shapes of workflows that processes are killed in: each writes a workflow over so many items whose records show whose they are, and a judge of
+//! what its sinks hold. Each has a gate, by which a test stops it between any two batches. Kills nothing.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::common::{Blocks, Workplace, python, write_pictures};
+use crate::store::Store;
+use orchestra_testkit::images::index_of_blocks;
+use orchestra_testkit::{models, trap_library};
+use serde_json::{Value, json};
+
+/// Rows of a batch.
+pub const BATCH: u64 = 8;
+/// Parts of each item of [`PARTS`].
+const EACH: u64 = 2;
+/// Rounds of each item of [`LOOP`].
+const ROUNDS: u64 = 4;
+/// Rows of a part file of [`FILES`], at least.
+const ROWS_PER_FILE: usize = 50;
+/// A batch may stand at the gate, and a run reads some hundred rows ahead: its loaders live until the gate has let most rows through.
+const LIMITS: &str = "[limits]\nbatch_timeout = \"1h\"\nmemory = \"1MiB\"\nloaders = 1\n";
+/// The first number of [`LOOP`]: smaller ones spring traps.
+const FIRST: u64 = 100;
+
+pub struct Shape {
+    pub name: &'static str,
+    pub source: &'static str,
+    /// Rows that come to the gate for each item.
+    pub rows: u64,
+    /// What sinks write into the output folder.
+    pub results: &'static [&'static str],
+    /// Writes the workflow and all that it reads; `false` where a tool is missing, and the test is skipped.
+    pub write: fn(&Workplace, u64) -> bool,
+    /// Whether a line of `results.jsonl` shows the item with this index.
+    pub shows: fn(&Value, u64) -> bool,
+    /// What else must hold of the sinks of so many items.
+    pub judge: fn(&Workplace, u64),
+}
+
+const PLAIN_RESULTS: &[&str] = &["results.jsonl"];
+
+pub const PLAIN: Shape = Shape {
+    name: "plain",
+    source: "scans",
+    rows: 1,
+    results: PLAIN_RESULTS,
+    write: |place, n| blocks(place, n, "paths = [\"images\"]"),
+    shows: |record, index| shown(&record["result"]["blocks"]) == Some(index),
+    judge: |_, _| {},
+};
+
+/// The left and the right half of each picture, read apart; one record of both, one of the right halves alone, and one for each half.
+pub const PARTS: Shape = Shape {
+    name: "parts",
+    rows: EACH,
+    results: &["results.jsonl", "right.jsonl", "each.jsonl"],
+    write: write_parts,
+    shows: |record, index| {
+        let parts = record["result"].as_array().unwrap();
+        let halves: Vec<Vec<f32>> = parts.iter().map(|part| numbers(&part["blocks"])).collect();
+        halves.len() == EACH as usize && whole_of(&halves) == Some(index)
+    },
+    judge: |place, n| {
+        for (file, each) in [("right.jsonl", 1), ("each.jsonl", EACH)] {
+            let records = lines(place, file);
+            let different: BTreeSet<String> = records.iter().map(Value::to_string).collect();
+            assert_eq!((records.len() as u64, different.len()), (each * n, records.len()), "{file}");
+        }
+        for record in lines(place, "right.jsonl") {
+            assert_eq!(record["result"].as_array().unwrap().len(), 1, "the left half was dropped: {record}");
+        }
+    },
+    ..PLAIN
+};
+
+/// What two models read in each picture, one of them behind the gate.
+pub const JOINS: Shape = Shape {
+    name: "joins",
+    results: &["results.jsonl", "alone.jsonl"],
+    write: |place, n| {
+        let other = models::blocks(&place.path("models"), [1, 32, 32]).unwrap();
+        blocks(place, n, "paths = [\"images\"]")
+            && more(
+                place,
+                &format!(
+                    "[models.other]\npath = {other:?}\nthreads = 1\n[stages.other]\nkind = \"infer\"\nfrom = \"pixels\"\n\
+                     model = \"other\"\nbatch = {{ max = 3 }}\n[sinks.alone]\nkind = \"jsonl\"\nfrom = \"other\""
+                ),
+            )
+            && edit(place, "from = \"read\"", "from = [\"read\", \"other\"]")
+    },
+    shows: |record, index| ["read", "other"].iter().all(|way| shown(&record["result"][way]) == Some(index)),
+    judge: |place, n| assert_eq!(lines(place, "alone.jsonl").len() as u64, n),
+    ..PLAIN
+};
+
+pub const ORDERED: Shape = Shape {
+    name: "ordered",
+    results: &["results.jsonl", "quick.jsonl"],
+    write: |place, n| {
+        PLAIN.write(place, n)
+            && edit(place, "path = \"results.jsonl\"", "path = \"results.jsonl\"\nordered = true")
+            // Of the same source, and so ordered with it.
+            && more(place, "[sinks.quick]\nkind = \"jsonl\"\nfrom = \"pixels\"")
+    },
+    judge: |place, n| {
+        for file in ["results.jsonl", "quick.jsonl"] {
+            let indices = lines(place, file).into_iter().map(|record| record["index"].as_u64().unwrap());
+            assert!(indices.eq(0..n), "`{file}` is not in the order of the source");
+        }
+    },
+    ..PLAIN
+};
+
+/// Sums, numbers and all rows of the run, in one result each.
+pub const REDUCE: Shape = Shape {
+    name: "reduce",
+    results: &["results.jsonl", "total.jsonl", "number.jsonl", "every.jsonl"],
+    write: |place, n| {
+        let of = |(name, op): (&str, &str)| {
+            format!(
+                "[stages.{name}]\nkind = \"reduce\"\nfrom = \"read\"\nop = \"{op}\"\n[sinks.{name}]\nkind = \"jsonl\"\nfrom = \"{name}\"\n"
+            )
+        };
+        let reduces = [("total", "sum"), ("number", "count"), ("every", "concat")];
+        PLAIN.write(place, n) && more(place, &reduces.map(of).concat())
+    },
+    judge: |place, n| {
+        let [total] = lines(place, "total.jsonl").try_into().unwrap();
+        let mut sums = [0.0; 32];
+        for record in lines(place, "results.jsonl") {
+            sums.iter_mut().zip(numbers(&record["result"]["blocks"])).for_each(|(sum, x)| *sum += x);
+        }
+        assert_eq!(numbers(&total["result"]["sum"]), sums, "whole numbers, whose sums are exact");
+        let [number] = lines(place, "number.jsonl").try_into().unwrap();
+        assert_eq!((&number["result"]["rows"], &number["result"]["items"]), (&n.into(), &n.into()));
+        let every = lines(place, "every.jsonl");
+        let seen = every.iter().map(|record| shown(&record["result"]["blocks"]).unwrap());
+        assert!(seen.eq(0..n), "rows in the order of their items");
+    },
+    ..PLAIN
+};
+
+/// Records that are files, and records of many rows to a file.
+pub const FILES: Shape = Shape {
+    name: "files",
+    // Part files are named by their sink, which the judge looks at.
+    results: &["results.jsonl", "arrays", "rows"],
+    write: |place, n| {
+        let sinks = format!(
+            "[sinks.arrays]\nkind = \"npy\"\nfrom = \"read\"\n\
+             [sinks.rows]\nkind = \"tar\"\nfrom = \"read\"\npath = \"rows/rows.tar\"\nrows_per_file = {ROWS_PER_FILE}"
+        );
+        PLAIN.write(place, n) && more(place, &sinks)
+    },
+    judge: |place, n| {
+        let arrays = place.out().join("arrays");
+        let mut seen = BTreeSet::new();
+        for line in lines(place, "arrays/index.jsonl") {
+            let bytes = fs::read(arrays.join(line["file"].as_str().unwrap())).unwrap();
+            assert_eq!(bytes.len() as u64, line["bytes"].as_u64().unwrap(), "{line}");
+            let data = bytes[bytes.len() - 4 * 32..].as_chunks().0;
+            let data: Vec<f32> = data.iter().map(|x| f32::from_le_bytes(*x)).collect();
+            assert_eq!(index_of_blocks(&data), line["index"].as_u64());
+            assert!(seen.insert(line["index"].as_u64().unwrap()), "an item is there twice: {line}");
+        }
+        assert!(seen.into_iter().eq(0..n), "each array is in the index");
+        assert_eq!(fs::read_dir(&arrays).unwrap().count() as u64, n + 1, "the arrays and their index");
+        let mut indices = Vec::new();
+        let parts = fs::read_dir(place.out().join("rows")).unwrap().count();
+        for part in 0..parts {
+            let tar = fs::read(place.out().join(format!("rows/rows-{part:05}.tar"))).unwrap();
+            indices.extend(indices_in(&tar));
+        }
+        indices.sort_unstable();
+        assert!(indices.into_iter().eq(0..n), "each row is in one part");
+    },
+    ..PLAIN
+};
+
+/// A model that runs on its own output.
+pub const LOOP: Shape = Shape {
+    name: "loop",
+    source: "x",
+    rows: ROUNDS,
+    write: |place, n| {
+        let model = models::one_more(&place.path("models")).unwrap();
+        write_array(place, n, 1, |row, _| FIRST + row);
+        let stage = format!(
+            "kind = \"iterate\"\nfrom = \"x\"\nmodel = \"one\"\nrounds = {ROUNDS}\ncheckpoint = 2\nbatch = {{ max = {BATCH} }}"
+        );
+        write_over_array(place, &format!("[models.one]\npath = {model:?}\n{}", gated()), &stage)
+    },
+    shows: |record, index| {
+        let result = &record["result"];
+        numbers(&result["y"]) == [(FIRST + index + ROUNDS) as f32] && result["rounds"] == ROUNDS
+    },
+    ..PLAIN
+};
+
+/// Pictures of a store.
+pub const BUCKET: Shape =
+    Shape { name: "bucket", write: |place, n| blocks(place, n, "paths = [\"s3://bucket/*.png\"]"), ..PLAIN };
+
+/// A function in Python.
+pub const PYTHON: Shape = Shape {
+    name: "python",
+    source: "x",
+    write: |place, n| {
+        let Some(python) = python() else { return false };
+        write_array(place, n, 4, |row, column| 4 * row + column + 1);
+        fs::create_dir_all(place.path("gate")).unwrap();
+        let script = TWICE.replace("GATE", place.path("gate").to_str().unwrap());
+        fs::write(place.path("stage.py"), script).unwrap();
+        let stage = format!(
+            "kind = \"python\"\nfrom = \"x\"\nscript = \"stage.py\"\npython = {python:?}\nsandbox_write = [\"gate\"]\n\
+             batch = {{ max = {BATCH}, together = 1 }}"
+        );
+        write_over_array(place, "", &stage)
+    },
+    shows: |record, index| {
+        let twice: Vec<f32> = (1..=4).map(|column| (2 * (4 * index + column)) as f32).collect();
+        record["result"]
+            == json!({ "twice": { "dtype": "f32", "shape": [4], "data": twice }, "sum": 16 * index + 10 })
+    },
+    ..PLAIN
+};
+
+/// Twice the row, and its sum; with the gate of the trap operator.
+const TWICE: &str = r#"
+import os, time
+import numpy as np
+import orchestra
+
+def gate(rows):
+    try:
+        limit = int(open("GATE/limit").read())
+    except FileNotFoundError:
+        return
+    with open("GATE/rows", "ab", buffering=0) as file:
+        file.write(b"." * rows)
+        before = file.tell() - rows
+    if before >= limit:
+        with open("GATE/waiting", "ab") as file:
+            file.write(b".")
+        while os.path.exists("GATE/limit"):
+            time.sleep(0.005)
+
+@orchestra.stage(batch=8, outputs={"twice": ("float32", [4]), "sum": ("int64", [])})
+def twice(x):
+    if x.any():
+        gate(len(x))
+    return {"twice": 2 * x, "sum": x.sum(axis=1).astype(np.int64)}
+"#;
+
+impl Shape {
+    pub fn write(&self, place: &Workplace, n: u64) -> bool {
+        (self.write)(place, n)
+    }
+
+    /// The store that its source reads, if it does.
+    pub fn store(&self, place: &Workplace) -> Option<Store> {
+        (self.name == BUCKET.name).then(|| Store::start(&place.images()))
+    }
+}
+
+/// Pictures that a model behind the gate reads.
+fn blocks(place: &Workplace, n: u64, listing: &str) -> bool {
+    let blocks = Blocks { trap: true, batch: BATCH as usize, devices: 1, more: LIMITS, ..Blocks::default() };
+    place.write_blocks(&blocks, listing);
+    place.one_by_one();
+    write_pictures(&place.images(), n);
+    edit(place, "threads = 1\n", "threads = 1\nworkers = 2\n")
+}
+
+fn edit(place: &Workplace, from: &str, to: &str) -> bool {
+    place.edit(from, to);
+    true
+}
+
+/// More tables of the workflow file.
+fn more(place: &Workplace, tables: &str) -> bool {
+    edit(place, "[telemetry]", &format!("{tables}\n[telemetry]"))
+}
+
+/// The keys of a model behind the gate.
+fn gated() -> String {
+    let library = trap_library().unwrap();
+    format!("threads = 1\nworkers = 2\ncustom_ops = [{library:?}]\nsandbox_write = [\"gate\"]")
+}
+
+fn write_parts(place: &Workplace, n: u64) -> bool {
+    let folder = place.path("models");
+    let boxes = models::constant_boxes(&folder, [1, 8, 8], EACH as usize).unwrap();
+    PLAIN.write(place, n)
+        && edit(
+            place,
+            "[stages.read]\nkind = \"infer\"\nfrom = \"pixels\"",
+            &format!(
+                "[models.boxes]\npath = {boxes:?}\nthreads = 1\n\
+                 [stages.small]\nkind = \"image\"\nfrom = \"scans\"\nsize = [8, 8]\ncolor = \"gray\"\n\
+                 [stages.find]\nkind = \"infer\"\nfrom = \"small\"\nmodel = \"boxes\"\n\
+                 [stages.halves]\nkind = \"crop\"\nfrom = [\"scans\", \"find\"]\nsize = [32, 32]\ncolor = \"gray\"\nscale = 1.0\n\
+                 [stages.both]\nkind = \"gather\"\nfrom = \"read\"\n\
+                 [stages.kept]\nkind = \"filter\"\nfrom = \"read\"\nkeep = \"blocks[31] > 100\"\n\
+                 [stages.right]\nkind = \"gather\"\nfrom = \"kept\"\n\
+                 [stages.read]\nkind = \"infer\"\nfrom = \"halves\""
+            ),
+        )
+        && edit(
+            place,
+            "[sinks.results]\nkind = \"jsonl\"\nfrom = \"read\"",
+            "[sinks.results]\nkind = \"jsonl\"\nfrom = \"both\"",
+        )
+        && more(
+            place,
+            "[sinks.right]\nkind = \"jsonl\"\nfrom = \"right\"\n[sinks.each]\nkind = \"jsonl\"\nfrom = \"read\"",
+        )
+}
+
+/// A workflow of one stage over `x.npy`.
+fn write_over_array(place: &Workplace, model: &str, stage: &str) -> bool {
+    fs::create_dir_all(place.path("gate")).unwrap();
+    let text = format!(
+        "version = 1\n[sources.x]\nkind = \"tensors\"\npaths = [\"x.npy\"]\n{model}\n[stages.y]\n{stage}\n\
+         [sinks.results]\nkind = \"jsonl\"\nfrom = \"y\"\n[devices]\nuse = [\"cpu\"]\n{LIMITS}"
+    );
+    fs::write(place.workflow(), text).unwrap();
+    true
+}
+
+/// Writes `x.npy`: f32, a number for each row and column.
+fn write_array(place: &Workplace, n: u64, columns: u64, number: impl Fn(u64, u64) -> u64) {
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({n}, {columns}), }}");
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    bytes.extend(format!("{header:<117}\n").bytes());
+    let numbers = (0..n).flat_map(|row| (0..columns).map(move |column| (row, column)));
+    bytes.extend(numbers.flat_map(|(row, column)| (number(row, column) as f32).to_le_bytes()));
+    fs::write(place.path("x.npy"), bytes).unwrap();
+}
+
+/// The indices in the records of an archive, which is whole.
+fn indices_in(mut tar: &[u8]) -> Vec<u64> {
+    let mut indices = Vec::new();
+    while tar[0] != 0 {
+        let text = |range: std::ops::Range<usize>| {
+            str::from_utf8(&tar[range]).unwrap().trim_end_matches('\0').trim()
+        };
+        let (name, size) = (text(0..100), usize::from_str_radix(text(124..136), 8).unwrap());
+        if name.ends_with(".json") {
+            let record: Value = serde_json::from_slice(&tar[512..512 + size]).unwrap();
+            indices.push(record["index"].as_u64().unwrap());
+        }
+        tar = &tar[512 + size.next_multiple_of(512)..];
+    }
+    indices
+}
+
+/// The lines of a file in the output folder.
+pub fn lines(place: &Workplace, file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(place.out().join(file)).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The numbers of a tensor, as a column or as one of several.
+fn numbers(tensor: &Value) -> Vec<f32> {
+    let data = if tensor.is_array() { tensor } else { &tensor["data"] };
+    data.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
+}
+
+/// The index that a picture shows.
+fn shown(blocks: &Value) -> Option<u64> {
+    index_of_blocks(&numbers(blocks))
+}
+
+/// The index that the halves of a picture show together: a half shows each of its blocks twice.
+fn whole_of(halves: &[Vec<f32>]) -> Option<u64> {
+    let of_row =
+        |row: usize| halves.iter().flat_map(move |half| (0..4).map(move |column| half[row * 8 + 2 * column]));
+    index_of_blocks(&(0..4).flat_map(of_row).collect::<Vec<f32>>())
+}

@@ -1,0 +1,165 @@
+//! Commands and items of one file while the run and the keepers of its commands are killed: each command that says by an output that it is done is
+//! done once, and each row that the first one makes has one record, of which the last one has a copy.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use super::Moment::{Ending, MidBatch, Reading};
+use super::judge::is_verified;
+use super::{ALL, row};
+use crate::common::{Ended, Run, Workplace};
+use crate::part_kills::kill_at;
+use orchestra_testkit::size::storm;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const ROWS: u64 = 5_000;
+
+/// Each command notes its keeper and waits until it may go on. The first makes its output as the last step, once, and what asks it to end comes
+/// before or behind that.
+const FILE: &str = r#"version = 1
+[tasks.prepare]
+command = '''
+echo $PPID > {output}/next; mv {output}/next keeper-prepare
+until test -e go-prepare; do sleep 0.01; done
+cp rows.jsonl {output}/rows.jsonl
+trap '' TERM
+mkdir {output}/done || exit 8
+echo prepare >> ran
+'''
+outputs = "{output}/done"
+retries = { signal = 1 }
+
+[tasks.apart]
+command = '''
+echo $PPID > {output}/next; mv {output}/next keeper-apart
+until test -e go-apart; do sleep 0.01; done
+echo apart >> ran
+'''
+retries = { signal = 1 }
+
+[tasks.upload]
+command = '''
+echo $PPID > {output}/next; mv {output}/next keeper-upload
+until test -e go-upload; do sleep 0.01; done
+cp {sinks.results.path} {output}/copy
+'''
+outputs = "{output}/copy"
+retries = { signal = 1 }
+
+[sources.rows]
+kind = "jsonl"
+paths = ["{tasks.prepare.output}/*.jsonl"]
+[sources.rows.columns]
+n = "f32"
+[stages.twice]
+kind = "select"
+from = "rows"
+columns = { m = "n * 2" }
+[sinks.results]
+kind = "jsonl"
+from = "twice"
+"#;
+
+fn place() -> Workplace {
+    let place = Workplace::new();
+    fs::write(place.workflow(), FILE).unwrap();
+    let rows: String = (0..ROWS).map(|n| format!("{{\"n\": {n}}}\n")).collect();
+    fs::write(place.path("rows.jsonl"), rows).unwrap();
+    place
+}
+
+/// Waits until the command is at work.
+#[track_caller]
+fn is_at_work(run: &mut Run, place: &Workplace, command: &str) {
+    let keeper = place.path(&format!("keeper-{command}"));
+    assert!(run.until("the command is at work", || keeper.exists()), "{}", run.said());
+}
+
+fn may_go_on(place: &Workplace, command: &str) {
+    fs::write(place.path(&format!("go-{command}")), "").unwrap();
+}
+
+/// Each row has one record, with twice its number.
+#[track_caller]
+fn holds_all(file: &Path) {
+    let mut seen = BTreeSet::new();
+    for line in fs::read_to_string(file).unwrap().lines() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        let index = record["index"].as_u64().unwrap();
+        assert_eq!(record["result"]["m"].as_f64(), Some(2.0 * index as f64), "{record}");
+        assert!(seen.insert(index), "two records for {index}");
+    }
+    assert!(seen.into_iter().eq(0..ROWS));
+}
+
+#[track_caller]
+fn assert_exact(place: &Workplace) {
+    holds_all(&place.out().join("results.jsonl"));
+    holds_all(&place.out().join("tasks/upload/output/copy"));
+    let ran = || fs::read_to_string(place.path("ran")).unwrap();
+    assert_eq!(ran().lines().filter(|task| *task == "prepare").count(), 1);
+    is_verified(place, ROWS);
+    place.nothing_is_left();
+    let before = ran();
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+    assert_eq!(ran(), before);
+}
+
+#[test]
+fn each_command_is_done_once_and_each_row_has_one_record_whenever_keepers_are_killed() {
+    assert_eq!(row("tasks").keeper.moments, [Reading, MidBatch, Ending]);
+    let place = place();
+    let mut run = place.start(&[]);
+    for command in ["prepare", "apart", "upload"] {
+        is_at_work(&mut run, &place, command);
+        let file = place.path(&format!("keeper-{command}"));
+        let keeper: i32 = fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+        fs::remove_file(file).unwrap();
+        kill_process(Pid::from_raw(keeper).unwrap(), Signal::KILL).unwrap();
+        is_at_work(&mut run, &place, command);
+        may_go_on(&place, command);
+    }
+    run.wait().must_exit(0).must_say(&["the command is tried again", "3 tasks, 3 done"]);
+    let tasks = place.report()["tasks"].as_array().unwrap().clone();
+    assert!(tasks.iter().all(|task| task["attempts"] == 2), "{tasks:?}");
+    assert_exact(&place);
+}
+
+#[test]
+fn each_command_is_done_once_and_each_row_has_one_record_whenever_the_run_is_killed() {
+    let _turn = storm();
+    assert_eq!(row("tasks").parent.moments, ALL.moments);
+    let Some((_folder, library)) = kill_at() else { return };
+    let place = place();
+    let killed = |ended: Ended| {
+        assert_eq!(ended.status.code(), None, "it was not killed:\n{}", ended.stderr);
+        place.no_process_is_left();
+    };
+    let kill_when = |what: &str, reached: &dyn Fn() -> bool| {
+        let mut run = place.start(&[]);
+        assert!(run.until(what, reached), "{}", run.said());
+        run.signal(Signal::KILL);
+        killed(run.wait());
+    };
+    let list = place.out().join(".orchestra/items-rows");
+    kill_when("the first command is at work", &|| place.path("keeper-prepare").exists());
+    may_go_on(&place, "prepare");
+    kill_when("the first command is done", &|| place.out().join("tasks/prepare/output/done").exists());
+    kill_when("what it made is listed", &|| list.exists());
+    for moment in ["counting", "counted"] {
+        let at = [("LD_PRELOAD", &*library), ("KILL_AT", moment), ("KILL_AT_NAME", ""), ("KILL_AT_NTH", "2")];
+        killed(place.run_with(&at));
+    }
+    kill_when("the last command is at work", &|| place.path("keeper-upload").exists());
+    may_go_on(&place, "apart");
+    may_go_on(&place, "upload");
+    kill_when("the last command is done", &|| place.out().join("tasks/upload/output/copy").exists());
+    for moment in ["before", "named"] {
+        let at = [("LD_PRELOAD", &*library), ("KILL_AT", moment), ("KILL_AT_NAME", "/run.json")];
+        killed(place.run_with(&at));
+    }
+    place.run(&[]).must_exit(0);
+    assert_exact(&place);
+}
