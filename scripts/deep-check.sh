@@ -71,7 +71,7 @@ part_stores() {
     need_venv
     for name in moto gcs pyarrow reference; do scripts/python-env.sh "$name"; done
     scripts/azurite.sh
-    run_modules objects other_stores bucket_kills part_kills retry
+    run_modules objects other_stores kills::bucket part_kills retry
 }
 
 part_examples() {
@@ -81,7 +81,7 @@ part_examples() {
 }
 
 part_storms() {
-    run_modules kill_storm loader_storm parent_killed parent_killed_anywhere crash_loop chaos poison_haystack python_stage refine huge_records
+    run_modules kills parent_killed_anywhere crash_loop chaos poison_haystack python_stage refine huge_records
 }
 
 part_fuzz() {

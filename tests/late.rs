@@ -161,38 +161,6 @@ fn a_command_may_make_anew_what_no_record_was_made_of() {
 }
 
 #[test]
-fn however_often_a_run_of_several_phases_is_killed_each_command_is_done_once_and_each_row_has_one_record() {
-    const ROWS: u64 = 5000;
-    let place = place(FILE, &rows(ROWS));
-    let size = |path: &str| fs::metadata(place.path(path)).map_or(0, |meta| meta.len());
-    let log = || fs::read_to_string(place.out().join("logs/run.log")).unwrap_or_default();
-    let moments: [(&str, &dyn Fn() -> bool); 6] = [
-        ("the first command is at work", &|| place.out().join("tasks/prepare/output").exists()),
-        ("the first command is done", &|| place.out().join("tasks/prepare/output/done").exists()),
-        ("its end is noted", &|| log().contains("task done task=prepare")),
-        ("the items are listed", &|| size("out/.orchestra/items-rows") > 0),
-        ("records are written", &|| size("out/results.jsonl") > 0),
-        ("the last command is done", &|| size("out/tasks/upload/output/copy") > 0),
-    ];
-    for (what, reached) in moments {
-        let mut run = place.start(&[]);
-        if run.until(what, reached) {
-            run.signal(Signal::KILL);
-        }
-        run.wait();
-    }
-    place.run(&[]).must_exit(0);
-    holds_all(&place.out().join("results.jsonl"), ROWS);
-    holds_all(&place.out().join("tasks/upload/output/copy"), ROWS);
-    assert_eq!(ran(&place).iter().filter(|task| *task == "prepare").count(), 1);
-    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
-    place.no_process_is_left();
-    let before = ran(&place);
-    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
-    assert_eq!(ran(&place), before);
-}
-
-#[test]
 fn a_run_that_is_interrupted_between_its_parts_goes_on_where_it_was() {
     let manifest = FILE.replace(
         "paths = [\"{tasks.prepare.output}/*.jsonl\"]",

@@ -1,16 +1,14 @@
 //! The run itself is killed (SIGKILL) at moments that no test chose, from the first instruction of a start to the middle of a commit: the
-//! next start goes on exactly, and no worker outlives its parent. `parent_killed.rs` chooses the moments by progress.
+//! next start goes on exactly, and no worker outlives its parent. `kills.rs` chooses the moments by progress.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use crate::common::random::{let_pass, random};
 use crate::common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::records::Records;
+use orchestra_testkit::size::{scaled, storm};
 use rustix::process::Signal;
 
 const ITEMS: u64 = 3_000;
-const KILLS: usize = 25;
-/// Of these, kills that must hit a start which has written results and has more to write.
-const IN_THE_MIDDLE: usize = 5;
 /// Starts after which it is no use to go on.
 const MOST_STARTS: usize = 200;
 /// The longest life of a start that is killed, at first: it grows where too few kills are in the middle, and shrinks
@@ -21,10 +19,13 @@ const LONGEST_MS: u64 = 900;
 fn kills_of_the_parent_at_any_moment_lose_nothing_and_double_nothing() {
     let place = Workplace::with_blocks(&Blocks { steps: 150, ..Blocks::default() });
     write_pictures(&place.images(), ITEMS);
+    let _turn = storm();
     let mut random = random();
+    // Of so many kills, so many must hit a start which has written results and has more to write.
+    let (kills, least_in_the_middle) = scaled((25, 5), (8, 2));
     let (mut starts, mut killed, mut in_the_middle, mut longest) = (0, 0, 0, LONGEST_MS);
     let mut arguments: &[&str] = &[];
-    while killed < KILLS || in_the_middle < IN_THE_MIDDLE {
+    while killed < kills || in_the_middle < least_in_the_middle {
         starts += 1;
         assert!(starts <= MOST_STARTS, "{killed} starts were killed, {in_the_middle} of them in the middle");
         let before = if arguments.is_empty() { place.n_results() } else { 0 };
