@@ -30,6 +30,7 @@
 #![warn(missing_docs)]
 
 mod engines;
+mod probe;
 mod program;
 mod serve;
 mod unconfined;
@@ -42,6 +43,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 pub use engines::{engines_of, onnxruntime};
+pub use probe::ModelProbe;
 pub use orchestra_core::batching::LeaveReason;
 pub use orchestra_core::bottleneck::Bottleneck;
 pub use orchestra_core::restart::RestartPolicy;
@@ -166,6 +168,7 @@ pub fn worker_main_with(kinds: &Kinds) -> ExitCode {
     match orchestra_worker::program::of_environment() {
         _ if orchestra_worker::process::is_loader() => orchestra_worker::process::run_as_loader(kinds),
         Some(program) => orchestra_worker::program::become_program(&program),
+        None if let Some(probe) = orchestra_onnx::probe::of_environment() => orchestra_onnx::probe::main(&probe),
         None if orchestra_cuda::is_asked_for() => orchestra_cuda::main(),
         None => orchestra_onnx::main(),
     }
