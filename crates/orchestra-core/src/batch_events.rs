@@ -84,7 +84,10 @@ pub enum Aftermath {
     Failed(FailedRow),
     /// The model gives what is no row even of a batch of one, for this reason: no row would fare better, so it waits
     /// under this new id, and nothing is dispatched any more.
-    Stop { waits: BatchId, why: String },
+    Stop {
+        waits: BatchId,
+        why: String,
+    },
 }
 
 /// What followed from the death of a worker.

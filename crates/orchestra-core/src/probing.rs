@@ -44,7 +44,8 @@ impl Runs {
     #[must_use]
     pub fn judge(&self, name: &str) -> ProbedOutput {
         let axes = (0..self.before.shape.len()).filter_map(|axis| self.follows(axis));
-        let axes: Vec<_> = axes.map(|(axis, per_item)| (axis, per_item, self.mixing(axis, per_item))).collect();
+        let axes: Vec<_> =
+            axes.map(|(axis, per_item)| (axis, per_item, self.mixing(axis, per_item))).collect();
         let fitting: Vec<_> = axes.iter().filter(|(_, _, mixing)| *mixing != Mixing::Mixed).collect();
         let (batch, mixing) = match (&fitting[..], axes.first()) {
             (&[&(axis, per_item, mixing)], _) => (BatchAxis::Axis { axis, per_item }, mixing),

@@ -264,7 +264,8 @@ impl Planner<'_> {
         programs_are_known(workflow, &mut models, &wired);
         let mut records = records(workflow, graph, &sources, &models, &wired, diags);
         let (n_stages, wired_now, records_now) = (graph.n_stages, &mut wired, &mut records);
-        ReadOutputs { workflow, models: &models, n_stages, wired: wired_now, records: records_now }.keep(diags);
+        ReadOutputs { workflow, models: &models, n_stages, wired: wired_now, records: records_now }
+            .keep(diags);
         Connected { listings, sandbox_reads, sources, models, wired, records }
     }
 

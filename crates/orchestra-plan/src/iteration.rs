@@ -223,7 +223,11 @@ pub(crate) fn described(iteration: &Iteration, model: &ModelPlan, outputs: &[Rea
 }
 
 /// What decides about results, for the fingerprint: names, so that a model that lists its outputs in another order is the same.
-pub(crate) fn settings(iteration: &Iteration, model: &ModelPlan, outputs: &[ReadOutput]) -> serde_json::Value {
+pub(crate) fn settings(
+    iteration: &Iteration,
+    model: &ModelPlan,
+    outputs: &[ReadOutput],
+) -> serde_json::Value {
     let output = |at: usize| outputs.get(at).map(|output| &output.tensor.name);
     let input = |at: usize| model.inputs.get(at).map(|spec| &spec.name);
     let feed: Vec<_> = iteration.feed.iter().map(|feed| (input(feed.input), output(feed.output))).collect();

@@ -12,8 +12,8 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, int64,
 use prost::{DecodeError, Message};
 use sha2::{Digest, Sha256};
 
-use crate::outputs::{Holds, ModelOutput, OutputDim};
 use crate::host::{MAX_METADATA, ModelError, ModelFile, Signature, digest_file, open_regular};
+use crate::outputs::{Holds, ModelOutput, OutputDim};
 
 /// Dimensions of a tensor. Records hold lists within lists, one for each.
 const MAX_DIMS: usize = 64;
@@ -317,8 +317,7 @@ impl Model {
         let Graph { initializers, sparse, .. } = &self.graph;
         let values = sparse.iter().filter_map(|sparse| sparse.values.as_ref());
         let given: HashSet<&str> = initializers.iter().chain(values).map(|tensor| &*tensor.name).collect();
-        let fed: Vec<&ValueInfo> =
-            self.graph.inputs.iter().filter(|i| !given.contains(&*i.name)).collect();
+        let fed: Vec<&ValueInfo> = self.graph.inputs.iter().filter(|i| !given.contains(&*i.name)).collect();
         let inputs = fed.iter().map(|info| input(info)).collect::<Result<Vec<_>, _>>()?;
         let batches: HashSet<&str> = fed.iter().filter_map(|info| batch_name(info)).collect();
         let is_input = |name: &str| self.graph.inputs.iter().any(|input| input.name == name);
@@ -391,7 +390,9 @@ fn output(info: &ValueInfo, batches: &HashSet<&str>, is_input: bool) -> Result<M
     let tensor = kind.and_then(|kind| kind.tensor.as_ref());
     let holds = match tensor {
         Some(tensor) if tensor.element == STRING => Holds::Text,
-        Some(tensor) => known(tensor.element).map_or_else(|| Holds::Other(element_name(tensor.element)), Holds::Tensor),
+        Some(tensor) => {
+            known(tensor.element).map_or_else(|| Holds::Other(element_name(tensor.element)), Holds::Tensor)
+        }
         None => Holds::Other(kind.map_or("unknown", no_tensor)),
     };
     let shape = tensor.and_then(|tensor| tensor.shape.as_ref());

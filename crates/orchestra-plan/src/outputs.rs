@@ -185,7 +185,8 @@ impl ModelOutput {
         probed: Result<&ProbedOutput, Option<&str>>,
         has_zip_map: bool,
     ) -> Result<StageOutput, UnreadableOutput> {
-        let unreadable = |what: String, remedy: String| UnreadableOutput { name: self.name.clone(), what, remedy };
+        let unreadable =
+            |what: String, remedy: String| UnreadableOutput { name: self.name.clone(), what, remedy };
         let dtype = match self.holds {
             Holds::Tensor(dtype) => dtype,
             Holds::Text => DType::U8,

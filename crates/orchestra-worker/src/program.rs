@@ -36,8 +36,9 @@ pub struct ConfinedProgram {
 impl ConfinedProgram {
     /// As [`PROGRAM`] holds it.
     pub fn encode(&self) -> Result<String, String> {
-        as_variable(self)
-            .map_err(|error| format!("a program cannot be told to a worker: {error}; its paths must be UTF-8"))
+        as_variable(self).map_err(|error| {
+            format!("a program cannot be told to a worker: {error}; its paths must be UTF-8")
+        })
     }
 
     fn decode(text: &OsStr) -> Option<Self> {

@@ -43,7 +43,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 pub use engines::{engines_of, onnxruntime};
-pub use probe::ModelProbe;
 pub use orchestra_core::batching::LeaveReason;
 pub use orchestra_core::bottleneck::Bottleneck;
 pub use orchestra_core::restart::RestartPolicy;
@@ -87,6 +86,7 @@ pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, Tas
 #[cfg(feature = "telemetry")]
 pub use orchestra_telemetry as telemetry;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
+pub use probe::ModelProbe;
 pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
@@ -168,7 +168,9 @@ pub fn worker_main_with(kinds: &Kinds) -> ExitCode {
     match orchestra_worker::program::of_environment() {
         _ if orchestra_worker::process::is_loader() => orchestra_worker::process::run_as_loader(kinds),
         Some(program) => orchestra_worker::program::become_program(&program),
-        None if let Some(probe) = orchestra_onnx::probe::of_environment() => orchestra_onnx::probe::main(&probe),
+        None if let Some(probe) = orchestra_onnx::probe::of_environment() => {
+            orchestra_onnx::probe::main(&probe)
+        }
         None if orchestra_cuda::is_asked_for() => orchestra_cuda::main(),
         None => orchestra_onnx::main(),
     }

@@ -71,7 +71,9 @@ impl ModelProbe {
         let there = find(&request(Flavor::Cpu), &env).0.or_else(|| find(&request(Flavor::Gpu), &env).0);
         match there {
             Some(library) => Ok(library),
-            None => find_or_fetch(&request(Flavor::Cpu), &env, &mut Silent).map_err(|error| error.to_string()),
+            None => {
+                find_or_fetch(&request(Flavor::Cpu), &env, &mut Silent).map_err(|error| error.to_string())
+            }
         }
     }
 }

@@ -273,7 +273,8 @@ impl BoundSession {
 
     /// Takes over the outputs of dynamic shape of a run. Outputs were bound in the order of the model, and are given in that order.
     fn keep_dynamic(&mut self, model: &Model) -> ort::Result<()> {
-        for (at, (value, fixed)) in output_values(&self.binding)?.into_iter().zip(&model.outputs).enumerate() {
+        for (at, (value, fixed)) in output_values(&self.binding)?.into_iter().zip(&model.outputs).enumerate()
+        {
             if fixed.is_none() {
                 self.dynamic.push((at, value.downcast::<DynTensorValueType>()?));
             }
@@ -332,12 +333,7 @@ pub fn output_values(binding: &IoBinding) -> ort::Result<Vec<DynValue>> {
     let (mut values, mut count) = (std::ptr::null_mut(), 0);
     // SAFETY: binding and allocator are alive, and the out pointers are valid.
     let status = unsafe {
-        (ort::api().GetBoundOutputValues)(
-            binding.ptr(),
-            allocator.ptr().cast_mut(),
-            &mut values,
-            &mut count,
-        )
+        (ort::api().GetBoundOutputValues)(binding.ptr(), allocator.ptr().cast_mut(), &mut values, &mut count)
     };
     // SAFETY: the status was just returned by the API.
     unsafe { ort::Error::result_from_status(status) }?;
@@ -345,8 +341,7 @@ pub fn output_values(binding: &IoBinding) -> ort::Result<Vec<DynValue>> {
         return Ok(Vec::new());
     }
     // SAFETY: the array has `count` values.
-    let made =
-        unsafe { std::slice::from_raw_parts(values, count) }.iter().filter_map(|v| NonNull::new(*v));
+    let made = unsafe { std::slice::from_raw_parts(values, count) }.iter().filter_map(|v| NonNull::new(*v));
     // SAFETY: each of them is now ours, and the session that made them outlives them.
     let made = made.map(|value| unsafe { DynValue::from_ptr(value, Some(&allocator)) }).collect();
     // SAFETY: the array came from this allocator, and nothing points into it any more.
@@ -388,7 +383,11 @@ fn texts(name: &str, tensor: &DynTensor, ran: usize, wanted: usize) -> Result<Op
 /// An output that has no row for each item of its batch.
 fn no_rows(name: &str, shape: &[usize], ran: usize) -> RunError {
     let shape = shape.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-    let error = errors::no_rows(&rows_graph::output_of(name), &shape, &format!("a row for each item of a batch of `{ran}`"));
+    let error = errors::no_rows(
+        &rows_graph::output_of(name),
+        &shape,
+        &format!("a row for each item of a batch of `{ran}`"),
+    );
     RunError { kind: RunErrorKind::Shape, error }
 }
 

@@ -67,7 +67,8 @@ const NOT_FOR_THIS_DEVICE: [&str; 4] = [
 const NOT_OF_THE_MODEL: [&str; 4] = ["cuda failure", "cuda error", "cudaerror", "->execute("];
 
 /// A node gives another shape than that of the memory for the rows of an output. Checked last: it stands for the model alone.
-const NOT_THE_SHAPE: [&str; 2] = ["the output ortvalue provided for output", "ortvalue shape verification failed"];
+const NOT_THE_SHAPE: [&str; 2] =
+    ["the output ortvalue provided for output", "ortvalue shape verification failed"];
 
 pub fn run_kind(text: &str) -> RunErrorKind {
     let text = text.to_ascii_lowercase();

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use crate::library::{Env, Flavor, Request, Silent, find_or_fetch};
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, OutputSlotId, ReadOutput, SessionTuning, SlotId, TensorSpec};
+use orchestra_core::{
+    BatchId, DType, DeviceKind, Dim, OutputSlotId, ReadOutput, SessionTuning, SlotId, TensorSpec,
+};
 use orchestra_testkit::models;
 use orchestra_worker::arena::{Arena, SharedMemory};
 use orchestra_worker::output_region::OutputRegion;

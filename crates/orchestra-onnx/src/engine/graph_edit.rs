@@ -78,25 +78,34 @@ pub fn with_graph(
 ) -> Result<Vec<u8>, EditError> {
     let mut edited = Message::with_capacity(model.len() + 4096);
     let mut graphs = 0;
-    let mut opset = 1;
+    let opset = opset(model)?;
     for field in Fields::of(model) {
         let field = field?;
-        match (field.number, field.value.bytes()) {
-            (number::MODEL_GRAPH, Some(graph)) => {
+        match field.value.bytes().filter(|_| field.number == number::MODEL_GRAPH) {
+            Some(graph) => {
                 graphs += 1;
                 edited.push_bytes(number::MODEL_GRAPH, &edit(graph)?);
-                continue;
             }
-            (number::MODEL_OPSET, Some(set)) => opset = own_opset(set)?.unwrap_or(opset),
-            _ => {}
+            None => edited.push_field(&field),
         }
-        edited.push_field(&field);
     }
     match graphs {
         1 if opset >= needed => Ok(edited.done()),
         1 => Err(EditError::OldOpset { found: opset, needed }),
         _ => Err(EditError::NoGraph),
     }
+}
+
+/// The version of the model's operators.
+pub fn opset(model: &[u8]) -> Result<u64, EditError> {
+    let mut opset = 1;
+    for field in Fields::of(model) {
+        let field = field?;
+        if let (number::MODEL_OPSET, Some(set)) = (field.number, field.value.bytes()) {
+            opset = own_opset(set)?.unwrap_or(opset);
+        }
+    }
+    Ok(opset)
 }
 
 /// The version, if the set is ONNX's own.

@@ -8,7 +8,9 @@
 //!
 //! So a reader of text gives some kilobytes for a line of it instead of megabytes, and what it does not give need not leave its device.
 
-use super::graph_edit::{EditError, FLOAT, Node, child, integer, integers, number, untyped_shape, with_graph};
+use super::graph_edit::{
+    EditError, FLOAT, Node, child, integer, integers, number, untyped_shape, with_graph,
+};
 use super::protobuf::{Fields, Message};
 
 /// `TopK` takes `k` as an input.

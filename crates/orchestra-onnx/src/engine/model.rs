@@ -178,7 +178,10 @@ fn read_output(session: &Session, spec: &OnnxSpec, output: &ReadOutput) -> Resul
     let name = spec.session_name(&output.tensor.name);
     let outlet = session.outputs().iter().find(|outlet| outlet.name() == name);
     let outlet = outlet.ok_or_else(|| {
-        refused(format!("the plan reads output `{}`, and the model has none of that name", output.tensor.name))
+        refused(format!(
+            "the plan reads output `{}`, and the model has none of that name",
+            output.tensor.name
+        ))
     })?;
     match output.is_text {
         true => Ok(TensorSpec { name, ..output.tensor.clone() }),

@@ -129,7 +129,10 @@ impl Probe {
     fn observe(&self, session: &Session, batch: usize, values: Values) -> Result<Vec<Observed>, String> {
         let mut memory: Vec<Vec<u8>> =
             self.inputs.iter().map(|input| values.batch(input, batch)).collect::<Option<_>>().ok_or_else(
-                || "an input has a dimension that is not known, or needs more memory than there is".to_owned(),
+                || {
+                    "an input has a dimension that is not known, or needs more memory than there is"
+                        .to_owned()
+                },
             )?;
         let observed = self.outputs_of(session, batch, &mut memory);
         observed.map_err(|error| format!("it does not run a batch of {batch}: {error}"))
@@ -187,7 +190,12 @@ impl Values {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(input.row_bytes()?.checked_mul(batch)?).ok()?;
         // Any seed would do, as long as inputs of a model are unlike each other.
-        let mut noise = Noise(input.name.bytes().fold(0x5eed_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte))));
+        let mut noise = Noise(
+            input
+                .name
+                .bytes()
+                .fold(0x5eed_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte))),
+        );
         for item in 0..batch {
             let is_other = self == Values::Replaced && item == REPLACED.min(batch - 1);
             for _ in 0..elements {

@@ -4,7 +4,7 @@
 //! ```text
 //! y [2, batch, 4]  -> Transpose                    -> [batch, 2, 4]
 //! y [3 * batch, 4] -> Reshape                      -> [batch, 3, 4]
-//! y [hits, 7]      -> Reshape, for a batch of one  -> [1, hits, 7]
+//! y [hits, 7]      -> Unsqueeze, in batches of one -> [1, hits, 7]
 //! y, an input too  -> Identity                     -> the same, in memory of its own
 //! ```
 //!
@@ -13,15 +13,17 @@
 use orchestra_core::{BatchAxis, Dim, ReadOutput};
 
 use super::graph_edit::{
-    EditError, Node, STRING, child, dimension, element, integers, integers_attribute, number, untyped_shape,
-    value_info, with_graph,
+    EditError, Node, STRING, child, dimension, element, integer, integers, integers_attribute, number, opset,
+    untyped_shape, value_info, with_graph,
 };
 use super::protobuf::{Fields, Message};
 
 /// `Slice` takes what it cuts as inputs.
 const OLDEST_OPSET_TO_SLICE: u64 = 10;
-/// `Reshape` takes the shape as an input.
-const OLDEST_OPSET: u64 = 5;
+/// `Unsqueeze` takes the axes as an input.
+const AXES_ARE_INPUT: u64 = 13;
+/// `Reshape` can be told that a zero means none.
+const ZERO_IS_ZERO: u64 = 14;
 
 /// How the names of all nodes begin.
 pub const NODES: &str = "orchestra.rows.";
@@ -39,12 +41,13 @@ pub fn output_of(session: &str) -> String {
 /// The model that gives rows of these outputs in their stead.
 pub fn put_behind(model: &[u8], outputs: &[&ReadOutput]) -> Result<Vec<u8>, EditError> {
     let slices = |output: &&&ReadOutput| matches!(output.batch, BatchAxis::Axis { per_item: 2.., .. });
-    let needed = if outputs.iter().any(|o| slices(&o)) { OLDEST_OPSET_TO_SLICE } else { OLDEST_OPSET };
-    with_graph(model, needed, |graph| edit_graph(graph, outputs))
+    let needed = if outputs.iter().any(|o| slices(&o)) { OLDEST_OPSET_TO_SLICE } else { 1 };
+    let opset = opset(model)?;
+    with_graph(model, needed, |graph| edit_graph(graph, outputs, opset))
 }
 
 /// New nodes come last, because nodes stand in the order in which they can run.
-fn edit_graph(graph: &[u8], outputs: &[&ReadOutput]) -> Result<Vec<u8>, EditError> {
+fn edit_graph(graph: &[u8], outputs: &[&ReadOutput], opset: u64) -> Result<Vec<u8>, EditError> {
     let mut edited = Message::with_capacity(graph.len() + 4096 * outputs.len());
     let mut replaced = vec![false; outputs.len()];
     for field in Fields::of(graph) {
@@ -64,7 +67,7 @@ fn edit_graph(graph: &[u8], outputs: &[&ReadOutput]) -> Result<Vec<u8>, EditErro
     if let Some(missing) = replaced.iter().position(|done| !done) {
         return Err(EditError::NoOutput(outputs[missing].tensor.name.clone()));
     }
-    for node in outputs.iter().flat_map(|output| Rows::of(output).nodes) {
+    for node in outputs.iter().flat_map(|output| Rows::of(output, opset).nodes) {
         edited.push_bytes(number::GRAPH_NODE, &node);
     }
     Ok(edited.done())
@@ -88,19 +91,24 @@ fn described(output: &ReadOutput) -> Vec<u8> {
 /// The nodes that make rows of one output.
 struct Rows<'a> {
     output: &'a str,
+    opset: u64,
     nodes: Vec<Vec<u8>>,
 }
 
 impl<'a> Rows<'a> {
-    fn of(output: &'a ReadOutput) -> Self {
+    fn of(output: &'a ReadOutput, opset: u64) -> Self {
         let name = &output.tensor.name;
-        let mut rows = Self { output: name, nodes: Vec::new() };
+        let mut rows = Self { output: name, opset, nodes: Vec::new() };
         let mut at = name.clone();
         match output.batch {
             BatchAxis::None => {
-                let one = rows.constant("one", &[1]);
-                let shape = rows.node("Shape", "shape", &[&at], vec![]);
-                at = rows.shaped(&at, &[&one, &shape]);
+                at = match opset {
+                    AXES_ARE_INPUT.. => {
+                        let axes = rows.constant("axes", &[0]);
+                        rows.node("Unsqueeze", "whole", &[&at, &axes], vec![])
+                    }
+                    _ => rows.node("Unsqueeze", "whole", &[&at], vec![integers_attribute("axes", &[0])]),
+                };
             }
             BatchAxis::Axis { axis, per_item } => {
                 if axis > 0 {
@@ -133,13 +141,9 @@ impl<'a> Rows<'a> {
         let all = self.node("Slice", "all", &[&shape, &zero, &one], vec![]);
         let items = self.node("Div", "items", &[&all, &each], vec![]);
         let rest = self.node("Slice", "rest", &[&shape, &one, &end], vec![]);
-        self.shaped(of, &[&items, &each, &rest])
-    }
-
-    fn shaped(&mut self, of: &str, dims: &[&str]) -> String {
-        let axis = vec![super::graph_edit::integer("axis", 0)];
-        let shape = self.node("Concat", "row_shape", dims, axis);
-        self.node("Reshape", "shaped", &[of, &shape], vec![])
+        let shape = self.node("Concat", "row_shape", &[&items, &each, &rest], vec![integer("axis", 0)]);
+        let zero_is_zero = (self.opset >= ZERO_IS_ZERO).then(|| integer("allowzero", 1));
+        self.node("Reshape", "several", &[of, &shape], zero_is_zero.into_iter().collect())
     }
 
     fn constant(&mut self, part: &str, values: &[i64]) -> String {

@@ -68,7 +68,8 @@ fn key(max_batch: usize, spec: &OnnxSpec) -> String {
     let OnnxSpec { pixel_inputs, largest_outputs, outputs, tf32, library, .. } = spec;
     let behind: Vec<_> = outputs.iter().filter(|output| output.needs_nodes()).collect();
     let version = library::version(library);
-    let about = format!("{pixel_inputs:?} {largest_outputs:?} {behind:?} {max_batch:?} {version} tf32 {tf32}");
+    let about =
+        format!("{pixel_inputs:?} {largest_outputs:?} {behind:?} {max_batch:?} {version} tf32 {tf32}");
     format!("{:x}", Sha256::digest(about))[..16].to_owned()
 }
 

@@ -38,7 +38,9 @@ impl ReadOutputs<'_> {
 
     /// Per column of a stage with a model file whether it is read; `None` for other stages.
     fn kept(&mut self, stage: usize, from: Origin) -> Option<Vec<bool>> {
-        let Some(Wired::Batch { model, given, gives, iteration, .. }) = &self.wired[stage] else { return None };
+        let Some(Wired::Batch { model, given, gives, iteration, .. }) = &self.wired[stage] else {
+            return None;
+        };
         self.models[*model].as_ref().filter(|model| model.plan.code.is_none())?;
         // Of a loop a column says the rounds of each row, and the others are fed.
         let (n_columns, n_given) = (gives.0.len(), given.len());
@@ -61,7 +63,9 @@ impl ReadOutputs<'_> {
     }
 
     fn drop_others(&mut self, stage: usize, kept: &[bool]) {
-        let Some(Wired::Batch { given, outputs, gives, iteration, .. }) = &mut self.wired[stage] else { return };
+        let Some(Wired::Batch { given, outputs, gives, iteration, .. }) = &mut self.wired[stage] else {
+            return;
+        };
         let place = |column: usize| kept[..column].iter().filter(|kept| **kept).count();
         if let Some(iteration) = iteration {
             iteration.feed.iter_mut().for_each(|feed| feed.output = place(feed.output));
@@ -89,11 +93,15 @@ impl ReadOutputs<'_> {
     }
 
     fn report(&self, stage: usize, diags: &mut Diagnostics) {
-        let Some(Wired::Batch { model, given, outputs, fixed_batch, .. }) = &self.wired[stage] else { return };
+        let Some(Wired::Batch { model, given, outputs, fixed_batch, .. }) = &self.wired[stage] else {
+            return;
+        };
         let (raw, model) = (&self.workflow.stages[stage], &self.workflow.models[*model]);
         tuning::check_outputs(&model.name.value, &model.tuning, outputs, diags);
-        let span = raw.batch().and_then(|batch| batch.model.as_ref()).map_or(raw.name.span, |model| model.span);
-        let reported = Reported { stage: &raw.name.value, model: &model.name.value, span, fixed: *fixed_batch };
+        let span =
+            raw.batch().and_then(|batch| batch.model.as_ref()).map_or(raw.name.span, |model| model.span);
+        let reported =
+            Reported { stage: &raw.name.value, model: &model.name.value, span, fixed: *fixed_batch };
         given.iter().for_each(|output| reported.report(output, diags));
     }
 }
@@ -116,13 +124,16 @@ impl Reported<'_> {
         match &output.standing {
             Standing::Known => {}
             Standing::NoRows(why) => {
-                diags
-                    .error(self.span, format!("{name} has no row for each item: {why}"))
-                    .help(format!("{alone}, with which all of it belongs to one item; or read other outputs"));
+                diags.error(self.span, format!("{name} has no row for each item: {why}")).help(format!(
+                    "{alone}, with which all of it belongs to one item; or read other outputs"
+                ));
             }
             Standing::Rounded => {
                 diags
-                    .warning(self.span, format!("the values of one item change {name} of others in its batch a little"))
+                    .warning(
+                        self.span,
+                        format!("the values of one item change {name} of others in its batch a little"),
+                    )
                     .label("as in models that quantize a batch at once")
                     .help(format!("for the numbers of each item alone, {alone}"));
             }

@@ -47,7 +47,8 @@ impl Input {
         let UnreadableOutput { name, what, remedy } = output;
         let message = format!("output `{name}` of {} cannot be read: it is {what}", self.described());
         let others = self.gives.names().next();
-        let others = others.map(|other| format!("; or read other outputs alone, as in \"{}.{other}\"", self.name));
+        let others =
+            others.map(|other| format!("; or read other outputs alone, as in \"{}.{other}\"", self.name));
         diags.error(self.span, message).help(format!("{remedy}{}", others.unwrap_or_default()));
     }
 

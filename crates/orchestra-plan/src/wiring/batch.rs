@@ -94,7 +94,8 @@ impl<'a> Wiring<'a> {
             pixels.push(None);
         }
         let column = |output: &TensorSpec, ty| Column { name: output.name.clone(), ty };
-        let said = outputs[given.len()..].iter().map(|output| column(output, ColumnType::Tensor(output.clone())));
+        let said =
+            outputs[given.len()..].iter().map(|output| column(output, ColumnType::Tensor(output.clone())));
         let mut gives: Vec<Column> =
             given.iter().map(|output| column(&output.read.tensor, output.column())).chain(said).collect();
         if iteration.is_none()
@@ -251,7 +252,8 @@ impl<'a> Wiring<'a> {
             let outputs = known.plan.outputs.iter().cloned();
             return (outputs.map(StageOutput::of_program).collect(), Vec::new());
         }
-        let of_model = || self.workflow.models.iter().find(|m| m.name.value == known.plan.name)?.max_batch.as_ref();
+        let of_model =
+            || self.workflow.models.iter().find(|m| m.name.value == known.plan.name)?.max_batch.as_ref();
         let asked = draft.max_batch.as_ref().or_else(of_model).map(|asked| asked.value);
         let batches = Batches { fixed, is_single: fixed.map_or(asked == Some(1), |batch| batch == 1) };
         let batch = fixed.map_or(Dim::Dynamic, Dim::Fixed);

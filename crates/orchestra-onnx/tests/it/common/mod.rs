@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, OutputSlotId, ReadOutput, SlotId, TensorSpec, WorkerExit};
+use orchestra_core::{
+    BatchId, DType, DeviceKind, Dim, OutputSlotId, ReadOutput, SlotId, TensorSpec, WorkerExit,
+};
 use orchestra_lab::worker_client::WorkerClient;
 use orchestra_onnx::digest::model_digest;
 use orchestra_onnx::library::{Env, Flavor, Request, Silent, find_or_fetch};

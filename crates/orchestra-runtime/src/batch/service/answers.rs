@@ -41,7 +41,13 @@ impl Answers {
         };
         let of = |column: &Column| column.ty.stored().cloned().unwrap_or_else(|| text(&column.name));
         let outputs = columns.iter().map(of).collect();
-        Self { stage, columns, outputs, waiting: Mutex::default(), phase: watch::Sender::new(Phase::Starting) }
+        Self {
+            stage,
+            columns,
+            outputs,
+            waiting: Mutex::default(),
+            phase: watch::Sender::new(Phase::Starting),
+        }
     }
 
     pub fn n_waiting(&self) -> usize {
