@@ -47,6 +47,7 @@ mod machines;
 mod many_crops;
 mod memory_ceiling;
 mod metrics;
+mod model_outputs;
 mod nested_crops;
 mod no_effect;
 mod no_landlock;

@@ -22,7 +22,7 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
         }
         read => read?,
     };
-    let (plan, diagnostics) = workflow.plan(&options, &machine);
+    let (plan, diagnostics) = workflow.check(&options, &machine);
     let code = planning::code(&diagnostics);
     if args.json {
         stdout::print(&format!("{}\n", diagnostics.to_json()))?;

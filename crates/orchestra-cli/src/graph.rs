@@ -21,7 +21,7 @@ pub fn graph(
     // Before the file is read, so that a wrong command line is the first thing that is said.
     let format = format(args).map_err(|e| Failed::new(ExitCode::Usage, e))?;
     let options = PlanOptions { offline: true, ..PlanOptions::default() };
-    let planned = Workflow::read(&args.file)?.plan_for(&options, MachineView::default());
+    let planned = Workflow::read(&args.file)?.plan_for(&options, MachineView::default(), None);
     let plan = planning::show(planned, surroundings)?;
     if let Some(late) = &plan.late {
         let error = anyhow!("there is nothing to draw yet: {}", late.in_words());

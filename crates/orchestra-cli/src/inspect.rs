@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::anyhow;
-use orchestra::plan::format_bytes;
+use orchestra::plan::{Holds, ModelOutput, OutputDim, format_bytes};
 use orchestra::{ModelError, ModelFile, Recognised, TensorSpec};
 use serde_json::json;
 
@@ -45,6 +45,19 @@ fn in_json(
             std::iter::once(spec.batch).chain(spec.row.iter().copied()).map(|dim| dim.fixed()).collect();
         json!({"name": spec.name, "dtype": spec.dtype, "shape": shape})
     };
+    let output = |output: &ModelOutput| {
+        let dtype = match &output.holds {
+            Holds::Tensor(dtype) => dtype.name(),
+            Holds::Text => "text",
+            Holds::Other(what) => what,
+        };
+        let fixed = |dim: &OutputDim| match dim {
+            OutputDim::Fixed(n) => Some(*n),
+            OutputDim::Batch | OutputDim::Open => None,
+        };
+        let shape = output.dims.as_ref().map(|dims| dims.iter().map(fixed).collect::<Vec<_>>());
+        json!({"name": output.name, "dtype": dtype, "shape": shape})
+    };
     let signature = &file.signature;
     json!({
         "model": path,
@@ -52,7 +65,7 @@ fn in_json(
         "ir_version": signature.ir_version,
         "opset": signature.opset,
         "inputs": signature.inputs.iter().map(tensor).collect::<Vec<_>>(),
-        "outputs": signature.outputs.iter().map(tensor).collect::<Vec<_>>(),
+        "outputs": signature.outputs.iter().map(output).collect::<Vec<_>>(),
         "metadata": signature.metadata,
         "operators": signature.operators,
         "recognised": {
@@ -81,10 +94,11 @@ fn in_words(
         signature.opset
     );
     // Writing to a string cannot fail.
-    for (what, tensors) in [("input ", &signature.inputs), ("output", &signature.outputs)] {
-        for tensor in tensors {
-            let _ = writeln!(text, "# {what}     {} {tensor}", one_line(&tensor.name));
-        }
+    for input in &signature.inputs {
+        let _ = writeln!(text, "# input      {} {input}", one_line(&input.name));
+    }
+    for output in &signature.outputs {
+        let _ = writeln!(text, "# output     {} {output}", one_line(&output.name));
     }
     for (key, value) in &signature.metadata {
         let _ = writeln!(text, "# metadata   {} = {}", one_line(key), one_line(value));

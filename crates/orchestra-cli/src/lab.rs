@@ -43,7 +43,8 @@ pub fn get_ready(setting: &Setting<'_>) -> Result<Ready, Failed> {
     let workflow = &args.workflow;
     let text = Workflow::read(&workflow.file)?;
     let machine = &planning::machine(workflow);
-    let plan = planning::show(text.plan(&planning::options(workflow, None), machine), surroundings)?;
+    let plan =
+        planning::show(text.plan(&planning::options(workflow, None), machine, workflow), surroundings)?;
     planning::say_why_cpu(&plan, machine, *notices);
     if plan.batch_stages().next().is_none() {
         return Err(failed(LabError::NoBatchStage));

@@ -1,4 +1,5 @@
-//! `orchestra plan`: what will run where, and why, on this machine or on one that is described. Starts nothing.
+//! `orchestra plan`: what will run where, and why, on this machine or on one that is described. Starts nothing but a
+//! probe of each model that is new.
 
 use std::path::Path;
 
@@ -20,7 +21,7 @@ pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Fa
         Some(file) => planning::described_machine(file, surroundings)?,
     };
     let about = args.machine.as_ref().map(|file| in_words(file, &machine));
-    let planned = Workflow::read(&args.workflow.file)?.plan_for(&options, machine);
+    let planned = Workflow::read(&args.workflow.file)?.plan_for(&options, machine, Some(&args.workflow));
     let plan = planning::show(planned, surroundings)?;
     if args.json {
         stdout::print_json(&plan)

@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
-use orchestra::plan::{RealHost, format_bytes};
-use orchestra::{Cause, Diagnostics, Machine, MachineView, Plan, PlanOptions, RenderStyle};
+use orchestra::plan::{ProbeModel, RealHost, format_bytes};
+use orchestra::{Cause, Diagnostics, Machine, MachineView, ModelProbe, Plan, PlanOptions, RenderStyle};
 
 use crate::Failed;
 use crate::args::WorkflowArgs;
@@ -66,19 +67,42 @@ impl Workflow {
         Ok(Self { text, path })
     }
 
-    pub fn plan(&self, options: &PlanOptions, machine: &Machine) -> (Option<Plan>, Diagnostics) {
+    /// Plans it, and runs models a few times on the CPU where that tells what they give.
+    pub fn plan(
+        &self,
+        options: &PlanOptions,
+        machine: &Machine,
+        args: &WorkflowArgs,
+    ) -> (Option<Plan>, Diagnostics) {
+        let host = orchestra::host(orchestra::kinds(), orchestra::machine_view(machine));
+        self.plan_with(options, &RealHost { probe: probe(args), ..host })
+    }
+
+    /// Plans it without a run of any model.
+    pub fn check(&self, options: &PlanOptions, machine: &Machine) -> (Option<Plan>, Diagnostics) {
         self.plan_with(options, &orchestra::host(orchestra::kinds(), orchestra::machine_view(machine)))
     }
 
-    /// Plans it for a machine that is not this one.
-    pub fn plan_for(&self, options: &PlanOptions, machine: MachineView) -> (Option<Plan>, Diagnostics) {
+    /// As [`Workflow::plan`], for a machine that is not this one; without arguments as [`Workflow::check`].
+    pub fn plan_for(
+        &self,
+        options: &PlanOptions,
+        machine: MachineView,
+        args: Option<&WorkflowArgs>,
+    ) -> (Option<Plan>, Diagnostics) {
         let host = orchestra::host(orchestra::kinds(), machine);
-        self.plan_with(options, &RealHost { is_described: true, ..host })
+        self.plan_with(options, &RealHost { is_described: true, probe: args.and_then(probe), ..host })
     }
 
     fn plan_with(&self, options: &PlanOptions, host: &RealHost) -> (Option<Plan>, Diagnostics) {
         orchestra::plan::plan(&self.text, &self.path, options, host)
     }
+}
+
+/// What runs models for a plan.
+fn probe(args: &WorkflowArgs) -> Option<Arc<dyn ProbeModel>> {
+    let (ort_library, offline) = (args.ort_library.clone(), args.offline);
+    Some(Arc::new(ModelProbe { ort_library, offline }))
 }
 
 /// Reads the description of a machine; what is wrong with it is printed.
@@ -156,7 +180,7 @@ mod tests {
     fn planned(machine: &Machine, devices: &str) -> (Option<Plan>, Diagnostics) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/workflow.toml");
         let options = PlanOptions { devices: Some(vec![devices.into()]), ..PlanOptions::default() };
-        Workflow::read(&file).unwrap().plan(&options, machine)
+        Workflow::read(&file).unwrap().check(&options, machine)
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     };
     let workflow = Workflow::read(&args.workflow.file)?;
     let machine = planning::machine(&args.workflow);
-    let planned = workflow.plan(&options, &machine);
+    let planned = workflow.plan(&options, &machine, &args.workflow);
     let said = planned.1.render(planning::style(surroundings));
     let plan = Arc::new(tasks::only(planning::show(planned, surroundings)?, &args.only)?);
     if args.dry_run {
@@ -137,7 +137,7 @@ impl Command<'_> {
         let Self { args, surroundings, .. } = self;
         let report = &first.outcome.report;
         let options = PlanOptions { tasks_done: Some(report.tasks_done()), ..options };
-        let planned = workflow.plan(&options, &planning::machine(&args.workflow));
+        let planned = workflow.plan(&options, &planning::machine(&args.workflow), &args.workflow);
         let plan = match planned {
             (Some(plan), diagnostics) if diagnostics.render(planning::style(surroundings)) == said => plan,
             planned => planning::show(planned, surroundings)?,

@@ -24,7 +24,7 @@ type TaskRecords = BTreeMap<String, TaskRecord>;
 pub fn tasks(args: &TasksArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let options = planning::options(&args.workflow, args.output.as_deref());
     let machine = planning::machine(&args.workflow);
-    let planned = Workflow::read(&args.workflow.file)?.plan(&options, &machine);
+    let planned = Workflow::read(&args.workflow.file)?.check(&options, &machine);
     let plan = only(planning::show(planned, surroundings)?, &args.only)?;
     if args.watch {
         return tasks_watch::watch(&plan, surroundings);

@@ -69,6 +69,8 @@ pub enum RunErrorKind {
     Device,
     /// The code rejects this row of the run: the others are to be run again without it.
     Row(u64),
+    /// An output has no row for each item of the batch. That is the model's doing, and speaks against no item: each row runs by itself.
+    Shape,
 }
 
 /// What happened to a batch that gave no result.
@@ -76,10 +78,16 @@ pub enum RunErrorKind {
 pub enum Aftermath {
     /// It waits again, whole, under this new id.
     Requeued(BatchId),
-    /// The halves of this batch wait, or, if it was several that went together, each of those; or what is left of it without a row that was
-    /// rejected, which is the next that [`Ledger::next_convicted`](crate::ledger::Ledger::next_convicted) gives.
+    /// The halves of this batch wait, or, if it was several that went together, each of those; or each of its rows; or what is left of it
+    /// without a row that was rejected, which is the next that [`Ledger::next_convicted`](crate::ledger::Ledger::next_convicted) gives.
     Split(BatchId),
     Failed(FailedRow),
+    /// The model gives what is no row even of a batch of one, for this reason: no row would fare better, so it waits
+    /// under this new id, and nothing is dispatched any more.
+    Stop {
+        waits: BatchId,
+        why: String,
+    },
 }
 
 /// What followed from the death of a worker.

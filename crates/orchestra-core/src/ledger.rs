@@ -68,6 +68,8 @@ pub struct Ledger {
     renewing: Option<WorkerId>,
     /// Since when a suspect waits for such a worker.
     trial_waits_since: Option<Duration>,
+    /// See [`Aftermath::Stop`].
+    is_stopped: bool,
 }
 
 impl Ledger {
@@ -91,6 +93,7 @@ impl Ledger {
             renewals: VecDeque::new(),
             renewing: None,
             trial_waits_since: None,
+            is_stopped: false,
         }
     }
 
@@ -210,7 +213,7 @@ impl Ledger {
     ) -> Option<Aftermath> {
         let alone = self.alone == Some(batch);
         let first_of_worker = self.workers.get(&worker).is_some_and(|w| !w.has_run);
-        let device = self.take_from(worker, batch, true)?;
+        let device = self.take_from(worker, batch, fault != RunErrorKind::Shape)?;
         let b = self.batches.remove(&batch)?;
         let rows = b.rows.count;
         // Memory for fewer rows than these is nothing unusual; the device's ceiling learns of it.
@@ -234,6 +237,8 @@ impl Ledger {
             }
             RunErrorKind::OutOfMemory => self.out_of_memory(batch, b, device, alone, error, now),
             RunErrorKind::Row(row) => self.rejected(batch, b, row, error),
+            RunErrorKind::Shape if rows == 1 => self.stop(b, error),
+            RunErrorKind::Shape => self.split_into(batch, &b, 1),
         })
     }
 
@@ -459,17 +464,31 @@ impl Ledger {
         id
     }
 
+    /// The row waits for ever, so that it has no end in this run.
+    fn stop(&mut self, b: Batch, error: String) -> Aftermath {
+        self.is_stopped = true;
+        Aftermath::Stop { waits: self.wait_again(b), why: error }
+    }
+
     /// Sets batches apart that went together, or replaces batch `id` by its halves.
     fn split(&mut self, id: BatchId, b: Batch) -> Aftermath {
-        let mut parts: Vec<Batch> = if b.rows.count > self.max_batch {
-            b.rows.pieces(self.max_batch).map(|rows| b.part(rows)).collect()
-        } else {
-            let Rows { slot, first, count } = b.rows;
-            let mid = count / 2;
-            let halves =
-                [Rows { slot, first, count: mid }, Rows { slot, first: first + mid, count: count - mid }];
-            halves.map(|rows| b.part(rows)).into()
-        };
+        if b.rows.count > self.max_batch {
+            return self.split_into(id, &b, self.max_batch);
+        }
+        let Rows { slot, first, count } = b.rows;
+        let mid = count / 2;
+        let halves =
+            [Rows { slot, first, count: mid }, Rows { slot, first: first + mid, count: count - mid }];
+        self.replace(id, &b, halves.into())
+    }
+
+    /// Replaces batch `id` by batches of `most` rows.
+    fn split_into(&mut self, id: BatchId, b: &Batch, most: usize) -> Aftermath {
+        self.replace(id, b, b.rows.pieces(most).collect())
+    }
+
+    fn replace(&mut self, id: BatchId, b: &Batch, rows: Vec<Rows>) -> Aftermath {
+        let mut parts: Vec<Batch> = rows.into_iter().map(|rows| b.part(rows)).collect();
         if !b.suspicion.is_suspect() {
             parts.reverse(); // The first one is put in front last.
         }

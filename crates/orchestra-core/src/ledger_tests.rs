@@ -292,7 +292,7 @@ fn an_item_that_never_fits_is_failed_after_it_had_the_device_to_itself_for_a_whi
                 assert_eq!(ledger.dispatch(now), None, "not at once");
                 now = ledger.next_due(now).unwrap();
             }
-            Aftermath::Split(_) => panic!("a single row cannot be split"),
+            other => panic!("a single row is failed or waits, and is not {other:?}"),
         }
     };
     assert_eq!(end.kind, FailureKind::OutOfMemory);
@@ -322,7 +322,7 @@ fn a_worker_that_dies_for_lack_of_memory_counts_as_one_that_says_so() {
         match ledger.worker_lost(worker, &died, WORDS, now).aftermath.pop().unwrap() {
             Aftermath::Failed(f) => break f,
             Aftermath::Requeued(_) => now = ledger.next_due(now).unwrap(),
-            Aftermath::Split(_) => panic!("a single row cannot be split"),
+            other => panic!("a single row is failed or waits, and is not {other:?}"),
         }
     };
     assert_eq!(end.kind, FailureKind::OutOfMemory);
@@ -440,4 +440,37 @@ fn a_row_that_the_code_names_fails_at_once_and_the_others_run_again() {
     }
     assert_eq!(others, [(0, 5), (6, 2)]);
     assert_eq!(ledger.next_convicted(), None);
+}
+
+#[test]
+fn what_has_no_rows_speaks_against_no_item_and_each_runs_by_itself() {
+    let mut ledger = Ledger::new(4);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 4), LeaveReason::Full);
+    ledger.add(rows(1, 3), LeaveReason::Full);
+    let mut alone = Vec::new();
+    while let Some(a) = ledger.dispatch(T) {
+        if a.rows.count > 1 {
+            let aftermath = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Shape, "no rows".into(), T);
+            assert_eq!(aftermath, Some(Aftermath::Split(a.batch)));
+            continue;
+        }
+        alone.push((a.rows.slot.0, a.rows.first));
+        ledger.done(a.worker, a.batch).unwrap();
+    }
+    assert_eq!(alone, [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2)]);
+    assert_eq!((ledger.next_convicted(), ledger.n_batches()), (None, 0));
+}
+
+#[test]
+fn what_is_no_row_of_a_single_item_stops_everything_and_fails_nothing() {
+    let mut ledger = Ledger::new(1);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 1), LeaveReason::Full);
+    ledger.add(rows(1, 1), LeaveReason::Full);
+    let a = ledger.dispatch(T).unwrap();
+    let aftermath = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Shape, "no rows".into(), T).unwrap();
+    assert!(matches!(aftermath, Aftermath::Stop { why, .. } if why == "no rows"));
+    assert_eq!((ledger.dispatch(T), ledger.next_convicted()), (None, None));
+    assert_eq!(ledger.n_batches(), 2, "both wait for another start");
 }

@@ -28,8 +28,10 @@ pub mod lineage;
 pub mod loader_blame;
 mod lock;
 pub mod memory_survey;
+pub mod model_output;
 mod named_enum;
 pub mod pixel_placement;
+pub mod probing;
 pub mod program;
 pub mod restart;
 pub mod sandbox;
@@ -51,6 +53,7 @@ pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter}
 pub use iteration::Iteration;
 pub use kernel::{Code, Kernel};
 pub use lock::locked;
+pub use model_output::{BatchAxis, Mixing, ProbedOutput, ReadOutput};
 pub use pixel_placement::{Placement, Trim};
 pub use program::Program;
 pub use sandbox::{SandboxMode, SandboxRules};

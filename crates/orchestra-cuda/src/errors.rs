@@ -63,7 +63,7 @@ pub fn class(kind: RunErrorKind) -> ErrorClass {
     match kind {
         RunErrorKind::OutOfMemory => ErrorClass::Overload,
         RunErrorKind::Device => ErrorClass::Transient,
-        RunErrorKind::Model | RunErrorKind::Row(_) => ErrorClass::Permanent,
+        RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape => ErrorClass::Permanent,
     }
 }
 

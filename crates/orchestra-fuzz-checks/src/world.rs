@@ -138,7 +138,7 @@ fn signature(text: &str) -> Option<Signature> {
     let tensors = |list: &str| list.split('+').map(tensor).collect::<Option<Vec<_>>>();
     Some(Signature {
         inputs: tensors(inputs)?,
-        outputs: tensors(outputs)?,
+        outputs: tensors(outputs)?.into_iter().map(Into::into).collect(),
         ir_version: 10,
         opset: 20,
         ..Signature::default()

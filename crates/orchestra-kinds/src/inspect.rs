@@ -24,10 +24,11 @@ pub struct Recognised {
 /// Tells what a model is for by the rules by which detect stages tell their layout.
 #[must_use]
 pub fn recognise(signature: &Signature) -> Recognised {
-    let outputs: Vec<Output<'_>> = signature.outputs.iter().enumerate().collect();
+    let tensors = signature.output_tensors();
+    let outputs: Vec<Output<'_>> = tensors.iter().enumerate().collect();
     let is = |purpose, why: String| Recognised { purpose, layout: None, possible_layouts: Vec::new(), why };
     let classifier = || {
-        let [output] = &signature.outputs[..] else { return None };
+        let [output] = &tensors[..] else { return None };
         let mut wide = output.row.iter().filter(|dim| **dim != Dim::Fixed(1));
         let n = wide.next().copied().and_then(Dim::fixed).filter(|n| *n > 1)?;
         let is_float = matches!(output.dtype, DType::F32 | DType::F16);
@@ -114,7 +115,8 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
 
 /// Whether a detect stage has to be told what the logits become scores by.
 fn has_open_logits(layout: &str, signature: &Signature) -> bool {
-    let outputs: Vec<Output<'_>> = signature.outputs.iter().enumerate().collect();
+    let tensors = signature.output_tensors();
+    let outputs: Vec<Output<'_>> = tensors.iter().enumerate().collect();
     let of = Layout::Detr.of(&outputs, Told::default());
     layout == Layout::Detr.name() && of.is_some_and(|outputs| outputs.form == Form::OpenQueries)
 }

@@ -10,6 +10,11 @@ mod spec;
 #[doc(hidden)]
 pub mod untrusted;
 
+/// What finds out along which axis of each output the items of a batch lie.
+pub mod probe {
+    pub use crate::engine::probe::{PROBE, Probe, main, of_environment};
+}
+
 pub use engine::OnnxEngine;
 pub use spec::{ENVIRONMENT, OnnxSpec};
 

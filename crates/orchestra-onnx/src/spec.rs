@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode, config};
 use orchestra_core::{
-    DeviceKind, ErrorClass, Iteration, PixelInput, Provider, SandboxRules, SessionTuning, TensorRt, Trim,
+    DeviceKind, ErrorClass, Iteration, PixelInput, Provider, ReadOutput, SandboxRules, SessionTuning,
+    TensorRt, Trim,
 };
 
+use crate::engine::{largest_graph, rows_graph};
 use orchestra_worker::Sandbox;
 use orchestra_worker::serve::LoadError;
 
@@ -40,6 +42,8 @@ pub struct OnnxSpec {
     /// Per model input, where its rows are pixels as they are (u8 `[height, width, channels]` in the layout): what the graph makes of
     /// them. As long as the inputs of the layout.
     pub pixel_inputs: Vec<Option<PixelInput>>,
+    /// The outputs that are read, in the order of the layout.
+    pub outputs: Vec<ReadOutput>,
     /// Outputs of which the model is to give the largest numbers along the last dimension and their places alone (f32 `[.., 2]` in the layout:
     /// place, number).
     pub largest_outputs: Vec<String>,
@@ -84,6 +88,22 @@ impl OnnxSpec {
             write.push(folder.clone());
         }
         Sandbox { mode: self.sandbox.mode, read, write, gpu, network: false, decodes: false, becomes: false }
+    }
+
+    /// How the session names what stands for an output, before the largest numbers of it are taken.
+    pub(crate) fn rows_name(&self, output: &str) -> String {
+        let read = self.outputs.iter().find(|read| read.tensor.name == output);
+        match read.is_some_and(ReadOutput::needs_nodes) {
+            true => rows_graph::session_name(output),
+            false => output.to_owned(),
+        }
+    }
+
+    /// How the session names what is read of an output.
+    pub(crate) fn session_name(&self, output: &str) -> String {
+        let rows = self.rows_name(output);
+        let is_largest = self.largest_outputs.iter().any(|largest| largest == output);
+        if is_largest { largest_graph::session_name(&rows) } else { rows }
     }
 
     /// Out of a `Load` frame.

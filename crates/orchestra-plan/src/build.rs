@@ -24,6 +24,7 @@ use crate::tasks::{self, Late, TasksPlan};
 use crate::wiring::{self, Wired, Wiring};
 use crate::worker_placement::{Demand, place};
 use crate::{sinks, sources, spares, tree, tuning, variables};
+use read_outputs::ReadOutputs;
 
 mod assemble;
 mod batches;
@@ -31,6 +32,7 @@ mod before_tasks_end;
 mod fewer_loaders;
 mod memory;
 mod pipelines;
+mod read_outputs;
 
 /// What the command line changes about a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -258,9 +260,12 @@ impl Planner<'_> {
         let sources: Vec<_> = workflow.sources.iter().zip(&listings).map(connect).collect();
         let is_late_stage = |stage: &RawStage| is_late("stages", &stage.name);
         let place = (self.host, folder);
-        let wired = Wiring::new(workflow, graph, &sources, &models, place, &is_late_stage, diags).check();
+        let mut wired = Wiring::new(workflow, graph, &sources, &models, place, &is_late_stage, diags).check();
         programs_are_known(workflow, &mut models, &wired);
-        let records = records(workflow, graph, &sources, &models, &wired, diags);
+        let mut records = records(workflow, graph, &sources, &models, &wired, diags);
+        let (n_stages, wired_now, records_now) = (graph.n_stages, &mut wired, &mut records);
+        ReadOutputs { workflow, models: &models, n_stages, wired: wired_now, records: records_now }
+            .keep(diags);
         Connected { listings, sandbox_reads, sources, models, wired, records }
     }
 
@@ -458,7 +463,7 @@ fn programs_are_known(workflow: &mut RawWorkflow, models: &mut [Option<Model>], 
 }
 
 /// What a sink writes.
-struct RecordConnected {
+pub(crate) struct RecordConnected {
     reads: Vec<ColumnRef>,
     columns: Vec<String>,
     encoder: Arc<dyn Encoder>,
@@ -482,6 +487,7 @@ fn records(
                 span: sink.from.first()?.span,
                 paths: Vec::new(),
                 gives: failure_schema(),
+                unreadable: Vec::new(),
                 column: None,
                 labels: None,
                 metadata: Arc::default(),

@@ -264,7 +264,7 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
         outputs.join(", ")
     )?;
     if let Some(iteration) = &batch.iteration {
-        writeln!(out, "    loop: {}", iteration::described(iteration, model))?;
+        writeln!(out, "    loop: {}", iteration::described(iteration, model, &batch.outputs))?;
     }
     write_carried(out, plan, &batch.carries)?;
     let rows = match batch.fixed_batch {

@@ -61,7 +61,7 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
                 let model = &plan.models[batch.model.index()];
                 let mut text = serde_json::json!({ "model": model.name, "inputs": inputs });
                 if let Some(iteration) = &batch.iteration {
-                    text["loop"] = iteration::settings(iteration, model);
+                    text["loop"] = iteration::settings(iteration, model, &batch.outputs);
                 }
                 text
             }

@@ -1,12 +1,14 @@
 //! Everything the planner may ask of the world, and the real world's answers. Decides nothing.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use orchestra_core::kernel::Compiler;
-use orchestra_core::{Program, SandboxRules, TensorSpec};
+use orchestra_core::{Dim, ProbedOutput, Program, SandboxRules, TensorSpec};
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -14,6 +16,8 @@ use thiserror::Error;
 
 use crate::kind::Kinds;
 use crate::measured::{MeasureKey, Measurements};
+use crate::outputs::ModelOutput;
+use crate::plan::ModelPlan;
 use crate::tasks::{TasksEnded, TasksPlan};
 
 /// What is larger holds no labels.
@@ -117,6 +121,12 @@ pub trait Host {
         None
     }
 
+    /// Runs a model a few times; `None`: nothing is run here.
+    fn probe(&self, request: &ProbeRequest<'_>) -> Option<Result<Vec<ProbedOutput>, String>> {
+        let _ = request;
+        None
+    }
+
     /// Cores, memory and devices.
     fn machine(&self) -> Result<MachineView, String>;
 }
@@ -158,8 +168,8 @@ pub struct ModelFile {
 pub struct Signature {
     /// What must be fed. Weights that the file lists among its inputs are left out.
     pub inputs: Vec<TensorSpec>,
-    /// What comes out. A dimension that the file does not state is `Dynamic`; an output of unknown rank has the row `[?]`.
-    pub outputs: Vec<TensorSpec>,
+    /// What comes out.
+    pub outputs: Vec<ModelOutput>,
     /// Version of the ONNX file format.
     pub ir_version: i64,
     /// Version of the default operator set; 0 where the file names none.
@@ -168,6 +178,42 @@ pub struct Signature {
     pub metadata: BTreeMap<String, String>,
     /// How often the graph and those within it use each operator, by its name, with its domain where that is not ONNX's own.
     pub operators: BTreeMap<String, u64>,
+}
+
+impl Signature {
+    /// The outputs that are tensors, as they seem to be by their declaration: with the batch as the first dimension. A dimension that the
+    /// file does not state is `Dynamic`; an output of unknown rank has the row `[?]`.
+    #[must_use]
+    pub fn output_tensors(&self) -> Vec<TensorSpec> {
+        let batch = self.inputs.first().map_or(Dim::Dynamic, |input| input.batch);
+        self.outputs.iter().filter_map(|output| output.tensor(batch)).collect()
+    }
+
+    /// The classifier of a table gives a list of maps in place of a tensor.
+    pub(crate) fn has_zip_map(&self) -> bool {
+        self.operators.contains_key("ai.onnx.ml.ZipMap")
+    }
+}
+
+/// A model that is to be run a few times on the CPU, to find out where the items of a batch lie in its outputs.
+#[derive(Debug, Clone, Copy)]
+pub struct ProbeRequest<'a> {
+    pub model: &'a ModelPlan,
+    /// All inputs of the model, with rows of the shape that they will have.
+    pub inputs: &'a [TensorSpec],
+    /// Names of the outputs to look at.
+    pub outputs: &'a [String],
+    /// The only batch that the model takes.
+    pub batch: Option<usize>,
+}
+
+/// Runs models for a plan.
+pub trait ProbeModel: fmt::Debug + Send + Sync {
+    /// What is found of the outputs, in their order.
+    ///
+    /// # Errors
+    /// The model cannot be run.
+    fn probe(&self, request: &ProbeRequest<'_>) -> Result<Vec<ProbedOutput>, String>;
 }
 
 /// Bytes of metadata of a model that are kept: class names and settings take kilobytes.
@@ -272,6 +318,8 @@ pub struct RealHost {
     pub has_best: Option<HasBest>,
     /// What answers [`Host::tasks_ended`]; `None`: no task has.
     pub tasks_ended: Option<FindTasksEnded>,
+    /// What answers [`Host::probe`]; `None`: no model is run.
+    pub probe: Option<Arc<dyn ProbeModel>>,
 }
 
 /// As [`Host::tasks_ended`].
@@ -304,6 +352,7 @@ impl RealHost {
             tasks_done: None,
             has_best: None,
             tasks_ended: None,
+            probe: None,
         }
     }
 }
@@ -396,6 +445,10 @@ impl Host for RealHost {
 
     fn tasks_ended(&self, tasks: &TasksPlan, output: &Path) -> TasksEnded {
         self.tasks_ended.map_or_else(TasksEnded::default, |ended| ended(tasks, output))
+    }
+
+    fn probe(&self, request: &ProbeRequest<'_>) -> Option<Result<Vec<ProbedOutput>, String>> {
+        self.probe.as_ref().map(|probe| probe.probe(request))
     }
 
     fn machine(&self) -> Result<MachineView, String> {

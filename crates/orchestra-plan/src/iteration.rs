@@ -1,7 +1,7 @@
 //! The settings of a stage that runs a model on its own outputs, and whether they fit the model. It loads nothing and knows no kind.
 
 use orchestra_core::iteration::{Feed, Iteration, ROUNDS, Until};
-use orchestra_core::{PixelInput, TensorSpec};
+use orchestra_core::{PixelInput, ReadOutput, TensorSpec};
 
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
@@ -37,6 +37,8 @@ pub(crate) struct IteratedModel<'a> {
     pub model: &'a ModelPlan,
     /// The inputs of the model as they lie in slots.
     pub inputs: &'a [TensorSpec],
+    /// The outputs of the model that the stage can have.
+    pub outputs: &'a [TensorSpec],
     /// Those that lie there as pixels.
     pub pixels: &'a [Option<PixelInput>],
 }
@@ -63,7 +65,7 @@ impl IteratedModel<'_> {
     /// Whether rows can be kept one by one, and the output `rounds` has its name for itself.
     fn model_can_loop(&self, diags: &mut Diagnostics) -> bool {
         let (stage, model) = (&self.stage.value, self.name());
-        let outputs = &self.model.outputs;
+        let outputs = self.outputs;
         if let Some(open) = outputs.iter().find(|output| output.fixed_row().is_none()) {
             let message = format!(
                 "stage `{stage}` cannot loop over model `{model}`: its output `{}` has no fixed shape",
@@ -105,7 +107,7 @@ impl IteratedModel<'_> {
 
     fn feed(&self, draft: &IterationDraft, diags: &mut Diagnostics) -> Option<Vec<Feed>> {
         let Some(pairs) = &draft.feed else {
-            let (&[_], &[_]) = (self.inputs, &self.model.outputs[..]) else {
+            let ([_], [_]) = (self.inputs, self.outputs) else {
                 let names = |specs: &[TensorSpec]| list(specs.iter().map(|spec| spec.name.as_str()));
                 let message =
                     format!("stage `{}` must say what a round takes of the one before", self.stage.value);
@@ -113,7 +115,7 @@ impl IteratedModel<'_> {
                     "write feed = {{ input = \"output\" }}; inputs of model `{}`: {}; outputs: {}",
                     self.name(),
                     names(&self.model.inputs),
-                    names(&self.model.outputs)
+                    names(self.outputs)
                 ));
                 return None;
             };
@@ -123,9 +125,9 @@ impl IteratedModel<'_> {
         let mut fine = true;
         for (input, output) in pairs {
             let input = (place(&self.model.inputs, input), input);
-            let output = (place(&self.model.outputs, output), output);
+            let output = (place(self.outputs, output), output);
             for (what, specs, (place, name)) in
-                [("input", &self.model.inputs, input), ("output", &self.model.outputs, output)]
+                [("input", &self.model.inputs[..], input), ("output", self.outputs, output)]
             {
                 if place.is_none() {
                     fine = false;
@@ -149,7 +151,7 @@ impl IteratedModel<'_> {
     }
 
     fn fits(&self, feed: Feed, span: Span, diags: &mut Diagnostics) -> Option<Feed> {
-        let (gives, takes) = (&self.model.outputs[feed.output], self.inputs.get(feed.input)?);
+        let (gives, takes) = (&self.outputs[feed.output], self.inputs.get(feed.input)?);
         let same = gives.dtype == takes.dtype && gives.fixed_row() == takes.fixed_row();
         if same && self.pixels.get(feed.input).is_none_or(Option::is_none) {
             return Some(feed);
@@ -175,11 +177,11 @@ impl IteratedModel<'_> {
 
     fn until(&self, draft: &UntilDraft, diags: &mut Diagnostics) -> Option<Until> {
         let name = &draft.output;
-        let Some(output) = place(&self.model.outputs, name) else {
-            self.no_such("output", &self.model.outputs, name, diags);
+        let Some(output) = place(self.outputs, name) else {
+            self.no_such("output", self.outputs, name, diags);
             return None;
         };
-        let spec = &self.model.outputs[output];
+        let spec = &self.outputs[output];
         if let Some(n) = spec.row_len().filter(|n| *n != 1) {
             let message = format!(
                 "`until` of stage `{}` compares one number per row, and output `{}` has {n}",
@@ -206,8 +208,8 @@ fn place(specs: &[TensorSpec], name: &At<String>) -> Option<usize> {
     specs.iter().position(|spec| spec.name == name.value)
 }
 
-pub(crate) fn described(iteration: &Iteration, model: &ModelPlan) -> String {
-    let output = |at: usize| model.outputs.get(at).map_or("?", |spec| &spec.name);
+pub(crate) fn described(iteration: &Iteration, model: &ModelPlan, outputs: &[ReadOutput]) -> String {
+    let output = |at: usize| outputs.get(at).map_or("?", |output| &output.tensor.name);
     let input = |at: usize| model.inputs.get(at).map_or("?", |spec| &spec.name);
     let fed = iteration.feed.iter().map(|feed| format!("{} <- {}", input(feed.input), output(feed.output)));
     let mut text = format!("up to {} rounds, {}", iteration.rounds, fed.collect::<Vec<_>>().join(", "));
@@ -221,8 +223,12 @@ pub(crate) fn described(iteration: &Iteration, model: &ModelPlan) -> String {
 }
 
 /// What decides about results, for the fingerprint: names, so that a model that lists its outputs in another order is the same.
-pub(crate) fn settings(iteration: &Iteration, model: &ModelPlan) -> serde_json::Value {
-    let output = |at: usize| model.outputs.get(at).map(|spec| &spec.name);
+pub(crate) fn settings(
+    iteration: &Iteration,
+    model: &ModelPlan,
+    outputs: &[ReadOutput],
+) -> serde_json::Value {
+    let output = |at: usize| outputs.get(at).map(|output| &output.tensor.name);
     let input = |at: usize| model.inputs.get(at).map(|spec| &spec.name);
     let feed: Vec<_> = iteration.feed.iter().map(|feed| (input(feed.input), output(feed.output))).collect();
     let until = iteration.until.map(|until| (output(until.output), until.below, until.or_equal));

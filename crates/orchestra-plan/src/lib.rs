@@ -26,6 +26,7 @@ mod near_cores;
 mod nearest;
 mod no_effect;
 mod onnx;
+mod outputs;
 mod part_names;
 mod plan;
 mod priority;
@@ -53,7 +54,7 @@ pub use fields::{At, Fields};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use host::{
     AskProgram, DeviceView, FileKind, FindCompilers, HasBest, Host, MAX_METADATA, MachineView, ModelError,
-    ModelFile, NodeView, ReadSeek, RealHost, Signature, TasksDone,
+    ModelFile, NodeView, ProbeModel, ProbeRequest, ReadSeek, RealHost, Signature, TasksDone,
 };
 pub use iteration::{IterationDraft, UntilDraft};
 pub use key::{Key, Word, Words, key};
@@ -67,6 +68,7 @@ pub use measured::{MeasureKey, Measured, Measurements};
 pub use models::{MAX_BATCH, read_labels, read_text};
 pub use nearest::list;
 pub use onnx::read_model;
+pub use outputs::{Holds, ModelOutput, OutputDim, UnreadableOutput};
 pub use part_names::{PartFilesPlan, part_number};
 pub use plan::{
     BETWEEN_COMMITS, BatchPlan, BucketPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth,

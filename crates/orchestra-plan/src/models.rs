@@ -14,6 +14,7 @@ use crate::fingerprint::hex;
 use crate::host::{FileKind, Host, ModelError, ModelFile};
 use crate::keys;
 use crate::kind::{ProgramContext, ProgramDraft, ResolvedProgram};
+use crate::outputs::ModelOutput;
 use crate::plan::{ModelPlan, Recycle};
 use crate::raw::{RawModel, RawSandbox};
 use crate::tree::{Entry, Table};
@@ -38,6 +39,10 @@ pub(crate) struct Model {
     pub max_batch: Option<u64>,
     /// It runs on the cores, whatever the machine has.
     pub on_cores: bool,
+    /// All outputs of a model file; none of a program.
+    pub declared: Vec<ModelOutput>,
+    /// It has nodes that make maps of tensors.
+    pub has_zip_map: bool,
 }
 
 pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawModel {
@@ -155,8 +160,8 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
     let ModelFile { file_digest, digest, weights, bytes, signature } = file;
     let beside = path.parent().unwrap_or(Path::new(""));
     let weights = weights.into_iter().map(|(name, digest)| (beside.join(name), digest)).collect();
-    let (metadata, opset) = (Arc::new(signature.metadata), signature.opset);
-    tuning::check_outputs(&raw.name.value, &raw.tuning, &signature.outputs, diags);
+    let (outputs, has_zip_map) = (signature.output_tensors(), signature.has_zip_map());
+    let (metadata, opset, declared) = (Arc::new(signature.metadata), signature.opset, signature.outputs);
     let custom_ops = custom_ops.into_iter().collect::<Option<Vec<_>>>()?;
     let mut tuning = raw.tuning.wanted.clone();
     if let Provider::TensorRt(wanted) = &mut tuning.provider {
@@ -170,7 +175,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         file_digest,
         weights,
         inputs: signature.inputs,
-        outputs: signature.outputs,
+        outputs,
         custom_ops,
         memory_limit: raw.memory_limit.as_ref().map(|m| m.value),
         memory: raw.memory.as_ref().map(|m| m.value),
@@ -179,7 +184,18 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         sandbox: sandbox_rules(raw, folder, host),
         code: None,
     };
-    Some(Model { plan, labels, metadata, bytes, opset, open_inputs, max_batch: None, on_cores: false })
+    Some(Model {
+        plan,
+        labels,
+        metadata,
+        bytes,
+        opset,
+        open_inputs,
+        max_batch: None,
+        on_cores: false,
+        declared,
+        has_zip_map,
+    })
 }
 
 /// Asks a program what it takes and gives; `None` after an error.
@@ -219,7 +235,18 @@ fn connect_program(
         code: Some(code),
     };
     let metadata = Arc::default();
-    Some(Model { plan, labels: None, metadata, bytes: 0, opset: 0, open_inputs, max_batch, on_cores: !gpu })
+    Some(Model {
+        plan,
+        labels: None,
+        metadata,
+        bytes: 0,
+        opset: 0,
+        open_inputs,
+        max_batch,
+        on_cores: !gpu,
+        declared: Vec::new(),
+        has_zip_map: false,
+    })
 }
 
 fn sandbox_rules(raw: &RawModel, folder: &Path, host: &dyn Host) -> SandboxRules {

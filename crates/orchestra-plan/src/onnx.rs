@@ -13,6 +13,7 @@ use prost::{DecodeError, Message};
 use sha2::{Digest, Sha256};
 
 use crate::host::{MAX_METADATA, ModelError, ModelFile, Signature, digest_file, open_regular};
+use crate::outputs::{Holds, ModelOutput, OutputDim};
 
 /// Dimensions of a tensor. Records hold lists within lists, one for each.
 const MAX_DIMS: usize = 64;
@@ -77,11 +78,23 @@ struct ValueInfo {
     kind: Option<TypeProto>,
 }
 
+/// Of a type that is no tensor, only which it is.
 #[derive(Clone, PartialEq, Message)]
 struct TypeProto {
     #[prost(message, optional, tag = "1")]
     tensor: Option<TensorType>,
+    #[prost(message, optional, tag = "4")]
+    sequence: Option<Anything>,
+    #[prost(message, optional, tag = "5")]
+    map: Option<Anything>,
+    #[prost(message, optional, tag = "8")]
+    sparse: Option<Anything>,
+    #[prost(message, optional, tag = "9")]
+    optional: Option<Anything>,
 }
+
+#[derive(Clone, PartialEq, Message)]
+struct Anything {}
 
 #[derive(Clone, PartialEq, Message)]
 struct TensorType {
@@ -304,8 +317,11 @@ impl Model {
         let Graph { initializers, sparse, .. } = &self.graph;
         let values = sparse.iter().filter_map(|sparse| sparse.values.as_ref());
         let given: HashSet<&str> = initializers.iter().chain(values).map(|tensor| &*tensor.name).collect();
-        let inputs = self.graph.inputs.iter().filter(|i| !given.contains(&*i.name));
-        let inputs = inputs.map(input).collect::<Result<Vec<_>, _>>()?;
+        let fed: Vec<&ValueInfo> = self.graph.inputs.iter().filter(|i| !given.contains(&*i.name)).collect();
+        let inputs = fed.iter().map(|info| input(info)).collect::<Result<Vec<_>, _>>()?;
+        let batches: HashSet<&str> = fed.iter().filter_map(|info| batch_name(info)).collect();
+        let is_input = |name: &str| self.graph.inputs.iter().any(|input| input.name == name);
+        let output = |info: &ValueInfo| output(info, &batches, is_input(&info.name));
         let outputs = self.graph.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
         if inputs.is_empty() || outputs.is_empty() {
             let what = if inputs.is_empty() { "input" } else { "output" };
@@ -350,7 +366,7 @@ impl Graph {
 }
 
 fn input(info: &ValueInfo) -> Result<TensorSpec, ModelError> {
-    let (dtype, shape) = tensor_type("input", info)?;
+    let (dtype, shape) = tensor_type(info)?;
     let Some(shape) = shape else {
         let message =
             format!("its input `{}` has no shape; export the model with the shapes of its inputs", info.name);
@@ -363,55 +379,93 @@ fn input(info: &ValueInfo) -> Result<TensorSpec, ModelError> {
     })
 }
 
-fn output(info: &ValueInfo) -> Result<TensorSpec, ModelError> {
-    let (dtype, shape) = tensor_type("output", info)?;
-    let Some(shape) = shape else {
-        let name = info.name.clone();
-        return Ok(TensorSpec { name, dtype, row: vec![Dim::Dynamic], batch: Dim::Dynamic });
+/// The name of the first dimension of an input.
+fn batch_name(info: &ValueInfo) -> Option<&str> {
+    let first = info.kind.as_ref()?.tensor.as_ref()?.shape.as_ref()?.dims.first()?;
+    first.symbol.as_deref().filter(|name| !name.is_empty())
+}
+
+fn output(info: &ValueInfo, batches: &HashSet<&str>, is_input: bool) -> Result<ModelOutput, ModelError> {
+    let kind = info.kind.as_ref();
+    let tensor = kind.and_then(|kind| kind.tensor.as_ref());
+    let holds = match tensor {
+        Some(tensor) if tensor.element == STRING => Holds::Text,
+        Some(tensor) => {
+            known(tensor.element).map_or_else(|| Holds::Other(element_name(tensor.element)), Holds::Tensor)
+        }
+        None => Holds::Other(kind.map_or("unknown", no_tensor)),
     };
-    row(info, dtype, &shape).ok_or_else(|| {
-        let message =
-            format!("its output `{}` is one value for a whole batch; remove it from the model", info.name);
-        ModelError::Unsupported(message)
-    })
+    let shape = tensor.and_then(|tensor| tensor.shape.as_ref());
+    check_rank("output", info, shape)?;
+    let dim = |dim: &Dimension| match (fixed(dim), &dim.symbol) {
+        (Some(n), _) => OutputDim::Fixed(n),
+        (None, Some(name)) if batches.contains(&**name) => OutputDim::Batch,
+        (None, _) => OutputDim::Open,
+    };
+    let dims = shape.map(|shape| shape.dims.iter().map(dim).collect());
+    Ok(ModelOutput { name: info.name.clone(), holds, dims, is_input })
+}
+
+fn no_tensor(kind: &TypeProto) -> &'static str {
+    match kind {
+        TypeProto { sequence: Some(_), .. } => "sequence",
+        TypeProto { map: Some(_), .. } => "map",
+        TypeProto { sparse: Some(_), .. } => "sparse tensor",
+        TypeProto { optional: Some(_), .. } => "optional",
+        _ => "unknown",
+    }
+}
+
+/// The length of a dimension that has one. Some exporters write 0 or -1 where it is open.
+fn fixed(dim: &Dimension) -> Option<usize> {
+    dim.value.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
 }
 
 fn row(info: &ValueInfo, dtype: DType, shape: &Shape) -> Option<TensorSpec> {
-    // Some exporters write 0 or -1 for a dimension that is open.
-    let dim = |d: &Dimension| match d.value.and_then(|n| usize::try_from(n).ok()) {
-        Some(n) if n > 0 => Dim::Fixed(n),
-        _ => Dim::Dynamic,
-    };
+    let dim = |d: &Dimension| fixed(d).map_or(Dim::Dynamic, Dim::Fixed);
     let (batch, row) = shape.dims.split_first()?;
     Some(TensorSpec { name: info.name.clone(), dtype, row: row.iter().map(dim).collect(), batch: dim(batch) })
 }
 
-fn tensor_type(what: &str, info: &ValueInfo) -> Result<(DType, Option<Shape>), ModelError> {
+/// Element type and shape of an input.
+fn tensor_type(info: &ValueInfo) -> Result<(DType, Option<Shape>), ModelError> {
     let unsupported = |found: &str| {
         let known = DType::ALL.map(DType::name).join(", ");
         let message =
-            format!("its {what} `{}` is of type {found}; tensors of {known} are supported", info.name);
+            format!("its input `{}` is of type {found}; tensors of {known} are supported", info.name);
         ModelError::Unsupported(message)
     };
     let tensor = info.kind.as_ref().and_then(|t| t.tensor.as_ref());
     let tensor = tensor.ok_or_else(|| unsupported("sequence, map or optional"))?;
-    let dtype = match tensor.element {
+    let dtype = known(tensor.element).ok_or_else(|| unsupported(element_name(tensor.element)))?;
+    check_rank("input", info, tensor.shape.as_ref())?;
+    Ok((dtype, tensor.shape.clone()))
+}
+
+fn check_rank(what: &str, info: &ValueInfo, shape: Option<&Shape>) -> Result<(), ModelError> {
+    let n_dims = shape.map_or(0, |shape| shape.dims.len());
+    if n_dims <= MAX_DIMS {
+        return Ok(());
+    }
+    let message =
+        format!("its {what} `{}` has {n_dims} dimensions; at most {MAX_DIMS} are supported", info.name);
+    Err(ModelError::Unsupported(message))
+}
+
+fn known(element: i32) -> Option<DType> {
+    Some(match element {
         1 => DType::F32,
         2 => DType::U8,
         6 => DType::I32,
         7 => DType::I64,
         9 => DType::Bool,
         10 => DType::F16,
-        other => return Err(unsupported(element_name(other))),
-    };
-    let n_dims = tensor.shape.as_ref().map_or(0, |s| s.dims.len());
-    if n_dims > MAX_DIMS {
-        let message =
-            format!("its {what} `{}` has {n_dims} dimensions; at most {MAX_DIMS} are supported", info.name);
-        return Err(ModelError::Unsupported(message));
-    }
-    Ok((dtype, tensor.shape.clone()))
+        _ => return None,
+    })
 }
+
+/// Texts, as onnx.proto3 numbers element types.
+const STRING: i32 = 8;
 
 fn element_name(element: i32) -> &'static str {
     match element {

@@ -13,6 +13,7 @@ use crate::graph::{Graph, Link};
 use crate::host::Host;
 use crate::kind::{Connect, Draft, Input, SourceConnected, StageConnected, StageContext};
 use crate::models::Model;
+use crate::outputs::{StageOutput, UnreadableOutput};
 use crate::plan::{ColumnRef, Origin};
 use crate::raw::{RawListing, RawStage, RawWorkflow};
 
@@ -29,8 +30,12 @@ pub(crate) enum Wired {
         inputs: Vec<ColumnRef>,
         /// What lies in slots: the model's inputs with every open dimension of the row filled in, and what a loop keeps of each row.
         tensors: Vec<TensorSpec>,
-        /// What its workers give: the model's outputs, and what a loop says of each row.
+        /// What its workers give: those of the model's outputs that are read, and what a loop says of each row.
         outputs: Vec<TensorSpec>,
+        /// The same outputs of the model, with what is known of them.
+        given: Vec<StageOutput>,
+        /// Outputs of the model that no stage can read.
+        unreadable: Vec<UnreadableOutput>,
         /// How it loops.
         iteration: Option<Iteration>,
         /// Whether it computes no more of an input than pictures fill. Where they lie then stands behind `inputs` and `tensors`.
@@ -174,6 +179,7 @@ pub(crate) fn input(
     wired: &[Option<Wired>],
     link: &Link,
 ) -> Option<Input> {
+    let mut unreadable = Vec::new();
     let (kind, mut gives, labels, metadata) = match link.target {
         Origin::Source(source) => {
             let kind = workflow.sources[source.index()].kind.as_ref()?.name();
@@ -181,6 +187,9 @@ pub(crate) fn input(
         }
         Origin::Stage(stage) => {
             let is = wired[stage.index()].as_ref()?;
+            if let Wired::Batch { unreadable: of_model, .. } = is {
+                unreadable.clone_from(of_model);
+            }
             let (labels, metadata) = match is {
                 Wired::Batch { model, .. } => {
                     let model = models[*model].as_ref()?;
@@ -202,6 +211,7 @@ pub(crate) fn input(
         span: link.span,
         paths: paths_of(workflow, link.target),
         gives,
+        unreadable,
         column: link.tensor.clone(),
         labels,
         metadata,

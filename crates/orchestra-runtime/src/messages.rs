@@ -81,6 +81,8 @@ pub enum PipelineEnd {
     TooManyFailed(String),
     /// No device is left for one of its stages.
     NoDevice(String),
+    /// The model of one of its stages gives what is no row of an item.
+    Unusable(String),
     SinkFailed(String),
     /// What a source names could not be listed to its end.
     NotListed(String),
@@ -95,6 +97,7 @@ impl fmt::Display for PipelineEnd {
             PipelineEnd::Complete => f.write_str("complete"),
             PipelineEnd::Stopped => f.write_str("stopped"),
             PipelineEnd::NoDevice(why)
+            | PipelineEnd::Unusable(why)
             | PipelineEnd::SinkFailed(why)
             | PipelineEnd::NotListed(why)
             | PipelineEnd::SourceFailed(why)
@@ -347,6 +350,7 @@ pub enum PipelineMsg {
         end: PipelineEnd,
     },
     NoDevice(String),
+    Unusable(String),
     SinkFailed(String),
     /// What ran beside its actors panicked.
     Bug(String),

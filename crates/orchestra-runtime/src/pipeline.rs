@@ -1,7 +1,7 @@
 //! Pipeline: one connected graph. Builds its actors from the plan, wires them, and knows when it is over. It moves no item itself.
 //!
 //! ```text
-//! Preparing => Running => (Complete | Stopped | NoDevice | SinkFailed | NotListed | SourceFailed | Bug)
+//! Preparing => Running => (Complete | Stopped | NoDevice | Unusable | SinkFailed | NotListed | SourceFailed | Bug)
 //! ```
 
 use std::collections::{BTreeSet, HashMap};
@@ -86,6 +86,7 @@ impl Actor for Pipeline {
             PipelineMsg::Prepared(Err(why)) => state.end(&me, PipelineEnd::NoDevice(why)).await,
             PipelineMsg::SourceFinished { source, end } => state.source_finished(&me, source, end).await,
             PipelineMsg::NoDevice(why) => state.end(&me, PipelineEnd::NoDevice(why)).await,
+            PipelineMsg::Unusable(why) => state.end(&me, PipelineEnd::Unusable(why)).await,
             PipelineMsg::SourceFailed(why) => state.end(&me, PipelineEnd::SourceFailed(why)).await,
             PipelineMsg::Bug(error) => state.fell_over(&me, error).await,
             PipelineMsg::SinkFailed(why) => state.end(&me, PipelineEnd::SinkFailed(why)).await,

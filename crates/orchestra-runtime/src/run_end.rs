@@ -90,6 +90,7 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
             PipelineEnd::SinkFailed(why) => (3, 75, format!("results could not be written: {why}")),
             PipelineEnd::SourceFailed(why) => (3, 75, why.clone()),
             PipelineEnd::NotListed(why) => (3, 78, why.clone()),
+            PipelineEnd::Unusable(why) => (4, 78, why.clone()),
             PipelineEnd::NoDevice(why) => (4, 69, why.clone()),
             PipelineEnd::Bug(why) => (5, 70, bug(why)),
         };

@@ -23,7 +23,7 @@ pub use orchestra_core::ledger::RunErrorKind;
 use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, OutputSlotId, SlotId, TensorSpec};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// A W3C trace context in 25 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -87,9 +87,9 @@ pub struct DynamicOutput {
     pub output: usize,
     /// Element type.
     pub dtype: DType,
-    /// The whole shape. Its first dimension is the number of rows, or the batch has one row and the whole tensor is its.
+    /// The whole shape. Its first dimension is the number of rows. Texts, one for each row, are one list of bytes.
     pub shape: Vec<usize>,
-    /// Elements in native byte order, row-major.
+    /// Elements in native byte order, row-major; texts as [`texts`](orchestra_core::model_output::texts) packs them.
     pub data: Vec<u8>,
 }
 

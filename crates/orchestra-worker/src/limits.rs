@@ -17,7 +17,10 @@ pub(crate) fn confine(memory: u64) -> io::Result<()> {
 }
 
 /// A process that crashes leaves no image of its memory, in which are items and what its environment holds.
-pub(crate) fn no_core_file() -> io::Result<()> {
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn no_core_file() -> io::Result<()> {
     lower(Resource::Core, 0)
 }
 

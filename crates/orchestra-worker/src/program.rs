@@ -36,22 +36,13 @@ pub struct ConfinedProgram {
 impl ConfinedProgram {
     /// As [`PROGRAM`] holds it.
     pub fn encode(&self) -> Result<String, String> {
-        let bytes = bincode::encode_to_vec(self, config::standard()).map_err(|error| {
+        as_variable(self).map_err(|error| {
             format!("a program cannot be told to a worker: {error}; its paths must be UTF-8")
-        })?;
-        Ok(bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-            write!(text, "{byte:02x}").expect("a string takes any text");
-            text
-        }))
+        })
     }
 
     fn decode(text: &OsStr) -> Option<Self> {
-        let digits = text.to_str()?.as_bytes();
-        let pair = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        let (pairs, rest) = digits.as_chunks();
-        let bytes: Vec<u8> = pairs.iter().map(pair).collect::<Option<_>>()?;
-        let (program, used) = bincode::decode_from_slice(&bytes, config::standard()).ok()?;
-        (used == bytes.len() && rest.is_empty()).then_some(program)
+        of_variable(text)
     }
 
     /// Becomes the program; comes back with the reason why not.
@@ -90,6 +81,29 @@ impl ConfinedProgram {
             .exec();
         Ok(error.to_string())
     }
+}
+
+/// A value as a variable of the environment holds it.
+///
+/// # Errors
+/// A path in it is no UTF-8.
+pub fn as_variable(value: &impl Encode) -> Result<String, bincode::error::EncodeError> {
+    let bytes = bincode::encode_to_vec(value, config::standard())?;
+    Ok(bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string takes any text");
+        text
+    }))
+}
+
+/// The value that [`as_variable`] has made; `None` for any other text.
+#[must_use]
+pub fn of_variable<T: Decode<()>>(text: &OsStr) -> Option<T> {
+    let digits = text.to_str()?.as_bytes();
+    let pair = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let (pairs, rest) = digits.as_chunks();
+    let bytes: Vec<u8> = pairs.iter().map(pair).collect::<Option<_>>()?;
+    let (value, used) = bincode::decode_from_slice(&bytes, config::standard()).ok()?;
+    (used == bytes.len() && rest.is_empty()).then_some(value)
 }
 
 /// What this worker process shall become, if it is no worker itself.

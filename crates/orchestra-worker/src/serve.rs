@@ -258,7 +258,9 @@ impl Link {
         self.send(&FromWorker::Failed { batch, kind, error, timing })?;
         match kind {
             RunErrorKind::Device => Err(End::Code(EXIT_DEVICE)),
-            RunErrorKind::OutOfMemory | RunErrorKind::Model | RunErrorKind::Row(_) => Ok(()),
+            RunErrorKind::OutOfMemory | RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape => {
+                Ok(())
+            }
         }
     }
 

@@ -40,7 +40,7 @@ struct WorkerEngine {
 }
 
 /// What the file allows, and what the engine needs.
-fn environment(rules: &SandboxRules, needed: &[(&str, &str)]) -> Vec<(String, String)> {
+pub(crate) fn environment(rules: &SandboxRules, needed: &[(&str, &str)]) -> Vec<(String, String)> {
     let needed = needed.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     allowed(rules).into_iter().chain(needed).collect()
 }
@@ -93,6 +93,7 @@ pub fn engines_of(plan: &Plan, launcher: &Arc<dyn Launcher>, library: Option<&Li
             custom_ops: model.custom_ops.clone(),
             sandbox: sandbox.clone(),
             pixel_inputs: plan.pixel_inputs(stage),
+            outputs: batch.outputs.clone(),
             largest_outputs: plan.largest_outputs(stage),
             iteration: batch.iteration.clone(),
             trim: batch.trim,

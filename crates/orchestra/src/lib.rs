@@ -30,6 +30,7 @@
 #![warn(missing_docs)]
 
 mod engines;
+mod probe;
 mod program;
 mod serve;
 mod unconfined;
@@ -85,6 +86,7 @@ pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, Tas
 #[cfg(feature = "telemetry")]
 pub use orchestra_telemetry as telemetry;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
+pub use probe::ModelProbe;
 pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
@@ -166,6 +168,9 @@ pub fn worker_main_with(kinds: &Kinds) -> ExitCode {
     match orchestra_worker::program::of_environment() {
         _ if orchestra_worker::process::is_loader() => orchestra_worker::process::run_as_loader(kinds),
         Some(program) => orchestra_worker::program::become_program(&program),
+        None if let Some(probe) = orchestra_onnx::probe::of_environment() => {
+            orchestra_onnx::probe::main(&probe)
+        }
         None if orchestra_cuda::is_asked_for() => orchestra_cuda::main(),
         None => orchestra_onnx::main(),
     }

@@ -83,12 +83,18 @@ pub(crate) fn allowed(rules: &SandboxRules) -> Vec<(String, String)> {
 /// What a program prints that is confined as its workers are, and ends by itself. It is started by this very executable.
 pub(crate) fn ask(program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
     let confined = ConfinedProgram { program: program.clone(), rules: rules.clone(), gpu: false }.encode()?;
+    let mut variables = allowed(rules);
+    variables.push((PROGRAM.to_owned(), confined));
+    listen(&variables, ASK_WITHIN)
+}
+
+/// What a process of this very executable prints that is started as a worker with these variables, sees no GPU, and ends by itself.
+pub(crate) fn listen(variables: &[(String, String)], within: Duration) -> Result<Vec<u8>, String> {
     let mut child = Command::new("/proc/self/exe")
         .arg("worker")
         .env_clear()
         .envs(inherited())
-        .envs(allowed(rules))
-        .env(PROGRAM, confined)
+        .envs(variables.iter().map(|(name, value)| (name, value)))
         .env("CUDA_VISIBLE_DEVICES", "")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -102,7 +108,7 @@ pub(crate) fn ask(program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, St
         })
     });
     let words = child.stderr.take().map(|pipe| thread::spawn(move || tail(pipe)));
-    let status = ended(&mut child);
+    let status = ended(&mut child, within);
     let answer = answer.and_then(|thread| thread.join().ok()).and_then(Result::ok).unwrap_or_default();
     let words = words.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let said = |why: String| match words.trim() {
@@ -110,7 +116,7 @@ pub(crate) fn ask(program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, St
         words => format!("{why}; its last words: {words}"),
     };
     match status.map_err(|error| error.to_string())? {
-        None => Err(said(format!("it took longer than {} s", ASK_WITHIN.as_secs()))),
+        None => Err(said(format!("it took longer than {} s", within.as_secs()))),
         Some(status) if !status.success() => Err(said(format!("it ended with {status}"))),
         Some(_) if answer.len() as u64 > LONGEST_ANSWER => {
             Err("it says more than 1 MiB of itself".to_owned())
@@ -120,8 +126,8 @@ pub(crate) fn ask(program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, St
 }
 
 /// Waits for the end; `None`: it took too long, and was killed.
-fn ended(child: &mut Child) -> io::Result<Option<std::process::ExitStatus>> {
-    let until = Instant::now() + ASK_WITHIN;
+fn ended(child: &mut Child, within: Duration) -> io::Result<Option<std::process::ExitStatus>> {
+    let until = Instant::now() + within;
     loop {
         match child.try_wait()? {
             Some(status) => return Ok(Some(status)),

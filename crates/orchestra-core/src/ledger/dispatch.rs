@@ -41,7 +41,7 @@ impl Ledger {
     ///
     /// After `None`, ask for [`Ledger::next_convicted`] and [`Ledger::next_renewal`].
     pub fn dispatch(&mut self, now: Duration) -> Option<Assignment> {
-        if self.alone.is_some() {
+        if self.alone.is_some() || self.is_stopped {
             return None;
         }
         let (c, id) = match self.pick(now) {

@@ -5,11 +5,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
-use orchestra_core::{DType, DeviceKind, SessionTuning};
+use orchestra_core::{DType, DeviceKind, SessionTuning, model_output};
 use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
 use ort::memory::{Allocator, MemoryInfo};
 use ort::session::{IoBinding, RunOptions, Session};
-use ort::value::{DynTensor, DynTensorValueType, DynValue};
+use ort::value::{DynTensor, DynTensorValueType, DynValue, TensorElementType};
 use ort::{AsPointer, sys};
 
 use super::cuda_runtime::CudaRuntime;
@@ -17,7 +17,7 @@ use super::graphs::{Graphs, NotRecorded};
 use super::model::{Model, RowAddresses, RowTensor, element_type};
 use super::overlap::{CopyIn, Turn};
 use super::shrink::Shrink;
-use super::{errors, trim_graph};
+use super::{errors, rows_graph, trim_graph};
 use orchestra_worker::serve::{RunError, nanos};
 
 /// An element of what rows are trimmed to: one for each of two axes.
@@ -195,7 +195,14 @@ impl BoundSession {
             .iter()
             .map(|(output, value)| {
                 let name = &model.session_outputs[*output].name;
-                let (dtype, shape, data) = contents(name, value)?;
+                if let Some(texts) = texts(name, value, ran, wanted)? {
+                    let shape = vec![texts.len()];
+                    return Ok(DynamicOutput { output: *output, dtype: DType::U8, shape, data: texts });
+                }
+                let (dtype, mut shape, data) = contents(name, value)?;
+                if model.is_single && shape.first() != Some(&1) {
+                    shape.insert(0, 1); // All of it belongs to the one item.
+                }
                 cut(DynamicOutput { output: *output, dtype, shape, data }, name, ran, wanted)
             })
             .collect()
@@ -266,41 +273,13 @@ impl BoundSession {
 
     /// Takes over the outputs of dynamic shape of a run. Outputs were bound in the order of the model, and are given in that order.
     fn keep_dynamic(&mut self, model: &Model) -> ort::Result<()> {
-        for (at, (value, fixed)) in self.output_values()?.into_iter().zip(&model.outputs).enumerate() {
+        for (at, (value, fixed)) in output_values(&self.binding)?.into_iter().zip(&model.outputs).enumerate()
+        {
             if fixed.is_none() {
                 self.dynamic.push((at, value.downcast::<DynTensorValueType>()?));
             }
         }
         Ok(())
-    }
-
-    fn output_values(&self) -> ort::Result<Vec<DynValue>> {
-        let allocator = Allocator::default();
-        let (mut values, mut count) = (std::ptr::null_mut(), 0);
-        // SAFETY: binding and allocator are alive, and the out pointers are valid.
-        let status = unsafe {
-            (ort::api().GetBoundOutputValues)(
-                self.binding.ptr(),
-                allocator.ptr().cast_mut(),
-                &mut values,
-                &mut count,
-            )
-        };
-        // SAFETY: the status was just returned by the API.
-        unsafe { ort::Error::result_from_status(status) }?;
-        if values.is_null() {
-            return Ok(Vec::new());
-        }
-        // SAFETY: the array has `count` values.
-        let made =
-            unsafe { std::slice::from_raw_parts(values, count) }.iter().filter_map(|v| NonNull::new(*v));
-        // SAFETY: each of them is now ours, and the session that made them outlives them.
-        let made = made.map(|value| unsafe { DynValue::from_ptr(value, Some(&allocator)) }).collect();
-        // SAFETY: the array came from this allocator, and nothing points into it any more.
-        let status = unsafe { (ort::api().AllocatorFree)(allocator.ptr().cast_mut(), values.cast()) };
-        // SAFETY: the status was just returned by the API.
-        unsafe { ort::Error::result_from_status(status) }?;
-        Ok(made)
     }
 }
 
@@ -348,7 +327,31 @@ pub fn run_binding(session: &Session, binding: &IoBinding, options: Option<&RunO
     unsafe { ort::Error::result_from_status(status) }
 }
 
-fn contents(name: &str, tensor: &DynTensor) -> Result<(DType, Vec<usize>, Vec<u8>), RunError> {
+/// What a run has left at the outputs that are bound, in the order in which they were.
+pub fn output_values(binding: &IoBinding) -> ort::Result<Vec<DynValue>> {
+    let allocator = Allocator::default();
+    let (mut values, mut count) = (std::ptr::null_mut(), 0);
+    // SAFETY: binding and allocator are alive, and the out pointers are valid.
+    let status = unsafe {
+        (ort::api().GetBoundOutputValues)(binding.ptr(), allocator.ptr().cast_mut(), &mut values, &mut count)
+    };
+    // SAFETY: the status was just returned by the API.
+    unsafe { ort::Error::result_from_status(status) }?;
+    if values.is_null() {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the array has `count` values.
+    let made = unsafe { std::slice::from_raw_parts(values, count) }.iter().filter_map(|v| NonNull::new(*v));
+    // SAFETY: each of them is now ours, and the session that made them outlives them.
+    let made = made.map(|value| unsafe { DynValue::from_ptr(value, Some(&allocator)) }).collect();
+    // SAFETY: the array came from this allocator, and nothing points into it any more.
+    let status = unsafe { (ort::api().AllocatorFree)(allocator.ptr().cast_mut(), values.cast()) };
+    // SAFETY: the status was just returned by the API.
+    unsafe { ort::Error::result_from_status(status) }?;
+    Ok(made)
+}
+
+pub fn contents(name: &str, tensor: &DynTensor) -> Result<(DType, Vec<usize>, Vec<u8>), RunError> {
     let found = *tensor.data_type();
     let dtype = DType::ALL
         .into_iter()
@@ -364,6 +367,30 @@ fn contents(name: &str, tensor: &DynTensor) -> Result<(DType, Vec<usize>, Vec<u8
     Ok((dtype, shape, data))
 }
 
+/// The texts of the first `wanted` of `ran` rows; `None` where the elements are no texts.
+fn texts(name: &str, tensor: &DynTensor, ran: usize, wanted: usize) -> Result<Option<Vec<u8>>, RunError> {
+    if *tensor.data_type() != TensorElementType::String {
+        return Ok(None);
+    }
+    let (shape, texts) = tensor.try_extract_strings().map_err(|e| errors::run(&e))?;
+    if texts.len() != ran {
+        let shape = shape.iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect::<Vec<_>>();
+        return Err(no_rows(name, &shape, ran));
+    }
+    Ok(Some(model_output::texts::pack(texts[..wanted].iter().map(String::as_str))))
+}
+
+/// An output that has no row for each item of its batch.
+fn no_rows(name: &str, shape: &[usize], ran: usize) -> RunError {
+    let shape = shape.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let error = errors::no_rows(
+        &rows_graph::output_of(name),
+        &shape,
+        &format!("a row for each item of a batch of `{ran}`"),
+    );
+    RunError { kind: RunErrorKind::Shape, error }
+}
+
 /// Leaves the first `wanted` of `ran` rows, if the tensor has a row per item.
 fn cut(mut tensor: DynamicOutput, name: &str, ran: usize, wanted: usize) -> Result<DynamicOutput, RunError> {
     let rows = tensor.shape.first().copied();
@@ -373,13 +400,7 @@ fn cut(mut tensor: DynamicOutput, name: &str, ran: usize, wanted: usize) -> Resu
         tensor.shape[0] = wanted;
         return Ok(tensor);
     }
-    if ran == 1 {
-        return Ok(tensor); // All of it belongs to the one item.
-    }
-    Err(errors::model(format!(
-        "output `{name}` has the shape {:?} for a batch of `{ran}` and cannot be split per item; set `batch = {{ max = 1 }}`",
-        tensor.shape
-    )))
+    Err(no_rows(name, &tensor.shape, ran))
 }
 
 #[cfg(test)]
@@ -401,14 +422,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_row_per_item_belongs_to_a_batch_of_one_or_is_refused() {
-        assert_eq!(cut(tensor(&[5, 6]), "boxes", 1, 1).unwrap(), tensor(&[5, 6]));
-        assert_eq!(cut(tensor(&[]), "score", 1, 1).unwrap(), tensor(&[]));
-        let error = cut(tensor(&[5, 6]), "boxes", 2, 2).unwrap_err();
-        assert_eq!(error.kind, RunErrorKind::Model);
-        assert!(error.error.contains("`boxes`") && error.error.contains("[5, 6]"), "{error}");
-        assert!(error.error.contains("cannot be split per item; set `batch = { max = 1 }`"), "{error}");
-        // A padded batch of one still ran as a batch of four.
-        assert!(cut(tensor(&[5, 6]), "boxes", 4, 1).is_err());
+    fn what_has_no_row_per_item_is_refused_as_the_doing_of_the_model() {
+        for (shape, ran, wanted) in [(&[5, 6][..], 1, 1), (&[], 1, 1), (&[5, 6], 2, 2), (&[5, 6], 4, 1)] {
+            let error = cut(tensor(shape), "boxes", ran, wanted).unwrap_err();
+            assert_eq!(error.kind, RunErrorKind::Shape);
+            assert!(error.error.contains("its output `boxes` has the shape `["), "{error}");
+            assert!(error.error.contains("set `batch = { max = 1 }`"), "{error}");
+        }
     }
 }

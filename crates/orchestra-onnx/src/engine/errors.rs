@@ -5,6 +5,8 @@ use orchestra_worker::frames::RunErrorKind;
 
 use orchestra_worker::serve::{LoadError, RunError};
 
+use super::rows_graph;
+
 /// Memory ran out, on the device or in the process. Checked first: CUDA reports it as a failure of the device, too.
 const OUT_OF_MEMORY: [&str; 9] = [
     "out of memory",
@@ -64,6 +66,10 @@ const NOT_FOR_THIS_DEVICE: [&str; 4] = [
 /// What CUDA itself says stands, whatever a library makes of it; and a plan that runs was built for this device.
 const NOT_OF_THE_MODEL: [&str; 4] = ["cuda failure", "cuda error", "cudaerror", "->execute("];
 
+/// A node gives another shape than that of the memory for the rows of an output. Checked last: it stands for the model alone.
+const NOT_THE_SHAPE: [&str; 2] =
+    ["the output ortvalue provided for output", "ortvalue shape verification failed"];
+
 pub fn run_kind(text: &str) -> RunErrorKind {
     let text = text.to_ascii_lowercase();
     let says = |patterns: &[&str]| patterns.iter().any(|p| text.contains(p));
@@ -71,6 +77,8 @@ pub fn run_kind(text: &str) -> RunErrorKind {
         RunErrorKind::OutOfMemory
     } else if says(&DEVICE) && (says(&NOT_OF_THE_MODEL) || !says(&NOT_FOR_THIS_DEVICE)) {
         RunErrorKind::Device
+    } else if says(&NOT_THE_SHAPE) {
+        RunErrorKind::Shape
     } else {
         RunErrorKind::Model
     }
@@ -84,7 +92,27 @@ pub fn is_refusal(text: &str) -> bool {
 
 pub fn run(error: &ort::Error) -> RunError {
     let error = error.to_string();
-    RunError { kind: run_kind(&error), error }
+    let kind = run_kind(&error);
+    match (kind, other_shape(&error)) {
+        (RunErrorKind::Shape, Some(error)) => RunError { kind, error },
+        _ => RunError { kind, error },
+    }
+}
+
+/// Which output has another shape than the memory for its rows, out of the runtime's words.
+fn other_shape(text: &str) -> Option<String> {
+    let between = |before: &str, after: &str| Some(text.split_once(before)?.1.split_once(after)?.0);
+    let output = between("provided for output '", "'")?;
+    let (rows, found) = (between("has shape {", "}")?, between("for this run is {", "}")?);
+    Some(no_rows(&rows_graph::output_of(output), found, &format!("`[{rows}]`, a row for each item,")))
+}
+
+/// That an output has no row for each item, and what to do.
+pub fn no_rows(output: &str, shape: &str, expected: &str) -> String {
+    format!(
+        "its output `{output}` has the shape `[{shape}]` where {expected} is expected; set `batch = {{ max = 1 }}`, with which all of it belongs to \
+         one item, or read other outputs"
+    )
 }
 
 /// An error that speaks against the model or its data.
@@ -103,7 +131,7 @@ pub fn load(text: &str) -> LoadError {
     let class = match run_kind(text) {
         RunErrorKind::OutOfMemory => ErrorClass::Overload,
         RunErrorKind::Device => ErrorClass::Transient,
-        RunErrorKind::Model | RunErrorKind::Row(_) => ErrorClass::Permanent,
+        RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape => ErrorClass::Permanent,
     };
     LoadError { class, error: text.to_owned() }
 }
@@ -138,7 +166,7 @@ mod tests {
 
     #[test]
     fn known_texts_have_their_class() {
-        use RunErrorKind::{Device, Model, OutOfMemory};
+        use RunErrorKind::{Device, Model, OutOfMemory, Shape};
         let known = [
             (
                 "Non-zero status code returned while running Conv node. Name:'/c' Status Message: CUDNN failure 4: \
@@ -182,6 +210,11 @@ mod tests {
             ("CUDNN failure 4002: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED ; GPU=0", OutOfMemory),
             ("CUDNN failure 2: CUDNN_STATUS_ALLOC_FAILED ; GPU=0", OutOfMemory),
             ("Exception during initialization: CUDA failure 2: out of memory ; GPU=0", OutOfMemory),
+            (
+                "INVALID_ARGUMENT : The output OrtValue provided for output 'w' of node 'n' (Concat) has shape {1,4} but the computed \
+                 output shape for this run is {2,4}. When calling Run() with pre-allocated output OrtValues",
+                Shape,
+            ),
             ("Got invalid dimensions for input: x for the following indices", Model),
             ("indices element out of data bounds, idx=9 must be within the inclusive range [-3,2]", Model),
         ];

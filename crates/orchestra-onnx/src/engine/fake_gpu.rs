@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use crate::library::{Env, Flavor, Request, Silent, find_or_fetch};
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, OutputSlotId, SessionTuning, SlotId, TensorSpec};
+use orchestra_core::{
+    BatchId, DType, DeviceKind, Dim, OutputSlotId, ReadOutput, SessionTuning, SlotId, TensorSpec,
+};
 use orchestra_testkit::models;
 use orchestra_worker::arena::{Arena, SharedMemory};
 use orchestra_worker::output_region::OutputRegion;
@@ -43,6 +45,7 @@ impl Twin {
             tf32: true,
             tuning,
             pixel_inputs: vec![None],
+            outputs: vec![ReadOutput::rows(row("y"))],
             ..OnnxSpec::default()
         };
         let load = Load {

@@ -44,6 +44,7 @@ pub const FLOAT: i64 = 1;
 pub const UINT8: i64 = 2;
 const INT32: i64 = 6;
 pub const INT64: i64 = 7;
+pub const STRING: i64 = 8;
 const BOOL: i64 = 9;
 pub const FLOAT16: i64 = 10;
 pub const ATTRIBUTE_IS_INTEGER: i64 = 2;
@@ -77,25 +78,34 @@ pub fn with_graph(
 ) -> Result<Vec<u8>, EditError> {
     let mut edited = Message::with_capacity(model.len() + 4096);
     let mut graphs = 0;
-    let mut opset = 1;
+    let opset = opset(model)?;
     for field in Fields::of(model) {
         let field = field?;
-        match (field.number, field.value.bytes()) {
-            (number::MODEL_GRAPH, Some(graph)) => {
+        match field.value.bytes().filter(|_| field.number == number::MODEL_GRAPH) {
+            Some(graph) => {
                 graphs += 1;
                 edited.push_bytes(number::MODEL_GRAPH, &edit(graph)?);
-                continue;
             }
-            (number::MODEL_OPSET, Some(set)) => opset = own_opset(set)?.unwrap_or(opset),
-            _ => {}
+            None => edited.push_field(&field),
         }
-        edited.push_field(&field);
     }
     match graphs {
         1 if opset >= needed => Ok(edited.done()),
         1 => Err(EditError::OldOpset { found: opset, needed }),
         _ => Err(EditError::NoGraph),
     }
+}
+
+/// The version of the model's operators.
+pub fn opset(model: &[u8]) -> Result<u64, EditError> {
+    let mut opset = 1;
+    for field in Fields::of(model) {
+        let field = field?;
+        if let (number::MODEL_OPSET, Some(set)) = (field.number, field.value.bytes()) {
+            opset = own_opset(set)?.unwrap_or(opset);
+        }
+    }
+    Ok(opset)
 }
 
 /// The version, if the set is ONNX's own.
@@ -153,11 +163,19 @@ pub fn value_info(name: &str, element: i64, shape: Message) -> Vec<u8> {
     named.bytes(number::VALUE_TYPE, &kind).done()
 }
 
+/// The description of a tensor whose shape follows from the nodes.
+pub fn untyped_shape(name: &str, element: i64) -> Vec<u8> {
+    let tensor = Message::default().integer(number::TENSOR_TYPE_ELEMENT, element).done();
+    let kind = Message::default().bytes(number::TYPE_TENSOR, &tensor).done();
+    let named = Message::default().bytes(number::VALUE_NAME, name.as_bytes());
+    named.bytes(number::VALUE_TYPE, &kind).done()
+}
+
 pub fn dimension(n: usize) -> Vec<u8> {
     Message::default().integer(number::DIM_VALUE, n as i64).done()
 }
 
-fn element(dtype: DType) -> i64 {
+pub fn element(dtype: DType) -> i64 {
     match dtype {
         DType::F32 => FLOAT,
         DType::F16 => FLOAT16,
@@ -202,6 +220,15 @@ impl Node {
 pub fn attribute(name: &str, field: u32, value: &[u8], kind: i64) -> Vec<u8> {
     let named = Message::default().bytes(number::ATTRIBUTE_NAME, name.as_bytes());
     named.bytes(field, value).integer(number::ATTRIBUTE_TYPE, kind).done()
+}
+
+/// An attribute that is a list of integers.
+pub fn integers_attribute(name: &str, values: &[i64]) -> Vec<u8> {
+    let mut attribute = Message::default().bytes(number::ATTRIBUTE_NAME, name.as_bytes());
+    for value in values {
+        attribute = attribute.integer(number::ATTRIBUTE_INTEGERS, *value);
+    }
+    attribute.integer(number::ATTRIBUTE_TYPE, ATTRIBUTE_IS_INTEGERS).done()
 }
 
 pub fn integer(name: &str, value: i64) -> Vec<u8> {

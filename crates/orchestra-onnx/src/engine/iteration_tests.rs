@@ -2,7 +2,7 @@
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::iteration::{Feed, Until};
-use orchestra_core::{BatchId, OutputSlotId, SessionTuning, SlotId, TensorSpec};
+use orchestra_core::{BatchId, OutputSlotId, ReadOutput, SessionTuning, SlotId, TensorSpec};
 use orchestra_testkit::models;
 use orchestra_worker::arena::{Arena, SharedMemory};
 use orchestra_worker::frames::Load;
@@ -58,6 +58,7 @@ impl Loops {
             model,
             tuning: SessionTuning::default(),
             pixel_inputs: vec![None, None],
+            outputs: outputs[..2].iter().cloned().map(ReadOutput::rows).collect(),
             iteration: Some(of.clone()),
             ..OnnxSpec::default()
         };

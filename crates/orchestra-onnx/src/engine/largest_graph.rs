@@ -8,7 +8,9 @@
 //!
 //! So a reader of text gives some kilobytes for a line of it instead of megabytes, and what it does not give need not leave its device.
 
-use super::graph_edit::{EditError, FLOAT, Node, child, integer, integers, number, with_graph};
+use super::graph_edit::{
+    EditError, FLOAT, Node, child, integer, integers, number, untyped_shape, with_graph,
+};
 use super::protobuf::{Fields, Message};
 
 /// `TopK` takes `k` as an input.
@@ -53,10 +55,7 @@ fn edit_graph(graph: &[u8], outputs: &[String]) -> Result<Vec<u8>, EditError> {
 
 /// The output, of a shape that follows from the nodes.
 fn output(name: &str) -> Vec<u8> {
-    let tensor = Message::default().integer(number::TENSOR_TYPE_ELEMENT, FLOAT).done();
-    let kind = Message::default().bytes(number::TYPE_TENSOR, &tensor).done();
-    let named = Message::default().bytes(number::VALUE_NAME, session_name(name).as_bytes());
-    named.bytes(number::VALUE_TYPE, &kind).done()
+    untyped_shape(&session_name(name), FLOAT)
 }
 
 fn nodes(name: &str) -> Vec<Vec<u8>> {

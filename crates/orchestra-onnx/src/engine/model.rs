@@ -2,13 +2,13 @@
 
 use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_core::iteration::{Feed, Until};
-use orchestra_core::{DType, Dim, ErrorClass, Iteration, Placement, TensorSpec, Trim};
+use orchestra_core::{DType, Dim, ErrorClass, Iteration, Placement, ReadOutput, TensorSpec, Trim};
 use orchestra_worker::arena::{RangeError, Rows, WorkerArena};
 use orchestra_worker::frames::Run;
 use ort::session::Session;
 use ort::value::{Outlet, TensorElementType, ValueType};
 
-use super::{largest_graph, pixel_graph, trim_graph};
+use super::{pixel_graph, trim_graph};
 use crate::spec::OnnxSpec;
 use orchestra_worker::serve::LoadError;
 
@@ -16,12 +16,14 @@ use orchestra_worker::serve::LoadError;
 pub struct Model {
     /// Inputs as the session names them.
     pub session_inputs: Vec<TensorSpec>,
-    /// Outputs as the session names them.
+    /// Outputs that are read, as the session names them. Texts have bytes here.
     pub session_outputs: Vec<TensorSpec>,
     /// Inputs, in the order of the session.
     pub inputs: Vec<RowTensor>,
     /// Outputs, in the order of the session; `None` where the shape is only known after the run.
     pub outputs: Vec<Option<RowTensor>>,
+    /// Batches have one item, so all that comes out of one is its.
+    pub is_single: bool,
     /// The only batch size that the model accepts, if it has one.
     pub batch: Option<usize>,
     pub max_rows: usize,
@@ -68,7 +70,8 @@ impl Model {
         let layout_outputs = &layout.outputs[..layout.outputs.len().saturating_sub(behind[1])];
         let mut session_inputs = specs(session.inputs(), "input")?;
         session_inputs.retain(|input| spec.trim.is_none() || input.name != trim_graph::ENDS);
-        let session_outputs = specs(session.outputs(), "output")?;
+        let session_outputs: Vec<TensorSpec> =
+            spec.outputs.iter().map(|output| read_output(session, spec, output)).collect::<Result<_, _>>()?;
         same_count(&session_inputs, layout_inputs.len(), "inputs")?;
         same_count(&session_outputs, layout_outputs.len(), "outputs")?;
         for (at, (found, span)) in session_inputs.iter().zip(layout_inputs).enumerate() {
@@ -84,9 +87,7 @@ impl Model {
         for (found, span) in session_outputs.iter().zip(layout_outputs) {
             if let Some(span) = span {
                 let mut planned = span.tensor.clone();
-                if spec.largest_outputs.contains(&planned.name) {
-                    planned.name = largest_graph::session_name(&planned.name);
-                }
+                planned.name = spec.session_name(&planned.name);
                 agree(found, &planned, "output")?;
             }
         }
@@ -100,6 +101,7 @@ impl Model {
             outputs: layout_outputs.iter().map(|span| span.as_ref().map(row_tensor)).collect(),
             session_inputs,
             session_outputs,
+            is_single: max_batch == 1 && batch.is_none_or(|batch| batch == 1),
             batch,
             max_rows,
             whole: spec.trim.map(|trim| whole(&trim, layout)).transpose()?,
@@ -169,6 +171,22 @@ fn row_tensor(span: &TensorSpan) -> RowTensor {
     // The arena was mapped with this layout, so every dimension of its rows is fixed.
     let row = span.tensor.fixed_row().unwrap_or_default().into_iter().map(|n| n as i64).collect();
     RowTensor { dtype: span.tensor.dtype, row, row_bytes: span.row_bytes }
+}
+
+/// What the session says of an output that is read.
+fn read_output(session: &Session, spec: &OnnxSpec, output: &ReadOutput) -> Result<TensorSpec, LoadError> {
+    let name = spec.session_name(&output.tensor.name);
+    let outlet = session.outputs().iter().find(|outlet| outlet.name() == name);
+    let outlet = outlet.ok_or_else(|| {
+        refused(format!(
+            "the plan reads output `{}`, and the model has none of that name",
+            output.tensor.name
+        ))
+    })?;
+    match output.is_text {
+        true => Ok(TensorSpec { name, ..output.tensor.clone() }),
+        false => self::spec(outlet, "output"),
+    }
 }
 
 fn specs(outlets: &[Outlet], what: &str) -> Result<Vec<TensorSpec>, LoadError> {

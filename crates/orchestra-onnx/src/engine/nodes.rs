@@ -10,7 +10,7 @@ use ort::AsPointer;
 use ort::session::Session;
 
 use super::shape_nodes::{ShapeNodes, shape_nodes};
-use super::{cuda, errors, tensorrt};
+use super::{cuda, errors, rows_graph, tensorrt};
 use crate::spec::OnnxSpec;
 
 /// Nodes per execution provider. An error where a GPU's model would run elsewhere under its name: if the provider that it asks for has no node,
@@ -56,7 +56,9 @@ fn on_the_gpu(
     if spec.tuning.allow_cpu_nodes {
         return Ok(());
     }
-    let (mut all, mut stay) = (nodes.len(), nodes.iter().filter(|node| node.provider == CORES).collect());
+    // Shapes of what is put behind a model are computed on the cores, as they should.
+    let stays = |node: &&Node| node.provider == CORES && !node.name.starts_with(rows_graph::NODES);
+    let (mut all, mut stay) = (nodes.len(), nodes.iter().filter(|node| stays(node)).collect());
     let is_few = |stay: &Vec<&Node>, all: usize| stay.len() as f64 <= FEW * all as f64;
     if is_few(&stay, all) {
         return Ok(());

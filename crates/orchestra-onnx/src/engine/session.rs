@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use orchestra_core::{DeviceKind, ErrorClass, Provider};
+use orchestra_core::{DeviceKind, ErrorClass, Provider, ReadOutput};
 use orchestra_worker::frames::Load;
 use ort::environment::Environment;
 use ort::session::Session;
@@ -11,7 +11,7 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use super::largest_graph::put_behind;
 use super::pixel_graph::{Front, put_in_front};
 use super::tensorrt::{self, Engines};
-use super::{cpu_arena, cuda, errors, graphs, trim_graph};
+use super::{cpu_arena, cuda, errors, graphs, rows_graph, trim_graph};
 use crate::spec::OnnxSpec;
 use orchestra_worker::serve::LoadError;
 
@@ -70,7 +70,8 @@ fn is_needed(library: &Path, spec: &OnnxSpec) -> bool {
     matches!(spec.tuning.provider, Provider::TensorRt(_)) || !tensorrt::is_library(library)
 }
 
-/// The model with nodes in front of its inputs that take pixels or are trimmed, and behind its outputs of which the largest numbers are read; `None` where there
+/// The model with nodes in front of its inputs that take pixels or are trimmed, and behind its outputs that have no rows as they are, or of
+/// which the largest numbers are read; `None` where there
 /// are none.
 fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
     let fronts: Vec<Front<'_>> = load
@@ -80,7 +81,8 @@ fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
         .zip(&spec.pixel_inputs)
         .filter_map(|(span, pixels)| Some(Front { span, pixels: pixels.as_ref()? }))
         .collect();
-    if fronts.is_empty() && spec.largest_outputs.is_empty() && spec.trim.is_none() {
+    let behind: Vec<&ReadOutput> = spec.outputs.iter().filter(|output| output.needs_nodes()).collect();
+    if fronts.is_empty() && behind.is_empty() && spec.largest_outputs.is_empty() && spec.trim.is_none() {
         return Ok(None);
     }
     let path = spec.model.display();
@@ -100,8 +102,19 @@ fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
         model = trim_graph::put_in_front(&model, span, trim)
             .map_err(|what| refused(format!("model `{path}` cannot be given trimmed rows: {what}")))?;
     }
+    if !behind.is_empty() {
+        model = rows_graph::put_behind(&model, &behind).map_err(|what| {
+            let names: Vec<&str> = behind.iter().map(|output| &*output.tensor.name).collect();
+            let names = names.join("`, `");
+            refused(format!(
+                "model `{path}` cannot give rows of its outputs `{names}`: {what}; export it with newer operators, or with the batch as the first \
+                 dimension"
+            ))
+        })?;
+    }
     if !spec.largest_outputs.is_empty() {
-        model = put_behind(&model, &spec.largest_outputs).map_err(|what| {
+        let largest: Vec<String> = spec.largest_outputs.iter().map(|name| spec.rows_name(name)).collect();
+        model = put_behind(&model, &largest).map_err(|what| {
             refused(format!("model `{path}` cannot give its largest numbers alone: {what}"))
         })?;
     }

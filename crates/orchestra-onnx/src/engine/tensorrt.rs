@@ -65,9 +65,11 @@ fn lock(folder: &Path) -> io::Result<File> {
 /// What an engine depends on and TensorRT's own name for it does not tell: it leaves out the constants of a graph, such as those of the
 /// nodes in front of inputs that take pixels. The GPU and the precision it does tell.
 fn key(max_batch: usize, spec: &OnnxSpec) -> String {
-    let OnnxSpec { pixel_inputs, largest_outputs, tf32, library, .. } = spec;
+    let OnnxSpec { pixel_inputs, largest_outputs, outputs, tf32, library, .. } = spec;
+    let behind: Vec<_> = outputs.iter().filter(|output| output.needs_nodes()).collect();
     let version = library::version(library);
-    let about = format!("{pixel_inputs:?} {largest_outputs:?} {max_batch:?} {version} tf32 {tf32}");
+    let about =
+        format!("{pixel_inputs:?} {largest_outputs:?} {behind:?} {max_batch:?} {version} tf32 {tf32}");
     format!("{:x}", Sha256::digest(about))[..16].to_owned()
 }
 

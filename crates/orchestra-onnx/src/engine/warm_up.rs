@@ -51,7 +51,7 @@ fn first_runs(
                 refused = Some(errors::load(&error));
             }
             // A model may refuse zeros; real data decides.
-            Err(RunError { kind: RunErrorKind::Model, .. }) => {}
+            Err(RunError { kind: RunErrorKind::Model | RunErrorKind::Shape, .. }) => {}
             Err(RunError { kind: RunErrorKind::OutOfMemory, error })
                 if place > 0 || (rows > 1 && may_halve) =>
             {
@@ -95,7 +95,7 @@ pub fn warm_up_together(streams: &mut [Serving], batch_sizes: &[usize]) -> Resul
     let mut fits = true;
     for RunError { kind, error } in ran.into_iter().filter_map(Result::err) {
         match kind {
-            RunErrorKind::Model | RunErrorKind::Row(_) => {}
+            RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape => {}
             RunErrorKind::OutOfMemory => {
                 fits = false;
                 eprintln!(

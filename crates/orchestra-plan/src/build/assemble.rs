@@ -118,8 +118,9 @@ impl<'a> Assembler<'a> {
                 let raw = &self.parts.workflow.stages[stage];
                 let from = origins(&self.parts.graph.reads[stage]);
                 let (reads, gives, runs, about) = match self.parts.wired[stage].as_ref()? {
-                    Wired::Batch { model, inputs, iteration, trim, fixed_batch, gives, .. } => {
-                        let wired = (*fixed_batch, iteration, *trim);
+                    Wired::Batch { model, inputs, given, iteration, trim, fixed_batch, gives, .. } => {
+                        let outputs = given.iter().map(|output| output.read.clone()).collect();
+                        let wired = (*fixed_batch, iteration, *trim, outputs);
                         let batch = self.batch_plan(stage, *model, wired, layout?)?;
                         (inputs, gives, Shape::Batch(Box::new(batch)), None)
                     }

@@ -1,6 +1,6 @@
 //! The batches of a stage: their sizes, and what else its workers are told about them.
 
-use orchestra_core::{Iteration, ModelId, Trim};
+use orchestra_core::{Iteration, ModelId, ReadOutput, Trim};
 
 use super::assemble::Assembler;
 use super::memory::Layout;
@@ -19,7 +19,12 @@ impl Assembler<'_> {
         &self,
         stage: usize,
         model: usize,
-        (fixed_batch, iteration, trim): (Option<usize>, &Option<Iteration>, Option<Trim>),
+        (fixed_batch, iteration, trim, outputs): (
+            Option<usize>,
+            &Option<Iteration>,
+            Option<Trim>,
+            Vec<ReadOutput>,
+        ),
         (max_batch, layout): Layout,
     ) -> Option<BatchPlan> {
         let wait = self.parts.workflow.stages[stage].batch()?.wait;
@@ -45,6 +50,7 @@ impl Assembler<'_> {
             priority: raw.priority,
             recycle: raw.recycle,
             gives_memory_back: raw.tuning.wanted.shrink,
+            outputs,
             iteration: iteration.clone(),
             trim,
             layout,

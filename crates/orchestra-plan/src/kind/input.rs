@@ -8,6 +8,7 @@ use orchestra_core::data::{Column, ColumnType, Schema};
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
 use crate::nearest::{list, suggestion};
+use crate::outputs::UnreadableOutput;
 
 /// A source or stage that is read.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ pub struct Input {
     /// All columns that it gives. Behind them, where its rows were made of a picture, a [`ColumnType::Placement`] that says how, even if an
     /// earlier stage gives it.
     pub gives: Schema,
+    /// Outputs of its model that no stage can read.
+    pub unreadable: Vec<UnreadableOutput>,
     /// The one column that is meant, where the file says so (`from = "stage.column"`).
     pub column: Option<String>,
     /// The labels of its model, if it runs one that has some.
@@ -39,9 +42,23 @@ impl Input {
         }
     }
 
+    /// Reports that an output of its model is read that cannot be.
+    fn refuse(&self, output: &UnreadableOutput, diags: &mut Diagnostics) {
+        let UnreadableOutput { name, what, remedy } = output;
+        let message = format!("output `{name}` of {} cannot be read: it is {what}", self.described());
+        let others = self.gives.names().next();
+        let others =
+            others.map(|other| format!("; or read other outputs alone, as in \"{}.{other}\"", self.name));
+        diags.error(self.span, message).help(format!("{remedy}{}", others.unwrap_or_default()));
+    }
+
     /// The place of a column; that there is none of that name is reported.
     fn place_of(&self, name: &str, diags: &mut Diagnostics) -> Option<usize> {
         let place = self.gives.position(name);
+        if let Some(output) = self.unreadable.iter().find(|output| output.name == name) {
+            self.refuse(output, diags);
+            return None;
+        }
         if place.is_none() {
             let kind = if self.is_source { "source" } else { "stage" };
             diags
@@ -74,6 +91,10 @@ impl Input {
         let fitting: Vec<usize> = (0..columns.len()).filter(|place| fits(&columns[*place])).collect();
         match fitting[..] {
             [only] => Some(only),
+            [] if !self.unreadable.is_empty() => {
+                self.unreadable.iter().for_each(|output| self.refuse(output, diags));
+                None
+            }
             [] => {
                 diags
                     .error(self.span, format!("{reader} cannot read from {}", self.described()))
@@ -108,6 +129,10 @@ pub(crate) fn whole_row(
     let mut reads = Vec::new();
     for (at, input) in inputs.iter().enumerate() {
         let all = &input.gives.0;
+        if let (None, [_, ..]) = (&input.column, &input.unreadable[..]) {
+            input.unreadable.iter().for_each(|output| input.refuse(output, diags));
+            return None;
+        }
         let named = match &input.column {
             Some(name) => {
                 let place = input.place_of(name, diags)?;

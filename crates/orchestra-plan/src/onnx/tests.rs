@@ -22,7 +22,7 @@ fn value(name: &str, element: i32, dims: Option<&[i64]>) -> Vec<u8> {
         n => Dimension { value: Some(n), symbol: None },
     };
     let shape = dims.map(|dims| Shape { dims: dims.iter().map(dim).collect() });
-    let kind = Some(TypeProto { tensor: Some(TensorType { element, shape }) });
+    let kind = Some(TypeProto { tensor: Some(TensorType { element, shape }), ..TypeProto::default() });
     ValueInfo { name: name.into(), kind }.encode_to_vec()
 }
 
@@ -67,7 +67,7 @@ fn inputs_and_outputs_are_read_and_weights_are_no_inputs() {
     let file = read(&bytes).unwrap();
     let show = |t: &[TensorSpec]| t.iter().map(|t| format!("{} {t}", t.name)).collect::<Vec<_>>();
     assert_eq!(show(&file.signature.inputs), ["image f32[batch, 3, 224, ?]"]);
-    assert_eq!(show(&file.signature.outputs), ["logits f16[batch, 1000]"]);
+    assert_eq!(show(&file.signature.output_tensors()), ["logits f16[batch, 1000]"]);
     assert_eq!((file.signature.ir_version, file.signature.opset), (10, 20));
     assert_eq!(file.digest, <[u8; 32]>::from(Sha256::digest(&bytes)));
 }
@@ -89,7 +89,8 @@ fn a_fixed_batch_is_seen() {
     let file =
         read(&model(&[field(11, &value("x", 7, Some(&[4, 2]))), field(12, &value("y", 6, None))])).unwrap();
     assert_eq!(file.signature.inputs[0].to_string(), "i64[4, 2]");
-    assert_eq!(file.signature.outputs[0].to_string(), "i32[batch, ?]");
+    assert_eq!(file.signature.outputs[0].to_string(), "i32");
+    assert_eq!(file.signature.output_tensors()[0].to_string(), "i32[4, ?]");
 }
 
 #[test]
@@ -105,9 +106,36 @@ fn what_cannot_be_fed_is_named() {
     assert!(with_input(value("x", 1, Some(&[]))).contains("input `x` is a single value"));
     let no_tensor = ValueInfo { name: "x".into(), kind: None }.encode_to_vec();
     assert!(with_input(no_tensor).contains("sequence, map or optional"));
-    let scalar = read(&model(&[field(11, &good), field(12, &value("loss", 1, Some(&[])))])).unwrap_err();
-    assert!(scalar.contains("output `loss` is one value for a whole batch"), "{scalar}");
     assert_eq!(read(&model(&[field(12, &good)])).unwrap_err(), "the model has no input");
+}
+
+#[test]
+fn outputs_are_read_whatever_they_hold() {
+    let of = |kind: TypeProto| {
+        let output = ValueInfo { name: "y".into(), kind: Some(kind) }.encode_to_vec();
+        let good = value("x", 1, Some(&[OPEN, 2]));
+        read(&model(&[field(11, &good), field(12, &output)])).unwrap().signature.outputs[0].to_string()
+    };
+    let tensor =
+        |element, dims: &[i64]| ValueInfo::decode(&*value("y", element, Some(dims))).unwrap().kind.unwrap();
+    let other = || Some(Anything {});
+    assert_eq!(of(tensor(11, &[OPEN, 3])), "double[batch, 3]");
+    assert_eq!(of(tensor(3, &[2, OPEN])), "int8[2, batch]");
+    assert_eq!(of(tensor(8, &[OPEN, -1])), "text[batch, ?]");
+    assert_eq!(of(tensor(1, &[])), "f32[]");
+    assert_eq!(of(TypeProto { sequence: other(), ..TypeProto::default() }), "sequence");
+    assert_eq!(of(TypeProto { map: other(), ..TypeProto::default() }), "map");
+    assert_eq!(of(TypeProto { optional: other(), ..TypeProto::default() }), "optional");
+    assert_eq!(of(TypeProto { sparse: other(), ..TypeProto::default() }), "sparse tensor");
+    assert_eq!(of(TypeProto::default()), "unknown");
+    let passed = read(&model(&[
+        field(11, &value("x", 1, Some(&[OPEN, 2]))),
+        field(12, &value("x", 1, Some(&[OPEN, 2]))),
+        field(12, &value("y", 1, Some(&[OPEN, 2]))),
+    ]));
+    let is_input: Vec<bool> =
+        passed.unwrap().signature.outputs.iter().map(|output| output.is_input).collect();
+    assert_eq!(is_input, [true, false]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{
-    Code, DeviceId, DeviceSpec, Iteration, ModelId, SandboxRules, SessionTuning, TensorSpec, Trim,
+    Code, DeviceId, DeviceSpec, Iteration, ModelId, ReadOutput, SandboxRules, SessionTuning, TensorSpec, Trim,
 };
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ pub struct ModelPlan {
     pub weights: Vec<(PathBuf, [u8; 32])>,
     /// Inputs, from the file.
     pub inputs: Vec<TensorSpec>,
-    /// Outputs, from the file. Dimensions that the file does not state are `Dynamic`.
+    /// Outputs that are tensors, as the file declares them. Dimensions that it does not state are `Dynamic`.
     pub outputs: Vec<TensorSpec>,
     /// Custom operator libraries, absolute, with the SHA-256 of each: a worker compares it before it loads one.
     pub custom_ops: Vec<(PathBuf, [u8; 32])>,
@@ -78,6 +78,8 @@ pub struct BatchPlan {
     pub recycle: Recycle,
     /// Whether a worker gives back after each run what the run left unused.
     pub gives_memory_back: bool,
+    /// The outputs of the model that are read.
+    pub outputs: Vec<ReadOutput>,
     /// How the model runs on its own outputs, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iteration: Option<Iteration>,

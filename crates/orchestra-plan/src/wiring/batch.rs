@@ -1,17 +1,19 @@
 //! What a batch stage is fed: the inputs of its model, beside what the stages before it give.
 
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::{DType, Dim, Iteration, Placement, TensorSpec};
+use orchestra_core::{DType, Dim, Iteration, Placement, ProbedOutput, ReadOutput, TensorSpec};
 
 use super::{Wired, Wiring, name_of};
 use crate::fields::At;
 use crate::graph::Link;
+use crate::host::ProbeRequest;
 use crate::iteration::IteratedModel;
 use crate::kind::{BatchDraft, Draft, Input};
+use crate::models::Model;
 use crate::nearest::{list, suggestion};
+use crate::outputs::{Batches, StageOutput, UnreadableOutput};
 use crate::plan::ColumnRef;
 use crate::raw::RawStage;
-use crate::worker_placement::plural;
 
 impl<'a> Wiring<'a> {
     pub(super) fn batch(&mut self, stage: usize, raw: &RawStage, draft: &BatchDraft) -> Option<Wired> {
@@ -29,9 +31,10 @@ impl<'a> Wiring<'a> {
         let known = self.models[index].as_ref()?;
         let signature = &known.plan;
         let mut open_inputs = known.open_inputs.iter().copied();
-        let fixed_batch = self.fixed_batch(model, &signature.inputs, &signature.outputs);
+        let fixed_batch = self.fixed_batch(model, &signature.inputs);
         let links = self.inputs(stage, raw, &model.value, &signature.inputs)?;
         let mut inputs = Vec::new();
+        let mut fed = Vec::new();
         let mut tensors = Vec::new();
         let mut pixels = Vec::new();
         for (want, link) in signature.inputs.iter().zip(links) {
@@ -53,6 +56,8 @@ impl<'a> Wiring<'a> {
             }
             if let Some(tensor) = self.fits(&model.value, &want, link, &ty) {
                 inputs.push(read);
+                let row = ty.tensor().map_or_else(Vec::new, |given| given.row.clone());
+                fed.push(TensorSpec { row, ..want });
                 tensors.push(tensor);
                 pixels.push(match ty {
                     ColumnType::Pixels { input, .. } => Some(input),
@@ -66,15 +71,19 @@ impl<'a> Wiring<'a> {
             true => self.trim(stage, raw, index, &inputs, draft.iteration.is_some())?,
             false => None,
         };
+        let (given, unreadable) = match complete {
+            true => self.given(known, draft, &fed, fixed_batch),
+            false => self.given(known, draft, &[], fixed_batch),
+        };
+        let mut outputs: Vec<TensorSpec> = given.iter().map(|output| output.read.tensor.clone()).collect();
         let iteration = match &draft.iteration {
             Some(draft) if complete => {
-                let iterated =
-                    IteratedModel { stage: &raw.name, model: signature, inputs: &tensors, pixels: &pixels };
+                let (inputs, outputs, pixels) = (&tensors, &outputs, &pixels);
+                let iterated = IteratedModel { stage: &raw.name, model: signature, inputs, outputs, pixels };
                 Some(iterated.resolve(draft, self.diags)?)
             }
             _ => None,
         };
-        let mut outputs = signature.outputs.clone();
         if let Some(iteration) = &iteration {
             tensors.extend(iteration.rounds_input());
             outputs.push(Iteration::rounds_output());
@@ -85,10 +94,13 @@ impl<'a> Wiring<'a> {
             pixels.push(None);
         }
         let column = |output: &TensorSpec, ty| Column { name: output.name.clone(), ty };
+        let said =
+            outputs[given.len()..].iter().map(|output| column(output, ColumnType::Tensor(output.clone())));
         let mut gives: Vec<Column> =
-            outputs.iter().map(|output| column(output, ColumnType::Tensor(output.clone()))).collect();
+            given.iter().map(|output| column(&output.read.tensor, output.column())).chain(said).collect();
         if iteration.is_none()
-            && let [output] = &mut outputs[..]
+            && let ([output], [StageOutput { read: ReadOutput { is_text: false, .. }, .. }]) =
+                (&mut outputs[..], &given[..])
             && self.is_only_largest_read(stage, index)
             && let Some(stored) = largest(output)
         {
@@ -105,6 +117,8 @@ impl<'a> Wiring<'a> {
             inputs,
             tensors,
             outputs,
+            given,
+            unreadable,
             iteration,
             trim: trim.map(|(trim, _)| trim),
             pixels,
@@ -226,45 +240,70 @@ impl<'a> Wiring<'a> {
         if fine { found.into_iter().collect() } else { None }
     }
 
-    /// The only batch the model takes, if there is one. `None` after an error.
-    fn fixed_batch(
-        &mut self,
-        model: &At<String>,
-        inputs: &[TensorSpec],
-        outputs: &[TensorSpec],
-    ) -> Option<Option<usize>> {
-        let batch = inputs.first()?.batch;
-        let differs = |t: &&TensorSpec| t.batch != batch;
-        if let Some(other) = inputs.iter().find(differs) {
-            let message = format!("the inputs of model `{}` have different batch dimensions", model.value);
-            self.diags
-                .error(model.span, message)
-                .label(format!("`{}` is {}, `{}` is {other}", inputs[0].name, inputs[0], other.name));
-            return None;
+    /// What the stage can have of the outputs of its model, and the others. `fed` are the inputs of the model; none where they are not known.
+    fn given(
+        &self,
+        known: &Model,
+        draft: &BatchDraft,
+        fed: &[TensorSpec],
+        fixed: Option<usize>,
+    ) -> (Vec<StageOutput>, Vec<UnreadableOutput>) {
+        if known.plan.code.is_some() {
+            let outputs = known.plan.outputs.iter().cloned();
+            return (outputs.map(StageOutput::of_program).collect(), Vec::new());
         }
-        for output in outputs.iter().filter(differs) {
-            match (batch, output.batch) {
-                (Dim::Fixed(n), Dim::Fixed(_)) => {
-                    let message = format!(
-                        "output `{}` of model `{}` is {output} for a batch of {n}: it has no row per item",
-                        output.name, model.value
-                    );
-                    self.diags.error(model.span, message);
-                    return None;
-                }
-                (Dim::Dynamic, Dim::Fixed(n)) => {
-                    let message = format!(
-                        "model `{}` says that its output `{}` has {} whatever the batch",
-                        model.value,
-                        output.name,
-                        plural(n, "row")
-                    );
-                    self.diags.warning(model.span, message).help("the run expects one row per item");
-                }
-                _ => {}
+        let of_model =
+            || self.workflow.models.iter().find(|m| m.name.value == known.plan.name)?.max_batch.as_ref();
+        let asked = draft.max_batch.as_ref().or_else(of_model).map(|asked| asked.value);
+        let batches = Batches { fixed, is_single: fixed.map_or(asked == Some(1), |batch| batch == 1) };
+        let batch = fixed.map_or(Dim::Dynamic, Dim::Fixed);
+        let probed = self.probed(known, fed, batches);
+        let (mut given, mut unreadable) = (Vec::new(), Vec::new());
+        for output in &known.declared {
+            let probed = match &probed {
+                Ok(found) => found.iter().find(|found| found.name == output.name).ok_or(None),
+                Err(why) => Err(why.as_deref()),
+            };
+            match output.stage_output(batch, batches, probed, known.has_zip_map) {
+                Ok(output) => given.push(output),
+                Err(output) => unreadable.push(output),
             }
         }
-        Some(batch.fixed())
+        (given, unreadable)
+    }
+
+    /// What a probe says of the outputs of a model; an error without a reason where none is needed or none is made.
+    fn probed(
+        &self,
+        known: &Model,
+        fed: &[TensorSpec],
+        batches: Batches,
+    ) -> Result<Vec<ProbedOutput>, Option<String>> {
+        let has_doubt = known.declared.iter().any(|output| output.is_open(batches));
+        if fed.is_empty() || !(has_doubt || (batches.fixed.is_none() && !batches.is_single)) {
+            return Err(None);
+        }
+        if !known.plan.custom_ops.is_empty() {
+            return Err(Some("operators of `custom_ops` are not run while the run is planned".to_owned()));
+        }
+        let tensors = known.declared.iter().filter(|output| output.is_tensor());
+        let outputs: Vec<String> = tensors.map(|output| output.name.clone()).collect();
+        let request =
+            ProbeRequest { model: &known.plan, inputs: fed, outputs: &outputs, batch: batches.fixed };
+        self.host.probe(&request).ok_or(None)?.map_err(Some)
+    }
+
+    /// The only batch the model takes, if there is one. `None` after an error.
+    fn fixed_batch(&mut self, model: &At<String>, inputs: &[TensorSpec]) -> Option<Option<usize>> {
+        let batch = inputs.first()?.batch;
+        let Some(other) = inputs.iter().find(|input| input.batch != batch) else {
+            return Some(batch.fixed());
+        };
+        let message = format!("the inputs of model `{}` have different batch dimensions", model.value);
+        self.diags
+            .error(model.span, message)
+            .label(format!("`{}` is {}, `{}` is {other}", inputs[0].name, inputs[0], other.name));
+        None
     }
 
     /// The tensor as it lies in a slot, or an error.

@@ -49,7 +49,7 @@ impl Host for FakeHost {
         let out = if self.dynamic { Dim::Dynamic } else { one };
         let signature = Signature {
             inputs: vec![tensor("x", vec![one; 3])],
-            outputs: vec![tensor("y", vec![out])],
+            outputs: vec![tensor("y", vec![out]).into()],
             ir_version: 10,
             opset: 20,
             ..Signature::default()

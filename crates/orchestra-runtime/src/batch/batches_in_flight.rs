@@ -116,7 +116,7 @@ pub fn note_on_tokens(slot: &FilledSlot, rows: Rows, batch: &Arc<BatchTrace>) {
 
 pub fn then(aftermath: &Aftermath) -> Then {
     match aftermath {
-        Aftermath::Requeued(batch) => Then::Requeued(*batch),
+        Aftermath::Requeued(batch) | Aftermath::Stop { waits: batch, .. } => Then::Requeued(*batch),
         Aftermath::Split(_) => Then::Split,
         Aftermath::Failed(row) => Then::Failed(row.kind),
     }

@@ -18,6 +18,9 @@ pub trait Completion: Send + Sync {
     /// After `BatcherMsg::Drained`: every row has been reported.
     fn drained(&self);
 
+    /// The model of the stage gives what is no row of an item, for this reason. Rows that were not reported yet will never be.
+    fn unusable(&self, why: String);
+
     /// No device is left for the stage, for this reason. Rows that were not reported yet will never be.
     fn no_device(&self, why: String);
 }

@@ -1,66 +1,88 @@
 //! What a completed batch has of the outputs of its stage, row by row. What a worker says of shapes and sizes is checked here.
 
-use orchestra_core::data::TensorView;
+use orchestra_core::data::{Column, ColumnType, TensorView, Value};
+use orchestra_core::model_output::texts;
 use orchestra_core::{Dim, TensorSpec};
+use orchestra_worker::frames::DynamicOutput;
 
 use crate::messages::CompletedBatch;
 
 impl CompletedBatch {
-    /// What this batch has of each output of the stage.
+    /// What this batch has of each output of the stage, which are those that its schema lists.
     ///
     /// # Errors
     /// It is not what the worker says, or cannot be split into rows.
-    pub fn outputs<'a>(&'a self, specs: &'a [TensorSpec]) -> Result<Vec<OutputRows<'a>>, String> {
-        let rows = self.rows.count;
-        let output = |(i, spec): (usize, &'a TensorSpec)| {
+    pub fn outputs<'a>(&'a self, columns: &'a [Column]) -> Result<Vec<OutputRows<'a>>, String> {
+        let output = |(i, column): (usize, &'a Column)| {
             let dynamic = self.dynamic.iter().find(|d| d.output == i);
-            let shape = match dynamic {
-                // Nothing that is made of it may take its word for a size.
-                Some(d) if !d.is_sound() || d.dtype != spec.dtype => {
-                    Err(format!("output `{}` has not the type and size that the worker says", spec.name))
-                }
-                Some(d) if d.shape.first() == Some(&rows) => Ok(d.shape[1..].to_vec()),
-                // The whole tensor belongs to the only item.
-                Some(d) if rows == 1 => Ok(d.shape.clone()),
-                Some(d) => Err(format!(
-                    "output `{}` has shape {:?} for {rows} items and cannot be split; set `batch = {{ max = 1 }}`",
-                    spec.name, d.shape
-                )),
-                None => spec
-                    .row
-                    .iter()
-                    .map(|d| match d {
-                        Dim::Fixed(n) => Ok(*n),
-                        Dim::Dynamic => Err(format!("output `{}` is missing", spec.name)),
-                    })
-                    .collect(),
-            }?;
-            let row_bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
-            let data = match dynamic {
-                Some(d) => Some(d.data.as_slice()),
-                None => self.outputs.as_ref().and_then(|outputs| outputs.rows(i)),
-            };
-            match data {
-                Some(data) if data.len() == rows * row_bytes => {
-                    Ok(OutputRows { spec, shape, row_bytes, data })
-                }
-                _ => Err(format!("output `{}` has not the size that its shape says", spec.name)),
+            match &column.ty {
+                ColumnType::Text => self.texts(&column.name, dynamic),
+                ty => self.tensors(i, ty.stored().ok_or_else(|| missing(&column.name))?, dynamic),
             }
         };
-        specs.iter().enumerate().map(output).collect()
+        columns.iter().enumerate().map(output).collect()
+    }
+
+    fn texts<'a>(&self, name: &str, dynamic: Option<&'a DynamicOutput>) -> Result<OutputRows<'a>, String> {
+        let packed = dynamic.ok_or_else(|| missing(name))?;
+        let texts = texts::unpack(&packed.data).filter(|texts| texts.len() == self.rows.count);
+        let texts = texts.ok_or_else(|| format!("output `{name}` has not a text in UTF-8 for each item"))?;
+        Ok(OutputRows::Texts(texts))
+    }
+
+    fn tensors<'a>(
+        &'a self,
+        i: usize,
+        spec: &'a TensorSpec,
+        dynamic: Option<&'a DynamicOutput>,
+    ) -> Result<OutputRows<'a>, String> {
+        let rows = self.rows.count;
+        let shape = match dynamic {
+            // Nothing that is made of it may take its word for a size.
+            Some(d) if !d.is_sound() || d.dtype != spec.dtype => {
+                Err(format!("output `{}` has not the type and size that the worker says", spec.name))
+            }
+            Some(d) if d.shape.first() == Some(&rows) => Ok(d.shape[1..].to_vec()),
+            Some(d) => Err(format!(
+                "output `{}` has shape {:?} for {rows} items and cannot be split; set `batch = {{ max = 1 }}`",
+                spec.name, d.shape
+            )),
+            None => {
+                let fixed = |d: &Dim| d.fixed().ok_or_else(|| missing(&spec.name));
+                spec.row.iter().map(fixed).collect()
+            }
+        }?;
+        let row_bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
+        let data = match dynamic {
+            Some(d) => Some(d.data.as_slice()),
+            None => self.outputs.as_ref().and_then(|outputs| outputs.rows(i)),
+        };
+        match data {
+            Some(data) if data.len() == rows * row_bytes => {
+                Ok(OutputRows::Tensors { spec, shape, row_bytes, data })
+            }
+            _ => Err(format!("output `{}` has not the size that its shape says", spec.name)),
+        }
     }
 }
 
-pub struct OutputRows<'a> {
-    spec: &'a TensorSpec,
-    shape: Vec<usize>,
-    row_bytes: usize,
-    data: &'a [u8],
+fn missing(name: &str) -> String {
+    format!("output `{name}` is missing")
+}
+
+pub enum OutputRows<'a> {
+    Tensors { spec: &'a TensorSpec, shape: Vec<usize>, row_bytes: usize, data: &'a [u8] },
+    Texts(Vec<&'a str>),
 }
 
 impl OutputRows<'_> {
-    pub fn row(&self, row: usize) -> TensorView<'_> {
-        let data = &self.data[row * self.row_bytes..(row + 1) * self.row_bytes];
-        TensorView { name: &self.spec.name, dtype: self.spec.dtype, shape: &self.shape, data }
+    pub fn row(&self, row: usize) -> Value<'_> {
+        match self {
+            OutputRows::Tensors { spec, shape, row_bytes, data } => {
+                let data = &data[row * row_bytes..(row + 1) * row_bytes];
+                Value::Tensor(TensorView { name: &spec.name, dtype: spec.dtype, shape, data })
+            }
+            OutputRows::Texts(texts) => Value::Text(texts[row]),
+        }
     }
 }

@@ -143,8 +143,7 @@ impl Service {
         // Behind those of the model lies what a loop keeps of each row.
         let n_inputs = plan.stages[stage.index()].reads.len();
         let inputs = batch.layout.inputs[..n_inputs].iter().map(|span| span.tensor.clone()).collect();
-        let outputs = plan.stages[stage.index()].gives.0.iter();
-        let outputs = outputs.filter_map(|column| column.ty.stored().cloned()).collect();
+        let outputs = plan.stages[stage.index()].gives.0.clone();
         // Touching every page of it takes a while.
         let (memory_of, memory_for) = (Arc::clone(&plan), name.clone());
         let arena = tokio::task::spawn_blocking(move || {
@@ -188,7 +187,8 @@ impl Service {
         &self.inputs
     }
 
-    /// The outputs, in the order of an answer. A dimension that is known only after a run is `Dynamic`.
+    /// The outputs, in the order of an answer. A dimension that is known only after a run is `Dynamic`. A text is
+    /// its bytes in UTF-8.
     pub fn outputs(&self) -> &[TensorSpec] {
         &self.answers.outputs
     }

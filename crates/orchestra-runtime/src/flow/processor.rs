@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use orchestra_core::data::{Label, Refusal, Value};
-use orchestra_core::{Failure, StageId, TensorSpec};
+use orchestra_core::data::{Column, Label, Refusal, Value};
+use orchestra_core::{Failure, StageId};
 use orchestra_plan::{ColumnRef, Origin};
 use ractor::ActorRef;
 use smallvec::SmallVec;
@@ -62,6 +62,10 @@ impl Completion for Processor {
         self.work.close_one();
     }
 
+    fn unusable(&self, why: String) {
+        drop(self.pipeline.cast(PipelineMsg::Unusable(why)));
+    }
+
     fn no_device(&self, why: String) {
         drop(self.pipeline.cast(PipelineMsg::NoDevice(why)));
     }
@@ -70,7 +74,7 @@ impl Completion for Processor {
 struct Work {
     stage: StageId,
     chain: Chain,
-    outputs: Vec<TensorSpec>,
+    outputs: Vec<Column>,
     carries: Vec<ColumnRef>,
     /// What threads that have done a batch keep for the next one.
     runs: Mutex<Vec<(ChainRun, Outcome)>>,
@@ -83,7 +87,7 @@ struct Work {
 impl Work {
     fn new(stage: StageId, chain: Chain) -> Self {
         let plan = &chain.context.plan.stages[stage.index()];
-        let outputs = plan.gives.0.iter().filter_map(|column| column.ty.stored().cloned()).collect();
+        let outputs = plan.gives.0.clone();
         let carries = plan.batch().map_or_else(Vec::new, |batch| batch.carries.clone());
         let (usual_text, open) = (AtomicUsize::new(0), AtomicUsize::new(1));
         Self { stage, chain, outputs, carries, runs: Mutex::default(), usual_text, open }
@@ -166,7 +170,7 @@ impl Work {
         run: &mut ChainRun,
         out: &mut Outcome,
     ) {
-        let values: SmallVec<[Value<'_>; 4]> = outputs.iter().map(|o| Value::Tensor(o.row(row))).collect();
+        let values: SmallVec<[Value<'_>; 4]> = outputs.iter().map(|o| o.row(row)).collect();
         let labels: Vec<Vec<Label<'_>>> = token.carried().iter().map(|value| value.labels()).collect();
         let carried: Vec<(ColumnRef, Value<'_>)> = self
             .carries

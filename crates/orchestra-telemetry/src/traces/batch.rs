@@ -145,6 +145,7 @@ pub(super) fn outcome(end: &BatchEnd) -> (&'static str, Option<(&'static str, St
                 RunErrorKind::Model => "model",
                 RunErrorKind::Device => "device",
                 RunErrorKind::Row(_) => "row",
+                RunErrorKind::Shape => "shape",
             };
             ("failed", Some((kind, error.clone())))
         }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, OutputSlotId, SlotId, TensorSpec, WorkerExit};
+use orchestra_core::{
+    BatchId, DType, DeviceKind, Dim, OutputSlotId, ReadOutput, SlotId, TensorSpec, WorkerExit,
+};
 use orchestra_lab::worker_client::WorkerClient;
 use orchestra_onnx::digest::model_digest;
 use orchestra_onnx::library::{Env, Flavor, Request, Silent, find_or_fetch};
@@ -68,6 +70,7 @@ impl Setup {
             model: path,
             tf32: true,
             pixel_inputs: inputs.iter().map(|_| None).collect(),
+            outputs: outputs.iter().cloned().map(ReadOutput::rows).collect(),
             ..OnnxSpec::default()
         };
         let load = Load {

@@ -236,7 +236,7 @@ fn signature(inputs: &[&str], outputs: &[&str]) -> Signature {
     };
     Signature {
         inputs: inputs.iter().map(tensor).collect(),
-        outputs: outputs.iter().map(tensor).collect(),
+        outputs: outputs.iter().map(tensor).map(Into::into).collect(),
         ir_version: 10,
         opset: 20,
         ..Signature::default()

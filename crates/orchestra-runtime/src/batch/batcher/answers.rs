@@ -167,6 +167,14 @@ impl BatcherState {
                 tracing::info!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch taken apart");
             }
             Aftermath::Failed(row) => self.fail_row(row),
+            Aftermath::Stop { why, .. } => {
+                let plan = &self.args.context.plan;
+                let model = plan.stages[self.args.stage.index()]
+                    .batch()
+                    .map_or("", |batch| &plan.models[batch.model.index()].name);
+                let why = format!("stage `{}` cannot use model `{model}`: {why}", self.name);
+                self.args.completion.unusable(why);
+            }
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use orchestra_core::{Failure, TensorSpec};
+use orchestra_core::data::Column;
+use orchestra_core::{DType, Dim, Failure, TensorSpec};
 use tokio::sync::{oneshot, watch};
 
 use crate::flow::token::Token;
@@ -15,6 +16,8 @@ pub type Answer = Result<RowOutputs, Failure>;
 /// The rows without an answer, and the state of the service. Shared by the requests, the batcher and the root.
 pub struct Answers {
     pub stage: String,
+    pub columns: Vec<Column>,
+    /// What they are, as tensors: a text is its bytes in UTF-8.
     pub outputs: Vec<TensorSpec>,
     /// By the number of the row. Bounded by the rows of the slots: an entry is made with a row lease in hand.
     waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
@@ -29,8 +32,22 @@ enum Phase {
 }
 
 impl Answers {
-    pub fn new(stage: String, outputs: Vec<TensorSpec>) -> Self {
-        Self { stage, outputs, waiting: Mutex::default(), phase: watch::Sender::new(Phase::Starting) }
+    pub fn new(stage: String, columns: Vec<Column>) -> Self {
+        let text = |name: &String| TensorSpec {
+            name: name.clone(),
+            dtype: DType::U8,
+            row: vec![Dim::Dynamic],
+            batch: Dim::Dynamic,
+        };
+        let of = |column: &Column| column.ty.stored().cloned().unwrap_or_else(|| text(&column.name));
+        let outputs = columns.iter().map(of).collect();
+        Self {
+            stage,
+            columns,
+            outputs,
+            waiting: Mutex::default(),
+            phase: watch::Sender::new(Phase::Starting),
+        }
     }
 
     pub fn n_waiting(&self) -> usize {

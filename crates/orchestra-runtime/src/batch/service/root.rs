@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use orchestra_core::data::TensorView;
+use orchestra_core::data::Value;
 use orchestra_core::{DeviceId, Failure, FailureKind, StageId};
 use orchestra_worker::arena::Arena;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -139,7 +139,7 @@ impl Completion for ServiceCompletion {
     }
 
     fn completed(&self, batch: CompletedBatch) {
-        let outputs = batch.outputs(&self.answers.outputs);
+        let outputs = batch.outputs(&self.answers.columns);
         for at in 0..batch.rows.count {
             let Some(token) = batch.slot.tokens.get(batch.rows.first + at).and_then(Option::as_ref) else {
                 continue;
@@ -162,11 +162,20 @@ impl Completion for ServiceCompletion {
 
     fn drained(&self) {}
 
+    fn unusable(&self, why: String) {
+        drop(self.root.cast(ServiceMsg::End(why)));
+    }
+
     fn no_device(&self, why: String) {
         drop(self.root.cast(ServiceMsg::End(why)));
     }
 }
 
-fn copied(view: TensorView<'_>) -> (Vec<usize>, Vec<u8>) {
-    (view.shape.to_vec(), view.data.to_vec())
+/// A text is its bytes.
+fn copied(value: Value<'_>) -> (Vec<usize>, Vec<u8>) {
+    match value {
+        Value::Tensor(view) => (view.shape.to_vec(), view.data.to_vec()),
+        Value::Text(text) => (vec![text.len()], text.as_bytes().to_vec()),
+        other => unreachable!("a batch stage gives tensors and texts, and no {other:?}"),
+    }
 }

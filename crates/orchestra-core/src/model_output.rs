@@ -1,0 +1,123 @@
+//! Where the items of a batch lie in an output of a model, and which outputs a stage reads. It describes; it runs nothing.
+
+use bincode::{Decode, Encode};
+use serde::{Deserialize, Serialize};
+
+use crate::tensor::TensorSpec;
+
+/// Where the items of a batch lie in an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BatchAxis {
+    /// One after the other along this axis, `per_item` entries of each: it is as long as the batch, times `per_item`.
+    Axis { axis: usize, per_item: usize },
+    /// Nowhere: all of it belongs to the one item of a batch.
+    None,
+}
+
+impl BatchAxis {
+    /// A row for each item, one behind the other.
+    pub const FIRST: BatchAxis = BatchAxis::Axis { axis: 0, per_item: 1 };
+
+    /// One entry of each item along this axis.
+    #[must_use]
+    pub fn along(axis: usize) -> BatchAxis {
+        BatchAxis::Axis { axis, per_item: 1 }
+    }
+}
+
+/// An output of a model that a stage reads.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode, Serialize)]
+pub struct ReadOutput {
+    /// Its name in the model, and what an item has of it. Texts have bytes here.
+    pub tensor: TensorSpec,
+    pub batch: BatchAxis,
+    /// Dimensions of what the model gives, where that is known.
+    pub rank: Option<usize>,
+    /// Its elements are texts, one for each item.
+    pub is_text: bool,
+    /// It is an input of the model, too, or a constant: nothing computes it.
+    pub is_copied: bool,
+}
+
+impl ReadOutput {
+    /// An output with a row for each item, as most have.
+    #[must_use]
+    pub fn rows(tensor: TensorSpec) -> Self {
+        let rank = Some(1 + tensor.row.len());
+        Self { tensor, batch: BatchAxis::FIRST, rank, is_text: false, is_copied: false }
+    }
+
+    /// Whether nodes behind the model have to make rows of it, one behind the other, in memory of its own.
+    #[must_use]
+    pub fn needs_nodes(&self) -> bool {
+        self.is_copied || self.batch != BatchAxis::FIRST
+    }
+}
+
+/// What a probe has found out about an output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbedOutput {
+    pub name: String,
+    pub batch: BatchAxis,
+    /// Its shape, for each size of a batch that was tried.
+    pub shapes: Vec<Vec<usize>>,
+    /// Its dimensions without the batch, or all of them where there is none; `None` where one depends on the values.
+    pub row: Vec<Option<usize>>,
+    pub mixing: Mixing,
+}
+
+/// What the values of one item change of other items in its batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mixing {
+    /// Nothing, as far as is known.
+    Apart,
+    /// No more than rounding does.
+    Rounded,
+    /// So much that no item has a row of its own, unless it is alone in its batch.
+    Mixed,
+}
+
+/// Texts of rows as they travel: the bytes of each behind their number, in four bytes.
+pub mod texts {
+    /// Puts texts together.
+    pub fn pack<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<u8> {
+        let mut packed = Vec::new();
+        for text in texts {
+            // A frame holds fewer bytes than that.
+            packed.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes());
+            packed.extend_from_slice(text.as_bytes());
+        }
+        packed
+    }
+
+    /// The texts; `None` where that is not what these bytes are.
+    #[must_use]
+    pub fn unpack(mut packed: &[u8]) -> Option<Vec<&str>> {
+        let mut texts = Vec::new();
+        while let Some((length, rest)) = packed.split_first_chunk() {
+            let (text, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            texts.push(std::str::from_utf8(text).ok()?);
+            packed = rest;
+        }
+        packed.is_empty().then_some(texts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::texts;
+
+    #[test]
+    fn texts_are_what_they_were_and_anything_else_is_none() {
+        for texts in [&[][..], &[""], &["a", "", "Grüße, \0\n"]] {
+            let packed = texts::pack(texts.iter().copied());
+            assert_eq!(texts::unpack(&packed).as_deref(), Some(texts));
+        }
+        let packed = texts::pack(["abc", "ä"].into_iter());
+        let ends = [0, 7, packed.len()];
+        assert!((0..=packed.len()).all(|end| texts::unpack(&packed[..end]).is_some() == ends.contains(&end)));
+        assert_eq!(texts::unpack(&[1, 0, 0, 0, 0xff]), None, "no UTF-8");
+    }
+}

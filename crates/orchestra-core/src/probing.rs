@@ -1,0 +1,236 @@
+//! What a few runs of a model say of its outputs: along which axis the items of a batch lie, if along any. It compares; it runs nothing.
+
+use crate::model_output::{BatchAxis, Mixing, ProbedOutput};
+use crate::tensor::DType;
+
+/// The item that is another one in [`Runs::replaced`].
+pub const REPLACED: usize = 1;
+
+/// Of what the values of one item change, those of others may be this part and still count as rounding, as that of models which quantize a
+/// whole batch at once.
+const ROUNDING: f64 = 0.05;
+
+/// An output of one run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// Items of the batch.
+    pub batch: usize,
+    pub shape: Vec<usize>,
+    pub elements: Elements,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Elements {
+    /// Numbers in native byte order.
+    Numbers(DType, Vec<u8>),
+    Texts(Vec<String>),
+}
+
+/// The runs of one output.
+#[derive(Debug, Clone)]
+pub struct Runs {
+    /// Items and shapes of all of them: batches of several sizes, of several values each.
+    pub all: Vec<(usize, Vec<usize>)>,
+    /// The last of them,
+    pub before: Observed,
+    /// and the same with another item in the place [`REPLACED`].
+    pub replaced: Observed,
+    /// `before`, run again.
+    pub again: Observed,
+}
+
+impl Runs {
+    /// What they say of output `name`.
+    #[must_use]
+    pub fn judge(&self, name: &str) -> ProbedOutput {
+        let axes = (0..self.before.shape.len()).filter_map(|axis| self.follows(axis));
+        let axes: Vec<_> =
+            axes.map(|(axis, per_item)| (axis, per_item, self.mixing(axis, per_item))).collect();
+        let fitting: Vec<_> = axes.iter().filter(|(_, _, mixing)| *mixing != Mixing::Mixed).collect();
+        let (batch, mixing) = match (&fitting[..], axes.first()) {
+            (&[&(axis, per_item, mixing)], _) => (BatchAxis::Axis { axis, per_item }, mixing),
+            // Of two axes either would do by these runs, or none does.
+            (_, Some(&(axis, per_item, _))) => (BatchAxis::Axis { axis, per_item }, Mixing::Mixed),
+            (_, None) => (BatchAxis::None, Mixing::Apart),
+        };
+        let shapes = self.all.iter().map(|(_, shape)| shape.clone()).collect();
+        ProbedOutput { name: name.to_owned(), batch, shapes, row: self.row(batch), mixing }
+    }
+
+    /// The axis, if its length is that of the batch, times the same number, in all runs. Where all batches have one size, that number is 1.
+    fn follows(&self, axis: usize) -> Option<(usize, usize)> {
+        let of = |batch: usize, shape: &[usize]| {
+            let length = *shape.get(axis)?;
+            (length.is_multiple_of(batch) && shape.len() == self.before.shape.len()).then_some(length / batch)
+        };
+        let per_item = of(self.before.batch, &self.before.shape).filter(|n| *n > 0)?;
+        let has_sizes = self.all.iter().any(|(batch, _)| *batch != self.before.batch);
+        let is_same = self.all.iter().all(|(batch, shape)| of(*batch, shape) == Some(per_item));
+        (is_same && (has_sizes || per_item == 1)).then_some((axis, per_item))
+    }
+
+    /// What the values of one item change.
+    fn mixing(&self, axis: usize, per_item: usize) -> Mixing {
+        let (before, after) = (&self.before, &self.replaced);
+        if before.batch == 1 || before.shape != after.shape || self.again != *before {
+            // There is no other item, or what comes out differs from run to run, or its shape by the values: nothing can be told.
+            return Mixing::Apart;
+        }
+        let stride: usize = before.shape[axis + 1..].iter().product();
+        let length = before.shape[axis];
+        let (mut own, mut others) = (0_f64, 0_f64);
+        for place in 0..before.shape.iter().product() {
+            let item = place / stride % length / per_item;
+            let change = before.elements.change(&after.elements, place);
+            let most = if item == REPLACED { &mut own } else { &mut others };
+            *most = most.max(change);
+        }
+        match others {
+            0.0 => Mixing::Apart,
+            _ if others <= ROUNDING * own && own.is_finite() => Mixing::Rounded,
+            _ => Mixing::Mixed,
+        }
+    }
+
+    /// The dimensions that are the same in all runs.
+    fn row(&self, batch: BatchAxis) -> Vec<Option<usize>> {
+        let dim = |axis: usize| {
+            let length = self.before.shape[axis];
+            self.all.iter().all(|(_, shape)| shape.get(axis) == Some(&length)).then_some(length)
+        };
+        let all = 0..self.before.shape.len();
+        match batch {
+            BatchAxis::None => all.map(dim).collect(),
+            BatchAxis::Axis { axis, per_item } => {
+                let each = (per_item > 1).then_some(Some(per_item));
+                each.into_iter().chain(all.filter(|other| *other != axis).map(dim)).collect()
+            }
+        }
+    }
+}
+
+impl Elements {
+    /// How far the element at `place` is from that of `other`. What is no number of the same kind is infinitely far.
+    fn change(&self, other: &Elements, place: usize) -> f64 {
+        let (Elements::Numbers(dtype, one), Elements::Numbers(_, other)) = (self, other) else {
+            return if self.text(place) == other.text(place) { 0.0 } else { f64::INFINITY };
+        };
+        let size = dtype.size_bytes();
+        let range = place * size..(place + 1) * size;
+        match (one.get(range.clone()), other.get(range)) {
+            (one, other) if one == other => 0.0,
+            (Some(one), Some(other)) => float(*dtype, one)
+                .zip(float(*dtype, other))
+                .map(|(one, other)| (one - other).abs())
+                .filter(|change| change.is_finite())
+                .unwrap_or(f64::INFINITY),
+            _ => f64::INFINITY,
+        }
+    }
+
+    fn text(&self, place: usize) -> Option<&str> {
+        match self {
+            Elements::Numbers(..) => None,
+            Elements::Texts(texts) => texts.get(place).map(String::as_str),
+        }
+    }
+}
+
+fn float(dtype: DType, bytes: &[u8]) -> Option<f64> {
+    match dtype {
+        DType::F32 => Some(f64::from(f32::from_ne_bytes(bytes.try_into().ok()?))),
+        DType::F16 => Some(f64::from(half::f16::from_ne_bytes(bytes.try_into().ok()?))),
+        DType::I64 | DType::I32 | DType::U8 | DType::Bool => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a model gives for a batch of these items.
+    fn runs(batches: &[usize], model: impl Fn(&[f32]) -> (Vec<usize>, Vec<f32>)) -> ProbedOutput {
+        let run = |items: &[f32]| {
+            let (shape, values) = model(items);
+            let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+            Observed { batch: items.len(), shape, elements: Elements::Numbers(DType::F32, bytes) }
+        };
+        let noise = [0.3, 0.9, 0.7, 0.2];
+        let mut all = Vec::new();
+        for n in batches {
+            all.extend([run(&vec![0.0; *n]), run(&noise[..*n])].map(|run| (run.batch, run.shape)));
+        }
+        let most = *batches.last().unwrap();
+        let mut other = noise[..most].to_vec();
+        other[REPLACED] = 0.1;
+        let (before, replaced, again) = (run(&noise[..most]), run(&other), run(&noise[..most]));
+        Runs { all, before, replaced, again }.judge("y")
+    }
+
+    fn axis_of(batches: &[usize], model: impl Fn(&[f32]) -> (Vec<usize>, Vec<f32>)) -> BatchAxis {
+        let found = runs(batches, model);
+        if found.mixing == Mixing::Mixed { BatchAxis::None } else { found.batch }
+    }
+
+    const SIZES: &[usize] = &[2, 3];
+
+    #[test]
+    fn the_axis_that_follows_the_batch_is_found_wherever_it_is() {
+        assert_eq!(axis_of(SIZES, |x| (vec![x.len()], x.to_vec())), BatchAxis::FIRST);
+        assert_eq!(axis_of(SIZES, |x| (vec![1, x.len()], x.to_vec())), BatchAxis::along(1));
+        let layers = |x: &[f32]| (vec![2, x.len(), 1], [x, x].concat());
+        assert_eq!(axis_of(SIZES, layers), BatchAxis::along(1));
+        assert_eq!(runs(SIZES, layers).row, [Some(2), Some(1)]);
+        let each = |x: &[f32]| (vec![2 * x.len()], x.iter().flat_map(|v| [*v, -v]).collect());
+        assert_eq!(axis_of(SIZES, each), BatchAxis::Axis { axis: 0, per_item: 2 });
+        assert_eq!(runs(SIZES, each).row, [Some(2)]);
+        // Of one size alone.
+        assert_eq!(axis_of(&[4], |x| (vec![x.len(), 4], x.repeat(4))), BatchAxis::along(1));
+        assert_eq!(axis_of(&[4], |x| (vec![8, 1], x.repeat(2))), BatchAxis::None);
+    }
+
+    #[test]
+    fn what_has_no_row_for_each_item_has_none() {
+        assert_eq!(axis_of(SIZES, |x| (vec![], vec![x.iter().sum()])), BatchAxis::None);
+        assert_eq!(axis_of(SIZES, |_| (vec![2], vec![0.0; 2])), BatchAxis::None);
+        let hits = |x: &[f32]| x.iter().copied().filter(|v| *v > 0.8).collect::<Vec<_>>();
+        assert_eq!(axis_of(SIZES, |x| (vec![hits(x).len(), 1], hits(x))), BatchAxis::None);
+        let all = |x: &[f32]| x.iter().copied().filter(|v| *v > 0.0).collect::<Vec<_>>();
+        assert_eq!(axis_of(SIZES, |x| (vec![all(x).len()], all(x))), BatchAxis::None, "zeros tell");
+        // Every two items have a number.
+        let pairs = |x: &[f32]| x.iter().flat_map(|a| x.iter().map(move |b| a * b)).collect();
+        assert_eq!(axis_of(SIZES, |x| (vec![x.len(), x.len()], pairs(x))), BatchAxis::None);
+        // The halves of items do not lie beside each other.
+        assert_eq!(axis_of(SIZES, |x| (vec![2 * x.len()], x.repeat(2))), BatchAxis::None);
+    }
+
+    #[test]
+    fn items_that_change_each_other_have_no_rows_but_rounding_may_be_shared() {
+        let mean = |x: &[f32]| x.iter().sum::<f32>() / x.len() as f32;
+        let centred = |x: &[f32]| (vec![x.len()], x.iter().map(|v| v - mean(x)).collect());
+        assert_eq!(axis_of(SIZES, centred), BatchAxis::None);
+        let summed = |x: &[f32]| {
+            let sums = x.iter().scan(0.0, |sum, v| {
+                *sum += v;
+                Some(*sum)
+            });
+            (vec![x.len()], sums.collect())
+        };
+        assert_eq!(axis_of(SIZES, summed), BatchAxis::None);
+        let rounded = |x: &[f32]| (vec![x.len()], x.iter().map(|v| v + mean(x) / 100.0).collect());
+        let found = runs(SIZES, rounded);
+        assert_eq!((found.batch, found.mixing), (BatchAxis::FIRST, Mixing::Rounded));
+        let found = runs(SIZES, centred);
+        assert_eq!((found.batch, found.mixing), (BatchAxis::FIRST, Mixing::Mixed));
+    }
+
+    #[test]
+    fn what_is_another_at_every_run_is_judged_by_its_shape() {
+        let count = std::cell::Cell::new(0.0);
+        let random = |x: &[f32]| {
+            count.set(count.get() + 1.0);
+            (vec![x.len()], x.iter().map(|v| v + count.get()).collect())
+        };
+        assert_eq!(axis_of(SIZES, random), BatchAxis::FIRST);
+    }
+}

@@ -1,0 +1,244 @@
+//! A process that runs a model a few times on the CPU, says along which axis of each output the items of a batch lie, and ends. It serves nobody, and is
+//! confined as workers are.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use bincode::{Decode, Encode};
+use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::probing::{Elements, Observed, REPLACED, Runs};
+use orchestra_core::{DType, DeviceKind, ProbedOutput, SandboxMode, TensorSpec};
+use orchestra_worker::frames::Load;
+use orchestra_worker::process::EXIT_LOAD_FAILED;
+use orchestra_worker::program::{as_variable, of_variable};
+use ort::memory::MemoryInfo;
+use ort::session::Session;
+use ort::value::{DynTensorValueType, DynValue};
+
+use super::binding::{contents, output_values, run_binding, value_over};
+use super::model::RowTensor;
+use super::{check_digests, library, session};
+use crate::spec::OnnxSpec;
+
+/// The variable that holds what a process shall probe: [`Probe::encode`].
+pub const PROBE: &str = "ORCHESTRA_PROBE";
+
+/// Sizes of batches that are tried where a model takes any.
+const SIZES: [usize; 2] = [2, 3];
+
+/// A model, and what of it is to be found out.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct Probe {
+    /// The model as its file has it: without what a stage changes of it.
+    pub spec: OnnxSpec,
+    /// All inputs of the model, with rows of the shape that they will have.
+    pub inputs: Vec<TensorSpec>,
+    /// Outputs to be judged, which are tensors of known types.
+    pub outputs: Vec<String>,
+    /// The only batch that the model takes, if there is one.
+    pub batch: Option<usize>,
+}
+
+impl Probe {
+    /// As [`PROBE`] holds it.
+    ///
+    /// # Errors
+    /// A path of the model is no UTF-8.
+    pub fn encode(&self) -> Result<String, String> {
+        as_variable(self).map_err(|error| format!("it cannot be told to a worker: {error}"))
+    }
+}
+
+/// What this process shall probe, if it is started for that.
+#[must_use]
+pub fn of_environment() -> Option<OsString> {
+    std::env::var_os(PROBE)
+}
+
+/// Probes the model that [`PROBE`] holds, and prints what it finds as JSON.
+#[must_use]
+pub fn main(text: &OsStr) -> ExitCode {
+    let probe = of_variable::<Probe>(text)
+        .ok_or_else(|| format!("`{PROBE}` is for orchestra's own use, and what it holds is no model"));
+    let found = probe.and_then(|probe| probe.run());
+    let printed = found.and_then(|found| {
+        let json = serde_json::to_vec(&found).map_err(|error| error.to_string())?;
+        std::io::stdout().write_all(&json).map_err(|error| error.to_string())
+    });
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::from(EXIT_LOAD_FAILED as u8)
+        }
+    }
+}
+
+impl Probe {
+    fn run(&self) -> Result<Vec<ProbedOutput>, String> {
+        orchestra_worker::limits::no_core_file().map_err(|error| error.to_string())?;
+        let sandbox = self.spec.sandbox(&DeviceKind::Cpu);
+        if sandbox.mode != SandboxMode::Off {
+            sandbox.enter().map_err(|error| error.error)?;
+        }
+        let session = self.open()?;
+        let sizes = self.batch.map_or(SIZES.to_vec(), |batch| vec![batch]);
+        let last = *sizes.last().unwrap_or(&1);
+        let mut runs: Vec<Vec<(usize, Vec<usize>)>> = vec![Vec::new(); self.outputs.len()];
+        let mut before = Vec::new();
+        for values in [Values::Zeros, Values::Noise] {
+            for size in &sizes {
+                before = self.observe(&session, *size, values)?;
+                for (of, run) in runs.iter_mut().zip(&before) {
+                    of.push((*size, run.shape.clone()));
+                }
+            }
+        }
+        let replaced = self.observe(&session, last, Values::Replaced)?;
+        // What is random shows by being another at the second time.
+        let again = match replaced == before {
+            true => before.clone(),
+            false => self.observe(&session, last, Values::Noise)?,
+        };
+        let all = runs.into_iter().zip(before).zip(replaced).zip(again).zip(&self.outputs);
+        let judged = all.map(|((((all, before), replaced), again), name)| {
+            Runs { all, before, replaced, again }.judge(name)
+        });
+        Ok(judged.collect())
+    }
+
+    fn open(&self) -> Result<Session, String> {
+        let environment = library::environment(&self.spec.library, None).map_err(|error| error.error)?;
+        check_digests(&self.spec).map_err(|error| error.error)?;
+        let layout = BatchLayout::new(&[], &[], 1, 1).map_err(|error| error.to_string())?;
+        let load = Load {
+            spec: Vec::new(),
+            device: DeviceKind::Cpu,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            streams: 1,
+            max_batch: 1,
+            batch_sizes: Vec::new(),
+            pad: false,
+            layout,
+        };
+        session::open(&environment, &load, &self.spec, None).map_err(|error| error.error)
+    }
+
+    /// What the outputs are for a batch of this size.
+    fn observe(&self, session: &Session, batch: usize, values: Values) -> Result<Vec<Observed>, String> {
+        let mut memory: Vec<Vec<u8>> =
+            self.inputs.iter().map(|input| values.batch(input, batch)).collect::<Option<_>>().ok_or_else(
+                || {
+                    "an input has a dimension that is not known, or needs more memory than there is"
+                        .to_owned()
+                },
+            )?;
+        let observed = self.outputs_of(session, batch, &mut memory);
+        observed.map_err(|error| format!("it does not run a batch of {batch}: {error}"))
+    }
+
+    fn outputs_of(
+        &self,
+        session: &Session,
+        batch: usize,
+        memory: &mut [Vec<u8>],
+    ) -> ort::Result<Vec<Observed>> {
+        let cpu = MemoryInfo::default();
+        let mut binding = session.create_binding()?;
+        for (input, bytes) in self.inputs.iter().zip(memory) {
+            let row = input.fixed_row().unwrap_or_default().into_iter().map(|n| n as i64).collect();
+            let tensor =
+                RowTensor { dtype: input.dtype, row, row_bytes: input.row_bytes().unwrap_or_default() };
+            // SAFETY: the bytes are as many as the shape says, and outlive the binding.
+            let value = unsafe { value_over(&cpu, &tensor, batch, bytes.as_mut_ptr(), bytes.len()) }?;
+            binding.bind_input(&input.name, &value)?;
+        }
+        for output in &self.outputs {
+            binding.bind_output_to_device(output, &cpu)?;
+        }
+        run_binding(session, &binding, None)?;
+        let values = output_values(&binding)?.into_iter().zip(&self.outputs);
+        values.map(|(value, name)| observed(value, name, batch)).collect()
+    }
+}
+
+fn observed(value: DynValue, name: &str, batch: usize) -> ort::Result<Observed> {
+    let tensor = value.downcast::<DynTensorValueType>()?;
+    if let Ok((shape, texts)) = tensor.try_extract_strings() {
+        let shape = shape.iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect();
+        return Ok(Observed { batch, shape, elements: Elements::Texts(texts) });
+    }
+    let (dtype, shape, data) = contents(name, &tensor).map_err(|error| ort::Error::new(error.error))?;
+    Ok(Observed { batch, shape, elements: Elements::Numbers(dtype, data) })
+}
+
+/// What inputs hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Values {
+    Zeros,
+    /// The same noise at every time: fractions of one, bytes, and zeros and ones, which are indices nearly everywhere.
+    Noise,
+    /// The same, but for one item.
+    Replaced,
+}
+
+impl Values {
+    /// The rows of an input; `None` where there is no room for them.
+    fn batch(self, input: &TensorSpec, batch: usize) -> Option<Vec<u8>> {
+        let elements = input.row_len()?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(input.row_bytes()?.checked_mul(batch)?).ok()?;
+        // Any seed would do, as long as inputs of a model are unlike each other.
+        let mut noise = Noise(
+            input
+                .name
+                .bytes()
+                .fold(0x5eed_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte))),
+        );
+        for item in 0..batch {
+            let is_other = self == Values::Replaced && item == REPLACED.min(batch - 1);
+            for _ in 0..elements {
+                match self {
+                    Values::Zeros => bytes.resize(bytes.len() + input.dtype.size_bytes(), 0),
+                    _ => put(&mut bytes, input.dtype, noise.next(), is_other),
+                }
+            }
+        }
+        Some(bytes)
+    }
+}
+
+/// Puts an element behind the others; `is_other`: another one than of these bits otherwise.
+fn put(bytes: &mut Vec<u8>, dtype: DType, bits: u64, is_other: bool) {
+    let fraction = (bits >> 40) as f32 / (1 << 24) as f32;
+    let bit = (bits >> 63) ^ u64::from(is_other);
+    match dtype {
+        DType::F32 => {
+            let value = if is_other { 1.0 - fraction } else { fraction };
+            bytes.extend_from_slice(&value.to_ne_bytes());
+        }
+        // From a half to one: the exponent is that of a half, and ten bits follow.
+        DType::F16 => {
+            let fraction = (bits >> 54) as u16 ^ if is_other { 0x3ff } else { 0 };
+            bytes.extend_from_slice(&(0x3800 | fraction).to_ne_bytes());
+        }
+        DType::I64 => bytes.extend_from_slice(&bit.to_ne_bytes()),
+        DType::I32 => bytes.extend_from_slice(&(bit as u32).to_ne_bytes()),
+        DType::U8 => bytes.push((bits >> 56) as u8 ^ if is_other { 0xff } else { 0 }),
+        DType::Bool => bytes.push(bit as u8),
+    }
+}
+
+/// Vigna's SplitMix64.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

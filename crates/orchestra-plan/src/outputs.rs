@@ -1,0 +1,337 @@
+//! The outputs of a model: what its file declares of them, and what of each a stage can have. It runs no model.
+
+use std::fmt;
+
+use orchestra_core::data::ColumnType;
+use orchestra_core::{BatchAxis, DType, Dim, Mixing, ProbedOutput, ReadOutput, TensorSpec};
+
+/// An output of a model as its file declares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelOutput {
+    pub name: String,
+    pub holds: Holds,
+    /// `None` where the file states no shape.
+    pub dims: Option<Vec<OutputDim>>,
+    /// It is an input of the model, too: no node stands between.
+    pub is_input: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holds {
+    Tensor(DType),
+    /// A tensor of texts.
+    Text,
+    /// What no stage can read, in the words of ONNX.
+    Other(&'static str),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputDim {
+    Fixed(usize),
+    /// It has the name of the batch of an input.
+    Batch,
+    Open,
+}
+
+/// What a stage can have of an output.
+#[derive(Debug, Clone)]
+pub(crate) struct StageOutput {
+    pub read: ReadOutput,
+    pub standing: Standing,
+    /// As the file declares it.
+    pub declared: String,
+}
+
+/// How well it is known that the output has a row for each item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It has, or a batch has one item.
+    Known,
+    /// It has, but the values of one item change those of others a little.
+    Rounded,
+    /// It has none, for this reason.
+    NoRows(String),
+    /// The file does not say it, and nothing was run, for this reason.
+    Unconfirmed(Option<String>),
+}
+
+/// An output that no stage can read, why, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadableOutput {
+    pub name: String,
+    pub what: String,
+    pub remedy: String,
+}
+
+/// Batches of the stage that reads an output.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Batches {
+    /// The only size that the model takes.
+    pub fixed: Option<usize>,
+    /// Each has one item.
+    pub is_single: bool,
+}
+
+impl From<TensorSpec> for ModelOutput {
+    /// An output whose first dimension is the batch.
+    fn from(spec: TensorSpec) -> Self {
+        let fixed = |dim: Dim, open| dim.fixed().map_or(open, OutputDim::Fixed);
+        let batch = fixed(spec.batch, OutputDim::Batch);
+        let row = spec.row.iter().map(|dim| fixed(*dim, OutputDim::Open));
+        let dims = Some([batch].into_iter().chain(row).collect());
+        Self { name: spec.name, holds: Holds::Tensor(spec.dtype), dims, is_input: false }
+    }
+}
+
+impl fmt::Display for ModelOutput {
+    /// `f32[batch, ?, 4]`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.holds {
+            Holds::Tensor(dtype) => dtype.fmt(f)?,
+            Holds::Text => f.write_str("text")?,
+            Holds::Other(what) => f.write_str(what)?,
+        }
+        let Some(dims) = &self.dims else { return Ok(()) };
+        let words = dims.iter().map(|dim| match dim {
+            OutputDim::Fixed(n) => n.to_string(),
+            OutputDim::Batch => "batch".to_owned(),
+            OutputDim::Open => "?".to_owned(),
+        });
+        write!(f, "[{}]", words.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl ModelOutput {
+    /// The tensor that it seems to be by its declaration, with the batch as the first dimension.
+    #[must_use]
+    pub fn tensor(&self, batch: Dim) -> Option<TensorSpec> {
+        let Holds::Tensor(dtype) = self.holds else { return None };
+        let row = self.row(self.guess(batch.fixed()).0, None);
+        Some(TensorSpec { name: self.name.clone(), dtype, row, batch })
+    }
+
+    /// Whether a probe can say anything of it.
+    pub(crate) fn is_tensor(&self) -> bool {
+        !matches!(self.holds, Holds::Other(_))
+    }
+
+    /// Where the items lie by the names of its dimensions, and whether these leave no doubt.
+    fn guess(&self, fixed: Option<usize>) -> (BatchAxis, bool) {
+        let Some(dims) = &self.dims else { return (BatchAxis::FIRST, false) };
+        let of = |wanted: OutputDim| dims.iter().enumerate().filter(move |(_, dim)| **dim == wanted);
+        let has_open = dims.iter().any(|dim| !matches!(dim, OutputDim::Fixed(_)));
+        let (wanted, is_told) = match fixed {
+            Some(n) => (OutputDim::Fixed(n), !has_open),
+            None => (OutputDim::Batch, true),
+        };
+        let mut named = of(wanted).map(|(axis, _)| axis);
+        match (named.next(), named.next()) {
+            (Some(0), None) => (BatchAxis::FIRST, is_told),
+            (Some(axis), None) => (BatchAxis::along(axis), is_told && fixed.is_some()),
+            // One item in a batch: which of them is the batch, makes no difference to the values.
+            (Some(axis), Some(_)) => (BatchAxis::along(axis), is_told && fixed == Some(1)),
+            (None, _) if !has_open && (fixed.is_some() || dims.is_empty()) => (BatchAxis::None, true),
+            (None, _) => match (dims.first(), of(OutputDim::Open).next()) {
+                (Some(OutputDim::Fixed(_)), Some((axis, _))) => (BatchAxis::along(axis), false),
+                _ => (BatchAxis::FIRST, false),
+            },
+        }
+    }
+
+    /// Whether its declaration leaves a doubt.
+    pub(crate) fn is_open(&self, batches: Batches) -> bool {
+        self.is_tensor() && !self.guess(batches.fixed).1
+    }
+
+    /// What an item has of it. A dimension that a probe has seen otherwise is open.
+    fn row(&self, batch: BatchAxis, probed: Option<&ProbedOutput>) -> Vec<Dim> {
+        let Some(dims) = &self.dims else {
+            let rank = probed.map_or(1, |probed| probed.row.len());
+            return vec![Dim::Dynamic; rank];
+        };
+        let dim = |dim: &OutputDim| match (dim, batch) {
+            (OutputDim::Fixed(n), _) => Dim::Fixed(*n),
+            (OutputDim::Batch, BatchAxis::None) => Dim::Fixed(1),
+            (OutputDim::Batch | OutputDim::Open, _) => Dim::Dynamic,
+        };
+        let mut row: Vec<Dim> = match batch {
+            BatchAxis::None => dims.iter().map(dim).collect(),
+            BatchAxis::Axis { axis, per_item } => {
+                let each = (per_item > 1).then_some(Dim::Fixed(per_item));
+                let others = dims.iter().enumerate().filter(|(other, _)| *other != axis);
+                each.into_iter().chain(others.map(|(_, of)| dim(of))).collect()
+            }
+        };
+        let Some(probed) = probed.filter(|_| batch != BatchAxis::None) else { return row };
+        if probed.row.len() != row.len() {
+            return vec![Dim::Dynamic; probed.row.len()];
+        }
+        for (dim, seen) in row.iter_mut().zip(&probed.row) {
+            if dim.fixed() != *seen {
+                *dim = Dim::Dynamic;
+            }
+        }
+        row
+    }
+
+    /// What a stage can have of it. `probed` is what a probe says of it, or why there was none.
+    ///
+    /// # Errors
+    /// No stage can read it.
+    pub(crate) fn stage_output(
+        &self,
+        batch: Dim,
+        batches: Batches,
+        probed: Result<&ProbedOutput, Option<&str>>,
+        has_zip_map: bool,
+    ) -> Result<StageOutput, UnreadableOutput> {
+        let unreadable =
+            |what: String, remedy: String| UnreadableOutput { name: self.name.clone(), what, remedy };
+        let dtype = match self.holds {
+            Holds::Tensor(dtype) => dtype,
+            Holds::Text => DType::U8,
+            Holds::Other(what) => {
+                return Err(unreadable(what.to_owned(), remedy(what, has_zip_map)));
+            }
+        };
+        let (guessed, is_sure) = self.guess(batches.fixed);
+        let axis = probed.map_or(guessed, |probed| probed.batch);
+        let mut row = self.row(axis, probed.ok());
+        let is_text = self.holds == Holds::Text;
+        if is_text {
+            let several = row.iter().any(|dim| dim.fixed().is_some_and(|n| n != 1))
+                || probed.is_ok_and(|probed| probed.row.iter().any(|n| n.is_some_and(|n| n != 1)));
+            if several {
+                let what = format!("several texts for each item: {self}");
+                return Err(unreadable(what, "let the model give one text for each item".to_owned()));
+            }
+            row = vec![Dim::Dynamic];
+        }
+        let rank = match (probed, &self.dims) {
+            (Ok(probed), _) => probed.shapes.last().map(Vec::len),
+            (Err(_), dims) => dims.as_ref().map(Vec::len),
+        };
+        let tensor = TensorSpec { name: self.name.clone(), dtype, row, batch };
+        let standing = match probed {
+            _ if batches.is_single => Standing::Known,
+            Ok(probed) => standing(probed, batches.fixed),
+            Err(_) if axis == BatchAxis::None => Standing::NoRows(format!("it is {self}")),
+            Err(_) if is_sure => Standing::Known,
+            Err(why) => Standing::Unconfirmed(why.map(str::to_owned)),
+        };
+        let read = ReadOutput { tensor, batch: axis, rank, is_text, is_copied: self.is_input };
+        Ok(StageOutput { read, standing, declared: self.to_string() })
+    }
+}
+
+fn standing(probed: &ProbedOutput, fixed: Option<usize>) -> Standing {
+    let seen = || {
+        let mut shapes = probed.shapes.clone();
+        shapes.dedup();
+        let of = if fixed.is_some() { "" } else { " for batches of 2 and 3" };
+        format!("it has the shapes {}{of}", list_of(&shapes))
+    };
+    match (probed.batch, probed.mixing) {
+        (BatchAxis::None, _) => Standing::NoRows(seen()),
+        (_, Mixing::Mixed) => {
+            Standing::NoRows("the values of one item change those of others in its batch".to_owned())
+        }
+        (_, Mixing::Rounded) => Standing::Rounded,
+        (_, Mixing::Apart) => Standing::Known,
+    }
+}
+
+fn list_of(shapes: &[Vec<usize>]) -> String {
+    shapes.iter().map(|shape| format!("{shape:?}")).collect::<Vec<_>>().join(", ")
+}
+
+/// What to do about an output that no stage can read.
+fn remedy(what: &str, has_zip_map: bool) -> String {
+    match what {
+        "sequence" | "map" if has_zip_map => {
+            "export the model with `zipmap = False` (skl2onnx: `options = {\"zipmap\": False}`): then it is a tensor".to_owned()
+        }
+        "sequence" => "put a `ConcatFromSequence` behind it and export the model again: then it is a tensor".to_owned(),
+        "optional" => {
+            "put an `OptionalGetElement` behind it and export the model again: then it is a tensor".to_owned()
+        }
+        "map" | "sparse tensor" => "export the model so that it gives a tensor".to_owned(),
+        _ => {
+            let known = DType::ALL.map(DType::name).join(", ");
+            format!("put a `Cast` behind it and export the model again: tensors of {known} are supported, and texts")
+        }
+    }
+}
+
+impl StageOutput {
+    /// An output of a program, which gives what it says.
+    pub(crate) fn of_program(tensor: TensorSpec) -> Self {
+        let declared = tensor.to_string();
+        Self { read: ReadOutput::rows(tensor), standing: Standing::Known, declared }
+    }
+
+    /// The column that a stage gives of it.
+    pub(crate) fn column(&self) -> ColumnType {
+        match self.read.is_text {
+            true => ColumnType::Text,
+            false => ColumnType::Tensor(self.read.tensor.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use OutputDim::{Batch, Fixed, Open};
+
+    use super::*;
+
+    fn output(dims: &[OutputDim]) -> ModelOutput {
+        let dims = Some(dims.to_vec());
+        ModelOutput { name: "y".into(), holds: Holds::Tensor(DType::F32), dims, is_input: false }
+    }
+
+    #[test]
+    fn names_of_dimensions_tell_where_the_batch_is_and_whether_that_is_sure() {
+        let along = BatchAxis::along;
+        for (dims, fixed, guess) in [
+            (&[Batch, Fixed(4)][..], None, (along(0), true)),
+            (&[Fixed(2), Batch, Fixed(4)], None, (along(1), false)),
+            (&[Open, Batch, Fixed(4)], None, (along(1), false)),
+            (&[Fixed(2), Open, Fixed(4)], None, (along(1), false)),
+            (&[Open, Fixed(7)], None, (along(0), false)),
+            (&[Batch, Batch], None, (along(0), false)),
+            (&[Fixed(1), Fixed(10)], None, (along(0), false)),
+            (&[], None, (BatchAxis::None, true)),
+            (&[Fixed(8), Fixed(3)], Some(8), (along(0), true)),
+            (&[Fixed(2), Fixed(8)], Some(8), (along(1), true)),
+            (&[Fixed(8), Fixed(8)], Some(8), (along(0), false)),
+            (&[Fixed(1), Fixed(1), Fixed(5)], Some(1), (along(0), true)),
+            (&[Fixed(32), Fixed(1), Fixed(5)], Some(1), (along(1), true)),
+            (&[Fixed(2), Fixed(10)], Some(4), (BatchAxis::None, true)),
+            (&[Open, Fixed(10)], Some(4), (along(0), false)),
+        ] {
+            assert_eq!(output(dims).guess(fixed), guess, "{dims:?} {fixed:?}");
+        }
+    }
+
+    #[test]
+    fn an_item_has_all_but_the_batch_and_no_dimension_that_was_seen_otherwise() {
+        let of = |dims: &[OutputDim], batch| output(dims).row(batch, None);
+        assert_eq!(of(&[Fixed(2), Batch, Open], BatchAxis::along(1)), [Dim::Fixed(2), Dim::Dynamic]);
+        assert_eq!(of(&[Open, Fixed(7)], BatchAxis::None), [Dim::Dynamic, Dim::Fixed(7)]);
+        assert_eq!(of(&[Batch, Fixed(7)], BatchAxis::None), [Dim::Fixed(1), Dim::Fixed(7)]);
+        let each = BatchAxis::Axis { axis: 0, per_item: 3 };
+        assert_eq!(of(&[Open, Fixed(7)], each), [Dim::Fixed(3), Dim::Fixed(7)]);
+        let probed = |row: &[Option<usize>]| ProbedOutput {
+            name: "y".into(),
+            batch: BatchAxis::FIRST,
+            shapes: Vec::new(),
+            row: row.to_vec(),
+            mixing: Mixing::Apart,
+        };
+        let seen = |row| output(&[Batch, Fixed(7)]).row(BatchAxis::FIRST, Some(&probed(row)));
+        assert_eq!(seen(&[Some(7)]), [Dim::Fixed(7)]);
+        assert_eq!(seen(&[Some(8)]), [Dim::Dynamic]);
+        assert_eq!(seen(&[Some(7), Some(1)]), [Dim::Dynamic, Dim::Dynamic]);
+    }
+}

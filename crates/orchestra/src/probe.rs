@@ -1,0 +1,126 @@
+//! Finds out where the items of a batch lie in the outputs of a model: starts a worker process that runs it a few times on the CPU, and keeps what it
+//! said for every later plan of this user.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use orchestra_core::{ProbedOutput, SessionTuning};
+use orchestra_onnx::OnnxSpec;
+use orchestra_onnx::library::{Env, Flavor, Library, Request, Silent, find, find_or_fetch};
+use orchestra_onnx::probe::{PROBE, Probe};
+use orchestra_plan::{ModelPlan, ProbeModel, ProbeRequest};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::engines::environment;
+use crate::program::listen;
+
+/// How long a model may take for its few batches: it may be large, and the machine busy.
+const WITHIN: Duration = Duration::from_secs(120);
+
+/// Runs models in processes of this executable under the argument `worker`, which must be one that calls [`worker_main`](crate::worker_main) then.
+#[derive(Debug, Clone, Default)]
+pub struct ModelProbe {
+    /// ONNX Runtime's shared library; `None` searches for it, and fetches it if need be.
+    pub ort_library: Option<PathBuf>,
+    /// Never use the network.
+    pub offline: bool,
+}
+
+/// What was found of a model. All but `found` says of what, so that a file that was renamed is not believed.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Record {
+    model: String,
+    runtime: String,
+    /// Inputs with their shapes, outputs, and the only batch.
+    asked: String,
+    /// Of orchestra, which decides what is tried.
+    version: String,
+    found: Vec<ProbedOutput>,
+}
+
+impl ProbeModel for ModelProbe {
+    fn probe(&self, request: &ProbeRequest<'_>) -> Result<Vec<ProbedOutput>, String> {
+        let library = self.library()?;
+        let mut record = Record {
+            model: hex(&request.model.digest),
+            runtime: library.version.clone().unwrap_or_else(|| library.path.display().to_string()),
+            asked: format!("{:?} {:?} {:?}", request.inputs, request.outputs, request.batch),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            found: Vec::new(),
+        };
+        let file = Env::from_process().user_folder().map(|folder| record.file(&folder.join("outputs")));
+        if let Some(found) = file.as_ref().and_then(|file| record.look_up(file)) {
+            return Ok(found);
+        }
+        record.found = run(request, &library)?;
+        if let Some(Err(error)) = file.map(|file| record.keep(&file)) {
+            tracing::warn!(%error, "what a model gives could not be kept: the next plan tries it again");
+        }
+        Ok(record.found)
+    }
+}
+
+impl ModelProbe {
+    /// Any library will do, so one for GPUs that is there goes before one that would have to be fetched.
+    fn library(&self) -> Result<Library, String> {
+        let env = Env::from_process();
+        let request = |flavor| Request { flavor, explicit: self.ort_library.clone(), offline: self.offline };
+        let there = find(&request(Flavor::Cpu), &env).0.or_else(|| find(&request(Flavor::Gpu), &env).0);
+        match there {
+            Some(library) => Ok(library),
+            None => {
+                find_or_fetch(&request(Flavor::Cpu), &env, &mut Silent).map_err(|error| error.to_string())
+            }
+        }
+    }
+}
+
+impl Record {
+    fn file(&self, folder: &Path) -> PathBuf {
+        let Self { model, runtime, asked, version, .. } = self;
+        let digest = Sha256::digest(format!("{model} {runtime} {asked} {version}"));
+        folder.join(format!("{}.json", &hex(&digest)[..32]))
+    }
+
+    fn look_up(&self, file: &Path) -> Option<Vec<ProbedOutput>> {
+        let kept: Record = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+        let found = kept.found.clone();
+        (Record { found: Vec::new(), ..kept } == *self).then_some(found)
+    }
+
+    /// A reader sees all of it or nothing.
+    fn keep(&self, file: &Path) -> io::Result<()> {
+        fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))?;
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        let unfinished = file.with_extension(format!("{}.new", std::process::id()));
+        fs::write(&unfinished, text)?;
+        fs::rename(&unfinished, file)
+    }
+}
+
+fn run(request: &ProbeRequest<'_>, library: &Library) -> Result<Vec<ProbedOutput>, String> {
+    let ModelPlan { path, file_digest, weights, sandbox, .. } = request.model;
+    let spec = OnnxSpec {
+        library: library.path.clone(),
+        model: path.clone(),
+        digest: *file_digest,
+        weights: weights.clone(),
+        tuning: SessionTuning::default(),
+        sandbox: sandbox.clone(),
+        ..OnnxSpec::default()
+    };
+    let (inputs, outputs) = (request.inputs.to_vec(), request.outputs.to_vec());
+    let probe = Probe { spec, inputs, outputs, batch: request.batch }.encode()?;
+    let mut variables = environment(sandbox, &orchestra_onnx::ENVIRONMENT);
+    variables.push((PROBE.to_owned(), probe));
+    let said = listen(&variables, WITHIN)?;
+    serde_json::from_slice(&said).map_err(|error| format!("its worker says what is no finding: {error}"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

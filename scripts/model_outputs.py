@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Models whose outputs lie in every way that orchestra has to tell apart, and what each item gives by itself.
+
+    model_outputs.py make FOLDER     writes NAME.onnx and NAME.npz (the items), and models.json
+    model_outputs.py check FOLDER    reads NAME-BATCH.jsonl for each, and prints what differs
+
+models.json has for each model `inputs`, `read` (what a sink reads: names of outputs, or null for all), and `refused`: "batches" where an output has no row
+for each item of a batch, "always" where no stage can read it, "may" where it may be refused, and null.
+The judge is ONNX Runtime for Python, one item after the other in a batch of one.
+"""
+
+import json
+import os
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto as T, helper as h, numpy_helper as nh
+
+ITEMS = 35
+BATCHES = (1, 3, 8, 32)
+MODELS = []
+
+
+def model(name, inputs, nodes, outputs, data, initializers=(), read=None, refused=None, fixed=None, axis=0, domains=()):
+    """`fixed`: the only batch that the model takes; its outputs are then cut along `axis`."""
+    graph = h.make_graph(nodes, "g", inputs, outputs, [nh.from_array(value, key) for key, value in initializers])
+    opsets = [h.make_opsetid("", 17)] + [h.make_opsetid(domain, 3) for domain in domains]
+    made = h.make_model(graph, opset_imports=opsets, ir_version=9)
+    MODELS.append((name, made, data, dict(read=read, refused=refused, fixed=fixed, axis=axis)))
+
+
+def value(name, kind, *dims):
+    return h.make_tensor_value_info(name, kind, list(dims))
+
+
+def f32(name, *dims):
+    return value(name, T.FLOAT, *dims)
+
+
+def node(operator, inputs, outputs, **attributes):
+    return h.make_node(operator, inputs, outputs, **attributes)
+
+
+def ints(*values):
+    return np.array(values, np.int64)
+
+
+def numbers(*shape, seed=7):
+    return np.random.RandomState(seed).uniform(-1, 1, (ITEMS, *shape)).astype("f4")
+
+
+def body(name, nodes, inputs, outputs):
+    return h.make_graph(nodes, name, inputs, outputs)
+
+
+def make():
+    x4, x = {"x": numbers(4)}, [f32("x", "N", 4)]
+    # Rows, of several ranks.
+    model("rows", x, [node("Relu", ["x"], ["y"])], [f32("y", "N", 4)], x4)
+    model("numbers", x, [node("ReduceSum", ["x", "a"], ["y"], keepdims=0)], [f32("y", "N")], x4, [("a", ints(1))])
+    model("rank4", [f32("x", "N", 2, 3, 4)], [node("Neg", ["x"], ["y"])], [f32("y", "N", 2, 3, 4)], {"x": numbers(2, 3, 4)})
+    # The batch is another axis.
+    layers = [node("Neg", ["x"], ["m"]), node("Unsqueeze", ["x", "a"], ["u"]), node("Unsqueeze", ["m", "a"], ["v"]),
+              node("Concat", ["u", "v"], ["hn"], axis=0), node("Identity", ["x"], ["y"])]
+    for name, dims in (("layers_symbolic", ("layers", "N", 4)), ("layers_fixed", (2, "N", 4)), ("layers_unnamed", (None, None, None)),
+                       ("layers_as_batch", ("N", "layers", 4))):
+        model(name, x, layers, [f32("y", "N", 4), f32("hn", *dims)], x4, [("a", ints(0))])
+    steps = [node("Transpose", ["x"], ["t"], perm=[1, 0]), node("Unsqueeze", ["t", "a"], ["y"])]
+    model("steps", [f32("x", "N", 32)], steps, [f32("y", "T", "N", 1)], {"x": numbers(32)}, [("a", ints(2))])
+    model("steps_fixed", [f32("x", "N", 8)], steps, [f32("y", 8, "N", 1)], {"x": numbers(8)}, [("a", ints(2))])
+    model("last_axis", x, [node("Transpose", ["x"], ["y"], perm=[1, 0])], [f32("y", 4, "N")], x4)
+    model("last_of_three", [f32("x", "N", 2, 3)], [node("Transpose", ["x"], ["y"], perm=[1, 2, 0])], [f32("y", 2, 3, "N")], {"x": numbers(2, 3)})
+    rng = np.random.RandomState(1)
+    weights = [("w", rng.uniform(-1, 1, (2, 12, 3)).astype("f4")), ("r", rng.uniform(-1, 1, (2, 12, 3)).astype("f4"))]
+    model("lstm", [f32("x", "N", 5, 3)],
+          [node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+           node("LSTM", ["t", "w", "r"], ["y", "yh", "yc"], hidden_size=3, direction="bidirectional")],
+          [f32("y", 5, 2, "N", 3), f32("yh", 2, "N", 3), f32("yc", 2, "N", 3)], {"x": numbers(5, 3)}, weights)
+    # What is declared says little, or something else.
+    model("unnamed", x, [node("Relu", ["x"], ["y"])], [f32("y", None, None)], x4)
+    model("other_name", x, [node("Relu", ["x"], ["y"])], [f32("y", "M", 4)], x4)
+    model("no_shape", x, [node("Relu", ["x"], ["y"])], [h.make_tensor_value_info("y", T.FLOAT, None)], x4)
+    model("open_rows", [f32("x", "N", 4)], [node("Concat", ["x", "x"], ["y"], axis=1)], [f32("y", "N", "width")], x4)
+    # Several entries of each item.
+    model("flat", x, [node("Reshape", ["x", "s"], ["y"])], [f32("y", "M")], x4, [("s", ints(-1))])
+    model("two_each", x, [node("Reshape", ["x", "s"], ["y"])], [f32("y", "M", 2)], x4, [("s", ints(-1, 2))])
+    model("interleaved", x, [node("Neg", ["x"], ["m"]), node("Concat", ["x", "m"], ["y"], axis=0)], [f32("y", "M", 4)], x4, refused="batches")
+    # No row for each item.
+    model("sum", x, [node("ReduceSum", ["x"], ["y"], keepdims=0)], [f32("y")], x4, refused="batches")
+    model("mean", x, [node("ReduceMean", ["x"], ["y"], keepdims=1)], [f32("y", 1, 1)], x4, refused="batches")
+    hits = [node("Greater", ["x", "z"], ["b"]), node("NonZero", ["b"], ["y"])]
+    model("nonzero", x, hits, [value("y", T.INT64, 2, "hits")], x4, [("z", np.float32(0.2))], refused="batches")
+    model("hits", x, [*hits[:1], node("NonZero", ["b"], ["n"]), node("Transpose", ["n"], ["p"]), node("GatherND", ["x", "p"], ["g"]),
+                      node("Unsqueeze", ["g", "a"], ["y"])],
+          [f32("y", "hits", 1)], x4, [("z", np.float32(0.2)), ("a", ints(1))], refused="batches")
+    # Items that change each other.
+    model("softmax_of_batch", x, [node("Softmax", ["x"], ["y"], axis=0)], [f32("y", "N", 4)], x4, refused="batches")
+    model("pairs", x, [node("Transpose", ["x"], ["t"], perm=[1, 0]), node("MatMul", ["x", "t"], ["y"])], [f32("y", "N", "N")], x4, refused="batches")
+    model("best_of_batch", x, [node("TopK", ["x", "k"], ["y", "at"], axis=0)], [f32("y", 1, 4), value("at", T.INT64, 1, 4)], x4, [("k", ints(1))], refused="batches")
+    model("sums_so_far", x, [node("CumSum", ["x", "a"], ["y"])], [f32("y", "N", 4)], x4, [("a", np.int64(0))], refused="batches")
+    # Types.
+    model("topk", x, [node("TopK", ["x", "k"], ["v", "at"])], [f32("v", "N", 2), value("at", T.INT64, "N", 2)], x4, [("k", ints(2))])
+    types = [(T.FLOAT16, "h"), (T.INT32, "i"), (T.UINT8, "u"), (T.BOOL, "b")]
+    model("types", x, [node("Cast", ["x"], [name], to=kind) for kind, name in types], [value(name, kind, "N", 4) for kind, name in types],
+          {"x": np.abs(numbers(4)) * 9})
+    double = [node("Cast", ["x"], ["d"], to=T.DOUBLE), node("Relu", ["x"], ["y"])]
+    model("double_unread", x, double, [f32("y", "N", 4), value("d", T.DOUBLE, "N", 4)], x4, read=["y"])
+    model("double_read", x, double, [f32("y", "N", 4), value("d", T.DOUBLE, "N", 4)], x4, refused="may")
+    model("int8_read", x, [node("Cast", ["x"], ["y"], to=T.INT8)], [value("y", T.INT8, "N", 4)], {"x": np.abs(numbers(4)) * 9}, refused="may")
+    # Texts, lists, maps, and what may be missing.
+    keys = {"x": np.random.RandomState(3).randint(0, 3, ITEMS)}
+    encoder = node("LabelEncoder", ["x"], ["label"], domain="ai.onnx.ml", keys_int64s=[0, 1, 2], values_strings=["", "weiß", "a,b\n"], default_string="?")
+    model("texts", [value("x", T.INT64, "N")], [encoder], [value("label", T.STRING, "N")], keys, domains=["ai.onnx.ml"])
+    model("texts_in_columns", [value("x", T.INT64, "N", 1)], [encoder, node("Cast", ["x"], ["y"], to=T.FLOAT)],
+          [value("label", T.STRING, "N", 1), f32("y", "N", 1)], {"x": keys["x"][:, None]}, domains=["ai.onnx.ml"])
+    zip_map = [node("Softmax", ["x"], ["p"]), node("ArgMax", ["x"], ["label"], axis=1, keepdims=0),
+               node("ZipMap", ["p"], ["probabilities"], domain="ai.onnx.ml", classlabels_strings=["a", "b", "c", "d"])]
+    maps = h.make_value_info("probabilities", h.make_sequence_type_proto(h.make_map_type_proto(T.STRING, h.make_tensor_type_proto(T.FLOAT, None))))
+    for name, read, refused in (("zipmap_unread", ["label"], None), ("zipmap_read", None, "always")):
+        model(name, x, zip_map, [value("label", T.INT64, "N"), maps], x4, read=read, refused=refused, domains=["ai.onnx.ml"])
+    parts = h.make_value_info("parts", h.make_sequence_type_proto(h.make_tensor_type_proto(T.FLOAT, None)))
+    split = [node("SplitToSequence", ["x"], ["parts"], axis=1), node("Relu", ["x"], ["y"])]
+    model("sequence_unread", x, split, [parts, f32("y", "N", 4)], x4, read=["y"])
+    model("sequence_read", x, split, [parts, f32("y", "N", 4)], x4, refused="always")
+    # Outputs that are inputs.
+    model("passed", [f32("x", "N", 4), value("id", T.INT64, "N")], [node("Relu", ["x"], ["z"])], [f32("z", "N", 4), value("id", T.INT64, "N")],
+          {**x4, "id": np.arange(ITEMS) + 101})
+    kinds = [(T.FLOAT, "f", "f4"), (T.FLOAT16, "h", "f2"), (T.INT32, "i", "i4"), (T.UINT8, "u", "u1"), (T.BOOL, "b", "?")]
+    model("passed_types", [value(name, kind, "N", 3) for kind, name, _ in kinds], [node("Relu", ["f"], ["z"])],
+          [f32("z", "N", 3)] + [value(name, kind, "N", 3) for kind, name, _ in kinds],
+          {name: (np.abs(numbers(3, seed=at)) * 5).astype(kind) for at, (_, name, kind) in enumerate(kinds)})
+    # Control flow.
+    trip = [("n", np.int64(3)), ("go", np.array(True))]
+    step = body("step", [node("Identity", ["c"], ["c2"]), node("Add", ["s", "s"], ["s2"]), node("Identity", ["s2"], ["each"])],
+                [value("i", T.INT64), value("c", T.BOOL), f32("s", "N", 4)], [value("c2", T.BOOL), f32("s2", "N", 4), f32("each", "N", 4)])
+    model("loop", x, [node("Loop", ["n", "go", "x"], ["y", "all"], body=step)], [f32("y", "N", 4), f32("all", 3, "N", 4)], x4, trip)
+    branches = dict(then_branch=body("then", [node("Neg", ["x"], ["t"])], [], [f32("t", "N", 4)]),
+                    else_branch=body("else", [node("Relu", ["x"], ["e"])], [], [f32("e", "N", 4)]))
+    model("if", x, [node("Constant", [], ["k"], value=h.make_tensor("k", T.BOOL, [], [True])), node("If", ["k"], ["y"], **branches)], [f32("y", "N", 4)], x4)
+    # One size of a batch.
+    model("fixed4", [f32("x", 4, 3)], [node("Neg", ["x"], ["y"])], [f32("y", 4, 3)], {"x": numbers(3)}, fixed=4)
+    for name, n in (("fixed4_layers", 2), ("fixed4_square", 4)):
+        nodes = [node("Unsqueeze", ["x", "a"], ["u"]), node("Mul", ["u", "k"], ["y"])]
+        scales = np.arange(1, n + 1, dtype="f4").reshape(n, 1, 1)
+        model(name, [f32("x", 4, 3)], nodes, [f32("y", n, 4, 3)], {"x": numbers(3)}, [("a", ints(0)), ("k", scales)], fixed=4, axis=1)
+    model("fixed1_steps", [f32("x", 1, 8)], steps, [f32("y", 8, 1, 1)], {"x": numbers(8)}, [("a", ints(2))])
+    model("fixed1_hits", [f32("x", 1, 4)], hits, [value("y", T.INT64, 2, "hits")], x4, [("z", np.float32(0.2))])
+
+
+def write(folder):
+    make()
+    about = {}
+    for name, made, data, settings in MODELS:
+        onnx.save(made, os.path.join(folder, name + ".onnx"))
+        np.savez(os.path.join(folder, name + ".npz"), **data)
+        about[name] = {"inputs": sorted(data), **settings}
+    with open(os.path.join(folder, "models.json"), "w") as file:
+        json.dump(about, file)
+
+
+def alone(session, data, item, names, fixed, axis):
+    """What one item gives."""
+    feed = {key: values[item:item + 1] for key, values in data.items()}
+    if fixed:
+        feed = {key: np.repeat(values, fixed, axis=0) for key, values in feed.items()}
+    found = session.run(names, feed)
+    return [np.take(value, 0, axis=axis) if fixed else value for value in found]
+
+
+def flat(value):
+    """The numbers or texts of a value of a record."""
+    if isinstance(value, dict):
+        value = value["data"]
+    return np.array(value).ravel()
+
+
+def differs(want, found):
+    if want.dtype.kind in "OUS":
+        return want.ravel().astype(str).tolist() != flat(found).tolist()
+    want, found = want.ravel(), flat(found)
+    if want.shape != found.shape:
+        return True
+    if want.dtype.kind == "f":
+        return not np.allclose(found.astype("f8"), want.astype("f8"), rtol=1e-4, atol=1e-5)
+    return (found != want).any()
+
+
+def check(folder):
+    about = json.load(open(os.path.join(folder, "models.json")))
+    n_right, wrong = 0, []
+    for name, of in about.items():
+        data = dict(np.load(os.path.join(folder, name + ".npz")))
+        session = None
+        for batch in BATCHES:
+            path = os.path.join(folder, f"{name}-{batch}.jsonl")
+            if not os.path.exists(path):
+                continue
+            session = session or ort.InferenceSession(os.path.join(folder, name + ".onnx"))
+            names = of["read"] or [output.name for output in session.get_outputs()]
+            records = [json.loads(line) for line in open(path)]
+            if sorted(record["index"] for record in records) != list(range(ITEMS)):
+                wrong.append(f"{name} at {batch}: {len(records)} records")
+            for record in records:
+                want = alone(session, data, record["index"], names, of["fixed"], of["axis"])
+                result = record["result"]
+                for output, one in zip(names, want):
+                    found = result[output] if isinstance(result, dict) and output in result else result
+                    if differs(one, found):
+                        wrong.append(f"{name} at {batch}: item {record['index']}, output {output}: {found}, expected {one.tolist()}")
+            n_right += 1
+    print("\n".join(wrong[:20]) or f"{n_right} right")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    {"make": write, "check": check}[sys.argv[1]](sys.argv[2])
