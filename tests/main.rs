@@ -52,6 +52,7 @@ mod nested_crops;
 mod no_effect;
 mod no_landlock;
 mod normalize;
+mod nothing_vanishes;
 mod objects;
 mod other_stores;
 mod output_gone;

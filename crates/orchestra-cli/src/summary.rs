@@ -1,6 +1,6 @@
 //! What is said when a run has ended, in plain words, and the exit code that goes with it. Prints nothing itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use orchestra::{Bottleneck, TaskReport, TaskStanding};
@@ -38,6 +38,8 @@ pub struct Summary {
     pub output: PathBuf,
     /// Items that earlier starts had finished, if this one continued them.
     pub resumed_from: Option<u64>,
+    /// What each source was given that is no item, by reason.
+    pub passed_over: BTreeMap<String, BTreeMap<&'static str, u64>>,
     /// The command that goes on with it, fit for a shell.
     pub resume_command: String,
 }
@@ -84,6 +86,11 @@ impl Summary {
         let mut fact = |name: &str, text: String| out.push_str(&format!("  {name:<9} {text}\n"));
         if let Some(reason) = self.reason() {
             fact("reason", reason.to_owned());
+        }
+        for (source, by_reason) in &self.passed_over {
+            let reasons: Vec<String> =
+                by_reason.iter().map(|(reason, n)| format!("{reason} {}", count(*n))).collect();
+            fact("source", format!("{source}: passed over, no items: {}", reasons.join(", ")));
         }
         if self.has_items && !self.tasks.is_empty() {
             fact("tasks", self.tasks_in_words());
@@ -304,6 +311,7 @@ mod tests {
             failures_path: "out/failures.jsonl".into(),
             output: "out".into(),
             resumed_from: None,
+            passed_over: BTreeMap::new(),
             resume_command: "orchestra run digits.toml".into(),
         }
     }
@@ -336,12 +344,14 @@ digits finished: 10,000 items read, 10,000 done, 0 failed
             restarts: 1,
             bottleneck: Bottleneck::Loading,
             resumed_from: Some(5_000),
+            passed_over: [("photos".to_owned(), [("hidden", 1_200), ("folder", 3)].into())].into(),
             ..summary()
         };
         assert_eq!(
             summary.text(),
             "\
 digits finished: 10,000 items read, 9,998 done, 2 failed
+  source    photos: passed over, no items: folder 3, hidden 1,200
   time      8.1 s, 1,234 items/s
   resumed   5,000 items were finished before this start
   restarts  1 worker died and was replaced; no item was lost by that

@@ -36,6 +36,12 @@ fn text(found: &Verified) -> String {
             "records of sink `{sink}` are not of items, or cannot be read back: not counted\n"
         ));
     }
+    for (source, by_reason) in &found.passed_over {
+        text.push_str(&format!("passed over by source `{source}`:\n"));
+        for (reason, n) in by_reason {
+            text.push_str(&format!("  {reason:<14}{:>12}\n", count(*n)));
+        }
+    }
     text.push_str(&format!(
         "{}: {} done, {} failed, {}; {} lost, {} doubled, {} stray, {} damaged\n",
         counted(found.items, "item", "items"),

@@ -8,7 +8,7 @@
 //! Items of a manifest stay in the order of the manifest, one item per row.
 //!
 //! **What an entry of `paths` takes.** A path that exists as written is taken literally. A folder gives every regular file
-//! below it, links followed, hidden files and folders (those that start with a dot) left out. A glob (`*`, `?`, `[..]`,
+//! below it, links followed, hidden files and folders (see [`is_hidden`]) passed over. A glob (`*`, `?`, `[..]`,
 //! `{a,b}`, and `**` for any number of folders) gives the regular files that it matches. A link that leads nowhere is listed: it
 //! then fails by name, rather than vanish. A single file is listed whatever it is. Beside the manifest of a finished run, a folder or glob takes of
 //! the files of its kind only the parts that it names.
@@ -28,6 +28,7 @@ mod lister;
 mod listing_file;
 mod manifest;
 mod objects;
+mod passed_over;
 mod pattern;
 mod trusted_parts;
 mod watched;
@@ -40,7 +41,7 @@ use std::thread;
 use serde::Serialize;
 
 pub use self::error::{ListError, StoreTrouble};
-pub use self::expand::{Expand, PushItem};
+pub use self::expand::{Expand, Found, PushFound};
 pub use self::extend::{Extension, extend_listing};
 pub use self::extent::Extent;
 pub use self::growth::Growth;
@@ -51,6 +52,7 @@ use self::listing_file::ListingWriter;
 pub(crate) use self::listing_file::written;
 pub use self::listing_file::{ListingReader, ListingSummary};
 pub use self::objects::{Object, ObjectPage, ObjectStore, Objects, SourceStore, is_url, one_by_one};
+pub use self::passed_over::{PassedOver, PassedOverCounts, is_hidden, is_hidden_part};
 use self::pattern::Entry;
 pub use self::trusted_parts::{INDEX, MANIFEST};
 use self::watched::Taken;

@@ -70,9 +70,10 @@ mod working_tree;
 pub use atomic::write_atomic;
 pub use bit_set::BitSet;
 pub use catalog::{
-    Catalog, Expand, Extension, Extent, Growth, INDEX, ItemEntry, ListError, ListingReader, ListingSpec,
-    ListingSummary, MANIFEST, Object, ObjectPage, ObjectStore, Objects, PushItem, SourceStore, StoreTrouble,
-    Watch, escape, extend_listing, first_item, is_url, one_by_one, write_items, write_listing,
+    Catalog, Expand, Extension, Extent, Found, Growth, INDEX, ItemEntry, ListError, ListingReader,
+    ListingSpec, ListingSummary, MANIFEST, Object, ObjectPage, ObjectStore, Objects, PassedOver,
+    PassedOverCounts, PushFound, SourceStore, StoreTrouble, Watch, escape, extend_listing, first_item,
+    is_hidden, is_hidden_part, is_url, one_by_one, write_items, write_listing,
 };
 pub use folder::{
     DiscardError, Discarded, FAILURE_RECORDS, OutputFolder, RUN_SUMMARY, State, is_foreign, only_files,

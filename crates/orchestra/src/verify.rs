@@ -54,6 +54,9 @@ pub struct Verified {
     pub failed: u64,
     /// Of all sinks.
     pub records: u64,
+    /// What each source was given that is no item, by reason, as `run.json` says.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub passed_over: BTreeMap<String, BTreeMap<String, u64>>,
     /// Sinks whose kind cannot be read back, and those of `reduce`: their records are not counted.
     pub not_counted: Vec<String>,
     /// How many faults of each kind there are.
@@ -81,6 +84,8 @@ struct Account {
     run_id: String,
     exit_code: i32,
     sources: BTreeMap<String, Option<u64>>,
+    #[serde(default)]
+    passed_over: BTreeMap<String, BTreeMap<String, u64>>,
     outputs: Vec<OutputReport>,
 }
 
@@ -115,6 +120,7 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
     count.found.items = count.sources.values().sum();
     count.found.failed = failed.values().map(BitSet::len).sum();
     count.found.done = count.found.items.saturating_sub(count.found.failed);
+    count.found.passed_over = account.passed_over.clone();
     Ok(count.found)
 }
 

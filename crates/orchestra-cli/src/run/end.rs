@@ -1,5 +1,6 @@
 //! The end of `orchestra run`: the summary, what traces and log files lack, and the exit code.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ pub(super) fn end(
         restarts: report.devices.iter().map(|d| d.restarts).sum(),
         bottleneck: report.bottleneck,
         tasks: report.tasks.clone(),
+        passed_over: report.passed_over.clone(),
         resumed_from,
         ..summary(plan, &report.run_id, run_end(outcome, plan))
     };
@@ -119,6 +121,7 @@ fn summary(plan: &Plan, run_id: &str, end: RunEnd) -> Summary {
         failures_path: plan.output.join(orchestra::FAILURE_RECORDS),
         output: plan.output.clone(),
         resumed_from: None,
+        passed_over: BTreeMap::new(),
         resume_command: resume_command(std::env::args_os()),
     }
 }

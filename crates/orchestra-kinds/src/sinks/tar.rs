@@ -19,7 +19,7 @@ use crate::objects;
 use crate::picture_encoders::png;
 use crate::sources::reading::limits::LARGEST_FILE_BYTES;
 use crate::sources::reading::read_file::{open_regular, read_part};
-use crate::sources::reading::tar_members::Members;
+use crate::sources::reading::tar_members::{Member, Members};
 
 mod archive;
 
@@ -319,19 +319,21 @@ fn read_samples(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), Stri
     let text = |error: std::io::Error| error.to_string();
     let (file, _) = open_regular(file).map_err(text)?;
     let headers = BufReader::with_capacity(16 << 10, file.try_clone().map_err(text)?);
-    let mut members = Members::new(headers).map_err(text)?;
+    let mut members = Members::new(headers).map_err(text)?.with_hidden();
     let mut record = Vec::new();
     while let Some(member) = members.next()? {
-        let name = member.name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let Member::File { name: whole_name, place } = member else { continue };
+        let name = whole_name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         let dot = name.iter().position(|byte| *byte == b'.').map_or(name.len(), |dot| dot + 1);
         if name[dot..] != *RECORD.as_bytes() {
             continue;
         }
-        let name = String::from_utf8_lossy(&member.name).into_owned();
-        if member.len > LARGEST_FILE_BYTES {
-            return Err(format!("`{name}` is no record: it has {} bytes", member.len));
+        let name = String::from_utf8_lossy(&whole_name).into_owned();
+        let [at, len] = place.map_err(|astray| format!("`{name}` {}", astray.why()))?;
+        if len > LARGEST_FILE_BYTES {
+            return Err(format!("`{name}` is no record: it has {len} bytes"));
         }
-        read_part(&file, member.at, member.len, &mut record).map_err(text)?;
+        read_part(&file, at, len, &mut record).map_err(text)?;
         let read: RecordHead<'_> =
             serde_json::from_slice(&record).map_err(|error| format!("`{name}` is no record: {error}"))?;
         each(&read.source, read.index);

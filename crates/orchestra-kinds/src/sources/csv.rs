@@ -8,7 +8,7 @@ use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, ObjectStore, PushItem};
+use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
 use serde_json::Value as Json;
 
 use super::reading::columns::{declared, decoders, inferred, no_first, opens, schema, settings};
@@ -227,7 +227,7 @@ struct Records {
 }
 
 impl Expand for Records {
-    fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+    fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let head = list_items(path, |file| {
             head(file, LARGEST_TEXT).map_err(|error| ListError::bad_file(path, error))
@@ -296,6 +296,7 @@ impl FetchRun for Record {
 
 #[cfg(test)]
 mod tests {
+    use super::super::reading::tests::listed;
     use super::*;
 
     #[test]
@@ -313,13 +314,7 @@ mod tests {
         let fields = fields.map(|(name, ty)| Field { name: name.into(), ty }).into();
         let header = header_of(text, b',').unwrap();
         let source = Records { header, fields, delimiter: b',', max_pixels: 1, protocols: Vec::new() };
-        let mut items = Vec::new();
-        source
-            .expand(&path, &mut |name, locator| {
-                items.push((name.to_owned(), locator.to_vec()));
-                Ok(())
-            })
-            .unwrap();
+        let (items, _) = listed(&source, &path).unwrap();
         let names: Vec<&str> = items.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, [":2", ":4", ":5", ":6", ":7", ":8"]);
         let mut run = source.start();
@@ -342,7 +337,7 @@ mod tests {
             assert!(kind == FailureKind::Decode && error.contains(why), "{error}");
         }
         std::fs::write(&path, "id,text\n1,a\n").unwrap();
-        let error = source.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+        let error = source.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("its columns are `id`, `text`"), "{error}");
     }
 

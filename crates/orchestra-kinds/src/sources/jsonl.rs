@@ -9,7 +9,7 @@ use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, ObjectStore, PushItem};
+use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value as Json;
 
@@ -143,7 +143,7 @@ struct Lines {
 }
 
 impl Expand for Lines {
-    fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+    fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         list(path, Ends::Line, 0, push)
     }
 }
@@ -198,6 +198,7 @@ mod tests {
     use orchestra_core::DType;
 
     use super::super::reading::field_type::FieldType;
+    use super::super::reading::tests::listed;
     use super::*;
 
     #[test]
@@ -219,13 +220,7 @@ mod tests {
             Field { name: "t".into(), ty: FieldType::Text },
         ];
         let source = Lines { fields, max_pixels: 1, protocols: Vec::new() };
-        let mut items = Vec::new();
-        source
-            .expand(&path, &mut |name, locator| {
-                items.push((name.to_owned(), locator.to_vec()));
-                Ok(())
-            })
-            .unwrap();
+        let (items, _) = listed(&source, &path).unwrap();
         assert_eq!(items.len(), lines.len());
         assert!(items.iter().enumerate().all(|(at, (name, _))| *name == format!(":{}", at + 1)));
         let mut run = source.start();

@@ -15,6 +15,8 @@ mod leaves;
 mod open_file;
 #[cfg(feature = "parquet")]
 mod rows;
+#[cfg(feature = "parquet")]
+mod whole_file;
 
 pub struct Parquet;
 

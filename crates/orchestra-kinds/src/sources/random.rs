@@ -10,7 +10,7 @@ use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Opens};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, Words, key};
-use orchestra_store::{Expand, ListError, PushItem};
+use orchestra_store::{Expand, Found, ListError, PushFound};
 
 use super::reading::field_type::shape_of;
 use super::reading::limits::{LARGEST_TENSOR, MOST_ITEMS};
@@ -127,8 +127,9 @@ struct Numbers {
 }
 
 impl Expand for Numbers {
-    fn expand(&self, _: &Path, push: PushItem<'_>) -> Result<(), ListError> {
-        (0..self.items).try_for_each(|item| push(&item.to_string(), &locator(Path::new(""), &[item])))
+    fn expand(&self, _: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+        (0..self.items)
+            .try_for_each(|item| push(Found::Item(&item.to_string(), &locator(Path::new(""), &[item]))))
     }
 }
 

@@ -9,7 +9,7 @@ use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Opens};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{At, Fields, Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, PushItem};
+use orchestra_store::{Expand, Found, ListError, PushFound};
 
 use super::reading::limits::MOST_ITEMS;
 use super::reading::locator::{file_of, locator, parts};
@@ -118,10 +118,10 @@ impl Numbers {
 }
 
 impl Expand for Numbers {
-    fn expand(&self, _: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+    fn expand(&self, _: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let numbers = (0..).map_while(|at| Some((at, self.get(at)?)));
         for (at, number) in numbers {
-            push(&number.to_string(), &locator(Path::new(""), &[at]))?;
+            push(Found::Item(&number.to_string(), &locator(Path::new(""), &[at])))?;
         }
         Ok(())
     }
@@ -164,6 +164,7 @@ impl FetchRun for Number {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::reading::tests::listed;
 
     #[test]
     fn the_numbers_are_those_of_a_loop_and_are_read_in_any_order() {
@@ -177,13 +178,7 @@ mod tests {
                 expected.push(i64::try_from(n).unwrap());
                 n += i128::from(step);
             }
-            let mut items = Vec::new();
-            numbers
-                .expand(Path::new(""), &mut |name, locator| {
-                    items.push((name.to_owned(), locator.to_vec()));
-                    Ok(())
-                })
-                .unwrap();
+            let (items, _) = listed(&numbers, Path::new("")).unwrap();
             assert_eq!(items.len(), expected.len());
             let mut run = numbers.start();
             for (n, (name, locator)) in expected.iter().zip(&items).rev() {

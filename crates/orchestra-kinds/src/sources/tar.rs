@@ -10,15 +10,15 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, ObjectStore, PushItem};
+use orchestra_store::{Expand, Found, ListError, ObjectStore, PassedOver, PassedOverCounts, PushFound};
 
-use self::sample::{MISSING, Sample, TWICE};
+use self::sample::{MISSING, Sample, TWICE, place_or};
 use self::sample_columns::{MOST_COLUMNS, first_sample, is_npy, key_of, type_of};
 use super::reading::columns::{decoders, schema, settings};
 use super::reading::field_type::Field;
 use super::reading::input::list_items;
 use super::reading::locator::{file_of, locator};
-use super::reading::tar_members::Members;
+use super::reading::tar_members::{Member, Members};
 use crate::objects::{self, Protocol};
 
 pub struct Tar;
@@ -38,7 +38,7 @@ impl SourceKind for Tar {
 
     fn about(&self) -> &'static str {
         "The samples of uncompressed tar archives, as WebDataset writes them: members that follow one another and share their path up to the first \
-         dot of the file name. An item is called `shard.tar/key`. `paths` may name [objects](../guide/workflow-file.md#objects), of which headers and \
+         dot of the file name. Links, hard and symbolic, have the bytes of the member that they lead to; archives that were put one behind the other are read on. An item is called `shard.tar/key`. `paths` may name [objects](../guide/workflow-file.md#objects), of which headers and \
          the members of `columns` are read: `s3://bucket/shards/*.tar`."
     }
 
@@ -111,36 +111,80 @@ struct Shards {
 }
 
 impl Expand for Shards {
-    fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+    fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         list_items(path, |archive| self.samples(path, BufReader::with_capacity(16 << 10, archive), push))
     }
 }
 
 impl Shards {
     /// Names the samples of an archive.
-    fn samples(&self, path: &Path, archive: impl Read + Seek, push: PushItem<'_>) -> Result<(), ListError> {
-        let mut push = |key: &str, places: &[u64]| push(&format!("/{key}"), &locator(path, places));
+    fn samples(&self, path: &Path, archive: impl Read + Seek, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let mut members = Members::new(archive).map_err(|error| unreadable(error.to_string()))?;
-        let mut sample: Option<(String, Vec<u64>)> = None;
-        let mut is_empty = true;
+        let mut sample: Option<ListedSample> = None;
+        let (mut is_without, mut passed_over) = (true, PassedOverCounts::default());
         while let Some(member) = members.next().map_err(unreadable)? {
-            is_empty = false;
-            let Some((key, extension)) = key_of(&member.name) else { continue };
-            if let Some((before, places)) = sample.take_if(|(before, _)| *before != key) {
-                push(&before, &places)?;
+            let named = match member {
+                Member::File { name, place } => {
+                    key_of(&name).map(|key| (key, place)).ok_or(PassedOver::NoExtension)
+                }
+                Member::PassedOver(reason) => Err(reason),
+            };
+            let ((key, extension), place) = match named {
+                Ok(named) => named,
+                Err(reason) => {
+                    passed_over.add(reason, 1);
+                    push(Found::PassedOver(reason, 1))?;
+                    continue;
+                }
+            };
+            is_without = false;
+            if let Some(before) = sample.take_if(|before| before.key != key) {
+                before.push(path, push)?;
             }
-            let (_, places) = sample.get_or_insert_with(|| (key, MISSING.repeat(self.columns.len())));
-            if let Some(at) = self.columns.iter().position(|column| column.name == extension) {
-                let place = &mut places[at * 2..][..2];
-                let found = if *place == MISSING { [member.at, member.len] } else { TWICE };
-                place.copy_from_slice(&found);
+            let sample = sample.get_or_insert_with(|| ListedSample {
+                key,
+                places: MISSING.repeat(self.columns.len()),
+                others: 0,
+            });
+            match self.columns.iter().position(|column| column.name == extension) {
+                Some(at) => {
+                    let known = &mut sample.places[at * 2..][..2];
+                    let found = if *known == MISSING { place_or(place) } else { TWICE };
+                    known.copy_from_slice(&found);
+                }
+                None => sample.others += 1,
             }
         }
         match sample {
-            Some((key, places)) => push(&key, &places),
-            None if is_empty => Ok(()),
-            None => Err(unreadable("it holds no sample: no member is called `key.extension`".into())),
+            Some(sample) => sample.push(path, push),
+            None if is_without && passed_over.total() > 0 => Err(ListError::AllPassedOver {
+                path: path.to_owned(),
+                passed_over,
+                help: "a sample is members called `key.extension`, such as `0001.jpg` and `0001.cls`",
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A sample while its members are found.
+struct ListedSample {
+    key: String,
+    /// Of each column.
+    places: Vec<u64>,
+    /// Members that are no column.
+    others: u64,
+}
+
+impl ListedSample {
+    fn push(self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+        push(Found::Item(&format!("/{}", self.key), &locator(path, &self.places)))?;
+        // A sample without any of its columns fails by its name, and so do the members that it has.
+        let is_read = self.places.as_chunks::<2>().0.iter().any(|place| *place != MISSING);
+        match self.others {
+            n if n > 0 && is_read => push(Found::PassedOver(PassedOver::NoColumn, n)),
+            _ => Ok(()),
         }
     }
 }
@@ -172,17 +216,7 @@ mod tests {
 
     use super::*;
     use crate::sources::reading::tar_members::tests::archive;
-
-    fn items(shards: &Shards, path: &Path) -> Vec<(String, Vec<u8>)> {
-        let mut items = Vec::new();
-        shards
-            .expand(path, &mut |name, locator| {
-                items.push((name.to_owned(), locator.to_vec()));
-                Ok(())
-            })
-            .unwrap();
-        items
-    }
+    use crate::sources::reading::tests::listed;
 
     #[test]
     fn members_with_one_key_are_a_sample_and_a_bad_sample_fails_by_name() {
@@ -205,7 +239,8 @@ mod tests {
         std::fs::write(&path, archive(&members)).unwrap();
         let columns = ["cls", "seg.json"].map(|name| Field { name: name.into(), ty: type_of(name) }).into();
         let shards = Shards { columns, max_pixels: 1, protocols: Vec::new() };
-        let items = items(&shards, &path);
+        let (items, passed_over) = listed(&shards, &path).unwrap();
+        assert_eq!(passed_over.to_string(), "hidden 1, no_extension 1");
         let names: Vec<&str> = items.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["/d.x/1", "/d.x/2", "/d.x/3", "/4", "/5"]);
         let mut run = shards.start();

@@ -8,7 +8,7 @@ use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{At, Fields, Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{ObjectStore, is_url};
 
-use self::arrays::{Array, arrays};
+use self::arrays::{Array, Arrays, arrays};
 use self::rows::Rows;
 use super::reading::columns::schema;
 use super::reading::input::look;
@@ -85,7 +85,7 @@ impl SourceKind for Tensors {
         };
         let found = look(source, &first.locator, arrays)?;
         let (is_npz, found) = match found {
-            Ok(found) => found,
+            Ok(Arrays { is_npz, arrays, .. }) => (is_npz, arrays),
             Err(why) => {
                 source
                     .fields
@@ -263,7 +263,7 @@ fn array_beside(
     source: &mut SourceContext<'_, '_>,
 ) -> Option<Result<Array, String>> {
     let found = look(source, path, arrays)?;
-    Some(found.and_then(|(is_npz, mut arrays)| match is_npz {
+    Some(found.and_then(|Arrays { is_npz, mut arrays, .. }| match is_npz {
         false => {
             let array = arrays.pop().ok_or("it holds no array")?;
             Ok(Array { name: name.to_owned(), ..array })

@@ -11,13 +11,15 @@ use orchestra_core::FailureKind;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, ObjectStore, PushItem, escape};
+use orchestra_store::{
+    Expand, Found, ListError, ObjectStore, PassedOver, PassedOverCounts, PushFound, escape, is_hidden,
+};
 
 use super::reading::input::{Input, Last, Opener, list_items};
 use super::reading::limits::LARGEST_FILE_BYTES;
 use super::reading::locator::{file_of, locator, parts};
 use super::reading::undecoded_picture::UndecodedPicture;
-use super::reading::zip_members::{Directory, Member, Place, read_member};
+use super::reading::zip_members::{Directory, Place, read_member};
 use crate::objects::{self, Protocol};
 
 pub struct Zip;
@@ -38,7 +40,7 @@ impl SourceKind for Zip {
     }
 
     fn about(&self) -> &'static str {
-        "Pictures that are members of zip archives, stored or deflated. An item is called `archive.zip/member`."
+        "Pictures that are members of zip archives, stored or deflated. An item is called `archive.zip/member`. Other members are [passed over](../guide/workflow-file.md#what-is-passed-over) and counted."
     }
 
     fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
@@ -98,35 +100,44 @@ struct Pictures {
 }
 
 impl Pictures {
+    /// Some glob names what is hidden, as globs of files may.
+    fn takes_hidden(&self) -> bool {
+        self.globs.iter().any(|glob| is_hidden(glob.as_bytes()))
+    }
+
     fn takes(&self, name: &[u8]) -> bool {
         if self.globs.is_empty() {
             let extension = Path::new(OsStr::from_bytes(name)).extension().unwrap_or_default();
             return EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known));
         }
-        !name.ends_with(b"/") && self.globs.iter().any(|glob| fast_glob::glob_match(glob, name))
+        self.globs.iter().any(|glob| fast_glob::glob_match(glob, name))
     }
 }
 
 impl Expand for Pictures {
-    fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+    fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
-        let (mut members, mut items) = (0_u64, 0_u64);
+        let (mut n_items, mut passed_over) = (0_u64, PassedOverCounts::default());
+        let takes_hidden = self.takes_hidden();
         list_items(path, |file| {
             let mut directory = Directory::new(BufReader::new(file)).map_err(unreadable)?;
-            while let Some(Member { name, place }) = directory.next().map_err(unreadable)? {
-                members += 1;
-                if self.takes(&name) {
-                    items += 1;
-                    let name = escape(Path::new(OsStr::from_bytes(&name)));
-                    push(&format!("/{name}"), &locator(path, &place.numbers()))?;
+            while let Some(member) = directory.next().map_err(unreadable)? {
+                let is_taken = || self.takes(&member.name);
+                let reason = member.passed_over(takes_hidden);
+                if let Some(reason) = reason.or_else(|| (!is_taken()).then_some(PassedOver::NotTaken)) {
+                    passed_over.add(reason, 1);
+                    push(Found::PassedOver(reason, 1))?;
+                    continue;
                 }
+                n_items += 1;
+                let name = escape(Path::new(OsStr::from_bytes(&member.name)));
+                push(Found::Item(&format!("/{name}"), &locator(path, &member.place.numbers())))?;
             }
             Ok(())
         })?;
-        if members > 0 && items == 0 {
-            return Err(unreadable(format!(
-                "none of its {members} members is an item: say which ones are with `members`"
-            )));
+        if n_items == 0 && passed_over.total() > 0 {
+            let help = "say which members are items with `members`, such as `members = \"*.png\"`";
+            return Err(ListError::AllPassedOver { path: path.to_owned(), passed_over, help });
         }
         Ok(())
     }
@@ -189,6 +200,7 @@ impl FetchRun for MemberPicture {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::reading::tests::listed;
     use crate::sources::reading::zip_members::tests::archive;
 
     #[test]
@@ -203,13 +215,7 @@ mod tests {
         std::fs::write(&path, &bytes).unwrap();
         let items = |globs: &[&str]| {
             let globs = globs.iter().map(|glob| (*glob).to_owned()).collect();
-            let mut items = Vec::new();
-            let push = &mut |name: &str, locator: &[u8]| {
-                items.push((name.to_owned(), locator.to_vec()));
-                Ok(())
-            };
-            Pictures { globs, max_pixels: 1, protocols: Vec::new() }.expand(&path, push).unwrap();
-            items
+            listed(&Pictures { globs, max_pixels: 1, protocols: Vec::new() }, &path).unwrap().0
         };
         let names = |globs: &[&str]| items(globs).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names(&[]), ["/a.PNG", "/d/b.jpg"]);

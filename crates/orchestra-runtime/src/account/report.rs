@@ -43,6 +43,10 @@ pub struct RunReport {
     pub devices: Vec<DeviceReport>,
     /// How many items each source names, by its name; `None` if the run ended before that was known.
     pub sources: BTreeMap<String, Option<u64>>,
+    /// What each source was given that is no item: how much, by reason. Sources that passed nothing over are left out. Of a source that is watched:
+    /// in this part of the run.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub passed_over: BTreeMap<String, BTreeMap<&'static str, u64>>,
     /// What the sinks have written, in the order of the plan.
     pub outputs: Vec<OutputReport>,
     /// By name.
@@ -271,6 +275,7 @@ impl RunReport {
             stages: snapshot.stages.iter().map(|s| (s.name.clone(), stage(s))).collect(),
             devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
             sources: sources(context),
+            passed_over: passed_over(context),
             outputs: outputs(&context.plan),
             pipelines: pipelines(context, ends),
             loaders: LoaderReport {
@@ -293,6 +298,15 @@ fn sources(context: &RunContext) -> BTreeMap<String, Option<u64>> {
     let growths = context.stats.growths.get().into_iter().flatten();
     let counted = context.plan.sources.iter().zip(growths);
     counted.map(|(source, growth)| (source.name.clone(), growth.extent().known())).collect()
+}
+
+fn passed_over(context: &RunContext) -> BTreeMap<String, BTreeMap<&'static str, u64>> {
+    let growths = context.stats.growths.get().into_iter().flatten();
+    let counted = context.plan.sources.iter().zip(growths).map(|(source, growth)| {
+        let by_reason = growth.passed_over().iter().map(|(reason, n)| (reason.as_str(), n)).collect();
+        (source.name.clone(), by_reason)
+    });
+    counted.filter(|(_, by_reason): &(_, BTreeMap<_, _>)| !by_reason.is_empty()).collect()
 }
 
 fn outputs(plan: &Plan) -> Vec<OutputReport> {

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::PassedOverCounts;
+
 /// Why a source cannot be listed, or a listing not be read.
 #[derive(Debug, Error)]
 pub enum ListError {
@@ -62,6 +64,14 @@ pub enum ListError {
     /// A file that holds several items cannot be read, or is none of its kind.
     #[error("`{}` cannot be read: {reason}", path.display())]
     BadFile { path: PathBuf, reason: String },
+    /// All that a file holds was passed over.
+    #[error("`{}` holds no item: all of it was passed over ({passed_over}); {help}", path.display())]
+    AllPassedOver {
+        path: PathBuf,
+        passed_over: PassedOverCounts,
+        /// What to do.
+        help: &'static str,
+    },
     /// The manifest cannot be read.
     #[error("manifest `{manifest}` cannot be read: {error}")]
     ManifestUnreadable {

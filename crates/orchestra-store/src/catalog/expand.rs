@@ -5,19 +5,28 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::ListError;
+use super::{ListError, PassedOver};
 
-/// Takes the items of a file: what comes behind the name of the file, and the locator.
-pub type PushItem<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<(), ListError>;
+/// What a file holds.
+#[derive(Debug, Clone, Copy)]
+pub enum Found<'a> {
+    /// An item: what its name has behind that of the file, and its locator.
+    Item(&'a str, &'a [u8]),
+    /// So much that is no item.
+    PassedOver(PassedOver, u64),
+}
+
+/// Takes what a file holds, as it is found.
+pub type PushFound<'a> = &'a mut dyn FnMut(Found<'_>) -> Result<(), ListError>;
 
 /// Makes items of the files that a source names, where a file is not one item.
 pub trait Expand: fmt::Debug + Send + Sync {
-    /// Names the items of `file`, always in the same order. `file` is empty for [`super::ListingSpec::Generated`]. A locator holds no
+    /// Names the items of `file`, always in the same order, and counts all else that it holds. `file` is empty for [`super::ListingSpec::Generated`]. A locator holds no
     /// NUL, and is shorter than a mebibyte.
     ///
     /// # Errors
     /// The file cannot be read, or is none of this kind; and those of `push`.
-    fn expand(&self, file: &Path, push: PushItem<'_>) -> Result<(), ListError>;
+    fn expand(&self, file: &Path, push: PushFound<'_>) -> Result<(), ListError>;
 
     /// The file of a locator that it gave: what comes before the last `#`.
     fn file_of<'a>(&self, locator: &'a Path) -> &'a Path {

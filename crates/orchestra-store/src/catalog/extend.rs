@@ -50,6 +50,7 @@ pub fn extend_listing(old: &Path, new: &Path) -> Result<Extension, ListError> {
     }
     let wrap = |error: io::Error| ListError::ListFile { path: new.into(), doing: "write", error };
     let folder = folder_of(new);
+    let passed_over = after.growth().passed_over();
     let old_sorted = by_name(before, &folder, wrap)?;
     let new_sorted = by_name(after, &folder, wrap)?;
     let mut places = Sorter::new(&folder);
@@ -72,6 +73,7 @@ pub fn extend_listing(old: &Path, new: &Path) -> Result<Extension, ListError> {
     })
     .map_err(wrap)?;
     let mut writer = ListingWriter::create(new, None)?;
+    writer.passed_over = passed_over;
     for record in places.finish().map_err(wrap)? {
         let record = record.map_err(wrap)?;
         let (name, locator) = split(&record[8..]).ok_or_else(|| wrap(spill_damaged()))?;

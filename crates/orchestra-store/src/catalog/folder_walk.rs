@@ -13,9 +13,9 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::ListError;
 use super::pattern::{Child, Entry};
 use super::trusted_parts::TrustedParts;
+use super::{ListError, PassedOver, PassedOverCounts};
 use crate::sorter::{Merge, Sorter};
 
 /// What a walk needs beside its entries.
@@ -24,6 +24,8 @@ pub(crate) struct Walking<'a> {
     pub spill_folder: &'a Path,
     /// Called for each name that is looked at; an error ends the walk.
     pub step: &'a mut dyn FnMut() -> Result<(), ListError>,
+    /// What it finds that is no file of an entry.
+    pub passed_over: &'a mut PassedOverCounts,
 }
 
 /// The files of several entries, in order, each once.
@@ -113,9 +115,13 @@ impl<'e> EntryWalk<'e> {
                 }
                 None => {
                     let file = folder.join(OsStr::from_bytes(&name));
-                    if self.entry.takes(&file) && is_trusted(&mut self.trusted, &file)? {
+                    if !self.entry.takes(&file) {
+                        continue;
+                    }
+                    if is_trusted(&mut self.trusted, &file)? {
                         return Ok(Some(file));
                     }
+                    walking.passed_over.add(PassedOver::OfRun, 1);
                 }
             }
         }
@@ -126,6 +132,10 @@ impl<'e> EntryWalk<'e> {
         let mut names = Sorter::new(walking.spill_folder);
         self.entry.children(&folder, &mut |child, path| {
             (walking.step)()?;
+            if let Child::PassedOver(reason) = child {
+                walking.passed_over.add(reason, 1);
+                return Ok(true);
+            }
             let mut name = path.file_name().map(OsStr::as_bytes).unwrap_or_default().to_vec();
             name.extend((child == Child::Folder).then_some(b'/'));
             names.push(&name).map_err(|e| spilled(walking, e)).map(|()| true)
@@ -146,7 +156,7 @@ pub(crate) fn any_file(entry: &Entry) -> Result<Option<PathBuf>, ListError> {
             match child {
                 Child::Folder => folders.push(path),
                 Child::File if entry.takes(&path) && is_trusted(&mut trusted, &path)? => found = Some(path),
-                Child::File => {}
+                Child::File | Child::PassedOver(_) => {}
             }
             Ok(found.is_none())
         })?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Extent, ListError};
+use super::{Extent, ListError, PassedOverCounts};
 use orchestra_core::locked;
 
 /// Records between two entries of the index.
@@ -30,6 +30,8 @@ struct State {
     index: Vec<u64>,
     /// The digest of the complete list, or why it stays incomplete; `None` while listing goes on.
     outcome: Option<Result<[u8; 32], ListError>>,
+    /// What was no item, up to the last published one.
+    passed_over: PassedOverCounts,
     /// Something was published, if only that there is no item yet.
     begun: bool,
     watcher: Option<Box<dyn Fn() + Send>>,
@@ -55,6 +57,11 @@ impl Growth {
             Some(Err(_)) | None if self.endless => Extent::Endless,
             Some(Err(_)) | None => Extent::Growing(state.count),
         }
+    }
+
+    /// What the source was given that is no item, as far as it is listed; of a list that goes on, since this start.
+    pub fn passed_over(&self) -> PassedOverCounts {
+        locked(&self.state).passed_over
     }
 
     /// Shows the error that ended the listing early, if one did.
@@ -107,9 +114,16 @@ impl Growth {
     }
 
     /// Publishes all records up to `count`, which end at `end`; with the digest, once they are all. `index` goes on from what it was before.
-    pub(crate) fn publish(&self, count: u64, end: u64, index: &[u64], digest: Option<[u8; 32]>) {
+    pub(crate) fn publish(
+        &self,
+        count: u64,
+        passed_over: PassedOverCounts,
+        end: u64,
+        index: &[u64],
+        digest: Option<[u8; 32]>,
+    ) {
         let mut state = locked(&self.state);
-        (state.count, state.end, state.begun) = (count, end, true);
+        (state.count, state.end, state.begun, state.passed_over) = (count, end, true, passed_over);
         let known = state.index.len();
         state.index.extend_from_slice(index.get(known..).unwrap_or_default());
         self.tell(state, digest.map(Ok));

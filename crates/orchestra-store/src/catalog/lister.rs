@@ -5,13 +5,16 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::expand::Expand;
+use super::expand::{Expand, Found};
 use super::folder_walk::{Walk, Walking, any_file};
 use super::item_name::{escape, name_under};
 use super::listing_file::{ListingWriter, folder_of};
 use super::objects::is_url;
 use super::pattern::{Entry, common_root};
-use super::{ItemEntry, ListError, ListingSpec, ListingSummary, ObjectStore, manifest, objects};
+use super::{
+    ItemEntry, ListError, ListingSpec, ListingSummary, ObjectStore, PassedOver, PassedOverCounts, manifest,
+    objects,
+};
 
 /// Names and items that are looked at between two questions whether to go on.
 const CHECK_EVERY: u64 = 256;
@@ -56,7 +59,10 @@ pub(crate) fn list(
         }
         ListingSpec::Objects { urls, store, .. } => {
             let idle = || lister.borrow_mut().idle();
-            objects::list(urls, &*store.0, &idle, &mut |name, url| lister.borrow_mut().push(name, url))?;
+            let mut passed_over = PassedOverCounts::default();
+            let push: objects::Push<'_> = &mut |name, url| lister.borrow_mut().push(name, url);
+            objects::list(urls, &*store.0, &idle, push, &mut |reason| passed_over.add(reason, 1))?;
+            lister.borrow_mut().pass_over(passed_over);
         }
         ListingSpec::Generated => lister.borrow_mut().push("", Path::new(""))?,
         ListingSpec::Manifest { path, base } => {
@@ -90,11 +96,17 @@ fn list_paths(base: &Path, patterns: &[String], lister: &RefCell<Lister<'_>>) ->
     let entries = patterns.iter().map(|p| Entry::resolve(base, p)).collect::<Result<Vec<_>, _>>()?;
     let root = common_root(entries.iter().map(|e| e.root.as_path()));
     let spill_folder = folder_of(lister.borrow().writer.target());
-    let mut walking = Walking { spill_folder: &spill_folder, step: &mut || lister.borrow_mut().step() };
+    let mut passed_over = PassedOverCounts::default();
+    let mut walking = Walking {
+        spill_folder: &spill_folder,
+        step: &mut || lister.borrow_mut().step(),
+        passed_over: &mut passed_over,
+    };
     let mut walk = Walk::start(&entries, &mut walking)?;
     while let Some(path) = walk.next(&mut walking)? {
         lister.borrow_mut().push(&name_under(&root, &path), &path)?;
     }
+    lister.borrow_mut().pass_over(passed_over);
     Ok(())
 }
 
@@ -106,6 +118,8 @@ pub(crate) struct Lister<'a> {
     most: u64,
     pub go_on: &'a dyn Fn() -> bool,
     seen: u64,
+    /// What files hold that is no item.
+    in_files: PassedOverCounts,
 }
 
 impl<'a> Lister<'a> {
@@ -115,7 +129,7 @@ impl<'a> Lister<'a> {
         most: u64,
         go_on: &'a dyn Fn() -> bool,
     ) -> Self {
-        Self { writer, expand, most, go_on, seen: 0 }
+        Self { writer, expand, most, go_on, seen: 0, in_files: PassedOverCounts::default() }
     }
 
     pub fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
@@ -128,13 +142,29 @@ impl<'a> Lister<'a> {
             return self.write(name, path, path);
         };
         let mut at = 0;
-        expand.expand(path, &mut |suffix, locator| {
+        expand.expand(path, &mut |found| {
+            let (suffix, locator) = match found {
+                Found::Item(suffix, locator) => (suffix, locator),
+                Found::PassedOver(reason, n) => return self.pass_over_in_file(reason, n),
+            };
             at += 1;
             if at <= skipped {
                 return Ok(());
             }
             self.write(&format!("{name}{suffix}"), Path::new(OsStr::from_bytes(locator)), path)
         })
+    }
+
+    fn pass_over_in_file(&mut self, reason: PassedOver, n: u64) -> Result<(), ListError> {
+        self.step()?;
+        self.in_files.add(reason, n);
+        self.writer.passed_over.add(reason, n);
+        Ok(())
+    }
+
+    /// Files that are no items, of a whole look at the source.
+    pub fn pass_over(&mut self, files: PassedOverCounts) {
+        self.writer.passed_over = self.in_files.and(files);
     }
 
     /// Writes an item of `file`.

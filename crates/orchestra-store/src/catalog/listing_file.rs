@@ -1,7 +1,7 @@
 //! The list on disk: written once as a stream, read as a stream from any place, also while it is written. Does not know how items are found.
 //!
 //! ```text
-//! magic | record* | offset of every 1024th record, u64 each | trailer: offset of those, count, digest, magic
+//! magic | record* | offset of every 1024th record, u64 each | how much was passed over for each reason, u64 each | trailer: offset of those, count, digest, magic
 //! record: u32 locator length, u32 name length (high bit: the name is the end of the locator), locator, name unless it is that end
 //! ```
 //! All numbers are little-endian. The digest is SHA-256 over the records. A list whose writer was killed ends within the records, or has a
@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use tempfile::{NamedTempFile, TempPath};
 
 use super::growth::{Growth, STRIDE};
-use super::{ItemEntry, ListError};
+use super::{ItemEntry, ListError, PassedOverCounts};
 
 const MAGIC: &[u8; 8] = b"orclist1";
 const TRAILER_BYTES: u64 = 8 + 8 + 32 + 8;
@@ -48,6 +48,8 @@ pub(crate) struct ListingWriter {
     temporary: Option<TempPath>,
     offset: u64,
     count: u64,
+    /// What the source was given that is none of these.
+    pub passed_over: PassedOverCounts,
     /// Offset of every `STRIDE`th record.
     index: Vec<u64>,
     digest: Sha256,
@@ -70,6 +72,7 @@ impl ListingWriter {
             temporary: Some(temporary),
             offset,
             count: 0,
+            passed_over: PassedOverCounts::default(),
             index: Vec::new(),
             digest: Sha256::new(),
             readers,
@@ -94,7 +97,19 @@ impl ListingWriter {
         file.set_len(offset).and_then(|()| file.seek(SeekFrom::End(0))).map_err(wrap)?;
         let (out, readers) = (BufWriter::new(file), Some(readers));
         let (target, count) = (target.into(), reader.next);
-        Ok(Self { target, out, temporary: None, offset, count, index, digest, readers, published: offset })
+        let passed_over = PassedOverCounts::default();
+        Ok(Self {
+            target,
+            out,
+            temporary: None,
+            offset,
+            count,
+            passed_over,
+            index,
+            digest,
+            readers,
+            published: offset,
+        })
     }
 
     /// Lets readers have the list as it is, also where it is empty.
@@ -102,7 +117,7 @@ impl ListingWriter {
         self.settle().map_err(|e| self.error(e))?;
         self.published = self.offset;
         if let Some(readers) = &self.readers {
-            readers.publish(self.count, self.offset, &self.index, None);
+            readers.publish(self.count, self.passed_over, self.offset, &self.index, None);
         }
         Ok(())
     }
@@ -158,7 +173,7 @@ impl ListingWriter {
             ListingSummary { count: self.count, digest: std::mem::take(&mut self.digest).finalize().into() };
         self.write_end(summary).and_then(|()| self.settle()).map_err(|e| self.error(e))?;
         if let Some(readers) = &self.readers {
-            readers.publish(self.count, self.offset, &self.index, Some(summary.digest));
+            readers.publish(self.count, self.passed_over, self.offset, &self.index, Some(summary.digest));
         }
         Ok(summary)
     }
@@ -178,6 +193,9 @@ impl ListingWriter {
     fn write_end(&mut self, summary: ListingSummary) -> io::Result<()> {
         for offset in &self.index {
             self.out.write_all(&offset.to_le_bytes())?;
+        }
+        for n in self.passed_over.to_list() {
+            self.out.write_all(&n.to_le_bytes())?;
         }
         self.out.write_all(&self.offset.to_le_bytes())?;
         self.out.write_all(&summary.count.to_le_bytes())?;
@@ -242,17 +260,21 @@ impl ListingReader {
         let index_at = le_u64(&trailer[..8]);
         let count = le_u64(&trailer[8..16]);
         let index_end = count.div_ceil(STRIDE).checked_mul(8).and_then(|n| n.checked_add(index_at));
-        if index_end != Some(size - TRAILER_BYTES) {
+        // An older program counted nothing that was passed over, or knew fewer reasons.
+        let counts = index_end.and_then(|end| (size - TRAILER_BYTES).checked_sub(end));
+        if counts.is_none_or(|bytes| !bytes.is_multiple_of(8)) {
             return Err(damaged("its index does not fit its size"));
         }
         let mut index = vec![0; (size - TRAILER_BYTES - index_at) as usize];
         input.seek(SeekFrom::Start(index_at)).map_err(wrap)?;
         input.read_exact(&mut index).map_err(wrap)?;
-        let index: Vec<u64> = index.chunks_exact(8).map(le_u64).collect();
+        let mut index: Vec<u64> = index.chunks_exact(8).map(le_u64).collect();
+        let counts = index.split_off(count.div_ceil(STRIDE) as usize);
+        let passed_over = PassedOverCounts::from_list(counts.into_iter());
         let mut digest = [0; 32];
         digest.copy_from_slice(&trailer[16..48]);
         let growth = Growth::default();
-        growth.publish(count, index_at, &index, Some(digest));
+        growth.publish(count, passed_over, index_at, &index, Some(digest));
         Self::follow(path, Arc::new(growth))
     }
 
@@ -277,7 +299,7 @@ impl ListingReader {
                 index.push(offset);
             }
             offset += 8 + reader.text.len() as u64;
-            growth.publish(reader.next, offset, &index, None);
+            growth.publish(reader.next, PassedOverCounts::default(), offset, &index, None);
         }
         Self::follow(path, growth)
     }

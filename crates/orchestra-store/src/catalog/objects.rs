@@ -14,7 +14,13 @@ use std::sync::Arc;
 use super::item_name::escape;
 use super::pattern::{GLOB_CHARACTERS, Glob};
 use super::trusted_parts::TrustedParts;
-use super::{ItemEntry, ListError};
+use super::{ItemEntry, ListError, PassedOver, is_hidden};
+
+/// Takes the name and the URL of an object.
+pub(super) type Push<'a> = &'a mut dyn FnMut(&str, &Path) -> Result<(), ListError>;
+
+/// Takes why an object that an entry matches is no item.
+pub(super) type Pass<'a> = &'a mut dyn FnMut(PassedOver);
 
 /// Speaks to stores of objects.
 pub trait ObjectStore: fmt::Debug + Send + Sync {
@@ -121,10 +127,11 @@ impl Entry {
         &self,
         store: &dyn ObjectStore,
         idle: &dyn Fn() -> Result<(), ListError>,
+        pass: Pass<'_>,
         take: &mut dyn FnMut(&str) -> Result<(), ListError>,
     ) -> Result<(), ListError> {
         let mut objects = EntryObjects::start(self, store)?;
-        while let Some(url) = objects.next(idle)? {
+        while let Some(url) = objects.next(idle, pass)? {
             take(&url)?;
         }
         Ok(())
@@ -181,22 +188,28 @@ impl Entry {
         }
     }
 
-    fn takes(&self, object: &Object) -> bool {
+    fn matches(&self, object: &Object) -> bool {
         let Some(key) = object.url.strip_prefix(&self.root) else { return false };
+        match &self.kind {
+            Kind::Glob { glob, .. } => glob.takes(key.as_bytes()),
+            Kind::Object | Kind::Prefix => true,
+        }
+    }
+
+    /// Why an object that it matches is no item, if it is none.
+    fn passed_over(&self, object: &Object) -> Option<PassedOver> {
         let takes_hidden = match &self.kind {
-            Kind::Object => return true,
+            Kind::Object => return None,
             Kind::Prefix => false,
             Kind::Glob { glob, .. } => glob.takes_hidden,
         };
+        let key = object.url.strip_prefix(&self.root).unwrap_or_default();
         let last = key.rsplit('/').next().unwrap_or_default();
         // What stores keep so that a folder without objects can be shown.
-        let is_mark = object.bytes == 0 && !last.contains('.');
-        let is_hidden = key.split('/').any(|part| part.starts_with('.'));
-        let matches = match &self.kind {
-            Kind::Glob { glob, .. } => glob.takes(key.as_bytes()),
-            Kind::Object | Kind::Prefix => true,
-        };
-        matches && !is_mark && (takes_hidden || !is_hidden)
+        if object.bytes == 0 && !last.contains('.') {
+            return Some(PassedOver::Folder);
+        }
+        (!takes_hidden && is_hidden(key.as_bytes())).then_some(PassedOver::Hidden)
     }
 
     fn no_match(&self) -> ListError {
@@ -232,11 +245,20 @@ impl<'e> EntryObjects<'e> {
     }
 
     /// `idle` is called where another page has to be waited for, and all that was given comes of the pages before it.
-    fn next(&mut self, idle: &dyn Fn() -> Result<(), ListError>) -> Result<Option<String>, ListError> {
+    fn next(
+        &mut self,
+        idle: &dyn Fn() -> Result<(), ListError>,
+        pass: Pass<'_>,
+    ) -> Result<Option<String>, ListError> {
         loop {
             while let Some(object) = self.objects.next() {
-                if self.entry.takes(&object) && self.is_trusted(&object.url)? {
-                    return Ok(Some(object.url));
+                if !self.entry.matches(&object) {
+                    continue;
+                }
+                match self.entry.passed_over(&object) {
+                    Some(reason) => pass(reason),
+                    None if self.is_trusted(&object.url)? => return Ok(Some(object.url)),
+                    None => pass(PassedOver::OfRun),
                 }
             }
             match self.place {
@@ -269,13 +291,14 @@ pub(super) fn list(
     urls: &[String],
     store: &dyn ObjectStore,
     idle: &dyn Fn() -> Result<(), ListError>,
-    push: &mut dyn FnMut(&str, &Path) -> Result<(), ListError>,
+    push: Push<'_>,
+    pass: Pass<'_>,
 ) -> Result<(), ListError> {
     let (entries, root) = Entry::all(urls, store)?;
     let (mut walks, mut heads) = (Vec::new(), BinaryHeap::new());
     for (at, entry) in entries.iter().enumerate() {
         let mut walk = EntryObjects::start(entry, store)?;
-        let first = walk.next(idle)?.ok_or_else(|| entry.no_match())?;
+        let first = walk.next(idle, pass)?.ok_or_else(|| entry.no_match())?;
         heads.push(Reverse((first, at)));
         walks.push(walk);
     }
@@ -291,7 +314,7 @@ pub(super) fn list(
         }
         walk.last.clone_from(&url);
         last = url;
-        heads.extend(walk.next(idle)?.map(|url| Reverse((url, at))));
+        heads.extend(walk.next(idle, pass)?.map(|url| Reverse((url, at))));
     }
     Ok(())
 }
@@ -301,7 +324,7 @@ pub(super) fn first(urls: &[String], store: &dyn ObjectStore) -> Result<Option<I
     for url in urls {
         let entry = Entry::resolve(url, store, true)?;
         let mut objects = EntryObjects::start(&entry, store)?;
-        if let Some(url) = objects.next(&|| Ok(()))? {
+        if let Some(url) = objects.next(&|| Ok(()), &mut |_| ())? {
             return Ok(Some(ItemEntry { name: name_below(&entry.root, &url), locator: url.into() }));
         }
     }
@@ -422,10 +445,16 @@ mod tests {
     fn listed(keys: &[&str], urls: &[&str]) -> Result<Vec<String>, ListError> {
         let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
         let mut names = Vec::new();
-        list(&urls, &Bucket::of(keys), &|| Ok(()), &mut |name, url| {
-            names.push(format!("{name} {}", url.display()));
-            Ok(())
-        })?;
+        list(
+            &urls,
+            &Bucket::of(keys),
+            &|| Ok(()),
+            &mut |name, url| {
+                names.push(format!("{name} {}", url.display()));
+                Ok(())
+            },
+            &mut |_| (),
+        )?;
         Ok(names)
     }
 
@@ -479,10 +508,16 @@ mod tests {
             at_idle.borrow_mut().push((*given.borrow(), *bucket.pages.lock().unwrap()));
             Ok(())
         };
-        list(&["s3://b/a".to_owned()], &bucket, &idle, &mut |_, _| {
-            *given.borrow_mut() += 1;
-            Ok(())
-        })
+        list(
+            &["s3://b/a".to_owned()],
+            &bucket,
+            &idle,
+            &mut |_, _| {
+                *given.borrow_mut() += 1;
+                Ok(())
+            },
+            &mut |_| (),
+        )
         .unwrap();
         assert_eq!(*at_idle.borrow(), [(100, 1), (200, 2), (200, 3), (300, 4)]);
         assert_eq!((*given.borrow(), *bucket.pages.lock().unwrap()), (350, 5));

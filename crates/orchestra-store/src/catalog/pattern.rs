@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use fast_glob::{glob_match, validate};
 
-use super::ListError;
+use super::{ListError, PassedOver, is_hidden_part};
 
 /// Characters that make a path a glob.
 pub(super) const GLOB_CHARACTERS: [char; 4] = ['*', '?', '[', '{'];
@@ -30,6 +30,8 @@ pub(crate) struct Entry {
 pub(crate) enum Child {
     File,
     Folder,
+    /// It is neither, for this reason.
+    PassedOver(PassedOver),
 }
 
 #[derive(Debug)]
@@ -57,7 +59,7 @@ impl Glob {
         // A leading `!` would turn the meaning round.
         let escaped = if rest.starts_with('!') { format!("\\{rest}") } else { rest.to_owned() };
         let max_depth = if rest.contains("**") { usize::MAX } else { rest.matches('/').count() + 1 };
-        let takes_hidden = rest.split('/').any(|part| part.starts_with('.'));
+        let takes_hidden = rest.split('/').any(|part| is_hidden_part(part.as_bytes()));
         Ok(Self { pattern: escaped, max_depth, takes_hidden })
     }
 
@@ -114,8 +116,8 @@ impl Entry {
         }
     }
 
-    /// Gives what lies in `folder`, which is the root or below it, in no particular order, until `visit` says no. Left out are hidden names,
-    /// output folders of runs, folders that are too deep, what is neither file nor folder, and what vanishes meanwhile.
+    /// Gives what lies in `folder`, which is the root or below it, in no particular order, until `visit` says no. Left out are folders that are too deep
+    /// and what vanishes meanwhile; what a glob does not match is not passed over, since nobody named it.
     pub fn children(
         &self,
         folder: &Path,
@@ -138,12 +140,15 @@ impl Entry {
                     continue;
                 }
             };
-            if is_hidden(&path) && !takes_hidden {
+            let child = match is_hidden(&path) && !takes_hidden {
+                true => Some(Child::PassedOver(PassedOver::Hidden)),
+                false => self.child(&path, kind),
+            };
+            let Some(child) = child else { continue };
+            if matches!(child, Child::PassedOver(_)) && !self.takes(&path) {
                 continue;
             }
-            if let Some(child) = self.child(&path, kind)
-                && !visit(child, path)?
-            {
+            if !visit(child, path)? {
                 break;
             }
         }
@@ -156,7 +161,7 @@ impl Entry {
         if kind.is_symlink() {
             let Ok(target) = path.metadata() else { return Some(Child::File) };
             if !target.is_dir() {
-                return target.is_file().then_some(Child::File);
+                return Some(file_or_special(target.is_file()));
             }
             if fs::read_dir(path).is_err() {
                 return Some(Child::File);
@@ -165,23 +170,29 @@ impl Entry {
             let target = id(target);
             let mut above = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.root));
             if above.any(|above| above.metadata().is_ok_and(|m| id(m) == target)) {
-                return None;
+                return Some(Child::PassedOver(PassedOver::LinkLoop));
             }
         } else if !kind.is_dir() {
-            return kind.is_file().then_some(Child::File);
+            return Some(file_or_special(kind.is_file()));
         }
         let max_depth = match &self.kind {
             Kind::Glob(g) => g.max_depth,
             Kind::File(_) | Kind::Folder => usize::MAX,
         };
         let depth = path.strip_prefix(&self.root).map_or(0, |below| below.components().count());
-        (depth < max_depth && !is_output_folder(path)).then_some(Child::Folder)
+        let child =
+            || if is_output_folder(path) { Child::PassedOver(PassedOver::OfRun) } else { Child::Folder };
+        (depth < max_depth).then(child)
     }
 
     /// Going on would lose items silently.
     fn unreadable(&self, path: &Path, error: io::Error) -> ListError {
         ListError::Unreadable { pattern: self.pattern.clone(), path: path.into(), error }
     }
+}
+
+fn file_or_special(is_file: bool) -> Child {
+    if is_file { Child::File } else { Child::PassedOver(PassedOver::Special) }
 }
 
 /// The deepest folder that holds all of `roots`.
@@ -230,7 +241,7 @@ fn physical(path: &Path) -> PathBuf {
 }
 
 fn is_hidden(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+    path.file_name().is_some_and(|name| is_hidden_part(name.as_encoded_bytes()))
 }
 
 /// Results are no items: a run whose output folder lies below its source would find its own logs there, and more of them each time.

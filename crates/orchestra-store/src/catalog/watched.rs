@@ -22,7 +22,7 @@ use super::lister::{Lister, list};
 use super::listing_file::{ListingWriter, folder_of};
 use super::objects::{self, ObjectStore, SourceStore};
 use super::pattern::{Entry, common_root};
-use super::{Expand, ListError, ListingReader, ListingSpec, ListingSummary};
+use super::{Expand, ListError, ListingReader, ListingSpec, ListingSummary, PassedOverCounts};
 
 /// A file that was not changed for so long is whole, whenever it was first seen. Clocks of file servers may differ by less.
 const OLD: Duration = Duration::from_secs(60);
@@ -203,8 +203,9 @@ impl Watcher<'_> {
     ) -> Result<(), ListError> {
         let go_on = self.lister.go_on;
         let idle = || if go_on() { Ok(()) } else { Err(ListError::Stopped) };
+        let mut passed_over = PassedOverCounts::default();
         for entry in entries {
-            entry.each(store, &idle, &mut |url| {
+            entry.each(store, &idle, &mut |reason| passed_over.add(reason, 1), &mut |url| {
                 if self.taken.insert(key(url.as_bytes())) {
                     self.lister.push(&objects::name_below(root, url), Path::new(url))?;
                     self.last_new = Instant::now();
@@ -212,6 +213,7 @@ impl Watcher<'_> {
                 Ok(())
             })?;
         }
+        self.lister.pass_over(passed_over);
         Ok(())
     }
 
@@ -220,7 +222,9 @@ impl Watcher<'_> {
         let spill_folder = folder_of(self.lister.writer.target());
         let go_on = self.lister.go_on;
         let mut step = || if go_on() { Ok(()) } else { Err(ListError::Stopped) };
-        let mut walking = Walking { spill_folder: &spill_folder, step: &mut step };
+        let mut passed_over = PassedOverCounts::default();
+        let mut walking =
+            Walking { spill_folder: &spill_folder, step: &mut step, passed_over: &mut passed_over };
         let mut walk = Walk::begin(entries, &mut walking)?;
         let mut pending = HashMap::new();
         while let Some(path) = walk.next(&mut walking)? {
@@ -244,6 +248,7 @@ impl Watcher<'_> {
         }
         // Those that are gone are forgotten.
         self.pending = pending;
+        self.lister.pass_over(passed_over);
         Ok(())
     }
 }

@@ -13,8 +13,8 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use orchestra_store::{
-    Catalog, Expand, Extent, ListError, ListingReader, ListingSpec, PushItem, Watch, first_item, write_items,
-    write_listing,
+    Catalog, Expand, Extent, Found, ListError, ListingReader, ListingSpec, PushFound, Watch, first_item,
+    write_items, write_listing,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -372,13 +372,14 @@ fn the_first_items_of_a_folder_are_read_while_its_last_file_is_still_to_be_liste
     #[derive(Debug)]
     struct Rows(Barrier);
     impl Expand for Rows {
-        fn expand(&self, file: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+        fn expand(&self, file: &Path, push: PushFound<'_>) -> Result<(), ListError> {
             if file.ends_with("b.npy") {
                 self.0.wait();
             }
             let path = file.as_os_str().as_bytes();
-            (0..EACH)
-                .try_for_each(|row| push(&format!("[{row}]"), &[path, format!("#{row}").as_bytes()].concat()))
+            (0..EACH).try_for_each(|row| {
+                push(Found::Item(&format!("[{row}]"), &[path, format!("#{row}").as_bytes()].concat()))
+            })
         }
     }
     let base = folder_with(&["in/a.npy", "in/b.npy"]);
@@ -402,8 +403,8 @@ fn items_of_one_large_file_do_not_hold_up_a_stop() {
     #[derive(Debug)]
     struct Endless;
     impl Expand for Endless {
-        fn expand(&self, _: &Path, push: PushItem<'_>) -> Result<(), ListError> {
-            (0u64..).try_for_each(|row| push(&format!("[{row}]"), &row.to_be_bytes()))
+        fn expand(&self, _: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+            (0u64..).try_for_each(|row| push(Found::Item(&format!("[{row}]"), &row.to_be_bytes())))
         }
     }
     let base = folder_with(&["in/a.npy"]);
@@ -450,11 +451,12 @@ fn a_list_ends_with_the_first_item_beyond_those_that_it_may_have() {
 struct RowsOfBytes;
 
 impl Expand for RowsOfBytes {
-    fn expand(&self, file: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+    fn expand(&self, file: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let rows = fs::metadata(file).unwrap().len();
         let path = file.as_os_str().as_bytes();
-        (0..rows)
-            .try_for_each(|row| push(&format!("[{row}]"), &[path, format!("#{row}").as_bytes()].concat()))
+        (0..rows).try_for_each(|row| {
+            push(Found::Item(&format!("[{row}]"), &[path, format!("#{row}").as_bytes()].concat()))
+        })
     }
 }
 

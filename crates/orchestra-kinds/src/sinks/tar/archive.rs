@@ -76,7 +76,7 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
-    use crate::sources::reading::tar_members::Members;
+    use crate::sources::reading::tar_members::{Member, Members};
 
     #[test]
     fn names_of_any_length_come_out_as_they_were() {
@@ -98,8 +98,9 @@ mod tests {
         let mut members = Members::new(Cursor::new(&archive)).unwrap();
         let mut found = Vec::new();
         while let Some(member) = members.next().unwrap() {
-            assert_eq!(&archive[member.at as usize..][..member.len as usize], &member.name);
-            found.push(String::from_utf8(member.name).unwrap());
+            let Member::File { name, place: Ok([at, len]) } = member else { panic!("{member:?}") };
+            assert_eq!(&archive[at as usize..][..len as usize], &name);
+            found.push(String::from_utf8(name).unwrap());
         }
         assert_eq!(found, names);
     }

@@ -9,7 +9,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 
-use super::footer_size;
+use super::{footer_size, whole_file};
 use crate::sources::reading::field_type::{Field, FieldType};
 
 /// No footer is larger, in bytes: beyond it a file has hundreds of thousands of columns and row groups.
@@ -53,12 +53,14 @@ pub fn footer(file: &mut (impl Read + Seek + ?Sized)) -> Result<ParquetMetaData,
     file.seek(SeekFrom::Start(start)).map_err(text)?;
     file.read_exact(&mut bytes).map_err(text)?;
     footer_size::check(&bytes)?;
-    guarded(|| {
+    let metadata = guarded(|| {
         // The one that was looked at: a second one is passed over.
         let schema = ParquetMetaDataReader::decode_schema(&bytes)?;
         let options = ParquetMetaDataOptions::new().with_schema(schema);
         ParquetMetaDataReader::decode_metadata_with_options(&bytes, Some(&options))
-    })
+    })?;
+    whole_file::check(&metadata, file, start)?;
+    Ok(metadata)
 }
 
 /// How many rows each row group has.

@@ -7,7 +7,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{Limits, SourceConnected, SourceContext, SourceKind};
-use orchestra_store::{Expand, ListError, PushItem};
+use orchestra_store::{Expand, Found, ListError, PushFound};
 
 use super::Parquet;
 use super::leaves::{all, footer, resolve, row_groups};
@@ -89,7 +89,7 @@ struct Files {
 }
 
 impl Expand for Files {
-    fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+    fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let metadata = list_items(path, |file| footer(file).map_err(unreadable))?;
         resolve(&metadata, &self.fields).map_err(unreadable)?;
@@ -97,8 +97,9 @@ impl Expand for Files {
         let groups = row_groups(&metadata).map_err(unreadable)?;
         check_items(groups.iter().sum(), self.max_items).map_err(unreadable)?;
         for (group, rows) in (0_u64..).zip(groups) {
-            (0..rows)
-                .try_for_each(|row| push(&format!("[{}]", before + row), &locator(path, &[group, row])))?;
+            for row in 0..rows {
+                push(Found::Item(&format!("[{}]", before + row), &locator(path, &[group, row])))?;
+            }
             before += rows;
         }
         Ok(())
@@ -163,6 +164,7 @@ mod tests {
 
     use super::*;
     use crate::sources::reading::field_type::FieldType;
+    use crate::sources::reading::tests::listed;
 
     const SCHEMA: &str = "message rows {
         required int32 n (INTEGER(32,false));
@@ -226,12 +228,7 @@ mod tests {
     }
 
     fn items(path: &Path) -> Result<Vec<(String, Vec<u8>)>, ListError> {
-        let mut items = Vec::new();
-        files().expand(path, &mut |name, locator| {
-            items.push((name.to_owned(), locator.to_vec()));
-            Ok(())
-        })?;
-        Ok(items)
+        listed(&files(), path).map(|(items, _)| items)
     }
 
     #[test]
@@ -262,6 +259,20 @@ mod tests {
                 assert_eq!((n.data, *text), (&unsigned.to_ne_bytes()[..], &*format!("t{i}")));
                 assert_eq!(x.data, (f / 2.0).to_ne_bytes());
             });
+        }
+    }
+
+    #[test]
+    fn files_behind_one_another_and_other_bytes_around_one_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        write(&path);
+        let whole = std::fs::read(&path).unwrap();
+        let around: [(&[u8], &[u8]); 4] = [(&whole, b""), (b"x", b""), (b"PAR1", b""), (b"", b"x")];
+        for (before, behind) in around {
+            std::fs::write(&path, [before, &whole, behind].concat()).unwrap();
+            let error = items(&path).unwrap_err().to_string();
+            assert!(["before it", "in front", "at the end"].iter().any(|why| error.contains(why)), "{error}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
-use orchestra_store::{ListError, PushItem};
+use orchestra_store::{Found, ListError, PassedOver, PushFound};
 
 use super::input::{Input, Last, Opener, cannot_read, list_items};
 use super::limits::LARGEST_TEXT;
@@ -70,14 +70,14 @@ pub fn is_closed(record: &[u8], delimiter: u8) -> bool {
     record.iter().fold(Place::FieldStart, |place, byte| place.after(*byte, delimiter)) != Place::Quotes
 }
 
-/// Calls `push` with every record that is not blank. A quote that is never closed makes a record of all that follows it.
+/// Calls `push` with every record, and with `None` for each blank line. A quote that is never closed makes a record of all that follows it.
 ///
 /// # Errors
 /// Those of `input` and of `push`, which may end it with an error.
 pub fn records<E: From<io::Error>>(
     mut input: impl Read,
     ends: Ends,
-    mut push: impl FnMut(Span) -> Result<(), E>,
+    mut push: impl FnMut(Option<Span>) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut block = vec![0; BLOCK];
     let (mut at, mut line) = (0_u64, 1_u64);
@@ -107,14 +107,15 @@ pub fn records<E: From<io::Error>>(
             }
             line += 1;
             if place != Place::Quotes {
-                if !is_blank {
-                    push(Span { len: at - span.at, ..span })?;
-                }
+                push((!is_blank).then_some(Span { len: at - span.at, ..span }))?;
                 (span, is_blank) = (Span { at, len: 0, line }, true);
             }
         }
     }
-    if is_blank { Ok(()) } else { push(Span { len: at - span.at, ..span }) }
+    match at - span.at {
+        0 => Ok(()),
+        len => push((!is_blank).then_some(Span { len, ..span })),
+    }
 }
 
 /// The first record of a file of which these are the first bytes; without its line feed.
@@ -124,8 +125,8 @@ pub fn records<E: From<io::Error>>(
 pub fn first_record(head: &[u8], ends: Ends) -> Result<(Span, &[u8]), String> {
     let mut found = None;
     let _: Result<(), io::Error> = records(head, ends, |span| {
-        found = Some(span);
-        Err(io::Error::other("one is enough"))
+        found = span;
+        if span.is_some() { Err(io::Error::other("one is enough")) } else { Ok(()) }
     });
     let span = found.ok_or("it holds no record")?;
     let is_whole = (head.len() as u64) < LARGEST_TEXT || span.at + span.len < head.len() as u64;
@@ -137,14 +138,18 @@ pub fn first_record(head: &[u8], ends: Ends) -> Result<(Span, &[u8]), String> {
 }
 
 /// Names the records of a file: `:17` for the one that begins in line 17. `skip` of them come before the first item.
-pub fn list(path: &Path, ends: Ends, mut skip: u64, push: PushItem<'_>) -> Result<(), ListError> {
+pub fn list(path: &Path, ends: Ends, mut skip: u64, push: PushFound<'_>) -> Result<(), ListError> {
     list_items(path, |file| {
-        let listed = records(file, ends, |span| {
-            if skip > 0 {
+        let listed = records(file, ends, |span| match span {
+            None => push(Found::PassedOver(PassedOver::BlankLine, 1)).map_err(Stop::Push),
+            Some(_) if skip > 0 => {
                 skip -= 1;
-                return Ok(());
+                Ok(())
             }
-            push(&format!(":{}", span.line), &locator(path, &[span.at, span.len])).map_err(Stop::Push)
+            Some(span) => {
+                let (name, locator) = (format!(":{}", span.line), locator(path, &[span.at, span.len]));
+                push(Found::Item(&name, &locator)).map_err(Stop::Push)
+            }
         });
         listed.map_err(|stop| match stop {
             Stop::Read(error) => ListError::bad_file(path, error),
@@ -207,6 +212,7 @@ mod tests {
     fn found(text: &[u8], ends: Ends) -> Vec<(u64, Vec<u8>)> {
         let mut all = Vec::new();
         let listed: Result<(), io::Error> = records(text, ends, |span| {
+            let Some(span) = span else { return Ok(()) };
             all.push((span.line, text[span.at as usize..][..span.len as usize].to_vec()));
             Ok(())
         });

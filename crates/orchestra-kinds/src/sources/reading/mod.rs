@@ -1,5 +1,6 @@
 //! What several kinds of sources read their items with: files, archives, lines, and the columns that come of them. Nothing here is a kind.
 
+pub mod archive_links;
 pub mod columns;
 pub mod field_type;
 pub mod input;
@@ -13,3 +14,26 @@ pub mod row;
 pub mod tar_members;
 pub mod undecoded_picture;
 pub mod zip_members;
+
+#[cfg(test)]
+pub mod tests {
+    use std::path::Path;
+
+    use orchestra_store::{Expand, Found, ListError, PassedOverCounts};
+
+    /// Names and locators of the items of a file, and what of it is passed over.
+    pub fn listed(
+        source: &dyn Expand,
+        path: &Path,
+    ) -> Result<(Vec<(String, Vec<u8>)>, PassedOverCounts), ListError> {
+        let (mut items, mut passed_over) = (Vec::new(), PassedOverCounts::default());
+        source.expand(path, &mut |found| {
+            match found {
+                Found::Item(name, locator) => items.push((name.to_owned(), locator.to_vec())),
+                Found::PassedOver(reason, n) => passed_over.add(reason, n),
+            }
+            Ok(())
+        })?;
+        Ok((items, passed_over))
+    }
+}

@@ -1,5 +1,7 @@
 //! The head of a `.npy` file: element type, order of bytes, shape. Believes no number that it cannot check; reads no elements.
 
+use std::cmp::Ordering;
+
 use orchestra_core::DType;
 
 /// Bytes at the beginning of a file that hold its header, in all files that NumPy writes.
@@ -25,6 +27,25 @@ impl Header {
     /// Bytes of all elements.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size_bytes()
+    }
+
+    /// Compares the length of the file with what it should be.
+    ///
+    /// # Errors
+    /// It is shorter or longer, as the end of a sentence.
+    pub fn must_end_with(&self, len: u64) -> Result<(), String> {
+        let end = (self.bytes() as u64).saturating_add(self.data as u64);
+        match len.cmp(&end) {
+            Ordering::Equal => Ok(()),
+            Ordering::Less => Err(format!(
+                "is cut short: its header says {:?}, which is {end} bytes with the header, and it has {len}",
+                self.shape
+            )),
+            Ordering::Greater => Err(format!(
+                "has {} bytes behind the array that its header describes: write each array into a file of its own, or several into one file with numpy.savez",
+                len - end
+            )),
+        }
     }
 
     /// Brings elements into the order of this machine.

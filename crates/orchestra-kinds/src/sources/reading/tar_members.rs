@@ -1,7 +1,16 @@
-//! The members of an uncompressed tar archive: where each lies and what it is called. It reads headers alone, believes no size before it is
-//! checked, and knows the ways to write a long name: ustar's prefix, GNU's `L` and the `path` of pax.
+//! The members of an uncompressed tar archive: where each lies and what it is called, links followed. It reads headers alone, believes no size before it is
+//! checked, and accounts for every block: archives that stand one behind the other are read on, and what is no member is told by name or by reason.
+//!
+//! Fields of a header are read by the crate `tar`. Its walk over an archive is not used: it reads names of any length into memory, takes a file that is cut
+//! for one that has ended, and loses the name that pax gives where another value holds a line feed.
 
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Seek, SeekFrom};
+
+use orchestra_store::{PassedOver, is_hidden};
+use tar::{EntryType, Header};
+
+use super::archive_links::{Astray, Link, Links, clean};
 
 /// Bytes of a header, and what all sizes are rounded up to.
 const BLOCK: u64 = 512;
@@ -9,12 +18,47 @@ const BLOCK: u64 = 512;
 /// No name and no extended header is longer, in bytes.
 const LONGEST_HEADER: u64 = 1 << 20;
 
+/// Links of an archive whose names are kept in memory.
+const MOST_LINKS: usize = 1 << 20;
+
+/// Where the bytes of a member begin, and how many they are.
+pub type Place = [u64; 2];
+
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
-    pub name: Vec<u8>,
-    /// Where its bytes begin.
-    pub at: u64,
-    pub len: u64,
+pub enum Member {
+    File {
+        name: Vec<u8>,
+        /// Those of the member that it leads to, where it is a link.
+        place: Result<Place, Astray>,
+    },
+    PassedOver(PassedOver),
+}
+
+/// What an entry holds.
+#[derive(Debug, Clone)]
+enum Holds {
+    File(Place),
+    Sparse,
+    Link(Link),
+    Nothing(PassedOver),
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: Vec<u8>,
+    /// Where its header stands.
+    at: u64,
+    holds: Holds,
+}
+
+/// What headers in front of an entry say of it.
+#[derive(Debug, Default)]
+struct Extensions {
+    name: Option<Vec<u8>>,
+    target: Option<Vec<u8>>,
+    size: Option<u64>,
+    is_pax: bool,
+    is_sparse: bool,
 }
 
 /// Reads an archive from its beginning.
@@ -23,152 +67,354 @@ pub struct Members<R> {
     input: R,
     /// Bytes of the whole file.
     len: u64,
+    place: Walk,
+    takes_hidden: bool,
+    /// Found with the first link.
+    targets: Option<Targets>,
+}
+
+/// How far an archive is read.
+#[derive(Debug, Clone, Copy, Default)]
+struct Walk {
     /// Where the next header stands.
     next: u64,
+    /// A block of zeros, which ends an archive, stood behind the last member.
+    has_ended: bool,
+}
+
+/// What the links of an archive lead to.
+#[derive(Debug, Default)]
+struct Targets {
+    links: Links,
+    /// By name, in the order of the archive: where the header stands, and what it holds.
+    files: HashMap<Vec<u8>, Vec<(u64, Result<Place, Astray>)>>,
+    folders: HashSet<Vec<u8>>,
 }
 
 impl<R: Read + Seek> Members<R> {
     pub fn new(mut input: R) -> io::Result<Self> {
         let len = input.seek(SeekFrom::End(0))?;
         input.rewind()?;
-        Ok(Self { input, len, next: 0 })
+        Ok(Self { input, len, place: Walk::default(), takes_hidden: false, targets: None })
     }
 
-    /// The next file; `None` at the end of the archive. Folders, links and the like are passed over.
+    /// Of an archive that this program has written: names are as its records have them.
+    pub fn with_hidden(mut self) -> Self {
+        self.takes_hidden = true;
+        self
+    }
+
+    /// The next member; `None` at the end of the file.
     ///
     /// # Errors
     /// What is wrong, and at which byte.
     pub fn next(&mut self) -> Result<Option<Member>, String> {
-        let mut name: Option<Vec<u8>> = None;
-        let mut size: Option<u64> = None;
+        let Some(Entry { name, at, holds }) = self.entry()? else { return Ok(None) };
+        if !self.takes_hidden && is_hidden(&name) {
+            return Ok(Some(Member::PassedOver(PassedOver::Hidden)));
+        }
+        let place = match holds {
+            Holds::File(place) => Ok(place),
+            Holds::Sparse => Err(Astray::Sparse),
+            Holds::Nothing(reason) => return Ok(Some(Member::PassedOver(reason))),
+            Holds::Link(link) => {
+                if self.targets.is_none() {
+                    self.targets = Some(self.find_targets()?);
+                }
+                let targets = self.targets.as_ref().ok_or("its links were not read; this is a bug")?;
+                match targets.of(&name, at, &link) {
+                    Some(place) => place,
+                    None => return Ok(Some(Member::PassedOver(PassedOver::FolderLink))),
+                }
+            }
+        };
+        Ok(Some(Member::File { name, place }))
+    }
+
+    /// Reads the whole archive twice: for its links, and for what they lead to. So an archive without links is read once, and memory holds links alone.
+    fn find_targets(&mut self) -> Result<Targets, String> {
+        let here = std::mem::take(&mut self.place);
+        let mut targets = Targets::default();
+        self.seek(0)?;
+        let mut paths = Vec::new();
+        while let Some(Entry { name, holds, .. }) = self.entry()? {
+            let link = if let Holds::Link(link) = holds { Some(link) } else { None };
+            paths.extend(link.as_ref().and_then(|link| link.path(&name).ok()));
+            targets.links.see(&name, link);
+            if paths.len() > MOST_LINKS {
+                return Err(format!(
+                    "it has more than {MOST_LINKS} links, and no more are followed: write it with `tar -h --hard-dereference`"
+                ));
+            }
+        }
+        let wanted: HashSet<Vec<u8>> =
+            paths.iter().filter_map(|path| targets.links.follow(path).ok()).collect();
+        self.place = Walk::default();
+        self.seek(0)?;
+        while let Some(Entry { name, at, holds }) = self.entry()? {
+            let name = clean(&name);
+            let mut above = name.as_slice();
+            while let Some(slash) = above.iter().rposition(|byte| *byte == b'/') {
+                above = &above[..slash];
+                if wanted.contains(above) {
+                    targets.folders.insert(above.to_vec());
+                }
+            }
+            let place = match holds {
+                Holds::File(place) => Ok(place),
+                Holds::Sparse => Err(Astray::Sparse),
+                Holds::Nothing(PassedOver::Folder) if wanted.contains(&name) => {
+                    targets.folders.insert(name);
+                    continue;
+                }
+                Holds::Nothing(_) | Holds::Link(_) => continue,
+            };
+            if wanted.contains(&name) {
+                targets.files.entry(name).or_default().push((at, place));
+            }
+        }
+        self.place = here;
+        self.seek(here.next)?;
+        Ok(targets)
+    }
+
+    /// The next entry that is no extension of another one.
+    fn entry(&mut self) -> Result<Option<Entry>, String> {
+        let mut extensions = Extensions::default();
         loop {
-            let at = self.next;
-            if self.len < at + BLOCK {
+            let at = self.place.next;
+            let Some(header) = self.header()? else {
+                return match extensions.is_pax || extensions.name.is_some() || extensions.target.is_some() {
+                    true => {
+                        Err(format!("it is damaged: no member follows the extended header before byte {at}"))
+                    }
+                    false => Ok(None),
+                };
+            };
+            let at = self.place.next;
+            let kind = header.as_bytes()[156];
+            let is_extension = matches!(kind, b'L' | b'K' | b'x' | b'X' | b'g');
+            let stated = header.entry_size().ok();
+            // A size that pax states is that of the file behind its header.
+            let bytes = if is_extension { stated } else { extensions.size.or(stated) };
+            let bytes =
+                bytes.ok_or_else(|| format!("it is damaged: the header at byte {at} states no size"))?;
+            if is_extension {
+                let text = self.extension(at, bytes)?;
+                extensions.take(kind, text, at)?;
+                continue;
+            }
+            let name = extensions.name.take().unwrap_or_else(|| header.path_bytes().into_owned());
+            if name.contains(&0) {
+                return Err(format!("it is damaged: the name of the member at byte {at} holds a NUL"));
+            }
+            let holds = self.holds(at, &header, &name, bytes, extensions)?;
+            return Ok(Some(Entry { name, at, holds }));
+        }
+    }
+
+    /// What the entry holds whose header was just read; goes behind it.
+    fn holds(
+        &mut self,
+        at: u64,
+        header: &Header,
+        name: &[u8],
+        bytes: u64,
+        extensions: Extensions,
+    ) -> Result<Holds, String> {
+        let data = at + BLOCK;
+        let target = || extensions.target.clone().or_else(|| Some(header.link_name_bytes()?.into_owned()));
+        let target = || target().unwrap_or_default();
+        // What has no bytes may state a size all the same.
+        let (holds, bytes) = match header.entry_type() {
+            EntryType::Regular if header.as_bytes()[156] == 0 && name.ends_with(b"/") => {
+                (Holds::Nothing(PassedOver::Folder), 0)
+            }
+            EntryType::Regular | EntryType::Continuous => match extensions.is_sparse {
+                true => (Holds::Sparse, bytes),
+                false => (Holds::File([data, bytes]), bytes),
+            },
+            EntryType::GNUSparse => (Holds::Sparse, bytes + self.sparse_headers(at, header)? * BLOCK),
+            EntryType::Link => {
+                let has_bytes = bytes > 0 && (extensions.is_pax || !self.is_header_next(data)?);
+                (Holds::Link(Link::Hard(target())), if has_bytes { bytes } else { 0 })
+            }
+            EntryType::Symlink => (Holds::Link(Link::Symbolic(target())), 0),
+            EntryType::Directory => (Holds::Nothing(PassedOver::Folder), 0),
+            EntryType::Char | EntryType::Block | EntryType::Fifo => (Holds::Nothing(PassedOver::Special), 0),
+            _ => match header.as_bytes()[156] {
+                // A folder with the list of its files, of an incremental backup.
+                b'D' => (Holds::Nothing(PassedOver::Folder), bytes),
+                b'M' => {
+                    return Err(format!(
+                        "it is one of several volumes: at byte {at} a member goes on that begins in another one; join them into one archive"
+                    ));
+                }
+                _ => (Holds::Nothing(PassedOver::OtherEntry), bytes),
+            },
+        };
+        // The last block may lack what fills it up.
+        if data.checked_add(bytes).is_none_or(|end| end > self.len) {
+            return Err(format!(
+                "it is cut short: it ends at byte {}, within the member of {bytes} bytes whose header stands at byte {at}",
+                self.len
+            ));
+        }
+        let end = bytes.checked_next_multiple_of(BLOCK).and_then(|len| data.checked_add(len));
+        self.seek(end.ok_or("it is damaged")?)?;
+        Ok(holds)
+    }
+
+    /// The next header that is none of zeros, in front of which the place of the walk stands then; `None` at the end of the file.
+    fn header(&mut self) -> Result<Option<Header>, String> {
+        loop {
+            let Walk { next: at, has_ended } = self.place;
+            let mut header = Header::new_old();
+            let left = self.len.saturating_sub(at).min(BLOCK) as usize;
+            let block = &mut header.as_mut_bytes()[..left];
+            self.input.read_exact(block).map_err(|error| format!("at byte {at}: {error}"))?;
+            let is_zero = block.iter().all(|byte| *byte == 0);
+            if is_zero && left == BLOCK as usize {
+                self.place = Walk { next: at + BLOCK, has_ended: true };
+                continue;
+            }
+            if at == 0 && block.starts_with(b"\x1f\x8b") && left == BLOCK as usize {
+                return Err("it is compressed by gzip, and single samples can only be read of an uncompressed archive: use `gunzip`".into());
+            }
+            if left < BLOCK as usize && !has_ended {
                 let what = if at == 0 { "it is no tar archive" } else { "it is cut short" };
                 return Err(format!(
                     "{what}: it ends at byte {}, where a header or the end of the archive is expected",
                     self.len
                 ));
             }
-            let mut header = [0; BLOCK as usize];
-            self.input.read_exact(&mut header).map_err(|error| format!("at byte {at}: {error}"))?;
-            if header.iter().all(|byte| *byte == 0) {
+            if is_zero {
                 return Ok(None);
             }
-            if at == 0 && header.starts_with(b"\x1f\x8b") {
-                return Err("it is compressed by gzip, and single samples can only be read of an uncompressed archive: use `gunzip`".into());
+            if left < BLOCK as usize || !has_its_sum(&header) {
+                return Err(match has_ended {
+                    true => format!(
+                        "behind the end of the archive, from byte {at} on, stand bytes that are no archive: cut them off with `head -c {at} FILE > NEW`"
+                    ),
+                    false if at == 0 => "it is no tar archive: at byte 0 stands no header of a member".into(),
+                    false => format!("it is damaged: at byte {at} stands no header of a member"),
+                });
             }
-            let stated = number(&header[124..136]);
-            if !has_its_sum(&header) {
-                let what = if at == 0 { "it is no tar archive" } else { "it is damaged" };
-                return Err(format!("{what}: at byte {at} stands no header of a member"));
-            }
-            let kind = header[156];
-            let is_extension = matches!(kind, b'L' | b'K' | b'x' | b'g');
-            // A size that pax states is that of the file behind its header.
-            let bytes = if is_extension { stated } else { size.or(stated) };
-            let bytes =
-                bytes.ok_or_else(|| format!("it is damaged: the header at byte {at} states no size"))?;
-            let data = at + BLOCK;
-            let end = bytes.checked_next_multiple_of(BLOCK).and_then(|len| data.checked_add(len));
-            // The last block may lack what fills it up.
-            if data.checked_add(bytes).is_none_or(|end| end > self.len) {
-                return Err(format!(
-                    "it is cut short: it ends at byte {}, within the member of {bytes} bytes whose header stands at byte {at}",
-                    self.len
-                ));
-            }
-            self.next = end.ok_or("it is damaged")?;
-            match kind {
-                b'L' => {
-                    let mut text = self.extension(at, bytes)?;
-                    text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
-                    name = Some(text);
-                }
-                b'x' => {
-                    let text = self.extension(at, bytes)?;
-                    let records = pax(&text).ok_or_else(|| {
-                        format!("it is damaged: the pax header at byte {at} cannot be read")
-                    })?;
-                    for (key, value) in records {
-                        match key {
-                            b"path" => name = Some(value.to_vec()),
-                            b"size" => {
-                                let bytes =
-                                    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-                                size = Some(bytes.ok_or_else(|| {
-                                    format!("it is damaged: the pax header at byte {at} has no size")
-                                })?);
-                            }
-                            _ if key.starts_with(b"GNU.sparse.") => return Err(sparse(at)),
-                            _ => {}
-                        }
-                    }
-                }
-                b'S' => return Err(sparse(at)),
-                b'0' | 0 | b'7' => {
-                    self.skip()?;
-                    let name = name.take().unwrap_or_else(|| short_name(&header));
-                    return Ok(Some(Member { name, at: data, len: bytes }));
-                }
-                b'K' | b'g' => {}
-                _ => (name, size) = (None, None),
-            }
-            self.skip()?;
+            self.place.has_ended = false;
+            return Ok(Some(header));
         }
     }
 
-    /// The content of an extension, whose header was just read.
+    /// The content of an extension, whose header at `at` was just read; goes behind it.
     fn extension(&mut self, at: u64, len: u64) -> Result<Vec<u8>, String> {
         if len > LONGEST_HEADER {
             return Err(format!("it is damaged: the header at byte {at} says that a name has {len} bytes"));
         }
+        let end = at + BLOCK + len;
+        if end > self.len {
+            return Err(format!(
+                "it is cut short: it ends at byte {}, within the header of {len} bytes at byte {at}",
+                self.len
+            ));
+        }
         let mut bytes = vec![0; len as usize];
         self.input.read_exact(&mut bytes).map_err(|error| format!("at byte {at}: {error}"))?;
+        self.seek(end.next_multiple_of(BLOCK))?;
         Ok(bytes)
     }
 
-    fn skip(&mut self) -> Result<(), String> {
-        self.input.seek(SeekFrom::Start(self.next)).map(drop).map_err(|error| error.to_string())
+    /// How many more headers of a sparse member follow its first one.
+    fn sparse_headers(&mut self, at: u64, header: &Header) -> Result<u64, String> {
+        let mut more = header.as_gnu().is_some_and(tar::GnuHeader::is_extended);
+        let mut n = 0;
+        while more {
+            let mut block = [0; BLOCK as usize];
+            self.input.read_exact(&mut block).map_err(|error| format!("at byte {at}: {error}"))?;
+            more = block[504] != 0;
+            n += 1;
+        }
+        Ok(n)
+    }
+
+    /// Whether a header, or the end of the archive, stands at `at`: old programs state the size of a file for a link to it, whose bytes do not follow.
+    fn is_header_next(&mut self, at: u64) -> Result<bool, String> {
+        let mut header = Header::new_old();
+        match self.input.read_exact(header.as_mut_bytes()) {
+            Ok(()) => Ok(header.as_bytes().iter().all(|byte| *byte == 0) || has_its_sum(&header)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(true),
+            Err(error) => Err(format!("at byte {at}: {error}")),
+        }
+    }
+
+    fn seek(&mut self, to: u64) -> Result<(), String> {
+        self.place.next = to;
+        self.input.seek(SeekFrom::Start(to)).map(drop).map_err(|error| error.to_string())
     }
 }
 
-fn sparse(at: u64) -> String {
-    format!("the member at byte {at} is sparse, which is not read: write the archive without `--sparse`")
+impl Targets {
+    /// Where the bytes lie that a link has; `None`: it leads to a folder.
+    fn of(&self, name: &[u8], at: u64, link: &Link) -> Option<Result<Place, Astray>> {
+        let target = match link.path(name).and_then(|path| self.links.follow(&path)) {
+            Ok(target) => target,
+            Err(astray) => return Some(Err(astray)),
+        };
+        let Some(files) = self.files.get(&target) else {
+            return (!self.folders.contains(&target)).then_some(Err(Astray::Nowhere));
+        };
+        // A hard link is another name of what had that name when it was made, a symbolic one of what has it in the end.
+        let before = files.iter().rfind(|(file, _)| *file < at);
+        let chosen = match link {
+            Link::Hard(_) => before.or(files.first()),
+            Link::Symbolic(_) => files.last(),
+        };
+        chosen.map(|(_, place)| *place)
+    }
+}
+
+impl Extensions {
+    fn take(&mut self, kind: u8, mut text: Vec<u8>, at: u64) -> Result<(), String> {
+        if matches!(kind, b'L' | b'K') {
+            text.truncate(text.iter().position(|byte| *byte == 0).unwrap_or(text.len()));
+            let which = if kind == b'L' { &mut self.name } else { &mut self.target };
+            *which = Some(text);
+            return Ok(());
+        }
+        let damaged = |what: &str| format!("it is damaged: the pax header at byte {at} {what}");
+        for (key, value) in pax(&text).ok_or_else(|| damaged("cannot be read"))? {
+            let is_of_member =
+                matches!(key, b"path" | b"linkpath" | b"size") || key.starts_with(b"GNU.sparse.");
+            if kind == b'g' && is_of_member {
+                return Err(format!(
+                    "the pax header at byte {at} gives one `{}` to all members, which is not read: write the archive again without it",
+                    String::from_utf8_lossy(key)
+                ));
+            }
+            match key {
+                b"path" if !self.is_sparse => self.name = Some(value.to_vec()),
+                b"linkpath" => self.target = Some(value.to_vec()),
+                b"size" => {
+                    let bytes = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                    self.size = Some(bytes.ok_or_else(|| damaged("has no size"))?);
+                }
+                b"GNU.sparse.name" => (self.name, self.is_sparse) = (Some(value.to_vec()), true),
+                _ if key.starts_with(b"GNU.sparse.") => self.is_sparse = true,
+                _ => {}
+            }
+        }
+        self.is_pax |= kind != b'g';
+        Ok(())
+    }
 }
 
 /// The checksum of a header, which counts itself as blanks; old programs added bytes with a sign.
-fn has_its_sum(header: &[u8; BLOCK as usize]) -> bool {
+fn has_its_sum(header: &Header) -> bool {
     let sum = |value: fn(u8) -> i64| -> i64 {
-        header
-            .iter()
-            .enumerate()
-            .map(|(at, byte)| value(if (148..156).contains(&at) { b' ' } else { *byte }))
-            .sum()
+        let bytes = header.as_bytes().iter().enumerate();
+        bytes.map(|(at, byte)| value(if (148..156).contains(&at) { b' ' } else { *byte })).sum()
     };
-    let stated = number(&header[148..156]).and_then(|sum| i64::try_from(sum).ok());
+    let stated = header.cksum().ok().map(i64::from);
     stated.is_some_and(|stated| [sum(i64::from), sum(|byte| i64::from(byte.cast_signed()))].contains(&stated))
-}
-
-/// A number of a header: octal text, or where the highest bit is set, big-endian.
-fn number(field: &[u8]) -> Option<u64> {
-    if let Some((first, rest)) = field.split_first()
-        && first & 0x80 != 0
-    {
-        let high = u64::from(first & 0x7f);
-        return rest.iter().try_fold(high, |n, byte| (n >> 55 == 0).then_some(n << 8 | u64::from(*byte)));
-    }
-    let text = field.split(|byte| *byte == 0).next()?.trim_ascii();
-    let digit = |n: u64, byte: &u8| (b'0'..=b'7').contains(byte).then(|| n * 8 + u64::from(byte - b'0'));
-    if text.is_empty() { None } else { text.iter().try_fold(0, digit) }
-}
-
-fn short_name(header: &[u8; BLOCK as usize]) -> Vec<u8> {
-    let text = |field: &[u8]| field.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
-    let name = text(&header[..100]);
-    // GNU's own format has other things in place of the prefix.
-    let prefix = if &header[257..263] == b"ustar\0" { text(&header[345..500]) } else { Vec::new() };
-    if prefix.is_empty() { name } else { [prefix, name].join(&b'/') }
 }
 
 /// The records `length key=value\n` of a pax header.
@@ -236,10 +482,88 @@ pub mod tests {
         bytes.extend(member("short", 0, b""));
         bytes.resize(bytes.len() + 512, 0);
         let members = read(&bytes).unwrap();
-        let found: Vec<_> =
-            members.iter().map(|m| (m.name.clone(), &bytes[m.at as usize..][..m.len as usize])).collect();
-        let long = long.into_bytes();
-        assert_eq!(found, [(long.clone(), &b"gnu"[..]), (long, b"pax!"), (b"short".to_vec(), b"")]);
+        let found = files(&bytes, &members);
+        assert_eq!(found, [(&*long, Ok(&b"gnu"[..])), (&*long, Ok(b"pax!")), ("short", Ok(b""))]);
+        assert_eq!(members[0], Member::PassedOver(PassedOver::Folder));
+    }
+
+    /// Names and contents.
+    fn files<'a>(bytes: &'a [u8], members: &'a [Member]) -> Vec<(&'a str, Result<&'a [u8], Astray>)> {
+        let file = |member: &'a Member| match member {
+            Member::File { name, place } => {
+                let content = place.map(|[at, len]| &bytes[at as usize..][..len as usize]);
+                Some((std::str::from_utf8(name).unwrap(), content))
+            }
+            Member::PassedOver(_) => None,
+        };
+        members.iter().filter_map(file).collect()
+    }
+
+    /// A link to `target`.
+    fn link(name: &str, kind: u8, target: &str) -> Vec<u8> {
+        let mut bytes = member(name, kind, b"");
+        bytes[157..157 + target.len()].copy_from_slice(target.as_bytes());
+        with_its_sum(bytes)
+    }
+
+    fn with_its_sum(mut bytes: Vec<u8>) -> Vec<u8> {
+        bytes[148..156].fill(b' ');
+        let sum: u32 = bytes[..512].iter().map(|byte| u32::from(*byte)).sum();
+        bytes[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_link_has_the_bytes_of_the_member_that_it_leads_to_wherever_that_stands() {
+        let mut bytes = link("before", b'1', "d/a");
+        bytes.extend(link("d/s", b'2', "a"));
+        bytes.extend(member("d/a", b'0', b"first"));
+        bytes.extend(link("chain", b'2', "./d/s"));
+        bytes.extend(link("d/a", b'1', "d/a"));
+        bytes.extend(link("folder", b'2', "d"));
+        bytes.extend(link("none", b'1', "d/b"));
+        bytes.extend(link("out", b'2', "../a"));
+        bytes.extend(link("round", b'2', "round"));
+        // Written by old programs, with the size of the file to which it links.
+        let mut sized = link("old", b'1', "d/a");
+        sized[124..135].copy_from_slice(b"00000000005");
+        bytes.extend(with_its_sum(sized));
+        bytes.extend(member("pipe", b'6', b""));
+        bytes.extend(member("last", b'0', b"last"));
+        bytes.resize(bytes.len() + 1024, 0);
+        let members = read(&bytes).unwrap();
+        let first = Ok(&b"first"[..]);
+        let expected = [
+            ("before", first),
+            ("d/s", first),
+            ("d/a", first),
+            ("chain", first),
+            ("d/a", first),
+            ("none", Err(Astray::Nowhere)),
+            ("out", Err(Astray::Outside)),
+            ("round", Err(Astray::Loop)),
+            ("old", first),
+            ("last", Ok(b"last")),
+        ];
+        assert_eq!(files(&bytes, &members), expected);
+        assert_eq!(members[5], Member::PassedOver(PassedOver::FolderLink));
+        assert_eq!(members[10], Member::PassedOver(PassedOver::Special));
+    }
+
+    #[test]
+    fn archives_behind_one_another_are_read_on_and_other_bytes_there_are_refused() {
+        let (a, b) = (archive(&[("a", b"1")]), archive(&[("b", b"2")]));
+        let both = [&a[..], &b].concat();
+        let names = |bytes: &[u8]| -> Vec<String> {
+            files(bytes, &read(bytes).unwrap()).iter().map(|(name, _)| (*name).to_owned()).collect()
+        };
+        assert_eq!(names(&both), ["a", "b"]);
+        assert_eq!(names(&[&both[..], &[0; 700]].concat()), ["a", "b"], "zeros fill up");
+        for behind in [&b"x"[..], &[7; 512], &[&[0; 100][..], b"x"].concat()] {
+            let error = read(&[&a[..], behind].concat()).unwrap_err();
+            assert!(error.contains(&format!("`head -c {}", a.len())), "{error}");
+        }
+        assert!(read(&[0; 1024]).unwrap().is_empty());
     }
 
     #[test]
@@ -261,7 +585,5 @@ pub mod tests {
         }
         assert!(read(b"\x1f\x8b").unwrap_err().contains("no tar"));
         assert!(read(&[b"\x1f\x8b".repeat(300)].concat()).unwrap_err().contains("gunzip"));
-        assert_eq!(number(&[0x80, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]), Some(1 << 56));
-        assert_eq!(number(&[0xff; 12]), None);
     }
 }

@@ -4,12 +4,15 @@
 use std::io::{self, Read, Seek, SeekFrom};
 
 use flate2::read::DeflateDecoder;
+use orchestra_store::{PassedOver, is_hidden};
 
 use super::input::{Input, Stream};
 use super::read_file::or_no_memory;
 
 /// The record at the end of an archive, without its comment.
 const END: u64 = 22;
+/// Says where the record of a larger archive begins.
+const END64_PLACE: u64 = 20;
 /// An entry of the directory without its name.
 const ENTRY: usize = 46;
 /// What stands in front of the bytes of a member, without its name.
@@ -24,18 +27,62 @@ pub const MOST_PER_BYTE: u64 = 1032;
 pub enum Method {
     Stored,
     Deflated,
-    /// Encrypted, or compressed by something else: its number.
+    /// Encrypted, a link, or compressed by something else: its number.
     Other(u16),
 }
 
-/// In place of the number of a method: encrypted.
+impl Method {
+    /// Why a member of another method is not read.
+    pub fn refusal(self) -> String {
+        match self {
+            Method::Other(ENCRYPTED) => {
+                "it is encrypted, which is not read: write the archive without a password".into()
+            }
+            Method::Other(LINK) => {
+                "it is a symbolic link, which is not followed in a zip archive: write the archive without `zip -y`, so that it has the file itself".into()
+            }
+            Method::Stored | Method::Deflated | Method::Other(_) => {
+                let n = self.number();
+                format!("it is compressed by method {n}; what is stored or deflated is read: unpack the archive and write it with `zip -9`")
+            }
+        }
+    }
+
+    fn number(self) -> u16 {
+        match self {
+            Method::Stored => 0,
+            Method::Deflated => 8,
+            Method::Other(n) => n,
+        }
+    }
+}
+
+/// In place of the number of a method: encrypted, and a symbolic link.
 const ENCRYPTED: u16 = u16::MAX;
+const LINK: u16 = u16::MAX - 1;
+
+/// Systems whose programs keep the type of a file as Unix has it, and where those bits are.
+const UNIX: [u8; 2] = [3, 19];
+const FILE_TYPE: u32 = 0o170_000;
 
 /// An entry of the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     pub name: Vec<u8>,
     pub place: Place,
+    /// It is a device, a pipe or a socket.
+    is_special: bool,
+}
+
+impl Member {
+    /// Why it is no file that a source could take, if it is none.
+    pub fn passed_over(&self, takes_hidden: bool) -> Option<PassedOver> {
+        match () {
+            () if !takes_hidden && is_hidden(&self.name) => Some(PassedOver::Hidden),
+            () if self.name.ends_with(b"/") => Some(PassedOver::Folder),
+            () => self.is_special.then_some(PassedOver::Special),
+        }
+    }
 }
 
 /// Where a member lies.
@@ -55,12 +102,7 @@ pub struct Place {
 impl Place {
     /// As numbers of a locator.
     pub fn numbers(self) -> [u64; 5] {
-        let method = match self.method {
-            Method::Stored => 0,
-            Method::Deflated => 8,
-            Method::Other(n) => u64::from(n),
-        };
-        [self.header, self.packed, self.len, method, u64::from(self.crc)]
+        [self.header, self.packed, self.len, u64::from(self.method.number()), u64::from(self.crc)]
     }
 
     /// What [`Place::numbers`] gave.
@@ -82,50 +124,114 @@ fn method_of(number: u16) -> Method {
 #[derive(Debug)]
 pub struct Directory<R> {
     input: R,
-    /// Entries that are not read yet.
-    left: u64,
+    end: End,
+    /// Entries that were read.
+    n: u64,
     /// Where the next one begins.
     at: u64,
-    /// Where the directory ends.
-    end: u64,
+    /// Where the first member begins of those that were read.
+    first_member: u64,
+}
+
+/// What the end of an archive says of its directory.
+#[derive(Debug, Clone, Copy)]
+struct End {
+    /// Entries of the directory.
+    entries: u64,
+    /// Old programs count no further than this, and begin again.
+    count_until: u64,
+    size: u64,
+    /// Where the directory begins.
+    first: u64,
+    /// Where this record begins.
+    at: u64,
+}
+
+impl End {
+    /// Finds the end of an archive, which must be that of the file.
+    fn find(input: &mut (impl Read + Seek)) -> Result<Self, String> {
+        let text = |error: io::Error| error.to_string();
+        let len = input.seek(SeekFrom::End(0)).map_err(text)?;
+        // A comment of up to 64 KiB may follow the record, and the place of a larger one stands before it.
+        let start = len.saturating_sub(END + u64::from(u16::MAX) + END64_PLACE);
+        input.seek(SeekFrom::Start(start)).map_err(text)?;
+        let mut tail = Vec::new();
+        input.take(len - start).read_to_end(&mut tail).map_err(text)?;
+        let ends = (0..tail.len().saturating_sub(END as usize - 1))
+            .filter(|at| tail[*at..].starts_with(b"PK\x05\x06"));
+        let ends: Vec<(usize, usize)> =
+            ends.map(|at| (at, at + END as usize + usize::from(u16_at(&tail, at + 20)))).collect();
+        let mut whole = ends.iter().filter(|(_, end)| *end == tail.len());
+        let (at, _) = match (whole.next(), whole.next(), ends.last()) {
+            (Some(end), None, _) => *end,
+            (Some(_), Some(_), _) => {
+                return Err(
+                    "it has two ends, so that programs differ in what it holds: unpack it and write it again"
+                        .into(),
+                );
+            }
+            (None, _, Some((_, end))) if *end < tail.len() => {
+                let (at, behind) = (start + *end as u64, tail.len() - end);
+                return Err(format!(
+                    "{behind} bytes stand behind its end: cut them off with `head -c {at} FILE > NEW`, or unpack each of the archives that were put together"
+                ));
+            }
+            _ => {
+                return Err(
+                    "it is no zip archive, or it is cut short: its directory is missing at the end".into()
+                );
+            }
+        };
+        let record = &tail[at..];
+        if [4, 6].iter().any(|field| !matches!(u16_at(record, *field), 0 | u16::MAX)) {
+            return Err("it is one of several volumes: join them into one archive with `zip -s 0`".into());
+        }
+        let before = at.checked_sub(END64_PLACE as usize).map(|before| &tail[before..at]);
+        match before.filter(|place| place.starts_with(b"PK\x06\x07")) {
+            Some(place) => Self::find_64(input, u64_at(place, 8), start + at as u64 - END64_PLACE),
+            None => Ok(Self {
+                entries: u64::from(u16_at(record, 10)),
+                count_until: 1 << 16,
+                size: u64::from(u32_at(record, 12)),
+                first: u64::from(u32_at(record, 16)),
+                at: start + at as u64,
+            }),
+        }
+    }
+
+    /// The larger record of an archive that needs one; `until` is where it ends.
+    fn find_64(input: &mut (impl Read + Seek), stated: u64, until: u64) -> Result<Self, String> {
+        let mut record = [0; 56];
+        // Where bytes stand in front of the archive, it is further behind by these.
+        for at in [stated, until.saturating_sub(record.len() as u64)] {
+            input.seek(SeekFrom::Start(at)).map_err(|error| error.to_string())?;
+            if input.read_exact(&mut record).is_ok() && record.starts_with(b"PK\x06\x06") {
+                let field = |at| u64_at(&record, at);
+                return Ok(Self {
+                    entries: field(32),
+                    count_until: u64::MAX,
+                    size: field(40),
+                    first: field(48),
+                    at,
+                });
+            }
+        }
+        Err("it is no zip archive, or it is cut short: its directory is missing at the end".into())
+    }
 }
 
 impl<R: Read + Seek> Directory<R> {
     /// # Errors
-    /// It is no zip archive, or it is cut short.
+    /// It is no zip archive, it is cut short, or other bytes stand before or behind it.
     pub fn new(mut input: R) -> Result<Self, String> {
-        let text = |error: io::Error| error.to_string();
-        let len = input.seek(SeekFrom::End(0)).map_err(text)?;
-        // A comment of up to 64 KiB may follow the record.
-        let start = len.saturating_sub(END + u64::from(u16::MAX));
-        input.seek(SeekFrom::Start(start)).map_err(text)?;
-        let mut tail = Vec::new();
-        (&mut input).take(len - start).read_to_end(&mut tail).map_err(text)?;
-        let none = "it is no zip archive, or it is cut short: its directory is missing at the end";
-        let is_end = |at: &usize| {
-            tail[*at..].starts_with(b"PK\x05\x06")
-                && tail
-                    .get(at + 20..at + 22)
-                    .is_some_and(|n| at + 22 + usize::from(u16_at(n, 0)) == tail.len())
-        };
-        let at = (0..tail.len().saturating_sub(END as usize - 1)).rev().find(is_end).ok_or(none)?;
-        let record = &tail[at..];
-        let mut left = u64::from(u16_at(record, 10));
-        let (mut size, mut first) = (u64::from(u32_at(record, 12)), u64::from(u32_at(record, 16)));
-        let before = at.checked_sub(20).map(|at| &tail[at..at + 20]);
-        if let Some(locator) = before.filter(|locator| locator.starts_with(b"PK\x06\x07")) {
-            let mut record = [0; 56];
-            input.seek(SeekFrom::Start(u64_at(locator, 8))).map_err(text)?;
-            input.read_exact(&mut record).map_err(|_| none)?;
-            if !record.starts_with(b"PK\x06\x06") {
-                return Err(none.into());
-            }
-            (left, size, first) = (u64_at(&record, 32), u64_at(&record, 40), u64_at(&record, 48));
+        let end = End::find(&mut input)?;
+        let behind = end.first.checked_add(end.size).filter(|behind| *behind <= end.at);
+        let behind = behind.ok_or("it is damaged: its directory reaches beyond its end")?;
+        if behind < end.at {
+            return Err(in_front(end.at - behind));
         }
-        let end = first.checked_add(size).filter(|end| *end <= len);
-        let end = end.ok_or("it is damaged: its directory reaches beyond its end")?;
-        input.seek(SeekFrom::Start(first)).map_err(text)?;
-        Ok(Self { input, left, at: first, end })
+        input.seek(SeekFrom::Start(end.first)).map_err(|error| error.to_string())?;
+        Ok(Self { input, end, n: 0, at: end.first, first_member: end.first })
     }
 
     /// The next entry, folders included.
@@ -133,8 +239,8 @@ impl<R: Read + Seek> Directory<R> {
     /// # Errors
     /// What is wrong, and at which byte.
     pub fn next(&mut self) -> Result<Option<Member>, String> {
-        if self.left == 0 {
-            return Ok(None);
+        if self.at == self.end.at {
+            return self.check_whole().map(|()| None);
         }
         let at = self.at;
         let wrong = || format!("it is damaged: at byte {at} stands no entry of its directory");
@@ -144,7 +250,7 @@ impl<R: Read + Seek> Directory<R> {
         let mut rest = vec![0; lens.iter().sum()];
         self.input.read_exact(&mut rest).map_err(|_| wrong())?;
         self.at = at + (ENTRY + rest.len()) as u64;
-        if !entry.starts_with(b"PK\x01\x02") || self.at > self.end {
+        if !entry.starts_with(b"PK\x01\x02") || self.at > self.end.at {
             return Err(wrong());
         }
         let wide = |field: usize| u64::from(u32_at(&entry, field));
@@ -163,18 +269,47 @@ impl<R: Read + Seek> Directory<R> {
                 }
             }
         }
-        if header.checked_add(packed).is_none_or(|end| end > self.end) {
+        if header.checked_add(packed).is_none_or(|end| end > self.end.first) {
             return Err(format!(
                 "it is damaged: the entry at byte {at} of its directory lies beyond its end"
             ));
         }
-        self.left -= 1;
+        self.n += 1;
+        self.first_member = self.first_member.min(header);
         rest.truncate(lens[0]);
         let is_encrypted = entry[8] & 1 != 0;
-        let method = if is_encrypted { Method::Other(ENCRYPTED) } else { method_of(u16_at(&entry, 10)) };
+        let file_type = if UNIX.contains(&entry[5]) { u32_at(&entry, 38) >> 16 & FILE_TYPE } else { 0 };
+        let method = match file_type {
+            _ if is_encrypted => Method::Other(ENCRYPTED),
+            0o120_000 => Method::Other(LINK),
+            _ => method_of(u16_at(&entry, 10)),
+        };
         let place = Place { header, packed, len, method, crc: u32_at(&entry, 16) };
-        Ok(Some(Member { name: rest, place }))
+        let is_special = matches!(file_type, 0o010_000 | 0o020_000 | 0o060_000 | 0o140_000);
+        Ok(Some(Member { name: rest, place, is_special }))
     }
+
+    /// All of its entries were read: they must be as many as it says, and begin with the file.
+    fn check_whole(&self) -> Result<(), String> {
+        let End { entries, count_until, .. } = self.end;
+        if self.n % count_until != entries {
+            return Err(format!(
+                "it is damaged: its end says {entries} members, and its directory has {}",
+                self.n
+            ));
+        }
+        match self.first_member {
+            0 => Ok(()),
+            n => Err(in_front(n)),
+        }
+    }
+}
+
+fn in_front(bytes: u64) -> String {
+    format!(
+        "its first {bytes} bytes belong to no member of it, so another archive or a program stands before it: split the file with `head -c {bytes}` and `tail -c +{}`, or unpack it and write its files into a new archive",
+        bytes + 1
+    )
 }
 
 /// Where the bytes of a member begin: behind its local header.
@@ -210,10 +345,7 @@ impl Content {
                 "it is damaged: it claims {} bytes, which its {} in the archive cannot hold",
                 place.len, place.packed
             )),
-            Method::Other(ENCRYPTED) => Err("it is encrypted, which is not read".into()),
-            Method::Other(n) => {
-                Err(format!("it is compressed by method {n}; what is stored or deflated is read"))
-            }
+            Method::Other(_) => Err(place.method.refusal()),
         }
     }
 }
@@ -317,6 +449,46 @@ pub mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_byte_of_the_file_belongs_to_the_archive_or_it_is_refused_with_what_to_do() {
+        for large in [false, true] {
+            let bytes = archive(&[("a", b"1"), ("b", b"2")], zip::CompressionMethod::Stored, large);
+            let refused = |bytes: &[u8]| read(bytes).unwrap_err();
+            for other in [&b"#!/bin/sh\n"[..], &bytes] {
+                let error = refused(&[other, &bytes].concat());
+                assert!(error.contains(&format!("`head -c {}`", other.len())), "{error}");
+                let error = refused(&[&bytes[..], b"x"].concat());
+                assert!(error.contains(&format!("`head -c {} ", bytes.len())), "{error}");
+            }
+            // An end within the comment of another one.
+            let end = bytes.len() - 22;
+            let mut two = [&bytes[..], &bytes[end..]].concat();
+            two[end + 20] = 22;
+            assert!(refused(&two).contains("two ends"));
+            let mut fewer = bytes.clone();
+            fewer[end + 10] = 1;
+            fewer[end + 8] = 1;
+            assert!(refused(&fewer).contains("its end says 1 members, and its directory has 2"));
+        }
+    }
+
+    #[test]
+    fn a_comment_is_no_member_and_links_and_passwords_fail_by_name() {
+        let bytes = archive(&[("a", b"target")], zip::CompressionMethod::Stored, false);
+        let mut commented = [&bytes[..], b"PK\x05\x06 comment"].concat();
+        commented[bytes.len() - 2] = 12;
+        assert_eq!(read(&commented).unwrap().len(), 1);
+        let entry = bytes.windows(4).rposition(|at| at == b"PK\x01\x02").unwrap();
+        let changed = |at: usize, value: &[u8]| {
+            let mut changed = bytes.clone();
+            changed[entry + at..][..value.len()].copy_from_slice(value);
+            read(&changed)
+        };
+        assert!(changed(8, &[1]).unwrap_err().contains("without a password"));
+        assert!(changed(10, &[93]).unwrap_err().contains("method 93"));
+        assert!(changed(41, &[0o240]).unwrap_err().contains("symbolic link"));
     }
 
     #[test]

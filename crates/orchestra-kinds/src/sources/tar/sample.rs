@@ -10,16 +10,37 @@ use orchestra_core::shapes::FetchRun;
 
 use super::sample_columns::is_npy;
 use crate::objects::{self, Protocol, ReadObject};
+use crate::sources::reading::archive_links::Astray;
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::limits::{LARGEST_FILE_BYTES, LARGEST_TENSOR, LARGEST_TEXT};
 use crate::sources::reading::locator::parts;
 use crate::sources::reading::npy_header::{HEAD, Header};
 use crate::sources::reading::read_file::{open_regular, read_part};
 use crate::sources::reading::row::{Cell, Row};
+use crate::sources::reading::tar_members::Place;
 
-/// In place of where a member lies: the sample has none, or two of them.
-pub const MISSING: [u64; 2] = [0, 0];
-pub const TWICE: [u64; 2] = [0, 1];
+/// In place of where a member lies: the sample has none, or two of them, or its bytes cannot be found. No member lies at byte 0.
+pub const MISSING: Place = [0, 0];
+pub const TWICE: Place = [0, 1];
+const ASTRAY: u64 = 2;
+
+/// As locators have it.
+pub fn place_or(place: Result<Place, Astray>) -> Place {
+    place.unwrap_or_else(|astray| [0, ASTRAY + astray as u64])
+}
+
+/// Why the bytes of a column are not to be had, if they are not.
+fn trouble(place: Place, column: &str) -> Option<String> {
+    let [0, what] = place else { return None };
+    let astray = what.checked_sub(ASTRAY).and_then(|n| Astray::ALL.get(n as usize));
+    Some(match astray {
+        Some(astray) => format!("`.{column}` {}", astray.why()),
+        None => {
+            let how_many = if place == MISSING { "no member" } else { "two members" };
+            format!("the sample has {how_many} `.{column}`, and one is expected")
+        }
+    })
+}
 
 /// The sample at hand.
 pub struct Sample {
@@ -115,9 +136,7 @@ impl FetchRun for Sample {
         let (places, _) = places.as_chunks::<2>();
         for ((field, _), place) in self.row.cells().zip(places) {
             let name = &field.name;
-            if [MISSING, TWICE].contains(place) {
-                let what = if *place == MISSING { "no member" } else { "two members" };
-                let error = format!("the sample has {what} `.{name}`, and one is expected");
+            if let Some(error) = trouble(*place, name) {
                 return Err(refuse(FailureKind::Read, error));
             }
             let most = match &field.ty {
@@ -168,7 +187,8 @@ fn take(field: &Field, cell: &mut Cell, bytes: &[u8]) -> Result<(), String> {
                     header.dtype, header.shape, field.ty
                 ));
             }
-            let elements = bytes.get(header.data..header.data + header.bytes()).ok_or("is cut short")?;
+            header.must_end_with(bytes.len() as u64)?;
+            let elements = &bytes[header.data..];
             data.clear();
             data.extend_from_slice(elements);
             header.to_native(data);

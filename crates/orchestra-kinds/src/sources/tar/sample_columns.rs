@@ -9,12 +9,13 @@ use orchestra_core::DType;
 use orchestra_plan::SourceContext;
 use orchestra_store::escape;
 
+use crate::sources::reading::archive_links::Astray;
 use crate::sources::reading::columns::no_first;
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::input::look;
 use crate::sources::reading::limits::LARGEST_TENSOR;
 use crate::sources::reading::npy_header::{HEAD, Header};
-use crate::sources::reading::tar_members::{Member, Members};
+use crate::sources::reading::tar_members::{Member, Members, Place};
 
 /// Members that one sample may have.
 pub const MOST_COLUMNS: usize = 256;
@@ -62,16 +63,17 @@ pub fn first_sample(source: &mut SourceContext<'_, '_>, names: Option<Vec<String
 
 /// The columns of the first sample of an archive: all, or those that are named.
 fn columns_of(mut archive: impl Read + Seek, names: Option<Vec<String>>) -> Result<Vec<Field>, String> {
-    let mut sample: Option<(String, Vec<(String, Member)>)> = None;
+    let mut sample: Option<(String, Vec<(String, Result<Place, Astray>)>)> = None;
     let mut members = Members::new(BufReader::new(&mut archive)).map_err(|error| error.to_string())?;
     while let Some(member) = members.next()? {
-        let Some((key, extension)) = key_of(&member.name) else { continue };
+        let Member::File { name, place } = member else { continue };
+        let Some((key, extension)) = key_of(&name) else { continue };
         let (first, found) = sample.get_or_insert_with(|| (key.clone(), Vec::new()));
         if *first != key || found.len() > MOST_COLUMNS {
             break;
         }
         if found.iter().all(|(known, _)| *known != extension) {
-            found.push((extension, member));
+            found.push((extension, place));
         }
     }
     drop(members);
@@ -85,11 +87,12 @@ fn columns_of(mut archive: impl Read + Seek, names: Option<Vec<String>>) -> Resu
             return Ok(Field { ty: type_of(&name), name });
         }
         let member = found.iter().find(|(extension, _)| *extension == name);
-        let (_, member) = member.ok_or_else(|| format!("its first sample, `{key}`, has no `.{name}`"))?;
+        let (_, place) = member.ok_or_else(|| format!("its first sample, `{key}`, has no `.{name}`"))?;
+        let [at, len] = place.map_err(|astray| format!("`{key}.{name}` {}", astray.why()))?;
         let mut head = Vec::new();
-        archive.seek(SeekFrom::Start(member.at)).map_err(|error| error.to_string())?;
+        archive.seek(SeekFrom::Start(at)).map_err(|error| error.to_string())?;
         (&mut archive)
-            .take(member.len.min(HEAD as u64))
+            .take(len.min(HEAD as u64))
             .read_to_end(&mut head)
             .map_err(|error| error.to_string())?;
         let header = Header::parse_any(&head).map_err(|why| format!("`{key}.{name}`: {why}"))?;
@@ -101,7 +104,7 @@ fn columns_of(mut archive: impl Read + Seek, names: Option<Vec<String>>) -> Resu
     names.into_iter().map(column).collect()
 }
 
-/// The key of a member, as text, and its extension. `None` for a name without a dot, and for a hidden file.
+/// The key of a member, as text, and its extension. `None` for a name without one.
 pub fn key_of(name: &[u8]) -> Option<(String, String)> {
     let mut name = name;
     while let Some(rest) = name.strip_prefix(b"./") {
@@ -110,7 +113,7 @@ pub fn key_of(name: &[u8]) -> Option<(String, String)> {
     let base = name.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
     let dot = name[base..].iter().position(|byte| *byte == b'.')?;
     let (key, extension) = (&name[..base + dot], &name[base + dot + 1..]);
-    if dot == 0 || extension.is_empty() || name.contains(&0) {
+    if dot == 0 || extension.is_empty() {
         return None;
     }
     let text = |bytes: &[u8]| escape(Path::new(OsStr::from_bytes(bytes)));

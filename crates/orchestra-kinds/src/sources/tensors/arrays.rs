@@ -3,6 +3,7 @@
 use std::io::{self, BufReader, Read};
 
 use orchestra_plan::ReadSeek;
+use orchestra_store::PassedOverCounts;
 
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::limits::LARGEST_TENSOR;
@@ -43,8 +44,17 @@ impl Array {
     }
 }
 
-/// Whether it is a `.npz` file, and its arrays. Those that cannot be read are among them, if it has several.
-pub fn arrays(file: &mut dyn ReadSeek) -> Result<(bool, Vec<Array>), String> {
+/// What a file has.
+#[derive(Debug)]
+pub struct Arrays {
+    pub is_npz: bool,
+    /// Those that cannot be read are among them, if there are several.
+    pub arrays: Vec<Array>,
+    /// Members of a `.npz` file that are no arrays.
+    pub passed_over: PassedOverCounts,
+}
+
+pub fn arrays(file: &mut dyn ReadSeek) -> Result<Arrays, String> {
     let text = |error: io::Error| error.to_string();
     let mut start = [0; 4];
     let n = read_up_to(file, &mut start).map_err(text)?;
@@ -53,11 +63,16 @@ pub fn arrays(file: &mut dyn ReadSeek) -> Result<(bool, Vec<Array>), String> {
         let mut head = Vec::new();
         file.take(HEAD as u64).read_to_end(&mut head).map_err(text)?;
         let header = Header::parse(&head)?;
-        return Ok((false, vec![Array { name: "x".into(), header: Ok(header), place: None }]));
+        let arrays = vec![Array { name: "x".into(), header: Ok(header), place: None }];
+        return Ok(Arrays { is_npz: false, arrays, passed_over: PassedOverCounts::default() });
     }
-    let mut places = Vec::new();
+    let (mut places, mut passed_over) = (Vec::new(), PassedOverCounts::default());
     let mut directory = Directory::new(BufReader::new(&mut *file))?;
     while let Some(member) = directory.next()? {
+        if let Some(reason) = member.passed_over(false) {
+            passed_over.add(reason, 1);
+            continue;
+        }
         let name = String::from_utf8(member.name).map_err(|_| "the name of an array is no UTF-8")?;
         let name = name.strip_suffix(".npy").unwrap_or(&name).to_owned();
         if places.len() == MOST_ARRAYS {
@@ -73,7 +88,7 @@ pub fn arrays(file: &mut dyn ReadSeek) -> Result<(bool, Vec<Array>), String> {
         let header = member_head(file, &place).and_then(|head| Header::parse(&head));
         all.push(Array { name, header, place: Some(place) });
     }
-    Ok((true, all))
+    Ok(Arrays { is_npz: true, arrays: all, passed_over })
 }
 
 /// The first bytes of the content of a member.
@@ -90,7 +105,7 @@ fn member_head(file: &mut dyn ReadSeek, place: &Place) -> Result<Vec<u8>, String
         Method::Deflated => {
             flate2::read::DeflateDecoder::new(packed).take(HEAD as u64).read_to_end(&mut head)
         }
-        Method::Other(_) => return Err("it is encrypted, or neither stored nor deflated".into()),
+        Method::Other(_) => return Err(place.method.refusal()),
     }
     .map_err(text)?;
     Ok(head)

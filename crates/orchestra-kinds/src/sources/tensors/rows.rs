@@ -7,9 +7,9 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, TensorView, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{ReadSeek, SourceKind as _};
-use orchestra_store::{Expand, ListError, PushItem};
+use orchestra_store::{Expand, Found as Listed, ListError, PassedOverCounts, PushFound};
 
-use super::arrays::arrays;
+use super::arrays::{Arrays, arrays};
 use super::{Tensors, path_beside};
 use crate::objects::{self, Protocol};
 use crate::sources::reading::field_type::{Field, FieldType};
@@ -113,11 +113,15 @@ impl Rows {
     }
 
     /// The arrays of these columns in a file, which must have the shape of all others.
-    fn find(&self, file: &mut dyn ReadSeek, fields: &[Field]) -> Result<Vec<Found>, String> {
+    fn find(
+        &self,
+        file: &mut dyn ReadSeek,
+        fields: &[Field],
+    ) -> Result<(Vec<Found>, PassedOverCounts), String> {
         let text = |error: io::Error| error.to_string();
         let bytes = file.seek(SeekFrom::End(0)).map_err(text)?;
         file.rewind().map_err(text)?;
-        let (is_npz, mut all) = arrays(file)?;
+        let Arrays { is_npz, arrays: mut all, passed_over } = arrays(file)?;
         if is_npz != self.is_npz {
             let (is, first) = if is_npz { (".npz", ".npy") } else { (".npy", ".npz") };
             return Err(format!("it is a {is} file, and the first file of the source a {first} file"));
@@ -128,7 +132,6 @@ impl Rows {
             let array = all.swap_remove(at.ok_or_else(|| format!("it has no array `{}`", field.name))?);
             let header = array.header.map_err(|why| format!("array `{}`: {why}", field.name))?;
             self.n_rows(field, &header)?;
-            let needed = (header.bytes() as u64).checked_add(header.data as u64);
             let (at, len) = match array.place {
                 None => (0, bytes),
                 Some(place) => {
@@ -139,17 +142,22 @@ impl Rows {
                 }
             };
             let is_stored = array.place.is_none_or(|place| place.method == Method::Stored);
-            let end = needed.and_then(|needed| at.checked_add(needed));
+            header.must_end_with(len).map_err(|why| match is_npz {
+                true => format!("its array `{}` {why}", field.name),
+                false => format!("it {why}"),
+            })?;
             let holds = |place: Place| place.len <= place.packed.saturating_mul(MOST_PER_BYTE);
-            let is_whole =
-                if is_stored { end.is_some_and(|end| end <= bytes) } else { array.place.is_none_or(holds) };
-            if !is_whole || needed.is_none_or(|needed| len < needed) {
+            let is_whole = match is_stored {
+                true => at.checked_add(len).is_some_and(|end| end <= bytes),
+                false => array.place.is_none_or(holds),
+            };
+            if !is_whole {
                 return Err(format!("it is cut short: its header says {} rows", header.shape[0]));
             }
             let at = at + header.data as u64;
             found.push(Found { header, at, deflated: array.place.filter(|_| !is_stored) });
         }
-        Ok(found)
+        Ok((found, passed_over))
     }
 
     /// Opens a file and those beside it: the arrays, in the order of the columns, and the items.
@@ -158,7 +166,7 @@ impl Rows {
         for (file, fields) in self.files(path) {
             let input = opener.open(&file)?;
             let found = self.find(&mut input.from(0), fields);
-            let found = found.map_err(|why| input.refusal(cannot_read(&file, &why)))?;
+            let (found, _) = found.map_err(|why| input.refusal(cannot_read(&file, &why)))?;
             open.extend(found.into_iter().map(|Found { header, at, deflated }| {
                 let deflated = deflated.map(|place| Deflated { place, content: None, at: 0 });
                 OpenArray { input: input.clone(), header, at, deflated }
@@ -170,7 +178,7 @@ impl Rows {
 }
 
 impl Expand for Rows {
-    fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+    fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let mut found = Vec::new();
         for (file, fields) in self.files(path) {
             let failed = |why: String| match file == path {
@@ -178,7 +186,11 @@ impl Expand for Rows {
                 false => ListError::bad_file(path, format!("`{}` beside it: {why}", file.display())),
             };
             match list_items(&file, |reader| Ok(self.find(reader, fields))) {
-                Ok(arrays) => found.extend(arrays.map_err(failed)?),
+                Ok(read) => {
+                    let (arrays, passed_over) = read.map_err(failed)?;
+                    found.extend(arrays);
+                    passed_over.iter().try_for_each(|(reason, n)| push(Listed::PassedOver(reason, n)))?;
+                }
                 Err(error @ ListError::Store { .. }) => return Err(error),
                 Err(error) if file == path => return Err(error),
                 Err(error) => return Err(failed(error.to_string())),
@@ -191,7 +203,7 @@ impl Expand for Rows {
                 None => format!("[{item}]"),
                 Some(chunk) => format!("[{}:{}]", item * chunk, (item + 1) * chunk),
             };
-            push(&name, &locator(path, &[item]))
+            push(Listed::Item(&name, &locator(path, &[item])))
         })
     }
 }

@@ -11,6 +11,7 @@ use super::rows::Rows;
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::locator::locator;
 use crate::sources::reading::npy_header::Header;
+use crate::sources::reading::tests::listed;
 use crate::sources::reading::zip_members::tests::archive;
 
 /// A file as numpy.save writes it.
@@ -48,12 +49,7 @@ fn every_row_is_an_item_and_is_read_as_it_was_written() {
         let path = folder.path().join("a.npy");
         std::fs::write(&path, npy(descr, "(3, 2, 2)", &data)).unwrap();
         let rows = rows(&[2, 2]);
-        let mut items = Vec::new();
-        rows.expand(&path, &mut |name, locator| {
-            items.push((name.to_owned(), locator.to_vec()));
-            Ok(())
-        })
-        .unwrap();
+        let (items, _) = listed(&rows, &path).unwrap();
         assert_eq!(items.iter().map(|i| i.0.as_str()).collect::<Vec<_>>(), ["[0]", "[1]", "[2]"]);
         let mut reader = rows.start();
         for (n, (_, locator)) in items.iter().enumerate().rev() {
@@ -87,9 +83,9 @@ fn no_header_is_believed_that_is_cut_short_or_claims_too_much() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("short.npy");
     std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-    let error = rows(&[2]).expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+    let error = rows(&[2]).expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("cut short"), "{error}");
-    let error = rows(&[4]).expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+    let error = rows(&[4]).expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("the first file of the source"), "{error}");
 }
 
@@ -99,19 +95,14 @@ fn a_pipe_is_refused_and_not_waited_for() {
     let fifo = folder.path().join("pipe.npy");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
         .unwrap();
-    let error = rows(&[2]).expand(&fifo, &mut |_, _| Ok(())).unwrap_err().to_string();
+    let error = rows(&[2]).expand(&fifo, &mut |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("it is a pipe"), "{error}");
     let refusal = rows(&[2]).start().fetch(&locator(&fifo, &[0])).unwrap_err();
     assert!(refusal.error.contains("it is a pipe"), "{}", refusal.error);
 }
 
 fn items(rows: &Rows, path: &Path) -> Vec<(String, Vec<u8>)> {
-    let mut items = Vec::new();
-    rows.expand(path, &mut |name, locator| {
-        items.push((name.to_owned(), locator.to_vec()));
-        Ok(())
-    })
-    .unwrap();
+    let (items, _) = listed(rows, path).unwrap();
     items
 }
 
@@ -139,8 +130,33 @@ fn chunks_hold_all_rows_or_the_file_is_refused_with_a_size_that_fits() {
     run.fetch(&items[1].1).unwrap();
     assert_eq!(floats(&*run), [(6..12).map(|n| n as f32).collect::<Vec<_>>()]);
     let uneven = Rows { chunk: Some(4), ..rows(&[4, 2]) };
-    let error = uneven.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+    let error = uneven.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("6 rows") && error.contains("use `rows = 3`"), "{error}");
+}
+
+#[test]
+fn bytes_behind_an_array_are_refused_whatever_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.npy");
+    let one = npy("<f4", "(2,)", &[0; 8]);
+    for behind in [&[0][..], &[7; 8], &one] {
+        std::fs::write(&path, [&one[..], behind].concat()).unwrap();
+        let error = rows(&[]).expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains(&format!("{} bytes behind the array", behind.len())), "{error}");
+        let refusal = rows(&[]).start().fetch(&locator(&path, &[0])).unwrap_err();
+        assert!(refusal.error.contains("behind the array"), "{}", refusal.error);
+    }
+    let (path, longer) = (folder.path().join("a.npz"), [&one[..], b"x"].concat());
+    for method in [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated] {
+        std::fs::write(&path, archive(&[("x.npy", &longer)], method, false)).unwrap();
+        let source = Rows { is_npz: true, ..rows(&[]) };
+        let error = source.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("1 bytes behind the array"), "{error}");
+        let members: [(&str, &[u8]); 3] = [("x.npy", &one), ("__MACOSX/._x.npy", b"m"), ("d/", b"")];
+        std::fs::write(&path, archive(&members, method, false)).unwrap();
+        let (items, passed_over) = listed(&source, &path).unwrap();
+        assert_eq!((items.len(), passed_over.to_string()), (2, "hidden 1, folder 1".to_owned()));
+    }
 }
 
 #[test]
@@ -148,9 +164,9 @@ fn files_beside_each_other_are_read_row_by_row_and_must_be_of_one_length() {
     let folder = tempfile::tempdir().unwrap();
     let (path, other) = (folder.path().join("a/1.npy"), folder.path().join("b/1.npy"));
     let data: Vec<u8> = (0..12).flat_map(|n| (n as f32).to_le_bytes()).collect();
-    for (path, shape) in [(&path, "(6, 2)"), (&other, "(6,)")] {
+    for (path, shape, data) in [(&path, "(6, 2)", &data[..]), (&other, "(6,)", &data[..24])] {
         std::fs::create_dir(path.parent().unwrap()).unwrap();
-        std::fs::write(path, npy("<f4", shape, &data)).unwrap();
+        std::fs::write(path, npy("<f4", shape, data)).unwrap();
     }
     let other_field = Field { name: "y".into(), ..rows(&[]).fields.remove(0) };
     let pair = Rows {
@@ -167,14 +183,14 @@ fn files_beside_each_other_are_read_row_by_row_and_must_be_of_one_length() {
     }
     let refused = |bytes: &[u8]| {
         std::fs::write(&other, bytes).unwrap();
-        pair.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string()
+        pair.expand(&path, &mut |_| Ok(())).unwrap_err().to_string()
     };
-    let error = refused(&npy("<f4", "(5,)", &data));
+    let error = refused(&npy("<f4", "(5,)", &data[..20]));
     assert!(error.contains("`x` has 6 rows, and `y` 5"), "{error}");
-    let error = refused(&npy("<f4", "(6,)", &data)[..90]);
+    let error = refused(&npy("<f4", "(6,)", &data[..24])[..90]);
     assert!(error.contains("b/1.npy` beside it: "), "{error}");
     std::fs::remove_file(&other).unwrap();
-    let error = pair.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+    let error = pair.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("b/1.npy` beside it: "), "{error}");
 }
 
@@ -208,11 +224,11 @@ fn arrays_of_an_archive_are_read_in_any_order_whether_stored_or_deflated() {
             assert_eq!(floats(&*run), [vec![at as f32], row]);
         }
         std::fs::write(&path, &bytes[..bytes.len() - 30]).unwrap();
-        let error = source.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+        let error = source.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("cut short"), "{error}");
     }
     let error = Rows { fields: vec![tensor("names", &[])], ..source.clone() };
     std::fs::write(&path, archive(&members, ::zip::CompressionMethod::Stored, false)).unwrap();
-    let error = error.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+    let error = error.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("array `names`: its shape is []"), "{error}");
 }

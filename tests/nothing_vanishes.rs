@@ -1,0 +1,194 @@
+//! Each source accounts for all that it was given: what another reader finds is an item, or was passed over for a reason that is counted, or the file is
+//! refused by name. The other readers are Python's own `tarfile`, `zipfile` and `csv`, and pyarrow.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use crate::common::{Ended, Workplace, python_env};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Writes files of many shapes, and prints what another reader finds in them.
+const FILES: &str = include_str!("nothing_vanishes/files.py");
+
+/// What another reader finds.
+#[derive(Deserialize)]
+struct Found {
+    /// By the name of the item: its value, or `null` where it must fail by name.
+    items: BTreeMap<String, Value>,
+    passed_over: BTreeMap<String, u64>,
+}
+
+fn found(place: &Workplace, python: &str, what: &str, seed: u64) -> Found {
+    let folder = place.path("");
+    let command = Command::new(python).args(["-c", FILES, what, &seed.to_string()]).arg(folder).output();
+    let output = command.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Runs a workflow of one source `s`, whose items are written by the sink `o`.
+fn run(place: &Workplace, source: &str, rest: &str) -> Ended {
+    let text =
+        format!("version = 1\n[sources.s]\n{source}\n{rest}\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"last\"\n");
+    fs::write(place.workflow(), text).unwrap();
+    place.run(&["--fresh"])
+}
+
+/// A column as it is.
+fn column(name: &str) -> String {
+    format!("[stages.last]\nkind = \"select\"\nfrom = \"s\"\ncolumns = {{ t = \"{name}\" }}")
+}
+
+const PIXELS: &str =
+    "[stages.last]\nkind = \"image\"\nfrom = \"s\"\nsize = [1, 1]\ncolor = \"gray\"\ndtype = \"u8\"";
+
+/// Compares the records, failures and counts of a run, and what `verify` says of it, with what another reader finds.
+#[track_caller]
+fn must_be_all(place: &Workplace, ended: &Ended, expected: &Found, value: impl Fn(&Value) -> Value) {
+    let n_failed = expected.items.values().filter(|value| value.is_null()).count();
+    ended.must_exit(if n_failed > 0 { 65 } else { 0 });
+    let lines = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
+    let records = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let done = records.map(|record| (record["item"].as_str().unwrap().to_owned(), value(&record["result"])));
+    let failed = place.failures().into_iter().map(|failure| {
+        assert!(!failure["error"].as_str().unwrap().is_empty());
+        (failure["item"].as_str().unwrap().to_owned(), Value::Null)
+    });
+    let ends: BTreeMap<String, Value> = done.chain(failed).collect();
+    assert_eq!(ends, expected.items);
+    let report = place.report();
+    let counts: BTreeMap<String, u64> =
+        serde_json::from_value(report["passed_over"]["s"].clone()).unwrap_or_default();
+    assert_eq!(counts, expected.passed_over);
+    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    verified.must_exit(0);
+    for (reason, n) in &counts {
+        let words: Vec<_> =
+            verified.stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+        assert!(words.contains(&vec![reason.as_str(), &n.to_string()]), "{}", verified.stdout);
+        ended.must_say(&[&format!("{reason} {n}")]);
+    }
+}
+
+fn text_of(result: &Value) -> Value {
+    result.as_object().map_or_else(|| result.clone(), |columns| columns.values().next().unwrap().clone())
+}
+
+#[test]
+fn members_of_tar_archives_of_every_shape_are_items_or_counted() {
+    for seed in 1..=4 {
+        let place = Workplace::new();
+        let expected = found(&place, "python3", "tar", seed);
+        let ended = run(&place, "kind = \"tar\"\npaths = [\"*.tar\"]\ncolumns = [\"txt\"]", &column("txt"));
+        must_be_all(&place, &ended, &expected, text_of);
+    }
+}
+
+#[test]
+fn members_of_zip_archives_of_every_shape_are_items_or_counted() {
+    let place = Workplace::new();
+    let expected = found(&place, "python3", "zip", 1);
+    let ended = run(&place, "kind = \"zip\"\npaths = [\"*.zip\"]", PIXELS);
+    must_be_all(&place, &ended, &expected, |_| Value::Bool(true));
+}
+
+#[test]
+fn a_folder_its_zip_and_its_tar_have_the_same_items() {
+    let place = Workplace::new();
+    let expected = found(&place, "python3", "folder", 1);
+    let kinds = [
+        ("images", "paths = [\"folder\"]", ""),
+        ("zip", "paths = [\"folder.zip\"]", "folder.zip/"),
+        ("tar", "paths = [\"folder.tar\"]\ncolumns = [\"png\"]", "folder.tar/"),
+    ];
+    for (kind, keys, prefix) in kinds {
+        let from = if kind == "tar" { "s.png" } else { "s" };
+        let pixels = PIXELS.replace("from = \"s\"", &format!("from = \"{from}\""));
+        run(&place, &format!("kind = \"{kind}\"\n{keys}"), &pixels).must_exit(0);
+        let lines = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
+        let names: Vec<String> = lines
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["item"].as_str().unwrap().to_owned())
+            .map(|name| name.strip_prefix(prefix).unwrap().trim_end_matches(".png").to_owned() + ".png")
+            .collect();
+        assert!(names.iter().all(|name| expected.items.contains_key(name)), "{kind}: {names:?}");
+        assert_eq!(names.len(), expected.items.len(), "{kind}");
+        let hidden = place.report()["passed_over"]["s"]["hidden"].as_u64();
+        assert_eq!(hidden, expected.passed_over.get("hidden").copied(), "{kind}");
+    }
+}
+
+#[test]
+fn rows_of_tables_are_items_or_counted() {
+    let place = Workplace::new();
+    for (what, keys) in [("csv", "columns = { t = \"text\" }"), ("jsonl", "columns = { t = \"text\" }")] {
+        let expected = found(&place, "python3", what, 1);
+        let ended = run(&place, &format!("kind = \"{what}\"\npaths = [\"*.{what}\"]\n{keys}"), &column("t"));
+        must_be_all(&place, &ended, &expected, text_of);
+    }
+}
+
+#[test]
+fn rows_of_parquet_files_are_items_and_files_that_were_put_together_are_refused() {
+    let Some(python) = python_env("pyarrow") else { return };
+    let place = Workplace::new();
+    let expected = found(&place, &python, "parquet", 1);
+    let source =
+        |paths: &str| format!("kind = \"parquet\"\npaths = [\"{paths}\"]\ncolumns = {{ t = \"text\" }}");
+    let ended = run(&place, &source("good-*.parquet"), &column("t"));
+    must_be_all(&place, &ended, &expected, text_of);
+    for name in ["both.parquet", "mixed.parquet"] {
+        let ended = run(&place, &source(name), &column("t"));
+        assert_ne!(ended.status.code(), Some(0));
+        ended.must_say(&[name, "before it", "a file of its own"]);
+    }
+}
+
+#[test]
+fn bytes_that_belong_to_no_item_are_refused_with_the_file_and_what_to_do() {
+    let place = Workplace::new();
+    found(&place, "python3", "refused", 1);
+    let (texts, arrays) = (column("txt"), column("x"));
+    let (archive, pictures, tensors) = (("tar", &*texts), ("zip", PIXELS), ("tensors", &*arrays));
+    let cases: [(&str, (&str, &str), &[&str]); 9] = [
+        ("behind.tar", archive, &["behind the end", "head -c 10240"]),
+        ("text-behind.tar", archive, &["behind the end", "head -c"]),
+        ("before.zip", pictures, &["first 10 bytes", "tail -c +11"]),
+        ("both.zip", pictures, &["belong to no member", "tail -c"]),
+        ("behind.zip", pictures, &["stand behind its end", "head -c"]),
+        ("two.npy", tensors, &["bytes behind the array", "numpy.savez"]),
+        ("longer.npy", tensors, &["3 bytes behind the array"]),
+        ("longer.npz", tensors, &["`x`", "bytes behind the array"]),
+        ("fewer.zip", pictures, &["its end says 1 members, and its directory has 2"]),
+    ];
+    for (name, (kind, rest), words) in cases {
+        let columns = if kind == "tar" { "columns = [\"txt\"]" } else { "" };
+        let ended = run(&place, &format!("kind = \"{kind}\"\npaths = [\"{name}\"]\n{columns}"), rest);
+        assert_ne!(ended.status.code(), Some(0), "{name}: {}", ended.stderr);
+        ended.must_say(words);
+        ended.must_say(&[name]);
+    }
+}
+
+#[test]
+fn a_source_of_which_all_is_passed_over_is_told_before_the_run() {
+    let place = Workplace::new();
+    found(&place, "python3", "nothing", 1);
+    let (of_tar, texts) = ("columns = [\"txt\"]", column("txt"));
+    let cases = [
+        ("tar", "hidden.tar", of_tar, &*texts, "hidden 2"),
+        ("tar", "folders.tar", of_tar, &texts, "folder 1, special 1"),
+        ("zip", "hidden.zip", "", PIXELS, "hidden 2"),
+        ("zip", "notes.zip", "", PIXELS, "folder 1, not_taken 1"),
+    ];
+    for (kind, name, columns, rest, reasons) in cases {
+        let ended = run(&place, &format!("kind = \"{kind}\"\npaths = [\"{name}\"]\n{columns}"), rest);
+        assert_ne!(ended.status.code(), Some(0), "{name}: {}", ended.stderr);
+        ended.must_say(&[name, reasons]);
+        let checked = place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
+        checked.must_say(&["warning", name, reasons]);
+    }
+}
