@@ -14,6 +14,7 @@ mod struck;
 mod traced;
 mod uml;
 
+mod after_sinks;
 mod bad_images;
 mod bench;
 mod bombs;

@@ -89,7 +89,7 @@ fn parts(folder: &Path) -> Vec<PathBuf> {
 
 /// The library that ends a run at a moment, and the folder that it lies in; `None`: the test is skipped.
 #[track_caller]
-fn kill_at() -> Option<(Workplace, String)> {
+pub fn kill_at() -> Option<(Workplace, String)> {
     if !has_programs(&["cc"], "install a C compiler") {
         return None;
     }

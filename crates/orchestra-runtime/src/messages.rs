@@ -113,6 +113,8 @@ pub enum Stopped {
 
 pub enum RootMsg {
     PipelineEnded(PipelineId, PipelineEnd),
+    /// What a complete pipeline leaves for its end is written, or why it is not.
+    PipelineWritten(PipelineId, Result<(), String>),
     /// No command runs, and none will.
     TasksEnded(TasksEnd),
     /// A device manager has no process left and stopped.

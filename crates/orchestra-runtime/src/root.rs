@@ -2,7 +2,7 @@
 //! neither items nor batches.
 //!
 //! ```text
-//! Running => Stopping => (all pipelines over) => DevicesEnding => Closing => over
+//! Running => Stopping => (all pipelines over, and their last records written) => DevicesEnding => Closing => over
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +64,8 @@ pub struct RootState {
     tasks: Option<ActorRef<TasksMsg>>,
     tasks_end: Option<TasksEnd>,
     pipelines: BTreeMap<PipelineId, ActorRef<PipelineMsg>>,
+    /// Those whose items all have an end, while the last records are written.
+    writing: BTreeSet<PipelineId>,
     ended: BTreeMap<PipelineId, PipelineEnd>,
     stopping: bool,
     aborted: bool,
@@ -108,6 +110,7 @@ impl Actor for Orchestra {
             tasks: None,
             tasks_end: None,
             pipelines: BTreeMap::new(),
+            writing: BTreeSet::new(),
             ended: BTreeMap::new(),
             stopping: false,
             aborted: false,
@@ -150,6 +153,10 @@ impl Actor for Orchestra {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             RootMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(&me, pipeline, end),
+            RootMsg::PipelineWritten(pipeline, written) => {
+                let end = written.map_or_else(PipelineEnd::SinkFailed, |()| PipelineEnd::Complete);
+                state.record_end(pipeline, end);
+            }
             RootMsg::Rebuild(pipeline, finished) => state.rebuild(&me, pipeline, finished).await?,
             RootMsg::TasksEnded(end) => state.tasks_ended(end),
             RootMsg::DeviceEnded(device) => {
@@ -295,7 +302,17 @@ impl RootState {
             self.committer.finished(move |finished| drop(me.cast(RootMsg::Rebuild(pipeline, finished))));
             return;
         }
-        self.record_end(pipeline, end);
+        if end != PipelineEnd::Complete {
+            self.record_end(pipeline, end);
+            return;
+        }
+        // Commands that come after its sinks find all records there, those of its end included.
+        self.writing.insert(pipeline);
+        self.end_devices_without_pipelines();
+        let me = me.clone();
+        self.committer.end_pipeline(pipeline, move |written| {
+            drop(me.cast(RootMsg::PipelineWritten(pipeline, written))); // A root that is gone has ended.
+        });
     }
 
     async fn rebuild(
@@ -334,7 +351,8 @@ impl RootState {
             return;
         }
         let plan = &self.context.plan;
-        let running = self.pipelines.keys().filter(|id| !self.ended.contains_key(id));
+        let is_running = |id: &&PipelineId| !self.ended.contains_key(id) && !self.writing.contains(id);
+        let running = self.pipelines.keys().filter(is_running);
         let stages = running.flat_map(|id| &plan.pipelines[id.index()].stages);
         let batches = stages.filter_map(|stage| plan.stages[stage.index()].batch());
         let used: BTreeSet<DeviceId> =

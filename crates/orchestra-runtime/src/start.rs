@@ -160,10 +160,9 @@ impl Prepared {
             pipeline.failed_before.add(failed);
         }
         let traces = Traces { tracer: context.tracer.clone(), clock: context.clock, is_broken: false.into() };
-        let n_sources = context.plan.sources.len();
         let files = Files::open(&context.plan, self.journal, &context.run_id, &context.stats)
             .map_err(StartRunError::Rows)?;
-        let (committer, _thread) = committer::start(files, Arc::clone(&context.stats), n_sources, traces)?;
+        let (committer, _thread) = committer::start(files, Arc::clone(&context.stats), traces)?;
         let (publish, snapshots) = watch::channel(Snapshot::take(&context));
         let (done_sender, done) = oneshot::channel();
         if let Some(tasks) = &self.tasks {

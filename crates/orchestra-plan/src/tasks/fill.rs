@@ -96,9 +96,15 @@ impl<'a> Fill<'a> {
                 return None;
             }
             let is_late = self.best_values.len() > known;
-            filled.push_str(&match not_plain.filter(|_| !is_late) {
-                Some(value) => self.variable(without_nul(value, text.span, diags)?),
-                None => value,
+            let not_plain = not_plain.filter(|_| !is_late);
+            let part_files = not_plain.as_deref().filter(|_| name.starts_with("sinks."));
+            filled.push_str(&match (part_files.and_then(shell::part_files), &not_plain) {
+                (Some((stem, glob)), _) if shell::is_plain(stem) => format!("{stem}{glob}"),
+                (Some((stem, glob)), _) => {
+                    self.variable(without_nul(stem.to_owned(), text.span, diags)?) + glob
+                }
+                (None, Some(value)) => self.variable(without_nul(value.clone(), text.span, diags)?),
+                (None, None) => value,
             });
         }
         without_nul(filled, text.span, diags)
