@@ -33,6 +33,7 @@ mod documents;
 mod ensemble;
 mod examples_checked;
 mod examples_killed;
+mod first_failed;
 mod frozen_worker;
 mod gpu_check;
 mod graph;

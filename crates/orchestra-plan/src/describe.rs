@@ -103,6 +103,11 @@ fn write_limits(out: &mut String, plan: &Plan, pipeline: &PipelinePlan) -> fmt::
         Some(MaxFailed::Share(share)) => said.push(format!("stopped beyond {}% failed", share * 100.0)),
         None => {}
     }
+    match own.first_failed {
+        n if n == of_file.first_failed => {}
+        0 => said.push("not stopped where the first items fail".to_owned()),
+        n => said.push(format!("stopped where the first {n} fail")),
+    }
     for (key, own, of_file) in [
         ("item_timeout", own.item_timeout, of_file.item_timeout),
         ("batch_timeout", own.batch_timeout, of_file.batch_timeout),

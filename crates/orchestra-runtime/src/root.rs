@@ -20,7 +20,7 @@ use crate::context::RunContext;
 use crate::fleet::device_manager::DeviceManager;
 use crate::flow::committer::CommitterHandle;
 use crate::flow::listing::Listing;
-use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, Stopped};
+use crate::messages::{DeviceMsg, LimitReached, PipelineEnd, PipelineMsg, RootMsg, Stopped};
 use crate::pipeline::{Pipeline, PipelineArgs};
 use crate::tasks::actor::{Tasks, TasksArgs, TasksEnd, TasksMsg, TasksProblem};
 use crate::tasks::earlier::KnownTasks;
@@ -47,8 +47,8 @@ pub struct Ending {
     pub pipelines: BTreeMap<PipelineId, PipelineEnd>,
     /// Those that were started.
     pub tasks: TasksEnd,
-    /// `limits.max_failed` stopped it.
-    pub failure_limit: bool,
+    /// Why a limit on failures stopped all of it.
+    pub failure_limit: Option<String>,
     /// What the journal holds; an error if it could not be closed.
     pub journal: Result<Counts, String>,
 }
@@ -69,9 +69,9 @@ pub struct RootState {
     ended: BTreeMap<PipelineId, PipelineEnd>,
     stopping: bool,
     aborted: bool,
-    failure_limit: bool,
-    /// Pipelines that their own `max_failed` stopped.
-    over_their_limits: BTreeSet<PipelineId>,
+    failure_limit: Option<String>,
+    /// Pipelines that limits of their own stopped, and why.
+    over_their_limits: BTreeMap<PipelineId, String>,
     closing: bool,
     /// Ends when a run that was told to stop has had its time.
     grace: Option<JoinHandle<Result<(), MessagingErr<RootMsg>>>>,
@@ -114,8 +114,8 @@ impl Actor for Orchestra {
             ended: BTreeMap::new(),
             stopping: false,
             aborted: false,
-            failure_limit: false,
-            over_their_limits: BTreeSet::new(),
+            failure_limit: None,
+            over_their_limits: BTreeMap::new(),
             closing: false,
             grace: None,
             done: Some(args.done),
@@ -163,14 +163,14 @@ impl Actor for Orchestra {
                 state.devices_left.remove(&device);
                 state.tell_tasks(TasksMsg::DeviceEnded(device));
             }
-            RootMsg::FailureLimit(Stopped::Pipeline(pipeline)) => {
-                state.over_their_limits.insert(pipeline);
+            RootMsg::FailureLimit(LimitReached { stopped: Stopped::Pipeline(pipeline), why }) => {
+                state.over_their_limits.entry(pipeline).or_insert(why);
                 if let Some(actor) = state.pipelines.get(&pipeline) {
                     drop(actor.cast(PipelineMsg::Stop)); // One that is gone has ended.
                 }
             }
-            RootMsg::FailureLimit(Stopped::Run) => {
-                state.failure_limit = true;
+            RootMsg::FailureLimit(LimitReached { stopped: Stopped::Run, why }) => {
+                state.failure_limit.get_or_insert(why);
                 state.stopping = true;
                 state.stop_pipelines(|| PipelineMsg::Stop);
                 state.tell_tasks(TasksMsg::Stop);
@@ -334,12 +334,12 @@ impl RootState {
     }
 
     fn record_end(&mut self, pipeline: PipelineId, mut end: PipelineEnd) {
-        if end == PipelineEnd::Stopped && self.over_their_limits.contains(&pipeline) {
-            let name = &self.context.plan.pipelines[pipeline.index()].name;
-            end = PipelineEnd::TooManyFailed(format!(
-                "pipeline `{name}` was stopped: more of its items failed than `pipelines.{name}.max_failed` allows"
-            ));
+        if end == PipelineEnd::Stopped
+            && let Some(why) = self.over_their_limits.get(&pipeline)
+        {
+            end = PipelineEnd::TooManyFailed(why.clone());
         }
+        self.context.stats.pipelines_ended.set_time(self.context.clock.now());
         self.tell_tasks(TasksMsg::PipelineEnded(pipeline, end.clone()));
         self.ended.entry(pipeline).or_insert(end);
         self.end_devices_without_pipelines();
@@ -415,8 +415,12 @@ impl RootState {
 
     fn over(&mut self, journal: Result<Counts, String>) {
         let tasks = self.tasks_end.clone().unwrap_or_default();
-        let ending =
-            Ending { pipelines: self.ended.clone(), tasks, failure_limit: self.failure_limit, journal };
+        let ending = Ending {
+            pipelines: self.ended.clone(),
+            tasks,
+            failure_limit: self.failure_limit.take(),
+            journal,
+        };
         if let Some(grace) = self.grace.take() {
             grace.abort();
         }
