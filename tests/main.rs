@@ -39,6 +39,7 @@ mod gpu_check;
 mod graph;
 mod growing_list;
 mod help;
+mod helps;
 mod huge_picture;
 mod huge_records;
 mod init;

@@ -17,7 +17,7 @@ use crate::kind::{Draft, Input, SourceConnected, whole_row};
 use crate::measured::MeasureKey;
 use crate::models::{self, Model};
 use crate::no_effect::NoEffect;
-use crate::plan::{ColumnRef, Plan, WorkerMemory, WorkerPlan};
+use crate::plan::{ColumnRef, KnownItems, Plan, WorkerMemory, WorkerPlan};
 use crate::raw::{self, RawModel, RawSource, RawStage, RawWorkflow};
 use crate::sinks::{FAILURES, failure_schema};
 use crate::tasks::{self, Late, TasksPlan};
@@ -92,6 +92,7 @@ struct Connected {
     /// See [`Parts::sandbox_reads`].
     sandbox_reads: Vec<Vec<PathBuf>>,
     sources: Vec<Option<SourceConnected>>,
+    n_items: Vec<Option<KnownItems>>,
     models: Vec<Option<Model>>,
     wired: Vec<Option<Wired>>,
     records: Vec<Option<RecordConnected>>,
@@ -104,6 +105,7 @@ struct Parts {
     /// What loaders may read beside the list, per source.
     sandbox_reads: Vec<Vec<PathBuf>>,
     sources: Vec<Option<SourceConnected>>,
+    n_items: Vec<Option<KnownItems>>,
     models: Vec<Option<Model>>,
     graph: Graph,
     wired: Vec<Option<Wired>>,
@@ -142,11 +144,12 @@ impl Planner<'_> {
             _ => Vec::new(),
         };
         let ReadFile { tree, output, late, workflow, graph, sink_paths, .. } = read;
-        let Connected { listings, sandbox_reads, sources, models, wired, records } = connected;
+        let Connected { listings, sandbox_reads, sources, n_items, models, wired, records } = connected;
         let parts = Parts {
             workflow,
             listings,
             sandbox_reads,
+            n_items,
             sources,
             models,
             graph,
@@ -255,13 +258,15 @@ impl Planner<'_> {
         let connect = |(source, listing): (&RawSource, &Option<ListingSpec>)| {
             sources::connect(source, listing.as_ref(), &workflow.limits, self.host, diags)
         };
-        let sources: Vec<_> = workflow.sources.iter().zip(&listings).map(connect).collect();
+        let connected: Vec<_> = workflow.sources.iter().zip(&listings).map(connect).collect();
+        let (sources, n_items): (Vec<_>, Vec<_>) = connected.into_iter().map(Option::unzip).unzip();
+        let n_items = n_items.into_iter().map(Option::flatten).collect();
         let is_late_stage = |stage: &RawStage| is_late("stages", &stage.name);
         let place = (self.host, folder);
         let wired = Wiring::new(workflow, graph, &sources, &models, place, &is_late_stage, diags).check();
         programs_are_known(workflow, &mut models, &wired);
         let records = records(workflow, graph, &sources, &models, &wired, diags);
-        Connected { listings, sandbox_reads, sources, models, wired, records }
+        Connected { listings, sandbox_reads, sources, n_items, models, wired, records }
     }
 
     /// The devices in the order of the plan, and the workers of each stage on them; none after an error of the devices.
@@ -483,6 +488,7 @@ fn records(
                 paths: Vec::new(),
                 gives: failure_schema(),
                 column: None,
+                aliases: Vec::new(),
                 labels: None,
                 metadata: Arc::default(),
             };

@@ -203,6 +203,7 @@ pub(crate) fn input(
         paths: paths_of(workflow, link.target),
         gives,
         column: link.tensor.clone(),
+        aliases: Vec::new(),
         labels,
         metadata,
     })

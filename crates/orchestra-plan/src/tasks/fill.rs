@@ -144,9 +144,23 @@ impl<'a> Fill<'a> {
             return self.of_sink(of_sink, span, diags);
         }
         let known = self.values.iter().map(|(name, _)| &name[..]).chain(RESERVED.iter().copied().take(1));
-        diags
+        let error = diags
             .error(span, format!("nothing is called `{name}` here"))
-            .label(format!("`{{{name}}}` has no value"))
+            .label(format!("`{{{name}}}` has no value"));
+        // What is known only when the command starts, it is told by variables.
+        let variable = match name {
+            "attempt" => Some("ORCHESTRA_ATTEMPT"),
+            "slot" => Some("ORCHESTRA_SLOT"),
+            "task" | "id" => Some("ORCHESTRA_TASK"),
+            "gpu" | "gpus" | "device" | "devices" => Some("CUDA_VISIBLE_DEVICES"),
+            _ => None,
+        };
+        if let Some(variable) = variable {
+            error.help(format!(
+                "the command has it in a variable: write `${variable}` in a text for the shell"
+            ));
+        }
+        error
             .help(suggestion("values", name, known))
             .help(format!("`{{{{{name}}}}}` stands for the text `{{{name}}}`"));
         None

@@ -1,6 +1,7 @@
 //! What several kinds of sources read their items with: files, archives, lines, and the columns that come of them. Nothing here is a kind.
 
 pub mod columns;
+pub mod encoding;
 pub mod field_type;
 pub mod input;
 pub mod limits;
