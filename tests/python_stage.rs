@@ -386,6 +386,54 @@ fn what_is_wrong_with_a_script_is_said_with_its_place_before_anything_runs() {
     );
 }
 
+#[test]
+fn what_the_sandbox_refuses_a_script_names_the_sandbox_and_its_keys() {
+    let Some(python) = python() else { return };
+    let bodies = [
+        "open('/etc/passwd').read()",
+        "open('/tmp/orchestra-was-here', 'w')",
+        "import os; os.mkdir('made')",
+        "import subprocess; subprocess.run(['true'])",
+        "import os; os.fork()",
+        "import socket; socket.create_connection(('127.0.0.1', 9))",
+        "import urllib.request; urllib.request.urlopen('http://orchestra.example/')",
+        "import tempfile; tempfile.TemporaryFile()",
+        "import multiprocessing; multiprocessing.Pool(2)",
+        "from concurrent.futures import ProcessPoolExecutor; list(ProcessPoolExecutor().map(abs, [1]))",
+        "try:\n        open('/etc/passwd')\n    except OSError as error: raise RuntimeError('no settings') from error",
+    ];
+    let errors = |body: &str, keys: &str| {
+        let script = format!(
+            "import orchestra\n@orchestra.stage(outputs={{'y': ('f32', [4])}})\ndef f(x):\n    {body}\n    return {{'y': x}}\n"
+        );
+        let place = place(python, 2, &script, "");
+        place.edit("script =", &format!("{keys}script ="));
+        place.run(&[]).must_exit(65);
+        place
+            .failures()
+            .iter()
+            .map(|failure| failure["error"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    for body in bodies {
+        let errors = errors(body, "");
+        let is_said = |error: &String| {
+            ["the worker is confined", "`sandbox_read`", "`sandbox_write`", "`sandbox = \"off\"`"]
+                .iter()
+                .all(|words| error.contains(words))
+        };
+        assert!(errors.len() == 2 && errors.iter().all(is_said), "{body}: {errors:?}");
+    }
+    let own = "raise PermissionError(13, 'Permission denied')";
+    let unconfined = errors(own, "sandbox = \"off\"\n");
+    assert!(
+        unconfined.len() == 2 && !unconfined.iter().any(|error| error.contains("confined")),
+        "{unconfined:?}"
+    );
+    let other = errors("raise ValueError('no such row')", "");
+    assert!(other.len() == 2 && !other.iter().any(|error| error.contains("confined")), "{other:?}");
+}
+
 /// What a file of Python imports, anywhere in it, that an interpreter without its site-packages does not have.
 const PACKAGES: &str = r#"
 import ast, importlib.util, sys

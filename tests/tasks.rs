@@ -361,3 +361,23 @@ after = "first"
     assert_eq!(ends, ["first done", "second code", "the run"], "{}", printed());
     assert!(!place.out().join(".orchestra/commands").exists());
 }
+
+#[test]
+fn a_shell_whose_command_was_killed_by_a_signal_is_tried_again_as_one() {
+    let place = place(
+        "[tasks.text]\ncommand = \"sh -c 'kill -ABRT $$'; exit $?\"\nretries = { signal = 2 }\n\
+         [tasks.list]\ncommand = [\"bash\", \"-c\", \"bash -c 'kill -SEGV $$'; exit $?\"]\nretries = { signal = 1 }\n\
+         [tasks.killed]\ncommand = \"sh -c 'kill -KILL $$'; exit $?\"\nretries = { signal = 1, code = 5 }\n\
+         [tasks.code]\ncommand = \"exit 77\"\nretries = { signal = 3 }\n\
+         [tasks.program]\ncommand = [\"python3\", \"-c\", \"raise SystemExit(134)\"]\nretries = { signal = 3 }\n",
+    );
+    place.run(&[]).must_exit(65).must_say(&["was killed by SIGABRT", "was killed by SIGSEGV"]);
+    let tasks = tasks(&place);
+    let ended =
+        |task: &str| (tasks[task]["end"].as_str().unwrap(), tasks[task]["attempts"].as_u64().unwrap());
+    assert_eq!(ended("text"), ("signal", 3));
+    assert_eq!(ended("list"), ("signal", 2));
+    assert_eq!(ended("killed"), ("signal", 2));
+    assert_eq!(ended("code"), ("code", 1));
+    assert_eq!(ended("program"), ("code", 1));
+}

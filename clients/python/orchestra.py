@@ -60,7 +60,6 @@ def _pick(script, *name):
     if len(found) != 1:
         raise LookupError(f"it has the stages {names}: name one with function = \"..\"" if names else "no function has @orchestra.stage(..)")
     return found[0]
-
 def _describe(to, script, *name):  # What the planner asks for: the declaration, and the files that make the results; or what is wrong.
     try:
         answer = {key: value for key, value in _load(script, *name).items() if key != "code"}
@@ -70,7 +69,6 @@ def _describe(to, script, *name):  # What the planner asks for: the declaration,
     except BaseException as error:
         answer = {"error": _words(error)}
     os.write(to, json.dumps(answer).encode())
-
 def _called(code, rows, inputs, outputs):  # The arrays of the outputs, in their order, and checked: as many rows, of the declared type and shape.
     given, arrays = code(**inputs), []
     if not isinstance(given, dict) or given.keys() != {one["name"] for one in outputs}:
@@ -85,7 +83,6 @@ def _called(code, rows, inputs, outputs):  # The arrays of the outputs, in their
             raise ValueError(f"output `{one['name']}` is declared as {dtype}, and is {array.dtype}: use .astype(\"{dtype}\")")
         arrays.append(array)
     return arrays
-
 class _Bytes:  # Reads what bincode wrote: integers of variable length, little-endian.
     def __init__(self, data):
         self.data, self.at = data, 0
@@ -213,11 +210,14 @@ class _Worker:
         offset = self.steps[side] * slot + at["offset"] + at["row_bytes"] * first
         return np.ndarray((rows, *at["shape"]), at["dtype"], self.maps[side], offset)
 
-def _words(error):  # In a line, with the last place of it that is in the folder of the script.
+def _words(error):  # In a line, with the last place of it that is in the folder of the script; and with the sandbox, if that may have refused something.
     files = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
     own = [f" ({os.path.basename(name)}:{line})" for name, line in files if os.path.dirname(name) == sys.path[0]]
-    return f"{type(error).__name__}: {error}{own[-1] if own else ''}"
-
+    refused, words = error, ("permission denied", "not permitted", "no usable temporary directory")
+    while not (refused is None or isinstance(refused, (PermissionError, socket.gaierror)) or any(word in str(refused).lower() for word in words)):
+        refused = refused.__cause__ or refused.__context__
+    confined = "; " + os.environ["ORCHESTRA_CONFINED"] if refused is not None and "ORCHESTRA_CONFINED" in os.environ else ""
+    return f"{type(error).__name__}: {error}{own[-1] if own else ''}{confined}"
 def _check():
     status, said = 0, dict(argument.split("=", 1) for argument in sys.argv if "=" in argument)  # x=float32:3,32,32
     try:

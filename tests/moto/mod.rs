@@ -48,6 +48,11 @@ impl Moto {
         String::from_utf8(done.stdout).unwrap()
     }
 
+    /// The Python that has `boto3`.
+    pub fn program(&self) -> &str {
+        &self.python
+    }
+
     pub fn variables(&self) -> Vec<(&str, &str)> {
         self.variables.iter().map(|(name, value)| (&name[..], &value[..])).collect()
     }

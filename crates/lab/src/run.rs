@@ -133,7 +133,9 @@ pub(crate) fn plan_for(plan: &Plan, lists: &Lists, output: &Path) -> Plan {
     }
     plan.output = output.to_owned();
     plan.limits.max_failed = None;
-    plan.pipelines.iter_mut().for_each(|pipeline| pipeline.limits.max_failed = None);
+    for pipeline in &mut plan.pipelines {
+        (pipeline.limits.max_failed, pipeline.limits.first_failed) = (None, 0);
+    }
     plan.tasks = TasksPlan::default();
     plan
 }

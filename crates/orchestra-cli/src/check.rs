@@ -47,6 +47,13 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
                 n => format!(", {}", counted(n, "task", "tasks")),
             }
         ))?;
+        for source in &plan.sources {
+            stdout::print(&format!(
+                "  source `{}`: {}\n",
+                source.name,
+                orchestra::plan::items_in_words(source)
+            ))?;
+        }
     }
     Ok(code)
 }

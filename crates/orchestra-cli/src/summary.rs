@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use orchestra::{Bottleneck, TaskReport, TaskStanding};
+use orchestra::{Bottleneck, FailureCause, TaskReport, TaskStanding};
 
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted, elapsed, per_second};
@@ -26,8 +26,11 @@ pub struct Summary {
     /// Of these, items with failures.
     pub failed: u64,
     pub seconds: f64,
-    /// Items finished per second by this start.
+    /// Items finished per second by this start, in the seconds that these took.
     pub items_per_second: f64,
+    pub seconds_items: f64,
+    /// Why items failed, the commonest cause first.
+    pub causes: Vec<FailureCause>,
     pub restarts: u64,
     pub bottleneck: Bottleneck,
     pub tasks: Vec<TaskReport>,
@@ -105,10 +108,13 @@ impl Summary {
             fact("best", format!("{}: {}", task.task, metrics(&task.metrics)));
         }
         if self.end != RunEnd::FinishedBefore {
-            let rate = if self.has_items {
-                format!(", {} items/s", per_second(self.items_per_second))
-            } else {
-                String::new()
+            let rate = per_second(self.items_per_second);
+            let rate = match (self.has_items, self.tasks.is_empty()) {
+                (true, true) => format!(", {rate} items/s"),
+                (true, false) if self.items_per_second > 0.0 => {
+                    format!("; items took {} of it, {rate} items/s", elapsed(self.seconds_items))
+                }
+                _ => String::new(),
             };
             fact("time", format!("{}{rate}", elapsed(self.seconds)));
             if let Some(before) = self.resumed_from {
@@ -130,6 +136,9 @@ impl Summary {
         }
         if self.failed > 0 {
             fact("failures", self.failures_path.display().to_string());
+            for text in self.causes_in_words() {
+                fact("", text);
+            }
         }
         fact("run", self.run_id.clone());
         if let Some(hint) = self.hint() {
@@ -241,6 +250,26 @@ impl Summary {
         lines
     }
 
+    /// A line about each of the commonest causes.
+    fn causes_in_words(&self) -> Vec<String> {
+        const NAMED: usize = 5;
+        const MOST_CHARS: usize = 200;
+        let in_words = |cause: &FailureCause| {
+            let line = cause.error.lines().next().unwrap_or_default();
+            let cut: String = line.chars().take(MOST_CHARS).collect();
+            let dots = if cut.len() < cause.error.len() { " .." } else { "" };
+            let FailureCause { items, stage, kind, item, .. } = cause;
+            format!("{} at `{stage}` ({kind}), for example `{item}`: {cut}{dots}", count(*items))
+        };
+        let mut lines: Vec<String> = self.causes.iter().take(NAMED).map(in_words).collect();
+        let others: u64 =
+            self.failed.saturating_sub(self.causes.iter().take(NAMED).map(|cause| cause.items).sum());
+        if others > 0 && !lines.is_empty() {
+            lines.push(format!("{} for other causes", count(others)));
+        }
+        lines
+    }
+
     fn reason(&self) -> Option<&str> {
         match &self.end {
             RunEnd::FailureLimit { reason } | RunEnd::Stopped { reason, .. } => Some(reason),
@@ -303,6 +332,8 @@ mod tests {
             failed: 0,
             seconds: 8.1,
             items_per_second: 1_234.4,
+            seconds_items: 8.1,
+            causes: Vec::new(),
             restarts: 0,
             bottleneck: Bottleneck::Unknown,
             tasks: Vec::new(),
@@ -345,6 +376,15 @@ digits finished: 10,000 items read, 10,000 done, 0 failed
             bottleneck: Bottleneck::Loading,
             resumed_from: Some(5_000),
             passed_over: [("photos".to_owned(), [("hidden", 1_200), ("folder", 3)].into())].into(),
+            causes: [(1, "KeyError: 'x' (st.py:6)"), (1, "row 7 is bad\nall of it")]
+                .map(|(items, error)| FailureCause {
+                    items,
+                    stage: "f".into(),
+                    kind: "model".into(),
+                    error: error.into(),
+                    item: "a.png".into(),
+                })
+                .into(),
             ..summary()
         };
         assert_eq!(
@@ -358,10 +398,23 @@ digits finished: 10,000 items read, 9,998 done, 2 failed
   pace      set by reading and decoding: the models waited for items; more cores or smaller files help
   results   out/results.jsonl
   failures  out/failures.jsonl
+            1 at `f` (model), for example `a.png`: KeyError: 'x' (st.py:6)
+            1 at `f` (model), for example `a.png`: row 7 is bad ..
   run       20260131-120000-4f2a
 "
         );
         assert_eq!(summary.exit_code(), ExitCode::ItemsFailed);
+    }
+
+    #[test]
+    fn the_rate_is_that_of_items_without_the_time_of_commands() {
+        let task = TaskReport { task: "a".into(), ..TaskReport::default() };
+        let summary = Summary { seconds: 19.2, seconds_items: 4.1, tasks: vec![task], ..summary() };
+        assert!(
+            summary.text().contains("time      19 s; items took 4.1 s of it, 1,234 items/s\n"),
+            "{}",
+            summary.text()
+        );
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub mod device;
 mod device_history;
 pub mod device_share;
 pub mod failure;
+pub mod failure_causes;
+pub mod first_items;
 pub mod ids;
 pub mod image_spec;
 pub mod iteration;

@@ -60,12 +60,22 @@ impl Grouped {
 
     pub fn usage(&self) -> Usage {
         let read = |file: &str| fs::read_to_string(self.folder.join(file)).unwrap_or_default();
-        let kills = read("memory.events")
-            .lines()
-            .filter_map(|line| line.strip_prefix("oom_kill ")?.parse::<u64>().ok())
-            .sum::<u64>();
-        Usage { ran_out_of_memory: kills > 0, peak_memory: read("memory.peak").trim().parse().ok() }
+        let kills = oom_kills(&read("memory.events"));
+        Usage {
+            ran_out_of_memory: kills.is_some_and(|kills| kills > 0),
+            peak_memory: read("memory.peak").trim().parse().ok(),
+        }
     }
+}
+
+/// How many processes of this machine the kernel has killed for lack of memory, in whatever group; `None` where it does not say.
+pub(crate) fn kernel_kills() -> Option<u64> {
+    oom_kills(&fs::read_to_string("/proc/vmstat").ok()?)
+}
+
+/// The counter in a file of the kernel with a name and a number in each line.
+fn oom_kills(counters: &str) -> Option<u64> {
+    counters.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
 }
 
 /// Kills all processes of a control group, also those that have left the group of their parent.
@@ -144,6 +154,8 @@ mod tests {
         fs::write(fake.path().join("memory.events"), "low 0\nmax 9\noom 2\noom_kill 2\noom_group_kill 1\n")
             .unwrap();
         fs::write(fake.path().join("memory.peak"), "67100000\n").unwrap();
+        assert_eq!(oom_kills("pgscan_khugepaged 3\noom_kill 7\nnuma_hit 1\n"), Some(7));
+        assert_eq!(oom_kills("no such counter 1\n"), None);
         assert_eq!(grouped.usage(), Usage { ran_out_of_memory: true, peak_memory: Some(67_100_000) });
     }
 

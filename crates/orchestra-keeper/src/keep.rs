@@ -19,6 +19,7 @@ use rustix::process::{Pid, Signal, kill_process_group, set_child_subreaper, sets
 
 use crate::claim::claim;
 use crate::descendants::{kill_all, reap, reap_all_but};
+use crate::group::kernel_kills;
 use crate::messages::{Ended, MAX_MESSAGE, Order, Report, STOP_KILL, Started, decode, encode};
 use crate::start::{Running, start};
 
@@ -230,7 +231,8 @@ impl<'a> Kept<'a> {
             signal,
             was_stopped,
             milliseconds: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            ran_out_of_memory: usage.ran_out_of_memory,
+            ran_out_of_memory: usage.ran_out_of_memory
+                || (!was_stopped && self.was_killed_by_the_kernel(code, signal)),
             peak_memory: usage.peak_memory.unwrap_or(peak_memory),
             last_words: self.command.log.finish(),
             left_behind: if was_stopped { 0 } else { left_behind },
@@ -364,6 +366,14 @@ impl<'a> Kept<'a> {
         }
     }
 
+    /// Whether a SIGKILL ended the command, or by its code something that it has started, and the kernel has meanwhile killed some process for lack of memory.
+    /// It does not say which one.
+    fn was_killed_by_the_kernel(&self, code: Option<i32>, signal: Option<i32>) -> bool {
+        let was_killed = signal == Some(libc::SIGKILL) || code == Some(128 + libc::SIGKILL);
+        let before = self.command.kernel_kills;
+        was_killed && kernel_kills().zip(before).is_some_and(|(now, before)| now > before)
+    }
+
     fn kill_all(&self) -> u32 {
         if let Some(group) = &self.command.limited {
             group.kill();
@@ -412,6 +422,7 @@ mod tests {
             output: fs::File::open("/dev/null").unwrap(),
             log: Log::create(file.path().to_str().unwrap(), reader).unwrap(),
             started: Instant::now(),
+            kernel_kills: None,
         };
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();

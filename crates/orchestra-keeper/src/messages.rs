@@ -93,7 +93,7 @@ pub struct Ended {
     pub signal: Option<i32>,
     /// It was asked to end, or killed, before it did.
     pub was_stopped: bool,
-    /// Its group had no memory left, and the system has killed it.
+    /// Its group or the machine had no memory left, and the system has killed it.
     pub ran_out_of_memory: bool,
     /// From its start to its end.
     pub milliseconds: u64,

@@ -12,7 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::group::{Grouped, join};
+use crate::group::{Grouped, join, kernel_kills};
 use crate::log::Log;
 use crate::messages::Order;
 use crate::metrics::Reader;
@@ -27,6 +27,8 @@ pub(crate) struct Running {
     pub output: File,
     pub log: Log,
     pub started: Instant,
+    /// [`kernel_kills`] at that time.
+    pub kernel_kills: Option<u64>,
 }
 
 /// Starts the command; why it cannot be started is a fragment for people.
@@ -50,6 +52,7 @@ pub(crate) fn start(order: &Order) -> Result<Running, String> {
     let members = limited.as_ref().map(|group| group.members.try_clone()).transpose();
     let members = members.map_err(|e| e.to_string())?;
     let limits = limits(order);
+    let kernel_kills = kernel_kills();
     let (output, written) = pipe_with(PipeFlags::CLOEXEC).map_err(text)?;
     let other = written.try_clone().map_err(|e| e.to_string())?;
     let mut command = Command::new(program);
@@ -88,7 +91,8 @@ pub(crate) fn start(order: &Order) -> Result<Running, String> {
     let process = pidfd_open(group, PidfdFlags::empty()).map_err(text)?;
     fcntl_setfl(&output, OFlags::NONBLOCK).map_err(text)?;
     // With `command` our ends of the pipe for writing are closed.
-    Ok(Running { group, limited, process, output: File::from(output), log, started: Instant::now() })
+    let (output, started) = (File::from(output), Instant::now());
+    Ok(Running { group, limited, process, output, log, started, kernel_kills })
 }
 
 /// What the command gets of this process by these numbers.

@@ -17,7 +17,7 @@ use crate::kind::{Draft, Input, SourceConnected, whole_row};
 use crate::measured::MeasureKey;
 use crate::models::{self, Model};
 use crate::no_effect::NoEffect;
-use crate::plan::{ColumnRef, Plan, WorkerMemory, WorkerPlan};
+use crate::plan::{ColumnRef, KnownItems, Plan, WorkerMemory, WorkerPlan};
 use crate::raw::{self, RawModel, RawSource, RawStage, RawWorkflow};
 use crate::sinks::{FAILURES, failure_schema};
 use crate::tasks::{self, Late, TasksPlan};
@@ -94,6 +94,7 @@ struct Connected {
     /// See [`Parts::sandbox_reads`].
     sandbox_reads: Vec<Vec<PathBuf>>,
     sources: Vec<Option<SourceConnected>>,
+    n_items: Vec<Option<KnownItems>>,
     models: Vec<Option<Model>>,
     wired: Vec<Option<Wired>>,
     records: Vec<Option<RecordConnected>>,
@@ -106,6 +107,7 @@ struct Parts {
     /// What loaders may read beside the list, per source.
     sandbox_reads: Vec<Vec<PathBuf>>,
     sources: Vec<Option<SourceConnected>>,
+    n_items: Vec<Option<KnownItems>>,
     models: Vec<Option<Model>>,
     graph: Graph,
     wired: Vec<Option<Wired>>,
@@ -144,11 +146,12 @@ impl Planner<'_> {
             _ => Vec::new(),
         };
         let ReadFile { tree, output, late, workflow, graph, sink_paths, .. } = read;
-        let Connected { listings, sandbox_reads, sources, models, wired, records } = connected;
+        let Connected { listings, sandbox_reads, sources, n_items, models, wired, records } = connected;
         let parts = Parts {
             workflow,
             listings,
             sandbox_reads,
+            n_items,
             sources,
             models,
             graph,
@@ -257,7 +260,9 @@ impl Planner<'_> {
         let connect = |(source, listing): (&RawSource, &Option<ListingSpec>)| {
             sources::connect(source, listing.as_ref(), &workflow.limits, self.host, diags)
         };
-        let sources: Vec<_> = workflow.sources.iter().zip(&listings).map(connect).collect();
+        let connected: Vec<_> = workflow.sources.iter().zip(&listings).map(connect).collect();
+        let (sources, n_items): (Vec<_>, Vec<_>) = connected.into_iter().map(Option::unzip).unzip();
+        let n_items = n_items.into_iter().map(Option::flatten).collect();
         let is_late_stage = |stage: &RawStage| is_late("stages", &stage.name);
         let place = (self.host, folder);
         let mut wired = Wiring::new(workflow, graph, &sources, &models, place, &is_late_stage, diags).check();
@@ -266,7 +271,7 @@ impl Planner<'_> {
         let (n_stages, wired_now, records_now) = (graph.n_stages, &mut wired, &mut records);
         ReadOutputs { workflow, models: &models, n_stages, wired: wired_now, records: records_now }
             .keep(diags);
-        Connected { listings, sandbox_reads, sources, models, wired, records }
+        Connected { listings, sandbox_reads, sources, n_items, models, wired, records }
     }
 
     /// The devices in the order of the plan, and the workers of each stage on them; none after an error of the devices.
@@ -489,6 +494,7 @@ fn records(
                 gives: failure_schema(),
                 unreadable: Vec::new(),
                 column: None,
+                aliases: Vec::new(),
                 labels: None,
                 metadata: Arc::default(),
             };

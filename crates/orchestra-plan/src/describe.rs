@@ -2,13 +2,16 @@
 
 use std::fmt::{self, Write};
 
-use orchestra_core::data::{Column, ColumnType};
+use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 use orchestra_core::{ConvSearch, DeviceId, Provider};
 
 use crate::bytes::format_bytes;
 use crate::iteration;
-use crate::plan::{BatchPlan, ColumnRef, FoldPlan, MaxFailed, Origin, PipelinePlan, Plan, Shape, StagePlan};
+use crate::plan::{
+    BatchPlan, ColumnRef, FoldPlan, KnownItems, MaxFailed, Origin, PipelinePlan, Plan, Shape, SourcePlan,
+    StagePlan,
+};
 use crate::tasks::TasksPlan;
 use crate::worker_placement::plural;
 
@@ -70,7 +73,8 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
         )?;
         write_limits(out, plan, pipeline)?;
         for id in &pipeline.sources {
-            writeln!(out, "  source {}", plan.sources[id.index()].name)?;
+            let source = &plan.sources[id.index()];
+            writeln!(out, "  source {}: {}", source.name, items_in_words(source))?;
         }
         for id in &pipeline.stages {
             write_stage(out, plan, id.index())?;
@@ -94,6 +98,43 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     Ok(())
 }
 
+/// How many items a source has, as far as that is known, and what each is: "1,000,000 items, each one number (`x`, f32)".
+#[must_use]
+pub fn items_in_words(source: &SourcePlan) -> String {
+    let items = |n: u64| format!("{} {}", with_commas(n), if n == 1 { "item" } else { "items" });
+    let each = row_in_words(&source.gives);
+    match source.n_items {
+        Some(KnownItems::All(n)) => format!("{}, each {each}", items(n)),
+        Some(KnownItems::OfFirst(n)) => format!("{} in its first file, each {each}", items(n)),
+        None => format!("each item {each}"),
+    }
+}
+
+fn row_in_words(row: &Schema) -> String {
+    let ty = |column: &Column| match column.ty.tensor() {
+        Some(tensor) if tensor.row.is_empty() => tensor.dtype.to_string(),
+        Some(tensor) => {
+            let sides: Vec<String> =
+                tensor.row.iter().map(|dim| dim.fixed().map_or("?".to_owned(), |n| n.to_string())).collect();
+            format!("{}[{}]", tensor.dtype, sides.join(", "))
+        }
+        None => column.ty.to_string(),
+    };
+    let columns: Vec<&Column> = row.whole().collect();
+    match &columns[..] {
+        [one] if one.ty.tensor().is_some_and(|tensor| tensor.row.is_empty()) => {
+            format!("one number (`{}`, {})", one.name, ty(one))
+        }
+        columns => columns.iter().map(|c| format!("`{}` {}", c.name, ty(c))).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn with_commas(n: u64) -> String {
+    let digits = n.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    groups.map(|group| String::from_utf8_lossy(group).into_owned()).collect::<Vec<_>>().join(",")
+}
+
 /// What `[pipelines.NAME]` says.
 fn write_limits(out: &mut String, plan: &Plan, pipeline: &PipelinePlan) -> fmt::Result {
     let (own, of_file) = (&pipeline.limits, &plan.limits);
@@ -102,6 +143,11 @@ fn write_limits(out: &mut String, plan: &Plan, pipeline: &PipelinePlan) -> fmt::
         Some(MaxFailed::Items(n)) => said.push(format!("stopped beyond {n} failed")),
         Some(MaxFailed::Share(share)) => said.push(format!("stopped beyond {}% failed", share * 100.0)),
         None => {}
+    }
+    match own.first_failed {
+        n if n == of_file.first_failed => {}
+        0 => said.push("not stopped where the first items fail".to_owned()),
+        n => said.push(format!("stopped where the first {n} fail")),
     }
     for (key, own, of_file) in [
         ("item_timeout", own.item_timeout, of_file.item_timeout),

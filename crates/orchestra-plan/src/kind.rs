@@ -66,6 +66,8 @@ pub struct SourceContext<'a, 'd> {
     pub urls: &'a [String],
     pub limits: &'a Limits,
     pub host: &'a dyn Host,
+    /// A kind that knows it says how many items the first file has, or the source where it has no files.
+    pub n_items: Option<u64>,
 }
 
 #[derive(Debug, Clone)]

@@ -48,7 +48,7 @@ mod worker_placement;
 pub use batch_sizes::batch_sizes;
 pub use build::{PlanOptions, plan};
 pub use bytes::{format_bytes, parse_bytes};
-pub use describe::describe;
+pub use describe::{describe, items_in_words};
 pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Severity, Span};
 pub use fields::{At, Fields};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
@@ -72,9 +72,9 @@ pub use outputs::{Holds, ModelOutput, OutputDim, UnreadableOutput};
 pub use part_names::{PartFilesPlan, part_number};
 pub use plan::{
     BETWEEN_COMMITS, BatchPlan, BucketPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth,
-    JoinWay, LEAST_LOADER_BYTES, Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol,
-    PipelinePlan, Plan, RecordsPerItem, Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan,
-    WorkerMemory, WorkerPlan,
+    JoinWay, KnownItems, LEAST_LOADER_BYTES, Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin,
+    OtlpProtocol, PipelinePlan, Plan, RecordsPerItem, Recycle, Shape, SinkPlan, SourcePlan, StagePlan,
+    TelemetryPlan, WorkerMemory, WorkerPlan,
 };
 pub use schema::workflow_schema;
 pub use sinks::{FAILURES, RESERVED, failure_schema};

@@ -3,10 +3,18 @@
 /// The candidate most like `name`, if one is like enough.
 pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = name.to_lowercase();
+    // `retry` and `retries`: all but the last letter of one begins the other.
+    let has_its_stem = |candidate: &str| {
+        let same = lower.bytes().zip(candidate.bytes()).take_while(|(a, b)| a == b).count();
+        same >= 4 && same + 1 >= lower.len().min(candidate.len())
+    };
     candidates
         .into_iter()
         .map(|c| (strsim::damerau_levenshtein(&lower, &c.to_lowercase()), c))
-        .filter(|(distance, c)| *distance <= (name.chars().count().max(c.chars().count()) / 3).max(1))
+        .filter(|(distance, c)| {
+            *distance <= (name.chars().count().max(c.chars().count()) / 3).max(1)
+                || has_its_stem(&c.to_lowercase())
+        })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, c)| c)
 }
@@ -39,6 +47,9 @@ mod tests {
         assert_eq!(nearest("colour", ["color", "size"]), Some("color"));
         assert_eq!(nearest("Sacns", ["scans"]), Some("scans"));
         assert_eq!(nearest("zebra", ["color", "size"]), None);
+        assert_eq!(nearest("retry", ["command", "retries", "metrics"]), Some("retries"));
+        assert_eq!(nearest("outputs_of", ["inputs", "outputs"]), Some("outputs"));
+        assert_eq!(nearest("tile", ["title", "time", "tiles"]), Some("tiles"));
         assert_eq!(suggestion("stages", "pixel", ["pixels"]), "did you mean `pixels`? stages: `pixels`");
     }
 }

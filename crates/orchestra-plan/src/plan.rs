@@ -251,6 +251,9 @@ pub struct SourcePlan {
     /// Two items of a file may have the same name.
     #[serde(skip)]
     pub names_repeat: bool,
+    /// How many items it has, as far as its kind knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_items: Option<KnownItems>,
     /// The columns of an item.
     pub gives: Schema,
     /// Reads an item.
@@ -263,6 +266,15 @@ pub struct SourcePlan {
     pub settings: Json,
     /// The decoders of its files with their versions, where those decide about results, too.
     pub decoders: Option<&'static str>,
+}
+
+/// How many items a source has, as far as that is known before it is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KnownItems {
+    All(u64),
+    /// In the first of its files.
+    OfFirst(u64),
 }
 
 /// A source or a stage, as what gives rows.

@@ -47,6 +47,7 @@ pub(crate) struct RawWorkflow {
 pub(crate) struct RawPipeline {
     pub name: At<String>,
     pub max_failed: Option<MaxFailed>,
+    pub first_failed: Option<At<u64>>,
     pub item_timeout: Option<Duration>,
     pub batch_timeout: Option<Duration>,
     pub load_timeout: Option<Duration>,
@@ -64,14 +65,17 @@ impl RawPipeline {
 
     /// Its limits, where those of the file are these.
     pub fn limits(&self, of_file: &Limits) -> Limits {
-        let timeouts = [
-            ("item_timeout", self.item_timeout),
-            ("batch_timeout", self.batch_timeout),
-            ("load_timeout", self.load_timeout),
+        let first_failed = self.first_failed.as_ref().map(|n| n.value);
+        let set = [
+            ("first_failed", first_failed.is_some()),
+            ("item_timeout", self.item_timeout.is_some()),
+            ("batch_timeout", self.batch_timeout.is_some()),
+            ("load_timeout", self.load_timeout.is_some()),
         ];
-        let own = timeouts.iter().filter(|(_, own)| own.is_some()).map(|(key, _)| *key).collect();
+        let own = set.iter().filter(|(_, is_set)| *is_set).map(|(key, _)| *key).collect();
         Limits {
             max_failed: self.max_failed,
+            first_failed: first_failed.unwrap_or(of_file.first_failed),
             item_timeout: self.item_timeout.unwrap_or(of_file.item_timeout),
             batch_timeout: self.batch_timeout.unwrap_or(of_file.batch_timeout),
             load_timeout: self.load_timeout.unwrap_or(of_file.load_timeout),
@@ -248,6 +252,7 @@ fn pipeline(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics)
     let of_models = of_models.filter_map(|key| Some(At::new(key, f.entry(key)?.key_span))).collect();
     RawPipeline {
         max_failed: max_failed(&mut f),
+        first_failed: f.integer("first_failed"),
         item_timeout: positive(&mut f, "item_timeout"),
         batch_timeout: positive(&mut f, "batch_timeout"),
         load_timeout: positive(&mut f, "load_timeout"),

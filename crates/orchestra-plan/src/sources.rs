@@ -11,7 +11,7 @@ use crate::fields::{At, Fields};
 use crate::host::{FileKind, Host};
 use crate::keys;
 use crate::kind::{Kinds, SourceConnected, SourceContext};
-use crate::plan::Limits;
+use crate::plan::{KnownItems, Limits};
 use crate::raw::{RawListing, RawSource, declared, kind};
 use crate::tree::Table;
 
@@ -174,7 +174,7 @@ pub(crate) fn connect(
     limits: &Limits,
     host: &dyn Host,
     diags: &mut Diagnostics,
-) -> Option<SourceConnected> {
+) -> Option<(SourceConnected, Option<KnownItems>)> {
     let kind = source.kind.as_ref()?;
     let what = format!("source `{}`", source.name.value);
     let keys = declared(&keys::SOURCE, kind.keys());
@@ -182,7 +182,8 @@ pub(crate) fn connect(
         // Its list has an error, which is reported; what its items are may be known all the same.
         let mut unseen = Diagnostics::new("", "");
         let fields = Fields::again(what, source.name.span, &source.table, &keys, &mut unseen);
-        return kind.connect(&mut SourceContext { fields, first: None, urls: &[], limits, host });
+        let mut context = SourceContext { fields, first: None, urls: &[], limits, host, n_items: None };
+        return Some((kind.connect(&mut context)?, None));
     };
     let urls = match listing {
         ListingSpec::Objects { urls, .. } => &urls[..],
@@ -202,7 +203,11 @@ pub(crate) fn connect(
     };
     let first = if has_no_first { None } else { host.first_item(listing).ok().flatten() };
     let fields = Fields::again(what, source.name.span, &source.table, &keys, diags);
-    let connected = kind.connect(&mut SourceContext { fields, first: first.as_ref(), urls, limits, host })?;
+    let mut context = SourceContext { fields, first: first.as_ref(), urls, limits, host, n_items: None };
+    let connected = kind.connect(&mut context)?;
+    let known = context
+        .n_items
+        .map(|n| if is_one(listing, host) { KnownItems::All(n) } else { KnownItems::OfFirst(n) });
     // Of a store, the run asks.
     if let (Some(expand), Some(first), []) = (&connected.expand, &first, urls)
         && let Some(warning) = all_passed_over(&**expand, &first.locator)
@@ -210,7 +215,7 @@ pub(crate) fn connect(
         let message = format!("source `{}`: {}", source.name.value, warning);
         diags.warning(source.name.span, message).help("a run ends with this error");
     }
-    Some(connected)
+    Some((connected, known))
 }
 
 /// The error of a file that has something, and no item. It is read up to its first item.
@@ -220,6 +225,17 @@ fn all_passed_over(expand: &dyn Expand, file: &Path) -> Option<ListError> {
         Found::PassedOver(..) => Ok(()),
     };
     expand.expand(file, up_to_an_item).err().filter(|error| matches!(error, ListError::AllPassedOver { .. }))
+}
+
+/// Whether the source names one file, or has none.
+fn is_one(listing: &ListingSpec, host: &dyn Host) -> bool {
+    match listing {
+        ListingSpec::Generated => true,
+        ListingSpec::Paths { base, patterns } => {
+            matches!(&patterns[..], [one] if host.file_kind(&base.join(one)) == FileKind::Regular)
+        }
+        _ => false,
+    }
 }
 
 /// A folder of pictures cannot be the output folder too: results and logs would be listed as items.

@@ -213,6 +213,7 @@ pub(crate) fn input(
         gives,
         unreadable,
         column: link.tensor.clone(),
+        aliases: Vec::new(),
         labels,
         metadata,
     })

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{DeviceId, PipelineId, StageId, WorkerId};
-use orchestra_plan::{MaxFailed, Plan};
+use orchestra_plan::{MaxFailed, PipelinePlan, Plan};
 use orchestra_store::Extent;
 use tokio::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
 use crate::fleet::launcher::{Engines, ProcessLauncher};
 use crate::flow::loader::AloneTurns;
-use crate::messages::Stopped;
+use crate::messages::{LimitReached, Stopped};
 use crate::tasks::board::TaskBoard;
 use crate::trace::{MaybeTracer, RunBegan, Tracer, WorkerStep, WorkerTrace};
 
@@ -147,18 +147,52 @@ impl RunContext {
 
     /// What is stopped because more items have failed than its `max_failed` allows: the run, else the pipeline. A share of items whose number is
     /// not known yet is not exceeded.
-    pub fn too_many_failed(&self, pipeline: PipelineId) -> Option<Stopped> {
+    pub fn too_many_failed(&self, pipeline: PipelineId) -> Option<LimitReached> {
         let stats = &self.stats;
         let exceeds = |limit: Option<MaxFailed>, failed: u64, extent: Extent| {
             limit.is_some_and(|limit| limit.is_exceeded(failed, extent.known().unwrap_or(u64::MAX)))
         };
         if exceeds(self.plan.limits.max_failed, stats.failed.get(), stats.extent()) {
-            return Some(Stopped::Run);
+            let why = "more items failed than `limits.max_failed` allows".to_owned();
+            return Some(LimitReached { stopped: Stopped::Run, why });
         }
         let own = &stats.pipelines[pipeline.index()];
         let failed = own.failed.get() + own.failed_before.get();
-        let limit = self.plan.pipelines[pipeline.index()].limits.max_failed;
-        exceeds(limit, failed, stats.extent_of(pipeline)).then_some(Stopped::Pipeline(pipeline))
+        let PipelinePlan { name, limits, .. } = &self.plan.pipelines[pipeline.index()];
+        exceeds(limits.max_failed, failed, stats.extent_of(pipeline)).then(|| {
+            let why = format!("pipeline `{name}` was stopped: more of its items failed than `pipelines.{name}.max_failed` allows");
+            LimitReached { stopped: Stopped::Pipeline(pipeline), why }
+        })
+    }
+
+    /// Where in a pipeline the first items have all failed, so many that its `first_failed` stops it, and what that comes to. Items that were done before prove
+    /// that others can be.
+    pub fn first_failed(&self, pipeline: PipelineId) -> Option<LimitReached> {
+        let PipelinePlan { name, sources, stages, sinks, limits, .. } =
+            &self.plan.pipelines[pipeline.index()];
+        let (plan, stats, limit) = (&self.plan, &self.stats, limits.first_failed);
+        let own = &stats.pipelines[pipeline.index()];
+        if own.resumed.get() > own.failed_before.get() {
+            return None;
+        }
+        let of_sources = sources
+            .iter()
+            .map(|id| ("source", &plan.sources[id.index()].name, &stats.first_of_sources[id.index()]));
+        let of_stages =
+            stages.iter().map(|id| ("stage", &plan.stages[id.index()].name, &stats.stage(*id).first_items));
+        let of_sinks =
+            sinks.iter().map(|id| ("sink", &plan.sinks[id.index()].name, &stats.first_of_sinks[id.index()]));
+        let mut places = of_sources.chain(of_stages).chain(of_sinks);
+        let (what, place, _) = places.find(|(.., first)| first.all_failed(limit))?;
+        let key = limits.called("first_failed");
+        let (stopped, who) = match key.starts_with("limits.") {
+            true => (Stopped::Run, "the run".to_owned()),
+            false => (Stopped::Pipeline(pipeline), format!("pipeline `{name}`")),
+        };
+        let why = format!(
+            "{who} was stopped: the first {limit} items that came to {what} `{place}` all failed there; mend the cause and start over with `--fresh`, or go on regardless with `{key} = 0`"
+        );
+        Some(LimitReached { stopped, why })
     }
 
     /// An id that no other worker of this run has or had.

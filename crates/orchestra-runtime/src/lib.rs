@@ -38,7 +38,7 @@ pub use account::meter::{Meter, Remains};
 pub use account::pipeline_use::{PipelineLook, PipelineUse};
 pub use account::report::{
     DeviceReport, ItemCounts, LoaderReport, OutputReport, PipelineOnDevice, PipelineReport, RunReport,
-    StageReport,
+    StageReport, failure_causes,
 };
 pub use account::snapshot::{DeviceSnapshot, PipelineSnapshot, Snapshot, StageSnapshot};
 pub use account::stats::{Counter, DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};

@@ -114,14 +114,23 @@ pub enum Stopped {
     Pipeline(PipelineId),
 }
 
+/// More items have failed than a limit allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitReached {
+    pub stopped: Stopped,
+    /// Which limit, and what to do, in words.
+    pub why: String,
+}
+
 pub enum RootMsg {
     PipelineEnded(PipelineId, PipelineEnd),
+    /// What a complete pipeline leaves for its end is written, or why it is not.
+    PipelineWritten(PipelineId, Result<(), String>),
     /// No command runs, and none will.
     TasksEnded(TasksEnd),
     /// A device manager has no process left and stopped.
     DeviceEnded(DeviceId),
-    /// More items have failed than `max_failed` allows.
-    FailureLimit(Stopped),
+    FailureLimit(LimitReached),
     /// First signal: finish what is in flight.
     Interrupt,
     /// What was in flight then has had its time.
@@ -356,6 +365,8 @@ pub enum PipelineMsg {
     Bug(String),
     /// What holds the items of a source does not answer.
     SourceFailed(String),
+    /// The first items have all failed somewhere, and a source hands out no others.
+    FirstFailed(LimitReached),
     Stop,
     Abort,
 }

@@ -90,6 +90,9 @@ impl Actor for Pipeline {
             PipelineMsg::SourceFailed(why) => state.end(&me, PipelineEnd::SourceFailed(why)).await,
             PipelineMsg::Bug(error) => state.fell_over(&me, error).await,
             PipelineMsg::SinkFailed(why) => state.end(&me, PipelineEnd::SinkFailed(why)).await,
+            PipelineMsg::FirstFailed(reached) => {
+                drop(state.args.root.cast(RootMsg::FailureLimit(reached))); // A root that is gone has ended.
+            }
             PipelineMsg::Stop => state.stop(),
             PipelineMsg::Abort => state.end(&me, PipelineEnd::Stopped).await,
         }
@@ -248,9 +251,9 @@ impl PipelineState {
             }
             _ => {}
         }
-        if let Some(stopped) = self.args.context.too_many_failed(self.args.pipeline) {
+        if let Some(reached) = self.args.context.too_many_failed(self.args.pipeline) {
             // The last item that a growing source named may have been committed before the number of all was known.
-            drop(self.args.root.cast(RootMsg::FailureLimit(stopped)));
+            drop(self.args.root.cast(RootMsg::FailureLimit(reached)));
         }
         if self.running.is_empty() {
             self.end(me, self.sources_end.clone()).await;

@@ -2,7 +2,7 @@
 //! neither items nor batches.
 //!
 //! ```text
-//! Running => Stopping => (all pipelines over) => DevicesEnding => Closing => over
+//! Running => Stopping => (all pipelines over, and their last records written) => DevicesEnding => Closing => over
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use crate::context::RunContext;
 use crate::fleet::device_manager::DeviceManager;
 use crate::flow::committer::CommitterHandle;
 use crate::flow::listing::Listing;
-use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, Stopped};
+use crate::messages::{DeviceMsg, LimitReached, PipelineEnd, PipelineMsg, RootMsg, Stopped};
 use crate::pipeline::{Pipeline, PipelineArgs};
 use crate::tasks::actor::{Tasks, TasksArgs, TasksEnd, TasksMsg, TasksProblem};
 use crate::tasks::earlier::KnownTasks;
@@ -47,8 +47,8 @@ pub struct Ending {
     pub pipelines: BTreeMap<PipelineId, PipelineEnd>,
     /// Those that were started.
     pub tasks: TasksEnd,
-    /// `limits.max_failed` stopped it.
-    pub failure_limit: bool,
+    /// Why a limit on failures stopped all of it.
+    pub failure_limit: Option<String>,
     /// What the journal holds; an error if it could not be closed.
     pub journal: Result<Counts, String>,
 }
@@ -64,12 +64,14 @@ pub struct RootState {
     tasks: Option<ActorRef<TasksMsg>>,
     tasks_end: Option<TasksEnd>,
     pipelines: BTreeMap<PipelineId, ActorRef<PipelineMsg>>,
+    /// Those whose items all have an end, while the last records are written.
+    writing: BTreeSet<PipelineId>,
     ended: BTreeMap<PipelineId, PipelineEnd>,
     stopping: bool,
     aborted: bool,
-    failure_limit: bool,
-    /// Pipelines that their own `max_failed` stopped.
-    over_their_limits: BTreeSet<PipelineId>,
+    failure_limit: Option<String>,
+    /// Pipelines that limits of their own stopped, and why.
+    over_their_limits: BTreeMap<PipelineId, String>,
     closing: bool,
     /// Ends when a run that was told to stop has had its time.
     grace: Option<JoinHandle<Result<(), MessagingErr<RootMsg>>>>,
@@ -108,11 +110,12 @@ impl Actor for Orchestra {
             tasks: None,
             tasks_end: None,
             pipelines: BTreeMap::new(),
+            writing: BTreeSet::new(),
             ended: BTreeMap::new(),
             stopping: false,
             aborted: false,
-            failure_limit: false,
-            over_their_limits: BTreeSet::new(),
+            failure_limit: None,
+            over_their_limits: BTreeMap::new(),
             closing: false,
             grace: None,
             done: Some(args.done),
@@ -150,20 +153,24 @@ impl Actor for Orchestra {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             RootMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(&me, pipeline, end),
+            RootMsg::PipelineWritten(pipeline, written) => {
+                let end = written.map_or_else(PipelineEnd::SinkFailed, |()| PipelineEnd::Complete);
+                state.record_end(pipeline, end);
+            }
             RootMsg::Rebuild(pipeline, finished) => state.rebuild(&me, pipeline, finished).await?,
             RootMsg::TasksEnded(end) => state.tasks_ended(end),
             RootMsg::DeviceEnded(device) => {
                 state.devices_left.remove(&device);
                 state.tell_tasks(TasksMsg::DeviceEnded(device));
             }
-            RootMsg::FailureLimit(Stopped::Pipeline(pipeline)) => {
-                state.over_their_limits.insert(pipeline);
+            RootMsg::FailureLimit(LimitReached { stopped: Stopped::Pipeline(pipeline), why }) => {
+                state.over_their_limits.entry(pipeline).or_insert(why);
                 if let Some(actor) = state.pipelines.get(&pipeline) {
                     drop(actor.cast(PipelineMsg::Stop)); // One that is gone has ended.
                 }
             }
-            RootMsg::FailureLimit(Stopped::Run) => {
-                state.failure_limit = true;
+            RootMsg::FailureLimit(LimitReached { stopped: Stopped::Run, why }) => {
+                state.failure_limit.get_or_insert(why);
                 state.stopping = true;
                 state.stop_pipelines(|| PipelineMsg::Stop);
                 state.tell_tasks(TasksMsg::Stop);
@@ -295,7 +302,17 @@ impl RootState {
             self.committer.finished(move |finished| drop(me.cast(RootMsg::Rebuild(pipeline, finished))));
             return;
         }
-        self.record_end(pipeline, end);
+        if end != PipelineEnd::Complete {
+            self.record_end(pipeline, end);
+            return;
+        }
+        // Commands that come after its sinks find all records there, those of its end included.
+        self.writing.insert(pipeline);
+        self.end_devices_without_pipelines();
+        let me = me.clone();
+        self.committer.end_pipeline(pipeline, move |written| {
+            drop(me.cast(RootMsg::PipelineWritten(pipeline, written))); // A root that is gone has ended.
+        });
     }
 
     async fn rebuild(
@@ -317,12 +334,12 @@ impl RootState {
     }
 
     fn record_end(&mut self, pipeline: PipelineId, mut end: PipelineEnd) {
-        if end == PipelineEnd::Stopped && self.over_their_limits.contains(&pipeline) {
-            let name = &self.context.plan.pipelines[pipeline.index()].name;
-            end = PipelineEnd::TooManyFailed(format!(
-                "pipeline `{name}` was stopped: more of its items failed than `pipelines.{name}.max_failed` allows"
-            ));
+        if end == PipelineEnd::Stopped
+            && let Some(why) = self.over_their_limits.get(&pipeline)
+        {
+            end = PipelineEnd::TooManyFailed(why.clone());
         }
+        self.context.stats.pipelines_ended.set_time(self.context.clock.now());
         self.tell_tasks(TasksMsg::PipelineEnded(pipeline, end.clone()));
         self.ended.entry(pipeline).or_insert(end);
         self.end_devices_without_pipelines();
@@ -334,7 +351,8 @@ impl RootState {
             return;
         }
         let plan = &self.context.plan;
-        let running = self.pipelines.keys().filter(|id| !self.ended.contains_key(id));
+        let is_running = |id: &&PipelineId| !self.ended.contains_key(id) && !self.writing.contains(id);
+        let running = self.pipelines.keys().filter(is_running);
         let stages = running.flat_map(|id| &plan.pipelines[id.index()].stages);
         let batches = stages.filter_map(|stage| plan.stages[stage.index()].batch());
         let used: BTreeSet<DeviceId> =
@@ -397,8 +415,12 @@ impl RootState {
 
     fn over(&mut self, journal: Result<Counts, String>) {
         let tasks = self.tasks_end.clone().unwrap_or_default();
-        let ending =
-            Ending { pipelines: self.ended.clone(), tasks, failure_limit: self.failure_limit, journal };
+        let ending = Ending {
+            pipelines: self.ended.clone(),
+            tasks,
+            failure_limit: self.failure_limit.take(),
+            journal,
+        };
         if let Some(grace) = self.grace.take() {
             grace.abort();
         }

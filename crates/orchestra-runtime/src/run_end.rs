@@ -75,24 +75,23 @@ fn without_best(context: &RunContext, tables: &[String], reports: &[TaskReport])
     })
 }
 
-const TOO_MANY_FAILED: &str = "more items failed than `limits.max_failed` allows";
-
 pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
     let mut code = if failed > 0 || ending.tasks.failed > 0 { 65 } else { 0 };
     let mut problems = Vec::new();
     let mut worst = 0;
     for end in ending.pipelines.values() {
-        let (rank, c, text) = match end {
-            PipelineEnd::Complete => continue,
-            PipelineEnd::Stopped if ending.failure_limit => (1, 65, TOO_MANY_FAILED.to_owned()),
-            PipelineEnd::TooManyFailed(why) => (1, 65, why.clone()),
-            PipelineEnd::Stopped => (2, 130, "interrupted; run the same command again to go on".to_owned()),
-            PipelineEnd::SinkFailed(why) => (3, 75, format!("results could not be written: {why}")),
-            PipelineEnd::SourceFailed(why) => (3, 75, why.clone()),
-            PipelineEnd::NotListed(why) => (3, 78, why.clone()),
-            PipelineEnd::Unusable(why) => (4, 78, why.clone()),
-            PipelineEnd::NoDevice(why) => (4, 69, why.clone()),
-            PipelineEnd::Bug(why) => (5, 70, bug(why)),
+        let (rank, c, text) = match (end, &ending.failure_limit) {
+            (PipelineEnd::Complete, _) => continue,
+            (PipelineEnd::Stopped, Some(why)) | (PipelineEnd::TooManyFailed(why), _) => (1, 65, why.clone()),
+            (PipelineEnd::Stopped, None) => {
+                (2, 130, "interrupted; run the same command again to go on".to_owned())
+            }
+            (PipelineEnd::SinkFailed(why), _) => (3, 75, format!("results could not be written: {why}")),
+            (PipelineEnd::SourceFailed(why), _) => (3, 75, why.clone()),
+            (PipelineEnd::NotListed(why), _) => (3, 78, why.clone()),
+            (PipelineEnd::Unusable(why), _) => (4, 78, why.clone()),
+            (PipelineEnd::NoDevice(why), _) => (4, 69, why.clone()),
+            (PipelineEnd::Bug(why), _) => (5, 70, bug(why)),
         };
         if rank > worst {
             (worst, code) = (rank, c);
@@ -101,18 +100,17 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
             problems.push(text);
         }
     }
-    if ending.tasks.was_stopped && !ending.failure_limit && worst < 2 {
+    if ending.tasks.was_stopped && ending.failure_limit.is_none() && worst < 2 {
         code = 130;
         let text = "interrupted; run the same command again to go on".to_owned();
         if !problems.contains(&text) {
             problems.push(text);
         }
     }
-    if ending.tasks.was_stopped
-        && ending.failure_limit
-        && !problems.iter().any(|said| said == TOO_MANY_FAILED)
+    if let Some(why) = ending.failure_limit.as_ref().filter(|_| ending.tasks.was_stopped)
+        && !problems.contains(why)
     {
-        problems.push(TOO_MANY_FAILED.to_owned());
+        problems.push(why.clone());
     }
     match &ending.tasks.problem {
         None => {}
@@ -151,7 +149,7 @@ mod tests {
         ] {
             let tasks = TasksEnd { problem: Some(problem), ..TasksEnd::default() };
             let journal = Ok(Counts::default());
-            let (pipelines, failure_limit) = (BTreeMap::new(), false);
+            let (pipelines, failure_limit) = (BTreeMap::new(), None);
             let (ended, problems) = judge(&Ending { pipelines, tasks, failure_limit, journal }, 0);
             assert_eq!((ended, problems.len()), (code, 1));
             assert!(problems[0].starts_with(says), "{problems:?}");

@@ -160,10 +160,9 @@ impl Prepared {
             pipeline.failed_before.add(failed);
         }
         let traces = Traces { tracer: context.tracer.clone(), clock: context.clock, is_broken: false.into() };
-        let n_sources = context.plan.sources.len();
         let files = Files::open(&context.plan, self.journal, &context.run_id, &context.stats)
             .map_err(StartRunError::Rows)?;
-        let (committer, _thread) = committer::start(files, Arc::clone(&context.stats), n_sources, traces)?;
+        let (committer, _thread) = committer::start(files, Arc::clone(&context.stats), traces)?;
         let (publish, snapshots) = watch::channel(Snapshot::take(&context));
         let (done_sender, done) = oneshot::channel();
         if let Some(tasks) = &self.tasks {
@@ -213,7 +212,7 @@ impl RunHandle {
             pipelines: [(PipelineId(0), PipelineEnd::Bug("the root of the actor tree fell over".into()))]
                 .into(),
             tasks: TasksEnd::default(),
-            failure_limit: false,
+            failure_limit: None,
             journal: Err("the journal was not closed; the run can be resumed".into()),
         });
         let counts = match &ending.journal {
@@ -230,6 +229,7 @@ impl RunHandle {
         }
         let mut report =
             RunReport::new(&self.context, self.started_unix_ms, counts, exit_code, &ending.pipelines);
+        report.complete = problems.is_empty() && !goes_on && !self.context.options.tasks_only;
         if goes_on {
             // The account of what has run, until all of the run has one.
             let so_far = RunReport { exit_code: 130, ..report.clone() };

@@ -23,6 +23,18 @@ pub const PROGRAM: &str = "ORCHESTRA_PROGRAM";
 /// The variable that tells a program the version that it answers in its `Hello`.
 pub const BUILD: &str = "ORCHESTRA_BUILD";
 
+/// The variable with [`confined_words`], where a program is confined.
+pub const CONFINED: &str = "ORCHESTRA_CONFINED";
+
+/// What stands behind the text of an error that was, by its words, a permission that the sandbox does not give. `of`: whose keys would.
+#[must_use]
+pub fn confined_words(of: &str) -> String {
+    format!(
+        "the worker is confined to its own folders: `sandbox_read` of the {of} names others, `sandbox_write` those that it writes to; \
+         other processes and the network take `sandbox = \"off\"` (see docs/security.md)"
+    )
+}
+
 /// A program, and what it may do.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct ConfinedProgram {
@@ -65,7 +77,8 @@ impl ConfinedProgram {
             decodes: false,
             becomes: true,
         };
-        if sandbox.mode != SandboxMode::Off {
+        let confined = (sandbox.mode != SandboxMode::Off).then(|| (CONFINED, confined_words("stage")));
+        if confined.is_some() {
             sandbox.enter().map_err(|error| error.error)?;
         }
         let argument = |argument: &String| match argument == Program::TEXT {
@@ -74,6 +87,8 @@ impl ConfinedProgram {
         };
         let error = Command::new(program)
             .args(arguments.iter().map(argument))
+            .env_remove(CONFINED)
+            .envs(confined)
             .envs(env.iter().map(|(name, value)| (name, value)))
             .env_remove(PROGRAM)
             .env(BUILD, crate::BUILD)

@@ -26,6 +26,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
+use crate::program::confined_words;
 use crate::rss::rss_bytes;
 use crate::sandbox::Sandbox;
 use crate::streams::Streams;
@@ -354,11 +355,11 @@ impl<E: Engine> Server<'_, E> {
                 Ok(self.link.send(&loaded.into_frame(load_ns, rss_bytes))?)
             }
             Err(LoadError { class, mut error }) => {
-                let is_denied = ["permission denied", "cannot open shared object file"]
-                    .iter()
-                    .any(|words| error.to_lowercase().contains(words));
-                if is_confined && is_denied {
-                    error += "; the worker is confined to its own folders: `sandbox_read` of the model names others (see docs/security.md)";
+                const DENIED: [&str; 3] =
+                    ["permission denied", "operation not permitted", "cannot open shared object file"];
+                let said = error.to_lowercase();
+                if is_confined && DENIED.iter().any(|words| said.contains(words)) {
+                    error += &format!("; {}", confined_words("model"));
                 }
                 self.link.send(&FromWorker::LoadFailed { class, error })?;
                 Err(End::Code(EXIT_LOAD_FAILED))

@@ -45,6 +45,7 @@ use std::sync::Arc;
 pub use engines::{engines_of, onnxruntime};
 pub use orchestra_core::batching::LeaveReason;
 pub use orchestra_core::bottleneck::Bottleneck;
+pub use orchestra_core::failure_causes::FailureCause;
 pub use orchestra_core::restart::RestartPolicy;
 pub use orchestra_core::tasks::EndClass;
 pub use orchestra_core::{
@@ -79,8 +80,8 @@ pub use orchestra_runtime::{
     ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, RunningCommand, Service,
     Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
     StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, Trees, WorkerEvent,
-    WorkerUse, actor_runtime, best_task, command_bounds, commands_live, known_tasks, outliving_tasks,
-    running_commands,
+    WorkerUse, actor_runtime, best_task, command_bounds, commands_live, failure_causes, known_tasks,
+    outliving_tasks, running_commands,
 };
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
 #[cfg(feature = "telemetry")]

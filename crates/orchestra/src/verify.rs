@@ -11,7 +11,8 @@ use orchestra_kinds::read_lines;
 use orchestra_plan::{Kinds, ReadBack, RecordsPerItem, TASKS_FOLDER, Writes, part_number};
 use orchestra_runtime::{Manifest, OutputReport, digest};
 use orchestra_store::{
-    BitSet, FAILURE_RECORDS, ListError, MANIFEST, ObjectOutput, RUN_SUMMARY, one_by_one, only_files,
+    BitSet, FAILURE_RECORDS, ListError, ListingReader, MANIFEST, ObjectOutput, OutputFolder, RUN_SUMMARY,
+    one_by_one, only_files,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -83,10 +84,17 @@ pub enum FaultKind {
 struct Account {
     run_id: String,
     exit_code: i32,
+    /// Accounts of older programs do not say it.
+    #[serde(default = "yes")]
+    complete: bool,
     sources: BTreeMap<String, Option<u64>>,
     #[serde(default)]
     passed_over: BTreeMap<String, BTreeMap<String, u64>>,
     outputs: Vec<OutputReport>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Items by source.
@@ -103,7 +111,7 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
     let text = fs::read(&path).map_err(|error| no_account(format!("`run.json`: {error}")))?;
     let account: Account =
         serde_json::from_slice(&text).map_err(|error| no_account(format!("`run.json`: {error}")))?;
-    if !matches!(account.exit_code, 0 | 65) {
+    if !matches!(account.exit_code, 0 | 65) || !account.complete {
         return Err(VerifyError::Unfinished(folder.to_owned()));
     }
     let sources: Option<BTreeMap<&str, u64>> =
@@ -122,6 +130,20 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
     count.found.done = count.found.items.saturating_sub(count.found.failed);
     count.found.passed_over = account.passed_over.clone();
     Ok(count.found)
+}
+
+/// An item for people: its name, where the list of the run still has it, and its number.
+fn item(folder: &Path, source: &str, index: u64) -> String {
+    let list = folder.join(OutputFolder::private_file(&format!("items-{source}")));
+    let name = || {
+        let mut reader = ListingReader::open(&list).ok()?;
+        reader.skip_to(index).ok()?;
+        Some(reader.read().ok()??.0.to_owned())
+    };
+    match name() {
+        Some(name) => format!("`{name}` ({source}[{index}])"),
+        None => format!("{source}[{index}]"),
+    }
 }
 
 struct Count<'a> {
@@ -170,14 +192,16 @@ impl<'a> Count<'a> {
             let is_new = seen.entry(source).or_default().insert(index);
             if !is_new && records != RecordsPerItem::Any {
                 self.fault(FaultKind::Doubled, || {
-                    format!("{source}[{index}] is twice in `{}`", file.display())
+                    format!("{} is twice in `{}`", item(self.folder, source, index), file.display())
                 });
             }
             if is_new
                 && failed.is_some_and(|failed| failed.get(source).is_some_and(|set| set.contains(index)))
             {
-                let what =
-                    || format!("{source}[{index}] is in `{}` and in `{FAILURE_RECORDS}`", file.display());
+                let what = || {
+                    let item = item(self.folder, source, index);
+                    format!("{item} is in `{}` and in `{FAILURE_RECORDS}`", file.display())
+                };
                 self.fault(FaultKind::Doubled, what);
             }
         });
@@ -222,6 +246,7 @@ impl<'a> Count<'a> {
         if output.records != RecordsPerItem::One {
             return Ok(());
         }
+        let folder = self.folder;
         for name in &output.sources {
             let Some((&source, &items)) = self.sources.get_key_value(name.as_str()) else { continue };
             let mut ended = seen.remove(source).unwrap_or_default();
@@ -231,10 +256,8 @@ impl<'a> Count<'a> {
             let mut index = ended.next_missing(0);
             while index < items {
                 let what = || {
-                    format!(
-                        "{source}[{index}] has neither a record in `{}` nor a failure",
-                        output.path.display()
-                    )
+                    let item = item(folder, source, index);
+                    format!("{item} has neither a record in `{}` nor a failure", output.path.display())
                 };
                 self.fault(FaultKind::Lost, what);
                 index = ended.next_missing(index + 1);
@@ -321,19 +344,19 @@ impl<'a> Count<'a> {
 
     /// Compares what a sink has of failures with `failures.jsonl`.
     fn failures(&mut self, output: &OutputReport, failed: &Sets<'a>, seen: &Sets<'a>) {
-        let file = output.path.display();
+        let (folder, file) = (self.folder, output.path.display());
         let sources: Vec<&str> = self.sources.keys().copied().collect();
         for source in sources {
             let of = |sets: &Sets<'a>| sets.get(source).cloned().unwrap_or_default();
             let (failed, seen) = (of(failed), of(seen));
             for index in failed.iter().filter(|index| !seen.contains(*index)) {
                 self.fault(FaultKind::Lost, || {
-                    format!("{source}[{index}] has failed and is not in `{file}`")
+                    format!("{} has failed and is not in `{file}`", item(folder, source, index))
                 });
             }
             for index in seen.iter().filter(|index| !failed.contains(*index)) {
                 self.fault(FaultKind::Stray, || {
-                    format!("{source}[{index}] is in `{file}` and has not failed")
+                    format!("{} is in `{file}` and has not failed", item(folder, source, index))
                 });
             }
         }

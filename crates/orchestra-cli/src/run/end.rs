@@ -31,6 +31,8 @@ pub(super) fn end(
         failed: report.items.failed,
         seconds: report.seconds,
         items_per_second: report.items_per_second,
+        seconds_items: report.seconds_items,
+        causes: report.failures.clone(),
         restarts: report.devices.iter().map(|d| d.restarts).sum(),
         bottleneck: report.bottleneck,
         tasks: report.tasks.clone(),
@@ -90,6 +92,7 @@ pub(super) fn finished_before(prepared: Prepared, code: i32, output: Output) -> 
         read: counts.total(),
         done: counts.done,
         failed: counts.failed,
+        causes: if counts.failed > 0 { orchestra::failure_causes(&plan.output) } else { Vec::new() },
         ..summary(&plan, &prepared.run_id, RunEnd::FinishedBefore)
     };
     prepared.close().map_err(not_started)?;
@@ -113,6 +116,8 @@ fn summary(plan: &Plan, run_id: &str, end: RunEnd) -> Summary {
         failed: 0,
         seconds: 0.0,
         items_per_second: 0.0,
+        seconds_items: 0.0,
+        causes: Vec::new(),
         restarts: 0,
         bottleneck: Bottleneck::Unknown,
         tasks: Vec::new(),

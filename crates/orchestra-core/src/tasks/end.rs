@@ -14,6 +14,21 @@ pub enum Exit {
     Signal(i32),
 }
 
+impl Exit {
+    /// The end of a program with this code. A shell whose command was killed by signal n ends itself with 128 + n, and that is the signal of the
+    /// command.
+    #[must_use]
+    pub fn of(program: &str, code: i32) -> Self {
+        const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"];
+        let name = program.rsplit('/').next().unwrap_or(program);
+        let signal = code - 128;
+        match SHELLS.contains(&name) && SIGNALS.iter().any(|(known, _)| *known == signal) {
+            true => Self::Signal(signal),
+            false => Self::Code(code),
+        }
+    }
+}
+
 /// How an attempt at a task ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskEnd {
@@ -125,67 +140,101 @@ impl fmt::Display for TaskEnd {
     }
 }
 
+/// What processes say when memory was lacking, in lower case. It may be memory of the machine or of a device.
+const MEMORY_WORDS: [&str; 22] = [
+    "out of memory",          // The kernel, CUDA, PyTorch, CuPy, Go, Node.js
+    "outofmemory",            // Java, PyTorch, CuPy, HIP
+    "out_of_memory",          // CUDA
+    "ran out of memory",      // TensorFlow's allocator
+    "cannot allocate memory", // glibc
+    "can't allocate memory",  // PyTorch on the CPU
+    "cannot allocate vector", // R
+    "std::bad_alloc",
+    "memory allocation of", // Rust
+    "memory exhausted",
+    "memoryerror",               // Python
+    "unable to allocate",        // NumPy
+    "failed to allocate memory", // ONNX Runtime
+    "cudaerrormemoryallocation",
+    "resource_exhausted",       // JAX, TensorFlow
+    "resource exhausted",       // TensorFlow
+    "resourceexhausted",        // TensorFlow, PaddlePaddle
+    "oom when allocating",      // TensorFlow
+    "_alloc_failed",            // cuBLAS, cuDNN, cuSOLVER, cuSPARSE, cuFFT
+    "device_allocation_failed", // cuDNN 9
+    "oom-kill",                 // The kernel
+    "oom_kill",                 // Slurm
+];
+
+/// What processes say when their device is lost or was none, in lower case. A fault of a kernel, such as an illegal address or an unspecified launch
+/// failure, is a mistake of the program: another device would not help.
+const DEVICE_WORDS: [&str; 21] = [
+    "no cuda-capable device",     // What is left of a machine whose only GPU is gone.
+    "no cuda gpus are available", // PyTorch
+    "no visible gpu devices",     // JAX
+    "cudaerrornodevice",
+    "cuda_error_no_device",
+    "hiperrornodevice",
+    "cudaerrordevicesunavailable",
+    "cuda_error_device_unavailable",
+    "device(s) is/are busy or unavailable", // What CUDA says in words of these two.
+    "uncorrectable ecc error",
+    "ecc_uncorrectable",
+    "eccuncorrectable",
+    "uncorrectable nvlink error",
+    "nvlink_uncorrectable",
+    "nvlinkuncorrectable",
+    "fallen off the bus", // The kernel
+    "gpu is lost",        // NVML
+    "gpu_is_lost",
+    "gpu requires reset", // NVML
+    "device lost",
+    "device_lost",
+];
+
 /// The end of a process that ran to its end or was killed from outside. `last_words` are the last pages that it wrote: a process says in words that it
 /// lacked memory, in code or signal it does not; and what has started it may say a page of its own behind that.
 #[must_use]
 pub fn judge(exit: Exit, last_words: &str) -> TaskEnd {
-    // As glibc, Python, Java, PyTorch, CuPy, TensorFlow, JAX and the CUDA runtime word them.
-    const MEMORY: [&str; 12] = [
-        "out of memory",
-        "outofmemory",
-        "memoryerror",
-        "out_of_memory",
-        "cannot allocate memory",
-        "std::bad_alloc",
-        "resource_exhausted",
-        "memory exhausted",
-        "unable to allocate",
-        "cublas_status_alloc_failed",
-        "cudnn_status_alloc_failed",
-        "device_allocation_failed", // cuDNN 9: "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
-    ];
-    const DEVICE: [&str; 11] = [
-        "no cuda-capable device", // What is left of a machine whose only GPU is gone.
-        "cudaerrornodevice",
-        "cuda_error_no_device",
-        "cudaerrordevicesunavailable",
-        "cuda_error_device_unavailable",
-        "device(s) is/are busy or unavailable", // What CUDA says in words of these two.
-        "uncorrectable ecc error",
-        "fallen off the bus",
-        "gpu is lost",
-        "device lost",
-        "unspecified launch failure",
-    ];
     if exit == Exit::Code(0) {
         return TaskEnd::Done;
     }
     let words = last_words.to_lowercase();
     let says = |texts: &[&str]| texts.iter().any(|text| words.contains(text));
     match exit {
-        _ if says(&DEVICE) => TaskEnd::DeviceLost,
-        _ if says(&MEMORY) => TaskEnd::OutOfMemory,
+        _ if says(&DEVICE_WORDS) => TaskEnd::DeviceLost,
+        _ if says(&MEMORY_WORDS) => TaskEnd::OutOfMemory,
         Exit::Code(code) => TaskEnd::Code(code),
         Exit::Signal(signal) => TaskEnd::Signal(signal),
     }
 }
 
+/// Signals that end a process.
+const SIGNALS: [(i32, &str); 20] = [
+    (1, "SIGHUP"),
+    (2, "SIGINT"),
+    (3, "SIGQUIT"),
+    (4, "SIGILL"),
+    (5, "SIGTRAP"),
+    (6, "SIGABRT"),
+    (7, "SIGBUS"),
+    (8, "SIGFPE"),
+    (9, "SIGKILL"),
+    (10, "SIGUSR1"),
+    (11, "SIGSEGV"),
+    (12, "SIGUSR2"),
+    (13, "SIGPIPE"),
+    (14, "SIGALRM"),
+    (15, "SIGTERM"),
+    (24, "SIGXCPU"),
+    (25, "SIGXFSZ"),
+    (26, "SIGVTALRM"),
+    (27, "SIGPROF"),
+    (31, "SIGSYS"),
+];
+
 fn signal_name(signal: i32) -> String {
-    const NAMES: [(i32, &str); 12] = [
-        (1, "SIGHUP"),
-        (2, "SIGINT"),
-        (3, "SIGQUIT"),
-        (4, "SIGILL"),
-        (6, "SIGABRT"),
-        (7, "SIGBUS"),
-        (8, "SIGFPE"),
-        (9, "SIGKILL"),
-        (11, "SIGSEGV"),
-        (13, "SIGPIPE"),
-        (15, "SIGTERM"),
-        (24, "SIGXCPU"),
-    ];
-    let name = NAMES.iter().find(|(number, _)| *number == signal);
+    let name = SIGNALS.iter().find(|(number, _)| *number == signal);
     name.map_or_else(|| format!("signal {signal}"), |(_, name)| (*name).to_owned())
 }
 
@@ -228,31 +277,129 @@ impl Retries {
 mod tests {
     use super::*;
 
+    /// Messages as they are, by who says them.
+    const OUT_OF_MEMORY: [(&str, &str); 24] = [
+        ("Python", "Traceback ..\nMemoryError"),
+        ("NumPy", "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 745. GiB for an array"),
+        ("PyTorch", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"),
+        ("PyTorch, older", "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"),
+        (
+            "PyTorch on the CPU",
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000000000 bytes.",
+        ),
+        (
+            "cuBLAS",
+            "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        ),
+        ("cuDNN", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        ("cuDNN 9", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        ("cuFFT", "cupy.cuda.cufft.CuFFTError: CUFFT_ALLOC_FAILED"),
+        (
+            "TensorFlow",
+            "tensorflow.python.framework.errors_impl.ResourceExhaustedError: Graph execution error:",
+        ),
+        (
+            "TensorFlow, its kernel",
+            "OOM when allocating tensor with shape[128,256,56,56] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+        ),
+        (
+            "TensorFlow, its log",
+            "W tensorflow/core/framework/op_kernel.cc] Resource exhausted: failed to do it",
+        ),
+        ("TensorFlow, its allocator", "Allocator (GPU_0_bfc) ran out of memory trying to allocate 3.06GiB"),
+        (
+            "JAX",
+            "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 68719476736 bytes.",
+        ),
+        (
+            "CuPy",
+            "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000,000,000 bytes (allocated so far: 0 bytes).",
+        ),
+        (
+            "CuPy, the runtime",
+            "cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory",
+        ),
+        (
+            "ONNX Runtime",
+            "onnxruntime::BFCArena::AllocateRawInternal(..) Failed to allocate memory for requested buffer of size 1073741824",
+        ),
+        ("CUDA", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("C++", "terminate called after throwing an instance of 'std::bad_alloc'"),
+        ("Rust", "memory allocation of 16777216 bytes failed"),
+        ("Java", "java.lang.OutOfMemoryError: Java heap space"),
+        ("the system", "fork: Cannot allocate memory"),
+        ("the kernel", "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)"),
+        ("Slurm", "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0."),
+    ];
+
+    const DEVICE_LOST: [(&str, &str); 11] = [
+        ("CUDA", "RuntimeError: CUDA error: no CUDA-capable device is detected"),
+        ("the runtime", "cudaErrorNoDevice: no device"),
+        ("PyCUDA", "pycuda: cuInit failed: CUDA_ERROR_NO_DEVICE"),
+        ("PyTorch", "RuntimeError: No CUDA GPUs are available"),
+        (
+            "PyTorch, a GPU in use",
+            "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        ),
+        ("PyTorch, a broken GPU", "CUDA error: uncorrectable ECC error encountered"),
+        ("CuPy", "CUDARuntimeError: cudaErrorECCUncorrectable: uncorrectable error"),
+        (
+            "JAX",
+            "RuntimeError: Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices.",
+        ),
+        ("ONNX Runtime", "CUDA failure 100: no CUDA-capable device is detected ; GPU=0"),
+        (
+            "NVML",
+            "Unable to determine the device handle for GPU 0000:01:00.0: GPU is lost.  Reboot the system",
+        ),
+        ("the kernel", "NVRM: Xid (PCI:0000:01:00): 79, pid=1234, GPU has fallen off the bus."),
+    ];
+
     #[test]
     fn what_a_process_says_of_memory_or_its_device_goes_before_code_and_signal() {
-        let python = "Traceback ..\nMemoryError";
-        let torch = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB";
-        assert_eq!(judge(Exit::Code(1), python), TaskEnd::OutOfMemory);
-        assert_eq!(judge(Exit::Code(1), torch), TaskEnd::OutOfMemory);
-        assert_eq!(judge(Exit::Signal(6), "terminate called: std::bad_alloc"), TaskEnd::OutOfMemory);
-        assert_eq!(judge(Exit::Code(1), "CUDA error: uncorrectable ECC error"), TaskEnd::DeviceLost);
-        let in_use = "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable";
-        assert_eq!(judge(Exit::Code(1), in_use), TaskEnd::DeviceLost);
-        for gone in [
-            "RuntimeError: CUDA error: no CUDA-capable device is detected",
-            "cudaErrorNoDevice: no device",
-            "pycuda: cuInit failed: CUDA_ERROR_NO_DEVICE",
-        ] {
-            assert_eq!(judge(Exit::Code(1), gone), TaskEnd::DeviceLost, "{gone}");
+        for exit in [Exit::Code(1), Exit::Signal(6), Exit::Signal(9)] {
+            for (who, says) in OUT_OF_MEMORY {
+                assert_eq!(judge(exit, says), TaskEnd::OutOfMemory, "{who}");
+            }
+            for (who, says) in DEVICE_LOST {
+                assert_eq!(judge(exit, says), TaskEnd::DeviceLost, "{who}");
+            }
         }
-        let cublas =
-            "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`";
-        assert_eq!(judge(Exit::Code(1), cublas), TaskEnd::OutOfMemory);
-        assert_eq!(judge(Exit::Code(1), "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), TaskEnd::OutOfMemory);
-        let cudnn = "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED";
-        assert_eq!(judge(Exit::Code(1), cudnn), TaskEnd::OutOfMemory);
         assert_eq!(judge(Exit::Code(3), "no such column"), TaskEnd::Code(3));
         assert_eq!(judge(Exit::Signal(11), ""), TaskEnd::Signal(11));
         assert_eq!(judge(Exit::Code(0), "warning: nearly out of memory"), TaskEnd::Done);
+    }
+
+    #[test]
+    fn a_fault_of_a_kernel_takes_no_device_away() {
+        for fault in [
+            "RuntimeError: CUDA error: unspecified launch failure",
+            "CUDARuntimeError: cudaErrorLaunchFailure: unspecified launch failure",
+            "RuntimeError: CUDA error: an illegal memory access was encountered",
+            "cuda error: CUDA_ERROR_ILLEGAL_ADDRESS",
+            "CUDA error: misaligned address",
+            "XlaRuntimeError: INTERNAL: CUDA_ERROR_LAUNCH_FAILED",
+            "RuntimeError: CUDA error: device-side assert triggered",
+        ] {
+            assert_eq!(judge(Exit::Code(1), fault), TaskEnd::Code(1), "{fault}");
+        }
+    }
+
+    #[test]
+    fn a_shell_tells_the_signal_of_its_command_and_no_other_program_does() {
+        for (program, code, exit) in [
+            ("/bin/sh", 134, Exit::Signal(6)),
+            ("bash", 137, Exit::Signal(9)),
+            ("/usr/bin/dash", 139, Exit::Signal(11)),
+            ("/bin/sh", 143, Exit::Signal(15)),
+            ("/bin/sh", 128, Exit::Code(128)),
+            ("/bin/sh", 127, Exit::Code(127)),
+            ("/bin/sh", 255, Exit::Code(255)),
+            ("/bin/sh", 1, Exit::Code(1)),
+            ("python", 134, Exit::Code(134)),
+            ("./flash", 137, Exit::Code(137)),
+        ] {
+            assert_eq!(Exit::of(program, code), exit, "{program}, {code}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
 use serde_json::Value as Json;
 
 use super::reading::columns::{declared, decoders, inferred, no_first, opens, schema, settings};
+use super::reading::encoding::{Foreign, NO_UTF8};
 use super::reading::field_type::{Field, FieldType};
 use super::reading::input::{head, list_items, look};
 use super::reading::limits::LARGEST_TEXT;
@@ -127,33 +128,49 @@ fn first_file(
     };
     let head =
         look(source, &first.locator, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()))?;
+    let mut help = "its first line must name the columns, each once".to_owned();
     let read = head.and_then(|head| {
-        let header = header_of(&head, delimiter)?;
-        let (at, _) = first_record(&head, Ends::Quoted { delimiter })?;
-        let rest = &head[(at.at + at.len) as usize..];
-        if rest.iter().all(u8::is_ascii_whitespace) {
-            return Ok((header.clone(), vec![String::new(); header.len()]));
-        }
-        let (_, record) = first_record(rest, Ends::Quoted { delimiter })?;
-        let record =
-            parse(record, delimiter, header.len()).map_err(|why| format!("its first record {why}"))?;
-        Ok((header, record))
+        first_records(&head, delimiter).map_err(|why| match Foreign::of(&head, &first.name) {
+            Some(foreign) => {
+                help = foreign.help();
+                format!("it is {}", foreign.what)
+            }
+            None => why,
+        })
     });
     match read {
         Ok((header, record)) => Some((first.name.clone(), header, record)),
         Err(why) => {
             let message = format!("{what}: `{}` is no CSV that can be read: {why}", first.name);
-            source.fields.diags.error(span, message).help("its first line must name the columns, each once");
+            source.fields.diags.error(span, message).help(help);
             None
         }
     }
+}
+
+/// The header and the first record of a file of which these are the first bytes.
+fn first_records(head: &[u8], delimiter: u8) -> Result<(Vec<String>, Vec<String>), String> {
+    let header = header_of(head, delimiter)?;
+    let (at, _) = first_record(head, Ends::Quoted { delimiter })?;
+    let rest = &head[(at.at + at.len) as usize..];
+    if rest.iter().all(u8::is_ascii_whitespace) {
+        return Ok((header.clone(), vec![String::new(); header.len()]));
+    }
+    let (_, record) = first_record(rest, Ends::Quoted { delimiter })?;
+    let record = parse(record, delimiter, header.len()).map_err(|why| format!("its first record {why}"))?;
+    Ok((header, record))
 }
 
 /// The names of the columns of a file of which these are the first bytes.
 fn header_of(head: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
     let (_, header) = first_record(head, Ends::Quoted { delimiter })?;
     let header = parse_any(header, delimiter).map_err(|why| format!("its header {why}"))?;
+    // Many are written as `id, x`, and mean no blank.
+    let header: Vec<String> = header.iter().map(|name| name.trim().to_owned()).collect();
     for (at, name) in header.iter().enumerate() {
+        if name.contains('\0') {
+            return Err(format!("the name of column {} has a NUL character", at + 1));
+        }
         if name.is_empty() {
             return Err(format!("column {} has no name", at + 1));
         }
@@ -171,7 +188,7 @@ fn parse_any(record: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
     let fields = match records.next() {
         Some(Ok(fields)) => fields.iter().map(str::to_owned).collect(),
         Some(Err(error)) if matches!(error.kind(), csv::ErrorKind::Utf8 { .. }) => {
-            return Err("is no UTF-8".into());
+            return Err(NO_UTF8.into());
         }
         Some(Err(error)) => return Err(format!("cannot be read: {error}")),
         None => return Err("is empty".into()),
@@ -232,7 +249,12 @@ impl Expand for Records {
         let head = list_items(path, |file| {
             head(file, LARGEST_TEXT).map_err(|error| ListError::bad_file(path, error))
         })?;
-        let header = header_of(&head, self.delimiter).map_err(unreadable)?;
+        let foreign = |why: String| {
+            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+            let foreign = Foreign::of(&head, &name);
+            foreign.map_or(why, |foreign| format!("it is {}; {}", foreign.what, foreign.help()))
+        };
+        let header = header_of(&head, self.delimiter).map_err(foreign).map_err(unreadable)?;
         drop(head);
         if header != self.header {
             let why = format!(
@@ -343,7 +365,9 @@ mod tests {
 
     #[test]
     fn a_header_names_each_column_once() {
-        for (head, why) in [("a,a\n", "twice"), ("a,,b\n", "no name"), ("", "no record")] {
+        assert_eq!(header_of(b"id, x ,\" y\"\n", b',').unwrap(), ["id", "x", "y"]);
+        for (head, why) in [("a,a\n", "twice"), ("a, a\n", "twice"), ("a,,b\n", "no name"), ("", "no record")]
+        {
             let error = header_of(head.as_bytes(), b',').unwrap_err();
             assert!(error.contains(why), "{error}");
         }

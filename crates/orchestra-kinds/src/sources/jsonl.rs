@@ -14,6 +14,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value as Json;
 
 use super::reading::columns::{declared, decoders, inferred, no_first, opens, schema, settings};
+use super::reading::encoding::{Foreign, NO_UTF8};
 use super::reading::field_type::Field;
 use super::reading::input::{head, look};
 use super::reading::limits::LARGEST_TEXT;
@@ -88,15 +89,22 @@ fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(Stri
     };
     let head =
         look(source, &first.locator, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()))?;
+    let mut help = "each line must be an object: {\"caption\": \"a cat\", \"age\": 3}".to_owned();
     let record = head.and_then(|head| {
-        let (at, record) = first_record(&head, Ends::Line)?;
-        parse(record).map_err(|why| format!("line {}: {why}", at.line))
+        let record = first_record(&head, Ends::Line)
+            .and_then(|(at, record)| parse(record).map_err(|why| format!("line {}: {why}", at.line)));
+        record.map_err(|why| match Foreign::of(&head, &first.name) {
+            Some(foreign) => {
+                help = foreign.help();
+                format!("it is {}", foreign.what)
+            }
+            None => why,
+        })
     });
     match record {
         Ok(record) => Some((first.name.clone(), record)),
         Err(why) => {
             let message = format!("{what}: `{}` holds no lines of JSON: {why}", first.name);
-            let help = "each line must be an object: {\"caption\": \"a cat\", \"age\": 3}";
             source.fields.diags.error(span, message).help(help);
             None
         }
@@ -177,6 +185,9 @@ impl FetchRun for Line {
         let Self { reader, row } = self;
         let (path, bytes, opener) = reader.read(locator)?;
         let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
+        if std::str::from_utf8(bytes).is_err() {
+            return Err(refuse(format!("the line {NO_UTF8}")));
+        }
         let record = parse(bytes).map_err(|why| refuse(format!("the line is no JSON object: {why}")))?;
         let mut read = bytes.len() as u64;
         for (field, cell) in row.cells() {

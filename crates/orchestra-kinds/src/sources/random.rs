@@ -96,6 +96,7 @@ impl SourceKind for Random {
             is_normal: distribution.value == Distribution::Normal,
             column,
         };
+        source.n_items = Some(numbers.items);
         let numbers = Arc::new(numbers);
         let Numbers { column, shape, .. } = &*numbers;
         Some(SourceConnected {

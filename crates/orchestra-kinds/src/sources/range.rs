@@ -65,6 +65,7 @@ impl SourceKind for Range {
             fields.bad("stop", stop.span, &format!("gives {n} items, and a source has at most {MOST_ITEMS}"));
             return None;
         }
+        source.n_items = u64::try_from(n).ok();
         let numbers = Arc::new(numbers);
         Some(SourceConnected {
             gives: Schema::of(COLUMN, ColumnType::Tensor(fixed_tensor(COLUMN, DType::I64, &[]))),

@@ -184,7 +184,9 @@ impl SourceKind for Tensors {
             protocols,
         });
         let headers: Result<Vec<_>, String> = chosen.into_iter().map(|array| array.header).collect();
-        if let Err(why) = headers.and_then(|headers| rows.count(headers.iter().collect())) {
+        let counted = headers.and_then(|headers| rows.count(headers.iter().collect()));
+        source.n_items = counted.as_ref().ok().copied();
+        if let Err(why) = counted {
             let place = source.fields.entry("rows").map_or(span, |entry| entry.node.span);
             let message = format!("{what}: `{}` cannot be cut into items: {why}", first.name);
             source

@@ -132,7 +132,7 @@ mod tests {
     fn a_row_goes_on_as_it_is_or_not_at_all_also_in_another_process() {
         let columns = [("classes", ColumnType::Labels), ("text", ColumnType::Text)];
         let schema = Schema(columns.map(|(name, ty)| Column { name: name.into(), ty }).into());
-        let keep = parse(&schema, "score >= 0.5 and text != ''").unwrap();
+        let keep = parse(&schema, &|_| None, "score >= 0.5 and text != ''").unwrap();
         let map = FilterMap { keep: Arc::new(keep) };
         assert_eq!(map.fan(), Fan::AtMostOne);
         let mut run = Filter.revive(&map.in_loader().unwrap()).unwrap().start();

@@ -311,8 +311,6 @@ impl Script {
                         "install it: {} -m pip install ..; or name another interpreter with `python` of the stage",
                         interpreter.executable
                     ));
-                } else if why.contains("PermissionError") {
-                    d.help("workers are confined to the folder of the script: `sandbox_read` of the stage names others (see docs/security.md)");
                 }
             })
             .ok()

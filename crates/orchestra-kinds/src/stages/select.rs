@@ -130,7 +130,13 @@ fn column(
     name: &str,
     written: &At<String>,
 ) -> Option<(Column, Makes)> {
-    let text = written.value.trim();
+    // A name may begin or end with a blank, as it does in some files of JSON.
+    let text = match input.gives.position(&written.value) {
+        Some(_) => &written.value[..],
+        None => written.value.trim(),
+    };
+    let resolved = input.resolved(text).filter(|name| input.gives.position(name).is_some());
+    let text = resolved.as_deref().filter(|_| input.gives.position(text).is_none()).unwrap_or(text);
     // `score` is a field of classes before it is a column, as in a filter.
     let is_part = matches!(
         expression::field(&input.gives, text),

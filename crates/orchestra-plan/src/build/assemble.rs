@@ -100,6 +100,7 @@ impl<'a> Assembler<'a> {
                 listing: self.parts.listings[source].clone()?,
                 expand: connected.expand.clone(),
                 names_repeat: connected.names_repeat,
+                n_items: self.parts.n_items[source],
                 gives: connected.gives.clone(),
                 fetch: Arc::clone(&connected.fetch),
                 sandbox_read: self.parts.sandbox_reads[source].clone(),

@@ -29,12 +29,18 @@ pub const DEVICES: [Key; 3] = [
 ];
 
 /// `[limits]`
-pub const LIMITS: [Key; 10] = [
+pub const LIMITS: [Key; 11] = [
     key(
         "max_failed",
         "integer or percent",
         "none",
         "stop the run when more items than this have failed: `100`, or `\"1%\"` of all items",
+    ),
+    key(
+        "first_failed",
+        "integer",
+        "100",
+        "stop the run when the first so many items that came to a source, a stage or a sink have all failed there; 0: never. What a start goes on with, or `orchestra retry` tries again, is not stopped so once an item is done",
     ),
     key("item_timeout", "duration", "\"30s\"", "how long reading and decoding one item may take"),
     key(
@@ -87,12 +93,18 @@ pub const LIMITS: [Key; 10] = [
 ];
 
 /// `[pipelines.NAME]`
-pub const PIPELINE: [Key; 6] = [
+pub const PIPELINE: [Key; 7] = [
     key(
         "max_failed",
         "integer or percent",
         "none",
         "stop this pipeline, and no other one, when more of its items than this have failed: `100`, or `\"1%\"` of its items",
+    ),
+    key(
+        "first_failed",
+        "integer",
+        "that of `[limits]`",
+        "stop this pipeline, and no other one, when the first so many items that came to its source, a stage or a sink have all failed there; 0: never",
     ),
     key(
         "item_timeout",

@@ -27,6 +27,8 @@ pub struct Input {
     pub unreadable: Vec<UnreadableOutput>,
     /// The one column that is meant, where the file says so (`from = "stage.column"`).
     pub column: Option<String>,
+    /// Other names of its columns, by what they begin with, and what the names in `gives` begin with instead: `stage.column` is always understood.
+    pub aliases: Vec<(String, String)>,
     /// The labels of its model, if it runs one that has some.
     pub labels: Option<At<Vec<String>>>,
     /// What the file of its model says about itself beside inputs and outputs; empty where it runs none.
@@ -34,6 +36,17 @@ pub struct Input {
 }
 
 impl Input {
+    /// What a name is called in [`Input::gives`], where it is another one of a column there.
+    #[must_use]
+    pub fn resolved(&self, name: &str) -> Option<String> {
+        let is_whole =
+            |to: &str, rest: &str| to.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']);
+        self.aliases.iter().find_map(|(from, to)| {
+            let rest = name.strip_prefix(from.as_str()).filter(|rest| is_whole(to, rest))?;
+            Some(format!("{to}{rest}"))
+        })
+    }
+
     /// "infer stage `boxes`"
     pub fn described(&self) -> String {
         match self.is_source {
@@ -127,6 +140,10 @@ pub(crate) fn whole_row(
     let (first, several) = (inputs.first()?, inputs.len() > 1);
     let mut columns: Vec<Column> = Vec::new();
     let mut reads = Vec::new();
+    let mut aliases = Vec::new();
+    if !several {
+        aliases.push((format!("{}.", first.name), String::new()));
+    }
     for (at, input) in inputs.iter().enumerate() {
         let all = &input.gives.0;
         if let (None, [_, ..]) = (&input.column, &input.unreadable[..]) {
@@ -144,7 +161,10 @@ pub(crate) fn whole_row(
         for place in named.filter(|place| all[*place].ty != ColumnType::Placement) {
             let name = match (several, dotted) {
                 (false, _) => all[place].name.clone(),
-                (true, false) => input.name.clone(),
+                (true, false) => {
+                    aliases.push((format!("{}.{}", input.name, all[place].name), input.name.clone()));
+                    input.name.clone()
+                }
                 (true, true) => format!("{}.{}", input.name, all[place].name),
             };
             if columns.iter().any(|column| column.name == name) {
@@ -158,6 +178,7 @@ pub(crate) fn whole_row(
     let name = inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join("`, `");
     let labels = first.labels.clone().filter(|_| !several);
     let metadata = if several { Arc::default() } else { Arc::clone(&first.metadata) };
-    let whole = Input { name, gives: Schema(columns), column: None, labels, metadata, ..first.clone() };
+    let whole =
+        Input { name, gives: Schema(columns), column: None, aliases, labels, metadata, ..first.clone() };
     Some((whole, reads))
 }

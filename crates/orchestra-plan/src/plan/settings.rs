@@ -12,6 +12,8 @@ use crate::key::Words;
 pub struct Limits {
     /// Stop beyond this many failures.
     pub max_failed: Option<MaxFailed>,
+    /// Stop when so many items that reached a stage first have all failed there; 0: never.
+    pub first_failed: u64,
     /// How long reading and decoding one item may take.
     pub item_timeout: Duration,
     /// How long one batch may run in a worker.

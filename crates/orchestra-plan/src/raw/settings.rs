@@ -13,12 +13,15 @@ use crate::tree::Value;
 
 /// Default of `limits.max_pixels`: 2^28, a square of 16,384 pixels.
 const MAX_PIXELS: u64 = 1 << 28;
+/// Default of `limits.first_failed`.
+const FIRST_FAILED: u64 = 100;
 /// Of a source, whose list takes some dozens of bytes for each.
 const MAX_ITEMS: u64 = 100_000_000;
 
 pub(super) fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<At<u64>>) {
     let mut limits = Limits {
         max_failed: None,
+        first_failed: FIRST_FAILED,
         item_timeout: Duration::from_secs(30),
         batch_timeout: Duration::from_secs(60),
         load_timeout: Duration::from_secs(600),
@@ -31,6 +34,7 @@ pub(super) fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, O
     };
     let Some(mut f) = fields.section("limits", &keys::LIMITS) else { return (limits, None, None) };
     limits.max_failed = max_failed(&mut f);
+    limits.first_failed = f.integer("first_failed").map_or(limits.first_failed, |n| n.value);
     limits.item_timeout = positive(&mut f, "item_timeout").unwrap_or(limits.item_timeout);
     limits.batch_timeout = positive(&mut f, "batch_timeout").unwrap_or(limits.batch_timeout);
     limits.load_timeout = positive(&mut f, "load_timeout").unwrap_or(limits.load_timeout);

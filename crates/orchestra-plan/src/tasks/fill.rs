@@ -96,9 +96,15 @@ impl<'a> Fill<'a> {
                 return None;
             }
             let is_late = self.best_values.len() > known;
-            filled.push_str(&match not_plain.filter(|_| !is_late) {
-                Some(value) => self.variable(without_nul(value, text.span, diags)?),
-                None => value,
+            let not_plain = not_plain.filter(|_| !is_late);
+            let part_files = not_plain.as_deref().filter(|_| name.starts_with("sinks."));
+            filled.push_str(&match (part_files.and_then(shell::part_files), &not_plain) {
+                (Some((stem, glob)), _) if shell::is_plain(stem) => format!("{stem}{glob}"),
+                (Some((stem, glob)), _) => {
+                    self.variable(without_nul(stem.to_owned(), text.span, diags)?) + glob
+                }
+                (None, Some(value)) => self.variable(without_nul(value.clone(), text.span, diags)?),
+                (None, None) => value,
             });
         }
         without_nul(filled, text.span, diags)
@@ -138,9 +144,23 @@ impl<'a> Fill<'a> {
             return self.of_sink(of_sink, span, diags);
         }
         let known = self.values.iter().map(|(name, _)| &name[..]).chain(RESERVED.iter().copied().take(1));
-        diags
+        let error = diags
             .error(span, format!("nothing is called `{name}` here"))
-            .label(format!("`{{{name}}}` has no value"))
+            .label(format!("`{{{name}}}` has no value"));
+        // What is known only when the command starts, it is told by variables.
+        let variable = match name {
+            "attempt" => Some("ORCHESTRA_ATTEMPT"),
+            "slot" => Some("ORCHESTRA_SLOT"),
+            "task" | "id" => Some("ORCHESTRA_TASK"),
+            "gpu" | "gpus" | "device" | "devices" => Some("CUDA_VISIBLE_DEVICES"),
+            _ => None,
+        };
+        if let Some(variable) = variable {
+            error.help(format!(
+                "the command has it in a variable: write `${variable}` in a text for the shell"
+            ));
+        }
+        error
             .help(suggestion("values", name, known))
             .help(format!("`{{{{{name}}}}}` stands for the text `{{{name}}}`"));
         None

@@ -23,6 +23,13 @@ pub(super) fn word(variable: &str) -> String {
     format!("\"${{{variable}}}\"")
 }
 
+/// What stands before the numbers of the part files of a sink, and the rest of their glob, which the shell is to expand; `None`: the value is no such
+/// glob.
+pub(super) fn part_files(value: &str) -> Option<(&str, &str)> {
+    let (stem, glob) = value.split_at(value.rfind("-*.")?);
+    is_plain(&glob[3..]).then_some((stem, glob))
+}
+
 /// A text that names variables with their values between quotes, for people.
 pub(super) fn in_full(text: &str, variables: &[(String, String)]) -> String {
     let values = variables.iter().filter(|(name, _)| name.starts_with(VARIABLE));
@@ -275,6 +282,19 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_numbers_of_part_files_are_left_to_the_shell_and_nothing_else_is() {
+        for (value, parts) in [
+            ("/out/rows-*.parquet", Some(("/out/rows", "-*.parquet"))),
+            ("/my out/a-*.b-*.tar", Some(("/my out/a-*.b", "-*.tar"))),
+            ("/out/rows.jsonl", None),
+            ("/out/*.jsonl", None),
+            ("/out/rows-*.$(x)", None),
+        ] {
+            assert_eq!(part_files(value), parts, "{value}");
+        }
+    }
 
     #[test]
     fn a_place_is_told_by_what_is_open_there() {

@@ -8,7 +8,7 @@ use crate::fields::At;
 use crate::graph::Link;
 use crate::host::ProbeRequest;
 use crate::iteration::IteratedModel;
-use crate::kind::{BatchDraft, Draft, Input};
+use crate::kind::{BatchDraft, Draft, Input, Runs};
 use crate::models::Model;
 use crate::nearest::{list, suggestion};
 use crate::outputs::{Batches, StageOutput, UnreadableOutput};
@@ -149,7 +149,8 @@ impl<'a> Wiring<'a> {
     }
 
     fn tensor_of(&mut self, reader: &str, input: &Input, link: &Link) -> Option<(ColumnRef, ColumnType)> {
-        let what = match input.is_source {
+        let has_pictures = input.gives.0.iter().any(|column| column.ty == ColumnType::Picture);
+        let what = match input.is_source && has_pictures {
             true => format!(
                 "a tensor: put an image stage in between: [stages.pixels], kind = \"image\", from = \"{}\", size = [..]",
                 input.name
@@ -310,6 +311,15 @@ impl<'a> Wiring<'a> {
     fn fits(&mut self, model: &str, want: &TensorSpec, link: &Link, ty: &ColumnType) -> Option<TensorSpec> {
         let give = ty.tensor()?;
         let giver = name_of(self.workflow, link.target);
+        if let Some(Wired::Stage { connected, .. }) =
+            link.stage().and_then(|stage| self.wired[stage].as_ref())
+            && matches!(connected.runs, Runs::Reduce(_))
+        {
+            self.diags
+                .error(link.span, format!("stage `{giver}` gives its rows when all items have ended, so only sinks can read it"))
+                .help("write them by a sink, and read its file in a workflow of its own; a task may run that: command = [\"orchestra\", \"run\", \"next.toml\"], after = [\"sinks.NAME\"]");
+            return None;
+        }
         let Some(_) = give.fixed_row() else {
             self.diags
                 .error(

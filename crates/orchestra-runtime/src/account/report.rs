@@ -1,5 +1,6 @@
 //! `run.json`: the account of a run, written once at its end. Field names are part of the contract with users.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,9 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::bottleneck::Bottleneck;
+use orchestra_core::failure_causes::{FailureCause, FailureCauses};
 use orchestra_core::{DeviceId, PipelineId};
 use orchestra_plan::{Plan, RecordsPerItem, SinkPlan, StagePlan};
-use orchestra_store::{Counts, Extent};
+use orchestra_store::{Counts, Extent, FAILURE_RECORDS, each_record};
 use serde::{Deserialize, Serialize};
 
 use crate::account::snapshot::Snapshot;
@@ -31,10 +33,17 @@ pub struct RunReport {
     /// Of these, seconds until a worker had finished the first batch.
     pub seconds_starting: f64,
     pub exit_code: i32,
+    /// Every item and task has its end.
+    pub complete: bool,
     /// Over the whole run, resumptions included.
     pub items: ItemCounts,
-    /// Items finished per second in this part of the run.
+    /// Items finished per second in this part of the run, without the time that commands took alone.
     pub items_per_second: f64,
+    /// Of `seconds`: until the last pipeline ended; what `items_per_second` counts by.
+    pub seconds_items: f64,
+    /// Why items failed over the whole run, the commonest cause first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<FailureCause>,
     /// The tasks, in the order of the plan.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<TaskReport>,
@@ -207,7 +216,7 @@ impl RunReport {
         })
     }
 
-    /// The account of the run, from its counters and what the journal holds.
+    /// The account of the run, from its counters, what the journal holds, and the failures that are written.
     pub fn new(
         context: &RunContext,
         started_unix_ms: u64,
@@ -218,6 +227,10 @@ impl RunReport {
         let snapshot = Snapshot::take(context);
         let first_part = context.options.first_part.as_ref().map_or(0.0, |first| first.seconds);
         let seconds = snapshot.elapsed.as_secs_f64();
+        let seconds_items = match context.stats.pipelines_ended.time().as_secs_f64() {
+            ended if ended > 0.0 && !context.plan.tasks.is_empty() => ended,
+            _ => seconds,
+        };
         let read = counts.total();
         let now = read.saturating_sub(snapshot.resumed);
         let stage = |s: &crate::account::snapshot::StageSnapshot| StageReport {
@@ -257,6 +270,7 @@ impl RunReport {
             seconds: first_part + seconds,
             seconds_starting: context.stats.first_batch.time().as_secs_f64(),
             exit_code,
+            complete: false,
             items: ItemCounts {
                 read,
                 done: counts.done,
@@ -270,7 +284,9 @@ impl RunReport {
                 },
                 resumed: snapshot.resumed,
             },
-            items_per_second: ratio(now as f64, seconds),
+            items_per_second: ratio(now as f64, seconds_items),
+            seconds_items,
+            failures: if counts.failed > 0 { failure_causes(&context.plan.output) } else { Vec::new() },
             tasks: context.tasks.reports(&context.plan.tasks),
             stages: snapshot.stages.iter().map(|s| (s.name.clone(), stage(s))).collect(),
             devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
@@ -292,6 +308,34 @@ impl RunReport {
             bottleneck: if is_watching(&context.plan) { Bottleneck::Unknown } else { snapshot.bottleneck },
         }
     }
+}
+
+/// Why items have failed, as far as `failures.jsonl` of an output folder says, the commonest cause first.
+#[must_use]
+pub fn failure_causes(output: &Path) -> Vec<FailureCause> {
+    #[derive(Deserialize)]
+    struct Line<'a> {
+        #[serde(borrow)]
+        item: Cow<'a, str>,
+        #[serde(borrow)]
+        stage: Cow<'a, str>,
+        #[serde(borrow)]
+        kind: Cow<'a, str>,
+        #[serde(borrow)]
+        error: Cow<'a, str>,
+    }
+    let mut causes = FailureCauses::default();
+    let read = each_record(&output.join(FAILURE_RECORDS), |_, line, _| {
+        // A line that is none is told by `orchestra verify`.
+        if let Ok(Line { item, stage, kind, error }) = serde_json::from_slice(line) {
+            causes.add(&stage, &kind, &error, &item);
+        }
+        Ok::<_, io::Error>(())
+    });
+    if let Err(error) = read {
+        tracing::warn!(%error, "failures cannot be read again to be grouped");
+    }
+    causes.commonest_first().0
 }
 
 fn sources(context: &RunContext) -> BTreeMap<String, Option<u64>> {

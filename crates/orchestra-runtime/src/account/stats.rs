@@ -5,9 +5,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use orchestra_core::batching::LeaveReason;
+use orchestra_core::first_items::FirstItems;
 use orchestra_core::worker_exit::ExitKind;
 use orchestra_core::{DeviceId, DeviceKind, FailureKind, PipelineId, SourceId, StageId};
-use orchestra_plan::{Plan, WorkerMemory};
+use orchestra_plan::{Origin, Plan, WorkerMemory};
 use orchestra_store::{Extent, Growth};
 
 use crate::account::histogram::{BATCH_SIZES, Histogram, TIMES};
@@ -45,6 +46,11 @@ impl Counter {
 
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// Makes it a duration, in nanoseconds.
+    pub fn set_time(&self, d: Duration) {
+        self.set(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// The sum of the durations added.
@@ -97,6 +103,8 @@ pub struct StageStats {
     pub batch_size: Option<Histogram>,
     /// From the moment the first row of a batch was claimed until it was first sent: how long its oldest item waited; of batch stages.
     pub queue_time: Option<Histogram>,
+    /// What became of the first items here.
+    pub first_items: FirstItems,
     /// What it does on each device, by device; empty for a stage that runs on none.
     pub on: Vec<StageOnDevice>,
     /// Items whose failure names this stage and is written, by kind.
@@ -227,6 +235,8 @@ pub struct Stats {
     pub resumed: Counter,
     /// When a worker finished the first batch, since the start; 0: none yet.
     pub first_batch: Counter,
+    /// When the last pipeline ended, since the start; 0: none has.
+    pub pipelines_ended: Counter,
     /// Time that loaders read and decoded.
     pub loading: Counter,
     /// Time that loaders waited for a free row.
@@ -240,6 +250,10 @@ pub struct Stats {
     /// Batch slots that were still taken when every batch of their stage had its end.
     pub slots_lost: Counter,
     pub pipelines: Vec<PipelineStats>,
+    /// What became of the first items of each source: whether they could be read.
+    pub first_of_sources: Vec<FirstItems>,
+    /// And of those that came to each sink: whether they could be written.
+    pub first_of_sinks: Vec<FirstItems>,
     pub stages: Vec<StageStats>,
     pub devices: Vec<DeviceStats>,
     pub workers: LiveWorkers,
@@ -250,6 +264,8 @@ impl Stats {
     pub fn new(plan: &Plan) -> Self {
         Self {
             pipelines: plan.pipelines.iter().map(|_| PipelineStats::default()).collect(),
+            first_of_sources: plan.sources.iter().map(|_| FirstItems::default()).collect(),
+            first_of_sinks: plan.sinks.iter().map(|_| FirstItems::default()).collect(),
             stages: (0..plan.stages.len()).map(|stage| StageStats::of(plan, stage)).collect(),
             devices: plan.devices.iter().map(|_| DeviceStats::default()).collect(),
             pipeline_of_source: plan.sources.iter().map(|source| source.pipeline).collect(),
@@ -263,6 +279,14 @@ impl Stats {
 
     pub fn device(&self, id: DeviceId) -> &DeviceStats {
         &self.devices[id.index()]
+    }
+
+    /// What became of the first rows of a source or a stage.
+    pub fn first_items(&self, of: Origin) -> &FirstItems {
+        match of {
+            Origin::Source(source) => &self.first_of_sources[source.index()],
+            Origin::Stage(stage) => &self.stage(stage).first_items,
+        }
     }
 
     /// Counters of the pipeline that reads a source.

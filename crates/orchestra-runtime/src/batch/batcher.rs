@@ -330,7 +330,9 @@ impl BatcherState {
     fn fail_row(&mut self, row: FailedRow) {
         let Some(slot) = self.rows_ended(row.rows) else { return };
         let Some(token) = slot.tokens.get(row.rows.first).and_then(Option::as_ref) else { return };
-        self.args.context.stats.stage(self.args.stage).failed.add(1);
+        let stats = self.args.context.stats.stage(self.args.stage);
+        stats.failed.add(1);
+        stats.first_items.fail(token.ticket.id());
         let failure =
             Failure { stage: self.name.clone(), kind: row.kind, error: row.error, attempts: row.attempts };
         self.args.completion.failed(token, failure);

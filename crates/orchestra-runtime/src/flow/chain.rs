@@ -264,6 +264,7 @@ impl Chain {
         out: &mut Outcome,
         hooks: &mut dyn Hooks,
     ) {
+        self.context.stats.first_items(scope.from).pass();
         out.counts.resize(self.maps.len(), MapCount::default());
         out.row = RowState::default();
         let before = out.text.len();
@@ -296,8 +297,20 @@ impl Chain {
         }
     }
 
-    /// Fails a token before its first map.
+    /// Fails an item that its source could not read: the first stage gets none of it, and is named.
+    pub fn fail_in_front(&self, token: &Token, refusal: Refusal, attempts: u32, out: &mut Outcome) {
+        let item = token.ticket.id();
+        self.context.stats.first_items(Origin::Source(item.source)).fail(item);
+        self.fail_at(token, self.first_stage(), refusal, attempts, out);
+    }
+
+    /// Fails a token at the stage that this chain begins behind, or at the first one.
     pub fn fail(&self, token: &Token, stage: StageId, refusal: Refusal, attempts: u32, out: &mut Outcome) {
+        self.context.stats.stage(stage).first_items.fail(token.ticket.id());
+        self.fail_at(token, stage, refusal, attempts, out);
+    }
+
+    fn fail_at(&self, token: &Token, stage: StageId, refusal: Refusal, attempts: u32, out: &mut Outcome) {
         self.context.stats.stage(stage).failed.add(1);
         let failure = Failure { attempts, ..self.failure(stage, refusal.kind, refusal.error) };
         self.end_failed(token, failure, out);

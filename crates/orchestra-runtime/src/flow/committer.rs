@@ -2,16 +2,16 @@
 //! files; no stages.
 
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use orchestra_core::SourceId;
-use orchestra_plan::Plan;
-use orchestra_store::{BitSet, Commit, CommitError, Counts, Journal};
+use orchestra_core::{PipelineId, SourceId};
+use orchestra_plan::{Plan, SinkPlan};
+use orchestra_store::{BitSet, Commit, CommitError, Counts, FileIndex, Journal};
 use ractor::{ActorId, ActorRef};
 
 use crate::account::stats::Stats;
@@ -22,6 +22,7 @@ use crate::flow::reduce_rows::OpenReduce;
 use crate::flow::result_files::sink_file;
 use crate::messages::{CommitCounts, ItemEndsMsg};
 use crate::panics::caught;
+use crate::tasks::part_schedule::pipelines_of;
 use crate::trace::{EndedItems, MaybeTracer};
 
 /// Groups that are joined into one write when they wait already. Where there is no model, or no picture can be read, each is one item.
@@ -59,7 +60,8 @@ pub struct CommitJob {
 
 enum Job {
     Commit(CommitJob),
-    Finished(Box<dyn FnOnce(Vec<Arc<BitSet>>) + Send>),
+    /// Work on what is written, behind all that was sent before.
+    Then(Box<dyn FnOnce(&mut Files) + Send>),
     Close(Option<i32>, Box<dyn FnOnce(Result<Counts, String>) + Send>),
 }
 
@@ -91,8 +93,18 @@ impl CommitterHandle {
 
     /// Gives the finished items by source, in the order of the plan, once everything sent before is written.
     pub fn finished(&self, then: impl FnOnce(Vec<Arc<BitSet>>) + Send + 'static) {
+        self.then(move |files| then(files.finished()));
+    }
+
+    /// Writes what a pipeline has left for its end, once all its items have one: the results of its reduces, and the last part files and the
+    /// manifests of its sinks. All records of these sinks are on the disk, or in the store, when `then` is called.
+    pub fn end_pipeline(&self, pipeline: PipelineId, then: impl FnOnce(Result<(), String>) + Send + 'static) {
+        self.then(move |files| then(files.guarded(|files| files.end_pipeline(pipeline))));
+    }
+
+    fn then(&self, work: impl FnOnce(&mut Files) + Send + 'static) {
         // A committer that is gone has closed the journal: the run is over, and the answer is not needed.
-        drop(self.queue.send(Job::Finished(Box::new(then))));
+        drop(self.queue.send(Job::Then(Box::new(work))));
         self.thread.unpark();
     }
 
@@ -116,7 +128,6 @@ impl CommitterHandle {
 pub fn start(
     files: Files,
     stats: Arc<Stats>,
-    n_sources: usize,
     traces: Traces,
 ) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
     let (queue, receiver) = channel();
@@ -125,7 +136,7 @@ pub fn start(
     let (theirs, unwritten) = (Arc::clone(&hurry), Arc::clone(&waiting));
     let thread = std::thread::Builder::new()
         .name("committer".into())
-        .spawn(move || run(files, stats, n_sources, &traces, &receiver, &theirs, &unwritten))?;
+        .spawn(move || run(files, &stats, &traces, &receiver, &theirs, &unwritten))?;
     Ok((CommitterHandle { queue, thread: thread.thread().clone(), hurry, waiting }, thread))
 }
 
@@ -146,6 +157,8 @@ pub struct Files {
     stats: Arc<Stats>,
     /// Of each stage that reduces the rows of the run.
     reduces: Vec<OpenReduce>,
+    /// Pipelines whose items all have an end, with all that they have left for it.
+    ended: BTreeSet<PipelineId>,
     /// Why nothing is written any more: a panic left them in no known state.
     broken: Option<String>,
 }
@@ -162,7 +175,8 @@ impl Files {
         let part_files = OpenPartFile::all(plan, &journal, run_id, sink_file).map_err(|e| e.to_string())?;
         let reduces = OpenReduce::all(plan, &journal).map_err(|e| e.to_string())?;
         let (plan, stats) = (Arc::clone(plan), Arc::clone(stats));
-        let mut files = Self { journal, plan, stats, part_files, reduces, broken: None };
+        let mut files =
+            Self { journal, plan, stats, part_files, reduces, ended: BTreeSet::new(), broken: None };
         files.write_results(OpenReduce::is_half_written)?;
         Ok(files)
     }
@@ -231,16 +245,43 @@ impl Files {
         Ok(())
     }
 
-    /// Where all items have ended, results are written. Rows that wait become part files, so the files of a run that has ended hold all finished
-    /// rows.
+    /// The finished items by source, in the order of the plan.
+    fn finished(&self) -> Vec<Arc<BitSet>> {
+        let sources = (0..).map(SourceId).take(self.plan.sources.len());
+        sources.map(|source| self.journal.finished(source)).collect()
+    }
+
+    /// Doing it again adds nothing: a start goes on behind what one that was killed in between has written.
+    fn end_pipeline(&mut self, pipeline: PipelineId) -> Result<(), String> {
+        self.ended.insert(pipeline);
+        let stages = self.plan.pipelines[pipeline.index()].stages.clone();
+        self.write_results(|reduce| stages.contains(&reduce.stage()))?;
+        let (plan, ended) = (Arc::clone(&self.plan), self.ended.clone());
+        let is_over = |sink: &SinkPlan| pipelines_of(&plan, sink).all(|of| ended.contains(&of));
+        let over: Vec<FileIndex> =
+            (0..).zip(&plan.sinks).filter(|(_, sink)| is_over(sink)).map(|(at, _)| sink_file(at)).collect();
+        let is_over = |part: &OpenPartFile| over.contains(&part.file());
+        self.seal(is_over)?;
+        self.finish_part_files(is_over, true)?;
+        // Before a command reads them, and its end is noted durably.
+        self.journal.sync().map_err(|error| error.to_string())
+    }
+
+    fn finish_part_files(
+        &mut self,
+        which: impl Fn(&OpenPartFile) -> bool,
+        is_complete: bool,
+    ) -> Result<(), String> {
+        let mut part_files = self.part_files.iter_mut().filter(|part| which(part));
+        part_files.try_for_each(|part| part.finish(is_complete)).map_err(|e| e.to_string())
+    }
+
+    /// Rows that wait become part files, so the files of a run that has ended hold all finished rows. A run with a code is complete: each of its
+    /// pipelines has ended.
     fn close(&mut self, code: Option<i32>) -> Result<(), String> {
-        if code.is_some() {
-            self.write_results(|_| true)?;
-        }
         self.seal(|_| true)?;
         // Before the end is recorded: a run that has ended has its manifests.
-        let mut part_files = self.part_files.iter_mut();
-        part_files.try_for_each(|part| part.finish(code.is_some())).map_err(|e| e.to_string())?;
+        self.finish_part_files(|_| true, code.is_some())?;
         let closed = match code {
             Some(code) => self.journal.finish(code),
             None => self.journal.sync(),
@@ -251,8 +292,7 @@ impl Files {
 
 fn run(
     mut files: Files,
-    stats: Arc<Stats>,
-    n_sources: usize,
+    stats: &Stats,
     traces: &Traces,
     queue: &Receiver<Job>,
     hurry: &AtomicBool,
@@ -264,17 +304,17 @@ fn run(
     let mut refused = HashSet::new();
     while let Ok(job) = queue.recv() {
         let mut jobs = Vec::new();
-        let mut askers = Vec::new();
+        let mut then = Vec::new();
         let mut close = None;
         let mut more_wait = false;
         let mut next = Some(job);
         while let Some(job) = next.take() {
             match job {
                 Job::Commit(job) => jobs.push(job),
-                Job::Finished(then) => askers.push(then),
-                Job::Close(code, then) => close = Some((code, then)),
+                Job::Then(work) => then.push(work),
+                Job::Close(code, told) => close = Some((code, told)),
             }
-            more_wait = close.is_some() || !askers.is_empty() || jobs.len() >= MOST_JOBS_AT_ONCE;
+            more_wait = close.is_some() || !then.is_empty() || jobs.len() >= MOST_JOBS_AT_ONCE;
             if !more_wait {
                 next = queue.try_recv().ok();
             }
@@ -283,7 +323,7 @@ fn run(
         let bytes: usize = jobs.iter().map(|job| job.commit.bytes()).sum();
         let now = Instant::now();
         let pause = pause(items, bytes, now - std::mem::replace(&mut committed_at, now));
-        commit(&mut files, &stats, traces, jobs, &mut refused, waiting);
+        commit(&mut files, stats, traces, jobs, &mut refused, waiting);
         if synced.elapsed() >= SYNC_EVERY {
             // A disk that fails here fails the next commit or the close, too, and is reported then.
             if let Err(error) = files.journal.sync() {
@@ -291,19 +331,16 @@ fn run(
             }
             synced = Instant::now();
         }
-        for then in askers {
-            let sources = (0..n_sources).filter_map(|s| u16::try_from(s).ok());
-            then(sources.map(|s| files.journal.finished(SourceId(s))).collect());
-        }
-        if let Some((code, then)) = close {
+        then.into_iter().for_each(|work: Box<dyn FnOnce(&mut Files) + Send>| work(&mut files));
+        if let Some((code, told)) = close {
             let closed = files.guarded(|files| files.close(code));
             let counts = files.journal.counts();
             drop(files); // The output folder is unlocked before the end of the run is reported.
-            then(closed.map(|()| counts));
+            told(closed.map(|()| counts));
             return;
         }
         if !more_wait && !hurry.load(Ordering::Acquire) {
-            // `hurry`, `finished` and `close` unpark this thread.
+            // `hurry`, `then` and `close` unpark this thread.
             std::thread::park_timeout(pause);
         }
     }

@@ -176,7 +176,10 @@ impl Work {
                     left += 1;
                     self.row(&row, &token, &mut run, &mut out);
                 }
-                Ok(None) => chain.end_dropped(&token, &mut out),
+                Ok(None) => {
+                    self.args.context.stats.stage(self.args.stage).first_items.pass();
+                    chain.end_dropped(&token, &mut out);
+                }
                 Err(refusal) => chain.fail(&token, self.args.stage, refusal, 1, &mut out),
             }
         }

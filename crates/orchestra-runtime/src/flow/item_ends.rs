@@ -200,10 +200,10 @@ impl ItemEndsState {
                 drop(actor.cast(SourceMsg::Committed(*n)));
             }
         }
-        let stopped = self.args.context.too_many_failed(self.args.pipeline);
-        if let Some(stopped) = stopped.filter(|stopped| self.limit_reported != Some(*stopped)) {
-            self.limit_reported = Some(stopped);
-            drop(self.args.root.cast(RootMsg::FailureLimit(stopped)));
+        let reached = self.args.context.too_many_failed(self.args.pipeline);
+        if let Some(reached) = reached.filter(|reached| self.limit_reported != Some(reached.stopped)) {
+            self.limit_reported = Some(reached.stopped);
+            drop(self.args.root.cast(RootMsg::FailureLimit(reached)));
         }
     }
 }

@@ -137,7 +137,7 @@ impl OpenPartFile {
         }
     }
 
-    /// No more part files come. Those of a run that `is_complete` are where they shall be then, with their manifest.
+    /// No more part files come. Where the rows of the sink are complete, they are where they shall be then, with their manifest.
     pub fn finish(&mut self, is_complete: bool) -> Result<(), SealError> {
         let Some(upload) = &mut self.upload else { return Ok(()) };
         upload.finish(is_complete).map_err(|why| SealError::Upload { sink: self.sink.clone(), why })

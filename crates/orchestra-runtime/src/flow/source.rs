@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use orchestra_core::SourceId;
+use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::{BETWEEN_COMMITS, SourcePlan};
 use orchestra_store::{ListError, ListingReader};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -233,6 +233,12 @@ impl SourceState {
         while self.end.is_none()
             && let Some(&(_, asked)) = self.waiting.front()
         {
+            if let Some(reached) = self.args.context.first_failed(self.pipeline()) {
+                // There are more, which would fail as these have.
+                self.end = Some(PipelineEnd::Stopped);
+                drop(self.args.pipeline.cast(PipelineMsg::FirstFailed(reached))); // One that is gone has ended.
+                return;
+            }
             let room = self.args.window.saturating_sub(self.handed - self.committed);
             // Large records fill memory long before so many items are on their way.
             let is_piled_up = self.args.committer.waiting() as u64 > self.args.context.plan.record_bytes();
@@ -284,6 +290,10 @@ impl SourceState {
             }
         }
         Ok(items.build())
+    }
+
+    fn pipeline(&self) -> PipelineId {
+        self.args.context.plan.sources[self.args.source.index()].pipeline
     }
 
     fn look_for_the_end(&mut self) {

@@ -7,7 +7,7 @@
 //! created   the object is there, whole                                           one that was there before must have the same bytes
 //! removed   the file is gone: a sealed part file without a file is in the store
 //! manifest  created, once all part files are there                                what readers trust
-//! finished  the journal has the end of the run
+//! finished  the journal has the end of the run         later than the manifest: other pipelines and commands may go on
 //! ```
 //!
 //! A start goes on wherever a killed run was: it creates the objects of all files that it finds. The store is asked by a thread of its own; the
@@ -98,6 +98,8 @@ pub struct Upload {
     queue: Option<SyncSender<u64>>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(), String>>>,
+    /// All is in the store.
+    has_manifest: bool,
 }
 
 impl fmt::Debug for Upload {
@@ -140,6 +142,7 @@ impl Upload {
             queue: Some(queue),
             is_over,
             thread: Some(thread),
+            has_manifest: false,
         }))
     }
 
@@ -167,11 +170,15 @@ impl Upload {
         }
     }
 
-    /// Ends; of a run that is complete all part files and the manifest are in the store then. Otherwise some may be left, for the next start.
+    /// Ends; where all rows of the sink `is_complete` all part files and the manifest are in the store then. Otherwise some may be left, for the
+    /// next start. What has ended before stays as it is.
     ///
     /// # Errors
-    /// A part file or the manifest of a complete run cannot be written.
+    /// A part file or the manifest of complete rows cannot be written.
     pub fn finish(&mut self, is_complete: bool) -> Result<(), String> {
+        if self.has_manifest {
+            return Ok(());
+        }
         self.is_over.store(!is_complete, Ordering::Release);
         let joined = self.join();
         if !is_complete {
@@ -182,6 +189,7 @@ impl Upload {
         }
         joined?;
         self.write_manifest()?;
+        self.has_manifest = true;
         // Empty by now, unless another sink has part files there.
         drop(self.files.path(0).parent().map(fs::remove_dir));
         Ok(())

@@ -31,11 +31,16 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
 /// The same for the second part of a run, whose commands see the working trees that the first part has found ([`Prepared::trees`]); and for runs
 /// with an engine whose version decides about results. Where that is known, items that have failed are done again only with that of the others.
 pub fn prepare_part(
-    plan: Arc<Plan>,
+    mut plan: Arc<Plan>,
     earlier: Earlier,
     trees: Option<Trees>,
     engine: Option<&EngineVersion>,
 ) -> Result<Prepared, StartRunError> {
+    if earlier == Earlier::RetryFailed {
+        // Those that have failed before may all fail again.
+        let plan = Arc::make_mut(&mut plan);
+        plan.pipelines.iter_mut().for_each(|pipeline| pipeline.limits.first_failed = 0);
+    }
     let mut folder = OutputFolder::open(&plan.output)?;
     let refused = |error| tasks_error(&plan, error);
     if !plan.tasks.is_empty() {

@@ -218,7 +218,7 @@ pub fn end_of(
         return TaskEnd::Stopped;
     }
     let exit = match (ended.code, ended.signal) {
-        (Some(code), _) => Exit::Code(code),
+        (Some(code), _) => Exit::of(task.command.first().map_or("", String::as_str), code),
         (None, signal) => Exit::Signal(signal.unwrap_or_default()),
     };
     let end = match ended.ran_out_of_memory && exit != Exit::Code(0) {

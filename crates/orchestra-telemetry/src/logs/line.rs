@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
+use orchestra_core::failure_causes::same_for_all;
 use tracing::field::{Field, Visit};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::format::Writer;
@@ -115,6 +116,14 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    /// What the line has in common with those about other items that have failed in the same way; `None`: it is about no such item.
+    pub(crate) fn cause(&self) -> Option<String> {
+        let text = |name| self.fields.get(name).map(FieldValue::as_str);
+        let (item, error) = (text("item")?, text("error")?);
+        let stage = text("stage").unwrap_or_default();
+        Some(format!("{} {stage} {}", self.fields.message, same_for_all(error, item)))
+    }
+
     pub(crate) fn new(metadata: &Metadata<'_>, fields: Fields) -> Self {
         Self { level: *metadata.level(), target: metadata.target().to_owned(), fields }
     }

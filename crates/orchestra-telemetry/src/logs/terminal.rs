@@ -63,7 +63,7 @@ pub(crate) struct TerminalOutput {
 }
 
 impl TerminalOutput {
-    /// Shows all lines, or with `limited` only the first ones of each message: ten thousand items that fail for one reason must not
+    /// Shows all lines, or with `limited` only the first ones of each message, and one for each cause that items fail for: ten thousand items that fail for one reason must not
     /// hide what else happens.
     pub(crate) fn new(terminal: Terminal, style: Style, format: LogFormat, limited: bool) -> Self {
         Self { terminal, style, format, said: limited.then(Mutex::default) }
@@ -73,6 +73,15 @@ impl TerminalOutput {
     fn count(&self, line: &Line) -> Option<bool> {
         let Some(said) = &self.said else { return Some(false) };
         let mut said = locked(said);
+        if let Some(cause) = line.cause() {
+            // So that the first lines are not of one cause: the summary of the run says how many are.
+            if said.contains_key(&cause) {
+                return None;
+            }
+            if said.len() < MAX_MESSAGES {
+                said.insert(cause, 1);
+            }
+        }
         if said.len() >= MAX_MESSAGES && !said.contains_key(&line.fields.message) {
             return Some(false);
         }
@@ -107,7 +116,7 @@ fn to_stderr(line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::Fields;
+    use super::super::line::{FieldValue, Fields};
     use super::*;
 
     fn shown(limited: bool, messages: &[(&str, usize)]) -> Vec<String> {
@@ -133,6 +142,35 @@ mod tests {
         assert_eq!(lines.len(), MAX_ALIKE + 1 + 2);
         assert_eq!(lines[MAX_ALIKE], "(more lines `item failed` are in the log files only)");
         assert_eq!(lines[MAX_ALIKE + 1], "warning: worker lost");
+    }
+
+    #[test]
+    fn items_that_fail_for_one_cause_have_one_line() {
+        let output = |limited| {
+            let terminal = Terminal::stderr();
+            let lines = Arc::new(Mutex::new(Vec::new()));
+            let sink = Arc::clone(&lines);
+            terminal.redirect(move |line| sink.lock().unwrap().push(line.to_owned()));
+            let output = TerminalOutput::new(terminal, Style::Plain, LogFormat::Text, limited);
+            for n in 0..50 {
+                let text = |text: String| FieldValue::Text(text);
+                let error = if n == 30 { "no memory".to_owned() } else { format!("row {n} is bad") };
+                let pairs = vec![
+                    ("item", text(format!("i{n}"))),
+                    ("stage", text("f".to_owned())),
+                    ("error", text(error)),
+                ];
+                let fields = Fields { message: "item failed".to_owned(), pairs };
+                output.write(&Line { level: Level::WARN, target: String::new(), fields });
+            }
+            lines.lock().unwrap().clone()
+        };
+        let lines: Vec<String> = output(true);
+        assert!(
+            lines.len() == 2 && lines[0].contains("row 0") && lines[1].contains("no memory"),
+            "{lines:?}"
+        );
+        assert_eq!(output(false).len(), 50);
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
         }
         (declared, Some(first)) => {
             let max_items = source.limits.max_items;
+            let mut n_items = None;
             let found = look(source, &first.locator, |file| {
                 let metadata = footer(file)?;
                 let schema = metadata.file_metadata().schema_descr();
@@ -43,9 +44,10 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
                     Some(fields) => fields,
                     None => all(schema)?,
                 };
-                check_items(row_groups(&metadata)?.iter().sum(), max_items)?;
+                n_items = Some(check_items(row_groups(&metadata)?.iter().sum(), max_items)?);
                 resolve(&metadata, &fields).map(|_| fields)
             })?;
+            source.n_items = n_items;
             match found {
                 Ok(fields) if !fields.is_empty() => fields,
                 other => {

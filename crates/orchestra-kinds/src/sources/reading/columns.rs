@@ -76,14 +76,34 @@ pub fn inferred(
                 .diags
                 .error(span, message)
                 .label(format!("it is {found} in the first record of `{first}`"))
-                .help(format!(
-                    "name the columns that you want with their types: columns = {{ {name} = \"text\" }}"
-                ));
+                .help(format!("name the columns that you want with their types: {}", types_of(record)));
             return None;
         };
         columns.push(Field { name: name.clone(), ty });
     }
     Some(columns)
+}
+
+/// The key `columns` for a record, with the type of each field; what has none of its own is JSON.
+fn types_of(record: &[(String, Json)]) -> String {
+    const SHOWN: usize = 12;
+    let is_bare = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    let typed = |(name, value): &(String, Json)| {
+        let ty = FieldType::of_json(value).unwrap_or(FieldType::Json);
+        match is_bare(name) && !name.is_empty() {
+            true => format!("{name} = \"{ty}\""),
+            // A string of TOML is written as one of JSON.
+            false => format!("{} = \"{ty}\"", Json::from(name.as_str())),
+        }
+    };
+    // Those without a type come first, where not all are shown.
+    let (open, known): (Vec<_>, Vec<_>) =
+        record.iter().partition(|(_, value)| FieldType::of_json(value).is_none());
+    let shown: Vec<String> = match record.len() <= SHOWN {
+        true => record.iter().map(typed).collect(),
+        false => open.into_iter().chain(known).take(SHOWN).map(typed).collect(),
+    };
+    format!("columns = {{ {} }}", shown.join(", "))
 }
 
 /// Reports a source whose columns are not declared and of whose files none is known while it is planned.

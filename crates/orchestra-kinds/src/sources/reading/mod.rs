@@ -2,6 +2,7 @@
 
 pub mod archive_links;
 pub mod columns;
+pub mod encoding;
 pub mod field_type;
 pub mod input;
 pub mod limits;

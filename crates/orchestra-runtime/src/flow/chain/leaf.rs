@@ -61,6 +61,7 @@ impl Walk<'_, '_> {
                 if let Err(refusal) = contributed {
                     return Err(self.fail(&[], token, *stage, refusal));
                 }
+                self.pass(*stage);
                 let bytes = begin..self.out.text.len();
                 self.out.row.records.push(RecordRange { to: RecordTo::Reduce(*stage), bytes, file: None });
                 Ok(())
@@ -80,13 +81,18 @@ impl Walk<'_, '_> {
                     }
                     None => encoded,
                 };
+                let first_items = &self.chain.context.stats.first_of_sinks[sink.index()];
                 match encoded {
                     Ok(file) => {
+                        first_items.pass();
                         let bytes = begin..self.out.text.len();
                         self.out.row.records.push(RecordRange { to: RecordTo::Sink(*sink), bytes, file });
                         Ok(())
                     }
-                    Err(refusal) => Err(self.fail(&[], token, *from, refusal)),
+                    Err(refusal) => {
+                        first_items.fail(token.ticket.id());
+                        Err(self.fail(&[], token, *from, refusal))
+                    }
                 }
             }
         }

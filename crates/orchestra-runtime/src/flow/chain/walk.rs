@@ -137,6 +137,10 @@ impl Walk<'_, '_> {
             (Fan::Parts, Some(parts), n) if parts as usize == n => Ok(()),
             _ => Err(Refusal::result("a stage gave another number of rows than it may; this is a bug")),
         });
+        if ended.is_ok() {
+            // A row that was dropped, or has no parts, has not failed either.
+            self.pass(step.stage);
+        }
         ended.map_err(|refusal| {
             let over = self.fail(untold(step, parts, n_rows), token, step.stage, refusal);
             self.end_parts(step, token, parts, n_rows);
@@ -181,6 +185,10 @@ impl Walk<'_, '_> {
         Over
     }
 
+    pub(super) fn pass(&self, stage: StageId) {
+        self.chain.context.stats.stage(stage).first_items.pass();
+    }
+
     /// Fails the row at a stage; `folds` must hear of the part that ends with it.
     pub(super) fn fail(
         &mut self,
@@ -189,6 +197,7 @@ impl Walk<'_, '_> {
         stage: StageId,
         refusal: Refusal,
     ) -> Over {
+        self.chain.context.stats.stage(stage).first_items.fail(token.ticket.id());
         let failure = self.chain.failure(stage, refusal.kind, refusal.error);
         self.out.row.failed_at.get_or_insert(stage);
         self.out.row.failure.get_or_insert(failure);
@@ -231,6 +240,7 @@ impl Emit for Rows<'_, '_, '_, '_> {
         let index = self.n_rows;
         self.n_rows += 1;
         self.walk.out.counts[self.step.at].left += 1;
+        self.walk.pass(self.step.stage);
         let scope =
             RowScope { from: Origin::Stage(self.step.stage), row, carried: &[], up: Some(self.scope) };
         let (steps, next) = (&self.step.next, &mut *self.next);

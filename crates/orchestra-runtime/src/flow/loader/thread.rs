@@ -90,9 +90,8 @@ impl LoaderWork {
             drop(self.pipeline.cast(PipelineMsg::SourceFailed(why)));
             return;
         }
-        let stage = self.chain.first_stage();
-        self.context.stats.stage(stage).entered.add(1);
-        self.chain.fail(token, stage, refusal, attempts, out);
+        self.context.stats.stage(self.chain.first_stage()).entered.add(1);
+        self.chain.fail_in_front(token, refusal, attempts, out);
     }
 
     /// Notes and sends what became of an item.

@@ -12,7 +12,7 @@ pub fn of_key(
     written: &At<String>,
 ) -> Option<Expression> {
     let name = stage.name;
-    let wrong = match parse(&input.gives, &written.value) {
+    let wrong = match parse(&input.gives, &|name| input.resolved(name), &written.value) {
         Ok(expression) => return Some(expression),
         Err(wrong) => wrong,
     };

@@ -9,6 +9,8 @@ use super::{Arithmetic, Comparison, Expression, Field, TextTest, Type, field};
 
 /// Parentheses, signs and functions within one another.
 const MAX_NESTING: usize = 32;
+/// Bytes of the name of a stage that may stand before that of a column.
+const MAX_STAGE_NAME: usize = 256;
 /// Signs of arithmetic: what the depth of an expression is beside its nesting.
 const MAX_ARITHMETIC: usize = 256;
 
@@ -63,11 +65,16 @@ impl Operator {
     }
 }
 
-/// Parses a whole text.
-pub fn parse(schema: &Schema, text: &str) -> Result<Expression, Wrong> {
-    // Behind the longest name may stand `.score` or `[123456]`.
-    let longest = schema.names().map(str::len).max().unwrap_or(0) + 24;
-    let mut parser = Parser { schema, longest, text, at: 0, compares: false, nesting: 0, arithmetic: 0 };
+/// Parses a whole text. `resolved` gives the name of a column that a text calls otherwise.
+pub fn parse(
+    schema: &Schema,
+    resolved: &dyn Fn(&str) -> Option<String>,
+    text: &str,
+) -> Result<Expression, Wrong> {
+    // Behind the longest name may stand `.score` or `[123456]`, and before it the name of a stage.
+    let longest = schema.names().map(str::len).max().unwrap_or(0) + 24 + MAX_STAGE_NAME;
+    let mut parser =
+        Parser { schema, resolved, longest, text, at: 0, compares: false, nesting: 0, arithmetic: 0 };
     let expression = parser.operation(0)?;
     match parser.rest() {
         "" => Ok(expression),
@@ -87,6 +94,7 @@ fn word(text: &str) -> &str {
 
 struct Parser<'a> {
     schema: &'a Schema,
+    resolved: &'a dyn Fn(&str) -> Option<String>,
     /// Bytes of the longest name that may be a field.
     longest: usize,
     text: &'a str,
@@ -312,10 +320,11 @@ impl<'a> Parser<'a> {
                 || COMPARISONS.iter().any(|(sign, _)| after.starts_with(sign))
         };
         let most = rest.find(char::is_whitespace).unwrap_or(rest.len()).min(self.longest);
-        (1..=most)
-            .rev()
-            .filter(|at| rest.is_char_boundary(*at) && ends(*at))
-            .find_map(|at| Some((&rest[..at], field(self.schema, &rest[..at])?)))
+        (1..=most).rev().filter(|at| rest.is_char_boundary(*at) && ends(*at)).find_map(|at| {
+            let name = &rest[..at];
+            let otherwise = || field(self.schema, &(self.resolved)(name)?);
+            Some((name, field(self.schema, name).or_else(otherwise)?))
+        })
     }
 
     /// Whether an operand of `sign` is what it takes.

@@ -43,7 +43,7 @@ const CAT: [Label<'static>; 1] = [Label { label: "cat", class: 3, score: 0.5 }];
 
 #[track_caller]
 fn parsed(text: &str) -> Expression {
-    parse(&schema(), text).unwrap_or_else(|wrong| panic!("{text}: {wrong:?}"))
+    parse(&schema(), &|_| None, text).unwrap_or_else(|wrong| panic!("{text}: {wrong:?}"))
 }
 
 #[track_caller]
@@ -128,7 +128,7 @@ fn what_is_no_expression_is_refused_with_the_reason() {
         ("contains(label)", "`contains` takes two texts, not 1"),
         ("length(label) == 1", "no function `length`"),
     ] {
-        match parse(&schema(), text) {
+        match parse(&schema(), &|_| None, text) {
             Err(Wrong::Form(found)) => assert!(found.contains(why), "{text}: {found}"),
             other => panic!("{text}: {other:?}"),
         }
@@ -139,16 +139,16 @@ fn what_is_no_expression_is_refused_with_the_reason() {
         ("out/logits-1 > 1", "out/logits-1"),
         ("out/logits-1[2] > 1", "out/logits-1[2]"),
     ] {
-        assert_eq!(parse(&schema(), text), Err(Wrong::Field(name.into())), "{text}");
+        assert_eq!(parse(&schema(), &|_| None, text), Err(Wrong::Field(name.into())), "{text}");
     }
 }
 
 #[test]
 fn depth_is_bounded_and_long_chains_of_conditions_are_not_deep() {
     let deep = format!("{}1{} == 1", "(".repeat(100), ")".repeat(100));
-    assert!(matches!(parse(&schema(), &deep), Err(Wrong::Form(why)) if why.contains("nested")));
+    assert!(matches!(parse(&schema(), &|_| None, &deep), Err(Wrong::Form(why)) if why.contains("nested")));
     let signs = format!("{}1 == 1", "1 + ".repeat(1000));
-    assert!(matches!(parse(&schema(), &signs), Err(Wrong::Form(why)) if why.contains("256")));
+    assert!(matches!(parse(&schema(), &|_| None, &signs), Err(Wrong::Form(why)) if why.contains("256")));
     assert!(holds(&vec!["label != 'x'"; 5000].join(" and "), &CAT));
 }
 
@@ -158,7 +158,7 @@ proptest! {
         prop::sample::select(vec!["not", "and", "or", "(", ")", "-", "+", "*", "/", "score", "label", "'a'", "3", "==", "<", "len(", "id", ","]), 0..12,
     )) {
         for text in [text, words.join(" ")] {
-            if let Ok(expression) = parse(&schema(), &text) {
+            if let Ok(expression) = parse(&schema(), &|_| None, &text) {
                 let bytes = bincode::encode_to_vec(&expression, bincode::config::standard()).unwrap();
                 let (again, _): (Expression, _) = bincode::decode_from_slice(&bytes, bincode::config::standard()).unwrap();
                 with_row(&CAT, |row| {

@@ -1,0 +1,243 @@
+//! Messages that tell what to write: the file with the mistake, mended as it was told, passes `check`; and a file that was converted as it was told is read.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+use std::fs;
+use std::process::Command;
+
+use crate::common::{Ended, Workplace};
+
+/// What is done with the fix.
+enum Mend {
+    /// It takes the place of this text.
+    Replace(&'static str),
+    /// It is a line of its own behind this one.
+    Behind(&'static str),
+    /// It is a command, which makes this file of the one that the workflow names.
+    Run { from: &'static str, to: &'static str },
+}
+
+struct Case {
+    /// Files beside the workflow.
+    files: &'static [(&'static str, &'static [u8])],
+    tables: &'static str,
+    /// What is wrong, in words of the message.
+    says: &'static str,
+    /// What the help tells to write or to run, word for word.
+    fix: &'static str,
+    mend: Mend,
+}
+
+const LINES: &str = "[sources.s]\nkind = \"jsonl\"\npaths = [\"d.jsonl\"]\n[stages.t]\nkind = \"select\"\nfrom = \"s\"\ncolumns = { x = \"x\" }\n\
+                     [sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n";
+const CELLS: &str = "[sources.s]\nkind = \"csv\"\npaths = [\"d.csv\"]\n[stages.t]\nkind = \"select\"\nfrom = \"s\"\ncolumns = { id = \"id\", x = \"x\" }\n\
+                     [sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n";
+const PATHS: &str = "paths = [\"d.jsonl\"]";
+
+/// A file whose columns are not known by the first line, and the type that is named for the column.
+const fn untyped(
+    line: &'static [(&'static str, &'static [u8])],
+    says: &'static str,
+    fix: &'static str,
+) -> Case {
+    Case { files: line, tables: LINES, says, fix, mend: Mend::Behind(PATHS) }
+}
+
+const fn foreign(
+    files: &'static [(&'static str, &'static [u8])],
+    says: &'static str,
+    fix: &'static str,
+) -> Case {
+    Case { files, tables: CELLS, says, fix, mend: Mend::Run { from: "d.csv", to: "d.utf8.csv" } }
+}
+
+const CASES: &[Case] = &[
+    untyped(
+        &[("d.jsonl", b"{\"id\": 1, \"x\": {\"a\": [1, 2]}}\n{\"id\": 2, \"x\": {\"a\": 3}}\n")],
+        "it is an object",
+        "columns = { id = \"i64\", x = \"json\" }",
+    ),
+    untyped(
+        &[("d.jsonl", b"{\"x\": [{\"b\": 1}]}\n{\"x\": []}\n")],
+        "a list that is no tensor",
+        "columns = { x = \"json\" }",
+    ),
+    untyped(
+        &[(
+            "d.jsonl",
+            b"{\"x\": 18446744073709551615, \"first name\": \"a\"}\n{\"x\": 1, \"first name\": \"\"}\n",
+        )],
+        "a number beyond i64",
+        "columns = { x = \"json\", \"first name\" = \"text\" }",
+    ),
+    untyped(&[("d.jsonl", b"{\"x\": null}\n{\"x\": \"a\"}\n")], "it is null", "columns = { x = \"json\" }"),
+    foreign(
+        &[("d.csv", b"id,x\n1,caf\xe9\n")],
+        "probably Latin-1",
+        "iconv -f latin1 -t utf8 d.csv > d.utf8.csv",
+    ),
+    foreign(
+        &[("d.csv", b"id,x,\xfcber\n1,2,3\n")],
+        "probably Latin-1",
+        "iconv -f latin1 -t utf8 d.csv > d.utf8.csv",
+    ),
+    foreign(
+        &[("d.csv", b"\xff\xfei\0d\0,\0x\0\n\x001\0,\x002\0\n\0")],
+        "it is UTF-16",
+        "iconv -f utf-16 -t utf8 d.csv > d.utf8.csv",
+    ),
+    foreign(
+        &[("d.csv", b"i\0d\0,\0x\0\n\x001\0,\x002\0\n\0")],
+        "it is UTF-16",
+        "iconv -f utf-16le -t utf8 d.csv > d.utf8.csv",
+    ),
+    foreign(&[("d.csv", b"id,x\r1,2\r3,4\r")], "old Macs", "tr '\\r' '\\n' < d.csv > d.utf8.csv"),
+    Case {
+        files: &[("d.jsonl", b"\xff\xfe{\0\"\0x\0\"\0:\x001\0}\0\n\0")],
+        tables: LINES,
+        says: "it is UTF-16",
+        fix: "iconv -f utf-16 -t utf8 d.jsonl > d.utf8.jsonl",
+        mend: Mend::Run { from: "d.jsonl", to: "d.utf8.jsonl" },
+    },
+    Case {
+        files: &[],
+        tables: "[tasks.a]\ncommand = \"true\"\nretry = 3\n",
+        says: "has no key `retry`",
+        fix: "retries",
+        mend: Mend::Replace("retry"),
+    },
+    Case {
+        files: &[],
+        tables: "[tasks.a]\ncommand = \"true\"\noutput_files = \"x\"\ntimeouts = \"3s\"\n",
+        says: "has no key `timeouts`",
+        fix: "timeout",
+        mend: Mend::Replace("output_files = \"x\"\ntimeouts"),
+    },
+    Case {
+        files: &[],
+        tables: "[tasks.a]\ncommand = \"echo {attempt}\"\n",
+        says: "nothing is called `attempt`",
+        fix: "$ORCHESTRA_ATTEMPT",
+        mend: Mend::Replace("{attempt}"),
+    },
+    Case {
+        files: &[],
+        tables: "[tasks.a]\ncommand = \"echo {slot}\"\n",
+        says: "nothing is called `slot`",
+        fix: "$ORCHESTRA_SLOT",
+        mend: Mend::Replace("{slot}"),
+    },
+    Case {
+        files: &[],
+        tables: "[tasks.a]\ncommand = \"echo {lr}\"\nmatrix = { learning = [1, 2] }\n",
+        says: "nothing is called `lr`",
+        fix: "{{lr}}",
+        mend: Mend::Replace("{lr}"),
+    },
+    Case {
+        files: &[],
+        tables: "[tasks.a]\ncommand = \"true\"\n[tasks.b]\ncommand = \"cat {tasks.a.outputs}\"\n",
+        says: "tasks have no value `outputs`",
+        fix: "output",
+        mend: Mend::Replace("outputs"),
+    },
+];
+
+fn check(place: &Workplace) -> Ended {
+    let file = place.workflow();
+    place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait()
+}
+
+#[test]
+fn a_file_that_was_mended_as_it_was_told_passes() {
+    for Case { files, tables, says, fix, mend } in CASES {
+        let place = Workplace::new();
+        for (name, bytes) in *files {
+            fs::write(place.path(name), bytes).unwrap();
+        }
+        fs::write(place.workflow(), format!("version = 1\n{tables}")).unwrap();
+        let ended = check(&place);
+        let help =
+            ended.stderr.lines().filter(|line| line.contains("= help: ")).collect::<Vec<_>>().join("\n");
+        ended.must_exit(78).must_say(&[says]);
+        assert!(help.contains(fix), "`{fix}` is not told:\n{}", ended.stderr);
+        match mend {
+            Mend::Replace(text) => place.edit(text, fix),
+            Mend::Behind(line) => place.edit(line, &format!("{line}\n{fix}")),
+            Mend::Run { from, to } => {
+                let done = Command::new("sh").args(["-c", fix]).current_dir(place.path("")).status().unwrap();
+                assert!(done.success(), "{fix}");
+                place.edit(from, to);
+            }
+        }
+        check(&place).must_exit(0);
+        // What has items is read, too.
+        if !files.is_empty() {
+            place.run(&[]).must_exit(0).must_say(&[" 0 failed"]);
+        }
+    }
+}
+
+#[test]
+fn a_column_may_be_called_with_its_stage_whatever_else_that_gives() {
+    for (from, more) in [("", ""), ("", ", c = \"n * 2\""), ("two", ""), ("two", ", c = \"n * 2\"")] {
+        let reads = if from.is_empty() { "\"same\"".to_owned() } else { "[\"same\", \"two\"]".to_owned() };
+        let use_two = if from.is_empty() { "" } else { ", e = \"two.b + 1\"" };
+        let place = Workplace::new();
+        let text = format!(
+            "version = 1\n[sources.n]\nkind = \"range\"\nstop = 3\n[stages.same]\nkind = \"select\"\nfrom = \"n\"\ncolumns = {{ a = \"n.n\"{more} }}\n\
+             [stages.two]\nkind = \"select\"\nfrom = \"n\"\ncolumns = {{ b = \"n\" }}\n\
+             [stages.both]\nkind = \"select\"\nfrom = {reads}\ncolumns = {{ a = \"same.a\", d = \"same.a + 1\"{use_two} }}\n\
+             [sinks.o]\nkind = \"jsonl\"\nfrom = \"both\"\nordered = true\n[sinks.p]\nkind = \"jsonl\"\nfrom = \"two.b\"\n"
+        );
+        fs::write(place.workflow(), text).unwrap();
+        place.run(&[]).must_exit(0);
+        let out = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
+        assert!(
+            out.lines().count() == 3 && out.lines().next_back().unwrap().contains("\"a\":2,\"d\":3"),
+            "{out}"
+        );
+    }
+}
+
+#[test]
+fn a_header_with_blanks_names_its_columns_without_them() {
+    let place = Workplace::new();
+    fs::write(place.path("d.csv"), "id, x\n1, 2\n").unwrap();
+    fs::write(place.workflow(), format!("version = 1\n{CELLS}")).unwrap();
+    place.run(&[]).must_exit(0);
+    let out = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
+    assert!(out.contains("\"id\":1,\"x\":2"), "{out}");
+}
+
+#[test]
+fn check_and_plan_say_how_many_items_there_are_and_what_each_is() {
+    let array = |n: usize| {
+        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({n},), }}");
+        let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+        bytes.extend(format!("{header:<117}\n").bytes());
+        bytes.extend(vec![0; 4 * n]);
+        bytes
+    };
+    let place = Workplace::new();
+    fs::write(place.path("x.npy"), array(12_345)).unwrap();
+    fs::write(place.path("y.npy"), array(7)).unwrap();
+    for (source, says) in [
+        ("kind = \"range\"\nstop = 1000000", "1,000,000 items, each one number (`n`, i64)"),
+        ("kind = \"range\"\nstop = 1", "1 item, each one number (`n`, i64)"),
+        ("kind = \"random\"\nitems = 12\nshape = [3, 2]", "12 items, each `x` f32[3, 2]"),
+        ("kind = \"tensors\"\npaths = [\"x.npy\"]", "12,345 items, each one number (`x`, f32)"),
+        (
+            "kind = \"tensors\"\npaths = [\"*.npy\"]\nrows = 1",
+            "12,345 items in its first file, each `x` f32[1]",
+        ),
+    ] {
+        let text = format!(
+            "version = 1\n[sources.s]\n{source}\n[stages.t]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n"
+        );
+        fs::write(place.workflow(), text).unwrap();
+        let checked = check(&place);
+        assert!(checked.must_exit(0).stdout.contains(says), "{says}: {}", checked.stdout);
+        let planned = place.start_command(&["plan", place.workflow().to_str().unwrap()]).wait();
+        assert!(planned.must_exit(0).stdout.contains(&format!("source s: {says}")), "{}", planned.stdout);
+    }
+}
