@@ -371,6 +371,7 @@ mod tests {
             files,
             notes: BTreeMap::new(),
             note_file: tempfile::tempfile().unwrap(),
+            has_manifest: false,
             queue: None,
             is_over: Arc::default(),
             thread: None,
