@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use orchestra_store::{Expand, Found, ListError, ListingSpec, PushFound, SourceStore, Watch, is_url};
+use orchestra_store::{ListError, ListingSpec, SourceStore, Watch, is_url};
 
 use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
@@ -208,23 +208,7 @@ pub(crate) fn connect(
     let known = context
         .n_items
         .map(|n| if is_one(listing, host) { KnownItems::All(n) } else { KnownItems::OfFirst(n) });
-    // Of a store, the run asks.
-    if let (Some(expand), Some(first), []) = (&connected.expand, &first, urls)
-        && let Some(warning) = all_passed_over(&**expand, &first.locator)
-    {
-        let message = format!("source `{}`: {}", source.name.value, warning);
-        diags.warning(source.name.span, message).help("a run ends with this error");
-    }
     Some((connected, known))
-}
-
-/// The error of a file that has something, and no item. It is read up to its first item.
-fn all_passed_over(expand: &dyn Expand, file: &Path) -> Option<ListError> {
-    let up_to_an_item: PushFound<'_> = &mut |found| match found {
-        Found::Item(..) => Err(ListError::Stopped),
-        Found::PassedOver(..) => Ok(()),
-    };
-    expand.expand(file, up_to_an_item).err().filter(|error| matches!(error, ListError::AllPassedOver { .. }))
 }
 
 /// Whether the source names one file, or has none.

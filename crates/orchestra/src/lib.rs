@@ -111,7 +111,7 @@ pub mod kind {
         ProgramDraft, ResolvedProgram, Runs, SinkKind, SourceConnected, SourceContext, SourceKind,
         StageConnected, StageContext, StageKind, Upstreams, Word, Words, Writes, key,
     };
-    pub use orchestra_store::{Expand, ObjectStore};
+    pub use orchestra_store::{Expand, Found, ListError, ObjectStore, PassedOver, PushFound};
 }
 
 /// Why a run did not start.

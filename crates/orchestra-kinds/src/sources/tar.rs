@@ -16,7 +16,7 @@ use self::sample::{MISSING, Sample, TWICE, place_or};
 use self::sample_columns::{MOST_COLUMNS, first_sample, is_npy, key_of, type_of};
 use super::reading::columns::{decoders, schema, settings};
 use super::reading::field_type::Field;
-use super::reading::input::list_items;
+use super::reading::input::{list_items, warn_of_no_item};
 use super::reading::locator::{file_of, locator};
 use super::reading::tar_members::{Member, Members};
 use crate::objects::{self, Protocol};
@@ -87,6 +87,7 @@ impl SourceKind for Tar {
         };
         let protocols = objects::protocols(source.urls);
         let shards = Arc::new(Shards { columns, max_pixels: source.limits.max_pixels, protocols });
+        warn_of_no_item(source, &*shards);
         Some(SourceConnected {
             gives: schema(&shards.columns),
             fetch: Arc::clone(&shards) as Arc<dyn Fetch>,
@@ -160,7 +161,7 @@ impl Shards {
             Some(sample) => sample.push(path, push),
             None if is_without && passed_over.total() > 0 => Err(ListError::AllPassedOver {
                 path: path.to_owned(),
-                passed_over,
+                passed_over: Box::new(passed_over),
                 help: "a sample is members called `key.extension`, such as `0001.jpg` and `0001.cls`",
             }),
             None => Ok(()),

@@ -15,7 +15,7 @@ use orchestra_store::{
     Expand, Found, ListError, ObjectStore, PassedOver, PassedOverCounts, PushFound, escape, is_hidden,
 };
 
-use super::reading::input::{Input, Last, Opener, list_items};
+use super::reading::input::{Input, Last, Opener, list_items, warn_of_no_item};
 use super::reading::limits::LARGEST_FILE_BYTES;
 use super::reading::locator::{file_of, locator, parts};
 use super::reading::undecoded_picture::UndecodedPicture;
@@ -75,6 +75,7 @@ impl SourceKind for Zip {
         let settings = serde_json::json!({ "kind": self.name(), "members": globs });
         let protocols = objects::protocols(source.urls);
         let pictures = Arc::new(Pictures { globs, max_pixels: source.limits.max_pixels, protocols });
+        warn_of_no_item(source, &*pictures);
         Some(SourceConnected {
             gives: Schema::of("picture", ColumnType::Picture),
             fetch: Arc::clone(&pictures) as Arc<dyn Fetch>,
@@ -137,7 +138,11 @@ impl Expand for Pictures {
         })?;
         if n_items == 0 && passed_over.total() > 0 {
             let help = "say which members are items with `members`, such as `members = \"*.png\"`";
-            return Err(ListError::AllPassedOver { path: path.to_owned(), passed_over, help });
+            return Err(ListError::AllPassedOver {
+                path: path.to_owned(),
+                passed_over: passed_over.into(),
+                help,
+            });
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ pub enum ListError {
     #[error("`{}` holds no item: all of it was passed over ({passed_over}); {help}", path.display())]
     AllPassedOver {
         path: PathBuf,
-        passed_over: PassedOverCounts,
+        passed_over: Box<PassedOverCounts>,
         /// What to do.
         help: &'static str,
     },

@@ -43,7 +43,7 @@ fn a_writer_that_is_killed_at_any_moment_loses_and_doubles_nothing() {
     let mut kills = 0;
     loop {
         let mut child = Command::new(&me)
-            .args(["kill::writer_process", "--exact", "--nocapture"])
+            .args(["writer_process", "--exact", "--nocapture"])
             .env(FOLDER, dir.path())
             .stdout(Stdio::piped())
             .spawn()

@@ -11,7 +11,7 @@ use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use orchestra_core::locked;
 use orchestra_plan::{ReadSeek, SourceContext};
-use orchestra_store::{ListError, StoreTrouble, is_url};
+use orchestra_store::{Expand, Found, ListError, PushFound, StoreTrouble, is_url};
 
 use super::read_file::{open_regular, read_file};
 use crate::objects::{self, Protocol, ReadObject};
@@ -277,6 +277,19 @@ pub fn look<T>(
             None
         }
         Err(error) => Some(Err(error.to_string())),
+    }
+}
+
+/// Warns where the first archive of a source holds something, and no item. It is read up to its first item; of a store, the run asks.
+pub fn warn_of_no_item(source: &mut SourceContext<'_, '_>, archives: &dyn Expand) {
+    let Some(first) = source.first.filter(|_| source.urls.is_empty()) else { return };
+    let up_to_an_item: PushFound<'_> = &mut |found| match found {
+        Found::Item(..) => Err(ListError::Stopped),
+        Found::PassedOver(..) => Ok(()),
+    };
+    if let Err(error @ ListError::AllPassedOver { .. }) = archives.expand(&first.locator, up_to_an_item) {
+        let message = format!("{}: {error}", source.fields.what);
+        source.fields.diags.warning(source.fields.span, message).help("a run ends with this error");
     }
 }
 

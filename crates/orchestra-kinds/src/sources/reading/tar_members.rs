@@ -24,12 +24,15 @@ const MOST_LINKS: usize = 1 << 20;
 /// Where the bytes of a member begin, and how many they are.
 pub type Place = [u64; 2];
 
+/// The place of a member, or why it has none.
+pub type FoundPlace = Result<Place, Astray>;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Member {
     File {
         name: Vec<u8>,
         /// Those of the member that it leads to, where it is a link.
-        place: Result<Place, Astray>,
+        place: FoundPlace,
     },
     PassedOver(PassedOver),
 }
@@ -87,7 +90,7 @@ struct Walk {
 struct Targets {
     links: Links,
     /// By name, in the order of the archive: where the header stands, and what it holds.
-    files: HashMap<Vec<u8>, Vec<(u64, Result<Place, Astray>)>>,
+    files: HashMap<Vec<u8>, Vec<(u64, FoundPlace)>>,
     folders: HashSet<Vec<u8>>,
 }
 
@@ -354,7 +357,7 @@ impl<R: Read + Seek> Members<R> {
 
 impl Targets {
     /// Where the bytes lie that a link has; `None`: it leads to a folder.
-    fn of(&self, name: &[u8], at: u64, link: &Link) -> Option<Result<Place, Astray>> {
+    fn of(&self, name: &[u8], at: u64, link: &Link) -> Option<FoundPlace> {
         let target = match link.path(name).and_then(|path| self.links.follow(&path)) {
             Ok(target) => target,
             Err(astray) => return Some(Err(astray)),

@@ -17,7 +17,7 @@ use crate::sources::reading::locator::parts;
 use crate::sources::reading::npy_header::{HEAD, Header};
 use crate::sources::reading::read_file::{open_regular, read_part};
 use crate::sources::reading::row::{Cell, Row};
-use crate::sources::reading::tar_members::Place;
+use crate::sources::reading::tar_members::{FoundPlace, Place};
 
 /// In place of where a member lies: the sample has none, or two of them, or its bytes cannot be found. No member lies at byte 0.
 pub const MISSING: Place = [0, 0];
@@ -25,7 +25,7 @@ pub const TWICE: Place = [0, 1];
 const ASTRAY: u64 = 2;
 
 /// As locators have it.
-pub fn place_or(place: Result<Place, Astray>) -> Place {
+pub fn place_or(place: FoundPlace) -> Place {
     place.unwrap_or_else(|astray| [0, ASTRAY + astray as u64])
 }
 

@@ -9,13 +9,12 @@ use orchestra_core::DType;
 use orchestra_plan::SourceContext;
 use orchestra_store::escape;
 
-use crate::sources::reading::archive_links::Astray;
 use crate::sources::reading::columns::no_first;
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::input::look;
 use crate::sources::reading::limits::LARGEST_TENSOR;
 use crate::sources::reading::npy_header::{HEAD, Header};
-use crate::sources::reading::tar_members::{Member, Members, Place};
+use crate::sources::reading::tar_members::{FoundPlace, Member, Members};
 
 /// Members that one sample may have.
 pub const MOST_COLUMNS: usize = 256;
@@ -63,7 +62,7 @@ pub fn first_sample(source: &mut SourceContext<'_, '_>, names: Option<Vec<String
 
 /// The columns of the first sample of an archive: all, or those that are named.
 fn columns_of(mut archive: impl Read + Seek, names: Option<Vec<String>>) -> Result<Vec<Field>, String> {
-    let mut sample: Option<(String, Vec<(String, Result<Place, Astray>)>)> = None;
+    let mut sample: Option<(String, Vec<(String, FoundPlace)>)> = None;
     let mut members = Members::new(BufReader::new(&mut archive)).map_err(|error| error.to_string())?;
     while let Some(member) = members.next()? {
         let Member::File { name, place } = member else { continue };
