@@ -64,6 +64,7 @@ mod parent_killed;
 mod parent_killed_anywhere;
 mod parent_reads_no_item;
 mod part_kills;
+mod pictures;
 mod poison;
 mod poison_haystack;
 mod post_stages;

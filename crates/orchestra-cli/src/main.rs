@@ -18,6 +18,7 @@ mod inspect;
 mod lab;
 mod metrics;
 mod notices;
+mod passed_over;
 mod plan;
 mod planning;
 mod progress;

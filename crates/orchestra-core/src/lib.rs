@@ -29,6 +29,7 @@ pub mod loader_blame;
 mod lock;
 pub mod memory_survey;
 mod named_enum;
+mod passed_over;
 pub mod pixel_placement;
 pub mod program;
 pub mod restart;
@@ -51,6 +52,7 @@ pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter}
 pub use iteration::Iteration;
 pub use kernel::{Code, Kernel};
 pub use lock::locked;
+pub use passed_over::PassedOver;
 pub use pixel_placement::{Placement, Trim};
 pub use program::Program;
 pub use sandbox::{SandboxMode, SandboxRules};

@@ -35,6 +35,7 @@ pub mod trace;
 
 pub use account::histogram::HistogramReading;
 pub use account::meter::{Meter, Remains};
+pub use account::passed_over::PassedOverReport;
 pub use account::pipeline_use::{PipelineLook, PipelineUse};
 pub use account::report::{
     DeviceReport, ItemCounts, LoaderReport, OutputReport, PipelineOnDevice, PipelineReport, RunReport,

@@ -13,7 +13,7 @@ use crate::exit_code::ExitCode;
 use crate::human::{count, counted};
 use crate::signals::AfterTheRun;
 use crate::summary::{RunEnd, Summary};
-use crate::{Failed, stderr, stdout};
+use crate::{Failed, passed_over, stderr, stdout};
 
 pub(super) fn end(
     outcome: &RunOutcome,
@@ -37,6 +37,9 @@ pub(super) fn end(
         ..summary(plan, &report.run_id, run_end(outcome, plan))
     };
     print_summary(&summary, report, output)?;
+    for passed_over in &report.passed_over {
+        stderr::say_line(&passed_over::warning(passed_over));
+    }
     if let Some(after) = after {
         after.cut_short(summary.exit_code(), outcome.exit_code == i32::from(ExitCode::Interrupted.number()));
     }

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
-use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
+use orchestra_core::{FailureKind, PassedOver};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushItem};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -190,6 +190,10 @@ impl FetchRun for Line {
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
         self.row.show(show);
+    }
+
+    fn passed_over(&self) -> Vec<(PassedOver, u64)> {
+        self.row.passed_over()
     }
 }
 

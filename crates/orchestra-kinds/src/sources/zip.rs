@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
-use orchestra_core::FailureKind;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
+use orchestra_core::{FailureKind, PassedOver};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushItem, escape};
 
@@ -183,6 +183,10 @@ impl FetchRun for MemberPicture {
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
         show(&[Value::Picture(&self.picture)]);
+    }
+
+    fn passed_over(&self) -> Vec<(PassedOver, u64)> {
+        self.picture.passed_over().into_iter().collect()
     }
 }
 

@@ -71,7 +71,7 @@ fn every_kind_of_file_has_the_pixels_of_libjpeg_turbo() {
 fn pixels_are_the_same_without_vector_instructions() {
     // In a process of its own: the environment of this one is that of the tests beside it, too.
     let mut tests = Command::new(std::env::current_exe().unwrap());
-    tests.args(["--exact", "every_kind_of_file_has_the_pixels_of_libjpeg_turbo"]).env(NO_VECTORS, "1");
+    tests.args(["--exact", "jpeg::every_kind_of_file_has_the_pixels_of_libjpeg_turbo"]).env(NO_VECTORS, "1");
     let ended = tests.output().unwrap();
     let said = String::from_utf8(ended.stdout).unwrap();
     assert!(ended.status.success() && said.contains("1 passed"), "{said}");

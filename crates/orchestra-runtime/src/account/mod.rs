@@ -2,6 +2,7 @@
 
 pub mod histogram;
 pub mod meter;
+pub mod passed_over;
 pub mod pipeline_use;
 pub mod report;
 pub mod snapshot;

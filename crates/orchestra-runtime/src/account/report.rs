@@ -12,6 +12,7 @@ use orchestra_plan::{Plan, RecordsPerItem, SinkPlan, StagePlan};
 use orchestra_store::{Counts, Extent};
 use serde::{Deserialize, Serialize};
 
+use crate::account::passed_over::PassedOverReport;
 use crate::account::snapshot::Snapshot;
 use crate::account::stats::StageStats;
 use crate::context::RunContext;
@@ -43,6 +44,8 @@ pub struct RunReport {
     pub devices: Vec<DeviceReport>,
     /// How many items each source names, by its name; `None` if the run ended before that was known.
     pub sources: BTreeMap<String, Option<u64>>,
+    /// What items hold that no stage was given, in this part of the run.
+    pub passed_over: Vec<PassedOverReport>,
     /// What the sinks have written, in the order of the plan.
     pub outputs: Vec<OutputReport>,
     /// By name.
@@ -271,6 +274,7 @@ impl RunReport {
             stages: snapshot.stages.iter().map(|s| (s.name.clone(), stage(s))).collect(),
             devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
             sources: sources(context),
+            passed_over: context.stats.passed_over.reports(&context.plan),
             outputs: outputs(&context.plan),
             pipelines: pipelines(context, ends),
             loaders: LoaderReport {

@@ -11,6 +11,7 @@ use orchestra_plan::{Plan, WorkerMemory};
 use orchestra_store::{Extent, Growth};
 
 use crate::account::histogram::{BATCH_SIZES, Histogram, TIMES};
+use crate::account::passed_over::PassedOverCounts;
 use crate::account::pipeline_use::StageFacts;
 use crate::fleet::live_workers::LiveWorkers;
 
@@ -243,6 +244,8 @@ pub struct Stats {
     pub stages: Vec<StageStats>,
     pub devices: Vec<DeviceStats>,
     pub workers: LiveWorkers,
+    /// What items hold that no stage was given.
+    pub passed_over: PassedOverCounts,
     pipeline_of_source: Vec<PipelineId>,
 }
 

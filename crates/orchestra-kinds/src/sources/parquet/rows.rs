@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
+use orchestra_core::PassedOver;
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{Limits, SourceConnected, SourceContext, SourceKind};
@@ -148,6 +149,10 @@ impl FetchRun for RowReader {
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
         self.row.show(show);
+    }
+
+    fn passed_over(&self) -> Vec<(PassedOver, u64)> {
+        self.row.passed_over()
     }
 }
 

@@ -8,9 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use orchestra_core::shapes::FetchRun;
+use orchestra_core::{FailureKind, PassedOver};
 use orchestra_plan::Origin;
 use rustix::thread::sched_setaffinity;
 
@@ -93,6 +93,13 @@ impl LoaderWork {
         let stage = self.chain.first_stage();
         self.context.stats.stage(stage).entered.add(1);
         self.chain.fail(token, stage, refusal, attempts, out);
+    }
+
+    /// Counts what an item holds beside its row.
+    fn note_passed_over(&self, passed_over: &[(PassedOver, u64)]) {
+        for (what, n) in passed_over {
+            self.context.stats.passed_over.add(Origin::Source(self.source), *what, *n);
+        }
     }
 
     /// Notes and sends what became of an item.
@@ -196,6 +203,7 @@ impl<'a> LocalThread<'a> {
             self.out = Outcome::default();
             return Tally::default();
         }
+        work.note_passed_over(&self.fetch.passed_over());
         let left_after = left_at.map_or(Duration::ZERO, |left_at| left_at - started);
         let busy = started.elapsed();
         let times = Times { began: started, read_after, left_after, busy, waited, bytes };
@@ -251,10 +259,11 @@ impl<'a> ProcessThread<'a> {
         }
     }
 
-    fn loaded(&mut self, item: Ticket, loaded: LoadedItem, turn: Option<AloneTurn>) -> Tally {
+    fn loaded(&mut self, item: Ticket, mut loaded: LoadedItem, turn: Option<AloneTurn>) -> Tally {
         let (work, since) = (self.work, Instant::now());
         let token = Token::whole(item);
         let (began, read, took) = (loaded.began, loaded.read, loaded.took);
+        let passed_over = std::mem::take(&mut loaded.passed_over);
         self.events.set(loaded);
         // What stands here in front of the first batch may be code of a host that never comes back.
         self.inbox.lend(&token.ticket, since, &mut self.items.unanswered, turn);
@@ -285,6 +294,7 @@ impl<'a> ProcessThread<'a> {
             self.out = Outcome::default();
             return Tally::default();
         }
+        work.note_passed_over(&passed_over);
         let waited = in_hand.waited;
         let busy = took + since.elapsed();
         let read_after = is_read.then_some(read);
