@@ -24,6 +24,8 @@ pub(crate) struct Directory<'a> {
     file: Directories<'a>,
     pub(crate) at: u64,
     entries: Vec<Entry>,
+    /// Where it says where the next one is.
+    pub(crate) next_at: usize,
     /// Where the next one is, 0 for none. Some EXIF blocks end before it.
     next: Option<u64>,
 }
@@ -93,7 +95,14 @@ impl<'a> Directories<'a> {
         let cut = || MediaError::Truncated { format: Format::Tiff, what: "it ends inside a directory" };
         let mut found = vec![self.first().ok_or_else(cut)?];
         let mut seen = HashSet::from([found[0].at]);
+        let mut n_entries = 0;
         while let Some(last) = found.last() {
+            // A small file of directories that lie over each other would take any memory.
+            n_entries += last.entries.len();
+            if n_entries > self.bytes.len() {
+                let reason = "its directories lie over each other".to_owned();
+                return Err(MediaError::Broken { format: Format::Tiff, reason });
+            }
             let next = last.next.ok_or_else(cut)?;
             // Directories that go round in a circle have been seen.
             if next == 0 || !seen.insert(next) {
@@ -130,7 +139,7 @@ impl<'a> Directories<'a> {
             }
             Some(found)
         });
-        Some(Directory { file: self, at, entries: entries.collect::<Option<_>>()?, next })
+        Some(Directory { file: self, at, entries: entries.collect::<Option<_>>()?, next_at: end, next })
     }
 
     fn number(self, at: usize, length: usize) -> Option<u64> {

@@ -205,8 +205,19 @@ impl<'a> Bands<'a> {
                     format: FORMAT,
                     what: "a strip or tile lies behind its end",
                 })?;
-                let (size, found) = jpeg::decode_chunk(&whole, self.max_pixels, *samples, &mut self.chunk)
-                    .map_err(|error| error.within(FORMAT))?;
+                let (width, height) = self.layout.chunk;
+                // Many strips may be the same bytes: all of them together take no more than the picture.
+                let most = self.max_pixels.min(u64::from(width) * u64::from(height));
+                let decoded = jpeg::decode_chunk(&whole, most, *samples, &mut self.chunk);
+                let (size, found) = decoded.map_err(|error| match error.within(FORMAT) {
+                    MediaError::TooLarge { width: found, height: lines, .. } if most < self.max_pixels => {
+                        let reason = format!(
+                            "a strip or tile of {width}x{height} pixels is a JPEG of {found}x{lines}"
+                        );
+                        MediaError::Broken { format: FORMAT, reason }
+                    }
+                    error => error,
+                })?;
                 if found != in_chunk || size.width < self.layout.chunk.0 {
                     let reason = format!(
                         "a strip or tile is a JPEG of {} pixels a line with {found} samples, expected {} with {in_chunk}",
@@ -250,7 +261,10 @@ impl<'a> Source<'a> {
         layout: &PageLayout,
     ) -> Source<'a> {
         let (first, wide) = directories.first_offset();
-        let mut patches = vec![(first as u64, directories.bytes_of(directory.at, wide))];
+        let mut patches = vec![
+            (first as u64, directories.bytes_of(directory.at, wide)),
+            (directory.next_at as u64, vec![0; wide]),
+        ];
         for (tag, value) in [(PHOTOMETRIC, GRAY), (ROWS_PER_STRIP, layout.chunk.1.into())] {
             if let Some(entry) = directory.entry(tag) {
                 patches.push((entry.at as u64, directories.bytes_of(value, entry.size())));

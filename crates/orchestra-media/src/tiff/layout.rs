@@ -30,6 +30,9 @@ const JPEG_TABLES: u16 = 347;
 /// More samples of a pixel than these are no picture.
 const MOST_SAMPLES: u64 = 16;
 
+/// Bytes of the tables that all strips or tiles share. Each is decoded with a copy of them.
+const MOST_TABLES: usize = 1 << 16;
+
 /// What converts most files.
 const MAGICK: &str = "magick IN.tif -depth 8 OUT.png";
 const TIFFCP: &str = "tiffcp -c none IN.tif OUT.tif";
@@ -277,8 +280,11 @@ fn packing(
         1 | 5 | 8 | 32946 | 32773 => return Ok(Packing::Samples),
         4 if numbers == Numbers::Bits(1) && samples == 1 => return Ok(Packing::Samples),
         7 if numbers == Numbers::Bits(8) && matches!(samples, 1 | 3) => {
-            let tables = page.bytes(JPEG_TABLES).unwrap_or_default().to_vec();
-            return Ok(Packing::Jpeg { tables, is_luma });
+            let tables = page.bytes(JPEG_TABLES).unwrap_or_default();
+            if tables.len() > MOST_TABLES {
+                return Err(broken(format!("its JPEG tables have {} bytes", tables.len())));
+            }
+            return Ok(Packing::Jpeg { tables: tables.to_vec(), is_luma });
         }
         7 => {
             return Err(unsupported(

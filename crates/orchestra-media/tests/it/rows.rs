@@ -40,7 +40,7 @@ fn each_region_of_a_picture_gives_the_row_that_it_gives_alone() {
     let mut kept = Preparer::new();
     for color in [Channels::Gray, Channels::Rgb, Channels::Gray] {
         let spec = byte_spec([16, 16], Fit::Stretch, ResizeFilter::Bilinear, color);
-        let row = |preparer: &mut Preparer, (left, top, width, height)| {
+        let row = |preparer: &mut Preparer, (left, top, width, height): (u32, u32, u32, u32)| {
             let rect = PixelRect { left: left.into(), top: top.into(), width, height };
             preparer.load(&pixels, rect, &spec).unwrap();
             let mut row = vec![0; spec.tensor().row_bytes().unwrap()];

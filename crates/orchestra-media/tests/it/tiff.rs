@@ -59,8 +59,8 @@ fn packed(bits: usize, sample: impl Fn(u32, u32) -> u8) -> Vec<u8> {
 
 #[test]
 fn samples_of_a_few_bits_are_read_in_both_bit_orders_and_meanings() {
-    for bits in [1, 2, 4, 8] {
-        let most = u8::MAX >> (8 - bits);
+    for bits in [1_u32, 2, 4, 8] {
+        let most = u8::MAX >> (8 - bits as u8);
         let sample = |x: u32, y: u32| (x * 3 + y * 5) as u8 & most;
         let shown = |x, y| sample(x, y) * (255 / most);
         let pixels = |level: &dyn Fn(u32, u32) -> u8| -> Vec<u8> {
@@ -69,11 +69,11 @@ fn samples_of_a_few_bits_are_read_in_both_bit_orders_and_meanings() {
                 .flat_map(|(x, y)| [level(x, y); 3])
                 .collect()
         };
-        let straight = packed(bits.into(), sample);
+        let straight = packed(bits as usize, sample);
         let reversed: Vec<u8> = straight.iter().map(|byte| byte.reverse_bits()).collect();
         for (order, data) in [(1, &straight), (2, &reversed)] {
             for (photometric, expected) in [(1, pixels(&shown)), (0, pixels(&|x, y| 255 - shown(x, y)))] {
-                let tags = with(tags(bits.into(), photometric, 1), &[(266, 3, vec![order])]);
+                let tags = with(tags(bits, photometric, 1), &[(266, 3, vec![order])]);
                 assert_eq!(colours(&tiff(data, &tags)), expected, "{bits} bits, {order}, {photometric}");
             }
         }
