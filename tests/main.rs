@@ -62,6 +62,7 @@ mod output_gone;
 mod parent_killed_anywhere;
 mod parent_reads_no_item;
 mod part_kills;
+mod pictures;
 mod poison;
 mod poison_haystack;
 mod post_stages;

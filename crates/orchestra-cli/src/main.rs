@@ -16,6 +16,7 @@ mod human;
 mod init;
 mod inspect;
 mod lab;
+mod left_out;
 mod metrics;
 mod notices;
 mod plan;

@@ -26,6 +26,7 @@ pub mod image_spec;
 pub mod iteration;
 pub mod kernel;
 pub mod ledger;
+mod left_out;
 pub mod lineage;
 pub mod loader_blame;
 mod lock;
@@ -54,6 +55,7 @@ pub use ids::{
 pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
 pub use iteration::Iteration;
 pub use kernel::{Code, Kernel};
+pub use left_out::LeftOut;
 pub use lock::locked;
 pub use model_output::{BatchAxis, Mixing, ProbedOutput, ReadOutput};
 pub use pixel_placement::{Placement, Trim};

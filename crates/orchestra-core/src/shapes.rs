@@ -12,6 +12,7 @@ use bincode::{Decode, Encode};
 use crate::collect::Part;
 use crate::data::{OwnedRow, Refusal, Value};
 use crate::ids::ItemId;
+use crate::left_out::LeftOut;
 
 /// How many rows a map makes of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +109,11 @@ pub trait Emit {
     /// # Errors
     /// What reads the row has failed the item: stop, and pass this on.
     fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal>;
+
+    /// The map makes nothing of `n` of these, which the row holds: that is counted.
+    fn left_out(&mut self, what: LeftOut, n: u64) {
+        let _ = (what, n);
+    }
 }
 
 /// Makes one row of the rows of all parts of a token.
@@ -253,6 +259,11 @@ pub trait FetchRun: Send {
 
     /// Shows the row of the item that was read last, in the order of the columns that the source gives.
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>]));
+
+    /// What the item that was read last holds beside its row. It is known once the row was shown.
+    fn left_out(&self) -> Vec<(LeftOut, u64)> {
+        Vec::new()
+    }
 }
 
 /// What a record says of its item.

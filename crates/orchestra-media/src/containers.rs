@@ -1,14 +1,26 @@
-//! Walks over the chunks of PNG and WebP, and the header of BMP, for what their decoders do not say. It decodes no pixels.
+//! Walks over the chunks of PNG and WebP, the blocks of GIF, and the header of BMP, for what their decoders do not say. It decodes no pixels.
 
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::orientation::Orientation;
 use crate::picture::check_size;
 
-/// Checks that a PNG has its end and returns its turn. EXIF may stand before or behind the pixels.
-pub(crate) fn walk_png(bytes: &[u8]) -> Result<Orientation, MediaError> {
+/// What a file says of its pictures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) orientation: Orientation,
+    /// Frames of an animation; 1 for a picture.
+    pub(crate) n_frames: u32,
+}
+
+impl Told {
+    pub(crate) const ONE_UPRIGHT: Told = Told { orientation: Orientation::UPRIGHT, n_frames: 1 };
+}
+
+/// Checks that a PNG has its end and returns what it tells. EXIF may stand before or behind the pixels.
+pub(crate) fn walk_png(bytes: &[u8]) -> Result<Told, MediaError> {
     let cut = MediaError::Truncated { format: Format::Png, what: "its end chunk is missing" };
-    let mut orientation = Orientation::UPRIGHT;
+    let mut told = Told::ONE_UPRIGHT;
     let mut rest = &bytes[8..];
     // A chunk: length, name, payload, checksum.
     loop {
@@ -19,8 +31,12 @@ pub(crate) fn walk_png(bytes: &[u8]) -> Result<Orientation, MediaError> {
         let Some((payload, behind)) = behind.split_at_checked(length) else { return Err(cut) };
         let Some((_checksum, behind)) = behind.split_at_checked(4) else { return Err(cut) };
         match &[n0, n1, n2, n3] {
-            b"IEND" => return Ok(orientation),
-            b"eXIf" => orientation = Orientation::from_exif_block(payload),
+            b"IEND" => return Ok(told),
+            b"eXIf" => told.orientation = Orientation::from_exif_block(payload),
+            // The control of an animation begins with the number of its frames.
+            b"acTL" => {
+                told.n_frames = payload.first_chunk().map_or(1, |n| u32::from_be_bytes(*n)).max(1);
+            }
             _ => {}
         }
         rest = behind;
@@ -28,8 +44,8 @@ pub(crate) fn walk_png(bytes: &[u8]) -> Result<Orientation, MediaError> {
 }
 
 /// Checks that a WebP has all the bytes that its header claims and that no frame in it is larger than `max_pixels`, and
-/// returns its turn. A frame's own header may claim more than the file's.
-pub(crate) fn walk_webp(bytes: &[u8], max_pixels: u64) -> Result<Orientation, MediaError> {
+/// returns what it tells. A frame's own header may claim more than the file's.
+pub(crate) fn walk_webp(bytes: &[u8], max_pixels: u64) -> Result<Told, MediaError> {
     let cut = MediaError::Truncated { format: Format::WebP, what: "it is shorter than its header says" };
     let Some(&size) = bytes[4..].first_chunk() else { return Err(cut) };
     let claimed = 8 + u64::from(u32::from_le_bytes(size));
@@ -37,19 +53,64 @@ pub(crate) fn walk_webp(bytes: &[u8], max_pixels: u64) -> Result<Orientation, Me
     if claimed > bytes.len() as u64 + 1 {
         return Err(cut);
     }
-    let mut orientation = Orientation::UPRIGHT;
+    let (mut orientation, mut n_frames) = (Orientation::UPRIGHT, 0_u32);
     walk_riff(&bytes[12..], &mut |name, payload| {
         match name {
             b"EXIF" => orientation = Orientation::from_exif_block(payload),
             // An animation's frame: position, size, duration, flags, and then chunks of its own.
             b"ANMF" if payload.len() > 16 => {
+                n_frames = n_frames.saturating_add(1);
                 walk_riff(&payload[16..], &mut |name, payload| check_frame(name, payload, max_pixels))?;
             }
             _ => check_frame(name, payload, max_pixels)?,
         }
         Ok(())
     })?;
-    Ok(orientation)
+    Ok(Told { orientation, n_frames: n_frames.max(1) })
+}
+
+/// The frames of a GIF, as far as its blocks are whole: its decoder checks the first frame.
+pub(crate) fn gif_frames(bytes: &[u8]) -> u32 {
+    let mut blocks = GifBlocks { bytes, at: 13 };
+    // The table of colours that all frames share.
+    blocks.skip_colours(bytes.get(10).copied());
+    let mut n_frames = 0_u32;
+    loop {
+        match blocks.next() {
+            Some(0x2c) => {
+                n_frames = n_frames.saturating_add(1);
+                // Place and size, flags, a table of colours, the width of codes.
+                blocks.at += 9;
+                blocks.skip_colours(blocks.at.checked_sub(1).and_then(|at| bytes.get(at).copied()));
+                blocks.at += 1;
+            }
+            // The name of an extension.
+            Some(0x21) => blocks.at += 1,
+            _ => return n_frames.max(1),
+        }
+        while let Some(length @ 1..) = blocks.next() {
+            blocks.at += usize::from(length);
+        }
+    }
+}
+
+struct GifBlocks<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl GifBlocks<'_> {
+    fn next(&mut self) -> Option<u8> {
+        let byte = self.bytes.get(self.at).copied();
+        self.at += 1;
+        byte
+    }
+
+    fn skip_colours(&mut self, flags: Option<u8>) {
+        if let Some(flags) = flags.filter(|flags| flags & 0x80 != 0) {
+            self.at += 3 << ((flags & 7) + 1);
+        }
+    }
 }
 
 /// What is done with a chunk's name and payload.
@@ -84,43 +145,6 @@ fn check_frame(name: &[u8; 4], payload: &[u8], max_pixels: u64) -> Result<(), Me
         _ => return Ok(()),
     };
     check_size(Format::WebP, width, height, max_pixels)
-}
-
-/// Checks that no entry of a TIFF's first directory claims more values than the file has bytes: the decoder takes memory for what is claimed
-/// before it reads it.
-pub(crate) fn check_tiff(bytes: &[u8]) -> Result<(), MediaError> {
-    let number = |at: usize, length: usize| -> Option<u64> {
-        let digits = bytes.get(at..at.checked_add(length)?)?;
-        let one = |n: u64, byte: &u8| n << 8 | u64::from(*byte);
-        Some(if bytes[0] == b'M' { digits.iter().fold(0, one) } else { digits.iter().rev().fold(0, one) })
-    };
-    let cut = MediaError::Truncated { format: Format::Tiff, what: "it ends inside its directory" };
-    // BigTIFF has the magic number 43, and all counts and offsets in 8 bytes.
-    let (first, n_bytes, entry, wide) = if number(2, 2) == Some(43) { (8, 8, 20, 8) } else { (4, 2, 12, 4) };
-    let directory = number(first, wide).and_then(|at| usize::try_from(at).ok());
-    let Some((directory, n)) = directory.and_then(|at| Some((at, number(at, n_bytes)?))) else {
-        return Err(cut);
-    };
-    for index in 0..n {
-        let at =
-            usize::try_from(index).ok().and_then(|i| i.checked_mul(entry)?.checked_add(directory + n_bytes));
-        let Some((tag, kind, count)) =
-            at.and_then(|at| Some((number(at, 2)?, number(at + 2, 2)?, number(at + 4, wide)?)))
-        else {
-            return Err(cut);
-        };
-        let size = match kind {
-            3 | 8 => 2,
-            4 | 9 | 11 | 13 => 4,
-            5 | 10 | 12 | 16..=18 => 8,
-            _ => 1,
-        };
-        if count.saturating_mul(size) > bytes.len() as u64 {
-            let reason = format!("its entry {tag} claims {count} values, more than the file can hold");
-            return Err(MediaError::Broken { format: Format::Tiff, reason });
-        }
-    }
-    Ok(())
 }
 
 /// The size that a BMP header claims, against the limits: the decoder has a limit of its own and would not say which.

@@ -24,6 +24,9 @@ pub enum MediaError {
     Truncated { format: Format, what: &'static str },
     #[error("the {format} file cannot be decoded: {reason}")]
     Broken { format: Format, reason: String },
+    /// The file may be whole; this program does not read its kind.
+    #[error("the {format} file is not read: {what}; convert it, such as with `{convert}`")]
+    Unsupported { format: Format, what: String, convert: &'static str },
     /// The header claims more pixels than allowed. No memory was taken.
     #[error(
         "the {format} header claims {width}x{height} = {pixels} pixels, at most `max_pixels = {max_pixels}` are \
@@ -31,6 +34,11 @@ pub enum MediaError {
         pixels = u64::from(*.width) * u64::from(*.height)
     )]
     TooLarge { format: Format, width: u32, height: u32, max_pixels: u64 },
+    /// What is cut out of a picture and around it has more pixels than a picture may have.
+    #[error(
+        "a box of {width}x{height} pixels is larger than `max_pixels = {max_pixels}` allows; raise the limit, or leave out what is outside of the picture"
+    )]
+    CutTooLarge { width: u32, height: u32, max_pixels: u64 },
     /// One side is longer than any resampling table here.
     #[error("the {format} header claims {width}x{height} pixels, at most {max_side} are allowed on a side")]
     TooLong { format: Format, width: u32, height: u32, max_side: u32 },
@@ -55,14 +63,16 @@ impl MediaError {
     /// What the failure of this item is called in `failures.jsonl`: `TooLarge` for every size limit, `OutOfMemory` where there was none, else `Decode`.
     pub fn kind(&self) -> FailureKind {
         match self {
-            MediaError::TooLarge { .. } | MediaError::TooLong { .. } | MediaError::TooMuchMemory { .. } => {
-                FailureKind::TooLarge
-            }
+            MediaError::TooLarge { .. }
+            | MediaError::TooLong { .. }
+            | MediaError::CutTooLarge { .. }
+            | MediaError::TooMuchMemory { .. } => FailureKind::TooLarge,
             MediaError::NoMemory { .. } => FailureKind::OutOfMemory,
             MediaError::Empty
             | MediaError::UnknownFormat { .. }
             | MediaError::Truncated { .. }
             | MediaError::Broken { .. }
+            | MediaError::Unsupported { .. }
             | MediaError::NothingDecoded
             | MediaError::RowLength { .. }
             | MediaError::BadSpec { .. } => FailureKind::Decode,
@@ -87,17 +97,32 @@ impl MediaError {
         MediaError::Broken { format, reason: innermost.to_string() }
     }
 
-    /// A decoder's panic as an error of the file.
-    pub(crate) fn from_panic(format: Format, panic: &(dyn std::any::Any + Send)) -> MediaError {
-        MediaError::Broken { format, reason: format!("the decoder gave up: {}", panic_text(panic)) }
+    /// The same error of a file of `format` in which a picture of another format lies.
+    pub(crate) fn within(mut self, outer: Format) -> MediaError {
+        match &mut self {
+            MediaError::Truncated { format, .. }
+            | MediaError::Broken { format, .. }
+            | MediaError::Unsupported { format, .. }
+            | MediaError::TooLarge { format, .. }
+            | MediaError::TooLong { format, .. }
+            | MediaError::TooMuchMemory { format, .. }
+            | MediaError::NoMemory { format, .. } => *format = outer,
+            MediaError::Empty
+            | MediaError::UnknownFormat { .. }
+            | MediaError::CutTooLarge { .. }
+            | MediaError::NothingDecoded
+            | MediaError::RowLength { .. }
+            | MediaError::BadSpec { .. } => {}
+        }
+        self
     }
-}
 
-/// The message of a panic, if it has one.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => text,
-        (None, Some(text)) => text,
-        (None, None) => "no message",
+    /// A decoder's panic as an error of the file. What it says is for those who know the decoder, and stands in the log.
+    pub(crate) fn from_panic(format: Format) -> MediaError {
+        MediaError::Unsupported {
+            format,
+            what: "its decoder stopped at something that it does not expect".to_owned(),
+            convert: "magick IN OUT.png",
+        }
     }
 }

@@ -1,7 +1,7 @@
-//! Decodes JPEG with libjpeg-turbo-rs, whose pixels are those of libjpeg-turbo, into a reused buffer. It accepts no damaged file: what is missing is
+//! Decodes JPEG, also within TIFF, with libjpeg-turbo-rs, whose pixels are those of libjpeg-turbo, into a reused buffer. It accepts no damaged file: what is missing is
 //! never filled with gray.
 
-use libjpeg_turbo_rs::{DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
+use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
 use memchr::memchr;
 
 use crate::error::MediaError;
@@ -24,6 +24,63 @@ pub(crate) fn decode(
     reduce: &dyn Fn(PictureSize) -> Reduction,
     pixels: &mut Vec<u8>,
 ) -> Result<PictureInfo, MediaError> {
+    let sorted = |error| sort(error, max_pixels);
+    let mut decoder = open(bytes, max_pixels)?;
+    let frame = decoder.header();
+    let (kind, format) = match frame.components.len() {
+        1 => (PixelKind::Gray, PixelFormat::Grayscale),
+        _ => (PixelKind::Rgb, PixelFormat::Rgb),
+    };
+    // A picture is not lost for its metadata.
+    let orientation = decoder.exif_data().map(Orientation::from_exif_block).unwrap_or_default();
+    let info = PictureInfo::full(frame.width.into(), frame.height.into(), kind, orientation);
+    let info = info.reduced(reduce(info.shown_size()));
+    decoder.set_output_format(format);
+    decoder.set_scale(ScalingFactor::try_new(1, info.reduction.factor()).map_err(sorted)?);
+    write_all(&decoder, (info.width, info.height), kind, max_pixels, pixels)?;
+    Ok(info)
+}
+
+/// What the samples of a strip or tile of a TIFF become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Samples {
+    /// As they are: gray, or red, green and blue, whatever the markers of the JPEG say.
+    Stored,
+    /// Luma and chroma to red, green and blue.
+    FromLuma,
+}
+
+/// Decodes a strip or a tile of a TIFF into `pixels`, one byte per sample. Gives its width and height, and how many samples a pixel has.
+pub(crate) fn decode_chunk(
+    bytes: &[u8],
+    max_pixels: u64,
+    samples: Samples,
+    pixels: &mut Vec<u8>,
+) -> Result<(PictureSize, usize), MediaError> {
+    let mut decoder = open(bytes, max_pixels)?;
+    let frame = decoder.header();
+    let (width, height) = (frame.width.into(), frame.height.into());
+    let kind = match frame.components.len() {
+        1 => PixelKind::Gray,
+        3 => PixelKind::Rgb,
+        n => {
+            let reason = format!("it holds a JPEG of {n} components, expected 1 or 3");
+            return Err(MediaError::Broken { format: FORMAT, reason });
+        }
+    };
+    match (kind, samples) {
+        (PixelKind::Gray, _) => decoder.set_output_format(PixelFormat::Grayscale),
+        (_, Samples::Stored) if decoder.jpeg_color_space() == ColorSpace::YCbCr => {
+            decoder.set_output_colorspace(ColorSpace::YCbCr);
+        }
+        _ => decoder.set_output_format(PixelFormat::Rgb),
+    }
+    write_all(&decoder, (width, height), kind, max_pixels, pixels)?;
+    Ok((PictureSize { width, height }, kind.channels()))
+}
+
+/// Reads the headers, within the limits.
+fn open(bytes: &[u8], max_pixels: u64) -> Result<Decoder<'_>, MediaError> {
     if !has_end_marker(bytes) {
         return Err(MediaError::Truncated { format: FORMAT, what: "its end marker is missing" });
     }
@@ -34,30 +91,28 @@ pub(crate) fn decode(
         max_scans: MOST_SCANS,
         max_memory: Some(most_memory(max_pixels)),
     };
-    let sorted = |error| sort(error, max_pixels);
-    let mut decoder = Decoder::new_with_limits(bytes, limits).map_err(sorted)?;
+    let decoder = Decoder::new_with_limits(bytes, limits).map_err(|error| sort(error, max_pixels))?;
     let frame = decoder.header();
     check_size(FORMAT, frame.width.into(), frame.height.into(), max_pixels)?;
     check_coding(&decoder)?;
-    let (kind, format) = match frame.components.len() {
-        1 => (PixelKind::Gray, PixelFormat::Grayscale),
-        _ => (PixelKind::Rgb, PixelFormat::Rgb),
-    };
-    // A picture is not lost for its metadata.
-    let orientation = decoder.exif_orientation().and_then(Orientation::from_exif).unwrap_or_default();
-    let info = PictureInfo::full(frame.width.into(), frame.height.into(), kind, orientation);
-    let info = info.reduced(reduce(info.shown_size()));
-    decoder.set_output_format(format);
-    decoder.set_scale(ScalingFactor::try_new(1, info.reduction.factor()).map_err(sorted)?);
+    Ok(decoder)
+}
+
+fn write_all(
+    decoder: &Decoder<'_>,
+    (width, height): (u32, u32),
+    kind: PixelKind,
+    max_pixels: u64,
+    pixels: &mut Vec<u8>,
+) -> Result<(), MediaError> {
     // Not cleared: a picture that is not written to its end is an error.
-    let length = info.width as usize * info.height as usize * kind.channels();
-    room_for(FORMAT, (info.width, info.height), pixels, length)?;
-    let written = decoder.decode_image_into(pixels).map_err(sorted)?.bytes_written;
-    if written != pixels.len() {
-        let reason = format!("{written} of its {} bytes were decoded", pixels.len());
+    room_for(FORMAT, (width, height), pixels, width as usize * height as usize * kind.channels())?;
+    let decoded = decoder.decode_image_into(pixels).map_err(|error| sort(error, max_pixels))?;
+    if decoded.bytes_written != pixels.len() {
+        let reason = format!("{} of its {} bytes were decoded", decoded.bytes_written, pixels.len());
         return Err(MediaError::Broken { format: FORMAT, reason });
     }
-    Ok(info)
+    Ok(())
 }
 
 /// Refuses by name what hardly any program writes and few read: less code is open to files that were made to break it.

@@ -40,6 +40,7 @@
 //! ```
 
 mod containers;
+mod directory;
 mod error;
 mod flatten;
 mod format;
@@ -61,8 +62,7 @@ mod tiff;
 mod warp;
 
 /// The libraries that decide about pixels, and their versions: with others, rows may differ in their last bits.
-/// `zune-jpeg` decodes what lies in a TIFF as JPEG.
-pub const DECODERS: &str = "libjpeg-turbo-rs 0.9.0, png 0.18.1, tiff 0.11.3, zune-jpeg 0.5.15, image 0.25.10, image-webp 0.2.4, gif 0.14.2, \
+pub const DECODERS: &str = "libjpeg-turbo-rs 0.9.0, png 0.18.1, tiff 0.11.3, image 0.25.10, image-webp 0.2.4, gif 0.14.2, \
     fast_image_resize 6.1.0";
 
 pub use error::MediaError;

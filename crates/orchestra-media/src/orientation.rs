@@ -1,5 +1,10 @@
 //! How the stored picture must be turned to be seen upright (EXIF tag 274). It moves no pixels: it maps coordinates.
 
+use crate::directory::{Directories, Directory};
+
+/// The tag.
+const ORIENTATION: u16 = 274;
+
 /// A turn, as flips of the stored picture's axes followed by an exchange of the axes.
 ///
 /// Pixel `(x, y)` of the shown picture is pixel `(u, v)` of the stored one, where `(u, v) = (y, x)` if `transpose` else
@@ -34,9 +39,17 @@ impl Orientation {
     /// viewers have it: a picture is not lost for its metadata.
     pub(crate) fn from_exif_block(block: &[u8]) -> Orientation {
         let block = block.strip_prefix(b"Exif\0\0").unwrap_or(block);
-        image::metadata::Orientation::from_exif_chunk(block)
-            .and_then(|turn| Orientation::from_exif(turn.to_exif()))
-            .unwrap_or(Orientation::UPRIGHT)
+        let directory = Directories::of(block).and_then(Directories::first);
+        directory.map(|directory| Orientation::of(&directory)).unwrap_or_default()
+    }
+
+    /// The turn that a directory asks for. The standard has it in 16 bits; cameras and phones write it with other types of whole numbers, too. Single bytes
+    /// without a sign are no number here, as they are none to Pillow.
+    pub(crate) fn of(directory: &Directory<'_>) -> Orientation {
+        let is_number = directory.entry(ORIENTATION).is_some_and(|entry| !entry.is_byte());
+        let value = directory.number(ORIENTATION).filter(|_| is_number);
+        let value = value.and_then(|value| u8::try_from(value).ok());
+        value.and_then(Orientation::from_exif).unwrap_or_default()
     }
 
     /// Width and height as shown, of a picture stored with `width` and `height`.
@@ -96,6 +109,46 @@ mod tests {
         }
         assert_eq!(Orientation::from_exif(0), None);
         assert_eq!(Orientation::from_exif(9), None);
+    }
+
+    /// A block with the orientation 6, written as a number of this type (TIFF 6.0).
+    fn block(kind: u16, size: usize, is_big_endian: bool) -> Vec<u8> {
+        let number = |n: u32, size: usize| match is_big_endian {
+            true => n.to_be_bytes()[4 - size..].to_vec(),
+            false => n.to_le_bytes()[..size].to_vec(),
+        };
+        let mut value = number(6, size);
+        value.resize(4, 0);
+        let start = if is_big_endian { b"MM\0*" } else { b"II*\0" };
+        [
+            start.to_vec(),
+            number(8, 4),
+            number(1, 2),
+            number(274, 2),
+            number(kind.into(), 2),
+            number(1, 4),
+            value,
+            number(0, 4),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn a_turn_is_read_whatever_the_type_of_its_number() {
+        let turned = Orientation::from_exif(6).unwrap();
+        // SHORT, LONG, SBYTE, SSHORT, SLONG.
+        for (kind, size) in [(3, 2), (4, 4), (6, 1), (8, 2), (9, 4)] {
+            for is_big_endian in [false, true] {
+                let block = block(kind, size, is_big_endian);
+                assert_eq!(Orientation::from_exif_block(&block), turned, "type {kind}, {is_big_endian}");
+                let prefixed = [b"Exif\0\0", &block[..]].concat();
+                assert_eq!(Orientation::from_exif_block(&prefixed), turned, "type {kind}, {is_big_endian}");
+            }
+        }
+        // Bytes, text and fractions are no number.
+        for kind in [1, 2, 5, 7, 10, 11] {
+            assert_eq!(Orientation::from_exif_block(&block(kind, 4, false)), Orientation::UPRIGHT);
+        }
     }
 
     #[test]

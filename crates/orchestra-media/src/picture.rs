@@ -48,11 +48,19 @@ pub(crate) struct PictureInfo {
     pub(crate) reduction: Reduction,
     pub(crate) kind: PixelKind,
     pub(crate) orientation: Orientation,
+    /// Pages or frames of the file, of which this is one.
+    pub(crate) n_pictures: u32,
 }
 
 impl PictureInfo {
     pub(crate) fn full(width: u32, height: u32, kind: PixelKind, orientation: Orientation) -> PictureInfo {
-        PictureInfo { width, height, full: (width, height), reduction: Reduction::NONE, kind, orientation }
+        let full = (width, height);
+        PictureInfo { width, height, full, reduction: Reduction::NONE, kind, orientation, n_pictures: 1 }
+    }
+
+    /// The same picture, the first of `n_pictures` in its file.
+    pub(crate) fn one_of(self, n_pictures: u32) -> PictureInfo {
+        PictureInfo { n_pictures, ..self }
     }
 
     /// The same picture, decoded to a smaller size.

@@ -22,7 +22,7 @@ pub(crate) fn decode(
     pixels: &mut Vec<u8>,
 ) -> Result<(PictureInfo, Option<Lowered>), MediaError> {
     let sorted = |error| sort(error, max_pixels);
-    let orientation = walk_png(bytes)?;
+    let told = walk_png(bytes)?;
     let limit = usize::try_from(most_memory(max_pixels)).unwrap_or(usize::MAX);
     let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: limit });
     // Read by nothing here, so no file fails for what is in them.
@@ -39,7 +39,7 @@ pub(crate) fn decode(
         ColorType::Rgb => PixelKind::Rgb,
         ColorType::GrayscaleAlpha | ColorType::Rgba => PixelKind::Rgba,
     };
-    let info = PictureInfo::full(width, height, kind, orientation);
+    let info = PictureInfo::full(width, height, kind, told.orientation).one_of(told.n_frames);
     let length = reader.output_buffer_size().ok_or_else(|| sorted(DecodingError::LimitsExceeded))?;
     if length > whole_bytes
         && !reader.info().interlaced

@@ -92,9 +92,9 @@ impl Preparer {
                 (self.picture, self.lowered) = (Some(info), lowered);
                 Ok(info.shown_size())
             }
-            Err(panic) => {
+            Err(_) => {
                 self.pixels = Vec::new();
-                Err(MediaError::from_panic(format, &*panic))
+                Err(MediaError::from_panic(format))
             }
         }
     }

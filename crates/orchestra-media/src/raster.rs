@@ -1,21 +1,18 @@
-//! Decodes WebP, BMP, TIFF and GIF with the `image` crate, down to 8 bits per channel. JPEG, PNG and large TIFF files have modules of their own, which
-//! it calls.
+//! Decodes WebP, BMP and GIF with the `image` crate. JPEG, PNG and TIFF have modules of their own, which it calls.
 
 use std::io::Cursor;
 
 use image::codecs::bmp::BmpDecoder;
 use image::codecs::gif::GifDecoder;
-use image::codecs::tiff::TiffDecoder;
 use image::codecs::webp::WebPDecoder;
-use image::{ColorType, ImageDecoder, Limits};
+use image::{ImageDecoder, Limits};
 use orchestra_core::ImageSpec;
 
-use crate::containers::{check_bmp, check_tiff, walk_webp};
+use crate::containers::{Told, check_bmp, gif_frames, walk_webp};
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::jpeg;
 use crate::lowering::Lowered;
-use crate::orientation::Orientation;
 use crate::picture::{PictureInfo, PixelKind, check_size, most_memory, room_for};
 use crate::png;
 use crate::reduction::Reduction;
@@ -43,25 +40,19 @@ pub(crate) fn decode(
     let info = match format {
         Format::Png => return png::decode(bytes, max_pixels, (specs, whole_bytes), job.pixels),
         Format::WebP => {
-            let orientation = walk_webp(bytes, max_pixels)?;
-            job.run(WebPDecoder::new(reader).map_err(broken)?, orientation)
+            let told = walk_webp(bytes, max_pixels)?;
+            job.run(WebPDecoder::new(reader).map_err(broken)?, told)
         }
         Format::Bmp => {
             check_bmp(bytes, max_pixels)?;
-            job.run(BmpDecoder::new(reader).map_err(broken)?, Orientation::UPRIGHT)
+            job.run(BmpDecoder::new(reader).map_err(broken)?, Told::ONE_UPRIGHT)
         }
-        Format::Gif => job.run(GifDecoder::new(reader).map_err(broken)?, Orientation::UPRIGHT),
+        Format::Gif => {
+            let told = Told { n_frames: gif_frames(bytes), ..Told::ONE_UPRIGHT };
+            job.run(GifDecoder::new(reader).map_err(broken)?, told)
+        }
         Format::Tiff => {
-            check_tiff(bytes)?;
-            let mut decoder = TiffDecoder::new(reader).map_err(broken)?;
-            // Metadata that cannot be read costs no picture.
-            let turn = decoder.orientation().unwrap_or(image::metadata::Orientation::NoTransforms);
-            let orientation = Orientation::from_exif(turn.to_exif()).unwrap_or_default();
-            if let Some((info, lowered)) = tiff::lower(bytes, max_pixels, (specs, whole_bytes), orientation)?
-            {
-                return Ok((info, Some(lowered)));
-            }
-            job.run(decoder, orientation)
+            return tiff::decode(bytes, 0, max_pixels, (specs, whole_bytes), job.pixels);
         }
         Format::Jpeg => {
             jpeg::decode(bytes, max_pixels, &|shown| Reduction::for_rows(specs, shown), job.pixels)
@@ -77,11 +68,7 @@ impl Job<'_> {
         limits
     }
 
-    fn run<D: ImageDecoder>(
-        self,
-        mut decoder: D,
-        orientation: Orientation,
-    ) -> Result<PictureInfo, MediaError> {
+    fn run<D: ImageDecoder>(self, mut decoder: D, told: Told) -> Result<PictureInfo, MediaError> {
         let Job { format, max_pixels, .. } = self;
         let broken = |e: image::ImageError| MediaError::from_image(format, max_pixels, &e);
         let (width, height) = decoder.dimensions();
@@ -96,11 +83,11 @@ impl Job<'_> {
         self.pixels.clear();
         room_for(format, (width, height), self.pixels, length)?;
         decoder.read_image(self.pixels).map_err(broken)?;
-        let channels = to_bytes(self.pixels, color).ok_or_else(|| MediaError::Broken {
-            format,
-            reason: format!("its pixels are {color:?}, expected gray or colour of 8, 16 or 32 bits"),
-        })?;
-        let kind = match drop_opaque_alpha(self.pixels, channels) {
+        // None of these formats has more than 8 bits.
+        if color.bytes_per_pixel() != color.channel_count() {
+            return Err(MediaError::Broken { format, reason: format!("its pixels are {color:?}") });
+        }
+        let kind = match drop_opaque_alpha(self.pixels, color.channel_count().into()) {
             1 => PixelKind::Gray,
             2 => {
                 gray_to_colour(self.pixels);
@@ -109,25 +96,8 @@ impl Job<'_> {
             3 => PixelKind::Rgb,
             _ => PixelKind::Rgba,
         };
-        Ok(PictureInfo::full(width, height, kind, orientation))
+        Ok(PictureInfo::full(width, height, kind, told.orientation).one_of(told.n_frames))
     }
-}
-
-/// Brings the samples, which are in native byte order, to 8 bits, in place. Gives how many a pixel has.
-fn to_bytes(pixels: &mut Vec<u8>, color: ColorType) -> Option<usize> {
-    match color.bytes_per_pixel() / color.channel_count() {
-        1 => {}
-        2 => narrow_native(pixels),
-        // 0.0 ..= 1.0; `as` cuts what stands over, and makes 0 of NaN.
-        4 => narrow(pixels, |sample: [u8; 4]| (f32::from_ne_bytes(sample) * 255.0).round() as u8),
-        _ => return None,
-    }
-    Some(color.channel_count().into())
-}
-
-/// Samples of 16 bits to the nearest of 256 levels: 65535 = 255 * 257.
-pub(crate) fn narrow_native(pixels: &mut Vec<u8>) {
-    narrow(pixels, |sample: [u8; 2]| ((u32::from(u16::from_ne_bytes(sample)) + 128) / 257) as u8);
 }
 
 /// Replaces each sample of `N` bytes by one byte.
@@ -168,23 +138,6 @@ pub(crate) fn gray_to_colour(pixels: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sixteen_bits_go_to_the_nearest_level() {
-        for value in 0..=u16::MAX {
-            let mut pixels = value.to_ne_bytes().to_vec();
-            assert_eq!(to_bytes(&mut pixels, ColorType::L16), Some(1));
-            assert_eq!(pixels, [(f64::from(value) / 257.0).round() as u8], "{value}");
-        }
-    }
-
-    #[test]
-    fn floats_are_cut_to_the_range() {
-        let samples = [-1.0_f32, 0.0, 0.5, 1.0, 7.0, f32::NAN];
-        let mut pixels: Vec<u8> = samples.iter().flat_map(|v| v.to_ne_bytes()).collect();
-        assert_eq!(to_bytes(&mut pixels, ColorType::Rgb32F), Some(3));
-        assert_eq!(pixels, [0, 0, 128, 255, 255, 0]);
-    }
 
     #[test]
     fn only_an_alpha_channel_that_is_opaque_everywhere_is_dropped() {

@@ -70,6 +70,11 @@ impl RowSpec {
         })
     }
 
+    /// The padding of a spec, in the order of red, green, blue.
+    pub(crate) fn pad_of(spec: &ImageSpec) -> Result<[u8; 3], MediaError> {
+        per_channel(spec, "pad", &spec.pad)
+    }
+
     pub(crate) fn area(&self) -> usize {
         self.width * self.height
     }

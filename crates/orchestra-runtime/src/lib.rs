@@ -34,6 +34,7 @@ mod tasks;
 pub mod trace;
 
 pub use account::histogram::HistogramReading;
+pub use account::left_out::LeftOutReport;
 pub use account::meter::{Meter, Remains};
 pub use account::pipeline_use::{PipelineLook, PipelineUse};
 pub use account::report::{

@@ -49,7 +49,7 @@ pub use orchestra_core::failure_causes::FailureCause;
 pub use orchestra_core::restart::RestartPolicy;
 pub use orchestra_core::tasks::EndClass;
 pub use orchestra_core::{
-    DType, DeviceId, DeviceKind, FailureKind, PipelineId, StageId, TensorSpec, WorkerExit, WorkerId,
+    DType, DeviceId, DeviceKind, FailureKind, LeftOut, PipelineId, StageId, TensorSpec, WorkerExit, WorkerId,
 };
 pub use orchestra_kinds::inspect::{Recognised, recognise, workflow as workflow_for};
 #[cfg(feature = "lab")]
@@ -75,13 +75,13 @@ pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
     EngineVersion, Engines, EventHook, ExitKind, Found, HistogramReading, InferError, ItemCounts, KnownTask,
-    Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, MetricReport, MetricReports, OutputReport,
-    PipelineLook, PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats, PipelineUse, Prepared,
-    ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, RunningCommand, Service,
-    Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
-    StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, Trees, WorkerEvent,
-    WorkerUse, actor_runtime, best_task, command_bounds, commands_live, failure_causes, known_tasks,
-    outliving_tasks, running_commands,
+    Launcher, LeftOutReport, LiveWorker, LiveWorkers, LoaderReport, Meter, MetricReport, MetricReports,
+    OutputReport, PipelineLook, PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats,
+    PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport,
+    RunningCommand, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError,
+    StartServiceError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor,
+    Timeouts, Trees, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds, commands_live,
+    failure_causes, known_tasks, outliving_tasks, running_commands,
 };
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
 #[cfg(feature = "telemetry")]

@@ -14,7 +14,7 @@ use crate::exit_code::ExitCode;
 use crate::human::{count, counted};
 use crate::signals::AfterTheRun;
 use crate::summary::{RunEnd, Summary};
-use crate::{Failed, stderr, stdout};
+use crate::{Failed, left_out, stderr, stdout};
 
 pub(super) fn end(
     outcome: &RunOutcome,
@@ -41,6 +41,9 @@ pub(super) fn end(
         ..summary(plan, &report.run_id, run_end(outcome, plan))
     };
     print_summary(&summary, report, output)?;
+    for left_out in &report.left_out {
+        stderr::say_line(&left_out::warning(left_out));
+    }
     if let Some(after) = after {
         after.cut_short(summary.exit_code(), outcome.exit_code == i32::from(ExitCode::Interrupted.number()));
     }

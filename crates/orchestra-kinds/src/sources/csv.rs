@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
-use orchestra_core::{DType, FailureKind};
+use orchestra_core::{DType, FailureKind, LeftOut};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
 use serde_json::Value as Json;
@@ -313,6 +313,10 @@ impl FetchRun for Record {
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
         self.row.show(show);
+    }
+
+    fn left_out(&self) -> Vec<(LeftOut, u64)> {
+        self.row.left_out()
     }
 }
 

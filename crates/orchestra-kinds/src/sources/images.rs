@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
+use orchestra_core::LeftOut;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
@@ -23,7 +24,8 @@ impl SourceKind for Images {
     }
 
     fn about(&self) -> &'static str {
-        "Picture files: JPEG, PNG, WebP, BMP, TIFF and GIF, told apart by their content. Of an animation the first frame is taken. \
+        "Picture files: JPEG, PNG, WebP, BMP, TIFF and GIF, told apart by their content; [which of them are read](pictures.md). Of a TIFF \
+         with several pages and of an animation the first is taken; the others are counted and said. \
          `paths` may name [objects](../guide/workflow-file.md#objects): `s3://bucket/pages/*.jpg`."
     }
 
@@ -102,5 +104,9 @@ impl FetchRun for PictureFile {
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
         show(&[Value::Picture(&self.picture)]);
+    }
+
+    fn left_out(&self) -> Vec<(LeftOut, u64)> {
+        self.picture.left_out().into_iter().collect()
     }
 }

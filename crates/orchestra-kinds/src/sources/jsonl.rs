@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
-use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
+use orchestra_core::{FailureKind, LeftOut};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -201,6 +201,10 @@ impl FetchRun for Line {
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
         self.row.show(show);
+    }
+
+    fn left_out(&self) -> Vec<(LeftOut, u64)> {
+        self.row.left_out()
     }
 }
 

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
-use orchestra_core::FailureKind;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
+use orchestra_core::{FailureKind, LeftOut};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{
     Expand, Found, ListError, ObjectStore, PassedOver, PassedOverCounts, PushFound, escape, is_hidden,
@@ -199,6 +199,10 @@ impl FetchRun for MemberPicture {
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
         show(&[Value::Picture(&self.picture)]);
+    }
+
+    fn left_out(&self) -> Vec<(LeftOut, u64)> {
+        self.picture.left_out().into_iter().collect()
     }
 }
 

@@ -41,7 +41,28 @@ const UNITS: Words<bool, 2> = Words::new([
     ("pixels", false, "of the picture as it was decoded, upright"),
 ]);
 
-const OWN_KEYS: [Key; 7] = [
+/// What becomes of a box that sticks out of its picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outside {
+    Pad,
+    Clip,
+}
+
+/// `outside`
+const OUTSIDE: Words<Outside, 2> = Words::new([
+    (
+        "pad",
+        Outside::Pad,
+        "the whole box is cut out, with `pad` for what the picture lacks, as models expect and `crop` of Pillow does",
+    ),
+    (
+        "clip",
+        Outside::Clip,
+        "the box ends at the edge of the picture; what is left of it is brought to `size`",
+    ),
+]);
+
+const OWN_KEYS: [Key; 8] = [
     key("corners", "text", "\"xyxy\"", "what the first four numbers of a box are").one_of(&CORNERS.words),
     key("units", "text", "\"relative\"", "what these numbers are; lists are in pixels").one_of(&UNITS.words),
     key(
@@ -58,6 +79,13 @@ const OWN_KEYS: [Key; 7] = [
         "how much larger the cut is on each side, as a share of the side of the box",
     ),
     key(
+        "outside",
+        "text",
+        "\"pad\"",
+        "what becomes of a box that sticks out of the picture; not with `rotate`",
+    )
+    .one_of(&OUTSIDE.words),
+    key(
         "rotate",
         "true or false",
         "false",
@@ -72,8 +100,8 @@ const OWN_KEYS: [Key; 7] = [
 ];
 
 /// Those of rows of pictures but `fast`, which would have no effect on a picture that is decoded in full; and our own.
-const KEYS: [Key; 20] = {
-    let mut keys = [OWN_KEYS[0]; 20];
+const KEYS: [Key; 21] = {
+    let mut keys = [OWN_KEYS[0]; 21];
     let mut at = 0;
     let mut from = 0;
     while from < settings::KEYS.len() {
@@ -98,7 +126,8 @@ impl StageKind for Crop {
 
     fn about(&self) -> &'static str {
         "Cuts boxes out of the picture of an item: `from = [\"pictures\", \"boxes\"]`. Each box becomes a part of the item with a tensor row of its \
-         own, `pixels`; parts of many items share batches. Boxes are a tensor `[boxes, 4]`, or `[boxes, 5]` with a score; or a list that has `box`, as `detect` \
+         own, `pixels`; parts of many items share batches. A box that lies outside of the picture, is turned round or has no area makes no part: such boxes are \
+         counted in `run.json` and said at the end of the run. Boxes are a tensor `[boxes, 4]`, or `[boxes, 5]` with a score; or a list that has `box`, as `detect` \
          gives it: then each part has the other columns of its row, too, such as `label` and `score`."
     }
 
@@ -115,12 +144,17 @@ impl StageKind for Crop {
             threshold: f.number("threshold").map(|n| n.value as f32),
             order: f.word_or_default("order", &Order::WORDS).value,
             margin: margin.value as f32,
+            outside: f.word_or_default("outside", &OUTSIDE).value,
         };
         if boxes.margin < 0.0 {
             f.bad("margin", margin.span, "must not be below 0");
         }
         let rotate = f.entry("rotate").map(|entry| entry.node.span);
         let rotate = f.boolean("rotate").and_then(|is| is.then_some(rotate).flatten());
+        if let Some(span) = f.entry("outside").map(|entry| entry.key_span).filter(|_| rotate.is_some()) {
+            f.bad("outside", span, "has no effect")
+                .help("leave it out: with `rotate = true` the pixels at the edge of the picture go on outside of it");
+        }
         let turn = f.string("turn");
         if let Some(turn) = turn.as_ref().filter(|_| rotate.is_none()) {
             f.bad("turn", turn.span, "has no effect").help("it belongs to `rotate = true`");
@@ -149,6 +183,7 @@ struct Boxes {
     threshold: Option<f32>,
     order: Order,
     margin: f32,
+    outside: Outside,
 }
 
 impl Connect for CropDraft {
@@ -204,7 +239,7 @@ impl Connect for CropDraft {
             settings: serde_json::json!({
                 "spec": spec, "corners": format!("{:?}", self.boxes.corners).to_lowercase(),
                 "relative": self.boxes.is_relative, "threshold": self.boxes.threshold, "order": order,
-                "margin": self.boxes.margin, "boxes": boxes,
+                "margin": self.boxes.margin, "boxes": boxes, "outside": OUTSIDE.text(self.boxes.outside),
             }),
             details,
             about: format!("a part per box, {}", settings::about(spec)),
@@ -291,7 +326,7 @@ impl CropDraft {
             reads: vec![(0, picture), (1, boxes)],
             settings: serde_json::json!({
                 "spec": spec, "threshold": self.boxes.threshold, "order": self.boxes.order.name(),
-                "margin": self.boxes.margin, "boxes": boxes, "rotate": self.rotate.is_some(), "turn": turn,
+                "margin": self.boxes.margin, "boxes": boxes, "outside": OUTSIDE.text(self.boxes.outside), "rotate": self.rotate.is_some(), "turn": turn,
             }),
             runs: Runs::Map(Arc::new(CropMap {
                 spec: spec.clone(),

@@ -9,5 +9,5 @@ fn the_decoders_are_named_with_the_versions_that_are_locked() {
         let package = format!("[[package]]\nname = \"{name}\"\nversion = \"{version}\"\n");
         assert!(lock.contains(&package), "Cargo.lock has another version of {name}: see `DECODERS`");
     }
-    assert_eq!(orchestra_media::DECODERS.split(", ").count(), 8);
+    assert_eq!(orchestra_media::DECODERS.split(", ").count(), 7);
 }

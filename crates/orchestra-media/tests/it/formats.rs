@@ -115,6 +115,9 @@ fn of_an_animation_the_first_frame_is_taken() {
     }
     drop(encoder);
     assert_eq!(pixels_of(&file, 4, 4, Channels::Rgb)[..3], [200, 0, 0]);
+    let mut preparer = Preparer::new();
+    preparer.decode(&file, MAX_PIXELS).unwrap();
+    assert_eq!(preparer.n_pictures(), 2);
 }
 
 #[test]

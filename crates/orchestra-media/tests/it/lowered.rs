@@ -43,30 +43,6 @@ fn turned(mut file: Vec<u8>, orientation: u8) -> Vec<u8> {
     file
 }
 
-/// The entries of a directory of a TIFF file that begins with `pixels` at byte 8: tag, type (3: 16 bits, 4: 32 bits), values.
-fn tiff(pixels: &[u8], entries: &[(u16, u16, Vec<u32>)]) -> Vec<u8> {
-    let mut file = [b"II*\0", &(8 + pixels.len() as u32).to_le_bytes()[..], pixels].concat();
-    let mut behind = (file.len() + 6 + 12 * entries.len()) as u32;
-    let mut values = Vec::new();
-    file.extend((entries.len() as u16).to_le_bytes());
-    for (tag, kind, numbers) in entries {
-        let bytes: Vec<u8> = match kind {
-            3 => numbers.iter().flat_map(|n| (*n as u16).to_le_bytes()).collect(),
-            _ => numbers.iter().flat_map(|n| n.to_le_bytes()).collect(),
-        };
-        file.extend([tag.to_le_bytes(), kind.to_le_bytes()].concat());
-        file.extend((numbers.len() as u32).to_le_bytes());
-        if bytes.len() <= 4 {
-            file.extend([bytes, vec![0; 4]].concat()[..4].iter());
-        } else {
-            file.extend(behind.to_le_bytes());
-            behind += bytes.len() as u32;
-            values.extend(bytes);
-        }
-    }
-    [file, vec![0; 4], values].concat()
-}
-
 /// The picture in tiles or in strips of so many pixels, of 8 bits or of 16, turned.
 fn tiff_in_chunks(
     samples: u16,

@@ -9,3 +9,4 @@ mod jpeg;
 mod lowered;
 mod orientation;
 mod rows;
+mod tiff;

@@ -40,8 +40,9 @@ fn each_region_of_a_picture_gives_the_row_that_it_gives_alone() {
     let mut kept = Preparer::new();
     for color in [Channels::Gray, Channels::Rgb, Channels::Gray] {
         let spec = byte_spec([16, 16], Fit::Stretch, ResizeFilter::Bilinear, color);
-        let row = |preparer: &mut Preparer, (left, top, width, height)| {
-            preparer.load(&pixels, PixelRect { left, top, width, height }).unwrap();
+        let row = |preparer: &mut Preparer, (left, top, width, height): (u32, u32, u32, u32)| {
+            let rect = PixelRect { left: left.into(), top: top.into(), width, height };
+            preparer.load(&pixels, rect, &spec).unwrap();
             let mut row = vec![0; spec.tensor().row_bytes().unwrap()];
             preparer.write_row(&spec, &mut row).unwrap();
             row
@@ -53,6 +54,41 @@ fn each_region_of_a_picture_gives_the_row_that_it_gives_alone() {
 }
 
 /// Bit for bit, so that a loader process may send either.
+#[test]
+fn what_a_region_lacks_is_padding_of_the_colour_that_the_row_has() {
+    let (colour, gray) = (picture(6, 5), gray_picture(6, 5));
+    for color in COLORS {
+        for (bytes, channels) in [(colour.as_raw(), 3), (gray.as_raw(), 1)] {
+            let pixels = Pixels { width: 6, height: 5, channels, bytes };
+            let mut spec = byte_spec([9, 10], Fit::Stretch, ResizeFilter::Nearest, color);
+            let mut preparer = Preparer::new();
+            preparer.load(&pixels, PixelRect { left: -2, top: -1, width: 10, height: 9 }, &spec).unwrap();
+            let mut row = vec![0; 90 * color.count()];
+            preparer.write_row(&spec, &mut row).unwrap();
+            spec.size = [5, 6];
+            preparer.load(&pixels, PixelRect { left: 0, top: 0, width: 6, height: 5 }, &spec).unwrap();
+            let mut inner = vec![0; 30 * color.count()];
+            preparer.write_row(&spec, &mut inner).unwrap();
+            for (at, found) in row.chunks_exact(color.count()).enumerate() {
+                let (x, y) = (at as i64 % 10 - 2, at as i64 / 10 - 1);
+                let is_inside = (0..6).contains(&x) && (0..5).contains(&y);
+                let expected = if is_inside {
+                    &inner[(y * 6 + x) as usize * color.count()..][..color.count()]
+                } else {
+                    &spec.pad[..]
+                };
+                assert_eq!(found, expected, "{color:?}, {channels} channels, {x}, {y}");
+            }
+        }
+    }
+    // No memory is taken for a box that is larger than a picture may be.
+    let pixels = Pixels { width: 6, height: 5, channels: 3, bytes: colour.as_raw() };
+    let spec = byte_spec([1, 1], Fit::Stretch, ResizeFilter::Nearest, Channels::Rgb);
+    let rect = PixelRect { left: -1_000_000_000, top: 0, width: 2_000_000_000, height: 5 };
+    let error = Preparer::new().load(&pixels, rect, &spec).unwrap_err();
+    assert!(matches!(error, MediaError::CutTooLarge { .. }), "{error}");
+}
+
 #[test]
 fn the_pixels_of_a_row_unpack_to_the_row() {
     for (width, height) in [(61, 47), (9, 40)] {

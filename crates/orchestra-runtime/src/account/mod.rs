@@ -1,6 +1,7 @@
 //! What is counted, and how it is shown: counters, snapshots, the report of a run. Nothing in a run depends on it.
 
 pub mod histogram;
+pub mod left_out;
 pub mod meter;
 pub mod pipeline_use;
 pub mod report;

@@ -14,6 +14,7 @@ use orchestra_plan::{Plan, RecordsPerItem, SinkPlan, StagePlan};
 use orchestra_store::{Counts, Extent, FAILURE_RECORDS, each_record};
 use serde::{Deserialize, Serialize};
 
+use crate::account::left_out::LeftOutReport;
 use crate::account::snapshot::Snapshot;
 use crate::account::stats::StageStats;
 use crate::context::RunContext;
@@ -56,6 +57,8 @@ pub struct RunReport {
     /// in this part of the run.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub passed_over: BTreeMap<String, BTreeMap<&'static str, u64>>,
+    /// What items hold that no stage was given, in this part of the run.
+    pub left_out: Vec<LeftOutReport>,
     /// What the sinks have written, in the order of the plan.
     pub outputs: Vec<OutputReport>,
     /// By name.
@@ -292,6 +295,7 @@ impl RunReport {
             devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
             sources: sources(context),
             passed_over: passed_over(context),
+            left_out: context.stats.left_out.reports(&context.plan),
             outputs: outputs(&context.plan),
             pipelines: pipelines(context, ends),
             loaders: LoaderReport {

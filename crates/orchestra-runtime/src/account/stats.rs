@@ -12,6 +12,7 @@ use orchestra_plan::{Origin, Plan, WorkerMemory};
 use orchestra_store::{Extent, Growth};
 
 use crate::account::histogram::{BATCH_SIZES, Histogram, TIMES};
+use crate::account::left_out::LeftOutCounts;
 use crate::account::pipeline_use::StageFacts;
 use crate::fleet::live_workers::LiveWorkers;
 
@@ -257,6 +258,8 @@ pub struct Stats {
     pub stages: Vec<StageStats>,
     pub devices: Vec<DeviceStats>,
     pub workers: LiveWorkers,
+    /// What items hold that no stage was given.
+    pub left_out: LeftOutCounts,
     pipeline_of_source: Vec<PipelineId>,
 }
 

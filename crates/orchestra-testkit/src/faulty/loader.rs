@@ -97,7 +97,7 @@ fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
     if is_another {
         live_on();
     }
-    let ended = || Event::Ended { began_ns: 0, read_ns: u64::MAX, took_ns: 0 };
+    let ended = || Event::Ended { began_ns: 0, read_ns: u64::MAX, took_ns: 0, left_out: Vec::new() };
     let refused = || Refused { kind: FailureKind::Read, error: "made up".to_owned() };
     while let Some(frame) = reader.read()? {
         let ToLoader::Items { ends, .. } = frame else {

@@ -7,7 +7,7 @@
 use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
 use orchestra_core::shapes::KindSettings;
-use orchestra_core::{ErrorClass, FailureKind, SandboxMode};
+use orchestra_core::{ErrorClass, FailureKind, LeftOut, SandboxMode};
 
 use crate::codec::Frame;
 
@@ -97,6 +97,8 @@ pub enum Event {
         read_ns: u64,
         /// How long all of it took.
         took_ns: u64,
+        /// What the item holds beside its row.
+        left_out: Vec<(LeftOut, u64)>,
     },
 }
 

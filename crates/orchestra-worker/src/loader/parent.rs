@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
+use orchestra_core::{FailureKind, LeftOut};
 
 use super::events::{Event, FromLoader, ToLoader};
 use super::region::{Mark, Ring};
@@ -146,12 +146,13 @@ impl Parent {
         self.events.push(event);
     }
 
-    pub fn end_item(&mut self, began: Instant, read: Instant) {
+    pub fn end_item(&mut self, began: Instant, read: Instant, left_out: Vec<(LeftOut, u64)>) {
         let now = Instant::now();
         self.note(Event::Ended {
             began_ns: nanos(began - self.began),
             read_ns: nanos(read - began),
             took_ns: nanos(now - began),
+            left_out,
         });
         self.ring.item_done();
         self.begin_item();

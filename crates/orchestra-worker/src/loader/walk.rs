@@ -76,9 +76,11 @@ impl LoaderChain {
             }
             over
         }));
+        let mut left_out = Vec::new();
         match walked {
             Ok(Err(Over::Gone)) => return Err(Gone),
-            Ok(Ok(()) | Err(Over::Refused)) => {}
+            Ok(Ok(())) => left_out = self.run.left_out(),
+            Ok(Err(Over::Refused)) => {}
             // A bug of ours, which fails the item by name. What was at work is in no known state.
             Err(_) => {
                 let error = "internal error while the item was loaded; this is a bug".to_owned();
@@ -88,7 +90,7 @@ impl LoaderChain {
                 self.maps.iter_mut().for_each(MapNode::restart);
             }
         }
-        parent.end_item(began, read);
+        parent.end_item(began, read, left_out);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
+use orchestra_core::LeftOut;
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_plan::{Limits, SourceConnected, SourceContext, SourceKind};
@@ -151,6 +152,10 @@ impl FetchRun for RowReader {
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
         self.row.show(show);
+    }
+
+    fn left_out(&self) -> Vec<(LeftOut, u64)> {
+        self.row.left_out()
     }
 }
 

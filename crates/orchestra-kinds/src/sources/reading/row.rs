@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, TensorView, Value};
+use orchestra_core::{FailureKind, LeftOut};
 use serde_json::Value as Json;
 
 use super::field_type::{Field, FieldType};
@@ -45,6 +45,15 @@ impl Row {
         let values: Vec<_> =
             self.fields.iter().zip(&self.cells).map(|(field, cell)| value_of(field, cell)).collect();
         show(&values);
+    }
+
+    /// What the pictures among them hold beside what is decoded.
+    pub fn left_out(&self) -> Vec<(LeftOut, u64)> {
+        let pictures = self.cells.iter().filter_map(|cell| match cell {
+            Cell::Picture(picture) => Some(picture),
+            Cell::Text(_) | Cell::Bytes(_) => None,
+        });
+        pictures.filter_map(|picture| picture.left_out()).collect()
     }
 }
 

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 
 use orchestra_core::data::{Picture, Pixels, Refusal};
-use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
-use orchestra_media::{MediaError, PictureSize, Preparer};
+use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, LeftOut, ResizeFilter};
+use orchestra_media::{Format, MediaError, PictureSize, Preparer};
 
 /// The picture of the item at hand.
 pub struct UndecodedPicture {
@@ -31,6 +31,17 @@ impl UndecodedPicture {
     pub fn bytes_mut(&mut self) -> &mut Vec<u8> {
         self.decoder.get_mut().size = None;
         &mut self.bytes
+    }
+
+    /// The pages or frames of the file that are not decoded.
+    pub fn left_out(&self) -> Option<(LeftOut, u64)> {
+        let decoder = self.decoder.borrow();
+        let others = decoder.size.map_or(0, |_| decoder.preparer.n_pictures().saturating_sub(1));
+        let what = match Format::of(&self.bytes) {
+            Ok(Format::Tiff) => LeftOut::Pages,
+            _ => LeftOut::Frames,
+        };
+        (others > 0).then_some((what, others.into()))
     }
 
     /// Decodes the file, unless it is decoded well enough for `row`.

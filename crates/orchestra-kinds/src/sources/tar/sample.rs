@@ -4,9 +4,9 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use orchestra_core::FailureKind;
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::FetchRun;
+use orchestra_core::{FailureKind, LeftOut};
 
 use super::sample_columns::is_npy;
 use crate::objects::{self, Protocol, ReadObject};
@@ -168,6 +168,10 @@ impl FetchRun for Sample {
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
         self.row.show(show);
+    }
+
+    fn left_out(&self) -> Vec<(LeftOut, u64)> {
+        self.row.left_out()
     }
 }
 

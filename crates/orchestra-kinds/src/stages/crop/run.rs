@@ -4,10 +4,10 @@ use std::cell::RefCell;
 
 use orchestra_core::data::{OwnedRow, OwnedValue, Pixels, Refusal, TensorView, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Fan, Map, MapRun};
-use orchestra_core::{DType, ImageSpec, Placement, TensorSpec};
+use orchestra_core::{DType, ImageSpec, LeftOut, Placement, TensorSpec};
 use orchestra_media::{MediaError, PixelRect, Preparer, Quadrilateral};
 
-use super::{Boxes, Corners, ListColumns};
+use super::{Boxes, Corners, ListColumns, Outside};
 use crate::elements::{Element, element, read_floats};
 use crate::stages::shared::box_order::BoxPosition;
 
@@ -81,10 +81,11 @@ impl MapRun for CropRun {
             let turns = self.list.as_ref().is_some_and(|list| list.polygon.is_some());
             let cuts = match turns {
                 true => self.boxes.quadrilaterals(&self.values, picture),
-                false => self.boxes.rects(&self.values, numbers, pixels.width, pixels.height)?,
+                false => self.boxes.rects(&self.values, numbers, picture)?,
             };
-            emit.parts(cuts.len())?;
-            for (n, mut area) in cuts {
+            cuts.tell(emit);
+            emit.parts(cuts.areas.len())?;
+            for (n, mut area) in cuts.areas {
                 if let Area::Turned(quad) = &mut area {
                     quad.is_upside_down = self.list.as_ref().is_some_and(|list| list.turns(&rows[n]));
                 }
@@ -153,7 +154,7 @@ impl Area {
     fn placement(&self, spec: &ImageSpec, picture: [u32; 2]) -> Placement {
         let (size, [a, b, c, d, e, f]) = match self {
             Area::Upright(rect) => {
-                let at = [1.0, 0.0, f64::from(rect.left), 0.0, 1.0, f64::from(rect.top)];
+                let at = [1.0, 0.0, rect.left as f64, 0.0, 1.0, rect.top as f64];
                 ([rect.width, rect.height], at)
             }
             Area::Turned(quad) => (quad.size(), quad.to_picture()),
@@ -172,6 +173,24 @@ impl Area {
     }
 }
 
+/// What is cut out of a picture, in order, each with the number of its box; and how many boxes nothing is cut out for.
+#[derive(Debug, Default, PartialEq)]
+struct Cuts {
+    areas: Vec<(usize, Area)>,
+    n_outside: u64,
+    n_without_area: u64,
+}
+
+impl Cuts {
+    fn tell(&self, emit: &mut dyn Emit) {
+        let counts =
+            [(LeftOut::BoxesOutside, self.n_outside), (LeftOut::BoxesWithoutArea, self.n_without_area)];
+        for (what, n) in counts.into_iter().filter(|(_, n)| *n > 0) {
+            emit.left_out(what, n);
+        }
+    }
+}
+
 struct Cut<'a> {
     run: &'a CropRun,
     pixels: Pixels<'a>,
@@ -187,7 +206,7 @@ impl WriteTensor for Cut<'_> {
         let refusal = |error: MediaError| Refusal { kind: error.kind(), error: error.to_string() };
         let mut preparer = self.run.preparer.borrow_mut();
         match self.area {
-            Area::Upright(rect) => preparer.load(&self.pixels, rect),
+            Area::Upright(rect) => preparer.load(&self.pixels, rect, &self.run.spec),
             Area::Turned(quad) => preparer.load_quadrilateral(&self.pixels, &quad),
         }
         .map_err(refusal)?;
@@ -196,8 +215,9 @@ impl WriteTensor for Cut<'_> {
 }
 
 impl Boxes {
-    /// The turned rectangles to cut, in order, of the numbers of rows of a list, and the row of each. One without a pixel is left out.
-    fn quadrilaterals(&self, values: &[f32], picture: [u32; 2]) -> Vec<(usize, Area)> {
+    /// The turned rectangles to cut, of the numbers of rows of a list.
+    fn quadrilaterals(&self, values: &[f32], picture: [u32; 2]) -> Cuts {
+        let mut cuts = Cuts::default();
         let mut found: Vec<(BoxPosition, (usize, Area))> = Vec::new();
         for (n, numbers) in values.as_chunks::<NUMBERS>().0.iter().enumerate() {
             let score = numbers[4];
@@ -208,24 +228,22 @@ impl Boxes {
             let centre = [0, 1].map(|axis| corners.iter().map(|p| p[axis]).sum::<f64>() / 4.0);
             let grow = 1.0 + 2.0 * f64::from(self.margin);
             let corners = corners.map(|p| [0, 1].map(|axis| centre[axis] + (p[axis] - centre[axis]) * grow));
-            let Some(quad) = Quadrilateral::new(corners, true) else { continue };
+            let Some(quad) = Quadrilateral::new(corners, true) else {
+                cuts.n_without_area += 1;
+                continue;
+            };
             let quad = quad.no_larger_than(picture);
             let [x, y] = centre;
             let height = f64::from(quad.width.min(quad.height));
             found.push((BoxPosition { score, x, y, height }, (n, Area::Turned(quad))));
         }
-        self.order.sort(found)
+        Cuts { areas: self.order.sort(found), ..cuts }
     }
 
-    /// The rectangles to cut, in order, and the number of the box of each. Every box is rounded to whole pixels, at least one, and cut at the edges of the picture; one that lies
+    /// The rectangles to cut, of boxes of so many numbers each. Every box is rounded to whole pixels, of which one at least is of the picture; one that lies
     /// outside is left out.
-    fn rects(
-        &self,
-        values: &[f32],
-        numbers: usize,
-        width: u32,
-        height: u32,
-    ) -> Result<Vec<(usize, Area)>, Refusal> {
+    fn rects(&self, values: &[f32], numbers: usize, [width, height]: [u32; 2]) -> Result<Cuts, Refusal> {
+        let mut cuts = Cuts::default();
         let scale = |side: u32| if self.is_relative { f64::from(side) } else { 1.0 };
         let (wide, high) = (scale(width), scale(height));
         let mut found: Vec<(BoxPosition, (usize, Area))> = Vec::new();
@@ -248,29 +266,44 @@ impl Boxes {
             };
             let margin = f64::from(self.margin);
             let (mx, my) = ((right - left) * margin, (bottom - top) * margin);
-            let across = span((left - mx) * wide, (right + mx) * wide, width);
-            let down = span((top - my) * high, (bottom + my) * high, height);
-            let (Some((left_px, width_px)), Some((top_px, height_px))) = (across, down) else { continue };
+            if right <= left || bottom <= top {
+                cuts.n_without_area += 1;
+                continue;
+            }
+            let across = span((left - mx) * wide, (right + mx) * wide, width, self.outside);
+            let down = span((top - my) * high, (bottom + my) * high, height, self.outside);
+            let (Some((left_px, width_px)), Some((top_px, height_px))) = (across, down) else {
+                cuts.n_outside += 1;
+                continue;
+            };
             let rect = PixelRect { left: left_px, top: top_px, width: width_px, height: height_px };
             let [x, y] = [(left + right) / 2.0, (top + bottom) / 2.0];
             let height = (bottom - top).abs() * high;
             found.push((BoxPosition { score, x: x * wide, y: y * high, height }, (n, Area::Upright(rect))));
         }
-        Ok(self.order.sort(found))
+        Ok(Cuts { areas: self.order.sort(found), ..cuts })
     }
 }
 
-/// The whole pixels that a span covers, within a side: where they begin, and how many. `None` where there are none.
-fn span(from: f64, to: f64, side: u32) -> Option<(u32, u32)> {
+/// The whole pixels that a span covers: where they begin, and how many. `None` where none of a side is among them.
+fn span(from: f64, to: f64, side: u32, outside: Outside) -> Option<(i64, u32)> {
     let side = f64::from(side);
-    if to <= from || to <= 0.0 || from >= side {
+    if to <= 0.0 || from >= side {
         return None;
     }
+    let (from, to) = match outside {
+        Outside::Pad => (from, to),
+        Outside::Clip => (from.max(0.0), to.min(side)),
+    };
     // A box that is narrower than a pixel is one pixel wide.
-    let first = from.clamp(0.0, side - 1.0).round().min(side - 1.0);
-    let end = to.clamp(0.0, side).round().max(first + 1.0);
-    Some((first as u32, (end - first) as u32))
+    let first = from.round().min(side - 1.0);
+    let end = to.round().max(first + 1.0).max(1.0);
+    // Of boxes without end so much is left that they are too large.
+    Some((first.max(-MOST_OUTSIDE) as i64, (end.min(side + MOST_OUTSIDE) - first.max(-MOST_OUTSIDE)) as u32))
 }
+
+/// Pixels in front of a side, and behind it.
+const MOST_OUTSIDE: f64 = 1e9;
 
 #[cfg(test)]
 mod tests {
@@ -284,10 +317,11 @@ mod tests {
             threshold: None,
             order: Order::Given,
             margin: 0.0,
+            outside: Outside::Pad,
         }
     }
 
-    fn rect(left: u32, top: u32, width: u32, height: u32) -> PixelRect {
+    fn rect(left: i64, top: i64, width: u32, height: u32) -> PixelRect {
         PixelRect { left, top, width, height }
     }
 
@@ -297,7 +331,7 @@ mod tests {
                 Area::Upright(rect) => rect,
                 Area::Turned(quad) => panic!("{quad:?}"),
             };
-            self.rects(values, numbers, 10, 8).unwrap().into_iter().map(upright).collect()
+            self.rects(values, numbers, [10, 8]).unwrap().areas.into_iter().map(upright).collect()
         }
     }
 
@@ -311,11 +345,33 @@ mod tests {
         assert_eq!(centre.cut(&[2.0, 3.5, 2.0, 3.0], 4), xyxy);
         let relative = Boxes { is_relative: true, ..boxes() };
         assert_eq!(relative.cut(&[0.1, 0.25, 0.3, 0.625], 4), xyxy);
-        assert_eq!(boxes().cut(&[-5.0, -5.0, 99.0, 99.0], 4), [rect(0, 0, 10, 8)]);
-        let outside = [11.0, 0.0, 12.0, 4.0, 3.0, 3.0, 3.0, 3.0, 5.0, 5.0, 2.0, 2.0];
-        assert!(boxes().cut(&outside, 4).is_empty());
+        let clip = Boxes { outside: Outside::Clip, ..boxes() };
+        assert_eq!(clip.cut(&[-5.0, -5.0, 99.0, 99.0], 4), [rect(0, 0, 10, 8)]);
+        assert_eq!(boxes().cut(&[-5.0, -5.0, 99.0, 99.0], 4), [rect(-5, -5, 104, 104)]);
+        assert_eq!(boxes().cut(&[7.4, -2.5, 12.0, 3.0], 4), [rect(7, -3, 5, 6)]);
         let wide = Boxes { margin: 0.5, ..boxes() };
         assert_eq!(wide.cut(&[2.0, 2.0, 4.0, 4.0], 4), [rect(1, 1, 4, 4)]);
+    }
+
+    #[test]
+    fn boxes_that_nothing_is_cut_out_for_are_counted_by_their_reason() {
+        let cuts = |outside, values: &[f32]| Boxes { outside, ..boxes() }.rects(values, 4, [10, 8]).unwrap();
+        let outside = [11.0, 0.0, 12.0, 4.0, -4.0, 1.0, -1.0, 4.0, 1.0, 8.0, 2.0, 9.0, 1.0, -3.0, 2.0, 0.0];
+        let without_area = [3.0, 3.0, 3.0, 5.0, 3.0, 3.0, 5.0, 3.0, 5.0, 5.0, 2.0, 7.0, 1.0, 7.0, 2.0, 2.0];
+        for how in [Outside::Pad, Outside::Clip] {
+            let expected = Cuts { n_outside: 4, ..Cuts::default() };
+            assert_eq!(cuts(how, &outside), expected);
+            assert_eq!(cuts(how, &without_area), Cuts { n_without_area: 4, ..Cuts::default() });
+        }
+        // Whatever is cut out has a pixel of the picture.
+        for values in [[-9.0, 1.0, 0.2, 3.0], [9.9, 1.0, 30.0, 3.0], [1.0, -1e30, 3.0, 1e30]] {
+            for how in [Outside::Pad, Outside::Clip] {
+                let Cuts { areas, .. } = cuts(how, &values);
+                let [(0, Area::Upright(rect))] = areas[..] else { panic!("{values:?}: {areas:?}") };
+                assert!(rect.left < 10 && rect.left + i64::from(rect.width) > 0, "{rect:?}");
+                assert!(rect.top < 8 && rect.top + i64::from(rect.height) > 0, "{rect:?}");
+            }
+        }
     }
 
     /// By a share of each side, along the sides of the rectangle however it is turned, from its middle.
@@ -331,7 +387,9 @@ mod tests {
             let corner = |a: f32, b: f32| [0, 1].map(|axis| at[axis] + a * along[axis] + b * across[axis]);
             let polygon = [corner(0.0, 0.0), corner(1.0, 0.0), corner(1.0, 1.0), corner(0.0, 1.0)];
             let values: Vec<f32> = [0.0; 5].into_iter().chain(polygon.into_iter().flatten()).collect();
-            let [(0, Area::Turned(found))] = wide.quadrilaterals(&values, [100, 100])[..] else { panic!() };
+            let [(0, Area::Turned(found))] = wide.quadrilaterals(&values, [100, 100]).areas[..] else {
+                panic!()
+            };
             let expected =
                 [corner(-0.25, -0.25), corner(1.25, -0.25), corner(1.25, 1.25), corner(-0.25, 1.25)];
             let expected = Quadrilateral::new(expected.map(|p| p.map(f64::from)), true).unwrap();
@@ -369,7 +427,7 @@ mod tests {
         ];
         let found = boxes.cut(&values, 5);
         assert_eq!(found, [rect(0, 0, 3, 3), rect(0, 0, 1, 1)]);
-        let error = boxes.rects(&[f32::NAN, 0.0, 1.0, 1.0, 0.9], 5, 10, 8).unwrap_err();
+        let error = boxes.rects(&[f32::NAN, 0.0, 1.0, 1.0, 0.9], 5, [10, 8]).unwrap_err();
         assert!(error.error.contains("box 0"), "{error:?}");
     }
 }

@@ -7,7 +7,7 @@ use orchestra_core::collect::Part;
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::lineage::Share;
 use orchestra_core::shapes::{Emit, Fan};
-use orchestra_core::{FailureKind, StageId};
+use orchestra_core::{FailureKind, LeftOut, StageId};
 use orchestra_plan::Origin;
 use smallvec::SmallVec;
 
@@ -256,6 +256,11 @@ impl Emit for Rows<'_, '_, '_, '_> {
             }
             _ => Err(Refusal::result("a stage gave another number of rows than it may; this is a bug")),
         }
+    }
+
+    fn left_out(&mut self, what: LeftOut, n: u64) {
+        let stats = &self.walk.chain.context.stats;
+        stats.left_out.add(Origin::Stage(self.step.stage), what, n);
     }
 }
 

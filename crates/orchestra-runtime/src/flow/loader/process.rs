@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use orchestra_core::WorkerExit;
+use orchestra_core::{LeftOut, WorkerExit};
 use orchestra_worker::BUILD;
 use orchestra_worker::codec::{CodecError, FrameDecoder, FrameWriter};
 use orchestra_worker::frames::PROTOCOL_VERSION;
@@ -76,6 +76,7 @@ pub struct LoadedItem {
     pub began: Instant,
     pub read: Duration,
     pub took: Duration,
+    pub left_out: Vec<(LeftOut, u64)>,
     frame: u64,
 }
 
@@ -225,7 +226,7 @@ impl<'a> LoaderProcess<'a> {
         self.n_frames += 1;
         let mut of_item = Vec::new();
         for event in events {
-            let Event::Ended { began_ns, read_ns, took_ns } = event else {
+            let Event::Ended { began_ns, read_ns, took_ns, left_out } = event else {
                 of_item.push(event);
                 continue;
             };
@@ -241,6 +242,7 @@ impl<'a> LoaderProcess<'a> {
                 began: now.checked_sub(ago).unwrap_or(now),
                 read: Duration::from_nanos(read_ns).min(took),
                 took,
+                left_out,
                 frame: self.n_frames,
             });
         }

@@ -8,9 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use orchestra_core::shapes::FetchRun;
+use orchestra_core::{FailureKind, LeftOut};
 use orchestra_plan::Origin;
 use rustix::thread::sched_setaffinity;
 
@@ -92,6 +92,13 @@ impl LoaderWork {
         }
         self.context.stats.stage(self.chain.first_stage()).entered.add(1);
         self.chain.fail_in_front(token, refusal, attempts, out);
+    }
+
+    /// Counts what an item holds beside its row.
+    fn note_left_out(&self, left_out: &[(LeftOut, u64)]) {
+        for (what, n) in left_out {
+            self.context.stats.left_out.add(Origin::Source(self.source), *what, *n);
+        }
     }
 
     /// Notes and sends what became of an item.
@@ -195,6 +202,7 @@ impl<'a> LocalThread<'a> {
             self.out = Outcome::default();
             return Tally::default();
         }
+        work.note_left_out(&self.fetch.left_out());
         let left_after = left_at.map_or(Duration::ZERO, |left_at| left_at - started);
         let busy = started.elapsed();
         let times = Times { began: started, read_after, left_after, busy, waited, bytes };
@@ -250,10 +258,11 @@ impl<'a> ProcessThread<'a> {
         }
     }
 
-    fn loaded(&mut self, item: Ticket, loaded: LoadedItem, turn: Option<AloneTurn>) -> Tally {
+    fn loaded(&mut self, item: Ticket, mut loaded: LoadedItem, turn: Option<AloneTurn>) -> Tally {
         let (work, since) = (self.work, Instant::now());
         let token = Token::whole(item);
         let (began, read, took) = (loaded.began, loaded.read, loaded.took);
+        let left_out = std::mem::take(&mut loaded.left_out);
         self.events.set(loaded);
         // What stands here in front of the first batch may be code of a host that never comes back.
         self.inbox.lend(&token.ticket, since, &mut self.items.unanswered, turn);
@@ -284,6 +293,7 @@ impl<'a> ProcessThread<'a> {
             self.out = Outcome::default();
             return Tally::default();
         }
+        work.note_left_out(&left_out);
         let waited = in_hand.waited;
         let busy = took + since.elapsed();
         let read_after = is_read.then_some(read);

@@ -1,0 +1,333 @@
+//! What the tags of a page say of its pixels. All that is not read is refused here, by name; nothing is decoded.
+
+use crate::directory::Directory;
+use crate::error::MediaError;
+use crate::format::Format;
+
+// Tags.
+const WIDTH: u16 = 256;
+const HEIGHT: u16 = 257;
+const BITS_PER_SAMPLE: u16 = 258;
+const COMPRESSION: u16 = 259;
+pub(super) const PHOTOMETRIC: u16 = 262;
+const FILL_ORDER: u16 = 266;
+const STRIP_OFFSETS: u16 = 273;
+const SAMPLES_PER_PIXEL: u16 = 277;
+pub(super) const ROWS_PER_STRIP: u16 = 278;
+const STRIP_BYTES: u16 = 279;
+const PLANES: u16 = 284;
+const PREDICTOR: u16 = 317;
+const COLOR_MAP: u16 = 320;
+const TILE_WIDTH: u16 = 322;
+const TILE_HEIGHT: u16 = 323;
+const TILE_OFFSETS: u16 = 324;
+const TILE_BYTES: u16 = 325;
+const INK_SET: u16 = 332;
+const EXTRA_SAMPLES: u16 = 338;
+const SAMPLE_FORMAT: u16 = 339;
+const JPEG_TABLES: u16 = 347;
+
+/// More samples of a pixel than these are no picture.
+const MOST_SAMPLES: u64 = 16;
+
+/// Bytes of the tables that all strips or tiles share. Each is decoded with a copy of them.
+const MOST_TABLES: usize = 1 << 16;
+
+/// What converts most files.
+const MAGICK: &str = "magick IN.tif -depth 8 OUT.png";
+const TIFFCP: &str = "tiffcp -c none IN.tif OUT.tif";
+
+/// How a page is stored, and what its samples mean.
+#[derive(Debug)]
+pub(super) struct PageLayout {
+    pub width: u32,
+    pub height: u32,
+    /// Of a pixel, with alpha and what is left out.
+    pub samples: usize,
+    pub numbers: Numbers,
+    pub ink: Ink,
+    pub alpha: Alpha,
+    pub packing: Packing,
+    pub is_planar: bool,
+    /// The lowest bit of a byte is its first.
+    pub is_reversed: bool,
+    /// Of a strip or tile.
+    pub chunk: (u32, u32),
+    /// Where strips or tiles are, and how many bytes they have.
+    pub chunks: Vec<(u64, u64)>,
+}
+
+/// What a sample is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Numbers {
+    /// A whole number of so many bits: 1, 2, 4, 8 or 16.
+    Bits(u8),
+    /// Of 32 bits, from 0 to 1.
+    Float,
+}
+
+impl Numbers {
+    pub fn bits(self) -> usize {
+        match self {
+            Numbers::Bits(bits) => bits.into(),
+            Numbers::Float => 32,
+        }
+    }
+}
+
+/// What the first samples of a pixel mean.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ink {
+    Gray,
+    /// 0 is white.
+    InvertedGray,
+    Rgb,
+    Cmyk,
+    /// Places in a table of colours.
+    Palette(Vec<[u8; 3]>),
+}
+
+impl Ink {
+    pub fn samples(&self) -> usize {
+        match self {
+            Ink::Gray | Ink::InvertedGray | Ink::Palette(_) => 1,
+            Ink::Rgb => 3,
+            Ink::Cmyk => 4,
+        }
+    }
+}
+
+/// The sample behind the ink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Alpha {
+    None,
+    Straight,
+    /// The ink is multiplied with it ("associated").
+    Premultiplied,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Packing {
+    /// The `tiff` crate unpacks it.
+    Samples,
+    /// Each strip or tile is a JPEG, without the tables that all share.
+    Jpeg { tables: Vec<u8>, is_luma: bool },
+}
+
+impl PageLayout {
+    /// # Errors
+    /// `Unsupported` for what is not read, `Broken` for tags that are missing or contradict each other.
+    pub fn of(page: &Directory<'_>) -> Result<PageLayout, MediaError> {
+        let side = |tag, what| needed(page, tag, what).map(|side| u32::try_from(side).unwrap_or(u32::MAX));
+        let (width, height) = (side(WIDTH, "its width")?, side(HEIGHT, "its height")?);
+        let samples = page.number(SAMPLES_PER_PIXEL).unwrap_or(1);
+        if samples == 0 || samples > MOST_SAMPLES {
+            return Err(unsupported(format!("a pixel has {samples} samples, expected 1 to 5"), MAGICK));
+        }
+        let numbers = numbers(page)?;
+        let (ink, is_luma) = ink(page, numbers)?;
+        let samples = samples as usize;
+        let alpha = alpha(page, &ink, samples)?;
+        let packing = packing(page, numbers, samples, is_luma)?;
+        let is_planar = match page.number(PLANES).unwrap_or(1) {
+            1 => false,
+            2 => samples > 1,
+            other => return Err(broken(format!("its planar configuration is {other}, expected 1 or 2"))),
+        };
+        let is_reversed = page.number(FILL_ORDER) == Some(2) && packing == Packing::Samples;
+        let (chunk, chunks) = chunks(page, (width, height))?;
+        Ok(PageLayout {
+            width,
+            height,
+            samples,
+            numbers,
+            ink,
+            alpha,
+            packing,
+            is_planar,
+            is_reversed,
+            chunk,
+            chunks,
+        })
+    }
+}
+
+fn broken(reason: String) -> MediaError {
+    MediaError::Broken { format: Format::Tiff, reason }
+}
+
+fn unsupported(what: String, convert: &'static str) -> MediaError {
+    MediaError::Unsupported { format: Format::Tiff, what, convert }
+}
+
+fn needed(page: &Directory<'_>, tag: u16, what: &str) -> Result<u64, MediaError> {
+    page.number(tag).ok_or_else(|| broken(format!("{what} is missing (tag {tag})")))
+}
+
+fn numbers(page: &Directory<'_>) -> Result<Numbers, MediaError> {
+    let same = |tag, default, what| {
+        let values = page.numbers(tag).unwrap_or_else(|| vec![default]);
+        match values.split_first() {
+            Some((first, others)) if others.iter().all(|other| other == first) => Ok(*first),
+            Some(_) => Err(unsupported(format!("its samples have different {what} ({values:?})"), MAGICK)),
+            None => Ok(default),
+        }
+    };
+    let (bits, format) = (same(BITS_PER_SAMPLE, 1, "bits")?, same(SAMPLE_FORMAT, 1, "formats")?);
+    let kind = match (format, bits) {
+        (1, 1 | 2 | 4 | 8 | 16) => return Ok(Numbers::Bits(bits as u8)),
+        (3, 32) => return Ok(Numbers::Float),
+        (1, _) => "whole numbers",
+        (2, _) => "whole numbers with a sign",
+        (3, _) => "floats",
+        (4, _) => "of an undefined format",
+        (5 | 6, _) => "complex numbers",
+        _ => "of an unknown format",
+    };
+    let what = format!(
+        "its samples are {kind} of {bits} bits, expected whole numbers of 1, 2, 4, 8 or 16 bits without a sign, or floats of 32 bits from 0 to 1"
+    );
+    Err(unsupported(what, MAGICK))
+}
+
+/// What the samples mean, and whether they are luma and chroma, of which only a JPEG makes colours.
+fn ink(page: &Directory<'_>, numbers: Numbers) -> Result<(Ink, bool), MediaError> {
+    let photometric = needed(page, PHOTOMETRIC, "what its samples mean")?;
+    let name = match photometric {
+        0 => return Ok((Ink::InvertedGray, false)),
+        1 => return Ok((Ink::Gray, false)),
+        2 => return Ok((Ink::Rgb, false)),
+        3 => return Ok((palette(page, numbers)?, false)),
+        5 if page.number(INK_SET).unwrap_or(1) != 1 => "other inks than CMYK",
+        5 if numbers == Numbers::Float => "CMYK in floats",
+        5 => return Ok((Ink::Cmyk, false)),
+        6 if page.number(COMPRESSION) == Some(7) => return Ok((Ink::Rgb, true)),
+        6 => "YCbCr that is not packed as JPEG",
+        4 => "a transparency mask",
+        8..=10 => "CIE L*a*b*",
+        32803 => "the colour filters of a camera (CFA)",
+        32844 | 32845 => "LogLuv",
+        34892 => "raw sensor data",
+        _ => "unknown to this program",
+    };
+    let what = format!("its pixels are {name} (PhotometricInterpretation {photometric})");
+    Err(unsupported(what, "magick IN.tif -colorspace sRGB -depth 8 OUT.png"))
+}
+
+/// The colours of a palette. Their 16 bits are cut to 8, as libtiff and Pillow do; a table that has 8 bits nevertheless is taken as it is.
+fn palette(page: &Directory<'_>, numbers: Numbers) -> Result<Ink, MediaError> {
+    let Numbers::Bits(bits @ 1..=8) = numbers else {
+        return Err(unsupported(
+            format!("it has a palette of {} bits, expected 1 to 8", numbers.bits()),
+            MAGICK,
+        ));
+    };
+    let n = 1 << bits;
+    let values = page.numbers(COLOR_MAP).filter(|values| values.len() == 3 * n);
+    let values =
+        values.ok_or_else(|| broken(format!("its palette has not {n} colours (tag {COLOR_MAP})")))?;
+    let shift = if values.iter().all(|value| *value < 256) { 0 } else { 8 };
+    let colour = |index| [0, n, 2 * n].map(|plane| (values[plane + index] >> shift) as u8);
+    Ok(Ink::Palette((0..n).map(colour).collect()))
+}
+
+fn alpha(page: &Directory<'_>, ink: &Ink, samples: usize) -> Result<Alpha, MediaError> {
+    let extra = page.numbers(EXTRA_SAMPLES).unwrap_or_default();
+    let Some(n_extra) = samples.checked_sub(ink.samples()) else {
+        return Err(broken(format!("a pixel has {samples} samples, expected {} at least", ink.samples())));
+    };
+    let first = match (n_extra, extra.first()) {
+        (0, _) => return Ok(Alpha::None),
+        (_, Some(first)) => *first,
+        // Many programs write RGBA so.
+        (1, None) if *ink == Ink::Rgb => 2,
+        (_, None) => 0,
+    };
+    match (first, ink) {
+        (1 | 2, Ink::Cmyk) => Err(unsupported("it has CMYK with alpha".to_owned(), MAGICK)),
+        (1, Ink::InvertedGray | Ink::Palette(_)) => {
+            let what = "it has associated alpha with a palette or with white as 0".to_owned();
+            Err(unsupported(what, MAGICK))
+        }
+        (1, _) => Ok(Alpha::Premultiplied),
+        (2, _) => Ok(Alpha::Straight),
+        // Known colours, and something else, such as infrared.
+        (_, Ink::Rgb | Ink::Cmyk) => Ok(Alpha::None),
+        _ => {
+            let what = format!("a pixel has {samples} samples, of which it does not say what they are");
+            Err(unsupported(what, MAGICK))
+        }
+    }
+}
+
+fn packing(
+    page: &Directory<'_>,
+    numbers: Numbers,
+    samples: usize,
+    is_luma: bool,
+) -> Result<Packing, MediaError> {
+    let compression = page.number(COMPRESSION).unwrap_or(1);
+    let predictor = match compression {
+        5 | 8 | 32946 => page.number(PREDICTOR).unwrap_or(1),
+        _ => 1,
+    };
+    let is_float = numbers == Numbers::Float;
+    if !(predictor == 1 || predictor == 2 && numbers.bits() >= 8 || predictor == 3 && is_float) {
+        let what = format!("it has predictor {predictor} with samples of {} bits", numbers.bits());
+        return Err(unsupported(what, TIFFCP));
+    }
+    let name = match compression {
+        1 | 5 | 8 | 32946 | 32773 => return Ok(Packing::Samples),
+        4 if numbers == Numbers::Bits(1) && samples == 1 => return Ok(Packing::Samples),
+        7 if numbers == Numbers::Bits(8) && matches!(samples, 1 | 3) => {
+            let tables = page.bytes(JPEG_TABLES).unwrap_or_default();
+            if tables.len() > MOST_TABLES {
+                return Err(broken(format!("its JPEG tables have {} bytes", tables.len())));
+            }
+            return Ok(Packing::Jpeg { tables: tables.to_vec(), is_luma });
+        }
+        7 => {
+            return Err(unsupported(
+                "it has JPEG of other pixels than 8 bits gray, RGB or YCbCr".to_owned(),
+                MAGICK,
+            ));
+        }
+        2 => "CCITT RLE (fax)",
+        3 => "CCITT Group 3 (fax)",
+        4 => "CCITT Group 4 (fax) of other pixels than 1 bit",
+        6 => "old-style JPEG",
+        32809 => "ThunderScan",
+        33003 | 33005 | 34712 => "JPEG 2000",
+        34676 | 34677 => "SGILog",
+        34887 => "LERC",
+        34892 => "lossy JPEG of DNG",
+        34925 => "LZMA",
+        50000 => "Zstandard",
+        50001 => "WebP",
+        50002 => "JPEG XL",
+        _ => "unknown to this program",
+    };
+    Err(unsupported(format!("its compression is {name} ({compression})"), TIFFCP))
+}
+
+/// The size of strips or tiles, and where they are.
+fn chunks(
+    page: &Directory<'_>,
+    (width, height): (u32, u32),
+) -> Result<((u32, u32), Vec<(u64, u64)>), MediaError> {
+    let side = |tag| page.number(tag).map(|side| u32::try_from(side).unwrap_or(u32::MAX));
+    let is_tiled = page.entry(TILE_OFFSETS).is_some();
+    let (offsets, bytes) = if is_tiled { (TILE_OFFSETS, TILE_BYTES) } else { (STRIP_OFFSETS, STRIP_BYTES) };
+    let chunk = match is_tiled {
+        true => (side(TILE_WIDTH).unwrap_or(0), side(TILE_HEIGHT).unwrap_or(0)),
+        // "All lines" is written as the largest number.
+        false => (width, side(ROWS_PER_STRIP).unwrap_or(height).min(height)),
+    };
+    let (offsets, bytes) = (page.numbers(offsets), page.numbers(bytes));
+    match (offsets, bytes) {
+        (Some(offsets), Some(bytes)) if offsets.len() == bytes.len() && chunk.0 > 0 && chunk.1 > 0 => {
+            Ok((chunk, offsets.into_iter().zip(bytes).collect()))
+        }
+        _ => Err(broken("it does not say where its pixels are".to_owned())),
+    }
+}

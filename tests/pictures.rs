@@ -1,0 +1,135 @@
+//! What becomes of pictures of any format, colour type, depth, compression and orientation: they look as Pillow shows them, or fail by name; and what a
+//! file or an item holds beside what is made of it is counted and said. Which picture looks how is in `scripts/pictures.py`.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::common::{Workplace, python_env, repository};
+
+/// `scripts/pictures.py`, with Pillow and tifffile. It must succeed.
+fn script(python: &str, arguments: &[&str]) -> String {
+    let script = repository().join("scripts/pictures.py");
+    let ended = Command::new(python).arg(script).args(arguments).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(ended.status.success(), "{said}{}", String::from_utf8_lossy(&ended.stderr));
+    said
+}
+
+#[test]
+fn pictures_of_every_kind_look_as_pillow_shows_them_or_fail_by_name() {
+    let Some(python) = python_env("reference") else { return };
+    let place = Workplace::new();
+    let (pictures, out) = (place.path("pictures"), place.out());
+    let said = script(&python, &["make", pictures.to_str().unwrap()]);
+    let workflow = format!(
+        "version = 1\nname = \"pictures\"\noutput = {out:?}\n\n[sources.files]\nkind = \"images\"\n\
+         paths = [\"pictures/*.png\", \"pictures/*.jpg\", \"pictures/*.webp\", \"pictures/*.bmp\", \"pictures/*.gif\", \"pictures/*.tif\"]\n\n\
+         [stages.pixels]\nkind = \"image\"\nfrom = \"files\"\nsize = [24, 32]\nlayout = \"nhwc\"\ndtype = \"u8\"\n\n\
+         [sinks.rows]\nkind = \"npy\"\nfrom = \"pixels\"\npath = \"rows\"\n"
+    );
+    fs::write(place.workflow(), workflow).unwrap();
+    place.run(&[]).must_exit(65);
+    let compared = script(&python, &["check", pictures.to_str().unwrap(), out.to_str().unwrap()]);
+    // Some three hundred, of which most are read.
+    let n: u64 = said.split(' ').next().unwrap().parse().unwrap();
+    assert!(n >= 200 && place.report()["items"]["read"] == n, "{said}{compared}");
+    let counts = [("files", "pages", 1, 2), ("files", "frames", 3, 6)];
+    assert_eq!(
+        left_out(&place.report()),
+        counts.map(|(by, what, items, n)| (by.into(), what.into(), items, n))
+    );
+    place.nothing_is_left();
+}
+
+/// The counts of `run.json`, as (by, what, items, count).
+fn left_out(report: &Value) -> Vec<(String, String, u64, u64)> {
+    let text = |count: &Value, key: &str| count[key].as_str().unwrap().to_owned();
+    let number = |count: &Value, key: &str| count[key].as_u64().unwrap();
+    let counts = report["left_out"].as_array().unwrap().iter();
+    counts.map(|of| (text(of, "by"), text(of, "what"), number(of, "items"), number(of, "count"))).collect()
+}
+
+/// A gray picture of 2 x 2 pixels per page, each of one level.
+fn tiff(levels: &[u8]) -> Vec<u8> {
+    let mut file = b"II*\0".to_vec();
+    let entry =
+        |tag: u16, value: u32| [&tag.to_le_bytes()[..], &[4, 0, 1, 0, 0, 0], &value.to_le_bytes()].concat();
+    for level in levels {
+        // Behind this offset: the pixels, and then the directory.
+        let at = file.len() as u32 + 4;
+        file.extend((at + 4).to_le_bytes());
+        file.extend([*level; 4]);
+        let tags =
+            [(256, 2), (257, 2), (258, 8), (259, 1), (262, 1), (273, at), (277, 1), (278, 2), (279, 4)];
+        file.extend((tags.len() as u16).to_le_bytes());
+        file.extend(tags.iter().flat_map(|(tag, value)| entry(*tag, *value)));
+    }
+    file.extend([0; 4]);
+    file
+}
+
+#[test]
+fn pages_behind_the_first_are_counted_and_said() {
+    let place = Workplace::new();
+    for (name, levels) in [("a.tif", &[10, 100, 200][..]), ("b.tif", &[20]), ("c.tif", &[30, 40])] {
+        fs::write(place.images().join(name), tiff(levels)).unwrap();
+    }
+    let workflow = format!(
+        "version = 1\nname = \"pages\"\noutput = {:?}\n\n[sources.scans]\nkind = \"images\"\npaths = [\"images/*.tif\"]\n\n\
+         [stages.pixels]\nkind = \"image\"\nfrom = \"scans\"\nsize = [1, 1]\ndtype = \"u8\"\ncolor = \"gray\"\n\n\
+         [sinks.results]\nkind = \"jsonl\"\nfrom = \"pixels\"\nordered = true\n",
+        place.out()
+    );
+    fs::write(place.workflow(), workflow).unwrap();
+    place
+        .run(&[])
+        .must_exit(0)
+        .must_say(&["source `scans`: 2 files have more than one page", "3 pages were passed over"]);
+    assert_eq!(left_out(&place.report()), [("scans".into(), "pages".into(), 2, 3)]);
+    let results = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+    let levels: Vec<Value> = results
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["result"]["pixels"]["data"].clone())
+        .collect();
+    assert_eq!(levels, [json!([[[10]]]), json!([[[20]]]), json!([[[30]]])]);
+    place.nothing_is_left();
+}
+
+#[test]
+fn boxes_that_make_no_part_are_counted_by_their_reason_and_said() {
+    let place = Workplace::new();
+    fs::write(place.images().join("a.tif"), tiff(&[9])).unwrap();
+    // In pixels, and relative is the default; then turned round; then one that is right.
+    let lines = [
+        json!({"img": "a.tif", "boxes": [[1, 1, 2, 2], [5, 5, 50, 35]]}),
+        json!({"img": "a.tif", "boxes": [[0.5, 0.5, 0.2, 0.9], [0.0, 0.0, 1.0, 1.0]]}),
+    ];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(place.images().join("boxes.jsonl"), text).unwrap();
+    let workflow = format!(
+        "version = 1\nname = \"boxes\"\noutput = {:?}\n\n[sources.s]\nkind = \"jsonl\"\npaths = [\"images/boxes.jsonl\"]\n\
+         columns = {{ img = \"picture\", boxes = \"f32[2,4]\" }}\n\n[stages.cuts]\nkind = \"crop\"\nfrom = [\"s.img\", \"s.boxes\"]\nsize = [2, 2]\n\n\
+         [stages.all]\nkind = \"gather\"\nfrom = \"cuts\"\n\n[sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\nordered = true\n",
+        place.out()
+    );
+    fs::write(place.workflow(), workflow).unwrap();
+    place.run(&[]).must_exit(0).must_say(&[
+        "2 boxes lie outside of the picture",
+        "`units`",
+        "1 box is turned round",
+    ]);
+    assert_eq!(
+        left_out(&place.report()),
+        [("cuts".into(), "boxes_outside".into(), 1, 2), ("cuts".into(), "boxes_without_area".into(), 1, 1)]
+    );
+    let results = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+    let n_parts: Vec<usize> = results
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["result"].as_array().unwrap().len())
+        .collect();
+    assert_eq!(n_parts, [0, 1]);
+    place.nothing_is_left();
+}
