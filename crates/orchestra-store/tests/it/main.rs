@@ -2,7 +2,6 @@
 
 mod common;
 mod crashes;
-mod kill;
 mod listing;
 mod recovery;
 mod rules;

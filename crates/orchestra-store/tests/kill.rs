@@ -1,11 +1,15 @@
-//! A process that writes a run is killed again and again: its lock is free at once, and at the end every record is there once.
+//! A process that writes a run is killed again and again: its lock is free at once, and at the end every record is there once. Alone in its program: a
+//! child that another thread is about to start would hold a lock of this one for a moment.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+#[path = "it/common/mod.rs"]
+mod common;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::common::{audit, fold, group, item, no_stray_parts, no_strays, seal, start};
+use common::{audit, fold, group, item, no_stray_parts, no_strays, seal, start};
 use orchestra_store::{OpenError, OutputFolder};
 
 const FOLDER: &str = "ORCHESTRA_JOURNAL_TEST_FOLDER";
