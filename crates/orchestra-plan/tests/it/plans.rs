@@ -501,7 +501,7 @@ memory of the GPUs
             classify: 1 worker; what one takes is measured in the run, unless `memory` of the model says it
 
 pipeline `scans`: at most {window} items between source and sink
-  source scans
+  source scans: each a picture (`picture`)
   image pixels <- scans: f32[batch, 1, 32, 32]
   infer classify <- pixels: model digits, gives logits f32[batch, 10]
     batch: up to 32, the oldest item waits at most 5ms
