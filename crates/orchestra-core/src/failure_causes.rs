@@ -61,7 +61,7 @@ impl FailureCauses {
 #[must_use]
 pub fn same_for_all(error: &str, item: &str) -> String {
     let error = &error[..error.floor_char_boundary(COMPARED_BYTES)];
-    let named = if item.is_empty() { error.to_owned() } else { error.replace(item, "…") };
+    let named = without_name(error, item);
     let (mut same, mut rest) = (String::with_capacity(named.len()), &named[..]);
     while let Some(c) = rest.chars().next() {
         let length = match c {
@@ -85,6 +85,22 @@ pub fn same_for_all(error: &str, item: &str) -> String {
         rest = &rest[length..];
     }
     same
+}
+
+/// Takes the name of an item out where it is a word by itself.
+fn without_name(error: &str, item: &str) -> String {
+    let is_of_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    let (mut without, mut from) = (String::with_capacity(error.len()), 0);
+    for (at, name) in error.match_indices(item).filter(|(_, name)| !name.is_empty()) {
+        let (before, after) = (&error[..at], &error[at + name.len()..]);
+        if !is_of_word(before.chars().next_back()) && !is_of_word(after.chars().next()) {
+            without.push_str(&error[from..at]);
+            without.push('…');
+            from = at + name.len();
+        }
+    }
+    without.push_str(&error[from..]);
+    without
 }
 
 /// Bytes of the number that a text begins with: digits with points, commas between thousands, and an exponent.

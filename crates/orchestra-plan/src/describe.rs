@@ -106,7 +106,7 @@ pub fn items_in_words(source: &SourcePlan) -> String {
     match source.n_items {
         Some(KnownItems::All(n)) => format!("{}, each {each}", items(n)),
         Some(KnownItems::OfFirst(n)) => format!("{} in its first file, each {each}", items(n)),
-        None => format!("each item {each}"),
+        None => format!("each {each}"),
     }
 }
 
@@ -125,6 +125,7 @@ fn row_in_words(row: &Schema) -> String {
         [one] if one.ty.tensor().is_some_and(|tensor| tensor.row.is_empty()) => {
             format!("one number (`{}`, {})", one.name, ty(one))
         }
+        [one] if one.ty.tensor().is_none() => format!("a {} (`{}`)", ty(one), one.name),
         columns => columns.iter().map(|c| format!("`{}` {}", c.name, ty(c))).collect::<Vec<_>>().join(", "),
     }
 }

@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(nearest("zebra", ["color", "size"]), None);
         assert_eq!(nearest("retry", ["command", "retries", "metrics"]), Some("retries"));
         assert_eq!(nearest("outputs_of", ["inputs", "outputs"]), Some("outputs"));
-        assert_eq!(nearest("tile", ["title", "time", "tiles"]), Some("tiles"));
+        assert_eq!(nearest("outsider", ["inputs", "outputs"]), None);
         assert_eq!(suggestion("stages", "pixel", ["pixels"]), "did you mean `pixels`? stages: `pixels`");
     }
 }
