@@ -156,7 +156,7 @@ fn what_has_no_row_in_a_batch_is_run_item_by_item_and_no_item_fails_for_it() {
         assert_eq!(records.len(), 8);
         for record in records {
             let index = record["index"].as_f64().unwrap();
-            assert_eq!(record["result"]["data"], serde_json::json!(vec![index; 4]), "{record}");
+            assert_eq!(record["result"]["y"]["data"], serde_json::json!(vec![index; 4]), "{record}");
         }
         assert!(
             !place.out().join("failures.jsonl").exists()
