@@ -10,6 +10,8 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use crate::common::{Ended, Workplace, python_env, repository};
+use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use serde_json::Value;
 
 const BATCHES: [usize; 4] = [1, 3, 8, 32];
@@ -111,4 +113,124 @@ fn each_item_has_what_the_model_gives_for_it_alone_or_the_run_is_refused() {
     assert!(wrong.is_empty(), "{} models: {}", wrong.len(), wrong.join("\n"));
     let (is_right, said) = script("check");
     assert!(is_right, "{said}");
+}
+
+/// A run of eight rows of four numbers, in batches of up to four, over a model that says that `y` has a row of `width` numbers for each item. It uses an
+/// operator of its own, so nobody looks at what it gives before the run.
+fn run_unprobed(width: Dim, node: (&str, &[&str], &[(&str, Attribute)])) -> (Workplace, Ended) {
+    let place = Workplace::new();
+    let tensor = |name: &str, row| TensorSpec {
+        name: name.into(),
+        dtype: DType::F32,
+        row: vec![row],
+        batch: Dim::Dynamic,
+    };
+    let (operator, inputs, attributes) = node;
+    let model = ModelBuilder::new("m")
+        .input(&tensor("x", Dim::Fixed(4)))
+        .output(&tensor("y", width))
+        .node_of("orchestra.test", "Trap", &["x"], &["p"], &[])
+        .node(operator, inputs, &["y"], attributes);
+    fs::write(place.path("m.onnx"), model.encode()).unwrap();
+    let trap = orchestra_testkit::trap_library().unwrap();
+    let items: String = (0..8).map(|n| format!("{{\"x\": [{n}, {n}, {n}, {n}]}}\n")).collect();
+    fs::write(place.path("x.jsonl"), items).unwrap();
+    let text = format!(
+        "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = {{ x = \"f32[4]\" }}\n[models.m]\npath = \"m.onnx\"\n\
+         custom_ops = [{trap:?}]\nworkers = 1\n[stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n\
+         batch = {{ max = 4, wait = \"200ms\", together = 1 }}\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n"
+    );
+    fs::write(place.workflow(), text).unwrap();
+    let ended = place.run(&[]);
+    (place, ended)
+}
+
+#[test]
+fn what_has_no_row_in_a_batch_is_run_item_by_item_and_no_item_fails_for_it() {
+    let mean = [("axes", Attribute::Ints(vec![0])), ("keepdims", Attribute::Int(1))];
+    for width in [Dim::Fixed(4), Dim::Dynamic] {
+        let (place, ended) = run_unprobed(width, ("ReduceMean", &["p"], &mean));
+        assert!(ended.status.success(), "{ended:?}");
+        let records = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
+        let records: Vec<Value> = records.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(records.len(), 8);
+        for record in records {
+            let index = record["index"].as_f64().unwrap();
+            assert_eq!(record["result"]["y"]["data"], serde_json::json!(vec![index; 4]), "{record}");
+        }
+        assert!(
+            !place.out().join("failures.jsonl").exists()
+                || fs::read(place.out().join("failures.jsonl")).unwrap().is_empty()
+        );
+    }
+}
+
+#[test]
+fn what_has_no_row_of_an_item_alone_ends_the_run_and_fails_no_item() {
+    let twice = [("axis", Attribute::Int(0))];
+    for width in [Dim::Fixed(4), Dim::Dynamic] {
+        let (place, ended) = run_unprobed(width, ("Concat", &["p", "p"], &twice));
+        assert_eq!(ended.status.code(), Some(78), "{ended:?}");
+        for words in ["model `m`", "output `y`", "batch = { max = 1 }"] {
+            assert!(ended.stderr.contains(words), "{words}: {ended:?}");
+        }
+        let failures = fs::read(place.out().join("failures.jsonl")).unwrap_or_default();
+        assert!(failures.is_empty(), "{}", String::from_utf8_lossy(&failures));
+    }
+}
+
+#[test]
+fn a_model_is_tried_once_by_plan_or_run_and_never_by_check() {
+    let place = Workplace::new();
+    let tensor = |name: &str, row| TensorSpec {
+        name: name.into(),
+        dtype: DType::F32,
+        row: vec![row],
+        batch: Dim::Dynamic,
+    };
+    // The batch is the last dimension, whatever its names say.
+    let model = ModelBuilder::new("m").input(&tensor("x", Dim::Fixed(4))).output(&tensor("y", Dim::Dynamic));
+    let turned = [("perm", Attribute::Ints(vec![1, 0]))];
+    fs::write(place.path("m.onnx"), model.node("Transpose", &["x"], &["y"], &turned).encode()).unwrap();
+    fs::write(place.path("x.jsonl"), "{\"x\": [1, 2, 3, 4]}\n").unwrap();
+    let text = "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = { x = \"f32[4]\" }\n[models.m]\npath = \"m.onnx\"\n\
+                [stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n";
+    fs::write(place.workflow(), text).unwrap();
+    let cache = place.path("cache");
+    // ONNX Runtime is not to be fetched for this test alone.
+    let library = orchestra::library::find(
+        &orchestra::library::Request {
+            flavor: orchestra::library::Flavor::Cpu,
+            explicit: None,
+            offline: true,
+        },
+        &orchestra::library::Env::from_process(),
+    );
+    let Some(library) = library.0 else { return };
+    let variables =
+        [("ORCHESTRA_CACHE", cache.to_str().unwrap()), ("ORT_DYLIB_PATH", library.path.to_str().unwrap())];
+    let workflow = place.workflow();
+    let kept = || fs::read_dir(cache.join("outputs")).map_or(0, Iterator::count);
+    let of = |command: &str| {
+        let ended = place.start_command_with(&[command, workflow.to_str().unwrap()], &variables).wait();
+        assert!(ended.status.success(), "{ended:?}");
+        ended
+    };
+    of("check");
+    assert_eq!(kept(), 0);
+    let planned = of("plan");
+    assert_eq!(kept(), 1);
+    assert!(!planned.stderr.contains("not confirmed"), "{planned:?}");
+    // Another finding is believed, so nothing is tried again.
+    let file = fs::read_dir(cache.join("outputs")).unwrap().next().unwrap().unwrap().path();
+    let found = fs::read_to_string(&file).unwrap();
+    assert!(found.contains("\"mixing\": \"apart\""), "{found}");
+    fs::write(&file, found.replace("\"apart\"", "\"mixed\"")).unwrap();
+    let refused = place.start_command_with(&["run", workflow.to_str().unwrap()], &variables).wait();
+    assert_eq!(refused.status.code(), Some(78), "{refused:?}");
+    // One that is damaged is not.
+    fs::write(&file, "{}").unwrap();
+    of("run");
+    let record = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
+    assert!(record.contains("[1.0,2.0,3.0,4.0]"), "{record}");
 }

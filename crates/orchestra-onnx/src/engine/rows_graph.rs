@@ -165,3 +165,55 @@ impl<'a> Rows<'a> {
         name
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::{DType, TensorSpec};
+    use orchestra_testkit::onnx::ModelBuilder;
+    use orchestra_testkit::onnx::messages::ModelProto;
+    use prost::Message as _;
+
+    use super::*;
+
+    fn spec(name: &str) -> TensorSpec {
+        TensorSpec { name: name.into(), dtype: DType::F32, row: vec![Dim::Fixed(4)], batch: Dim::Dynamic }
+    }
+
+    fn model() -> Vec<u8> {
+        let model = ModelBuilder::new("m").input(&spec("x")).output(&spec("z")).output(&spec("y"));
+        model.node("Relu", &["x"], &["y"], &[]).node("Relu", &["x"], &["z"], &[]).encode()
+    }
+
+    fn operators(batch: BatchAxis, model: &[u8]) -> Result<Vec<String>, EditError> {
+        let output = ReadOutput { batch, rank: Some(2), ..ReadOutput::rows(spec("y")) };
+        let edited = put_behind(model, &[&output])?;
+        let graph = ModelProto::decode(&*edited).unwrap().graph.unwrap();
+        let names: Vec<&str> = graph.output.iter().map(|output| &*output.name).collect();
+        assert_eq!(names, ["z", "orchestra.rows.y"], "the other output is what it was");
+        assert_eq!(graph.node.last().unwrap().output, ["orchestra.rows.y"]);
+        Ok(graph.node[2..].iter().map(|node| node.op_type.clone()).collect())
+    }
+
+    #[test]
+    fn each_way_in_which_items_lie_has_its_nodes() {
+        let of = |batch| operators(batch, &model()).unwrap().join(" ");
+        assert_eq!(of(BatchAxis::FIRST), "Identity");
+        assert_eq!(of(BatchAxis::along(1)), "Transpose Identity");
+        assert_eq!(of(BatchAxis::None), "Constant Unsqueeze Identity");
+        let several = BatchAxis::Axis { axis: 1, per_item: 2 };
+        assert!(of(several).starts_with("Transpose ") && of(several).ends_with(" Concat Reshape Identity"));
+    }
+
+    #[test]
+    fn old_operators_do_unless_something_is_to_be_cut() {
+        let mut old = ModelProto::decode(&*model()).unwrap();
+        old.opset_import[0].version = 9;
+        let old = old.encode_to_vec();
+        assert_eq!(operators(BatchAxis::None, &old).unwrap(), ["Unsqueeze", "Identity"]);
+        let several = BatchAxis::Axis { axis: 0, per_item: 2 };
+        assert_eq!(operators(several, &old), Err(EditError::OldOpset { found: 9, needed: 10 }));
+        for cut in 1..model().len() {
+            let _ = put_behind(&model()[..cut], &[&ReadOutput::rows(spec("y"))]);
+        }
+    }
+}

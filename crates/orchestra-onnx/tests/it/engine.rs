@@ -297,12 +297,17 @@ fn an_output_without_a_row_per_item_is_refused_for_more_than_one() {
     let (mut engine, _) = setup.engine().unwrap();
     setup.fill_input(0, 0, 0, &[f32s(&[1.0, 0.0, 1.0]), f32s(&[1.0, 1.0, 1.0]), f32s(&[0.0; 3])]);
     let error = run(&mut engine, 0, 0, 3).unwrap_err();
-    assert_eq!(error.kind, RunErrorKind::Model);
-    assert!(error.error.contains("output `places` has the shape [2, 5]"), "{error}");
+    assert_eq!(error.kind, RunErrorKind::Shape);
+    assert!(error.error.contains("output `places` has the shape `[2,5]`"), "{error}");
     assert!(error.error.contains("set `batch = { max = 1 }`"), "{error}");
+    assert_eq!(run(&mut engine, 0, 0, 1).unwrap_err().kind, RunErrorKind::Shape);
+    // Where batches have one item, all of it is its.
+    let places = spec("places", DType::I64, &[Dim::Dynamic]);
+    let single = Setup::new(write, &[flat("x", DType::F32, 3)], &[places], 1, 1);
+    let (mut engine, _) = single.engine().unwrap();
+    single.fill_input(0, 0, 0, &[f32s(&[1.0, 0.0, 1.0])]);
     let alone = run(&mut engine, 0, 0, 1).unwrap();
-    assert_eq!(alone[0].shape, [2, 2]);
-    assert_eq!(alone[0].data.len(), 4 * 8);
+    assert_eq!((&alone[0].shape[..], alone[0].data.len()), (&[1, 2, 2][..], 4 * 8));
 }
 
 #[test]
@@ -315,7 +320,7 @@ fn an_output_that_is_not_as_planned_is_an_error_and_the_session_goes_on() {
     setup.stain_output(1, 0, STAIN);
     for _ in 0..2 {
         let error = run(&mut engine, 0, 0, 2).unwrap_err();
-        assert_eq!(error.kind, RunErrorKind::Model, "{error}");
+        assert_eq!(error.kind, RunErrorKind::Shape, "{error}");
     }
     assert!(setup.output(1, 0).iter().all(|b| *b == STAIN));
     assert!(setup.output(0, 0)[2 * 12..].iter().all(|b| *b == STAIN), "rows of others are untouched");

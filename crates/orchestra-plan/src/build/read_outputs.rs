@@ -22,15 +22,17 @@ pub(super) struct ReadOutputs<'a> {
 }
 
 impl ReadOutputs<'_> {
-    /// Each stage with a model file keeps the outputs that are read.
+    /// Each stage with a model file keeps the outputs that are read; an unused one all of them.
     pub fn keep(mut self, diags: &mut Diagnostics) {
-        for stage in 0..self.n_stages.min(self.wired.len()) {
+        for stage in 0..self.wired.len() {
             let from = Origin::Stage(StageId(stage as u16)); // tables are no more than ids
             let Some(kept) = self.kept(stage, from) else { continue };
-            self.drop_others(stage, &kept);
-            let place = |column: usize| kept[..column].iter().filter(|kept| **kept).count();
-            for read in self.reads().filter(|read| read.from == from) {
-                read.column = place(read.column);
+            if stage < self.n_stages {
+                self.drop_others(stage, &kept);
+                let place = |column: usize| kept[..column].iter().filter(|kept| **kept).count();
+                for read in self.reads().filter(|read| read.from == from) {
+                    read.column = place(read.column);
+                }
             }
             self.report(stage, diags);
         }
