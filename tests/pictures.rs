@@ -24,12 +24,10 @@ fn pictures_of_every_kind_look_as_pillow_shows_them_or_fail_by_name() {
     let place = Workplace::new();
     let (pictures, out) = (place.path("pictures"), place.out());
     let said = script(&python, &["make", pictures.to_str().unwrap()]);
-    let workflow = format!(
-        "version = 1\nname = \"pictures\"\noutput = {out:?}\n\n[sources.files]\nkind = \"images\"\n\
+    let workflow = "version = 1\nname = \"pictures\"\n\n[sources.files]\nkind = \"images\"\n\
          paths = [\"pictures/*.png\", \"pictures/*.jpg\", \"pictures/*.webp\", \"pictures/*.bmp\", \"pictures/*.gif\", \"pictures/*.tif\"]\n\n\
          [stages.pixels]\nkind = \"image\"\nfrom = \"files\"\nsize = [24, 32]\nlayout = \"nhwc\"\ndtype = \"u8\"\n\n\
-         [sinks.rows]\nkind = \"npy\"\nfrom = \"pixels\"\npath = \"rows\"\n"
-    );
+         [sinks.rows]\nkind = \"npy\"\nfrom = \"pixels\"\npath = \"rows\"\n";
     fs::write(place.workflow(), workflow).unwrap();
     place.run(&[]).must_exit(65);
     let compared = script(&python, &["check", pictures.to_str().unwrap(), out.to_str().unwrap()]);
@@ -41,7 +39,7 @@ fn pictures_of_every_kind_look_as_pillow_shows_them_or_fail_by_name() {
         left_out(&place.report()),
         counts.map(|(by, what, items, n)| (by.into(), what.into(), items, n))
     );
-    place.nothing_is_left();
+    place.no_process_is_left();
 }
 
 /// The counts of `run.json`, as (by, what, items, count).
@@ -77,12 +75,9 @@ fn pages_behind_the_first_are_counted_and_said() {
     for (name, levels) in [("a.tif", &[10, 100, 200][..]), ("b.tif", &[20]), ("c.tif", &[30, 40])] {
         fs::write(place.images().join(name), tiff(levels)).unwrap();
     }
-    let workflow = format!(
-        "version = 1\nname = \"pages\"\noutput = {:?}\n\n[sources.scans]\nkind = \"images\"\npaths = [\"images/*.tif\"]\n\n\
+    let workflow = "version = 1\nname = \"pages\"\n\n[sources.scans]\nkind = \"images\"\npaths = [\"images/*.tif\"]\n\n\
          [stages.pixels]\nkind = \"image\"\nfrom = \"scans\"\nsize = [1, 1]\ndtype = \"u8\"\ncolor = \"gray\"\n\n\
-         [sinks.results]\nkind = \"jsonl\"\nfrom = \"pixels\"\nordered = true\n",
-        place.out()
-    );
+         [sinks.results]\nkind = \"jsonl\"\nfrom = \"pixels\"\nordered = true\n";
     fs::write(place.workflow(), workflow).unwrap();
     place
         .run(&[])
@@ -95,7 +90,7 @@ fn pages_behind_the_first_are_counted_and_said() {
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["result"]["pixels"]["data"].clone())
         .collect();
     assert_eq!(levels, [json!([[[10]]]), json!([[[20]]]), json!([[[30]]])]);
-    place.nothing_is_left();
+    place.no_process_is_left();
 }
 
 #[test]
@@ -109,12 +104,9 @@ fn boxes_that_make_no_part_are_counted_by_their_reason_and_said() {
     ];
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     fs::write(place.images().join("boxes.jsonl"), text).unwrap();
-    let workflow = format!(
-        "version = 1\nname = \"boxes\"\noutput = {:?}\n\n[sources.s]\nkind = \"jsonl\"\npaths = [\"images/boxes.jsonl\"]\n\
-         columns = {{ img = \"picture\", boxes = \"f32[2,4]\" }}\n\n[stages.cuts]\nkind = \"crop\"\nfrom = [\"s.img\", \"s.boxes\"]\nsize = [2, 2]\n\n\
-         [stages.all]\nkind = \"gather\"\nfrom = \"cuts\"\n\n[sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\nordered = true\n",
-        place.out()
-    );
+    let workflow = "version = 1\nname = \"boxes\"\n\n[sources.s]\nkind = \"jsonl\"\npaths = [\"images/boxes.jsonl\"]\n\
+         columns = { img = \"picture\", boxes = \"f32[2,4]\" }\n\n[stages.cuts]\nkind = \"crop\"\nfrom = [\"s.img\", \"s.boxes\"]\nsize = [2, 2]\n\n\
+         [stages.all]\nkind = \"gather\"\nfrom = \"cuts\"\n\n[sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\nordered = true\n";
     fs::write(place.workflow(), workflow).unwrap();
     place.run(&[]).must_exit(0).must_say(&[
         "2 boxes lie outside of the picture",
@@ -131,5 +123,5 @@ fn boxes_that_make_no_part_are_counted_by_their_reason_and_said() {
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["result"].as_array().unwrap().len())
         .collect();
     assert_eq!(n_parts, [0, 1]);
-    place.nothing_is_left();
+    place.no_process_is_left();
 }
