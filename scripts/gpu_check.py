@@ -102,7 +102,7 @@ def isolation(check: Check) -> None:
     # So many that all workers are seen.
     items = 4000 if check.gpu else 1000
     # Where it is said what a worker takes, the second one does not wait until the first is measured.
-    keys = 'workers = 2\nspare = 0\nmemory = "1GiB"' if check.gpu else "workers = 2\nspare = 0"
+    keys = 'workers = 2\nmemory = "1GiB"' if check.gpu else "workers = 2"
     file = check.workflow("isolation", "mobilenet-f32", source=check.listing("small", items), model_keys=keys)
     seen: dict[int, dict] = {}
     maps, computing, asked = "", set(), 0.0
@@ -214,7 +214,7 @@ def memory(check: Check) -> None:
     for count in (1, 2):
         items = 6000 if check.gpu else 60 * count
         file = check.workflow(
-            f"memory-{count}", "resnet50-f32", source=check.listing("small", items), batch=batch, model_keys=f"workers = {count}\nspare = 0"
+            f"memory-{count}", "resnet50-f32", source=check.listing("small", items), batch=batch, model_keys=f"workers = {count}"
         )
         used = check.smi("memory.used") if check.gpu else []
         base = number(used[0][0]) if used else 0.0
@@ -335,7 +335,7 @@ def ways(check: Check) -> None:
     for index, (label, keys) in enumerate(cases):
         if too_late(check, "ways", label, 30 if check.gpu else 60):
             continue
-        keys += "\nspare = 0\ntf32 = false"
+        keys += "\ntf32 = false"
         try:
             with mps(check) if "MPS" in label else contextlib.nullcontext():
                 most, relative, _ = difference(logits(check, f"ways-{index}", model, check.device, "host", keys), reference)
@@ -436,7 +436,7 @@ def overlap(check: Check) -> None:
     for index, (label, keys) in enumerate(cases):
         if too_late(check, "overlap", label, 40):
             continue
-        keys += "\nworkers = 1\nspare = 0\ntf32 = false"
+        keys += "\nworkers = 1\ntf32 = false"
         most, _, _ = difference(logits(check, f"overlap-{index}", model, check.device, "host", keys), reference)
         for normalize in ("host", "device"):
             file = check.workflow(f"overlap-rate-{index}-{normalize}", model, batch=top, model_keys=keys, normalize=normalize)
@@ -511,7 +511,7 @@ def ragged(check: Check) -> None:
     for search in ("heuristic", "exhaustive", "fallback") if check.gpu else ("heuristic",):
         if too_late(check, "ragged", f"conv_search = {search}", 60):
             continue
-        keys = f'conv_search = "{search}"\nworkers = 1\nspare = 0'
+        keys = f'conv_search = "{search}"\nworkers = 1'
         file = check.workflow(f"ragged-{search}", "reader-f32", batch=top, model_keys=keys, stages=LINES.format(width=192, batch=top))
         arguments = ["bench", str(file), f"--batch-sizes={top - 1},{top}", "--offline", "--json", "--seconds", seconds]
         size = json.loads(check.must(arguments, 120).stdout)["batch_sizes"][-1]
@@ -608,7 +608,7 @@ def kill_storm(check: Check) -> None:
 def out_of_memory(check: Check) -> None:
     """Less memory than a whole batch needs: the run has to find out what fits, and lose nothing."""
     items, batch = (2000, 256) if check.gpu else (128, 64)
-    keys = 'memory_limit = "1500MiB"\nworkers = 1\nspare = 0' if check.gpu else "workers = 1\nspare = 0\nthreads = 2"
+    keys = 'memory_limit = "1500MiB"\nworkers = 1' if check.gpu else "workers = 1\nthreads = 2"
     file = check.workflow("memory-out", "resnet50-f32", source=check.listing("small", items), batch=batch, model_keys=keys)
     out = check.out_of(file)
     arguments = ["run", str(file), "--fresh", "--offline", "--output", str(out)]
@@ -636,7 +636,7 @@ def out_of_memory(check: Check) -> None:
 def startup(check: Check) -> None:
     """One image, alone: what a user waits for."""
     for model in ("mobilenet-f32", "resnet50-f32"):
-        file = check.workflow(f"startup-{model}", model, source=check.listing("small", 1), model_keys="workers = 1\nspare = 0")
+        file = check.workflow(f"startup-{model}", model, source=check.listing("small", 1), model_keys="workers = 1")
         started = time.monotonic()
         check.must(["run", str(file), "--fresh", "--offline", "--output", str(check.out_of(file))], 120)
         check.row("times", f"{model}: one image, from the command to its end", f"{time.monotonic() - started:.2f} s")

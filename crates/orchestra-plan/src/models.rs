@@ -28,8 +28,6 @@ pub(crate) struct Model {
     pub plan: ModelPlan,
     pub labels: Option<At<Vec<String>>>,
     pub metadata: Arc<BTreeMap<String, String>>,
-    /// Bytes of the file and of its external weights.
-    pub bytes: u64,
     /// Version of ONNX's operators; 0 for a program.
     pub opset: i64,
     /// Per input: whether it takes any tensor of fixed shape.
@@ -79,7 +77,6 @@ fn workers(name: At<String>, f: &mut Fields<'_, '_>) -> RawModel {
         labels: None,
         devices,
         workers: f.integer("workers"),
-        spare: f.integer("spare"),
         max_batch: None,
         memory: at_least_one(f, "memory"),
         memory_limit: None,
@@ -152,7 +149,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         Some(None) => return None,
         labels => labels.flatten(),
     };
-    let ModelFile { file_digest, digest, weights, bytes, signature } = file;
+    let ModelFile { file_digest, digest, weights, signature, .. } = file;
     let beside = path.parent().unwrap_or(Path::new(""));
     let weights = weights.into_iter().map(|(name, digest)| (beside.join(name), digest)).collect();
     let (metadata, opset) = (Arc::new(signature.metadata), signature.opset);
@@ -179,7 +176,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         sandbox: sandbox_rules(raw, folder, host),
         code: None,
     };
-    Some(Model { plan, labels, metadata, bytes, opset, open_inputs, max_batch: None, on_cores: false })
+    Some(Model { plan, labels, metadata, opset, open_inputs, max_batch: None, on_cores: false })
 }
 
 /// Asks a program what it takes and gives; `None` after an error.
@@ -219,7 +216,7 @@ fn connect_program(
         code: Some(code),
     };
     let metadata = Arc::default();
-    Some(Model { plan, labels: None, metadata, bytes: 0, opset: 0, open_inputs, max_batch, on_cores: !gpu })
+    Some(Model { plan, labels: None, metadata, opset: 0, open_inputs, max_batch, on_cores: !gpu })
 }
 
 fn sandbox_rules(raw: &RawModel, folder: &Path, host: &dyn Host) -> SandboxRules {

@@ -412,7 +412,6 @@ fn the_fingerprint_covers_results_and_nothing_else() {
     );
     for harmless in [
         ("models.digits.workers", "2"),
-        ("models.digits.spare", "3"),
         ("models.digits.streams", "2"),
         ("models.digits.priority", "99"),
         ("stages.classify.batch", "{ max = 2 }"),
