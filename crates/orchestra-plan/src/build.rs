@@ -12,7 +12,6 @@ use crate::diagnostics::Diagnostics;
 use crate::fields::At;
 use crate::graph::{Graph, Link};
 use crate::host::{Host, MachineView, lexical};
-use crate::include::include;
 use crate::kind::{Draft, Input, SourceConnected, whole_row};
 use crate::measured::MeasureKey;
 use crate::models::{self, Model};
@@ -171,10 +170,9 @@ impl Planner<'_> {
         assemble::Assembler::new(&parts, self.file, self.reasons, diags).assemble()
     }
 
-    /// Reads the file with what it includes, and looks at nothing else that it names. `None`: it is no TOML.
+    /// Reads the file, and looks at nothing that it names. `None`: it is no TOML.
     fn read_file(&self, text: &str, diags: &mut Diagnostics) -> Option<ReadFile> {
-        let mut tree = tree::parse(text, None, diags)?;
-        include(&mut tree, &self.file, self.host, diags);
+        let mut tree = tree::parse(text, diags)?;
         for (key, value) in &self.options.set {
             tree::set(&mut tree, key, value, diags);
         }

@@ -43,7 +43,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub fn new(what: String, span: Span, table: &'a Table, keys: &[Key], diags: &'d mut Diagnostics) -> Self {
         let names = || keys.iter().map(|key| key.name);
         for entry in &table.entries {
-            if let Some(instead) = removed_keys::instead_of(&what, &entry.key) {
+            if let Some(instead) = removed_keys::instead_of(&what, table, &entry.key) {
                 let message = format!("the key `{}` of {what} was removed", entry.key);
                 diags.error(entry.key_span, message).label("removed").help(instead);
             } else if names().all(|name| name != entry.key) {

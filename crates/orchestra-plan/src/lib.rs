@@ -14,7 +14,6 @@ mod fingerprint;
 mod graph;
 mod graph_view;
 mod host;
-mod include;
 mod iteration;
 mod key;
 pub mod keys;
