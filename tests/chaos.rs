@@ -98,27 +98,6 @@ fn workers_are_stopped_and_killed() {
 }
 
 #[test]
-fn spares_are_killed_too() {
-    let place = few_slow_batches();
-    // That one of three workers has to be hit, and on a busy machine another spare needs seconds to be there, while a quick one is through
-    // after a strike or two: the seeds differ, and so does the time between strikes, and runs become longer.
-    let pauses = ["900ms", "1800ms", "3600ms"].iter().cycle();
-    let found = (0..24).zip(pauses).any(|(seed, pause)| {
-        let items = 640u64 << (seed / 3).min(3);
-        let (seed, n_items) = (seed.to_string(), items.to_string());
-        let mut strikes = vec!["--kill-every", *pause, "--stop-every", "never", "--spares", "--json"];
-        strikes.extend(["--items", &n_items, "--seed", &seed]);
-        let report = json(&chaos(&place, &place.workflow(), &strikes));
-        nothing_is_wrong_with(&report);
-        assert_eq!((n(&report, "items"), n(&report, "done")), (items, items));
-        assert!(n(&report, "restarts") >= n(&report, "spares_struck"), "{report}");
-        n(&report, "spares_struck") > 0
-    });
-    assert!(found, "no spare was struck in any of the runs");
-    place.nothing_is_left();
-}
-
-#[test]
 fn rounds_are_summed_up_and_rates_are_medians_over_them() {
     let place = blocks();
     let arguments = often(&["--items", "500", "--runs", "3", "--json"]);

@@ -20,7 +20,7 @@ const MOST_DEATHS: usize = 24;
 
 fn workplace() -> Workplace {
     let place = Workplace::with_gate(ITEMS);
-    place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
+    place.edit("threads = 1\n", "threads = 1\nworkers = 1\n");
     place
 }
 

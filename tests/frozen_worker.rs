@@ -21,7 +21,7 @@ fn a_run_whose_only_worker_is_frozen_goes_on() {
 
 fn goes_on_when_one_is_frozen(devices: &str) {
     let place = Workplace::with_gate(ITEMS);
-    place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
+    place.edit("threads = 1\n", "threads = 1\nworkers = 1\n");
     place.edit("use = [\"cpu\", \"cpu\"]", devices);
     let run = place.start_until(100);
     let workers = run.workers();

@@ -13,7 +13,7 @@ const MOST_LINES: usize = 200 + 20 * 60;
 
 fn workplace(items: u64) -> Workplace {
     let place = Workplace::with_blocks(&Blocks { trap: true, devices: 1, ..Blocks::default() });
-    place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
+    place.edit("threads = 1\n", "threads = 1\nworkers = 1\n");
     write_pictures(&place.images(), items);
     place
 }

@@ -32,7 +32,7 @@ struct Reader {
     batch: &'static str,
 }
 
-/// Writes `items` pages, and the workflow over them. One worker of each model and no spare, so that no process comes late.
+/// Writes `items` pages, and the workflow over them. One worker of each model.
 fn write(place: &Workplace, items: u64, reader: &Reader) {
     write_pictures(&place.images(), 20);
     let mut list = String::new();
@@ -50,12 +50,10 @@ root = "images"
 path = {boxes:?}
 devices = ["cpu"]
 workers = 1
-spare = 0
 [models.reader]
 path = {model:?}
 devices = ["cpu:1"]
 workers = 1
-spare = 0
 [stages.small]
 kind = "image"
 from = "pages"

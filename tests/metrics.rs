@@ -134,7 +134,7 @@ fn a_port_that_is_taken_is_an_error_before_anything_is_begun() {
 
 #[test]
 fn workers_that_die_again_and_again_add_no_series() {
-    let (_place, mut run, address) = long_run(3_000, &["--set", "models.blocks.spare=1"]);
+    let (_place, mut run, address) = long_run(3_000, &[]);
     let exits = |page: &BTreeMap<String, f64>| sum(page, "orchestra_worker_exits_total");
     assert!(run.until("work is done", || sum(&page(address), "orchestra_device_batches_total") > 0.0));
     let before = page(address);

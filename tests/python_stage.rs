@@ -166,8 +166,7 @@ fn a_class_is_made_once_in_each_worker_and_once_more_for_the_successor_of_one_th
     let notes = place.path("notes");
     fs::create_dir(&notes).unwrap();
     fs::write(place.path("stage.py"), NOTES.replace("notes/", &format!("{}/", notes.display()))).unwrap();
-    let keys =
-        "workers = 2\nspare = 0\nbatch = { max = 4, together = 1 }\nsandbox_write = [\"notes\"]\npython =";
+    let keys = "workers = 2\nbatch = { max = 4, together = 1 }\nsandbox_write = [\"notes\"]\npython =";
     place.edit("python =", keys);
     let made = || -> Vec<u32> {
         let text = fs::read_to_string(notes.join("made")).unwrap_or_default();
@@ -235,10 +234,7 @@ fn a_batch_of_19_mb_crosses_without_a_copy() {
     const ROW: usize = 3 * 224 * 224;
     let Some(python) = python() else { return };
     let place = place(python, 1, LARGE, "");
-    place.edit(
-        "python =",
-        "workers = 1\nspare = 0\nbatch = { max = 32, wait = \"60s\", together = 1 }\npython =",
-    );
+    place.edit("python =", "workers = 1\nbatch = { max = 32, wait = \"60s\", together = 1 }\npython =");
     let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (32, 3, 224, 224), }";
     let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
     bytes.extend(format!("{header:<117}\n").bytes());
@@ -272,7 +268,7 @@ def fills(x):
 fn memory_that_a_call_has_freed_is_there_for_the_next_one() {
     let Some(python) = python() else { return };
     let place = place(python, 40, FILLS, "");
-    place.edit("python =", "workers = 1\nspare = 0\nbatch = { max = 4, together = 1 }\npython =");
+    place.edit("python =", "workers = 1\nbatch = { max = 4, together = 1 }\npython =");
     place.run(&[]).must_exit(0);
     let records = place.must_hold(&items("x", 0..40), &BTreeSet::new());
     let faults =

@@ -151,7 +151,7 @@ fn a_worker_that_is_lost_in_the_middle_costs_the_rounds_since_the_last_checkpoin
         let custom = format!("custom_ops = [{:?}]\nsandbox_write = [\"gate\"]", trap_library().unwrap());
         let text = workflow(&more)
             .replace("newton.onnx\"", &format!("one_more.onnx\"\n{custom}"))
-            .replace("workers = 3", "workers = 1\nspare = 0")
+            .replace("workers = 3", "workers = 1")
             .replace("inputs = { x = \"numbers\", a = \"numbers\" }", "from = \"numbers\"");
         fs::write(place.workflow(), text).unwrap();
         let gate = Gate::in_folder(&place.path("gate"));

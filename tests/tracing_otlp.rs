@@ -248,7 +248,7 @@ fn a_run_that_is_aborted_has_all_its_spans() {
 fn a_run_whose_model_kills_its_workers_has_their_last_words() {
     let collector = Collector::http(&[]);
     let place = Workplace::with_blocks(&Blocks { trap: true, devices: 1, ..Blocks::default() });
-    place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
+    place.edit("threads = 1\n", "threads = 1\nworkers = 1\n");
     write_pictures(&place.images(), 20);
     let variables = [(DEADLY, IN_LOAD), ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url())];
     let ended = place.run_with(&variables);

@@ -40,7 +40,7 @@ pub fn batches(place: &Workplace) -> u64 {
 /// traced for the share.
 pub fn crash(otlp: &str) -> Workplace {
     let place = Workplace::with_blocks(&Blocks { trap: true, devices: 1, ..Blocks::default() });
-    place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
+    place.edit("threads = 1\n", "threads = 1\nworkers = 1\n");
     write_pictures(&place.images(), CRASH_ITEMS);
     place.close_gate_after(50);
     let mut run = place.start(&["--otlp", otlp, "--set", "telemetry.sample=0"]);

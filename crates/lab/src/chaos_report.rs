@@ -20,7 +20,7 @@ pub struct Report {
     pub passed: bool,
     #[serde(flatten)]
     pub strikes: Strikes,
-    /// What the rounds were: `items_listed`, `runs`, `workers`, `spares`, `failed_without_faults`.
+    /// What the rounds were: `items_listed`, `runs`, `workers`, `failed_without_faults`.
     #[serde(flatten, serialize_with = "keyed")]
     pub setting: Vec<(&'static str, u64)>,
     /// Items by their end, and strikes.
@@ -96,7 +96,7 @@ impl Report {
             audit.add(round.audit.clone());
         }
         let leaks: Vec<String> = rounds.iter().flat_map(|r| r.leaks.iter().cloned()).collect();
-        let workers = || plan.batch_stages().flat_map(|(_, batch)| &batch.workers);
+        let workers = plan.batch_stages().flat_map(|(_, batch)| &batch.workers);
         Self {
             workflow: plan.name.clone(),
             passed: audit.is_clean() && leaks.is_empty(),
@@ -104,8 +104,7 @@ impl Report {
             setting: vec![
                 ("items_listed", items_listed),
                 ("runs", rounds.len() as u64),
-                ("workers", workers().map(|w| w.count as u64).sum()),
-                ("spares", workers().map(|w| w.spares as u64).sum()),
+                ("workers", workers.map(|w| w.count as u64).sum()),
                 ("failed_without_faults", sum(&|r| r.audit_of_peace.failed)),
             ],
             counts: vec![
@@ -118,13 +117,11 @@ impl Report {
                 ("unknown", audit.unknown),
                 ("kills", count(Fault::Kill)),
                 ("stops", count(Fault::Stop)),
-                ("spares_struck", sum(&|r| r.faults.tracker.spares_struck)),
                 ("loaders_struck", sum(&|r| r.faults.loaders)),
                 ("loader_restarts", sum(&|r| r.faults.ran.report.loaders.restarts)),
                 ("missed", sum(&|r| r.faults.missed)),
                 ("unmeasured", all.iter().filter(|s| s.recovery.is_none()).count() as u64),
                 ("restarts", sum(&|r| r.faults.ran.report.devices.iter().map(|d| d.restarts).sum())),
-                ("spare_takeovers", sum(&|r| r.faults.tracker.spare_takeovers)),
                 ("other_deaths", sum(&|r| r.faults.tracker.other_deaths)),
             ],
             times: vec![

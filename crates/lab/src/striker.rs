@@ -25,8 +25,6 @@ pub struct Strikes {
     /// Mean time between two SIGSTOPs; `None`: never.
     #[serde(serialize_with = "seconds")]
     pub stop_every: Option<Duration>,
-    #[serde(skip)]
-    pub spares: bool,
     /// The same seed chooses the same moments, and the same workers among the same ones.
     pub seed: u64,
 }
@@ -96,7 +94,7 @@ impl Striker {
                 if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }
-                struck.missed += u64::from(!workers.strike(*fault, strikes.spares, &mut random));
+                struck.missed += u64::from(!workers.strike(*fault, &mut random));
                 struck.loaders += u64::from(strike_loader(*fault, &mut loaders, &mut random));
                 // What was missed is not made up for: after a pause of this machine there is one strike, not many.
                 *due = (*due).max(Instant::now()) + uneven(*every, &mut random);
@@ -143,9 +141,9 @@ impl Workers {
     }
 
     /// Does `fault` to one of those that may be struck; whether there was one.
-    fn strike(&self, fault: Fault, spares: bool, random: &mut Rng) -> bool {
+    fn strike(&self, fault: Fault, random: &mut Rng) -> bool {
         let mut seen = locked(&self.seen);
-        let mut targets = seen.tracker.targets(spares);
+        let mut targets = seen.tracker.targets();
         targets.retain(|worker| seen.live.contains_key(worker));
         let Some(&victim) = random.choice(&targets) else { return false };
         let at = self.began.elapsed();
@@ -193,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_striker_without_anything_to_do_ends_by_itself() {
-        let nothing = Strikes { kill_every: None, stop_every: None, spares: false, seed: 0 };
+        let nothing = Strikes { kill_every: None, stop_every: None, seed: 0 };
         assert_eq!(Striker::start(Workers::new(), nothing).unwrap().stop().missed, 0);
     }
 }

@@ -39,14 +39,10 @@ pub struct Tracker {
     vacant: Vec<WorkerId>,
     /// Times between two batches of one worker.
     pub gaps: Vec<Duration>,
-    /// From the start of a process until its model was loaded and warm: of those that were started before any batch was done, to serve.
+    /// From the start of a process until its model was loaded and warm: of those that were started before any batch was done.
     pub first_loads: Vec<Duration>,
-    /// The same of those that were started later, spares among them.
+    /// The same of those that were started later.
     pub later_loads: Vec<Duration>,
-    /// Places that were taken by a worker which stood by.
-    pub spare_takeovers: u64,
-    /// Strikes at workers that stood by.
-    pub spares_struck: u64,
     /// Workers that died without a strike.
     pub other_deaths: u64,
     /// When the first batch was done.
@@ -61,7 +57,6 @@ struct Worker {
     device: DeviceId,
     /// It was started before any batch was done.
     is_early: bool,
-    load: Option<Duration>,
     phase: Phase,
     struck: bool,
     /// Not to be struck before it has finished a batch.
@@ -72,7 +67,6 @@ struct Worker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Loading,
-    StandsBy,
     Serves,
     /// It is healthy, and another one has its place.
     Leaves,
@@ -88,7 +82,6 @@ impl Tracker {
                     stage: *stage,
                     device: *device,
                     is_early: self.first_batch.is_none(),
-                    load: None,
                     phase: Phase::Loading,
                     struck: false,
                     spared: false,
@@ -97,8 +90,8 @@ impl Tracker {
                 self.workers.insert(*worker, born);
             }
             WorkerEvent::Ready { worker, after } => self.ready(*worker, *after),
-            WorkerEvent::Serving { worker, replaces, was_spare } => {
-                self.serves(*worker, *was_spare);
+            WorkerEvent::Serving { worker, replaces } => {
+                self.serves(*worker);
                 if let Some(old) = replaces {
                     self.inherits(*worker, *old, now);
                 }
@@ -110,11 +103,10 @@ impl Tracker {
         }
     }
 
-    /// Those that may be struck now, lowest id first: they serve, or, if `spares`, stand by.
-    pub fn targets(&self, spares: bool) -> Vec<WorkerId> {
+    /// Those that may be struck now, lowest id first: they serve.
+    pub fn targets(&self) -> Vec<WorkerId> {
         let may = |w: &Worker| match w.phase {
             Phase::Serves => !(w.spared && w.last_done.is_none()),
-            Phase::StandsBy => spares,
             Phase::Loading | Phase::Leaves | Phase::Gone => false,
         };
         self.workers.iter().filter(|(_, w)| !w.struck && may(w)).map(|(id, _)| *id).collect()
@@ -124,10 +116,6 @@ impl Tracker {
     pub fn struck(&mut self, victim: WorkerId, fault: Fault, now: Duration) {
         let Some(worker) = self.workers.get_mut(&victim) else { return };
         worker.struck = true;
-        if worker.phase == Phase::StandsBy {
-            self.spares_struck += 1;
-            return;
-        }
         let stage = worker.stage;
         let (recovery, stall, notice, takeover) = (None, None, None, None);
         self.open.push(Strike {
@@ -150,19 +138,14 @@ impl Tracker {
 
     fn ready(&mut self, worker: WorkerId, after: Duration) {
         let Some(w) = self.workers.get_mut(&worker) else { return };
-        w.phase = Phase::StandsBy;
-        w.load = Some(after);
-        if !w.is_early {
-            self.later_loads.push(after);
-        }
+        let loads = if w.is_early { &mut self.first_loads } else { &mut self.later_loads };
+        loads.push(after);
     }
 
-    fn serves(&mut self, worker: WorkerId, was_spare: bool) {
-        self.spare_takeovers += u64::from(was_spare);
-        let Some(w) = self.workers.get_mut(&worker) else { return };
-        w.phase = Phase::Serves;
-        // Only now is it known that it was not started as a spare.
-        self.first_loads.extend(w.load.filter(|_| w.is_early && !was_spare));
+    fn serves(&mut self, worker: WorkerId) {
+        if let Some(w) = self.workers.get_mut(&worker) {
+            w.phase = Phase::Serves;
+        }
     }
 
     fn inherits(&mut self, heir: WorkerId, named: WorkerId, now: Duration) {
@@ -261,15 +244,15 @@ mod tests {
             self.ends(worker, WorkerExit::Signal(6));
         }
 
-        fn serves(&mut self, worker: u32, replaces: Option<u32>, was_spare: bool) {
+        fn serves(&mut self, worker: u32, replaces: Option<u32>) {
             let (worker, replaces) = (WorkerId(worker), replaces.map(WorkerId));
-            self.saw(0, WorkerEvent::Serving { worker, replaces, was_spare });
+            self.saw(0, WorkerEvent::Serving { worker, replaces });
         }
 
         fn takes(&mut self, worker: u32, replaces: Option<u32>) {
             self.starts(worker, 0);
             self.ready(worker);
-            self.serves(worker, replaces, false);
+            self.serves(worker, replaces);
         }
 
         fn done(&mut self, worker: u32, at: u64) {
@@ -286,7 +269,7 @@ mod tests {
         }
 
         fn targets(&self) -> Vec<u32> {
-            self.0.targets(false).iter().map(|w| w.0).collect()
+            self.0.targets().iter().map(|w| w.0).collect()
         }
 
         /// Of each strike, recovery and stall in milliseconds.
@@ -374,7 +357,7 @@ mod tests {
         let (worker, stage) = (WorkerId(0), StageId(0));
         s.saw(0, WorkerEvent::Started { worker, device: DeviceId(1), stage, pid: None });
         s.ready(0);
-        s.serves(0, None, false);
+        s.serves(0, None);
         s.kill(0, 10);
         s.fails(1);
         s.takes(2, Some(1));
@@ -402,18 +385,18 @@ mod tests {
         s.starts(0, 0);
         s.starts(1, 0);
         s.ready_after(0, 1);
-        s.serves(0, None, false);
+        s.serves(0, None);
         s.ready_after(1, 2);
         s.done(0, 5);
         s.starts(2, 0);
         s.ready_after(2, 3);
         s.kill(0, 10);
-        s.serves(1, Some(0), true);
-        s.serves(2, None, false);
+        s.serves(1, Some(0));
+        s.serves(2, None);
         s.starts(3, 0);
         s.ready_after(3, 4);
-        assert_eq!(s.0.first_loads, [1].map(Duration::from_millis), "1 was a spare");
-        assert_eq!(s.0.later_loads, [3, 4].map(Duration::from_millis), "3 stands by");
+        assert_eq!(s.0.first_loads, [1, 2].map(Duration::from_millis));
+        assert_eq!(s.0.later_loads, [3, 4].map(Duration::from_millis));
     }
 
     #[test]
@@ -421,7 +404,7 @@ mod tests {
         let mut s = Scene::default();
         s.takes(0, None);
         s.starts(1, 1);
-        s.serves(1, None, false);
+        s.serves(1, None);
         s.kill(0, 10);
         s.done(1, 20);
         assert_eq!(s.times(), [(None, None)], "no more work came: it is not measured");
@@ -434,8 +417,7 @@ mod tests {
         assert_eq!(s.targets(), [0; 0]);
         s.ready(0);
         assert_eq!(s.targets(), [0; 0]);
-        assert_eq!(s.0.targets(true), [WorkerId(0)]);
-        s.serves(0, None, false);
+        s.serves(0, None);
         s.takes(1, None);
         assert_eq!(s.targets(), [0, 1]);
         s.0.struck(WorkerId(0), Fault::Stop, Duration::ZERO);
@@ -459,19 +441,13 @@ mod tests {
     }
 
     #[test]
-    fn spares_and_deaths_of_other_causes_are_counted_apart() {
+    fn deaths_of_other_causes_are_counted_apart() {
         let mut s = Scene::default();
         s.takes(0, None);
-        s.starts(1, 0);
-        s.ready(1);
-        s.0.struck(WorkerId(1), Fault::Kill, Duration::ZERO);
-        s.ends(1, KILLED);
-        s.starts(2, 0);
-        s.ready(2);
+        s.takes(1, None);
         s.ends(0, WorkerExit::Signal(6));
-        s.serves(2, Some(0), true);
-        s.ends(2, WorkerExit::Clean);
-        assert_eq!((s.0.spares_struck, s.0.spare_takeovers, s.0.other_deaths), (1, 1, 1));
+        s.ends(1, WorkerExit::Clean);
+        assert_eq!(s.0.other_deaths, 1);
         assert!(s.times().is_empty());
     }
 }

@@ -28,12 +28,7 @@ pub fn chaos(
     verbosity: Verbosity,
     surroundings: &Surroundings,
 ) -> Result<ExitCode, Failed> {
-    let strikes = Strikes {
-        kill_every: args.kill_every.0,
-        stop_every: args.stop_every.0,
-        spares: args.spares,
-        seed: args.seed,
-    };
+    let strikes = Strikes { kill_every: args.kill_every.0, stop_every: args.stop_every.0, seed: args.seed };
     if strikes.kill_every.is_none() && strikes.stop_every.is_none() {
         let what =
             anyhow!("`--kill-every` and `--stop-every` are both off: nothing would happen to any worker");

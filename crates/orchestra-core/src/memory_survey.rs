@@ -33,7 +33,6 @@ pub struct Candidate {
     pub is_asked: bool,
     /// Bytes that one worker takes, where that is known already.
     pub each: Option<u64>,
-    pub spares: usize,
     pub priority: u32,
 }
 
@@ -125,9 +124,9 @@ struct Entry {
 }
 
 impl Entry {
-    /// Bytes of its workers and spares, as far as it is known.
+    /// Bytes of its workers, as far as it is known.
     fn held(&self) -> u64 {
-        let n = (self.of.at_first + self.more + self.of.spares) as u64;
+        let n = (self.of.at_first + self.more) as u64;
         self.of.each.filter(|_| self.phase != Phase::Gone).unwrap_or_default().saturating_mul(n)
     }
 }
@@ -335,14 +334,9 @@ impl Survey {
     fn counts(&self, reading: Option<&Reading>) -> Vec<usize> {
         let is_new = |e: &Entry| e.phase == Phase::Settled;
         let all_known = self.entries.iter().filter(|e| is_new(e)).all(|e| e.of.each.is_some());
-        let spares = self.entries.iter().filter(|e| e.phase != Phase::Gone).map(|e| {
-            let each = e.of.each.unwrap_or_default();
-            each.saturating_mul(e.of.spares as u64)
-        });
-        let reserved = spares.fold(self.headroom, u64::saturating_add);
         let held = self.entries.iter().map(Entry::held).fold(0, u64::saturating_add);
         let left = self.most.saturating_sub(held);
-        let room = reading.map(|r| r.free.saturating_sub(reserved).min(left));
+        let room = reading.map(|r| r.free.saturating_sub(self.headroom).min(left));
         let wants: Vec<Want> = self
             .entries
             .iter()

@@ -10,15 +10,7 @@ const NOW: Duration = Duration::from_secs(1);
 const TAKES: [u64; 3] = [5, 2, 9];
 
 fn unknown(stage: u16, most: usize) -> Candidate {
-    Candidate {
-        stage: StageId(stage),
-        at_first: 1,
-        most,
-        is_asked: false,
-        each: None,
-        spares: 0,
-        priority: 10,
-    }
+    Candidate { stage: StageId(stage), at_first: 1, most, is_asked: false, each: None, priority: 10 }
 }
 
 /// A GPU, and a manager that carries steps out at once. Workers load when they are told to.
@@ -149,13 +141,6 @@ fn workers_are_added_as_far_as_they_leave_commands_their_memory() {
         world.measure(0);
         assert_eq!(world.grown.first().map(|(_, more)| *more), more, "{most}");
     }
-    // A spare of 2 GiB, and a worker of each: 3 of the 12 GiB are left.
-    let known = Candidate { each: Some(2 * GIB), spares: 1, ..unknown(1, 2) };
-    let mut world = World::with_most(12, 40, &[unknown(0, 4), known]);
-    world.measure(0);
-    world.load(1);
-    world.look();
-    assert_eq!(world.grown, [(1, 1)]);
 }
 
 #[test]
@@ -173,13 +158,13 @@ fn two_models_are_measured_one_after_the_other_and_share_what_is_left() {
 }
 
 #[test]
-fn what_is_known_is_not_measured_and_spares_keep_their_room() {
-    let known = Candidate { each: Some(5 * GIB), spares: 1, ..unknown(0, 4) };
-    let mut world = World::new(26, &[known, unknown(1, 4)]);
+fn what_is_known_is_not_measured() {
+    let known = Candidate { each: Some(5 * GIB), ..unknown(0, 4) };
+    let mut world = World::new(21, &[known, unknown(1, 4)]);
     assert_eq!((&world.begun[..], world.looks.len()), (&[0][..], 0));
     world.load(0);
     world.measure(1);
-    // 26 - 2 headroom - 5 spare - 5 - 2 = 12.
+    // 21 - 2 headroom - 5 - 2 = 12.
     assert_eq!((&world.measured[..], &world.grown[..]), (&[(1, 2)][..], &[(0, 2), (1, 1)][..]));
 }
 

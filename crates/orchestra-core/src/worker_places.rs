@@ -1,20 +1,13 @@
-//! The workers of one stage on one device: who serves which place, who stands by as a spare, and who takes over. Decides; it starts,
-//! ends and sends no message.
+//! The workers of one stage on one device: who serves which place, and who takes over. Decides; it starts, ends and sends no message.
 //!
-//! A device has a fixed number of places for a stage. A spare holds none: it is loaded and gets no batches, until the worker of some
-//! place dies or is recycled. Then it takes that place, loaded or not, and another spare is started behind it.
+//! A device has a fixed number of places for a stage.
 //!
 //! ```text
-//! place    held => (held by a spare | held by a new worker, after a pause | parked)
+//! place    held => (held by a new worker, after a pause | parked)
 //! worker   Serving => Leaving      recycled, once its successor is ready
 //!          Serving => Yielding     recycled where there is no memory for both: its successor is started when it is gone
 //!          Successor => Serving    it is ready
-//!          Spare => (Serving | Successor)
 //! ```
-//!
-//! Serving comes first: a spare is started only when every place that is not parked has its worker. What a death says about a place is
-//! decided by the same [`RestartBudget`] with spares as without, so a spare never keeps a place alive that is to be parked. It only
-//! saves the load: the pause that the budget asks for falls on the next spare.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,26 +16,16 @@ use crate::ids::WorkerId;
 use crate::restart::{Death, Restart, RestartBudget, RestartPolicy};
 use crate::worker_exit::{Evidence, WorkerExit};
 
-/// How long all places have to be served before the first spare is started: a run that is over sooner pays nothing for spares.
-pub const SETTLING: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// It serves this place, or will as soon as it is loaded.
-    Serving {
-        place: usize,
-    },
+    Serving { place: usize },
     /// It loads, to take the place of a healthy worker.
-    Successor {
-        place: usize,
-        of: WorkerId,
-    },
+    Successor { place: usize, of: WorkerId },
     /// Its place has another worker, or will have; its end is no loss.
     Leaving,
     /// It still serves this place, and ends so that there is memory for its successor.
-    Yielding {
-        place: usize,
-    },
-    Spare,
+    Yielding { place: usize },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,29 +33,17 @@ pub enum Order {
     /// Start a worker in this role, and say so to [`WorkerPlaces::joined`].
     Start {
         role: Role,
-        /// The worker whose place among the serving or the spare ones it takes, and why; `None` if there was none before.
+        /// The worker whose place it takes, and why; `None` if there was none before.
         instead_of: Option<Predecessor>,
     },
     /// Ask [`WorkerPlaces::start_place`] after this pause.
     StartLater { place: usize, pause: Duration },
-    /// Ask [`WorkerPlaces::start_spares`] after this pause.
-    LookLater(Duration),
-    /// This spare serves from now on, or as soon as it is loaded.
-    Promote {
-        spare: WorkerId,
-        /// Whose place it takes.
-        instead_of: Predecessor,
-    },
     /// Give this worker no more batches, and end it when it has none.
     Drain(WorkerId, Handover),
     /// A place that was added has found no room for its worker, and is taken back; so many are left.
     Withdrawn { left: usize },
     /// A place was given up; so many are left.
     Parked { left: usize },
-    /// No further spare is started; places are not concerned.
-    SparesGivenUp,
-    /// This spare is not needed any more.
-    Dismiss(WorkerId),
 }
 
 /// In which order a worker and its successor are there.
@@ -113,7 +84,7 @@ impl Member {
             Role::Serving { place } | Role::Successor { place, .. } | Role::Yielding { place } => {
                 place == wanted
             }
-            Role::Leaving | Role::Spare => false,
+            Role::Leaving => false,
         }
     }
 }
@@ -123,17 +94,9 @@ pub struct WorkerPlaces {
     places: Vec<PlaceState>,
     members: BTreeMap<WorkerId, Member>,
     budget: RestartBudget,
-    n_spares: usize,
-    /// Spares have a budget of their own, so that what happens to idle ones harms no place.
-    spare_budget: RestartBudget,
-    /// The clock of both budgets: the time that dead workers had stood, loaded and unharmed. The time that workers take to die is no time
+    /// The clock of the budget: the time that dead workers had stood, loaded and unharmed. The time that workers take to die is no time
     /// in which things went well: a place whose workers die after a load of a minute would never be given up.
     stood: Duration,
-    /// Spares that died and have not been replaced yet.
-    lost_spares: Vec<WorkerId>,
-    /// When the next spare may be started; `None` until all places have been served for the first time.
-    spare_due: Option<Duration>,
-    look_at: Option<Duration>,
     /// A successor found no memory beside the worker whose place it was to take.
     is_tight: bool,
     /// Those that are to make way for a successor once no other does.
@@ -142,17 +105,12 @@ pub struct WorkerPlaces {
 
 impl WorkerPlaces {
     #[must_use]
-    pub fn new(n_places: usize, n_spares: usize, policy: RestartPolicy) -> Self {
+    pub fn new(n_places: usize, policy: RestartPolicy) -> Self {
         Self {
             places: vec![PlaceState { is_parked: false, is_tried: false, lost: None }; n_places],
             members: BTreeMap::new(),
             budget: RestartBudget::new(policy),
-            n_spares,
-            spare_budget: RestartBudget::new(policy),
             stood: Duration::ZERO,
-            lost_spares: Vec::new(),
-            spare_due: None,
-            look_at: None,
             is_tight: false,
             worn: BTreeSet::new(),
         }
@@ -180,35 +138,6 @@ impl WorkerPlaces {
 
     pub fn joined(&mut self, worker: WorkerId, role: Role) {
         self.members.insert(worker, Member { role, is_ready: false });
-    }
-
-    pub fn is_loading(&self) -> bool {
-        self.members.values().any(|m| !m.is_ready && m.role != Role::Leaving)
-    }
-
-    /// The spares that are to be started now. The caller sees to it that no other worker of the device is loading. Where there is no memory
-    /// for a worker more than planned, a spare waits for those that leave.
-    pub fn start_spares(&mut self, now: Duration, handover: Handover) -> Vec<Order> {
-        if self.look_at.is_some_and(|at| at <= now) {
-            self.look_at = None;
-        }
-        if !self.is_served() || self.spares().count() >= self.n_spares {
-            return Vec::new();
-        }
-        let has_leavers = || self.members.values().any(|m| m.role == Role::Leaving);
-        if self.is_tight(handover) && has_leavers() {
-            return Vec::new(); // The end of each is reported, and this is asked again.
-        }
-        let due = *self.spare_due.get_or_insert(now + SETTLING);
-        if now >= due {
-            let instead_of = self.lost_spares.pop().map(|worker| Predecessor { worker, has_died: true });
-            return vec![Order::Start { role: Role::Spare, instead_of }];
-        }
-        if self.look_at.is_some_and(|at| at <= due) {
-            return Vec::new(); // It was asked for before.
-        }
-        self.look_at = Some(due);
-        vec![Order::LookLater(due - now)]
     }
 
     pub fn ready(&mut self, worker: WorkerId) -> Vec<Order> {
@@ -243,7 +172,6 @@ impl WorkerPlaces {
     /// A worker completed its first batch: the device works.
     pub fn progressed(&mut self) {
         self.budget.progressed();
-        self.spare_budget.progressed();
     }
 
     /// A healthy worker is to be replaced. Its successor is ready first, so that the device does not stand still, if there is memory for
@@ -254,8 +182,7 @@ impl WorkerPlaces {
         };
         let successor = Role::Successor { place, of: worker };
         let old = Predecessor { worker, has_died: false };
-        let spare = self.best_spare();
-        if spare.is_none() && self.is_tight(handover) {
+        if self.is_tight || handover == Handover::OldFirst {
             if self.is_handing_over() {
                 // Together they would leave the device without a worker.
                 self.worn.insert(worker);
@@ -264,13 +191,7 @@ impl WorkerPlaces {
             return vec![self.yields(worker, place)];
         }
         self.set_role(worker, Role::Leaving);
-        let Some(spare) = spare else {
-            return vec![Order::Start { role: successor, instead_of: Some(old) }];
-        };
-        let promote = Order::Promote { spare, instead_of: old };
-        let is_ready = self.members.get(&spare).is_some_and(|s| s.is_ready);
-        self.set_role(spare, if is_ready { Role::Serving { place } } else { successor });
-        if is_ready { vec![promote, Order::Drain(worker, Handover::SuccessorFirst)] } else { vec![promote] }
+        vec![Order::Start { role: successor, instead_of: Some(old) }]
     }
 
     fn yields(&mut self, worker: WorkerId, place: usize) -> Order {
@@ -283,11 +204,10 @@ impl WorkerPlaces {
         self.stood = self.stood.saturating_add(time);
     }
 
-    pub fn ended(&mut self, worker: WorkerId, death: &Death<'_>, now: Duration) -> Vec<Order> {
+    pub fn ended(&mut self, worker: WorkerId, death: &Death<'_>) -> Vec<Order> {
         let Some(gone) = self.members.remove(&worker) else { return Vec::new() };
         match gone.role {
             Role::Leaving => Vec::new(),
-            Role::Spare => self.spare_lost(worker, death, now),
             Role::Successor { place, of } if self.members.contains_key(&of) => {
                 if death.exit.found_no_memory() {
                     // It will find none at the next bound either, as long as the old one is there.
@@ -301,21 +221,15 @@ impl WorkerPlaces {
                 self.set_role(of, Role::Serving { place });
                 Vec::new()
             }
-            Role::Yielding { place } if *death.exit == WorkerExit::Clean => self.yielded(place, worker),
+            Role::Yielding { place } if *death.exit == WorkerExit::Clean => {
+                let role = Role::Successor { place, of: worker };
+                let instead_of = Some(Predecessor { worker, has_died: false });
+                vec![Order::Start { role, instead_of }]
+            }
             Role::Serving { place } | Role::Successor { place, .. } | Role::Yielding { place } => {
-                self.place_lost(place, worker, death, now)
+                self.place_lost(place, worker, death)
             }
         }
-    }
-
-    fn yielded(&mut self, place: usize, worker: WorkerId) -> Vec<Order> {
-        let old = Predecessor { worker, has_died: false };
-        let Some(spare) = self.best_spare() else {
-            let role = Role::Successor { place, of: worker };
-            return vec![Order::Start { role, instead_of: Some(old) }];
-        };
-        self.set_role(spare, Role::Serving { place });
-        vec![Order::Promote { spare, instead_of: old }]
     }
 
     /// The first worker of a place that was added has died of something that the device did to it: what is there was to be disturbed by
@@ -327,7 +241,7 @@ impl WorkerPlaces {
         self.places[place].is_tried && others && is_ours
     }
 
-    fn place_lost(&mut self, place: usize, worker: WorkerId, death: &Death<'_>, now: Duration) -> Vec<Order> {
+    fn place_lost(&mut self, place: usize, worker: WorkerId, death: &Death<'_>) -> Vec<Order> {
         let lost = Predecessor { worker, has_died: *death.exit != WorkerExit::Clean };
         self.places[place].lost = Some(lost);
         if self.is_too_much(place, death.exit) {
@@ -335,66 +249,17 @@ impl WorkerPlaces {
             return vec![Order::Withdrawn { left: self.n_open() }];
         }
         match self.budget.died(death, self.stood) {
-            Restart::Park => self.park(place),
-            Restart::After(pause) => match self.best_spare() {
-                Some(spare) => {
-                    self.no_spare_before(now + pause);
-                    self.set_role(spare, Role::Serving { place });
-                    vec![Order::Promote { spare, instead_of: lost }]
-                }
-                None if pause.is_zero() => self.start_place(place).into_iter().collect(),
-                None => vec![Order::StartLater { place, pause }],
-            },
-        }
-    }
-
-    fn park(&mut self, place: usize) -> Vec<Order> {
-        self.places[place].is_parked = true;
-        let left = self.n_open();
-        let mut orders = vec![Order::Parked { left }];
-        if left == 0 {
-            let spares: Vec<WorkerId> = self.spares().map(|(id, _)| id).collect();
-            for spare in spares {
-                self.set_role(spare, Role::Leaving);
-                orders.push(Order::Dismiss(spare));
-            }
-        }
-        orders
-    }
-
-    fn spare_lost(&mut self, worker: WorkerId, death: &Death<'_>, now: Duration) -> Vec<Order> {
-        match self.spare_budget.died(death, self.stood) {
-            Restart::After(pause) => {
-                self.lost_spares.push(worker);
-                self.no_spare_before(now + pause);
-                Vec::new()
-            }
             Restart::Park => {
-                self.n_spares = 0;
-                vec![Order::SparesGivenUp]
+                self.places[place].is_parked = true;
+                vec![Order::Parked { left: self.n_open() }]
             }
+            Restart::After(pause) if pause.is_zero() => self.start_place(place).into_iter().collect(),
+            Restart::After(pause) => vec![Order::StartLater { place, pause }],
         }
-    }
-
-    fn no_spare_before(&mut self, at: Duration) {
-        self.spare_due = Some(self.spare_due.map_or(at, |due| due.max(at)));
-    }
-
-    /// One that is loaded, else the one that has been loading for longest.
-    fn best_spare(&self) -> Option<WorkerId> {
-        self.spares().min_by_key(|(id, m)| (!m.is_ready, *id)).map(|(id, _)| id)
-    }
-
-    fn spares(&self) -> impl Iterator<Item = (WorkerId, &Member)> {
-        self.members.iter().filter(|(_, m)| m.role == Role::Spare).map(|(id, m)| (*id, m))
     }
 
     fn n_open(&self) -> usize {
         self.places.iter().filter(|p| !p.is_parked).count()
-    }
-
-    fn is_tight(&self, handover: Handover) -> bool {
-        self.is_tight || handover == Handover::OldFirst
     }
 
     /// Some place waits for the successor of a healthy worker.

@@ -12,7 +12,6 @@ use crate::diagnostics::Diagnostics;
 use crate::fields::At;
 use crate::graph::{Graph, Link};
 use crate::host::{Host, MachineView, lexical};
-use crate::include::include;
 use crate::kind::{Draft, Input, SourceConnected, whole_row};
 use crate::measured::MeasureKey;
 use crate::models::{self, Model};
@@ -23,7 +22,7 @@ use crate::sinks::{FAILURES, failure_schema};
 use crate::tasks::{self, Late, TasksPlan};
 use crate::wiring::{self, Wired, Wiring};
 use crate::worker_placement::{Demand, place};
-use crate::{sinks, sources, spares, tree, tuning, variables};
+use crate::{sinks, sources, tree, tuning, variables};
 use read_outputs::ReadOutputs;
 
 mod assemble;
@@ -176,10 +175,9 @@ impl Planner<'_> {
         assemble::Assembler::new(&parts, self.file, self.reasons, diags).assemble()
     }
 
-    /// Reads the file with what it includes, and looks at nothing else that it names. `None`: it is no TOML.
+    /// Reads the file, and looks at nothing that it names. `None`: it is no TOML.
     fn read_file(&self, text: &str, diags: &mut Diagnostics) -> Option<ReadFile> {
-        let mut tree = tree::parse(text, None, diags)?;
-        include(&mut tree, &self.file, self.host, diags);
+        let mut tree = tree::parse(text, diags)?;
         for (key, value) in &self.options.set {
             tree::set(&mut tree, key, value, diags);
         }
@@ -371,7 +369,6 @@ impl Planner<'_> {
             let Some(at) = workflow.models.iter().position(|m| m.name.value == model.value) else { continue };
             let model = &workflow.models[at];
             // A model that could not be read was reported: there will be no plan.
-            let model_bytes = models[at].as_ref().map_or(0, |m| m.bytes);
             let code = models[at].as_ref().and_then(|m| m.plan.code.as_ref());
             let own = match &model.devices {
                 Some(names) => devices.of_model(names, diags),
@@ -399,7 +396,7 @@ impl Planner<'_> {
                 .map(|device| self.worker_memory(model, models[at].as_ref(), stage, index, wired, device))
                 .collect();
             let own = own.into_iter().map(|d| place_of(&mut table, d)).collect();
-            demands.push(Demand { stage: &stage.name.value, model, model_bytes, devices: own, memory });
+            demands.push(Demand { stage: &stage.name.value, model, devices: own, memory });
             stages.push(index);
         }
         if let Some(why) = no_compiler.filter(|_| looked_at.is_some()) {
@@ -416,9 +413,7 @@ impl Planner<'_> {
         let cores = looked_at.map_or(1, |m| m.cores.max(1));
         let headroom = workflow.devices.headroom;
         let of_shares: Vec<u64> = table.iter().map(|device| of_shares(tasks, device)).collect();
-        let mut placed = place(&demands, (&table, &of_shares), cores, headroom, &mut self.reasons, diags);
-        let memory = looked_at.map_or(0, |m| m.memory);
-        spares::assign(&demands, &mut placed, &table, memory, &mut self.reasons);
+        let placed = place(&demands, (&table, &of_shares), cores, headroom, &mut self.reasons, diags);
         for (stage, placed) in stages.into_iter().zip(placed) {
             workers[stage] = placed;
         }

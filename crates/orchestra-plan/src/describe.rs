@@ -228,13 +228,10 @@ fn write_memory(out: &mut String, plan: &Plan) -> fmt::Result {
         let mut left = Some(room);
         for (stage, batch) in plan.batch_stages() {
             for worker in batch.workers.iter().filter(|w| w.device == id) {
-                let processes = (worker.count + worker.spares) as u64;
+                let processes = worker.count as u64;
                 let of_each = worker.memory.map(|m| (m, m.bytes().saturating_mul(processes)));
                 let stage = &plan.stages[stage.index()].name;
-                let who = match worker.spares {
-                    0 => plural(worker.count, "worker"),
-                    n => format!("({} + {})", plural(worker.count, "worker"), plural(n, "spare")),
-                };
+                let who = plural(worker.count, "worker");
                 match of_each {
                     Some((m, sum)) => writeln!(
                         out,
@@ -376,10 +373,7 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
         if let Some(growth) = w.growth {
             write!(out, " at first, up to {} once it is known that they fit", growth.most)?;
         }
-        match w.spares {
-            0 => writeln!(out)?,
-            n => writeln!(out, ", and {}, loaded and idle", plural(n, "spare"))?,
-        }
+        writeln!(out)?;
     }
     let layout = &batch.layout;
     writeln!(

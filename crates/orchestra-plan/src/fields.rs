@@ -7,6 +7,7 @@ use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::key::{Key, Words};
 use crate::nearest::{list, suggestion};
+use crate::removed_keys;
 use crate::tree::{Entry, Node, Table, Value};
 
 /// A value and its place.
@@ -42,7 +43,10 @@ impl<'a, 'd> Fields<'a, 'd> {
     pub fn new(what: String, span: Span, table: &'a Table, keys: &[Key], diags: &'d mut Diagnostics) -> Self {
         let names = || keys.iter().map(|key| key.name);
         for entry in &table.entries {
-            if names().all(|name| name != entry.key) {
+            if let Some(instead) = removed_keys::instead_of(&what, table, &entry.key) {
+                let message = format!("the key `{}` of {what} was removed", entry.key);
+                diags.error(entry.key_span, message).label("removed").help(instead);
+            } else if names().all(|name| name != entry.key) {
                 diags
                     .error(entry.key_span, format!("{what} has no key `{}`", entry.key))
                     .label("unknown key")

@@ -15,15 +15,9 @@ pub use self::workers::{MODEL, RECYCLE, WORKERS};
 use crate::key::{Key, key};
 
 /// What stands outside of all tables.
-pub const TOP_LEVEL: [Key; 4] = [
+pub const TOP_LEVEL: [Key; 3] = [
     key("version", "integer", "required", "must be 1"),
     key("name", "text", "the file's name without its ending", "name of the workflow"),
-    key(
-        "include",
-        "text or list",
-        "none",
-        "other files whose tables are added to those of this one, relative to its folder; what this file says goes first, then the last of them",
-    ),
     key(
         "variables",
         "table",

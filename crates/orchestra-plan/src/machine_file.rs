@@ -26,7 +26,7 @@ use crate::tree::{self, Value};
 #[must_use]
 pub fn machine_from_toml(text: &str, file: &str) -> (Option<MachineView>, Diagnostics) {
     let mut diags = Diagnostics::new(file, text);
-    let machine = tree::parse(text, None, &mut diags).and_then(|root| {
+    let machine = tree::parse(text, &mut diags).and_then(|root| {
         let what = "the machine file".to_owned();
         let top = crate::diagnostics::Span::new(0, 0..0);
         let mut f = Fields::new(what, top, &root, &MACHINE, &mut diags);

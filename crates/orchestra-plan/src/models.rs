@@ -29,8 +29,6 @@ pub(crate) struct Model {
     pub plan: ModelPlan,
     pub labels: Option<At<Vec<String>>>,
     pub metadata: Arc<BTreeMap<String, String>>,
-    /// Bytes of the file and of its external weights.
-    pub bytes: u64,
     /// Version of ONNX's operators; 0 for a program.
     pub opset: i64,
     /// Per input: whether it takes any tensor of fixed shape.
@@ -84,7 +82,6 @@ fn workers(name: At<String>, f: &mut Fields<'_, '_>) -> RawModel {
         labels: None,
         devices,
         workers: f.integer("workers"),
-        spare: f.integer("spare"),
         max_batch: None,
         memory: at_least_one(f, "memory"),
         memory_limit: None,
@@ -157,7 +154,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         Some(None) => return None,
         labels => labels.flatten(),
     };
-    let ModelFile { file_digest, digest, weights, bytes, signature } = file;
+    let ModelFile { file_digest, digest, weights, signature, .. } = file;
     let beside = path.parent().unwrap_or(Path::new(""));
     let weights = weights.into_iter().map(|(name, digest)| (beside.join(name), digest)).collect();
     let (outputs, has_zip_map) = (signature.output_tensors(), signature.has_zip_map());
@@ -188,7 +185,6 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         plan,
         labels,
         metadata,
-        bytes,
         opset,
         open_inputs,
         max_batch: None,
@@ -239,7 +235,6 @@ fn connect_program(
         plan,
         labels: None,
         metadata,
-        bytes: 0,
         opset: 0,
         open_inputs,
         max_batch,

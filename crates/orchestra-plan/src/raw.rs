@@ -117,7 +117,6 @@ pub(crate) struct RawModel {
     pub labels: Option<At<String>>,
     pub devices: Option<Vec<At<String>>>,
     pub workers: Option<At<u64>>,
-    pub spare: Option<At<u64>>,
     pub max_batch: Option<At<u64>>,
     pub memory: Option<At<u64>>,
     pub memory_limit: Option<At<u64>>,

@@ -40,7 +40,6 @@ pub fn workflow_schema(kinds: &Kinds) -> Json {
     });
     let mut definitions = Map::new();
     let mut properties = properties_of(&keys::TOP_LEVEL);
-    // What must be there in a file that includes no other one.
     let mut required = Map::new();
     for (group, about, tables) in [
         ("sources", "What names and reads items, by names.", distinct(sources)),
@@ -73,8 +72,8 @@ pub fn workflow_schema(kinds: &Kinds) -> Json {
         "type": "object",
         "properties": properties,
         "additionalProperties": false,
-        "if": open(json!({ "required": ["include"] })),
-        "else": open(json!({ "required": names_of_required(&keys::TOP_LEVEL), "properties": required })),
+        "required": names_of_required(&keys::TOP_LEVEL),
+        "allOf": [open(json!({ "properties": required }))],
         "definitions": definitions,
     })
 }

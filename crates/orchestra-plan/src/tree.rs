@@ -80,11 +80,10 @@ impl Node {
     }
 }
 
-/// Parses the workflow file, or one that it includes, with its name. A syntax error is put into `diags`; then there is no tree.
-pub(crate) fn parse(text: &str, included: Option<&str>, diags: &mut Diagnostics) -> Option<Table> {
-    let number = included.map_or(0, |name| diags.add_text(name, text));
+/// Parses the workflow file. A syntax error is put into `diags`; then there is no tree.
+pub(crate) fn parse(text: &str, diags: &mut Diagnostics) -> Option<Table> {
     match Document::parse(text) {
-        Ok(document) => Some(Builder { text: number }.table(document.as_table(), 0..0)),
+        Ok(document) => Some(Builder { text: 0 }.table(document.as_table(), 0..0)),
         Err(error) => {
             let range = error.span();
             // The parser takes a bare word for a broken number.
@@ -99,7 +98,7 @@ pub(crate) fn parse(text: &str, included: Option<&str>, diags: &mut Diagnostics)
                 }
                 message => message.trim().replace('\n', "; "),
             };
-            diags.error(range.map(|r| Span::new(number, r)), "the file is no valid TOML").label(label);
+            diags.error(range.map(|r| Span::new(0, r)), "the file is no valid TOML").label(label);
             None
         }
     }

@@ -21,8 +21,6 @@ const DEFAULT_CUDA_WORKERS: usize = 4;
 pub(crate) struct Demand<'a> {
     pub stage: &'a str,
     pub model: &'a RawModel,
-    /// Size of the model's file, weights included.
-    pub model_bytes: u64,
     /// Places in the device table.
     pub devices: Vec<usize>,
     /// Device memory of one worker on each of these, where it is known.
@@ -36,7 +34,7 @@ impl Demand<'_> {
     }
 }
 
-/// Places the workers of all stages, without spares. Errors (memory) are reported. `of_shares`: bytes of each device that more than one worker of
+/// Places the workers of all stages. Errors (memory) are reported. `of_shares`: bytes of each device that more than one worker of
 /// each model leaves to commands.
 pub(crate) fn place(
     demands: &[Demand<'_>],
@@ -130,7 +128,7 @@ fn on_cpu(
                 plural(count, "worker"),
                 plural(threads, "thread")
             ));
-            WorkerPlan { device: id, count, growth: None, threads, spares: 0, memory: None }
+            WorkerPlan { device: id, count, growth: None, threads, memory: None }
         })
         .collect()
 }
@@ -183,15 +181,9 @@ impl OnCuda<'_> {
         self.memory(stage).map_or(0, WorkerMemory::bytes)
     }
 
-    /// Bytes of the first worker of a stage and of its spares.
-    fn least(&self, stage: usize) -> u64 {
-        let spares = self.model(stage).spare.as_ref().map_or(0, |n| n.value);
-        self.worker(stage).saturating_mul(1 + spares)
-    }
-
     /// Bytes of all that has to be there.
     fn needed(&self) -> u64 {
-        self.stages.iter().map(|s| self.least(*s)).fold(0, u64::saturating_add)
+        self.stages.iter().map(|s| self.worker(*s)).fold(0, u64::saturating_add)
     }
 
     /// What all workers together may take.
@@ -261,7 +253,7 @@ impl OnCuda<'_> {
         (may_grow && most > count).then_some(Growth { most, is_asked: asked.is_some() })
     }
 
-    /// Workers and threads of each stage. One worker and its spares each, then the rest in turns, the stage furthest behind its priority
+    /// Workers and threads of each stage. One worker each, then the rest in turns, the stage furthest behind its priority
     /// first, as long as there is room.
     fn place(mut self, reasons: &mut Vec<String>, diags: &mut Diagnostics) -> Vec<WorkerPlan> {
         let room = self.room().unwrap_or(u64::MAX);
@@ -291,7 +283,7 @@ impl OnCuda<'_> {
                 plural(count, "worker")
             ));
             let threads = self.model(stage).threads.unwrap_or(1);
-            WorkerPlan { device: self.id, count, growth, threads, spares: 0, memory: self.memory(stage) }
+            WorkerPlan { device: self.id, count, growth, threads, memory: self.memory(stage) }
         };
         self.stages.iter().zip(counts).zip(&wants).map(place).collect()
     }
@@ -357,23 +349,18 @@ impl OnCuda<'_> {
         let mut spans = self.stages.iter().filter_map(|s| self.model(*s).memory.as_ref().map(|m| m.span));
         let span: Option<Span> = spans.next_back();
         let (total, free) = self.device.memory.unwrap_or_default();
-        let has_spare = |s: &usize| self.model(*s).spare.as_ref().is_some_and(|n| n.value > 0);
-        let who = match self.stages.iter().any(has_spare) {
-            true => "one worker per model, with the spares, needs",
-            false => "one worker per model needs",
-        };
         let parts: Vec<String> = self
             .stages
             .iter()
-            .filter(|s| self.least(**s) > 0)
-            .map(|s| format!("`{}` {}", self.demands[*s].stage, format_bytes(self.least(*s))))
+            .filter(|s| self.worker(**s) > 0)
+            .map(|s| format!("`{}` {}", self.demands[*s].stage, format_bytes(self.worker(*s))))
             .collect();
         let sum = if parts.len() > 1 { format!(" ({})", parts.join(" + ")) } else { String::new() };
         diags
             .error(
                 span,
                 format!(
-                    "device `{}` is too full: {who} {}{sum}, and {} of {} are free, {} of them headroom",
+                    "device `{}` is too full: one worker per model needs {}{sum}, and {} of {} are free, {} of them headroom",
                     self.device.name,
                     format_bytes(needed),
                     format_bytes(free),

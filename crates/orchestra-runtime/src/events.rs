@@ -18,7 +18,7 @@ pub enum WorkerEvent {
         /// Its process id; `None` if the launcher started no process.
         pid: Option<u32>,
     },
-    /// It is loaded and warm. A spare stands by from now on; any other worker serves at once.
+    /// It is loaded and warm, and serves at once.
     Ready {
         worker: WorkerId,
         /// Since the process was started.
@@ -29,7 +29,6 @@ pub enum WorkerEvent {
         worker: WorkerId,
         /// The dead (or recycled) worker whose place it took; `None` for the first of a place.
         replaces: Option<WorkerId>,
-        was_spare: bool,
     },
     /// It completed a batch, or several that went together.
     BatchDone { worker: WorkerId, rows: usize },

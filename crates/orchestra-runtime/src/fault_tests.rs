@@ -25,7 +25,6 @@ mod random;
 mod recycling;
 mod restarts;
 mod service;
-mod spares;
 mod streams;
 mod together;
 mod tracing;

@@ -174,8 +174,6 @@ pub struct ServeStage {
     pub engine: Arc<dyn EngineSpec>,
     pub load: Load,
     pub workers: usize,
-    /// How many more stand by, loaded.
-    pub spares: usize,
     pub recycle: orchestra_plan::Recycle,
 }
 
@@ -225,10 +223,6 @@ pub enum LinkMsg {
     Broken,
     /// It has answered with the results of so many rows, which was asked for.
     BatchDone(usize),
-    /// It was started as a spare: let it serve from now on, or as soon as it is loaded.
-    Serve {
-        instead_of: WorkerId,
-    },
     Tick,
     Shutdown,
     /// Kill it, for this reason.

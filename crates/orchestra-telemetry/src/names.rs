@@ -43,7 +43,6 @@ pub mod attribute {
     pub const DEVICE: &str = "orchestra.device";
     pub const WORKER: &str = "orchestra.worker";
     pub const REPLACES: &str = "orchestra.worker.replaces";
-    pub const WORKER_SPARE: &str = "orchestra.worker.spare";
     pub const WORKER_BEGUN: &str = "orchestra.worker.begun";
     pub const WORKER_EXIT: &str = "orchestra.worker.exit";
     pub const LAST_WORDS: &str = "orchestra.worker.last_words";
@@ -97,10 +96,8 @@ pub mod event {
     pub const CEILING_RAISED: &str = "ceiling.raised";
     pub const WORKER_LOST: &str = "worker.lost";
     pub const WORKER_RESTARTED: &str = "worker.restarted";
-    pub const WORKER_PROMOTED: &str = "worker.promoted";
     pub const PLACE_PARKED: &str = "place.parked";
     pub const DEVICE_PARKED: &str = "device.parked";
-    pub const SPARES_GIVEN_UP: &str = "spares.given_up";
     pub const DEVICE_LOST: &str = "device.lost";
     pub const MEMORY_MEASURED: &str = "memory.measured";
     pub const WORKERS_ADDED: &str = "workers.added";

@@ -47,7 +47,7 @@ pub struct Load {
     pub streams: usize,
     /// The largest batch, at least 1. A run of more rows is several batches, run one after the other and answered once.
     pub max_batch: usize,
-    /// Batch sizes to run once before the worker reports `Loaded`, ascending (on the CPU, for spares alone).
+    /// Batch sizes to run once before the worker reports `Loaded`, ascending.
     pub batch_sizes: Vec<usize>,
     /// Whether a batch of another size is padded to the next of `batch_sizes`: where a size that is new costs time.
     pub pad: bool,

@@ -47,7 +47,7 @@ fn share() -> f64 {
         place
             .source(name, "images")
             .image(&format!("pixels-{name}"), name, AS_IT_IS)
-            .add(&format!("[models.{name}]\npath = {model:?}\nspare = 0\npriority = {priority}"))
+            .add(&format!("[models.{name}]\npath = {model:?}\npriority = {priority}"))
             .infer(&format!("read-{name}"), &format!("pixels-{name}"), name, 1)
             .sink(&format!("of-{name}"), &format!("read-{name}"), "");
     }

@@ -57,9 +57,6 @@ pub struct ChaosArgs {
     /// Mean time between two SIGSTOPs, after which a process lives and does nothing more; `0` or `never`: none
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = every)]
     pub stop_every: Every,
-    /// Strike workers that stand by as spares, too
-    #[arg(long)]
-    pub spares: bool,
     /// Items of each run, spread over the sources; a list that is shorter comes again and again [default: as many as keep a run busy for
     /// --seconds]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

@@ -31,14 +31,13 @@ fn title(report: &Report) -> String {
         every.map_or(format!("no {what}"), |every| format!("a {what} every {}", brief(every.as_secs_f64())))
     };
     format!(
-        "{}: {}, {}, {}, seed {}, {} and {}",
+        "{}: {}, {}, {}, seed {}, {}",
         report.workflow,
         counted(report.count("runs"), "round", "rounds"),
         every("SIGKILL", report.strikes.kill_every),
         every("SIGSTOP", report.strikes.stop_every),
         report.strikes.seed,
         counted(report.count("workers"), "worker", "workers"),
-        counted(report.count("spares"), "spare", "spares"),
     )
 }
 

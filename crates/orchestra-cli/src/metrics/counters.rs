@@ -133,25 +133,18 @@ impl RunReading<'_> {
     fn device(&mut self, index: usize) {
         let (plan, stats) = (self.meter.plan(), &self.meter.stats().devices[index]);
         let device = plan.devices[index].spec.name.as_str();
-        for (state, n) in [
-            ("starting", stats.starting()),
-            ("serving", stats.ready.get()),
-            ("standing_by", stats.standing_by.get()),
-            ("ending", stats.ending.get()),
-        ] {
+        for (state, n) in
+            [("starting", stats.starting()), ("serving", stats.ready.get()), ("ending", stats.ending.get())]
+        {
             self.reading.add(&names::WORKERS, &[device, state], n);
         }
-        let planned = || {
-            plan.batch_stages().flat_map(|(_, batch)| &batch.workers).filter(|w| w.device.index() == index)
-        };
-        let serving = planned().map(|w| w.count as u64).sum::<u64>() + stats.added.get();
-        let spares: usize = planned().map(|w| w.spares).sum();
+        let planned = plan.batch_stages().flat_map(|(_, batch)| &batch.workers);
+        let planned = planned.filter(|w| w.device.index() == index).map(|w| w.count as u64);
+        let serving = planned.sum::<u64>() + stats.added.get();
         self.reading.add(&names::WORKERS_PLANNED, &[device, "serving"], serving);
-        self.reading.add(&names::WORKERS_PLANNED, &[device, "standing_by"], spares as u64);
         for (instrument, value) in [
             (&names::WORKER_STARTS, &stats.starts),
             (&names::WORKER_RESTARTS, &stats.restarts),
-            (&names::WORKER_TAKEOVERS, &stats.spare_takeovers),
             (&names::DEVICE_BATCHES, &stats.batches),
             (&names::DEVICE_ITEMS, &stats.rows),
         ] {

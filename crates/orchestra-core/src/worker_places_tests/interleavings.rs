@@ -11,7 +11,6 @@ enum Step {
     Die(usize, u8),
     Recycle(usize),
     Progress,
-    Wait(u64),
     Due,
 }
 
@@ -21,7 +20,6 @@ fn step() -> impl Strategy<Value = Step> {
         5 => ((0usize..16), 0u8..7).prop_map(|(w, how)| Step::Die(w, how)),
         2 => (0usize..16).prop_map(Step::Recycle),
         2 => Just(Step::Progress),
-        3 => (1u64..20_000).prop_map(Step::Wait),
         3 => Just(Step::Due),
     ]
 }
@@ -44,11 +42,10 @@ proptest! {
     #[test]
     fn whatever_happens_each_place_has_one_worker_or_a_start_to_come_or_is_parked(
         places in 1usize..4,
-        spares in 0usize..4,
         steps in proptest::collection::vec(step(), 0..120),
     ) {
-        let mut world = World::new(places, spares);
-        let (mut now, mut deaths, mut recyclings) = (NOW, 0, 0);
+        let mut world = World::new(places);
+        let (mut deaths, mut recyclings) = (0, 0);
         for step in steps {
             let members = world.members();
             let pick = |n: usize| members.get(n % members.len().max(1)).copied();
@@ -57,20 +54,18 @@ proptest! {
                 Step::Die(n, how) => if let Some(w) = pick(n) {
                     let (exit, progressed) = how_it_died(how);
                     deaths += 1;
-                    world.end(w, &exit, progressed, now);
+                    world.end(w, &exit, progressed);
                 },
                 Step::Recycle(n) => if let Some(w) = pick(n) {
                     recyclings += 1;
                     world.replace(w, if n % 2 == 0 { SuccessorFirst } else { OldFirst });
                 },
                 Step::Progress => world.worker_places.progressed(),
-                Step::Wait(ms) => now += Duration::from_millis(ms),
                 Step::Due => for place in std::mem::take(&mut world.waiting) {
                     let order = world.worker_places.start_place(place);
                     world.carry_out(order.into_iter().collect());
                 },
             }
-            world.man_spares(now);
             for place in 0..places {
                 let parked = world.worker_places.places[place].is_parked;
                 let serving = world.in_role(|r| matches!(r, Role::Serving { place: p } | Role::Yielding { place: p } if p == place)).len();
@@ -81,36 +76,7 @@ proptest! {
                 prop_assert!(parked || serving + successors + waiting >= 1, "place {} is forgotten", place);
                 prop_assert!(!parked || serving + successors == 0, "a parked place is served");
             }
-            let standing_by = world.in_role(|r| r == Role::Spare).len();
-            prop_assert!(standing_by <= spares);
-            let open = world.worker_places.places.iter().filter(|p| !p.is_parked).count();
-            prop_assert!(open > 0 || standing_by == 0, "spares outlive their places");
-            prop_assert!(world.starts <= places + spares + deaths + recyclings, "starts that nothing asked for");
-        }
-    }
-
-    #[test]
-    fn spares_never_change_what_is_parked(
-        deaths in proptest::collection::vec((0usize..2, 1u8..7, 0u64..4_000), 1..60),
-    ) {
-        // The same deaths of the same places, with spares and without: the same places are parked at the same time.
-        let mut worlds = [World::at_rest(2, 0), World::at_rest(2, 2)];
-        let mut now = LATER;
-        for (place, how, pause) in deaths {
-            now += Duration::from_millis(pause);
-            let (exit, progressed) = how_it_died(how);
-            for world in &mut worlds {
-                world.all_ready();
-                world.man_spares(now);
-                if let Some(worker) = world.serving(place).first().copied() {
-                    world.end(worker, &exit, progressed, now);
-                }
-                for place in std::mem::take(&mut world.waiting) {
-                    let order = world.worker_places.start_place(place);
-                    world.carry_out(order.into_iter().collect());
-                }
-            }
-            prop_assert_eq!(worlds[0].left, worlds[1].left);
+            prop_assert!(world.starts <= places + deaths + recyclings, "starts that nothing asked for");
         }
     }
 }

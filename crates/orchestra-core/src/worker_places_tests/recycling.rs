@@ -5,48 +5,24 @@ use Handover::OldFirst;
 use super::*;
 
 #[test]
-fn a_ready_spare_is_the_successor_of_a_recycled_worker_at_once() {
-    let mut world = World::at_rest(1, 1);
-    let (spare, old) = (world.spare(), world.serving(0)[0]);
-    world.recycle(old);
-    assert_eq!((&world.drained[..], world.serving(0)), (&[old][..], vec![spare]));
-    assert_eq!(world.promoted, [(spare, old)]);
-    world.man_spares(LATER);
-    assert_eq!(world.starts, 3);
-}
-
-#[test]
-fn a_loading_spare_is_the_successor_of_a_recycled_worker_when_it_is_ready() {
-    let mut world = World::new(1, 1);
-    world.all_ready();
-    world.man_spares(NOW);
-    world.man_spares(LATER);
-    let (spare, old) = (world.spare(), world.serving(0)[0]);
-    world.recycle(old);
-    assert_eq!(world.drained, []);
-    world.ready(spare);
-    assert_eq!((&world.drained[..], world.serving(0)), (&[old][..], vec![spare]));
-}
-
-#[test]
 fn a_worker_whose_successor_dies_goes_on_and_one_that_dies_first_is_followed_by_its_successor() {
-    let mut world = World::new(1, 0);
+    let mut world = World::new(1);
     world.all_ready();
     let old = world.serving(0)[0];
     world.recycle(old);
     let successor = world.in_role(|r| matches!(r, Role::Successor { .. }))[0];
-    world.end(successor, &CRASHED, false, LATER);
+    world.end(successor, &CRASHED, false);
     assert_eq!(world.serving(0), [old]);
     world.recycle(old);
     let successor = world.in_role(|r| matches!(r, Role::Successor { .. }))[0];
-    world.end(old, &KILLED, true, LATER);
+    world.end(old, &KILLED, true);
     world.ready(successor);
     assert_eq!((world.serving(0), &world.drained[..]), (vec![successor], &[][..]));
 }
 
 #[test]
 fn where_there_is_no_memory_for_both_the_old_one_ends_before_its_successor_starts() {
-    let mut world = World::new(2, 0);
+    let mut world = World::new(2);
     world.all_ready();
     let old = world.serving(1)[0];
     world.replace(old, OldFirst);
@@ -56,7 +32,7 @@ fn where_there_is_no_memory_for_both_the_old_one_ends_before_its_successor_start
         world.replace(worker, OldFirst);
         assert_eq!(world.yielding.len(), 1, "it is asked once, and no other meanwhile");
     }
-    world.end(old, &WorkerExit::Clean, true, LATER);
+    world.end(old, &WorkerExit::Clean, true);
     let successor = world.in_role(|r| r == Role::Successor { place: 1, of: old });
     assert_eq!((successor.len(), world.starts, world.waiting.len()), (1, 3, 0));
     world.replace(other, OldFirst);
@@ -65,61 +41,49 @@ fn where_there_is_no_memory_for_both_the_old_one_ends_before_its_successor_start
     assert_eq!((world.serving(1), &world.drained[..]), (successor, &[][..]));
     assert_eq!(world.yielding, [old, other], "then it is the turn of the one that waited");
     // One that dies while it makes way is a death like any other.
-    world.end(other, &CRASHED, false, LATER);
+    world.end(other, &CRASHED, false);
     assert_eq!(world.waiting, [0]);
 }
 
 #[test]
 fn a_successor_without_memory_makes_the_old_one_end_first_from_then_on() {
-    let mut world = World::new(1, 0);
+    let mut world = World::new(1);
     world.all_ready();
     let old = world.serving(0)[0];
     world.recycle(old);
     let successor = world.in_role(|r| matches!(r, Role::Successor { .. }))[0];
-    world.end(successor, &no_memory(), false, LATER);
+    world.end(successor, &no_memory(), false);
     assert_eq!(world.yielding, [old]);
-    world.end(old, &WorkerExit::Clean, true, LATER);
+    world.end(old, &WorkerExit::Clean, true);
     world.all_ready();
     let second = world.serving(0)[0];
     world.recycle(second);
     assert_eq!((&world.yielding[..], world.starts), (&[old, second][..], 3), "it is not tried again");
     // Nor do two end at once.
-    let mut world = World::new(2, 0);
+    let mut world = World::new(2);
     world.all_ready();
     let old = [world.serving(0)[0], world.serving(1)[0]];
     old.iter().for_each(|worker| world.recycle(*worker));
     for successor in world.in_role(|r| matches!(r, Role::Successor { .. })) {
-        world.end(successor, &no_memory(), false, LATER);
+        world.end(successor, &no_memory(), false);
     }
     assert_eq!((world.yielding.len(), world.serving(0).len() + world.serving(1).len()), (1, 1));
     let first = world.yielding[0];
-    world.end(first, &WorkerExit::Clean, true, LATER);
+    world.end(first, &WorkerExit::Clean, true);
     world.all_ready();
     assert_eq!(world.yielding.len(), 2, "the other one ends when the first is replaced");
-    // A spare has its memory already.
-    let mut world = World::at_rest(1, 1);
-    let (spare, old) = (world.spare(), world.serving(0)[0]);
-    world.replace(old, OldFirst);
-    assert_eq!((world.promoted[0], &world.yielding[..]), ((spare, old), &[][..]));
-    assert_eq!(
-        world.worker_places.start_spares(LATER, OldFirst),
-        [],
-        "the next spare waits for the memory of the old one"
-    );
-    world.end(old, &WorkerExit::Clean, true, LATER);
-    assert_eq!(world.worker_places.start_spares(LATER, OldFirst).len(), 1);
 }
 
 #[test]
 fn of_workers_that_reach_their_bound_together_each_makes_way_once_and_one_at_a_time() {
-    let mut world = World::new(4, 0);
+    let mut world = World::new(4);
     world.all_ready();
     let old: Vec<WorkerId> = world.members();
     old.iter().chain(&old).for_each(|worker| world.replace(*worker, OldFirst));
     for n in 1..=old.len() {
         assert_eq!(world.yielding.len(), n);
         let leaves = world.yielding[n - 1];
-        world.end(leaves, &WorkerExit::Clean, true, LATER);
+        world.end(leaves, &WorkerExit::Clean, true);
         world.all_ready();
     }
     assert_eq!((&world.yielding, world.starts), (&old, 8));

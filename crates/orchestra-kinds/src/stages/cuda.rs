@@ -76,7 +76,7 @@ const GRIDS: Words<Grid, 3> = Words::new([
     ("blocks", Grid::Blocks, "a block of them for each row"),
 ]);
 
-const KEYS: [Key; 19] = beside_workers(OWN, Some("threads"));
+const KEYS: [Key; 18] = beside_workers(OWN, Some("threads"));
 
 impl StageKind for Cuda {
     fn name(&self) -> &'static str {

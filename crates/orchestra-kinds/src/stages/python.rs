@@ -62,7 +62,7 @@ const OWN: [Key; 6] = [
     .of(&[batches::MAX, batches::WAIT, batches::TOGETHER]),
 ];
 
-const KEYS: [Key; 17] = beside_workers(OWN, None);
+const KEYS: [Key; 16] = beside_workers(OWN, None);
 
 impl StageKind for Python {
     fn name(&self) -> &'static str {

@@ -32,9 +32,8 @@ pub(crate) const SANDBOX: Words<SandboxMode, 3> = Words::new([
     ("require", SandboxMode::Require, "or they do not start"),
 ]);
 
-/// `[models.NAME]`. No more than 8 streams: each takes memory of its own, and a GPU is busy with fewer. No more than 4 spares: more deaths at once
-/// are no accident.
-pub const MODEL: [Key; 26] = [
+/// `[models.NAME]`. No more than 8 streams: each takes memory of its own, and a GPU is busy with fewer.
+pub const MODEL: [Key; 25] = [
     key("path", "text", "required", "the ONNX file"),
     key("labels", "text", "none", "class names: a text file with one per line, in the order of the classes"),
     key("devices", "text or list", "those of `[devices]`", "devices for this model only"),
@@ -133,12 +132,6 @@ pub const MODEL: [Key; 26] = [
         "with `provider = \"tensorrt\"`: it may work in f16 where the model says f32, which is faster and less exact",
     ),
     key(
-        "spare",
-        "integer",
-        "1 on the CPU for a model of up to 64 MiB where memory allows, else 0",
-        "workers per stage and device that stand by, loaded, and take over when one dies",
-    ).from_to(0, 4),
-    key(
         "sandbox",
         "text",
         "that of `[limits]`",
@@ -169,7 +162,7 @@ pub const RECYCLE: [Key; 2] = [
 ];
 
 /// Every stage that runs a program in workers of its own: how those are run.
-pub const WORKERS: [Key; 11] = [
+pub const WORKERS: [Key; 10] = [
     key("devices", "text or list", "those of `[devices]`", "devices for this stage only"),
     key(
         "workers",
@@ -195,12 +188,6 @@ pub const WORKERS: [Key; 11] = [
         "10",
         "share of a device's workers, relative to other stages on it; also beside [tasks](../guide/tasks.md#priority)",
     ).from_to(1, 100),
-    key(
-        "spare",
-        "integer",
-        "1 on the CPU where memory allows, else 0",
-        "workers per device that stand by, loaded, and take over when one dies",
-    ).from_to(0, 4),
     key("recycle", "table", "none", "as for models").of(&RECYCLE),
     key(
         "sandbox",

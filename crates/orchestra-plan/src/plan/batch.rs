@@ -122,14 +122,12 @@ pub struct WorkerPlan {
     pub growth: Option<Growth>,
     /// Intra-op threads of each, shared by the batches that it runs at once.
     pub threads: usize,
-    /// How many more processes stand by, loaded and idle, until a worker dies.
-    pub spares: usize,
     /// Device memory of each, where it is known.
     pub memory: Option<WorkerMemory>,
 }
 
 impl WorkerPlan {
-    /// How many processes there may be, those that stand by left out.
+    /// How many processes there may be.
     #[must_use]
     pub fn most(&self) -> usize {
         self.growth.map_or(self.count, |growth| growth.most)

@@ -56,8 +56,7 @@ pub(crate) fn leave_to_models(
 fn of_workers(gpu: &TaskGpu, workers: &[&WorkerPlan]) -> u64 {
     let Some(room) = gpu.memory.filter(|_| !workers.is_empty()) else { return 0 };
     let of_each = |worker: &&WorkerPlan| {
-        let processes = (worker.count + worker.spares) as u64;
-        worker.memory.map_or(0, WorkerMemory::bytes).saturating_mul(processes)
+        worker.memory.map_or(0, WorkerMemory::bytes).saturating_mul(worker.count as u64)
     };
     let known = workers.iter().map(of_each).fold(0, u64::saturating_add);
     let is_known = workers.iter().all(|worker| worker.memory.is_some() && worker.growth.is_none());

@@ -13,5 +13,4 @@ mod reports;
 mod robust;
 mod schema;
 mod shell_texts;
-mod spares;
 mod tasks;

@@ -254,7 +254,6 @@ fn more_workers_than_one_leave_commands_what_they_ask_for_and_the_plan_says_what
     for (memory, share, count, of_models) in [
         ("memory = \"5GiB\"", "", 4, 20.0),
         ("memory = \"5GiB\"", "gpu_memory = \"6GiB\"", 3, 15.0),
-        ("memory = \"5GiB\"\nspare = 1", "gpu_memory = \"6GiB\"", 2, 15.0),
         ("memory = \"5GiB\"", "gpu_memory = \"16.5GiB\"", 1, 5.0),
         ("memory = \"5GiB\"", "gpu_memory = \"16.5GiB\"\npriority = 90", 1, 5.0),
         ("", "gpu_memory = \"6GiB\"", 1, 15.5),
@@ -296,19 +295,17 @@ proptest! {
     fn models_and_a_command_are_never_promised_more_than_a_gpu_has(
         memory in 1u64..21,
         workers in 0usize..6,
-        spare in 0u64..2,
         share in 1u64..21,
     ) {
-        prop_assume!(memory * (1 + spare) <= 21);
         let workers = if workers == 0 { String::new() } else { format!("workers = {workers}") };
         let text = with_a_command(
-            &format!("memory = \"{memory}GiB\"\nspare = {spare}\n{workers}"),
+            &format!("memory = \"{memory}GiB\"\n{workers}"),
             &format!("gpu_memory = \"{share}GiB\""),
         );
         let (plan, diagnostics) = FakeHost::with(server()).plan(&text, &PlanOptions::default());
         let plan = plan.unwrap();
         for (worker, gpu) in self::workers(&plan).iter().zip(&plan.tasks.gpus) {
-            let claimed = (worker.count + worker.spares) as u64 * memory * GIB;
+            let claimed = worker.count as u64 * memory * GIB;
             prop_assert_eq!(gpu.of_models, claimed);
             let fits = claimed + share * GIB <= gpu.memory.unwrap();
             prop_assert!(fits || worker.count == 1, "{}", text);
@@ -319,7 +316,7 @@ proptest! {
 
 #[test]
 fn the_plan_shows_the_sum() {
-    let text = describe(&FakeHost::with(server()).good(&model("memory = \"5GiB\"\nspare = 0")));
+    let text = describe(&FakeHost::with(server()).good(&model("memory = \"5GiB\"")));
     for line in [
         "memory of the GPUs",
         "  cuda:7    23.5 GiB free - 2 GiB headroom = 21.5 GiB for workers",

@@ -39,53 +39,22 @@ fn a_small_workflow_gets_every_default() {
 }
 
 #[test]
-fn a_file_may_have_variables_and_be_cut_into_several() {
-    let host = || {
-        let common = "include = \"../more/limits.toml\"\n[stages.answer]\ntop_k = 9\nkind = \"classify\"\n[limits]\nloaders = 7";
-        FakeHost::with_cores(2)
-            .file("/flows/sub/common.toml", common)
-            .file("/flows/more/limits.toml", "[limits]\nmax_failed = \"${SHARE:-2}%\"\nloaders = 9")
-    };
-    let changes = [
-        ("version = 1", "version = 1\ninclude = [\"sub/common.toml\"]"),
-        ("top_k = 3", "top_k = \"${top}\""),
-        ("size = [32, 32]", "size = \"${SIZES}\""),
-    ];
-    let more =
-        "[variables]\ntop = \"${THREE}\"\nlong = 5\n[telemetry]\nflush_timeout = \"${long}${UNIT:-s}\"\n";
+fn a_file_may_have_variables() {
+    let host = FakeHost::with_cores(2);
+    let changes = [("top_k = 3", "top_k = \"${top}\""), ("size = [32, 32]", "size = \"${SIZES}\"")];
+    let more = "[variables]\ntop = \"${THREE}\"\nlong = 5\n[telemetry]\nflush_timeout = \"${long}${UNIT:-s}\"\n\
+        [limits]\nmax_failed = \"${SHARE:-2}%\"\n";
     let text = digits(&changes) + more;
-    let plan = host().good(&text);
-    assert_eq!(plan.stages[2].settings["top_k"], 3, "what the file says goes before what it includes");
-    assert_eq!(plan.loader_threads, 7, "and what is nearer before what is farther");
+    let plan = host.good(&text);
+    assert_eq!(plan.stages[2].settings["top_k"], 3);
     assert_eq!(plan.limits.max_failed, Some(MaxFailed::Share(0.02)));
     assert_eq!(plan.telemetry.flush_timeout, Some(Duration::from_secs(5)));
-    assert_eq!(host().good_with(&text, &set(&[("variables.top", "2")])).stages[2].settings["top_k"], 2);
+    assert_eq!(host.good_with(&text, &set(&[("variables.top", "2")])).stages[2].settings["top_k"], 2);
     let escaped = text.replace("name = \"digits\"", "name = \"$${top} ${ ${1x}\"");
-    assert_eq!(host().good(&escaped).name, "${top} ${ ${1x}");
-
-    // Errors name the file in which they stand.
-    for (value, message) in [
-        ("-1", "`max_failed` of [limits] must be"),
-        ("\"${NOTHING}\"", "the variable `NOTHING` has no value"),
-    ] {
-        let bad = host().file("/flows/more/limits.toml", &format!("\n[limits]\nmax_failed = {value}"));
-        let (plan, diags) = bad.plan(&text, &PlanOptions::default());
-        let said = diags.render(RenderStyle::Plain);
-        assert!(plan.is_none() && said.contains(&format!("error: {message}")), "{said}");
-        assert!(said.contains("--> /flows/more/limits.toml:3:14\n"), "{said}");
-    }
-    for (included, words) in [
-        ("include = \"common.toml\"", "is included by a file that it includes itself"),
-        ("include = \"missing.toml\"", "cannot include `/flows/sub/missing.toml`"),
-        ("include = 3", "must be a file or a list of files"),
-        ("[limits", "/flows/sub/common.toml:1"),
-        ("[stages.other]\nkind = \"imaeg\"", "/flows/sub/common.toml:2:8"),
-    ] {
-        let (plan, diags) =
-            host().file("/flows/sub/common.toml", included).plan(&text, &PlanOptions::default());
-        let said = diags.render(RenderStyle::Plain);
-        assert!(plan.is_none() && said.contains(words), "{included}: {said}");
-    }
+    assert_eq!(host.good(&escaped).name, "${top} ${ ${1x}");
+    let (plan, diags) = host.plan(&text.replace("${UNIT:-s}", "${NOTHING}"), &PlanOptions::default());
+    let said = diags.render(RenderStyle::Plain);
+    assert!(plan.is_none() && said.contains("error: the variable `NOTHING` has no value"), "{said}");
 }
 
 #[test]
@@ -413,7 +382,6 @@ fn the_fingerprint_covers_results_and_nothing_else() {
     );
     for harmless in [
         ("models.digits.workers", "2"),
-        ("models.digits.spare", "3"),
         ("models.digits.streams", "2"),
         ("models.digits.priority", "99"),
         ("stages.classify.batch", "{ max = 2 }"),

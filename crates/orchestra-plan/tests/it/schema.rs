@@ -137,14 +137,6 @@ fn a_variable_may_stand_for_any_value() {
 }
 
 #[test]
-fn what_an_included_file_may_have_is_not_missing() {
-    let part = "include = \"common.toml\"\n[stages.class]\ntop_k = 5\n[models.digits]\nworkers = 2\n";
-    assert_eq!(refusals(part), [""; 0]);
-    let refused = refusals(&part.replace("workers = 2", "workers = 0"));
-    assert_eq!(refused, ["/models/digits/workers: 0 is below 1"]);
-}
-
-#[test]
 fn every_key_of_every_table_is_there_as_it_is_declared() {
     let of_kinds = tables_of_kinds(&orchestra_kinds::builtin());
     let of_kinds = of_kinds.into_iter().map(|(group, kind, keys)| {

@@ -140,14 +140,10 @@ pub struct DeviceReport {
     pub workers_added: u64,
     /// Bytes that one worker takes of the GPU as this run has measured it, by stage.
     pub worker_memory_measured: BTreeMap<String, u64>,
-    /// Spares that the plan gave it.
-    pub spares: u64,
-    /// Worker processes started, spares included.
+    /// Worker processes started.
     pub starts: u64,
-    /// Dead workers that were replaced, by a start or by a spare.
+    /// Dead workers that were replaced.
     pub restarts: u64,
-    /// Times that a spare took a worker's place.
-    pub spare_takeovers: u64,
     pub batches: u64,
     /// Items per batch.
     pub mean_batch: f64,
@@ -249,10 +245,8 @@ impl RunReport {
                 workers: d.workers,
                 workers_added: context.stats.device(id).added.get(),
                 worker_memory_measured: measured(context, id),
-                spares: d.spares,
                 starts: d.starts,
                 restarts: d.restarts,
-                spare_takeovers: d.spare_takeovers,
                 batches: d.batches,
                 mean_batch: ratio(d.rows as f64, d.batches as f64),
                 busy: ratio(d.busy.as_secs_f64(), seconds * d.workers as f64).min(1.0),

@@ -5,7 +5,6 @@ use std::time::Duration;
 use orchestra_core::bottleneck::{Bottleneck, TimeSpent};
 use orchestra_core::{DeviceId, DeviceKind};
 use orchestra_machine::Gpu;
-use orchestra_plan::WorkerPlan;
 use orchestra_store::Extent;
 use serde::Serialize;
 
@@ -61,12 +60,8 @@ pub struct DeviceSnapshot {
     pub name: String,
     pub ready: u64,
     pub workers: u64,
-    /// Spares that are loaded and stand by.
-    pub standing_by: u64,
-    pub spares: u64,
     pub starts: u64,
     pub restarts: u64,
-    pub spare_takeovers: u64,
     pub batches: u64,
     pub rows: u64,
     /// Time in which sessions ran, summed over workers.
@@ -93,20 +88,17 @@ impl Snapshot {
             failed: s.failed.get(),
             busy: s.busy.time(),
         });
-        let planned = |device: usize, what: fn(&WorkerPlan) -> usize| -> u64 {
+        let planned = |device: usize| -> u64 {
             let all = plan.batch_stages().flat_map(|(_, batch)| &batch.workers);
-            all.filter(|w| w.device.index() == device).map(|w| what(w) as u64).sum()
+            all.filter(|w| w.device.index() == device).map(|w| w.count as u64).sum()
         };
         let devices =
             plan.devices.iter().zip(&stats.devices).enumerate().map(|(i, (plan, s))| DeviceSnapshot {
                 name: plan.spec.name.clone(),
                 ready: s.ready.get(),
-                workers: planned(i, |w| w.count) + s.added.get(),
-                standing_by: s.standing_by.get(),
-                spares: planned(i, |w| w.spares),
+                workers: planned(i) + s.added.get(),
                 starts: s.starts.get(),
                 restarts: s.restarts.get(),
-                spare_takeovers: s.spare_takeovers.get(),
                 batches: s.batches.get(),
                 rows: s.rows.get(),
                 busy: s.busy.time(),

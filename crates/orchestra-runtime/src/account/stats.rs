@@ -185,18 +185,14 @@ impl StageStats {
 pub struct DeviceStats {
     /// Workers that serve now.
     pub ready: Counter,
-    /// Spares that are ready now.
-    pub standing_by: Counter,
     /// Workers that were asked to end, or are being killed, and are not gone yet.
     pub ending: Counter,
     /// Workers that were added to those at the start, once it was known that they fit.
     pub added: Counter,
-    /// Worker processes started, spares included.
+    /// Worker processes started.
     pub starts: Counter,
-    /// Dead workers that were replaced, by a start or by a spare.
+    /// Dead workers that were replaced.
     pub restarts: Counter,
-    /// Times that a spare took a worker's place.
-    pub spare_takeovers: Counter,
     pub batches: Counter,
     pub rows: Counter,
     /// Time in which a session ran.
@@ -212,10 +208,10 @@ impl DeviceStats {
         &self.exits[kind as usize]
     }
 
-    /// Workers that were started and do not serve or stand by yet. A look between two counters may be off by one.
+    /// Workers that were started and do not serve yet. A look between two counters may be off by one.
     pub fn starting(&self) -> u64 {
         let gone: u64 = self.exits.iter().map(Counter::get).sum();
-        let others = gone + self.ready.get() + self.standing_by.get() + self.ending.get();
+        let others = gone + self.ready.get() + self.ending.get();
         self.starts.get().saturating_sub(others)
     }
 }
@@ -382,9 +378,8 @@ mod tests {
     #[test]
     fn workers_that_are_neither_ready_nor_gone_are_starting() {
         let device = DeviceStats::default();
-        device.starts.add(5);
+        device.starts.add(4);
         device.ready.add(2);
-        device.standing_by.add(1);
         device.exits(ExitKind::Killed).add(1);
         assert_eq!(device.starting(), 1);
         device.ready.add(7);

@@ -76,7 +76,6 @@ impl BatchStage {
                 engine: Arc::clone(engine),
                 load,
                 workers: workers.count,
-                spares: workers.spares,
                 recycle: batch.recycle,
             };
             // A manager that has stopped was told to shut down: the supervisor of this stage is about to be told, too.

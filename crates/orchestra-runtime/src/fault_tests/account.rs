@@ -158,8 +158,6 @@ pub struct Outcome {
     pub starts: u64,
     /// Of these, to replace dead ones.
     pub restarts: u64,
-    /// Places that spares took.
-    pub takeovers: u64,
     /// Workers that were added, because they fit.
     pub added: u64,
     /// Batches sent more than once, whole or in parts.

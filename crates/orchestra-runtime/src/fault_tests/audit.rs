@@ -24,7 +24,7 @@ pub async fn nothing_is_left(ended: &mut Ended, tasks_before: usize) {
     assert_eq!(Arc::strong_count(&ended.context), 1, "the context of the run is still held");
     assert_eq!(Arc::strong_count(&ended.pool), 1, "the slots are still held");
     assert_eq!(ended.context.stats.slots_lost.get(), 0, "slots were lost");
-    let ready: u64 = ended.context.stats.devices.iter().map(|d| d.ready.get() + d.standing_by.get()).sum();
+    let ready: u64 = ended.context.stats.devices.iter().map(|d| d.ready.get()).sum();
     assert_eq!(ready, 0, "workers are still counted as ready");
     for device in &ended.context.stats.devices {
         let gone: u64 = ExitKind::ALL.iter().map(|kind| device.exits(*kind).get()).sum();

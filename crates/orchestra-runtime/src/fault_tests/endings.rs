@@ -31,7 +31,7 @@ async fn a_run_that_is_stopped_at_any_time_leaves_nothing_behind() {
         for at in [0, 30, 100, 130, 260, 390, 520, 700, 1_300] {
             for how in [Stop::Politely, Stop::AtOnce] {
                 let mut stage = Stage::of(400).named(format!("{name}, {how:?} after {at} ms"));
-                (stage.workers, stage.recycle_after, stage.spares) = (2, Some(3), 1);
+                (stage.workers, stage.recycle_after) = (2, Some(3));
                 stage.stop = Some((ms(at), how));
                 let script = script.clone();
                 let run = stage.run(move |_| script.clone()).await;

@@ -31,8 +31,7 @@ pub fn plan_of_text(workflow: &str) -> Plan {
 fn workflow(stage: &Stage) -> String {
     let device = |d| if stage.is_on_cpu() { "\"cpu\"".to_owned() } else { format!("\"cuda:{d}\"") };
     let devices: Vec<String> = (0..stage.devices).map(device).collect();
-    let mut model =
-        format!("workers = {}\nspare = {}\nstreams = {}\n", stage.workers, stage.spares, stage.streams);
+    let mut model = format!("workers = {}\nstreams = {}\n", stage.workers, stage.streams);
     if !stage.is_on_cpu() && (stage.gpus.is_none() || stage.is_declared) {
         let gib = stage.gpus.as_ref().map_or("0.001".to_owned(), |_| stage.takes.to_string());
         writeln!(model, "memory = \"{gib}GiB\"").unwrap();
@@ -40,7 +39,7 @@ fn workflow(stage: &Stage) -> String {
     let mut more = String::new();
     if stage.is_double {
         more = format!(
-            "[models.other]\npath = \"other.onnx\"\nspare = 0\nworkers = {}\n[stages.second]\nkind = \"infer\"\nfrom = \"pixels\"\n\
+            "[models.other]\npath = \"other.onnx\"\nworkers = {}\n[stages.second]\nkind = \"infer\"\nfrom = \"pixels\"\n\
              model = \"other\"\n[sinks.more]\nkind = \"jsonl\"\nfrom = \"second\"\n",
             stage.workers
         );

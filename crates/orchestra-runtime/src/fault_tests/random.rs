@@ -143,7 +143,6 @@ impl Random {
         stage.max_batch = self.pick(&[1, 2, 4, 7, 16]);
         stage.devices = 1 + self.below(3) as usize;
         stage.workers = 1 + self.below(3) as usize;
-        stage.spares = self.below(3) as usize;
         stage.dynamic = self.below(4) == 0;
         stage.recycle_after = self.pick(&[None, None, Some(1), Some(5), Some(20)]);
         stage.pause = self.pick(&[ms(0), ms(0), ms(1), ms(30)]);

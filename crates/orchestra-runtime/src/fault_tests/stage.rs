@@ -52,8 +52,6 @@ pub struct Stage {
     /// How many devices.
     pub devices: usize,
     pub workers: usize,
-    /// Spare workers on each.
-    pub spares: usize,
     /// Batches that each runs at once.
     pub streams: usize,
     /// Whether outputs travel in frames, because their shape is only known after the run.
@@ -110,7 +108,6 @@ impl Stage {
             together: 1,
             devices: 1,
             workers: 1,
-            spares: 0,
             streams: 1,
             dynamic: false,
             batch_timeout: secs(10),
@@ -365,7 +362,6 @@ impl Ended {
             lives: log.lives(),
             starts: of_devices(|d| d.starts.get()),
             restarts: of_devices(|d| d.restarts.get()),
-            takeovers: of_devices(|d| d.spare_takeovers.get()),
             added: of_devices(|d| d.added.get()),
             retries: stats.retries.get(),
             exits: std::mem::take(&mut account.exits),
@@ -403,7 +399,6 @@ pub fn check_plan(plan: &Plan, stage: &Stage) {
     // What was measured may leave room for fewer.
     let fewest = if stage.measurements.is_some() { 1 } else { stage.workers };
     assert!(batch.workers.iter().all(|w| (fewest..=stage.workers).contains(&w.most())));
-    assert!(batch.workers.iter().all(|w| w.spares == stage.spares));
     assert_eq!((batch.max_batch, batch.wait), (stage.max_batch, ms(5)));
     assert_eq!(batch.together(), if stage.dynamic { 1 } else { stage.together });
     assert_eq!(batch.layout.outputs[0].is_none(), stage.dynamic);

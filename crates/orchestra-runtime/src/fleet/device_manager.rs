@@ -18,7 +18,7 @@ use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, Supervisi
 use crate::account::stats::DeviceStats;
 use crate::context::RunContext;
 use crate::events::WorkerEvent;
-use crate::fleet::link_start::{Duty, LinkArgs};
+use crate::fleet::link_start::LinkArgs;
 use crate::fleet::worker_link::WorkerLink;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
 use crate::trace::{DeviceStep, WorkerStep};
@@ -178,7 +178,7 @@ impl DeviceState {
             held.push(serve);
             return;
         }
-        let worker_places = WorkerPlaces::new(serve.workers, serve.spares, self.args.context.options.restart);
+        let worker_places = WorkerPlaces::new(serve.workers, self.args.context.options.restart);
         let stage = serve.stage;
         self.posts.push(Post { stage, serve: Some(serve), worker_places });
         match &mut self.survey {
@@ -209,24 +209,6 @@ impl DeviceState {
         self.carry_out(me, post, order).await;
     }
 
-    /// Spares are started one at a time, and never while a worker that is waited for loads: on a CPU, loading takes cores away from it.
-    async fn start_spares(&mut self, me: &ActorRef<DeviceMsg>) {
-        let is_open = |p: &Post| p.serve.is_some();
-        for post in 0..self.posts.len() {
-            let is_surveyed = self.survey.as_ref().is_some_and(|survey| !survey.is_over());
-            let is_loading = self.posts.iter().any(|p| is_open(p) && p.worker_places.is_loading());
-            if self.shutting_down || is_surveyed || is_loading {
-                return;
-            }
-            if is_open(&self.posts[post]) {
-                let now = self.args.context.clock.now();
-                let handover = self.handover(self.posts[post].stage);
-                let orders = self.posts[post].worker_places.start_spares(now, handover);
-                self.carry_out(me, post, orders).await;
-            }
-        }
-    }
-
     async fn carry_out(
         &mut self,
         me: &ActorRef<DeviceMsg>,
@@ -239,8 +221,6 @@ impl DeviceState {
                 Order::StartLater { place, pause } => {
                     drop(me.send_after(pause, move || DeviceMsg::StartWorker { post, place }));
                 }
-                Order::LookLater(pause) => drop(me.send_after(pause, || DeviceMsg::GoOn)),
-                Order::Promote { spare, instead_of } => self.promote(spare, instead_of),
                 Order::Drain(worker, handover) => {
                     if handover == Handover::OldFirst {
                         tracing::info!(
@@ -249,13 +229,8 @@ impl DeviceState {
                     }
                     self.tell_batcher(post, BatcherMsg::DrainWorker(worker, handover));
                 }
-                Order::Dismiss(worker) => {
-                    if let Some(w) = self.workers.get(&worker) {
-                        drop(w.link.cast(LinkMsg::Shutdown));
-                    }
-                }
                 // They come of a death alone, which is logged with its reason: see `worker_ended`.
-                Order::Parked { .. } | Order::Withdrawn { .. } | Order::SparesGivenUp => {}
+                Order::Parked { .. } | Order::Withdrawn { .. } => {}
             }
         }
     }
@@ -281,10 +256,6 @@ impl DeviceState {
         if let Some(survey) = &mut self.survey {
             survey.moved(stage);
         }
-        let duty = match role {
-            Role::Spare => Duty::StandBy,
-            _ => Duty::Serve { instead_of: instead_of.map(|old| old.worker) },
-        };
         if instead_of.is_some_and(|old| old.has_died) {
             self.stats().restarts.add(1);
         }
@@ -293,7 +264,7 @@ impl DeviceState {
             context: Arc::clone(context),
             worker,
             device: self.args.device,
-            duty,
+            instead_of: instead_of.map(|old| old.worker),
             serve,
             manager: me.clone(),
         };
@@ -305,16 +276,6 @@ impl DeviceState {
             }
             Err(error) => tracing::error!(%error, "a worker link could not be spawned; this is a bug"),
         }
-    }
-
-    fn promote(&self, spare: WorkerId, old: Predecessor) {
-        let Some(w) = self.workers.get(&spare) else { return };
-        self.stats().spare_takeovers.add(1);
-        if old.has_died {
-            self.stats().restarts.add(1);
-        }
-        // A link that is gone has reported, or is about to report, the death of its worker: the place is vacant again then.
-        drop(w.link.cast(LinkMsg::Serve { instead_of: old.worker }));
     }
 
     fn link_ended(&mut self, link: ractor::ActorId) {
@@ -333,7 +294,6 @@ impl DeviceState {
     /// Whatever has happened, something else may have become possible.
     async fn go_on(&mut self, me: &ActorRef<DeviceMsg>) {
         self.go_on_with_survey(me).await;
-        self.start_spares(me).await;
         if self.shutting_down && self.workers.is_empty() {
             (self.args.ended)(self.args.device);
             me.stop(None);

@@ -16,22 +16,12 @@ pub struct LinkArgs {
     pub context: Arc<RunContext>,
     pub worker: WorkerId,
     pub device: DeviceId,
-    pub duty: Duty,
+    /// Whose place it takes.
+    pub instead_of: Option<WorkerId>,
     pub serve: Arc<ServeStage>,
     pub manager: ActorRef<DeviceMsg>,
     /// Set once a task owns the process, which will report its death even if this actor is gone.
     pub owned: AtomicBool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Duty {
-    /// A spare: it stands by until it is told to serve.
-    StandBy,
-    /// It takes batches as soon as it is loaded.
-    Serve {
-        /// Whose place it takes.
-        instead_of: Option<WorkerId>,
-    },
 }
 
 impl LinkArgs {
@@ -41,13 +31,7 @@ impl LinkArgs {
 
     /// Traces that the process was started, or could not be.
     pub fn trace_start(&self, pid: Option<u32>) {
-        self.trace(|| {
-            let (is_spare, instead_of) = match self.duty {
-                Duty::StandBy => (true, None),
-                Duty::Serve { instead_of } => (false, instead_of),
-            };
-            WorkerStep::Started { pid, is_spare, instead_of }
-        });
+        self.trace(|| WorkerStep::Started { pid, instead_of: self.instead_of });
     }
 
     /// Makes the memory for its outputs and starts the process, on the cores that are near to its device.

@@ -13,7 +13,6 @@ pub const TICK: Duration = Duration::from_millis(250);
 pub enum Phase {
     Starting,
     Greeted,
-    Ready,
     Serving,
     /// It was asked to end, or is being killed.
     Ending,
@@ -74,7 +73,7 @@ impl Clocks {
                 why: format!("it took longer than `{}`, {} s", load.called, load.timeout.as_secs()),
             }),
             Phase::Serving if is_alive && batch.is_some_and(is_late) => Some(WorkerExit::Hung),
-            Phase::Greeted | Phase::Ready | Phase::Serving if is_silent => Some(WorkerExit::Silent),
+            Phase::Greeted | Phase::Serving if is_silent => Some(WorkerExit::Silent),
             Phase::Ending if in_phase > timeouts.shutdown => Some(WorkerExit::Clean),
             _ => None,
         }
@@ -98,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_silent_is_overdue_also_while_it_stands_by() {
-        for phase in [Phase::Greeted, Phase::Ready, Phase::Serving] {
+    fn a_worker_that_is_silent_is_overdue_also_without_a_batch() {
+        for phase in [Phase::Greeted, Phase::Serving] {
             assert_eq!(after(phase, None, 12), None, "{phase:?}");
             assert_eq!(after(phase, None, 13), Some(WorkerExit::Silent), "{phase:?}");
         }

@@ -3,8 +3,7 @@
 //!
 //! ```text
 //! Starting => (Greeted | gone)      the process runs; it must say hello in time
-//! Greeted  => (Ready | gone)        it loads the model; its heart must beat
-//! Ready    => (Serving | gone)      a spare stands by; any other worker passes through at once
+//! Greeted  => (Serving | gone)      it loads the model; its heart must beat
 //! Serving  => (Ending | gone)       it runs batches, one or several at once, each within its deadline
 //! Ending   => gone                  it was asked to end, or is being killed
 //! ```
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use orchestra_core::{WorkerExit, WorkerId};
+use orchestra_core::WorkerExit;
 use orchestra_worker::frames::{FromWorker, ToWorker};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
@@ -21,7 +20,7 @@ use tokio::sync::oneshot;
 use crate::account::stats::DeviceStats;
 use crate::events::WorkerEvent;
 use crate::fleet::handshake;
-use crate::fleet::link_start::{Duty, LinkArgs};
+use crate::fleet::link_start::LinkArgs;
 use crate::fleet::worker_deadlines::{Clocks, LoadLimit, Phase, Running, TICK};
 use crate::fleet::worker_end::report;
 use crate::fleet::worker_port::WorkerPort;
@@ -35,7 +34,6 @@ pub struct WorkerLink;
 pub struct LinkState {
     args: Arc<LinkArgs>,
     phase: Phase,
-    duty: Duty,
     port: Arc<WorkerPort>,
     kill: Option<oneshot::Sender<()>>,
     /// Why we killed it; the exit status only says "SIGKILL".
@@ -58,7 +56,6 @@ impl Actor for WorkerLink {
         let now = args.context.clock.now();
         me.cast(LinkMsg::Start)?;
         Ok(LinkState {
-            duty: args.duty,
             port: WorkerPort::new(&args, me),
             args,
             phase: Phase::Starting,
@@ -82,7 +79,6 @@ impl Actor for WorkerLink {
             // It exits by itself. A driver may keep it from that.
             LinkMsg::Broken => state.leave(),
             LinkMsg::BatchDone(rows) => state.batch_done(rows),
-            LinkMsg::Serve { instead_of } => state.called(instead_of),
             LinkMsg::Tick => state.check_deadlines(),
             LinkMsg::Shutdown => state.ask_to_end().await,
             LinkMsg::Kill(why) => state.end_with(why),
@@ -199,29 +195,24 @@ impl LinkState {
         }
         self.phase = Phase::Greeted;
         self.clocks.phase = self.args.context.clock.now();
-        let mut load = self.args.serve.load.clone();
-        if self.duty == Duty::StandBy && load.batch_sizes.is_empty() {
-            // A worker's first run is several times slower than its second. A spare has time for it, and a batch that waits for a worker has none.
-            load.batch_sizes = vec![1, load.max_batch];
-            load.batch_sizes.dedup();
-        }
-        if let Err(exit) = self.port.write(&ToWorker::Load(Box::new(load))).await {
+        let load = Box::new(self.args.serve.load.clone());
+        if let Err(exit) = self.port.write(&ToWorker::Load(load)).await {
             self.end_with(exit);
         }
     }
 
-    /// ## Greeted => Ready
+    /// ## Greeted => Serving
     fn loaded(&mut self, providers: &[(String, u32)], version: &str, warmed: usize, load_ns: u64, rss: u64) {
         if self.phase != Phase::Greeted {
             return;
         }
-        self.phase = Phase::Ready;
+        self.phase = Phase::Serving;
         self.clocks.phase = self.args.context.clock.now();
         let worker = self.args.worker;
         let load_ms = Duration::from_nanos(load_ns).as_millis() as u64;
         tracing::info!(
             pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = self.device(), worker = %worker,
-            pid = self.pid, ?providers, runtime = version, load_ms, rss_mib = rss >> 20, spare = self.duty == Duty::StandBy, "worker ready"
+            pid = self.pid, ?providers, runtime = version, load_ms, rss_mib = rss >> 20, "worker ready"
         );
         let after = self.clocks.phase.saturating_sub(self.started);
         self.args.context.tell(|| WorkerEvent::Ready { worker, after });
@@ -233,37 +224,9 @@ impl LinkState {
             on.warm.add(1);
         }
         drop(self.args.manager.cast(DeviceMsg::WorkerReady { worker, pid: self.pid, is_warm }));
-        match self.duty {
-            Duty::StandBy => self.stats().standing_by.add(1),
-            Duty::Serve { instead_of } => self.serve(instead_of),
-        }
-    }
-
-    /// A spare is called to serve. If it is dying, its death is on its way to the manager.
-    fn called(&mut self, instead_of: WorkerId) {
-        self.duty = Duty::Serve { instead_of: Some(instead_of) };
-        if self.phase == Phase::Ready {
-            self.stats().standing_by.sub(1);
-            self.serve(Some(instead_of));
-        }
-    }
-
-    /// ## Ready => Serving
-    fn serve(&mut self, instead_of: Option<WorkerId>) {
-        self.phase = Phase::Serving;
-        self.clocks.phase = self.args.context.clock.now();
-        let (worker, device) = (self.args.worker, self.args.device);
-        let was_spare = self.args.duty == Duty::StandBy;
-        if was_spare {
-            let name = &self.args.serve.name;
-            tracing::info!(
-                pipeline = %self.args.serve.pipeline, stage = %name, device = self.device(), %worker, pid = self.pid,
-                ?instead_of, "a spare worker serves"
-            );
-        }
         self.stats().ready.add(1);
-        self.args.context.tell(|| WorkerEvent::Serving { worker, replaces: instead_of, was_spare });
-        self.args.trace(|| WorkerStep::Serving { instead_of, was_spare });
+        let (device, instead_of) = (self.args.device, self.args.instead_of);
+        self.args.context.tell(|| WorkerEvent::Serving { worker, replaces: instead_of });
         self.port.traffic().is_open = true;
         let port = Arc::clone(&self.port);
         drop(self.args.serve.batcher.cast(BatcherMsg::WorkerReady { worker, device, port }));
@@ -306,13 +269,13 @@ impl LinkState {
         }
     }
 
-    /// ## (Ready | Serving) => Ending, politely
+    /// ## Serving => Ending, politely
     async fn ask_to_end(&mut self) {
         match self.phase {
             Phase::Ending => {}
             // It may not have a socket yet, or be deep in a load: nothing is lost by a kill.
             Phase::Starting | Phase::Greeted => self.end_with(WorkerExit::Clean),
-            Phase::Ready | Phase::Serving => {
+            Phase::Serving => {
                 self.leave();
                 self.cause = Some(WorkerExit::Clean);
                 self.port.hang_up().await;
@@ -334,7 +297,6 @@ impl LinkState {
         self.port.traffic().is_open = false;
         let now = self.args.context.clock.now();
         match self.phase {
-            Phase::Ready => self.stats().standing_by.sub(1),
             Phase::Serving => {
                 self.stats().ready.sub(1);
                 self.stats().ready_time.add_time(now.saturating_sub(self.clocks.phase));

@@ -200,18 +200,10 @@ pub enum WorkerStep {
     Started {
         /// Its process id, if it is a process.
         pid: Option<u32>,
-        is_spare: bool,
         /// The worker whose place it takes when it is loaded.
         instead_of: Option<WorkerId>,
     },
     Loaded,
-    /// It takes batches from now on.
-    Serving {
-        /// The worker whose place it took.
-        instead_of: Option<WorkerId>,
-        /// It stood by until now.
-        was_spare: bool,
-    },
     /// It is gone, or could not be started.
     Ended {
         exit: WorkerExit,
@@ -221,10 +213,6 @@ pub enum WorkerStep {
     PlaceParked {
         /// Places that are left on the device. With none, the device is parked for the stage.
         left: usize,
-        why: String,
-    },
-    /// After its death no further spare is started.
-    SparesGivenUp {
         why: String,
     },
 }

@@ -121,9 +121,8 @@ instruments! {
 
     WORKERS = Gauge "orchestra.workers", "{worker}", [DEVICE, STATE], "Worker processes by what they do";
     WORKERS_PLANNED = Gauge "orchestra.workers.planned", "{worker}", [DEVICE, STATE], "Worker processes that the plan asks for, and those added in the run because they fit";
-    WORKER_STARTS = Counter "orchestra.worker.starts", "{worker}", [DEVICE], "Worker processes started, spares included";
-    WORKER_RESTARTS = Counter "orchestra.worker.restarts", "{worker}", [DEVICE], "Dead workers that were replaced, by a start or by a spare";
-    WORKER_TAKEOVERS = Counter "orchestra.worker.takeovers", "{worker}", [DEVICE], "Times that a spare took a worker's place";
+    WORKER_STARTS = Counter "orchestra.worker.starts", "{worker}", [DEVICE], "Worker processes started";
+    WORKER_RESTARTS = Counter "orchestra.worker.restarts", "{worker}", [DEVICE], "Dead workers that were replaced";
     WORKER_EXITS = Counter "orchestra.worker.exits", "{worker}", [DEVICE, EXIT], "Worker processes that are gone, by how they ended";
     WORKER_MEMORY = Gauge "orchestra.worker.memory", "By", [PIPELINE, DEVICE],
         "Main memory that the workers of the pipeline on the device hold; batch slots count in each worker that has touched them";

@@ -60,11 +60,6 @@ impl RunSpans {
                 self.loading.insert(step.worker, step);
             }
             WorkerStep::Loaded => self.loaded(run, &step, None),
-            WorkerStep::Serving { instead_of, was_spare } => {
-                if let Some(before) = instead_of.as_ref().filter(|_| *was_spare) {
-                    self.worker_event(run, event::WORKER_PROMOTED, &step, replaces(before));
-                }
-            }
             WorkerStep::Ended { exit, last_words } => {
                 self.loaded(run, &step, Some((exit, last_words)));
                 if *exit != WorkerExit::Clean {
@@ -75,9 +70,6 @@ impl RunSpans {
                 let name = if *left == 0 { event::DEVICE_PARKED } else { event::PLACE_PARKED };
                 let left = KeyValue::new(attribute::PLACES_LEFT, number(*left));
                 self.worker_event(run, name, &step, vec![left, reason(why)]);
-            }
-            WorkerStep::SparesGivenUp { why } => {
-                self.worker_event(run, event::SPARES_GIVEN_UP, &step, vec![reason(why)]);
             }
         }
     }
@@ -128,7 +120,7 @@ impl RunSpans {
         ended: Duration,
         exit: Option<(&WorkerExit, &String)>,
     ) {
-        let WorkerStep::Started { pid, is_spare, .. } = &started.step else { return };
+        let WorkerStep::Started { pid, .. } = &started.step else { return };
         self.loads += 1;
         if self.loads > MOST_LOADS {
             return;
@@ -138,7 +130,6 @@ impl RunSpans {
         span.set(attribute::WORKER, i64::from(started.worker.0));
         span.add(run.stage(started.stage).attributes.iter().cloned());
         span.add([run.device(started.device)]);
-        span.set(attribute::WORKER_SPARE, *is_spare);
         if let Some(pid) = pid {
             span.set(attribute::PID, i64::from(*pid));
         }

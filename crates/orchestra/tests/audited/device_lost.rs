@@ -19,7 +19,7 @@ const MOST_STARTS: u64 = 12;
 
 /// Two devices with one worker each, and none that stands by.
 fn workplace() -> Workplace {
-    copying(ITEMS, 4, 2, "workers = 1\nspare = 0")
+    copying(ITEMS, 4, 2, "workers = 1")
 }
 
 /// The first two workers have faults of their own; all that come later are replacements, and have the third. Since replacements are only

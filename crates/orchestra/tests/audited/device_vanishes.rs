@@ -245,7 +245,7 @@ fn allowed(pid: u32) -> Option<String> {
 #[test]
 fn the_workers_of_each_device_are_kept_on_the_cores_of_its_node() {
     audited(async {
-        let place = copying(ITEMS, 4, 2, "workers = 1\nspare = 0");
+        let place = copying(ITEMS, 4, 2, "workers = 1");
         // Two nodes of one core each; on a machine with a single core they share it.
         let cores: Vec<u32> = orchestra::machine().nodes.into_iter().flat_map(|n| n.cores).collect();
         let (first, last) = (*cores.first().unwrap_or(&0), *cores.last().unwrap_or(&0));

@@ -53,7 +53,7 @@ fn workplace() -> Workplace {
     let mut place = Workplace::with_pictures(ITEMS);
     let same = models::identity(&place.models(), DType::F32, &ROW).unwrap();
     place
-        .model("same", same, "workers = 1\nspare = 0")
+        .model("same", same, "workers = 1")
         .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
         .infer("first", "pixels", "same", 4)
         .infer("second", "first", "same", 4)

@@ -17,7 +17,7 @@ const KILLS: u64 = 4;
 fn idle_workers_that_are_killed_are_replaced_and_no_batch_is_sent_again() {
     audited(async {
         // One worker hangs in its first batch, so the other one runs out of work before the run is over.
-        let place = copying(ITEMS, BATCH as usize, 1, "workers = 2\nspare = 0");
+        let place = copying(ITEMS, BATCH as usize, 1, "workers = 2");
         let once = place.path("once");
         let workers =
             place.faulty_workers(&[(FAULT, "hang-on-batch:1"), (FAULT_ONCE, once.to_str().unwrap())]);

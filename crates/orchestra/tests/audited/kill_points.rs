@@ -28,7 +28,7 @@ const POINTS: [&str; 14] = [
 
 /// On one device with so many workers, and none that stands by.
 fn workplace(workers: usize) -> Workplace {
-    copying(ITEMS, 4, 1, &format!("workers = {workers}\nspare = 0"))
+    copying(ITEMS, 4, 1, &format!("workers = {workers}"))
 }
 
 /// The only worker dies: no other worker can have done the batch that it dies of.

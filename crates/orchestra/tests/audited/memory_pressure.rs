@@ -20,7 +20,7 @@ struct Seen {
 
 /// Runs `n` items on one worker with this fault; gives what the worker was asked to run, in order.
 async fn runs_of(fault: &str, n: u64) -> (RunOutcome, Vec<Seen>) {
-    let mut place = copying(n, BATCH, 1, "workers = 1\nspare = 0");
+    let mut place = copying(n, BATCH, 1, "workers = 1");
     // Only full batches leave, however slow the loaders are, but for the last one.
     place.set("wait = \"5ms\"", "wait = \"1h\"");
     let log = place.path("log");

@@ -84,7 +84,6 @@ fn killed_workers_lose_no_request_and_a_dropped_service_leaves_no_process() {
         let gate = format!("[{:?}]", place.path("gate"));
         let keys = [
             ("models.model.workers", "2"),
-            ("models.model.spare", "0"),
             ("models.model.custom_ops", &operators),
             ("models.model.sandbox_write", &gate),
             ("stages.model.batch.max", "4"),

@@ -24,7 +24,7 @@ async fn next(snapshots: &mut Receiver<Snapshot>) -> Snapshot {
 #[test]
 fn while_nothing_is_written_the_window_fills_and_no_further_and_then_the_run_goes_on() {
     audited(async {
-        let place = copying(ITEMS, 8, 1, "workers = 2\nspare = 0");
+        let place = copying(ITEMS, 8, 1, "workers = 2");
         let plan = place.plan();
         let window = plan.pipelines[0].window as u64;
         let slots: u64 = plan.batch_stages().map(|(_, infer)| infer.layout.slots as u64).sum();

@@ -14,7 +14,7 @@ const ITEMS: u64 = 200;
 
 /// One worker that runs two batches at once, with this fault in the first process.
 async fn one_fault(fault: &str) {
-    let mut place = copying(ITEMS, 4, 1, "workers = 1\nspare = 0\nstreams = 2");
+    let mut place = copying(ITEMS, 4, 1, "workers = 1\nstreams = 2");
     one_replaced(&mut place, ITEMS, fault).await;
 }
 

@@ -13,7 +13,7 @@ const TOGETHER: usize = 8;
 
 /// One worker that copies, and says that this takes no time: so batches go together as soon as one was done.
 fn workplace() -> Workplace {
-    let mut place = copying(ITEMS, BATCH, 1, "workers = 1\nspare = 0");
+    let mut place = copying(ITEMS, BATCH, 1, "workers = 1");
     place.set("together = 1", &format!("together = {TOGETHER}"));
     place
 }

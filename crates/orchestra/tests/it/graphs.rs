@@ -149,7 +149,7 @@ async fn the_end_of_a_stage_is_told_to_the_one_behind_after_its_last_batch() {
         let mut place = Workplace::with_pictures(256);
         let model = models::affine(&place.models(), &[1, 64, 64]).unwrap();
         place
-            .model("affine", model, "workers = 1\nspare = 0")
+            .model("affine", model, "workers = 1")
             .image("pixels", "scans", "size = [64, 64]\ncolor = \"gray\"")
             .infer("once", "pixels", "affine", 64)
             .infer("twice", "once", "affine", 64)

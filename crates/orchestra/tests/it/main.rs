@@ -16,6 +16,5 @@ mod rebuild;
 mod recycling;
 mod reduce;
 mod shares;
-mod spare;
 mod stuck_item;
 mod tracing;

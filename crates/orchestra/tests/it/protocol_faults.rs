@@ -12,7 +12,7 @@ use orchestra_testkit::records::items;
 
 /// On one device with two workers, and none that stands by: the tests count who died.
 fn workplace(items: u64, batch: usize) -> Workplace {
-    copying(items, batch, 1, "workers = 2\nspare = 0")
+    copying(items, batch, 1, "workers = 2")
 }
 
 /// Runs with workers that all have the fault. Whatever is open after it, a run with honest workers completes.

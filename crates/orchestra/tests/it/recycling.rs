@@ -18,7 +18,7 @@ fn workplace(recycle: &str) -> Workplace {
     let mut place = Workplace::with_pictures(ITEMS);
     let slow = models::slow_blocks(&place.models(), [1, 32, 32], 60).unwrap();
     place
-        .model("slow", slow, &format!("workers = {WORKERS}\nspare = 0\n{recycle}"))
+        .model("slow", slow, &format!("workers = {WORKERS}\n{recycle}"))
         .image("pixels", "scans", AS_IT_IS)
         .infer("read", "pixels", "slow", 1)
         .sink("all", "read", "")
@@ -87,7 +87,7 @@ async fn kills_in_the_middle_of_recycling_lose_nothing() {
 /// of dead workers that were replaced.
 async fn replaced_in(faults: &str) -> u64 {
     const ITEMS: u64 = 40;
-    let place = copying(ITEMS, 1, 1, "workers = 1\nspare = 0\nrecycle = { batches = 3 }");
+    let place = copying(ITEMS, 1, 1, "workers = 1\nrecycle = { batches = 3 }");
     let once = place.path("once");
     let workers = place.faulty_workers(&[(FAULT, faults), (FAULT_ONCE, once.to_str().unwrap())]);
     let outcome = place.run_with(hurried(workers)).await;

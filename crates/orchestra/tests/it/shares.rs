@@ -29,7 +29,7 @@ fn workplace() -> Workplace {
         place
             .source(name, "images")
             .image(&format!("pixels-{name}"), name, ONE_PIXEL_PER_BLOCK)
-            .add(&format!("[models.{name}]\npath = {model:?}\nspare = 0\npriority = {priority}"))
+            .add(&format!("[models.{name}]\npath = {model:?}\npriority = {priority}"))
             .infer(&format!("read-{name}"), &format!("pixels-{name}"), name, 1)
             .sink(&format!("of-{name}"), &format!("read-{name}"), "");
     }

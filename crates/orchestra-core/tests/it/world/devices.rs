@@ -102,9 +102,8 @@ impl World {
             self.after(aftermath);
         }
         let death = Death { exit, progressed: w.completed > 0, bisecting: lost.bisecting, jitter: 0.5 };
-        let orders = self.worker_places[w.device].ended(worker, &death, self.now);
+        let orders = self.worker_places[w.device].ended(worker, &death);
         self.carry_out(w.device, orders);
-        self.start_spares(w.device);
     }
 
     /// A worker that reports a broken device is as good as dead.
@@ -138,12 +137,9 @@ impl World {
                 Order::StartLater { place, pause } => {
                     self.at(self.now + pause, Timer::StartPlace(device, place));
                 }
-                Order::LookLater(pause) => self.at(self.now + pause, Timer::StartSpares(device)),
-                Order::Promote { spare, .. } => self.promote(spare),
                 Order::Drain(worker, handover) => self.drain(worker, handover),
-                Order::Dismiss(worker) => self.at(self.now + HANG_UP, Timer::Ended(worker)),
                 Order::Parked { left: 0 } => self.device_gone(device),
-                Order::Parked { .. } | Order::Withdrawn { .. } | Order::SparesGivenUp => {}
+                Order::Parked { .. } | Order::Withdrawn { .. } => {}
             }
         }
     }
@@ -153,7 +149,7 @@ impl World {
         self.next_worker += 1;
         let w = Worker {
             device,
-            phase: Phase::Loading { then_serve: role != Role::Spare },
+            phase: Phase::Loading,
             draining: false,
             broken: false,
             holds: VecDeque::new(),
@@ -165,21 +161,6 @@ impl World {
         self.at(self.now + self.setup.devices[device].load, Timer::Loaded(worker));
     }
 
-    fn promote(&mut self, spare: WorkerId) {
-        let Some(w) = self.workers.get_mut(&spare) else { return };
-        match w.phase {
-            Phase::Loading { .. } => w.phase = Phase::Loading { then_serve: true },
-            Phase::StandBy => self.serve(spare),
-            Phase::Serving => panic!("a spare that serves is no spare"),
-        }
-    }
-
-    fn serve(&mut self, worker: WorkerId) {
-        let w = self.workers.get_mut(&worker).expect("it is there");
-        w.phase = Phase::Serving;
-        self.ledger.worker_ready(worker, device_id(w.device));
-    }
-
     fn loaded(&mut self, worker: WorkerId) {
         let Some(w) = self.workers.get_mut(&worker) else { return };
         let device = w.device;
@@ -187,21 +168,10 @@ impl World {
             let class = if permanent { ErrorClass::Permanent } else { ErrorClass::Overload };
             return self.die(worker, &WorkerExit::LoadFailed { class, why: "no".into() });
         }
-        let serves = w.phase == Phase::Loading { then_serve: true };
-        w.phase = Phase::StandBy;
-        if serves {
-            self.serve(worker);
-        }
+        w.phase = Phase::Serving;
+        self.ledger.worker_ready(worker, device_id(device));
         let orders = self.worker_places[device].ready(worker);
         self.carry_out(device, orders);
-        self.start_spares(device);
-    }
-
-    fn start_spares(&mut self, device: usize) {
-        if !self.worker_places[device].is_loading() && !self.gone.contains(&device) {
-            let orders = self.worker_places[device].start_spares(self.now, Handover::SuccessorFirst);
-            self.carry_out(device, orders);
-        }
     }
 
     fn device_gone(&mut self, device: usize) {
@@ -219,7 +189,6 @@ impl World {
                 let order = self.worker_places[device].start_place(place);
                 self.carry_out(device, order);
             }
-            Timer::StartSpares(device) => self.start_spares(device),
         }
     }
 }

@@ -36,13 +36,11 @@ enum Timer {
     /// A worker that was asked to end has ended.
     Ended(WorkerId),
     StartPlace(usize, usize),
-    StartSpares(usize),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    Loading { then_serve: bool },
-    StandBy,
+    Loading,
     Serving,
 }
 
@@ -109,8 +107,7 @@ impl World {
         let mut ledger = Ledger::new(setup.max_batch).with_streams(setup.streams).with_ready(setup.ready);
         let n = setup.devices.len();
         (0..n).for_each(|d| ledger.expect_device(device_id(d)));
-        let worker_places =
-            |d: &DeviceSetup| WorkerPlaces::new(d.workers, d.spares, RestartPolicy::default());
+        let worker_places = |d: &DeviceSetup| WorkerPlaces::new(d.workers, RestartPolicy::default());
         let mut world = Self {
             now: Duration::ZERO,
             ledger,

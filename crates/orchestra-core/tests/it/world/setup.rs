@@ -39,7 +39,6 @@ pub enum Health {
 pub struct DeviceSetup {
     pub health: Health,
     pub workers: usize,
-    pub spares: usize,
     pub load: Duration,
     /// The largest batch for which there is memory.
     pub room: usize,
@@ -140,10 +139,9 @@ fn devices() -> impl Strategy<Value = Vec<DeviceSetup>> {
 fn device(health: Health) -> impl Strategy<Value = DeviceSetup> {
     let load = prop_oneof![Just(1u64), 10u64..200, 1000u64..5000];
     let room = prop_oneof![3 => Just(usize::MAX), 1 => 1usize..9];
-    (1usize..4, 0usize..2, load, room).prop_map(move |(workers, spares, load, room)| DeviceSetup {
+    (1usize..4, load, room).prop_map(move |(workers, load, room)| DeviceSetup {
         health,
         workers,
-        spares,
         load: Duration::from_millis(load),
         room: if health == Health::NoMemory { 0 } else { room },
     })

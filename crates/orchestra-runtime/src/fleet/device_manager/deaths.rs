@@ -33,7 +33,7 @@ impl DeviceState {
         let stood = self.stood(self.posts[post].stage, &gone, &end.exit, now);
         let worker_places = &mut self.posts[post].worker_places;
         worker_places.had_stood(stood);
-        let orders = worker_places.ended(worker, &death, now);
+        let orders = worker_places.ended(worker, &death);
         orders.iter().for_each(|order| self.given_up(post, *order, end));
         self.carry_out(me, post, orders).await;
         // A place that is given up is none that has to be served.
@@ -54,26 +54,22 @@ impl DeviceState {
         }
     }
 
-    /// A place is given up, or spares are; with the last place, the device is for this stage.
+    /// A place is given up; with the last place, the device is for this stage.
     fn given_up(&mut self, post: usize, order: Order, end: &WorkerEnd) {
         let does_not_fit = end.exit.found_no_memory();
         let (left, what) = match order {
-            Order::Parked { left } => (Some(left), "worker place parked"),
+            Order::Parked { left } => (left, "worker place parked"),
             Order::Withdrawn { left } if does_not_fit => {
-                (Some(left), "a worker more does not fit after all; the others go on")
+                (left, "a worker more does not fit after all; the others go on")
             }
-            Order::Withdrawn { left } => (Some(left), "a worker more could not be started; the others go on"),
-            Order::SparesGivenUp => (None, "no further spare is started"),
+            Order::Withdrawn { left } => (left, "a worker more could not be started; the others go on"),
             _ => return,
         };
         let (context, id) = (&self.args.context, self.args.device);
         let Some(serve) = &self.posts[post].serve else { return };
         let (device, why) = (&context.plan.devices[id.index()].spec, end.to_string());
         tracing::warn!(pipeline = %serve.pipeline, stage = %serve.name, %device, left, %why, "{what}");
-        self.trace(post, end.worker, || match left {
-            Some(left) => WorkerStep::PlaceParked { left, why: why.clone() },
-            None => WorkerStep::SparesGivenUp { why: why.clone() },
-        });
+        self.trace(post, end.worker, || WorkerStep::PlaceParked { left, why: why.clone() });
         match order {
             Order::Withdrawn { .. } => {
                 self.stats().added.sub(1);

@@ -33,7 +33,6 @@ pub(super) fn survey_of(context: &RunContext, device: DeviceId) -> Option<Survey
             most: workers.most(),
             is_asked: workers.growth.is_some_and(|growth| growth.is_asked),
             each: workers.memory.map(WorkerMemory::bytes),
-            spares: workers.spares,
             priority: batch.priority,
         })
         .collect();
@@ -149,7 +148,7 @@ impl DeviceState {
         let of_survey = |stage| self.survey.as_ref().and_then(|survey| survey.each(stage));
         let each = |stage, workers: &WorkerPlan| workers.memory.map(WorkerMemory::bytes).or(of_survey(stage));
         let taken = served_on(&context.plan, device).map(|(stage, _, workers)| {
-            let processes = (workers.count + workers.spares) as u64;
+            let processes = workers.count as u64;
             each(stage, workers).unwrap_or_default().saturating_mul(processes)
         });
         let free = match context.watch.latest(device) {

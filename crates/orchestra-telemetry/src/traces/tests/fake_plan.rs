@@ -18,7 +18,6 @@ paths = ["items"]
 [models.fake]
 path = "fake.onnx"
 workers = 1
-spare = 0
 [stages.pixels]
 kind = "image"
 from = "items"

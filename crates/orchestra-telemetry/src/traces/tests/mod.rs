@@ -196,7 +196,7 @@ fn the_run_says_how_it_ended_and_what_happened_to_its_workers() {
         device: DeviceId(0),
         step,
     };
-    let start = |instead_of| WorkerStep::Started { pid: Some(4711), is_spare: false, instead_of };
+    let start = |instead_of| WorkerStep::Started { pid: Some(4711), instead_of };
     let end = |exit| WorkerStep::Ended { exit, last_words: "boom".to_owned() };
     made.run.worker(step(1, 0, start(None)));
     made.run.worker(step(5, 0, WorkerStep::Loaded));

@@ -1,0 +1,39 @@
+//! Keys that earlier versions of the file format had. Each is an error that says what takes its place; none is read.
+
+use crate::tree::{Table, Value};
+
+struct RemovedKey {
+    /// What messages call its table begins so.
+    table: &'static str,
+    /// The only `kind` that had it; empty: any.
+    kind: &'static str,
+    key: &'static str,
+    instead: &'static str,
+}
+
+const REMOVED: [RemovedKey; 3] = [
+    RemovedKey { table: "model ", kind: "", key: "spare", instead: WITHOUT_SPARE },
+    RemovedKey { table: "stage ", kind: "", key: "spare", instead: WITHOUT_SPARE },
+    RemovedKey {
+        table: "the workflow file",
+        kind: "",
+        key: "include",
+        instead: "put all tables into one file; `[variables]` and `--set` say what differs from run to run",
+    },
+];
+
+const WITHOUT_SPARE: &str =
+    "leave it out: a dead worker is replaced at once; `workers = 2` keeps one at work meanwhile";
+
+/// What to do instead of `key` of `table`, which messages call `what`, if that key was removed.
+pub(crate) fn instead_of(what: &str, table: &Table, key: &str) -> Option<&'static str> {
+    let has_kind = |kind: &str| match table.get("kind").map(|entry| &entry.node.value) {
+        _ if kind.is_empty() => true,
+        Some(Value::String(own)) => own == kind,
+        _ => false,
+    };
+    let is_this = |removed: &&RemovedKey| {
+        removed.key == key && what.starts_with(removed.table) && has_kind(removed.kind)
+    };
+    REMOVED.iter().find(is_this).map(|removed| removed.instead)
+}
