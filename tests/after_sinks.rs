@@ -1,6 +1,5 @@
 //! Commands that come after a sink find all of its records, also those that are written at the end of its pipeline alone; and so they do when the run is
 //! killed in between.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,5 @@
 //! What is no picture fails alone, by name and once; everything beside it is done, and the run ends with 65. Says nothing about which
 //! bytes are pictures: the decoder's own tests do.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -1,6 +1,5 @@
 //! `orchestra bench`: figures that agree with each other, errors as those of `run`, and nothing left behind. How fast this machine is, it
 //! does not judge.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::io::Write as _;

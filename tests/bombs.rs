@@ -1,6 +1,5 @@
 //! Small files that become huge, or say that they are: pictures of each format, archives, arrays and tables. Each is one failure by name, or what it is
 //! after all; what lies beside it is done, and all processes together stay below the limit. How the files are made stands in `bombs/`.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs::{self, File};
 use std::path::Path;

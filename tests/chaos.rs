@@ -1,6 +1,5 @@
 //! `orchestra chaos`: what it says of a sound run, errors as those of `run`, and nothing left behind. How fast anything is, it does not
 //! judge; that the audit can fail is tested beside its code.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

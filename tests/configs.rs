@@ -1,6 +1,5 @@
 //! Every workflow file that we hand out is right: it is checked, planned for the machine that it is meant for, and run where this
 //! machine can. Says nothing about the results.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

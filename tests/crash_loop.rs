@@ -1,8 +1,6 @@
 //! A model that crashes whenever it is loaded, or whenever it runs: the run gives up after a few tries, with the worker's own last words,
 //! blames next to no item, and the same command completes it once the cause is gone.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
-
 use std::collections::BTreeSet;
 use std::fs;
 

@@ -1,8 +1,6 @@
 //! Asked for a GPU: it runs there, or it says why not and ends with 69. Never a quiet run on the CPU. Where there is no driver, `common/nvml.c`
 //! takes its place: it lists one GPU, on which nothing can run.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
-
 use std::path::Path;
 use std::process::Command;
 

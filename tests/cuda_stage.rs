@@ -1,6 +1,5 @@
 //! Stages that launch a CUDA kernel, over twins of the driver and of NVRTC that run on the CPU (`common/cuda`): what a kernel gives is exact, also
 //! while workers are killed, lose the device or have too little memory, and what is wrong with a kernel is said with its place.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,4 @@
 //! From a map of texts to records: boxes come back in pixels of the picture, each crop shows its text upright, and both stand in one record.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 //! Detectors as their authors have exported them, on pictures: `inspect` recognises what can be recognised, and the boxes are those that another
 //! implementation, `scripts/detect_reference.py`, makes of the same outputs. Says nothing about how good the models are.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::io::Write as _;

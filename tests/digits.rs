@@ -1,6 +1,5 @@
 //! The example as a newcomer runs it: 400 images, 400 records, the right answers, an account that adds up. Trains and judges no model
 //! beyond the accuracy that its card promises.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;

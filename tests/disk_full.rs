@@ -1,7 +1,6 @@
 //! A disk that fills up while results are written: the run stops with 75 and says which file, what is there is whole, and with room again
 //! the same command completes it exactly. It is played by the limit on file sizes that the running process is given, which puts the end
 //! at any byte, and where a process may mount one, by a small file system of its own.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 //! What documents say that a program can check: they name files that exist and keep to their length, and the crates that know no kind name none.
 //! Says nothing about what they say of these files.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,5 @@
 //! Every example gives what its own `check.py` accepts, and those with pictures give what Pillow, numpy and ONNX Runtime for Python make of the same
 //! files. `examples_killed.rs` says that kills change nothing of it.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeSet;
 use std::fs;

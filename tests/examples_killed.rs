@@ -1,6 +1,5 @@
 //! Every example gives the same results while its workers and loaders are killed all the time, and when the run itself is killed again and
 //! again: no record is lost or doubled, and none is another one. Other tests say whether the results are right.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

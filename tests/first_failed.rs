@@ -1,6 +1,5 @@
 //! A run in which everything fails stops early and says why, wherever it is that all fail; one in which something passes goes on. And the summary says what
 //! items failed for, each cause once.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,5 +1,4 @@
 //! `scripts/gpu-smoke.sh`, the check of a machine with a GPU, on a machine without one. What needs a GPU is left out.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::process::Command;
 

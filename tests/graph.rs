@@ -1,6 +1,5 @@
 //! `orchestra graph` draws every workflow file that we hand out, from the file alone. What a picture looks like is tested where it is
 //! drawn.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 //! Runs whose items are listed while they work: a manifest that is a pipe, fed by the test row by row. The list itself is tested in
 //! `orchestra-store`.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;

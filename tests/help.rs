@@ -1,6 +1,5 @@
 //! What the command says about itself: help of every command, completions, manual pages, the schema of workflow files. All of it is made from
 //! the definitions that it parses with.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -1,5 +1,4 @@
 //! Messages that tell what to write: the file with the mistake, mended as it was told, passes `check`; and a file that was converted as it was told is read.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::process::Command;

@@ -1,6 +1,5 @@
 //! Pictures that are made to take all memory: each has one end, the memory of all processes stays below what the file allows, and everything
 //! beside them is done.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeSet;
 use std::fs;

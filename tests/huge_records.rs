@@ -1,6 +1,5 @@
 //! The parent's memory is bounded by what may be in flight, whatever the number of items: where records take far longer to write than the
 //! model takes to make them, and where items are tiny and many. Says nothing about speed; a disk that stands still is in the library's tests.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 

@@ -1,5 +1,4 @@
 //! `orchestra init` as a newcomer uses it: what it writes runs at once, and it overwrites nothing.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::fs;

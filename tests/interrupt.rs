@@ -1,6 +1,5 @@
 //! SIGINT and SIGTERM: the first finishes what is in flight, the second kills the workers; both end with 130, and the same command
 //! completes the run exactly.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeSet;
 

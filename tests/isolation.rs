@@ -1,5 +1,4 @@
 //! The parent never maps ONNX Runtime or CUDA, and no end of a run leaves a process, shared memory or a temporary file behind.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,6 +1,5 @@
 //! A journal that lost its end, at whatever byte, or in which a byte is wrong: the next start keeps what agrees with the results, does the
 //! rest again, and ends exactly; where nothing of the journal is left it refuses, and touches nothing.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::path::Path;

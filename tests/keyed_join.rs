@@ -1,6 +1,5 @@
 //! Rows of a run as arrays, one for each value of a column and one for each folder: whatever comes in between and in whatever order the rows are done,
 //! an array has the numbers of its own rows in the order of the items.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,5 @@
 //! Commands and items of one file: sources that use what a command has made, and commands that use what a sink has written. Each command is done
 //! once and each item has one record, whatever is killed between them.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,5 @@
 //! What a run writes into its logs: lines for programs, with the ids of what they are about; and what workers say, with their names and
 //! within bounds.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 

@@ -1,5 +1,4 @@
 //! `orchestra plan --machine`: plans for machines that are not here. Every machine file that we hand out is right.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

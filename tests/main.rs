@@ -1,4 +1,5 @@
 //! All tests of the real command, in one program: a module per subject. Folders are what modules share.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 #[path = "../crates/orchestra-telemetry/tests/it/common/mod.rs"]
 mod collectors;

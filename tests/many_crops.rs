@@ -1,5 +1,4 @@
 //! Many crops of each item: batches of them are full, and the memory of the run does not grow with them.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fmt::Write as _;
 use std::fs;

@@ -2,7 +2,6 @@
 //! that decodes files which are made to take all of it ends none of its processes for want of memory. The kernel runs as a program (User-mode Linux).
 //! No model runs there: what is measured is loaders and the parent.
 #![cfg(target_arch = "x86_64")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 

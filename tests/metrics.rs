@@ -1,5 +1,4 @@
 //! The metrics of a run: the page while the run goes on, what a collector gets, and a real Prometheus that scrapes them.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

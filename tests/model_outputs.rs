@@ -1,6 +1,5 @@
 //! Outputs of models, wherever their items lie: each item has what the model gives for it alone, whatever the size of its batch, or the run is refused before
 //! its first item and says what to do. The judge is ONNX Runtime for Python (`scripts/model_outputs.py`).
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

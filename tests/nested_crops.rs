@@ -1,6 +1,5 @@
 //! Crops of crops: lines are found on pages, digits on each line, and what is read comes back as lines of digits, also where a page has no
 //! line or a line no digit. Boxes are in pixels of the page at every depth.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 

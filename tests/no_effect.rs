@@ -1,5 +1,4 @@
 //! Keys that change nothing on this plan: each is a warning with its place in the file, of every command that reads the file, and no more than that.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 

@@ -1,7 +1,6 @@
 //! A kernel without Landlock: `sandbox = "require"` ends the run with 69 and names what is missing, `"auto"` goes on and says once what stays open, and
 //! `orchestra doctor` says it, too. The kernel runs as a program (User-mode Linux), of which no configuration has Landlock.
 #![cfg(target_arch = "x86_64")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,5 @@
 //! Pixels that travel as bytes and are normalised in the model's graph: the same answers as when the loaders do it. The sums themselves
 //! are tested in the worker's crate.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,6 +1,5 @@
 //! Each source accounts for all that it was given: what another reader finds is an item, or was passed over for a reason that is counted, or the file is
 //! refused by name. The other readers are Python's own `tarfile`, `zipfile` and `csv`, and pyarrow.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,5 @@
 //! Objects of a store as items: those of a real S3 server come out as files do, whatever their keys; a store
 //! that is away, refuses or hangs is told by name; and credentials reach the loaders of its own source alone.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;

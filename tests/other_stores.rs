@@ -1,6 +1,5 @@
 //! Stores that are not S3: `az://` over Azurite, a server of Microsoft's that speaks Azure Blob Storage, and `gs://` over fake-gcs-server, which speaks
 //! Google Cloud Storage; both are written to and read back. Only what a store refuses is told by a server of the test's.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

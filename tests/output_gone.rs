@@ -1,6 +1,5 @@
 //! The output folder is removed, changed or closed off while a run writes to it: the run stops and says so instead of writing to deleted
 //! files, and the next start ends exactly.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,6 +1,5 @@
 //! The run itself is killed (SIGKILL) at moments that no test chose, from the first instruction of a start to the middle of a commit: the
 //! next start goes on exactly, and no worker outlives its parent. `kills.rs` chooses the moments by progress.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use crate::common::random::{let_pass, random};
 use crate::common::{Blocks, Workplace, write_pictures};

@@ -1,6 +1,5 @@
 //! The parent opens, reads and maps no item: `strace` sees every call of every thread of a run, and only loaders come near a picture. Of a file that holds
 //! many items, it reads what says where they lie.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,6 +1,5 @@
 //! Kills around the moment when rows become a part, and when parts become the result of a run: no part that anyone sees is torn, a manifest is there as a
 //! whole or not at all, and the next start goes on without a row lost or doubled. Each kill is aimed, none is left to chance.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,5 @@
 //! What becomes of pictures of any format, colour type, depth, compression and orientation: they look as Pillow shows them, or fail by name; and what a
 //! file or an item holds beside what is made of it is counted and said. Which picture looks how is in `scripts/pictures.py`.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::process::{Command, Stdio};

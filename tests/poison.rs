@@ -1,6 +1,5 @@
 //! A model that crashes, hangs or fails on one input costs exactly that item, whatever it shared a batch with. Says nothing about how
 //! many workers it takes.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use crate::common::{Blocks, Workplace, drawn, write_pictures};
 use orchestra_testkit::Trap;

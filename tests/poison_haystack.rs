@@ -1,6 +1,5 @@
 //! A few items among thousands that abort the model: exactly they fail, all others are done, and the search costs no more workers than
 //! setting batches apart that went together and halving one takes. Says nothing about other kinds of poison (`poison.rs`).
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use crate::common::{Blocks, Workplace, drawn, write_pictures};
 use orchestra_testkit::Trap;

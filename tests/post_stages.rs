@@ -1,6 +1,5 @@
 //! The stages behind a model, over rows of known numbers: texts, vectors, classes, masks and computed columns are what a few lines of plain
 //! arithmetic make of the same rows; and what becomes a picture file has the pixels of the picture.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,6 +1,5 @@
 //! Stages in Python: the example gives what numpy gives, killed workers lose and double nothing, and what is wrong with a script is said, or fails
 //! no more than its item.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,6 +1,5 @@
 //! The example that reads texts of pages with the models of RapidOCR: the words that RapidOCR itself reads, and the same lines in JSON and
 //! in Parquet.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -1,6 +1,5 @@
 //! A model that runs on its own outputs: each row takes its own rounds, and has the bits of the same loop in plain arithmetic, whatever dies
 //! on the way; and what cannot loop is refused with the reason.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

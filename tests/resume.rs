@@ -1,6 +1,5 @@
 //! What a second start makes of what the first one left: goes on exactly, says what changed, refuses what it must. Says nothing about
 //! kills (`kills.rs`) and signals (`interrupt.rs`).
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,4 @@
 //! What has failed is done again when that is asked for, and nothing else: each item ends in one place, before, in between and after.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::process::Command;

@@ -1,6 +1,5 @@
 //! Files and folders that are something else than they should be: each is an error that names it and says what to do, and nothing
 //! hangs, takes memory without bound or is killed by it. Bad pictures have a test of their own.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;

@@ -1,5 +1,4 @@
 //! A model whose operators are hostile can do nothing to the machine: what it tries fails, its item fails by name, and all others are right.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

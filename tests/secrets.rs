@@ -1,6 +1,5 @@
 //! Credentials of the run stay with it: its loaders of files, its workers, its commands and their keepers have none of them in their
 //! environment, and a command gets those that its table names. Those of a store are tested beside it.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 

@@ -1,5 +1,4 @@
 //! Every kind of source: the items and values that were written come out, whatever program wrote them, and a damaged file is told by name.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,4 @@
 //! What commands say of themselves: numbers in their lines, which of them is the best, and which are not worth going on with.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,4 @@
 //! Commands from start to end: what is run again and what is not, what is said of each, and nothing of them is left.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::fs;

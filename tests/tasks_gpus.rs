@@ -1,5 +1,4 @@
 //! Commands on GPUs that `common/nvml.c` lists: one, or three. They may use them, though no worker could: nothing that ONNX Runtime needs is there.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

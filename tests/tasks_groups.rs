@@ -1,7 +1,6 @@
 //! `memory` of commands where the run has a control group of its own (cgroup v2), on a kernel that has the controller: one that runs as a program
 //! (User-mode Linux) over the files of this machine, since a test may not take that of the machine.
 #![cfg(target_arch = "x86_64")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 

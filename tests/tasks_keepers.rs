@@ -1,5 +1,4 @@
 //! The processes beside commands: what becomes of a command whose keeper is stopped or killed, and where the system has no room for another one.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

@@ -1,5 +1,4 @@
 //! What bounds commands: cores, memory, time and attempts, each by its class of end.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,4 @@
 //! Commands that outlive their run (`on_run_death = "keep"`): killed with `kill -9`, the run leaves them, and the next start goes on with them.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::path::Path;

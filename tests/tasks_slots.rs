@@ -1,5 +1,4 @@
 //! Commands on their slots: never two on one, each done once, whenever the run is killed; and nothing of them is left.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,4 @@
 //! Commands that see the working tree as it was when their run began (`snapshot = true`).
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,5 @@
 //! The command on a terminal, and where its output is not read. The terminal is a pty and a small model of a screen; how a state
 //! looks is tested where it is rendered.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};

@@ -1,7 +1,6 @@
 //! The real command sends its traces to a real Jaeger, and Jaeger's own query API gives back what happened: one trace of the run with its
 //! batches and what the worker processes did, traces of items that are linked with them, and a crash with its retry. Where no Jaeger has
 //! been built it says so and looks at nothing; `tracing_otlp.rs` looks at the same spans without one.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use crate::common::{Workplace, until};
 use crate::jaeger::Jaeger;

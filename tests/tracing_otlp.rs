@@ -1,7 +1,6 @@
 //! The real command sends its traces over the network to a collector, which is a server of another make: the run's tree, the links, what
 //! the worker processes did, a crash and its retry, and every kind of end; and a collector that fails in one of the ways in which
 //! collectors do costs a run its traces and nothing else.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

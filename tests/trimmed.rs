@@ -1,6 +1,5 @@
 //! Rows of which models compute no more than their pictures fill: whole pages and crops of them, of many sizes. What is found on them lies where it was drawn, and
 //! models see exactly as much as the reference says. And what goes through several stages of one size, by what it is, comes back as one list.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 

@@ -1,5 +1,4 @@
 //! `orchestra verify` finds whatever was lost, doubled, damaged or put beside the files of a run, by its name, and nothing in a run that is whole.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs;
 

@@ -1,6 +1,5 @@
 //! Folders that are watched: what appears is taken once, when it is whole, over any number of starts, until the run is stopped or nothing
 //! comes any more.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::fs::{self, File};
 use std::ops::Range;

@@ -1,6 +1,5 @@
 //! What a worker on the CPU takes of memory is bounded where its model has a `memory_limit`, whatever asks for it: the item that it was for fails
 //! by name, and all others are right. How much of it the arena of ONNX Runtime may take is in the tests of the engine.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use crate::common::{Blocks, Workplace, drawn, write_pictures};
 use orchestra_testkit::Trap;

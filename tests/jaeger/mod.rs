@@ -1,6 +1,5 @@
 //! A real Jaeger for tests: started on free ports of loopback where `scripts/jaeger.sh` has built one, asked through its query API, and
 //! ended with the test. It judges no trace.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,5 +1,4 @@
 //! A real S3 server on this machine, for tests. It judges nothing.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};

@@ -1,6 +1,5 @@
 //! Spans as a test sees them, wherever they come from, and what must hold of those of a run. It starts nothing and connects to nothing.
 #![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,6 @@
 //! A bucket `bucket` that the test speaks for: it lists and gives the files of a folder as S3 does, in pages, asks for no signature, fails and holds pages
 //! back as it is told, and counts what it was asked for. It judges nothing.
 #![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::HashMap;
 use std::fs;

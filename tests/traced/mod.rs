@@ -1,6 +1,5 @@
 //! Runs that are traced: the example, and one of which a worker is killed. It looks at no span.
 #![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::path::Path;
 

@@ -201,7 +201,7 @@ impl<'a> Bands<'a> {
             }
             Chunks::Jpeg { bytes, tables, samples } => {
                 let (at, length) = self.layout.chunks[index as usize];
-                let whole = whole_jpeg(bytes, (at, length), tables).ok_or_else(|| MediaError::Truncated {
+                let whole = whole_jpeg(bytes, (at, length), tables).ok_or(MediaError::Truncated {
                     format: FORMAT,
                     what: "a strip or tile lies behind its end",
                 })?;

@@ -1,8 +1,6 @@
 //! Ledger, queue, blame, ceiling, batching, worker places and lineage as one world under random interleavings: whatever happens, every item ends
 //! once, only those fail that are to blame, no batch waits without a reason, and everything that was lent comes back.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,5 @@
 //! A device whose memory shrinks and grows: what it is sent soon fits, and is as large as it may be again before long.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::time::Duration;
 
 use orchestra_core::batching::LeaveReason;

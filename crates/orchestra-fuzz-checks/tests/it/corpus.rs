@@ -1,7 +1,5 @@
 //! Every input that is kept, and its near neighbours, under the check that it is kept for. What a fuzzer found once is found here.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

@@ -2,8 +2,6 @@
 //!
 //! Run with `UPDATE_FRAMES=1` to write them into the archive after the protocol has changed.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -310,11 +310,11 @@ fn packing(
     Err(unsupported(format!("its compression is {name} ({compression})"), TIFFCP))
 }
 
+/// The width and height of strips or tiles, and where in the file each of them begins and how long it is.
+type Placed = ((u32, u32), Vec<(u64, u64)>);
+
 /// The size of strips or tiles, and where they are.
-fn chunks(
-    page: &Directory<'_>,
-    (width, height): (u32, u32),
-) -> Result<((u32, u32), Vec<(u64, u64)>), MediaError> {
+fn chunks(page: &Directory<'_>, (width, height): (u32, u32)) -> Result<Placed, MediaError> {
     let side = |tag| page.number(tag).map(|side| u32::try_from(side).unwrap_or(u32::MAX));
     let is_tiled = page.entry(TILE_OFFSETS).is_some();
     let (offsets, bytes) = if is_tiled { (TILE_OFFSETS, TILE_BYTES) } else { (STRIP_OFFSETS, STRIP_BYTES) };

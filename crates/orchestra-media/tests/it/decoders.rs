@@ -1,5 +1,4 @@
 //! The versions that a resumed run compares are those that are built.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 #[test]
 fn the_decoders_are_named_with_the_versions_that_are_locked() {

@@ -1,7 +1,5 @@
 //! Every format and pixel kind is told by its content and gives the pixels that went in; alpha shows the pad colour.
 
-#![allow(clippy::unwrap_used, reason = "test support code")]
-
 use crate::common::*;
 use image::{DynamicImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb, Rgba};
 use orchestra_core::{Channels, FailureKind, Fit, ResizeFilter};

@@ -1,8 +1,6 @@
 //! Rows against those that Pillow makes of the same files (`golden/make.py`), before normalisation, and against those of torchvision's usual
 //! preparation (`golden/make_torchvision.py`), normalised: within a mean of 1 and a maximum of 3 levels of 255.
 
-#![allow(clippy::unwrap_used, reason = "test support code")]
-
 use std::path::{Path, PathBuf};
 
 use crate::common::*;

@@ -1,7 +1,5 @@
 //! Damaged and made-up files: an error of that item, never a panic, never half a picture, never memory on a header's word.
 
-#![allow(clippy::unwrap_used, reason = "test support code")]
-
 use crate::common::*;
 use image::{DynamicImage, ImageFormat};
 use orchestra_core::{Channels, FailureKind, Fit, ImageSpec, ResizeFilter};

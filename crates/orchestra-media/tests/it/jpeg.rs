@@ -1,7 +1,5 @@
 //! JPEG: every kind of file gives the pixels of libjpeg-turbo, and nearly those of another decoder, reduced as well; no damaged file gives any.
 
-#![allow(clippy::unwrap_used, reason = "test support code")]
-
 use std::io::Cursor;
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,5 @@
 //! Pictures that are brought to the height of their rows while they are decoded: the rows are those of the whole picture, to the last bit.
 
-#![allow(clippy::unwrap_used, reason = "test support code")]
-
 use crate::common::*;
 use image::{DynamicImage, ImageFormat, Luma, LumaA, Rgba};
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};

@@ -1,7 +1,5 @@
 //! EXIF orientation, from every place where a format keeps it, under every fit.
 
-#![allow(clippy::unwrap_used, reason = "test support code")]
-
 use crate::common::*;
 use image::{DynamicImage, ImageEncoder, ImageFormat};
 use orchestra_core::{Channels, ResizeFilter};

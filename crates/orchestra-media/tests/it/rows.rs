@@ -1,7 +1,5 @@
 //! Every filter, fit, colour, layout and dtype against the slow plain reference.
 
-#![allow(clippy::unwrap_used, reason = "test support code")]
-
 use crate::common::*;
 use half::f16;
 use image::{DynamicImage, ImageFormat};

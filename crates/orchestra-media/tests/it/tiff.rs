@@ -1,7 +1,5 @@
 //! TIFF: what pixels mean, in any layout; and what is refused, by name and with a conversion. `tests/pictures.rs` compares many more with Pillow.
 
-#![allow(clippy::unwrap_used, reason = "test support code")]
-
 use crate::common::*;
 use orchestra_core::{Channels, Fit, ResizeFilter};
 use orchestra_media::{MediaError, Preparer};

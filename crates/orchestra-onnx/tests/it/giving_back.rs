@@ -1,7 +1,5 @@
 //! Memory that a session has no use for any more goes back to the system: seen from outside, in worker processes.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use crate::common::{Process, Setup, f32s, flat, run_of, setup_of};
 use orchestra_core::DType;
 use orchestra_testkit::onnx::{Attribute, ModelBuilder, data_type};

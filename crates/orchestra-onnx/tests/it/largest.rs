@@ -1,7 +1,5 @@
 //! Models that give the largest numbers of an output alone: real sessions, compared with the whole output.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
-
 use crate::common::{Setup, f32s, run, spec, to_f32s};
 use orchestra_core::{DType, Dim};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};

@@ -1,7 +1,5 @@
 //! Models that are given pixels and normalise them in their graph: real sessions, compared with the sums done here.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

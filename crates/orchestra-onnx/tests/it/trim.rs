@@ -1,7 +1,5 @@
 //! Models that compute no more of an input than pictures fill: real sessions, compared with what they give of rows of exactly that size.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
-
 use crate::common::{Setup, f32s, run, spec, to_f32s};
 use orchestra_core::{DType, Dim, Placement, TensorSpec, Trim};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};

@@ -1,5 +1,4 @@
 //! A default that is declared for a key is the one that is used: with it written out, the plan is the same.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::BTreeSet;
 

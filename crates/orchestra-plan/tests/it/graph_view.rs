@@ -2,7 +2,6 @@
 //! SVG.
 //!
 //! Run with `UPDATE_REPORTS=1` to write the pictures anew, then look at them.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs;
 use std::path::Path;

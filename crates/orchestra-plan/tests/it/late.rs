@@ -1,5 +1,4 @@
 //! Sources, models, stages and sinks that use values of tasks, and tasks that come after sinks.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use crate::common::FakeHost;
 use orchestra_plan::{Plan, PlanOptions};

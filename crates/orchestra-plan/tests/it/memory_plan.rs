@@ -1,8 +1,6 @@
 //! How the memory of a GPU is shared out: by what a worker takes (declared, or measured by an earlier run), by priority, and up to the
 //! headroom; and where its workers are kept on a machine of several NUMA nodes.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use crate::common::{CROPS, DIGITS, FakeHost, digits, model, second_model, set};
 use orchestra_plan::{
     DeviceView, Growth, LEAST_LOADER_BYTES, MachineView, Plan, PlanOptions, RenderStyle, WorkerMemory,

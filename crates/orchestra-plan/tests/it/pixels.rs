@@ -1,5 +1,4 @@
 //! Plans of image stages whose pixels are normalised in the model's graph.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use crate::common::{DIGITS, FakeHost};
 use orchestra_core::{DType, ImageSpec, Layout, PixelInput};

@@ -1,5 +1,4 @@
 //! How the workers of right files are divided among devices, cores and memory.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use crate::common::{DIGITS, FakeHost, digits, infer, model, on, set, workers_of};
 use orchestra_core::{Code, DeviceKind, PipelineId};

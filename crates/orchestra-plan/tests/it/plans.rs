@@ -1,5 +1,4 @@
 //! Plans of right files: what runs where, in which sizes, and what the command line changes about it.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,4 @@
 //! The real host: a workflow on disk with a model written by hand.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs;
 use std::path::Path;

@@ -9,7 +9,6 @@
 //! ```
 //!
 //! `error 3:9..15` names the line, too, and `error` alone has no place. A report without such a comment is a failure.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

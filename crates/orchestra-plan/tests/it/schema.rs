@@ -1,5 +1,4 @@
 //! The JSON Schema of workflow files has every key as it is declared, takes every file that is right, and refuses what is wrong.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,4 @@
 //! Texts of commands as a shell runs them: whatever a value is, it is one word or refused, and never run.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::process::Command;
 

@@ -1,5 +1,4 @@
 //! `[tasks.*]`: what a file of commands becomes, and what is said of wrong ones.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,6 @@
 //! A run that is cut off again and again, at any byte of any file: what counts afterwards is what the first commits finished, up to some
 //! commit that came no earlier than the last sync, and the records are exactly those.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

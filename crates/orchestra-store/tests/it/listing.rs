@@ -1,5 +1,4 @@
 //! Listings of real folders, globs and manifests, as a source of a workflow sees them.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -1,8 +1,6 @@
 //! Whatever is cut off or zeroed in journal and files, the records that remain are those of the finished items, and going on
 //! yields every record exactly once.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};

@@ -1,7 +1,5 @@
 //! Who may begin, resume, discard and commit what.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::FileExt as _;

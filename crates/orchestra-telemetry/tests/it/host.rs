@@ -1,7 +1,5 @@
 //! A host has OpenTelemetry of its own: spans go through its span processor, below its own spans.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 

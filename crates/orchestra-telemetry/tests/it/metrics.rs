@@ -1,7 +1,5 @@
 //! Metrics reach a collector, and one that hangs, is down or knows no metrics delays no end.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;

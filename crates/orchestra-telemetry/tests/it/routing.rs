@@ -1,7 +1,5 @@
 //! Every event ends in the file of its pipeline, whenever the files were opened.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 

@@ -1,7 +1,5 @@
 //! The misbehaving worker misbehaves as its table says, and serves well without a fault.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{BatchId, DType, DeviceKind, OutputSlotId, SlotId, WorkerExit};
 use orchestra_lab::worker_client::WorkerClient;

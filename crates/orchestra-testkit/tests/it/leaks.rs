@@ -1,7 +1,5 @@
 //! Leaks are named, and their absence is silence. One test: it looks at the whole process.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::Barrier;

@@ -1,7 +1,5 @@
 //! Every test model loads in ONNX Runtime and does what its description says.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use crate::common::{run, session};
 use orchestra_core::DType;
 use orchestra_testkit::images::{Kind, index_of_blocks, picture, write_trap_picture};

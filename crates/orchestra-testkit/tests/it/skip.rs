@@ -1,5 +1,4 @@
 //! What a skipped test does: it is listed, or fails in strict mode. Each case is a process of its own, which runs a copy of this program.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::fs;
 use std::process::{Command, Output};

@@ -1,7 +1,5 @@
 //! A striker strikes workers of the given parent only. One test: it strikes every worker that this process has.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};

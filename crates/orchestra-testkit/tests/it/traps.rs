@@ -1,7 +1,5 @@
 //! The deadly elements end a process as they say. Each runs in a process of its own: this test binary with one test.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};

@@ -1,7 +1,5 @@
 //! Inputs and outputs as parent and worker see them, in one process.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
-
 use std::os::fd::{AsFd, AsRawFd};
 
 use orchestra_core::batch_layout::{BatchLayout, PAGE};

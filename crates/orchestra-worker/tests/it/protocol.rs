@@ -1,7 +1,5 @@
 //! The protocol loop over engines that are no engines.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
-
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier};

@@ -1,8 +1,6 @@
 //! Of two devices one is broken, or breaks: it does not attract the work of the healthy one, costs no item, and is given up; without any
 //! device left the run ends resumable. Says nothing about where a healthy run places its work.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Mutex;

@@ -2,8 +2,6 @@
 //! item is lost. Pipelines that share a GPU have it divided among them. And workers are kept on the cores that the plan names. There is no GPU
 //! here: a probe stands in for the driver, and workers that copy for CUDA.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::fs;
 use std::io;
 use std::sync::{Arc, Mutex};

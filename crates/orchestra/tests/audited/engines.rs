@@ -1,7 +1,5 @@
 //! Each batch stage has an engine of its own: another program, told other things, beside models in one run.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,5 @@
 //! Workers that are killed while they have nothing to do are replaced, and no batch notices. Says nothing about workers at work.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::fs;
 
 use crate::common::{all_copied, audited, bounded, copying, hurried, until};

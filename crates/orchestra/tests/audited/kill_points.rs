@@ -1,8 +1,6 @@
 //! A worker that dies at any point of the protocol costs no item: what it held is done by others, and what it had half written is no
 //! result. Says nothing about blame, which needs more than one death (`poison.rs` at the top, `protocol_faults.rs`).
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use crate::common::{Workplace, all_copied, audited, copying, hurried, impatient, one_replaced, restarts};
 use orchestra_testkit::faulty::FAULT;
 

@@ -1,7 +1,5 @@
 //! Runs leave nothing behind in the process that hosts them, however they end: no process, descriptor, memory, thread, actor or credit.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

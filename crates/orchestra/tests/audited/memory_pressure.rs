@@ -1,8 +1,6 @@
 //! A device that runs out of memory gets smaller batches of that model, and larger ones again when there is room: nothing is lost and
 //! no worker is restarted. Says nothing about real allocations; what counts as running out is the worker's business.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::fs;
 
 use crate::common::{Workplace, all_copied, audited, copying, hurried, restarts};

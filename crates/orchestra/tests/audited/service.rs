@@ -1,8 +1,6 @@
 //! A model served to the program that embeds it: real workers answer requests as a run answers items, deaths lose no request, and a service
 //! that is dropped leaves nothing.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::sync::Arc;
 
 use crate::common::{AS_IT_IS, Workplace, audited, bounded, until};

@@ -1,8 +1,6 @@
 //! Results that cannot be written as fast as they come: what is in flight stays within the window of the plan, however long the disk takes,
 //! and within `limits.memory` where records are large, and every credit comes home. Says nothing about speed.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use crate::common::{Workplace, all_copied, audited, bounded, copying, hurried, until};
 use orchestra::Snapshot;
 use orchestra_testkit::faulty::FAULT;

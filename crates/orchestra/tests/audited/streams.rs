@@ -1,8 +1,6 @@
 //! `streams`: several batches at once in one worker process, real models and real faults. Exact times and bounds are those of the tests
 //! over fake workers.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use crate::common::{
     AS_IT_IS, Workplace, audited, copying, each_shows_its_own_picture, one_replaced, restarts,
 };

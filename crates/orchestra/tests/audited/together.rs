@@ -1,8 +1,6 @@
 //! Batches that go to a worker together, with real worker processes: whatever dies in the midst of them, every item is done once, and what
 //! is counted is what models run.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use crate::common::{Workplace, all_copied, audited, copying, hurried, impatient, restarts};
 use orchestra::RunOutcome;
 use orchestra_testkit::faulty::{FAULT, FAULT_LOG, FAULT_ONCE, FAULT_PACE};

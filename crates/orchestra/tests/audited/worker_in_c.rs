@@ -1,7 +1,5 @@
 //! The worker protocol as its page says it: `tests/worker.c` speaks it, as the stage of a kind of its own, and serves exactly while it is killed.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;

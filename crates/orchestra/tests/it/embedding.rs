@@ -1,7 +1,5 @@
 //! A run inside a host program: it is stopped, dropped and started again as a host would, and leaves nothing behind.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -1,7 +1,5 @@
 //! Records that are files of their own: each is there whole, and named in the index, exactly if its item is done.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 use std::fs;
 

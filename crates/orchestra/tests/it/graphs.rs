@@ -1,7 +1,5 @@
 //! Every shape of graph gives each item exactly one record in each sink, with the right numbers in it.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -1,8 +1,6 @@
 //! Rows of one item, or of one part, that come by several ways are read together: once each, whatever is dropped, fails or dies on one of the
 //! ways, and the item ends once.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -1,8 +1,6 @@
 //! A kind of stage that orchestra does not have, as docs/guide/kinds.md shows it: one object, registered by the program that embeds the
 //! library. What it does to a row reaches the records, and its keys are checked as those of any other kind.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 #[path = "common/invert.rs"]
 mod invert;
 #[path = "common/listed.rs"]

@@ -1,8 +1,6 @@
 //! Loader processes: a picture that kills its loader, hangs, takes all memory or tries to get out fails by name; all others are done, whatever
 //! is done to the processes.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 #[cfg(feature = "cloud")]
 #[path = "../../../../tests/store/mod.rs"]
 mod store;

@@ -1,7 +1,5 @@
 //! `ordered = true`: records stand in the order of the source, whatever happens to workers and items on the way.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use crate::common::{AS_IT_IS, Workplace, bounded, each_shows_its_own_picture, until};
 use orchestra_testkit::images::{self, Kind};
 use orchestra_testkit::records::items;

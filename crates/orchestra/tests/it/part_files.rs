@@ -1,7 +1,5 @@
 //! Records of many rows to a file: whatever is killed, each row is in exactly one part, and a sink beside it has the same items.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,8 +1,6 @@
 //! Items that become many parts: every part of every item is in the records, in its order, whatever is dropped, fails or dies on the way,
 //! and the item ends once.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 
 use crate::common::number_stages::{SCATTER, Stage, index_of, n_parts};

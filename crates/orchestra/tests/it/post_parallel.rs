@@ -1,8 +1,6 @@
 //! What follows a model runs beside the actors, and several batches of it at once: here `draw`, and a stage behind it that lets no row through
 //! before a second one is in it. Where one thread did it all, or that of the actor, no second one would come.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};

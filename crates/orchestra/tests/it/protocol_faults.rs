@@ -1,7 +1,5 @@
 //! Workers that crash, hang, lie or never start: a run ends in bounded time, its account is exact, and what is open can be resumed.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -1,8 +1,6 @@
 //! A bug of ours takes an actor of a pipeline, or what runs beside the actors: the pipeline is built anew from the journal, and the account stays
 //! exact. The tracer is the host's code in the middle of the batcher and of the committer; here it panics, and so does a stage of the host's.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,7 +1,5 @@
 //! `recycle`: healthy workers are replaced in the middle of a run, and no result shows it.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 
 use crate::common::{

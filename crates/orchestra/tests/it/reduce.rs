@@ -1,8 +1,6 @@
 //! Rows of a whole run in one: whatever is killed, fails or is stopped, the result is bit for bit that of a run that nothing happened to, and what
 //! the records of the items say.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 

@@ -1,8 +1,6 @@
 //! Two pipelines on one device, at priority 3 to 1: while both have work, the one does three items for each of the other. Workers sleep over each
 //! item, so that what else the machine does takes from both alike.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 

@@ -1,8 +1,6 @@
 //! An item that reading and decoding never comes to an end with: it fails alone after `limits.item_timeout`, and another thread goes on with
 //! those behind it. The stage that hangs is a kind of this test, because no file does that to a decoder.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, pixels};

@@ -1,8 +1,6 @@
 //! What a run tells its tracer, with real files, workers and a journal: each item and each batch once, with the whole way of it, also
 //! when workers are killed and however the run ends.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -22,11 +22,11 @@ pub mod tests {
 
     use orchestra_store::{Expand, Found, ListError, PassedOverCounts};
 
+    /// The name of an item, and where it lies.
+    type Item = (String, Vec<u8>);
+
     /// Names and locators of the items of a file, and what of it is passed over.
-    pub fn listed(
-        source: &dyn Expand,
-        path: &Path,
-    ) -> Result<(Vec<(String, Vec<u8>)>, PassedOverCounts), ListError> {
+    pub fn listed(source: &dyn Expand, path: &Path) -> Result<(Vec<Item>, PassedOverCounts), ListError> {
         let (mut items, mut passed_over) = (Vec::new(), PassedOverCounts::default());
         source.expand(path, &mut |found| {
             match found {

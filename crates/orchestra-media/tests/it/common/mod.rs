@@ -1,6 +1,5 @@
 //! Shared by the tests: specs, encoded pictures, and a slow plain reference of everything an `image` stage does to pixels.
 #![allow(dead_code, reason = "each test file uses its own part")]
-#![allow(clippy::unwrap_used, reason = "test support code")]
 
 use std::io::Cursor;
 

@@ -1,7 +1,6 @@
 //! What the tests of the worker share: the runtime library, models in a folder of their own, an arena with a worker on it.
 
 #![allow(dead_code, reason = "each test file uses its part")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

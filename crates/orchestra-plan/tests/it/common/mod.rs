@@ -1,6 +1,5 @@
 //! A world in memory for the planner: models, files, sources and machines that need no disk. Plans nothing itself.
 #![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::HashMap;
 use std::io;

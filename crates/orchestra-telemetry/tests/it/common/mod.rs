@@ -1,7 +1,6 @@
 //! Collectors for tests: real servers on a port of loopback. Each does with a request what it was told to, and keeps what it got. They
 //! judge nothing.
 #![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

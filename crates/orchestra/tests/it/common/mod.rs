@@ -1,7 +1,6 @@
 //! A workplace for tests of the library: a folder with pictures, models and a workflow file, and runs of it inside this process. Judges
 //! no property itself; whatever it waits for, it waits for with a bound that only a hang reaches.
 #![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 pub mod cut_off;
 pub mod number_stages;
