@@ -76,10 +76,6 @@ axis = 1
 kind = "threshold"
 from = "out"
 above = 0.25
-[stages.runs]
-kind = "mask"
-from = "high"
-as = "rle"
 [stages.picture]
 kind = "mask"
 from = "high"
@@ -88,7 +84,7 @@ kind = "images"
 from = "picture"
 [sinks.results]
 kind = "jsonl"
-from = ["text", "more", "vector", "best", "high", "runs"]
+from = ["text", "more", "vector", "best", "high"]
 path = "results.jsonl"
 [stages.kept]
 kind = "filter"
@@ -112,20 +108,6 @@ fn text(row: &Row) -> (String, Vec<f64>) {
     let kept = (0..STEPS).filter(|at| all[*at] != 0 && (*at == 0 || all[*at] != all[*at - 1]));
     let probability = |at: usize| f64::from(row[at][all[at]]);
     (kept.clone().map(|at| CHARACTERS[all[at]]).collect(), kept.map(probability).collect())
-}
-
-/// Whether a pixel is in the mask, column by column, as lengths of runs; the first lies outside.
-fn run_lengths(row: &Row) -> Vec<usize> {
-    let mut runs = vec![0];
-    let mut is_inside = false;
-    for pixel in (0..CLASSES).flat_map(|x| row.iter().map(move |step| step[x] > 0.25)) {
-        if pixel != is_inside {
-            is_inside = pixel;
-            runs.push(0);
-        }
-        *runs.last_mut().unwrap() += 1;
-    }
-    runs
 }
 
 #[track_caller]
@@ -171,8 +153,6 @@ fn what_stages_make_of_rows_is_what_plain_arithmetic_makes_of_them() {
         }
         assert_eq!(result["best"]["data"], json!(row.iter().map(best).collect::<Vec<_>>()));
         assert_eq!(result["high"]["data"], json!(row.map(|step| step.map(|p| p > 0.25).to_vec()).to_vec()));
-        let runs: Value = serde_json::from_str(result["runs"].as_str().unwrap()).unwrap();
-        assert_eq!(runs, json!({ "size": [STEPS, CLASSES], "counts": run_lengths(row) }));
 
         let mask =
             image::open(place.out().join(format!("masks/rows.npy[{}].png", key.index))).unwrap().into_luma8();

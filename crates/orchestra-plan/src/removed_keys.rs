@@ -11,7 +11,7 @@ struct RemovedKey {
     instead: &'static str,
 }
 
-const REMOVED: [RemovedKey; 3] = [
+const REMOVED: [RemovedKey; 5] = [
     RemovedKey { table: "model ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey { table: "stage ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey {
@@ -19,6 +19,18 @@ const REMOVED: [RemovedKey; 3] = [
         kind: "",
         key: "include",
         instead: "put all tables into one file; `[variables]` and `--set` say what differs from run to run",
+    },
+    RemovedKey {
+        table: "stage ",
+        kind: "mask",
+        key: "as",
+        instead: "leave it out: a mask is the content of a PNG file, and run lengths can be made of it",
+    },
+    RemovedKey {
+        table: "stage ",
+        kind: "mask",
+        key: "class",
+        instead: "leave it out: a mask holds all classes, and there are no run lengths of one any more",
     },
 ];
 

@@ -1,6 +1,5 @@
-//! `kind = "mask"`: what a segmentation model gives, as a picture or in run lengths.
+//! `kind = "mask"`: what a segmentation model gives, as a picture.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
@@ -8,7 +7,7 @@ use orchestra_core::data::{ColumnType, Pixels, Refusal, Schema, TensorView, Valu
 use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
 use orchestra_core::{DType, Dim, Placement};
 use orchestra_plan::{
-    Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind, Words, key,
+    Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind, key,
 };
 
 use super::shared::best_classes::BestClasses;
@@ -17,28 +16,8 @@ use crate::picture_encoders::png;
 
 pub struct Mask;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-enum Form {
-    Png,
-    Rle,
-}
-
-/// `as`
-const FORMS: Words<Form, 2> = Words::new([
-    ("png", Form::Png, "the content of a gray PNG file, 8 bits, the number of the class in each pixel"),
-    (
-        "rle",
-        Form::Rle,
-        "a text, the pixels of one class as the run lengths of COCO, `{\"size\":[height,width],\"counts\":[..]}`, down the columns, beginning with \
-         those outside",
-    ),
-]);
-
-const KEYS: [Key; 3] = [
-    key("as", "text", "\"png\"", "what `mask` is").one_of(&FORMS.words),
-    key("class", "integer", "1", "the class of the run lengths").from_to(0, u16::MAX as u64),
-    key("above", "number", "0.5", "of one score per pixel: what is above it is class 1, all else class 0"),
-];
+const KEYS: [Key; 1] =
+    [key("above", "number", "0.5", "of one score per pixel: what is above it is class 1, all else class 0")];
 
 impl StageKind for Mask {
     fn name(&self) -> &'static str {
@@ -46,7 +25,7 @@ impl StageKind for Mask {
     }
 
     fn about(&self) -> &'static str {
-        "Makes a mask, `mask`, of scores `[C, height, width]` (the best class of each pixel counts), of one score per pixel (`[1, height, width]` or \
+        "Makes a mask, `mask`, the content of a gray PNG file of 8 bits with the number of the class in each pixel, of scores `[C, height, width]` (the best class of each pixel counts), of one score per pixel (`[1, height, width]` or \
          `[height, width]`, float), or of classes `[height, width]` (integer or bool, as `argmax` and `threshold` give them). With `from = [\"pictures\", \
          \"scores\"]` it has the size of the picture and lies on it as the row of the image or crop stage did, whatever its `fit` (nearest pixel); \
          what the row does not show is class 0."
@@ -57,11 +36,7 @@ impl StageKind for Mask {
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let form = f.word_or_default("as", &FORMS).value;
         Some(Draft::Stage(Box::new(MaskDraft {
-            form,
-            class: f.integer_or_default("class").value as i32,
-            class_span: f.entry("class").map(|entry| entry.node.span),
             above: f.number_or_default("above").value as f32,
             above_span: f.entry("above").map(|entry| entry.key_span),
         })))
@@ -74,10 +49,6 @@ impl StageKind for Mask {
 
 #[derive(Debug)]
 struct MaskDraft {
-    form: Form,
-    class: i32,
-    /// Where it stands in the file.
-    class_span: Option<Span>,
     above: f32,
     /// Where it stands in the file.
     above_span: Option<Span>,
@@ -119,33 +90,17 @@ impl Connect for MaskDraft {
                 format!("stage `{name}`: `above` has no effect on `{}`, which is {tensor}", tensor.name);
             stage.diags.warning(span, message).label("has no effect").help("leave it out");
         }
-        if let Some(span) = self.class_span.filter(|_| self.form == Form::Png) {
-            let message = format!("stage `{name}`: `class` has no effect on a PNG, which holds all classes");
-            stage
-                .diags
-                .warning(span, message)
-                .label("has no effect")
-                .help("leave it out, or write as = \"rle\"");
-        }
         let map = MaskMap {
-            form: self.form,
-            class: self.class,
             above: self.above,
             cost: tensor.row_len().filter(|_| at == 0),
             is_placed: placed.is_some(),
         };
-        let (ty, about) = match self.form {
-            Form::Png => (ColumnType::Bytes("png".into()), "classes as PNG".to_owned()),
-            Form::Rle => (ColumnType::Text, format!("run lengths of class {}", map.class)),
-        };
+        let about = "classes as PNG".to_owned();
         let mut details = vec![about.clone()];
         details.extend((at == 1).then(|| "size of the picture".to_owned()));
         Some(StageConnected {
-            gives: Schema::of("mask", ty),
-            settings: serde_json::json!({
-                "reads": reads, "as": match self.form { Form::Png => "png", Form::Rle => "rle" }, "class": map.class,
-                "above": map.above,
-            }),
+            gives: Schema::of("mask", ColumnType::Bytes("png".into())),
+            settings: serde_json::json!({ "reads": reads, "above": map.above }),
             reads,
             details,
             about,
@@ -156,8 +111,6 @@ impl Connect for MaskDraft {
 
 #[derive(Debug, Clone, Encode, Decode)]
 struct MaskMap {
-    form: Form,
-    class: i32,
     above: f32,
     /// Numbers of a row, where that is known and no picture says how large the mask is.
     cost: Option<usize>,
@@ -210,10 +163,7 @@ impl MapRun for MaskRun {
         }
         let to_mask = placed.map_or(stretched(size, wanted), |placed| to_mask(&placed, size));
         let grid = Grid { classes: &self.best.classes, size, wanted, to_mask };
-        match self.map.form {
-            Form::Png => emit.row(&[Value::Bytes(&grid.png()?)]),
-            Form::Rle => emit.row(&[Value::Text(&grid.run_lengths(self.map.class))]),
-        }
+        emit.row(&[Value::Bytes(&grid.png()?)])
     }
 }
 
@@ -308,24 +258,6 @@ impl Grid<'_> {
         let side = |side: usize| u32::try_from(side).map_err(|_| Refusal::result("the mask is too large"));
         png(&Pixels { width: side(width)?, height: side(height)?, channels: 1, bytes: &bytes })
     }
-
-    /// The run lengths of a class, uncompressed, as pycocotools reads them: down the columns, the first run lies outside.
-    fn run_lengths(&self, class: i32) -> String {
-        let (width, height) = self.wanted;
-        let mut text = format!("{{\"size\":[{height},{width}],\"counts\":[");
-        let (mut is_inside, mut run) = (false, 0_usize);
-        for x in 0..width {
-            for y in 0..height {
-                if (self.class(x, y) == class) != is_inside {
-                    write!(text, "{run},").expect("a text takes any text");
-                    (is_inside, run) = (!is_inside, 0);
-                }
-                run += 1;
-            }
-        }
-        write!(text, "{run}]}}").expect("a text takes any text");
-        text
-    }
 }
 
 #[cfg(test)]
@@ -341,7 +273,6 @@ mod tests {
 
         fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
             match row {
-                [Value::Text(text)] => self.0.extend(text.bytes()),
                 [Value::Bytes(bytes)] => self.0.extend(*bytes),
                 other => panic!("{other:?}"),
             }
@@ -349,8 +280,8 @@ mod tests {
         }
     }
 
-    fn mask(form: Form, dtype: DType, shape: &[usize], data: &[u8]) -> Result<Vec<u8>, String> {
-        let map = MaskMap { form, class: 1, above: 0.5, cost: None, is_placed: false };
+    fn mask(dtype: DType, shape: &[usize], data: &[u8]) -> Result<Vec<u8>, String> {
+        let map = MaskMap { above: 0.5, cost: None, is_placed: false };
         let mut kept = Kept(Vec::new());
         let view = TensorView { name: "y", dtype, shape, data };
         map.start().apply(&[Value::Tensor(view)], &mut kept).map_err(|refusal| refusal.error)?;
@@ -362,21 +293,11 @@ mod tests {
     }
 
     #[test]
-    fn runs_go_down_the_columns_and_begin_outside() {
-        let text = |shape: &[usize], data: &[u8]| {
-            String::from_utf8(mask(Form::Rle, DType::U8, shape, data).unwrap()).unwrap()
-        };
-        assert_eq!(text(&[2, 3], &[0, 1, 1, 0, 0, 1]), r#"{"size":[2,3],"counts":[2,1,1,2]}"#);
-        assert_eq!(text(&[1, 2, 2], &[1, 2, 1, 1]), r#"{"size":[2,2],"counts":[0,2,1,1]}"#);
-        assert_eq!(text(&[1, 2], &[0, 0]), r#"{"size":[1,2],"counts":[2]}"#);
-    }
-
-    #[test]
     fn a_png_holds_the_class_of_each_pixel() {
         let scores = floats(&[0.1, 0.9, 0.5, 0.2, 0.2, 0.3, 0.6, 0.1, 0.7, 0.0, 0.0, 0.9]);
         let pixels = |bytes: &[u8]| image::load_from_memory(bytes).unwrap().into_luma8().into_raw();
-        assert_eq!(pixels(&mask(Form::Png, DType::F32, &[3, 2, 2], &scores).unwrap()), [2, 0, 1, 2]);
-        let one = mask(Form::Png, DType::F32, &[1, 1, 4], &scores[..16]).unwrap();
+        assert_eq!(pixels(&mask(DType::F32, &[3, 2, 2], &scores).unwrap()), [2, 0, 1, 2]);
+        let one = mask(DType::F32, &[1, 1, 4], &scores[..16]).unwrap();
         assert_eq!(pixels(&one), [0, 1, 0, 0], "0.5 is not above 0.5");
     }
 
@@ -407,8 +328,7 @@ mod tests {
     #[test]
     fn what_is_no_class_or_has_no_pixel_fails_the_item() {
         let ints = |values: &[i64]| values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<_>>();
-        let error =
-            |shape: &[usize], values: &[i64]| mask(Form::Png, DType::I64, shape, &ints(values)).unwrap_err();
+        let error = |shape: &[usize], values: &[i64]| mask(DType::I64, shape, &ints(values)).unwrap_err();
         assert!(error(&[1, 2], &[0, -1]).contains("holds -1"));
         assert!(error(&[1, 2], &[0, 1 << 40]).contains("no class"));
         assert!(error(&[1, 2], &[0, 256]).contains("ends at 255"));
