@@ -49,7 +49,8 @@ impl StageKind for Classify {
     }
 
     fn about(&self) -> &'static str {
-        "Gives the best classes of a tensor with one score per class: label, number and score of each, best first."
+        "Gives the best classes of a tensor with one score per class: label, number and score of each, best first. An item with a \
+         score that is no number fails."
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -199,7 +200,7 @@ impl MapRun for ClassifyRun {
         let [scores] = inputs else { return Err(Refusal::result("the output to classify is missing")) };
         scores.with_tensor(|tensor| {
             read_floats(tensor, values);
-            Ok(())
+            can_be_ranked(tensor.name, values, self.scores)
         })?;
         match self.scores {
             Scores::Softmax => softmax(values),
@@ -238,9 +239,9 @@ impl Ranked {
     /// Worse than any class.
     const NONE: Ranked = Ranked(0);
 
-    /// A score that is no number ranks with the worst. A row of so many classes that 32 bits cannot number them has 16 GiB.
+    /// Of a score that is a number. A row of so many classes that 32 bits cannot number them has 16 GiB.
     fn new(class: usize, score: f32) -> Self {
-        let bits = if score.is_nan() { f32::NEG_INFINITY } else { score }.to_bits();
+        let bits = score.to_bits();
         // Numbers below zero are turned over, all others come after them: then integers compare as the floats do.
         let turned = (bits.cast_signed() >> 31).cast_unsigned() | 1 << 31;
         Self(u64::from(bits ^ turned) << 32 | u64::from(!(class as u32)))
@@ -249,6 +250,19 @@ impl Ranked {
     fn class(self) -> usize {
         !(self.0 as u32) as usize
     }
+}
+
+/// Refuses scores of which none says which class is best: what is no number, and for `softmax` an infinity that all others vanish beside.
+fn can_be_ranked(name: &str, values: &[f32], scores: Scores) -> Result<(), Refusal> {
+    if let Some(place) = values.iter().position(|v| v.is_nan()) {
+        return Err(Refusal::result(format!("`{name}` holds no number at place {place}")));
+    }
+    let largest = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if scores == Scores::Softmax && largest.is_infinite() && !values.is_empty() {
+        let what = if largest > 0.0 { "holds an infinity" } else { "holds nothing but minus infinity" };
+        return Err(Refusal::result(format!("`{name}` {what}, of which softmax makes no score")));
+    }
+    Ok(())
 }
 
 /// The classes with the `n` largest values, largest first, equal ones in the order of their numbers.
@@ -337,10 +351,9 @@ mod tests {
 
     #[test]
     fn classes_come_best_first_and_are_called_by_number_without_a_label() {
-        let best = classes(&[0.25, 0.5, f32::NAN], Scores::None, &["a", "c"], 9);
+        let best = classes(&[0.25, 0.5, 0.125], Scores::None, &["a", "c"], 9);
         let names: Vec<_> = best.iter().map(|(label, class, _)| (label.as_str(), *class)).collect();
         assert_eq!(names, [("c", 1), ("a", 0), ("2", 2)]);
-        assert!(best[2].2.is_nan());
         assert!(classes(&[0.25], Scores::None, &[], 0).is_empty());
     }
 
@@ -353,17 +366,39 @@ mod tests {
     }
 
     #[test]
-    fn ties_are_broken_by_class_number_and_no_number_comes_last() {
-        let best = classes(&[f32::NAN, 0.5, 0.5], Scores::None, &[], 9);
+    fn ties_are_broken_by_class_number() {
+        let best = classes(&[0.25, 0.5, 0.5], Scores::None, &[], 9);
         assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [1, 2, 0]);
+    }
+
+    #[test]
+    fn scores_that_are_no_numbers_fail_the_item_and_are_no_class() {
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        let refused = |values: &[f32], scores| {
+            let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+            let tensor = TensorView { name: "y", dtype: DType::F32, shape: &[values.len()], data: &data };
+            let mut run = ClassifyMap::new(scores, 1, None, Vec::new()).start();
+            run.apply(&[Value::Tensor(tensor)], &mut Kept(Vec::new())).err().map(|refusal| refusal.error)
+        };
+        for scores in [Scores::Softmax, Scores::Sigmoid, Scores::None] {
+            for (values, place) in [(&[nan, 5.0, 1.0][..], 0), (&[0.0, nan], 1), (&[nan], 0), (&[inf, nan], 1)] {
+                let said = refused(values, scores).unwrap();
+                assert_eq!(said, format!("`y` holds no number at place {place}"));
+            }
+            let is_softmax = scores == Scores::Softmax;
+            for values in [&[0.0, inf, 0.0][..], &[-inf, -inf], &[inf, inf]] {
+                assert_eq!(refused(values, scores).is_some(), is_softmax, "{values:?}");
+            }
+            // A class that is ruled out.
+            assert_eq!(refused(&[-inf, 1.0], scores), None);
+        }
     }
 
     #[test]
     fn a_few_best_are_the_first_of_all_sorted() {
         // Few distinct values, so that ties are common.
-        let values = [0.5, f32::NAN, -1.0, 7.25, 0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, -1e-40, -7.0];
+        let values = [0.5, 1e9, -1.0, 7.25, 0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, -1e-40, -7.0];
         let value = |i: usize| values[i * i % 11 % values.len()];
-        let rank = |v: f32| if v.is_nan() { f32::NEG_INFINITY } else { v };
         let best = |values: &[f32], n| {
             let mut best = Vec::new();
             best_of(values, n, &mut best);
@@ -372,7 +407,7 @@ mod tests {
         for len in 0..40 {
             let values: Vec<f32> = (0..len).map(value).collect();
             let mut all: Vec<usize> = (0..len).collect();
-            all.sort_by(|a, b| rank(values[*b]).total_cmp(&rank(values[*a])));
+            all.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
             for n in (0..=FEW).chain([FEW + 1, FEW + 100]) {
                 assert_eq!(best(&values, n), all[..n.min(len)], "{n} of {len}");
             }

@@ -272,7 +272,7 @@ async fn outputs_whose_shape_is_known_only_after_the_run_are_cut_into_items() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_whose_outputs_cannot_be_cut_is_halved_until_each_output_belongs_to_one_item() {
+async fn outputs_that_are_no_rows_even_of_one_item_stop_the_run_and_blame_no_item() {
     let mut place = Workplace::with_pictures(8);
     let blocks = models::blocks(&place.models(), ROW).unwrap();
     // The rows of a batch, and behind them one of the largest elements: no row per item.
@@ -291,15 +291,10 @@ async fn a_batch_whose_outputs_cannot_be_cut_is_halved_until_each_output_belongs
         .sink("all", "whole", "")
         .devices(1);
     let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 0);
-    let records = place.records(&["all.jsonl"]);
-    records.must_be(1, &items("scans", 0..8), &NONE).unwrap();
-    for (key, of_item) in &records.done {
-        let record = &of_item["all.jsonl"];
-        assert_eq!(record["result"]["y"]["shape"], serde_json::json!([2, 32]), "{key}");
-        // Of one row, the largest elements are its own.
-        assert_eq!(numbers(record, "y"), pixels(key.index).repeat(2), "{key}");
-    }
+    Workplace::must_end_with(&outcome, 78);
+    let said = format!("{:?}", outcome.problems);
+    assert!(["one_too_many", "`y`"].iter().all(|name| said.contains(name)), "{said}");
+    assert_eq!((outcome.report.items.done, outcome.report.items.failed), (0, 0), "they wait for another start");
 }
 
 #[tokio::test(flavor = "multi_thread")]
