@@ -44,25 +44,6 @@ fn must_be_whole(place: &Workplace, items: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_record_is_a_file_once_also_where_workers_die_and_the_run_is_cut_off() {
-    const ITEMS: u64 = 600;
-    let place = filing(ITEMS);
-    // The run cannot come to its end before it is cut off.
-    place.gate().close_after(500).unwrap();
-    let kinds = || orchestra::kinds().with_stage(SCATTER);
-    let run = place.start_plan(place.plan_with(kinds())).await;
-    assert!(place.kill_while_it_runs(&run, 3, 20).await > 0, "no worker was killed");
-    run.stop_handle().abort();
-    let outcome = run.wait().await;
-    assert_eq!(outcome.exit_code, 130, "{:?}", outcome.problems);
-    assert!((place.n_lines("arrays/index.jsonl") as u64) < ITEMS * 3, "nothing was left to interrupt");
-    place.gate().open().unwrap();
-    let outcome = place.run_plan(place.plan_with(kinds())).await;
-    Workplace::must_end_with(&outcome, 0);
-    must_be_whole(&place, ITEMS);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_folder_with_files_of_the_user_is_not_written_to() {
     let place = filing(3);
     let folder = place.out().join("arrays");

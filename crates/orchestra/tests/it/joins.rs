@@ -137,21 +137,6 @@ fn must_match(place: &Workplace, expected: &BTreeSet<u64>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_two_models_make_of_an_item_is_one_record_while_workers_are_killed() {
-    const ITEMS: u64 = 2_000;
-    let mut place = forked(ITEMS);
-    both(&mut place, "double", "plain");
-    place.sink("alone", "double", "");
-    let run = place.start_plan(place.plan_with(kinds())).await;
-    let kills = place.kill_while_it_runs(&run, 15, 100).await;
-    let outcome = run.wait().await;
-    Workplace::must_end_with(&outcome, 0);
-    assert!(kills > 0, "no worker was killed");
-    must_match(&place, &(0..ITEMS).collect());
-    assert_eq!(place.n_lines("alone.jsonl") as u64, ITEMS);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn an_item_that_fails_or_is_dropped_on_one_way_leaves_nothing_behind_on_the_other() {
     const ITEMS: u64 = 300;
     let mut place = forked(ITEMS);

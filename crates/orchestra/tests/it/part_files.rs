@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::common::number_stages::{SCATTER, n_parts};
-use crate::common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, Workplace, cut_off};
+use crate::common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, Workplace};
 use orchestra::kind::{
     Encoder, Fields, Input, ItemInfo, Key, Kinds, PartFiles, Refusal, SinkKind, Value, Writes, key,
 };
@@ -227,21 +227,6 @@ async fn each_row_is_in_one_part_also_where_workers_die_and_the_run_is_cut_off()
     let outcome = place.run_plan(place.plan_with(kinds())).await;
     Workplace::must_end_with(&outcome, 0);
     assert_eq!(must_be_all(&place, ITEMS), sizes);
-}
-
-/// The process that is killed.
-#[tokio::test(flavor = "multi_thread")]
-async fn run_process() {
-    cut_off::run_process(kinds()).await;
-}
-
-#[test]
-fn a_run_that_is_killed_again_and_again_loses_and_doubles_no_row() {
-    const ITEMS: u64 = 6_000;
-    let place = without_a_model(ITEMS);
-    place.write_workflow();
-    cut_off::cut_off_until_done(&place, "part_files", 400);
-    must_be_all(&place, ITEMS);
 }
 
 #[tokio::test(flavor = "multi_thread")]

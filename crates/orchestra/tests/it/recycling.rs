@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::common::{
-    AS_IT_IS, Workplace, all_copied, bounded, copying, each_shows_its_own_picture, hurried, restarts,
+    AS_IT_IS, Workplace, all_copied, copying, each_shows_its_own_picture, hurried, restarts,
 };
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE, file_of};
 use orchestra_testkit::models;
@@ -50,35 +50,6 @@ async fn a_worker_whose_memory_has_not_grown_is_kept() {
     Workplace::must_end_with(&outcome, 0);
     check(&place);
     assert_eq!(outcome.report.devices[0].starts, WORKERS);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn kills_in_the_middle_of_recycling_lose_nothing() {
-    let mut place = workplace("recycle = { batches = 3 }");
-    // So that results come a few at a time, each time for a kill.
-    place.one_by_one();
-    let run = place.start().await;
-    let mut kills = 0;
-    let mut ended = std::pin::pin!(run.wait());
-    let mut look = tokio::time::interval(std::time::Duration::from_millis(5));
-    let outcome = bounded("the run ends", async {
-        loop {
-            tokio::select! {
-                outcome = &mut ended => break outcome,
-                _ = look.tick() => {
-                    // Old ones and successors that still load, in turn.
-                    let due = kills < 12 && place.n_lines("all.jsonl") >= kills * 20;
-                    if due && place.kill_a_worker(kills % 2 == 0) {
-                        kills += 1;
-                    }
-                }
-            }
-        }
-    })
-    .await;
-    Workplace::must_end_with(&outcome, 0);
-    assert!(kills >= 3, "{kills} kills");
-    check(&place);
 }
 
 /// One worker and its successors, each with a fault of its own; the first one is worn after three batches of one item. Gives the number
