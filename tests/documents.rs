@@ -31,7 +31,12 @@ const WITHOUT_KINDS: [&str; 5] = [
 ];
 
 /// Where these have the name of a kind between quotes: the file, the name, and what it is there.
-const NO_KINDS: [(&str, &str, &str); 12] = [
+const NO_KINDS: [(&str, &str, &str); 13] = [
+    (
+        "crates/orchestra-plan/src/removed_keys.rs",
+        "mask",
+        "a key that it had, in the table of all that were removed",
+    ),
     ("crates/orchestra-cli/src/doctor/cuda.rs", "cuda", "a finding of `doctor`"),
     ("crates/orchestra-plan/src/devices.rs", "cuda", "a device"),
     ("crates/orchestra-plan/src/graph.rs", "csv", "help"),
