@@ -381,7 +381,9 @@ mod tests {
             run.apply(&[Value::Tensor(tensor)], &mut Kept(Vec::new())).err().map(|refusal| refusal.error)
         };
         for scores in [Scores::Softmax, Scores::Sigmoid, Scores::None] {
-            for (values, place) in [(&[nan, 5.0, 1.0][..], 0), (&[0.0, nan], 1), (&[nan], 0), (&[inf, nan], 1)] {
+            for (values, place) in
+                [(&[nan, 5.0, 1.0][..], 0), (&[0.0, nan], 1), (&[nan], 0), (&[inf, nan], 1)]
+            {
                 let said = refused(values, scores).unwrap();
                 assert_eq!(said, format!("`y` holds no number at place {place}"));
             }

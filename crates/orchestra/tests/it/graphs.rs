@@ -294,7 +294,11 @@ async fn outputs_that_are_no_rows_even_of_one_item_stop_the_run_and_blame_no_ite
     Workplace::must_end_with(&outcome, 78);
     let said = format!("{:?}", outcome.problems);
     assert!(["one_too_many", "`y`"].iter().all(|name| said.contains(name)), "{said}");
-    assert_eq!((outcome.report.items.done, outcome.report.items.failed), (0, 0), "they wait for another start");
+    assert_eq!(
+        (outcome.report.items.done, outcome.report.items.failed),
+        (0, 0),
+        "they wait for another start"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
