@@ -161,7 +161,7 @@ fn a_command_that_lost_its_device_is_tried_again_as_often_as_its_class_allows() 
     let place = place(
         r#"
 [tasks.back]
-command = "echo 'RuntimeError: CUDA error: unspecified launch failure' >&2; test $ORCHESTRA_ATTEMPT = 3"
+command = "echo 'Unable to determine the device handle: GPU is lost.' >&2; test $ORCHESTRA_ATTEMPT = 3"
 retries = { device_lost = 2 }
 
 [tasks.gone]
