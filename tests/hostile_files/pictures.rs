@@ -230,10 +230,12 @@ fn many_directories(small: &[u8]) -> Vec<u8> {
     let (_, next) = directory(&file);
     let end = file.len() as u32;
     file[next..next + 4].copy_from_slice(&end.to_le_bytes());
-    for n in 1..100_000 {
-        // One entry: a width.
+    const MANY: u32 = 100_000;
+    for n in 1..MANY {
+        // One entry: a width. None comes behind the last one.
         file.extend([1, 0, 0, 1, 4, 0, 1, 0, 0, 0, 16, 0, 0, 0]);
-        file.extend((end + n * 18).to_le_bytes());
+        let next = if n + 1 < MANY { end + n * 18 } else { 0 };
+        file.extend(next.to_le_bytes());
     }
     file
 }
