@@ -6,5 +6,4 @@ mod faulty;
 mod leaks;
 mod models;
 mod skip;
-mod striker;
 mod traps;

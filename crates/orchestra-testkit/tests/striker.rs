@@ -1,4 +1,5 @@
-//! A striker strikes workers of the given parent only. One test: it strikes every worker that this process has.
+//! A striker strikes workers of the given parent only. One test: it strikes every worker that this process has. Alone in its program, whose children it strikes.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
