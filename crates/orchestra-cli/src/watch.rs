@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use orchestra::{PipelineLook, PipelineSnapshot, Snapshot};
+use orchestra::{PipelineSnapshot, Snapshot};
 
 use crate::progress::{DeviceView, PipelineView, ProgressView, StageView};
 
@@ -69,48 +69,31 @@ fn view(then: &Snapshot, now: &Snapshot) -> ProgressView {
 
 /// What it takes of all its devices.
 fn pipeline(snapshot: &PipelineSnapshot) -> PipelineView {
-    let told = |what: fn(&PipelineLook) -> Option<f64>| {
-        let told = || snapshot.devices.iter().filter_map(what);
-        (told().count() > 0).then(|| (told().sum::<f64>(), told().count()))
-    };
+    let cores: Vec<f64> = snapshot.devices.iter().filter_map(|look| look.cores).collect();
     let on_gpus: Vec<u64> = snapshot.devices.iter().filter_map(|look| look.gpu_memory).collect();
     PipelineView {
         name: snapshot.name.clone(),
-        utilization: told(|look| look.utilization).map(|(sum, n)| sum / n as f64),
         gpu_memory: (!on_gpus.is_empty()).then(|| on_gpus.iter().sum()),
-        watts: told(|look| look.power_watts).map(|(sum, _)| sum),
-        cores: told(|look| look.cores).map(|(sum, _)| sum),
+        cores: (!cores.is_empty()).then(|| cores.iter().sum()),
         memory: snapshot.devices.iter().map(|look| look.memory).sum(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use orchestra::Extent;
+    use orchestra::{Extent, PipelineLook};
 
     use super::*;
 
     #[test]
-    fn what_a_pipeline_takes_is_the_sum_over_its_devices_and_of_utilisation_the_mean() {
-        let gpu = |utilization, watts| PipelineLook {
-            utilization: Some(utilization),
-            power_watts: Some(watts),
-            gpu_memory: Some(3),
-            memory: 5,
-            cores: Some(0.5),
-        };
-        let cpu = PipelineLook { memory: 7, cores: Some(1.5), ..PipelineLook::default() };
-        let name = "left".to_owned();
-        let devices = vec![gpu(0.2, 50.0), gpu(0.6, 70.0), cpu];
-        let view = pipeline(&PipelineSnapshot { name: name.clone(), devices });
-        let (utilization, watts) = (view.utilization.unwrap(), view.watts.unwrap());
-        assert!((utilization - 0.4).abs() < 1e-9 && (watts - 120.0).abs() < 1e-9, "{view:?}");
+    fn what_a_pipeline_takes_is_the_sum_over_its_devices() {
+        let gpu = PipelineLook { gpu_memory: Some(3), memory: 5, cores: Some(0.5) };
+        let cpu = PipelineLook { gpu_memory: None, memory: 7, cores: Some(1.5) };
+        let of = |devices| pipeline(&PipelineSnapshot { name: "left".to_owned(), devices });
+        let view = of(vec![gpu, gpu, cpu]);
         assert_eq!((view.gpu_memory, view.memory, view.cores), (Some(6), 17, Some(2.5)));
-        let view = pipeline(&PipelineSnapshot { name, devices: vec![cpu] });
-        assert_eq!(
-            (view.utilization, view.watts, view.gpu_memory, view.cores),
-            (None, None, None, Some(1.5))
-        );
+        let view = of(vec![cpu]);
+        assert_eq!((view.gpu_memory, view.cores), (None, Some(1.5)));
     }
 
     fn at(seconds: u64, done: u64) -> Snapshot {

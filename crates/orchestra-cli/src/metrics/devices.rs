@@ -35,12 +35,6 @@ fn add_pipeline(reading: &mut Reading, labels: &[&str], usage: &PipelineUse, mem
     if let Some(held) = usage.latest.gpu_memory {
         reading.add(&names::WORKER_GPU_MEMORY, labels, if memory > 0 { held } else { 0 });
     }
-    if let Some(utilization) = usage.latest.utilization {
-        reading.add(&names::PIPELINE_UTILIZATION, labels, utilization);
-    }
-    if let Some(watts) = usage.latest.power_watts {
-        reading.add(&names::PIPELINE_POWER, labels, watts);
-    }
 }
 
 fn add(reading: &mut Reading, device: &str, gpu: &Gpu) {
@@ -104,20 +98,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pipeline_has_its_part_of_a_gpu_and_no_memory_once_its_workers_are_gone() {
-        let latest = PipelineLook {
-            utilization: Some(0.25),
-            power_watts: Some(60.0),
-            gpu_memory: Some(30),
-            memory: 9,
-            cores: None,
-        };
+    fn a_pipeline_has_what_its_workers_take_and_no_memory_once_its_workers_are_gone() {
+        let latest = PipelineLook { gpu_memory: Some(30), memory: 9, cores: None };
         let usage = PipelineUse {
             pipeline: PipelineId(0),
             device: DeviceId(0),
             latest,
-            utilization_mean: None,
-            power_mean_watts: None,
             gpu_memory_max: None,
             memory_max: None,
             cpu_time: Some(Duration::from_secs(2)),
@@ -138,8 +124,6 @@ mod tests {
                 ("orchestra.worker.memory", Value::Number(7.0)),
                 ("orchestra.worker.gpu_memory", Value::Number(30.0)),
                 ("orchestra.worker.cpu_time", Value::Number(2.0)),
-                ("orchestra.pipeline.utilization", Value::Number(0.25)),
-                ("orchestra.pipeline.power", Value::Number(60.0)),
             ]
         );
         assert_eq!(

@@ -64,11 +64,7 @@ pub struct DeviceView {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PipelineView {
     pub name: String,
-    /// Its part of the utilisation of its GPUs, 0 to 1, in the mean.
-    pub utilization: Option<f64>,
     pub gpu_memory: Option<u64>,
-    /// Its part of what its GPUs draw, in watts.
-    pub watts: Option<f64>,
     pub cores: Option<f64>,
     /// Main memory of its workers in bytes.
     pub memory: u64,

@@ -255,14 +255,8 @@ fn device(device: &DeviceView) -> Segment {
 
 fn pipeline(pipeline: &PipelineView) -> Segment {
     let mut text = pipeline.name.clone();
-    if let Some(share) = pipeline.utilization {
-        text.push_str(&format!(" gpu {}%", (share.clamp(0.0, 1.0) * 100.0).round() as u32));
-    }
     if let Some(bytes) = pipeline.gpu_memory {
         text.push_str(&format!(" {} GiB", gib(bytes)));
-    }
-    if let Some(watts) = pipeline.watts {
-        text.push_str(&format!(" {watts:.0} W"));
     }
     if let Some(cores) = pipeline.cores {
         text.push_str(&format!(" {cores:.1} cores"));
@@ -356,9 +350,7 @@ running  train[lr=0.1]  slot 0, cuda:0             1:12  3 GiB  loss 0.2500
     fn the_workers_of_each_pipeline_say_what_they_take_once_that_was_seen() {
         let left = PipelineView {
             name: "left".into(),
-            utilization: Some(0.414),
             gpu_memory: Some(3 << 30),
-            watts: Some(112.6),
             cores: Some(0.94),
             memory: 1 << 29,
         };
@@ -374,7 +366,7 @@ running  train[lr=0.1]  slot 0, cuda:0             1:12  3 GiB  loss 0.2500
             render(&ProgressView { pipelines, ..view() }, Look { width: 100, color: false }).join("\n")
         };
         let both = at(&[&left, &unseen, &right]);
-        let line = "\nworkers  left gpu 41% 3.0 GiB 113 W 0.9 cores 0.5 GiB RAM  right 1.0 cores 3.0 GiB RAM";
+        let line = "\nworkers  left 3.0 GiB 0.9 cores 0.5 GiB RAM  right 1.0 cores 3.0 GiB RAM";
         assert!(both.ends_with(line), "{both}");
         assert!(!at(&[&unseen]).contains("workers  "));
     }

@@ -181,10 +181,6 @@ pub struct PipelineReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PipelineOnDevice {
     pub device: String,
-    /// Its part of the mean utilisation of the GPU, 0 to 1: the part that its sessions had of the time in which sessions ran.
-    pub utilization_mean: Option<f64>,
-    /// Its part of the mean power of the GPU in watts, likewise.
-    pub power_mean_watts: Option<f64>,
     /// Most bytes of the GPU that its workers held together: as the driver counts, or as they were measured or declared.
     pub gpu_memory_max: Option<u64>,
     /// Most main memory of its workers together in bytes; batch slots count in each.
@@ -380,8 +376,6 @@ fn pipelines(
         let report = reports.entry(plan.pipelines[usage.pipeline.index()].name.clone()).or_default();
         report.devices.push(PipelineOnDevice {
             device: plan.devices[usage.device.index()].spec.name.clone(),
-            utilization_mean: usage.utilization_mean,
-            power_mean_watts: usage.power_mean_watts,
             gpu_memory_max: usage.gpu_memory_max,
             memory_max: usage.memory_max,
             cpu_seconds: usage.cpu_time.map(|time| time.as_secs_f64()),

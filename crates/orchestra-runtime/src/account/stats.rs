@@ -13,7 +13,6 @@ use orchestra_store::{Extent, Growth};
 
 use crate::account::histogram::{BATCH_SIZES, Histogram, TIMES};
 use crate::account::left_out::LeftOutCounts;
-use crate::account::pipeline_use::StageFacts;
 use crate::fleet::live_workers::LiveWorkers;
 
 /// A number that only its writers change and that may be read at any time.
@@ -132,10 +131,10 @@ pub struct StageOnDevice {
 }
 
 impl StageOnDevice {
-    /// What is known of it beside what a look at the device sees.
-    pub(crate) fn facts(&self) -> StageFacts {
+    /// Bytes of the GPU that one of its workers takes, as it was measured or declared.
+    pub(crate) fn known_bytes(&self) -> Option<u64> {
         let measured = Some(self.worker_bytes.get()).filter(|bytes| *bytes > 0);
-        StageFacts { ran: self.run_time.total(), worker_bytes: measured.or(self.planned_bytes) }
+        measured.or(self.planned_bytes)
     }
 }
 

@@ -190,10 +190,9 @@ impl DeviceWatch {
         let of_gpu = counted.map(|gpu| gpu.processes.as_slice()).unwrap_or_default();
         watched.tally.processes(workers, of_gpu, settled);
         watched.shares.look(&Look {
-            gpu: watched.latest.as_ref().filter(|_| seen.is_some()),
             workers: watched.tally.workers(),
             cpu_times: &watched.tally.cpu_times().collect::<Vec<_>>(),
-            facts: &|stage| self.stats.stage(stage).on(id).map(StageOnDevice::facts).unwrap_or_default(),
+            worker_bytes: &|stage| self.stats.stage(stage).on(id).and_then(StageOnDevice::known_bytes),
             // The driver may have taken its time.
             now: now + began.elapsed(),
         });
@@ -255,7 +254,7 @@ impl Device {
 
 impl Watched {
     fn pipelines(&self) -> Vec<PipelineUse> {
-        let mut usages = self.shares.usages(&self.tally.usage());
+        let mut usages = self.shares.usages();
         if self.is_silent {
             for latest in usages.iter_mut().map(|usage| &mut usage.latest) {
                 *latest = PipelineLook { memory: latest.memory, ..PipelineLook::default() };

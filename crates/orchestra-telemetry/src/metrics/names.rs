@@ -138,10 +138,6 @@ instruments! {
     DEVICE_POWER = Gauge "orchestra.device.power", "W", [DEVICE], "Power that the GPU draws";
     DEVICE_TEMPERATURE = Gauge "orchestra.device.temperature", "Cel", [DEVICE], "Temperature of the GPU's chip";
 
-    PIPELINE_UTILIZATION = Gauge "orchestra.pipeline.utilization", "1", [PIPELINE, DEVICE],
-        "The pipeline's part of the utilisation of the GPU, shared out by the time in which sessions ran";
-    PIPELINE_POWER = Gauge "orchestra.pipeline.power", "W", [PIPELINE, DEVICE],
-        "The pipeline's part of the power that the GPU draws, shared out likewise";
 
     TASKS = Gauge "orchestra.tasks", "{task}", [STATE], "Tasks by where they stand";
     TASK_ATTEMPTS = Counter "orchestra.task.attempts", "{attempt}", [END], "Attempts at tasks that have ended, by how";

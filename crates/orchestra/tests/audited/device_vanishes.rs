@@ -292,7 +292,7 @@ fn what_a_run_takes_can_be_seen_while_it_runs() {
 }
 
 #[test]
-fn what_a_gpu_does_is_divided_among_the_pipelines_that_share_it() {
+fn pipelines_that_share_a_gpu_say_what_their_workers_took() {
     audited(async {
         let mut place = workplace(1);
         images::write_pictures(&place.path("others"), 40, Kind::Png).unwrap();
@@ -301,7 +301,7 @@ fn what_a_gpu_does_is_divided_among_the_pipelines_that_share_it() {
             .image("more", "others", ONE_PIXEL_PER_BLOCK)
             .infer("read-more", "more", "same", 4)
             .sink("more", "read-more", "");
-        let probe = FakeProbe::new(vec![Gpu { power_mw: Some(100_000), ..gpu(0) }]);
+        let probe = FakeProbe::new(vec![gpu(0)]);
         let workers = place.faulty_workers(&[(FAULT, "none")]);
         let outcome = run(&place, plan(&place, &machine(1)), options(workers, &probe)).await;
         Workplace::must_end_with(&outcome, 0);
@@ -310,9 +310,6 @@ fn what_a_gpu_does_is_divided_among_the_pipelines_that_share_it() {
         assert_eq!(pipelines.keys().collect::<Vec<_>>(), ["others", "scans"]);
         let all: Vec<&PipelineOnDevice> = pipelines.values().flat_map(|p| &p.devices).collect();
         assert!(all.len() == 2 && all.iter().all(|on| on.device == "cuda:0"), "{pipelines:?}");
-        let sum = |of: fn(&PipelineOnDevice) -> Option<f64>| all.iter().copied().filter_map(of).sum::<f64>();
-        assert!((sum(|on| on.utilization_mean) - 0.5).abs() < 1e-9, "{pipelines:?}");
-        assert!((sum(|on| on.power_mean_watts) - 100.0).abs() < 1e-9, "{pipelines:?}");
         assert!(all.iter().all(|on| on.memory_max.is_some()), "{pipelines:?}");
     });
 }
