@@ -30,7 +30,6 @@ mod manifest;
 mod objects;
 mod passed_over;
 mod pattern;
-mod trusted_parts;
 mod watched;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,9 +53,13 @@ pub use self::listing_file::{ListingReader, ListingSummary};
 pub use self::objects::{Object, ObjectPage, ObjectStore, Objects, SourceStore, is_url, one_by_one};
 pub use self::passed_over::{PassedOver, PassedOverCounts, is_hidden, is_hidden_part};
 use self::pattern::Entry;
-pub use self::trusted_parts::{INDEX, MANIFEST};
 use self::watched::Taken;
 pub use self::watched::Watch;
+
+/// What a finished run puts beside its part files: it names them. No folder, prefix or glob takes it for an item.
+pub const MANIFEST: &str = "_manifest.json";
+/// What parts begin with that hold no rows: each line of them names a file.
+pub const INDEX: &str = "_index-";
 
 /// What a source names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

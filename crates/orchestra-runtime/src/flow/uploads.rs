@@ -381,10 +381,9 @@ mod tests {
     }
 
     #[test]
-    fn a_source_takes_the_parts_that_the_manifest_of_any_kind_names_and_nothing_left_over() {
+    fn a_source_takes_the_parts_and_not_their_manifest() {
         let store = Arc::new(Memory::default());
         upload(&store).unwrap();
-        store.create(&format!("{URL}rows-00001.txt"), b"3\n".to_vec()).unwrap();
         let listed = |store: &Arc<Memory>| {
             let (out, urls) = (tempfile::tempdir().unwrap(), vec![URL.to_owned()]);
             let out = out.path().join("items");

@@ -1,5 +1,4 @@
-//! The files of entries of `paths` in the order of the bytes of their paths, each once, found as they are asked for. It opens no file but
-//! the manifest of parts.
+//! The files of entries of `paths` in the order of the bytes of their paths, each once, found as they are asked for. It opens no file.
 //!
 //! A folder is read whole and sorted before the first name in it is known; the names of a folder wait while what lies below one of them is
 //! walked. A folder sorts as its name with a slash behind it: every path below it begins so, and no other name in its folder does. Hence
@@ -8,14 +7,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::pattern::{Child, Entry};
-use super::trusted_parts::TrustedParts;
-use super::{ListError, PassedOver, PassedOverCounts};
+use super::{ListError, PassedOverCounts};
 use crate::sorter::{Merge, Sorter};
 
 /// What a walk needs beside its entries.
@@ -85,14 +82,13 @@ struct EntryWalk<'e> {
     file: Option<&'e Path>,
     /// The folders on the way down, each with the names in it that are still to come.
     folders: Vec<(PathBuf, Merge)>,
-    trusted: TrustedParts,
     begun: bool,
 }
 
 impl<'e> EntryWalk<'e> {
     fn new(entry: &'e Entry) -> Self {
-        let (file, trusted) = (entry.file(), TrustedParts::default());
-        Self { entry, file, folders: Vec::new(), trusted, begun: file.is_some() }
+        let file = entry.file();
+        Self { entry, file, folders: Vec::new(), begun: file.is_some() }
     }
 
     fn next(&mut self, walking: &mut Walking<'_>) -> Result<Option<PathBuf>, ListError> {
@@ -115,13 +111,9 @@ impl<'e> EntryWalk<'e> {
                 }
                 None => {
                     let file = folder.join(OsStr::from_bytes(&name));
-                    if !self.entry.takes(&file) {
-                        continue;
-                    }
-                    if is_trusted(&mut self.trusted, &file)? {
+                    if self.entry.takes(&file) {
                         return Ok(Some(file));
                     }
-                    walking.passed_over.add(PassedOver::OfRun, 1);
                 }
             }
         }
@@ -149,30 +141,18 @@ impl<'e> EntryWalk<'e> {
 /// Any file of the entry, found without reading all folders.
 pub(crate) fn any_file(entry: &Entry) -> Result<Option<PathBuf>, ListError> {
     let mut found = entry.file().map(Path::to_owned);
-    let mut trusted = TrustedParts::default();
     let mut folders = if found.is_some() { Vec::new() } else { vec![entry.root.clone()] };
     while let Some(folder) = folders.pop().filter(|_| found.is_none()) {
         entry.children(&folder, &mut |child, path| {
             match child {
                 Child::Folder => folders.push(path),
-                Child::File if entry.takes(&path) && is_trusted(&mut trusted, &path)? => found = Some(path),
+                Child::File if entry.takes(&path) => found = Some(path),
                 Child::File | Child::PassedOver(_) => {}
             }
             Ok(found.is_none())
         })?;
     }
     Ok(found)
-}
-
-fn is_trusted(trusted: &mut TrustedParts, file: &Path) -> Result<bool, ListError> {
-    trusted.takes(file.as_os_str().as_bytes(), |manifest| {
-        let manifest = Path::new(OsStr::from_bytes(manifest));
-        match File::open(manifest) {
-            Ok(file) => Ok(Some(Box::new(file))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(ListError::bad_file(manifest, error)),
-        }
-    })
 }
 
 fn spilled(walking: &Walking<'_>, error: io::Error) -> ListError {

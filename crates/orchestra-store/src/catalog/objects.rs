@@ -13,8 +13,7 @@ use std::sync::Arc;
 
 use super::item_name::escape;
 use super::pattern::{GLOB_CHARACTERS, Glob};
-use super::trusted_parts::TrustedParts;
-use super::{ItemEntry, ListError, PassedOver, is_hidden};
+use super::{ItemEntry, ListError, MANIFEST, PassedOver, is_hidden};
 
 /// Takes the name and the URL of an object.
 pub(super) type Push<'a> = &'a mut dyn FnMut(&str, &Path) -> Result<(), ListError>;
@@ -209,6 +208,9 @@ impl Entry {
         if object.bytes == 0 && !last.contains('.') {
             return Some(PassedOver::Folder);
         }
+        if last == MANIFEST {
+            return Some(PassedOver::OfRun);
+        }
         (!takes_hidden && is_hidden(key.as_bytes())).then_some(PassedOver::Hidden)
     }
 
@@ -219,12 +221,10 @@ impl Entry {
 
 struct EntryObjects<'e> {
     entry: &'e Entry,
-    store: &'e dyn ObjectStore,
     pages: Objects,
     /// Those of the page at hand that were not looked at yet.
     objects: std::vec::IntoIter<Object>,
     place: Place,
-    trusted: TrustedParts,
     last: String,
 }
 
@@ -240,8 +240,7 @@ enum Place {
 impl<'e> EntryObjects<'e> {
     fn start(entry: &'e Entry, store: &'e dyn ObjectStore) -> Result<Self, ListError> {
         let (pages, objects) = (entry.objects(store)?, Vec::new().into_iter());
-        let (place, trusted, last) = (Place::Start, TrustedParts::default(), String::new());
-        Ok(Self { entry, store, pages, objects, place, trusted, last })
+        Ok(Self { entry, pages, objects, place: Place::Start, last: String::new() })
     }
 
     /// `idle` is called where another page has to be waited for, and all that was given comes of the pages before it.
@@ -257,8 +256,7 @@ impl<'e> EntryObjects<'e> {
                 }
                 match self.entry.passed_over(&object) {
                     Some(reason) => pass(reason),
-                    None if self.is_trusted(&object.url)? => return Ok(Some(object.url)),
-                    None => pass(PassedOver::OfRun),
+                    None => return Ok(Some(object.url)),
                 }
             }
             match self.place {
@@ -271,17 +269,6 @@ impl<'e> EntryObjects<'e> {
             self.place = if is_last { Place::End } else { Place::Middle };
             self.objects = objects.into_iter();
         }
-    }
-
-    fn is_trusted(&mut self, url: &str) -> Result<bool, ListError> {
-        if matches!(self.entry.kind, Kind::Object) {
-            return Ok(true);
-        }
-        let store = self.store;
-        self.trusted.takes(url.as_bytes(), |manifest| {
-            let manifest = String::from_utf8_lossy(manifest);
-            if store.has(&manifest)? { store.open(&manifest).map(Some) } else { Ok(None) }
-        })
     }
 }
 

@@ -25,7 +25,7 @@ pub enum PassedOver {
     BlankLine,
     /// A link to a folder above it, whose files are items already.
     LinkLoop,
-    /// A file or folder that a run has made for itself: its output folder, a manifest of parts, a part that was not finished.
+    /// A file or folder that a run has made for itself: its output folder, a manifest of parts.
     OfRun,
 }
 

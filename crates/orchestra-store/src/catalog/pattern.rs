@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use fast_glob::{glob_match, validate};
 
-use super::{ListError, PassedOver, is_hidden_part};
+use super::{ListError, MANIFEST, PassedOver, is_hidden_part};
 
 /// Characters that make a path a glob.
 pub(super) const GLOB_CHARACTERS: [char; 4] = ['*', '?', '[', '{'];
@@ -161,7 +161,7 @@ impl Entry {
         if kind.is_symlink() {
             let Ok(target) = path.metadata() else { return Some(Child::File) };
             if !target.is_dir() {
-                return Some(file_or_special(target.is_file()));
+                return Some(file_or_passed_over(path, target.is_file()));
             }
             if fs::read_dir(path).is_err() {
                 return Some(Child::File);
@@ -173,7 +173,7 @@ impl Entry {
                 return Some(Child::PassedOver(PassedOver::LinkLoop));
             }
         } else if !kind.is_dir() {
-            return Some(file_or_special(kind.is_file()));
+            return Some(file_or_passed_over(path, kind.is_file()));
         }
         let max_depth = match &self.kind {
             Kind::Glob(g) => g.max_depth,
@@ -191,8 +191,12 @@ impl Entry {
     }
 }
 
-fn file_or_special(is_file: bool) -> Child {
-    if is_file { Child::File } else { Child::PassedOver(PassedOver::Special) }
+fn file_or_passed_over(path: &Path, is_file: bool) -> Child {
+    match is_file {
+        false => Child::PassedOver(PassedOver::Special),
+        true if path.file_name().is_some_and(|name| name == MANIFEST) => Child::PassedOver(PassedOver::OfRun),
+        true => Child::File,
+    }
 }
 
 /// The deepest folder that holds all of `roots`.

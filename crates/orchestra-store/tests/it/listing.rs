@@ -194,6 +194,14 @@ fn the_first_item_of_an_empty_glob_is_none_and_of_a_missing_file_an_error() {
 }
 
 #[test]
+fn a_manifest_of_parts_is_an_item_only_where_it_is_named() {
+    let base = folder_with(&["rows/_manifest.json", "rows/rows-00000.csv"]);
+    let list = |pattern: &str| list(&paths(base.path(), &[pattern])).unwrap();
+    assert_eq!([list("rows"), list("rows/*")], [["rows-00000.csv"], ["rows-00000.csv"]]);
+    assert_eq!(list("rows/_manifest.json"), ["_manifest.json"]);
+}
+
+#[test]
 fn a_listing_that_is_stopped_leaves_nothing_behind() {
     let files: Vec<String> = (0..600).map(|n| format!("in/{n}.png")).collect();
     let base = folder_with(&files.iter().map(String::as_str).collect::<Vec<_>>());
