@@ -189,14 +189,14 @@ impl From<LogFormat> for orchestra::plan::LogFormat {
 
 /// `orchestra check`
 #[derive(Debug, Args)]
-#[command(after_help = help::CHECK)]
+#[command(after_help = help::CHECK, mut_arg("offline", |arg| arg.help(help::CHECK_OFFLINE).long_help(None)))]
 pub struct CheckArgs {
-    /// The workflow file
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-    /// Look at the file and what it names only: ask no driver, load no library, use no network
-    #[arg(long)]
-    pub offline: bool,
+    /// File, devices, settings.
+    #[command(flatten)]
+    pub workflow: WorkflowArgs,
+    /// Folder for results, journal and logs [default: out/ beside the file]
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
     /// Print the diagnostics as JSON on standard output
     #[arg(long)]
     pub json: bool,

@@ -5,7 +5,7 @@ use std::path::Path;
 use orchestra::{Machine, PlanOptions};
 
 use crate::Failed;
-use crate::args::CheckArgs;
+use crate::args::{CheckArgs, WorkflowArgs};
 use crate::exit_code::ExitCode;
 use crate::human::counted;
 use crate::planning::{self, Workflow};
@@ -13,11 +13,13 @@ use crate::surroundings::Surroundings;
 use crate::{stderr, stdout};
 
 pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
-    let options = PlanOptions { offline: args.offline, ..PlanOptions::default() };
-    let machine = if args.offline { no_devices() } else { orchestra::usable_machine(None, false) };
-    let workflow = match Workflow::read(&args.file) {
+    let CheckArgs { workflow: of_workflow, output, json: _ } = args;
+    let WorkflowArgs { file, offline, .. } = of_workflow;
+    let options = PlanOptions { offline: *offline, ..planning::options(of_workflow, output.as_deref()) };
+    let machine = if *offline { no_devices() } else { planning::machine(of_workflow) };
+    let workflow = match Workflow::read(file) {
         Err(Failed { error: Some(error), code }) if args.json => {
-            stdout::print(&format!("{}\n", unreadable(&args.file, &error)))?;
+            stdout::print(&format!("{}\n", unreadable(file, &error)))?;
             return Ok(code);
         }
         read => read?,
@@ -32,13 +34,13 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
     if let (Some(plan), ExitCode::Done) = (plan, code) {
         if let Some(late) = &plan.late {
             let tasks = counted(plan.tasks.tasks.len() as u64, "task", "tasks");
-            let (file, late) = (args.file.display(), late.in_words());
+            let (file, late) = (file.display(), late.in_words());
             stdout::print(&format!("{file}: no errors so far: {tasks}; {late}\n"))?;
             return Ok(code);
         }
         stdout::print(&format!(
             "{}: no errors: {}, {}, {}{}\n",
-            args.file.display(),
+            file.display(),
             counted(plan.sources.len() as u64, "source", "sources"),
             counted(plan.stages.iter().filter(|stage| !stage.is_join()).count() as u64, "stage", "stages"),
             counted(plan.sinks.len() as u64, "sink", "sinks"),

@@ -65,9 +65,13 @@ Examples:
 
 Exit codes: 0 every item ended in exactly one place, 2 the folder holds no finished run, 70 something is lost, doubled, stray or damaged";
 
+pub const CHECK_OFFLINE: &str =
+    "Look at the file and what it names only: ask no driver, load no library, use no network";
+
 pub const CHECK: &str = "\
 Examples:
   orchestra check workflow.toml
+  orchestra check workflow.toml --set stages.classify.batch.max=16
   orchestra check workflow.toml --offline --json
 
 Exit codes: 0 no errors, 69 device, runtime or model not available, 75 a store does not answer, 78 the file is wrong";
