@@ -9,8 +9,8 @@ use orchestra_core::{ConvSearch, DeviceId, Provider};
 use crate::bytes::format_bytes;
 use crate::iteration;
 use crate::plan::{
-    BatchPlan, ColumnRef, FoldPlan, KnownItems, MaxFailed, Origin, PipelinePlan, Plan, Shape, SourcePlan,
-    StagePlan,
+    BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FoldPlan, KnownItems, MaxFailed, Origin, PipelinePlan,
+    Plan, Shape, SourcePlan, StagePlan,
 };
 use crate::tasks::TasksPlan;
 use crate::worker_placement::plural;
@@ -46,23 +46,16 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     if plan.devices.is_empty() {
         writeln!(out, "  none: no stage runs a model")?;
     }
-    for device in &plan.devices {
-        match device.memory {
-            Some(m) => write!(
-                out,
-                "  {:<10}{} free of {}, {} kept as headroom",
-                device.spec.name,
-                format_bytes(m.free),
-                format_bytes(m.total),
-                format_bytes(m.headroom)
-            )?,
-            None => write!(out, "  {}", device.spec.name)?,
-        }
-        match &device.near {
-            Some(near) => writeln!(out, ", on NUMA node {}", near.node)?,
-            None => writeln!(out)?,
-        }
-    }
+    let devices = plan.devices.iter().map(|device| {
+        let of_memory = device.memory.map_or(String::new(), |m| {
+            let (free, total, headroom) =
+                (format_bytes(m.free), format_bytes(m.total), format_bytes(m.headroom));
+            format!("{free} free of {total}, {headroom} kept as headroom")
+        });
+        let near = device.near.as_ref().map_or(String::new(), |near| format!(", on NUMA node {}", near.node));
+        format!("  {:<10}{of_memory}", device.spec.name).trim_end().to_owned() + &near
+    });
+    write_merged(out, plan, devices)?;
     write_memory(out, plan)?;
     for pipeline in &plan.pipelines {
         writeln!(
@@ -92,10 +85,35 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     let slots: usize = plan.batch_stages().map(|(_, i)| i.layout.total_bytes()).sum();
     writeln!(out, "\nmemory of all batch slots: {}", format_bytes(slots as u64))?;
     writeln!(out, "\nwhy")?;
-    for reason in &plan.reasons {
-        writeln!(out, "  {reason}")?;
+    write_merged(out, plan, plan.reasons.iter().map(|reason| format!("  {reason}")))
+}
+
+/// What is said of one device after the other, where all say the same only once: `cuda:0 to cuda:7: 4 workers`.
+fn write_merged(out: &mut String, plan: &Plan, said: impl Iterator<Item = String>) -> fmt::Result {
+    let mut said = said.peekable();
+    while let Some(first) = said.next() {
+        let Some((before, name, after)) = around_device(&first, plan) else {
+            writeln!(out, "{first}")?;
+            continue;
+        };
+        let is_same = |next: &String| {
+            around_device(next, plan).is_some_and(|(b, other, a)| (b, a) == (before, after) && other != name)
+        };
+        let last = std::iter::from_fn(|| said.next_if(is_same)).last();
+        match last.as_deref().and_then(|last| around_device(last, plan)) {
+            Some((_, last, _)) => writeln!(out, "{before}{name} to {last}{after}")?,
+            None => writeln!(out, "{first}")?,
+        }
     }
     Ok(())
+}
+
+/// The first device that is named in a text, and what stands around it.
+fn around_device<'t>(text: &'t str, plan: &Plan) -> Option<(&'t str, &'t str, &'t str)> {
+    let names = plan.devices.iter().map(|device| &*device.spec.name);
+    let places = names.filter_map(|name| text.find(name).map(|at| (at, name.len())));
+    let (at, length) = places.min_by_key(|(at, length)| (*at, std::cmp::Reverse(*length)))?;
+    Some((&text[..at], &text[at..at + length], &text[at + length..]))
 }
 
 /// How many items a source has, as far as that is known, and what each is: "1,000,000 items, each one number (`x`, f32)".
@@ -208,51 +226,45 @@ fn write_tasks(out: &mut String, plan: &TasksPlan) -> fmt::Result {
 /// The sum for each GPU whose memory is known: what there is, what each model takes of it, and what is left.
 fn write_memory(out: &mut String, plan: &Plan) -> fmt::Result {
     let gpus = (0..).map(DeviceId).zip(&plan.devices).filter_map(|(id, d)| Some((id, d, d.memory?)));
-    for (n, (id, device, memory)) in gpus.enumerate() {
-        if n == 0 {
-            writeln!(out, "\nmemory of the GPUs")?;
-        }
-        let room = memory.free.saturating_sub(memory.headroom).saturating_sub(memory.of_shares);
-        let of_shares = match memory.of_shares {
-            0 => String::new(),
-            bytes => format!(" - {} for commands", format_bytes(bytes)),
-        };
-        writeln!(
-            out,
-            "  {:<10}{} free - {} headroom{of_shares} = {} for workers",
-            device.spec.name,
-            format_bytes(memory.free),
-            format_bytes(memory.headroom),
-            format_bytes(room)
-        )?;
-        let mut left = Some(room);
-        for (stage, batch) in plan.batch_stages() {
-            for worker in batch.workers.iter().filter(|w| w.device == id) {
-                let processes = worker.count as u64;
-                let of_each = worker.memory.map(|m| (m, m.bytes().saturating_mul(processes)));
-                let stage = &plan.stages[stage.index()].name;
-                let who = plural(worker.count, "worker");
-                match of_each {
-                    Some((m, sum)) => writeln!(
-                        out,
-                        "            {stage}: {who} x {} ({}) = {}",
-                        format_bytes(m.bytes()),
-                        m.word(),
-                        format_bytes(sum)
-                    )?,
-                    None => writeln!(
-                        out,
-                        "            {stage}: {who}; what one takes is measured in the run, unless `memory` of the model says it"
-                    )?,
+    let sums: Vec<String> = gpus.map(|(id, device, memory)| sum_of(plan, id, device, &memory)).collect();
+    if !sums.is_empty() {
+        writeln!(out, "\nmemory of the GPUs")?;
+    }
+    write_merged(out, plan, sums.into_iter())
+}
+
+fn sum_of(plan: &Plan, id: DeviceId, device: &DevicePlan, memory: &DeviceMemory) -> String {
+    let room = memory.free.saturating_sub(memory.headroom).saturating_sub(memory.of_shares);
+    let of_shares = match memory.of_shares {
+        0 => String::new(),
+        bytes => format!(" - {} for commands", format_bytes(bytes)),
+    };
+    let mut lines = vec![format!(
+        "  {:<10}{} free - {} headroom{of_shares} = {} for workers",
+        device.spec.name,
+        format_bytes(memory.free),
+        format_bytes(memory.headroom),
+        format_bytes(room)
+    )];
+    let mut left = Some(room);
+    for (stage, batch) in plan.batch_stages() {
+        for worker in batch.workers.iter().filter(|w| w.device == id) {
+            let of_each = worker.memory.map(|m| (m, m.bytes().saturating_mul(worker.count as u64)));
+            let (stage, who) = (&plan.stages[stage.index()].name, plural(worker.count, "worker"));
+            lines.push(match of_each {
+                Some((m, sum)) => {
+                    let (each, sum) = (format_bytes(m.bytes()), format_bytes(sum));
+                    format!("            {stage}: {who} x {each} ({}) = {sum}", m.word())
                 }
-                left = left.zip(of_each).map(|(left, (_, sum))| left.saturating_sub(sum));
-            }
-        }
-        if let Some(left) = left {
-            writeln!(out, "            {} left beyond the headroom", format_bytes(left))?;
+                None => format!(
+                    "            {stage}: {who}; what one takes is measured in the run, unless `memory` of the model says it"
+                ),
+            });
+            left = left.zip(of_each).map(|(left, (_, sum))| left.saturating_sub(sum));
         }
     }
-    Ok(())
+    lines.extend(left.map(|left| format!("            {} left beyond the headroom", format_bytes(left))));
+    lines.join("\n")
 }
 
 fn write_stage(out: &mut String, plan: &Plan, index: usize) -> fmt::Result {
@@ -363,18 +375,19 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
     if model.tuning.shrink {
         writeln!(out, "    memory: what a run leaves unused is given back after it")?;
     }
-    for w in &batch.workers {
+    let workers = batch.workers.iter().map(|w| {
         let device = &plan.devices[w.device.index()].spec.name;
         let (workers, threads) = (plural(w.count, "worker"), plural(w.threads, "thread"));
-        write!(out, "    {device}: {workers} of {threads}")?;
-        if batch.streams > 1 {
-            write!(out, ", with {} batches at once in each", batch.streams)?;
-        }
-        if let Some(growth) = w.growth {
-            write!(out, " at first, up to {} once it is known that they fit", growth.most)?;
-        }
-        writeln!(out)?;
-    }
+        let streams = match batch.streams {
+            1 => String::new(),
+            n => format!(", with {n} batches at once in each"),
+        };
+        let growth = w.growth.map_or(String::new(), |growth| {
+            format!(" at first, up to {} once it is known that they fit", growth.most)
+        });
+        format!("    {device}: {workers} of {threads}{streams}{growth}")
+    });
+    write_merged(out, plan, workers)?;
     let layout = &batch.layout;
     writeln!(
         out,
