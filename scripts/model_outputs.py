@@ -100,6 +100,13 @@ def make():
     model("pairs", x, [node("Transpose", ["x"], ["t"], perm=[1, 0]), node("MatMul", ["x", "t"], ["y"])], [f32("y", "N", "N")], x4, refused="batches")
     model("best_of_batch", x, [node("TopK", ["x", "k"], ["y", "at"], axis=0)], [f32("y", 1, 4), value("at", T.INT64, 1, 4)], x4, [("k", ints(1))], refused="batches")
     model("sums_so_far", x, [node("CumSum", ["x", "a"], ["y"])], [f32("y", "N", 4)], x4, [("a", np.int64(0))], refused="batches")
+    model("turned_round", x, [node("Slice", ["x", "from", "to", "axis", "step"], ["y"])], [f32("y", "N", 4)], x4,
+          [("from", ints(-1)), ("to", ints(-1 << 62)), ("axis", ints(0)), ("step", ints(-1))], refused="batches")
+    model("sorted", x, [node("Shape", ["x"], ["s"]), node("Gather", ["s", "first"], ["n"]), node("TopK", ["x", "n"], ["y", "at"], axis=0)],
+          [f32("y", "N", 4), value("at", T.INT64, "N", 4)], x4, [("first", ints(0))], refused="batches")
+    model("less_the_next", x, [node("Slice", ["x", "one", "all", "axis"], ["rest"]), node("Slice", ["x", "axis", "one", "axis"], ["first"]),
+          node("Concat", ["rest", "first"], ["next"], axis=0), node("Sub", ["x", "next"], ["y"])], [f32("y", "N", 4)], x4,
+          [("one", ints(1)), ("all", ints(1 << 62)), ("axis", ints(0))], refused="batches")
     # Types.
     model("topk", x, [node("TopK", ["x", "k"], ["v", "at"])], [f32("v", "N", 2), value("at", T.INT64, "N", 2)], x4, [("k", ints(2))])
     types = [(T.FLOAT16, "h"), (T.INT32, "i"), (T.UINT8, "u"), (T.BOOL, "b")]

@@ -67,8 +67,8 @@ pub struct ProbedOutput {
     pub mixing: Mixing,
 }
 
-/// What the values of one item change of other items in its batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// What the values of one item change of other items in its batch, from the best to the worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mixing {
     /// Nothing, as far as is known.

@@ -3,8 +3,20 @@
 use crate::model_output::{BatchAxis, Mixing, ProbedOutput};
 use crate::tensor::DType;
 
-/// The item that is another one in [`Runs::replaced`].
-pub const REPLACED: usize = 1;
+/// Changes with what is tried and how it is judged: what was found before is not believed then.
+pub const EDITION: u32 = 2;
+
+/// The items of a batch in whose place another one is tried, one after the other. One would not do: a model that turns a batch round leaves its
+/// middle where it was, and one that adds up what came before leaves the first alone.
+#[must_use]
+pub fn replaced(batch: usize) -> Vec<usize> {
+    let mut places = match batch {
+        0 | 1 => Vec::new(),
+        n => vec![0, n / 2, n - 1],
+    };
+    places.dedup();
+    places
+}
 
 /// Of what the values of one item change, those of others may be this part and still count as rounding, as that of models which quantize a
 /// whole batch at once.
@@ -33,9 +45,9 @@ pub struct Runs {
     pub all: Vec<(usize, Vec<usize>)>,
     /// The last of them,
     pub before: Observed,
-    /// and the same with another item in the place [`REPLACED`].
-    pub replaced: Observed,
-    /// `before`, run again.
+    /// the same with another item in each of the places [`replaced`],
+    pub replaced: Vec<(usize, Observed)>,
+    /// and `before`, run again.
     pub again: Observed,
 }
 
@@ -69,20 +81,28 @@ impl Runs {
         (is_same && (has_sizes || per_item == 1)).then_some((axis, per_item))
     }
 
-    /// What the values of one item change.
+    /// What the values of one item change, at worst.
     fn mixing(&self, axis: usize, per_item: usize) -> Mixing {
-        let (before, after) = (&self.before, &self.replaced);
-        if before.batch == 1 || before.shape != after.shape || self.again != *before {
-            // There is no other item, or what comes out differs from run to run, or its shape by the values: nothing can be told.
-            return Mixing::Apart;
+        if self.again != self.before {
+            return Mixing::Apart; // It differs from run to run: nothing can be told.
+        }
+        let of_each = self.replaced.iter().map(|(item, after)| self.mixing_by(*item, after, axis, per_item));
+        of_each.max().unwrap_or(Mixing::Apart)
+    }
+
+    /// What is changed by `item`, for another of which the output is `after`.
+    fn mixing_by(&self, item: usize, after: &Observed, axis: usize, per_item: usize) -> Mixing {
+        let before = &self.before;
+        if before.shape != after.shape {
+            return Mixing::Apart; // Its shape differs by the values: nothing can be told.
         }
         let stride: usize = before.shape[axis + 1..].iter().product();
         let length = before.shape[axis];
         let (mut own, mut others) = (0_f64, 0_f64);
         for place in 0..before.shape.iter().product() {
-            let item = place / stride % length / per_item;
+            let changed = place / stride % length / per_item;
             let change = before.elements.change(&after.elements, place);
-            let most = if item == REPLACED { &mut own } else { &mut others };
+            let most = if changed == item { &mut own } else { &mut others };
             *most = most.max(change);
         }
         match others {
@@ -161,9 +181,14 @@ mod tests {
             all.extend([run(&vec![0.0; *n]), run(&noise[..*n])].map(|run| (run.batch, run.shape)));
         }
         let most = *batches.last().unwrap();
-        let mut other = noise[..most].to_vec();
-        other[REPLACED] = 0.1;
-        let (before, replaced, again) = (run(&noise[..most]), run(&other), run(&noise[..most]));
+        let with_other = |place: usize| {
+            let mut items = noise[..most].to_vec();
+            items[place] = 0.1;
+            (place, run(&items))
+        };
+        let before = run(&noise[..most]);
+        let replaced = replaced(most).into_iter().map(with_other).collect();
+        let again = run(&noise[..most]);
         Runs { all, before, replaced, again }.judge("y")
     }
 
@@ -217,6 +242,18 @@ mod tests {
             (vec![x.len()], sums.collect())
         };
         assert_eq!(axis_of(SIZES, summed), BatchAxis::None);
+        let turned = |x: &[f32]| (vec![x.len()], x.iter().rev().copied().collect());
+        assert_eq!(axis_of(SIZES, turned), BatchAxis::None);
+        assert_eq!(axis_of(&[4], turned), BatchAxis::None);
+        let next =
+            |x: &[f32]| (vec![x.len()], (0..x.len()).map(|i| x[i] + x.get(i + 1).unwrap_or(&0.0)).collect());
+        assert_eq!(axis_of(SIZES, next), BatchAxis::None);
+        let largest_first = |x: &[f32]| {
+            let mut sorted = x.to_vec();
+            sorted.sort_by(|a, b| b.total_cmp(a));
+            (vec![x.len()], sorted)
+        };
+        assert_eq!(axis_of(SIZES, largest_first), BatchAxis::None);
         let rounded = |x: &[f32]| (vec![x.len()], x.iter().map(|v| v + mean(x) / 100.0).collect());
         let found = runs(SIZES, rounded);
         assert_eq!((found.batch, found.mixing), (BatchAxis::FIRST, Mixing::Rounded));

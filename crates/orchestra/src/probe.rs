@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use orchestra_core::probing::EDITION;
 use orchestra_core::{ProbedOutput, SessionTuning};
 use orchestra_onnx::OnnxSpec;
 use orchestra_onnx::library::{Env, Flavor, Library, Request, Silent, find, find_or_fetch};
@@ -48,7 +49,7 @@ impl ProbeModel for ModelProbe {
             model: hex(&request.model.digest),
             runtime: library.version.clone().unwrap_or_else(|| library.path.display().to_string()),
             asked: format!("{:?} {:?} {:?}", request.inputs, request.outputs, request.batch),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: format!("{} {EDITION}", env!("CARGO_PKG_VERSION")),
             found: Vec::new(),
         };
         let file = Env::from_process().user_folder().map(|folder| record.file(&folder.join("outputs")));

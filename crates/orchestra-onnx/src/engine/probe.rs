@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::probing::{Elements, Observed, REPLACED, Runs};
+use orchestra_core::probing::{Elements, Observed, Runs, replaced};
 use orchestra_core::{DType, DeviceKind, ProbedOutput, SandboxMode, TensorSpec};
 use orchestra_worker::frames::Load;
 use orchestra_worker::process::EXIT_LOAD_FAILED;
@@ -95,13 +95,14 @@ impl Probe {
                 }
             }
         }
-        let replaced = self.observe(&session, last, Values::Replaced)?;
+        let mut others: Vec<Vec<(usize, Observed)>> = vec![Vec::new(); self.outputs.len()];
+        for item in replaced(last) {
+            let outputs = self.observe(&session, last, Values::Replaced(item))?;
+            others.iter_mut().zip(outputs).for_each(|(of, output)| of.push((item, output)));
+        }
         // What is random shows by being another at the second time.
-        let again = match replaced == before {
-            true => before.clone(),
-            false => self.observe(&session, last, Values::Noise)?,
-        };
-        let all = runs.into_iter().zip(before).zip(replaced).zip(again).zip(&self.outputs);
+        let again = self.observe(&session, last, Values::Noise)?;
+        let all = runs.into_iter().zip(before).zip(others).zip(again).zip(&self.outputs);
         let judged = all.map(|((((all, before), replaced), again), name)| {
             Runs { all, before, replaced, again }.judge(name)
         });
@@ -179,8 +180,8 @@ enum Values {
     Zeros,
     /// The same noise at every time: fractions of one, bytes, and zeros and ones, which are indices nearly everywhere.
     Noise,
-    /// The same, but for one item.
-    Replaced,
+    /// The same, but for this item.
+    Replaced(usize),
 }
 
 impl Values {
@@ -197,7 +198,7 @@ impl Values {
                 .fold(0x5eed_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte))),
         );
         for item in 0..batch {
-            let is_other = self == Values::Replaced && item == REPLACED.min(batch - 1);
+            let is_other = self == Values::Replaced(item);
             for _ in 0..elements {
                 match self {
                     Values::Zeros => bytes.resize(bytes.len() + input.dtype.size_bytes(), 0),
