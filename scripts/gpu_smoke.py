@@ -147,7 +147,7 @@ def kill_storm(smoke: Smoke) -> str:
     storm = ["--seconds=6", "--kill-every=700ms", "--stop-every=3s"] if smoke.gpu else ["--seconds=1", "--kill-every=100ms", "--stop-every=never"]
     before = smoke.gpus()
     report = smoke.measure("chaos", smoke.workflow("digits", 2000, keys="workers = 2"), *storm)
-    wrong = {key: report[key] for key in ("lost", "doubled", "differing", "unknown", "leaks") if report[key]}
+    wrong = {key: report[key] for key in ("lost", "doubled", "stray", "damaged") if report[key]}
     # Other programs take and give back a little meanwhile; a worker that is left would hold more.
     wrong |= {gpu["name"]: "memory is left" for gpu, then in zip(smoke.gpus(), before) if gpu["memory_free"] < then["memory_free"] - (200 << 20)}
     figure = f"{report['kills']} kills, {report['stops']} stops, {report['items']} items, wrong: {wrong or 'nothing'}"
@@ -179,7 +179,7 @@ def mps(smoke: Smoke) -> str:
     if not smoke.gpu or not shutil.which("nvidia-cuda-mps-control"):
         raise LeftOut("needs a GPU and nvidia-cuda-mps-control")
     keys, pipes = "workers = 4\nspare = 0", smoke.work / "mps"
-    rate = lambda: smoke.measure("bench", smoke.workflow("digits", 400, keys=keys), "--batch-sizes=64")["batch_sizes"][0]["items_per_second"]
+    rate = lambda: smoke.measure("bench", smoke.workflow("digits", 400, keys=keys), "--runs=1")["models"][0]["rows_per_second"]["median"]
     without = rate()
     pipes.mkdir()
     smoke.environment |= dict.fromkeys(("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"), str(pipes))

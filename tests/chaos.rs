@@ -1,5 +1,4 @@
-//! `orchestra chaos`: what it says of a sound run, errors as those of `run`, and nothing left behind. How fast anything is, it does not
-//! judge; that the audit can fail is tested beside its code.
+//! `orchestra chaos`: what it says of a sound run, errors as those of `run`, and nothing left behind. That its audit can fail, `verify.rs` shows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,11 +39,10 @@ fn n(report: &Value, key: &str) -> u64 {
 }
 
 fn nothing_is_wrong_with(report: &Value) {
-    for key in ["lost", "doubled", "differing", "unknown"] {
+    for key in ["lost", "doubled", "stray", "damaged"] {
         assert_eq!(n(report, key), 0, "{key}: {report}");
     }
-    assert_eq!((&report["leaks"], &report["findings"]), (&Value::Array(vec![]), &Value::Array(vec![])));
-    assert_eq!(report["passed"], true);
+    assert_eq!((&report["faults"], &report["passed"]), (&Value::Array(vec![]), &true.into()));
 }
 
 /// Few pictures, and a model that takes a while, so that strikes find workers.
@@ -57,16 +55,13 @@ fn blocks() -> Workplace {
 #[test]
 fn workers_of_the_example_are_killed_and_every_item_has_its_record() {
     let place = Workplace::new();
-    let strikes = ["--kill-every", "50ms", "--stop-every", "0", "--json", "--items", "20000"];
+    let strikes = ["--kill-every", "50ms", "--stop-every", "0", "--json", "--items", "8000"];
     let report = json(&chaos(&place, &example(), &[&ONE_READER[..], &strikes].concat()));
     nothing_is_wrong_with(&report);
-    assert_eq!((n(&report, "items"), n(&report, "items_listed"), n(&report, "done")), (20_000, 400, 20_000));
+    assert_eq!((n(&report, "items"), n(&report, "done"), n(&report, "failed")), (8_000, 8_000, 0));
     assert!(n(&report, "kills") > 0 && n(&report, "restarts") > 0, "{report}");
     assert!(n(&report, "loaders_struck") > 0 && n(&report, "loader_restarts") > 0, "{report}");
-    assert_eq!((n(&report, "failed"), n(&report, "stops"), n(&report, "other_deaths")), (0, 0, 0));
-    let measured = report["kill_recovery"]["n"].as_u64().unwrap_or(0);
-    assert_eq!(measured + n(&report, "unmeasured"), n(&report, "kills"), "{report}");
-    assert!(report["batch"]["p50"].as_f64().unwrap() > 0.0 && report["load"]["p50"].as_f64().unwrap() > 0.0);
+    assert_eq!(n(&report, "stops"), 0);
     place.nothing_is_left();
 }
 
@@ -82,11 +77,11 @@ fn few_slow_batches() -> Workplace {
 fn workers_are_stopped_and_killed() {
     let place = few_slow_batches();
     // A quick machine may be through before the first stop: then there is more to do.
-    let found = (0..6).any(|seed: u64| {
-        let items = 240 << (seed / 2);
-        let (seed, n_items) = (seed.to_string(), items.to_string());
+    let found = (0..4).any(|more: u64| {
+        let items = 240 << more;
+        let n_items = items.to_string();
         let mut strikes = vec!["--kill-every", "150ms", "--stop-every", "250ms", "--json"];
-        strikes.extend(["--items", &n_items, "--seed", &seed]);
+        strikes.extend(["--items", &n_items]);
         let report = json(&chaos(&place, &place.workflow(), &strikes));
         nothing_is_wrong_with(&report);
         assert_eq!((n(&report, "items"), n(&report, "done")), (items, items));
@@ -97,38 +92,21 @@ fn workers_are_stopped_and_killed() {
 }
 
 #[test]
-fn rounds_are_summed_up_and_rates_are_medians_over_them() {
+fn runs_are_summed_up_and_the_rows_of_the_table_are_keys_of_the_json() {
     let place = blocks();
-    let arguments = often(&["--items", "500", "--runs", "3", "--json"]);
-    let report = json(&chaos(&place, &place.workflow(), &arguments));
+    let runs = often(&["--items", "500", "--runs", "3"]);
+    let ended = chaos(&place, &place.workflow(), &runs);
+    ended.must_exit(0).must_say(&["run 1 of 3, with 500 items", "run 3 of 3"]);
+    let report = json(&chaos(&place, &place.workflow(), &[&runs[..], &["--json"]].concat()));
     nothing_is_wrong_with(&report);
     assert_eq!((n(&report, "runs"), n(&report, "items"), n(&report, "done")), (3, 500, 1_500));
-    for key in ["throughput_without_faults", "throughput_with_faults", "throughput_ratio"] {
-        let [min, median, max] = ["min", "median", "max"].map(|k| report[key][k].as_f64().unwrap());
-        assert!(0.0 < min && min <= median && median <= max, "{key}: {report}");
-    }
-    place.nothing_is_left();
-}
-
-#[test]
-fn the_rows_of_the_table_are_keys_of_the_json() {
-    let place = blocks();
-    // So many that workers are struck: only then is there a row for their recovery.
-    let ended = chaos(&place, &place.workflow(), &often(&["--items", "20000"]));
-    ended.must_exit(0).must_say(&["running with 20000 items", "round 1 of 1: with faults"]);
-    assert!(ended.stdout.contains("a SIGKILL every 100 ms, no SIGSTOP"), "{}", ended.stdout);
-    let report = json(&chaos(&place, &place.workflow(), &often(&["--items", "20000", "--json"])));
-    let label = |line: &str| line.split("  ").next().unwrap().replace(' ', "_");
-    let tables: Vec<&str> = ended.stdout.split("\n\n").collect();
-    let labels: Vec<String> =
-        tables[1..4].iter().flat_map(|t| t.lines()).map(label).filter(|l| !l.is_empty()).collect();
-    assert!(labels.len() >= 24, "{labels:?}");
+    let labels = ended.stdout.split("\n\n").nth(1).unwrap().lines();
+    let labels: Vec<String> = labels.map(|l| l.split("  ").next().unwrap().replace(' ', "_")).collect();
     for label in &labels {
         assert!(report.get(label).is_some(), "`{label}` is no key: {report}");
     }
-    let kills = ["kills", "restarts", "loaders_struck", "loader_restarts", "unmeasured"];
-    for key in ["items", "lost", "doubled", "throughput_ratio", "leaks"].into_iter().chain(kills) {
-        assert!(labels.iter().any(|l| l == key), "{key}: {labels:?}");
+    for key in ["items", "lost", "doubled", "kills", "restarts", "loaders_struck", "loader_restarts"] {
+        assert!(labels.iter().any(|label| label == key), "{key}: {labels:?}");
     }
     assert!(!place.out().exists(), "the output folder of the workflow is not touched");
     place.nothing_is_left();
@@ -142,8 +120,7 @@ fn items_that_fail_by_themselves_are_no_flaw() {
     fs::write(place.images().join("broken.png"), "no picture").unwrap();
     let report = json(&chaos(&place, &place.workflow(), &often(&["--items", "41", "--json"])));
     nothing_is_wrong_with(&report);
-    assert_eq!((n(&report, "done"), n(&report, "failed"), n(&report, "failed_without_faults")), (39, 2, 2));
-    assert!(n(&report, "other_deaths") > 0, "{report}");
+    assert_eq!((n(&report, "done"), n(&report, "failed")), (39, 2));
     place.nothing_is_left();
 }
 
@@ -172,7 +149,7 @@ fn what_cannot_be_run_ends_as_a_run_would() {
         fs::write(picture.unwrap().path(), "no picture").unwrap();
     }
     let ended = chaos(&place, &place.workflow(), &OFTEN);
-    ended.must_exit(65).must_say(&["none of the 64 items is done even without faults", ".png"]);
+    ended.must_exit(65).must_say(&["none of the 64 items is done", ".png"]);
     assert_eq!(ended.stdout, "");
     place.nothing_is_left();
 }
@@ -186,54 +163,44 @@ fn a_model_that_always_crashes_is_no_flaw_of_the_faults() {
     let ended = chaos(&place, &place.workflow(), &often(&["--items", "8"]));
     // Whether the items or the device get the blame first is a matter of time.
     assert!(matches!(ended.status.code(), Some(65 | 69)), "{ended:?}");
-    ended.must_say(&["without faults", "SIGABRT"]);
+    ended.must_say(&["SIGABRT"]);
     assert_eq!(ended.stdout, "");
     place.nothing_is_left();
 }
 
 #[test]
-fn an_experiment_that_is_interrupted_in_either_run_leaves_nothing() {
+fn a_run_that_is_interrupted_leaves_nothing() {
     let place = blocks();
     let file = place.workflow();
-    for (during, items) in [("without faults", "100000"), ("with faults", "3000")] {
-        // With faults it takes for ever: workers are stopped as fast as they come.
-        let mut arguments = vec!["chaos", file.to_str().unwrap(), "--runs", "1000"];
-        arguments.extend(["--stop-every", "5ms", "--items", items]);
-        let mut run = place.start_command(&arguments);
-        let said = run.stderr();
-        assert!(run.until(during, || fs::read_to_string(&said).unwrap().contains(during)));
-        let pid = run.pid();
-        assert!(run.until("a worker lives", || !workers_of(pid).is_empty()));
-        run.signal(Signal::INT);
-        run.wait().must_exit(130).must_say(&["interrupted"]);
-        place.nothing_is_left();
-    }
+    // It takes for ever: workers are stopped as fast as they come.
+    let arguments =
+        ["chaos", file.to_str().unwrap(), "--stop-every", "5ms", "--items", "3000", "--runs", "1000"];
+    let mut run = place.start_command(&arguments);
+    assert!(run.until_it_says("run 1 of 1000"));
+    let pid = run.pid();
+    assert!(run.until("a worker lives", || !workers_of(pid).is_empty()));
+    run.signal(Signal::INT);
+    run.wait().must_exit(130).must_say(&["interrupted"]);
+    place.nothing_is_left();
 }
 
 #[test]
-fn a_workflow_whose_items_have_another_number_of_records_is_refused_and_records_of_any_kind_are_compared() {
+fn records_of_any_kind_are_counted_and_those_that_a_stage_drops_are_not_missed() {
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), 200);
     place.edit("kind = \"jsonl\"", "kind = \"csv\"");
     let file = place.workflow();
     let arguments = ["chaos", file.to_str().unwrap(), "--items", "200", "--kill-every", "200ms"];
-    let ended = place.start_command(&arguments).wait();
-    assert!(ended.must_exit(0).stdout.contains("every item has one end"), "{}", ended.stdout);
+    let run = |stdout: &str| assert!(stdout.contains("every item has one end"), "{stdout}");
+    run(&place.start_command(&arguments).wait().must_exit(0).stdout);
     let text = std::fs::read_to_string(&file).unwrap();
     let sink = text.split("[sinks.").nth(1).unwrap();
-    let from = sink
-        .lines()
-        .find_map(|line| line.strip_prefix("from = \""))
-        .unwrap()
-        .trim_end_matches('"')
-        .to_owned();
+    let from = sink.lines().find_map(|line| line.strip_prefix("from = \"")).unwrap();
+    let from = from.trim_end_matches('"').to_owned();
     place.edit(&format!("from = \"{from}\"\n"), "from = \"kept\"\n");
     let kept =
         format!("[stages.kept]\nkind = \"filter\"\nfrom = \"{from}\"\nkeep = \"blocks[0] > 0\"\n[sinks.");
     place.edit("[sinks.", &kept);
-    place
-        .start_command(&arguments)
-        .wait()
-        .must_exit(78)
-        .must_say(&["stage `kept` makes none or several rows of one"]);
+    run(&place.start_command(&arguments).wait().must_exit(0).stdout);
+    place.nothing_is_left();
 }

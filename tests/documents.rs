@@ -22,11 +22,10 @@ const LENGTHS: [(&str, usize); 2] = [("README.md", 150), ("ARCHITECTURE.md", 200
 const A_SCREEN: usize = 45;
 
 /// Sources of crates that know no kind.
-const WITHOUT_KINDS: [&str; 5] = [
+const WITHOUT_KINDS: [&str; 4] = [
     "crates/orchestra-plan/src/",
     "crates/orchestra-runtime/src/",
     "crates/orchestra-telemetry/src/",
-    "crates/lab/src/",
     "crates/orchestra-cli/src/",
 ];
 

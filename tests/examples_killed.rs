@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::common::{Workplace, copy_folder, is_same, python_env};
 use orchestra_testkit::skip::is_deep_check;
-use orchestra_testkit::striker::{Fault, Striker, loaders_of, workers_of};
+use orchestra_testkit::striker::{Fault, loaders_of, strike_any, workers_of};
 use rustix::process::Signal;
 
 /// Time between two kills of workers and loaders.
@@ -162,7 +162,7 @@ fn survives(example: &Example, examples: &Path, times: usize) -> bool {
     let place = Workplace::new();
     example.write(&place, examples, times);
     let run = place.start(&[]);
-    let storm = Striker::of_any(run.pid(), BETWEEN, Fault::Kill);
+    let storm = strike_any(run.pid(), BETWEEN, Fault::Kill);
     let ended = run.wait();
     let killed = storm.stop().len();
     ended.must_exit(0);

@@ -19,7 +19,7 @@ use orchestra_machine::processes::Process;
 use orchestra_testkit::gate::Gate;
 use orchestra_testkit::leaks::Holdings;
 use orchestra_testkit::size::{scaled, storm};
-use orchestra_testkit::striker::{Fault, Striker, loaders_of, strike, workers_of};
+use orchestra_testkit::striker::{Fault, loaders_of, strike, strike_any, strike_loaders, workers_of};
 use rustix::process::Signal;
 use shapes::{BATCH, Shape};
 
@@ -277,10 +277,8 @@ fn storms(shape: &'static Shape) {
     let Some(struck) = (many > 0).then(|| Struck::new(shape, many)).flatten() else { return };
     until_struck(least, Duration::from_millis(200), |every| {
         let run = struck.start(&[], &["--fresh"]);
-        let (kills, stops) = (
-            Striker::of_any(run.pid(), every, Fault::Kill),
-            Striker::of_loaders(run.pid(), every * 5, Fault::Stop),
-        );
+        let (kills, stops) =
+            (strike_any(run.pid(), every, Fault::Kill), strike_loaders(run.pid(), every * 5, Fault::Stop));
         run.wait().must_exit(0);
         let (killed, stopped) = (kills.stop().len(), stops.stop().len());
         println!("{}: {killed} killed, {stopped} stopped", shape.name);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::common::{Workplace, write_pictures};
 use orchestra_core::DType;
 use orchestra_testkit::models;
-use orchestra_testkit::processes::child_ids;
+use orchestra_testkit::processes::children;
 use orchestra_testkit::size::{scaled, storm};
 use serde_json::Value;
 
@@ -123,7 +123,7 @@ fn memory(run: u32) -> Option<[u64; 2]> {
     let mut tree = vec![run];
     let mut at = 0;
     while let Some(pid) = tree.get(at) {
-        tree.extend(child_ids(*pid));
+        tree.extend(children(*pid).iter().map(|child| child.pid));
         at += 1;
     }
     let all: Option<Vec<u64>> = tree.iter().map(|pid| own(*pid)).collect();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::common::{Ended, Workplace, python, repository};
 use orchestra_testkit::records::items;
-use orchestra_testkit::striker::{Fault, Striker, strike};
+use orchestra_testkit::striker::{Fault, strike, strike_workers};
 use serde_json::Value;
 
 /// Items that are run while workers are killed, and the time between two kills.
@@ -126,7 +126,7 @@ fn killed_workers_lose_nothing_and_double_nothing() {
     // Not before: whatever plans the run asks the script in a process that looks like a worker.
     let mut run = place.start(&[]);
     assert!(run.until("the run is under way", || place.n_results() > 0), "{}", run.said());
-    let striker = Striker::of_process(run.pid(), BETWEEN, Fault::Kill);
+    let striker = strike_workers(run.pid(), BETWEEN, Fault::Kill);
     run.wait().must_exit(0);
     let killed = striker.stop().len();
     println!("{killed} workers were killed");

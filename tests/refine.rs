@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::common::Workplace;
 use orchestra_core::DType;
 use orchestra_testkit::gate::Gate;
-use orchestra_testkit::striker::{Fault, Striker, workers_of};
+use orchestra_testkit::striker::{Fault, strike_workers, workers_of};
 use orchestra_testkit::{models, trap_library};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -128,7 +128,7 @@ fn two_thousand_rows_survive_a_storm_of_kills_exactly() {
     let more = "feed = { x = \"next\" }\nrounds = 30\nuntil = \"residual <= 0.0001\"\ncheckpoint = 4\nbatch = { max = 8 }";
     fs::write(place.workflow(), workflow(more)).unwrap();
     let run = place.start(&[]);
-    let storm = Striker::of_process(run.pid(), Duration::from_millis(200), Fault::Kill);
+    let storm = strike_workers(run.pid(), Duration::from_millis(200), Fault::Kill);
     let ended = run.wait();
     let killed = storm.stop().len();
     ended.must_exit(0);

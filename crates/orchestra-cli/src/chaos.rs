@@ -1,35 +1,68 @@
-//! `orchestra chaos`: run a workflow while its workers are killed and stopped, and audit what came out. It passes on what `orchestra-lab`
-//! says, and judges nothing.
+//! `orchestra chaos`: run a workflow while its workers and loaders are killed and stopped, and count what came out, as `orchestra verify` does.
 
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use orchestra::lab::chaos::{Chaos, Options};
-use orchestra::lab::chaos_report::Report;
-use orchestra::lab::striker::Strikes;
+use orchestra::{EventHook, FaultKind, Verified, WorkerEvent, WorkerId};
+use orchestra_core::locked;
+use orchestra_machine::processes::children;
+use orchestra_worker::held_process::Fault;
+use orchestra_worker::process::is_loader_with;
+use orchestra_worker::striker::{Striker, Strikes};
+use serde::Serialize;
 use tracing::level_filters::LevelFilter;
 
 use crate::Failed;
 use crate::args::{ChaosArgs, Verbosity};
+use crate::columns::{Row, aligned};
 use crate::exit_code::ExitCode;
-use crate::human::count;
-use crate::lab::{self, Told, failed};
+use crate::human::{count, counted};
+use crate::lab::{Lab, Ran, Setting};
 use crate::notices::Notices;
-use crate::run::lost_spans;
 use crate::surroundings::Surroundings;
 use crate::{stderr, stdout};
 
-mod table;
-
-const DIFFERING: &str = "differing";
+/// What was found, in all runs together. Field names are the keys of `orchestra chaos --json`, and with blanks the rows of its table.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    workflow: String,
+    /// Nothing was lost or doubled, and nothing is stray or damaged.
+    passed: bool,
+    runs: u64,
+    /// Of each run.
+    items: u64,
+    done: u64,
+    failed: u64,
+    /// Items without the record that they should have, and without a failure.
+    lost: u64,
+    /// Items with more records than they should have, or with a record and a failure.
+    doubled: u64,
+    /// Records of items that no source names, and files that nothing names.
+    stray: u64,
+    /// Files that cannot be read to their end.
+    damaged: u64,
+    /// Workers that were killed.
+    kills: u64,
+    /// Workers that were frozen.
+    stops: u64,
+    /// Workers that were replaced.
+    restarts: u64,
+    /// Loaders that were killed or frozen.
+    loaders_struck: u64,
+    /// Loaders that were replaced.
+    loader_restarts: u64,
+    /// The first faults, in words.
+    faults: Vec<String>,
+}
 
 pub fn chaos(
     args: &ChaosArgs,
     verbosity: Verbosity,
     surroundings: &Surroundings,
 ) -> Result<ExitCode, Failed> {
-    let strikes = Strikes { kill_every: args.kill_every.0, stop_every: args.stop_every.0, seed: args.seed };
-    if strikes.kill_every.is_none() && strikes.stop_every.is_none() {
+    if args.kill_every.0.is_none() && args.stop_every.0.is_none() {
         let what =
             anyhow!("`--kill-every` and `--stop-every` are both off: nothing would happen to any worker");
         return Err(Failed::new(ExitCode::Usage, what));
@@ -37,67 +70,166 @@ pub fn chaos(
     let notices = Notices { quiet: verbosity.quiet };
     // Of every worker that is struck the log says that it was lost: here that is no news.
     let level = if verbosity.verbose == 0 { LevelFilter::ERROR } else { verbosity.terminal_level() };
-    let setting = lab::Setting { args: &args.lab, surroundings, level, otlp: args.otlp.as_deref(), notices };
-    let ready = lab::get_ready(&setting)?;
-    let options = Options {
-        runs: args.runs,
-        items: args.items,
-        lasting: Duration::from_secs_f64(args.seconds),
-        strikes,
-        trace: ready.telemetry.tracer(),
-        tools: ready.tools,
-    };
-    let mut told = Told::new(notices, surroundings);
-    let mut tell = |progress| told.tell(progress);
-    let report = Chaos::prepare(ready.plan, options, &mut tell).and_then(|chaos| chaos.run(&mut tell));
-    told.end();
-    if let Some(warning) = ready.telemetry.shutdown().spans.as_ref().and_then(lost_spans) {
-        stderr::say_line(&warning);
-    }
-    let report = report.map_err(failed)?;
-    stdout::print(&if args.json { stdout::json(&report)? } else { table::table(&report) })?;
+    let setting = Setting { args: &args.lab, surroundings, level, otlp: args.otlp.as_deref(), notices };
+    let mut lab = Lab::open(&setting)?;
+    let report = storm(&mut lab, args);
+    lab.close();
+    let report = report?;
+    stdout::print(&if args.json { stdout::json(&report)? } else { table(&report) })?;
     if report.passed {
         return Ok(ExitCode::Done);
     }
-    stderr::say_line(&complaint(&flaws(&report)));
+    stderr::say_line("error: the account of the items is wrong; this is a bug of ours, please report it");
     Ok(ExitCode::Bug)
 }
 
-fn flaws(report: &Report) -> Vec<(u64, &'static str)> {
-    let flaws = ["lost", "doubled", DIFFERING, "unknown"].map(|what| (report.count(what), what));
-    let leaked = (report.leaks.len() as u64, "leaked");
-    flaws.into_iter().chain([leaked]).filter(|(n, _)| *n > 0).collect()
+fn storm(lab: &mut Lab, args: &ChaosArgs) -> Result<Report, Failed> {
+    let items = match args.items {
+        Some(items) => items,
+        None => {
+            let lasting = Duration::from_secs_f64(args.seconds);
+            lab.items_lasting(lasting, u64::MAX, |lab, n| {
+                lab.run(lab.over(&lab.plan, n)?.0, "a first look at how long it takes", None)
+            })?
+        }
+    };
+    let runs = args.runs as u64;
+    let mut report = Report { workflow: lab.plan.name.clone(), runs, ..Report::default() };
+    for run in 1..=runs {
+        let (plan, items) = lab.over(&lab.plan, items)?;
+        let serving = Serving::default();
+        let strikers = Strikers::start(args, &serving)?;
+        let ran = lab.run(plan, &format!("run {run} of {runs}, with {items} items"), Some(serving.hook()));
+        strikers.stop(&mut report);
+        let ran = ran?;
+        let found = orchestra::verify(&ran.output, &orchestra::kinds())
+            .map_err(|error| Failed::new(ExitCode::Bug, error))?;
+        report.add(items, &ran, found);
+    }
+    report.passed = report.lost + report.doubled + report.stray + report.damaged == 0;
+    Ok(report)
 }
 
-/// What is wrong, and whose fault it is. Only where results differ may that be the model's.
-fn complaint(flaws: &[(u64, &str)]) -> String {
-    let found: Vec<String> = flaws.iter().map(|(n, what)| format!("{} {what}", count(*n))).collect();
-    let found = found.join(", ");
-    match flaws {
-        [(_, DIFFERING)] => format!(
-            "error: {found}; either the model does not give the same answer each time, which two runs without faults would show, or this is a bug of ours: then please report it"
-        ),
-        _ => format!("error: {found}; this is a bug of ours, please report it"),
+impl Report {
+    fn add(&mut self, items: u64, ran: &Ran, found: Verified) {
+        let of = |kind| found.counts.get(&kind).copied().unwrap_or(0);
+        self.items = items;
+        self.done += found.done;
+        self.failed += found.failed;
+        // Of items that the run does not know, its account says nothing.
+        self.lost += of(FaultKind::Lost) + items.saturating_sub(found.items);
+        self.doubled += of(FaultKind::Doubled);
+        self.stray += of(FaultKind::Stray);
+        self.damaged += of(FaultKind::Damaged);
+        self.restarts += ran.report.devices.iter().map(|device| device.restarts).sum::<u64>();
+        self.loader_restarts += ran.report.loaders.restarts;
+        self.faults.extend(found.faults);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Workers of a run, by their process ids, that have finished a batch. Others are spared: each that is struck has then done something, so that a run
+/// comes to its end also where a model takes longer to load than the time between two strikes.
+#[derive(Clone, Default)]
+struct Serving(Arc<Mutex<BTreeMap<WorkerId, Worker>>>);
 
-    #[test]
-    fn only_results_that_differ_may_be_the_fault_of_the_model() {
-        let both = complaint(&[(2, DIFFERING)]);
-        assert!(
-            both.starts_with("error: 2 differing; either the model") && both.contains("a bug of ours"),
-            "{both}"
-        );
-        for flaws in [&[(1, "lost")][..], &[(1, "lost"), (2, DIFFERING)], &[(2, DIFFERING), (1, "leaked")]] {
-            let ours = complaint(flaws);
-            assert!(
-                !ours.contains("either") && ours.ends_with("this is a bug of ours, please report it"),
-                "{ours}"
-            );
+struct Worker {
+    pid: u32,
+    has_worked: bool,
+}
+
+impl Serving {
+    fn hook(&self) -> EventHook {
+        let serving = self.clone();
+        Arc::new(move |event| {
+            let mut workers = locked(&serving.0);
+            match event {
+                WorkerEvent::Started { worker, pid: Some(pid), .. } => {
+                    workers.insert(*worker, Worker { pid: *pid, has_worked: false });
+                }
+                WorkerEvent::BatchDone { worker, .. } => {
+                    workers.entry(*worker).and_modify(|worker| worker.has_worked = true);
+                }
+                WorkerEvent::Ended { worker, .. } => drop(workers.remove(worker)),
+                _ => {}
+            }
+        })
+    }
+
+    fn targets(&self) -> Vec<u32> {
+        locked(&self.0).values().filter(|worker| worker.has_worked).map(|worker| worker.pid).collect()
+    }
+}
+
+/// What strikes workers and loaders during a run, for each kind of fault.
+struct Strikers(Vec<(Fault, [Striker; 2])>);
+
+impl Strikers {
+    fn start(args: &ChaosArgs, serving: &Serving) -> Result<Self, Failed> {
+        let mut strikers = Vec::new();
+        for (fault, every) in [(Fault::Kill, args.kill_every.0), (Fault::Stop, args.stop_every.0)] {
+            let Some(every) = every else { continue };
+            let (strikes, serving) = (Strikes { fault, every, steady: usize::MAX }, serving.clone());
+            let workers = Striker::start(strikes, move || serving.targets());
+            let both = workers.and_then(|workers| Ok([workers, Striker::start(strikes, loaders(every))?]));
+            strikers.push((fault, both.map_err(|error| Failed::new(ExitCode::TryAgain, error))?));
+        }
+        Ok(Self(strikers))
+    }
+
+    fn stop(self, report: &mut Report) {
+        for (fault, [workers, loaders]) in self.0 {
+            let of_workers = workers.stop().len() as u64;
+            match fault {
+                Fault::Stop => report.stops += of_workers,
+                Fault::Kill | Fault::Segfault => report.kills += of_workers,
+            }
+            report.loaders_struck += loaders.stop().len() as u64;
         }
     }
+}
+
+/// Loaders of this process that were there a while ago, so that each has time to start. A run tells nothing of them.
+fn loaders(every: Duration) -> impl FnMut() -> Vec<u32> + Send + 'static {
+    let mut since: HashMap<u32, Instant> = HashMap::new();
+    move || {
+        let children = children(std::process::id());
+        let loaders = children.into_iter().filter(|child| is_loader_with(&child.arguments));
+        let now = Instant::now();
+        since = loaders.map(|child| (child.pid, *since.get(&child.pid).unwrap_or(&now))).collect();
+        let mut old: Vec<u32> =
+            since.iter().filter(|(_, since)| now - **since >= every / 2).map(|(pid, _)| *pid).collect();
+        old.sort_unstable();
+        old
+    }
+}
+
+fn table(report: &Report) -> String {
+    let Report { runs, items, done, failed, lost, doubled, stray, damaged, .. } = *report;
+    let Report { kills, stops, restarts, loaders_struck, loader_restarts, .. } = *report;
+    let rows = [
+        ("items", items),
+        ("done", done),
+        ("failed", failed),
+        ("lost", lost),
+        ("doubled", doubled),
+        ("stray", stray),
+        ("damaged", damaged),
+        ("kills", kills),
+        ("stops", stops),
+        ("restarts", restarts),
+        ("loaders struck", loaders_struck),
+        ("loader restarts", loader_restarts),
+    ];
+    let rows = rows.map(|(label, n)| Row::new(label, [count(n)]));
+    let mut text = format!("{}: {}\n\n{}\n", report.workflow, counted(runs, "run", "runs"), aligned(&rows));
+    for fault in &report.faults {
+        text.push_str(&format!("{fault}\n"));
+    }
+    if kills + stops == 0 {
+        text.push_str(
+            "no worker was struck: more items (`--items`) or more strikes (`--kill-every`) would tell more\n",
+        );
+    }
+    text.push_str(if report.passed { "every item has one end\n" } else { "FLAWS WERE FOUND\n" });
+    text
 }

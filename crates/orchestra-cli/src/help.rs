@@ -109,11 +109,11 @@ Examples:
   orchestra bench workflow.toml --runs 9 --json
   orchestra bench workflow.toml --repeat 100
 
-Reading and decoding, each model, and a whole run are measured one after the other, in each round. The limit is what
-the first two allow together; the ratio says how close a run comes to it. A run without a steady state of a second has
-no ratio: --repeat makes it longer. The file and its output folder stay as they are.
+Loading without a model, each model with its rows ready, and a whole run are measured one after the other, in each
+round. The limit is what the first two allow together; the ratio says how close a run comes to it. A run without a steady
+state of a second has no ratio: --repeat makes it longer. The file and its output folder stay as they are.
 
-Exit codes: 0 measured, 65 no item can be decoded, 69 device, runtime or model not available,
+Exit codes: 0 measured, 65 no item is done, 69 device, runtime or model not available,
 75 stopped, try again elsewhere, 78 the file is wrong, 130 interrupted";
 
 pub const CHAOS: &str = "\
@@ -122,14 +122,12 @@ Examples:
   orchestra chaos workflow.toml --kill-every 100ms --stop-every 1s --items 100000
   orchestra chaos workflow.toml --stop-every never --runs 5 --json
 
-The workflow runs over the same items twice, in peace and while its workers are killed and stopped, into folders that are
-removed afterwards. Then every record of both runs is compared with the list of items and with each other.
-The file and its output folder stay as they are. A fault that found a flaw is a bug of ours: please report it.
-With --otlp all of these runs are traced, each with an id of its own, and sockets are not among
-what is left behind; metrics are only there for `run`.
+The workflow runs while its workers and loaders are killed and stopped, into a folder that is removed afterwards. Then its
+items are counted as `orchestra verify` does it. The file and its output folder stay as they are. A flaw is a bug of ours:
+please report it. With --otlp all runs are traced, each with an id of its own; metrics are only there for `run`.
 
-Exit codes: 0 nothing was lost, doubled or left behind, and nothing differs; 2 the command line is wrong,
-65 no item is done even without faults, 69 device, runtime or model not available, 70 a flaw was found,
+Exit codes: 0 every item has one end, 2 the command line is wrong, 65 no item is done,
+69 device, runtime or model not available, 70 a flaw was found,
 75 stopped, try again elsewhere, 78 the file is wrong, 130 interrupted";
 
 pub const DEVICES: &str = "\

@@ -72,15 +72,6 @@ pub fn elapsed(seconds: f64) -> String {
     }
 }
 
-/// A short time, in the unit that fits: `48.2 us`, `1.20 ms`, `2.31 s`.
-pub fn short_time(seconds: f64) -> String {
-    match seconds.abs() {
-        a if a < 0.000_999_5 => format!("{:.1} us", seconds * 1e6),
-        a if a < 0.999_5 => format!("{:.2} ms", seconds * 1e3),
-        _ => format!("{seconds:.2} s"),
-    }
-}
-
 /// The share of `part` in `whole`, rounded down, so that 100.0 means all: `42.3`.
 pub fn percent(part: u64, whole: u64) -> String {
     let tenths = if whole == 0 { 1_000 } else { u128::from(part.min(whole)) * 1_000 / u128::from(whole) };
@@ -128,12 +119,6 @@ mod tests {
             spoken,
             ["0.2 s", "10 s", "46 s", "1 min 00 s", "5 min 12 s", "3 h 04 min", "0.0 s", "0.0 s"]
         );
-    }
-
-    #[test]
-    fn short_times_have_the_unit_that_fits() {
-        let texts = [0.0, 0.000_048_2, 0.000_999_9, 0.0123, 1.5, -0.000_002].map(short_time);
-        assert_eq!(texts, ["0.0 us", "48.2 us", "1.00 ms", "12.30 ms", "1.50 s", "-2.0 us"]);
     }
 
     #[test]

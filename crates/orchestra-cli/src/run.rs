@@ -300,7 +300,7 @@ fn runtime(plan: &Plan) -> Result<Runtime, Failed> {
     Ok(runtime)
 }
 
-fn not_started(error: StartRunError) -> Failed {
+pub fn not_started(error: StartRunError) -> Failed {
     let code = match &error {
         StartRunError::Listing { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
         StartRunError::Bucket { error, .. } if !error.is_of_source() => ExitCode::TryAgain,

@@ -10,7 +10,6 @@
 
 mod driver;
 mod gpu;
-pub mod holdings;
 mod memory;
 mod mps;
 mod nvml;

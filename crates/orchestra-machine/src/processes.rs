@@ -1,4 +1,4 @@
-//! Looks at processes through `/proc`: children, command lines, environments, open files. Changes none of them.
+//! Looks at processes through `/proc`: children and command lines. Changes none of them.
 
 use std::fs;
 
@@ -37,49 +37,4 @@ pub fn children(parent: u32) -> Vec<Process> {
     let mut children: Vec<_> = all().into_iter().filter(|p| p.parent == parent).collect();
     children.sort_by_key(|p| p.pid);
     children
-}
-
-/// Ids of the children of `parent`, in no order. Quicker than [`children`] where the kernel keeps lists of them.
-#[must_use]
-pub fn child_ids(parent: u32) -> Vec<u32> {
-    let threads = std::fs::read_dir(format!("/proc/{parent}/task"));
-    let lists = threads.into_iter().flatten().flatten().map(|thread| {
-        let list = std::fs::read_to_string(thread.path().join("children")).ok()?;
-        list.split_ascii_whitespace().map(|id| id.parse().ok()).collect::<Option<Vec<u32>>>()
-    });
-    match lists.collect::<Option<Vec<_>>>() {
-        Some(lists) => lists.concat(),
-        // The kernel keeps no lists, or a thread has just ended.
-        None => children(parent).iter().map(|child| child.pid).collect(),
-    }
-}
-
-/// Live processes whose environment holds `name=value`: finds orphans, too, when the test gave each process that mark.
-#[must_use]
-pub fn with_variable(name: &str, value: &str) -> Vec<Process> {
-    let wanted = format!("{name}={value}");
-    let has_it = |p: &Process| {
-        let environment = fs::read(format!("/proc/{}/environ", p.pid)).unwrap_or_default();
-        environment.split(|b| *b == 0).any(|v| v == wanted.as_bytes())
-    };
-    // Looked at again: in the middle of its `exec`, a process has no arguments yet, and gets them before its environment.
-    all().into_iter().filter(has_it).filter_map(|p| process(p.pid)).collect()
-}
-
-/// What the open descriptors of a process refer to (`/memfd:...`, `socket:[...]`, paths), by descriptor.
-#[must_use]
-pub fn open_files(pid: u32) -> Vec<(u32, String)> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
-    let mut files: Vec<_> = entries
-        .flatten()
-        .filter_map(|e| {
-            let fd = e.file_name().to_str()?.parse().ok()?;
-            // The descriptor of this very listing is gone by now, and so has no target.
-            let target = fs::read_link(e.path()).ok()?;
-            Some((fd, target.to_string_lossy().into_owned()))
-        })
-        .filter(|(_, target)| *target != format!("/proc/{pid}/fd"))
-        .collect();
-    files.sort();
-    files
 }

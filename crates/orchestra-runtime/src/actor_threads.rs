@@ -27,7 +27,7 @@ pub fn actor_runtime(plan: &Plan) -> io::Result<Runtime> {
 /// starts from now on inherits that: threads of loaders, of the blocking pool, worker processes. One turn then deals with several answers,
 /// caches stay warm, and workers have the next batches by then. For plans whose models all run on the cores: a GPU that waits would cost more
 /// than the interruption of a core. A thread that has another policy than `SCHED_OTHER` keeps it.
-pub fn run_as_batch_work() {
+fn run_as_batch_work() {
     // SAFETY: 0 is the calling thread, and the pointer is good for the time of the call.
     let done = unsafe {
         if libc::sched_getscheduler(0) != libc::SCHED_OTHER {

@@ -43,7 +43,7 @@ pub use account::report::{
 };
 pub use account::snapshot::{DeviceSnapshot, PipelineSnapshot, Snapshot, StageSnapshot};
 pub use account::stats::{Counter, DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
-pub use actor_threads::{actor_runtime, run_as_batch_work};
+pub use actor_threads::actor_runtime;
 pub use batch::service::{InferError, Service, StartServiceError, Tensor};
 pub use context::{EngineVersion, RunOptions, Timeouts};
 pub use events::{EventHook, WorkerEvent};
@@ -53,7 +53,6 @@ pub use fleet::launcher;
 pub use fleet::launcher::{EngineSpec, Engines, load_frame};
 pub use fleet::launcher::{Launcher, ProcessLauncher};
 pub use fleet::live_workers::{LiveWorker, LiveWorkers};
-pub use flow::chain::RowScope;
 pub use flow::uploads::{Manifest, ManifestPart, digest};
 pub use orchestra_core::worker_exit::ExitKind;
 pub use start::{

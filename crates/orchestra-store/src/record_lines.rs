@@ -1,5 +1,5 @@
-//! The lines of result files, of indexes of files and of `failures.jsonl`: which item each is a record of. `orchestra verify`, the audit of
-//! `chaos` and the tests all read records here, and each judges them against something else. What is independent of what:
+//! The lines of result files, of indexes of files and of `failures.jsonl`: which item each is a record of. `orchestra verify` and
+//! the tests read records here, and each judges them against something else. What is independent of what:
 //! this module believes the bytes of the file alone; it knows no journal, no list of items, and none of the code that wrote the file.
 
 use std::borrow::Cow;

@@ -5,10 +5,9 @@
 //! - [`bait`]: what hostile code is after, and what it may get at where nothing confines it.
 //! - [`faulty`]: a worker that misbehaves on purpose; [`gate`]: makes a run wait for the test; [`hold`]: stops a thread.
 //! - [`leaks`]: whether anything is left behind; [`processes`]: what `/proc` shows.
-//! - [`records`]: what lies in an output folder; [`striker`]: kills and stops workers.
+//! - [`records`]: what lies in an output folder; [`striker`]: kills and stops workers;
+//!   [`worker_client`]: speaks to one.
 //! - [`size`]: how large a test is, and whose turn it is to storm the machine; [`skip`]: the only way in which a test is skipped.
-//!
-//! The client of one worker is that of `orchestra-lab`.
 
 pub mod bait;
 pub mod faulty;
@@ -26,6 +25,7 @@ pub mod size;
 pub mod skip;
 pub mod striker;
 pub mod trap_stage;
+pub mod worker_client;
 
 pub use orchestra_testkit_ops::{
     ATTEMPTS, DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, GATE, GOT_THROUGH, IN_LOAD, IN_RUN, INHERITED_FD,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use orchestra_testkit::faulty::{FAULT, SILENT};
 use orchestra_testkit::processes::{process, with_variable};
-use orchestra_testkit::striker::{Fault, Striker, strike, workers_of};
+use orchestra_testkit::striker::{Fault, strike, strike_workers, workers_of};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 /// Killed when the test ends, however it ends.
@@ -39,14 +39,14 @@ fn workers_are_killed_or_frozen_and_no_other_process_is() {
     let mut first = worker();
     assert_eq!(workers_of(home).iter().map(|w| w.pid).collect::<Vec<_>>(), [first.0.id()]);
 
-    let striker = Striker::of_process(home, Duration::from_millis(1), Fault::Kill);
+    let striker = strike_workers(home, Duration::from_millis(1), Fault::Kill);
     assert_eq!(first.0.wait().unwrap().signal(), Some(9));
     let mut second = worker();
     assert_eq!(second.0.wait().unwrap().signal(), Some(9));
     assert_eq!(striker.stop(), [first.0.id(), second.0.id()]);
 
     let mut third = worker();
-    let striker = Striker::of_process(home, Duration::from_millis(1), Fault::Stop);
+    let striker = strike_workers(home, Duration::from_millis(1), Fault::Stop);
     let pid = Pid::from_child(&third.0);
     let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
     assert!(status.stopped());

@@ -78,22 +78,6 @@ impl Arena {
         unsafe { std::slice::from_raw_parts(self.map.at(at), len) }
     }
 
-    /// Copies all inputs of `rows` rows from one place to another, in the same slot or between slots. The places may overlap.
-    ///
-    /// # Safety
-    /// The rows at `from` have no writer, and those at `to` no user but the caller, during the call.
-    ///
-    /// # Panics
-    /// If the layout has no such slots or rows.
-    pub unsafe fn copy_input_rows(&self, from: (SlotId, usize), to: (SlotId, usize), rows: usize) {
-        for input in 0..self.layout.inputs.len() {
-            let (source, len) = self.input_span(from.0, input, from.1, rows);
-            let (target, _) = self.input_span(to.0, input, to.1, rows);
-            // SAFETY: both spans lie within the map and have the same length; the caller vouches for exclusive use.
-            unsafe { std::ptr::copy(self.map.at(source), self.map.at(target), len) };
-        }
-    }
-
     fn input_span(&self, slot: SlotId, input: usize, first: usize, rows: usize) -> (usize, usize) {
         self.assert_rows(slot, first, rows);
         (self.layout.input_offset(slot, input, first), self.layout.inputs[input].row_bytes * rows)

@@ -19,6 +19,7 @@ pub mod rss;
 pub mod sandbox;
 pub mod serve;
 mod streams;
+pub mod striker;
 mod waiting;
 
 pub use process::run_with;

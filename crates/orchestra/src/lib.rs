@@ -52,8 +52,6 @@ pub use orchestra_core::{
     DType, DeviceId, DeviceKind, FailureKind, LeftOut, PipelineId, StageId, TensorSpec, WorkerExit, WorkerId,
 };
 pub use orchestra_kinds::inspect::{Recognised, recognise, workflow as workflow_for};
-#[cfg(feature = "lab")]
-pub use orchestra_lab as lab;
 pub use orchestra_machine::{
     DriverProbe, FakeProbe, Gpu, GpuProbe, GpuProcess, Machine, Node, NvmlProbe, ProbeError, cpu_model,
     driver_problem, mps, process_cpu_time, process_memory,

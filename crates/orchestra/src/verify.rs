@@ -1,6 +1,6 @@
 //! Counts the items of a finished run again, from its files alone: `run.json`, what the sinks have written, and `failures.jsonl`. Opens no journal,
-//! changes nothing, and holds one bit per item and file. Which items there are it believes `run.json`; the audit of `chaos` and the tests, which read
-//! records as it does (`orchestra_store::each_record`), know that from elsewhere.
+//! changes nothing, and holds one bit per item and file. Which items there are it believes `run.json`. The tests read
+//! records as it does (`orchestra_store::each_record`), and know that from elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -35,10 +35,6 @@ pub struct BenchArgs {
     /// How long each part is measured in each round
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
     pub seconds: f64,
-    /// Only measure each model alone, with batches of these sizes [default: of 1, 2, 4 and so on up to the largest]
-    #[arg(long, value_name = "N,..", num_args = 0.., require_equals = true, value_delimiter = ',',
-          value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["runs", "items", "repeat"])]
-    pub batch_sizes: Option<Vec<u32>>,
     /// File, devices, settings.
     #[command(flatten)]
     pub lab: LabArgs,
@@ -61,15 +57,12 @@ pub struct ChaosArgs {
     /// --seconds]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub items: Option<u64>,
-    /// How long a run without faults shall take, where --items does not say how many
+    /// How long a run without faults would take, where --items does not say how many
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub seconds: f64,
-    /// Rounds, each of a run without faults and one with them; rates are medians over them
+    /// How many runs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = rounds)]
     pub runs: usize,
-    /// Chooses moments and victims: the same number gives the same choice
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
     /// Send traces of all runs to this OTLP collector, for example `http://localhost:4318`
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,

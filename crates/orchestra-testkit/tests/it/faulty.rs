@@ -2,10 +2,10 @@
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{BatchId, DType, DeviceKind, OutputSlotId, SlotId, WorkerExit};
-use orchestra_lab::worker_client::WorkerClient;
 use orchestra_runtime::{Launcher, ProcessLauncher};
 use orchestra_testkit::faulty::{FAULT, FAULT_LOG, FAULT_ONCE, file_of};
 use orchestra_testkit::models::spec;
+use orchestra_testkit::worker_client::WorkerClient;
 use orchestra_worker::arena::{Arena, SharedMemory};
 use orchestra_worker::codec::CodecError;
 use orchestra_worker::frames::{FromWorker, Load, Run, RunErrorKind, ToWorker};

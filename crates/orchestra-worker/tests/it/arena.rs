@@ -112,21 +112,6 @@ fn only_the_parent_s_own_mapping_can_write_inputs() {
 }
 
 #[test]
-fn rows_move_with_all_their_inputs() {
-    let arena = Arena::create("test", layout(4, 2)).unwrap();
-    // SAFETY: one thread, and no slice outlives its line.
-    unsafe {
-        arena.input_row_mut(SlotId(0), 0, 3).fill(7);
-        arena.input_row_mut(SlotId(0), 1, 3).fill(8);
-        arena.copy_input_rows((SlotId(0), 3), (SlotId(0), 1), 1);
-        assert_eq!(arena.input_rows(SlotId(0), 0, 1, 1), [7; 12]);
-        assert_eq!(arena.input_rows(SlotId(0), 1, 0, 2), [0, 0, 0, 0, 0, 8, 8, 8, 8, 8]);
-        arena.copy_input_rows((SlotId(0), 0), (SlotId(1), 2), 2);
-        assert_eq!(arena.input_rows(SlotId(1), 1, 2, 2), [0, 0, 0, 0, 0, 8, 8, 8, 8, 8]);
-    }
-}
-
-#[test]
 fn memory_of_another_size_or_without_its_seal_is_refused() {
     let (arena, outputs) = parts(&layout(4, 2));
     let error = map(&arena, &outputs, layout(4000, 2)).unwrap_err();

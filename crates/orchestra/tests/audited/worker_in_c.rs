@@ -10,7 +10,7 @@ use orchestra::kind::{
     At, BatchDraft, Code, DType, Dim, Draft, Fields, Limits, Program, ProgramContext, ProgramDraft,
     ResolvedProgram, StageKind, TensorSpec,
 };
-use orchestra_testkit::striker::{Fault, Striker};
+use orchestra_testkit::striker::{Fault, strike_workers};
 use serde_json::Value;
 
 const ITEMS: u64 = 2000;
@@ -99,7 +99,7 @@ fn a_worker_that_follows_the_page_of_the_protocol_serves_exactly_while_it_is_kil
             .sink("once", "once", "")
             .sink("twice", "twice", "");
         let plan = place.plan_with(orchestra::kinds().with_stage(Double(program)));
-        let striker = Striker::of_process(std::process::id(), Duration::from_millis(50), Fault::Kill);
+        let striker = strike_workers(std::process::id(), Duration::from_millis(50), Fault::Kill);
         let run = place.start_plan(plan).await;
         let outcome = bounded("the run ends", run.wait()).await;
         let killed = striker.stop().len();

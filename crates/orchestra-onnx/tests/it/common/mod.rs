@@ -9,13 +9,13 @@ use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{
     BatchId, DType, DeviceKind, Dim, OutputSlotId, ReadOutput, SlotId, TensorSpec, WorkerExit,
 };
-use orchestra_lab::worker_client::WorkerClient;
 use orchestra_onnx::digest::model_digest;
 use orchestra_onnx::library::{Env, Flavor, Request, Silent, find_or_fetch};
 use orchestra_onnx::{ENVIRONMENT, OnnxEngine, OnnxSpec};
 use orchestra_runtime::{Launcher, ProcessLauncher};
 use orchestra_testkit::models;
 use orchestra_testkit::onnx::ModelBuilder;
+use orchestra_testkit::worker_client::WorkerClient;
 use orchestra_worker::arena::{Arena, SharedMemory, WorkerArena};
 use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunTiming, ToWorker};
 use orchestra_worker::output_region::OutputRegion;

@@ -1,84 +1,24 @@
-//! The run part: a whole run over the sample, exactly as `orchestra run` does it. It looks from outside, and changes nothing inside.
+//! The rate of a run in its steady state, from how far it was at several moments. Arithmetic only.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use orchestra_core::bottleneck::Bottleneck;
-use orchestra_plan::Plan;
-use orchestra_runtime::Snapshot;
+use orchestra::Plan;
 
-use crate::error::LabError;
-use crate::run::{Ran, Tools, run};
-use crate::stats::divide;
+use crate::lab::Point;
 
-/// A steady state shorter than this is none.
-const LEAST_STEADY: Duration = Duration::from_millis(1000);
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunFigures {
-    /// Items with an end.
-    pub items: u64,
-    /// Of these, items that failed.
-    pub failed: u64,
-    /// Items per second in its steady state; `None`: the run was too short to have one.
-    pub steady_rate: Option<f64>,
-    pub elapsed: Duration,
-    /// From the start to the first batch that a worker finished.
-    pub starting: Duration,
-    /// The run's own word for it.
-    pub bottleneck: Bottleneck,
-}
-
-impl RunFigures {
-    pub fn whole_rate(&self) -> f64 {
-        divide(self.items as f64, self.elapsed.as_secs_f64())
-    }
-}
-
-/// Runs `plan` from start to end.
-pub fn measure(plan: Plan, tools: &Tools, look: &mut dyn FnMut(&Snapshot)) -> Result<RunFigures, LabError> {
-    let (prepared, options) = (prepared_before(&plan), tools.run_options(&plan));
-    let began = Instant::now();
-    let mut points: Vec<Point> = Vec::new();
-    let look = &mut |now: &Snapshot| {
-        points.push(Point::of(now, began.elapsed()));
-        look(now);
-    };
-    let Ran { report, .. } = run(plan, options, &tools.cancel, "measured run", look)?;
-    Ok(RunFigures {
-        items: report.items.read,
-        failed: report.items.failed,
-        steady_rate: steady_rate(&points, prepared, report.items.total.unwrap_or(report.items.read)),
-        elapsed: Duration::try_from_secs_f64(report.seconds).unwrap_or_default(),
-        starting: Duration::try_from_secs_f64(report.seconds_starting).unwrap_or_default(),
-        bottleneck: report.bottleneck,
-    })
-}
+/// A steady state that is shorter says little.
+const LEAST_STEADY: Duration = Duration::from_secs(1);
 
 /// Items that loaders may have prepared before the first worker was ready: one batch in each slot, and what is in their hands.
-fn prepared_before(plan: &Plan) -> u64 {
+pub fn prepared_before(plan: &Plan) -> u64 {
     let in_slots: usize = plan.batch_stages().map(|(_, batch)| batch.max_batch * batch.layout.slots).sum();
     (in_slots + plan.loader_threads) as u64
-}
-
-/// How far the run was at some moment.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Point {
-    at: Duration,
-    finished: u64,
-    handed: u64,
-}
-
-impl Point {
-    fn of(snapshot: &Snapshot, at: Duration) -> Self {
-        let finished = snapshot.done + snapshot.failed;
-        Self { at, finished, handed: finished + snapshot.in_flight }
-    }
 }
 
 /// The rate between the first moment when `prepared` items are through (all that was done before the first worker was ready is among
 /// them) and as much is in flight as there usually is, and the last moment when there are still items to hand out: both ends have the same
 /// fill. `None` where that is too short.
-fn steady_rate(points: &[Point], prepared: u64, total: u64) -> Option<f64> {
+pub fn steady_rate(points: &[Point], prepared: u64, total: u64) -> Option<f64> {
     let to = *points.iter().rev().find(|p| p.handed < total)?;
     let fill = |p: &Point| p.handed - p.finished;
     let at_work = || points.iter().filter(|p| p.finished >= prepared && p.at <= to.at);
