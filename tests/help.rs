@@ -1,7 +1,6 @@
 //! What the command says about itself: help of every command, completions, manual pages, the schema of workflow files. All of it is made from
 //! the definitions that it parses with.
 
-use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::common::{ORCHESTRA, Workplace};
@@ -14,19 +13,9 @@ fn commands(place: &Workplace) -> Vec<String> {
     // Lines that go on with a description are indented further.
     let names = list.filter_map(|line| line.strip_prefix("  ").filter(|l| !l.starts_with(' ')));
     let names: Vec<String> = names.map(|l| l.split(' ').next().unwrap().to_owned()).collect();
-    for name in [
-        "run",
-        "check",
-        "plan",
-        "graph",
-        "devices",
-        "doctor",
-        "inspect",
-        "init",
-        "schema",
-        "completions",
-        "man",
-    ] {
+    for name in
+        ["run", "check", "plan", "graph", "devices", "doctor", "inspect", "init", "schema", "completions"]
+    {
         assert!(names.iter().any(|n| n == name), "{name}: {names:?}");
     }
     assert!(!names.iter().any(|n| n == "worker"), "{names:?}");
@@ -67,30 +56,6 @@ fn the_schema_is_printed_as_json() {
     let schema: serde_json::Value = serde_json::from_str(&ended.must_exit(0).stdout).unwrap();
     assert_eq!(schema, orchestra::workflow_schema(&orchestra::kinds()));
     assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");
-}
-
-#[test]
-fn there_is_a_manual_page_for_every_command() {
-    let place = Workplace::new();
-    let page = place.start_command(&["man"]).wait();
-    assert!(page.must_exit(0).stdout.contains(".TH orchestra 1"), "{}", page.stdout);
-    let folder = place.path("share/man1");
-    let wrote = place.start_command(&["man", folder.to_str().unwrap()]).wait();
-    wrote.must_exit(0).must_say(&["share/man1"]);
-    let mut pages: Vec<String> = commands(&place).iter().map(|c| format!("orchestra-{c}.1")).collect();
-    pages.push("orchestra.1".into());
-    pages.sort();
-    let mut found: Vec<String> =
-        fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    found.sort();
-    assert_eq!(found, pages);
-    for page in pages {
-        let text = fs::read_to_string(folder.join(&page)).unwrap();
-        assert!(text.contains(&format!(".TH {} 1", page.trim_end_matches(".1"))), "{text}");
-    }
-    let blocked = place.path("file");
-    fs::write(&blocked, "").unwrap();
-    place.start_command(&["man", blocked.to_str().unwrap()]).wait().must_exit(75);
 }
 
 #[test]

@@ -61,8 +61,6 @@ pub enum Command {
     Schema,
     /// Print completions for a shell
     Completions(CompletionsArgs),
-    /// Print the manual page, or write the pages of all commands into a folder
-    Man(ManArgs),
     /// The other end of a worker's socket. Started by `run`, never by hand.
     #[command(hide = true)]
     Worker,
@@ -280,15 +278,6 @@ pub struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL", value_enum)]
     pub shell: Shell,
-}
-
-/// `orchestra man`
-#[derive(Debug, Args)]
-#[command(after_help = help::MAN)]
-pub struct ManArgs {
-    /// The folder to write to; it is made if it is missing [default: the main page, on standard output]
-    #[arg(value_name = "DIR")]
-    pub folder: Option<PathBuf>,
 }
 
 /// `orchestra devices`

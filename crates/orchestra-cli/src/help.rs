@@ -184,12 +184,3 @@ Examples:
   orchestra completions fish > ~/.config/fish/completions/orchestra.fish
 
 Exit codes: 0 printed";
-
-pub const MAN: &str = "\
-Examples:
-  orchestra man | man -l -
-  orchestra man ~/.local/share/man/man1
-
-Pages of the same names in that folder are replaced.
-
-Exit codes: 0 written, 75 it cannot be written";

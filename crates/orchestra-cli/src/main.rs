@@ -65,7 +65,6 @@ fn main() -> ProcessExitCode {
         Command::Init(args) => init::init(&args, cli.verbosity),
         Command::Schema => generated::schema(),
         Command::Completions(args) => generated::completions(&args),
-        Command::Man(args) => generated::man(&args, cli.verbosity),
         Command::Worker => return orchestra::worker_main(),
     };
     let code = done.unwrap_or_else(|failed| {
