@@ -2,19 +2,12 @@
 # Prints the Python of a private environment that has what the benchmark scripts need; makes it the first time. It never touches the
 # system's Python, and prints nothing else to standard output.
 #
-#     scripts/bench-env.sh [--torch]
+#     scripts/bench-env.sh
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 say() { printf '%s\n' "$*" >&2; }
-
-wanted=(requirements)
-case ${1:-} in
-    '') ;;
-    --torch) wanted+=(requirements-torch) ;;
-    *) fail "unknown argument \`$1\`; the only one is --torch" ;;
-esac
 
 python=${PYTHON:-python3}
 command -v "$python" >/dev/null || fail "\`$python\` is missing: install Python 3.11 or later, or name one with PYTHON=..."
@@ -41,17 +34,11 @@ if ! "$env_dir/bin/python" -m pip --version >/dev/null 2>&1; then
     "$python" -m venv "$env_dir"
 fi
 
-for name in "${wanted[@]}"; do
-    # The stamp is a copy of the list that was installed, written last: a changed list or a broken installation is done again.
-    if cmp -s "$here/$name.txt" "$env_dir/$name.done"; then continue; fi
-    if [[ $name == requirements-torch ]]; then
-        free_kib=$(df -Pk "$env_dir" | awk 'NR == 2 { print $4 }')
-        ((free_kib > 8 * 1024 * 1024)) ||
-            fail "torch needs up to 8 GB in $env_dir, and there are $((free_kib / 1024 / 1024)): make room, set XDG_CACHE_HOME, or leave the peer \`dataloader\` out"
-    fi
-    say "installing $name.txt"
-    "$env_dir/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$here/$name.txt" >&2 ||
-        fail "pip could not install $name.txt; its words are above"
-    cp "$here/$name.txt" "$env_dir/$name.done"
-done
+# The stamp is a copy of the list that was installed, written last: a changed list or a broken installation is done again.
+if ! cmp -s "$here/requirements.txt" "$env_dir/requirements.done"; then
+    say "installing requirements.txt"
+    "$env_dir/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$here/requirements.txt" >&2 ||
+        fail "pip could not install requirements.txt; its words are above"
+    cp "$here/requirements.txt" "$env_dir/requirements.done"
+fi
 printf '%s\n' "$env_dir/bin/python"

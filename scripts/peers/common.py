@@ -1,6 +1,6 @@
-"""What the peers share: the task as the workflow file states it, preparation of a picture, records.
+"""What `pool` is made of: the task as the workflow file states it, preparation of a picture, records.
 
-It starts no process and no thread, and it measures nothing but the peer's own work time.
+It starts no process and no thread, and it measures nothing but the work time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import onnxruntime
 from PIL import Image
 
-# Each process of a peer decodes on threads of its own choice: threads inside OpenCV would only fight with them.
+# Each process decodes on threads of its own choice: threads inside OpenCV would only fight with them.
 cv2.setNumThreads(0)
 
 
@@ -134,13 +134,9 @@ def normalise_into(task: Task, pixels: np.ndarray, row: np.ndarray) -> None:
 # ## The model, and what comes out of it
 
 
-def open_session(task: Task, threads: int | None, spin: bool = True) -> onnxruntime.InferenceSession:
-    """`threads` None leaves the choice to ONNX Runtime: one per core."""
+def open_session(task: Task, threads: int) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
-    if threads is not None:
-        options.intra_op_num_threads = threads
-    if not spin:
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.intra_op_num_threads = threads
     return onnxruntime.InferenceSession(task.model, options, providers=["CPUExecutionProvider"])
 
 
@@ -162,7 +158,7 @@ def records(task: Task, first: int, files: tuple[str, ...] | list[str], logits: 
     return "".join(lines)
 
 
-# ## The command line of a peer
+# ## The command line
 
 
 class Stopwatch:

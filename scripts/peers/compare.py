@@ -1,4 +1,4 @@
-"""Runs orchestra and its peers in turns, checks that their answers agree, and prints how fast each was.
+"""Runs orchestra and a pool of Python processes in turns, checks that their answers agree, and prints how fast each was.
 
 It prepares nothing and decodes nothing itself. Start it with scripts/bench-peers.sh.
 """
@@ -112,11 +112,10 @@ def run_orchestra(asked, workflow: Path, folder: Path) -> tuple[Measurement, dic
     return Measurement(len(answers), account["seconds"], wall, cpu), answers
 
 
-def run_peer(contestant: Contestant, workflow: Path, folder: Path) -> tuple[Measurement, dict[str, int]]:
+def run_pool(contestant: Contestant, workflow: Path, folder: Path) -> tuple[Measurement, dict[str, int]]:
     results = folder / "results.jsonl"
-    command = [sys.executable, str(PEERS / f"{contestant.name}.py"), "--workflow", str(workflow), "--output", str(results)]
-    for key, value in contestant.settings.items():
-        command += [f"--{key}"] if value is True else [] if value is False else [f"--{key}", str(value)]
+    command = [sys.executable, str(PEERS / "pool.py"), "--workflow", str(workflow), "--output", str(results)]
+    command += [word for key, value in contestant.settings.items() for word in (f"--{key}", str(value))]
     said, wall, cpu = measured(command)
     account = json.loads(said.splitlines()[-1])
     return Measurement(account["items"], account["seconds"], wall, cpu), read_answers(results)
@@ -135,7 +134,7 @@ class Workload:
             if contestant.name == "orchestra":
                 measurement, answers = run_orchestra(self.asked, self.workflow, Path(folder))
             else:
-                measurement, answers = run_peer(contestant, self.workflow, Path(folder))
+                measurement, answers = run_pool(contestant, self.workflow, Path(folder))
         self.truth = self.truth or answers
         if answers.keys() != self.truth.keys():
             n_other = len(answers.keys() ^ self.truth.keys())
@@ -147,61 +146,41 @@ class Workload:
         return measurement
 
 
-# ## The best settings of a peer
+# ## The best settings of the pool
+
+# To start from.
+GUESS: dict[str, object] = {"processes": CORES, "threads": 1, "session-threads": 1, "batch": 8, "loader": "pillow"}
+# What is tried, one setting after the other.
+CHOICES: dict[str, list[object]] = {
+    "loader": ["pillow", "opencv-area", "opencv-linear"],
+    "threads": [0, 1, 2],
+    "batch": [1, 8, 32, 128],
+    "processes": sorted(count for count in {1, max(1, CORES // 2), max(1, CORES - 1), CORES} if count > CORES // 4),
+    "session-threads": [1, 2],
+}
 
 
-def guess(name: str) -> dict[str, object]:
-    """Settings to start from."""
-    if name == "pool":
-        return {"processes": CORES, "threads": 1, "session-threads": 1, "batch": 8, "loader": "pillow"}
-    if name == "dataloader":
-        return {"workers": CORES, "session-threads": 1, "batch": 32, "loader": "pillow", "no-spin": True}
-    return {}
-
-
-def choices(name: str) -> dict[str, list[object]]:
-    """What is tried, one setting after the other. `plain` is what is first written, and is not tuned."""
-    counts = sorted({1, max(1, CORES // 2), max(1, CORES - 1), CORES})
-    if name == "pool":
-        return {
-            "loader": ["pillow", "opencv-area", "opencv-linear"],
-            "threads": [0, 1, 2],
-            "batch": [1, 8, 32, 128],
-            "processes": [count for count in counts if count > CORES // 4],
-            "session-threads": [1, 2],
-        }
-    if name == "dataloader":
-        return {
-            "loader": ["pillow", "opencv-area", "opencv-linear"],
-            "workers": counts,
-            "session-threads": counts,
-            "batch": [8, 32, 128],
-            "no-spin": [True, False],
-        }
-    return {}
-
-
-def tune(workload: Workload, name: str) -> Contestant:
+def tune(workload: Workload) -> Contestant:
     """The fastest settings found: each in turn is set to its best value, the others as they are. Wrong answers do not count."""
     tried: dict[str, float] = {}
 
     def rate(settings: dict[str, object]) -> float:
-        one = Contestant(name, settings)
+        one = Contestant("pool", settings)
         if one.said() not in tried:
             try:
                 run = workload.run(one)
                 tried[one.said()] = run.items / run.work_seconds
-                note(f"  tried {name} {one.said()}: {tried[one.said()]:.0f} items/s")
+                note(f"  tried {one.said()}: {tried[one.said()]:.0f} items/s")
             except Failure as failure:
                 tried[one.said()] = 0.0
-                note(f"  tried {name} {one.said()}: {failure}")
+                note(f"  tried {one.said()}: {failure}")
         return tried[one.said()]
 
-    best = guess(name)
+    best = GUESS
     if not workload.asked.quick:
-        for key, values in choices(name).items():
+        for key, values in CHOICES.items():
             best = max(({**best, key: value} for value in values), key=rate)
-    return Contestant(name, best)
+    return Contestant("pool", best)
 
 
 # ## Reporting
@@ -253,30 +232,26 @@ def print_table(table: list[tuple[str, ...]]) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench-peers.sh", description="Orchestra and its peers side by side.")
+    parser = argparse.ArgumentParser(prog="bench-peers.sh", description="Orchestra and a pool of Python processes side by side.")
     parser.add_argument("--workload", choices=(*WORKLOADS, "all"), default="all")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--peers", default="plain,pool,dataloader")
     parser.add_argument("--orchestra", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")
     asked = parser.parse_args()
     asked.orchestra, asked.data = asked.orchestra.resolve(), asked.data.resolve()
-    asked.peers = [name for name in asked.peers.split(",") if name]
-    if unknown := set(asked.peers) - {"plain", "pool", "dataloader"}:
-        parser.error(f"--peers: unknown `{', '.join(sorted(unknown))}`; there are plain, pool and dataloader")
     if asked.runs < 1:
         parser.error("--runs must be 1 or more")
     return asked
 
 
 def compare(asked, name: str) -> list[Contestant]:
-    """All rounds of one workload: A B C D A B C D."""
+    """All rounds of one workload: A B A B."""
     workload = Workload(asked, name)
     note(f"{name}: warming up")
-    workload.run(Contestant("orchestra"))  # reads every file once, and its answers are what the others are held against
-    contestants = [Contestant("orchestra"), *(tune(workload, peer) for peer in asked.peers)]
+    workload.run(Contestant("orchestra"))  # reads every file once, and its answers are what the pool is held against
+    contestants = [Contestant("orchestra"), tune(workload)]
     for number in range(1, asked.runs + 1):
         for one in contestants:
             one.runs.append(workload.run(one))
@@ -305,8 +280,7 @@ def main() -> int:
     if done:
         print_table([row for name, contestants in done.items() for row in rows(name, contestants)])
         for name, contestants in done.items():
-            for one in contestants[1:]:
-                print(f"{name}, {one.name}: {one.said() or 'as it is'}")
+            print(f"{name}, pool: {contestants[1].said()}")
     return 0 if len(done) == len(names) else 1
 
 
