@@ -1,12 +1,11 @@
-//! The metrics of a run: the page while the run goes on, what a collector gets, and a real Prometheus that scrapes them.
+//! The metrics of a run: the page while the run goes on, and a real Prometheus that scrapes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 
 use crate::common::page::{get, page, page_address, sum};
 use crate::common::{Blocks, Run, Workplace, until, write_pictures};
@@ -235,89 +234,6 @@ fn prometheus_scrapes_a_run_and_answers_a_query_for_each_metric() {
     run.wait();
 }
 
-/// A collector over HTTP that takes what comes, or answers with this status.
-fn collector(status: &'static str) -> (SocketAddr, Receiver<(String, Vec<u8>)>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    // Unbounded: a test sends a handful of requests.
-    let (sender, requests) = channel();
-    std::thread::spawn(move || {
-        for mut client in listener.incoming().flatten() {
-            let sender = sender.clone();
-            std::thread::spawn(move || {
-                while let Some(request) = request(&mut client) {
-                    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
-                    // The run may end once it has its answer, and the test then looks at what came.
-                    if sender.send(request).is_err() || client.write_all(answer.as_bytes()).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    (address, requests)
-}
-
-/// One request with its body: path and body.
-fn request(client: &mut TcpStream) -> Option<(String, Vec<u8>)> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        client.read_exact(&mut byte).ok()?;
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8(head).ok()?.to_lowercase();
-    let length = head.lines().find_map(|l| l.strip_prefix("content-length: "))?.parse().ok()?;
-    let mut body = vec![0; length];
-    client.read_exact(&mut body).ok()?;
-    Some((head.split(' ').nth(1)?.to_owned(), body))
-}
-
-fn holds(body: &[u8], text: &str) -> bool {
-    body.windows(text.len()).any(|window| window == text.as_bytes())
-}
-
-#[test]
-fn the_last_numbers_reach_the_collector_before_the_command_ends() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 40);
-    let (address, requests) = collector("200 OK");
-    let ended = place.run(&["--otlp", &format!("http://{address}/v1/traces")]);
-    ended.must_exit(0);
-    let bodies: Vec<Vec<u8>> =
-        requests.try_iter().filter(|(path, _)| path == "/v1/metrics").map(|(_, b)| b).collect();
-    assert_eq!(bodies.len(), 1, "the run was shorter than the interval, so there is the last request alone");
-    for instrument in expected(true) {
-        assert!(holds(&bodies[0], instrument.name), "{} is missing", instrument.name);
-    }
-    assert!(holds(&bodies[0], "service.name"));
-}
-
-#[test]
-fn a_collector_for_traces_alone_is_not_complained_about() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 8);
-    let (address, requests) = collector("404 Not Found");
-    let endpoint = format!("http://{address}/v1/metrics");
-    let ended = place.run_with(&[
-        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", &endpoint),
-        ("OTEL_METRIC_EXPORT_INTERVAL", "50"),
-    ]);
-    ended.must_exit(0);
-    assert!(!ended.stderr.contains("warning"), "{}", ended.stderr);
-    assert_eq!(requests.try_iter().count(), 1, "it is asked once");
-}
-
-#[test]
-fn a_collector_that_is_down_costs_the_metrics_and_a_line() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 8);
-    // Nothing listens on port 1: it is below those that the kernel gives out.
-    let ended = place.run_with(&[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:1")]);
-    ended.must_exit(0).must_say(&["warning: metrics are incomplete: 1 of 1 requests", "no connection"]);
-    place.holds_exactly(8);
-}
-
 #[test]
 fn tasks_are_counted_by_where_they_stand_and_a_slot_has_the_last_values_of_its_command() {
     let place = Workplace::new();
@@ -352,13 +268,13 @@ const DASHBOARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/graf
 #[test]
 fn the_document_names_every_metric_with_its_kind_unit_and_labels_and_no_other() {
     let text = fs::read_to_string(DOCUMENT).unwrap();
-    // | `page name` | `otlp name` | kind | unit | labels | meaning |
+    // | `name` | kind | unit | labels | meaning |
     let rows = text.lines().filter(|l| l.starts_with("| `orchestra_"));
     let documented: BTreeMap<String, Vec<String>> = rows
         .map(|row| {
             let cells: Vec<String> = row.trim_matches('|').split('|').map(|c| c.trim().to_owned()).collect();
-            assert!(!cells[5].is_empty(), "{row}");
-            (cells[0].trim_matches('`').to_owned(), cells[1..5].to_vec())
+            assert!(!cells[4].is_empty(), "{row}");
+            (cells[0].trim_matches('`').to_owned(), cells[1..4].to_vec())
         })
         .collect();
     let known: BTreeMap<String, Vec<String>> = names::ALL
@@ -369,7 +285,7 @@ fn the_document_names_every_metric_with_its_kind_unit_and_labels_and_no_other() 
                 "" => String::new(),
                 unit => format!("`{unit}`"),
             };
-            let row = vec![format!("`{}`", i.name), i.kind.as_str().to_owned(), unit, labels.join(", ")];
+            let row = vec![i.kind.as_str().to_owned(), unit, labels.join(", ")];
             (i.prometheus_name(), row)
         })
         .collect();

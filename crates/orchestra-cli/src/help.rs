@@ -124,7 +124,7 @@ Examples:
 
 The workflow runs while its workers and loaders are killed and stopped, into a folder that is removed afterwards. Then its
 items are counted as `orchestra verify` does it. The file and its output folder stay as they are. A flaw is a bug of ours:
-please report it. With --otlp all runs are traced, each with an id of its own; metrics are only there for `run`.
+please report it. With --otlp all runs are traced, each with an id of its own.
 
 Exit codes: 0 every item has one end, 2 the command line is wrong, 65 no item is done,
 69 device, runtime or model not available, 70 a flaw was found,

@@ -50,16 +50,16 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     }
     let notices = Notices { quiet: verbosity.quiet };
     planning::say_why_cpu(&plan, &machine, notices);
-    let (telemetry, warnings) = telemetry(args, verbosity, surroundings, &plan)?;
+    let telemetry = telemetry(args, verbosity, surroundings, &plan)?;
     // Before anything is discarded or begun: the address may be taken.
-    let metrics = metrics::start(args, &plan, notices, &warnings)?;
+    let metrics = metrics::start(args, &plan, notices)?;
     let command = Command {
         args,
         verbosity,
         surroundings,
         notices,
         telemetry: &telemetry,
-        metrics: &metrics,
+        metrics: metrics.as_ref(),
         stopping: Stopping::default(),
     };
     let asked = match (args.fresh, args.retry_failed) {
@@ -87,16 +87,11 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         Part::FinishedBefore(code) => return Ok(code),
         Part::Ended(ended) => *ended,
     };
-    let exports = telemetry.span_watch().is_some() || metrics.is_wanted();
-    // Without them a signal waits for the last requests, a few seconds.
-    let after = exports.then(|| AfterTheRun::caught().ok()).flatten();
+    // Without traces a signal waits for nothing.
+    let after = telemetry.span_watch().is_some().then(|| AfterTheRun::caught().ok()).flatten();
     // Blocking tasks that hang (a dead network drive) must not hold the command.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    // The numbers of the run do not change any more: the last request goes out while the summary is printed.
-    metrics.finish();
-    let code = end(&outcome, &plan, resumed_from, Output::of(args, verbosity), telemetry, after);
-    metrics::end(metrics);
-    code
+    end(&outcome, &plan, resumed_from, Output::of(args, verbosity), telemetry, after)
 }
 
 /// What all parts of a run share.
@@ -106,7 +101,7 @@ struct Command<'a> {
     surroundings: &'a Surroundings,
     notices: Notices,
     telemetry: &'a TelemetryGuard,
-    metrics: &'a Metrics,
+    metrics: Option<&'a Metrics>,
     stopping: Stopping,
 }
 
@@ -201,7 +196,9 @@ impl Command<'_> {
                 stopping.catch().context("signals cannot be caught, so the run could not be stopped");
             caught.map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
             let handle = prepared.start(options).await.map_err(not_started)?;
-            metrics::observe(metrics, handle.meter(), telemetry);
+            if let Some(metrics) = metrics {
+                metrics::observe(metrics, handle.meter(), telemetry);
+            }
             let progress = Progress::new(mode, surroundings);
             telemetry.terminal().redirect(progress.printer());
             stopping.stop_by(handle.stop_handle(), progress.is_drawn());
@@ -256,7 +253,7 @@ fn telemetry(
     verbosity: Verbosity,
     surroundings: &Surroundings,
     plan: &Plan,
-) -> Result<(TelemetryGuard, Vec<String>), Failed> {
+) -> Result<TelemetryGuard, Failed> {
     let of_file = configured_traces(plan);
     let configured = ConfiguredTraces { endpoint: args.otlp.as_deref().or(of_file.endpoint), ..of_file };
     let traces = TraceSettings::resolve(configured, |name| std::env::var(name).ok())
@@ -275,7 +272,7 @@ fn telemetry(
     for warning in &traces.warnings {
         tracing::warn!("{warning}");
     }
-    Ok((guard, traces.warnings))
+    Ok(guard)
 }
 
 /// What the file says of traces.

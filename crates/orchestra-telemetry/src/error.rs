@@ -26,7 +26,7 @@ pub enum TelemetryError {
     Page { address: String, origin: &'static str, reason: String },
     #[error("the metrics page cannot be served at `{address}`, from {origin}: {source}; {advice}")]
     PageNotServed { address: SocketAddr, origin: &'static str, advice: &'static str, source: io::Error },
-    #[error("failed to start the thread that sends traces or metrics: {0}")]
+    #[error("failed to start the threads that send traces or serve metrics: {0}")]
     Thread(#[source] io::Error),
     #[error("failed to open the log file `{path}`: {source}", path = path.display())]
     LogFile { path: PathBuf, source: io::Error },

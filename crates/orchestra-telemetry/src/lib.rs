@@ -1,18 +1,15 @@
-//! Names of spans, metrics and log fields; log files; the export of traces and metrics.
+//! Names of spans, metrics and log fields; log files; the export of traces, and the page of metrics.
 //!
 //! Installs nothing by itself: only [`Telemetry::install`], which a command calls, touches the process. A library that embeds
 //! orchestra needs [`names`] and [`traces`] at most, and never sees a subscriber.
 
-mod background;
 mod error;
 pub mod logs;
 pub mod metrics;
 pub mod names;
-pub mod otlp;
 mod setup;
 pub mod traces;
 
-use background::step_back;
 pub use error::TelemetryError;
 pub use logs::{LogFiles, LogReport, Terminal};
 pub use orchestra_plan::LogFormat;

@@ -13,7 +13,7 @@ use tracing_subscriber::{Layer as _, Registry};
 use crate::TelemetryError;
 use crate::logs::filter::log_filter;
 use crate::logs::{LineLayer, LogFiles, LogReport, Style, Terminal, TerminalOutput};
-use crate::traces::{Recorder, SpanReport, TraceSettings, Traces};
+use crate::traces::{Export, Recorder, SpanReport, TraceSettings};
 
 #[derive(Debug, Clone)]
 pub struct LogSettings {
@@ -95,15 +95,15 @@ pub struct TelemetryGuard {
 #[derive(Debug)]
 struct Tracing {
     recorder: Recorder,
-    traces: Traces,
+    export: Export,
     patience: Duration,
 }
 
 impl Tracing {
     fn start(settings: &TraceSettings) -> Result<Self, TelemetryError> {
-        let traces = Traces::start(settings)?;
-        let recorder = Recorder::own(traces.sink(), settings.sampling, settings.limits)?;
-        Ok(Self { recorder, traces, patience: settings.patience })
+        let export = Export::start(settings)?;
+        let recorder = Recorder::over(export.sink(), settings.sampling)?;
+        Ok(Self { recorder, export, patience: settings.patience })
     }
 }
 
@@ -125,9 +125,9 @@ impl TelemetryGuard {
 
     /// What became of the spans so far, at each call, if they are sent anywhere.
     pub fn span_watch(&self) -> Option<SpanWatch> {
-        let Tracing { recorder, traces, .. } = self.tracing.as_ref()?;
-        let (left_out, sink) = (recorder.left_out(), traces.sink());
-        Some(Arc::new(move || left_out.and(sink.report())))
+        let Tracing { recorder, export, .. } = self.tracing.as_ref()?;
+        let (left_out, counts) = (recorder.left_out(), export.counts());
+        Some(Arc::new(move || left_out.and(counts.report())))
     }
 
     /// To be handed to each run, if traces are sent anywhere.
@@ -143,9 +143,9 @@ impl TelemetryGuard {
     }
 
     fn end_tracing(&mut self) -> Option<SpanReport> {
-        let Tracing { recorder, traces, patience } = self.tracing.take()?;
+        let Tracing { recorder, export, patience } = self.tracing.take()?;
         recorder.finish(patience);
-        Some(recorder.left_out().and(traces.shutdown(patience)))
+        Some(recorder.left_out().and(export.shutdown(patience)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every metric: its name, kind, unit, labels and meaning. Names only: where the numbers come from is said where they are read.
 //!
-//! Names are OpenTelemetry's form; [`Instrument::prometheus_name`] gives the form of the Prometheus page, by the rules with which a
-//! collector would translate one into the other. What each means for a person is in `docs/metrics.md`, which a test holds against this file.
+//! Names are OpenTelemetry's form; [`Instrument::prometheus_name`] gives the form of the page, by the rules with which a collector would translate one
+//! into the other. What each means for a person is in `docs/metrics.md`, which a test holds against this file.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

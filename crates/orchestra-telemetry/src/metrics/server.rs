@@ -16,12 +16,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
 
 use super::page::{self, CONTENT_TYPE};
 use super::{PageAddress, Reading, Source};
 use crate::TelemetryError;
-use crate::background::Background;
 
 /// Connections that are open at once. With one more, the oldest is closed: it has had its chance, and clients that hang must not keep a
 /// scraper out.
@@ -37,7 +37,15 @@ const BREATH: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) address: SocketAddr,
-    _thread: Background,
+    /// With a thread of its own. `None` only while it is dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Waits for nobody, as a host may drop it in a thread of its own runtime.
+        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+    }
 }
 
 impl Server {
@@ -58,11 +66,14 @@ impl Server {
         let listener = StdTcpListener::bind(page.address).map_err(not_served)?;
         let address = listener.local_addr().map_err(not_served)?;
         listener.set_nonblocking(true).map_err(not_served)?;
-        let thread = Background::start("metrics-page", |_| {
-            let listener = TcpListener::from_std(listener).map_err(not_served)?;
-            Ok(move || serve(listener, source))
-        })?;
-        Ok(Self { address, _thread: thread })
+        let mut runtime = Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).thread_name("metrics-page").enable_all().build();
+        let runtime = runtime.map_err(TelemetryError::Thread)?;
+        let inside = runtime.enter();
+        let listener = TcpListener::from_std(listener).map_err(not_served)?;
+        drop(inside);
+        runtime.spawn(serve(listener, source));
+        Ok(Self { address, runtime: Some(runtime) })
     }
 }
 

@@ -16,9 +16,9 @@ use orchestra_runtime::trace::{
 
 use super::batch;
 use super::context;
+use super::counts::LeftOut;
 use super::ids::{About, Seed};
 use super::item;
-use super::queue::{Importance, LeftOut};
 use super::run::{RunSpans, Totals};
 use super::sampling::Kept;
 use super::span::{Out, Span};
@@ -96,13 +96,12 @@ impl RunFacts {
     /// A span of this run. Without a parent it begins a trace.
     pub(super) fn open(
         &self,
-        importance: Importance,
         name: &'static str,
         ids: (TraceId, SpanId),
         parent: Option<&SpanContext>,
         from: Duration,
     ) -> Span {
-        let mut span = self.out.open(importance, name, ids, parent, (self.zero, from));
+        let mut span = self.out.open(name, ids, parent, (self.zero, from));
         span.add([self.run_id.clone()]);
         span
     }
@@ -180,7 +179,7 @@ impl Assembly {
 
     /// A batch that [matters](batch::matters).
     pub(super) fn batch(&mut self, batch: &BatchTrace) {
-        batch::draw(batch, &self.facts, Importance::Rare);
+        batch::draw(batch, &self.facts);
     }
 
     /// Items that are traced, and why, unless they have parents.
@@ -242,7 +241,7 @@ impl Assembly {
         self.items_kept += 1;
         for batch in item.steps.batches.iter().filter(|batch| !batch::matters(batch)) {
             if self.drawn.insert(batch.number.number) {
-                batch::draw(batch, &self.facts, kept.importance());
+                batch::draw(batch, &self.facts);
             }
         }
         item::draw(&self.facts, item, kept, parent.as_ref());

@@ -10,7 +10,6 @@ use orchestra_runtime::trace::{BatchEnd, BatchTrace, RunErrorKind, Then};
 
 use super::assembly::{BATCHES_IN_RUN, RunFacts};
 use super::ids::About;
-use super::queue::Importance;
 use super::span::{Span, number};
 use crate::names::{attribute, event, span};
 
@@ -19,11 +18,11 @@ pub(super) fn matters(batch: &BatchTrace) -> bool {
     batch.number.number < BATCHES_IN_RUN || !matches!(batch.end, BatchEnd::Done | BatchEnd::Paused(_))
 }
 
-pub(super) fn draw(batch: &BatchTrace, run: &RunFacts, importance: Importance) {
+pub(super) fn draw(batch: &BatchTrace, run: &RunFacts) {
     let number_in_run = batch.number.number;
     let parent = run.parent_of_batch(number_in_run);
     let ids = run.seed.root(About::Batch(number_in_run));
-    let mut span = run.open(importance, span::BATCH, ids, parent, batch.sent);
+    let mut span = run.open(span::BATCH, ids, parent, batch.sent);
     if parent.is_none() {
         span.link(run.context.clone(), "run");
     }
@@ -46,7 +45,7 @@ pub(super) fn draw(batch: &BatchTrace, run: &RunFacts, importance: Importance) {
         span.fail(*kind, error, batch.ended);
     }
     what_followed(batch, &mut span);
-    worker_run(run, importance, batch, &span.context(), error);
+    worker_run(run, batch, &span.context(), error);
     span.end(batch.ended);
 }
 
@@ -75,14 +74,13 @@ fn what_followed(batch: &BatchTrace, span: &mut Span) {
 
 fn worker_run(
     run: &RunFacts,
-    importance: Importance,
     batch: &BatchTrace,
     parent: &SpanContext,
     error: Option<(&'static str, String)>,
 ) {
     let about = About::Batch(batch.number.number);
     let ids = |n| (parent.trace_id(), run.seed.part(about, n));
-    let mut span = run.open(importance, span::WORKER_RUN, ids(1), Some(parent), batch.sent);
+    let mut span = run.open(span::WORKER_RUN, ids(1), Some(parent), batch.sent);
     span.set(attribute::WORKER, i64::from(batch.worker.0));
     span.add([run.device(batch.device)]);
     span.set(attribute::WORKER_BEGUN, batch.ran.begun.is_some());
@@ -98,7 +96,7 @@ fn worker_run(
     }
     let context = span.context();
     for (n, (name, from, to)) in (2..).zip(phases(batch)) {
-        run.open(importance, name, ids(n), Some(&context), from).end(to);
+        run.open(name, ids(n), Some(&context), from).end(to);
     }
     span.end(ended);
 }

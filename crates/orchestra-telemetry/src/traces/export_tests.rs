@@ -6,11 +6,10 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
 use opentelemetry_sdk::trace::{SpanEvents, SpanLinks};
+use prost::Message as _;
 
-use super::super::queue::Importance;
 use super::*;
 use crate::names::attribute;
-use crate::otlp::{Protocol, Signal};
 use crate::traces::settings::usual_request;
 
 #[path = "../../tests/it/common/mod.rs"]
@@ -21,8 +20,8 @@ use common::{Collector, Do, closed_port, seen};
 const LONG: Duration = Duration::from_secs(120);
 
 fn settings(url: &str) -> TraceSettings {
-    let settings = TraceSettings::new(url, "a test").unwrap();
-    TraceSettings { patience: LONG, otlp: OtlpSettings { timeout: LONG, ..settings.otlp }, ..settings }
+    let settings = TraceSettings::new(url, "a test", None).unwrap();
+    TraceSettings { patience: LONG, timeout: LONG, ..settings }
 }
 
 fn span(n: u64) -> SpanData {
@@ -46,67 +45,55 @@ fn span(n: u64) -> SpanData {
 }
 
 /// Ends spans with these numbers.
-fn end_all(sink: &Arc<Queue>, spans: std::ops::Range<u64>, importance: Importance) {
-    spans.for_each(|n| sink.push(span(n), importance));
+fn end_all(sink: &Sink, spans: std::ops::Range<u64>) {
+    spans.for_each(|n| sink.end(span(n)));
 }
 
 /// Starts, ends so many spans, and shuts down.
 fn run(settings: &TraceSettings, spans: u64) -> SpanReport {
-    let traces = Traces::start(settings).unwrap();
-    end_all(&traces.sink(), 0..spans, Importance::Plain);
-    traces.shutdown(settings.patience)
+    let export = Export::start(settings).unwrap();
+    end_all(&export.sink(), 0..spans);
+    export.shutdown(settings.patience)
 }
 
 /// One collector for each protocol that this build speaks.
 fn collectors(first: &[Do]) -> Vec<(Collector, TraceSettings)> {
     let of = |collector: Collector| {
         let protocol = Protocol::from_name(collector.protocol);
-        let to = OtlpSettings::new(Signal::Traces, &collector.url(), "a test", protocol).unwrap();
-        let settings = settings(&collector.url());
-        (collector, TraceSettings { otlp: OtlpSettings { timeout: LONG, ..to }, ..settings })
+        let settings = TraceSettings::new(&collector.url(), "a test", protocol).unwrap();
+        (collector, TraceSettings { timeout: LONG, patience: LONG, ..settings })
     };
     Collector::all(first).into_iter().map(of).collect()
 }
 
 #[test]
-fn all_spans_arrive_over_each_protocol_with_headers_and_the_resource_of_this_program() {
-    for (collector, mut settings) in collectors(&[]) {
-        settings.otlp.headers = vec![("api-key".to_owned(), "1".to_owned())];
-        let resource = vec![("site".to_owned(), "berlin".to_owned())];
-        let report = run(&TraceSettings { request: 10, resource, ..settings }, 95);
+fn all_spans_arrive_over_each_protocol_with_the_resource_of_this_program() {
+    for (collector, settings) in collectors(&[]) {
+        let report = run(&TraceSettings { request: 10, ..settings }, 95);
         assert_eq!(report, SpanReport { ended: 95, delivered: 95, ..SpanReport::default() });
         let mut ids: Vec<Vec<u8>> = collector.spans().into_iter().map(|span| span.span_id).collect();
         ids.sort();
         ids.dedup();
         assert_eq!(ids.len(), 95);
-        assert_eq!(collector.got().len(), 10, "nine full requests and the rest");
         for got in collector.got() {
-            assert_eq!(got.headers["api-key"], "1");
+            assert!(got.request.resource_spans[0].scope_spans[0].spans.len() <= 10);
             let attributes = &got.request.resource_spans[0].resource.as_ref().unwrap().attributes;
             let text = |name: &str| {
                 let found = attributes.iter().find(|a| a.key == name).unwrap_or_else(|| panic!("no {name}"));
                 found.value.clone().unwrap().value.unwrap()
             };
-            for (name, value) in [("service.name", "orchestra"), ("site", "berlin")] {
-                assert_eq!(text(name), Value::StringValue(value.to_owned()));
-            }
+            assert_eq!(text("service.name"), Value::StringValue("orchestra".to_owned()));
             text("service.version");
         }
     }
 }
 
 #[test]
-fn requests_go_to_the_path_of_traces_with_the_headers_that_were_asked_for() {
+fn requests_go_to_the_path_of_traces() {
     let collector = Collector::http(&[]);
-    let settings = settings(&format!("{}/base", collector.url()));
-    let headers = vec![("api-key".to_owned(), "a b".to_owned())];
-    assert_eq!(
-        run(&TraceSettings { otlp: OtlpSettings { headers, ..settings.otlp }, ..settings }, 1).delivered,
-        1
-    );
+    assert_eq!(run(&settings(&format!("{}/base", collector.url())), 1).delivered, 1);
     let got = &collector.got()[0];
     assert_eq!(got.path, "/base/v1/traces");
-    assert_eq!(got.headers["api-key"], "a b");
     assert_eq!(got.headers["content-type"], "application/x-protobuf");
 }
 
@@ -128,13 +115,7 @@ fn a_collector_that_rejects_more_than_it_got_cannot_upset_the_count() {
 
 #[test]
 fn a_collector_that_is_busy_or_hangs_up_gets_the_request_again() {
-    let busy = [
-        Do::Refuse(429, "slower", Some(0)),
-        Do::Refuse(502, "", None),
-        Do::Refuse(503, "", None),
-        Do::Refuse(504, "", None),
-        Do::HangUp,
-    ];
+    let busy = [Do::Refuse(429, "slower", Some(0)), Do::Refuse(503, "", None), Do::HangUp];
     let collector = Collector::http(&busy);
     assert_eq!(run(&settings(&collector.url()), 1).delivered, 1);
     assert_eq!(collector.got().len(), busy.len() + 1);
@@ -164,24 +145,11 @@ fn a_collector_that_is_down_costs_the_spans_and_nothing_else() {
 }
 
 #[test]
-fn while_the_run_goes_on_a_collector_that_is_down_is_tried_until_the_time_is_over() {
+fn after_the_run_a_collector_that_is_down_is_tried_once_more_and_not_for_each_request() {
     let closed_port = closed_port();
-    let settings = settings(&closed_port.url());
-    let otlp = OtlpSettings { timeout: Duration::from_millis(300), ..settings.otlp };
-    let traces = Traces::start(&TraceSettings { request: 1, otlp, ..settings }).unwrap();
-    let sink = traces.sink();
-    end_all(&sink, 0..1, Importance::Plain);
-    seen("the request is given up", || sink.report(), |report| report.unsent > 0);
-    assert!(traces.shutdown(LONG).words.unwrap().contains("no connection"));
-}
-
-#[test]
-fn the_end_cuts_the_pauses_between_tries_short() {
-    let closed_port = closed_port();
-    // Without that it would be tried for ever.
-    let traces = Traces::start(&TraceSettings { request: 1, ..settings(&closed_port.url()) }).unwrap();
-    end_all(&traces.sink(), 0..1, Importance::Plain);
-    assert_eq!(traces.shutdown(LONG).unsent, 1);
+    // Each request is tried for a second or two.
+    let report = run(&TraceSettings { request: 1, ..settings(&closed_port.url()) }, 5_000);
+    assert_eq!((report.unsent, report.late), (5_000, 0));
 }
 
 #[test]
@@ -199,31 +167,6 @@ fn a_collector_that_never_answers_keeps_no_run_from_ending() {
 }
 
 #[test]
-fn a_collector_that_never_answers_costs_the_timeout_and_gets_the_next_request() {
-    let collector = Collector::http(&[Do::Ignore]);
-    let settings = settings(&collector.url());
-    let otlp = OtlpSettings { timeout: Duration::from_millis(300), ..settings.otlp };
-    let traces = Traces::start(&TraceSettings { request: 1, otlp, ..settings }).unwrap();
-    let sink = traces.sink();
-    end_all(&sink, 0..1, Importance::Plain);
-    let report = seen("the request is given up", || sink.report(), |report| report.unsent > 0);
-    assert!(report.words.unwrap().contains("no answer within 300ms"));
-    // Each request has as little time, and a busy machine may need more for an answer: then another one follows.
-    let mut ended = 1;
-    let next = || {
-        let report = sink.report();
-        if report.unsent == ended {
-            end_all(&sink, ended..ended + 1, Importance::Plain);
-            ended += 1;
-        }
-        report
-    };
-    seen("a later request is delivered", next, |report| report.delivered > 0);
-    let report = traces.shutdown(LONG);
-    assert_eq!((report.ended, report.lost()), (ended, ended - report.delivered), "{report:?}");
-}
-
-#[test]
 fn a_collector_that_refuses_one_request_gets_the_next() {
     let collector = Collector::http(&[Do::Refuse(400, "not this one", None)]);
     let report = run(&TraceSettings { request: 5, ..settings(&collector.url()) }, 10);
@@ -235,8 +178,8 @@ fn a_collector_that_refuses_one_request_gets_the_next() {
 #[test]
 fn over_grpc_too_a_collector_that_refuses_one_request_gets_the_next() {
     let collector = Collector::grpc(&[Do::Refuse(7, "quota is used up", None)]);
-    let otlp = OtlpSettings::new(Signal::Traces, &collector.url(), "a test", Some(Protocol::Grpc)).unwrap();
-    let report = run(&TraceSettings { request: 5, otlp, ..settings(&collector.url()) }, 10);
+    let settings = TraceSettings::new(&collector.url(), "a test", Some(Protocol::Grpc)).unwrap();
+    let report = run(&TraceSettings { request: 5, timeout: LONG, patience: LONG, ..settings }, 10);
     assert_eq!((report.unsent, report.delivered), (5, 5));
     assert!(report.words.unwrap().contains("PermissionDenied"));
 }
@@ -244,54 +187,36 @@ fn over_grpc_too_a_collector_that_refuses_one_request_gets_the_next() {
 #[test]
 fn what_speaks_another_protocol_is_told_of_with_the_usual_ports() {
     let other = common::Garbler::start(b"\0\0\x12\x04\0\0\0\0\0", usize::MAX);
-    let settings = settings(&other.url());
-    let otlp = OtlpSettings { timeout: Duration::from_secs(10), ..settings.otlp };
-    let words = run(&TraceSettings { otlp, ..settings }, 1).words.unwrap();
+    let timeout = Duration::from_secs(10);
+    let words = run(&TraceSettings { timeout, ..settings(&other.url()) }, 1).words.unwrap();
     assert!(words.contains("HTTP is usually on port 4318"), "{words}");
 }
 
 #[test]
 fn an_answer_without_end_is_cut_off() {
-    // Only the first: the request is sent again, which it could not be before the first answer was cut off.
     let endless = common::Garbler::start(b"HTTP/1.1 200 OK\r\n\r\n", 1);
     let report = run(&settings(&endless.url()), 1);
-    assert_eq!((report.delivered, report.lost()), (1, 0), "{report:?}");
+    assert_eq!((report.unsent, report.lost()), (1, 1), "{report:?}");
+    assert!(report.words.unwrap().contains("4 MiB"));
 }
 
 #[test]
-fn what_finds_the_queue_full_is_counted_and_gives_way_to_what_is_rare() {
+fn what_finds_the_queue_full_is_counted_and_a_quarter_is_kept_for_what_is_rare() {
     // The request is not answered, so the queue fills behind it.
     let collector = Collector::http(&[Do::Ignore]);
-    let settings = TraceSettings {
-        queue: 20,
-        request: 10,
-        patience: Duration::from_millis(200),
-        ..settings(&collector.url())
-    };
-    let traces = Traces::start(&settings).unwrap();
-    let sink = traces.sink();
-    end_all(&sink, 0..10, Importance::Plain);
+    let patience = Duration::from_millis(200);
+    let settings = TraceSettings { queue: 20, request: 10, patience, ..settings(&collector.url()) };
+    let export = Export::start(&settings).unwrap();
+    let sink = export.sink();
+    end_all(&sink, 0..10);
     seen("the request has come", || collector.got().len(), |n| *n > 0);
-    let waiting = || sink.report();
-    end_all(&sink, 10..40, Importance::Plain);
-    assert_eq!(waiting().overflowed, 10, "there was room for twenty");
-    end_all(&sink, 40..45, Importance::Rare);
-    assert_eq!(waiting().overflowed, 15, "the oldest five that are plain give way");
-    end_all(&sink, 45..65, Importance::Rare);
-    assert_eq!(waiting().overflowed, 35, "fifteen more, and what is rare gives way to nothing");
-    let report = traces.shutdown(settings.patience);
-    assert_eq!((report.ended, report.overflowed, report.late), (65, 35, 30));
-    assert_eq!(report.lost(), 65);
-}
-
-#[test]
-fn a_span_that_is_alone_is_sent_while_the_run_goes_on() {
-    let collector = Collector::http(&[]);
-    let delay = Duration::from_millis(1);
-    let traces = Traces::start(&TraceSettings { delay, ..settings(&collector.url()) }).unwrap();
-    end_all(&traces.sink(), 0..1, Importance::Plain);
-    seen("the request has come", || collector.got().len(), |n| *n > 0);
-    assert_eq!(traces.shutdown(LONG).delivered, 1);
+    end_all(&sink, 10..15);
+    assert!(!sink.has_room(1), "three quarters wait");
+    end_all(&sink, 15..40);
+    assert_eq!(export.counts().report().overflowed, 20, "there was room for twenty");
+    let report = export.shutdown(patience);
+    assert_eq!((report.ended, report.overflowed, report.late), (40, 20, 20));
+    assert_eq!(report.lost(), 40);
 }
 
 #[test]
@@ -308,16 +233,6 @@ fn the_largest_request_of_the_largest_spans_is_taken_by_a_collector() {
         let resource_spans = group_spans_by_resource_and_scope(spans, &Default::default());
         assert!(ExportTraceServiceRequest { resource_spans }.encoded_len() < most);
     }
-}
-
-#[test]
-fn what_ends_after_the_end_is_counted_as_late_and_not_kept() {
-    let collector = Collector::http(&[]);
-    let traces = Traces::start(&settings(&collector.url())).unwrap();
-    let sink = traces.sink();
-    assert_eq!(traces.shutdown(LONG), SpanReport::default());
-    end_all(&sink, 0..1, Importance::Plain);
-    assert_eq!(sink.close().late, 1);
 }
 
 #[tokio::test]

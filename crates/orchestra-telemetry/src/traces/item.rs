@@ -11,7 +11,6 @@ use orchestra_runtime::trace::{BatchTrace, ItemEnd, ItemTrace};
 use super::assembly::RunFacts;
 use super::batch;
 use super::ids::About;
-use super::queue::Importance;
 use super::sampling::Kept;
 use super::span::{Span, number};
 use crate::names::{attribute, span};
@@ -21,7 +20,7 @@ pub(super) fn draw(run: &RunFacts, item: &ItemTrace, kept: Kept, parent: Option<
     let about = About::Item(id.source.0, id.index);
     let queued = steps.queued.first().map(|(_, at)| *at);
     let began = steps.loading.map(|l| l.began).or(queued).unwrap_or(item.handed);
-    let mut span = run.open(kept.importance(), span::ITEM, run.seed.root(about), parent, began);
+    let mut span = run.open(span::ITEM, run.seed.root(about), parent, began);
     span.link(run.context.clone(), "run");
     for batch in &steps.batches {
         span.link(run.batch_context(batch.number.number), "batch");
@@ -31,7 +30,7 @@ pub(super) fn draw(run: &RunFacts, item: &ItemTrace, kept: Kept, parent: Option<
     span.set(attribute::ITEM_INDEX, number(id.index));
     span.set(attribute::ITEM_KEPT, kept.as_str());
     let context = span.context();
-    let mut parts = Parts { run, about, importance: kept.importance(), item: &context, n: 0 };
+    let mut parts = Parts { run, about, item: &context, n: 0 };
     parts.loading(item);
     parts.batches(item);
     parts.step(span::ITEM_WRITE, item.handed, item.ended, &[]);
@@ -64,7 +63,6 @@ fn fail(span: &mut Span, failure: &Failure, at: Duration) {
 struct Parts<'a> {
     run: &'a RunFacts,
     about: About,
-    importance: Importance,
     item: &'a SpanContext,
     n: u64,
 }
@@ -73,7 +71,7 @@ impl Parts<'_> {
     fn open(&mut self, name: &'static str, from: Duration) -> Span {
         self.n += 1;
         let ids = (self.item.trace_id(), self.run.seed.part(self.about, self.n));
-        self.run.open(self.importance, name, ids, Some(self.item), from)
+        self.run.open(name, ids, Some(self.item), from)
     }
 
     /// One in which nothing goes wrong.

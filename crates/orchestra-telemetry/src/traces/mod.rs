@@ -9,11 +9,12 @@
 
 mod assembly;
 mod batch;
+mod client;
 pub mod context;
+mod counts;
 mod export;
 mod ids;
 mod item;
-mod queue;
 mod recorder;
 mod run;
 mod sampling;
@@ -25,10 +26,19 @@ mod tests;
 
 pub use assembly::ItemParents;
 pub use context::TraceContext;
-pub use queue::SpanReport;
+pub use counts::SpanReport;
 pub use recorder::Recorder;
 pub use sampling::ItemSampling;
-pub use settings::{ConfiguredTraces, ResolvedTraces, TraceSettings};
-pub use span::SpanLimits;
+pub use settings::{ConfiguredTraces, Protocol, ResolvedTraces, TraceSettings};
 
-pub(crate) use export::Traces;
+pub(crate) use export::Export;
+
+/// How much nicer threads are that explain the run: on busy cores they get a thirtieth of what a thread of the run gets, on idle ones all they want.
+const NICE: i32 = 15;
+
+/// Puts the calling thread behind the threads of the run. A thread that did this must share no lock with one that did not: it may stand
+/// still for long while it holds it.
+fn step_back() {
+    // A system that refuses runs it like any other thread. On Linux a niceness is a thread's own.
+    let _ = rustix::process::nice(NICE);
+}

@@ -21,12 +21,12 @@ use orchestra_runtime::trace::{
 };
 
 use super::assembly::{Assembly, ItemParents, batch_context};
+use super::counts::LeftOut;
 use super::ids::{About, Seed};
-use super::queue::{LeftOut, Queue};
 use super::sampling::{ItemSampling, Sampler, Sorted};
-use super::span::{Out, Sink, SpanLimits};
-use super::{batch, context};
-use crate::{TelemetryError, step_back};
+use super::span::{Out, Sink};
+use super::{batch, context, step_back};
+use crate::TelemetryError;
 
 /// Items and batches that may wait. A record of an item is a few hundred bytes.
 const ROOM: usize = 65_536;
@@ -45,7 +45,6 @@ pub struct Recorder {
     shared: Arc<Shared>,
     sink: Sink,
     sampling: ItemSampling,
-    limits: SpanLimits,
     run_parent: Option<TraceContext>,
     item_parents: Option<ItemParents>,
 }
@@ -85,15 +84,7 @@ impl Recorder {
         processor: impl SpanProcessor + 'static,
         sampling: ItemSampling,
     ) -> Result<Self, TelemetryError> {
-        Self::start(Sink::Host(Arc::new(processor)), sampling)
-    }
-
-    pub(crate) fn own(
-        sink: Arc<Queue>,
-        sampling: ItemSampling,
-        limits: SpanLimits,
-    ) -> Result<Self, TelemetryError> {
-        Ok(Self { limits, ..Self::start(Sink::Queue(sink), sampling)? })
+        Self::over(Sink::of_host(Arc::new(processor)), sampling)
     }
 
     /// The same as a run takes it.
@@ -101,10 +92,10 @@ impl Recorder {
         Arc::new(self.clone())
     }
 
-    fn start(sink: Sink, sampling: ItemSampling) -> Result<Self, TelemetryError> {
+    pub(crate) fn over(sink: Sink, sampling: ItemSampling) -> Result<Self, TelemetryError> {
         let (records, waiting) = channel();
         let (ends, done) = channel();
-        let (weight, is_own) = (Arc::new(AtomicUsize::new(0)), matches!(sink, Sink::Queue(_)));
+        let (weight, is_own) = (Arc::new(AtomicUsize::new(0)), sink.is_own());
         let waits = Arc::clone(&weight);
         let work = move || {
             if is_own {
@@ -118,8 +109,7 @@ impl Recorder {
         let thread = thread.spawn(work).map_err(TelemetryError::Thread)?.thread().clone();
         let (closed, left_out, next_run) = (AtomicBool::new(false), Arc::default(), AtomicU64::new(0));
         let shared = Shared { records, weight, closed, left_out, next_run, thread, done: Mutex::new(done) };
-        let limits = SpanLimits::default();
-        Ok(Self { shared: Arc::new(shared), sink, sampling, limits, run_parent: None, item_parents: None })
+        Ok(Self { shared: Arc::new(shared), sink, sampling, run_parent: None, item_parents: None })
     }
 
     /// A recorder that makes the spans of runs children of this one, for example of the request that started the run. If that is not
@@ -172,7 +162,7 @@ impl Drop for Shared {
 
 impl Tracer for Recorder {
     fn begin(&self, began: RunBegan) -> Arc<dyn RunTracer> {
-        let Self { sink, sampling, limits, run_parent: parent, item_parents: parents, .. } = self.clone();
+        let Self { sink, sampling, run_parent: parent, item_parents: parents, .. } = self.clone();
         let has_parents = parents.is_some();
         let seed = Seed::new(&began.run_id, began.zero);
         let ids = seed.root(About::Run);
@@ -183,10 +173,7 @@ impl Tracer for Recorder {
         let (left_out, to, batches) = (self.left_out(), sink.clone(), Arc::<AtomicU64>::default());
         let sent = Arc::clone(&batches);
         shared.put(0, [0, 0], move |runs| {
-            runs.insert(
-                run,
-                Assembly::new(&began, (seed, Out::new(to, limits)), (parent, parents), sent, left_out),
-            );
+            runs.insert(run, Assembly::new(&began, (seed, Out::new(to)), (parent, parents), sent, left_out));
         });
         let sampler = Mutex::new(Sampler::new(sampling));
         Arc::new(RunRecorder { run, shared, seed, context, sink, has_parents, sampler, batches })

@@ -12,7 +12,6 @@ use orchestra_runtime::trace::{DeviceStep, DeviceTrace, LoaderTrace, RunEnded, W
 
 use super::assembly::RunFacts;
 use super::ids::About;
-use super::queue::Importance;
 use super::span::{Span, number};
 use crate::names::{attribute, event, span};
 
@@ -40,8 +39,7 @@ pub(super) struct Totals {
 
 impl RunSpans {
     pub(super) fn new(run: &RunFacts, parent: Option<&SpanContext>) -> (Self, SpanContext) {
-        let mut span =
-            run.open(Importance::Rare, span::RUN, run.seed.root(About::Run), parent, Duration::ZERO);
+        let mut span = run.open(span::RUN, run.seed.root(About::Run), parent, Duration::ZERO);
         span.set(attribute::WORKFLOW, run.workflow.clone());
         span.set(attribute::PID, i64::from(std::process::id()));
         let context = span.context();
@@ -126,7 +124,7 @@ impl RunSpans {
             return;
         }
         let ids = (run.context.trace_id(), run.seed.part(About::Worker(started.worker.0), 0));
-        let mut span = run.open(Importance::Rare, span::WORKER_LOAD, ids, Some(&run.context), started.at);
+        let mut span = run.open(span::WORKER_LOAD, ids, Some(&run.context), started.at);
         span.set(attribute::WORKER, i64::from(started.worker.0));
         span.add(run.stage(started.stage).attributes.iter().cloned());
         span.add([run.device(started.device)]);
@@ -149,7 +147,7 @@ impl RunSpans {
             return;
         }
         let ids = (run.context.trace_id(), run.seed.part(About::Loader(self.loaders), 0));
-        let mut span = run.open(Importance::Rare, span::LOADER, ids, Some(&run.context), life.began);
+        let mut span = run.open(span::LOADER, ids, Some(&run.context), life.began);
         span.add(run.source(life.source).iter().cloned());
         span.set(attribute::PID, i64::from(life.pid));
         if life.exit != WorkerExit::Clean {

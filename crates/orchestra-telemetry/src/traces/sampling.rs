@@ -6,7 +6,6 @@ use std::time::Duration;
 use orchestra_runtime::trace::{EndedItem, EndedItems, ItemTrace, UsualItems};
 
 use super::ids::item_hash;
-use super::queue::Importance;
 
 /// The share of the items that is traced unless a setting says otherwise.
 pub(super) const USUAL_SHARE: f64 = 0.01;
@@ -40,10 +39,6 @@ impl Kept {
     /// Others like it can stand for it.
     pub(super) fn is_plain(self) -> bool {
         self == Kept::Ratio
-    }
-
-    pub(super) fn importance(self) -> Importance {
-        if self.is_plain() { Importance::Plain } else { Importance::Rare }
     }
 
     pub(super) fn as_str(self) -> &'static str {

@@ -11,69 +11,68 @@ use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks, SpanProcessor};
 
 use super::context;
-use super::queue::{Importance, Queue};
+use super::counts::Counts;
 use crate::names::{SERVICE, attribute, event};
 
 /// Bytes of an error that a span keeps: a worker may have said a lot, and each item of its batch repeats it.
 const LONGEST_ERROR: usize = 1024;
 
-/// How many of each a span may have. What is more is left out when it ends, and counted in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SpanLimits {
-    pub attributes: usize,
-    pub events: usize,
-    pub links: usize,
-}
-
-impl Default for SpanLimits {
-    /// As the specification has it.
-    fn default() -> Self {
-        Self { attributes: 128, events: 128, links: 128 }
-    }
-}
+/// How many attributes, events and links a span may have, as the specification has it. What is more is left out when it ends, and counted in it.
+const MOST: usize = 128;
 
 /// Where spans go when they end.
 #[derive(Debug, Clone)]
-pub(super) enum Sink {
-    /// To our exporter.
-    Queue(Arc<Queue>),
-    Host(Arc<dyn SpanProcessor>),
+pub(crate) struct Sink {
+    processor: Arc<dyn SpanProcessor>,
+    /// Of our own export. A host's processor looks after itself.
+    counts: Option<Arc<Counts>>,
 }
 
 impl Sink {
-    /// Whether so many spans more leave enough room for rare ones. A host's processor looks after itself.
+    pub(super) fn of_host(processor: Arc<dyn SpanProcessor>) -> Self {
+        Self { processor, counts: None }
+    }
+
+    pub(super) fn counted(processor: Arc<dyn SpanProcessor>, counts: Arc<Counts>) -> Self {
+        Self { processor, counts: Some(counts) }
+    }
+
+    pub(super) fn is_own(&self) -> bool {
+        self.counts.is_some()
+    }
+
+    /// Whether so many spans more leave enough room for rare ones.
     pub(super) fn has_room(&self, spans: usize) -> bool {
-        match self {
-            Self::Queue(queue) => queue.has_room(spans),
-            Self::Host(_) => true,
+        self.counts.as_ref().is_none_or(|counts| counts.has_room(spans))
+    }
+
+    pub(super) fn end(&self, span: SpanData) {
+        if self.counts.as_ref().is_none_or(|counts| counts.end()) {
+            self.processor.on_end(span);
         }
     }
 }
 
 pub(super) struct Out {
     pub(super) sink: Sink,
-    limits: SpanLimits,
     scope: InstrumentationScope,
 }
 
 /// A span that has not ended. Its times are those of the run, counted from `zero`.
 pub(super) struct Span {
     data: SpanData,
-    importance: Importance,
     sink: Sink,
-    limits: SpanLimits,
     zero: SystemTime,
 }
 
 impl Out {
-    pub(super) fn new(sink: Sink, limits: SpanLimits) -> Self {
-        Self { sink, limits, scope: InstrumentationScope::builder(SERVICE).build() }
+    pub(super) fn new(sink: Sink) -> Self {
+        Self { sink, scope: InstrumentationScope::builder(SERVICE).build() }
     }
 
     /// A span that began at `start`. Without a parent it begins the trace of `ids`; below one that is not sampled it goes nowhere.
     pub(super) fn open(
         &self,
-        importance: Importance,
         name: &'static str,
         ids: (TraceId, SpanId),
         parent: Option<&SpanContext>,
@@ -95,7 +94,7 @@ impl Out {
             status: Status::Unset,
             instrumentation_scope: self.scope.clone(),
         };
-        Span { data, importance, sink: self.sink.clone(), limits: self.limits, zero }
+        Span { data, sink: self.sink.clone(), zero }
     }
 }
 
@@ -143,22 +142,19 @@ impl Span {
         if !self.data.span_context.is_sampled() {
             return;
         }
-        let (data, limits) = (&mut self.data, self.limits);
+        let data = &mut self.data;
         data.end_time = wall_time(self.zero, at).max(data.start_time);
-        data.dropped_attributes_count = cut(&mut data.attributes, limits.attributes);
-        data.events.dropped_count = cut(&mut data.events.events, limits.events);
-        data.links.dropped_count = cut(&mut data.links.links, limits.links);
-        match self.sink {
-            Sink::Queue(queue) => queue.push(self.data, self.importance),
-            Sink::Host(processor) => processor.on_end(self.data),
-        }
+        data.dropped_attributes_count = cut(&mut data.attributes);
+        data.events.dropped_count = cut(&mut data.events.events);
+        data.links.dropped_count = cut(&mut data.links.links);
+        self.sink.end(self.data);
     }
 }
 
-/// Leaves so many, and says how many more there were.
-fn cut<T>(all: &mut Vec<T>, most: usize) -> u32 {
-    let more = all.len().saturating_sub(most);
-    all.truncate(most);
+/// Leaves [`MOST`], and says how many more there were.
+fn cut<T>(all: &mut Vec<T>) -> u32 {
+    let more = all.len().saturating_sub(MOST);
+    all.truncate(MOST);
     u32::try_from(more).unwrap_or(u32::MAX)
 }
 

@@ -6,7 +6,6 @@ use orchestra_runtime::trace::TaskTrace;
 
 use super::assembly::RunFacts;
 use super::ids::About;
-use super::queue::Importance;
 use super::span::number;
 use crate::names::{attribute, span};
 
@@ -18,7 +17,7 @@ pub(super) fn draw(attempt: &TaskTrace, nth: u64, run: &RunFacts) {
     let TaskTrace { began, ended, class, entry } = attempt;
     let parent = Some(&run.context).filter(|_| nth < ATTEMPTS_IN_RUN);
     let ids = run.seed.root(About::Task(nth));
-    let mut span = run.open(Importance::Rare, span::TASK, ids, parent, *began);
+    let mut span = run.open(span::TASK, ids, parent, *began);
     if parent.is_none() {
         span.link(run.context.clone(), "run");
     }

@@ -3,5 +3,4 @@
 
 mod common;
 mod host;
-mod metrics;
 mod routing;

@@ -1,11 +1,12 @@
 //! A run that exists in memory only, and the records that it would tell.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::SpanId;
-use opentelemetry::{KeyValue, Value};
-use opentelemetry_sdk::trace::SpanData;
+use opentelemetry::{Context, KeyValue, Value};
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::{BatchId, DeviceId, ItemId, SourceId, StageId, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
@@ -16,10 +17,10 @@ use orchestra_runtime::trace::{
 use super::super::assembly::{Assembly, ItemParents, batch_context};
 use super::super::batch::matters;
 use super::super::context;
+use super::super::counts::Counts;
 use super::super::ids::{About, Seed};
-use super::super::queue::Queue;
 use super::super::sampling::{Ended, ItemSampling, Sampler};
-use super::super::span::{Out, Sink, SpanLimits};
+use super::super::span::{Out, Sink};
 use super::fake_plan::plan;
 use crate::names::attribute;
 
@@ -40,12 +41,44 @@ pub fn over() -> RunEnded {
     RunEnded { at: ms(900), total, resumed, done, failed, exit_code: Some(65), problems: Vec::new() }
 }
 
+/// Keeps the spans that end, as an export does that sends none of them.
+#[derive(Debug, Clone, Default)]
+pub struct KeptSpans(Arc<Mutex<Vec<SpanData>>>);
+
+impl KeptSpans {
+    /// With room for so many.
+    pub fn sink(&self, room: usize) -> Sink {
+        Sink::counted(Arc::new(self.clone()), Arc::new(Counts::new(room)))
+    }
+
+    /// Those that have ended since this was asked.
+    pub fn take(&self) -> Vec<SpanData> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+impl SpanProcessor for KeptSpans {
+    fn on_start(&self, _: &mut Span, _: &Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        self.0.lock().unwrap().push(span);
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
+        Ok(())
+    }
+}
+
 /// A run, and where its spans come out.
 pub struct Made {
     pub run: Assembly,
     pub seed: Seed,
     sampler: Sampler,
-    queue: Arc<Queue>,
+    kept: KeptSpans,
 }
 
 impl Made {
@@ -54,13 +87,13 @@ impl Made {
     }
 
     pub fn with_parents(ratio: f64, parents: Option<ItemParents>) -> Self {
-        let queue = Arc::new(Queue::new(100_000, 512));
+        let kept = KeptSpans::default();
         let began = began();
         let seed = Seed::new(&began.run_id, began.zero);
-        let out = Out::new(Sink::Queue(Arc::clone(&queue)), SpanLimits::default());
+        let out = Out::new(kept.sink(100_000));
         let sampling = ItemSampling { ratio, ..ItemSampling::default() };
         let run = Assembly::new(&began, (seed, out), (None, parents), Arc::default(), Arc::default());
-        Self { run, seed, sampler: Sampler::new(sampling), queue }
+        Self { run, seed, sampler: Sampler::new(sampling), kept }
     }
 
     /// A batch that has ended, told as a recorder does.
@@ -117,13 +150,9 @@ impl Made {
 
     /// Everything that has come out, once nothing more can.
     pub fn all(self) -> Spans {
-        let Self { run, queue, .. } = self;
+        let Self { run, kept, .. } = self;
         run.flush();
-        let mut all = Vec::new();
-        while let Some(request) = queue.take() {
-            all.extend(request);
-        }
-        Spans(all)
+        Spans(kept.take())
     }
 }
 

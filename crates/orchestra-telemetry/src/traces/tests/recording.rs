@@ -11,37 +11,30 @@ use orchestra_runtime::trace::{
     BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, RunTracer, Token, TraceContext, Tracer as _,
 };
 
-use super::fixture::{Made, began, began_at, each_of, groups, item, ms, over, rows_of};
+use super::fixture::{KeptSpans, Made, began, began_at, each_of, groups, item, ms, over, rows_of};
 use crate::names::{attribute, span};
-use crate::traces::queue::Queue;
-use crate::traces::{ItemSampling, Recorder, SpanLimits};
+use crate::traces::span::Sink;
+use crate::traces::{ItemSampling, Recorder};
 
 /// The thread gives way to everything else on this machine.
 const PATIENCE: Duration = Duration::MAX;
 
-fn recorder() -> (Recorder, Arc<Queue>) {
-    recorder_of(1.0)
+fn recorder() -> (Recorder, KeptSpans) {
+    recorder_of(ItemSampling { ratio: 1.0, ..ItemSampling::default() })
 }
 
-fn recorder_of(ratio: f64) -> (Recorder, Arc<Queue>) {
-    let queue = Arc::new(Queue::new(1_000_000, 512));
-    let sampling = ItemSampling { ratio, ..ItemSampling::default() };
-    let recorder =
-        Recorder::own(Arc::clone(&queue), sampling, SpanLimits::default()).expect("a thread can be started");
-    (recorder, queue)
+fn recorder_of(sampling: ItemSampling) -> (Recorder, KeptSpans) {
+    let kept = KeptSpans::default();
+    (Recorder::over(kept.sink(1_000_000), sampling).expect("a thread can be started"), kept)
 }
 
-fn names(queue: &Queue) -> Vec<String> {
-    let mut names = Vec::new();
-    while let Some(spans) = queue.take() {
-        names.extend(spans.into_iter().map(|s| s.name.into_owned()));
-    }
-    names
+fn names(kept: &KeptSpans) -> Vec<String> {
+    kept.take().into_iter().map(|span| span.name.into_owned()).collect()
 }
 
 #[test]
 fn what_many_threads_tell_of_many_runs_is_all_there_at_the_end() {
-    let (recorder, queue) = recorder();
+    let (recorder, spans_kept) = recorder();
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -59,14 +52,14 @@ fn what_many_threads_tell_of_many_runs_is_all_there_at_the_end() {
         }
     });
     assert_eq!(recorder.finish(PATIENCE), 0);
-    let names = names(&queue);
+    let names = names(&spans_kept);
     let count = |name| names.iter().filter(|n| *n == name).count();
     assert_eq!((count(span::RUN), count(span::BATCH), count(span::ITEM)), (4, 400, 800));
 }
 
 #[test]
 fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_are_always_traced() {
-    let (recorder, queue) = recorder();
+    let (recorder, spans_kept) = recorder();
     let run = recorder.begin(began());
     let last = 69_999;
     let end = |n| if n == last { super::failure() } else { ItemEnd::Done };
@@ -74,46 +67,34 @@ fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_are_alway
     run.items_ended(&groups((0..=last).map(|n| item(n, &[], end(n))).collect()));
     run.ended(over());
     assert_eq!(recorder.finish(PATIENCE), last - 49_152, "three quarters of the room");
-    assert_eq!(
-        queue.report().ended,
-        1 + 49_153 * 4,
-        "the run, and items that were read, decoded and written"
-    );
-    // What is rare goes first: the run, and the item that failed and came last.
-    let rare = queue.take().unwrap();
-    assert!(rare.iter().any(|s| s.name == span::ITEM && s.status != Status::Unset));
-    assert!(rare.iter().any(|s| s.name == span::RUN));
+    let spans = spans_kept.take();
+    assert_eq!(spans.len(), 1 + 49_153 * 4, "the run, and items that were read, decoded and written");
+    assert!(spans.iter().any(|s| s.name == span::ITEM && s.status != Status::Unset));
+    assert!(spans.iter().any(|s| s.name == span::RUN));
 }
 
-/// A recorder whose exporter is full, and the run and the number of its items that filled it: nothing takes anything out of the queue.
-fn full() -> (Recorder, Arc<Queue>, Arc<dyn RunTracer>, u64) {
-    let queue = Arc::new(Queue::new(1_000, 10));
-    let sink = Arc::clone(&queue);
-    let recorder = Recorder::own(
-        sink.clone(),
-        ItemSampling { ratio: 1.0, ..ItemSampling::default() },
-        SpanLimits::default(),
-    )
-    .expect("a thread can be started");
+/// A recorder whose exporter is full, and the run and the number of its items that filled it: nothing takes anything out of the spans_kept.
+fn full() -> (Recorder, KeptSpans, Arc<dyn RunTracer>, u64) {
+    let kept = KeptSpans::default();
+    let sink: Sink = kept.sink(1_000);
+    let sampling = ItemSampling { ratio: 1.0, ..ItemSampling::default() };
+    let recorder = Recorder::over(sink.clone(), sampling).expect("a thread can be started");
     let run = recorder.begin(began());
     let mut told = 0;
     while sink.has_room(8) {
         run.items_ended(&groups((told..told + 64).map(|n| item(n, &[], ItemEnd::Done)).collect()));
         told += 64;
     }
-    (recorder, queue, run, told)
+    (recorder, kept, run, told)
 }
 
 #[test]
 fn while_the_exporter_is_full_plain_items_are_left_out_and_counted_and_others_are_not() {
-    let (recorder, queue, run, told) = full();
+    let (recorder, spans_kept, run, told) = full();
     run.items_ended(&groups(vec![item(told, &[], ItemEnd::Done), item(told + 1, &[], super::failure())]));
     run.ended(over());
     let left_out = recorder.finish(PATIENCE);
-    let mut items = Vec::new();
-    while let Some(spans) = queue.take() {
-        items.extend(spans.into_iter().filter(|s| s.name == span::ITEM));
-    }
+    let items: Vec<SpanData> = spans_kept.take().into_iter().filter(|s| s.name == span::ITEM).collect();
     assert!(items.iter().any(|s| s.status != Status::Unset), "the one that failed");
     assert!(left_out >= 1, "the plain one after it was full");
     assert_eq!(items.len() as u64 + left_out, told + 2, "each is there, or counted");
@@ -121,22 +102,19 @@ fn while_the_exporter_is_full_plain_items_are_left_out_and_counted_and_others_ar
 
 #[test]
 fn what_a_host_wants_is_traced_also_while_the_exporter_is_full() {
-    let (recorder, queue, _filling, _) = full();
+    let (recorder, spans_kept, _filling, _) = full();
     let request = TraceContext { trace_id: [7; 16], span_id: [8; 8], flags: 1 };
     let run = recorder.clone().with_item_parents(Arc::new(move |_, _| Some(request))).begin(began());
     run.items_ended(&groups(vec![item(0, &[], ItemEnd::Done)]));
     recorder.finish(PATIENCE);
-    let mut spans = Vec::new();
-    while let Some(request) = queue.take() {
-        spans.extend(request);
-    }
+    let spans = spans_kept.take();
     let is_wanted = |s: &&SpanData| s.name == span::ITEM && s.span_context.trace_id().to_bytes() == [7; 16];
     assert_eq!(spans.iter().filter(is_wanted).count(), 1);
 }
 
 #[test]
 fn a_run_below_a_request_that_is_not_sampled_has_no_spans_and_items_follow_their_own_parents() {
-    let (recorder, queue) = recorder_of(0.0);
+    let (recorder, spans_kept) = recorder_of(ItemSampling { ratio: 0.0, ..ItemSampling::default() });
     let request = TraceContext { trace_id: [7; 16], span_id: [8; 8], flags: 1 };
     let parents = move |_: &str, name: &str| (name == "1.png").then_some(request);
     let recorder =
@@ -153,55 +131,38 @@ fn a_run_below_a_request_that_is_not_sampled_has_no_spans_and_items_follow_their
     run.items_ended(&[group]);
     run.ended(over());
     assert_eq!(recorder.finish(PATIENCE), 0);
-    let names = names(&queue);
+    let names = names(&spans_kept);
     assert_eq!(names.iter().filter(|n| *n == span::ITEM).count(), 1, "{names:?}");
     assert!(!names.iter().any(|n| n == span::RUN || n == span::BATCH || n == span::WORKER_RUN), "{names:?}");
 }
 
 #[test]
 fn what_is_told_after_the_end_is_counted_and_changes_nothing() {
-    let (recorder, queue) = recorder();
+    let (recorder, spans_kept) = recorder();
     let run = recorder.begin(began());
     assert_eq!(recorder.finish(PATIENCE), 0);
     run.items_ended(&groups(vec![item(0, &[], ItemEnd::Done)]));
     drop(run);
     assert_eq!(recorder.finish(PATIENCE), 1);
-    assert_eq!(names(&queue), [span::RUN], "closed, because nothing was told of its end");
+    assert_eq!(names(&spans_kept), [span::RUN], "closed, because nothing was told of its end");
 }
 
 #[test]
 fn the_log_names_the_trace_that_a_failed_item_is_found_in() {
-    let (recorder, queue) = recorder();
+    let (recorder, spans_kept) = recorder();
     let run = recorder.begin(began());
     let failed = item(3, &[], super::failure());
     let named = run.trace_of_failed(failed.id).unwrap();
     run.items_ended(&groups(vec![failed]));
     recorder.finish(PATIENCE);
-    let spans = queue.take().unwrap();
+    let spans = spans_kept.take();
     let item = spans.iter().find(|s| s.name == span::ITEM).unwrap();
     assert_eq!(item.span_context.trace_id().to_bytes(), named.trace_id);
 }
 
-#[test]
-fn a_span_keeps_as_much_as_its_limits_allow_and_counts_the_rest() {
-    let queue = Arc::new(Queue::new(1_000, 512));
-    let sampling = ItemSampling { ratio: 1.0, ..ItemSampling::default() };
-    let limits = SpanLimits { attributes: 2, events: 0, links: 1 };
-    let recorder = Recorder::own(Arc::clone(&queue), sampling, limits).expect("a thread can be started");
-    let run = recorder.begin(began());
-    let batch = Made::with(0.0).batch(0, 1, BatchEnd::Done);
-    run.items_ended(&groups(vec![item(0, &[batch], super::failure())]));
-    recorder.finish(PATIENCE);
-    let spans = queue.take().unwrap();
-    let item = spans.iter().find(|s| s.name == span::ITEM).unwrap();
-    assert_eq!((item.attributes.len(), item.events.events.len(), item.links.links.len()), (2, 0, 1));
-    assert!(item.dropped_attributes_count > 0);
-    assert_eq!((item.events.dropped_count, item.links.dropped_count), (1, 1), "the failure, and the batch");
-}
-
 /// What is said of 40 batches of 64 items, told as groups or each item for itself: the items that are traced and why, and the batches.
 fn said_of_batches(ratio: f64, together: bool, slow: Option<u64>) -> BTreeSet<String> {
-    let (recorder, queue) = recorder_of(ratio);
+    let (recorder, spans_kept) = recorder_of(ItemSampling { ratio, ..ItemSampling::default() });
     let run = recorder.begin(began());
     let made = Made::with(0.0);
     for n in 0..40 {
@@ -219,16 +180,13 @@ fn said_of_batches(ratio: f64, together: bool, slow: Option<u64>) -> BTreeSet<St
     run.ended(over());
     assert_eq!(recorder.finish(PATIENCE), 0);
     let mut said = BTreeSet::new();
-    while let Some(request) = queue.take() {
-        for span in request {
-            let of =
-                |name| span.attributes.iter().find(|a| a.key.as_str() == name).map(|a| a.value.to_string());
-            said.extend(match &*span.name {
-                span::ITEM => Some(format!("{:?} {:?}", of(attribute::ITEM), of(attribute::ITEM_KEPT))),
-                span::BATCH => Some(format!("batch {:?}", of(attribute::BATCH_ID))),
-                _ => None,
-            });
-        }
+    for span in spans_kept.take() {
+        let of = |name| span.attributes.iter().find(|a| a.key.as_str() == name).map(|a| a.value.to_string());
+        said.extend(match &*span.name {
+            span::ITEM => Some(format!("{:?} {:?}", of(attribute::ITEM), of(attribute::ITEM_KEPT))),
+            span::BATCH => Some(format!("batch {:?}", of(attribute::BATCH_ID))),
+            _ => None,
+        });
     }
     said
 }
@@ -247,21 +205,16 @@ fn items_told_as_a_group_are_traced_as_each_alone_would_be() {
 
 /// The items that are traced, and why, of a group that is told to a recorder.
 fn kept_of(sampling: ItemSampling, mut group: EndedItems) -> BTreeSet<(String, String)> {
-    let queue = Arc::new(Queue::new(1_000, 512));
-    let recorder =
-        Recorder::own(Arc::clone(&queue), sampling, SpanLimits::default()).expect("a thread can be started");
+    let (recorder, spans_kept) = recorder_of(sampling);
     let run = recorder.begin(began());
     group.written(ms(5_010), &Ok(()));
     run.items_ended(&[group]);
     run.ended(over());
     assert_eq!(recorder.finish(PATIENCE), 0);
     let mut kept = BTreeSet::new();
-    while let Some(request) = queue.take() {
-        for span in request.iter().filter(|s| s.name == span::ITEM) {
-            let of =
-                |name| span.attributes.iter().find(|a| a.key.as_str() == name).map(|a| a.value.to_string());
-            kept.extend(of(attribute::ITEM).zip(of(attribute::ITEM_KEPT)));
-        }
+    for span in spans_kept.take().iter().filter(|s| s.name == span::ITEM) {
+        let of = |name| span.attributes.iter().find(|a| a.key.as_str() == name).map(|a| a.value.to_string());
+        kept.extend(of(attribute::ITEM).zip(of(attribute::ITEM_KEPT)));
     }
     kept
 }
