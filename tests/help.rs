@@ -1,5 +1,5 @@
-//! What the command says about itself: help of every command, completions, manual pages, the schema of workflow files. All of it is made from
-//! the definitions that it parses with.
+//! What the command says about itself: help of every command, completions, the schema of workflow files. All of it is made from the definitions that
+//! it parses with.
 
 use std::process::{Command, Stdio};
 
