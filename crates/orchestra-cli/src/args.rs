@@ -42,7 +42,7 @@ pub enum Command {
     Check(CheckArgs),
     /// Say what will run where: devices, workers, batch sizes, memory, threads, and why
     Plan(PlanArgs),
-    /// Draw the workflow as DOT, Mermaid or SVG
+    /// Draw the workflow as SVG or Mermaid
     Graph(GraphArgs),
     /// Measure the limits of this machine for a workflow, and how close a run comes
     Bench(BenchArgs),
@@ -225,7 +225,7 @@ pub struct GraphArgs {
     /// The workflow file
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Language of the picture [default: what the name of --output says, else dot]
+    /// Language of the picture [default: what the name of --output says, else mermaid]
     #[arg(long, value_enum)]
     pub format: Option<GraphFormat>,
     /// Write to this file instead of standard output; a file that is there is replaced
@@ -239,8 +239,6 @@ pub struct GraphArgs {
 /// What `orchestra graph` writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GraphFormat {
-    /// For Graphviz
-    Dot,
     /// For Markdown files
     Mermaid,
     /// A picture that needs no other program

@@ -30,7 +30,6 @@ pub fn graph(
     let view = GraphView::new(&plan);
     let picture = match format {
         Format::Json => stdout::json(&view)?,
-        Format::Picture(GraphFormat::Dot) => view.to_dot(),
         Format::Picture(GraphFormat::Mermaid) => view.to_mermaid(),
         Format::Picture(GraphFormat::Svg) => view.to_svg(),
     };
@@ -50,24 +49,23 @@ enum Format {
     Json,
 }
 
-/// What was asked for, else what the name of the file says, else DOT.
+/// What was asked for, else what the name of the file says, else Mermaid.
 fn format(args: &GraphArgs) -> anyhow::Result<Format> {
     match (args.json, args.format, &args.output) {
         (true, _, _) => Ok(Format::Json),
         (false, Some(format), _) => Ok(Format::Picture(format)),
         (false, None, Some(path)) => by_ending(path),
-        (false, None, None) => Ok(Format::Picture(GraphFormat::Dot)),
+        (false, None, None) => Ok(Format::Picture(GraphFormat::Mermaid)),
     }
 }
 
 fn by_ending(path: &Path) -> anyhow::Result<Format> {
     match path.extension().and_then(|e| e.to_str()) {
-        Some("dot" | "gv") => Ok(Format::Picture(GraphFormat::Dot)),
         Some("mmd" | "mermaid") => Ok(Format::Picture(GraphFormat::Mermaid)),
         Some("svg") => Ok(Format::Picture(GraphFormat::Svg)),
         Some("json") => Ok(Format::Json),
         _ => Err(anyhow!(
-            "the name of `{}` does not say which format it shall have; end it with `.svg`, `.dot`, `.mmd` or `.json`, or use --format",
+            "the name of `{}` does not say which format it shall have; end it with `.svg`, `.mmd` or `.json`, or use --format",
             path.display()
         )),
     }
@@ -86,7 +84,7 @@ mod tests {
             json,
         };
         let of = |a| format(&a).unwrap();
-        assert_eq!(of(args(false, None, None)), Format::Picture(GraphFormat::Dot));
+        assert_eq!(of(args(false, None, None)), Format::Picture(GraphFormat::Mermaid));
         assert_eq!(of(args(false, None, Some("a.b/g.svg"))), Format::Picture(GraphFormat::Svg));
         assert_eq!(of(args(false, None, Some("g.mmd"))), Format::Picture(GraphFormat::Mermaid));
         assert_eq!(of(args(false, None, Some("g.json"))), Format::Json);

@@ -96,7 +96,6 @@ pub const GRAPH: &str = "\
 Examples:
   orchestra graph workflow.toml --output graph.svg
   orchestra graph workflow.toml --format mermaid
-  orchestra graph workflow.toml | dot -Tpng > graph.png
 
 It looks at the workflow file and what that names, and at no device: the picture is the same
 on every machine. `orchestra plan` says what runs where.

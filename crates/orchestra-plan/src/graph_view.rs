@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use crate::plan::{ColumnRef, Origin, PipelinePlan, Plan, Shape, SinkPlan, StagePlan};
 
-mod dot;
 mod layout;
 mod mermaid;
 mod svg;
@@ -81,11 +80,6 @@ impl GraphView {
     pub fn new(plan: &Plan) -> Self {
         let pipelines = plan.pipelines.iter().map(|p| Builder::new(plan, p).build()).collect();
         Self { name: plan.name.clone(), pipelines }
-    }
-
-    /// A `digraph` for Graphviz.
-    pub fn to_dot(&self) -> String {
-        dot::render(self)
     }
 
     /// A `flowchart` for Mermaid.
