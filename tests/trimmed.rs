@@ -211,3 +211,19 @@ fn models_see_what_pictures_fill_and_boxes_lie_where_they_were_drawn() {
     assert!(sizes.len() >= 4, "{sizes:?}: lines of few sizes prove little");
     place.nothing_is_left_but(&["results.jsonl", "merged.jsonl"]);
 }
+
+#[test]
+fn bench_runs_each_of_these_models_alone_with_rows_of_all_sizes() {
+    let place = run();
+    let file = place.workflow();
+    let arguments = ["bench", file.to_str().unwrap(), "--runs", "1", "--seconds", "0.05", "--json"];
+    let ended = place.start_command(&arguments).wait();
+    let report: Value = serde_json::from_str(&ended.must_exit(0).stdout).unwrap();
+    let rows = |model: &Value| {
+        (model["stage"].as_str().unwrap().to_owned(), model["rows_per_item"].as_f64().unwrap())
+    };
+    let models: Vec<(String, f64)> = report["models"].as_array().unwrap().iter().map(rows).collect();
+    let crops: usize = (0..PAGES).map(|n| boxes(n).len()).sum();
+    let expected = [("map".to_owned(), 1.0), ("read".to_owned(), crops as f64 / f64::from(PAGES))];
+    assert_eq!(models, expected);
+}

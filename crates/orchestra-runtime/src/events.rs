@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 
-/// Something that happened to a worker, or to the device of several. Those of one worker come in the order `Started`, `Ready`, `Serving`, `BatchDone` (any number),
-/// `Ended`, from whatever point its life was cut short; only the last one always comes.
+/// Something that happened to a worker, or to the device of several. Those of one worker come in the order `Started`, `Ready`, `BatchDone` (any number), `Ended`,
+/// from whatever point its life was cut short; only the last one always comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerEvent {
     /// The process runs; it is not loaded yet.
@@ -23,12 +23,6 @@ pub enum WorkerEvent {
         worker: WorkerId,
         /// Since the process was started.
         after: Duration,
-    },
-    /// It takes batches from now on.
-    Serving {
-        worker: WorkerId,
-        /// The dead (or recycled) worker whose place it took; `None` for the first of a place.
-        replaces: Option<WorkerId>,
     },
     /// It completed a batch, or several that went together.
     BatchDone { worker: WorkerId, rows: usize },

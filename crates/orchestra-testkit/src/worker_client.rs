@@ -69,34 +69,11 @@ impl WorkerClient {
     /// As [`WorkerClient::frame`], without heartbeats and waits for another worker.
     pub fn answer(&mut self) -> Result<Option<FromWorker>, CodecError> {
         loop {
-            let never = std::future::pending::<std::convert::Infallible>();
-            match self.answer_or(never).unwrap_or_else(|never| match never {}) {
-                Ok(Some(FromWorker::Waiting)) => {}
+            match self.frame() {
+                Ok(Some(FromWorker::Heartbeat { .. } | FromWorker::Waiting)) => {}
                 other => return other,
             }
         }
-    }
-
-    /// As [`WorkerClient::frame`], without heartbeats, until `give_up` ends.
-    pub fn answer_or<E>(
-        &mut self,
-        give_up: impl Future<Output = E>,
-    ) -> Result<Result<Option<FromWorker>, CodecError>, E> {
-        let Self { runtime, launched, decoder, buffer, .. } = self;
-        let answer = async {
-            loop {
-                match next_frame(launched, decoder, buffer).await {
-                    Ok(Some(FromWorker::Heartbeat { .. })) => {}
-                    other => return other,
-                }
-            }
-        };
-        runtime.block_on(async {
-            tokio::select! {
-                answer = answer => Ok(answer),
-                why = give_up => Err(why),
-            }
-        })
     }
 
     /// Asks it to end: closes this side of the socket for writing.
@@ -107,12 +84,6 @@ impl WorkerClient {
     /// Waits for its end.
     pub fn wait(&mut self) -> WorkerExit {
         self.runtime.block_on(self.launched.process.wait())
-    }
-
-    /// Waits for its end for no longer than this; whether it came.
-    pub fn wait_for(&mut self, time: Duration) -> bool {
-        let Self { runtime, launched, .. } = self;
-        runtime.block_on(async { tokio::time::timeout(time, launched.process.wait()).await.is_ok() })
     }
 
     /// Kills it and waits for its end.

@@ -225,8 +225,7 @@ impl LinkState {
         }
         drop(self.args.manager.cast(DeviceMsg::WorkerReady { worker, pid: self.pid, is_warm }));
         self.stats().ready.add(1);
-        let (device, instead_of) = (self.args.device, self.args.instead_of);
-        self.args.context.tell(|| WorkerEvent::Serving { worker, replaces: instead_of });
+        let device = self.args.device;
         self.port.traffic().is_open = true;
         let port = Arc::clone(&self.port);
         drop(self.args.serve.batcher.cast(BatcherMsg::WorkerReady { worker, device, port }));
