@@ -57,6 +57,7 @@ mod no_effect;
 mod no_landlock;
 mod normalize;
 mod nothing_vanishes;
+mod numbers;
 mod objects;
 mod other_stores;
 mod output_gone;

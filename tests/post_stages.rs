@@ -162,7 +162,7 @@ fn what_stages_make_of_rows_is_what_plain_arithmetic_makes_of_them() {
             row.as_flattened().iter().map(|p| u8::from(*p > 0.25)).collect::<Vec<_>>()
         );
 
-        let half = row[1][1] / 2.0;
+        let half = f64::from(row[1][1]) / 2.0;
         if sure && (!text.is_empty() || half > 0.1) && written < 0.9 {
             n_kept += 1;
             let long = text.chars().count() as i64 * 2 - 1;

@@ -345,8 +345,8 @@ fn what_is_wrong_with_a_script_is_said_with_its_place_before_anything_runs() {
             &["`f` does not say what it gives", "outputs = {"],
         ),
         (
-            "import orchestra\n@orchestra.stage(outputs={'y': ('float64', [4])})\ndef f(x): pass\n",
-            &["`y` cannot be float64"],
+            "import orchestra\n@orchestra.stage(outputs={'y': ('complex64', [4])})\ndef f(x): pass\n",
+            &["`y` cannot be complex64"],
         ),
         ("import os, sys\nsys.stdout.write('{' * 99999)\nos._exit(0)\n", &["its answer cannot be read"]),
         ("import os\nprint('last words', flush=True)\nos.abort()\n", &["signal: 6", "last words"]),

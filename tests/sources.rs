@@ -415,7 +415,7 @@ fn fields_of_records_come_out_as_they_were_put_in_and_bad_records_fail_alone() {
 
     let lines = |i: u64| format!("r.jsonl:{}", i + 1);
     run(&place, "kind = \"jsonl\"\npaths = [\"r.jsonl\"]", &["id", "caption", "score", "emb"]).must_exit(0);
-    must_be(&records(&place, 0), numbered(lines, |i| json!(i)));
+    must_be(&records(&place, 0), numbered(lines, |i| json!(i as f64)));
     must_be(&records(&place, 1), numbered(lines, |i| json!(format!("line\n{i}"))));
     must_be(&records(&place, 2), numbered(lines, |i| json!(i as f64 / 4.0 + 0.125)));
     must_be(&records(&place, 3), numbered(lines, |i| json!([i as f64, i as f64 + 1.0])));
@@ -436,7 +436,7 @@ fn fields_of_records_come_out_as_they_were_put_in_and_bad_records_fail_alone() {
         .unwrap();
     fs::write(place.path("r.csv"), csv.replace("\n7,", "\nx,") + "41,\"never closed").unwrap();
     for (file, whys) in
-        [("jsonl", ["no field `id`", "`id` is no i64"]), ("csv", ["`id` is no i64", "never closed"])]
+        [("jsonl", ["no field `id`", "`id` is no f64"]), ("csv", ["`id` is no f64", "never closed"])]
     {
         run(&place, &format!("kind = \"{file}\"\npaths = [\"r.{file}\"]"), &["id"]).must_exit(65);
         let failures = place.failures();
@@ -549,12 +549,12 @@ fn pictures_in_columns_of_parquet_are_those_of_their_rows_and_a_bad_one_fails_by
 
     let bad_photos = [
         (5, "pixels", "decode", "no picture"),
-        (9, "all0", "decode", "`photo` is null"),
+        (9, "all0", "decode", "`photo` is missing"),
         (17, "pixels", "decode", "empty"),
     ];
     let bad_paths = [
         (6, "all0", "read", "images/none.png"),
-        (10, "all0", "decode", "`path` is null"),
+        (10, "all0", "decode", "`path` is missing"),
         (18, "all0", "decode", "the path of a picture is expected"),
         (19, "all0", "read", "`sandbox_read`"),
         (20, "pixels", "decode", "no picture"),

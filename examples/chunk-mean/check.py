@@ -9,7 +9,6 @@ import argparse
 import ast
 import csv
 import json
-import math
 import struct
 import sys
 from fractions import Fraction
@@ -24,13 +23,6 @@ def read_npy(path):
     begin = 10 + struct.unpack_from("<H", data, 8)[0]
     n_rows, n_columns = ast.literal_eval(data[10:begin].decode())["shape"]
     return [struct.unpack_from(f"<{n_columns}f", data, begin + 4 * n_columns * row) for row in range(n_rows)]
-
-
-def nearest_float32(exact):
-    """The float32 nearest to a fraction: a detour over float64 alone could round twice."""
-    near = struct.unpack("<f", struct.pack("<f", float(exact)))[0]
-    step = 2.0 ** (math.frexp(near)[1] - 24)
-    return min((near - step, near, near + step), key=lambda value: abs(Fraction(value) - exact))
 
 
 def main():
@@ -50,8 +42,8 @@ def main():
         if int(found[station]["rows"]) != len(rows):
             sys.exit(f"the mean of `{station}` is of {found[station]['rows']} readings, and {len(rows)} are good")
         for column in range(len(rows[0])):
-            exact = nearest_float32(sum(Fraction(row[column]) for row in rows) / len(rows))
-            mean = struct.unpack("<f", struct.pack("<f", float(found[station][f"mean.{column}"])))[0]
+            exact = float(sum(Fraction(row[column]) for row in rows) / len(rows))  # The nearest float64.
+            mean = float(found[station][f"mean.{column}"])
             if mean != exact:
                 sys.exit(f"number {column} of `{station}` has mean {mean}, and it is {exact}")
         print(f"{station:6} {len(rows)} good readings, mean temperature {float(found[station]['mean.1']):.4f}")

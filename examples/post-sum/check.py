@@ -42,7 +42,7 @@ def main():
         wrong = [item for item in wanted if found.get(item) != wanted[item]]
         sys.exit(f"{len(wrong)} of {len(wanted)} readings are missing or wrong: {wrong[:3]}")
     (total,), (louds,) = table(output / "total.csv"), table(output / "louds.csv")
-    if (f32(float(total["sum"])), int(total["rows"])) != (f32(sum(expected.values())), len(expected)):
+    if (float(total["sum"]), int(total["rows"])) != (sum(expected.values()), len(expected)):
         sys.exit(f"the total is {total}, expected {sum(expected.values())} of {len(expected)} readings")
     n_loud = sum(square > 9.0 for row in squares for square in row)
     if int(float(louds["sum"])) != n_loud:

@@ -80,18 +80,30 @@ pub enum ColumnType {
     /// The content of a file, whose name ends with this (`png`).
     Bytes(String),
     List(Schema),
+    /// A tensor or a text that an item may lack.
+    Optional(Box<ColumnType>),
     /// A [`Placement`](crate::Placement), as the tensor that stands for it: where in the picture a row of pixels lies. It is no part of the whole
     /// row; what maps a result back to the picture reads it.
     Placement,
 }
 
 impl ColumnType {
+    /// The type of its values where they are not missing.
+    #[must_use]
+    pub fn required(&self) -> &ColumnType {
+        match self {
+            ColumnType::Optional(of) => of,
+            ty => ty,
+        }
+    }
+
     /// The tensor that a model sees, or gives, of it.
     pub fn tensor(&self) -> Option<&TensorSpec> {
         match self {
             ColumnType::Tensor(spec)
             | ColumnType::Pixels { model: spec, .. }
             | ColumnType::Largest { model: spec, .. } => Some(spec),
+            ColumnType::Optional(of) => of.tensor(),
             _ => None,
         }
     }
@@ -102,6 +114,7 @@ impl ColumnType {
             ColumnType::Tensor(spec)
             | ColumnType::Pixels { stored: spec, .. }
             | ColumnType::Largest { stored: spec, .. } => Some(spec),
+            ColumnType::Optional(of) => of.stored(),
             _ => None,
         }
     }
@@ -118,6 +131,7 @@ impl fmt::Display for ColumnType {
             ColumnType::Text => f.write_str("text"),
             ColumnType::Bytes(format) => write!(f, "bytes ({format})"),
             ColumnType::List(rows) => write!(f, "list of ({rows})"),
+            ColumnType::Optional(of) => write!(f, "{of}, or missing"),
             ColumnType::Placement => f.write_str("placement"),
         }
     }
@@ -136,6 +150,8 @@ pub enum Value<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
     List(&'a [OwnedRow]),
+    /// An optional column that the item lacks, with its name.
+    Missing(&'a str),
 }
 
 impl fmt::Debug for Value<'_> {
@@ -148,6 +164,7 @@ impl fmt::Debug for Value<'_> {
             Value::Text(text) => text.fmt(f),
             Value::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
             Value::List(rows) => rows.fmt(f),
+            Value::Missing(name) => write!(f, "Missing {name:?}"),
         }
     }
 }
@@ -170,6 +187,7 @@ impl Value<'_> {
                 tensor.write(&mut data)?;
                 f(&TensorView { name: &spec.name, dtype: spec.dtype, shape: &shape, data: &data })
             }
+            Value::Missing(name) => Err(Refusal::missing(name)),
             _ => Err(Refusal::result("internal error: expected a tensor; this is a bug")),
         }
     }
@@ -264,6 +282,8 @@ pub enum OwnedValue {
     Text(Arc<str>),
     Bytes(Arc<[u8]>),
     List(Arc<[OwnedRow]>),
+    /// With the name of its column.
+    Missing(Arc<str>),
 }
 
 /// A picture that owns its pixels.
@@ -291,6 +311,7 @@ impl OwnedValue {
             Value::Text(text) => OwnedValue::Text((*text).into()),
             Value::Bytes(bytes) => OwnedValue::Bytes((*bytes).into()),
             Value::List(rows) => OwnedValue::List((*rows).into()),
+            Value::Missing(name) => OwnedValue::Missing((*name).into()),
         })
     }
 
@@ -312,6 +333,7 @@ impl OwnedValue {
             OwnedValue::Text(text) => Value::Text(text),
             OwnedValue::Bytes(bytes) => Value::Bytes(bytes),
             OwnedValue::List(rows) => Value::List(rows),
+            OwnedValue::Missing(name) => Value::Missing(name),
         }
     }
 
@@ -334,6 +356,14 @@ impl Refusal {
     #[must_use]
     pub fn result(error: impl Into<String>) -> Self {
         Self { kind: FailureKind::Result, error: error.into() }
+    }
+
+    /// That of a stage that needs a value which the item lacks.
+    #[must_use]
+    pub fn missing(name: &str) -> Self {
+        Self::result(format!(
+            "`{name}` is missing: drop such rows with a filter, keep = \"not is_missing({name})\", or fill it in with select, `or_else({name}, ..)`"
+        ))
     }
 }
 

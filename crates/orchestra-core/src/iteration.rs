@@ -9,6 +9,7 @@
 use bincode::{Decode, Encode};
 use serde::Serialize;
 
+use crate::element::Element;
 use crate::tensor::{DType, Dim, TensorSpec};
 
 /// The name of the output that says how many rounds a row took.
@@ -54,17 +55,7 @@ impl Until {
 
     /// The same for the element of `dtype` with which `bytes` begin, in native byte order; nothing is met by less than one.
     pub fn is_met_by(&self, dtype: DType, bytes: &[u8]) -> bool {
-        fn first<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
-            bytes.first_chunk().copied()
-        }
-        let value = match dtype {
-            DType::F32 => first(bytes).map(|b| f64::from(f32::from_ne_bytes(b))),
-            DType::F16 => first(bytes).map(|b| f64::from(half::f16::from_ne_bytes(b))),
-            DType::I32 => first(bytes).map(|b| f64::from(i32::from_ne_bytes(b))),
-            DType::I64 => first(bytes).map(|b| i64::from_ne_bytes(b) as f64),
-            DType::U8 | DType::Bool => first::<1>(bytes).map(|[b]| f64::from(b)),
-        };
-        value.is_some_and(|value| self.is_met(value))
+        bytes.len() >= dtype.size_bytes() && self.is_met(Element::read(dtype, bytes).to_f64())
     }
 }
 

@@ -18,6 +18,7 @@ pub mod data;
 pub mod device;
 mod device_history;
 pub mod device_share;
+mod element;
 pub mod failure;
 pub mod failure_causes;
 pub mod first_items;
@@ -48,6 +49,7 @@ pub mod worker_exit;
 pub mod worker_places;
 
 pub use device::{DeviceKind, DeviceSpec};
+pub use element::{CannotHold, Element};
 pub use failure::{ErrorClass, Failure, FailureKind};
 pub use ids::{
     BatchId, DeviceId, ItemId, ModelId, OutputSlotId, PipelineId, SinkId, SlotId, SourceId, StageId, WorkerId,

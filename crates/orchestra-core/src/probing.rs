@@ -1,5 +1,6 @@
 //! What a few runs of a model say of its outputs: along which axis the items of a batch lie, if along any. It compares; it runs nothing.
 
+use crate::element::Element;
 use crate::model_output::{BatchAxis, Mixing, ProbedOutput};
 use crate::tensor::DType;
 
@@ -157,11 +158,7 @@ impl Elements {
 }
 
 fn float(dtype: DType, bytes: &[u8]) -> Option<f64> {
-    match dtype {
-        DType::F32 => Some(f64::from(f32::from_ne_bytes(bytes.try_into().ok()?))),
-        DType::F16 => Some(f64::from(half::f16::from_ne_bytes(bytes.try_into().ok()?))),
-        DType::I64 | DType::I32 | DType::U8 | DType::Bool => None,
-    }
+    dtype.is_float().then(|| Element::read(dtype, bytes).to_f64())
 }
 
 #[cfg(test)]

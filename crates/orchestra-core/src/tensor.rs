@@ -5,48 +5,85 @@ use std::fmt;
 use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
-/// An element type that a model input or output may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DType {
+/// Declares the element types: each with its name, what NumPy calls it, its code in `.npy` files, and the type of one element.
+macro_rules! dtypes {
+    ($($(#[$doc:meta])* $variant:ident: $name:literal, $numpy:literal, $code:literal, $of:ty;)*) => {
+        /// An element type that a model input or output may have. Journals, frames and workers in other languages know a type by its place in
+        /// this list, so a new one comes last.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Encode, Decode, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        pub enum DType {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl DType {
+            /// Every element type, in the order in which messages list them.
+            pub const ALL: [DType; [$($name),*].len()] = [$(DType::$variant),*];
+
+            /// Bytes of one element.
+            pub const fn size_bytes(self) -> usize {
+                match self {
+                    $(DType::$variant => size_of::<$of>(),)*
+                }
+            }
+
+            /// The name used in workflow files, records and messages.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(DType::$variant => $name,)*
+                }
+            }
+
+            /// The name in NumPy.
+            pub const fn numpy_name(self) -> &'static str {
+                match self {
+                    $(DType::$variant => $numpy,)*
+                }
+            }
+
+            /// The code in the header of a `.npy` file, without the order of bytes.
+            pub const fn npy_code(self) -> &'static str {
+                match self {
+                    $(DType::$variant => $code,)*
+                }
+            }
+        }
+    };
+}
+
+dtypes! {
     /// IEEE 754 binary32.
-    F32,
+    F32: "f32", "float32", "f4", f32;
     /// IEEE 754 binary16.
-    F16,
+    F16: "f16", "float16", "f2", half::f16;
     /// Signed 64-bit integer.
-    I64,
+    I64: "i64", "int64", "i8", i64;
     /// Signed 32-bit integer.
-    I32,
+    I32: "i32", "int32", "i4", i32;
     /// Unsigned byte.
-    U8,
+    U8: "u8", "uint8", "u1", u8;
     /// One byte, 0 or 1.
-    Bool,
+    Bool: "bool", "bool", "b1", u8;
+    /// IEEE 754 binary64.
+    F64: "f64", "float64", "f8", f64;
+    /// Signed 16-bit integer.
+    I16: "i16", "int16", "i2", i16;
 }
 
 impl DType {
-    /// Every element type, in the order in which messages list them.
-    pub const ALL: [DType; 6] = [DType::F32, DType::F16, DType::I64, DType::I32, DType::U8, DType::Bool];
-
-    /// Bytes of one element.
-    pub fn size_bytes(self) -> usize {
-        match self {
-            DType::I64 => 8,
-            DType::F32 | DType::I32 => 4,
-            DType::F16 => 2,
-            DType::U8 | DType::Bool => 1,
+    /// Whether numbers of it go into an input of a model or a stage that takes `wanted`. Numbers of CSV and JSON are f64, and what they are
+    /// for is known where they go; each is converted by the rule of [`Element::append`](crate::Element::append).
+    pub fn goes_into(self, wanted: DType) -> bool {
+        match (self, wanted) {
+            (DType::F64, wanted) => wanted != DType::Bool,
+            (DType::F32 | DType::F16, DType::F64) => true,
+            _ => self == wanted,
         }
     }
 
-    /// The name used in workflow files, records and messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "f32",
-            DType::F16 => "f16",
-            DType::I64 => "i64",
-            DType::I32 => "i32",
-            DType::U8 => "u8",
-            DType::Bool => "bool",
-        }
+    /// Whether it has fractions, infinities and NaN.
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::F16 | DType::F64)
     }
 }
 

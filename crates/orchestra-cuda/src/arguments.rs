@@ -55,6 +55,8 @@ fn c_type(dtype: DType) -> &'static str {
         DType::F16 => "__half",
         DType::I64 => "long long",
         DType::I32 => "int",
+        DType::F64 => "double",
+        DType::I16 => "short",
         DType::U8 => "unsigned char",
         DType::Bool => "bool",
     }

@@ -1,72 +1,138 @@
-//! Elements of tensors as numbers. Formats nothing.
+//! Elements of tensors as numbers: those that a stage computes with, and as sinks write them.
 
-use half::f16;
-use orchestra_core::DType;
-use orchestra_core::data::TensorView;
+use orchestra_core::data::{Refusal, TensorView};
+use orchestra_core::{DType, Element};
 use orchestra_plan::Words;
 use serde::{Serialize, Serializer};
 
 /// All types of elements, as a key names them.
-pub const DTYPES: Words<DType, 6> = Words::new([
-    (DType::F32.name(), DType::F32, ""),
-    (DType::F16.name(), DType::F16, ""),
-    (DType::I64.name(), DType::I64, ""),
-    (DType::I32.name(), DType::I32, ""),
-    (DType::U8.name(), DType::U8, ""),
-    (DType::Bool.name(), DType::Bool, ""),
-]);
+pub const DTYPES: Words<DType, { DType::ALL.len() }> = {
+    let mut words = [("", DType::F32, ""); DType::ALL.len()];
+    let mut at = 0;
+    while at < words.len() {
+        words[at] = (DType::ALL[at].name(), DType::ALL[at], "");
+        at += 1;
+    }
+    Words::new(words)
+};
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Element {
-    Float(f32),
-    Int(i64),
-    Bool(bool),
-}
+/// A number in JSON, which has none for NaN and the infinities: those are the texts that the source `jsonl` reads as such.
+pub struct JsonNumber(pub Element);
 
-impl Serialize for Element {
+impl Serialize for JsonNumber {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Element::Float(v) => serializer.serialize_f32(*v),
-            Element::Int(v) => serializer.serialize_i64(*v),
-            Element::Bool(v) => serializer.serialize_bool(*v),
+        match self.0 {
+            Element::Float(v) if v.is_finite() => serializer.serialize_f32(v),
+            Element::Double(v) if v.is_finite() => serializer.serialize_f64(v),
+            Element::Int(v) => serializer.serialize_i64(v),
+            Element::Bool(v) => serializer.serialize_bool(v),
+            Element::Float(_) | Element::Double(_) => serializer.serialize_str(match self.0.to_f64() {
+                f64::INFINITY => "Infinity",
+                f64::NEG_INFINITY => "-Infinity",
+                _ => "NaN",
+            }),
         }
     }
 }
 
-impl Element {
+/// A number in CSV: `nan`, `inf` and `-inf` for what is no number. Large floats have an exponent: digits alone are an integer to who reads them, and
+/// many of those would be rounded.
+pub fn csv_number(element: Element) -> String {
+    let number = element.to_f64();
+    let is_large = number.is_finite() && number.abs() >= 2_f64.powi(53);
+    match element {
+        Element::Float(_) | Element::Double(_) if number.is_nan() => "nan".to_owned(),
+        Element::Float(v) if is_large => format!("{v:e}"),
+        Element::Double(v) if is_large => format!("{v:e}"),
+        Element::Float(v) => v.to_string(),
+        Element::Double(v) => v.to_string(),
+        Element::Int(v) => v.to_string(),
+        Element::Bool(v) => v.to_string(),
+    }
+}
+
+/// An element type whose numbers are compared as they are.
+pub trait Number: Copy + PartialOrd {
+    /// No number is less.
+    const LEAST: Self;
     /// The nearest `f32`.
-    pub fn to_f32(self) -> f32 {
-        match self {
-            Element::Float(v) => v,
-            Element::Int(v) => v as f32,
-            Element::Bool(v) => f32::from(u8::from(v)),
+    fn to_f32(self) -> f32;
+    fn is_nan(self) -> bool {
+        self.partial_cmp(&self).is_none()
+    }
+}
+
+macro_rules! numbers {
+    ($($of:ty: $least:expr;)*) => {
+        $(impl Number for $of {
+            const LEAST: Self = $least;
+
+            fn to_f32(self) -> f32 {
+                self as f32
+            }
+        })*
+    };
+}
+
+numbers! {
+    f32: f32::NEG_INFINITY;
+    f64: f64::NEG_INFINITY;
+    i64: i64::MIN;
+    i32: i32::MIN;
+    i16: i16::MIN;
+    u8: u8::MIN;
+}
+
+/// Runs an expression with a function that reads an element of this type from its bytes, as the type that it is compared as: a half as `f32`.
+macro_rules! with_number {
+    ($dtype:expr, $read:ident => $run:expr) => {
+        match $dtype {
+            DType::F32 => with_number!(4, f32::from_ne_bytes, $read => $run),
+            DType::F16 => with_number!(2, |bytes| half::f16::from_ne_bytes(bytes).to_f32(), $read => $run),
+            DType::F64 => with_number!(8, f64::from_ne_bytes, $read => $run),
+            DType::I64 => with_number!(8, i64::from_ne_bytes, $read => $run),
+            DType::I32 => with_number!(4, i32::from_ne_bytes, $read => $run),
+            DType::I16 => with_number!(2, i16::from_ne_bytes, $read => $run),
+            DType::U8 | DType::Bool => with_number!(1, u8::from_ne_bytes, $read => $run),
+        }
+    };
+    ($size:literal, $of:expr, $read:ident => $run:expr) => {{
+        let $read = |bytes: &[u8; $size]| ($of)(*bytes);
+        $run
+    }};
+}
+pub(crate) use with_number;
+
+/// That of a stage that computes with a tensor, and finds NaN in it.
+pub fn no_number(name: &str, place: usize) -> Refusal {
+    Refusal::result(format!("`{name}` holds no number at place {place}: it is NaN"))
+}
+
+/// All elements as `f32`, in order: how stages read numbers whose results are `f32`.
+///
+/// # Errors
+/// One of them is NaN, or a number that is too large for `f32`.
+pub fn read_numbers(tensor: &TensorView<'_>, values: &mut Vec<f32>) -> Result<(), Refusal> {
+    values.clear();
+    match tensor.dtype {
+        // By far the most common, and worth its own loop.
+        DType::F32 => values.extend(tensor.data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes))),
+        dtype => {
+            for (place, bytes) in tensor.data.chunks_exact(dtype.size_bytes()).enumerate() {
+                let number = Element::read(dtype, bytes).to_f64();
+                let rounded = number as f32;
+                if rounded.is_infinite() && number.is_finite() {
+                    return Err(Refusal::result(format!(
+                        "`{}` holds {number} at place {place}, which is too large for f32",
+                        tensor.name
+                    )));
+                }
+                values.push(rounded);
+            }
         }
     }
-}
-
-/// One element. Missing bytes read as zeros; tensors are checked before they come here.
-pub fn element(dtype: DType, data: &[u8]) -> Element {
-    fn bytes<const N: usize>(data: &[u8]) -> [u8; N] {
-        data.first_chunk::<N>().copied().unwrap_or([0; N])
+    match values.iter().position(|value| value.is_nan()) {
+        None => Ok(()),
+        Some(place) => Err(no_number(tensor.name, place)),
     }
-    match dtype {
-        DType::F32 => Element::Float(f32::from_ne_bytes(bytes(data))),
-        DType::F16 => Element::Float(f16::from_ne_bytes(bytes(data)).to_f32()),
-        DType::I64 => Element::Int(i64::from_ne_bytes(bytes(data))),
-        DType::I32 => Element::Int(i64::from(i32::from_ne_bytes(bytes(data)))),
-        DType::U8 => Element::Int(i64::from(bytes::<1>(data)[0])),
-        DType::Bool => Element::Bool(bytes::<1>(data)[0] != 0),
-    }
-}
-
-/// All elements as `f32`, in order.
-pub fn read_floats(tensor: &TensorView<'_>, values: &mut Vec<f32>) {
-    values.clear();
-    if tensor.dtype == DType::F32 {
-        // By far the most common, and worth its own loop.
-        values.extend(tensor.data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)));
-        return;
-    }
-    let elements = tensor.data.chunks_exact(tensor.dtype.size_bytes());
-    values.extend(elements.map(|bytes| element(tensor.dtype, bytes).to_f32()));
 }

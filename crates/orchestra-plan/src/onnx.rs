@@ -456,10 +456,12 @@ fn known(element: i32) -> Option<DType> {
     Some(match element {
         1 => DType::F32,
         2 => DType::U8,
+        5 => DType::I16,
         6 => DType::I32,
         7 => DType::I64,
         9 => DType::Bool,
         10 => DType::F16,
+        11 => DType::F64,
         _ => return None,
     })
 }
@@ -471,9 +473,7 @@ fn element_name(element: i32) -> &'static str {
     match element {
         3 => "int8",
         4 => "uint16",
-        5 => "int16",
         8 => "string",
-        11 => "double",
         12 => "uint32",
         13 => "uint64",
         14 | 15 => "complex",

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use orchestra_core::Element;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, SinkKind};
 use orchestra_store::ObjectOutput;
 
-use crate::elements::element;
+use crate::elements::csv_number;
 use crate::objects;
 
 pub struct Csv;
@@ -20,7 +21,8 @@ impl SinkKind for Csv {
 
     fn about(&self) -> &'static str {
         "Comma-separated values (RFC 4180), a line per record: `item`, `index`, `source`, then for classes `label`, `class` and `score` of the \
-         best, and a column for each number of a tensor. Names stand in the first line."
+         best, and a column for each number of a tensor. Names stand in the first line. NaN and infinities are `nan`, `inf` and `-inf`; a field of what is missing is \
+         empty."
     }
 
     fn extension(&self) -> &'static str {
@@ -38,14 +40,16 @@ impl SinkKind for Csv {
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
         for column in &input.gives.0 {
             let is_fixed = |spec: &orchestra_core::TensorSpec| spec.row_len().is_some();
-            let fits = match &column.ty {
+            let fits = match column.ty.required() {
                 ColumnType::Tensor(spec)
                 | ColumnType::Pixels { stored: spec, .. }
                 | ColumnType::Largest { stored: spec, .. } => is_fixed(spec),
                 ColumnType::Labels | ColumnType::Text => true,
-                ColumnType::Picture | ColumnType::Bytes(_) | ColumnType::List(_) | ColumnType::Placement => {
-                    false
-                }
+                ColumnType::Picture
+                | ColumnType::Bytes(_)
+                | ColumnType::List(_)
+                | ColumnType::Optional(_)
+                | ColumnType::Placement => false,
             };
             if !fits {
                 let what = &fields.what;
@@ -84,7 +88,7 @@ impl Encoder for Rows {
         let mut names: Vec<String> = ["item", "index", "source"].map(str::to_owned).into();
         let several = self.schema.0.len() > 1;
         for column in &self.schema.0 {
-            match &column.ty {
+            match column.ty.required() {
                 ColumnType::Labels => names.extend(["label", "class", "score"].map(|name| match several {
                     true => format!("{}.{name}", column.name),
                     false => name.to_owned(),
@@ -103,22 +107,26 @@ impl Encoder for Rows {
 
     fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let mut cells = vec![item.name.to_owned(), item.id.index.to_string(), item.source.to_owned()];
-        for value in row {
+        for (column, value) in self.schema.0.iter().zip(row) {
             match value {
                 Value::Labels(labels) => match labels.first() {
                     Some(best) => {
-                        cells.extend([best.label.to_owned(), best.class.to_string(), best.score.to_string()]);
+                        cells.extend([
+                            best.label.to_owned(),
+                            best.class.to_string(),
+                            csv_number(Element::Float(best.score)),
+                        ]);
                     }
                     None => cells.extend([String::new(), String::new(), String::new()]),
                 },
                 Value::Text(text) => cells.push((*text).to_owned()),
+                Value::Missing(_) => {
+                    let n = column.ty.stored().and_then(|spec| spec.row_len()).unwrap_or(1);
+                    cells.resize(cells.len() + n, String::new());
+                }
                 value => value.with_tensor(|view| {
                     let elements = view.data.chunks_exact(view.dtype.size_bytes());
-                    cells.extend(elements.map(|bytes| match element(view.dtype, bytes) {
-                        crate::elements::Element::Float(v) => v.to_string(),
-                        crate::elements::Element::Int(v) => v.to_string(),
-                        crate::elements::Element::Bool(v) => v.to_string(),
-                    }));
+                    cells.extend(elements.map(|bytes| csv_number(Element::read(view.dtype, bytes))));
                     Ok(())
                 })?,
             }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use orchestra_core::Element;
 use orchestra_core::data::{Label, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, SinkKind};
@@ -10,6 +11,7 @@ use serde::Serialize;
 
 use super::shared::read_back::read_lines;
 use super::shared::record::{RowJson, can_be_written};
+use crate::elements::JsonNumber;
 use crate::objects;
 
 /// The kind `jsonl`.
@@ -21,7 +23,8 @@ impl SinkKind for JsonLines {
     }
 
     fn about(&self) -> &'static str {
-        "A line of JSON per record: `{\"item\", \"index\", \"source\", \"result\"}`."
+        "A line of JSON per record: `{\"item\", \"index\", \"source\", \"result\"}`. NaN and infinities are the texts `\"NaN\"`, `\"Infinity\"` and \
+         `\"-Infinity\"`, and what is missing is `null`."
     }
 
     fn extension(&self) -> &'static str {
@@ -84,8 +87,7 @@ fn classes(labels: &[Label<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let before: &[u8] = if place > 0 { br#",{"label":"# } else { br#"{"label":"# };
         write(&mut *out, before, label.label)?;
         write(&mut *out, br#","class":"#, &label.class)?;
-        // A score that is no number becomes `null`.
-        write(&mut *out, br#","score":"#, &label.score)?;
+        write(&mut *out, br#","score":"#, &JsonNumber(Element::Float(label.score)))?;
         out.push(b'}');
     }
     Ok(())
@@ -120,7 +122,7 @@ mod tests {
         ];
         let expected = serde_json::json!({
             "item": "a \"b\"\n.png", "index": 17, "source": "sc\"ans", "result": [
-                { "label": "c\"d", "class": 1, "score": 0.5 }, { "label": "a\nb", "class": 0, "score": null },
+                { "label": "c\"d", "class": 1, "score": 0.5 }, { "label": "a\nb", "class": 0, "score": "NaN" },
             ]
         });
         assert_eq!(line(Schema::of("classes", ColumnType::Labels), &[Value::Labels(&labels)]), expected);

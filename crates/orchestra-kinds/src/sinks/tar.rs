@@ -5,16 +5,16 @@ use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
 
-use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo, PartFiles};
+use orchestra_core::{DType, Element};
 use orchestra_plan::{Fields, Input, Key, ReadBack, SinkKind, Writes, format_bytes, key};
 use orchestra_store::{ObjectOutput, RecordHead};
 use serde::Serialize;
 
 use super::shared::npy_file::write_array;
 use super::shared::record::{RowJson, can_be_written};
-use crate::elements::element;
+use crate::elements::JsonNumber;
 use crate::objects;
 use crate::picture_encoders::png;
 use crate::sources::reading::limits::LARGEST_FILE_BYTES;
@@ -125,7 +125,7 @@ fn member_of(column: &Column) -> Option<(Content, Vec<&str>)> {
 }
 
 fn is_integer(dtype: DType) -> bool {
-    matches!(dtype, DType::I64 | DType::I32 | DType::U8)
+    !dtype.is_float() && dtype != DType::Bool
 }
 
 fn last(name: &str) -> &str {
@@ -257,7 +257,7 @@ impl Content {
             })?,
             (Content::Array, value) => value.with_tensor(|tensor| write_array(tensor, out))?,
             (Content::Number, value) => value.with_tensor(|tensor| {
-                let number = serde_json::to_vec(&element(tensor.dtype, tensor.data));
+                let number = serde_json::to_vec(&JsonNumber(Element::read(tensor.dtype, tensor.data)));
                 out.extend_from_slice(&number.map_err(|error| Refusal::result(error.to_string()))?);
                 Ok(())
             })?,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
-use orchestra_core::{DType, FailureKind, LeftOut};
+use orchestra_core::{FailureKind, LeftOut};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
-use serde_json::Value as Json;
+use serde_json::value::RawValue;
 
 use super::reading::columns::{declared, decoders, inferred, no_first, opens, schema, settings};
 use super::reading::encoding::{Foreign, NO_UTF8};
@@ -17,7 +17,8 @@ use super::reading::field_type::{Field, FieldType};
 use super::reading::input::{head, list_items, look};
 use super::reading::limits::LARGEST_TEXT;
 use super::reading::lines::{Ends, RecordReader, first_record, is_closed, list};
-use super::reading::row::Row;
+use super::reading::number::no_number;
+use super::reading::row::{Row, Taken};
 use crate::objects::{self, Protocol};
 
 pub struct Csv;
@@ -27,8 +28,8 @@ const KEYS: [Key; 2] = [
         "columns",
         "table",
         "all, typed by the first record",
-        "names of columns with their types: `text`, `picture` (a path, relative to the file), or a tensor: `i64`, `f32`, `f32[8]` (written `[1, 2.5, ..]`), ..; \
-         without it, all of them: whole numbers as i64, other numbers as f32, `true` and `false` as bool, else text",
+        "names of columns with their types: `text`, `picture` (a path, relative to the file), or a tensor: `i64`, `f64`, `f32[8]` (written `[1, 2.5, ..]`), ..; \
+         `f64?` or `text?` has rows without it, whose field is empty; without `columns`, all of them: numbers as f64, `true` and `false` as bool, else text",
     ),
     key(
         "delimiter",
@@ -211,23 +212,20 @@ fn parse(record: &[u8], delimiter: u8, n: usize) -> Result<Vec<String>, String> 
 }
 
 /// A field as the JSON value that it most likely stands for.
-fn guess(text: &str) -> Json {
-    match serde_json::from_str(text.trim()) {
-        Ok(value @ (Json::Number(_) | Json::Bool(_) | Json::Array(_)))
-            if FieldType::of_json(&value).is_some() =>
+fn guess(text: &str) -> Box<RawValue> {
+    let trimmed = text.trim();
+    let number = match no_number(trimmed) {
+        Some(_) => "0",
+        None => trimmed,
+    };
+    match serde_json::from_str::<Box<RawValue>>(number) {
+        Ok(value)
+            if !number.starts_with('"')
+                && matches!(FieldType::of_json(&value), Some(FieldType::Tensor { .. })) =>
         {
             value
         }
-        _ => Json::String(text.to_owned()),
-    }
-}
-
-fn value(text: &str, ty: &FieldType) -> Json {
-    let FieldType::Tensor { dtype, .. } = ty else { return Json::String(text.to_owned()) };
-    match (dtype, text.trim()) {
-        (DType::Bool, "True" | "TRUE") => Json::Bool(true),
-        (DType::Bool, "False" | "FALSE") => Json::Bool(false),
-        (_, trimmed) => serde_json::from_str(trimmed).unwrap_or_else(|_| Json::String(text.to_owned())),
+        _ => serde_json::value::to_raw_value(text).expect("a text has a form in JSON"),
     }
 }
 
@@ -301,14 +299,16 @@ impl FetchRun for Record {
         let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
         let record =
             parse(bytes, *delimiter, header.len()).map_err(|why| refuse(format!("the record {why}")))?;
-        let mut read = bytes.len() as u64;
-        for (field, cell) in row.cells() {
+        let beside = row.fill(|_, field, cell| {
             let at = header.iter().position(|name| *name == field.name);
             let text = at.and_then(|at| record.get(at));
             let text = text.ok_or_else(|| refuse(format!("it has no column `{}`", field.name)))?;
-            read += cell.take_json(field, &value(text, &field.ty), path, opener)?;
-        }
-        Ok(read)
+            match text.is_empty() && field.optional {
+                true => Ok(Taken::Missing),
+                false => cell.take_text(field, text, path, opener),
+            }
+        })?;
+        Ok(bytes.len() as u64 + beside)
     }
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
@@ -322,6 +322,8 @@ impl FetchRun for Record {
 
 #[cfg(test)]
 mod tests {
+    use orchestra_core::DType;
+
     use super::super::reading::tests::listed;
     use super::*;
 
@@ -337,7 +339,7 @@ mod tests {
             ("text", FieldType::Text),
             ("id", tensor(DType::I64, vec![])),
         ];
-        let fields = fields.map(|(name, ty)| Field { name: name.into(), ty }).into();
+        let fields = fields.map(|(name, ty)| Field::new(name, ty)).into();
         let header = header_of(text, b',').unwrap();
         let source = Records { header, fields, delimiter: b',', max_pixels: 1, protocols: Vec::new() };
         let (items, _) = listed(&source, &path).unwrap();

@@ -1,5 +1,6 @@
 //! `kind = "jsonl"`: the lines of JSON files, one item each.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use orchestra_core::{FailureKind, LeftOut};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::Value as Json;
+use serde_json::value::RawValue;
 
 use super::reading::columns::{declared, decoders, inferred, no_first, opens, schema, settings};
 use super::reading::encoding::{Foreign, NO_UTF8};
@@ -19,7 +20,7 @@ use super::reading::field_type::Field;
 use super::reading::input::{head, look};
 use super::reading::limits::LARGEST_TEXT;
 use super::reading::lines::{Ends, RecordReader, first_record, list};
-use super::reading::row::Row;
+use super::reading::row::{Row, Taken};
 use crate::objects::{self, Protocol};
 
 /// The kind `jsonl`.
@@ -30,7 +31,8 @@ const KEYS: [Key; 1] = [key(
     "table",
     "the first line's",
     "names of fields with their types: `text`, `json` (any value, as text), `picture` (a path, relative to the file), or a tensor: `i64`, `f32[8]`, ...; \
-     without it, those of the first line: text, whole numbers as i64, others as f32, lists of numbers as tensors of f32",
+     `f64?` or `text?` has lines where it is null or not there; `\"result.score\" = \"f64\"` is a field of an object; without `columns`, those of the first line: \
+     text, numbers as f64, lists of numbers as tensors of f64",
 )];
 
 const TYPES: [&str; 3] = ["text", "json", "picture"];
@@ -78,7 +80,7 @@ impl SourceKind for JsonLines {
 }
 
 /// The name of the first file, and the fields of its first line.
-fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(String, Json)>)> {
+fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(String, Box<RawValue>)>)> {
     let span = source.fields.span;
     let what = source.fields.what.clone();
     let Some(first) = source.first else {
@@ -112,8 +114,8 @@ fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(Stri
 }
 
 /// The fields of an object, in the order of the text.
-fn parse(line: &[u8]) -> Result<Vec<(String, Json)>, String> {
-    struct Record(Vec<(String, Json)>);
+fn parse(line: &[u8]) -> Result<Vec<(String, Box<RawValue>)>, String> {
+    struct Record(Vec<(String, Box<RawValue>)>);
     struct Fields;
     impl<'de> Visitor<'de> for Fields {
         type Value = Record;
@@ -121,7 +123,7 @@ fn parse(line: &[u8]) -> Result<Vec<(String, Json)>, String> {
             f.write_str("an object")
         }
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
-            let mut fields: Vec<(String, Json)> = Vec::new();
+            let mut fields: Vec<(String, Box<RawValue>)> = Vec::new();
             while let Some(field) = map.next_entry()? {
                 fields.push(field);
             }
@@ -140,6 +142,19 @@ fn parse(line: &[u8]) -> Result<Vec<(String, Json)>, String> {
         format!("{why}, at byte {}", error.column())
     })?;
     Ok(record.0)
+}
+
+/// The value of a field; `result.y` also names field `y` of the object `result`. Of a name that stands twice the last counts, as in other readers
+/// of JSON.
+fn value_of<'a>(record: &'a [(String, Box<RawValue>)], name: &str) -> Option<Cow<'a, RawValue>> {
+    let named = |name: &str| record.iter().rev().find(|(known, _)| known == name).map(|(_, value)| &**value);
+    if let Some(value) = named(name) {
+        return Some(Cow::Borrowed(value));
+    }
+    name.match_indices('.').find_map(|(at, _)| {
+        let inner = parse(named(&name[..at])?.get().as_bytes()).ok()?;
+        Some(Cow::Owned(value_of(&inner, &name[at + 1..])?.into_owned()))
+    })
 }
 
 #[derive(Debug, Clone, Encode, Decode)]
@@ -189,14 +204,12 @@ impl FetchRun for Line {
             return Err(refuse(format!("the line {NO_UTF8}")));
         }
         let record = parse(bytes).map_err(|why| refuse(format!("the line is no JSON object: {why}")))?;
-        let mut read = bytes.len() as u64;
-        for (field, cell) in row.cells() {
-            // Of a name that stands twice the last counts, as in other readers of JSON.
-            let value = record.iter().rev().find(|(name, _)| *name == field.name);
-            let (_, value) = value.ok_or_else(|| refuse(format!("it has no field `{}`", field.name)))?;
-            read += cell.take_json(field, value, path, opener)?;
-        }
-        Ok(read)
+        let beside = row.fill(|_, field, cell| match value_of(&record, &field.name) {
+            Some(value) => cell.take_json(field, &value, path, opener),
+            None if field.optional => Ok(Taken::Missing),
+            None => Err(refuse(format!("it has no field `{}`", field.name))),
+        })?;
+        Ok(bytes.len() as u64 + beside)
     }
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
@@ -230,10 +243,7 @@ mod tests {
             "\u{fffd}",
         ];
         std::fs::write(&path, lines.join("\n")).unwrap();
-        let fields = vec![
-            Field { name: "n".into(), ty: FieldType::scalar(DType::I64) },
-            Field { name: "t".into(), ty: FieldType::Text },
-        ];
+        let fields = vec![Field::new("n", FieldType::scalar(DType::I64)), Field::new("t", FieldType::Text)];
         let source = Lines { fields, max_pixels: 1, protocols: Vec::new() };
         let (items, _) = listed(&source, &path).unwrap();
         assert_eq!(items.len(), lines.len());

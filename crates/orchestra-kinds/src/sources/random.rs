@@ -33,7 +33,7 @@ const KEYS: [Key; 6] = [
 /// `distribution`
 const DISTRIBUTIONS: Words<Distribution, 2> = Words::new([
     ("uniform", Distribution::Uniform, "from 0 to below 1"),
-    ("normal", Distribution::Normal, "of mean 0 and deviation 1, for f32 and f16"),
+    ("normal", Distribution::Normal, "of mean 0 and deviation 1, for f64, f32 and f16"),
 ]);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -81,10 +81,10 @@ impl SourceKind for Random {
             None => Vec::new(),
         };
         let distribution = fields.word_or_default("distribution", &DISTRIBUTIONS);
-        if distribution.value == Distribution::Normal && !matches!(dtype, DType::F32 | DType::F16) {
+        if distribution.value == Distribution::Normal && !dtype.is_float() {
             fields
                 .bad("distribution", distribution.span, &format!("cannot be `normal` for {dtype}"))
-                .help("normal numbers are f32 or f16");
+                .help("normal numbers are f64, f32 or f16");
             return None;
         }
         let column = fields.string_or_default("column").value;
@@ -171,6 +171,8 @@ impl FetchRun for Item {
                     self.data.extend_from_slice(&number.to_ne_bytes());
                 }
                 DType::I64 => self.data.extend_from_slice(&bits.next().to_ne_bytes()),
+                DType::I16 => self.data.extend_from_slice(&((bits.next() >> 48) as u16).to_ne_bytes()),
+                DType::F64 => self.data.extend_from_slice(&bits.double(is_normal).to_ne_bytes()),
                 DType::I32 => self.data.extend_from_slice(&((bits.next() >> 32) as u32).to_ne_bytes()),
                 DType::U8 => self.data.push((bits.next() >> 56) as u8),
                 DType::Bool => self.data.push((bits.next() >> 63) as u8),
@@ -203,10 +205,18 @@ impl Bits {
         if !is_normal {
             return (self.next() >> 40) as f32 / (1 << 24) as f32;
         }
-        // Box and Muller: of a radius and an angle. 1 - u is never 0.
+        self.double(is_normal) as f32
+    }
+
+    /// From 0 to below 1: 53 bits, which an f64 holds exactly.
+    fn double(&mut self, is_normal: bool) -> f64 {
         let unit = |bits: u64| (bits >> 11) as f64 / (1_u64 << 53) as f64;
+        if !is_normal {
+            return unit(self.next());
+        }
+        // Box and Muller: of a radius and an angle. 1 - u is never 0.
         let radius = (-2.0 * (1.0 - unit(self.next())).ln()).sqrt();
-        (radius * (TAU * unit(self.next())).cos()) as f32
+        radius * (TAU * unit(self.next())).cos()
     }
 }
 

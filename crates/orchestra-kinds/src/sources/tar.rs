@@ -81,7 +81,7 @@ impl SourceKind for Tar {
         };
         let columns = match names {
             Some(names) if !names.iter().any(|name| is_npy(name)) => {
-                names.into_iter().map(|name| Field { ty: type_of(&name), name }).collect()
+                names.into_iter().map(|name| Field::new(&*name, type_of(&name))).collect()
             }
             names => first_sample(source, names)?,
         };
@@ -238,7 +238,7 @@ mod tests {
             ("5.cls", b"1"),
         ];
         std::fs::write(&path, archive(&members)).unwrap();
-        let columns = ["cls", "seg.json"].map(|name| Field { name: name.into(), ty: type_of(name) }).into();
+        let columns = ["cls", "seg.json"].map(|name| Field::new(name, type_of(name))).into();
         let shards = Shards { columns, max_pixels: 1, protocols: Vec::new() };
         let (items, passed_over) = listed(&shards, &path).unwrap();
         assert_eq!(passed_over.to_string(), "hidden 1, no_extension 1");

@@ -29,7 +29,7 @@ impl StageKind for Argmax {
 
     fn about(&self) -> &'static str {
         "Gives the number of the class with the largest score: `classes`, a tensor of i64 without the dimension of the classes. Of equal scores the first \
-         counts; one that is no number is the least of all."
+         counts."
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -53,10 +53,8 @@ struct ArgmaxDraft {
 
 impl Connect for ArgmaxDraft {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
-        let what = "a tensor of scores (f32, f16 or u8), which an infer stage gives";
-        let is_scored = |spec: &TensorSpec| {
-            matches!(spec.dtype, DType::F32 | DType::F16 | DType::U8) && !spec.row.is_empty()
-        };
+        let what = "a tensor of scores, which an infer stage gives";
+        let is_scored = |spec: &TensorSpec| !spec.row.is_empty();
         let place = stage.column(0, what, |c| c.ty.stored().is_some_and(is_scored))?;
         let tensor = stage.inputs[0].gives.0[place].ty.stored()?.clone();
         let axis = self.axis.value as usize;

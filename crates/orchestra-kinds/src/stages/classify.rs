@@ -10,7 +10,7 @@ use orchestra_plan::{
     read_labels,
 };
 
-use crate::elements::read_floats;
+use crate::elements::{no_number, read_numbers};
 
 pub struct Classify;
 
@@ -135,8 +135,7 @@ fn classes(
     let mut wide = tensor.row.iter().filter(|d| **d != Dim::Fixed(1));
     // A row of ones, or of nothing, is a single score.
     let classes = wide.next().copied().unwrap_or(Dim::Fixed(1));
-    let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
-    if floats && wide.next().is_none() {
+    if tensor.dtype.is_float() && wide.next().is_none() {
         return Some(classes.fixed());
     }
     let name = stage.name;
@@ -199,15 +198,24 @@ impl MapRun for ClassifyRun {
         let values = &mut self.values;
         let [scores] = inputs else { return Err(Refusal::result("the output to classify is missing")) };
         scores.with_tensor(|tensor| {
-            read_floats(tensor, values);
-            can_be_ranked(tensor.name, values, self.scores)
+            if tensor.dtype == DType::F64 {
+                let wide: Vec<f64> =
+                    tensor.data.as_chunks().0.iter().map(|v| f64::from_ne_bytes(*v)).collect();
+                can_be_ranked(tensor.name, wide.iter().copied(), self.scores)?;
+                best_of_wide(&wide, self.top_k, &mut self.best);
+                scores_of_wide(&wide, self.scores, values);
+                return Ok(());
+            }
+            read_numbers(tensor, values)?;
+            can_be_ranked(tensor.name, values.iter().map(|v| f64::from(*v)), self.scores)?;
+            match self.scores {
+                Scores::Softmax => softmax(values),
+                Scores::Sigmoid => values.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
+                Scores::None => {}
+            }
+            best_of(values, self.top_k, &mut self.best);
+            Ok(())
         })?;
-        match self.scores {
-            Scores::Softmax => softmax(values),
-            Scores::Sigmoid => values.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
-            Scores::None => {}
-        }
-        best_of(values, self.top_k, &mut self.best);
         let best = self.best.iter().map(|ranked| ranked.class());
         // Few classes, the usual case, need no memory.
         let mut few = [Label { label: "", class: 0, score: 0.0 }; FEW];
@@ -252,17 +260,44 @@ impl Ranked {
     }
 }
 
-/// Refuses scores of which none says which class is best: what is no number, and for `softmax` an infinity that all others vanish beside.
-fn can_be_ranked(name: &str, values: &[f32], scores: Scores) -> Result<(), Refusal> {
-    if let Some(place) = values.iter().position(|v| v.is_nan()) {
-        return Err(Refusal::result(format!("`{name}` holds no number at place {place}")));
+/// Refuses scores of which none says which class is best: NaN, and for `softmax` an infinity that all others vanish beside.
+fn can_be_ranked(
+    name: &str,
+    values: impl Iterator<Item = f64> + Clone,
+    scores: Scores,
+) -> Result<(), Refusal> {
+    if let Some(place) = values.clone().position(f64::is_nan) {
+        return Err(no_number(name, place));
     }
-    let largest = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    if scores == Scores::Softmax && largest.is_infinite() && !values.is_empty() {
-        let what = if largest > 0.0 { "holds an infinity" } else { "holds nothing but minus infinity" };
+    let largest = values.fold(None, |largest: Option<f64>, v| Some(largest.map_or(v, |most| most.max(v))));
+    if scores == Scores::Softmax && largest.is_some_and(f64::is_infinite) {
+        let what = match largest {
+            Some(f64::INFINITY) => "holds an infinity",
+            _ => "holds nothing but minus infinity",
+        };
         return Err(Refusal::result(format!("`{name}` {what}, of which softmax makes no score")));
     }
     Ok(())
+}
+
+/// As `best_of`, of numbers that differ where they are equal as `f32`.
+fn best_of_wide(values: &[f64], n: usize, best: &mut Vec<Ranked>) {
+    let mut classes: Vec<usize> = (0..values.len()).collect();
+    classes.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
+    best.clear();
+    best.extend(classes.into_iter().take(n).map(|class| Ranked::new(class, 0.0)));
+}
+
+/// The scores of logits, as `f32`.
+fn scores_of_wide(logits: &[f64], scores: Scores, values: &mut Vec<f32>) {
+    let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = logits.iter().map(|v| (v - most).exp()).sum();
+    values.clear();
+    values.extend(logits.iter().map(|v| match scores {
+        Scores::Softmax => ((v - most).exp() / sum) as f32,
+        Scores::Sigmoid => (1.0 / (1.0 + (-v).exp())) as f32,
+        Scores::None => *v as f32,
+    }));
 }
 
 /// The classes with the `n` largest values, largest first, equal ones in the order of their numbers.
@@ -372,20 +407,37 @@ mod tests {
     }
 
     #[test]
+    fn scores_that_differ_as_f64_alone_are_no_ties() {
+        let logits = [1.0, 1.0 + f64::EPSILON, 1e300, -1e300, 1e300 * (1.0 + f64::EPSILON)];
+        let data: Vec<u8> = logits.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        let tensor = TensorView { name: "y", dtype: DType::F64, shape: &[5], data: &data };
+        let mut kept = Kept(Vec::new());
+        let mut run = ClassifyMap::new(Scores::Softmax, 5, None, Vec::new()).start();
+        run.apply(&[Value::Tensor(tensor)], &mut kept).unwrap();
+        assert_eq!(kept.0.iter().map(|class| class.1).collect::<Vec<_>>(), [4, 2, 1, 0, 3]);
+        assert_eq!(kept.0[0].2, 1.0);
+    }
+
+    #[test]
     fn scores_that_are_no_numbers_fail_the_item_and_are_no_class() {
         let (nan, inf) = (f32::NAN, f32::INFINITY);
         let refused = |values: &[f32], scores| {
             let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
-            let tensor = TensorView { name: "y", dtype: DType::F32, shape: &[values.len()], data: &data };
-            let mut run = ClassifyMap::new(scores, 1, None, Vec::new()).start();
-            run.apply(&[Value::Tensor(tensor)], &mut Kept(Vec::new())).err().map(|refusal| refusal.error)
+            let wide: Vec<u8> = values.iter().flat_map(|v| f64::from(*v).to_ne_bytes()).collect();
+            let said = [(DType::F32, &data), (DType::F64, &wide)].map(|(dtype, data)| {
+                let tensor = TensorView { name: "y", dtype, shape: &[values.len()], data };
+                let mut run = ClassifyMap::new(scores, 1, None, Vec::new()).start();
+                run.apply(&[Value::Tensor(tensor)], &mut Kept(Vec::new())).err().map(|refusal| refusal.error)
+            });
+            assert_eq!(said[0], said[1], "{values:?}");
+            said[0].clone()
         };
         for scores in [Scores::Softmax, Scores::Sigmoid, Scores::None] {
             for (values, place) in
                 [(&[nan, 5.0, 1.0][..], 0), (&[0.0, nan], 1), (&[nan], 0), (&[inf, nan], 1)]
             {
                 let said = refused(values, scores).unwrap();
-                assert_eq!(said, format!("`y` holds no number at place {place}"));
+                assert_eq!(said, format!("`y` holds no number at place {place}: it is NaN"));
             }
             let is_softmax = scores == Scores::Softmax;
             for values in [&[0.0, inf, 0.0][..], &[-inf, -inf], &[inf, inf]] {

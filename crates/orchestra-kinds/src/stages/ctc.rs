@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
-use half::f16;
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
 use orchestra_core::{DType, Dim};
@@ -14,6 +13,7 @@ use orchestra_plan::{
 };
 
 use super::shared::largest::largest;
+use crate::elements::{Number as _, with_number};
 
 pub struct Ctc;
 
@@ -103,7 +103,7 @@ impl Connect for CtcDraft {
         let input = &stage.inputs[0];
         let is_largest = matches!(input.gives.0[place].ty, ColumnType::Largest { .. });
         let tensor = input.gives.0[place].ty.tensor()?.clone();
-        let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
+        let floats = tensor.dtype.is_float();
         let (steps, classes) = match tensor.row[..] {
             [steps, classes] | [Dim::Fixed(1), steps, classes] if floats => (steps.fixed(), classes.fixed()),
             _ => {
@@ -294,7 +294,10 @@ impl CtcRun {
         for (n, step) in tensor.data.chunks_exact(classes * tensor.dtype.size_bytes()).enumerate() {
             let best = if self.map.is_largest { self.map.best(step) } else { largest(tensor.dtype, step) };
             let Some((class, value)) = best else {
-                return Err(Refusal::result(format!("step {n} of `{}` holds no number", tensor.name)));
+                return Err(Refusal::result(format!(
+                    "step {n} of `{}` holds no number: it is NaN",
+                    tensor.name
+                )));
             };
             if class != last && class != self.map.blank {
                 self.text.push_str(self.map.character(class));
@@ -302,6 +305,13 @@ impl CtcRun {
                     true => 1.0 / sum_of_powers(tensor.dtype, step, value),
                     false => value,
                 };
+                if probability.is_nan() {
+                    let error = format!(
+                        "step {n} of `{}` holds an infinity, of which softmax makes no score",
+                        tensor.name
+                    );
+                    return Err(Refusal::result(error));
+                }
                 sum += f64::from(probability);
                 kept += 1;
             }
@@ -311,12 +321,9 @@ impl CtcRun {
     }
 }
 
-/// The sum of exp(x - max): the softmax of the largest is 1 over it.
+/// The sum of exp(x - max): the softmax of the largest is 1 over it. NaN where the largest is infinite.
 fn sum_of_powers(dtype: DType, step: &[u8], max: f32) -> f32 {
-    match dtype {
-        DType::F16 => step.as_chunks().0.iter().map(|x| (f16::from_ne_bytes(*x).to_f32() - max).exp()).sum(),
-        _ => step.as_chunks().0.iter().map(|x| (f32::from_ne_bytes(*x) - max).exp()).sum(),
-    }
+    with_number!(dtype, read => step.as_chunks().0.iter().map(|x| (read(x).to_f32() - max).exp()).sum())
 }
 
 #[cfg(test)]
@@ -393,7 +400,8 @@ mod tests {
         }
         let error = decode(&map, 3, &[0.1, 0.2, 0.3, f32::NAN, f32::NAN, f32::NAN]).unwrap_err().error;
         assert!(error.contains("step 1"), "{error}");
-        assert_eq!(decode(&map, 3, &[f32::NAN, 0.2, 0.3]).unwrap().0, "b");
+        let error = decode(&map, 3, &[f32::NAN, 0.2, 0.3]).unwrap_err().error;
+        assert!(error.contains("step 0"), "{error}");
         assert_eq!(decode(&map, 3, &[]).unwrap(), (String::new(), 0.0));
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::kernel::{Grid, Scalar};
-use orchestra_core::{Code, DType, Kernel, TensorSpec};
+use orchestra_core::{Code, DType, Element, Kernel, TensorSpec};
 use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{
     At, Draft, Fields, FileKind, Host, Key, Limits, ProgramContext, ProgramDraft, ResolvedProgram, StageKind,
@@ -206,6 +206,13 @@ fn bytes_of(dtype: DType, value: &Node) -> Option<Vec<u8>> {
     match (dtype, &value.value) {
         (DType::F32, Value::Float(x)) => Some((*x as f32).to_ne_bytes().to_vec()),
         (DType::F32, Value::Integer(n)) => Some((*n as f32).to_ne_bytes().to_vec()),
+        (DType::F64, Value::Float(x)) => Some(x.to_ne_bytes().to_vec()),
+        (DType::F64, Value::Integer(n)) => {
+            let mut bytes = Vec::new();
+            Element::Int(*n).append(DType::F64, &mut bytes).ok()?;
+            Some(bytes)
+        }
+        (DType::I16, Value::Integer(n)) => Some(i16::try_from(*n).ok()?.to_ne_bytes().to_vec()),
         (DType::I64, Value::Integer(n)) => Some(n.to_ne_bytes().to_vec()),
         (DType::I32, Value::Integer(n)) => Some(i32::try_from(*n).ok()?.to_ne_bytes().to_vec()),
         (DType::U8, Value::Integer(n)) => Some(vec![u8::try_from(*n).ok()?]),
@@ -216,10 +223,11 @@ fn bytes_of(dtype: DType, value: &Node) -> Option<Vec<u8>> {
 
 fn expected(dtype: DType) -> &'static str {
     match dtype {
-        DType::F32 => "a number",
+        DType::F32 | DType::F64 => "a number",
         DType::F16 => "of another type: a kernel takes f16 in rows alone; pass f32, and convert it there",
         DType::I64 => "an integer",
         DType::I32 => "an integer of 32 bits",
+        DType::I16 => "an integer of 16 bits",
         DType::U8 => "an integer from 0 to 255",
         DType::Bool => "true or false",
     }

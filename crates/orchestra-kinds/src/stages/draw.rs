@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use font8x8::UnicodeFonts as _;
-use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Pixels, Refusal, Schema, Value};
 use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
+use orchestra_core::{DType, Element};
 use orchestra_plan::{
     Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
 };
 
-use crate::elements::element;
 use crate::picture_encoders::{jpeg, png};
 
 pub struct Draw;
@@ -195,10 +194,7 @@ impl DrawRun {
             return Err(Refusal::result(format!("box {n} is {place}, which is no place in a picture")));
         }
         let class = places.class.and_then(|at| match row.get(at) {
-            Some(OwnedValue::Tensor { data, dtype, .. }) => match element(*dtype, data) {
-                crate::elements::Element::Int(class) => Some(class),
-                _ => None,
-            },
+            Some(OwnedValue::Tensor { data, dtype, .. }) => Element::read(*dtype, data).to_i64(),
             _ => None,
         });
         let mut text = match places.label.and_then(|at| row.get(at)) {

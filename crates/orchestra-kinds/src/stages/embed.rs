@@ -10,7 +10,7 @@ use orchestra_plan::{
     Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
 };
 
-use crate::elements::read_floats;
+use crate::elements::read_numbers;
 
 pub struct Embed;
 
@@ -110,7 +110,7 @@ impl Connect for EmbedDraft {
             }
             _ => None,
         };
-        let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
+        let floats = tensor.dtype.is_float();
         let Some((layout, many, numbers)) = found.filter(|_| floats) else {
             let help = match self.pool {
                 Pool::None => {
@@ -215,16 +215,13 @@ impl MapRun for EmbedRun {
         };
         let mut shape = Vec::new();
         vectors.with_tensor(|view| {
-            read_floats(view, &mut self.values);
+            read_numbers(view, &mut self.values)?;
             shape.extend_from_slice(view.shape);
             Ok(())
         })?;
         self.mask.clear();
         if let Some(mask) = mask.first() {
-            mask.with_tensor(|view| {
-                read_floats(view, &mut self.mask);
-                Ok(())
-            })?;
+            mask.with_tensor(|view| read_numbers(view, &mut self.mask))?;
             let many = shape.first().copied().unwrap_or(0);
             if self.mask.len() != many {
                 let n = self.mask.len();
@@ -236,6 +233,12 @@ impl MapRun for EmbedRun {
             let squares: f64 = self.sums.iter().map(|v| v * v).sum();
             let length = squares.sqrt().max(LEAST_LENGTH);
             self.sums.iter_mut().for_each(|v| *v /= length);
+        }
+        // Of an infinity there is no unit length, and two make a mean that is no number.
+        if let Some(place) = self.sums.iter().position(|v| v.is_nan()) {
+            return Err(Refusal::result(format!(
+                "there is no vector: its number {place} comes of an infinity"
+            )));
         }
         self.embedding.clear();
         self.embedding.extend(self.sums.iter().map(|v| *v as f32));
@@ -315,10 +318,7 @@ mod tests {
         }
 
         fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
-            row[0].with_tensor(|view| {
-                read_floats(view, &mut self.0);
-                Ok(())
-            })
+            row[0].with_tensor(|view| read_numbers(view, &mut self.0))
         }
     }
 

@@ -17,8 +17,8 @@ const KEYS: [Key; 1] = [key("keep", "text", "required", KEEP)];
 
 /// Help of the key; the expressions are those of `select`.
 const KEEP: &str = "what a row must be to go on, an expression that is true or false: `score >= 0.5 and not (label == 'background' or count > 9)`. \
-     It has the signs, functions and fields of an expression of `select`. What has no value (no class, a score that is no number) is unequal to everything \
-     and passes no other comparison";
+     It has the signs, functions and fields of an expression of `select`. What has no value, because there is no class, is unequal to \
+     everything and passes no other comparison; NaN and what is missing fail the item, but for `is_nan` and `is_missing`";
 
 impl StageKind for Filter {
     fn name(&self) -> &'static str {
@@ -140,7 +140,8 @@ mod tests {
         let mut apply = |score, text| {
             let labels = [Label { label: "cat", class: 3, score }];
             let row = [Value::Labels(&labels), Value::Text(text)];
-            run.apply(&row, &mut kept).unwrap();
+            let applied = run.apply(&row, &mut kept);
+            assert_eq!(applied.is_err(), f32::is_nan(score), "{applied:?}");
             format!("{row:?}")
         };
         let first = apply(0.5, "one");

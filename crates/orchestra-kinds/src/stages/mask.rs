@@ -5,13 +5,13 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Pixels, Refusal, Schema, TensorView, Value};
 use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
-use orchestra_core::{DType, Dim, Placement};
+use orchestra_core::{Dim, Element, Placement};
 use orchestra_plan::{
     Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind, key,
 };
 
 use super::shared::best_classes::BestClasses;
-use crate::elements::{Element, element};
+use crate::elements::no_number;
 use crate::picture_encoders::png;
 
 pub struct Mask;
@@ -37,7 +37,7 @@ impl StageKind for Mask {
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
         Some(Draft::Stage(Box::new(MaskDraft {
-            above: f.number_or_default("above").value as f32,
+            above: f.number_or_default("above").value,
             above_span: f.entry("above").map(|entry| entry.key_span),
         })))
     }
@@ -49,7 +49,7 @@ impl StageKind for Mask {
 
 #[derive(Debug)]
 struct MaskDraft {
-    above: f32,
+    above: f64,
     /// Where it stands in the file.
     above_span: Option<Span>,
 }
@@ -63,14 +63,14 @@ impl Connect for MaskDraft {
         }
         let at = reads.len();
         let what = "scores or classes of pixels, which an infer stage gives";
-        let place = stage.column(at, what, |c| matches!(c.ty, ColumnType::Tensor(_)))?;
+        let place = stage.column(at, what, |c| matches!(c.ty.required(), ColumnType::Tensor(_)))?;
         reads.push((at, place));
         let (name, input) = (stage.name, &stage.inputs[at]);
         let placed = input.gives.0.iter().position(|column| column.ty == ColumnType::Placement);
         let placed = placed.filter(|_| at == 1);
         reads.extend(placed.map(|column| (at, column)));
         let tensor = input.gives.0[place].ty.tensor()?.clone();
-        let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
+        let floats = tensor.dtype.is_float();
         // `None`: scores of several classes.
         let one = match tensor.row[..] {
             [_, _] => Some(floats),
@@ -111,7 +111,7 @@ impl Connect for MaskDraft {
 
 #[derive(Debug, Clone, Encode, Decode)]
 struct MaskMap {
-    above: f32,
+    above: f64,
     /// Numbers of a row, where that is known and no picture says how large the mask is.
     cost: Option<usize>,
     /// The last column read is a placement.
@@ -186,15 +186,15 @@ impl MaskRun {
             return Ok((width, height));
         }
         let above = self.map.above;
-        let class = |bytes: &[u8]| match element(view.dtype, bytes) {
-            Element::Float(v) => Ok(i32::from(v > above)),
-            Element::Bool(v) => Ok(i32::from(v)),
-            Element::Int(v) => i32::try_from(v).ok().filter(|v| *v >= 0).ok_or(v),
-        };
         self.best.classes.clear();
-        for bytes in view.data.chunks_exact(view.dtype.size_bytes()) {
-            let class = class(bytes)
-                .map_err(|v| Refusal::result(format!("`{}` holds {v}, which is no class", view.name)))?;
+        for (place, bytes) in view.data.chunks_exact(view.dtype.size_bytes()).enumerate() {
+            let element = Element::read(view.dtype, bytes);
+            let class = match element.to_i64() {
+                Some(v) => i32::try_from(v).ok().filter(|v| *v >= 0).ok_or_else(|| {
+                    Refusal::result(format!("`{}` holds {v}, which is no class", view.name))
+                })?,
+                None => i32::from(element.is_above(above).ok_or_else(|| no_number(view.name, place))?),
+            };
             self.best.classes.push(class);
         }
         Ok((width, height))
@@ -262,6 +262,8 @@ impl Grid<'_> {
 
 #[cfg(test)]
 mod tests {
+    use orchestra_core::DType;
+
     use super::*;
 
     struct Kept(Vec<u8>);

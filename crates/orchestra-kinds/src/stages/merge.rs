@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Refusal, Schema, Value};
 use orchestra_core::shapes::{Emit, Map, MapRun};
+use orchestra_core::{DType, Element};
 use orchestra_plan::{
     At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
 };
 
 use super::shared::box_order::{BoxPosition, Order};
-use crate::elements::element;
 
 pub struct Merge;
 
@@ -146,6 +145,14 @@ impl MapRun for MergeMap {
             };
             rows.extend(list.iter().map(|row| (self.columns.position(row), row.clone())));
         }
+        let is_nan = |p: &BoxPosition| p.score.is_nan() || [p.x, p.y, p.height].iter().any(|v| v.is_nan());
+        if self.order != Order::Given
+            && let Some(n) = rows.iter().position(|(position, _)| is_nan(position))
+        {
+            return Err(Refusal::result(format!(
+                "row {n} has no place in the order: its box or score is NaN"
+            )));
+        }
         emit.row(&[Value::List(&self.order.sort(rows))])
     }
 }
@@ -155,7 +162,7 @@ impl OrderColumns {
         let number = |column: Option<usize>, at: usize| match column.and_then(|column| row.get(column)) {
             Some(OwnedValue::Tensor { dtype, data, .. }) => {
                 let bytes = data.get(at * dtype.size_bytes()..).unwrap_or_default();
-                f64::from(element(*dtype, bytes).to_f32())
+                Element::read(*dtype, bytes).to_f64()
             }
             _ => 0.0,
         };

@@ -134,16 +134,7 @@ impl Tensor {
     /// `None` where the script says nothing of it.
     fn spec(&self) -> Option<TensorSpec> {
         let (dtype, shape) = (self.dtype.as_ref()?, self.shape.as_ref()?);
-        // As numpy calls them.
-        let types = [
-            ("float32", DType::F32),
-            ("float16", DType::F16),
-            ("int64", DType::I64),
-            ("int32", DType::I32),
-            ("uint8", DType::U8),
-            ("bool", DType::Bool),
-        ];
-        let (_, dtype) = types.into_iter().find(|(name, _)| name == dtype)?;
+        let dtype = DType::ALL.into_iter().find(|known| known.numpy_name() == dtype)?;
         let row = shape.iter().map(|dim| dim.map_or(Dim::Dynamic, Dim::Fixed)).collect();
         Some(TensorSpec { name: self.name.clone(), dtype, row, batch: Dim::Dynamic })
     }

@@ -12,7 +12,7 @@ use orchestra_plan::{
 
 use cell::Op;
 use concat::{Concat, Joining};
-use merged::{By, Over, Reduced, is_float};
+use merged::{By, Over, Reduced};
 
 mod cell;
 mod concat;
@@ -80,9 +80,9 @@ impl StageKind for ReduceStage {
 
     fn about(&self) -> &'static str {
         "Makes one row of the rows of all items, once all have ended; only sinks read it. Columns: the result, called as `op`, then `rows` and \
-         `items`, how many are in it; items that failed are not. Sums and means are exact and rounded once, to f32, or to i64 for a sum of integers, so \
-         neither the order of the items nor a restart changes a bit; the least and the largest of integers are i64, too. What is no number makes \
-         sum, mean, min and max no number. `histogram` is i64, with `outside`: how many were below its range, above it, or no number. In records, \
+         `items`, how many are in it; items that failed are not. Sums and means are exact and rounded once, to f64, or to i64 for a sum of integers, so \
+         neither the order of the items nor a restart changes a bit; the least and the largest of integers are i64, too. An item with NaN fails, and for \
+         sum and mean one with an infinity. `histogram` is i64, with `outside`: how many were below its range, and above it. In records, \
          `item` is the key, or the name of the stage, and `source` the name of the stage; rows are in the order of their keys. Nothing gives no row. \
          `concat` gives the columns and items that it reads; with `join`, one row called as the stage, or one for each key, called as that."
     }
@@ -189,7 +189,7 @@ impl Connect for ReduceDraft {
             return self.concat(stage);
         }
         let value = match &self.op {
-            Some(_) => stage.column(0, "a tensor", |c| matches!(c.ty, ColumnType::Tensor(_)))?,
+            Some(_) => stage.column(0, "a tensor", |c| matches!(c.ty.required(), ColumnType::Tensor(_)))?,
             // Any column will do, and none that is costly to have.
             None => {
                 stage.inputs.first()?.gives.0.iter().position(|c| c.ty != ColumnType::Picture).unwrap_or(0)
@@ -222,7 +222,7 @@ impl Connect for ReduceDraft {
             dtype,
             shape,
         };
-        let numbers = reduce.columns().iter().map(|(.., inner)| inner.unwrap_or(1)).sum::<usize>();
+        let numbers = reduce.numbers_per_cell();
         if numbers.saturating_mul(reduce.n_cells()) > MOST_NUMBERS {
             let message = format!(
                 "stage `{}` would keep {numbers} numbers for each of {} elements",
@@ -250,6 +250,8 @@ impl Connect for ReduceDraft {
             settings: serde_json::json!({
                 "op": self.called, "value": value, "over": over, "by": by, "edges": edges,
                 "key": reads.get(1).map(|(_, column)| column),
+                // An earlier program rounded to f32.
+                "result": reduce.columns().first().map(|(_, dtype, _)| dtype.name()),
             }),
             gives: reduce.gives(),
             reads,
@@ -334,6 +336,6 @@ impl ReduceDraft {
 }
 
 fn is_integer(ty: &ColumnType) -> bool {
-    let is_one = |spec: &TensorSpec| !is_float(spec.dtype) && spec.row_len() == Some(1);
-    matches!(ty, ColumnType::Tensor(spec) if is_one(spec))
+    let is_one = |spec: &TensorSpec| !spec.dtype.is_float() && spec.row_len() == Some(1);
+    matches!(ty.required(), ColumnType::Tensor(spec) if is_one(spec))
 }

@@ -22,7 +22,7 @@ const KEYS: [Key; 1] = [key("columns", "table", "required", COLUMNS)];
 const COLUMNS: &str = "the columns of the new row, in this order: `columns = { name = \"expression\", .. }`. The name of a column alone passes it on as it is, \
      whatever it holds. Anything else is an \
      expression: comparisons (`==`, `!=`, `<`, `<=`, `>`, `>=`), `and`, `or`, `not`, parentheses, `+`, `-`, `*`, `/`, numbers, `true`, `false`, texts in \
-     single quotes, the functions `len`, `lower`, `upper`, `starts_with`, `ends_with` and `contains`, and fields: `label`, `class` and `score` of the best \
+     single quotes, the functions `len`, `lower`, `upper`, `starts_with`, `ends_with`, `contains`, `is_missing(field)`, `is_nan(field)` and `or_else(field, 0)`, and fields: `label`, `class` and `score` of the best \
      class, `count` of a list, the name of a text or of a tensor of one number, or `name[3]` for one number of a tensor; where several stages are read, \
      `stage.score` and so on";
 
@@ -33,7 +33,7 @@ impl StageKind for Select {
 
     fn about(&self) -> &'static str {
         "Makes a row of new columns: those of its input under other names, and what is computed of them. A computed column is a text, or a tensor of \
-         one number: i64 where all of it is whole, else f32, or bool. A text or a whole number that has no value fails its item."
+         one number: i64 where all of it is whole, else f64, or bool. What has no value, because there is no class, fails its item."
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -154,7 +154,7 @@ fn column(
     let tensor = |dtype| ColumnType::Tensor(fixed_tensor(name, dtype, &[]));
     let ty = match expression.ty() {
         Type::Integer => tensor(DType::I64),
-        Type::Number => tensor(DType::F32),
+        Type::Number => tensor(DType::F64),
         Type::Truth => tensor(DType::Bool),
         Type::Text => ColumnType::Text,
     };
@@ -243,7 +243,7 @@ impl MapRun for SelectMap {
 }
 
 fn no_value(name: &str) -> Refusal {
-    Refusal::result(format!("`{name}` has no value: there is no class, or a number is too large"))
+    Refusal::result(format!("`{name}` has no value: there is no class"))
 }
 
 fn compute<'a>(
@@ -261,7 +261,10 @@ fn compute<'a>(
             let value = expression.integer(row)?.ok_or_else(|| no_value(name))?;
             number(DType::I64, &value.to_ne_bytes())
         }
-        Type::Number => number(DType::F32, &(expression.number(row)? as f32).to_ne_bytes()),
+        Type::Number => {
+            let value = expression.number(row)?.ok_or_else(|| no_value(name))?;
+            number(DType::F64, &value.to_ne_bytes())
+        }
         Type::Truth => number(DType::Bool, &[u8::from(expression.truth(row)?)]),
         Type::Text => Computed::Text(expression.text(row)?.ok_or_else(|| no_value(name))?),
     })

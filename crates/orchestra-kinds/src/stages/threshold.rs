@@ -5,22 +5,17 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
 use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
-use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_core::{DType, Dim, Element, TensorSpec};
 use orchestra_plan::{
     Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
 };
 
-use crate::elements::read_floats;
+use crate::elements::no_number;
 
 pub struct Threshold;
 
 const KEYS: [Key; 2] = [
-    key(
-        "above",
-        "number",
-        "0.5",
-        "a number above it is true; one that is equal to it, or is no number, is not",
-    ),
+    key("above", "number", "0.5", "a number above it is true; one that is equal to it is not"),
     key("dtype", "text", "\"bool\"", "what the answers are").one_of(&DTYPES.words),
 ];
 
@@ -41,7 +36,7 @@ impl StageKind for Threshold {
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let above = f.number_or_default("above").value as f32;
+        let above = f.number_or_default("above").value;
         let dtype = f.word_or_default("dtype", &DTYPES).value;
         Some(Draft::Stage(Box::new(ThresholdDraft { above, dtype })))
     }
@@ -53,7 +48,7 @@ impl StageKind for Threshold {
 
 #[derive(Debug)]
 struct ThresholdDraft {
-    above: f32,
+    above: f64,
     dtype: DType,
 }
 
@@ -78,7 +73,7 @@ impl Connect for ThresholdDraft {
 
 #[derive(Debug, Clone, Encode, Decode)]
 struct ThresholdMap {
-    above: f32,
+    above: f64,
     dtype: DType,
     /// Numbers of a row, where that is known.
     cost: Option<usize>,
@@ -86,7 +81,7 @@ struct ThresholdMap {
 
 impl Map for ThresholdMap {
     fn start(&self) -> Box<dyn MapRun> {
-        Box::new(ThresholdRun { map: self.clone(), values: Vec::new(), mask: Vec::new() })
+        Box::new(ThresholdRun { map: self.clone(), mask: Vec::new() })
     }
 
     fn cost(&self) -> usize {
@@ -100,7 +95,6 @@ impl Map for ThresholdMap {
 
 struct ThresholdRun {
     map: ThresholdMap,
-    values: Vec<f32>,
     mask: Vec<u8>,
 }
 
@@ -108,9 +102,12 @@ impl MapRun for ThresholdRun {
     fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
         let [tensor] = inputs else { return Err(Refusal::result("the tensor to compare is missing")) };
         tensor.with_tensor(|view| {
-            read_floats(view, &mut self.values);
             self.mask.clear();
-            self.mask.extend(self.values.iter().map(|v| u8::from(*v > self.map.above)));
+            for (place, bytes) in view.data.chunks_exact(view.dtype.size_bytes()).enumerate() {
+                let element = Element::read(view.dtype, bytes);
+                let is_above = element.is_above(self.map.above).ok_or_else(|| no_number(view.name, place))?;
+                self.mask.push(u8::from(is_above));
+            }
             let mask =
                 TensorView { name: "mask", dtype: self.map.dtype, shape: view.shape, data: &self.mask };
             emit.row(&[Value::Tensor(mask)])

@@ -42,6 +42,8 @@ pub mod number {
 // Element types and attribute types of onnx.proto3.
 pub const FLOAT: i64 = 1;
 pub const UINT8: i64 = 2;
+pub const INT16: i64 = 5;
+pub const DOUBLE: i64 = 11;
 const INT32: i64 = 6;
 pub const INT64: i64 = 7;
 pub const STRING: i64 = 8;
@@ -181,6 +183,8 @@ pub fn element(dtype: DType) -> i64 {
         DType::F16 => FLOAT16,
         DType::I64 => INT64,
         DType::I32 => INT32,
+        DType::F64 => DOUBLE,
+        DType::I16 => INT16,
         DType::U8 => UINT8,
         DType::Bool => BOOL,
     }

@@ -162,6 +162,8 @@ pub fn element_type(dtype: DType) -> TensorElementType {
         DType::F16 => TensorElementType::Float16,
         DType::I64 => TensorElementType::Int64,
         DType::I32 => TensorElementType::Int32,
+        DType::F64 => TensorElementType::Float64,
+        DType::I16 => TensorElementType::Int16,
         DType::U8 => TensorElementType::Uint8,
         DType::Bool => TensorElementType::Bool,
     }

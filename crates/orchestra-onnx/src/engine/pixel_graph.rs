@@ -87,7 +87,7 @@ fn nodes(front: &Front<'_>) -> Result<Vec<Vec<u8>>, EditError> {
     let element = match pixels.dtype {
         DType::F32 => FLOAT,
         DType::F16 => FLOAT16,
-        DType::I64 | DType::I32 | DType::U8 | DType::Bool => return Err(EditError::NoPixels(name.clone())),
+        _ => return Err(EditError::NoPixels(name.clone())),
     };
     if [&pixels.factor, &pixels.offset].iter().any(|list| list.len() != channels) {
         return Err(EditError::NoPixels(name.clone()));

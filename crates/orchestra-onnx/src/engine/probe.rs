@@ -224,7 +224,12 @@ fn put(bytes: &mut Vec<u8>, dtype: DType, bits: u64, is_other: bool) {
             let fraction = (bits >> 54) as u16 ^ if is_other { 0x3ff } else { 0 };
             bytes.extend_from_slice(&(0x3800 | fraction).to_ne_bytes());
         }
+        DType::F64 => {
+            let value = if is_other { 1.0 - fraction } else { fraction };
+            bytes.extend_from_slice(&f64::from(value).to_ne_bytes());
+        }
         DType::I64 => bytes.extend_from_slice(&bit.to_ne_bytes()),
+        DType::I16 => bytes.extend_from_slice(&(bit as u16).to_ne_bytes()),
         DType::I32 => bytes.extend_from_slice(&(bit as u32).to_ne_bytes()),
         DType::U8 => bytes.push((bits >> 56) as u8 ^ if is_other { 0xff } else { 0 }),
         DType::Bool => bytes.push(bit as u8),

@@ -132,12 +132,18 @@ impl<'a> Wiring<'a> {
     fn output(&mut self, reader: &str, want: &TensorSpec, link: &Link) -> Option<(ColumnRef, ColumnType)> {
         let input = self.input(link)?;
         // Of several tensors the only one that the model can take is meant.
-        let mut fitting = (0..input.gives.0.len()).filter(|place| {
-            let tensor = input.gives.0[*place].ty.tensor();
-            tensor.is_some_and(|give| give.dtype == want.dtype && is_same_row(want, give))
-        });
-        if let (None, Some(place), None) = (&input.column, fitting.next(), fitting.next()) {
-            return Some((ColumnRef { from: link.target, column: place }, input.gives.0[place].ty.clone()));
+        let is_of_type: [fn(DType, DType) -> bool; 2] = [|give, want| give == want, DType::goes_into];
+        for is_of_type in is_of_type {
+            let mut fitting = (0..input.gives.0.len()).filter(|place| {
+                let tensor = input.gives.0[*place].ty.tensor();
+                tensor.is_some_and(|give| is_of_type(give.dtype, want.dtype) && is_same_row(want, give))
+            });
+            if let (None, Some(place), None) = (&input.column, fitting.next(), fitting.next()) {
+                return Some((
+                    ColumnRef { from: link.target, column: place },
+                    input.gives.0[place].ty.clone(),
+                ));
+            }
         }
         self.tensor_of(reader, &input, link)
     }
@@ -334,7 +340,9 @@ impl<'a> Wiring<'a> {
             return None;
         };
         let same_row = is_same_row(want, give);
-        if !same_row || want.dtype != give.dtype {
+        // Pixels become what the model takes inside of its graph, and nothing else is made of them.
+        let fits = give.dtype == want.dtype || ty.stored() == Some(give) && give.dtype.goes_into(want.dtype);
+        if !same_row || !fits {
             let what = if same_row { "type" } else { "shape" };
             let advice = link.stage().and_then(|stage| match &self.workflow.stages[stage].draft {
                 Some(Draft::Stage(draft)) => draft.advice(giver, want),
@@ -353,9 +361,10 @@ impl<'a> Wiring<'a> {
             }
             return None;
         }
-        // What lies in a slot; pixels only become what the model takes inside of its graph.
+        // What lies in a slot.
         let lies = ty.stored()?;
-        Some(TensorSpec { name: want.name.clone(), batch: want.batch, ..lies.clone() })
+        let dtype = if give.dtype == want.dtype { lies.dtype } else { want.dtype };
+        Some(TensorSpec { name: want.name.clone(), batch: want.batch, dtype, ..lies.clone() })
     }
 }
 

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use orchestra_core::SlotId;
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::batching::{LeaveReason, OpenBatch};
 use orchestra_core::ledger::Rows;
 use orchestra_core::slot_claims::{Claim, Closed, Complete, NoneFree, SlotClaims};
+use orchestra_core::{DType, SlotId};
 use orchestra_worker::arena::Arena;
 use tokio::sync::Notify;
 
@@ -298,6 +298,11 @@ impl RowLease<'_> {
     pub fn input_mut(&mut self, input: usize) -> &mut [u8] {
         // SAFETY: this lease is the only holder of the row until it is published, and `&mut self` allows one borrow at a time.
         unsafe { self.pool.arena.input_row_mut(self.slot, input, self.row) }
+    }
+
+    /// The element type of an input.
+    pub fn dtype(&self, input: usize) -> DType {
+        self.pool.arena.layout().inputs[input].tensor.dtype
     }
 
     pub fn publish(mut self, token: Token) {

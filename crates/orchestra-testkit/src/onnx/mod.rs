@@ -157,10 +157,12 @@ pub fn data_type(dtype: DType) -> i32 {
     match dtype {
         DType::F32 => 1,
         DType::U8 => 2,
+        DType::I16 => 5,
         DType::I32 => 6,
         DType::I64 => 7,
         DType::Bool => 9,
         DType::F16 => 10,
+        DType::F64 => 11,
     }
 }
 

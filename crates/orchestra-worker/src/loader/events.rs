@@ -126,6 +126,8 @@ pub enum SentValue {
     },
     /// It could not be made.
     Refused(Refused),
+    /// The item lacks it.
+    Missing,
     /// A tensor in its smaller form, whose length the map says.
     Packed {
         at: u64,

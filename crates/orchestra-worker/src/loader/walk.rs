@@ -200,6 +200,7 @@ fn lay_whole(value: &Value<'_>, parent: &mut Parent) -> Result<SentValue, Refusa
             to.copy_from_slice(bytes);
             Ok(SentValue::Bytes { at, len: bytes.len() as u64 })
         }
+        Value::Missing(_) => Ok(SentValue::Missing),
         Value::List(_) => Err(Refusal::result("internal error: a loader gives no lists; this is a bug")),
     }
 }

@@ -11,6 +11,8 @@ pub enum Node {
     Leaf(Leaf),
     /// A count and so many values.
     List(Box<Node>),
+    /// None or one, as a count of 0 or 1 and the value.
+    Optional(Box<Node>),
     /// A value of each, by name.
     Struct(Vec<(String, Node)>),
 }
@@ -22,7 +24,9 @@ pub enum Leaf {
     U32,
     I32,
     I64,
+    I16,
     F32,
+    F64,
     Text,
     Bytes,
 }
@@ -71,7 +75,9 @@ fn node_of(column: &Column) -> Result<Node, Box<Column>> {
             let leaf = match spec.dtype {
                 DType::F32 | DType::F16 => Leaf::F32,
                 DType::I64 => Leaf::I64,
+                DType::F64 => Leaf::F64,
                 DType::I32 => Leaf::I32,
+                DType::I16 => Leaf::I16,
                 DType::U8 => Leaf::U8,
                 DType::Bool => Leaf::Bool,
             };
@@ -86,6 +92,9 @@ fn node_of(column: &Column) -> Result<Node, Box<Column>> {
         ColumnType::List(schema) => {
             let fields = schema.0.iter().map(|column| Ok((column.name.clone(), node_of(column)?)));
             list(Node::Struct(fields.collect::<Result<_, Box<Column>>>()?))
+        }
+        ColumnType::Optional(of) => {
+            Node::Optional(Box::new(node_of(&Column { name: column.name.clone(), ty: (**of).clone() })?))
         }
         ColumnType::Picture | ColumnType::Placement => return Err(Box::new(column.clone())),
     })
@@ -105,6 +114,13 @@ fn bytes(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
 
 fn values(schema: &Schema, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
     for (column, value) in schema.0.iter().zip(row) {
+        if let ColumnType::Optional(_) = column.ty {
+            let is_missing = matches!(value, Value::Missing(_));
+            count(usize::from(!is_missing), out)?;
+            if is_missing {
+                continue;
+            }
+        }
         match (value, &column.ty) {
             (Value::Labels(labels), _) => {
                 count(labels.len(), out)?;
@@ -147,21 +163,21 @@ fn tensor(view: &TensorView<'_>, shape: &[usize], data: &[u8], out: &mut Vec<u8>
         .try_for_each(|at| tensor(view, rest, data.get(at * step..(at + 1) * step).unwrap_or_default(), out))
 }
 
-/// In little-endian order; halves become `f32`, which holds each of them.
+/// In little-endian order; halves become `f32` and short integers `i32`, which hold each of them.
 fn elements(dtype: DType, data: &[u8], out: &mut Vec<u8>) {
     match dtype {
         DType::F16 => {
             let floats = data.as_chunks().0.iter().map(|half| f16::from_ne_bytes(*half).to_f32());
             out.extend(floats.flat_map(f32::to_le_bytes));
         }
-        DType::U8 | DType::Bool => out.extend_from_slice(data),
-        DType::F32 | DType::I32 if cfg!(target_endian = "big") => {
-            out.extend(data.as_chunks::<4>().0.iter().flat_map(|bytes| bytes.iter().rev()));
+        DType::I16 => {
+            let integers = data.as_chunks().0.iter().map(|short| i32::from(i16::from_ne_bytes(*short)));
+            out.extend(integers.flat_map(i32::to_le_bytes));
         }
-        DType::I64 if cfg!(target_endian = "big") => {
-            out.extend(data.as_chunks::<8>().0.iter().flat_map(|bytes| bytes.iter().rev()));
+        _ if cfg!(target_endian = "big") => {
+            out.extend(data.chunks_exact(dtype.size_bytes()).flat_map(|bytes| bytes.iter().rev()));
         }
-        DType::F32 | DType::I32 | DType::I64 => out.extend_from_slice(data),
+        _ => out.extend_from_slice(data),
     }
 }
 
@@ -171,7 +187,7 @@ pub struct LeafValues {
     /// Those of numbers one behind the other, in little-endian order.
     pub bytes: Vec<u8>,
     pub texts: Vec<Vec<u8>>,
-    /// How many of the lists around it have a value here.
+    /// How many of the lists and optional columns around it have a value here.
     pub definition: Vec<i16>,
     /// Which of the lists around it goes on here; 0: none, a row begins.
     pub repetition: Vec<i16>,
@@ -181,7 +197,7 @@ pub struct LeafValues {
 pub fn n_leaves(node: &Node) -> usize {
     match node {
         Node::Leaf(_) => 1,
-        Node::List(of) => n_leaves(of),
+        Node::List(of) | Node::Optional(of) => n_leaves(of),
         Node::Struct(fields) => fields.iter().map(|(_, field)| n_leaves(field)).sum(),
     }
 }
@@ -189,12 +205,30 @@ pub fn n_leaves(node: &Node) -> usize {
 /// Takes a row apart; `leaves` are those of `node`. `None` where the bytes are no such row.
 pub fn take_apart(node: &Node, row: &[u8], leaves: &mut [LeafValues]) -> Option<()> {
     let mut left = row;
-    take(node, &mut left, 0, 0, leaves)?;
+    take(node, &mut left, Around { lists: 0, levels: 0, repetition: 0 }, leaves)?;
     left.is_empty().then_some(())
 }
 
-/// `depth` lists are around the node, and `repetition` is that of its first value.
-fn take(node: &Node, left: &mut &[u8], depth: i16, repetition: i16, leaves: &mut [LeafValues]) -> Option<()> {
+/// What is around a value.
+#[derive(Clone, Copy)]
+struct Around {
+    lists: i16,
+    /// Lists, and what may be missing.
+    levels: i16,
+    /// The repetition level of the first value.
+    repetition: i16,
+}
+
+impl LeafValues {
+    /// A place where nothing stands.
+    fn leave_out(&mut self, around: Around) {
+        self.definition.push(around.levels);
+        self.repetition.push(around.repetition);
+    }
+}
+
+fn take(node: &Node, left: &mut &[u8], around: Around, leaves: &mut [LeafValues]) -> Option<()> {
+    let within = Around { levels: around.levels + 1, ..around };
     match node {
         Node::Leaf(leaf) => {
             let [values] = leaves else { return None };
@@ -205,37 +239,40 @@ fn take(node: &Node, left: &mut &[u8], depth: i16, repetition: i16, leaves: &mut
                     values.texts.push(left.split_off(..n)?.to_vec());
                 }
             }
-            values.definition.push(depth);
-            values.repetition.push(repetition);
+            values.definition.push(around.levels);
+            values.repetition.push(around.repetition);
         }
+        Node::Optional(of) => match number(left)? {
+            0 => leaves.iter_mut().for_each(|values| values.leave_out(around)),
+            _ => take(of, left, within, leaves)?,
+        },
         Node::List(of) => {
             let n = number(left)?;
             if n == 0 {
-                for values in leaves {
-                    values.definition.push(depth);
-                    values.repetition.push(repetition);
-                }
+                leaves.iter_mut().for_each(|values| values.leave_out(around));
                 return Some(());
             }
+            let lists = around.lists + 1;
             if let (Node::Leaf(leaf), [values]) = (&**of, &mut *leaves)
                 && let Some(size) = leaf.size()
             {
                 // All at once: by far the most values are those of tensors.
                 values.bytes.extend_from_slice(left.split_off(..n.checked_mul(size)?)?);
-                values.definition.extend(std::iter::repeat_n(depth + 1, n));
-                values.repetition.push(repetition);
-                values.repetition.extend(std::iter::repeat_n(depth + 1, n - 1));
+                values.definition.extend(std::iter::repeat_n(within.levels, n));
+                values.repetition.push(around.repetition);
+                values.repetition.extend(std::iter::repeat_n(lists, n - 1));
                 return Some(());
             }
             for at in 0..n {
-                take(of, left, depth + 1, if at == 0 { repetition } else { depth + 1 }, leaves)?;
+                let repetition = if at == 0 { around.repetition } else { lists };
+                take(of, left, Around { lists, repetition, ..within }, leaves)?;
             }
         }
         Node::Struct(fields) => {
             let mut leaves = leaves;
             for (_, field) in fields {
                 let (of_field, rest) = leaves.split_at_mut_checked(n_leaves(field))?;
-                take(field, left, depth, repetition, of_field)?;
+                take(field, left, around, of_field)?;
                 leaves = rest;
             }
         }
@@ -253,8 +290,8 @@ impl Leaf {
     fn size(self) -> Option<usize> {
         match self {
             Leaf::Bool | Leaf::U8 => Some(1),
-            Leaf::U32 | Leaf::I32 | Leaf::F32 => Some(4),
-            Leaf::I64 => Some(8),
+            Leaf::U32 | Leaf::I32 | Leaf::I16 | Leaf::F32 => Some(4),
+            Leaf::I64 | Leaf::F64 => Some(8),
             Leaf::Text | Leaf::Bytes => None,
         }
     }

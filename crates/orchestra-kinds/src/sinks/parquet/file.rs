@@ -121,6 +121,10 @@ fn write_leaf(column: &mut ColumnWriter<'_>, kind: Leaf, leaf: LeafValues) -> Re
             let values: Vec<f32> = bytes.as_chunks().0.iter().map(|n| f32::from_le_bytes(*n)).collect();
             column.write_batch(&values, definition, repetition)?;
         }
+        ColumnWriter::DoubleColumnWriter(column) => {
+            let values: Vec<f64> = bytes.as_chunks().0.iter().map(|n| f64::from_le_bytes(*n)).collect();
+            column.write_batch(&values, definition, repetition)?;
+        }
         ColumnWriter::ByteArrayColumnWriter(column) => {
             let values: Vec<ByteArray> = texts.into_iter().map(ByteArray::from).collect();
             column.write_batch(&values, definition, repetition)?;
@@ -134,21 +138,24 @@ fn write_leaf(column: &mut ColumnWriter<'_>, kind: Leaf, leaf: LeafValues) -> Re
 fn leaves_of(node: &Node, leaves: &mut Vec<Leaf>) {
     match node {
         Node::Leaf(leaf) => leaves.push(*leaf),
-        Node::List(of) => leaves_of(of, leaves),
+        Node::List(of) | Node::Optional(of) => leaves_of(of, leaves),
         Node::Struct(fields) => fields.iter().for_each(|(_, field)| leaves_of(field, leaves)),
     }
 }
 
-/// Nothing is ever absent: only lists may be empty.
+/// Nothing is absent but what is optional; lists may be empty.
 fn schema(node: &Node) -> Result<TypePtr, ParquetError> {
     let Node::Struct(fields) = node else {
         return Err(ParquetError::General("a row is no struct; this is a bug".into()));
     };
-    let fields = fields.iter().map(|(name, node)| type_of(name, node)).collect::<Result<_, _>>()?;
+    let fields = fields
+        .iter()
+        .map(|(name, node)| type_of(name, node, Repetition::REQUIRED))
+        .collect::<Result<_, _>>()?;
     Type::group_type_builder("row").with_fields(fields).build().map(Arc::new)
 }
 
-fn type_of(name: &str, node: &Node) -> Result<TypePtr, ParquetError> {
+fn type_of(name: &str, node: &Node, repetition: Repetition) -> Result<TypePtr, ParquetError> {
     let built = match node {
         Node::Leaf(leaf) => {
             let unsigned = |bits| Some(LogicalType::integer(bits, false));
@@ -158,29 +165,35 @@ fn type_of(name: &str, node: &Node) -> Result<TypePtr, ParquetError> {
                 Leaf::U32 => (Physical::INT32, unsigned(32)),
                 Leaf::I32 => (Physical::INT32, None),
                 Leaf::I64 => (Physical::INT64, None),
+                Leaf::I16 => (Physical::INT32, Some(LogicalType::integer(16, true))),
                 Leaf::F32 => (Physical::FLOAT, None),
+                Leaf::F64 => (Physical::DOUBLE, None),
                 Leaf::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
                 Leaf::Bytes => (Physical::BYTE_ARRAY, None),
             };
             Type::primitive_type_builder(name, physical)
                 .with_logical_type(logical)
-                .with_repetition(Repetition::REQUIRED)
+                .with_repetition(repetition)
                 .build()?
         }
+        Node::Optional(of) => return type_of(name, of, Repetition::OPTIONAL),
         Node::List(of) => {
             let elements = Type::group_type_builder("list")
                 .with_repetition(Repetition::REPEATED)
-                .with_fields(vec![type_of("element", of)?])
+                .with_fields(vec![type_of("element", of, Repetition::REQUIRED)?])
                 .build()?;
             Type::group_type_builder(name)
-                .with_repetition(Repetition::REQUIRED)
+                .with_repetition(repetition)
                 .with_logical_type(Some(LogicalType::List))
                 .with_fields(vec![Arc::new(elements)])
                 .build()?
         }
         Node::Struct(fields) => {
-            let fields = fields.iter().map(|(name, node)| type_of(name, node)).collect::<Result<_, _>>()?;
-            let builder = Type::group_type_builder(name).with_repetition(Repetition::REQUIRED);
+            let fields = fields
+                .iter()
+                .map(|(name, node)| type_of(name, node, Repetition::REQUIRED))
+                .collect::<Result<_, _>>()?;
+            let builder = Type::group_type_builder(name).with_repetition(repetition);
             builder.with_fields(fields).build()?
         }
     };
@@ -213,6 +226,9 @@ mod tests {
             Field::Int(v) => json!(v),
             Field::Long(v) => json!(v),
             Field::Float(v) => json!(v),
+            Field::Double(v) => json!(v),
+            Field::Short(v) => json!(v),
+            Field::Null => Json::Null,
             Field::Str(v) => json!(v),
             Field::ListInternal(list) => list.elements().iter().cloned().map(json_of).collect(),
             Field::Group(row) => {

@@ -1,6 +1,5 @@
 //! A tensor as a `.npy` file. Opens none.
 
-use orchestra_core::DType;
 use orchestra_core::data::{Refusal, TensorView};
 
 /// Header and data begin at multiples of this.
@@ -8,17 +7,14 @@ pub const ALIGNMENT: usize = 64;
 
 /// Appends the tensor as an array file. Its data begins at a multiple of [`ALIGNMENT`] of the file.
 pub fn write_array(tensor: &TensorView<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
-    let order = if cfg!(target_endian = "little") { '<' } else { '>' };
-    let element = match tensor.dtype {
-        DType::F32 => format!("{order}f4"),
-        DType::F16 => format!("{order}f2"),
-        DType::I64 => format!("{order}i8"),
-        DType::I32 => format!("{order}i4"),
-        DType::U8 => "|u1".to_owned(),
-        DType::Bool => "|b1".to_owned(),
+    let order = match tensor.dtype.size_bytes() {
+        1 => '|',
+        _ if cfg!(target_endian = "little") => '<',
+        _ => '>',
     };
+    let element = tensor.dtype.npy_code();
     let dims: String = tensor.shape.iter().map(|dim| format!("{dim}, ")).collect();
-    let mut header = format!("{{'descr': '{element}', 'fortran_order': False, 'shape': ({dims}), }}");
+    let mut header = format!("{{'descr': '{order}{element}', 'fortran_order': False, 'shape': ({dims}), }}");
     // Magic, version and length take ten bytes, the line feed one.
     let padding = (header.len() + 11).next_multiple_of(ALIGNMENT) - header.len() - 11;
     header.extend(std::iter::repeat_n(' ', padding));

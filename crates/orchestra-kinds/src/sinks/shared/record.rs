@@ -1,11 +1,11 @@
 //! Values as JSON. Writes no file.
 
-use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Label, OwnedRow, Schema, TensorView, Value};
+use orchestra_core::{DType, Element};
 use serde::ser::{Error, SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
-use crate::elements::element;
+use crate::elements::JsonNumber;
 
 /// Whether values of this type have a form in JSON.
 pub fn can_be_written(ty: &ColumnType) -> bool {
@@ -14,6 +14,7 @@ pub fn can_be_written(ty: &ColumnType) -> bool {
         ColumnType::Labels | ColumnType::Text => true,
         ColumnType::Picture | ColumnType::Bytes(_) | ColumnType::Placement => false,
         ColumnType::List(schema) => schema.0.iter().all(|c| can_be_written(&c.ty)),
+        ColumnType::Optional(of) => can_be_written(of),
     }
 }
 
@@ -51,6 +52,7 @@ impl Serialize for ValueJson<'_> {
         match (self.value, &self.column.ty) {
             (Value::Labels(labels), _) => labels_json(labels, serializer),
             (Value::Text(text), _) => serializer.serialize_str(text),
+            (Value::Missing(_), _) => serializer.serialize_unit(),
             (Value::List(rows), ColumnType::List(schema)) => {
                 serializer.collect_seq(rows.iter().map(|row| OwnedRowJson { schema, row }))
             }
@@ -104,14 +106,12 @@ fn labels_json<S: Serializer>(labels: &[Label<'_>], serializer: S) -> Result<S::
     struct Class<'a> {
         label: &'a str,
         class: u32,
-        // What is no number becomes `null`.
-        score: f32,
+        score: JsonNumber,
     }
-    let class = |l: &Label<'_>| (l.class, l.score);
     let mut seq = serializer.serialize_seq(Some(labels.len()))?;
     for label in labels {
-        let (number, score) = class(label);
-        seq.serialize_element(&Class { label: label.label, class: number, score })?;
+        let Label { label, class, score } = *label;
+        seq.serialize_element(&Class { label, class, score: JsonNumber(Element::Float(score)) })?;
     }
     seq.end()
 }
@@ -144,7 +144,7 @@ struct Nested<'a> {
 impl Serialize for Nested<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Some((&n, rest)) = self.shape.split_first() else {
-            return element(self.dtype, self.data).serialize(serializer);
+            return JsonNumber(Element::read(self.dtype, self.data)).serialize(serializer);
         };
         let step = rest.iter().product::<usize>() * self.dtype.size_bytes();
         let mut seq = serializer.serialize_seq(Some(n))?;
@@ -169,14 +169,19 @@ mod tests {
         let view = TensorView { name: "y", dtype: DType::F32, shape: &[2, 1, 2], data: &data };
         let schema = Schema::of("y", ColumnType::Tensor(fixed_tensor("y", DType::F32, &[2, 1, 2])));
         let json = serde_json::to_string(&RowJson { schema: &schema, row: &[Value::Tensor(view)] }).unwrap();
-        assert_eq!(json, r#"{"y":{"dtype":"f32","shape":[2,1,2],"data":[[[1.0,2.5]],[[null,-4.0]]]}}"#);
+        assert_eq!(json, r#"{"y":{"dtype":"f32","shape":[2,1,2],"data":[[[1.0,2.5]],[["NaN",-4.0]]]}}"#);
     }
 
     #[test]
     fn every_element_type_keeps_its_values() {
-        let cases: [(DType, Vec<u8>, &str); 6] = [
+        let cases: [(DType, Vec<u8>, &str); 11] = [
             (DType::F32, 1.5f32.to_ne_bytes().to_vec(), "1.5"),
             (DType::F16, f16::from_f32(-0.25).to_ne_bytes().to_vec(), "-0.25"),
+            (DType::F32, f32::NEG_INFINITY.to_ne_bytes().to_vec(), "\"-Infinity\""),
+            (DType::F64, 1_700_000_123.25_f64.to_ne_bytes().to_vec(), "1700000123.25"),
+            (DType::F64, f64::INFINITY.to_ne_bytes().to_vec(), "\"Infinity\""),
+            (DType::F64, (-0.0_f64).to_ne_bytes().to_vec(), "-0.0"),
+            (DType::I16, i16::MIN.to_ne_bytes().to_vec(), "-32768"),
             (DType::I64, i64::MIN.to_ne_bytes().to_vec(), "-9223372036854775808"),
             (DType::I32, (-7i32).to_ne_bytes().to_vec(), "-7"),
             (DType::U8, vec![255], "255"),

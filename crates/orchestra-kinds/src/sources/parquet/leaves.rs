@@ -102,7 +102,7 @@ pub fn resolve(metadata: &ParquetMetaData, fields: &[Field]) -> Result<Vec<usize
 /// All columns with the types that their values tell.
 pub fn all(schema: &SchemaDescriptor) -> Result<Vec<Field>, String> {
     let field = |(at, name): (usize, String)| match natural(&schema.column(at)) {
-        Ok(ty) => Ok(Field { name, ty }),
+        Ok(ty) => Ok(Field::new(name, ty)),
         Err(why) => Err(format!(
             "column `{name}` {why}: name the columns that you want, with their types, in `columns`"
         )),
@@ -157,9 +157,11 @@ fn natural(leaf: &ColumnDescriptor) -> Result<FieldType, String> {
     Ok(match leaf.physical_type() {
         Physical::BOOLEAN => FieldType::scalar(DType::Bool),
         Physical::INT32 if leaf.converted_type() == ConvertedType::UINT_8 => FieldType::scalar(DType::U8),
+        Physical::INT32 if leaf.converted_type() == ConvertedType::INT_16 => FieldType::scalar(DType::I16),
         Physical::INT32 if leaf.converted_type() != ConvertedType::UINT_32 => FieldType::scalar(DType::I32),
         Physical::INT32 | Physical::INT64 => FieldType::scalar(DType::I64),
-        Physical::FLOAT | Physical::DOUBLE => FieldType::scalar(DType::F32),
+        Physical::FLOAT => FieldType::scalar(DType::F32),
+        Physical::DOUBLE => FieldType::scalar(DType::F64),
         Physical::BYTE_ARRAY if is_text(leaf) => FieldType::Text,
         Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY => FieldType::Bytes("bin".into()),
         Physical::INT96 => return Err("is an INT96, which is not read".into()),

@@ -4,22 +4,20 @@ use std::io::{self, BufReader, Read as _};
 use std::path::Path;
 
 use bytes::Bytes;
-use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
+use orchestra_core::{Element, FailureKind};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
 use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
-use serde_json::Value as Json;
 
 use super::leaves::{footer, guarded, is_text, is_unsigned, resolve, row_groups};
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::input::{Input, Opener, Stream};
 use crate::sources::reading::limits::{LARGEST_FILE_BYTES, LARGEST_TEXT};
-use crate::sources::reading::number::Number;
 use crate::sources::reading::read_file::or_no_memory;
-use crate::sources::reading::row::{Cell, Row};
+use crate::sources::reading::row::{Cell, Row, Taken, key};
 
 /// Rows that are decoded together.
 const BLOCK: usize = 64;
@@ -52,7 +50,7 @@ struct OpenColumn {
 /// The values of some rows of a column.
 #[derive(Default)]
 struct Block {
-    numbers: Vec<Number>,
+    numbers: Vec<Element>,
     bytes: Vec<ByteArray>,
     /// Per row: where its values end, and whether there is a null among them.
     rows: Vec<(usize, bool)>,
@@ -137,12 +135,11 @@ impl OpenFile {
 
     /// Takes the values of the row at this place of the blocks. Gives the bytes that were read for it.
     pub fn take(&self, at: usize, row: &mut Row, beside: (&Path, &Opener)) -> Result<u64, Refusal> {
-        let columns = self.group.iter().flat_map(|group| &group.columns);
-        let mut read = 0;
-        for (column, (field, cell)) in columns.zip(row.cells()) {
-            read += column.block.take(at, field, cell, beside, is_text(&column.descr))?;
-        }
-        Ok(read)
+        let mut columns = self.group.iter().flat_map(|group| &group.columns);
+        row.fill(|_, field, cell| match columns.next() {
+            Some(column) => column.block.take(at, field, cell, beside, is_text(&column.descr)),
+            None => Err(Refusal::result("internal error: a column is not open; this is a bug")),
+        })
     }
 }
 
@@ -154,10 +151,10 @@ impl OpenColumn {
         numbers.clear();
         bytes.clear();
         rows.clear();
-        let int = |v: i64| Number::Int(v);
+        let int = |v: i64| Element::Int(v);
         match &mut self.reader {
             ColumnReader::BoolColumnReader(reader) => {
-                numbers.extend(values(reader, skip, n, rows, &self.descr)?.into_iter().map(Number::Bool));
+                numbers.extend(values(reader, skip, n, rows, &self.descr)?.into_iter().map(Element::Bool));
             }
             ColumnReader::Int32ColumnReader(reader) => {
                 let wide = |v: i32| if unsigned { i64::from(v.cast_unsigned()) } else { i64::from(v) };
@@ -171,14 +168,10 @@ impl OpenColumn {
                 numbers.extend(read.into_iter().map(int));
             }
             ColumnReader::FloatColumnReader(reader) => {
-                numbers.extend(
-                    values(reader, skip, n, rows, &self.descr)?
-                        .into_iter()
-                        .map(|v| Number::Float(f64::from(v))),
-                );
+                numbers.extend(values(reader, skip, n, rows, &self.descr)?.into_iter().map(Element::Float));
             }
             ColumnReader::DoubleColumnReader(reader) => {
-                numbers.extend(values(reader, skip, n, rows, &self.descr)?.into_iter().map(Number::Float));
+                numbers.extend(values(reader, skip, n, rows, &self.descr)?.into_iter().map(Element::Double));
             }
             ColumnReader::ByteArrayColumnReader(reader) => {
                 *bytes = values(reader, skip, n, rows, &self.descr)?
@@ -234,16 +227,20 @@ impl Block {
         cell: &mut Cell,
         (beside, opener): (&Path, &Opener),
         is_path: bool,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<Taken, Refusal> {
         let refuse = |kind: FailureKind, error: String| Refusal { kind, error };
         let wrong = |why: &str| refuse(FailureKind::Decode, format!("`{}` {why}", field.name));
         let begin = at.checked_sub(1).and_then(|before| self.rows.get(before)).map_or(0, |row| row.0);
         let Some((end, has_null)) = self.rows.get(at).copied() else {
             return Err(wrong("has no value; this is a bug"));
         };
-        if has_null {
-            let what = if end > begin { "has a null in its list" } else { "is null, or an empty list" };
-            return Err(wrong(what));
+        match (has_null, end > begin, &field.ty) {
+            (false, ..) => {}
+            (true, true, _) => return Err(wrong("has a null in its list")),
+            (true, false, FieldType::Tensor { shape, .. }) if !shape.is_empty() && !field.optional => {
+                return Err(wrong("is null, or an empty list"));
+            }
+            (true, false, _) => return Ok(Taken::Missing),
         }
         let bytes = || -> Result<&[u8], Refusal> {
             let bytes = self.bytes.get(begin).ok_or_else(|| wrong("has no value; this is a bug"))?.data();
@@ -271,27 +268,33 @@ impl Block {
                 }
                 data.clear();
                 for number in numbers {
-                    number
-                        .append(*dtype, data)
-                        .map_err(|why| wrong(&format!("is no {}: {why}", field.ty)))?;
+                    number.append(*dtype, data).map_err(|why| {
+                        let help = match why.would_round {
+                            true => format!("; write columns = {{ {} = \"i64\" }}", key(&field.name)),
+                            false => String::new(),
+                        };
+                        wrong(&format!("is no {}: {why}{help}", field.ty))
+                    })?;
                 }
-                Ok(0)
+                Ok(Taken::Bytes(0))
             }
             (Cell::Bytes(data), _) => {
                 data.clear();
                 data.extend_from_slice(bytes()?);
-                Ok(data.len() as u64)
+                Ok(Taken::Bytes(data.len() as u64))
             }
             (Cell::Picture(picture), _) if !is_path => {
                 let to = picture.bytes_mut();
                 to.clear();
                 to.extend_from_slice(bytes()?);
-                Ok(to.len() as u64)
+                Ok(Taken::Bytes(to.len() as u64))
             }
             (cell @ (Cell::Text(_) | Cell::Picture(_)), _) => {
                 let text = std::str::from_utf8(bytes()?).map_err(|_| wrong("is no UTF-8 text"))?;
-                Ok(text.len() as u64
-                    + cell.take_json(field, &Json::String(text.to_owned()), beside, opener)?)
+                Ok(match cell.take_text(field, text, beside, opener)? {
+                    Taken::Bytes(bytes) => Taken::Bytes(bytes + text.len() as u64),
+                    Taken::Missing => Taken::Missing,
+                })
             }
         }
     }

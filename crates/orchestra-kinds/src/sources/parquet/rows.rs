@@ -227,7 +227,7 @@ mod tests {
             ("x", tensor(DType::F32, vec![])),
         ];
         Files {
-            fields: fields.map(|(name, ty)| Field { name: name.into(), ty }).into(),
+            fields: fields.map(|(name, ty)| Field::new(name, ty)).into(),
             max_pixels: 1,
             max_items: 1000,
             protocols: Vec::new(),
@@ -250,7 +250,9 @@ mod tests {
         for i in (0..200).chain(any).chain((0..200).step_by(7)) {
             assert_eq!(items[i].0, format!("[{i}]"));
             let read = run.fetch(&items[i].1);
-            if let Some(why) = [(3, "`text` is null"), (7, "has 3 numbers")].iter().find(|(at, _)| *at == i) {
+            if let Some(why) =
+                [(3, "`text` is missing"), (7, "has 3 numbers")].iter().find(|(at, _)| *at == i)
+            {
                 let error = read.unwrap_err().error;
                 assert!(error.contains(why.1), "{error}");
                 continue;

@@ -5,10 +5,12 @@ use orchestra_core::shapes::Opens;
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{Fields, SourceContext};
 use serde_json::Value as Json;
+use serde_json::value::RawValue;
 
 use super::field_type::{Field, FieldType};
 use super::limits::MOST_COLUMNS;
 use super::locator::file_of;
+use super::row::key;
 use crate::objects::{Protocol, opens_none};
 
 /// The key `columns` as a table of types, which `allowed` names for the message. `Ok(None)` where it is not there, `Err` after an error.
@@ -28,9 +30,12 @@ pub fn declared(fields: &mut Fields<'_, '_>, allowed: &[&str]) -> Result<Option<
     }
     let mut columns = Vec::new();
     for column in &table.entries {
-        let ty = match &column.node.value {
-            Toml::String(text) => FieldType::parse(text),
-            _ => None,
+        let (ty, optional) = match &column.node.value {
+            Toml::String(text) => match text.trim().strip_suffix('?') {
+                Some(text) => (FieldType::parse(text).filter(FieldType::may_be_missing), true),
+                None => (FieldType::parse(text), false),
+            },
+            _ => (None, false),
         };
         let is_allowed = |ty: &FieldType| {
             matches!(ty, FieldType::Tensor { .. }) || allowed.contains(&ty.to_string().as_str())
@@ -40,10 +45,13 @@ pub fn declared(fields: &mut Fields<'_, '_>, allowed: &[&str]) -> Result<Option<
             let words = allowed.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
             fields
                 .bad(&key, column.node.span, &format!("is no type: {}", column.node.found()))
-                .help(format!("a type is {words}, or a tensor: \"f32\", \"i64\", \"u8[2, 3]\" and the like"));
+                .help(format!(
+                    "a type is {words}, or a tensor: \"f64\", \"i64\", \"u8[2, 3]\" and the like; `?` behind it, as in \"f64?\" and \"text?\", has \
+                     rows without it"
+                ));
             return Err(());
         };
-        columns.push(Field { name: column.key.clone(), ty });
+        columns.push(Field { name: column.key.clone(), ty, optional });
     }
     Ok(Some(columns))
 }
@@ -52,7 +60,7 @@ pub fn declared(fields: &mut Fields<'_, '_>, allowed: &[&str]) -> Result<Option<
 pub fn inferred(
     source: &mut SourceContext<'_, '_>,
     first: &str,
-    record: &[(String, Json)],
+    record: &[(String, Box<RawValue>)],
 ) -> Option<Vec<Field>> {
     let span = source.fields.span;
     let what = source.fields.what.clone();
@@ -64,11 +72,11 @@ pub fn inferred(
     let mut columns = Vec::new();
     for (name, value) in record {
         let Some(ty) = FieldType::of_json(value) else {
-            let found = match value {
-                Json::Null => "null",
-                Json::Object(_) => "an object",
-                Json::Array(_) => "a list that is no tensor of numbers",
-                _ => "a number beyond i64",
+            let found = match value.get().as_bytes() {
+                [b'n', ..] => "null",
+                [b'{', ..] => "an object",
+                [b'-' | b'0'..=b'9', ..] => "a number that f64 does not hold",
+                _ => "a list that is no tensor of numbers",
             };
             let message = format!("{what}: the type of `{name}` is not known");
             source
@@ -76,25 +84,34 @@ pub fn inferred(
                 .diags
                 .error(span, message)
                 .label(format!("it is {found} in the first record of `{first}`"))
-                .help(format!("name the columns that you want with their types: {}", types_of(record)));
+                .help(format!(
+                    "name the columns that you want with their types: {}{}",
+                    types_of(record),
+                    if found == "null" {
+                        "; a value that may be missing is \"f64?\" or \"text?\""
+                    } else {
+                        ""
+                    }
+                ));
             return None;
         };
-        columns.push(Field { name: name.clone(), ty });
+        columns.push(Field::new(name, ty));
     }
     Some(columns)
 }
 
-/// The key `columns` for a record, with the type of each field; what has none of its own is JSON.
-fn types_of(record: &[(String, Json)]) -> String {
+/// The key `columns` for a record, with the type of each field. What has no type of its own is JSON, and a number that none holds is text.
+fn types_of(record: &[(String, Box<RawValue>)]) -> String {
     const SHOWN: usize = 12;
-    let is_bare = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
-    let typed = |(name, value): &(String, Json)| {
-        let ty = FieldType::of_json(value).unwrap_or(FieldType::Json);
-        match is_bare(name) && !name.is_empty() {
-            true => format!("{name} = \"{ty}\""),
-            // A string of TOML is written as one of JSON.
-            false => format!("{} = \"{ty}\"", Json::from(name.as_str())),
-        }
+    let typed = |(name, value): &(String, Box<RawValue>)| {
+        let ty = match (FieldType::of_json(value), value.get()) {
+            (Some(ty), _) => ty.to_string(),
+            (None, text) if text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
+                FieldType::Text.to_string()
+            }
+            (None, _) => FieldType::Json.to_string(),
+        };
+        format!("{} = \"{ty}\"", key(name))
     };
     // Those without a type come first, where not all are shown.
     let (open, known): (Vec<_>, Vec<_>) =
@@ -123,6 +140,7 @@ pub fn schema(fields: &[Field]) -> Schema {
                 ColumnType::Tensor(fixed_tensor(&field.name, *dtype, shape))
             }
         };
+        let ty = if field.optional { ColumnType::Optional(Box::new(ty)) } else { ty };
         Column { name: field.name.clone(), ty }
     };
     Schema(fields.iter().map(column).collect())
@@ -130,7 +148,7 @@ pub fn schema(fields: &[Field]) -> Schema {
 
 /// What decides about results, for the fingerprint.
 pub fn settings(kind: &str, fields: &[Field]) -> Json {
-    let columns: Vec<_> = fields.iter().map(|field| (&field.name, field.ty.to_string())).collect();
+    let columns: Vec<_> = fields.iter().map(|field| (&field.name, field.to_string())).collect();
     serde_json::json!({ "kind": kind, "columns": columns })
 }
 

@@ -5,10 +5,10 @@ use std::fmt;
 use bincode::{Decode, Encode};
 use orchestra_core::DType;
 use orchestra_plan::tree::{Node, Value as Toml};
-use serde_json::Value as Json;
+use serde_json::value::RawValue;
 
 use super::limits::LARGEST_TENSOR;
-use super::number::nested;
+use super::number::{append, nested};
 
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub enum FieldType {
@@ -28,6 +28,15 @@ pub enum FieldType {
 pub struct Field {
     pub name: String,
     pub ty: FieldType,
+    /// An item may lack it: its value is missing then.
+    pub optional: bool,
+}
+
+impl Field {
+    /// One that every item has.
+    pub fn new(name: impl Into<String>, ty: FieldType) -> Self {
+        Self { name: name.into(), ty, optional: false }
+    }
 }
 
 impl FieldType {
@@ -54,28 +63,30 @@ impl FieldType {
         is_bounded(&shape, dtype).then_some(FieldType::Tensor { dtype, shape })
     }
 
-    /// That of the values of a field whose first one is this; `None` where it does not tell.
-    pub fn of_json(first: &Json) -> Option<Self> {
-        match first {
-            Json::String(_) => Some(FieldType::Text),
-            Json::Bool(_) => Some(FieldType::scalar(DType::Bool)),
-            Json::Number(n) if n.is_i64() => Some(FieldType::scalar(DType::I64)),
-            Json::Number(n) if n.is_u64() => None,
-            Json::Number(_) => Some(FieldType::scalar(DType::F32)),
-            Json::Array(_) => {
+    /// Whether items may lack a value of it.
+    pub fn may_be_missing(&self) -> bool {
+        matches!(self, FieldType::Text | FieldType::Tensor { .. })
+    }
+
+    /// That of the values of a field whose first one is this; `None` where it does not tell. Numbers are f64, whether the first is whole or not.
+    pub fn of_json(first: &RawValue) -> Option<Self> {
+        let text = first.get();
+        match text.as_bytes().first()? {
+            b'"' => Some(FieldType::Text),
+            b't' | b'f' => Some(FieldType::scalar(DType::Bool)),
+            b'n' | b'{' => None,
+            b'[' => {
                 let mut shape = Vec::new();
                 let mut at = first;
-                while let Json::Array(items) = at {
+                while let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(at.get()) {
                     shape.push(items.len());
                     at = items.first()?;
                 }
-                let mut unused = Vec::new();
-                let fits = at.is_number()
-                    && is_bounded(&shape, DType::F32)
-                    && nested(DType::F32, &shape, first, &mut unused).is_ok();
-                fits.then_some(FieldType::Tensor { dtype: DType::F32, shape })
+                let fits = is_bounded(&shape, DType::F64)
+                    && nested(DType::F64, &shape, first, &mut Vec::new()).is_ok();
+                fits.then_some(FieldType::Tensor { dtype: DType::F64, shape })
             }
-            Json::Null | Json::Object(_) => None,
+            _ => append(DType::F64, text, &mut Vec::new()).is_ok().then_some(FieldType::scalar(DType::F64)),
         }
     }
 }
@@ -90,6 +101,13 @@ impl fmt::Display for FieldType {
             FieldType::Tensor { dtype, shape } if shape.is_empty() => dtype.fmt(f),
             FieldType::Tensor { dtype, shape } => write!(f, "{dtype}{shape:?}"),
         }
+    }
+}
+
+impl fmt::Display for Field {
+    /// Its type, as it is written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.ty, if self.optional { "?" } else { "" })
     }
 }
 
@@ -116,12 +134,12 @@ mod tests {
 
     #[test]
     fn a_type_is_read_as_it_is_shown_and_nothing_else_is() {
-        for text in ["text", "json", "bytes", "picture", "f32", "i64[8]", "u8[2, 3]"] {
+        for text in ["text", "json", "bytes", "picture", "f32", "f64", "i16", "i64[8]", "u8[2, 3]"] {
             assert_eq!(FieldType::parse(text).unwrap().to_string(), text);
         }
         let wrong = [
             "",
-            "f64",
+            "f128",
             "f32[",
             "f32[]x",
             "f32[0]",
@@ -138,9 +156,9 @@ mod tests {
     #[test]
     fn a_first_value_tells_its_type_or_nothing() {
         let of =
-            |text: &str| FieldType::of_json(&serde_json::from_str(text).unwrap()).map(|ty| ty.to_string());
+            |text: &str| FieldType::of_json(serde_json::from_str(text).unwrap()).map(|ty| ty.to_string());
         for (text, ty) in
-            [("\"a\"", "text"), ("3", "i64"), ("3.0", "f32"), ("true", "bool"), ("[[1, 2.5]]", "f32[1, 2]")]
+            [("\"a\"", "text"), ("3", "f64"), ("3.0", "f64"), ("true", "bool"), ("[[1, 2.5]]", "f64[1, 2]")]
         {
             assert_eq!(of(text).as_deref(), Some(ty));
         }

@@ -85,18 +85,11 @@ impl Header {
         let descr =
             value("descr").and_then(|v| v.split(['\'', '"']).nth(1)).ok_or("its element type is missing")?;
         let (order, name) = descr.split_at_checked(1).ok_or("its element type is missing")?;
-        let dtype = match name {
-            "f4" => DType::F32,
-            "f2" => DType::F16,
-            "i8" => DType::I64,
-            "i4" => DType::I32,
-            "u1" => DType::U8,
-            "b1" => DType::Bool,
-            _ => {
-                return Err(format!(
-                    "its elements are `{descr}`; models take float32, float16, int64, int32, uint8 and bool"
-                ));
-            }
+        let Some(dtype) = DType::ALL.into_iter().find(|dtype| dtype.npy_code() == name) else {
+            let known = DType::ALL.map(DType::numpy_name).join(", ");
+            return Err(format!(
+                "its elements are `{descr}`; {known} are read: convert it with .astype(\"float64\")"
+            ));
         };
         if value("fortran_order").is_some_and(|v| v.starts_with("True")) {
             return Err("it is in Fortran order; write it with numpy.ascontiguousarray".into());

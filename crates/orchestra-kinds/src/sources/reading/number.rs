@@ -1,100 +1,93 @@
-//! Numbers of JSON and of Parquet as elements of tensors. None is changed but to the nearest float.
+//! Numbers of JSON, CSV and Parquet as elements of tensors. None is changed but to the nearest float.
 
-use half::f16;
-use orchestra_core::DType;
-use serde_json::Value as Json;
+use orchestra_core::{DType, Element};
+use serde_json::value::RawValue;
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Number {
-    Int(i64),
-    Float(f64),
-    Bool(bool),
+/// Why a text is no value of a type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoNumber {
+    pub why: String,
+    /// It is an integer that the type would hold as another one.
+    pub would_round: bool,
 }
 
-impl Number {
-    /// Appends it as an element. A float is rounded to the nearest one of its type; nothing else is changed.
-    ///
-    /// # Errors
-    /// The type cannot hold it.
-    pub fn append(self, dtype: DType, data: &mut Vec<u8>) -> Result<(), String> {
-        let beyond = || match self {
-            Number::Int(n) => format!("{dtype} cannot hold {n}"),
-            Number::Float(n) => format!("{dtype} cannot hold {n}"),
-            Number::Bool(b) => format!("{b} is no {dtype}"),
-        };
-        let float = match self {
-            Number::Int(n) => Ok(n as f64),
-            Number::Float(n) => Ok(n),
-            Number::Bool(_) => Err(beyond()),
-        };
-        let int = match self {
-            Number::Int(n) => Ok(n),
-            _ => Err(beyond()),
-        };
-        match dtype {
-            DType::F32 => {
-                let n = float?;
-                let rounded = n as f32;
-                if rounded.is_infinite() && n.is_finite() {
-                    return Err(beyond());
-                }
-                data.extend_from_slice(&rounded.to_ne_bytes());
-            }
-            DType::F16 => {
-                let n = float?;
-                let rounded = f16::from_f64(n);
-                if rounded.is_infinite() && n.is_finite() {
-                    return Err(beyond());
-                }
-                data.extend_from_slice(&rounded.to_ne_bytes());
-            }
-            DType::I64 => data.extend_from_slice(&int?.to_ne_bytes()),
-            DType::I32 => data.extend_from_slice(&i32::try_from(int?).map_err(|_| beyond())?.to_ne_bytes()),
-            DType::U8 => data.push(u8::try_from(int?).map_err(|_| beyond())?),
-            DType::Bool => match self {
-                Number::Bool(b) => data.push(u8::from(b)),
-                Number::Int(n @ 0..=1) => data.push(n as u8),
-                _ => return Err(beyond()),
-            },
-        }
-        Ok(())
+impl From<String> for NoNumber {
+    fn from(why: String) -> Self {
+        Self { why, would_round: false }
+    }
+}
+
+/// What stands for NaN and the infinities in CSV, and in quotes in JSON.
+pub fn no_number(text: &str) -> Option<f64> {
+    match text {
+        "nan" | "NaN" => Some(f64::NAN),
+        "inf" | "Infinity" => Some(f64::INFINITY),
+        "-inf" | "-Infinity" => Some(f64::NEG_INFINITY),
+        _ => None,
     }
 }
 
 /// A JSON value for a message: not all of a long one.
-pub fn shown(value: &Json) -> String {
-    match value {
-        Json::Null => "null".into(),
-        Json::Bool(_) | Json::Number(_) => value.to_string(),
-        Json::String(text) => {
-            let start: String = text.chars().take(60).collect();
-            let more = if start.len() < text.len() { ".." } else { "" };
-            format!("the text \"{}{more}\"", start.escape_debug())
-        }
-        Json::Array(items) => format!("a list of {}", items.len()),
-        Json::Object(_) => "an object".into(),
+pub fn shown(value: &RawValue) -> String {
+    let text = value.get();
+    let start: String = text.chars().take(60).collect();
+    let more = if start.len() < text.len() { ".." } else { "" };
+    match text.as_bytes().first() {
+        Some(b'"') => format!("the text {start}{more}"),
+        Some(b'[') => "a list".into(),
+        Some(b'{') => "an object".into(),
+        _ => format!("{start}{more}"),
     }
 }
 
-/// Appends the elements of a tensor that is nested lists of its shape.
-pub fn nested(dtype: DType, shape: &[usize], value: &Json, data: &mut Vec<u8>) -> Result<(), String> {
-    let Some((&side, rest)) = shape.split_first() else {
-        let number = match value {
-            Json::Bool(b) => Number::Bool(*b),
-            Json::Number(n) => match (n.as_i64(), n.as_f64()) {
-                (Some(n), _) => Number::Int(n),
-                (None, Some(n)) => Number::Float(n),
-                (None, None) => return Err(format!("{n} is no number that can be held")),
-            },
-            _ => return Err(format!("found {} where a number is expected", shown(value))),
-        };
-        return number.append(dtype, data);
+/// Appends the number, `true` or `false` that a text of JSON is, or NaN or an infinity without quotes.
+pub fn append(dtype: DType, text: &str, data: &mut Vec<u8>) -> Result<(), NoNumber> {
+    let element = match (text, no_number(text)) {
+        ("true", _) => Element::Bool(true),
+        ("false", _) => Element::Bool(false),
+        (_, Some(special)) => Element::Double(special),
+        // An integer of 64 bits is exact; zero below zero is none.
+        _ => match text.parse::<i64>().ok().filter(|_| text != "-0") {
+            Some(n) => Element::Int(n),
+            None => {
+                let number: f64 = text.parse().map_err(|_| format!("{text} is no number"))?;
+                if number.is_infinite() {
+                    return Err(format!("no type holds {text}").into());
+                }
+                // Digits alone are an integer, which is held as it is or not at all.
+                let is_integer = !text.contains(['.', 'e', 'E']);
+                if is_integer && text != "-0" && format!("{number:.0}") != text {
+                    return Err(NoNumber { why: format!("{dtype} would round {text}"), would_round: true });
+                }
+                Element::Double(number)
+            }
+        },
     };
-    match value {
-        Json::Array(items) if items.len() == side => {
-            items.iter().try_for_each(|item| nested(dtype, rest, item, data))
+    let appended = element.append(dtype, data);
+    appended.map_err(|why| NoNumber { why: why.to_string(), would_round: why.would_round })
+}
+
+/// Appends the elements of a tensor that is nested lists of its shape.
+pub fn nested(dtype: DType, shape: &[usize], value: &RawValue, data: &mut Vec<u8>) -> Result<(), NoNumber> {
+    let text = value.get();
+    let Some((&side, rest)) = shape.split_first() else {
+        return match text.as_bytes() {
+            [b'"', inner @ .., b'"'] => match std::str::from_utf8(inner) {
+                Ok(inner) if no_number(inner).is_some() => append(dtype, inner, data),
+                _ => Err(format!("found {} where a number is expected", shown(value)).into()),
+            },
+            [b'[' | b'{' | b'n', ..] => {
+                Err(format!("found {} where a number is expected", shown(value)).into())
+            }
+            _ => append(dtype, text, data),
+        };
+    };
+    match serde_json::from_str::<Vec<&RawValue>>(text) {
+        Ok(items) if items.len() == side => {
+            items.into_iter().try_for_each(|item| nested(dtype, rest, item, data))
         }
-        _ => Err(format!("found {}, and a list of {side} is expected", shown(value))),
+        Ok(items) => Err(format!("found a list of {}, and one of {side} is expected", items.len()).into()),
+        Err(_) => Err(format!("found {}, and a list of {side} is expected", shown(value)).into()),
     }
 }
 
@@ -102,24 +95,53 @@ pub fn nested(dtype: DType, shape: &[usize], value: &Json, data: &mut Vec<u8>) -
 mod tests {
     use super::*;
 
+    fn read(dtype: DType, text: &str) -> Result<Element, NoNumber> {
+        let mut data = Vec::new();
+        append(dtype, text, &mut data).map(|()| Element::read(dtype, &data))
+    }
+
     #[test]
     fn a_number_is_rounded_or_refused_but_never_another_one() {
-        let mut data = Vec::new();
-        for (number, dtype) in [
-            (Number::Int(256), DType::U8),
-            (Number::Int(-1), DType::U8),
-            (Number::Int(1 << 40), DType::I32),
-            (Number::Float(1.5), DType::I64),
-            (Number::Float(1e300), DType::F32),
-            (Number::Float(1e6), DType::F16),
-            (Number::Int(2), DType::Bool),
-            (Number::Bool(true), DType::F32),
+        for (text, dtype) in [
+            ("256", DType::U8),
+            ("-1", DType::U8),
+            ("32768", DType::I16),
+            ("1099511627776", DType::I32),
+            ("9223372036854775808", DType::I64),
+            ("9007199254740994.0", DType::I64),
+            ("1.5", DType::I64),
+            ("NaN", DType::I64),
+            ("1e300", DType::F32),
+            ("1e400", DType::F64),
+            ("1e6", DType::F16),
+            ("2", DType::Bool),
+            ("true", DType::F32),
         ] {
-            assert!(number.append(dtype, &mut data).is_err(), "{number:?} {dtype}");
+            assert!(read(dtype, text).is_err_and(|error| !error.would_round), "{text} {dtype}");
         }
-        assert!(data.is_empty());
-        Number::Float(0.1).append(DType::F32, &mut data).unwrap();
-        Number::Int(7).append(DType::F32, &mut data).unwrap();
-        assert_eq!(data, [0.1_f32.to_ne_bytes(), 7_f32.to_ne_bytes()].concat());
+        for (text, dtype) in [
+            ("9007199254740993", DType::F64),
+            ("-9007199254740993", DType::F32),
+            ("18446744073709551615", DType::F64),
+            ("123456789012345678901", DType::F64),
+        ] {
+            assert!(read(dtype, text).is_err_and(|error| error.would_round), "{text} {dtype}");
+        }
+        for (text, dtype, expected) in [
+            ("0.1", DType::F32, Element::Float(0.1)),
+            ("7", DType::F32, Element::Float(7.0)),
+            ("3.0", DType::I16, Element::Int(3)),
+            ("-9223372036854775808", DType::I64, Element::Int(i64::MIN)),
+            ("-9223372036854775808", DType::F64, Element::Double(-9_223_372_036_854_775_808.0)),
+            ("18446744073709551616", DType::F64, Element::Double(18_446_744_073_709_551_616.0)),
+            ("1700000123.25", DType::F64, Element::Double(1_700_000_123.25)),
+            ("5e-324", DType::F64, Element::Double(5e-324)),
+            ("-inf", DType::F16, Element::Float(f32::NEG_INFINITY)),
+            ("1", DType::Bool, Element::Bool(true)),
+        ] {
+            assert_eq!(read(dtype, text), Ok(expected), "{text} {dtype}");
+        }
+        let zero = read(DType::F64, "-0").unwrap();
+        assert!(zero.to_f64().is_sign_negative());
     }
 }

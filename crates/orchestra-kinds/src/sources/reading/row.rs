@@ -4,18 +4,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{Refusal, TensorView, Value};
-use orchestra_core::{FailureKind, LeftOut};
-use serde_json::Value as Json;
+use orchestra_core::{DType, FailureKind, LeftOut};
+use serde_json::value::RawValue;
 
 use super::field_type::{Field, FieldType};
 use super::input::Opener;
-use super::number::{nested, shown};
+use super::number::{NoNumber, append, nested, no_number, shown};
 use super::undecoded_picture::UndecodedPicture;
 
 /// The values of the item at hand.
 pub struct Row {
     fields: Arc<[Field]>,
     cells: Vec<Cell>,
+    /// Whether the item lacks the value of a field.
+    is_missing: Vec<bool>,
 }
 
 /// The value of a field.
@@ -33,17 +35,53 @@ impl Row {
             FieldType::Bytes(_) | FieldType::Tensor { .. } => Cell::Bytes(Vec::new()),
             FieldType::Picture => Cell::Picture(Box::new(UndecodedPicture::new(max_pixels))),
         };
-        Self { fields: fields.into(), cells: fields.iter().map(cell).collect() }
+        let (cells, is_missing) = (fields.iter().map(cell).collect(), vec![false; fields.len()]);
+        Self { fields: fields.into(), cells, is_missing }
     }
 
-    /// Each field with its value, to be written anew.
-    pub fn cells(&mut self) -> impl Iterator<Item = (&Field, &mut Cell)> {
-        self.fields.iter().zip(&mut self.cells)
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// Has `take` write the value of each field anew. It says whether the item lacks that value, which an optional field alone may be.
+    pub fn fill(
+        &mut self,
+        mut take: impl FnMut(usize, &Field, &mut Cell) -> Result<Taken, Refusal>,
+    ) -> Result<u64, Refusal> {
+        let mut read = 0;
+        for (at, (field, cell)) in self.fields.iter().zip(&mut self.cells).enumerate() {
+            let taken = take(at, field, cell)?;
+            self.is_missing[at] = taken == Taken::Missing;
+            match taken {
+                Taken::Bytes(bytes) => read += bytes,
+                Taken::Missing if field.optional => {}
+                Taken::Missing => {
+                    let Field { name, ty, .. } = field;
+                    let help = match ty {
+                        FieldType::Text | FieldType::Tensor { .. } => {
+                            format!(
+                                "; write columns = {{ {} = \"{ty}?\" }} to have rows without it",
+                                key(name)
+                            )
+                        }
+                        _ => String::new(),
+                    };
+                    let error = format!("`{name}` is missing, and {ty} is expected{help}");
+                    return Err(Refusal { kind: FailureKind::Decode, error });
+                }
+            }
+        }
+        Ok(read)
     }
 
     pub fn show(&self, show: &mut dyn FnMut(&[Value<'_>])) {
-        let values: Vec<_> =
-            self.fields.iter().zip(&self.cells).map(|(field, cell)| value_of(field, cell)).collect();
+        let cells = self.fields.iter().zip(&self.cells).zip(&self.is_missing);
+        let values: Vec<_> = cells
+            .map(|((field, cell), is_missing)| match is_missing {
+                true => Value::Missing(&field.name),
+                false => value_of(field, cell),
+            })
+            .collect();
         show(&values);
     }
 
@@ -69,53 +107,111 @@ fn value_of<'a>(field: &'a Field, cell: &'a Cell) -> Value<'a> {
     }
 }
 
+/// What a value was taken of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// So many bytes were read for it beside the record of the item.
+    Bytes(u64),
+    /// The item has none.
+    Missing,
+}
+
+/// The name of a column as a key of a workflow file.
+pub fn key(name: &str) -> String {
+    let is_bare = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    // A string of TOML is written as one of JSON.
+    if is_bare && !name.is_empty() { name.to_owned() } else { serde_json::Value::from(name).to_string() }
+}
+
 impl Cell {
-    /// Takes a JSON value for a field of this type; the path of a picture is relative to the file of the item, `beside`. Gives the bytes that were read for it.
+    /// Takes a JSON value for a field of this type; the path of a picture is relative to the file of the item, `beside`.
     ///
     /// # Errors
     /// The value is of another type, or its picture cannot be read. It names the field.
     pub fn take_json(
         &mut self,
         field: &Field,
-        value: &Json,
+        value: &RawValue,
         beside: &Path,
         opener: &Opener,
-    ) -> Result<u64, Refusal> {
-        let wrong = |expected: &str| {
-            let error = format!("`{}` is {}, and {expected} is expected", field.name, shown(value));
-            Err(Refusal { kind: FailureKind::Decode, error })
-        };
-        match (self, &field.ty) {
-            (Cell::Text(text), FieldType::Json) => {
-                *text = value.to_string();
-                Ok(0)
+    ) -> Result<Taken, Refusal> {
+        let text = value.get();
+        match (self, &field.ty, text.as_bytes()) {
+            (Cell::Text(cell), FieldType::Json, _) => text.clone_into(cell),
+            (_, _, b"null") => return Ok(Taken::Missing),
+            // A number as it is written, so that none is too long.
+            (Cell::Text(cell), FieldType::Text, [b'-' | b'0'..=b'9', ..]) => text.clone_into(cell),
+            (cell @ (Cell::Text(_) | Cell::Picture(_)), _, _) => match serde_json::from_str::<String>(text) {
+                Ok(text) => return cell.take_text(field, &text, beside, opener),
+                Err(_) => return Err(wrong(field, format!("is {}", shown(value)))),
+            },
+            (Cell::Bytes(data), FieldType::Tensor { dtype, shape }, _) => {
+                data.clear();
+                nested(*dtype, shape, value, data).map_err(|why| no_tensor(field, why))?;
             }
-            (Cell::Text(text), _) => match value {
-                Json::String(value) => {
-                    text.clone_from(value);
-                    Ok(0)
-                }
-                _ => wrong("text"),
-            },
-            (Cell::Picture(picture), _) => match value {
-                Json::String(path) if !path.is_empty() && !path.contains('\0') => {
-                    let bytes = picture.bytes_mut();
-                    opener.read_picture(beside, path, bytes)?;
-                    Ok(bytes.len() as u64)
-                }
-                _ => wrong("the path of a picture"),
-            },
+            (Cell::Bytes(_), _, _) => return Err(wrong(field, format!("is {}", shown(value)))),
+        }
+        Ok(Taken::Bytes(0))
+    }
+
+    /// Takes a text, such as a field of CSV.
+    ///
+    /// # Errors
+    /// As `take_json`.
+    pub fn take_text(
+        &mut self,
+        field: &Field,
+        text: &str,
+        beside: &Path,
+        opener: &Opener,
+    ) -> Result<Taken, Refusal> {
+        match (self, &field.ty) {
+            (Cell::Text(cell), _) => text.clone_into(cell),
+            (Cell::Picture(picture), _) if !text.is_empty() && !text.contains('\0') => {
+                let bytes = picture.bytes_mut();
+                opener.read_picture(beside, text, bytes)?;
+                return Ok(Taken::Bytes(bytes.len() as u64));
+            }
             (Cell::Bytes(data), FieldType::Tensor { dtype, shape }) => {
                 data.clear();
-                match nested(*dtype, shape, value, data) {
-                    Ok(()) => Ok(0),
-                    Err(why) => {
-                        let error = format!("`{}` is no {}: {why}", field.name, field.ty);
-                        Err(Refusal { kind: FailureKind::Decode, error })
+                let text = match (dtype, text.trim()) {
+                    (_, "") => return Ok(Taken::Missing),
+                    (DType::Bool, "True" | "TRUE") => "true",
+                    (DType::Bool, "False" | "FALSE") => "false",
+                    (_, text) => text,
+                };
+                let appended = match serde_json::from_str::<&RawValue>(text) {
+                    Ok(value) => nested(*dtype, shape, value, data),
+                    Err(_) if shape.is_empty() && no_number(text).is_some() => append(*dtype, text, data),
+                    Err(_) => {
+                        Err(format!("found the text {:?}", text.chars().take(60).collect::<String>()).into())
                     }
-                }
+                };
+                appended.map_err(|why| no_tensor(field, why))?;
             }
-            (Cell::Bytes(_), _) => wrong("a tensor"),
+            _ => return Err(wrong(field, format!("is {:?}", text.chars().take(60).collect::<String>()))),
         }
+        Ok(Taken::Bytes(0))
     }
+}
+
+fn wrong(field: &Field, found: String) -> Refusal {
+    let expected = match field.ty {
+        FieldType::Picture => "the path of a picture",
+        FieldType::Text | FieldType::Json => "text",
+        FieldType::Bytes(_) | FieldType::Tensor { .. } => "a tensor",
+    };
+    Refusal {
+        kind: FailureKind::Decode,
+        error: format!("`{}` {found}, and {expected} is expected", field.name),
+    }
+}
+
+fn no_tensor(field: &Field, why: NoNumber) -> Refusal {
+    let Field { name, ty, .. } = field;
+    let help = match why.would_round {
+        true => format!("; write columns = {{ {} = \"text\" }} to keep it as it is written", key(name)),
+        false => String::new(),
+    };
+    Refusal { kind: FailureKind::Decode, error: format!("`{name}` is no {ty}: {}{help}", why.why) }
 }

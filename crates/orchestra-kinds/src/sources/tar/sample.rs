@@ -16,7 +16,7 @@ use crate::sources::reading::limits::{LARGEST_FILE_BYTES, LARGEST_TENSOR, LARGES
 use crate::sources::reading::locator::parts;
 use crate::sources::reading::npy_header::{HEAD, Header};
 use crate::sources::reading::read_file::{open_regular, read_part};
-use crate::sources::reading::row::{Cell, Row};
+use crate::sources::reading::row::{Cell, Row, Taken};
 use crate::sources::reading::tar_members::{FoundPlace, Place};
 
 /// In place of where a member lies: the sample has none, or two of them, or its bytes cannot be found. No member lies at byte 0.
@@ -134,7 +134,7 @@ impl FetchRun for Sample {
         let (path, places) = parts(locator, self.n * 2)?;
         let refuse = |kind: FailureKind, error: String| Refusal { kind, error };
         let (places, _) = places.as_chunks::<2>();
-        for ((field, _), place) in self.row.cells().zip(places) {
+        for (field, place) in self.row.fields().iter().zip(places) {
             let name = &field.name;
             if let Some(error) = trouble(*place, name) {
                 return Err(refuse(FailureKind::Read, error));
@@ -151,19 +151,19 @@ impl FetchRun for Sample {
             }
         }
         self.archive.begin(path, places.as_flattened())?;
-        let mut read = 0;
-        for ((field, cell), [at, len]) in self.row.cells().zip(places) {
+        let Self { archive, buffer: texts, row, .. } = self;
+        row.fill(|n, field, cell| {
+            let [at, len] = places[n];
             let buffer = match cell {
                 Cell::Bytes(bytes) if matches!(field.ty, FieldType::Bytes(_)) => bytes,
                 Cell::Picture(picture) => picture.bytes_mut(),
-                Cell::Text(_) | Cell::Bytes(_) => &mut self.buffer,
+                Cell::Text(_) | Cell::Bytes(_) => &mut *texts,
             };
-            self.archive.read(path, *at, *len, buffer)?;
-            read += len;
-            take(field, cell, &self.buffer)
+            archive.read(path, at, len, buffer)?;
+            take(field, cell, texts)
                 .map_err(|why| refuse(FailureKind::Decode, format!("`.{}` {why}", field.name)))?;
-        }
-        Ok(read)
+            Ok(Taken::Bytes(len))
+        })
     }
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {

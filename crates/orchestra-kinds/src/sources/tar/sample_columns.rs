@@ -83,7 +83,7 @@ fn columns_of(mut archive: impl Read + Seek, names: Option<Vec<String>>) -> Resu
     let names = names.unwrap_or_else(|| found.iter().map(|(extension, _)| extension.clone()).collect());
     let column = |name: String| {
         if !is_npy(&name) {
-            return Ok(Field { ty: type_of(&name), name });
+            return Ok(Field::new(&*name, type_of(&name)));
         }
         let member = found.iter().find(|(extension, _)| *extension == name);
         let (_, place) = member.ok_or_else(|| format!("its first sample, `{key}`, has no `.{name}`"))?;
@@ -98,7 +98,7 @@ fn columns_of(mut archive: impl Read + Seek, names: Option<Vec<String>>) -> Resu
         if header.bytes() > LARGEST_TENSOR {
             return Err(format!("`{key}.{name}` has {} bytes, and a tensor at most 1 GiB", header.bytes()));
         }
-        Ok(Field { name, ty: FieldType::Tensor { dtype: header.dtype, shape: header.shape } })
+        Ok(Field::new(name, FieldType::Tensor { dtype: header.dtype, shape: header.shape }))
     };
     names.into_iter().map(column).collect()
 }

@@ -40,7 +40,7 @@ impl Array {
                 self.name, header.dtype
             ));
         }
-        Ok(Field { name: self.name.clone(), ty: FieldType::Tensor { dtype: header.dtype, shape } })
+        Ok(Field::new(&*self.name, FieldType::Tensor { dtype: header.dtype, shape }))
     }
 }
 

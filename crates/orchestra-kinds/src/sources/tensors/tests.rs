@@ -32,7 +32,7 @@ fn rows(shape: &[usize]) -> Rows {
     let ty = FieldType::Tensor { dtype: DType::F32, shape: shape.into() };
     Rows {
         is_npz: false,
-        fields: vec![Field { name: "x".into(), ty }],
+        fields: vec![Field::new("x", ty)],
         beside: Vec::new(),
         chunk: None,
         max_items: 1000,
@@ -72,7 +72,8 @@ fn no_header_is_believed_that_is_cut_short_or_claims_too_much() {
         assert!(Header::parse(&whole[..len]).is_err(), "{len} bytes");
     }
     for (descr, shape) in [
-        ("<f8", "(3, 2)"),
+        ("<f16", "(3, 2)"),
+        ("<u8", "(3, 2)"),
         ("<f4", "()"),
         ("<f4", "(9999999999, 9999999999)"),
         ("<f4", "(-1,)"),

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 
 use orchestra_core::data::{OwnedRow, OwnedValue, Pixels, Refusal, TensorView, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Fan, Map, MapRun};
-use orchestra_core::{DType, ImageSpec, LeftOut, Placement, TensorSpec};
+use orchestra_core::{DType, Element, ImageSpec, LeftOut, Placement, TensorSpec};
 use orchestra_media::{MediaError, PixelRect, Preparer, Quadrilateral};
 
 use super::{Boxes, Corners, ListColumns, Outside};
-use crate::elements::{Element, element, read_floats};
+use crate::elements::read_numbers;
 use crate::stages::shared::box_order::BoxPosition;
 
 #[derive(Debug)]
@@ -69,11 +69,13 @@ impl MapRun for CropRun {
             for row in rows {
                 list.read(row, &mut self.values)?;
             }
+            if let Some(place) = self.values.iter().position(|v| v.is_nan()) {
+                return Err(Refusal::result(format!("box {} holds no number: it is NaN", place / NUMBERS)));
+            }
         } else {
             boxes.with_tensor(|view: &TensorView<'_>| {
                 numbers = view.shape.last().copied().unwrap_or(0);
-                read_floats(view, &mut self.values);
-                Ok(())
+                read_numbers(view, &mut self.values)
             })?;
         }
         picture.with_pixels(&mut |pixels| {
@@ -130,13 +132,9 @@ impl ListColumns {
     /// Whether what a row stands for is upside down.
     fn turns(&self, row: &OwnedRow) -> bool {
         match self.turn.and_then(|column| row.get(column)) {
-            Some(OwnedValue::Tensor { dtype, data, .. }) => {
-                data.get(..dtype.size_bytes()).is_some_and(|bytes| match element(*dtype, bytes) {
-                    Element::Float(v) => v != 0.0 && !v.is_nan(),
-                    Element::Int(v) => v != 0,
-                    Element::Bool(v) => v,
-                })
-            }
+            Some(OwnedValue::Tensor { dtype, data, .. }) => data
+                .get(..dtype.size_bytes())
+                .is_some_and(|bytes| Element::read(*dtype, bytes).to_f64() != 0.0),
             _ => false,
         }
     }
@@ -221,7 +219,7 @@ impl Boxes {
         let mut found: Vec<(BoxPosition, (usize, Area))> = Vec::new();
         for (n, numbers) in values.as_chunks::<NUMBERS>().0.iter().enumerate() {
             let score = numbers[4];
-            if self.threshold.is_some_and(|threshold| score.is_nan() || score < threshold) {
+            if self.threshold.is_some_and(|threshold| score < threshold) {
                 continue;
             }
             let corners = [5, 7, 9, 11].map(|at| [f64::from(numbers[at]), f64::from(numbers[at + 1])]);
@@ -249,8 +247,7 @@ impl Boxes {
         let mut found: Vec<(BoxPosition, (usize, Area))> = Vec::new();
         for (n, numbers) in values.chunks_exact(numbers.max(4)).enumerate() {
             let score = numbers.get(4).copied().unwrap_or(0.0);
-            // A score that is no number is below any threshold.
-            if self.threshold.is_some_and(|threshold| score.is_nan() || score < threshold) {
+            if self.threshold.is_some_and(|threshold| score < threshold) {
                 continue;
             }
             let [a, b, c, d] = [0, 1, 2, 3].map(|at| f64::from(numbers[at]));

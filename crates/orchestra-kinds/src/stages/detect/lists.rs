@@ -91,6 +91,7 @@ pub fn queries(
     if n != centres.len() || classes == 0 {
         return Err(logits.refusal(&format!("logits of {} boxes", centres.len())));
     }
+    let logits_name = &logits.name;
     for (centre, logits) in centres.zip(logits.values.chunks_exact(classes)) {
         let corners = around([0, 1, 2, 3].map(|at| f64::from(centre[at]) * scale[at % 2]));
         let mut push = |class: usize, score: f64| {
@@ -107,6 +108,11 @@ pub fn queries(
                 let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 let power = |v: &f32| f64::from(*v - most).exp();
                 let sum: f64 = logits.iter().map(power).sum();
+                if !sum.is_finite() {
+                    let error =
+                        format!("`{}` holds an infinity, of which softmax makes no score", logits_name);
+                    return Err(Refusal::result(error));
+                }
                 if let Some((class, logit)) = largest(logits[..classes - 1].iter().copied()) {
                     push(class, power(&logit) / sum);
                 }

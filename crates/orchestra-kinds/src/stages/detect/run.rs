@@ -11,7 +11,7 @@ use super::decode::Decode;
 use super::found::Found;
 use super::layout::Tensor;
 use super::rectangle::Quad;
-use crate::elements::read_floats;
+use crate::elements::read_numbers;
 
 #[derive(Debug)]
 pub struct DetectMap {
@@ -59,8 +59,7 @@ impl MapRun for DetectRun {
             output.with_tensor(|view| {
                 view.name.clone_into(&mut tensor.name);
                 view.shape.clone_into(&mut tensor.shape);
-                read_floats(view, &mut tensor.values);
-                Ok(())
+                read_numbers(view, &mut tensor.values)
             })?;
         }
         let rows = match &self.decode {

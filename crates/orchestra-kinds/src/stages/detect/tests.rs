@@ -84,7 +84,7 @@ fn run(decode: Decode, tensors: &[Tensor]) -> Result<Vec<OwnedRow>, Refusal> {
 fn numbers(value: &OwnedValue) -> Vec<f64> {
     let OwnedValue::Tensor { dtype, data, .. } = value else { panic!("{value:?}") };
     let all = data.chunks_exact(dtype.size_bytes());
-    all.map(|bytes| f64::from(crate::elements::element(*dtype, bytes).to_f32())).collect()
+    all.map(|bytes| orchestra_core::Element::read(*dtype, bytes).to_f64()).collect()
 }
 
 fn tensor(name: &str, shape: &[usize], values: Vec<f32>) -> Tensor {

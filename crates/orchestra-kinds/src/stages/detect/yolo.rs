@@ -16,11 +16,11 @@ pub fn objects(
     for numbers in tensor.rows(6)? {
         let object = numbers[4];
         // No product is larger than the factor that all of them have: few boxes get as far as their classes.
-        if object < threshold || object.is_nan() {
+        if object < threshold {
             continue;
         }
         let scores = numbers[5..].iter().take(classes.unwrap_or(usize::MAX)).copied();
-        push(largest(scores).map(|(class, score)| (class, score * object)), numbers, threshold, found);
+        push(largest(scores).map(|(class, score)| (class, score * object)), numbers, threshold, found)?;
     }
     Ok(())
 }
@@ -40,7 +40,7 @@ pub fn transposed(
     let at = |number: usize, n: usize| tensor.values[number * boxes + n];
     for n in 0..boxes {
         let best = largest((0..classes).map(|class| at(4 + class, n)));
-        push(best, &[at(0, n), at(1, n), at(2, n), at(3, n)], threshold, found);
+        push(best, &[at(0, n), at(1, n), at(2, n), at(3, n)], threshold, found)?;
     }
     Ok(())
 }
@@ -122,20 +122,28 @@ pub fn grids(
                 decoded[3] = numbers[3].exp() * stride;
                 let scores = numbers[5..].iter().take(classes.unwrap_or(usize::MAX)).copied();
                 let best = largest(scores).map(|(class, score)| (class, score * numbers[4]));
-                push(best, &decoded, threshold, found);
+                push(best, &decoded, threshold, found)?;
             }
         }
     }
     Ok(())
 }
 
-fn push(best: Option<(usize, f32)>, numbers: &[f32], threshold: f32, found: &mut Vec<Found>) {
-    if let Some((class, score)) = best
-        && score >= threshold
-    {
+fn push(
+    best: Option<(usize, f32)>,
+    numbers: &[f32],
+    threshold: f32,
+    found: &mut Vec<Found>,
+) -> Result<(), Refusal> {
+    let Some((class, score)) = best else { return Ok(()) };
+    if score.is_nan() {
+        return Err(Refusal::result("a box has no score: it is 0 times an infinity"));
+    }
+    if score >= threshold {
         let corners = around([0, 1, 2, 3].map(|at| f64::from(numbers[at])));
         found.push(Found::upright(class as u32, score, corners));
     }
+    Ok(())
 }
 
 /// A class that a model gives as a float. What is below 0 is 0.

@@ -1,9 +1,9 @@
 //! What is known of the numbers of one place: their sum, the least of them, or how many lie in each bin. Knows no tensors and no rows.
 
 use bincode::{Decode, Encode};
+use orchestra_core::{DType, Element};
 
-use super::exact::ExactSum;
-use crate::elements::Element;
+use super::exact::{Narrow, Wide};
 
 /// What is computed of numbers.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,43 +23,52 @@ impl Op {
         Op::Histogram((0..=bins).map(edge).collect())
     }
 
-    /// Of no number.
-    pub fn cell(&self) -> Cell {
+    /// Of no number of this type.
+    pub fn cell(&self, dtype: DType) -> Cell {
         match self {
-            Op::Sum | Op::Mean => Cell::Sum(ExactSum::default()),
-            Op::Min | Op::Max => Cell::Least { key: None, has_nan: false },
+            Op::Sum | Op::Mean if dtype == DType::F64 => Cell::WideSum(Box::default()),
+            Op::Sum | Op::Mean => Cell::Sum(Narrow::default()),
+            Op::Min | Op::Max => Cell::Least(None),
             Op::Histogram(edges) => Cell::Counts(vec![0; edges.len() - 1 + OUTSIDE]),
         }
     }
 
+    /// Why a number cannot be added, where it cannot.
+    pub fn refuses(&self, element: Element) -> Option<&'static str> {
+        let number = element.to_f64();
+        match self {
+            _ if number.is_nan() => Some("no number: it is NaN"),
+            Op::Sum | Op::Mean if number.is_infinite() => Some("an infinity, which has no sum and no mean"),
+            _ => None,
+        }
+    }
+
+    /// Adds a number that it does not refuse.
     pub fn add(&self, cell: &mut Cell, element: Element) {
         match (self, cell) {
             (Op::Sum | Op::Mean, Cell::Sum(sum)) => sum.add(element),
-            (_, Cell::Least { key, has_nan }) => match key_of(element) {
-                None => *has_nan = true,
-                Some(new) => {
-                    let new = if *self == Op::Max { !new } else { new };
-                    *key = Some(key.map_or(new, |key| key.min(new)));
-                }
-            },
+            (Op::Sum | Op::Mean, Cell::WideSum(sum)) => sum.add(element),
+            (_, Cell::Least(key)) => {
+                let new = key_of(element);
+                let new = if *self == Op::Max { !new } else { new };
+                *key = Some(key.map_or(new, |key| key.min(new)));
+            }
             (Op::Histogram(edges), Cell::Counts(counts)) => counts[bin(edges, element)] += 1,
             _ => debug_assert!(false, "a cell is of its operation"),
         }
     }
 }
 
-/// Behind the bins: how many are below the first edge, above the last one, or no numbers.
-pub const OUTSIDE: usize = 3;
+/// Behind the bins: how many are below the first edge, or above the last one.
+pub const OUTSIDE: usize = 2;
 
 /// What is known of some numbers. The same in whatever order they came.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub enum Cell {
-    Sum(ExactSum),
+    Sum(Narrow),
+    WideSum(Box<Wide>),
     /// The least key of all; see [`key_of`]. That of the largest number is turned over.
-    Least {
-        key: Option<i64>,
-        has_nan: bool,
-    },
+    Least(Option<i64>),
     Counts(Vec<u64>),
 }
 
@@ -67,12 +76,12 @@ impl Cell {
     pub fn merge(&mut self, other: &Cell) {
         match (self, other) {
             (Cell::Sum(sum), Cell::Sum(other)) => sum.merge(other),
-            (Cell::Least { key, has_nan }, Cell::Least { key: other, has_nan: other_nan }) => {
+            (Cell::WideSum(sum), Cell::WideSum(other)) => sum.merge(other),
+            (Cell::Least(key), Cell::Least(other)) => {
                 *key = match (*key, *other) {
                     (Some(a), Some(b)) => Some(a.min(b)),
                     (a, b) => a.or(b),
                 };
-                *has_nan |= other_nan;
             }
             (Cell::Counts(counts), Cell::Counts(other)) => {
                 counts.iter_mut().zip(other).for_each(|(count, other)| *count += other);
@@ -81,16 +90,18 @@ impl Cell {
         }
     }
 
-    /// As a number with a fraction.
-    pub fn to_f32(&self, op: &Op) -> f32 {
+    /// As a number with a fraction; NaN of nothing.
+    pub fn to_f64(&self, op: &Op) -> f64 {
         match self {
             Cell::Sum(sum) if *op == Op::Mean => sum.mean(),
-            Cell::Sum(sum) => sum.to_f32(),
-            Cell::Least { key: Some(key), has_nan: false } => {
+            Cell::Sum(sum) => sum.to_f64(),
+            Cell::WideSum(sum) if *op == Op::Mean => sum.mean(),
+            Cell::WideSum(sum) => sum.to_f64(),
+            Cell::Least(Some(key)) => {
                 let key = if *op == Op::Max { !*key } else { *key };
-                f32::from_bits(turned(key as i32).cast_unsigned()) // made of 32 bits
+                f64::from_bits(turned(key).cast_unsigned())
             }
-            Cell::Least { .. } | Cell::Counts(_) => f32::NAN,
+            Cell::Least(None) | Cell::Counts(_) => f64::NAN,
         }
     }
 
@@ -98,36 +109,26 @@ impl Cell {
     pub fn to_i64(&self, op: &Op) -> Option<i64> {
         match self {
             Cell::Sum(sum) => sum.to_i64(),
-            Cell::Least { key, .. } => key.map(|key| if *op == Op::Max { !key } else { key }),
-            Cell::Counts(_) => None,
+            Cell::Least(key) => key.map(|key| if *op == Op::Max { !key } else { key }),
+            Cell::WideSum(_) | Cell::Counts(_) => None,
         }
     }
 }
 
-/// An integer for each number, in the order of the numbers, zero below zero first; `None` for what is no number.
-fn key_of(element: Element) -> Option<i64> {
-    match element {
-        Element::Int(v) => Some(v),
-        Element::Bool(v) => Some(i64::from(v)),
-        Element::Float(v) if v.is_nan() => None,
-        Element::Float(v) => Some(i64::from(turned(v.to_bits().cast_signed()))),
-    }
+/// An integer for each number, in the order of the numbers, zero below zero first.
+fn key_of(element: Element) -> i64 {
+    element.to_i64().unwrap_or_else(|| turned(element.to_f64().to_bits().cast_signed()))
 }
 
 /// Numbers below zero are turned over, so that integers compare as the floats do. It is its own inverse.
-fn turned(bits: i32) -> i32 {
-    if bits < 0 { bits ^ i32::MAX } else { bits }
+fn turned(bits: i64) -> i64 {
+    if bits < 0 { bits ^ i64::MAX } else { bits }
 }
 
 fn bin(edges: &[f64], element: Element) -> usize {
-    let v = match element {
-        Element::Float(v) => f64::from(v),
-        Element::Int(v) => v as f64,
-        Element::Bool(v) => f64::from(u8::from(v)),
-    };
+    let v = element.to_f64();
     let bins = edges.len() - 1;
     match (v < edges[0], v > edges[bins]) {
-        _ if v.is_nan() => bins + 2,
         (true, _) => bins,
         (_, true) => bins + 1,
         _ => (edges.partition_point(|edge| *edge <= v) - 1).min(bins - 1),
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     fn all(op: &Op, values: &[f32]) -> Cell {
-        let mut cell = op.cell();
+        let mut cell = op.cell(DType::F32);
         values.iter().for_each(|v| op.add(&mut cell, Element::Float(*v)));
         cell
     }
@@ -147,23 +148,23 @@ mod tests {
     #[test]
     fn a_bin_has_its_lower_edge_and_the_last_one_both() {
         let op = Op::histogram(-1.0, 1.0, 4);
-        let values = [-1.0, -0.5, -0.500_001, 0.0, 0.499, 0.5, 1.0, 1.000_001, -7.0, f32::NAN, f32::INFINITY];
-        assert_eq!(all(&op, &values), Cell::Counts(vec![2, 1, 2, 2, 1, 2, 1]));
+        let values = [-1.0, -0.5, -0.500_001, 0.0, 0.499, 0.5, 1.0, 1.000_001, -7.0, f32::INFINITY];
+        assert_eq!(all(&op, &values), Cell::Counts(vec![2, 1, 2, 2, 1, 2]));
         let thirds = Op::histogram(0.0, 1.0, 3);
         let Op::Histogram(edges) = &thirds else { unreachable!() };
         assert_eq!((edges[0], edges[3]), (0.0, 1.0));
-        assert_eq!(all(&thirds, &[0.0, 0.33, 0.34, 0.67, 1.0]), Cell::Counts(vec![2, 1, 2, 0, 0, 0]));
+        assert_eq!(all(&thirds, &[0.0, 0.33, 0.34, 0.67, 1.0]), Cell::Counts(vec![2, 1, 2, 0, 0]));
     }
 
     #[test]
     fn the_least_and_the_largest_are_found_on_both_sides_of_zero() {
         let values = [0.0, -0.0, -2.5, 1e-45, f32::NEG_INFINITY, 3.0];
-        assert_eq!(all(&Op::Min, &values).to_f32(&Op::Min), f32::NEG_INFINITY);
-        assert_eq!(all(&Op::Max, &values).to_f32(&Op::Max), 3.0);
-        assert_eq!(all(&Op::Min, &[0.0, -0.0]).to_f32(&Op::Min).to_bits(), (-0.0f32).to_bits());
-        assert_eq!(all(&Op::Max, &[-0.0, 0.0]).to_f32(&Op::Max).to_bits(), 0);
-        assert!(all(&Op::Max, &[1.0, f32::NAN]).to_f32(&Op::Max).is_nan(), "as NumPy says");
-        let mut ints = Op::Max.cell();
+        assert_eq!(all(&Op::Min, &values).to_f64(&Op::Min), f64::NEG_INFINITY);
+        assert_eq!(all(&Op::Max, &values).to_f64(&Op::Max), 3.0);
+        assert_eq!(all(&Op::Min, &[0.0, -0.0]).to_f64(&Op::Min).to_bits(), (-0.0_f64).to_bits());
+        assert_eq!(all(&Op::Max, &[-0.0, 0.0]).to_f64(&Op::Max).to_bits(), 0);
+        assert_eq!(all(&Op::Max, &[-1.0, -1e-45]).to_f64(&Op::Max), -f64::from(1e-45_f32));
+        let mut ints = Op::Max.cell(DType::I64);
         [i64::MIN, -3, i64::MIN].iter().for_each(|v| Op::Max.add(&mut ints, Element::Int(*v)));
         assert_eq!(ints.to_i64(&Op::Max), Some(-3));
     }

@@ -36,6 +36,11 @@ impl Reduce for Concat {
         };
         let has_column = self.joining.as_ref().is_some_and(|joining| joining.by == By::Column);
         let row = &row[..row.len() - usize::from(has_column)];
+        if let (Some(_), Some(Value::Missing(name))) =
+            (&key, row.iter().find(|value| matches!(value, Value::Missing(_))))
+        {
+            return Err(Refusal::missing(name));
+        }
         let values: OwnedRow = row.iter().map(OwnedValue::copy_of).collect::<Result<_, _>>()?;
         let stored = (item.name, stored(&values)?);
         encode(&stored, out)?;
@@ -138,6 +143,7 @@ enum Stored {
     Text(String),
     Bytes(Vec<u8>),
     List(Vec<Vec<Stored>>),
+    Missing(String),
 }
 
 fn stored(row: &OwnedRow) -> Result<Vec<Stored>, Refusal> {
@@ -153,6 +159,7 @@ fn stored(row: &OwnedRow) -> Result<Vec<Stored>, Refusal> {
             OwnedValue::Text(text) => Stored::Text(text.to_string()),
             OwnedValue::Bytes(bytes) => Stored::Bytes(bytes.to_vec()),
             OwnedValue::List(rows) => Stored::List(rows.iter().map(stored).collect::<Result<_, _>>()?),
+            OwnedValue::Missing(name) => Stored::Missing(name.to_string()),
             OwnedValue::Picture(_) => {
                 return Err(Refusal::result("internal error: a picture cannot be kept; this is a bug"));
             }
@@ -172,6 +179,7 @@ impl Stored {
             ),
             Stored::Text(text) => OwnedValue::Text(text.into()),
             Stored::Bytes(bytes) => OwnedValue::Bytes(bytes.into()),
+            Stored::Missing(name) => OwnedValue::Missing(name.into()),
             Stored::List(rows) => OwnedValue::List(
                 rows.into_iter().map(|row| row.into_iter().map(Stored::value).collect()).collect(),
             ),

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{Column, ColumnType, OwnedValue, Refusal, Schema, Value, fixed_tensor};
+use orchestra_core::data::{
+    Column, ColumnType, OwnedValue, Refusal, Schema, TensorView, Value, fixed_tensor,
+};
 use orchestra_core::shapes::{ItemInfo, Merge, MergeState, Reduce, ReducedRow, Reduction};
-use orchestra_core::{DType, ItemId, TensorSpec};
+use orchestra_core::{DType, Element, ItemId, TensorSpec};
 
 use super::cell::{Cell, OUTSIDE, Op};
-use crate::elements::{Element, element};
+use super::exact::{Narrow, Wide};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
@@ -53,9 +55,27 @@ impl Reduced {
                 (&self.column, DType::I64, Some(edges.len() - 1)),
                 ("outside", DType::I64, Some(OUTSIDE)),
             ],
-            Some(Op::Mean) => vec![(&self.column, DType::F32, None)],
-            Some(_) if is_float(self.dtype) => vec![(&self.column, DType::F32, None)],
-            Some(_) => vec![(&self.column, DType::I64, None)],
+            Some(Op::Sum) if !self.dtype.is_float() => vec![(&self.column, DType::I64, None)],
+            Some(Op::Sum | Op::Mean) => vec![(&self.column, DType::F64, None)],
+            Some(Op::Min | Op::Max) => vec![(&self.column, self.least_dtype(), None)],
+        }
+    }
+
+    /// That of the least and the largest number: every number that is read is one of it.
+    fn least_dtype(&self) -> DType {
+        match self.dtype {
+            DType::F64 => DType::F64,
+            DType::F32 | DType::F16 => DType::F32,
+            _ => DType::I64,
+        }
+    }
+
+    /// How much is kept for each element and key: the counts of a histogram, or 1. A sum of `f64` is as large as several others.
+    pub fn numbers_per_cell(&self) -> usize {
+        match &self.op {
+            Some(Op::Sum | Op::Mean) if self.dtype == DType::F64 => size_of::<Wide>() / size_of::<Narrow>(),
+            Some(Op::Histogram(edges)) => edges.len() - 1 + OUTSIDE,
+            _ => 1,
         }
     }
 
@@ -82,13 +102,15 @@ impl By {
                     labels.first().ok_or_else(|| Refusal::result("it has no class to reduce it by"))?;
                 Ok((i64::from(best.class), best.label.to_owned()))
             }
-            (By::Column, Some(value)) => value.with_tensor(|view| match element(view.dtype, view.data) {
-                Element::Int(v) => Ok((v, v.to_string())),
-                Element::Bool(v) => Ok((i64::from(v), v.to_string())),
-                Element::Float(_) => {
-                    Err(Refusal::result("internal error: a key is no integer; this is a bug"))
-                }
-            }),
+            (By::Column, Some(value)) => {
+                value.with_tensor(|view| match Element::read(view.dtype, view.data) {
+                    Element::Int(v) => Ok((v, v.to_string())),
+                    Element::Bool(v) => Ok((i64::from(v), v.to_string())),
+                    Element::Float(_) | Element::Double(_) => {
+                        Err(Refusal::result("internal error: a key is no integer; this is a bug"))
+                    }
+                })
+            }
             (By::Column, None) => Err(Refusal::result("internal error: a key is missing; this is a bug")),
         }
     }
@@ -99,7 +121,25 @@ impl Reduce for Reduced {
     fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
         encode(&self.by.key(&self.stage, item, row.get(1))?, out)?;
         let (Some(op), Some(value)) = (&self.op, row.first()) else { return Ok(()) };
-        value.with_tensor(|view| match self.over {
+        value.with_tensor(|view| {
+            for (place, bytes) in view.data.chunks_exact(view.dtype.size_bytes()).enumerate() {
+                if let Some(why) = op.refuses(Element::read(view.dtype, bytes)) {
+                    return Err(Refusal::result(format!("at place {place} `{}` holds {why}", view.name)));
+                }
+            }
+            self.tensor(op, view, out)
+        })
+    }
+
+    fn reduction(&self) -> Reduction<'_> {
+        Reduction::Merged(self)
+    }
+}
+
+impl Reduced {
+    /// The elements of a row as they are; or the cell of all of them.
+    fn tensor(&self, op: &Op, view: &TensorView<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
+        match self.over {
             Over::Rows if view.data.len() != self.n_cells() * view.dtype.size_bytes() => {
                 let (shape, expected) = (view.shape, &self.shape);
                 Err(Refusal::result(format!(
@@ -111,16 +151,12 @@ impl Reduce for Reduced {
                 Ok(())
             }
             Over::Elements => {
-                let mut cell = op.cell();
+                let mut cell = op.cell(view.dtype);
                 let elements = view.data.chunks_exact(view.dtype.size_bytes());
-                elements.for_each(|bytes| op.add(&mut cell, element(view.dtype, bytes)));
+                elements.for_each(|bytes| op.add(&mut cell, Element::read(view.dtype, bytes)));
                 encode(&cell, out)
             }
-        })
-    }
-
-    fn reduction(&self) -> Reduction<'_> {
-        Reduction::Merged(self)
+        }
     }
 }
 
@@ -155,7 +191,7 @@ impl MergeState for State<'_> {
             rows: 0,
             items: 0,
             last: item,
-            cells: op.map_or_else(Vec::new, |op| vec![op.cell(); of.n_cells()]),
+            cells: op.map_or_else(Vec::new, |op| vec![op.cell(of.dtype); of.n_cells()]),
         });
         group.items += u64::from(group.rows == 0 || group.last != item);
         group.rows += 1;
@@ -168,7 +204,7 @@ impl MergeState for State<'_> {
                     .cells
                     .iter_mut()
                     .zip(elements)
-                    .for_each(|(cell, bytes)| op.add(cell, element(of.dtype, bytes)));
+                    .for_each(|(cell, bytes)| op.add(cell, Element::read(of.dtype, bytes)));
             }
             (Some(_), Over::Elements) => {
                 let (other, _): (Cell, usize) = decode(rest)?;
@@ -214,7 +250,9 @@ impl Reduced {
                 let part = if column == "outside" { outside } else { bins };
                 out.extend(part.iter().flat_map(|n| n.to_ne_bytes()));
             }
-            _ if dtype == DType::F32 => out.extend(cell.to_f32(op).to_ne_bytes()),
+            _ if dtype == DType::F64 => out.extend(cell.to_f64(op).to_ne_bytes()),
+            // A number that was one, so nothing is rounded.
+            _ if dtype == DType::F32 => out.extend((cell.to_f64(op) as f32).to_ne_bytes()),
             _ => {
                 let beyond = || Refusal::result(format!("its {column} is beyond what 64 bits hold"));
                 out.extend(cell.to_i64(op).ok_or_else(beyond)?.to_ne_bytes());
@@ -239,10 +277,6 @@ pub fn encode(value: &impl Encode, out: &mut Vec<u8>) -> Result<(), Refusal> {
 pub fn decode<T: Decode<()>>(bytes: &[u8]) -> Result<(T, usize), Refusal> {
     bincode::decode_from_slice(bytes, bincode::config::standard())
         .map_err(|error| Refusal::result(format!("what was kept of the rows is damaged: {error}")))
-}
-
-pub fn is_float(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F16)
 }
 
 #[cfg(test)]

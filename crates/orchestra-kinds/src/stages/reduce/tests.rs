@@ -54,8 +54,8 @@ fn rows_with_saves(
     state.rows().unwrap().into_iter().map(row).collect()
 }
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
+fn floats(bytes: &[u8]) -> Vec<f64> {
+    bytes.as_chunks().0.iter().map(|bytes| f64::from_ne_bytes(*bytes)).collect()
 }
 
 fn ints(bytes: &[u8]) -> Vec<i64> {
@@ -64,6 +64,11 @@ fn ints(bytes: &[u8]) -> Vec<i64> {
 
 /// Its number; the elements of its rows, their class, and how many there are.
 type Item = (usize, ([f32; DIM], u32, usize));
+
+fn finite() -> impl Strategy<Value = f32> {
+    use proptest::num::f32::{NORMAL, SUBNORMAL, ZERO};
+    NORMAL | SUBNORMAL | ZERO
+}
 
 fn any_op() -> impl Strategy<Value = Option<Op>> {
     prop_oneof![
@@ -82,7 +87,7 @@ proptest! {
         op in any_op(),
         over in prop_oneof![Just(Over::Rows), Just(Over::Elements)],
         by in prop_oneof![Just(By::Nothing), Just(By::Folder), Just(By::Column)],
-        (items, shuffled) in proptest::collection::vec((proptest::array::uniform3(any::<f32>()), 0u32..3, 1usize..3), 0..30)
+        (items, shuffled) in proptest::collection::vec((proptest::array::uniform3(finite()), 0u32..3, 1usize..3), 0..30)
             .prop_map(|items| items.into_iter().enumerate().collect::<Vec<_>>())
             .prop_flat_map(|items| (Just(items.clone()), Just(items).prop_shuffle())),
         saves in proptest::collection::vec(0usize..60, 0..4),
@@ -108,7 +113,7 @@ proptest! {
 
 #[test]
 fn each_element_by_itself_or_all_of_them() {
-    let values = [[1.0, -2.0, 0.5], [3.0, f32::NAN, 0.25]];
+    let values = [[1.0, -2.0, 0.5], [3.0, 7.0, 0.25]];
     let result = |op: Op, over| {
         let of = reduced(Some(op), over, By::Nothing, DType::F32);
         let all: Vec<_> = (0..).zip(&values).map(|(i, v)| (i, contribution(&of, "a", i, v, 0))).collect();
@@ -120,14 +125,61 @@ fn each_element_by_itself_or_all_of_them() {
         columns
     };
     let sum = floats(&result(Op::Sum, Over::Rows)[0]);
-    assert_eq!((sum[0], sum[1].is_nan(), sum[2]), (4.0, true, 0.75));
+    assert_eq!(sum, [4.0, 5.0, 0.75]);
     assert_eq!(floats(&result(Op::Mean, Over::Rows)[0])[2], 0.375);
-    assert!(floats(&result(Op::Max, Over::Elements)[0])[0].is_nan());
+    assert_eq!(result(Op::Max, Over::Elements)[0], 7_f32.to_ne_bytes(), "a number that was one");
     let histogram = result(Op::histogram(0.0, 1.0, 2), Over::Elements);
-    assert_eq!((ints(&histogram[0]), ints(&histogram[1])), (vec![1, 2], vec![1, 1, 1]));
+    assert_eq!((ints(&histogram[0]), ints(&histogram[1])), (vec![1, 2], vec![1, 2]));
     let histogram = result(Op::histogram(0.0, 1.0, 2), Over::Rows);
     assert_eq!(ints(&histogram[0]), [0, 1, 0, 0, 1, 1], "bins of each element");
-    assert_eq!(ints(&histogram[1]), [0, 1, 0, 1, 0, 1, 0, 0, 0]);
+    assert_eq!(ints(&histogram[1]), [0, 1, 1, 1, 0, 0]);
+}
+
+#[test]
+fn what_is_no_number_fails_its_item_and_leaves_the_result_alone() {
+    let infinite = |op: &Op| matches!(op, Op::Sum | Op::Mean);
+    for op in [Op::Sum, Op::Mean, Op::Min, Op::Max, Op::histogram(0.0, 1.0, 2)] {
+        for (dtype, over) in
+            [(DType::F32, Over::Rows), (DType::F64, Over::Elements), (DType::F16, Over::Rows)]
+        {
+            let of = reduced(Some(op.clone()), over, By::Nothing, dtype);
+            for (value, is_refused) in [
+                (f64::NAN, true),
+                (f64::INFINITY, infinite(&op)),
+                (f64::NEG_INFINITY, infinite(&op)),
+                (0.5, false),
+            ] {
+                let mut data = Vec::new();
+                for value in [1.0, value, 0.0] {
+                    Element::Double(value).append(dtype, &mut data).unwrap();
+                }
+                let row = TensorView { name: "y", dtype, shape: &[DIM], data: &data };
+                let info = ItemInfo { name: "a", id: item(0), source: "s", parts: &[] };
+                let added = of.contribute(&info, &[Value::Tensor(row)], &mut Vec::new());
+                assert_eq!(added.is_err(), is_refused, "{op:?} {dtype} {value}");
+                assert!(added.err().is_none_or(|why| why.error.contains("at place 1 `y` holds")));
+            }
+        }
+    }
+}
+
+#[test]
+fn totals_of_doubles_keep_every_bit() {
+    let of = reduced(Some(Op::Sum), Over::Elements, By::Nothing, DType::F64);
+    let mut state = of.state(None).unwrap();
+    for (index, value) in [(0, 1e16), (1, 1.0), (2, 1.0), (3, -1e16)] {
+        let data = f64::to_ne_bytes(value);
+        let row = TensorView { name: "y", dtype: DType::F64, shape: &[1], data: &data };
+        let info = ItemInfo { name: "a", id: item(index), source: "s", parts: &[] };
+        let mut out = Vec::new();
+        of.contribute(&info, &[Value::Tensor(row)], &mut out).unwrap();
+        state.add(item(index), &out).unwrap();
+        state = of.state(Some(&state.save().unwrap())).unwrap();
+    }
+    let rows = state.rows().unwrap();
+    assert!(
+        matches!(&rows[0].values[0], OwnedValue::Tensor { dtype: DType::F64, data, .. } if **data == 2.0_f64.to_ne_bytes())
+    );
 }
 
 #[test]

@@ -1,44 +1,44 @@
 //! The largest of many numbers and its place, as fast as memory gives them. Knows no shapes.
 
-use half::f16;
 use orchestra_core::DType;
+
+use crate::elements::{Number, with_number};
 
 /// Numbers that are compared at once: four registers of SSE, two of AVX.
 const LANES: usize = 16;
 /// Numbers after which the largest so far is looked at. The place is then searched for in one such block alone.
 const BLOCK: usize = 64 * LANES;
 
-/// The place of the largest number of `data` with its value: the first of equal ones. What is no number is never the largest; `None` where
-/// nothing else is there.
+/// The place of the largest number of `data` with its value: the first of equal ones. `None` where there is none, or one is NaN.
 pub fn largest(dtype: DType, data: &[u8]) -> Option<(usize, f32)> {
-    match dtype {
-        DType::F32 => largest_of(data.as_chunks().0, |bytes| f32::from_ne_bytes(*bytes)),
-        DType::F16 => largest_of(data.as_chunks().0, |bytes| f16::from_ne_bytes(*bytes).to_f32()),
-        dtype => {
-            let elements: Vec<&[u8]> = data.chunks_exact(dtype.size_bytes()).collect();
-            largest_of(&elements, |bytes| crate::elements::element(dtype, bytes).to_f32())
-        }
-    }
+    with_number!(dtype, read => largest_of(data.as_chunks().0, read).map(|(place, value)| (place, value.to_f32())))
 }
 
-fn largest_of<T>(values: &[T], read: impl Fn(&T) -> f32) -> Option<(usize, f32)> {
-    let (mut start, mut max) = (0, f32::NEG_INFINITY);
+/// The same of elements that `read` reads.
+pub fn largest_of<E, T: Number>(values: &[E], read: impl Fn(&E) -> T) -> Option<(usize, T)> {
+    let more = |a: T, b: T| if b > a { b } else { a };
+    let (mut start, mut max, mut has_nan) = (0, T::LEAST, false);
     for (n, block) in values.chunks(BLOCK).enumerate() {
-        // A comparison with what is no number is false, so such a value changes no lane.
-        let mut lanes = [f32::NEG_INFINITY; LANES];
+        // A comparison with NaN is false, so such a value changes no lane.
+        let (mut lanes, mut nans) = ([T::LEAST; LANES], [false; LANES]);
         let (groups, rest) = block.as_chunks::<LANES>();
         for group in groups {
-            for (lane, value) in lanes.iter_mut().zip(group) {
+            for ((lane, nan), value) in lanes.iter_mut().zip(&mut nans).zip(group) {
                 let value = read(value);
-                *lane = if value > *lane { value } else { *lane };
+                *nan |= value.is_nan();
+                *lane = more(*lane, value);
             }
         }
-        let of_block = lanes.into_iter().chain(rest.iter().map(&read)).fold(f32::NEG_INFINITY, f32::max);
+        has_nan |= nans.contains(&true) || rest.iter().any(|value| read(value).is_nan());
+        let of_block = lanes.into_iter().chain(rest.iter().map(&read)).fold(T::LEAST, more);
         if of_block > max {
             (start, max) = (n * BLOCK, of_block);
         }
     }
-    // Where `max` is minus infinity no block was better than none, and all are searched.
+    if has_nan {
+        return None;
+    }
+    // Where `max` is the least of all no block was better than none, and all are searched.
     values[start..].iter().position(|value| read(value) == max).map(|place| (start + place, max))
 }
 
@@ -65,16 +65,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_never_the_largest() {
+    fn nothing_is_the_largest_beside_what_is_no_number() {
         let (nan, least) = (f32::NAN, f32::NEG_INFINITY);
-        assert_eq!(place(&[nan, 1.0, nan, 2.0]), Some(3));
-        assert_eq!(place(&[nan, least, nan]), Some(1));
-        assert_eq!((place(&[nan; 40]), place(&[])), (None, None));
+        assert_eq!((place(&[1.0, nan, 2.0]), place(&[nan; 40]), place(&[])), (None, None, None));
+        assert_eq!((place(&[least, least]), place(&[1.0, f32::INFINITY])), (Some(0), Some(1)));
+        for at in [0, LANES, BLOCK, BLOCK + LANES + 3] {
+            let mut values = vec![1.0; BLOCK + LANES + 4];
+            values[at] = nan;
+            assert_eq!(place(&values), None, "{at}");
+        }
     }
 
     #[test]
     fn other_elements_are_compared_as_numbers() {
-        let halves: Vec<u8> = [0.5, 2.0, -3.0].iter().flat_map(|v| f16::from_f32(*v).to_ne_bytes()).collect();
+        let doubles = [1.0, 1.0 + f64::EPSILON].map(f64::to_ne_bytes).concat();
+        assert_eq!(largest(DType::F64, &doubles), Some((1, 1.0)));
+        let integers = [i64::MAX - 1, i64::MAX].map(i64::to_ne_bytes).concat();
+        assert_eq!(largest(DType::I64, &integers).map(|(place, _)| place), Some(1));
+        let halves: Vec<u8> =
+            [0.5, 2.0, -3.0].iter().flat_map(|v| half::f16::from_f32(*v).to_ne_bytes()).collect();
         assert_eq!(largest(DType::F16, &halves), Some((1, 2.0)));
         assert_eq!(largest(DType::U8, &[3, 200, 7]), Some((1, 200.0)));
     }

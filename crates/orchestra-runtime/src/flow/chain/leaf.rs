@@ -252,10 +252,14 @@ fn write(
     lease: &mut RowLease<'_>,
 ) -> Result<(), (ColumnRef, Refusal)> {
     for (input, read) in reads.iter().enumerate().rev() {
+        let dtype = lease.dtype(input);
         let written = match scope.get(*read) {
-            Some(Value::Tensor(view)) => copy(&view, lease.input_mut(input)),
-            Some(Value::Unwritten(tensor)) => tensor.write(lease.input_mut(input)),
-            _ => Err(missing()),
+            Some(Value::Tensor(view)) if view.dtype == dtype => copy(&view, lease.input_mut(input)),
+            Some(Value::Unwritten(tensor)) if tensor.spec().dtype == dtype => {
+                tensor.write(lease.input_mut(input))
+            }
+            Some(value) => value.with_tensor(|view| view.write_as(dtype, lease.input_mut(input))),
+            None => Err(missing()),
         };
         written.map_err(|refusal| (*read, refusal))?;
     }

@@ -104,7 +104,10 @@ impl SentColumns {
         // Others say why when they are read.
         for cell in &cells {
             if let Cell::Refused(RefusedValue { column, refusal: Some(why) }) = cell
-                && matches!(column.ty, ColumnType::Bytes(_) | ColumnType::Text | ColumnType::Labels)
+                && matches!(
+                    column.ty.required(),
+                    ColumnType::Bytes(_) | ColumnType::Text | ColumnType::Labels
+                )
             {
                 return Err(why.clone());
             }
@@ -148,6 +151,7 @@ enum Cell<'a> {
     Text(String),
     Bytes(&'a [u8]),
     Packed(PackedTensor<'a>),
+    Missing(&'a str),
     Refused(RefusedValue<'a>),
 }
 
@@ -159,12 +163,14 @@ impl<'a> Cell<'a> {
         region: &'a LoaderRegion,
     ) -> Self {
         let refused = |refusal| Cell::Refused(RefusedValue { column, refusal: Some(refusal) });
-        let cell = match (&column.ty, sent) {
+        let (ty, may_be_missing) = (column.ty.required(), matches!(column.ty, ColumnType::Optional(_)));
+        let cell = match (ty, sent) {
             (_, None) => return Cell::Refused(RefusedValue { column, refusal: None }),
             (_, Some(SentValue::Refused(why))) => return refused(why.into()),
             (ColumnType::Picture, Some(SentValue::Picture { at, width, height, channels })) => {
                 SentPicture::new(at, width, height, channels, region).map(Cell::Picture)
             }
+            (_, Some(SentValue::Missing)) => may_be_missing.then_some(Cell::Missing(&column.name)),
             (ColumnType::Labels, Some(SentValue::Labels(labels))) => Some(Cell::Labels(labels)),
             (ColumnType::Text, Some(SentValue::Text(text))) => Some(Cell::Text(text)),
             (ColumnType::Bytes(_), Some(SentValue::Bytes { at, len })) => {
@@ -201,6 +207,7 @@ impl<'a> Cell<'a> {
             Cell::Text(text) => Value::Text(text),
             Cell::Bytes(bytes) => Value::Bytes(bytes),
             Cell::Packed(tensor) => Value::Unwritten(tensor),
+            Cell::Missing(name) => Value::Missing(name),
             Cell::Refused(value) if value.column.ty == ColumnType::Picture => Value::Picture(value),
             Cell::Refused(value) => Value::Unwritten(value),
         }

@@ -1,11 +1,11 @@
 //! Fields of a row: what an expression may look at.
 
 use bincode::{Decode, Encode};
-use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
+use orchestra_core::{DType, Element};
 
 use super::Type;
-use crate::elements::{Element, element};
+use crate::elements::no_number;
 
 /// A column, and what of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -39,42 +39,71 @@ impl Field {
         }
     }
 
-    /// NaN where it has no value.
-    pub(super) fn number(self, row: &[Value<'_>]) -> Result<f64, Refusal> {
-        Ok(match self {
-            Field::Score(at) => best(row, at).map_or(f64::NAN, |label| f64::from(label.score)),
-            Field::Element { column, at, .. } => match read(row, column, at)? {
-                Some(Element::Float(v)) => f64::from(v),
-                Some(Element::Int(v)) => v as f64,
-                Some(Element::Bool(v)) => f64::from(u8::from(v)),
-                None => f64::NAN,
+    /// `None` of a class that is not there.
+    ///
+    /// # Errors
+    /// It is NaN, it is missing, or it is an integer that an `f64` would round.
+    pub(super) fn number(self, row: &[Value<'_>]) -> Result<Option<f64>, Refusal> {
+        match self {
+            Field::Score(at) => match best(row, at) {
+                Some(label) if label.score.is_nan() => Err(no_number("score", 0)),
+                label => Ok(label.map(|label| f64::from(label.score))),
             },
-            _ => self.integer(row)?.map_or(f64::NAN, |value| value as f64),
-        })
+            Field::Element { column, at, .. } => {
+                read(row, column, at, |name, element| match element.to_i64() {
+                    Some(whole) => exact(whole).map(Some),
+                    None if element.to_f64().is_nan() => Err(no_number(name, at)),
+                    None => Ok(Some(element.to_f64())),
+                })
+            }
+            _ => self.integer(row)?.map(exact).transpose(),
+        }
     }
 
     pub(super) fn integer(self, row: &[Value<'_>]) -> Result<Option<i64>, Refusal> {
-        Ok(match self {
-            Field::Class(at) => best(row, at).map(|label| i64::from(label.class)),
-            Field::Count(at) => match row.get(at) {
+        match self {
+            Field::Class(at) => Ok(best(row, at).map(|label| i64::from(label.class))),
+            Field::Count(at) => Ok(match row.get(at) {
                 Some(Value::List(rows)) => Some(rows.len() as i64),
                 _ => None,
-            },
-            Field::Element { column, at, .. } => match read(row, column, at)? {
-                Some(Element::Int(v)) => Some(v),
-                Some(Element::Bool(v)) => Some(i64::from(v)),
-                Some(Element::Float(_)) | None => None,
-            },
-            Field::Label(_) | Field::Text(_) | Field::Score(_) => None,
+            }),
+            Field::Element { column, at, .. } => read(row, column, at, |_, element| Ok(element.to_i64())),
+            Field::Label(_) | Field::Text(_) | Field::Score(_) => Ok(None),
+        }
+    }
+
+    pub(super) fn text<'a>(self, row: &'a [Value<'_>]) -> Result<Option<&'a str>, Refusal> {
+        Ok(match (self, row.get(self.column())) {
+            (_, Some(Value::Missing(name))) => return Err(Refusal::missing(name)),
+            (Field::Label(_), Some(Value::Labels(labels))) => labels.first().map(|label| label.label),
+            (Field::Text(_), Some(Value::Text(text))) => Some(text),
+            _ => None,
         })
     }
 
-    pub(super) fn text<'a>(self, row: &'a [Value<'_>]) -> Option<&'a str> {
-        match (self, row.get(self.column())?) {
-            (Field::Label(_), Value::Labels(labels)) => labels.first().map(|label| label.label),
-            (Field::Text(_), Value::Text(text)) => Some(text),
-            _ => None,
+    pub(super) fn is_missing(self, row: &[Value<'_>]) -> bool {
+        matches!(row.get(self.column()), Some(Value::Missing(_)))
+    }
+
+    /// What is missing is not NaN.
+    pub(super) fn is_nan(self, row: &[Value<'_>]) -> Result<bool, Refusal> {
+        match self {
+            _ if self.is_missing(row) => Ok(false),
+            Field::Score(at) => Ok(best(row, at).is_some_and(|label| label.score.is_nan())),
+            Field::Element { column, at, .. } => {
+                read(row, column, at, |_, element| Ok(element.to_f64().is_nan()))
+            }
+            _ => Ok(false),
         }
+    }
+}
+
+/// A whole number among others: as it is, or not at all.
+pub(super) fn exact(whole: i64) -> Result<f64, Refusal> {
+    let number = whole as f64;
+    match number as i128 == i128::from(whole) {
+        true => Ok(number),
+        false => Err(Refusal::result(format!("{whole} would be rounded beside numbers with a fraction"))),
     }
 }
 
@@ -85,11 +114,18 @@ fn best<'a>(row: &'a [Value<'_>], at: usize) -> Option<&'a Label<'a>> {
     }
 }
 
-fn read(row: &[Value<'_>], column: usize, at: usize) -> Result<Option<Element>, Refusal> {
-    let Some(value) = row.get(column) else { return Ok(None) };
-    value.with_tensor(|view| {
+fn read<R>(
+    row: &[Value<'_>],
+    column: usize,
+    at: usize,
+    of: impl FnOnce(&str, Element) -> Result<R, Refusal>,
+) -> Result<R, Refusal> {
+    let missing =
+        || Refusal::result("internal error: a number that an expression reads is missing; this is a bug");
+    row.get(column).ok_or_else(missing)?.with_tensor(|view| {
         let size = view.dtype.size_bytes();
-        Ok(view.data.get(at * size..(at + 1) * size).map(|bytes| element(view.dtype, bytes)))
+        let bytes = view.data.get(at * size..(at + 1) * size).ok_or_else(missing)?;
+        of(view.name, Element::read(view.dtype, bytes))
     })
 }
 
@@ -103,7 +139,7 @@ pub fn fields(schema: &Schema) -> Vec<String> {
     };
     let mut fields = Vec::new();
     for column in &schema.0 {
-        match &column.ty {
+        match column.ty.required() {
             ColumnType::Labels => {
                 fields.extend(["label", "class", "score"].map(|what| named(&column.name, n_labels, what)));
             }
@@ -143,14 +179,14 @@ pub fn field(schema: &Schema, name: &str) -> Option<Field> {
             None => (name, None),
         };
         let column = schema.position(name)?;
-        if schema.0[column].ty == ColumnType::Text {
+        if *schema.0[column].ty.required() == ColumnType::Text {
             return at.is_none().then_some(Field::Text(column));
         }
         let stored = schema.0[column].ty.stored()?;
         let ty = match stored.dtype {
-            DType::F32 | DType::F16 => Type::Number,
-            DType::I64 | DType::I32 | DType::U8 => Type::Integer,
             DType::Bool => Type::Truth,
+            dtype if dtype.is_float() => Type::Number,
+            _ => Type::Integer,
         };
         match (at, stored.row_len()) {
             (Some(at), Some(n)) if at < n => Some(Field::Element { column, at, ty }),

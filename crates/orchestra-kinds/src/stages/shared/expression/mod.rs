@@ -12,6 +12,7 @@ use std::fmt;
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
 
+use field::exact;
 pub use field::{Field, field, fields};
 pub use of_key::of_key;
 pub use parse::{Wrong, parse};
@@ -19,11 +20,11 @@ pub use parse::{Wrong, parse};
 /// What an expression gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub enum Type {
-    /// A whole number, i64. It may have no value: the class where there is none, a sum that is too large.
+    /// A whole number, i64. It has no value where there is no class.
     Integer,
-    /// A number, f64. No value is NaN.
+    /// A number, f64. It has no value where there is no class, and is never NaN.
     Number,
-    /// A text. It may have no value: the label where there is no class.
+    /// A text. It has no value where there is no class.
     Text,
     Truth,
 }
@@ -56,7 +57,7 @@ pub enum Comparison {
 }
 
 impl Comparison {
-    /// What has no value is unequal to everything and passes no other comparison, as NaN does.
+    /// What has no value is unequal to everything and passes no other comparison.
     fn holds<T: PartialOrd>(self, left: Option<T>, right: Option<T>) -> bool {
         let (Some(left), Some(right)) = (left, right) else { return self == Comparison::Unequal };
         match self {
@@ -109,6 +110,11 @@ pub enum Expression {
     Lower(Box<Expression>),
     Upper(Box<Expression>),
     Test(TextTest, Box<[Expression; 2]>),
+    /// Of a field.
+    IsMissing(Box<Expression>),
+    IsNan(Box<Expression>),
+    /// A field, and what stands for it where it is missing. The type is that of both.
+    OrElse(Type, Box<[Expression; 2]>),
 }
 
 impl Expression {
@@ -118,14 +124,16 @@ impl Expression {
             Expression::Number(_) => Type::Number,
             Expression::Text(_) | Expression::Lower(_) | Expression::Upper(_) => Type::Text,
             Expression::Field(field) => field.ty(),
-            Expression::Arithmetic(_, ty, _) => *ty,
+            Expression::Arithmetic(_, ty, _) | Expression::OrElse(ty, _) => *ty,
             Expression::Negative(of) => of.ty(),
             Expression::Truth(_)
             | Expression::Not(_)
             | Expression::All(_)
             | Expression::Any(_)
             | Expression::Compare(..)
-            | Expression::Test(..) => Type::Truth,
+            | Expression::Test(..)
+            | Expression::IsMissing(_)
+            | Expression::IsNan(_) => Type::Truth,
         }
     }
 
@@ -139,12 +147,15 @@ impl Expression {
             Expression::Not(of)
             | Expression::Negative(of)
             | Expression::Len(of)
+            | Expression::IsMissing(of)
+            | Expression::IsNan(of)
             | Expression::Lower(of)
             | Expression::Upper(of) => std::slice::from_ref(of),
             Expression::All(of) | Expression::Any(of) => of,
-            Expression::Compare(_, _, of) | Expression::Arithmetic(_, _, of) | Expression::Test(_, of) => {
-                &**of
-            }
+            Expression::Compare(_, _, of)
+            | Expression::Arithmetic(_, _, of)
+            | Expression::Test(_, of)
+            | Expression::OrElse(_, of) => &**of,
         }
     }
 
@@ -160,14 +171,28 @@ impl Expression {
         self.parts().iter().for_each(|part| part.columns(found));
     }
 
+    /// The one of the two that counts: the field, or what stands for it where it is missing.
+    fn there<'a>([field, otherwise]: &'a [Expression; 2], row: &[Value<'_>]) -> &'a Expression {
+        match field {
+            Expression::Field(of) if of.is_missing(row) => otherwise,
+            field => field,
+        }
+    }
+
     /// Its value where it is true or false; of anything else, false.
     ///
     /// # Errors
-    /// A tensor cannot be made.
+    /// A tensor cannot be made, a value is missing, or a number is NaN or has no place in its type.
     pub fn truth(&self, row: &[Value<'_>]) -> Result<bool, Refusal> {
         Ok(match self {
             Expression::Truth(value) => *value,
-            Expression::Field(field) => field.number(row)? == 1.0,
+            Expression::Field(field) => field.number(row)? == Some(1.0),
+            Expression::IsMissing(of) => matches!(&**of, Expression::Field(field) if field.is_missing(row)),
+            Expression::IsNan(of) => match &**of {
+                Expression::Field(field) => field.is_nan(row)?,
+                _ => false,
+            },
+            Expression::OrElse(_, of) => Self::there(of, row).truth(row)?,
             Expression::Not(of) => !of.truth(row)?,
             Expression::All(of) => {
                 for part in of {
@@ -189,9 +214,7 @@ impl Expression {
             Expression::Compare(sign, Type::Integer, of) => {
                 sign.holds(of[0].integer(row)?, of[1].integer(row)?)
             }
-            Expression::Compare(sign, _, of) => {
-                sign.holds(Some(of[0].number(row)?), Some(of[1].number(row)?))
-            }
+            Expression::Compare(sign, _, of) => sign.holds(of[0].number(row)?, of[1].number(row)?),
             Expression::Test(test, of) => match (of[0].text(row)?, of[1].text(row)?) {
                 (Some(text), Some(part)) => match test {
                     TextTest::StartsWith => text.starts_with(&*part),
@@ -204,44 +227,63 @@ impl Expression {
         })
     }
 
-    /// Its value where it is a number, or true or false: 1 or 0. NaN where it has none.
-    pub fn number(&self, row: &[Value<'_>]) -> Result<f64, Refusal> {
+    /// Its value where it is a number, or true or false: 1 or 0.
+    ///
+    /// # Errors
+    /// As `truth`.
+    pub fn number(&self, row: &[Value<'_>]) -> Result<Option<f64>, Refusal> {
         Ok(match (self, self.ty()) {
-            (Expression::Number(value), _) => *value,
+            (Expression::Number(value), _) => Some(*value),
             (Expression::Field(field), _) => field.number(row)?,
-            (_, Type::Integer) => self.integer(row)?.map_or(f64::NAN, |value| value as f64),
-            (_, Type::Truth) => f64::from(u8::from(self.truth(row)?)),
-            (Expression::Negative(of), _) => -of.number(row)?,
+            (Expression::OrElse(_, of), Type::Number) => Self::there(of, row).number(row)?,
+            (_, Type::Integer) => self.integer(row)?.map(exact).transpose()?,
+            (_, Type::Truth) => Some(f64::from(u8::from(self.truth(row)?))),
+            (Expression::Negative(of), _) => of.number(row)?.map(|value| -value),
             (Expression::Arithmetic(sign, _, of), _) => {
-                let (left, right) = (of[0].number(row)?, of[1].number(row)?);
-                match sign {
+                let Some((left, right)) = of[0].number(row)?.zip(of[1].number(row)?) else { return Ok(None) };
+                let value = match sign {
                     Arithmetic::Plus => left + right,
                     Arithmetic::Minus => left - right,
                     Arithmetic::Times => left * right,
                     Arithmetic::Over => left / right,
+                };
+                if value.is_nan() {
+                    return Err(Refusal::result(format!(
+                        "{left} and {right} give no number here: it is NaN"
+                    )));
                 }
+                Some(value)
             }
-            _ => f64::NAN,
+            _ => None,
         })
     }
 
     /// Its value where it is a whole number, or true or false: 1 or 0.
+    ///
+    /// # Errors
+    /// As `truth`.
     pub fn integer(&self, row: &[Value<'_>]) -> Result<Option<i64>, Refusal> {
+        let beyond = || Refusal::result("a whole number that is computed is beyond what 64 bits hold");
         Ok(match self {
             Expression::Integer(value) => Some(*value),
             Expression::Field(field) => field.integer(row)?,
-            Expression::Negative(of) => of.integer(row)?.and_then(i64::checked_neg),
+            Expression::OrElse(_, of) => Self::there(of, row).integer(row)?,
+            Expression::Negative(of) => match of.integer(row)? {
+                Some(value) => Some(value.checked_neg().ok_or_else(beyond)?),
+                None => None,
+            },
             Expression::Len(of) => of.text(row)?.map(|text| text.chars().count() as i64),
             Expression::Arithmetic(sign, Type::Integer, of) => {
-                match (of[0].integer(row)?, of[1].integer(row)?) {
-                    (Some(left), Some(right)) => match sign {
-                        Arithmetic::Plus => left.checked_add(right),
-                        Arithmetic::Minus => left.checked_sub(right),
-                        Arithmetic::Times => left.checked_mul(right),
-                        Arithmetic::Over => None,
-                    },
-                    _ => None,
-                }
+                let Some((left, right)) = of[0].integer(row)?.zip(of[1].integer(row)?) else {
+                    return Ok(None);
+                };
+                let value = match sign {
+                    Arithmetic::Plus => left.checked_add(right),
+                    Arithmetic::Minus => left.checked_sub(right),
+                    Arithmetic::Times => left.checked_mul(right),
+                    Arithmetic::Over => None,
+                };
+                Some(value.ok_or_else(beyond)?)
             }
             of if of.ty() == Type::Truth => Some(i64::from(of.truth(row)?)),
             _ => None,
@@ -251,7 +293,8 @@ impl Expression {
     pub fn text<'a>(&'a self, row: &'a [Value<'_>]) -> Result<Option<Cow<'a, str>>, Refusal> {
         Ok(match self {
             Expression::Text(text) => Some(Cow::Borrowed(text)),
-            Expression::Field(field) => field.text(row).map(Cow::Borrowed),
+            Expression::Field(field) => field.text(row)?.map(Cow::Borrowed),
+            Expression::OrElse(_, of) => Self::there(of, row).text(row)?,
             Expression::Lower(of) => of.text(row)?.map(|text| Cow::Owned(text.to_lowercase())),
             Expression::Upper(of) => of.text(row)?.map(|text| Cow::Owned(text.to_uppercase())),
             _ => None,

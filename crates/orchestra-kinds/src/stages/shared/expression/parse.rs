@@ -247,29 +247,64 @@ impl<'a> Parser<'a> {
     }
 
     fn function(&mut self, name: &str) -> Result<Expression, Wrong> {
-        const FUNCTIONS: [(&str, usize); 6] =
-            [("len", 1), ("lower", 1), ("upper", 1), ("starts_with", 2), ("ends_with", 2), ("contains", 2)];
+        const FUNCTIONS: [(&str, usize); 9] = [
+            ("len", 1),
+            ("lower", 1),
+            ("upper", 1),
+            ("starts_with", 2),
+            ("ends_with", 2),
+            ("contains", 2),
+            ("is_missing", 1),
+            ("is_nan", 1),
+            ("or_else", 2),
+        ];
         let Some((_, n)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
             let known = orchestra_plan::list(FUNCTIONS.map(|(name, _)| name));
             return Err(form(format!("there is no function `{name}`; functions: {known}")));
         };
+        let of_fields = matches!(name, "is_missing" | "is_nan" | "or_else");
         self.at += name.len() + 1;
-        let mut texts = Vec::new();
+        let mut values = Vec::new();
         loop {
             let from = self.at;
-            let text = self.nested(0)?;
-            self.must_be(&text, Type::Text, name, self.text[from..self.at].trim())?;
-            texts.push(text);
+            let value = self.nested(0)?;
+            let text = self.text[from..self.at].trim();
+            match &value {
+                _ if !of_fields => self.must_be(&value, Type::Text, name, text)?,
+                Expression::Field(_) => {}
+                _ if values.is_empty() => {
+                    return Err(form(format!("`{name}` takes a field, and `{}` is none", shown(text))));
+                }
+                _ => {}
+            }
+            values.push(value);
             if !self.take(",") {
                 break;
             }
         }
-        if texts.len() != *n {
-            let wanted = if *n == 1 { "one text" } else { "two texts" };
-            return Err(form(format!("`{name}` takes {wanted}, not {}", texts.len())));
+        if values.len() != *n {
+            let wanted = match (of_fields, n) {
+                (true, 1) => "one field",
+                (true, _) => "a field and what stands for it",
+                (false, 1) => "one text",
+                (false, _) => "two texts",
+            };
+            return Err(form(format!("`{name}` takes {wanted}, not {}", values.len())));
         }
-        let second = texts.pop();
-        let expression = match (texts.pop(), second, name) {
+        let second = values.pop();
+        let expression = match (values.pop(), second, name) {
+            (Some(field), Some(otherwise), "or_else") => {
+                let (ty, of) = (field.ty(), otherwise.ty());
+                let ty = match (ty, of) {
+                    (Type::Integer, Type::Number) => Type::Number,
+                    (Type::Number, Type::Integer) => Type::Number,
+                    _ if ty == of => ty,
+                    _ => {
+                        return Err(form(format!("`or_else` takes two of one type, and here {ty} and {of}")));
+                    }
+                };
+                Expression::OrElse(ty, [field, otherwise].into())
+            }
             (Some(text), Some(part), "starts_with") => {
                 Expression::Test(TextTest::StartsWith, [text, part].into())
             }
@@ -277,10 +312,12 @@ impl<'a> Parser<'a> {
                 Expression::Test(TextTest::EndsWith, [text, part].into())
             }
             (Some(text), Some(part), _) => Expression::Test(TextTest::Contains, [text, part].into()),
+            (_, Some(field), "is_missing") => Expression::IsMissing(field.into()),
+            (_, Some(field), "is_nan") => Expression::IsNan(field.into()),
             (_, Some(text), "len") => Expression::Len(text.into()),
             (_, Some(text), "lower") => Expression::Lower(text.into()),
             (_, Some(text), _) => Expression::Upper(text.into()),
-            (_, None, _) => unreachable!("a function has one text at least"),
+            (_, None, _) => unreachable!("a function has one value at least"),
         };
         self.closed(expression)
     }

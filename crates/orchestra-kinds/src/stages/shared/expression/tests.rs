@@ -70,8 +70,6 @@ fn conditions_of_earlier_versions_mean_what_they_meant() {
     ] {
         assert_eq!(holds(keep, &CAT), expected, "{keep}");
     }
-    let none = [Label { label: "x", class: 0, score: f32::NAN }];
-    assert!(!holds("score >= 0", &none) && !holds("score < 0", &none) && holds("score != 0", &none));
     assert!(!holds("label == 'cat'", &[]) && holds("label != 'cat'", &[]) && !holds("class < 9", &[]));
 }
 
@@ -100,7 +98,50 @@ fn operators_bind_as_usual_and_no_value_passes_no_comparison() {
     {
         assert!(!holds(text, &[]), "{text}");
     }
-    assert!(holds("class != class and id + id != 0", &[]), "a sum that is too large has no value");
+    assert!(holds("class != class and score != 0", &[]));
+}
+
+/// One optional number, text, and number with a fraction.
+fn with_optional<R>(row: [Value<'_>; 3], text: &str, read: impl FnOnce(&Expression, &[Value<'_>]) -> R) -> R {
+    let optional = |ty| ColumnType::Optional(Box::new(ty));
+    let number = |dtype| optional(ColumnType::Tensor(fixed_tensor("n", dtype, &[])));
+    let columns = [("n", number(DType::I64)), ("t", optional(ColumnType::Text)), ("x", number(DType::F64))];
+    let schema = Schema(columns.map(|(name, ty)| Column { name: name.into(), ty }).into());
+    let parsed = parse(&schema, &|_| None, text).unwrap_or_else(|wrong| panic!("{text}: {wrong:?}"));
+    read(&parsed, &row)
+}
+
+#[test]
+fn what_is_no_number_or_missing_fails_the_row_that_does_not_ask_for_it() {
+    let (nan, id) = (f64::NAN.to_ne_bytes(), (1_i64 << 53 | 1).to_ne_bytes());
+    let view = |name, dtype, data| Value::Tensor(TensorView { name, dtype, shape: &[], data });
+    let there = [view("n", DType::I64, &id), Value::Text("a"), view("x", DType::F64, &nan)];
+    let missing = ["n", "t", "x"].map(Value::Missing);
+    for (text, of_there, of_missing) in [
+        ("is_missing(n) or is_missing(t)", Ok(false), Ok(true)),
+        ("is_nan(x)", Ok(true), Ok(false)),
+        ("is_nan(n)", Ok(false), Ok(false)),
+        ("or_else(n, 3) == 3", Ok(false), Ok(true)),
+        ("or_else(t, 'none') == 'none'", Ok(false), Ok(true)),
+        ("or_else(x, 1) == 1", Err("`x` holds no number at place 0"), Ok(true)),
+        ("x > 0", Err("`x` holds no number at place 0"), Err("`x` is missing")),
+        ("x != x", Err("it is NaN"), Err("`x` is missing")),
+        ("t == 'a'", Ok(true), Err("`t` is missing")),
+        ("n > 1", Ok(true), Err("`n` is missing")),
+        ("n > 1.5", Err("9007199254740993 would be rounded"), Err("`n` is missing")),
+        ("n * n > 1", Err("beyond what 64 bits hold"), Err("`n` is missing")),
+        ("0 / 0 == 1", Err("it is NaN"), Err("it is NaN")),
+        ("n == 9007199254740993", Ok(true), Err("`n` is missing")),
+    ] {
+        for (row, expected) in [(there, of_there), (missing, of_missing)] {
+            let found = with_optional(row, text, |expression, row| expression.truth(row));
+            match (&found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(*found, expected, "{text}"),
+                (Err(refusal), Err(why)) => assert!(refusal.error.contains(why), "{text}: {}", refusal.error),
+                _ => panic!("{text}: {found:?}, expected {expected:?}"),
+            }
+        }
+    }
 }
 
 #[test]
@@ -127,6 +168,9 @@ fn what_is_no_expression_is_refused_with_the_reason() {
         ("len(score) == 1", "`len` takes texts, and `score` is a number"),
         ("contains(label)", "`contains` takes two texts, not 1"),
         ("length(label) == 1", "no function `length`"),
+        ("is_missing(1 + 1)", "`is_missing` takes a field"),
+        ("or_else(label) == 'a'", "takes a field and what stands for it, not 1"),
+        ("or_else(label, 1) == 'a'", "`or_else` takes two of one type"),
     ] {
         match parse(&schema(), &|_| None, text) {
             Err(Wrong::Form(found)) => assert!(found.contains(why), "{text}: {found}"),

@@ -1,0 +1,185 @@
+//! One element of a tensor as a number, and the rule by which it becomes one of another type.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use half::f16;
+
+use crate::data::{Refusal, TensorView};
+use crate::tensor::DType;
+
+/// An element, in the type that shows it without loss.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Element {
+    /// Also a half.
+    Float(f32),
+    Double(f64),
+    Int(i64),
+    Bool(bool),
+}
+
+impl Element {
+    /// The first element of `data`, in native byte order. Missing bytes read as zeros; tensors are checked before they come here.
+    #[must_use]
+    pub fn read(dtype: DType, data: &[u8]) -> Self {
+        fn bytes<const N: usize>(data: &[u8]) -> [u8; N] {
+            data.first_chunk::<N>().copied().unwrap_or([0; N])
+        }
+        match dtype {
+            DType::F32 => Element::Float(f32::from_ne_bytes(bytes(data))),
+            DType::F16 => Element::Float(f16::from_ne_bytes(bytes(data)).to_f32()),
+            DType::F64 => Element::Double(f64::from_ne_bytes(bytes(data))),
+            DType::I64 => Element::Int(i64::from_ne_bytes(bytes(data))),
+            DType::I32 => Element::Int(i64::from(i32::from_ne_bytes(bytes(data)))),
+            DType::I16 => Element::Int(i64::from(i16::from_ne_bytes(bytes(data)))),
+            DType::U8 => Element::Int(i64::from(bytes::<1>(data)[0])),
+            DType::Bool => Element::Bool(bytes::<1>(data)[0] != 0),
+        }
+    }
+
+    /// The nearest `f64`: the number itself, but for integers beyond 2^53.
+    #[must_use]
+    pub fn to_f64(self) -> f64 {
+        match self {
+            Element::Float(v) => f64::from(v),
+            Element::Double(v) => v,
+            Element::Int(v) => v as f64,
+            Element::Bool(v) => f64::from(u8::from(v)),
+        }
+    }
+
+    /// The integer, or true or false as 1 or 0; `None` of a float.
+    #[must_use]
+    pub fn to_i64(self) -> Option<i64> {
+        match self {
+            Element::Int(v) => Some(v),
+            Element::Bool(v) => Some(i64::from(v)),
+            Element::Float(_) | Element::Double(_) => None,
+        }
+    }
+
+    /// Whether it is larger than a bound, without rounding; a float is compared with the nearest float of its type. `None`: it is NaN.
+    #[must_use]
+    pub fn is_above(self, bound: f64) -> Option<bool> {
+        match self {
+            Element::Float(v) => v.partial_cmp(&(bound as f32)),
+            Element::Double(v) => v.partial_cmp(&bound),
+            // An integer is above a number where it is above the integer below that.
+            Element::Int(v) => Some(i128::from(v).cmp(&(bound.floor() as i128))),
+            Element::Bool(v) => f64::from(u8::from(v)).partial_cmp(&bound),
+        }
+        .map(|ordering| ordering == Ordering::Greater)
+    }
+
+    /// Appends it as an element of this type: the one rule by which numbers change their type. To `f32` and `f16` it is rounded to the nearest;
+    /// nothing else changes a number.
+    ///
+    /// # Errors
+    /// The type cannot hold it: it is too large, it has a fraction, or it is an integer beyond 2^53 that a float would round.
+    pub fn append(self, dtype: DType, data: &mut Vec<u8>) -> Result<(), CannotHold> {
+        let beyond = || CannotHold { dtype, number: self, would_round: false };
+        match dtype {
+            DType::F32 | DType::F16 | DType::F64 => {
+                let number = match self {
+                    Element::Bool(_) => return Err(beyond()),
+                    _ => self.to_f64(),
+                };
+                let rounded = match dtype {
+                    DType::F32 => f64::from(number as f32),
+                    DType::F16 => f64::from(f16::from_f64(number)),
+                    _ => number,
+                };
+                if rounded.is_infinite() && number.is_finite() {
+                    return Err(beyond());
+                }
+                if let Element::Int(n) = self
+                    && n.unsigned_abs() > LARGEST_WHOLE
+                    && rounded as i128 != i128::from(n)
+                {
+                    return Err(CannotHold { would_round: true, ..beyond() });
+                }
+                match dtype {
+                    DType::F32 => data.extend_from_slice(&(number as f32).to_ne_bytes()),
+                    DType::F16 => data.extend_from_slice(&f16::from_f64(number).to_ne_bytes()),
+                    _ => data.extend_from_slice(&number.to_ne_bytes()),
+                }
+            }
+            DType::I64 => data.extend_from_slice(&self.whole().ok_or_else(beyond)?.to_ne_bytes()),
+            DType::I32 => data.extend_from_slice(&self.fitting::<i32>().ok_or_else(beyond)?.to_ne_bytes()),
+            DType::I16 => data.extend_from_slice(&self.fitting::<i16>().ok_or_else(beyond)?.to_ne_bytes()),
+            DType::U8 => data.push(self.fitting().ok_or_else(beyond)?),
+            DType::Bool => match self {
+                Element::Bool(is) => data.push(u8::from(is)),
+                _ => data.push(self.fitting::<u8>().filter(|n| *n <= 1).ok_or_else(beyond)?),
+            },
+        }
+        Ok(())
+    }
+
+    /// The integer that it is, also as a float without a fraction. A float beyond 2^53 may have been rounded to one.
+    fn whole(self) -> Option<i64> {
+        match self {
+            Element::Int(n) => Some(n),
+            Element::Bool(_) => None,
+            Element::Float(_) | Element::Double(_) => {
+                let number = self.to_f64();
+                (number.fract() == 0.0 && number.abs() <= LARGEST_WHOLE as f64).then_some(number as i64)
+            }
+        }
+    }
+
+    fn fitting<T: TryFrom<i64>>(self) -> Option<T> {
+        T::try_from(self.whole()?).ok()
+    }
+}
+
+/// Every integer up to this one is an `f64`.
+const LARGEST_WHOLE: u64 = 1 << f64::MANTISSA_DIGITS;
+
+/// A number that a type cannot hold.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CannotHold {
+    dtype: DType,
+    number: Element,
+    /// It is an integer that the type holds as another one only.
+    pub would_round: bool,
+}
+
+impl fmt::Display for CannotHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dtype, number, would_round } = self;
+        let number: &dyn fmt::Display = match number {
+            Element::Float(v) => v,
+            Element::Double(v) => v,
+            Element::Int(v) => v,
+            Element::Bool(v) => return write!(f, "{v} is no {dtype}"),
+        };
+        match would_round {
+            true => write!(f, "{dtype} would round {number}"),
+            false => write!(f, "{dtype} cannot hold {number}"),
+        }
+    }
+}
+
+impl TensorView<'_> {
+    /// Writes its elements as those of another type, by the rule of [`Element::append`].
+    ///
+    /// # Errors
+    /// That type cannot hold one of them; or there are more or fewer than `to` takes.
+    pub fn write_as(&self, dtype: DType, to: &mut [u8]) -> Result<(), Refusal> {
+        let mut converted = Vec::with_capacity(to.len());
+        for (place, bytes) in self.data.chunks_exact(self.dtype.size_bytes()).enumerate() {
+            Element::read(self.dtype, bytes).append(dtype, &mut converted).map_err(|why| {
+                Refusal::result(format!("`{}` goes on as {dtype}, and at place {place} {why}", self.name))
+            })?;
+        }
+        if converted.len() != to.len() {
+            let (name, given, expected) = (self.name, converted.len(), to.len());
+            return Err(Refusal::result(format!(
+                "`{name}` has {given} bytes, and the next stage takes {expected}"
+            )));
+        }
+        to.copy_from_slice(&converted);
+        Ok(())
+    }
+}
