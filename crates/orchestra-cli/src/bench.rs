@@ -19,7 +19,7 @@ mod parts;
 mod steady;
 mod table;
 
-use limit::{Bound, Limit, Load, Pace, divide, limit, pace};
+use limit::{Limit, LimitBound, Pace, PartCost, divide, limit, pace};
 use steady::{prepared_before, steady_rate};
 
 /// Items whose rows models are measured with.
@@ -31,7 +31,7 @@ const LONG_ENOUGH_SECONDS: f64 = 4.0;
 
 /// What is measured. Rates are medians over the rounds, each by itself. Field names are the keys of `orchestra bench --json`.
 #[derive(Debug, Serialize)]
-struct Report {
+struct BenchReport {
     workflow: String,
     /// Cores that this process may use.
     cores: usize,
@@ -77,7 +77,7 @@ struct Spread {
 }
 
 /// A plan that is run in each round.
-struct Part {
+struct MeasuredPart {
     /// For people.
     name: String,
     plan: Plan,
@@ -91,24 +91,24 @@ struct Part {
 }
 
 /// A run of a part.
-struct Measured {
+struct PartRun {
     ran: Ran,
     /// Items per second in its steady state, if it had one.
     steady: Option<f64>,
 }
 
 /// A stage with a model.
-struct Model {
+struct MeasuredModel {
     stage: StageId,
-    part: Part,
+    part: MeasuredPart,
 }
 
 /// What came of a round.
-struct Round {
+struct BenchRound {
     loading: f64,
     /// In the order of the models.
-    models: Vec<Load>,
-    run: Measured,
+    models: Vec<PartCost>,
+    run: PartRun,
     limit: Limit,
 }
 
@@ -125,26 +125,32 @@ pub fn bench(
     stdout::print(&if args.json { stdout::json(&report)? } else { table::table(&report, args) })
 }
 
-fn measure(lab: &mut Lab, args: &BenchArgs) -> Result<Report, Failed> {
+fn measure(lab: &mut Lab, args: &BenchArgs) -> Result<BenchReport, Failed> {
     let lasting = Duration::from_secs_f64(args.seconds);
     let (recording, rows) = parts::recording(&lab.plan);
     let first = lab.over(&recording, FIRST_LOOK.min(lab.items_listed))?.0;
     lab.run(first, "a first look at the items", None)?;
-    let part =
-        |name: String, plan: Plan| Part { name, plan, is_ready: false, most: u64::MAX, lasting, items: None };
+    let part = |name: String, plan: Plan| MeasuredPart {
+        name,
+        plan,
+        is_ready: false,
+        most: u64::MAX,
+        lasting,
+        items: None,
+    };
     let mut loading = part("loading".into(), parts::loading(&lab.plan));
     // No row of the first items reaches the others.
     let reached = rows.into_iter().filter(|(_, rows)| !rows.is_empty());
     let model = |(stage, rows)| {
         let name = format!("stage {}", lab.plan.stages[StageId::index(stage)].name);
         let plan = parts::alone(&lab.plan, stage, &rows);
-        Model { stage, part: Part { is_ready: true, ..part(name, plan) } }
+        MeasuredModel { stage, part: MeasuredPart { is_ready: true, ..part(name, plan) } }
     };
-    let mut models: Vec<Model> = reached.map(model).collect();
+    let mut models: Vec<MeasuredModel> = reached.map(model).collect();
     let most = lab.items_listed.saturating_mul(args.repeat);
     let items = args.items.map(|items| items.min(most));
     let whole = part("run".into(), lab.plan.clone());
-    let mut whole = Part { most, lasting: lasting * RUN_BY_PART, items, ..whole };
+    let mut whole = MeasuredPart { most, lasting: lasting * RUN_BY_PART, items, ..whole };
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let mut rounds = Vec::with_capacity(args.runs);
     for round in 1..=args.runs {
@@ -154,18 +160,18 @@ fn measure(lab: &mut Lab, args: &BenchArgs) -> Result<Report, Failed> {
         let rates: Vec<f64> = rates.collect::<Result<_, Failed>>()?;
         let run = whole.measure(lab, &in_round)?;
         let loads = models.iter().zip(rates).map(|(model, rate)| model.load(&lab.plan, rate, &run.ran));
-        let loads: Vec<Load> = loads.collect();
+        let loads: Vec<PartCost> = loads.collect();
         let rate = loaded.rate();
-        let of_loading = Load { per_item: 1.0, rate, threads: lab.plan.n_loaders(), gpus: Vec::new() };
+        let of_loading = PartCost { per_item: 1.0, rate, threads: lab.plan.n_loaders(), gpus: Vec::new() };
         let limit = limit(cores, &of_loading, &loads);
-        rounds.push(Round { loading: rate, models: loads, run, limit });
+        rounds.push(BenchRound { loading: rate, models: loads, run, limit });
     }
     Ok(report(lab, cores, &models, &rounds))
 }
 
-impl Part {
+impl MeasuredPart {
     /// Runs it, the first time with as many items as it takes.
-    fn measure(&mut self, lab: &mut Lab, in_round: &dyn Fn(&str) -> String) -> Result<Measured, Failed> {
+    fn measure(&mut self, lab: &mut Lab, in_round: &dyn Fn(&str) -> String) -> Result<PartRun, Failed> {
         let what = in_round(&self.name);
         let run = |lab: &mut Lab, n: u64| {
             let plan = if self.is_ready { parts::over(&self.plan, n) } else { lab.over(&self.plan, n)?.0 };
@@ -178,11 +184,11 @@ impl Part {
         let ran = run(lab, items)?;
         self.items = Some(items);
         let steady = steady_rate(&ran.points, prepared_before(&self.plan), ran.report.items.read);
-        Ok(Measured { ran, steady })
+        Ok(PartRun { ran, steady })
     }
 }
 
-impl Measured {
+impl PartRun {
     /// Items per second: in the steady state, else since the first batch.
     fn rate(&self) -> f64 {
         self.steady.unwrap_or_else(|| divide(self.ran.report.items.read as f64, self.ran.seconds_at_work()))
@@ -194,9 +200,9 @@ impl Measured {
     }
 }
 
-impl Model {
+impl MeasuredModel {
     /// What it costs at this rate, with as many rows as a whole run has of it.
-    fn load(&self, plan: &Plan, rate: f64, whole: &Ran) -> Load {
+    fn load(&self, plan: &Plan, rate: f64, whole: &Ran) -> PartCost {
         let stage = &plan.stages[self.stage.index()];
         let batch = stage.batch().expect("a model is a stage with batches");
         let entered = whole.report.stages.get(&stage.name).map_or(0, |stage| stage.entered);
@@ -204,7 +210,7 @@ impl Model {
         let devices = batch.workers.iter().map(|workers| workers.device.index());
         let gpus: Vec<usize> = devices.filter(|device| !is_on_cpu(*device)).collect();
         let threads = batch.workers.iter().map(|w| w.count * (w.threads + batch.streams - 1)).sum();
-        Load {
+        PartCost {
             per_item: divide(entered as f64, whole.report.items.read as f64),
             rate,
             threads: if gpus.is_empty() { threads } else { 0 },
@@ -214,13 +220,13 @@ impl Model {
 }
 
 /// Sums up. There is at least one round.
-fn report(lab: &Lab, cores: usize, models: &[Model], rounds: &[Round]) -> Report {
+fn report(lab: &Lab, cores: usize, models: &[MeasuredModel], rounds: &[BenchRound]) -> BenchReport {
     let too_short = rounds.iter().any(|round| round.run.steady.is_none());
-    let rate = |round: &Round| if too_short { round.run.whole_rate() } else { round.run.rate() };
-    let all = |of: &dyn Fn(&Round) -> f64| Spread::of(rounds.iter().map(of));
+    let rate = |round: &BenchRound| if too_short { round.run.whole_rate() } else { round.run.rate() };
+    let all = |of: &dyn Fn(&BenchRound) -> f64| Spread::of(rounds.iter().map(of));
     let (limit, run) = (all(&|round| round.limit.items_per_second), all(&rate));
     let ratio = (!too_short).then(|| all(&|round| divide(rate(round), round.limit.items_per_second)));
-    let mut sorted: Vec<&Round> = rounds.iter().collect();
+    let mut sorted: Vec<&BenchRound> = rounds.iter().collect();
     sorted.sort_by(|a, b| a.limit.items_per_second.total_cmp(&b.limit.items_per_second));
     let middle = sorted[sorted.len() / 2];
     let last = &middle.run.ran.report;
@@ -229,7 +235,7 @@ fn report(lab: &Lab, cores: usize, models: &[Model], rounds: &[Round]) -> Report
         rows_per_item: middle.models[at].per_item,
         rows_per_second: all(&|round| round.models[at].rate),
     });
-    Report {
+    BenchReport {
         workflow: lab.plan.name.clone(),
         cores,
         items_total: lab.items_listed,
@@ -241,8 +247,8 @@ fn report(lab: &Lab, cores: usize, models: &[Model], rounds: &[Round]) -> Report
         too_short,
         bottleneck: pace(&middle.limit, ratio.map(|r| r.median), last.bottleneck == Bottleneck::Sinks),
         limited_by: match middle.limit.bound {
-            Bound::Cores => "cores".to_owned(),
-            Bound::Device(device) => lab.plan.devices[device].spec.name.clone(),
+            LimitBound::Cores => "cores".to_owned(),
+            LimitBound::Device(device) => lab.plan.devices[device].spec.name.clone(),
         },
         limit,
         run,

@@ -26,7 +26,7 @@ use crate::{stderr, stdout};
 
 /// What was found, in all runs together. Field names are the keys of `orchestra chaos --json`, and with blanks the rows of its table.
 #[derive(Debug, Default, Serialize)]
-struct Report {
+struct ChaosReport {
     workflow: String,
     /// Nothing was lost or doubled, and nothing is stray or damaged.
     passed: bool,
@@ -83,7 +83,7 @@ pub fn chaos(
     Ok(ExitCode::Bug)
 }
 
-fn storm(lab: &mut Lab, args: &ChaosArgs) -> Result<Report, Failed> {
+fn storm(lab: &mut Lab, args: &ChaosArgs) -> Result<ChaosReport, Failed> {
     let items = match args.items {
         Some(items) => items,
         None => {
@@ -94,7 +94,7 @@ fn storm(lab: &mut Lab, args: &ChaosArgs) -> Result<Report, Failed> {
         }
     };
     let runs = args.runs as u64;
-    let mut report = Report { workflow: lab.plan.name.clone(), runs, ..Report::default() };
+    let mut report = ChaosReport { workflow: lab.plan.name.clone(), runs, ..ChaosReport::default() };
     for run in 1..=runs {
         let (plan, items) = lab.over(&lab.plan, items)?;
         let serving = Serving::default();
@@ -110,7 +110,7 @@ fn storm(lab: &mut Lab, args: &ChaosArgs) -> Result<Report, Failed> {
     Ok(report)
 }
 
-impl Report {
+impl ChaosReport {
     fn add(&mut self, items: u64, ran: &Ran, found: Verified) {
         let of = |kind| found.counts.get(&kind).copied().unwrap_or(0);
         self.items = items;
@@ -130,9 +130,9 @@ impl Report {
 /// Workers of a run, by their process ids, that have finished a batch. Others are spared: each that is struck has then done something, so that a run
 /// comes to its end also where a model takes longer to load than the time between two strikes.
 #[derive(Clone, Default)]
-struct Serving(Arc<Mutex<BTreeMap<WorkerId, Worker>>>);
+struct Serving(Arc<Mutex<BTreeMap<WorkerId, ServingWorker>>>);
 
-struct Worker {
+struct ServingWorker {
     pid: u32,
     has_worked: bool,
 }
@@ -144,7 +144,7 @@ impl Serving {
             let mut workers = locked(&serving.0);
             match event {
                 WorkerEvent::Started { worker, pid: Some(pid), .. } => {
-                    workers.insert(*worker, Worker { pid: *pid, has_worked: false });
+                    workers.insert(*worker, ServingWorker { pid: *pid, has_worked: false });
                 }
                 WorkerEvent::BatchDone { worker, .. } => {
                     workers.entry(*worker).and_modify(|worker| worker.has_worked = true);
@@ -176,7 +176,7 @@ impl Strikers {
         Ok(Self(strikers))
     }
 
-    fn stop(self, report: &mut Report) {
+    fn stop(self, report: &mut ChaosReport) {
         for (fault, [workers, loaders]) in self.0 {
             let of_workers = workers.stop().len() as u64;
             match fault {
@@ -203,9 +203,9 @@ fn loaders(every: Duration) -> impl FnMut() -> Vec<u32> + Send + 'static {
     }
 }
 
-fn table(report: &Report) -> String {
-    let Report { runs, items, done, failed, lost, doubled, stray, damaged, .. } = *report;
-    let Report { kills, stops, restarts, loaders_struck, loader_restarts, .. } = *report;
+fn table(report: &ChaosReport) -> String {
+    let ChaosReport { runs, items, done, failed, lost, doubled, stray, damaged, .. } = *report;
+    let ChaosReport { kills, stops, restarts, loaders_struck, loader_restarts, .. } = *report;
     let rows = [
         ("items", items),
         ("done", done),

@@ -60,7 +60,7 @@ pub struct Lab {
     library: Option<Library>,
     trace: Option<Arc<dyn Tracer>>,
     offline: bool,
-    cancel: Cancel,
+    cancel: CancelSignal,
     told: Told,
     /// Logs, and traces if they were asked for.
     telemetry: TelemetryGuard,
@@ -73,12 +73,12 @@ pub struct Ran {
     /// Its output folder, until the next run.
     pub output: PathBuf,
     /// How far it was, a few times a second.
-    pub points: Vec<Point>,
+    pub points: Vec<RunPoint>,
 }
 
 /// How far a run was at some moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Point {
+pub struct RunPoint {
     pub at: Duration,
     pub finished: u64,
     /// Finished, or in flight.
@@ -86,7 +86,7 @@ pub struct Point {
 }
 
 /// Set by the first signal.
-type Cancel = Arc<watch::Sender<bool>>;
+type CancelSignal = Arc<watch::Sender<bool>>;
 
 impl Ran {
     /// Seconds since the first worker finished a batch.
@@ -131,7 +131,7 @@ impl Lab {
         let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
         let folder = tempfile::Builder::new().prefix("orchestra-").tempdir_in(&scratch);
         let folder = folder.map_err(failed(format!("making a folder in `{}`", scratch.display())))?;
-        let cancel = Cancel::default();
+        let cancel = CancelSignal::default();
         listen_for_signals(Arc::clone(&cancel))?;
         let mut told = Told::new(*notices, surroundings);
         told.tell("listing the items");
@@ -215,7 +215,7 @@ impl Lab {
         Ok(Ran { report, output, points })
     }
 
-    async fn follow(&mut self, handle: RunHandle, what: &str, points: &mut Vec<Point>) -> RunOutcome {
+    async fn follow(&mut self, handle: RunHandle, what: &str, points: &mut Vec<RunPoint>) -> RunOutcome {
         let (stop, began) = (handle.stop_handle(), Instant::now());
         let mut snapshots = handle.snapshots();
         let mut cancelled = self.cancel.subscribe();
@@ -229,7 +229,7 @@ impl Lab {
                     stop.abort();
                 }
                 Ok(()) = snapshots.changed() => {
-                    let point = Point::of(&snapshots.borrow_and_update(), began.elapsed());
+                    let point = RunPoint::of(&snapshots.borrow_and_update(), began.elapsed());
                     self.told.further(what, point.finished);
                     points.push(point);
                 }
@@ -268,7 +268,7 @@ fn prepared(plan: Plan, folder: &TempDir) -> Plan {
     plan
 }
 
-impl Point {
+impl RunPoint {
     fn of(snapshot: &Snapshot, at: Duration) -> Self {
         let finished = snapshot.done + snapshot.failed;
         Self { at, finished, handed: finished + snapshot.in_flight }
@@ -295,7 +295,7 @@ fn failed(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Failed {
 
 /// The first signal ends what is being done, which then cleans up; the second ends the process, should something hang. They are caught
 /// from the return on.
-fn listen_for_signals(cancel: Cancel) -> Result<(), Failed> {
+fn listen_for_signals(cancel: CancelSignal) -> Result<(), Failed> {
     let failed = |e| Failed::new(ExitCode::TryAgain, e);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let mut signals = {

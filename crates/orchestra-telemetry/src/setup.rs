@@ -13,7 +13,7 @@ use tracing_subscriber::{Layer as _, Registry};
 use crate::TelemetryError;
 use crate::logs::filter::log_filter;
 use crate::logs::{LineLayer, LogFiles, LogReport, Style, Terminal, TerminalOutput};
-use crate::traces::{Export, Recorder, SpanReport, TraceSettings};
+use crate::traces::{Recorder, SpanExport, SpanReport, TraceSettings};
 
 #[derive(Debug, Clone)]
 pub struct LogSettings {
@@ -95,13 +95,13 @@ pub struct TelemetryGuard {
 #[derive(Debug)]
 struct Tracing {
     recorder: Recorder,
-    export: Export,
+    export: SpanExport,
     patience: Duration,
 }
 
 impl Tracing {
     fn start(settings: &TraceSettings) -> Result<Self, TelemetryError> {
-        let export = Export::start(settings)?;
+        let export = SpanExport::start(settings)?;
         let recorder = Recorder::over(export.sink(), settings.sampling)?;
         Ok(Self { recorder, export, patience: settings.patience })
     }

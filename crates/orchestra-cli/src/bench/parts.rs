@@ -18,19 +18,19 @@ const MOST_ROWS: usize = 64;
 
 /// The rows that a batch stage reads. As a sink it keeps the first of them, as a source it gives these again and again.
 #[derive(Debug, Default)]
-pub struct Rows(Mutex<Vec<OwnedRow>>);
+pub struct ReadyRows(Mutex<Vec<OwnedRow>>);
 
-impl Rows {
+impl ReadyRows {
     pub fn is_empty(&self) -> bool {
         locked(&self.0).is_empty()
     }
 }
 
 /// The plan with a sink more for each batch stage, in the order of the stages, which keeps rows that the stage reads.
-pub fn recording(plan: &Plan) -> (Plan, Vec<(StageId, Arc<Rows>)>) {
+pub fn recording(plan: &Plan) -> (Plan, Vec<(StageId, Arc<ReadyRows>)>) {
     let (mut recording, mut all) = (plan.clone(), Vec::new());
     for (id, _) in plan.batch_stages() {
-        let rows = Arc::new(Rows::default());
+        let rows = Arc::new(ReadyRows::default());
         let sink = sink_before(plan, id, &rows);
         let pipeline = &mut recording.pipelines[sink.pipeline.index()];
         pipeline.sinks.push(SinkId(u16::try_from(recording.sinks.len()).unwrap_or(u16::MAX)));
@@ -47,7 +47,7 @@ pub fn loading(plan: &Plan) -> Plan {
         |origin: &Origin| origin.stage().is_some_and(|stage| plan.stages[stage.index()].batch().is_some());
     let is_first = |from: &[Origin]| !from.iter().any(|from| plan.ancestors(*from).iter().any(is_batch));
     let batches = plan.batch_stages().filter(|(id, _)| is_first(&plan.stages[id.index()].from));
-    let rows = Arc::new(Rows::default());
+    let rows = Arc::new(ReadyRows::default());
     let batches = batches.map(|(id, _)| sink_before(plan, id, &rows));
     let sinks = plan.sinks.iter().filter(|sink| !sink.is_of_failures && is_first(&sink.from));
     let sinks = sinks.map(|sink| SinkPlan {
@@ -60,7 +60,7 @@ pub fn loading(plan: &Plan) -> Plan {
 }
 
 /// A batch stage alone, with rows that are ready; `over` says how many.
-pub fn alone(plan: &Plan, id: StageId, rows: &Arc<Rows>) -> Plan {
+pub fn alone(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> Plan {
     let stage = &plan.stages[id.index()];
     let source = Origin::Source(SourceId(0));
     let gives = stage.reads.iter().zip(0..).map(|(read, at)| {
@@ -76,7 +76,7 @@ pub fn alone(plan: &Plan, id: StageId, rows: &Arc<Rows>) -> Plan {
         names_repeat: false,
         n_items: None,
         gives: Schema(gives.collect()),
-        fetch: Arc::new(Replay(Arc::clone(rows))),
+        fetch: Arc::new(ReplayRows(Arc::clone(rows))),
         sandbox_read: Vec::new(),
         settings: serde_json::Value::Null,
         decoders: None,
@@ -117,7 +117,7 @@ pub fn alone(plan: &Plan, id: StageId, rows: &Arc<Rows>) -> Plan {
 /// A plan of [`alone`] over `n` items.
 pub fn over(plan: &Plan, n: u64) -> Plan {
     let mut plan = plan.clone();
-    plan.sources[0].expand = Some(Arc::new(Numbers(n)));
+    plan.sources[0].expand = Some(Arc::new(NumberedItems(n)));
     plan
 }
 
@@ -140,12 +140,12 @@ fn cut(plan: &Plan, sinks: Vec<SinkPlan>) -> Plan {
 }
 
 fn nothing(stage: &mut StagePlan) {
-    stage.runs = Shape::Map(Arc::new(Nothing));
+    stage.runs = Shape::Map(Arc::new(LeftOutStage));
     (stage.from, stage.reads) = (Vec::new(), Vec::new());
 }
 
 /// A sink that reads what a stage reads, and writes nothing.
-fn sink_before(plan: &Plan, id: StageId, rows: &Arc<Rows>) -> SinkPlan {
+fn sink_before(plan: &Plan, id: StageId, rows: &Arc<ReadyRows>) -> SinkPlan {
     let stage = &plan.stages[id.index()];
     let name = format!("before-{}", stage.name);
     SinkPlan {
@@ -166,7 +166,7 @@ fn sink_before(plan: &Plan, id: StageId, rows: &Arc<Rows>) -> SinkPlan {
     }
 }
 
-impl Encoder for Rows {
+impl Encoder for ReadyRows {
     /// Keeps the first rows. Of all further ones tensors are written, as into a slot.
     fn encode(&self, _: &ItemInfo<'_>, row: &[Value<'_>], _: &mut Vec<u8>) -> Result<(), Refusal> {
         if locked(&self.0).len() < MOST_ROWS && !row.iter().any(|value| matches!(value, Value::Picture(_))) {
@@ -181,14 +181,14 @@ impl Encoder for Rows {
 
 /// Items that are rows which were kept, one after the other.
 #[derive(Debug)]
-struct Replay(Arc<Rows>);
+struct ReplayRows(Arc<ReadyRows>);
 
 struct ReplayRun {
     rows: Vec<OwnedRow>,
     next: usize,
 }
 
-impl Fetch for Replay {
+impl Fetch for ReplayRows {
     fn start(&self) -> Box<dyn FetchRun> {
         Box::new(ReplayRun { rows: locked(&self.0.0).clone(), next: 0 })
     }
@@ -209,9 +209,9 @@ impl FetchRun for ReplayRun {
 
 /// So many items, without files.
 #[derive(Debug)]
-struct Numbers(u64);
+struct NumberedItems(u64);
 
-impl Expand for Numbers {
+impl Expand for NumberedItems {
     fn expand(&self, _: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         (0..self.0).map(|n| n.to_string()).try_for_each(|name| push(Found::Item(&name, name.as_bytes())))
     }
@@ -219,9 +219,9 @@ impl Expand for Numbers {
 
 /// In the place of a stage that is left out: no row comes here.
 #[derive(Debug)]
-struct Nothing;
+struct LeftOutStage;
 
-impl Map for Nothing {
+impl Map for LeftOutStage {
     fn start(&self) -> Box<dyn MapRun> {
         Box::new(Self)
     }
@@ -231,7 +231,7 @@ impl Map for Nothing {
     }
 }
 
-impl MapRun for Nothing {
+impl MapRun for LeftOutStage {
     fn apply(&mut self, _: &[Value<'_>], _: &mut dyn Emit) -> Result<(), Refusal> {
         Ok(())
     }

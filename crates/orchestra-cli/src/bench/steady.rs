@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use orchestra::Plan;
 
-use crate::lab::Point;
+use crate::lab::RunPoint;
 
 /// A steady state that is shorter says little.
 const LEAST_STEADY: Duration = Duration::from_secs(1);
@@ -18,9 +18,9 @@ pub fn prepared_before(plan: &Plan) -> u64 {
 /// The rate between the first moment when `prepared` items are through (all that was done before the first worker was ready is among
 /// them) and as much is in flight as there usually is, and the last moment when there are still items to hand out: both ends have the same
 /// fill. `None` where that is too short.
-pub fn steady_rate(points: &[Point], prepared: u64, total: u64) -> Option<f64> {
+pub fn steady_rate(points: &[RunPoint], prepared: u64, total: u64) -> Option<f64> {
     let to = *points.iter().rev().find(|p| p.handed < total)?;
-    let fill = |p: &Point| p.handed - p.finished;
+    let fill = |p: &RunPoint| p.handed - p.finished;
     let at_work = || points.iter().filter(|p| p.finished >= prepared && p.at <= to.at);
     let mut fills: Vec<u64> = at_work().map(fill).collect();
     fills.sort_unstable();
@@ -35,13 +35,13 @@ pub fn steady_rate(points: &[Point], prepared: u64, total: u64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn points(rate: u64, total: u64, window: u64) -> Vec<Point> {
+    fn points(rate: u64, total: u64, window: u64) -> Vec<RunPoint> {
         let at = |tenths: u64| {
             // Half a second without anything, then `window` items at once, then an even rate.
             let finished =
                 (tenths.saturating_sub(5) * rate / 10 + if tenths > 5 { window } else { 0 }).min(total);
             let handed = (finished + window).min(total);
-            Point { at: Duration::from_millis(tenths * 100), finished, handed }
+            RunPoint { at: Duration::from_millis(tenths * 100), finished, handed }
         };
         (0..60).map(at).collect()
     }

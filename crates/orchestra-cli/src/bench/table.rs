@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use super::limit::Pace;
-use super::{LONG_ENOUGH_SECONDS, Report, Spread};
+use super::{BenchReport, LONG_ENOUGH_SECONDS, Spread};
 use crate::args::BenchArgs;
 use crate::columns::{Row, aligned};
 use crate::human::{count, counted, per_second};
 
-pub fn table(report: &Report, args: &BenchArgs) -> String {
+pub fn table(report: &BenchReport, args: &BenchArgs) -> String {
     let (items, total) = (count(report.items), count(report.items_total));
     let items = match report.items > report.items_total {
         true => format!("{items} items, the {total} of the list again and again"),
@@ -35,7 +35,7 @@ fn row(label: impl Into<String>, spread: &Spread, format: impl Fn(f64) -> String
     Row::new(label, [spread.median, spread.min, spread.max].map(format))
 }
 
-fn notes(report: &Report, args: &BenchArgs) -> String {
+fn notes(report: &BenchReport, args: &BenchArgs) -> String {
     let mut text = String::new();
     let mut say = |head: &str, what: &str| {
         let _ = writeln!(text, "{head:<9} {what}");
@@ -53,7 +53,7 @@ fn notes(report: &Report, args: &BenchArgs) -> String {
 }
 
 /// How to have a run with a steady state.
-fn longer(report: &Report, args: &BenchArgs) -> String {
+fn longer(report: &BenchReport, args: &BenchArgs) -> String {
     let needed = (report.limit_items_per_second * LONG_ENOUGH_SECONDS) as u64; // saturates
     let times = needed.div_ceil(report.items_total.max(1));
     let is_few = args.items.is_some_and(|items| items < needed);

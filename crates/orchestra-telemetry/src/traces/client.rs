@@ -15,14 +15,14 @@ use prost::Message as _;
 const WORDS: usize = 200;
 
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct CollectorClient {
     inner: HyperClient,
-    last: Mutex<Answer>,
+    last: Mutex<CollectorAnswer>,
 }
 
 /// What came of a request.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
+pub(super) struct CollectorAnswer {
     /// A collector answered, whatever it said.
     pub is_there: bool,
     /// Spans that it did not take of a request that it took.
@@ -31,31 +31,33 @@ pub(super) struct Answer {
     pub words: Option<String>,
 }
 
-impl Client {
+impl CollectorClient {
     /// Connects when the first request is sent, not before.
     pub fn new(timeout: Duration) -> Self {
         Self { inner: HyperClient::with_default_connector(timeout, None), last: Mutex::default() }
     }
 
     /// What came of the last request since this was asked.
-    pub fn last(&self) -> Answer {
+    pub fn last(&self) -> CollectorAnswer {
         std::mem::take(&mut *locked(&self.last))
     }
 }
 
 #[async_trait]
-impl HttpClient for Client {
+impl HttpClient for CollectorClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let sent = self.inner.send_bytes(request).await;
         *locked(&self.last) = match &sent {
-            Ok(response) => Answer::of(response),
-            Err(error) => Answer { words: Some(problem(error.as_ref())), ..Answer::default() },
+            Ok(response) => CollectorAnswer::of(response),
+            Err(error) => {
+                CollectorAnswer { words: Some(problem(error.as_ref())), ..CollectorAnswer::default() }
+            }
         };
         sent
     }
 }
 
-impl Answer {
+impl CollectorAnswer {
     fn of(response: &Response<Bytes>) -> Self {
         let (status, body) = (response.status(), &response.body()[..]);
         if status.is_success() {

@@ -7,7 +7,7 @@ use orchestra_core::locked;
 
 /// Counts the spans of an export, and says how many may wait.
 #[derive(Debug)]
-pub(crate) struct Counts {
+pub(crate) struct SpanCounts {
     ended: AtomicU64,
     delivered: AtomicU64,
     rejected: AtomicU64,
@@ -19,7 +19,7 @@ pub(crate) struct Counts {
     room: u64,
 }
 
-impl Counts {
+impl SpanCounts {
     pub(super) fn new(room: usize) -> Self {
         let [ended, delivered, rejected, unsent, overflowed] = Default::default();
         Self { ended, delivered, rejected, unsent, overflowed, words: Mutex::default(), room: room as u64 }

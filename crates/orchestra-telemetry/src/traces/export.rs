@@ -13,8 +13,8 @@ use opentelemetry_sdk::trace::{
 };
 use tokio::runtime::Runtime;
 
-use super::client::Client;
-use super::counts::{Counts, SpanReport};
+use super::client::CollectorClient;
+use super::counts::{SpanCounts, SpanReport};
 use super::settings::{Protocol, TraceSettings};
 use super::span::Sink;
 use super::step_back;
@@ -23,26 +23,26 @@ use crate::names::SERVICE;
 
 /// A running export. Dropping it ends it without what is left.
 #[derive(Debug)]
-pub(crate) struct Export {
+pub(crate) struct SpanExport {
     processor: Arc<BatchSpanProcessor>,
-    counts: Arc<Counts>,
+    counts: Arc<SpanCounts>,
     stopping: Arc<AtomicBool>,
 }
 
-impl Export {
+impl SpanExport {
     /// Starts the threads. It connects when the first spans are due, not before.
     pub(crate) fn start(settings: &TraceSettings) -> Result<Self, TelemetryError> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(1).thread_name("orchestra-traces").on_thread_start(step_back).enable_all();
         let runtime = runtime.build().map_err(TelemetryError::Thread)?;
-        let client = Arc::new(Client::new(settings.timeout));
+        let client = Arc::new(CollectorClient::new(settings.timeout));
         let inside = runtime.enter();
         let mut exporter = exporter(settings, &client)?;
         drop(inside);
         exporter.set_resource(&resource());
-        let counts = Arc::new(Counts::new(settings.queue));
+        let counts = Arc::new(SpanCounts::new(settings.queue));
         let stopping = Arc::new(AtomicBool::new(false));
-        let counting = Counting {
+        let counting = CountingExporter {
             exporter: Arc::new(exporter),
             client,
             runtime,
@@ -65,7 +65,7 @@ impl Export {
         Sink::counted(Arc::clone(&self.processor) as _, Arc::clone(&self.counts))
     }
 
-    pub(crate) fn counts(&self) -> Arc<Counts> {
+    pub(crate) fn counts(&self) -> Arc<SpanCounts> {
         Arc::clone(&self.counts)
     }
 
@@ -80,11 +80,11 @@ impl Export {
 
 /// OpenTelemetry's exporter, in a runtime of its own, with a count of what became of each request.
 #[derive(Debug)]
-struct Counting {
+struct CountingExporter {
     exporter: Arc<SpanExporter>,
-    client: Arc<Client>,
+    client: Arc<CollectorClient>,
     runtime: Runtime,
-    counts: Arc<Counts>,
+    counts: Arc<SpanCounts>,
     /// Nothing more will come.
     stopping: Arc<AtomicBool>,
     has_given_up: AtomicBool,
@@ -92,7 +92,7 @@ struct Counting {
     stepped_back: Once,
 }
 
-impl opentelemetry_sdk::trace::SpanExporter for Counting {
+impl opentelemetry_sdk::trace::SpanExporter for CountingExporter {
     async fn export(&self, spans: Vec<SpanData>) -> OTelSdkResult {
         self.stepped_back.call_once(step_back);
         let n = spans.len() as u64;
@@ -109,7 +109,7 @@ impl opentelemetry_sdk::trace::SpanExporter for Counting {
     }
 }
 
-impl Counting {
+impl CountingExporter {
     /// Counts what became of a request.
     fn note(&self, spans: u64, sent: Result<(), String>) {
         let (answer, endpoint) = (self.client.last(), &self.endpoint);
@@ -135,7 +135,7 @@ impl Counting {
 }
 
 /// OpenTelemetry's exporter, which reads headers and compression from its variables itself.
-fn exporter(settings: &TraceSettings, client: &Arc<Client>) -> Result<SpanExporter, TelemetryError> {
+fn exporter(settings: &TraceSettings, client: &Arc<CollectorClient>) -> Result<SpanExporter, TelemetryError> {
     let built = match settings.protocol {
         #[cfg(feature = "grpc")]
         Protocol::Grpc => SpanExporter::builder()

@@ -51,7 +51,7 @@ fn end_all(sink: &Sink, spans: std::ops::Range<u64>) {
 
 /// Starts, ends so many spans, and shuts down.
 fn run(settings: &TraceSettings, spans: u64) -> SpanReport {
-    let export = Export::start(settings).unwrap();
+    let export = SpanExport::start(settings).unwrap();
     end_all(&export.sink(), 0..spans);
     export.shutdown(settings.patience)
 }
@@ -206,7 +206,7 @@ fn what_finds_the_queue_full_is_counted_and_a_quarter_is_kept_for_what_is_rare()
     let collector = Collector::http(&[Do::Ignore]);
     let patience = Duration::from_millis(200);
     let settings = TraceSettings { queue: 20, request: 10, patience, ..settings(&collector.url()) };
-    let export = Export::start(&settings).unwrap();
+    let export = SpanExport::start(&settings).unwrap();
     let sink = export.sink();
     end_all(&sink, 0..10);
     seen("the request has come", || collector.got().len(), |n| *n > 0);

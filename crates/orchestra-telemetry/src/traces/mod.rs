@@ -31,7 +31,7 @@ pub use recorder::Recorder;
 pub use sampling::ItemSampling;
 pub use settings::{ConfiguredTraces, Protocol, ResolvedTraces, TraceSettings};
 
-pub(crate) use export::Export;
+pub(crate) use export::SpanExport;
 
 /// How much nicer threads are that explain the run: on busy cores they get a thirtieth of what a thread of the run gets, on idle ones all they want.
 const NICE: i32 = 15;

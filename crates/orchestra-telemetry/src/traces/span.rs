@@ -11,7 +11,7 @@ use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks, SpanProcessor};
 
 use super::context;
-use super::counts::Counts;
+use super::counts::SpanCounts;
 use crate::names::{SERVICE, attribute, event};
 
 /// Bytes of an error that a span keeps: a worker may have said a lot, and each item of its batch repeats it.
@@ -25,7 +25,7 @@ const MOST: usize = 128;
 pub(crate) struct Sink {
     processor: Arc<dyn SpanProcessor>,
     /// Of our own export. A host's processor looks after itself.
-    counts: Option<Arc<Counts>>,
+    counts: Option<Arc<SpanCounts>>,
 }
 
 impl Sink {
@@ -33,7 +33,7 @@ impl Sink {
         Self { processor, counts: None }
     }
 
-    pub(super) fn counted(processor: Arc<dyn SpanProcessor>, counts: Arc<Counts>) -> Self {
+    pub(super) fn counted(processor: Arc<dyn SpanProcessor>, counts: Arc<SpanCounts>) -> Self {
         Self { processor, counts: Some(counts) }
     }
 

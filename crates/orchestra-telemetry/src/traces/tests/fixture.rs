@@ -17,7 +17,7 @@ use orchestra_runtime::trace::{
 use super::super::assembly::{Assembly, ItemParents, batch_context};
 use super::super::batch::matters;
 use super::super::context;
-use super::super::counts::Counts;
+use super::super::counts::SpanCounts;
 use super::super::ids::{About, Seed};
 use super::super::sampling::{Ended, ItemSampling, Sampler};
 use super::super::span::{Out, Sink};
@@ -48,7 +48,7 @@ pub struct KeptSpans(Arc<Mutex<Vec<SpanData>>>);
 impl KeptSpans {
     /// With room for so many.
     pub fn sink(&self, room: usize) -> Sink {
-        Sink::counted(Arc::new(self.clone()), Arc::new(Counts::new(room)))
+        Sink::counted(Arc::new(self.clone()), Arc::new(SpanCounts::new(room)))
     }
 
     /// Those that have ended since this was asked.
