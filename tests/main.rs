@@ -83,7 +83,6 @@ mod tasks_gpus;
 mod tasks_groups;
 mod tasks_keepers;
 mod tasks_limits;
-mod tasks_outlive;
 mod tasks_slots;
 mod tasks_snapshot;
 mod terminal;

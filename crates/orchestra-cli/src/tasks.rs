@@ -86,10 +86,8 @@ pub fn show(plan: &Plan, records: &TaskRecords, as_json: bool) -> Result<ExitCod
         return stdout::print_json(&rows.collect::<Vec<_>>());
     }
     let later = plan.late.as_ref().map(|late| format!("\n{}\n", late.in_words())).unwrap_or_default();
-    let outliving = orchestra::outliving_tasks(&plan.output);
-    let is_live = orchestra::commands_live(&plan.output);
-    let lives = |task: &str| is_live || outliving.contains(task);
-    stdout::print(&(text(plan, &reports, &known, lives) + &later))
+    let commands_live = orchestra::commands_live(&plan.output);
+    stdout::print(&(text(plan, &reports, &known, commands_live) + &later))
 }
 
 /// What is known of each task, with a look at what it depends on.
@@ -100,7 +98,7 @@ pub fn known(plan: &Plan, records: &TaskRecords) -> Result<Vec<KnownTask>, Faile
     Ok(orchestra::known_tasks(&plan.tasks, &trees, records))
 }
 
-fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], lives: impl Fn(&str) -> bool) -> String {
+fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], commands_live: bool) -> String {
     if reports.is_empty() {
         return "the file has no tasks\n".to_owned();
     }
@@ -115,22 +113,17 @@ fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], lives: impl Fn
         counted(would_run, "task", "tasks"),
         count(reports.len() as u64 - would_run)
     );
-    table(plan, reports, known, lives).concat() + &sum
+    table(plan, reports, known, commands_live).concat() + &sum
 }
 
 /// A line for the heads, and one for each task.
-pub fn table(
-    plan: &Plan,
-    reports: &[TaskReport],
-    known: &[KnownTask],
-    lives: impl Fn(&str) -> bool,
-) -> Vec<String> {
+pub fn table(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], commands_live: bool) -> Vec<String> {
     let row = |((task, report), known): ((&TaskPlan, &TaskReport), &KnownTask)| {
         let cell = |is_known: bool, text: String| if is_known { text } else { "-".to_owned() };
         let has_run = report.end.is_some() || report.state == TaskStanding::Running;
         [
             report.task.clone(),
-            standing(task, report, known, lives(&report.task)),
+            standing(task, report, known, commands_live),
             cell(report.attempts > 0, count(report.attempts.into())),
             cell(has_run, elapsed(report.seconds)),
             cell(report.peak_memory > 0, format_bytes(report.peak_memory)),

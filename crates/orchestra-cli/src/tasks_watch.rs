@@ -87,7 +87,7 @@ impl Seen<'_> {
                 report.metrics.clone_from(&command.metrics);
             }
         }
-        self.rows = tasks::table(self.plan, &reports, &known, |_| running.is_some());
+        self.rows = tasks::table(self.plan, &reports, &known, running.is_some());
         self.states = reports.iter().map(|report| (report.state, report.attempts)).collect();
         Ok(running.map(|running| running.len()))
     }

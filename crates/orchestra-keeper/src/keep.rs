@@ -1,15 +1,15 @@
 //! The life of a keeper: one command after the other, each from its order to its end.
 //!
 //! ```text
-//! Running => Asked (signal sent, grace) => Killed      told to stop, or orchestra is gone and the command does not outlive it
+//! Running => Asked (signal sent, grace) => Killed      told to stop, or orchestra is gone
 //!    |         |                             |
 //!    +---------+-----------------------------+--> ended, or given up => what is left is killed => told
 //! ```
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, FromRawFd as _, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group, set_child_subreaper, sets
 use crate::claim::claim;
 use crate::descendants::{kill_all, reap, reap_all_but};
 use crate::group::kernel_kills;
-use crate::messages::{Ended, MAX_MESSAGE, Order, Report, STOP_KILL, Started, decode, encode};
+use crate::messages::{Ended, MAX_MESSAGE, Order, Report, STOP_KILL, decode, encode};
 use crate::start::{Running, start};
 
 /// How long what was killed may take to be gone: what hangs in the kernel longer cannot be waited for.
@@ -89,8 +89,8 @@ fn next_order(socket: &mut UnixStream) -> io::Result<Option<Order>> {
 
 /// Whether this orchestra is there for another one.
 fn carry_out(socket: &mut UnixStream, order: &Order) -> io::Result<bool> {
-    let claim = match claim(order) {
-        Ok(claim) => claim,
+    let _claim = match claim(order) {
+        Ok(lock) => lock,
         Err(error) => {
             tell(socket, &Report::NotStarted(format!("`{}` cannot be locked: {error}", order.lock)));
             return Ok(true);
@@ -114,13 +114,14 @@ fn carry_out(socket: &mut UnixStream, order: &Order) -> io::Result<bool> {
         }
     };
     let grace = Duration::from_millis(order.grace_ms);
-    let mut kept = Kept::new(command, socket.try_clone()?, claim.listener.as_ref(), grace);
-    kept.tell_start();
+    let mut kept = Kept::new(command, socket.try_clone()?, grace);
+    let group = kept.command.group.as_raw_nonzero().get();
+    tell(&mut kept.socket, &Report::Started(group));
     let ended = kept.run(order.stop_signal)?;
     // Before it is told: so the next start knows of an end that orchestra did not live to note. Where there is no room for it, that is told alone.
     drop(write_end(&order.end, &ended));
     tell(&mut kept.socket, &Report::Ended(ended));
-    Ok(!kept.has_lost_orchestra)
+    Ok(kept.listens)
 }
 
 /// Sends a report. An error means that orchestra is gone, which `Kept::listen` learns from the end of the socket.
@@ -139,15 +140,11 @@ fn write_end(path: &str, ended: &Ended) -> io::Result<()> {
     fs::rename(next, path)
 }
 
-struct Kept<'a> {
+struct Kept {
     command: Running,
     socket: UnixStream,
-    /// Where the next orchestra asks for the command, if it outlives this one.
-    listener: Option<&'a UnixListener>,
-    /// Orchestra may still say something.
+    /// Orchestra may still say something; else it is gone.
     listens: bool,
-    /// The orchestra that has given the order is gone.
-    has_lost_orchestra: bool,
     has_output: bool,
     grace: Duration,
     /// When it was asked to end.
@@ -160,19 +157,12 @@ struct Kept<'a> {
     next_reap: Instant,
 }
 
-impl<'a> Kept<'a> {
-    fn new(
-        command: Running,
-        socket: UnixStream,
-        listener: Option<&'a UnixListener>,
-        grace: Duration,
-    ) -> Self {
+impl Kept {
+    fn new(command: Running, socket: UnixStream, grace: Duration) -> Self {
         Self {
             command,
             socket,
-            listener,
             listens: true,
-            has_lost_orchestra: false,
             has_output: true,
             grace,
             asked: None,
@@ -255,30 +245,28 @@ impl<'a> Kept<'a> {
         let timeout = ends.into_iter().chain(metrics_due).fold(at_most_or_reap, Duration::min);
         let timeout = Timespec::try_from(timeout).unwrap_or_default();
         let watched = [
-            (at_most.is_none(), Some(self.command.process.as_fd())),
-            (self.has_output, Some(self.command.output.as_fd())),
-            (self.listens, Some(self.socket.as_fd())),
-            (!self.listens, self.listener.map(AsFd::as_fd)),
-        ]
-        .map(|(is_watched, fd)| fd.filter(|_| is_watched));
-        let mut polled: Vec<PollFd<'_>> =
-            watched.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+            (at_most.is_none(), self.command.process.as_fd()),
+            (self.has_output, self.command.output.as_fd()),
+            (self.listens, self.socket.as_fd()),
+        ];
+        let mut polled: Vec<PollFd<'_>> = watched
+            .iter()
+            .filter(|(is_watched, _)| *is_watched)
+            .map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+            .collect();
         match poll(&mut polled, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let mut answers = polled.iter().map(|fd| !fd.revents().is_empty());
-        let [has_ended, has_output, was_told, was_asked_for] =
-            watched.map(|fd| fd.is_some() && answers.next().unwrap_or(false));
+        let [has_ended, has_output, was_told] =
+            watched.map(|(is_watched, _)| is_watched && answers.next().unwrap_or(false));
         if has_output {
             self.read();
         }
         self.tell_metrics();
         if was_told {
             self.listen(stop_signal);
-        }
-        if was_asked_for {
-            self.be_adopted();
         }
         if self.asked.is_some_and(|at| at.elapsed() >= self.grace) {
             self.kill();
@@ -295,29 +283,10 @@ impl<'a> Kept<'a> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // Orchestra is gone.
             Ok(0) | Err(_) => {
-                (self.listens, self.has_lost_orchestra) = (false, true);
-                if self.listener.is_none() {
-                    self.ask(stop_signal);
-                }
+                self.listens = false;
+                self.ask(stop_signal);
             }
         }
-    }
-
-    /// Lets another orchestra have the command, which is told of it as the first one was.
-    fn be_adopted(&mut self) {
-        // One that is gone again is followed by another.
-        if let Some(Ok((socket, _))) = self.listener.map(UnixListener::accept) {
-            self.socket = socket;
-            self.listens = true;
-            self.tell_start();
-            self.command.log.metrics.was_not_told();
-        }
-    }
-
-    fn tell_start(&mut self) {
-        let milliseconds = u64::try_from(self.command.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let group = self.command.group.as_raw_nonzero().get();
-        tell(&mut self.socket, &Report::Started(Started { group, milliseconds }));
     }
 
     /// Reads what is there, at most a buffer of it; whether there was anything.
@@ -427,7 +396,7 @@ mod tests {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
         ours.write_all(&[STOP_KILL]).unwrap();
-        let mut kept = Kept::new(command, theirs, None, Duration::from_secs(3600));
+        let mut kept = Kept::new(command, theirs, Duration::from_secs(3600));
         kept.kill_patience = Duration::ZERO;
         let ended = kept.run(libc::SIGTERM).unwrap();
         assert_eq!((ended.code, ended.signal, ended.was_stopped), (None, Some(9), true));

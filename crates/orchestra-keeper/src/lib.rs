@@ -1,5 +1,5 @@
 //! A keeper: the process between orchestra and a command of `[tasks.*]`. It starts the command in a group of its own, stamps what it writes
-//! into a log, and ends it with all that it has started: when it is told to, and when orchestra is gone, unless the command shall outlive that.
+//! into a log, and ends it with all that it has started: when it is told to, and when orchestra is gone.
 //! It decides nothing and knows no plan. It keeps one command after the other, never two at once.
 //!
 //! What a command starts has the keeper for its next parent (`PR_SET_CHILD_SUBREAPER`), also what leaves its group or session. So a keeper finds
@@ -15,11 +15,11 @@ mod messages;
 mod metrics;
 mod start;
 
-pub use claim::{adopt, holders, is_free};
+pub use claim::holders;
 pub use descendants::{OfTree, descendants, is_stopped, kill_tree, trees};
 pub use group::kill_control_group;
 pub use keep::main;
 pub use messages::{
-    Ended, Group, KEEPER, MAX_MESSAGE, Order, Report, STOP_KILL, STOP_SIGNAL, Started, decode, encode,
+    Ended, Group, KEEPER, MAX_MESSAGE, Order, Report, STOP_KILL, STOP_SIGNAL, decode, encode,
 };
 pub use metrics::{CurveOrder, MetricOrder, MetricValues, Metrics, MetricsOrder};

@@ -33,10 +33,8 @@ pub struct Order {
     pub log: String,
     /// The file that says how it ended, written before anything else is told of it.
     pub end: String,
-    /// A file that is locked for as long as anything of the command lives: shared with other keepers, or alone where it outlives orchestra.
+    /// A file that is locked for as long as anything of the command lives, shared with other keepers.
     pub lock: String,
-    /// It goes on when orchestra is gone, and another orchestra may ask for it at the socket beside `lock`.
-    pub outlives: bool,
     /// The number of the signal that asks it to end.
     pub stop_signal: i32,
     /// Milliseconds from then until it is killed.
@@ -64,26 +62,17 @@ pub struct Group {
 /// What a keeper tells.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub enum Report {
-    /// The command runs.
-    Started(Started),
+    /// The command runs. The number of its process, which is that of its group.
+    Started(i32),
     /// There is no such program or folder, or a limit cannot be set.
     NotStarted(String),
     /// It has ended, and nothing of it is left.
     Ended(Ended),
-    /// All that was read from its lines so far: some times a second at most, and not at all while orchestra does not listen.
+    /// All that was read from its lines so far: some times a second at most.
     Metrics(Metrics),
     /// The process of this number, the command itself, was killed and has not ended since: it hangs in the kernel. `Ended` follows, as if the kill
-    /// had ended it. New variants come last: a keeper of another version may have outlived its orchestra.
+    /// had ended it.
     CannotBeKilled(i32),
-}
-
-/// A command that runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-pub struct Started {
-    /// The number of its process, which is that of its group.
-    pub group: i32,
-    /// How long it has run.
-    pub milliseconds: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Encode, Decode)]

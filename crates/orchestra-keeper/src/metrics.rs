@@ -35,7 +35,7 @@ pub struct CurveOrder {
     pub step: Option<u32>,
 }
 
-/// What was read. It says what it is, since a command that outlives orchestra may tell it to one with another order.
+/// What was read. It says what it is: the note of an end may be read by a start whose file asks for other metrics.
 #[derive(Debug, Clone, PartialEq, Default, Encode, Decode)]
 pub struct Metrics {
     /// What was to be read.

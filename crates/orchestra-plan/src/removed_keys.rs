@@ -11,7 +11,7 @@ struct RemovedKey {
     instead: &'static str,
 }
 
-const REMOVED: [RemovedKey; 5] = [
+const REMOVED: [RemovedKey; 6] = [
     RemovedKey { table: "model ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey { table: "stage ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey {
@@ -31,6 +31,12 @@ const REMOVED: [RemovedKey; 5] = [
         kind: "mask",
         key: "class",
         instead: "leave it out: a mask holds all classes, and there are no run lengths of one any more",
+    },
+    RemovedKey {
+        table: "task ",
+        kind: "",
+        key: "on_run_death",
+        instead: "leave it out: a command ends with its run, and the next start runs it again; one that writes checkpoints goes on from them",
     },
 ];
 

@@ -272,7 +272,6 @@ impl<'a> Expander<'a> {
             retries: raw.retries,
             stop_signal: raw.stop_signal,
             grace: raw.grace,
-            outlives: raw.outlives,
             memory: raw.memory,
             inputs,
             outputs,

@@ -64,6 +64,5 @@ pub use tasks::earlier::{KnownTask, commands_live, known as known_tasks};
 pub use tasks::groups::command_bounds;
 pub use tasks::live::running_commands;
 pub use tasks::measured::{MetricReport, MetricReports};
-pub use tasks::outliving::alive as outliving_tasks;
 pub use tasks::trees::Trees;
 pub use trace::{RunTracer, Tracer};

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -23,8 +22,6 @@ pub const FAILURE_RECORDS: &str = "failures.jsonl";
 /// The folder in it for what only the next run needs.
 pub(crate) const PRIVATE: &str = ".orchestra";
 const LOCK: &str = "lock";
-/// In the private folder: of commands that outlive their run.
-const OUTLIVING: &str = "outliving";
 /// Of the run, which are written to their end.
 const LOGS: &str = "logs";
 /// Logs and folders of commands.
@@ -34,7 +31,7 @@ const JOURNAL: &str = "journal";
 /// store, of the runtime, and of the command (`command.json`).
 const FILES: [&str; 4] = ["tasks", "commands", "keepers", "command.json"];
 const FILES_BY_PREFIX: [&str; 5] = ["items-", "rows-", "fold-", "state-", "uploads-"];
-const FOLDERS: [&str; 3] = [OUTLIVING, "trees", "best"];
+const FOLDERS: [&str; 2] = ["trees", "best"];
 
 /// What an earlier run left in the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +81,7 @@ pub fn only_files(folder: &Path) -> Result<(), OpenError> {
     if account.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
         return refused(&account, "a pipe or a device");
     }
-    let folders = [private.join(OUTLIVING), private.clone(), folder.join(LOGS)];
+    let folders = [private.clone(), folder.join(LOGS)];
     // What cannot be listed is told by what opens it.
     let is_file = |path: &Path| {
         let name = path.strip_prefix(&private).map_or(b"".as_slice(), |name| name.as_os_str().as_bytes());
@@ -94,8 +91,6 @@ pub fn only_files(folder: &Path) -> Result<(), OpenError> {
     for path in entries.map(|entry| entry.path()) {
         match path.symlink_metadata().map(|meta| meta.file_type()) {
             Ok(kind) if kind.is_symlink() => return refused(&path, "a link"),
-            // A command that outlives its run listens there.
-            Ok(kind) if kind.is_socket() && path.starts_with(&folders[0]) => {}
             Ok(kind) if !kind.is_file() && !kind.is_dir() => return refused(&path, "a pipe or a device"),
             Ok(kind) if kind.is_dir() && is_file(&path) => return refused(&path, "a folder"),
             _ => {}

@@ -79,7 +79,7 @@ pub use orchestra_runtime::{
     RunningCommand, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError,
     StartServiceError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor,
     Timeouts, Trees, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds, commands_live,
-    failure_causes, known_tasks, outliving_tasks, running_commands,
+    failure_causes, known_tasks, running_commands,
 };
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
 #[cfg(feature = "telemetry")]

@@ -105,7 +105,7 @@ impl Lease {
     }
 }
 
-/// What is free of a GPU: less than nothing where leases of an earlier start hold more than there is now.
+/// What is free of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Gpu {
     share: i64,
@@ -226,8 +226,7 @@ impl Leases {
             return None;
         }
         let gpus = self.choose(demand)?;
-        // What asks for nothing waits for nothing, also where leases of an earlier start hold more than there is.
-        if demand.cpu > 0 && self.cpu < self.cpu_of(demand) {
+        if self.cpu < self.cpu_of(demand) {
             return None;
         }
         // Where more slots than cores were asked for there may be too few: then the command may run on any.
@@ -237,34 +236,19 @@ impl Leases {
         };
         let slot =
             (0..).find(|slot| !self.taken_slots.contains(slot)).expect("there are fewer leases than numbers");
-        let lease = self.hold(demand, slot, gpus, cores);
-        for gpu in &lease.gpus {
-            // The last look was before it, so it holds none of what is taken there.
-            let seen = &mut self.gpus[*gpu].seen;
-            *seen = seen.map(|free| free - signed(demand.gpu_memory));
-        }
-        Some(lease)
-    }
-
-    /// The lease of a command that an earlier start has begun and that still runs: it has what it has, free or not. GPUs and cores that are not
-    /// there are none of these.
-    pub fn go_on(&mut self, demand: &Demand, slot: usize, gpus: &[usize], cores: &[usize]) -> Lease {
-        let gpus = gpus.iter().copied().filter(|gpu| *gpu < self.gpus.len()).collect();
-        let cores = cores.iter().copied().filter(|core| self.free_cores.contains(core)).collect();
-        self.hold(demand, slot, gpus, cores)
-    }
-
-    fn hold(&mut self, demand: &Demand, slot: usize, gpus: Vec<usize>, cores: Vec<usize>) -> Lease {
         for core in &cores {
             self.free_cores.remove(core);
         }
         self.cpu -= self.cpu_of(demand);
-        for &gpu in &gpus {
-            self.gpus[gpu].share -= share_of(demand);
-            self.gpus[gpu].memory -= signed(demand.gpu_memory);
+        for gpu in &gpus {
+            let gpu = &mut self.gpus[*gpu];
+            gpu.share -= share_of(demand);
+            gpu.memory -= signed(demand.gpu_memory);
+            // The last look was before it, so it holds none of what is taken there.
+            gpu.seen = gpu.seen.map(|free| free - signed(demand.gpu_memory));
         }
         self.taken_slots.insert(slot);
-        Lease { slot, gpus, cores, demand: *demand }
+        Some(Lease { slot, gpus, cores, demand: *demand })
     }
 
     /// What asks for more than there is gets all of it.

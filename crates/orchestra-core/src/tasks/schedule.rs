@@ -101,8 +101,6 @@ pub struct Schedule {
     ready: BTreeSet<(Reverse<u32>, usize)>,
     paused: BTreeSet<(Duration, usize)>,
     running: usize,
-    /// Those of `running` that are held in this part: they were begun by an earlier start.
-    held_running: usize,
     stopping: bool,
     /// Demands for which there was no lease at the last start.
     refused: Vec<Demand>,
@@ -140,7 +138,6 @@ impl Schedule {
             ready,
             paused: BTreeSet::new(),
             running: 0,
-            held_running: 0,
             stopping: false,
             refused: Vec::new(),
             n_demands,
@@ -169,35 +166,6 @@ impl Schedule {
     /// Where a task stands.
     pub fn state(&self, task: usize) -> &TaskState {
         &self.tasks[task].state
-    }
-
-    /// A command that an earlier start has begun goes on, with what it has. Before the first start.
-    pub fn go_on(&mut self, task: usize, slot: usize, gpus: &[usize], cores: &[usize]) -> Start {
-        // It may be held in this part of a run, or come after what has changed since.
-        self.ready.remove(&self.tasks[task].in_turn(task));
-        let of = &mut self.tasks[task];
-        let lease = self.leases.go_on(&of.demand(), slot, gpus, cores);
-        of.state = TaskState::Running(lease.clone());
-        self.running += 1;
-        self.held_running += usize::from(of.spec.is_held);
-        Start { task, attempt: of.spec.attempts_before, lease }
-    }
-
-    /// A command of a task that is held goes on without this part: another one takes it.
-    ///
-    /// # Panics
-    /// The task does not run.
-    pub fn let_go(&mut self, task: usize) {
-        self.give_back(task);
-        self.tasks[task].state = TaskState::Waiting(1);
-    }
-
-    /// Whether all is over but commands of tasks that are held, which need not end in this part.
-    pub fn has_only_held(&self) -> bool {
-        self.held_running > 0
-            && self.running == self.held_running
-            && !self.stopping
-            && self.has_none_to_start()
     }
 
     /// Devices that models have from now on: those that no task comes first on, or has alone. Before anything is started.
@@ -286,10 +254,6 @@ impl Schedule {
         let class = end.class();
         let ends = of.ends.iter().filter(|earlier| earlier.class() == class).count();
         if ends <= of.spec.retries.after(&end) as usize {
-            if of.spec.is_held {
-                of.state = TaskState::Waiting(1);
-                return After::Again;
-            }
             let at = now + of.spec.retries.pause;
             of.state = TaskState::Paused(at);
             self.paused.insert((at, task));
@@ -326,11 +290,8 @@ impl Schedule {
 
     /// Whether nothing runs and nothing else will.
     pub fn is_over(&self) -> bool {
-        self.running == 0 && (self.stopping || self.has_none_to_start())
-    }
-
-    fn has_none_to_start(&self) -> bool {
-        self.ready.is_empty() && self.paused.is_empty()
+        let has_none_to_start = self.ready.is_empty() && self.paused.is_empty();
+        self.running == 0 && (self.stopping || has_none_to_start)
     }
 
     /// The lease of a task that runs, whose GPUs are returned; its state is `Done` until the caller knows better.
@@ -342,7 +303,6 @@ impl Schedule {
         let gpus = lease.gpus.clone();
         self.leases.give_back(lease);
         self.running -= 1;
-        self.held_running -= usize::from(of.spec.is_held);
         gpus
     }
 

@@ -191,30 +191,6 @@ fn a_gpu_that_loses_every_command_does_not_swallow_a_matrix() {
     }
 }
 
-/// Whatever this start may give away: what still runs has what it was given, and nothing else gets that before it ends.
-#[test]
-fn a_command_of_an_earlier_start_goes_on_with_what_it_has() {
-    let task = |gpus, cores| {
-        let mut task = TaskSpec { attempts_before: 2, ..spec(&[], gpus) };
-        task.demand.cores = cores;
-        task
-    };
-    let tasks =
-        vec![task(Gpus::None, 1), task(Gpus::None, 0), task(Gpus::Share(600), 0), task(Gpus::Share(600), 0)];
-    let mut schedule = Schedule::new(tasks, Leases::new(&[0], 1, 4));
-    let start = schedule.go_on(0, 7, &[], &[2]);
-    assert_eq!((start.attempt, start.lease.slot, &start.lease.cores), (2, 7, &vec![2]));
-    // One slot, and two have it.
-    schedule.go_on(1, 0, &[], &[]);
-    schedule.go_on(2, 1, &[0, 9], &[]);
-    assert_eq!(schedule.start(NOW), []);
-    assert_eq!(schedule.ended(2, TaskEnd::Done, NOW), After::Done);
-    assert_eq!(schedule.start(NOW)[0].task, 3, "the GPU is free");
-    assert_eq!(schedule.ended(1, TaskEnd::Signal(9), NOW), After::Failed { skipped: vec![] });
-    assert_eq!(schedule.ended(0, TaskEnd::Done, NOW), After::Done);
-    assert!(!schedule.is_over());
-}
-
 #[test]
 fn shares_run_together_only_as_far_as_what_they_were_seen_to_take_has_room() {
     let share = || spec(&[], Gpus::Share(250));
@@ -289,33 +265,6 @@ fn a_gpu_that_models_use_is_given_to_shares_and_to_no_command_alone_until_they_h
     assert_eq!(starts(&mut schedule), [(1, vec![0])]);
     assert_eq!(schedule.ended(0, TaskEnd::Done, NOW), After::Done);
     assert_eq!(starts(&mut schedule), [(3, vec![1])]);
-}
-
-#[test]
-fn a_command_of_a_task_that_is_left_to_another_part_keeps_its_lease_and_holds_nothing_open() {
-    let held = TaskSpec {
-        is_held: true,
-        attempts_before: 1,
-        retries: Retries { code: 1, ..Retries::default() },
-        ..spec(&[], Gpus::None)
-    };
-    let specs = || vec![held.clone(), spec(&[], Gpus::None)];
-    let mut schedule = Schedule::new(specs(), Leases::new(&[], 1, 1));
-    schedule.go_on(0, 0, &[], &[]);
-    assert!(schedule.start(NOW).is_empty() && !schedule.has_only_held(), "its slot is taken");
-    schedule.ended(0, TaskEnd::Code(1), NOW);
-    assert_eq!(schedule.start(NOW).len(), 1, "it is tried again in its own part");
-    schedule.ended(1, TaskEnd::Done, NOW);
-    assert!(schedule.is_over());
-
-    let mut schedule = Schedule::new(specs(), Leases::new(&[], 2, 2));
-    schedule.go_on(0, 0, &[], &[]);
-    assert_eq!(schedule.start(NOW).len(), 1);
-    assert!(!schedule.has_only_held());
-    schedule.ended(1, TaskEnd::Done, NOW);
-    assert!(schedule.has_only_held() && !schedule.is_over());
-    schedule.let_go(0);
-    assert!(schedule.is_over());
 }
 
 fn with_priority(priority: u32, spec: TaskSpec) -> TaskSpec {

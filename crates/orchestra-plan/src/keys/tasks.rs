@@ -15,12 +15,6 @@ pub(crate) const SIGNALS: Words<i32, 7> = Words::new([
     ("SIGKILL", 9, ""),
 ]);
 
-/// `on_run_death` of tasks: whether a command whose run is killed goes on.
-pub(crate) const ON_RUN_DEATH: Words<bool, 2> = Words::new([
-    ("end", false, "it ends, too"),
-    ("keep", true, "it goes on, and the next start goes on with it"),
-]);
-
 /// `goal` of `best`.
 pub(crate) const GOALS: Words<Goal, 2> = Words::new([
     (Goal::Min.as_str(), Goal::Min, "the least one is the best"),
@@ -41,7 +35,7 @@ pub(crate) enum StopRuleName {
 }
 
 /// `[tasks.NAME]`
-pub const TASK: [Key; 24] = [
+pub const TASK: [Key; 23] = [
     key(
         "command",
         "list or text",
@@ -121,13 +115,6 @@ pub const TASK: [Key; 24] = [
         "\"10s\"",
         "how long it has to end then; what is left of it and of all that it has started is killed",
     ),
-    key(
-        "on_run_death",
-        "text",
-        "\"end\"",
-        "what becomes of it where the run is killed",
-    )
-    .one_of(&ON_RUN_DEATH.words),
     key(
         "memory",
         "memory",

@@ -90,8 +90,6 @@ pub struct TaskPlan {
     pub stop_signal: i32,
     /// How long it has to do so before it is killed.
     pub grace: Duration,
-    /// It goes on where the run is killed, and the next start goes on with it.
-    pub outlives: bool,
     /// Bytes of data that each of its processes may have.
     pub memory: Option<u64>,
     /// Files and folders that it reads; absolute.

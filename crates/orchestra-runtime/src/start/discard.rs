@@ -8,23 +8,17 @@ use orchestra_plan::{BEST_FOLDER, Plan, TASKS_FOLDER};
 use orchestra_store::{DiscardError, OutputFolder, State, TaskJournal};
 
 use super::StartRunError;
-use super::error::{discard_error, tasks_error};
+use super::error::discard_error;
 use super::past::{Found, finished_in};
 use crate::flow::part_file::part_files;
 use crate::flow::result_files::result_files;
 use crate::flow::uploads::is_free;
-use crate::tasks::outliving::{self, Survivor};
 
 /// Discards all that an earlier run has left, also where no run can be seen: its journal may be lost, and its files are in the way.
-pub(super) fn discard(
-    plan: &Plan,
-    folder: &mut OutputFolder,
-    survivors: Vec<Survivor>,
-) -> Result<Found, StartRunError> {
+pub(super) fn discard(plan: &Plan, folder: &mut OutputFolder) -> Result<Found, StartRunError> {
     // First: a start that is refused discards nothing.
     must_be_free(plan, "", true)?;
     let before = folder.state();
-    outliving::end_all(survivors).map_err(|error| tasks_error(plan, error))?;
     if TaskJournal::exists(&plan.output) || !plan.tasks.is_empty() {
         discard_tasks(&plan.output)?;
     }

@@ -19,7 +19,6 @@ use crate::flow::listing::Listing;
 use crate::flow::part_file::part_files;
 use crate::flow::result_files::{FAILURES_FILE, result_files, sink_file};
 use crate::tasks::earlier::{self, KnownTask, KnownTasks};
-use crate::tasks::outliving::{self, Survivor};
 use crate::tasks::trees::Trees;
 
 /// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
@@ -47,16 +46,11 @@ pub fn prepare_part(
         // Before anything is discarded or begun: commands of a start that was killed may still write.
         earlier::wait_for_keepers(&plan.output).map_err(refused)?;
     }
-    let mut survivors = outliving::survivors(&plan.output).map_err(refused)?;
     let discarded = match earlier {
-        Earlier::Discard => discard(&plan, &mut folder, std::mem::take(&mut survivors))?,
+        Earlier::Discard => discard(&plan, &mut folder)?,
         Earlier::Replace => replace(&plan, &mut folder)?,
         Earlier::GoOn | Earlier::RetryFailed => Found::Fresh,
     };
-    // They have what a task of this start may be given.
-    let is_planned = |s: &Survivor| plan.tasks.tasks.iter().any(|task| task.id == s.command.task);
-    let (survivors, strangers): (Vec<Survivor>, Vec<Survivor>) = survivors.into_iter().partition(is_planned);
-    outliving::wait_for_all(strangers).map_err(refused)?;
 
     let fresh = matches!(earlier, Earlier::Discard | Earlier::Replace);
     let past = Past::of(&plan, &mut folder, engine)?;
@@ -89,7 +83,7 @@ pub fn prepare_part(
     };
     write_headers(&plan, &mut journal)?;
     let listings = lists.keep(&plan, &journal)?;
-    let tasks = open_tasks(&plan, trees, survivors, &listings)?;
+    let tasks = open_tasks(&plan, trees, &listings)?;
 
     let n_done = |tasks: &KnownTasks| tasks.known.iter().filter(|task| task.is_done).count() as u64;
     let tasks_done = tasks.as_ref().map_or(0, n_done);
@@ -188,7 +182,6 @@ fn remove_retired(plan: &Plan, journal: &Journal) -> io::Result<()> {
 fn open_tasks(
     plan: &Plan,
     trees: Option<Trees>,
-    survivors: Vec<Survivor>,
     listings: &[Listing],
 ) -> Result<Option<KnownTasks>, StartRunError> {
     if plan.tasks.is_empty() {
@@ -196,7 +189,7 @@ fn open_tasks(
     }
     let refused = |error| tasks_error(plan, error);
     let trees = trees.map_or_else(|| Trees::read(&plan.tasks, &plan.output), Ok)?;
-    let mut tasks = earlier::open(&plan.tasks, &plan.output, trees, survivors).map_err(refused)?;
+    let mut tasks = earlier::open(&plan.tasks, &plan.output, trees).map_err(refused)?;
     // What a pipeline adds to its sinks, the tasks after it have not seen.
     let has_work = |pipeline| {
         let sources = plan.sources.iter().zip(listings);
@@ -206,8 +199,7 @@ fn open_tasks(
     // What is done may have something to do in the second part, when its tree has changed.
     let of_part = |known: &KnownTask| !known.is_done || plan.late.is_some();
     let open = plan.tasks.tasks.iter().zip(&tasks.known).filter(|(_, known)| of_part(known));
-    let running: Vec<_> = tasks.going_on.iter().map(|of| &plan.tasks.tasks[of.task]).collect();
-    tasks.trees.copy(open.map(|(task, _)| task), &running)?;
+    tasks.trees.copy(open.map(|(task, _)| task))?;
     Ok(Some(tasks))
 }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestra_core::tasks::{After, EndClass, Schedule, Start, TaskEnd, TaskState};
+use orchestra_core::tasks::{After, EndClass, Schedule, TaskEnd, TaskState};
 use orchestra_core::{DeviceId, PipelineId};
 use orchestra_plan::TasksPlan;
 use orchestra_store::TaskEnded;
@@ -21,11 +21,11 @@ use crate::context::RunContext;
 use crate::fleet::launcher::ProcessLauncher;
 use crate::messages::{DeviceMsg, PipelineEnd, RootMsg};
 use crate::panics::caught;
-use crate::tasks::attempt::{Control, Outcome, Shared, attempt, go_on};
+use crate::tasks::attempt::{Control, Outcome, Shared, attempt};
 use crate::tasks::best::LastEnd;
-use crate::tasks::board::{TaskReport, TaskStanding, log_file};
+use crate::tasks::board::{TaskReport, TaskStanding};
 use crate::tasks::command_watch::CommandWatch;
-use crate::tasks::earlier::{GoingOn, KnownTasks};
+use crate::tasks::earlier::KnownTasks;
 use crate::tasks::groups::Groups;
 use crate::tasks::keepers::Keepers;
 use crate::tasks::measured;
@@ -49,8 +49,6 @@ pub enum TasksMsg {
     LookAgain,
     /// An attempt has ended, and nothing of it is left.
     Ended(usize, Box<Outcome>),
-    /// A command of an earlier start goes on without this part.
-    LetGo(usize),
     /// A pipeline has ended, and is not built anew.
     PipelineEnded(PipelineId, PipelineEnd),
     /// No worker of a model is left on a device.
@@ -132,15 +130,6 @@ impl Actor for Tasks {
         for (at, known) in known.known.iter().enumerate() {
             learn(&mut schedule, &plan.tasks, at, known.ended.as_ref());
         }
-        let going_on: Vec<(GoingOn, Start)> = known
-            .going_on
-            .into_iter()
-            .map(|of| {
-                let (slot, gpus, cores) = of.survivor.command.lease(&plan.tasks);
-                let start = schedule.go_on(of.task, slot, &gpus, &cores);
-                (of, start)
-            })
-            .collect();
         let waits = plan.tasks.tasks.iter().any(|task| !task.after_sinks.is_empty());
         let n_pipelines = if waits { plan.pipelines.len() } else { 0 };
         let of_known =
@@ -173,7 +162,6 @@ impl Actor for Tasks {
             is_over: false,
         };
         state.take_over();
-        going_on.into_iter().for_each(|(of, start)| state.follow(&me, of, start));
         state.hand_over();
         state.say_what_models_wait_for();
         drop(me.cast(TasksMsg::Go)); // It cannot be gone yet.
@@ -190,10 +178,6 @@ impl Actor for Tasks {
             TasksMsg::Go => {}
             TasksMsg::LookAgain => state.looks_again = false,
             TasksMsg::Ended(task, outcome) => state.ended(task, *outcome),
-            TasksMsg::LetGo(task) => {
-                state.schedule.let_go(task);
-                state.args.context.tasks.let_go(task);
-            }
             TasksMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(pipeline, &end),
             TasksMsg::DeviceEnded(device) => {
                 let place = state.of_models.remove(&device);
@@ -231,11 +215,7 @@ impl TasksState {
             let task = start.task;
             self.has_changed(&start.lease.gpus);
             let attempt = attempt(Arc::clone(&self.args), start, self.control.subscribe());
-            carry_out(me, task, async { Some(attempt.await) });
-        }
-        if self.schedule.has_only_held() {
-            self.control
-                .send_if_modified(|now| std::mem::replace(now, (*now).max(Control::LetGo)) < Control::LetGo);
+            carry_out(me, task, attempt);
         }
         let waits = self.schedule.waits_for_others();
         if waits && !std::mem::replace(&mut self.waits_for_others, waits) {
@@ -354,14 +334,6 @@ impl TasksState {
         }
     }
 
-    /// Goes on with a command of an earlier start.
-    fn follow(&self, me: &ActorRef<TasksMsg>, of: GoingOn, start: Start) {
-        let context = &self.args.context;
-        let log = log_file(&context.plan.tasks.tasks[of.task], start.attempt);
-        context.tasks.started(&start, &of.started.place, log, self.now());
-        carry_out(me, of.task, go_on(Arc::clone(&self.args), of, start, self.control.subscribe()));
-    }
-
     fn stop(&mut self, how: Control) {
         if self.schedule.is_over() && self.pipelines.is_empty() {
             return;
@@ -441,20 +413,12 @@ fn learn(schedule: &mut Schedule, plan: &TasksPlan, task: usize, ended: Option<&
     }
 }
 
-fn carry_out(
-    me: &ActorRef<TasksMsg>,
-    task: usize,
-    attempt: impl Future<Output = Option<Outcome>> + Send + 'static,
-) {
+fn carry_out(me: &ActorRef<TasksMsg>, task: usize, attempt: impl Future<Output = Outcome> + Send + 'static) {
     let me = me.clone();
     tokio::spawn(async move {
         // Spawned by itself: where it panics, its end is told as well. Its keeper, which is dropped, ends the command.
-        let message = match tokio::spawn(attempt).await {
-            Ok(Some(outcome)) => TasksMsg::Ended(task, Box::new(outcome)),
-            Ok(None) => TasksMsg::LetGo(task),
-            Err(error) => TasksMsg::Ended(task, Box::new(Err(io::Error::other(error)))),
-        };
-        drop(me.cast(message)); // An actor that is gone has ended its commands.
+        let outcome = tokio::spawn(attempt).await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        drop(me.cast(TasksMsg::Ended(task, Box::new(outcome)))); // An actor that is gone has ended its commands.
     });
 }
 
@@ -499,8 +463,6 @@ mod tests {
         let Some(TasksMsg::Ended(7, outcome)) = messages.recv().await else { panic!("no end of it") };
         let problem = TasksProblem::of(&outcome.unwrap_err());
         assert!(matches!(&problem, TasksProblem::Bug(why) if why.contains("no such place")), "{problem:?}");
-        carry_out(&me, 8, async { None });
-        assert!(matches!(messages.recv().await, Some(TasksMsg::LetGo(8))));
         me.stop(None);
         joined.await.unwrap();
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,12 +20,11 @@ use crate::tasks::best::{self, LastEnd};
 use crate::tasks::board::log_file;
 use crate::tasks::command_watch::CommandWatch;
 use crate::tasks::credentials::passed;
-use crate::tasks::earlier::{GoingOn, done, end_file, end_of, entry, forget, lock_file, read_end};
+use crate::tasks::earlier::{done, end_file, end_of, entry, forget, lock_file, read_end};
 use crate::tasks::groups::Groups;
 use crate::tasks::keeper_link::Keeper;
 use crate::tasks::keepers::Keepers;
 use crate::tasks::old_outputs::OldOutputs;
-use crate::tasks::outliving::{self, Outliving};
 use crate::tasks::trees::Trees;
 use crate::tasks::{measured, unchanged};
 use crate::trace::TaskTrace;
@@ -34,8 +33,6 @@ use crate::trace::TaskTrace;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Control {
     GoOn,
-    /// Leave those of earlier starts that still run to the next part of the run.
-    LetGo,
     /// Ask each to end.
     Stop,
     Kill,
@@ -91,25 +88,6 @@ pub async fn attempt(shared: Arc<Shared>, start: Start, mut control: watch::Rece
         }
     };
     shared.finish(began, task, (end, ended), started).await
-}
-
-/// Carries an attempt on that an earlier start has begun and whose command still runs. `None`: it is left to the next part of the run.
-pub async fn go_on(
-    shared: Arc<Shared>,
-    of: GoingOn,
-    start: Start,
-    mut control: watch::Receiver<Control>,
-) -> Option<Outcome> {
-    let GoingOn { task, started, survivor } = of;
-    let began = shared.context.clock.now();
-    tracing::warn!(task = %started.task, attempt = started.attempt, "the command has outlived its run and goes on");
-    let mut keeper = match Keeper::adopted(survivor.socket, survivor.keeper) {
-        Ok(keeper) => keeper,
-        Err(error) => return Some(Err(error)),
-    };
-    keeper.control_group = survivor.command.control_group;
-    let ended = shared.follow(&start, keeper, &started, &mut control).await?;
-    Some(shared.finish(began, task, ended, started).await)
 }
 
 impl Shared {
@@ -169,14 +147,6 @@ impl Shared {
         drop(fs::remove_file(&end));
         let groups = self.groups.as_ref().filter(|_| task.memory.is_some() || task.demand.cores > 0);
         let group = groups.map(|groups| groups.of_slot(start.lease.slot));
-        let lock = match task.outlives {
-            true => {
-                let folder = group.as_ref().map(|group| PathBuf::from(&group.folder));
-                Outliving::new(self.plan(), start, folder).write(self.output())?;
-                outliving::lock_file(self.output(), &task.id, attempt)
-            }
-            false => lock_file(self.output()),
-        };
         let best: Vec<_> = best.iter().map(|(table, best)| (&table[..], &self.plan().tasks[*best])).collect();
         let (command, env) = task.with_best(&best);
         // The planner has refused what is no UTF-8.
@@ -187,8 +157,7 @@ impl Shared {
             env: environment(task, env, start, &text(&output), self.plan()),
             log: text(&self.output().join(log)),
             end: text(&end),
-            lock: text(&lock),
-            outlives: task.outlives,
+            lock: text(&lock_file(self.output())),
             stop_signal: task.stop_signal,
             grace_ms: u64::try_from(task.grace.as_millis()).unwrap_or(u64::MAX),
             memory: task.memory,
@@ -251,26 +220,23 @@ impl Shared {
     ) -> (TaskEnd, Option<Ended>) {
         let keeper = tokio::select! {
             biased;
-            _ = control.wait_for(|now| *now > Control::LetGo) => return (TaskEnd::Stopped, None),
+            _ = control.wait_for(|now| *now != Control::GoOn) => return (TaskEnd::Stopped, None),
             keeper = self.keepers.take(order) => keeper,
         };
         match keeper {
-            // What this start has begun is not let go.
-            Ok(keeper) => {
-                self.follow(start, keeper, started, control).await.unwrap_or((TaskEnd::Stopped, None))
-            }
+            Ok(keeper) => self.follow(start, keeper, started, control).await,
             Err(error) => (TaskEnd::NotStarted(format!("no process can be started: {error}")), None),
         }
     }
 
-    /// Waits until nothing of the command is left. `None`: it was begun by an earlier start, and is let go.
+    /// Waits until nothing of the command is left.
     async fn follow(
         &self,
         start: &Start,
         mut keeper: Keeper,
         started: &TaskStarted,
         control: &mut watch::Receiver<Control>,
-    ) -> Option<(TaskEnd, Option<Ended>)> {
+    ) -> (TaskEnd, Option<Ended>) {
         let plan = &self.plan().tasks[start.task];
         let gpus = start.lease.gpus.iter().map(|gpu| self.plan().gpus[*gpu].uuid.clone()).collect();
         let mut astray = self.watch.begin(start.task, keeper.pid(), gpus);
@@ -291,10 +257,7 @@ impl Shared {
             };
             tokio::select! {
                 report = keeper.report() => match report {
-                    Ok(Some(Report::Started(since))) => {
-                        let left = |timeout: Duration| timeout.saturating_sub(Duration::from_millis(since.milliseconds));
-                        deadline = plan.timeout.map(|timeout| Instant::now() + left(timeout));
-                    }
+                    Ok(Some(Report::Started(_))) => deadline = plan.timeout.map(|timeout| Instant::now() + timeout),
                     Ok(Some(Report::Metrics(metrics))) => {
                         let why = self.measured(start.task, &metrics);
                         if why.is_some() && is_worse.is_none() && told == Control::GoOn && !timed_out {
@@ -320,14 +283,6 @@ impl Shared {
                 changed = control.changed(), if told != Control::Kill => {
                     // The actor is gone, and with it the run.
                     let now = if changed.is_ok() { *control.borrow_and_update() } else { Control::Kill };
-                    if now == Control::LetGo {
-                        if keeper.is_ours() || told != Control::GoOn || timed_out || is_worse.is_some() || wrong.is_some() {
-                            continue;
-                        }
-                        self.watch.end(start.task);
-                        keeper.let_go();
-                        return None;
-                    }
                     told = told.max(now);
                     keeper.tell(if told == Control::Kill { STOP_KILL } else { STOP_SIGNAL }).await;
                 }
@@ -335,14 +290,14 @@ impl Shared {
         };
         let is_left_alone = told == Control::GoOn && !timed_out && wrong.is_none() && is_worse.is_none();
         match &report {
-            Some(Report::Ended(ended)) if is_left_alone && ended.left_behind == 0 && keeper.is_ours() => {
+            Some(Report::Ended(ended)) if is_left_alone && ended.left_behind == 0 => {
                 self.keepers.give_back(keeper);
             }
             _ => keeper.end(report.is_some()).await,
         }
         // A keeper notes the end before it tells.
         let report = report.or_else(|| read_end(plan, self.output(), started.attempt).map(Report::Ended));
-        Some(match report {
+        match report {
             Some(Report::Ended(ended)) if wrong.is_some() => {
                 (TaskEnd::WrongDevice(wrong.unwrap_or_default()), Some(ended))
             }
@@ -351,7 +306,7 @@ impl Shared {
                     trials.know(start.task, measured::curve(plan, &ended.metrics).to_vec());
                 }
                 if let Some(why) = is_worse.filter(|_| ended.was_stopped) {
-                    return Some((TaskEnd::StoppedEarly(why), Some(ended)));
+                    return (TaskEnd::StoppedEarly(why), Some(ended));
                 }
                 let is_told = told != Control::GoOn;
                 let end = end_of(self.plan(), plan, &ended, is_told || timed_out, started.before);
@@ -364,7 +319,7 @@ impl Shared {
             Some(Report::Started(_) | Report::Metrics(_) | Report::CannotBeKilled(_)) | None => {
                 (if told == Control::GoOn { TaskEnd::Signal(9) } else { TaskEnd::Stopped }, None)
             }
-        })
+        }
     }
 
     /// Notes an end, and has it traced.

@@ -257,13 +257,6 @@ impl TaskBoard {
         report.why = Some(format!("{why}: the next start runs it again"));
     }
 
-    /// Its command goes on, and the next part of the run follows it.
-    pub fn let_go(&self, task: usize) {
-        let mut board = self.lock();
-        board.running.retain(|(_, running), _| *running != task);
-        board.reports[task].state = TaskStanding::Waiting;
-    }
-
     /// It has failed in the first part of this start, and is not tried again.
     pub fn has_failed(&self, task: usize) {
         let mut board = self.lock();

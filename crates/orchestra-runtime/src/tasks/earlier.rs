@@ -14,7 +14,6 @@ use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStar
 
 use crate::account::report::RunReport;
 use crate::tasks::best::{self, LastEnd};
-use crate::tasks::outliving::{self, Survivor};
 use crate::tasks::part_schedule::pipelines_of;
 use crate::tasks::trees::Trees;
 use crate::tasks::{measured, unchanged};
@@ -30,18 +29,7 @@ pub struct KnownTasks {
     pub known: Vec<KnownTask>,
     /// Tasks whose commands ran when an earlier start ended, and did not end well: they run again.
     pub again: Vec<usize>,
-    /// Tasks whose commands still run and go on: they have outlived their run.
-    pub going_on: Vec<GoingOn>,
     pub trees: Trees,
-}
-
-/// A command that an earlier start has begun and that still runs.
-#[derive(Debug)]
-pub struct GoingOn {
-    /// Its place in the plan.
-    pub task: usize,
-    pub started: TaskStarted,
-    pub survivor: Survivor,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -58,13 +46,8 @@ pub struct KnownTask {
     pub is_done: bool,
 }
 
-/// Opens the journal of tasks, and looks at what commands of earlier starts have left, of which only `survivors` live.
-pub fn open(
-    plan: &TasksPlan,
-    output: &Path,
-    trees: Trees,
-    mut survivors: Vec<Survivor>,
-) -> io::Result<KnownTasks> {
+/// Opens the journal of tasks, and looks at what commands of earlier starts have left, of which none lives.
+pub fn open(plan: &TasksPlan, output: &Path, trees: Trees) -> io::Result<KnownTasks> {
     let mut journal = TaskJournal::open(output)?;
     if let Some(kept) = journal.damaged() {
         tracing::warn!(
@@ -72,17 +55,11 @@ pub fn open(
             "the journal of tasks is damaged: what its last entries say is lost, and tasks that they call done run again"
         );
     }
-    let (mut again, mut going_on) = (Vec::new(), Vec::new());
+    let mut again = Vec::new();
     for (at, task) in plan.tasks.iter().enumerate() {
         let Some(started) = journal.records().get(&task.id).and_then(|record| record.running.clone()) else {
             continue;
         };
-        let is_it = |s: &Survivor| s.command.task == task.id && s.command.attempt == started.attempt;
-        if let Some(which) = survivors.iter().position(is_it) {
-            let survivor = survivors.swap_remove(which);
-            going_on.push(GoingOn { task: at, started, survivor });
-            continue;
-        }
         let ended = read_end(task, output, started.attempt);
         let end = ended.as_ref().map(|ended| end_of(plan, task, ended, true, started.before));
         match end.filter(|end| *end != TaskEnd::Stopped) {
@@ -95,20 +72,7 @@ pub fn open(
         }
     }
     let known = known(plan, &trees, journal.records());
-    let ends: Vec<LastEnd> =
-        plan.tasks.iter().zip(&known).map(|(task, known)| LastEnd::of_known(task, known)).collect();
-    let is_same = |of: &GoingOn| {
-        let task = &plan.tasks[of.task];
-        // What it comes after may have something to do again: a task of a table whose best it takes, or a pipeline.
-        task.after_sinks.is_empty()
-            && task.after.iter().all(|earlier| known[*earlier].is_done)
-            && digest_of(plan, task, &trees, &ends) == Some(of.started.digest)
-    };
-    let (going_on, changed): (Vec<GoingOn>, Vec<GoingOn>) = going_on.into_iter().partition(is_same);
-    again.extend(changed.iter().map(|of| of.task));
-    survivors.extend(changed.into_iter().map(|of| of.survivor));
-    outliving::end_all(survivors)?;
-    Ok(KnownTasks { journal, known, again, going_on, trees })
+    Ok(KnownTasks { journal, known, again, trees })
 }
 
 impl KnownTasks {
@@ -282,12 +246,9 @@ pub fn read_end(task: &TaskPlan, output: &Path, attempt: u32) -> Option<Ended> {
 /// Removes what the keeper of an attempt has left beside its log: it says no more than the journal.
 pub fn forget(task: &TaskPlan, output: &Path, attempt: u32) {
     drop(fs::remove_file(end_file(task, output, attempt)));
-    if task.outlives {
-        outliving::forget(output, &task.id, attempt);
-    }
 }
 
-/// The file that every keeper holds a lock of, but those of commands that outlive their run.
+/// The file that every keeper holds a lock of.
 pub fn lock_file(output: &Path) -> PathBuf {
     output.join(OutputFolder::private_file("keepers"))
 }

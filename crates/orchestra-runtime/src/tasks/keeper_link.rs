@@ -8,7 +8,6 @@ use std::process::{Command as StdCommand, Stdio};
 use std::time::Duration;
 
 use orchestra_keeper::{KEEPER, MAX_MESSAGE, Report, decode, is_stopped, kill_control_group, kill_tree};
-use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -26,8 +25,7 @@ const MOST_LOOKS: u32 = 3;
 pub struct Keeper {
     socket: UnixStream,
     pid: Pid,
-    /// `None`: an earlier start has started it.
-    process: Option<Child>,
+    process: Child,
     /// Of its command, once that runs.
     group: Option<Pid>,
     /// The folder of the control group of its command, where that has one.
@@ -35,8 +33,6 @@ pub struct Keeper {
     unread: Vec<u8>,
     next_look: Instant,
     looks_stopped: u32,
-    /// Its command goes on without this orchestra.
-    is_let_go: bool,
 }
 
 impl Keeper {
@@ -56,36 +52,27 @@ impl Keeper {
             command.env_remove(name);
         }
         let process = Command::from(command).spawn()?;
-        let pid = process.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
-        let mut keeper = Self::adopted(ours, pid)?;
-        keeper.process = Some(process);
-        Ok(keeper)
+        Self::of(process, ours)
     }
 
-    /// A keeper of an earlier start, which has a command. Must be called within a tokio runtime.
-    pub fn adopted(socket: StdUnixStream, pid: Pid) -> io::Result<Self> {
+    fn of(process: Child, socket: StdUnixStream) -> io::Result<Self> {
+        let pid = process.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
         socket.set_nonblocking(true)?;
         Ok(Self {
             socket: UnixStream::from_std(socket)?,
             pid,
-            process: None,
+            process,
             group: None,
             control_group: None,
             unread: Vec::new(),
             next_look: Instant::now() + LOOK_EVERY,
             looks_stopped: 0,
-            is_let_go: false,
         })
     }
 
     pub fn pid(&self) -> Pid {
         self.pid
-    }
-
-    /// Whether this start has started it.
-    pub fn is_ours(&self) -> bool {
-        self.process.is_some()
     }
 
     /// Whether it waits for an order.
@@ -110,8 +97,8 @@ impl Keeper {
                 if self.unread.len() >= end {
                     let report = decode(&self.unread[4..end])?;
                     self.unread.drain(..end);
-                    if let Report::Started(started) = report {
-                        self.group = Pid::from_raw(started.group);
+                    if let Report::Started(group) = report {
+                        self.group = Pid::from_raw(group);
                     }
                     return Ok(Some(report));
                 }
@@ -140,11 +127,6 @@ impl Keeper {
         self.looks_stopped >= MOST_LOOKS
     }
 
-    /// Leaves a command that outlives orchestra to another one, which may ask for it once this socket is closed.
-    pub fn let_go(mut self) {
-        self.is_let_go = true;
-    }
-
     /// Tells the keeper to end its command.
     pub async fn tell(&mut self, byte: u8) {
         drop(self.socket.write_all(&[byte]).await); // That it is gone is told by `report`.
@@ -156,9 +138,7 @@ impl Keeper {
             self.tell(orchestra_keeper::STOP_SIGNAL).await;
         }
         drop(self.socket.shutdown().await); // Errors mean that it is gone.
-        if let Some(process) = &mut self.process {
-            drop(process.wait().await);
-        }
+        drop(self.process.wait().await);
         if has_reported {
             return;
         }
@@ -168,17 +148,6 @@ impl Keeper {
         if let Some(folder) = &self.control_group {
             kill_control_group(folder);
         }
-    }
-}
-
-/// Without this byte a command that outlives its run would go on.
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        if self.is_let_go {
-            return;
-        }
-        let _ =
-            send(&self.socket, &[orchestra_keeper::STOP_SIGNAL], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }
 
@@ -192,7 +161,8 @@ mod tests {
             let fake = tempfile::tempdir().unwrap();
             std::fs::write(fake.path().join("cgroup.kill"), "").unwrap();
             let (ours, theirs) = StdUnixStream::pair().unwrap();
-            let mut keeper = Keeper::adopted(ours, rustix::process::getpid()).unwrap();
+            let process = Command::new("true").spawn().unwrap();
+            let mut keeper = Keeper::of(process, ours).unwrap();
             keeper.control_group = Some(fake.path().to_owned());
             drop(theirs);
             keeper.end(has_reported).await;

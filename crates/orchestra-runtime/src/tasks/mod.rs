@@ -14,7 +14,6 @@ mod keepers;
 pub mod live;
 pub mod measured;
 mod old_outputs;
-pub mod outliving;
 pub mod part_schedule;
 pub mod trees;
 mod unchanged;

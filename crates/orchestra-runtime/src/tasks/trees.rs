@@ -28,18 +28,10 @@ impl Trees {
         Ok(Self { folder: output.join(OutputFolder::private_file("trees")), trees })
     }
 
-    /// Copies those of these tasks, and removes copies that are no tree of this start. What commands run in that have outlived their run is left as it
-    /// is, be it their tree or one that was put aside.
-    pub fn copy<'a>(
-        &self,
-        tasks: impl Iterator<Item = &'a TaskPlan>,
-        running: &[&TaskPlan],
-    ) -> Result<(), WorkingTreeError> {
-        let running: Vec<&Path> =
-            running.iter().filter(|task| task.snapshot).map(|task| &*task.cwd).collect();
-        let tasks = tasks.filter(|task| !running.contains(&&*task.cwd));
+    /// Copies those of these tasks, and removes copies that are no tree of this start.
+    pub fn copy<'a>(&self, tasks: impl Iterator<Item = &'a TaskPlan>) -> Result<(), WorkingTreeError> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        for old in entries.map(|entry| entry.path()).filter(|_| running.is_empty()) {
+        for old in entries.map(|entry| entry.path()) {
             if !self.trees.values().any(|tree| tree.place(&self.folder) == old) {
                 drop(fs::remove_dir_all(old)); // What is left takes room, and nothing else.
             }
