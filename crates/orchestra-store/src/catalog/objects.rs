@@ -250,7 +250,7 @@ impl<'e> EntryObjects<'e> {
         pass: Pass<'_>,
     ) -> Result<Option<String>, ListError> {
         loop {
-            while let Some(object) = self.objects.next() {
+            for object in self.objects.by_ref() {
                 if !self.entry.matches(&object) {
                     continue;
                 }
