@@ -180,7 +180,7 @@ fn files_that_documents_name_exist() {
 fn names_are_found_in_code_spans_alone_and_compared_by_whole_components() {
     let text = "`a/b.rs` and c.rs, `python d.py --check`\n```\n`e.rs`\n```\n`f.toml`";
     assert_eq!(named(text), [(1, "a/b.rs"), (1, "d.py"), (5, "f.toml")]);
-    let files = ["src/stop_early_tests.rs".to_owned()];
-    assert!(exists("stop_early_tests.rs", &files) && exists("src/stop_early_tests.rs", &files));
-    assert!(!exists("early_tests.rs", &files) && !exists("lib/stop_early_tests.rs", &files));
+    let files = ["src/lease_tests.rs".to_owned()];
+    assert!(exists("lease_tests.rs", &files) && exists("src/lease_tests.rs", &files));
+    assert!(!exists("tests.rs", &files) && !exists("lib/lease_tests.rs", &files));
 }

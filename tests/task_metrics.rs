@@ -1,4 +1,4 @@
-//! What commands say of themselves: numbers in their lines, which of them is the best, and which are not worth going on with.
+//! What commands say of themselves: numbers in their lines, and which of them is the best.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -182,91 +182,4 @@ fn where_none_has_the_metric_nothing_is_the_best() {
     let publish = &tasks(&place)["publish"];
     assert_eq!((&publish["state"], &publish["end"]), (&"failed".into(), &"missing".into()));
     assert!(publish["why"].as_str().unwrap().contains("no task of `train` has ended well"), "{publish}");
-}
-
-/// One after the other; those after the first would never end by themselves. All lines are written at once: none is ended between two of them.
-const ENDLESS: &str = r#"
-[tasks.train]
-command = '''
-printf 'epoch %s loss 0.{n}\n' 1 2 3 4
-test {n} = 1 || sleep 1000
-'''
-matrix = { n = [1, 5, 7] }
-grace = "1h"
-metrics = [{ name = "epoch", regex = 'epoch (\d+)' }, { name = "loss", regex = 'loss (\S+)' }]
-best = { metric = "loss", goal = "min" }
-
-[tasks.after]
-command = "cat {tasks.train.folder}/*/attempt-1.log > all; basename $(dirname $(readlink -f {tasks.train.best.output})) > best"
-"#;
-
-#[test]
-fn attempts_that_are_worse_are_asked_to_end_and_that_is_no_failure() {
-    for (rule, why) in [
-        (
-            "{ rule = \"median\", min_tasks = 1, warmup = 4, step = \"epoch\" }",
-            "`loss` of 0.5 at step 4 is worse than 0.1, the median of 1 other",
-        ),
-        ("{ rule = \"asha\", eta = 2, warmup = 2 }", "`loss` of 0.5 at step 2 is not among the best 1 of 2"),
-    ] {
-        let place =
-            place(&ENDLESS.replacen("[tasks.after]", &format!("stop_early = {rule}\n[tasks.after]"), 1));
-        place.run(&[]).must_exit(0).must_say(&["4 tasks, 2 done, 0 failed, 2 stopped early"]);
-        place.no_process_is_left();
-        let tasks = tasks(&place);
-        for (task, state) in
-            [("train[n=1]", "done"), ("train[n=5]", "stopped_early"), ("train[n=7]", "stopped_early")]
-        {
-            assert_eq!(
-                (&tasks[task]["state"], &tasks[task]["end"]),
-                (&state.into(), &state.into()),
-                "{task}"
-            );
-            assert_eq!(tasks[task]["attempts"], 1);
-        }
-        assert!(tasks["train[n=5]"]["why"].as_str().unwrap().contains(why), "{}", tasks["train[n=5]"]);
-        assert_eq!(text(&place, "best"), "n=1\n");
-        assert_eq!(text(&place, "all").lines().count(), 12, "those that come after it start");
-        place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
-    }
-}
-
-/// The first start ends with one curve; the second has it to compare with.
-#[test]
-fn curves_of_earlier_starts_count() {
-    let rule = "stop_early = { rule = \"median\", min_tasks = 1 }\n[tasks.after]";
-    let place = place(&ENDLESS.replacen("[tasks.after]", rule, 1));
-    place.run(&["--only", "train[n=1]"]).must_exit(0);
-    place
-        .run(&["--only", "train"])
-        .must_exit(0)
-        .must_say(&["3 tasks, 1 done (1 before this start), 0 failed, 2 stopped early"]);
-}
-
-/// What the command says depends on a file that it reads; the second start has other contents there.
-#[test]
-fn curves_of_what_has_changed_since_do_not_count() {
-    let place = place(
-        r#"
-[tasks.train]
-command = "echo loss=$(cat base).{n}; while ! test -e go; do sleep 0.05; done"
-matrix = { n = [5, 1] }
-inputs = "base"
-grace = "1h"
-metrics = [{ name = "loss", regex = 'loss=(\S+)' }]
-best = { metric = "loss", goal = "min" }
-stop_early = { rule = "median", min_tasks = 1 }
-"#,
-    );
-    fs::write(place.path("base"), "0").unwrap();
-    fs::write(place.path("go"), "").unwrap();
-    place.run(&[]).must_exit(0).must_say(&["2 tasks, 2 done"]);
-    fs::write(place.path("base"), "10").unwrap();
-    fs::remove_file(place.path("go")).unwrap();
-    let mut run = place.start(&[]);
-    let reported = || text(&place, "out/.orchestra/commands").contains("10.5");
-    assert!(run.until("the first has reported", reported), "{}", run.said());
-    fs::write(place.path("go"), "").unwrap();
-    run.wait().must_exit(0).must_say(&["2 tasks, 2 done"]);
-    assert_eq!(tasks(&place)["train[n=5]"]["metrics"]["loss"]["last"], 10.5);
 }

@@ -183,7 +183,6 @@ impl Summary {
             count(self.n_tasks(|task| task.state == TaskStanding::Failed))
         ));
         let others = [
-            (TaskStanding::StoppedEarly, "stopped early"),
             (TaskStanding::Skipped, "skipped"),
             (TaskStanding::Stopped, "stopped"),
             (TaskStanding::Waiting, "not started"),

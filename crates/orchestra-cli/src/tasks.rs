@@ -153,11 +153,10 @@ fn standing(task: &TaskPlan, report: &TaskReport, known: &KnownTask, is_live: bo
         (TaskStanding::Done, _) if report.why.is_some() => "done, old output".to_owned(),
         (TaskStanding::Done, _) if report.best => "done, best".to_owned(),
         (TaskStanding::Done, _) => "done".to_owned(),
-        (TaskStanding::StoppedEarly, _) => "stopped early".to_owned(),
         (TaskStanding::Running, _) => "running".to_owned(),
         _ if known.is_begun && is_live => "running".to_owned(),
         _ if known.is_begun => "broken off".to_owned(),
-        (_, Some("done" | "stopped_early")) => "changed".to_owned(),
+        (_, Some("done")) => "changed".to_owned(),
         (_, Some(class)) => class.to_owned(),
         (_, None) => "new".to_owned(),
     }

@@ -61,8 +61,7 @@ impl Seen<'_> {
             let record = records.get(&task.id).cloned().unwrap_or_default();
             let is_new = record.attempts > first.attempts || first.is_begun;
             let ended = record.ended.filter(|_| record.running.is_none());
-            let is_well =
-                ended.as_ref().is_some_and(|ended| matches!(&ended.class[..], "done" | "stopped_early"));
+            let is_well = ended.as_ref().is_some_and(|ended| ended.class == "done");
             KnownTask {
                 attempts: record.attempts,
                 is_begun: record.running.is_some(),
@@ -93,7 +92,7 @@ impl Seen<'_> {
     }
 
     fn ended(&self) -> u64 {
-        self.states.iter().filter(|(state, _)| state.is_well()).count() as u64
+        self.states.iter().filter(|(state, _)| *state == TaskStanding::Done).count() as u64
     }
 
     /// Calls `show` after each look, until the run has ended.
@@ -136,7 +135,7 @@ impl Seen<'_> {
         let rank = |task: &usize| match self.states[*task].0 {
             TaskStanding::Running => 0,
             TaskStanding::Waiting => 2,
-            state if state.is_well() => 3,
+            TaskStanding::Done => 3,
             _ => 1,
         };
         let mut shown: Vec<usize> = (0..self.states.len()).collect();

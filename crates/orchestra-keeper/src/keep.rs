@@ -373,7 +373,7 @@ mod tests {
 
     use super::*;
     use crate::log::Log;
-    use crate::metrics::{MetricsOrder, Reader};
+    use crate::metrics::Reader;
 
     /// Kills and reaps all children of this process, so no other test of this crate may have some.
     #[test]
@@ -382,7 +382,7 @@ mod tests {
         let child = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
         let group = Pid::from_child(&child);
         let file = tempfile::NamedTempFile::new().unwrap();
-        let reader = Reader::new(&MetricsOrder::default()).unwrap();
+        let reader = Reader::new(&[]).unwrap();
         let command = Running {
             group,
             limited: None,

@@ -22,4 +22,4 @@ pub use keep::main;
 pub use messages::{
     Ended, Group, KEEPER, MAX_MESSAGE, Order, Report, STOP_KILL, STOP_SIGNAL, decode, encode,
 };
-pub use metrics::{CurveOrder, MetricOrder, MetricValues, Metrics, MetricsOrder};
+pub use metrics::{MetricOrder, MetricValues};

@@ -111,12 +111,11 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::MetricsOrder;
 
     #[test]
     fn lines_are_stamped_once_and_the_last_are_kept() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let reader = Reader::new(&MetricsOrder::default()).unwrap();
+        let reader = Reader::new(&[]).unwrap();
         let mut log = Log::create(file.path().to_str().unwrap(), reader).unwrap();
         for piece in [&b"a\nb"[..], b"c\r10%\r\n", b"\n\xc3", b"end"] {
             log.push(piece);
@@ -137,7 +136,7 @@ mod tests {
     #[test]
     fn of_the_last_lines_so_many_are_kept_whole_and_so_many_bytes() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let reader = || Reader::new(&MetricsOrder::default()).unwrap();
+        let reader = || Reader::new(&[]).unwrap();
         let last = |text: &str| {
             let mut log = Log::create(file.path().to_str().unwrap(), reader()).unwrap();
             log.push(text.as_bytes());

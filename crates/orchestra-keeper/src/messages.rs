@@ -5,7 +5,7 @@ use std::io;
 
 use bincode::{Decode, Encode};
 
-use crate::metrics::{Metrics, MetricsOrder};
+use crate::metrics::{MetricOrder, MetricValues};
 
 /// The last argument of a process that shall be a keeper. Its standard input is the socket to orchestra.
 pub const KEEPER: &str = "keeper";
@@ -44,7 +44,7 @@ pub struct Order {
     /// The cores that it is kept on, by their places among those of the keeper; empty: any.
     pub cores: Vec<u32>,
     /// The numbers that are read from its lines.
-    pub metrics: MetricsOrder,
+    pub metrics: Vec<MetricOrder>,
     /// Files that each of its processes may have open unless it asks for more; `None`: as many as the keeper.
     pub open_files: Option<u64>,
     /// A control group for it; then `memory` bounds all of its processes together.
@@ -69,7 +69,7 @@ pub enum Report {
     /// It has ended, and nothing of it is left.
     Ended(Ended),
     /// All that was read from its lines so far: some times a second at most.
-    Metrics(Metrics),
+    Metrics(Vec<MetricValues>),
     /// The process of this number, the command itself, was killed and has not ended since: it hangs in the kernel. `Ended` follows, as if the kill
     /// had ended it.
     CannotBeKilled(i32),
@@ -95,7 +95,7 @@ pub struct Ended {
     /// Why its log is incomplete.
     pub log_error: Option<String>,
     /// What was read from its lines.
-    pub metrics: Metrics,
+    pub metrics: Vec<MetricValues>,
 }
 
 impl Ended {

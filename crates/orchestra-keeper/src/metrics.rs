@@ -6,19 +6,10 @@ use bincode::{Decode, Encode};
 use regex_lite::Regex;
 use serde_json::{Deserializer, Map, Value};
 
-/// Points of a curve at most. Of one that grows longer every other is left out, and from then on as many.
-const MAX_POINTS: usize = 128;
 /// How often orchestra is told of new values.
 const TELL_EVERY: Duration = Duration::from_millis(250);
 /// Braces of a line at which objects are looked for: each may have all that follows it parsed.
 const MOST_STARTS: usize = 16;
-
-/// Which numbers are read.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
-pub struct MetricsOrder {
-    pub metrics: Vec<MetricOrder>,
-    pub curve: Option<CurveOrder>,
-}
 
 /// A metric, and where its values are found.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -28,26 +19,10 @@ pub struct MetricOrder {
     pub regex: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct CurveOrder {
-    pub metric: u32,
-    /// That of the metric that says at which step a value is; without one values are counted.
-    pub step: Option<u32>,
-}
-
-/// What was read. It says what it is: the note of an end may be read by a start whose file asks for other metrics.
-#[derive(Debug, Clone, PartialEq, Default, Encode, Decode)]
-pub struct Metrics {
-    /// What was to be read.
-    pub order: MetricsOrder,
-    /// By the places of the order; `None`: no value was there.
-    pub values: Vec<Option<MetricValues>>,
-    /// Steps, which rise, and values.
-    pub curve: Vec<(f64, f64)>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Encode, Decode)]
+/// What was read of a metric. It has its name: the note of an end may be read by a start whose file asks for other metrics.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct MetricValues {
+    pub name: String,
     /// How many.
     pub count: u64,
     /// The last one; no number where it was none.
@@ -66,10 +41,8 @@ enum Source {
 pub(crate) struct Reader {
     sources: Vec<Source>,
     has_keys: bool,
-    read: Metrics,
-    /// One of so many points of the curve is kept, and the last one.
-    stride: u64,
-    points: u64,
+    /// Of each source, in the same order.
+    read: Vec<MetricValues>,
     /// Something was read that was not told, and when the next may be.
     is_new: bool,
     next: Instant,
@@ -77,20 +50,18 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Why an expression cannot be used is a fragment for people.
-    pub fn new(order: &MetricsOrder) -> Result<Self, String> {
+    pub fn new(order: &[MetricOrder]) -> Result<Self, String> {
         let source = |metric: &MetricOrder| match &metric.regex {
             None => Ok(Source::Key(metric.name.clone())),
             Some(text) => {
                 Regex::new(text).map(Source::Regex).map_err(|e| format!("the expression `{text}`: {e}"))
             }
         };
-        let sources = order.metrics.iter().map(source).collect::<Result<Vec<_>, _>>()?;
+        let sources = order.iter().map(source).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             has_keys: sources.iter().any(|source| matches!(source, Source::Key(_))),
-            read: Metrics { order: order.clone(), values: vec![None; sources.len()], curve: Vec::new() },
+            read: order.iter().map(MetricValues::none).collect(),
             sources,
-            stride: 1,
-            points: 0,
             is_new: false,
             next: Instant::now(),
         })
@@ -107,8 +78,7 @@ impl Reader {
 
     /// Takes what expressions find in a text, and what keys find in an object, as of one moment.
     fn values(&mut self, text: &str, object: Option<&Map<String, Value>>) {
-        let mut has_objective = false;
-        for (at, source) in self.sources.iter().enumerate() {
+        for (source, values) in self.sources.iter().zip(&mut self.read) {
             let value = match source {
                 Source::Key(key) => object.and_then(|object| number(object.get(key)?)),
                 Source::Regex(_) if text.is_empty() => None,
@@ -118,29 +88,19 @@ impl Reader {
                     .and_then(|group| group.as_str().trim().parse().ok()),
             };
             let Some(value) = value else { continue };
-            let values = self.read.values[at].get_or_insert(MetricValues {
-                count: 0,
-                last: value,
-                min: f64::NAN,
-                max: f64::NAN,
-            });
             // What is no number is left out by both.
             (values.min, values.max) = (values.min.min(value), values.max.max(value));
             (values.last, values.count) = (value, values.count + 1);
-            has_objective |= self.read.order.curve.as_ref().is_some_and(|curve| curve.metric as usize == at);
             self.is_new = true;
-        }
-        if has_objective {
-            self.point();
         }
     }
 
     /// What was read so far, if there is something new and it is time to tell it.
-    pub fn due(&mut self) -> Option<Metrics> {
+    pub fn due(&mut self) -> Option<Vec<MetricValues>> {
         let now = Instant::now();
         (self.is_new && now >= self.next).then(|| {
             (self.is_new, self.next) = (false, now + TELL_EVERY);
-            self.read.clone()
+            self.with_values()
         })
     }
 
@@ -154,43 +114,19 @@ impl Reader {
         self.is_new.then(|| self.next.saturating_duration_since(Instant::now()))
     }
 
-    pub fn finish(&mut self) -> Metrics {
+    pub fn finish(&mut self) -> Vec<MetricValues> {
         self.is_new = false;
-        std::mem::take(&mut self.read)
+        self.with_values()
     }
 
-    fn point(&mut self) {
-        let value = |at: u32| self.read.values.get(at as usize).copied().flatten();
-        let Some(order) = &self.read.order.curve else { return };
-        let Some(objective) = value(order.metric) else { return };
-        let step = match order.step {
-            Some(step) => value(step).map(|step| step.last),
-            None => Some(objective.count as f64),
-        };
-        let curve = &mut self.read.curve;
-        let last = curve.last().map_or(f64::NEG_INFINITY, |last| last.0);
-        match step {
-            Some(step) if step == last => {
-                curve.pop();
-            }
-            Some(step) if step.is_finite() && step > last => {
-                // The last one but for its place in the stride.
-                if self.points > 0 && !(self.points - 1).is_multiple_of(self.stride) {
-                    curve.pop();
-                }
-                if curve.len() == MAX_POINTS {
-                    let mut at = 0;
-                    curve.retain(|_| {
-                        at += 1;
-                        at % 2 == 1
-                    });
-                    self.stride *= 2;
-                }
-                self.points += 1;
-            }
-            _ => return,
-        }
-        curve.extend(step.map(|step| (step, objective.last)));
+    fn with_values(&self) -> Vec<MetricValues> {
+        self.read.iter().filter(|values| values.count > 0).cloned().collect()
+    }
+}
+
+impl MetricValues {
+    fn none(of: &MetricOrder) -> Self {
+        Self { name: of.name.clone(), count: 0, last: f64::NAN, min: f64::NAN, max: f64::NAN }
     }
 }
 
@@ -233,8 +169,8 @@ fn number(value: &Value) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn reader(metrics: &[MetricOrder], curve: Option<CurveOrder>) -> Reader {
-        Reader::new(&MetricsOrder { metrics: metrics.to_vec(), curve }).unwrap()
+    fn reader(metrics: &[MetricOrder]) -> Reader {
+        Reader::new(metrics).unwrap()
     }
 
     fn key(key: &str) -> MetricOrder {
@@ -247,7 +183,7 @@ mod tests {
 
     #[test]
     fn numbers_are_read_from_lines_of_both_kinds_and_nothing_else_is() {
-        let mut reader = reader(&[regex(r"loss[=:] *([-+0-9.eEnaN]+)"), key("val/acc"), key("none")], None);
+        let mut reader = reader(&[regex(r"loss[=:] *([-+0-9.eEnaN]+)"), key("val/acc"), key("none")]);
         for line in [
             "epoch 1: loss=2.5e-1, acc 3",
             "loss: seven",
@@ -263,22 +199,24 @@ mod tests {
             reader.line(line);
         }
         let read = reader.finish();
-        let loss = read.values[0].unwrap();
+        let [loss, acc] = &read[..] else { panic!("of two of them there are values: {read:?}") };
         assert_eq!((loss.count, loss.min, loss.max), (3, 0.25, 10.0));
-        assert!(loss.last.is_nan() && read.curve.is_empty());
-        assert_eq!(read.values[1], Some(MetricValues { count: 2, last: 1.0, min: 0.5, max: 1.0 }));
-        assert_eq!(read.values[2], None);
-        assert!(Reader::new(&MetricsOrder { metrics: vec![regex("(")], curve: None }).is_err());
+        assert!(loss.last.is_nan());
+        assert_eq!(
+            *acc,
+            MetricValues { name: "val/acc".to_owned(), count: 2, last: 1.0, min: 0.5, max: 1.0 }
+        );
+        assert!(Reader::new(&[regex("(")]).is_err());
     }
 
     #[test]
     fn objects_are_read_behind_what_has_no_end_of_line_and_several_in_a_line() {
-        let mut reader = reader(&[key("loss"), regex(r"([0-9]+)%")], None);
+        let mut reader = reader(&[key("loss"), regex(r"([0-9]+)%")]);
         let mut last = |line: &str| {
-            let count = reader.read.values[0].map_or(0, |loss| loss.count);
+            let count = reader.read[0].count;
             reader.line(line);
-            let loss = reader.read.values[0].filter(|loss| loss.count > count);
-            loss.map(|loss| (loss.count - count, loss.last))
+            let loss = &reader.read[0];
+            (loss.count > count).then(|| (loss.count - count, loss.last))
         };
         // A progress bar waits for its next carriage return.
         assert_eq!(last(" 10%|\u{2588}  | {it/s} {\"loss\": 0.5}"), Some((1, 0.5)));
@@ -295,33 +233,15 @@ mod tests {
         // Bounded: what stands behind so many braces is not looked for.
         assert_eq!(last(&("{".repeat(MOST_STARTS - 1) + "{\"loss\": 6}")), Some((1, 6.0)));
         assert_eq!(last(&("{".repeat(MOST_STARTS) + "{\"loss\": 5}")), None);
-        assert_eq!(reader.finish().values[1].map(|percent| (percent.count, percent.last)), Some((2, 20.0)));
+        let percent = &reader.finish()[1];
+        assert_eq!((percent.count, percent.last), (2, 20.0));
     }
 
     #[test]
-    fn a_curve_has_steps_that_rise_and_stays_short() {
-        let curve = Some(CurveOrder { metric: 0, step: Some(1) });
-        let mut reader = reader(&[key("loss"), key("epoch")], curve);
-        reader.line("{\"loss\": 9}");
-        for epoch in 0..10_000 {
-            reader.line(&format!("{{\"epoch\": {epoch}, \"loss\": 0}}"));
-            reader.line(&format!("{{\"loss\": {}}}", epoch * 2));
-            if epoch == 5_000 {
-                reader.line("{\"epoch\": 3, \"loss\": 1}");
-            }
-        }
-        let read = reader.finish();
-        assert!((MAX_POINTS / 2..=MAX_POINTS + 1).contains(&read.curve.len()), "{}", read.curve.len());
-        assert!(read.curve.windows(2).all(|pair| pair[0].0 < pair[1].0));
-        assert!(read.curve.iter().all(|(step, value)| *value == step * 2.0));
-        assert_eq!((read.curve[0], read.curve.last()), ((0.0, 0.0), Some(&(9_999.0, 19_998.0))));
-    }
-
-    #[test]
-    fn without_steps_values_are_counted() {
-        let mut reader = reader(&[key("loss")], Some(CurveOrder { metric: 0, step: None }));
+    fn values_are_told_once_and_not_all_the_time() {
+        let mut reader = reader(&[key("loss")]);
         (0..3).for_each(|n| reader.line(&format!("{{\"loss\": {n}}}")));
-        assert_eq!(reader.due().unwrap().curve, [(1.0, 0.0), (2.0, 1.0), (3.0, 2.0)]);
+        assert_eq!(reader.due().unwrap()[0].count, 3);
         reader.line("{\"loss\": 0}");
         assert!(reader.due().is_none() && reader.wait().is_some(), "not so soon");
     }

@@ -7,8 +7,8 @@ mod workers;
 
 pub(crate) use self::settings::LOG_FORMATS;
 pub use self::settings::{DEVICES, LIMITS, PIPELINE, TELEMETRY};
-pub use self::tasks::{BEST, METRIC, RETRIES, STOP_EARLY, TASK};
-pub(crate) use self::tasks::{GOALS, SIGNALS, STOP_RULES, StopRuleName};
+pub use self::tasks::{BEST, METRIC, RETRIES, TASK};
+pub(crate) use self::tasks::{GOALS, SIGNALS};
 pub(crate) use self::workers::{CONV_SEARCHES, PROVIDERS, SANDBOX};
 pub use self::workers::{MODEL, RECYCLE, WORKERS};
 

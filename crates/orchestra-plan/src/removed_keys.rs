@@ -11,7 +11,7 @@ struct RemovedKey {
     instead: &'static str,
 }
 
-const REMOVED: [RemovedKey; 6] = [
+const REMOVED: [RemovedKey; 7] = [
     RemovedKey { table: "model ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey { table: "stage ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey {
@@ -37,6 +37,12 @@ const REMOVED: [RemovedKey; 6] = [
         kind: "",
         key: "on_run_death",
         instead: "leave it out: a command ends with its run, and the next start runs it again; one that writes checkpoints goes on from them",
+    },
+    RemovedKey {
+        table: "task ",
+        kind: "",
+        key: "stop_early",
+        instead: "leave it out: all attempts end by themselves, and `best` names the best; a library such as Optuna prunes within a command",
     },
 ];
 

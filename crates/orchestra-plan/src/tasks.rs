@@ -278,7 +278,6 @@ impl<'a> Expander<'a> {
             folder: instance.folder.clone(),
             metrics: raw.measured.metrics.clone(),
             best: raw.measured.best,
-            stop_early: raw.measured.stop_early,
         })
     }
 

@@ -44,7 +44,7 @@ pub fn not_started(context: &RunContext) -> Option<(i32, String)> {
     let late = context.plan.late.as_ref().filter(|_| !context.options.tasks_only)?;
     let reports = context.tasks.reports(&context.plan.tasks);
     let mut used = reports.iter().filter(|report| late.tasks.contains(&report.task));
-    let used = used.find(|report| !report.state.is_well());
+    let used = used.find(|report| report.state != TaskStanding::Done);
     let (code, why) = match used {
         Some(TaskReport { task, state: TaskStanding::Failed, .. }) => {
             (65, format!("task `{task}` has failed"))

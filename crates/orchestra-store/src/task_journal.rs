@@ -53,8 +53,6 @@ pub struct TaskEnded {
     pub outputs: [u8; 32],
     /// What was read from its lines.
     pub metrics: Vec<TaskMetricRecord>,
-    /// Steps and values of the metric by which it is compared with running ones; 2 KiB at most.
-    pub curve: Vec<(f64, f64)>,
 }
 
 /// The values of a metric of an attempt.
@@ -240,7 +238,6 @@ mod tests {
             gpu_memory: 3,
             outputs: [0; 32],
             metrics,
-            curve: vec![(1.0, 0.5)],
         }
     }
 

@@ -53,8 +53,6 @@ pub enum TaskEnd {
     OutputMissing(String),
     /// No task of this table, from which it takes the best, is done and has reported the metric.
     NoBest(String),
-    /// It was asked to end, because others are better; how is said in words. It is no failure, and is not tried again.
-    StoppedEarly(String),
     /// The run was stopped, and the command with it. It is no failure: the next start runs it again.
     Stopped,
 }
@@ -78,16 +76,7 @@ named_enum! {
         NotStarted = "not_started",
         /// A declared input or output is missing, or there is no best task of a table.
         Missing = "missing",
-        /// Others are better.
-        StoppedEarly = "stopped_early",
         Stopped = "stopped",
-    }
-}
-
-impl EndClass {
-    /// Whether the task needs no further attempt, and those that come after it may start.
-    pub fn is_well(self) -> bool {
-        matches!(self, EndClass::Done | EndClass::StoppedEarly)
     }
 }
 
@@ -103,7 +92,6 @@ impl TaskEnd {
             TaskEnd::WrongDevice(_) => EndClass::WrongDevice,
             TaskEnd::NotStarted(_) => EndClass::NotStarted,
             TaskEnd::InputMissing(_) | TaskEnd::OutputMissing(_) | TaskEnd::NoBest(_) => EndClass::Missing,
-            TaskEnd::StoppedEarly(_) => EndClass::StoppedEarly,
             TaskEnd::Stopped => EndClass::Stopped,
         }
     }
@@ -134,7 +122,6 @@ impl fmt::Display for TaskEnd {
                 f,
                 "was not started, because no task of `{table}` has ended well and reported the metric of its `best`"
             ),
-            TaskEnd::StoppedEarly(why) => write!(f, "was asked to end early, because its {why}"),
             TaskEnd::Stopped => f.write_str("was stopped with the run"),
         }
     }
@@ -267,7 +254,6 @@ impl Retries {
             | TaskEnd::NotStarted(_)
             | TaskEnd::InputMissing(_)
             | TaskEnd::NoBest(_)
-            | TaskEnd::StoppedEarly(_)
             | TaskEnd::Stopped => 0,
         }
     }

@@ -9,9 +9,6 @@ mod order;
 mod schedule;
 #[cfg(test)]
 mod schedule_tests;
-mod stop_early;
-#[cfg(test)]
-mod stop_early_tests;
 
 pub use best::{Goal, Objective, best};
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
@@ -20,4 +17,3 @@ pub use group::{Bounds, GroupView, WhyNot, bounds};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
 pub use order::{in_order, with_earlier};
 pub use schedule::{After, Schedule, Start, TaskSpec, TaskState};
-pub use stop_early::{Against, Point, StopEarly, StopRule, Trials, Verdict};

@@ -66,7 +66,7 @@ pub struct Start {
 /// What the end of an attempt comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum After {
-    /// The task has ended well, or early.
+    /// The task has ended well.
     Done,
     Again,
     /// It has failed, and so these are not started.
@@ -237,7 +237,7 @@ impl Schedule {
         let of = &mut self.tasks[task];
         match end {
             TaskEnd::DeviceLost => self.leases.lost(&gpus),
-            TaskEnd::Done | TaskEnd::StoppedEarly(_) => {
+            TaskEnd::Done => {
                 self.leases.works(&gpus);
                 for next in of.before.clone() {
                     self.one_less(next);

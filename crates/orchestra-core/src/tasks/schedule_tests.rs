@@ -34,7 +34,6 @@ fn demand() -> impl Strategy<Value = Gpus> {
 fn end() -> impl Strategy<Value = TaskEnd> {
     prop_oneof![
         5 => Just(TaskEnd::Done),
-        1 => Just(TaskEnd::StoppedEarly(String::new())),
         1 => Just(TaskEnd::OutOfMemory),
         2 => Just(TaskEnd::DeviceLost),
         1 => Just(TaskEnd::Code(1)),
@@ -135,7 +134,7 @@ fn a_task_that_takes_the_best_of_others_waits_for_all_of_them_and_starts_after_f
     assert_eq!(schedule.start(NOW).len(), 2);
     assert_eq!(schedule.ended(0, TaskEnd::Code(1), NOW), After::Failed { skipped: vec![1] });
     assert_eq!((schedule.start(NOW), schedule.state(3)), (vec![], &TaskState::Waiting(1)));
-    assert_eq!(schedule.ended(2, TaskEnd::StoppedEarly(String::new()), NOW), After::Done);
+    assert_eq!(schedule.ended(2, TaskEnd::Done, NOW), After::Done);
     assert_eq!(schedule.start(NOW)[0].task, 3);
     assert_eq!(schedule.ended(3, TaskEnd::NoBest(String::new()), NOW), After::Failed { skipped: vec![4] });
     assert!(schedule.is_over());

@@ -21,21 +21,8 @@ pub(crate) const GOALS: Words<Goal, 2> = Words::new([
     (Goal::Max.as_str(), Goal::Max, "the largest one is the best"),
 ]);
 
-/// `rule` of `stop_early`.
-pub(crate) const STOP_RULES: Words<StopRuleName, 2> = Words::new([
-    ("median", StopRuleName::Median, "those that are worse than half of the others at the same step"),
-    ("asha", StopRuleName::Asha, "those that are not among the best 1/`eta` of those that have come so far"),
-]);
-
-/// A rule by which tasks are asked to end, without its numbers.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum StopRuleName {
-    Median,
-    Asha,
-}
-
 /// `[tasks.NAME]`
-pub const TASK: [Key; 23] = [
+pub const TASK: [Key; 22] = [
     key(
         "command",
         "list or text",
@@ -152,13 +139,6 @@ pub const TASK: [Key; 23] = [
         "what its tasks are compared by; later tasks may use `{tasks.NAME.best.output}`",
     )
     .of(&BEST),
-    key(
-        "stop_early",
-        "table",
-        "none",
-        "which attempts are asked to end because others are better",
-    )
-    .of(&STOP_EARLY),
 ];
 
 /// `retries` of tasks, by the class of an attempt's end.
@@ -175,22 +155,6 @@ pub const RETRIES: [Key; 6] = [
 pub const BEST: [Key; 2] = [
     key("metric", "text", "required", "one of `metrics`"),
     key("goal", "text", "required", "which values are better").one_of(&GOALS.words),
-];
-
-/// `stop_early` of tasks.
-pub const STOP_EARLY: [Key; 6] = [
-    key("metric", "text", "that of `best`", "the metric of `best`, by which tasks are compared; no other"),
-    key("rule", "text", "required", "which tasks are asked to end").one_of(&STOP_RULES.words),
-    key(
-        "step",
-        "text",
-        "none",
-        "one of `metrics`, which counts steps; without it values of the metric of `best` are counted",
-    ),
-    key("warmup", "integer", "1", "the first step at which one is compared").from_to(0, 1_000_000_000),
-    key("min_tasks", "integer", "5", "of `\"median\"`: how many others must have come so far")
-        .from_to(1, 100_000),
-    key("eta", "integer", "3", "of `\"asha\"`: one of so many goes on").from_to(2, 1000),
 ];
 
 /// A table in `metrics` of tasks.

@@ -1,10 +1,10 @@
-//! `metrics`, `best` and `stop_early` of a table as written: what is read from the lines of its commands, and what for. Every name is looked up.
+//! `metrics` and `best` of a table as written: what is read from the lines of its commands, and what for. Every name is looked up.
 
-use orchestra_core::tasks::{Objective, StopEarly, StopRule};
+use orchestra_core::tasks::Objective;
 use regex_lite::Regex;
 use serde::Serialize;
 
-use crate::diagnostics::{Diagnostics, Span};
+use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
 use crate::nearest::suggestion;
@@ -28,15 +28,13 @@ pub struct TaskMetric {
 pub(crate) struct Measured {
     pub metrics: Vec<TaskMetric>,
     pub best: Option<Objective>,
-    pub stop_early: Option<StopEarly>,
 }
 
 pub(super) fn read(f: &mut Fields<'_, '_>) -> Measured {
     // Where a metric was reported, others are not said to be missing.
     let Some(metrics) = metrics(f) else { return Measured::default() };
     let best = best(f, &metrics);
-    let stop_early = stop_early(f, &metrics, best.as_ref());
-    Measured { metrics, best, stop_early }
+    Measured { metrics, best }
 }
 
 fn metrics(f: &mut Fields<'_, '_>) -> Option<Vec<TaskMetric>> {
@@ -134,58 +132,4 @@ fn best(f: &mut Fields<'_, '_>, metrics: &[TaskMetric]) -> Option<Objective> {
         f.missing("goal", "\"min\" where less is better, \"max\" where more is");
     }
     Some(Objective { metric: place(&metric?, metrics, f.diags)?, goal: goal?.value })
-}
-
-fn stop_early(f: &mut Fields<'_, '_>, metrics: &[TaskMetric], best: Option<&Objective>) -> Option<StopEarly> {
-    let has_best = f.entry("best").is_some();
-    let span: Span = f.entry("stop_early")?.key_span;
-    let mut f = f.table("stop_early")?;
-    let metric = f.string("metric");
-    if !has_best {
-        let metric = metric.as_ref().map_or("loss", |metric| &metric.value[..]);
-        f.diags
-            .error(span, "`stop_early` compares tasks by the metric of `best`, and there is none")
-            .help(format!("`best` says which way is better: best = {{ metric = {metric:?}, goal = \"min\" }}, or \"max\""));
-        return None;
-    }
-    if let (Some(metric), Some(best)) = (metric, best) {
-        let by = &metrics[best.metric].name;
-        if metric.value != *by {
-            f.bad(
-                "metric",
-                metric.span,
-                &format!("is not `{by}`, the metric of `best`, by which tasks are compared"),
-            )
-            .help("leave it out, or give `best` the same metric");
-            return None;
-        }
-    }
-    let rule = f.word("rule", &keys::STOP_RULES);
-    if rule.is_none() && f.entry("rule").is_none() {
-        f.missing("rule", "\"median\" or \"asha\"");
-    }
-    let step = f.string("step").map(|step| place(&step, metrics, f.diags));
-    let warmup = f.integer_or_default("warmup");
-    let min_tasks = f.integer("min_tasks");
-    let eta = f.integer("eta");
-    let (rule, other) = match rule?.value {
-        keys::StopRuleName::Median => {
-            let min_tasks = min_tasks.map_or(5, |n| n.value as usize);
-            (StopRule::Median { min_tasks }, eta.map(|eta| ("eta", eta.span)))
-        }
-        keys::StopRuleName::Asha => {
-            let eta = eta.map_or(3, |n| n.value);
-            (StopRule::Asha { eta }, min_tasks.map(|n| ("min_tasks", n.span)))
-        }
-    };
-    if let Some((key, span)) = other {
-        f.bad(key, span, "belongs to the other rule").help("`min_tasks` is of \"median\", `eta` of \"asha\"");
-        return None;
-    }
-    best?;
-    let step = match step {
-        Some(step) => Some(step?),
-        None => None,
-    };
-    Some(StopEarly { rule, warmup: warmup.value, step })
 }

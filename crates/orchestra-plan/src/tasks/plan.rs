@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orchestra_core::tasks::{Demand, Leases, Objective, Retries, StopEarly, with_earlier};
+use orchestra_core::tasks::{Demand, Leases, Objective, Retries, with_earlier};
 use serde::Serialize;
 
 use super::combine::id_of;
@@ -102,8 +102,6 @@ pub struct TaskPlan {
     pub metrics: Vec<TaskMetric>,
     /// What it is compared with the others of its table by.
     pub best: Option<Objective>,
-    /// When it is asked to end because others are better.
-    pub stop_early: Option<StopEarly>,
 }
 
 /// A table of which a task takes the best.

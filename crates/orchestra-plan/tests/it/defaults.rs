@@ -29,15 +29,6 @@ matrix = { seed = [1, 2] }
 [tasks.train.best]
 metric = "loss"
 goal = "min"
-[tasks.train.stop_early]
-rule = "median"
-[tasks.try]
-command = ["try"]
-metrics = ["loss"]
-matrix = { seed = [1, 2] }
-best = { metric = "loss", goal = "min" }
-[tasks.try.stop_early]
-rule = "asha"
 [tasks.again]
 command = ["again"]
 [tasks.again.retries]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::FakeHost;
-use orchestra_core::tasks::{Goal, Gpus, Objective, StopEarly, StopRule, WHOLE};
+use orchestra_core::tasks::{Goal, Gpus, Objective, WHOLE};
 use orchestra_plan::{BestOf, PlanOptions, TaskMetric, TaskPlan, TasksPlan};
 
 const SWEEP: &str = r#"version = 1
@@ -126,7 +126,6 @@ command = "train {lr}"
 matrix = { lr = [0.1, 0.01] }
 metrics = ["loss", { name = "epoch", regex = '^epoch (\d+)' }]
 best = { metric = "loss", goal = "min" }
-stop_early = { rule = "asha", step = "epoch", warmup = 2 }
 "#;
 
 #[test]
@@ -139,16 +138,6 @@ fn the_best_of_a_table_is_a_folder_that_later_tasks_may_use() {
     assert_eq!(train.metrics[1], TaskMetric { name: "epoch".into(), regex: Some(r"^epoch (\d+)".into()) });
     assert_eq!(train.metrics[0].regex, None);
     assert_eq!(train.best, Some(Objective { metric: 0, goal: Goal::Min }));
-    let rule = StopRule::Asha { eta: 3 };
-    assert_eq!(train.stop_early, Some(StopEarly { rule, warmup: 2, step: Some(1) }));
-    let named = text.replace("rule = \"asha\"", "metric = \"loss\", rule = \"asha\"");
-    assert_ne!(named, text);
-    let named = FakeHost::with_cores(4).good(&named).tasks;
-    assert_eq!(
-        task(&named, "train[lr=0.1]").stop_early,
-        train.stop_early,
-        "the metric of `best`, named again"
-    );
     let later = task(&tasks, "use");
     assert_eq!(later.command[2], "use /flows/out/.orchestra/best/train/m");
     assert_eq!(

@@ -19,7 +19,7 @@ use crate::account::snapshot::Snapshot;
 use crate::account::stats::StageStats;
 use crate::context::RunContext;
 use crate::messages::PipelineEnd;
-use crate::tasks::board::TaskReport;
+use crate::tasks::board::{TaskReport, TaskStanding};
 
 /// The contents of `run.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -195,7 +195,7 @@ fn is_watching(plan: &Plan) -> bool {
 
 impl RunReport {
     pub fn tasks_done(&self) -> Vec<String> {
-        let done = self.tasks.iter().filter(|task| task.state.is_well());
+        let done = self.tasks.iter().filter(|task| task.state == TaskStanding::Done);
         done.map(|task| task.task.clone()).collect()
     }
 

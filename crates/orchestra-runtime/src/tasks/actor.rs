@@ -28,7 +28,6 @@ use crate::tasks::command_watch::CommandWatch;
 use crate::tasks::earlier::KnownTasks;
 use crate::tasks::groups::Groups;
 use crate::tasks::keepers::Keepers;
-use crate::tasks::measured;
 use crate::tasks::old_outputs::OldOutputs;
 use crate::tasks::part_schedule;
 
@@ -135,7 +134,7 @@ impl Actor for Tasks {
         let of_known =
             plan.tasks.tasks.iter().zip(&known.known).map(|(task, known)| LastEnd::of_known(task, known));
         let seen_at = vec![Duration::ZERO; plan.tasks.gpus.len()];
-        let (ends, trials) = (of_known.collect(), measured::trials(&plan.tasks, &known.known));
+        let ends = of_known.collect();
         let shared = Shared {
             watch: CommandWatch::start(&context),
             context,
@@ -145,7 +144,6 @@ impl Actor for Tasks {
             journal: Mutex::new(known.journal),
             old_outputs: OldOutputs::default(),
             ends: Mutex::new(ends),
-            trials: Mutex::new(trials),
         };
         let mut state = TasksState {
             args: Arc::new(shared),
@@ -375,7 +373,6 @@ impl TasksState {
             tracing::error!(%gpu, "commands have lost this GPU again and again: others are used, as long as there are enough");
         }
         let standing = match &after {
-            After::Done if class == EndClass::StoppedEarly => TaskStanding::StoppedEarly,
             After::Done => TaskStanding::Done,
             After::Again => TaskStanding::Waiting,
             After::Failed { .. } => TaskStanding::Failed,
@@ -384,9 +381,6 @@ impl TasksState {
         board.ended(task, standing, class, &plan.tasks[task], &entry);
         let (attempt, seconds) = (entry.started.attempt, entry.milliseconds as f64 / 1e3);
         match after {
-            After::Done if class == EndClass::StoppedEarly => {
-                tracing::info!(task = %id, attempt, seconds, %how, "task stopped early")
-            }
             After::Done => tracing::info!(task = %id, attempt, seconds, "task done"),
             After::Stopped => tracing::info!(task = %id, attempt, "task stopped with the run"),
             After::Again => {

@@ -1,14 +1,13 @@
 //! One attempt at a task, from top to bottom: noted, started, stopped if need be, ended, noted.
 
-use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use orchestra_core::tasks::{EndClass, Lease, Start, TaskEnd, Trials};
-use orchestra_keeper::{Ended, Metrics, Order, Report, STOP_KILL, STOP_SIGNAL};
+use orchestra_core::tasks::{Lease, Start, TaskEnd};
+use orchestra_keeper::{Ended, Order, Report, STOP_KILL, STOP_SIGNAL};
 use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::{TaskEnded, TaskJournal, TaskStarted};
 use tokio::sync::watch;
@@ -49,8 +48,6 @@ pub struct Shared {
     pub old_outputs: OldOutputs,
     /// How each task ended last.
     pub ends: Mutex<Vec<LastEnd>>,
-    /// The curves of tables with `stop_early`, by their names.
-    pub trials: Mutex<HashMap<String, Trials>>,
 }
 
 /// How an attempt ended; an error where that could not be noted.
@@ -77,9 +74,6 @@ pub async fn attempt(shared: Arc<Shared>, start: Start, mut control: watch::Rece
         spawn_blocking(move || shared.begin(&start)).await.map_err(io::Error::other)??
     };
     let (end, ended, started) = match begun {
-        Begun::Unchanged(ended) if ended.class == EndClass::StoppedEarly.as_str() => {
-            return Ok((TaskEnd::StoppedEarly(ended.why.clone()), *ended));
-        }
         Begun::Unchanged(ended) => return Ok((TaskEnd::Done, *ended)),
         Begun::NotStarted(started, end) => (end, None, started),
         Begun::Ordered(started, order) => {
@@ -196,20 +190,6 @@ impl Shared {
         best::link_all(self.plan(), self.output(), &late.best, &ends)
     }
 
-    /// Takes down what a running command has reported; why it is to end, if others are better.
-    fn measured(&self, task: usize, metrics: &Metrics) -> Option<String> {
-        let plan = &self.plan().tasks[task];
-        self.context.tasks.measured(task, measured::reports(&measured::named(plan, metrics)));
-        let verdict = self.trials().get_mut(&plan.name)?.report(task, measured::curve(plan, metrics))?;
-        let name = &plan.metrics[plan.best?.metric].name;
-        Some(format!("`{name}` of {verdict}"))
-    }
-
-    fn trials(&self) -> std::sync::MutexGuard<'_, HashMap<String, Trials>> {
-        // Each change is whole by itself.
-        self.trials.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Gives the command to a keeper, and waits until nothing of it is left.
     async fn run(
         &self,
@@ -243,11 +223,7 @@ impl Shared {
         let mut wrong: Option<String> = None;
         let mut deadline: Option<Instant> = None;
         let mut timed_out = false;
-        let mut is_worse: Option<String> = None;
         let mut told = Control::GoOn;
-        if let Some(trials) = self.trials().get_mut(&plan.name) {
-            trials.begin(start.task);
-        }
         let report = loop {
             let time_is_over = async {
                 match deadline {
@@ -259,11 +235,7 @@ impl Shared {
                 report = keeper.report() => match report {
                     Ok(Some(Report::Started(_))) => deadline = plan.timeout.map(|timeout| Instant::now() + timeout),
                     Ok(Some(Report::Metrics(metrics))) => {
-                        let why = self.measured(start.task, &metrics);
-                        if why.is_some() && is_worse.is_none() && told == Control::GoOn && !timed_out {
-                            is_worse = why;
-                            keeper.tell(STOP_SIGNAL).await;
-                        }
+                        self.context.tasks.measured(start.task, measured::reports(&measured::named(plan, &metrics)));
                     }
                     Ok(Some(Report::CannotBeKilled(pid))) => tracing::error!(
                         task = %plan.id, pid,
@@ -288,7 +260,7 @@ impl Shared {
                 }
             }
         };
-        let is_left_alone = told == Control::GoOn && !timed_out && wrong.is_none() && is_worse.is_none();
+        let is_left_alone = told == Control::GoOn && !timed_out && wrong.is_none();
         match &report {
             Some(Report::Ended(ended)) if is_left_alone && ended.left_behind == 0 => {
                 self.keepers.give_back(keeper);
@@ -302,12 +274,6 @@ impl Shared {
                 (TaskEnd::WrongDevice(wrong.unwrap_or_default()), Some(ended))
             }
             Some(Report::Ended(ended)) => {
-                if let Some(trials) = self.trials().get_mut(&plan.name) {
-                    trials.know(start.task, measured::curve(plan, &ended.metrics).to_vec());
-                }
-                if let Some(why) = is_worse.filter(|_| ended.was_stopped) {
-                    return (TaskEnd::StoppedEarly(why), Some(ended));
-                }
                 let is_told = told != Control::GoOn;
                 let end = end_of(self.plan(), plan, &ended, is_told || timed_out, started.before);
                 let is_late = timed_out && end != TaskEnd::Done && !(is_told && end == TaskEnd::Stopped);

@@ -29,21 +29,12 @@ named_enum! {
         Running = "running",
         /// It has ended well.
         Done = "done",
-        /// It was asked to end, because others are better.
-        StoppedEarly = "stopped_early",
         /// It has failed, and is not tried again in this start.
         Failed = "failed",
         /// A task that it comes after has failed.
         Skipped = "skipped",
         /// The run was stopped while its command ran.
         Stopped = "stopped",
-    }
-}
-
-impl TaskStanding {
-    /// It is not run again while nothing changes, and what comes after it may start.
-    pub fn is_well(self) -> bool {
-        matches!(self, Self::Done | Self::StoppedEarly)
     }
 }
 
@@ -64,8 +55,8 @@ pub struct TaskReport {
     pub peak_memory: u64,
     /// Most bytes that all its processes together were seen to hold of one GPU.
     pub gpu_memory: u64,
-    /// The class of the last end: `done`, `code`, `signal`, `timeout`, `out_of_memory`, `device_lost`, `wrong_device`, `not_started`, `missing`,
-    /// `stopped_early` or `stopped`.
+    /// The class of the last end: `done`, `code`, `signal`, `timeout`, `out_of_memory`, `device_lost`, `wrong_device`, `not_started`, `missing` or
+    /// `stopped`.
     pub end: Option<String>,
     /// What happened, where it is not done; of one that is done, which of its outputs may be those of an earlier command.
     pub why: Option<String>,
@@ -88,12 +79,7 @@ impl TaskReport {
     }
 
     fn before(plan: &TaskPlan, known: &KnownTask) -> Self {
-        let is_early = |ended: &TaskEnded| ended.class == EndClass::StoppedEarly.as_str();
-        let state = match known.is_done {
-            true if known.ended.as_ref().is_some_and(is_early) => TaskStanding::StoppedEarly,
-            true => TaskStanding::Done,
-            false => TaskStanding::Waiting,
-        };
+        let state = if known.is_done { TaskStanding::Done } else { TaskStanding::Waiting };
         let mut report = Self { task: plan.id.clone(), state, before: known.is_done, ..Self::default() };
         if let Some(ended) = &known.ended {
             report.note(plan, ended);
@@ -197,8 +183,9 @@ impl TaskBoard {
         let mut board = self.lock();
         board.reports = TaskReport::all(plan, known);
         for report in &mut board.reports {
-            let has_run =
-                |first: &&TaskReport| first.task == report.task && first.state.is_well() && report.before;
+            let has_run = |first: &&TaskReport| {
+                first.task == report.task && first.state == TaskStanding::Done && report.before
+            };
             if let Some(first) = first_part.iter().find(has_run) {
                 report.before = first.before;
             }
@@ -242,7 +229,7 @@ impl TaskBoard {
         board.reports[task].state = state;
         *board.ends.entry(class).or_default() += 1;
         match state {
-            TaskStanding::Done | TaskStanding::StoppedEarly => board.done += 1,
+            TaskStanding::Done => board.done += 1,
             TaskStanding::Failed => board.failed += 1,
             _ => {}
         }

@@ -14,6 +14,7 @@ use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStar
 
 use crate::account::report::RunReport;
 use crate::tasks::best::{self, LastEnd};
+use crate::tasks::board::TaskStanding;
 use crate::tasks::part_schedule::pipelines_of;
 use crate::tasks::trees::Trees;
 use crate::tasks::{measured, unchanged};
@@ -42,7 +43,7 @@ pub struct KnownTask {
     pub ended: Option<TaskEnded>,
     /// Neither the task nor what it depends on has changed since that end: its numbers are those of what would run now.
     pub is_same: bool,
-    /// It ended well, or early because others are better, and its outputs have not changed either: it is not run again.
+    /// It ended well, and its outputs have not changed either: it is not run again.
     pub is_done: bool,
 }
 
@@ -78,7 +79,7 @@ pub fn open(plan: &TasksPlan, output: &Path, trees: Trees) -> io::Result<KnownTa
 impl KnownTasks {
     /// What the first part of this start has done is done; what was done before may be outdated by what a pipeline has to do.
     pub fn take_over(&mut self, plan: &TasksPlan, first_part: &RunReport) {
-        let new = first_part.tasks.iter().filter(|task| task.state.is_well() && !task.before);
+        let new = first_part.tasks.iter().filter(|task| task.state == TaskStanding::Done && !task.before);
         let done: Vec<&str> = new.map(|task| &task.task[..]).collect();
         for (task, known) in plan.tasks.iter().zip(&mut self.known) {
             known.is_done |= done.contains(&&task.id[..]);
@@ -151,8 +152,7 @@ pub fn done<'a>(
     digest: &[u8; 32],
 ) -> Option<&'a TaskEnded> {
     let ended = record.ended.as_ref().filter(|_| record.running.is_none())?;
-    let is_well = EndClass::ALL.iter().any(|class| class.is_well() && class.as_str() == ended.class);
-    let is_same = is_well
+    let is_same = ended.class == EndClass::Done.as_str()
         && ended.started.digest == *digest
         && unchanged::state(&task.outputs, &plan.folder).unwrap_or_default() == ended.outputs;
     is_same.then_some(ended)
@@ -221,7 +221,6 @@ pub fn entry(
         gpu_memory,
         outputs: unchanged::state(&task.outputs, &plan.folder).unwrap_or_default(),
         metrics: ended.map_or_else(Vec::new, |ended| measured::named(task, &ended.metrics)),
-        curve: ended.map_or_else(Vec::new, |ended| measured::curve(task, &ended.metrics).to_vec()),
     }
 }
 

@@ -1,14 +1,11 @@
-//! Metrics of tasks on their way from keepers to reports: names are given to values, and tables their curves. It reads no line and decides nothing.
+//! Metrics of tasks on their way from keepers to reports: they become records and reports. It reads no line and decides nothing.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use orchestra_core::tasks::Trials;
-use orchestra_keeper::{CurveOrder, MetricOrder, Metrics, MetricsOrder};
-use orchestra_plan::{TaskMetric, TaskPlan, TasksPlan};
+use orchestra_keeper::{MetricOrder, MetricValues};
+use orchestra_plan::{TaskMetric, TaskPlan};
 use orchestra_store::TaskMetricRecord;
 use serde::{Deserialize, Deserializer, Serialize};
-
-use crate::tasks::earlier::KnownTask;
 
 /// A metric of a task in `run.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -41,44 +38,17 @@ pub fn reports(metrics: &[TaskMetricRecord]) -> MetricReports {
 }
 
 /// What the keeper of a task is to read.
-pub fn order(task: &TaskPlan) -> MetricsOrder {
+pub fn order(task: &TaskPlan) -> Vec<MetricOrder> {
     let metric = |metric: &TaskMetric| MetricOrder { name: metric.name.clone(), regex: metric.regex.clone() };
-    let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-    let rule = task.stop_early.zip(task.best);
-    let curve =
-        rule.map(|(rule, best)| CurveOrder { metric: place(best.metric), step: rule.step.map(place) });
-    MetricsOrder { metrics: task.metrics.iter().map(metric).collect(), curve }
+    task.metrics.iter().map(metric).collect()
 }
 
 /// What a keeper has read of the metrics of its task. Their names count: the file may have been edited since the command was started.
-pub fn named(task: &TaskPlan, metrics: &Metrics) -> Vec<TaskMetricRecord> {
-    let read = |metric: &TaskMetric| {
-        let at = metrics.order.metrics.iter().position(|read| read.name == metric.name)?;
-        let orchestra_keeper::MetricValues { count, last, min, max } = (*metrics.values.get(at)?)?;
-        Some(TaskMetricRecord { name: metric.name.clone(), count, last, min, max })
+pub fn named(task: &TaskPlan, read: &[MetricValues]) -> Vec<TaskMetricRecord> {
+    let of_metric = |metric: &TaskMetric| {
+        let MetricValues { name, count, last, min, max } =
+            read.iter().find(|read| read.name == metric.name)?.clone();
+        Some(TaskMetricRecord { name, count, last, min, max })
     };
-    task.metrics.iter().filter_map(read).collect()
-}
-
-/// The curve of the metric by which the task is compared; none where the keeper was told of another one, or of other steps.
-pub fn curve<'a>(task: &TaskPlan, metrics: &'a Metrics) -> &'a [(f64, f64)] {
-    let name = |of: &MetricsOrder, at: u32| of.metrics.get(at as usize).map(|metric| metric.name.clone());
-    let names = |of: &MetricsOrder| {
-        let curve = of.curve.as_ref()?;
-        Some((name(of, curve.metric), curve.step.map(|step| name(of, step))))
-    };
-    if names(&metrics.order) == names(&order(task)) { &metrics.curve } else { &[] }
-}
-
-/// The curves of each table with `stop_early`. A curve of another command, or of other inputs, says nothing of what runs now.
-pub fn trials(plan: &TasksPlan, known: &[KnownTask]) -> HashMap<String, Trials> {
-    let mut tables: HashMap<String, Trials> = HashMap::new();
-    for (at, (task, known)) in plan.tasks.iter().zip(known).enumerate() {
-        let Some((rule, best)) = task.stop_early.zip(task.best) else { continue };
-        let trials = tables.entry(task.name.clone()).or_insert_with(|| Trials::new(rule, best.goal));
-        if let Some(ended) = known.ended.as_ref().filter(|_| known.is_same) {
-            trials.know(at, ended.curve.clone());
-        }
-    }
-    tables
+    task.metrics.iter().filter_map(of_metric).collect()
 }

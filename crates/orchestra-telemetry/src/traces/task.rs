@@ -30,7 +30,6 @@ pub(super) fn draw(attempt: &TaskTrace, nth: u64, run: &RunFacts) {
     span.add(entry.metrics.iter().map(|of| KeyValue::new(metric(&of.name), of.last)));
     match class {
         EndClass::Done | EndClass::Stopped => {}
-        EndClass::StoppedEarly => span.set(attribute::REASON, entry.why.clone()),
         _ => span.fail(class.as_str(), &entry.why, *ended),
     }
     span.end(*ended);
