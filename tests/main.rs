@@ -84,7 +84,6 @@ mod tasks_groups;
 mod tasks_keepers;
 mod tasks_limits;
 mod tasks_slots;
-mod tasks_snapshot;
 mod terminal;
 mod tracing_jaeger;
 mod tracing_otlp;

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use orchestra::telemetry::metrics::Metrics;
 use orchestra::telemetry::{ConfiguredTraces, LogSettings, Telemetry, TelemetryGuard, TraceSettings};
 use orchestra::{
-    Earlier, Library, Plan, PlanOptions, RunHandle, RunOutcome, RunReport, StartOptions, StartRunError, Trees,
+    Earlier, Library, Plan, PlanOptions, RunHandle, RunOutcome, RunReport, StartOptions, StartRunError,
 };
 use tokio::runtime::Runtime;
 
@@ -114,7 +114,6 @@ enum Part {
 struct Ended {
     plan: Arc<Plan>,
     outcome: RunOutcome,
-    trees: Option<Trees>,
     resumed_from: Option<u64>,
     runtime: Runtime,
 }
@@ -150,9 +149,7 @@ impl Command<'_> {
         let discards = args.fresh || args.retry_failed;
         let ahead = discards.then(|| runtime_library(args, &plan, *notices)).transpose()?;
         let version = ahead.as_ref().and_then(Option::as_ref).map(orchestra::onnxruntime_version);
-        let trees = first.and_then(|first| first.trees.clone());
-        let prepared =
-            orchestra::prepare_part(Arc::clone(&plan), earlier, trees, version).map_err(not_started)?;
+        let prepared = orchestra::prepare_with(Arc::clone(&plan), earlier, version).map_err(not_started)?;
         let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
         stderr::set_run(&prepared.run_id);
         telemetry.set_run(&prepared.run_id);
@@ -179,7 +176,6 @@ impl Command<'_> {
             let version = library.version.as_deref().unwrap_or("unknown");
             tracing::info!(path = %library.path.display(), version, origin = %library.origin, "onnxruntime found");
         }
-        let trees = prepared.trees();
         let resumed_from = Some(prepared.counts().total()).filter(|n| *n > 0);
         let mode = progress_mode(args, *verbosity, surroundings);
         let outcome = runtime.block_on(async {
@@ -209,7 +205,7 @@ impl Command<'_> {
             true => stopping.pause(),
             false => stopping.over(),
         }
-        Ok(Part::Ended(Box::new(Ended { plan, outcome, trees, resumed_from, runtime })))
+        Ok(Part::Ended(Box::new(Ended { plan, outcome, resumed_from, runtime })))
     }
 }
 
@@ -305,8 +301,7 @@ pub fn not_started(error: StartRunError) -> Failed {
         StartRunError::Changed { .. }
         | StartRunError::Listing { .. }
         | StartRunError::Unreadable { .. }
-        | StartRunError::Sealed(_)
-        | StartRunError::WorkingTree(_) => ExitCode::BadFile,
+        | StartRunError::Sealed(_) => ExitCode::BadFile,
         StartRunError::Actors(_) => ExitCode::Bug,
         error if error.is_of_folder() => ExitCode::BadFile,
         _ => ExitCode::TryAgain,

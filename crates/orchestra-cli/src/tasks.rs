@@ -74,7 +74,7 @@ fn of_plan(plan: &Plan, names: &[String]) -> Result<TasksPlan, String> {
 
 /// What would run now, by what is known of each task.
 pub fn show(plan: &Plan, records: &TaskRecords, as_json: bool) -> Result<ExitCode, Failed> {
-    let known = known(plan, records)?;
+    let known = orchestra::known_tasks(&plan.tasks, records);
     let reports = TaskReport::all(&plan.tasks, &known);
     if as_json {
         let rows = plan.tasks.tasks.iter().zip(&reports).map(|(task, report)| {
@@ -88,14 +88,6 @@ pub fn show(plan: &Plan, records: &TaskRecords, as_json: bool) -> Result<ExitCod
     let later = plan.late.as_ref().map(|late| format!("\n{}\n", late.in_words())).unwrap_or_default();
     let commands_live = orchestra::commands_live(&plan.output);
     stdout::print(&(text(plan, &reports, &known, commands_live) + &later))
-}
-
-/// What is known of each task, with a look at what it depends on.
-pub fn known(plan: &Plan, records: &TaskRecords) -> Result<Vec<KnownTask>, Failed> {
-    let trees = orchestra::Trees::read(&plan.tasks, &plan.output)
-        .context("a working tree cannot be copied")
-        .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
-    Ok(orchestra::known_tasks(&plan.tasks, &trees, records))
 }
 
 fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], commands_live: bool) -> String {

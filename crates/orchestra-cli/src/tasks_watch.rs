@@ -23,7 +23,7 @@ const DEFAULT_SIZE: (usize, usize) = (24, 80);
 /// Shows the tasks until no run is going on.
 pub fn watch(plan: &Plan, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let records = tasks::records(plan)?;
-    let first = tasks::known(plan, &records)?;
+    let first = orchestra::known_tasks(&plan.tasks, &records);
     let mut seen = Seen { plan, first, rows: Vec::new(), states: Vec::new() };
     if seen.look()?.is_none() {
         let none = format!("no run with tasks is going on into `{}`\n", plan.output.display());

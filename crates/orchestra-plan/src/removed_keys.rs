@@ -11,7 +11,7 @@ struct RemovedKey {
     instead: &'static str,
 }
 
-const REMOVED: [RemovedKey; 7] = [
+const REMOVED: [RemovedKey; 8] = [
     RemovedKey { table: "model ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey { table: "stage ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey {
@@ -43,6 +43,12 @@ const REMOVED: [RemovedKey; 7] = [
         kind: "",
         key: "stop_early",
         instead: "leave it out: all attempts end by themselves, and `best` names the best; a library such as Optuna prunes within a command",
+    },
+    RemovedKey {
+        table: "task ",
+        kind: "",
+        key: "snapshot",
+        instead: "leave it out, and set `cwd` to a checkout of its own: `git worktree add --detach ../run-1`",
     },
 ];
 

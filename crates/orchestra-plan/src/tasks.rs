@@ -118,7 +118,6 @@ pub(crate) fn expand(
         return None;
     }
     let span_of = |task: usize| raws[instances[task].table].name.span;
-    let written = tasks.iter().flat_map(|task| &task.outputs).cloned().collect();
     order::complete(&mut tasks, span_of, diags).then(|| TasksPlan {
         tasks,
         are_unseen: around.renumbers_processes && !expander.gpus.is_empty(),
@@ -126,7 +125,6 @@ pub(crate) fn expand(
         cpu_slots: around.slots.unwrap_or(around.cores).max(1),
         cores: around.cores,
         folder: around.folder.to_owned(),
-        written,
     })
 }
 
@@ -229,9 +227,6 @@ impl<'a> Expander<'a> {
                 .collect()
         };
         let (inputs, outputs) = (paths("inputs", &raw.inputs)?, paths("outputs", &raw.outputs)?);
-        if raw.snapshot {
-            self.are_outside(&cwd, raw, &outputs, diags)?;
-        }
         let (mut after, mut after_sinks) = (BTreeSet::new(), BTreeSet::new());
         for earlier in &raw.after {
             let named = At::new(fill.text(earlier, diags)?, earlier.span);
@@ -259,7 +254,6 @@ impl<'a> Expander<'a> {
             values: instance.values.clone(),
             command,
             cwd,
-            snapshot: raw.snapshot,
             env,
             pass_env,
             demand: self.demand(raw, diags)?,

@@ -56,7 +56,7 @@ pub use fleet::live_workers::{LiveWorker, LiveWorkers};
 pub use flow::uploads::{Manifest, ManifestPart, digest};
 pub use orchestra_core::worker_exit::ExitKind;
 pub use start::{
-    Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare, prepare_part,
+    Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare, prepare_with,
 };
 pub use tasks::best::{best_task, has_best, tasks_ended};
 pub use tasks::board::{RunningCommand, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot};
@@ -64,5 +64,4 @@ pub use tasks::earlier::{KnownTask, commands_live, known as known_tasks};
 pub use tasks::groups::command_bounds;
 pub use tasks::live::running_commands;
 pub use tasks::measured::{MetricReport, MetricReports};
-pub use tasks::trees::Trees;
 pub use trace::{RunTracer, Tracer};

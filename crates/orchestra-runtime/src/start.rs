@@ -24,7 +24,6 @@ use crate::run_end::{TellTheEnd, judge, not_started};
 use crate::tasks::actor::TasksEnd;
 use crate::tasks::board::TaskReport;
 use crate::tasks::earlier::KnownTasks;
-use crate::tasks::trees::Trees;
 
 mod discard;
 mod error;
@@ -34,7 +33,7 @@ mod prepare;
 
 pub use error::StartRunError;
 pub use past::{Earlier, Found};
-pub use prepare::{prepare, prepare_part};
+pub use prepare::{prepare, prepare_with};
 
 /// A run that is ready to start: the output folder is ours, and there are items.
 pub struct Prepared {
@@ -99,11 +98,6 @@ impl Prepared {
     /// How many items the sources name.
     pub fn extent(&self) -> Extent {
         self.listings.iter().map(|l| l.catalog.growth().extent()).sum()
-    }
-
-    /// The working trees of its tasks.
-    pub fn trees(&self) -> Option<Trees> {
-        self.tasks.as_ref().map(|tasks| tasks.trees.clone())
     }
 
     /// The tasks as earlier starts have left them.

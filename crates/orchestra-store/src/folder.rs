@@ -31,7 +31,7 @@ const JOURNAL: &str = "journal";
 /// store, of the runtime, and of the command (`command.json`).
 const FILES: [&str; 4] = ["tasks", "commands", "keepers", "command.json"];
 const FILES_BY_PREFIX: [&str; 5] = ["items-", "rows-", "fold-", "state-", "uploads-"];
-const FOLDERS: [&str; 2] = ["trees", "best"];
+const FOLDERS: [&str; 1] = ["best"];
 
 /// What an earlier run left in the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]

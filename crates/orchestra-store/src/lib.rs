@@ -65,7 +65,6 @@ mod object_output;
 mod record_lines;
 mod sorter;
 mod task_journal;
-mod working_tree;
 
 pub use atomic::write_atomic;
 pub use bit_set::BitSet;
@@ -87,4 +86,3 @@ pub use object_output::{ObjectOutput, StoredObject};
 pub use record_lines::{RecordHead, each_record};
 pub use sorter::{Merge, Sorter};
 pub use task_journal::{TaskEnded, TaskJournal, TaskMetricRecord, TaskRecord, TaskStarted};
-pub use working_tree::{WorkingTree, WorkingTreeError};

@@ -78,7 +78,7 @@ pub use orchestra_runtime::{
     PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport,
     RunningCommand, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError,
     StartServiceError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor,
-    Timeouts, Trees, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds, commands_live,
+    Timeouts, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds, commands_live,
     failure_causes, known_tasks, running_commands,
 };
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
@@ -270,16 +270,13 @@ pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
 /// Whether all tasks of a table are done, and its link leads to the best of them: what is better may be said anew.
 fn has_best(tasks: &TasksPlan, output: &Path, table: &str) -> bool {
     let records = TaskJournal::read(output).unwrap_or_default();
-    let Ok(trees) = Trees::read(tasks, output) else { return false };
-    orchestra_runtime::has_best(tasks, output, table, &known_tasks(tasks, &trees, &records))
+    orchestra_runtime::has_best(tasks, output, table, &known_tasks(tasks, &records))
 }
 
 /// Which tasks earlier starts into this output folder have done; none where their journal cannot be read, which the start will say.
 fn tasks_done(tasks: &TasksPlan, output: &Path) -> Vec<bool> {
     let records = TaskJournal::read(output).unwrap_or_default();
-    // A tree that cannot be read stops the start, which says so.
-    let Ok(trees) = Trees::read(tasks, output) else { return vec![false; tasks.tasks.len()] };
-    known_tasks(tasks, &trees, &records).iter().map(|task| task.is_done).collect()
+    known_tasks(tasks, &records).iter().map(|task| task.is_done).collect()
 }
 
 /// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA and TensorRT, if the plan needs them. `None` for a
@@ -331,37 +328,35 @@ pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, Start
         let blocking = tokio::task::spawn_blocking(move || {
             let library = runtime_library(&plan, options.ort_library, options.offline, &mut Silent)?;
             let version = library.as_ref().map(onnxruntime_version);
-            Ok::<_, StartError>((prepare_part(plan, earlier, None, version)?, library))
+            Ok::<_, StartError>((prepare_with(plan, earlier, version)?, library))
         });
         blocking.await.map_err(|e| StartRunError::Io(io::Error::other(e)))??
     };
     Ok(prepared.start(run_options(options, &plan, library.as_ref())?).await?)
 }
 
-/// As [`prepare_part`], of a run with one part.
+/// As [`prepare_with`], with any version.
 ///
 /// # Errors
 /// See [`StartRunError`].
 pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunError> {
-    prepare_part(plan, earlier, None, None)
+    prepare_with(plan, earlier, None)
 }
 
 /// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
-/// the others while the run is prepared and works. Blocks. `trees` are the working trees that the first part of the run has found. With the
-/// `version` of ONNX Runtime, items that have failed are done again only with that of the other results.
+/// the others while the run is prepared and works. Blocks. With the `version` of ONNX Runtime, items that have failed are done again only with that of the other results.
 ///
 /// # Errors
 /// See [`StartRunError`].
-pub fn prepare_part(
+pub fn prepare_with(
     plan: Arc<Plan>,
     earlier: Earlier,
-    trees: Option<Trees>,
     version: Option<&str>,
 ) -> Result<Prepared, StartRunError> {
-    orchestra_runtime::prepare_part(plan, earlier, trees, Some(&onnxruntime(version)))
+    orchestra_runtime::prepare_with(plan, earlier, Some(&onnxruntime(version)))
 }
 
-/// What results so far are compared with, see [`prepare_part`].
+/// What results so far are compared with, see [`prepare_with`].
 #[must_use]
 pub fn onnxruntime_version(library: &Library) -> &str {
     library.version.as_deref().unwrap_or("unknown")

@@ -22,7 +22,7 @@ pub(crate) const GOALS: Words<Goal, 2> = Words::new([
 ]);
 
 /// `[tasks.NAME]`
-pub const TASK: [Key; 22] = [
+pub const TASK: [Key; 21] = [
     key(
         "command",
         "list or text",
@@ -30,12 +30,6 @@ pub const TASK: [Key; 22] = [
         "the program and its arguments, or a text for `/bin/sh`, in which each value is one word",
     ),
     key("cwd", "text", "the folder of the file", "where it runs, relative to that folder"),
-    key(
-        "snapshot",
-        "true or false",
-        "false",
-        "it runs in a copy of `cwd` as it was when the run began: of a git repository what git does not ignore, else all of it; 1 GiB at most",
-    ),
     key("env", "table", "none", "variables in addition to those of the run: `{ SEED = \"{seed}\" }`"),
     key(
         "pass_env",

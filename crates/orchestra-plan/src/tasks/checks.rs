@@ -59,26 +59,4 @@ impl Expander<'_> {
             .help("name files, or folders that hold nothing else: inputs = [\"train.py\", \"data\"]");
         None
     }
-
-    /// A command that runs in a copy of `cwd` makes nothing in `cwd`.
-    pub(super) fn are_outside(
-        &self,
-        cwd: &Path,
-        raw: &RawTask,
-        outputs: &[PathBuf],
-        diags: &mut Diagnostics,
-    ) -> Option<()> {
-        let is_inside = |path: &&PathBuf| path.starts_with(cwd) && !path.starts_with(self.around.output);
-        let Some(inside) = outputs.iter().find(is_inside) else { return Some(()) };
-        let span = raw.outputs.first().map_or(raw.name.span, |output| output.span);
-        let what = format!(
-            "`outputs` has `{}`, which a command with `snapshot = true` cannot make",
-            inside.display()
-        );
-        diags
-            .error(span, what)
-            .label("it runs in a copy of `cwd`")
-            .help("write into the task's own folder: outputs = [\"{output}/model\"]");
-        None
-    }
 }

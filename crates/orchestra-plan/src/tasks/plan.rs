@@ -27,9 +27,6 @@ pub struct TasksPlan {
     /// The folder of the workflow file. What tasks depend on is told apart relative to it, so that a moved folder goes on.
     #[serde(skip)]
     pub folder: PathBuf,
-    /// What tasks write beside the output folder, files and folders: no part of a working tree that is copied.
-    #[serde(skip)]
-    pub written: Vec<PathBuf>,
 }
 
 /// A GPU that tasks get leases of.
@@ -61,8 +58,6 @@ pub struct TaskPlan {
     pub command: Vec<String>,
     /// Absolute.
     pub cwd: PathBuf,
-    /// It runs in a copy of `cwd` as it was when the run began.
-    pub snapshot: bool,
     /// In addition to the environment of the run without its credentials; last are values that the text of a shell names.
     pub env: Vec<(String, String)>,
     /// Credentials of the run that it gets.

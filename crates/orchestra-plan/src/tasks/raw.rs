@@ -27,7 +27,6 @@ pub(crate) struct RawTask {
     /// `None` was reported.
     pub command: Option<RawCommand>,
     pub cwd: Option<At<String>>,
-    pub snapshot: bool,
     pub env: Vec<(String, At<String>)>,
     pub pass_env: Vec<At<String>>,
     pub device: RawDevice,
@@ -91,7 +90,6 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
     RawTask {
         command: command(&mut f),
         cwd: f.string("cwd"),
-        snapshot: f.flag("snapshot"),
         env: env(&mut f),
         pass_env: f.strings("pass_env").unwrap_or_default(),
         device: device(&mut f),

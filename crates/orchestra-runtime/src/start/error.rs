@@ -4,9 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use orchestra_plan::Plan;
-use orchestra_store::{
-    CommitError, DiscardError, ListError, OpenError, StartError, WorkingTreeError, is_foreign,
-};
+use orchestra_store::{CommitError, DiscardError, ListError, OpenError, StartError, is_foreign};
 use ractor::SpawnErr;
 use thiserror::Error;
 
@@ -59,8 +57,6 @@ pub enum StartRunError {
     NoKeeper,
     #[error("the journal of tasks in `{}` cannot be used: {error}", folder.display())]
     Tasks { folder: PathBuf, error: io::Error },
-    #[error("the working tree cannot be copied: {0}")]
-    WorkingTree(#[from] WorkingTreeError),
     #[error("the run cannot be started: {0}")]
     Io(#[from] io::Error),
     #[error("the run cannot be started: {0}; this is a bug")]

@@ -18,21 +18,19 @@ use crate::context::EngineVersion;
 use crate::flow::listing::Listing;
 use crate::flow::part_file::part_files;
 use crate::flow::result_files::{FAILURES_FILE, result_files, sink_file};
-use crate::tasks::earlier::{self, KnownTask, KnownTasks};
-use crate::tasks::trees::Trees;
+use crate::tasks::earlier::{self, KnownTasks};
 
 /// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
 /// the others while the run is prepared and works. Blocks.
 pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunError> {
-    prepare_part(plan, earlier, None, None)
+    prepare_with(plan, earlier, None)
 }
 
-/// The same for the second part of a run, whose commands see the working trees that the first part has found ([`Prepared::trees`]); and for runs
-/// with an engine whose version decides about results. Where that is known, items that have failed are done again only with that of the others.
-pub fn prepare_part(
+/// The same for runs with an engine whose version decides about results. Where that is known, items that have failed are done again only with
+/// that of the others.
+pub fn prepare_with(
     mut plan: Arc<Plan>,
     earlier: Earlier,
-    trees: Option<Trees>,
     engine: Option<&EngineVersion>,
 ) -> Result<Prepared, StartRunError> {
     if earlier == Earlier::RetryFailed {
@@ -83,7 +81,7 @@ pub fn prepare_part(
     };
     write_headers(&plan, &mut journal)?;
     let listings = lists.keep(&plan, &journal)?;
-    let tasks = open_tasks(&plan, trees, &listings)?;
+    let tasks = open_tasks(&plan, &listings)?;
 
     let n_done = |tasks: &KnownTasks| tasks.known.iter().filter(|task| task.is_done).count() as u64;
     let tasks_done = tasks.as_ref().map_or(0, n_done);
@@ -179,27 +177,18 @@ fn remove_retired(plan: &Plan, journal: &Journal) -> io::Result<()> {
     part_files(plan).iter().filter(|part| is_retired(part)).try_for_each(|(.., path)| fs::remove_file(path))
 }
 
-fn open_tasks(
-    plan: &Plan,
-    trees: Option<Trees>,
-    listings: &[Listing],
-) -> Result<Option<KnownTasks>, StartRunError> {
+fn open_tasks(plan: &Plan, listings: &[Listing]) -> Result<Option<KnownTasks>, StartRunError> {
     if plan.tasks.is_empty() {
         return Ok(None);
     }
     let refused = |error| tasks_error(plan, error);
-    let trees = trees.map_or_else(|| Trees::read(&plan.tasks, &plan.output), Ok)?;
-    let mut tasks = earlier::open(&plan.tasks, &plan.output, trees).map_err(refused)?;
+    let mut tasks = earlier::open(&plan.tasks, &plan.output).map_err(refused)?;
     // What a pipeline adds to its sinks, the tasks after it have not seen.
     let has_work = |pipeline| {
         let sources = plan.sources.iter().zip(listings);
         sources.filter(|(source, _)| source.pipeline == pipeline).any(|(_, listing)| !listing.is_done())
     };
     tasks.outdate(plan, has_work).map_err(refused)?;
-    // What is done may have something to do in the second part, when its tree has changed.
-    let of_part = |known: &KnownTask| !known.is_done || plan.late.is_some();
-    let open = plan.tasks.tasks.iter().zip(&tasks.known).filter(|(_, known)| of_part(known));
-    tasks.trees.copy(open.map(|(task, _)| task))?;
     Ok(Some(tasks))
 }
 

@@ -140,7 +140,6 @@ impl Actor for Tasks {
             context,
             keepers: Keepers::new(launcher),
             groups: Groups::prepare(),
-            trees: known.trees,
             journal: Mutex::new(known.journal),
             old_outputs: OldOutputs::default(),
             ends: Mutex::new(ends),

@@ -24,7 +24,6 @@ use crate::tasks::groups::Groups;
 use crate::tasks::keeper_link::Keeper;
 use crate::tasks::keepers::Keepers;
 use crate::tasks::old_outputs::OldOutputs;
-use crate::tasks::trees::Trees;
 use crate::tasks::{measured, unchanged};
 use crate::trace::TaskTrace;
 
@@ -43,7 +42,6 @@ pub struct Shared {
     pub keepers: Keepers,
     pub groups: Option<Groups>,
     pub watch: CommandWatch,
-    pub trees: Trees,
     pub journal: Mutex<TaskJournal>,
     pub old_outputs: OldOutputs,
     /// How each task ended last.
@@ -147,7 +145,7 @@ impl Shared {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let order = Order {
             command,
-            cwd: text(&self.trees.cwd(task)),
+            cwd: text(&task.cwd),
             env: environment(task, env, start, &text(&output), self.plan()),
             log: text(&self.output().join(log)),
             end: text(&end),
@@ -176,7 +174,7 @@ impl Shared {
             })?;
         }
         let best = earlier.best.iter().map(|(table, best)| ((*table).to_owned(), *best)).collect();
-        unchanged::digest(task, &self.plan().folder, self.trees.digest(task), earlier.ends.into_iter())
+        unchanged::digest(task, &self.plan().folder, earlier.ends.into_iter())
             .map(|digest| (digest, best))
             .map_err(|missing| TaskEnd::InputMissing(missing.display().to_string()))
     }

@@ -16,7 +16,6 @@ use crate::account::report::RunReport;
 use crate::tasks::best::{self, LastEnd};
 use crate::tasks::board::TaskStanding;
 use crate::tasks::part_schedule::pipelines_of;
-use crate::tasks::trees::Trees;
 use crate::tasks::{measured, unchanged};
 
 /// How often it is looked whether the keepers of an earlier start are gone.
@@ -30,7 +29,6 @@ pub struct KnownTasks {
     pub known: Vec<KnownTask>,
     /// Tasks whose commands ran when an earlier start ended, and did not end well: they run again.
     pub again: Vec<usize>,
-    pub trees: Trees,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -48,7 +46,7 @@ pub struct KnownTask {
 }
 
 /// Opens the journal of tasks, and looks at what commands of earlier starts have left, of which none lives.
-pub fn open(plan: &TasksPlan, output: &Path, trees: Trees) -> io::Result<KnownTasks> {
+pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
     let mut journal = TaskJournal::open(output)?;
     if let Some(kept) = journal.damaged() {
         tracing::warn!(
@@ -72,8 +70,8 @@ pub fn open(plan: &TasksPlan, output: &Path, trees: Trees) -> io::Result<KnownTa
             None => again.push(at),
         }
     }
-    let known = known(plan, &trees, journal.records());
-    Ok(KnownTasks { journal, known, again, trees })
+    let known = known(plan, journal.records());
+    Ok(KnownTasks { journal, known, again })
 }
 
 impl KnownTasks {
@@ -105,12 +103,12 @@ impl KnownTasks {
             ended.started.digest = [0; 32];
             self.journal.ended(ended)?;
         }
-        self.known = known(&plan.tasks, &self.trees, self.journal.records());
+        self.known = known(&plan.tasks, self.journal.records());
         Ok(())
     }
 }
 
-pub fn known(plan: &TasksPlan, trees: &Trees, records: &BTreeMap<String, TaskRecord>) -> Vec<KnownTask> {
+pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<KnownTask> {
     let mut known: Vec<KnownTask> = plan
         .tasks
         .iter()
@@ -134,7 +132,7 @@ pub fn known(plan: &TasksPlan, trees: &Trees, records: &BTreeMap<String, TaskRec
         // Where others that it takes the best of run first, it is decided when they have ended.
         let record =
             records.get(&task.id).filter(|_| task.after.iter().all(|earlier| known[*earlier].is_done));
-        let digest = record.and_then(|_| digest_of(plan, task, trees, &ends));
+        let digest = record.and_then(|_| digest_of(plan, task, &ends));
         let last = known[at].ended.as_ref().map(|ended| ended.started.digest);
         known[at].is_same = digest.is_some() && digest == last;
         known[at].is_done =
@@ -159,9 +157,9 @@ pub fn done<'a>(
 }
 
 /// What a task depends on; `None` where that is not there.
-fn digest_of(plan: &TasksPlan, task: &TaskPlan, trees: &Trees, ends: &[LastEnd]) -> Option<[u8; 32]> {
+fn digest_of(plan: &TasksPlan, task: &TaskPlan, ends: &[LastEnd]) -> Option<[u8; 32]> {
     let earlier = best::earlier(plan, task, ends).ok()?;
-    unchanged::digest(task, &plan.folder, trees.digest(task), earlier.ends.into_iter()).ok()
+    unchanged::digest(task, &plan.folder, earlier.ends.into_iter()).ok()
 }
 
 /// How the command of a task ended. `stopping`: orchestra had told it to end, or was gone. A command that was told ends well only with code 0 and

@@ -15,5 +15,4 @@ pub mod live;
 pub mod measured;
 mod old_outputs;
 pub mod part_schedule;
-pub mod trees;
 mod unchanged;

@@ -13,16 +13,11 @@ use sha2::{Digest, Sha256};
 /// Files of a folder that are looked at. What has more is told apart by the first of them.
 const MAX_FILES: usize = 1_000_000;
 
-/// The command, its folder, its working tree where it has one, and its variables, the state of its inputs, and when those that it comes after have ended.
+/// The command, its folder and its variables, the state of its inputs, and when those that it comes after have ended.
 ///
 /// # Errors
 /// The first input that is not there.
-pub fn digest(
-    task: &TaskPlan,
-    folder: &Path,
-    tree: Option<[u8; 32]>,
-    ends: impl Iterator<Item = u64>,
-) -> Result<[u8; 32], PathBuf> {
+pub fn digest(task: &TaskPlan, folder: &Path, ends: impl Iterator<Item = u64>) -> Result<[u8; 32], PathBuf> {
     let mut hash = Sha256::new();
     let mut add = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_le_bytes());
@@ -42,10 +37,6 @@ pub fn digest(
     }
     add(b"leaves");
     task.outputs.iter().for_each(|output| add(inside(output, folder)));
-    if let Some(tree) = tree {
-        add(b"tree");
-        add(&tree);
-    }
     add(b"after");
     ends.for_each(|end| add(&end.to_le_bytes()));
     add(&state(&task.inputs, folder)?);

@@ -593,7 +593,7 @@ fn a_fresh_start_removes_what_runs_keep_in_the_private_folder_and_nothing_else()
     for name in ours.iter().chain(&mine) {
         fs::write(private.join(name), b"text").unwrap();
     }
-    for folder in ["best", "trees", "folder", "rows-of-mine"] {
+    for folder in ["best", "folder", "rows-of-mine"] {
         fs::create_dir(private.join(folder)).unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), private.join(folder).join("link")).unwrap();
     }
