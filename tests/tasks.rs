@@ -232,15 +232,14 @@ fn a_command_whose_folder_is_in_the_way_fails_alone() {
 #[test]
 fn a_log_that_cannot_grow_any_further_ends_no_command() {
     let place = place(
-        "[tasks.first]\ncommand = \"echo $PPID > began; while ! test -e go; do sleep 0.05; done\"\n\
-         [tasks.loud]\ncommand = \"head -c 3000000 /dev/zero | tr '\\\\0' x\"\nafter = \"first\"",
+        "[tasks.loud]\ncommand = \"echo $PPID > began; while ! test -e go; do sleep 0.05; done; head -c 3000000 /dev/zero | tr '\\\\0' x\"",
     );
     let mut run = place.start(&[]);
     assert!(run.until("it has begun", || lines(&place.path("began")).len() == 1));
     let keeper = lines(&place.path("began"))[0].parse().unwrap();
     let old = getrlimit(Resource::Fsize);
     let limit = Rlimit { current: Some(500_000), maximum: old.maximum };
-    // The process beside the first command keeps the second one, too.
+    // Of the process that writes the log.
     prlimit(Pid::from_raw(keeper), Resource::Fsize, limit).unwrap();
     fs::write(place.path("go"), "").unwrap();
     run.wait().must_exit(0).must_say(&["the log of a command is incomplete"]);

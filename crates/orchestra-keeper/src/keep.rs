@@ -1,4 +1,4 @@
-//! The life of a keeper: one command after the other, each from its order to its end.
+//! The life of a keeper: that of its command, from the order to the end.
 //!
 //! ```text
 //! Running => Asked (signal sent, grace) => Killed      told to stop, or orchestra is gone
@@ -39,7 +39,7 @@ pub fn main() -> ExitCode {
     survive_the_limit_on_file_sizes();
     // SAFETY: nothing else in this process uses the descriptor of standard input.
     let socket = unsafe { OwnedFd::from_raw_fd(0) };
-    match keep(&mut UnixStream::from(socket)) {
+    match keep(UnixStream::from(socket)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("this command is started by orchestra itself, not by hand: {error}");
@@ -57,21 +57,18 @@ fn survive_the_limit_on_file_sizes() {
     unsafe { libc::signal(libc::SIGXFSZ, handler as usize) };
 }
 
-fn keep(socket: &mut UnixStream) -> io::Result<()> {
+fn keep(mut socket: UnixStream) -> io::Result<()> {
     // It leaves the terminal, and so does the command: Ctrl-C is for orchestra alone.
     setsid()?;
     set_child_subreaper(Some(rustix::process::getpid()))?;
-    while let Some(order) = next_order(socket)? {
-        if !carry_out(socket, &order)? {
-            break;
-        }
+    match read_order(&mut socket)? {
+        Some(order) => carry_out(socket, &order),
+        None => Ok(()),
     }
-    Ok(())
 }
 
-/// The next order; `None` once orchestra wants nothing more, or is gone.
-fn next_order(socket: &mut UnixStream) -> io::Result<Option<Order>> {
-    socket.set_nonblocking(false)?;
+/// The order; `None` where orchestra is gone.
+fn read_order(socket: &mut UnixStream) -> io::Result<Option<Order>> {
     let mut length = [0; 4];
     match socket.read_exact(&mut length) {
         Ok(()) => {}
@@ -87,41 +84,38 @@ fn next_order(socket: &mut UnixStream) -> io::Result<Option<Order>> {
     Ok(Some(decode(&body)?))
 }
 
-/// Whether this orchestra is there for another one.
-fn carry_out(socket: &mut UnixStream, order: &Order) -> io::Result<bool> {
+fn carry_out(mut socket: UnixStream, order: &Order) -> io::Result<()> {
     let _claim = match claim(order) {
         Ok(lock) => lock,
         Err(error) => {
-            tell(socket, &Report::NotStarted(format!("`{}` cannot be locked: {error}", order.lock)));
-            return Ok(true);
+            tell(&mut socket, &Report::NotStarted(format!("`{}` cannot be locked: {error}", order.lock)));
+            return Ok(());
         }
     };
     socket.set_nonblocking(true)?;
     // Orchestra may have been gone before the lock was held: then nothing begins.
     match socket.read(&mut [0]) {
-        Ok(0) => return Ok(false),
+        Ok(0) => return Ok(()),
         Ok(_) => {
-            tell(socket, &Report::NotStarted("it was stopped before".to_owned()));
-            return Ok(false);
+            tell(&mut socket, &Report::NotStarted("it was stopped before".to_owned()));
+            return Ok(());
         }
         Err(_) => {} // Nothing is said yet.
     }
     let command = match start(order) {
         Ok(command) => command,
         Err(why) => {
-            tell(socket, &Report::NotStarted(why));
-            return Ok(true);
+            tell(&mut socket, &Report::NotStarted(why));
+            return Ok(());
         }
     };
-    let grace = Duration::from_millis(order.grace_ms);
-    let mut kept = Kept::new(command, socket.try_clone()?, grace);
-    let group = kept.command.group.as_raw_nonzero().get();
-    tell(&mut kept.socket, &Report::Started(group));
+    tell(&mut socket, &Report::Started(command.group.as_raw_nonzero().get()));
+    let mut kept = Kept::new(command, socket, Duration::from_millis(order.grace_ms));
     let ended = kept.run(order.stop_signal)?;
     // Before it is told: so the next start knows of an end that orchestra did not live to note. Where there is no room for it, that is told alone.
     drop(write_end(&order.end, &ended));
     tell(&mut kept.socket, &Report::Ended(ended));
-    Ok(kept.listens)
+    Ok(())
 }
 
 /// Sends a report. An error means that orchestra is gone, which `Kept::listen` learns from the end of the socket.

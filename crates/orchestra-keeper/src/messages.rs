@@ -1,4 +1,4 @@
-//! What orchestra and a keeper say to each other: an order, then bytes to stop it; reports, the last of which says how it ended; then the next order.
+//! What orchestra and a keeper say to each other: an order, then bytes to stop it; reports, the last of which says how it ended.
 //! Each message has its length before it.
 
 use std::io;

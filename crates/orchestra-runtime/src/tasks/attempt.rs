@@ -199,7 +199,7 @@ impl Shared {
         let keeper = tokio::select! {
             biased;
             _ = control.wait_for(|now| *now != Control::GoOn) => return (TaskEnd::Stopped, None),
-            keeper = self.keepers.take(order) => keeper,
+            keeper = self.keepers.start(order) => keeper,
         };
         match keeper {
             Ok(keeper) => self.follow(start, keeper, started, control).await,
@@ -258,13 +258,8 @@ impl Shared {
                 }
             }
         };
-        let is_left_alone = told == Control::GoOn && !timed_out && wrong.is_none();
-        match &report {
-            Some(Report::Ended(ended)) if is_left_alone && ended.left_behind == 0 => {
-                self.keepers.give_back(keeper);
-            }
-            _ => keeper.end(report.is_some()).await,
-        }
+        keeper.end(report.is_some()).await;
+        self.keepers.has_ended();
         // A keeper notes the end before it tells.
         let report = report.or_else(|| read_end(plan, self.output(), started.attempt).map(Report::Ended));
         match report {

@@ -31,9 +31,6 @@ struct Seen(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     gpus: GpuUse,
-    /// How many commands have begun, and had at the last look.
-    begun: u64,
-    begun_before: u64,
     commands: BTreeMap<usize, Command>,
     /// When the last look at the GPUs began, and the bytes that were free of each, by its UUID.
     free: (Duration, HashMap<String, u64>),
@@ -41,8 +38,8 @@ struct Inner {
 
 struct Command {
     keeper: Pid,
-    /// Which one it is of all that have begun: a keeper has one after the other.
-    number: u64,
+    /// It has begun since the last look.
+    is_new: bool,
     /// The GPU on which it was seen without a lease.
     astray: watch::Sender<Option<String>>,
 }
@@ -87,9 +84,7 @@ impl CommandWatch {
         let (astray, told) = watch::channel(None);
         let mut inner = self.seen.lock();
         inner.gpus.begin(task, gpus);
-        inner.begun += 1;
-        let number = inner.begun;
-        inner.commands.insert(task, Command { keeper, number, astray });
+        inner.commands.insert(task, Command { keeper, is_new: true, astray });
         told
     }
 
@@ -119,11 +114,10 @@ impl Seen {
     fn look(&self, probe: Option<&dyn GpuProbe>, board: &TaskBoard, now: Duration) {
         let (commands, has_lasted) = {
             let mut inner = self.lock();
-            let command = |(task, command): (&usize, &Command)| (command.keeper, (*task, command.number));
-            let commands: HashMap<Pid, (usize, u64)> = inner.commands.iter().map(command).collect();
-            let begun = inner.begun;
-            let before = std::mem::replace(&mut inner.begun_before, begun);
-            let has_lasted = commands.values().any(|(_, number)| *number <= before);
+            let commands: HashMap<Pid, usize> =
+                inner.commands.iter().map(|(task, command)| (command.keeper, *task)).collect();
+            let has_lasted = inner.commands.values().any(|command| !command.is_new);
+            inner.commands.values_mut().for_each(|command| command.is_new = false);
             (commands, has_lasted)
         };
         let mut gpus = match probe.map(GpuProbe::gpus) {
@@ -141,28 +135,30 @@ impl Seen {
         }
         let roots: Vec<Pid> = commands.keys().copied().collect();
         let processes = trees(&roots);
-        let of_tree =
-            |process: &OfTree| (process.pid.as_raw_nonzero().get().cast_unsigned(), commands[&process.root]);
-        let owners: HashMap<u32, (usize, u64)> = processes.iter().map(of_tree).collect();
-        let mut memory: BTreeMap<(usize, u64), u64> = BTreeMap::new();
+        let pid = |process: &OfTree| process.pid.as_raw_nonzero().get().cast_unsigned();
+        let owners: HashMap<u32, Pid> =
+            processes.iter().map(|process| (pid(process), process.root)).collect();
+        let mut memory: HashMap<Pid, u64> = HashMap::new();
         for process in &processes {
-            *memory.entry(commands[&process.root]).or_default() += process.memory;
+            *memory.entry(process.root).or_default() += process.memory;
         }
         let mut inner = self.lock();
-        for ((task, number), bytes) in memory {
-            // Its keeper has had no other command meanwhile.
-            if inner.commands.get(&task).is_some_and(|command| command.number == number) {
-                board.has_memory(task, bytes);
+        // A task whose command has ended meanwhile may have another keeper by now.
+        let has = |inner: &Inner, task: usize, keeper: Pid| {
+            inner.commands.get(&task).is_some_and(|command| command.keeper == keeper)
+        };
+        for (keeper, bytes) in memory {
+            if has(&inner, commands[&keeper], keeper) {
+                board.has_memory(commands[&keeper], bytes);
             }
         }
         let mut sightings = Vec::new();
         for gpu in &gpus {
             for process in &gpu.processes {
-                let Some((task, number)) = owners.get(&process.pid) else { continue };
-                // Its keeper has had no other command meanwhile.
-                if inner.commands.get(task).is_some_and(|command| command.number == *number) {
-                    let (task, gpu) = (*task, gpu.uuid.clone());
-                    sightings.push(Sighting { task, gpu, memory: process.memory });
+                let Some(keeper) = owners.get(&process.pid) else { continue };
+                let task = commands[keeper];
+                if has(&inner, task, *keeper) {
+                    sightings.push(Sighting { task, gpu: gpu.uuid.clone(), memory: process.memory });
                 }
             }
         }

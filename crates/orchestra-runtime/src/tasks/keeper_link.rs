@@ -1,4 +1,4 @@
-//! The other end of a keeper's socket: starts the process, sends orders, reads the reports. It decides nothing about tasks.
+//! The other end of a keeper's socket: starts the process, sends the order, reads the reports. It decides nothing about tasks.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,15 +29,15 @@ pub struct Keeper {
     /// Of its command, once that runs.
     group: Option<Pid>,
     /// The folder of the control group of its command, where that has one.
-    pub control_group: Option<PathBuf>,
+    control_group: Option<PathBuf>,
     unread: Vec<u8>,
     next_look: Instant,
     looks_stopped: u32,
 }
 
 impl Keeper {
-    /// Starts a keeper. Must be called within a tokio runtime.
-    pub fn start(launcher: &ProcessLauncher) -> io::Result<Self> {
+    /// Starts a keeper, which waits for its order. Must be called within a tokio runtime.
+    pub fn start(launcher: &ProcessLauncher, control_group: Option<PathBuf>) -> io::Result<Self> {
         let (ours, theirs) = StdUnixStream::pair()?;
         let mut command = StdCommand::new(&launcher.program);
         command
@@ -47,15 +47,15 @@ impl Keeper {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        // Those that its commands may have come with their orders.
+        // Those that its command may have come with the order.
         for name in credentials() {
             command.env_remove(name);
         }
         let process = Command::from(command).spawn()?;
-        Self::of(process, ours)
+        Self::of(process, ours, control_group)
     }
 
-    fn of(process: Child, socket: StdUnixStream) -> io::Result<Self> {
+    fn of(process: Child, socket: StdUnixStream, control_group: Option<PathBuf>) -> io::Result<Self> {
         let pid = process.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
         socket.set_nonblocking(true)?;
@@ -64,7 +64,7 @@ impl Keeper {
             pid,
             process,
             group: None,
-            control_group: None,
+            control_group,
             unread: Vec::new(),
             next_look: Instant::now() + LOOK_EVERY,
             looks_stopped: 0,
@@ -75,14 +75,8 @@ impl Keeper {
         self.pid
     }
 
-    /// Whether it waits for an order.
-    pub fn is_idle(&self) -> bool {
-        self.socket.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-    }
-
-    /// Gives it an order. That it is gone is told by `report`.
+    /// Gives it its order. That it is gone is told by `report`.
     pub async fn order(&mut self, order: &[u8]) {
-        self.group = None;
         drop(self.socket.write_all(order).await);
     }
 
@@ -132,7 +126,7 @@ impl Keeper {
         drop(self.socket.write_all(&[byte]).await); // That it is gone is told by `report`.
     }
 
-    /// The end of the keeper, which wants no other order. If it was killed, what is in the groups of its command is ended here.
+    /// The end of the keeper. If it was killed, what is in the groups of its command is ended here.
     pub async fn end(mut self, has_reported: bool) {
         if !has_reported {
             self.tell(orchestra_keeper::STOP_SIGNAL).await;
@@ -162,8 +156,7 @@ mod tests {
             std::fs::write(fake.path().join("cgroup.kill"), "").unwrap();
             let (ours, theirs) = StdUnixStream::pair().unwrap();
             let process = Command::new("true").spawn().unwrap();
-            let mut keeper = Keeper::of(process, ours).unwrap();
-            keeper.control_group = Some(fake.path().to_owned());
+            let keeper = Keeper::of(process, ours, Some(fake.path().to_owned())).unwrap();
             drop(theirs);
             keeper.end(has_reported).await;
             assert_eq!(std::fs::read_to_string(fake.path().join("cgroup.kill")).unwrap(), killed);

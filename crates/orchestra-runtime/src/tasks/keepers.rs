@@ -1,8 +1,7 @@
-//! The keepers of a run: one that has no command gets the next one, since starting a process takes longer than many a command.
+//! Starts the keepers of a run, one for each command, and waits where the system has no room for another process.
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use orchestra_keeper::{Order, encode};
@@ -19,34 +18,27 @@ const ENOUGH_FILES: u64 = 1 << 16;
 /// How long to wait for what the system lacks, unless another command ends before.
 const LACK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Keepers without a command: never more than commands have run at once.
 pub struct Keepers {
     launcher: ProcessLauncher,
-    idle: Mutex<Vec<Keeper>>,
-    given_back: Notify,
+    /// A command has ended.
+    ended: Notify,
     /// Files that a command may have open, where this process may have more.
     pub open_files: Option<u64>,
 }
 
 impl Keepers {
     pub fn new(launcher: ProcessLauncher) -> Self {
-        let open_files = raise_open_files();
-        Self { launcher, idle: Mutex::default(), given_back: Notify::new(), open_files }
+        Self { launcher, ended: Notify::new(), open_files: raise_open_files() }
     }
 
     /// A keeper that has this order. Where the system has no room for another process or file, it waits until it has.
-    pub async fn take(&self, order: &Order) -> io::Result<Keeper> {
+    pub async fn start(&self, order: &Order) -> io::Result<Keeper> {
         let control_group = order.group.as_ref().map(|group| PathBuf::from(&group.folder));
         let order = encode(order)?;
         let mut was_said = false;
         loop {
-            let started = match self.idle() {
-                Some(keeper) => Ok(keeper),
-                None => Keeper::start(&self.launcher),
-            };
-            match started {
+            match Keeper::start(&self.launcher, control_group.clone()) {
                 Ok(mut keeper) => {
-                    keeper.control_group = control_group;
                     keeper.order(&order).await;
                     return Ok(keeper);
                 }
@@ -54,23 +46,16 @@ impl Keepers {
                     if !std::mem::replace(&mut was_said, true) {
                         tracing::warn!(%error, "no process can be started for a command now: it waits");
                     }
-                    drop(timeout(LACK_PAUSE, self.given_back.notified()).await);
+                    drop(timeout(LACK_PAUSE, self.ended.notified()).await);
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// A keeper whose command has ended.
-    pub fn give_back(&self, keeper: Keeper) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(keeper);
-        self.given_back.notify_one();
-    }
-
-    fn idle(&self) -> Option<Keeper> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // What was killed meanwhile had no command.
-        std::iter::from_fn(|| idle.pop()).find(Keeper::is_idle)
+    /// A command has ended, and its keeper.
+    pub fn has_ended(&self) {
+        self.ended.notify_one();
     }
 }
 
