@@ -166,7 +166,7 @@ fn of_processes(probe: &dyn GpuProbe) -> Finding {
         return Finding::good("processes", "the driver tells which GPU each is on, and what it takes");
     }
     let text = "the driver calls them by other numbers than this container";
-    let help = "a command on a GPU without a lease is not found, and `gpu_memory` of commands is not learned; \
+    let help = "a command on a GPU without a lease is not found, and what commands take of one is not seen; \
                 start the container with the process ids of its host (`--pid=host`)";
     Finding { help: Some(help.to_owned()), ..Finding::good("processes", text) }
 }

@@ -54,7 +54,7 @@ Examples:
   orchestra tasks workflow.toml --watch              follow `orchestra run workflow.toml`
 
 States: new; running; done; changed (its command, an input or an output is not what it was); broken off (its run was
-killed); else the class of its last end: code, signal, timeout, out_of_memory, device_lost, wrong_device, not_started, missing, stopped.
+killed); else the class of its last end: code, signal, timeout, out_of_memory, device_lost, not_started, missing, stopped.
 
 Exit codes: 0 listed, 2 there is no such task, 69 a device is not available, 75 what ran cannot be read, 78 the file is wrong";
 

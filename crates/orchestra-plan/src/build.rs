@@ -195,7 +195,6 @@ impl Planner<'_> {
             slots: None,
             cores: 1,
             is_known: false,
-            renumbers_processes: false,
             sinks: &[],
             host: self.host,
         };
@@ -224,7 +223,6 @@ impl Planner<'_> {
             slots: workflow.devices.slots,
             cores: machine.map_or(1, |machine| machine.cores.max(1)),
             is_known: machine.is_some(),
-            renumbers_processes: machine.is_some_and(|machine| machine.renumbers_processes),
             sinks: &sinks::places(&workflow.sinks, sink_paths, output),
             host: self.host,
         };

@@ -214,12 +214,6 @@ fn write_tasks(out: &mut String, plan: &TasksPlan) -> fmt::Result {
             bytes => writeln!(out, ", {} of it taken while models are there", format_bytes(bytes))?,
         }
     }
-    if plan.are_unseen {
-        writeln!(
-            out,
-            "  a command on a GPU without a lease is not found: the driver calls processes by other numbers than this container"
-        )?;
-    }
     writeln!(out, "  {} of the CPU", plural(plan.cpu_slots, "slot"))
 }
 

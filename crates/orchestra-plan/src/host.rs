@@ -262,9 +262,6 @@ pub struct MachineView {
     pub for_commands: Vec<DeviceView>,
     /// Why there are no GPUs (or not all of them), as a lowercase fragment.
     pub no_gpu: Option<String>,
-    /// The driver calls processes by other numbers than this container: it cannot be asked which GPU a command is on.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub renumbers_processes: bool,
 }
 
 /// Cores that are near to one another and to some of the memory.

@@ -56,8 +56,6 @@ pub(crate) struct Surroundings<'a> {
     pub cores: usize,
     /// The machine was looked at.
     pub is_known: bool,
-    /// [`crate::MachineView::renumbers_processes`]
-    pub renumbers_processes: bool,
     /// The sinks, and what each writes: a file, a folder of files, a glob of part files or a URL.
     pub sinks: &'a [(String, String)],
     pub host: &'a dyn Host,
@@ -120,7 +118,6 @@ pub(crate) fn expand(
     let span_of = |task: usize| raws[instances[task].table].name.span;
     order::complete(&mut tasks, span_of, diags).then(|| TasksPlan {
         tasks,
-        are_unseen: around.renumbers_processes && !expander.gpus.is_empty(),
         gpus: expander.gpus,
         cpu_slots: around.slots.unwrap_or(around.cores).max(1),
         cores: around.cores,

@@ -207,7 +207,6 @@ pub fn machine_view(machine: &Machine) -> MachineView {
         for_commands,
         nodes: machine.nodes.iter().map(|n| NodeView { id: n.id, cores: n.cores.clone() }).collect(),
         no_gpu: machine.gpus_unusable.clone().or_else(|| machine.gpu_error.clone()),
-        renumbers_processes: !machine.gpus.is_empty() && !NvmlProbe::new().ids_are_ours(),
     }
 }
 

@@ -43,8 +43,6 @@ pub enum TaskEnd {
     /// It failed for lack of memory: of the device, of the machine or of its own `memory`.
     OutOfMemory,
     DeviceLost,
-    /// It was on this GPU, which it has no lease on, and was killed.
-    WrongDevice(String),
     /// There is no process: no such program, no such folder.
     NotStarted(String),
     /// A declared input is not there.
@@ -70,8 +68,6 @@ named_enum! {
         Timeout = "timeout",
         OutOfMemory = "out_of_memory",
         DeviceLost = "device_lost",
-        /// It used a GPU that it has no lease on.
-        WrongDevice = "wrong_device",
         /// It could not be started.
         NotStarted = "not_started",
         /// A declared input or output is missing, or there is no best task of a table.
@@ -89,7 +85,6 @@ impl TaskEnd {
             TaskEnd::Timeout(_) => EndClass::Timeout,
             TaskEnd::OutOfMemory => EndClass::OutOfMemory,
             TaskEnd::DeviceLost => EndClass::DeviceLost,
-            TaskEnd::WrongDevice(_) => EndClass::WrongDevice,
             TaskEnd::NotStarted(_) => EndClass::NotStarted,
             TaskEnd::InputMissing(_) | TaskEnd::OutputMissing(_) | TaskEnd::NoBest(_) => EndClass::Missing,
             TaskEnd::Stopped => EndClass::Stopped,
@@ -107,10 +102,6 @@ impl fmt::Display for TaskEnd {
             TaskEnd::Timeout(after) => write!(f, "took longer than its `timeout`, {after:?}"),
             TaskEnd::OutOfMemory => f.write_str("ran out of memory"),
             TaskEnd::DeviceLost => f.write_str("lost its device"),
-            TaskEnd::WrongDevice(gpu) => write!(
-                f,
-                "used `{gpu}`, a GPU that it has no lease on, and was killed; it must keep to `CUDA_VISIBLE_DEVICES`"
-            ),
             TaskEnd::NotStarted(why) => write!(f, "could not be started: {why}"),
             TaskEnd::InputMissing(path) => {
                 write!(f, "was not started, because its input `{path}` is missing")
@@ -250,7 +241,6 @@ impl Retries {
             TaskEnd::Code(_) | TaskEnd::OutputMissing(_) => self.code,
             TaskEnd::Signal(_) => self.signal,
             TaskEnd::Done
-            | TaskEnd::WrongDevice(_)
             | TaskEnd::NotStarted(_)
             | TaskEnd::InputMissing(_)
             | TaskEnd::NoBest(_)

@@ -22,12 +22,14 @@ pub struct GpuUse {
 struct Running {
     gpus: BTreeSet<String>,
     peak: u64,
+    /// It was seen on another GPU.
+    is_astray: bool,
 }
 
 impl GpuUse {
     /// A command runs on these GPUs, and should be on no other.
     pub fn begin(&mut self, task: usize, gpus: impl IntoIterator<Item = String>) {
-        self.running.insert(task, Running { gpus: gpus.into_iter().collect(), peak: 0 });
+        self.running.insert(task, Running { gpus: gpus.into_iter().collect(), peak: 0, is_astray: false });
     }
 
     /// A command has ended: the most that all of its processes together were seen to hold of one of its GPUs; 0 where none was seen.
@@ -35,7 +37,7 @@ impl GpuUse {
         self.running.remove(&task).map_or(0, |running| running.peak)
     }
 
-    /// Takes what was seen at one moment. Each command that is on a GPU without a lease, with that GPU.
+    /// Takes what was seen at one moment. Gives each command that is on a GPU without a lease, once, with that GPU.
     pub fn look(&mut self, seen: &[Sighting]) -> Vec<(usize, String)> {
         let mut held: BTreeMap<(usize, &str), u64> = BTreeMap::new();
         for sighting in seen {
@@ -45,7 +47,10 @@ impl GpuUse {
         for ((task, gpu), bytes) in held {
             match self.running.get_mut(&task) {
                 Some(running) if running.gpus.contains(gpu) => running.peak = running.peak.max(bytes),
-                Some(_) => astray.push((task, gpu.to_owned())),
+                Some(running) => {
+                    let was_astray = std::mem::replace(&mut running.is_astray, true);
+                    astray.extend((!was_astray).then(|| (task, gpu.to_owned())));
+                }
                 None => {} // It has just ended.
             }
         }
@@ -71,6 +76,7 @@ mod tests {
             seen(9, "a", None),
         ]);
         assert_eq!(astray, [(3, "c".to_owned()), (4, "a".to_owned())]);
+        assert_eq!(gpus.look(&[seen(4, "a", Some(1))]), [], "once is enough");
         assert_eq!((gpus.end(3), gpus.end(4), gpus.end(3)), (7, 0, 0));
     }
 }

@@ -18,9 +18,6 @@ pub struct TasksPlan {
     pub tasks: Vec<TaskPlan>,
     /// The GPUs in use.
     pub gpus: Vec<TaskGpu>,
-    /// A command on a GPU without a lease is not found: the driver calls processes by other numbers than this container.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub are_unseen: bool,
     /// How many commands share the CPU.
     pub cpu_slots: usize,
     pub cores: usize,

@@ -217,8 +217,7 @@ impl Shared {
     ) -> (TaskEnd, Option<Ended>) {
         let plan = &self.plan().tasks[start.task];
         let gpus = start.lease.gpus.iter().map(|gpu| self.plan().gpus[*gpu].uuid.clone()).collect();
-        let mut astray = self.watch.begin(start.task, keeper.pid(), gpus);
-        let mut wrong: Option<String> = None;
+        self.watch.begin(start.task, &plan.id, keeper.pid(), gpus);
         let mut deadline: Option<Instant> = None;
         let mut timed_out = false;
         let mut told = Control::GoOn;
@@ -246,10 +245,6 @@ impl Shared {
                     (timed_out, deadline) = (true, None);
                     keeper.tell(STOP_SIGNAL).await;
                 }
-                Ok(()) = astray.changed() => {
-                    wrong.clone_from(&astray.borrow_and_update());
-                    keeper.tell(STOP_KILL).await;
-                }
                 changed = control.changed(), if told != Control::Kill => {
                     // The actor is gone, and with it the run.
                     let now = if changed.is_ok() { *control.borrow_and_update() } else { Control::Kill };
@@ -263,9 +258,6 @@ impl Shared {
         // A keeper notes the end before it tells.
         let report = report.or_else(|| read_end(plan, self.output(), started.attempt).map(Report::Ended));
         match report {
-            Some(Report::Ended(ended)) if wrong.is_some() => {
-                (TaskEnd::WrongDevice(wrong.unwrap_or_default()), Some(ended))
-            }
             Some(Report::Ended(ended)) => {
                 let is_told = told != Control::GoOn;
                 let end = end_of(self.plan(), plan, &ended, is_told || timed_out, started.before);

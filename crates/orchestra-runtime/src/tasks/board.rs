@@ -55,7 +55,7 @@ pub struct TaskReport {
     pub peak_memory: u64,
     /// Most bytes that all its processes together were seen to hold of one GPU.
     pub gpu_memory: u64,
-    /// The class of the last end: `done`, `code`, `signal`, `timeout`, `out_of_memory`, `device_lost`, `wrong_device`, `not_started`, `missing` or
+    /// The class of the last end: `done`, `code`, `signal`, `timeout`, `out_of_memory`, `device_lost`, `not_started`, `missing` or
     /// `stopped`.
     pub end: Option<String>,
     /// What happened, where it is not done; of one that is done, which of its outputs may be those of an earlier command.

@@ -12,7 +12,6 @@ use orchestra_core::tasks::{GpuUse, Sighting};
 use orchestra_keeper::{OfTree, trees};
 use orchestra_machine::{GpuProbe, ProbeError};
 use rustix::process::Pid;
-use tokio::sync::watch;
 
 use crate::context::RunContext;
 use crate::tasks::board::TaskBoard;
@@ -37,11 +36,11 @@ struct Inner {
 }
 
 struct Command {
+    /// The name of its task.
+    name: String,
     keeper: Pid,
     /// It has begun since the last look.
     is_new: bool,
-    /// The GPU on which it was seen without a lease.
-    astray: watch::Sender<Option<String>>,
 }
 
 impl CommandWatch {
@@ -58,7 +57,7 @@ impl CommandWatch {
             if probe.as_ref().is_some_and(|probe| !probe.ids_are_ours()) {
                 tracing::warn!(
                     "the driver calls processes by other numbers than this container: a command on a GPU without a lease is not found, and what commands \
-                     take of a GPU is not learned; `gpu_memory` says it, and a container that shares the process ids of its host has both"
+                     take of a GPU is not seen; a container that shares the process ids of its host has both"
                 );
             }
             move || {
@@ -79,13 +78,11 @@ impl CommandWatch {
         self.file.remove();
     }
 
-    /// A command runs in this keeper, on these GPUs: the first other one on which it is seen.
-    pub fn begin(&self, task: usize, keeper: Pid, gpus: Vec<String>) -> watch::Receiver<Option<String>> {
-        let (astray, told) = watch::channel(None);
+    /// A command runs in this keeper, on these GPUs.
+    pub fn begin(&self, task: usize, name: &str, keeper: Pid, gpus: Vec<String>) {
         let mut inner = self.seen.lock();
         inner.gpus.begin(task, gpus);
-        inner.commands.insert(task, Command { keeper, is_new: true, astray });
-        told
+        inner.commands.insert(task, Command { name: name.to_owned(), keeper, is_new: true });
     }
 
     /// It has ended: the most bytes that it was seen to hold of one of its GPUs.
@@ -164,7 +161,10 @@ impl Seen {
         }
         for (task, gpu) in inner.gpus.look(&sightings) {
             if let Some(command) = inner.commands.get(&task) {
-                command.astray.send_replace(Some(gpu));
+                tracing::warn!(
+                    task = %command.name, %gpu,
+                    "a command is on a GPU that it has no lease on, and may take memory of others there; it must keep to `CUDA_VISIBLE_DEVICES`"
+                );
             }
         }
     }
@@ -205,16 +205,14 @@ mod tests {
         let keeper = rustix::process::getpid();
         let watch =
             CommandWatch { seen: Arc::default(), file: Arc::new(LiveFile::new(Path::new(""))), _end: None };
-        let told = watch.begin(0, keeper, vec!["GPU-a".to_owned()]);
+        watch.begin(0, "train", keeper, vec!["GPU-a".to_owned()]);
         let board = TaskBoard::of_one_that_runs();
         let look = |gpus| watch.seen.look(Some(&FakeProbe::new(gpus)), &board, Duration::ZERO);
-        look(vec![gpu("GPU-a")]);
-        assert_eq!(*told.borrow(), None);
         look(vec![gpu("GPU-a"), gpu("GPU-b")]);
         let memory = board.snapshot(Duration::ZERO).commands[0].memory;
         assert!((1 << 16..1 << 30).contains(&memory), "{memory} bytes of `sleep`");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!((told.borrow().as_deref(), watch.end(0)), (Some("GPU-b"), 7));
+        assert_eq!(watch.end(0), 7);
     }
 }
