@@ -69,12 +69,11 @@ device = "none"
 }
 
 #[test]
-fn what_commands_take_of_a_gpu_is_learned_and_one_without_a_lease_is_named() {
+fn what_commands_take_of_a_gpu_is_reported_and_one_without_a_lease_is_named() {
     let place = place(
         r#"
 [tasks.half]
 command = """
-: BEGIN
 echo "$$ 6000000000" >> processes
 n=$(wc -c < looks)
 until [ $(wc -c < looks) -ge $((n + 3)) ]; do sleep 0.05; done
@@ -100,9 +99,6 @@ device = "none"
     assert_eq!(ended.stderr.matches(stray).count(), 1, "{}", ended.stderr);
     place.no_process_is_left();
     assert_eq!(tasks(&place)["half[n=1]"]["gpu_memory"], 6_000_000_000_u64);
-    // Twice as much is more than the GPU has: from now on they take turns.
-    place.edit(": BEGIN", "exec 9> turn; flock -n 9 || exit 9");
-    run(&place, &variables).must_exit(0).must_say(&["3 tasks, 3 done (1 before this start)"]);
 }
 
 /// Others fill the GPU after the plan was made, and leave it again.
@@ -490,35 +486,6 @@ device = "GPU-2a5f0000"
     fs::remove_dir_all(place.out()).unwrap();
     run(&place, &none).must_exit(0).must_say(&["6 tasks, 6 done"]);
     assert!(self::tasks(&place).values().all(|task| !task["place"].as_str().unwrap().contains("cuda")));
-}
-
-/// The first two run together, and note what they take; those after them hold a lock, each while the driver is asked three times.
-#[test]
-fn what_the_first_commands_of_a_table_took_of_a_gpu_places_those_after_them_in_the_same_run() {
-    let place = place(
-        r#"
-[tasks.half]
-command = """
-case {n} in
-1 | 2) touch begun-{n}; until test -e begun-1 && test -e begun-2; do sleep 0.01; done; echo "$$ 6000000000" >> processes ;;
-*) exec 9> turn; flock -n 9 || { echo 'two of 6 GB are on a GPU of 8 GiB'; exit 9; } ;;
-esac
-n=$(wc -c < looks)
-until [ $(wc -c < looks) -ge $((n + 3)) ]; do sleep 0.05; done
-"""
-device = 0.5
-matrix = { n = [1, 2, 3, 4, 5] }
-"#,
-    );
-    fs::write(place.path("looks"), "").unwrap();
-    // Looks are noted where there is a process to be listed.
-    fs::write(place.path("processes"), "1 1000\n").unwrap();
-    let (processes, looks) = (place.path("processes"), place.path("looks"));
-    let variables = [("GPU_PROCESSES", processes.to_str().unwrap()), ("GPU_LOOKS", looks.to_str().unwrap())];
-    run(&place, &variables).must_exit(0).must_say(&["5 tasks, 5 done"]);
-    let tasks = tasks(&place);
-    let took = [1, 2, 3].map(|n| tasks[&format!("half[n={n}]")]["gpu_memory"].as_u64());
-    assert_eq!(took, [Some(6_000_000_000), Some(6_000_000_000), Some(0)]);
 }
 
 #[test]

@@ -300,11 +300,6 @@ impl Leases {
         self.choose(demand).is_none() && without.choose(demand).is_some()
     }
 
-    /// The most bytes that a lease may have of a GPU.
-    pub fn most_memory(&self) -> u64 {
-        self.gpus.iter().map(|gpu| gpu.most.unsigned_abs()).max().unwrap_or(0)
-    }
-
     /// Whether there would be a lease if nothing was taken.
     pub fn could_take(&self, demand: &Demand) -> bool {
         Self { models: Models::default(), ..self.all_free() }.choose(demand).is_some()

@@ -89,8 +89,6 @@ struct Task {
     before: Vec<usize>,
     /// It comes after what is held, a pipeline perhaps: models do not wait for it.
     is_behind: bool,
-    /// Bytes of a GPU that it is known to take, where its table says nothing.
-    learned: u64,
 }
 
 #[derive(Debug)]
@@ -126,7 +124,7 @@ impl Schedule {
                 (false, 0) => TaskState::Ready,
                 (false, n) => TaskState::Waiting(n),
             };
-            Task { spec, state, attempts: 0, ends: Vec::new(), before, is_behind, learned: 0 }
+            Task { spec, state, attempts: 0, ends: Vec::new(), before, is_behind }
         };
         let tasks: Vec<Task> = specs.into_iter().zip(before).zip(open).zip(behind).map(task).collect();
         let is_ready = |t: &usize| tasks[*t].state == TaskState::Ready;
@@ -141,25 +139,6 @@ impl Schedule {
             stopping: false,
             refused: Vec::new(),
             n_demands,
-        }
-    }
-
-    /// What commands of these tasks were seen to take of a GPU: from now on those with a share and without `gpu_memory` ask for so much, and an
-    /// eighth more, since the driver is asked once a second.
-    pub fn learn(&mut self, tasks: impl Iterator<Item = usize>, bytes: u64) {
-        let learned = bytes.saturating_add(bytes / 8).min(self.leases.most_memory());
-        let mut has_changed = false;
-        for task in tasks {
-            let of = &mut self.tasks[task];
-            if matches!(of.spec.demand, Demand { gpus: Gpus::Share(_), gpu_memory: 0, .. })
-                && of.learned < learned
-            {
-                of.learned = learned;
-                has_changed = true;
-            }
-        }
-        if has_changed {
-            self.n_demands = count_demands(&self.tasks);
         }
     }
 
@@ -353,18 +332,8 @@ impl Task {
 
     /// After an end for lack of memory a task with a share of a GPU gets one to itself: those that it shared with may have taken the rest.
     fn demand(&self) -> Demand {
-        match self.ends.contains(&TaskEnd::OutOfMemory) {
-            true => alone(self.shared_demand()),
-            false => self.shared_demand(),
-        }
-    }
-
-    fn shared_demand(&self) -> Demand {
-        Demand {
-            gpu_memory: self.spec.demand.gpu_memory.max(self.learned),
-            after_loss: self.ends.contains(&TaskEnd::DeviceLost),
-            ..self.spec.demand
-        }
+        let demand = Demand { after_loss: self.ends.contains(&TaskEnd::DeviceLost), ..self.spec.demand };
+        if self.ends.contains(&TaskEnd::OutOfMemory) { alone(demand) } else { demand }
     }
 }
 
@@ -405,7 +374,7 @@ fn count_demands(tasks: &[Task]) -> usize {
     for task in tasks {
         let may_lose: &[bool] = if task.spec.retries.device_lost > 0 { &[false, true] } else { &[false] };
         for &after_loss in may_lose {
-            let shared = Demand { after_loss, ..task.shared_demand() };
+            let shared = Demand { after_loss, ..task.spec.demand };
             for demand in [shared, alone(shared)] {
                 if !demands.contains(&demand) {
                     demands.push(demand);

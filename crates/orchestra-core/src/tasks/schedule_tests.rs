@@ -191,23 +191,6 @@ fn a_gpu_that_loses_every_command_does_not_swallow_a_matrix() {
 }
 
 #[test]
-fn shares_run_together_only_as_far_as_what_they_were_seen_to_take_has_room() {
-    let share = || spec(&[], Gpus::Share(250));
-    let mut declared = share();
-    declared.demand.gpu_memory = 1;
-    let mut schedule = Schedule::new(vec![share(), share(), share(), declared], Leases::new(&[20], 1, 1));
-    schedule.learn(0..4, 8);
-    // 8 and an eighth of it, twice, and 1.
-    assert_eq!(schedule.start(NOW).iter().map(|start| start.task).collect::<Vec<_>>(), [0, 1, 3]);
-    schedule.learn(0..4, 1_000);
-    assert_eq!(schedule.ended(0, TaskEnd::Done, NOW), After::Done);
-    assert_eq!(schedule.start(NOW), [], "it wants all of the GPU");
-    assert_eq!(schedule.ended(1, TaskEnd::Done, NOW), After::Done);
-    assert_eq!(schedule.ended(3, TaskEnd::Done, NOW), After::Done);
-    assert_eq!(schedule.start(NOW)[0].task, 2, "more than there is nothing can want");
-}
-
-#[test]
 fn memory_of_a_gpu_bounds_its_shares() {
     let share = spec(&[], Gpus::Share(250)).demand;
     let with = |gpu_memory| Demand { gpu_memory, ..share };

@@ -11,8 +11,6 @@ use std::time::Duration;
 
 use orchestra_core::tasks::{After, EndClass, Schedule, TaskEnd, TaskState};
 use orchestra_core::{DeviceId, PipelineId};
-use orchestra_plan::TasksPlan;
-use orchestra_store::TaskEnded;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 use tokio::task::JoinError;
@@ -125,10 +123,7 @@ impl Actor for Tasks {
         let TasksArgs { context, launcher, known, devices, root } = args;
         let plan = &context.plan;
         let of_models = part_schedule::of_models(&context);
-        let mut schedule = part_schedule::schedule(&context, &known.known);
-        for (at, known) in known.known.iter().enumerate() {
-            learn(&mut schedule, &plan.tasks, at, known.ended.as_ref());
-        }
+        let schedule = part_schedule::schedule(&context, &known.known);
         let waits = plan.tasks.tasks.iter().any(|task| !task.after_sinks.is_empty());
         let n_pipelines = if waits { plan.pipelines.len() } else { 0 };
         let of_known =
@@ -362,7 +357,6 @@ impl TasksState {
                 return;
             }
         };
-        learn(&mut self.schedule, plan, task, Some(&entry));
         let id = &plan.tasks[task].id;
         let (how, class) = (end.to_string(), end.class());
         let after = self.schedule.ended(task, end, self.now());
@@ -395,14 +389,6 @@ impl TasksState {
                 }
             }
         }
-    }
-}
-
-/// What this end says of the memory of GPUs, for all tasks of its table: they take about the same.
-fn learn(schedule: &mut Schedule, plan: &TasksPlan, task: usize, ended: Option<&TaskEnded>) {
-    if let Some(bytes) = ended.map(|ended| ended.gpu_memory).filter(|bytes| *bytes > 0) {
-        let is_like = |other: &usize| plan.tasks[*other].name == plan.tasks[task].name;
-        schedule.learn((0..plan.tasks.len()).filter(is_like), bytes);
     }
 }
 
