@@ -128,36 +128,6 @@ fn what_is_done_and_unchanged_is_not_run_again() {
 }
 
 #[test]
-fn an_output_that_a_changed_command_has_not_written_is_named() {
-    let tables = |command: &str| {
-        format!(
-            "[tasks.a]\ncommand = \"{command}; echo 1 > log\"\noutputs = [\"model\", \"log\"]\nretries = 1\n"
-        )
-    };
-    let place = place(&tables("echo 1 > model"));
-    let why = || tasks(&place)["a"]["why"].clone();
-    place.run(&[]).must_exit(0);
-    assert_eq!(why(), Value::Null);
-    for elsewhere in ["echo 2 > other", "test -e tried || exec touch tried no-such-folder/x"] {
-        write(&place, &tables(elsewhere));
-        let said = "/model` is as before the command ran";
-        place.run(&[]).must_exit(0).must_say(&[said]);
-        assert!(
-            why().as_str().unwrap().contains(said) && !why().as_str().unwrap().contains("more"),
-            "{}",
-            why()
-        );
-        assert!(row(&place, "a").contains("done, old output"), "{}", row(&place, "a"));
-        place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
-        assert!(why().as_str().unwrap().contains(said), "{}", why());
-    }
-    // The same bytes and the same time, in another file.
-    write(&place, &tables("echo 1 > next; touch -r model next; mv next model"));
-    place.run(&[]).must_exit(0);
-    assert_eq!(why(), Value::Null);
-}
-
-#[test]
 fn what_cannot_be_started_or_leaves_no_output_says_so() {
     let place = place(
         "[tasks.none]\ncommand = [\"no-such-program\"]\n\

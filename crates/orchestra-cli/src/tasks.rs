@@ -142,7 +142,6 @@ fn standing(task: &TaskPlan, report: &TaskReport, known: &KnownTask, is_live: bo
     match (report.state, report.end.as_deref()) {
         // Items are listed when a run starts.
         (TaskStanding::Done, _) if !task.after_sinks.is_empty() => "done unless items are new".to_owned(),
-        (TaskStanding::Done, _) if report.why.is_some() => "done, old output".to_owned(),
         (TaskStanding::Done, _) if report.best => "done, best".to_owned(),
         (TaskStanding::Done, _) => "done".to_owned(),
         (TaskStanding::Running, _) => "running".to_owned(),

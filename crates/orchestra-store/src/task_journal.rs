@@ -41,7 +41,7 @@ pub struct TaskEnded {
     /// When it ended: microseconds since 1970 UTC.
     pub at: u64,
     pub class: String,
-    /// The same in words, with the last that it wrote. Of one that ended well, which of its outputs it has not written.
+    /// The same in words, with the last that it wrote; empty where it ended well.
     pub why: String,
     /// From the start of the command to its end.
     pub milliseconds: u64,

@@ -26,7 +26,6 @@ use crate::tasks::command_watch::CommandWatch;
 use crate::tasks::earlier::KnownTasks;
 use crate::tasks::groups::Groups;
 use crate::tasks::keepers::Keepers;
-use crate::tasks::old_outputs::OldOutputs;
 use crate::tasks::part_schedule;
 
 pub struct Tasks;
@@ -136,7 +135,6 @@ impl Actor for Tasks {
             keepers: Keepers::new(launcher),
             groups: Groups::prepare(),
             journal: Mutex::new(known.journal),
-            old_outputs: OldOutputs::default(),
             ends: Mutex::new(ends),
         };
         let mut state = TasksState {

@@ -23,7 +23,6 @@ use crate::tasks::earlier::{done, end_file, end_of, entry, forget, lock_file, re
 use crate::tasks::groups::Groups;
 use crate::tasks::keeper_link::Keeper;
 use crate::tasks::keepers::Keepers;
-use crate::tasks::old_outputs::OldOutputs;
 use crate::tasks::{measured, unchanged};
 use crate::trace::TaskTrace;
 
@@ -43,7 +42,6 @@ pub struct Shared {
     pub groups: Option<Groups>,
     pub watch: CommandWatch,
     pub journal: Mutex<TaskJournal>,
-    pub old_outputs: OldOutputs,
     /// How each task ended last.
     pub ends: Mutex<Vec<LastEnd>>,
 }
@@ -108,14 +106,6 @@ impl Shared {
         {
             self.ends.lock().unwrap_or_else(PoisonError::into_inner)[start.task] = LastEnd::of(task, ended);
             return Ok(Begun::Unchanged(Box::new(ended.clone())));
-        }
-        let last = {
-            let journal = self.journal();
-            let ended = journal.records().get(&task.id).and_then(|record| record.ended.as_ref());
-            ended.map(|ended| ended.started.digest)
-        };
-        if last.is_some_and(|last| digest.as_ref().is_ok_and(|digest| *digest != last)) {
-            self.old_outputs.begin(start.task, task);
         }
         let (id, attempt) = (task.id.clone(), start.attempt);
         let place = place(self.plan(), &start.lease);
@@ -302,13 +292,7 @@ impl Shared {
             tracing::warn!(task = %plan.id, processes = n, "a command has left processes behind, which were killed");
         }
         let attempt = started.attempt;
-        let mut entry = entry(self.plan(), plan, started, &end, ended.as_ref(), self.watch.end(task));
-        if end == TaskEnd::Done
-            && let Some(why) = self.old_outputs.end(task)
-        {
-            tracing::warn!(task = %plan.id, "a command has ended well, and {why}");
-            entry.why = why;
-        }
+        let entry = entry(self.plan(), plan, started, &end, ended.as_ref(), self.watch.end(task));
         self.journal().ended(entry.clone())?;
         forget(plan, self.output(), attempt);
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)[task] = LastEnd::of(plan, &entry);

@@ -58,7 +58,7 @@ pub struct TaskReport {
     /// The class of the last end: `done`, `code`, `signal`, `timeout`, `out_of_memory`, `device_lost`, `not_started`, `missing` or
     /// `stopped`.
     pub end: Option<String>,
-    /// What happened, where it is not done; of one that is done, which of its outputs may be those of an earlier command.
+    /// What happened, where it is not done.
     pub why: Option<String>,
     /// The log of the last attempt, relative to the output folder.
     pub log: Option<PathBuf>,

@@ -13,6 +13,5 @@ mod keeper_link;
 mod keepers;
 pub mod live;
 pub mod measured;
-mod old_outputs;
 pub mod part_schedule;
 mod unchanged;

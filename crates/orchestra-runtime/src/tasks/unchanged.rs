@@ -3,7 +3,6 @@
 
 use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -53,23 +52,9 @@ pub fn state(paths: &[PathBuf], folder: &Path) -> Result<[u8; 32], PathBuf> {
     let mut hash = Sha256::new();
     for path in paths {
         let mut left = MAX_FILES;
-        add(&mut hash, path, folder, contents, &mut left).map_err(|_| path.clone())?;
+        add(&mut hash, path, folder, &mut left).map_err(|_| path.clone())?;
     }
     Ok(hash.finalize().into())
-}
-
-/// When a file or folder was written, with all that is below it: also where the bytes and the time of change are what they were. `None`: it is not there.
-pub fn last_write(path: &Path) -> Option<[u8; 32]> {
-    let mut hash = Sha256::new();
-    let written = |meta: &Metadata, hash: &mut Sha256| {
-        contents(meta, hash);
-        [meta.ino() as i64, meta.ctime(), meta.ctime_nsec()]
-            .iter()
-            .for_each(|n| hash.update(n.to_le_bytes()));
-    };
-    let mut left = MAX_FILES;
-    add(&mut hash, path, path, written, &mut left).ok()?;
-    Some(hash.finalize().into())
 }
 
 /// Of a folder what lies in it counts.
@@ -82,18 +67,12 @@ fn contents(meta: &Metadata, hash: &mut Sha256) {
     hash.update(changed.as_nanos().to_le_bytes());
 }
 
-fn add(
-    hash: &mut Sha256,
-    path: &Path,
-    folder: &Path,
-    of: impl Fn(&Metadata, &mut Sha256) + Copy,
-    left: &mut usize,
-) -> io::Result<()> {
+fn add(hash: &mut Sha256, path: &Path, folder: &Path, left: &mut usize) -> io::Result<()> {
     let meta = fs::metadata(path)?;
     let name = inside(path, folder);
     hash.update((name.len() as u64).to_le_bytes());
     hash.update(name);
-    of(&meta, hash);
+    contents(&meta, hash);
     if !meta.is_dir() {
         return Ok(());
     }
@@ -109,7 +88,7 @@ fn add(
             continue;
         }
         // A link that leads nowhere, or a file that has just gone, is no part of it.
-        drop(add(hash, &entry, folder, of, left));
+        drop(add(hash, &entry, folder, left));
     }
     Ok(())
 }
