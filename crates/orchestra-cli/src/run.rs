@@ -8,7 +8,8 @@ use anyhow::Context as _;
 use orchestra::telemetry::metrics::Metrics;
 use orchestra::telemetry::{ConfiguredTraces, LogSettings, Telemetry, TelemetryGuard, TraceSettings};
 use orchestra::{
-    Earlier, Library, Plan, PlanOptions, RunHandle, RunOutcome, RunReport, StartOptions, StartRunError,
+    Earlier, GroupOwner, Library, Plan, PlanOptions, RunHandle, RunOutcome, RunReport, StartOptions,
+    StartRunError,
 };
 use tokio::runtime::Runtime;
 
@@ -181,6 +182,7 @@ impl Command<'_> {
         let outcome = runtime.block_on(async {
             let options = StartOptions {
                 trace: telemetry.tracer(),
+                group_owner: GroupOwner::Run,
                 tasks_only: tasks_alone(args, &plan),
                 first_part: first.map(|first| Arc::new(first.outcome.report.clone())),
                 ..StartOptions::default()

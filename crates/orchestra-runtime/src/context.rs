@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use orchestra_core::restart::RestartPolicy;
+use orchestra_core::tasks::GroupOwner;
 use orchestra_core::{DeviceId, PipelineId, StageId, WorkerId};
 use orchestra_plan::{MaxFailed, PipelinePlan, Plan};
 use orchestra_store::Extent;
@@ -67,6 +68,8 @@ pub struct RunOptions {
     pub loaders: Option<ProcessLauncher>,
     /// What starts the keepers of commands; `None`: a plan with tasks does not start.
     pub keepers: Option<ProcessLauncher>,
+    /// Whose the control group of this process is. Commands get groups below it.
+    pub group_owner: GroupOwner,
     /// Run the tasks of the plan, and none of its pipelines.
     pub tasks_only: bool,
     /// What the first part of this start has done: the tasks that the rest of the file was planned with. See [`Plan::late`].

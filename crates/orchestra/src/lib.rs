@@ -47,7 +47,7 @@ pub use orchestra_core::batching::LeaveReason;
 pub use orchestra_core::bottleneck::Bottleneck;
 pub use orchestra_core::failure_causes::FailureCause;
 pub use orchestra_core::restart::RestartPolicy;
-pub use orchestra_core::tasks::EndClass;
+pub use orchestra_core::tasks::{EndClass, GroupOwner};
 pub use orchestra_core::{
     DType, DeviceId, DeviceKind, FailureKind, LeftOut, PipelineId, StageId, TensorSpec, WorkerExit, WorkerId,
 };
@@ -131,6 +131,8 @@ pub enum StartError {
 pub struct StartOptions {
     /// What becomes of an earlier run in the output folder.
     pub earlier: Earlier,
+    /// Whose the control group of this process is: that of a host is left as it is.
+    pub group_owner: GroupOwner,
     /// Run the tasks of the plan, and none of its pipelines.
     pub tasks_only: bool,
     /// The report of the first part, where the run has two: see [`RunOutcome::goes_on`].
@@ -383,6 +385,7 @@ pub fn run_options(
         engine: library.map(|library| onnxruntime(Some(onnxruntime_version(library)))),
         loaders: launcher.loaders(),
         keepers: launcher.loaders(),
+        group_owner: options.group_owner,
         tasks_only: options.tasks_only,
         first_part: options.first_part,
         engines: engines_of(plan, &launcher, library),

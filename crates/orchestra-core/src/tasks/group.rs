@@ -15,6 +15,16 @@ pub struct GroupView {
     pub strangers: usize,
 }
 
+/// Whose the control group of this process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GroupOwner {
+    /// A program's that has orchestra as a library: nothing of it is moved, and nothing of the group changed.
+    #[default]
+    Host,
+    /// The run's alone.
+    Run,
+}
+
 /// How commands are bounded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bounds {
@@ -41,11 +51,13 @@ pub enum WhyNot {
     NoController,
     /// They would have to be moved.
     Strangers(usize),
+    /// The host would have to be moved.
+    OfHost,
 }
 
-/// How commands are bounded where the group of this process is this; `None`: it has none.
+/// How commands are bounded where the group of this process is this, and whose; `None`: it has none.
 #[must_use]
-pub fn bounds(view: Option<&GroupView>) -> Bounds {
+pub fn bounds(view: Option<&GroupView>, owner: GroupOwner) -> Bounds {
     let Some(view) = view else { return Bounds::Processes(WhyNot::NoGroups) };
     let gives = |name: &str| view.controllers.iter().any(|controller| controller == name);
     let wanted = ["memory", "cpuset"].into_iter().filter(|name| gives(name));
@@ -54,7 +66,8 @@ pub fn bounds(view: Option<&GroupView>) -> Bounds {
     match view {
         _ if !view.is_writable => Bounds::Processes(WhyNot::NotWritable),
         _ if !gives("memory") => Bounds::Processes(WhyNot::NoController),
-        _ if view.strangers > 0 && !enable.is_empty() => Bounds::Processes(WhyNot::Strangers(view.strangers)),
+        _ if !enable.is_empty() && owner == GroupOwner::Host => Bounds::Processes(WhyNot::OfHost),
+        _ if !enable.is_empty() && view.strangers > 0 => Bounds::Processes(WhyNot::Strangers(view.strangers)),
         _ => Bounds::Groups { enable, cores: gives("cpuset") },
     }
 }
@@ -84,6 +97,9 @@ impl fmt::Display for WhyNot {
             WhyNot::NoController => {
                 f.write_str("the control group of this process has no controller `memory`")
             }
+            WhyNot::OfHost => {
+                f.write_str("the control group is that of the program that the run is a part of")
+            }
             WhyNot::Strangers(n) => write!(f, "{n} other processes are in the control group of this one"),
         }
     }
@@ -103,7 +119,8 @@ mod tests {
             strangers: 0,
         };
         let groups = Bounds::Groups { enable: vec!["memory"], cores: true };
-        assert_eq!(bounds(Some(&delegated)), groups);
+        assert_eq!(bounds(Some(&delegated), GroupOwner::Run), groups);
+        assert_eq!(bounds(Some(&delegated), GroupOwner::Host), Bounds::Processes(WhyNot::OfHost));
         for (view, why) in [
             (None, WhyNot::NoGroups),
             (Some(GroupView { is_writable: false, ..delegated.clone() }), WhyNot::NotWritable),
@@ -113,13 +130,12 @@ mod tests {
             ),
             (Some(GroupView { strangers: 2, ..delegated.clone() }), WhyNot::Strangers(2)),
         ] {
-            assert_eq!(bounds(view.as_ref()), Bounds::Processes(why));
+            assert_eq!(bounds(view.as_ref(), GroupOwner::Run), Bounds::Processes(why));
         }
         let enabled = GroupView { enabled: names(&["cpuset", "memory"]), strangers: 2, ..delegated };
-        assert_eq!(
-            bounds(Some(&enabled)),
-            Bounds::Groups { enable: vec![], cores: true },
-            "nothing is to be moved"
-        );
+        for owner in [GroupOwner::Run, GroupOwner::Host] {
+            let groups = Bounds::Groups { enable: vec![], cores: true };
+            assert_eq!(bounds(Some(&enabled), owner), groups, "nothing is to be moved");
+        }
     }
 }

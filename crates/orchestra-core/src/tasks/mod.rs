@@ -13,7 +13,7 @@ mod schedule_tests;
 pub use best::{Goal, Objective, best};
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
 pub use gpu_use::{GpuUse, Sighting};
-pub use group::{Bounds, GroupView, WhyNot, bounds};
+pub use group::{Bounds, GroupOwner, GroupView, WhyNot, bounds};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
 pub use order::{in_order, with_earlier};
 pub use schedule::{After, Schedule, Start, TaskSpec, TaskState};

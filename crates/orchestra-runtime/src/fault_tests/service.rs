@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
+use orchestra_core::tasks::GroupOwner;
 use orchestra_core::{DType, ErrorClass, FailureKind, StageId};
 use tokio::runtime::Handle;
 
@@ -29,6 +30,7 @@ async fn start(
         engine: None,
         loaders: None,
         keepers: None,
+        group_owner: GroupOwner::Host,
         tasks_only: false,
         first_part: None,
         engines: [(StageId(1), engine)].into(),

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::restart::RestartPolicy;
+use orchestra_core::tasks::GroupOwner;
 use orchestra_core::{ItemId, SourceId, StageId};
 use orchestra_machine::GpuProbe;
 use orchestra_plan::{BatchPlan, Measurements, Origin, Plan, Shape};
@@ -213,6 +214,7 @@ impl Tree {
             engine: None,
             loaders: None,
             keepers: None,
+            group_owner: GroupOwner::Host,
             tasks_only: false,
             first_part: None,
             engines: plan.batch_stages().map(|(id, _)| (id, Arc::clone(&engine))).collect(),

@@ -131,9 +131,9 @@ impl Actor for Tasks {
         let ends = of_known.collect();
         let shared = Shared {
             watch: CommandWatch::start(&context),
+            groups: Groups::prepare(context.options.group_owner),
             context,
             keepers: Keepers::new(launcher),
-            groups: Groups::prepare(),
             journal: Mutex::new(known.journal),
             ends: Mutex::new(ends),
         };

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use orchestra_core::tasks::{Bounds, GroupView, WhyNot, bounds};
+use orchestra_core::tasks::{Bounds, GroupOwner, GroupView, WhyNot, bounds};
 use orchestra_keeper::{Group, descendants};
 use rustix::fs::{Access, access};
 use rustix::process::getpid;
@@ -22,17 +22,17 @@ pub struct Groups {
     bounds_cores: bool,
 }
 
-/// How commands would be bounded here. It changes nothing.
+/// How commands of a run that owns this process would be bounded here. It changes nothing.
 #[must_use]
 pub fn command_bounds() -> Bounds {
-    bounds(here().as_ref().map(|(_, view)| view))
+    bounds(here().as_ref().map(|(_, view)| view), GroupOwner::Run)
 }
 
 impl Groups {
     /// Prepares the group of this process, where it may; says once which bounds are in force.
-    pub fn prepare() -> Option<Self> {
+    pub fn prepare(owner: GroupOwner) -> Option<Self> {
         let here = here();
-        let mut in_force = bounds(here.as_ref().map(|(_, view)| view));
+        let mut in_force = bounds(here.as_ref().map(|(_, view)| view), owner);
         let mut groups = None;
         if let (Some((folder, _)), Bounds::Groups { enable, cores }) = (here, in_force.clone()) {
             match enable_in(&folder, &enable) {
@@ -124,6 +124,7 @@ mod tests {
         }
         let (found, seen) = view(fake.path(), own, |pid| pid == 7).unwrap();
         assert_eq!((&found, seen.strangers, seen.is_writable), (&folder, 1, true));
+        let bounds = |view| bounds(view, GroupOwner::Run);
         assert_eq!(bounds(Some(&seen)), Bounds::Processes(WhyNot::Strangers(1)));
         let (_, ours) = view(fake.path(), own, |_| true).unwrap();
         let Bounds::Groups { enable, cores: false } = bounds(Some(&ours)) else { panic!("{ours:?}") };
