@@ -83,6 +83,7 @@ pub(crate) fn start(order: &Order) -> Result<Running, String> {
             Ok(())
         });
     }
+    let started = Instant::now();
     let child = command.spawn().map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => format!("there is no program `{program}`"),
         _ => format!("`{program}`: {e}"),
@@ -91,7 +92,7 @@ pub(crate) fn start(order: &Order) -> Result<Running, String> {
     let process = pidfd_open(group, PidfdFlags::empty()).map_err(text)?;
     fcntl_setfl(&output, OFlags::NONBLOCK).map_err(text)?;
     // With `command` our ends of the pipe for writing are closed.
-    let (output, started) = (File::from(output), Instant::now());
+    let output = File::from(output);
     Ok(Running { group, limited, process, output, log, started, kernel_kills })
 }
 
