@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::{Ended, Workplace};
-use orchestra_plan::{MeasureKey, Measured, Measurements, PlanOptions, RealHost, machine_from_toml};
 use serde_json::Value;
 
 fn configs() -> PathBuf {
@@ -54,39 +53,6 @@ fn a_model_of_five_gigabytes_gets_four_workers_on_each_of_eight_gpus_of_24() {
         "needs 22 GiB",
         "23.5 GiB of 24 GiB are free",
     ]);
-}
-
-#[test]
-fn what_an_earlier_run_measured_on_another_gpu_is_planned_with_for_one_that_is_described() {
-    let place = Workplace::new();
-    // The same workflow without `memory`.
-    let shipped = configs().join("eight-gpus-memory.toml");
-    let text = fs::read_to_string(&shipped).unwrap().replace("memory = \"5GiB\"\n", "");
-    let text = text.replace("../", &format!("{}/", configs().parent().unwrap().display()));
-    let file = place.path("workflow.toml");
-    fs::write(&file, &text).unwrap();
-    let machine = configs().join("machines/8x24gb.toml");
-    let cache = place.path("cache");
-    let workers = || {
-        let arguments = ["plan", file.to_str().unwrap(), "--machine", machine.to_str().unwrap(), "--json"];
-        let ended =
-            place.start_command_with(&arguments, &[("ORCHESTRA_CACHE", cache.to_str().unwrap())]).wait();
-        let json: Value = serde_json::from_str(&ended.must_exit(0).stdout).unwrap();
-        let stages = json["stages"].as_array().unwrap();
-        let workers = stages.iter().find_map(|s| s["runs"]["workers"].as_array()).unwrap();
-        workers.iter().map(|w| w["count"].as_u64().unwrap()).collect::<Vec<_>>()
-    };
-    assert_eq!(workers(), [1; 8], "nothing is known");
-    let gpus = fs::read_to_string(&machine).unwrap();
-    let (described, _) = machine_from_toml(&gpus, "8x24gb.toml");
-    let host = RealHost::with_machine(orchestra_kinds::builtin(), described.unwrap());
-    let (planned, _) = orchestra_plan::plan(&text, &file, &PlanOptions::default(), &host);
-    let planned = planned.unwrap();
-    let (_, infer) = planned.batch_stages().next().unwrap();
-    let key = MeasureKey { device: "NVIDIA L4", ..planned.measure_key(infer, &planned.devices[0]) };
-    let measured = Measured { bytes: 5 << 30, runtime: "1.31.0".into() };
-    Measurements::new(&cache.join("memory")).keep(&key, &measured).unwrap();
-    assert_eq!(workers(), [4; 8]);
 }
 
 #[test]

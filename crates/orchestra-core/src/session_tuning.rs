@@ -25,28 +25,6 @@ pub struct SessionTuning {
     pub allow_cpu_nodes: bool,
 }
 
-impl SessionTuning {
-    /// What of it decides how much memory a session takes, in a few words; empty where nothing unusual does.
-    pub fn memory_words(&self) -> String {
-        let provider = match &self.provider {
-            Provider::Cuda => "",
-            Provider::TensorRt(TensorRt { fp16: false, .. }) => "tensorrt",
-            Provider::TensorRt(TensorRt { fp16: true, .. }) => "tensorrt f16",
-        };
-        let graphs = if self.cuda_graphs { "cuda graphs" } else { "" };
-        let overlap = if self.overlap { "overlap" } else { "" };
-        let shrink = if self.shrink { "shrink" } else { "" };
-        let search = match self.conv_search {
-            ConvSearch::Heuristic => "",
-            ConvSearch::Exhaustive => "exhaustive search",
-            ConvSearch::Fallback => "fallback search",
-        };
-        let words: Vec<&str> =
-            [provider, graphs, overlap, shrink, search].into_iter().filter(|w| !w.is_empty()).collect();
-        words.join(", ")
-    }
-}
-
 /// How cuDNN finds the kernels of a convolution for a shape: what ONNX Runtime calls `cudnn_conv_algo_search`. With cuDNN 9 none of them runs kernels to
 /// compare them; they are the modes of cuDNN's heuristics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
@@ -78,27 +56,4 @@ pub struct TensorRt {
     pub fp16: bool,
     /// The folder for what it has compiled of this model; `None`: it is compiled at every start.
     pub engines: Option<PathBuf>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_changes_the_memory_of_a_session_has_a_word_and_where_engines_lie_has_none() {
-        let usual = SessionTuning::default();
-        assert_eq!(usual.memory_words(), "");
-        let tensorrt = TensorRt { fp16: true, engines: Some("/cache".into()) };
-        let provider = Provider::TensorRt(tensorrt);
-        let all = SessionTuning {
-            shrink: true,
-            cuda_graphs: true,
-            blocking_sync: true,
-            overlap: true,
-            conv_search: ConvSearch::Exhaustive,
-            provider,
-            allow_cpu_nodes: true,
-        };
-        assert_eq!(all.memory_words(), "tensorrt f16, cuda graphs, overlap, shrink, exhaustive search");
-    }
 }

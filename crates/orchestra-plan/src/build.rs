@@ -13,10 +13,9 @@ use crate::fields::At;
 use crate::graph::{Graph, Link};
 use crate::host::{Host, MachineView, lexical};
 use crate::kind::{Draft, Input, SourceConnected, whole_row};
-use crate::measured::MeasureKey;
 use crate::models::{self, Model};
 use crate::no_effect::NoEffect;
-use crate::plan::{ColumnRef, KnownItems, Plan, WorkerMemory, WorkerPlan};
+use crate::plan::{ColumnRef, KnownItems, Plan, WorkerPlan};
 use crate::raw::{self, RawModel, RawSource, RawStage, RawWorkflow};
 use crate::sinks::{FAILURES, failure_schema};
 use crate::tasks::{self, Late, TasksPlan};
@@ -281,8 +280,8 @@ impl Planner<'_> {
         let Some(in_use) = in_use else {
             return (Vec::new(), read.workflow.stages.iter().map(|_| Vec::new()).collect());
         };
-        let (Connected { models, wired, .. }, of) = (connected, (in_use, looked_at, tasks));
-        self.devices(&read.workflow, models, &read.graph, wired, of, diags)
+        let (Connected { models, .. }, of) = (connected, (in_use, looked_at, tasks));
+        self.devices(&read.workflow, models, &read.graph, of, diags)
     }
 
     /// Whether the tasks have ended well whose values the tables of items use.
@@ -350,7 +349,6 @@ impl Planner<'_> {
         workflow: &RawWorkflow,
         models: &[Option<Model>],
         graph: &Graph,
-        wired: &[Option<Wired>],
         (devices, looked_at, tasks): (&mut Devices<'_>, Option<&MachineView>, Option<&TasksPlan>),
         diags: &mut Diagnostics,
     ) -> (Vec<Device>, Vec<Vec<WorkerPlan>>) {
@@ -389,12 +387,8 @@ impl Planner<'_> {
                 let named = is_asked || model.devices.is_some();
                 tuning::check_devices(&model.name.value, &model.tuning, &own, named, diags);
             }
-            let memory = own
-                .iter()
-                .map(|device| self.worker_memory(model, models[at].as_ref(), stage, index, wired, device))
-                .collect();
             let own = own.into_iter().map(|d| place_of(&mut table, d)).collect();
-            demands.push(Demand { stage: &stage.name.value, model, devices: own, memory });
+            demands.push(Demand { stage: &stage.name.value, model, devices: own });
             stages.push(index);
         }
         if let Some(why) = no_compiler.filter(|_| looked_at.is_some()) {
@@ -416,31 +410,6 @@ impl Planner<'_> {
             workers[stage] = placed;
         }
         (table, workers)
-    }
-
-    /// What one worker of the stage takes on the device: as the file says, else as an earlier run has measured.
-    fn worker_memory(
-        &self,
-        raw: &RawModel,
-        model: Option<&Model>,
-        stage: &RawStage,
-        index: usize,
-        wired: &[Option<Wired>],
-        device: &Device,
-    ) -> Option<WorkerMemory> {
-        if !device.is_cuda() {
-            return None;
-        }
-        if let Some(declared) = &raw.memory {
-            return Some(WorkerMemory::Declared(declared.value));
-        }
-        let key = MeasureKey {
-            model: &model?.plan.digest,
-            device: &device.product,
-            max_batch: batches::largest_on_cuda(raw, stage, wired[index].as_ref()),
-            settings: &batches::settings_of(raw, index, wired)?,
-        };
-        self.host.measured_memory(&key).map(WorkerMemory::Measured)
     }
 }
 

@@ -243,12 +243,12 @@ fn sum_of(plan: &Plan, id: DeviceId, device: &DevicePlan, memory: &DeviceMemory)
     let mut left = Some(room);
     for (stage, batch) in plan.batch_stages() {
         for worker in batch.workers.iter().filter(|w| w.device == id) {
-            let of_each = worker.memory.map(|m| (m, m.bytes().saturating_mul(worker.count as u64)));
+            let of_each = worker.memory.map(|m| (m, m.saturating_mul(worker.count as u64)));
             let (stage, who) = (&plan.stages[stage.index()].name, plural(worker.count, "worker"));
             lines.push(match of_each {
                 Some((m, sum)) => {
-                    let (each, sum) = (format_bytes(m.bytes()), format_bytes(sum));
-                    format!("            {stage}: {who} x {each} ({}) = {sum}", m.word())
+                    let (each, sum) = (format_bytes(m), format_bytes(sum));
+                    format!("            {stage}: {who} x {each} (declared) = {sum}")
                 }
                 None => format!(
                     "            {stage}: {who}; what one takes is measured in the run, unless `memory` of the model says it"

@@ -15,7 +15,6 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use crate::kind::Kinds;
-use crate::measured::{MeasureKey, Measurements};
 use crate::outputs::ModelOutput;
 use crate::plan::ModelPlan;
 use crate::tasks::{TasksEnded, TasksPlan};
@@ -73,12 +72,6 @@ pub trait Host {
     /// The path without `.` and `..`, as far as that changes nothing.
     fn resolve(&self, path: &Path) -> PathBuf {
         lexical(path)
-    }
-
-    /// Device memory of one worker, as an earlier run measured it; `None` where none has.
-    fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {
-        let _ = key;
-        None
     }
 
     /// What a program prints that is confined to `rules`, and ends by itself soon.
@@ -299,11 +292,9 @@ pub struct RealHost {
     pub kinds: Kinds,
     /// Cores, memory and devices.
     pub machine: MachineView,
-    /// What earlier runs measured.
-    pub measurements: Option<Measurements>,
     /// A folder for compiled models, which need not exist.
     pub engines: Option<PathBuf>,
-    /// The machine is not this one: what was measured on any GPU is taken where nothing was on its own.
+    /// The machine is not this one: nothing on this one is looked for.
     pub is_described: bool,
     /// What answers [`Host::ask`]; `None`: nothing is started.
     pub ask: Option<AskProgram>,
@@ -341,7 +332,6 @@ impl RealHost {
         Self {
             kinds,
             machine,
-            measurements: None,
             engines: None,
             is_described: false,
             ask: None,
@@ -411,12 +401,6 @@ impl Host for RealHost {
             return real;
         }
         lexical(path)
-    }
-
-    fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {
-        let measurements = self.measurements.as_ref()?;
-        let elsewhere = || measurements.look_up_on_any(key).filter(|_| self.is_described);
-        Some(measurements.look_up(key).or_else(elsewhere)?.bytes)
     }
 
     fn engines(&self) -> Option<PathBuf> {

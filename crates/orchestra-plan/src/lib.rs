@@ -19,7 +19,6 @@ mod key;
 pub mod keys;
 mod kind;
 mod machine_file;
-mod measured;
 mod models;
 mod near_cores;
 mod nearest;
@@ -63,7 +62,6 @@ pub use kind::{
     StageContext, StageKind, Upstreams, Writes,
 };
 pub use machine_file::machine_from_toml;
-pub use measured::{MeasureKey, Measured, Measurements};
 pub use models::{MAX_BATCH, read_labels, read_text};
 pub use nearest::list;
 pub use onnx::read_model;
@@ -73,7 +71,7 @@ pub use plan::{
     BETWEEN_COMMITS, BatchPlan, BucketPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth,
     JoinWay, KnownItems, LEAST_LOADER_BYTES, Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin,
     OtlpProtocol, PipelinePlan, Plan, RecordsPerItem, Recycle, Shape, SinkPlan, SourcePlan, StagePlan,
-    TelemetryPlan, WorkerMemory, WorkerPlan,
+    TelemetryPlan, WorkerPlan,
 };
 pub use schema::workflow_schema;
 pub use sinks::{FAILURES, RESERVED, failure_schema};

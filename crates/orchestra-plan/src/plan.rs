@@ -11,7 +11,6 @@ use orchestra_store::Expand;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::measured::MeasureKey;
 use crate::tasks::{LatePlan, TasksPlan};
 
 mod batch;
@@ -19,9 +18,7 @@ mod settings;
 mod sink;
 mod stage;
 
-pub use batch::{
-    BatchPlan, DeviceMemory, DevicePlan, Growth, ModelPlan, NodeCores, Recycle, WorkerMemory, WorkerPlan,
-};
+pub use batch::{BatchPlan, DeviceMemory, DevicePlan, Growth, ModelPlan, NodeCores, Recycle, WorkerPlan};
 pub use settings::{Limits, LogFormat, MaxFailed, OtlpProtocol, TelemetryPlan};
 pub use sink::{BucketPlan, FilesPlan, RecordsPerItem, SinkPlan};
 pub use stage::{FoldPlan, JoinWay, Shape, StagePlan};
@@ -159,17 +156,6 @@ impl Plan {
             }
         }
         self
-    }
-
-    /// Under what it is kept how much one worker of the stage takes of the GPU.
-    #[must_use]
-    pub fn measure_key<'a>(&'a self, batch: &'a BatchPlan, device: &'a DevicePlan) -> MeasureKey<'a> {
-        MeasureKey {
-            model: &self.models[batch.model.index()].digest,
-            device: &device.product,
-            max_batch: batch.max_batch,
-            settings: &batch.settings,
-        }
     }
 
     /// Per model input of a stage: what its graph has to make of the pixels that it is given, where it is given pixels.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::{Iteration, PixelInput, TensorSpec, Trim};
+use orchestra_core::{Iteration, TensorSpec, Trim};
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::At;
@@ -40,8 +40,6 @@ pub(crate) enum Wired {
         iteration: Option<Iteration>,
         /// Whether it computes no more of an input than pictures fill. Where they lie then stands behind `inputs` and `tensors`.
         trim: Option<Trim>,
-        /// Per model input: what the graph makes of pixels.
-        pixels: Vec<Option<PixelInput>>,
         fixed_batch: Option<usize>,
         gives: Schema,
         /// Where what it is fed lies in a picture, if that is one place.

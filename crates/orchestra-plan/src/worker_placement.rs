@@ -6,7 +6,7 @@ use orchestra_core::device_share::{Want, share_out};
 use crate::bytes::format_bytes;
 use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
-use crate::plan::{Growth, WorkerMemory, WorkerPlan};
+use crate::plan::{Growth, WorkerPlan};
 use crate::priority::{Team, are_weighed, divide, nearest, shares, teams};
 use crate::raw::RawModel;
 
@@ -23,15 +23,6 @@ pub(crate) struct Demand<'a> {
     pub model: &'a RawModel,
     /// Places in the device table.
     pub devices: Vec<usize>,
-    /// Device memory of one worker on each of these, where it is known.
-    pub memory: Vec<Option<WorkerMemory>>,
-}
-
-impl Demand<'_> {
-    fn memory_on(&self, device: usize) -> Option<WorkerMemory> {
-        let at = self.devices.iter().position(|d| *d == device)?;
-        self.memory.get(at).copied().flatten()
-    }
 }
 
 /// Places the workers of all stages. Errors (memory) are reported. `of_shares`: bytes of each device that more than one worker of
@@ -56,7 +47,7 @@ pub(crate) fn place(
             continue;
         } else if device.is_cuda() {
             let of_shares = of_shares[index];
-            let on = OnCuda { demands, stages: &stages, id, device, headroom, of_shares, doubts: false };
+            let on = OnCuda { demands, stages: &stages, id, device, headroom, of_shares };
             on.place(reasons, diags)
         } else {
             let cores = (cores / n_cpus.max(1)).max(1);
@@ -160,8 +151,6 @@ struct OnCuda<'a> {
     device: &'a Device,
     headroom: u64,
     of_shares: u64,
-    /// What earlier runs have measured is not believed.
-    doubts: bool,
 }
 
 impl OnCuda<'_> {
@@ -169,16 +158,14 @@ impl OnCuda<'_> {
         self.demands[stage].model
     }
 
-    /// What one worker of a stage takes, where that is known.
-    fn memory(&self, stage: usize) -> Option<WorkerMemory> {
-        let is_believed =
-            |memory: &WorkerMemory| !(self.doubts && matches!(memory, WorkerMemory::Measured(_)));
-        self.demands[stage].memory_on(self.id.index()).filter(is_believed)
+    /// What one worker of a stage takes, where the file declares it.
+    fn memory(&self, stage: usize) -> Option<u64> {
+        self.model(stage).memory.as_ref().map(|declared| declared.value)
     }
 
     /// Bytes of one worker of a stage; 0 where that is not known.
     fn worker(&self, stage: usize) -> u64 {
-        self.memory(stage).map_or(0, WorkerMemory::bytes)
+        self.memory(stage).unwrap_or(0)
     }
 
     /// Bytes of all that has to be there.
@@ -191,7 +178,7 @@ impl OnCuda<'_> {
         self.device.memory.map(|(_, free)| free.saturating_sub(self.headroom))
     }
 
-    /// It is not known of each model here what a worker takes, and the run can find out.
+    /// The file does not declare of each model here what a worker takes, and the run can find out.
     fn is_to_be_measured(&self) -> bool {
         self.device.memory.is_some() && !self.stages.iter().all(|s| self.memory(*s).is_some())
     }
@@ -232,33 +219,28 @@ impl OnCuda<'_> {
         let memory = self.memory(stage);
         let asked = self.model(stage).workers.as_ref().map(|asked| asked.value as usize);
         match (asked, self.is_to_be_measured()) {
-            (_, true) if !Self::is_said(asked, memory) => 1,
+            (_, true) if asked.is_none() || memory.is_none() => 1,
             (Some(asked), _) => asked,
             (None, false) if memory.is_some() && self.device.memory.is_some() => self.by_default(stage),
             (None, _) => 1,
         }
     }
 
-    /// The file says both how many workers there shall be and what one takes.
-    fn is_said(asked: Option<usize>, memory: Option<WorkerMemory>) -> bool {
-        asked.is_some() && matches!(memory, Some(WorkerMemory::Declared(_)))
-    }
-
     /// What may come of `count` workers within the run.
     fn growth(&self, stage: usize, count: usize) -> Option<Growth> {
         let asked = self.model(stage).workers.as_ref().map(|asked| asked.value as usize);
         let memory = self.memory(stage);
-        let may_grow = self.is_to_be_measured() && !Self::is_said(asked, memory);
+        let may_grow = self.is_to_be_measured() && (asked.is_none() || memory.is_none());
         let most = asked.unwrap_or_else(|| self.by_default(stage));
         (may_grow && most > count).then_some(Growth { most, is_asked: asked.is_some() })
     }
 
     /// Workers and threads of each stage. One worker each, then the rest in turns, the stage furthest behind its priority
     /// first, as long as there is room.
-    fn place(mut self, reasons: &mut Vec<String>, diags: &mut Diagnostics) -> Vec<WorkerPlan> {
+    fn place(&self, reasons: &mut Vec<String>, diags: &mut Diagnostics) -> Vec<WorkerPlan> {
         let room = self.room().unwrap_or(u64::MAX);
         if self.needed() > room {
-            self.full(reasons, diags);
+            self.report_full(diags);
         }
         let needed = self.needed();
         let want = |s: &usize| Want {
@@ -310,16 +292,15 @@ impl OnCuda<'_> {
                     bytes => format!(" and {} for commands", format_bytes(bytes)),
                 };
                 format!(
-                    "as many{asked} as fit: {} each ({}), and {} are free beyond the headroom of {}{of_shares}",
-                    format_bytes(memory.bytes()),
-                    memory.word(),
+                    "as many{asked} as fit: {} each (declared), and {} are free beyond the headroom of {}{of_shares}",
+                    format_bytes(memory),
                     format_bytes(room.saturating_sub(self.of_shares)),
                     format_bytes(self.headroom)
                 )
             }
             (_, _) if self.model(stage).workers.is_some() => "as asked".into(),
             (Some(memory), Some(_)) => {
-                format!("{} each ({}); {}", format_bytes(memory.bytes()), memory.word(), self.why_no_more())
+                format!("{} each (declared); {}", format_bytes(memory), self.why_no_more())
             }
             (None, _) if self.is_to_be_measured() => {
                 format!("what one takes is measured in the run; {}", self.why_no_more())
@@ -328,24 +309,8 @@ impl OnCuda<'_> {
         }
     }
 
-    /// What the file says is believed. What an earlier run has seen may have been another program's, so it is tried, and measured again.
-    fn full(&mut self, reasons: &mut Vec<String>, diags: &mut Diagnostics) {
+    fn report_full(&self, diags: &mut Diagnostics) {
         let needed = self.needed();
-        let is_declared = |s: &usize| self.model(*s).memory.is_some();
-        if self.stages.iter().any(is_declared) {
-            return self.report_full(needed, diags);
-        }
-        self.doubts = true;
-        let room = self.room().unwrap_or_default();
-        reasons.push(format!(
-            "device {}: earlier runs have measured {} for one worker per model, and {} are free beyond the headroom; one each is tried all the same",
-            self.device.name,
-            format_bytes(needed),
-            format_bytes(room)
-        ));
-    }
-
-    fn report_full(&self, needed: u64, diags: &mut Diagnostics) {
         let mut spans = self.stages.iter().filter_map(|s| self.model(*s).memory.as_ref().map(|m| m.span));
         let span: Option<Span> = spans.next_back();
         let (total, free) = self.device.memory.unwrap_or_default();

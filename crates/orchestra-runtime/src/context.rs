@@ -2,8 +2,8 @@
 //! but counters.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use orchestra_core::restart::RestartPolicy;
@@ -114,8 +114,6 @@ pub struct RunContext {
     pub tracer: MaybeTracer,
     pub watch: Arc<DeviceWatch>,
     pub tasks: Arc<TaskBoard>,
-    /// The version of the engine, once a worker has said it: the same one as all others.
-    pub runtime: OnceLock<String>,
     pub loads_alone: AloneTurns,
     next_worker: AtomicU32,
 }
@@ -142,7 +140,6 @@ impl RunContext {
             tracer,
             watch,
             tasks: Arc::default(),
-            runtime: OnceLock::new(),
             loads_alone: AloneTurns::default(),
             next_worker: AtomicU32::new(0),
         }

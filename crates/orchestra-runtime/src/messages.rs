@@ -13,7 +13,6 @@ use orchestra_core::worker_places::Handover;
 use orchestra_core::{
     BatchId, DeviceId, ItemId, PipelineId, SinkId, SourceId, StageId, WorkerExit, WorkerId,
 };
-use orchestra_machine::Gpu;
 use orchestra_plan::Origin;
 use orchestra_worker::arena::Arena;
 use orchestra_worker::frames::{DynamicOutput, Load, RunErrorKind};
@@ -190,14 +189,14 @@ pub enum DeviceMsg {
     },
     WorkerReady {
         worker: WorkerId,
-        pid: Option<u32>,
         /// It has run its largest batch to warm up.
         is_warm: bool,
     },
     /// The device was looked at because this manager asked for it.
     Looked {
         number: u64,
-        seen: Option<Box<Gpu>>,
+        /// Bytes of it that nobody uses, if it could be seen.
+        free: Option<u64>,
     },
     /// A pause, a look or a load has had its time: see what else can be done.
     GoOn,

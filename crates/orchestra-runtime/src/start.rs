@@ -15,7 +15,6 @@ use crate::account::report::RunReport;
 use crate::account::snapshot::Snapshot;
 use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::Watcher;
-use crate::fleet::worker_memory;
 use crate::flow::committer::{self, Files, Traces};
 use crate::flow::listing::Listing;
 use crate::messages::{PipelineEnd, RootMsg};
@@ -214,7 +213,6 @@ impl RunHandle {
             Err(_) => Counts { done: self.context.stats.done.get(), failed: self.context.stats.failed.get() },
         };
         drop(self.watcher);
-        worker_memory::keep(&self.context);
         let (mut exit_code, mut problems) = judge(&ending, counts.failed);
         let goes_on = self.context.is_first_part() && problems.is_empty();
         if !goes_on && let Some((code, problem)) = not_started(&self.context) {

@@ -65,8 +65,8 @@ use orchestra_onnx::library::{Env, Request};
 pub use orchestra_plan as plan;
 use orchestra_plan::{BatchPlan, DeviceView, Kinds, NodeView, RealHost, TasksPlan, WorkerPlan};
 pub use orchestra_plan::{
-    Cause, Diagnostics, MachineView, Measurements, ModelError, ModelFile, Plan, PlanOptions, RenderStyle,
-    Signature, read_model, workflow_schema,
+    Cause, Diagnostics, MachineView, ModelError, ModelFile, Plan, PlanOptions, RenderStyle, Signature,
+    read_model, workflow_schema,
 };
 pub use orchestra_runtime::launcher::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
@@ -218,12 +218,6 @@ pub fn kinds() -> Kinds {
     orchestra_kinds::builtin()
 }
 
-/// Where runs of this user keep what they find out about the memory of workers, for later plans; `None` if no variable names a folder.
-#[must_use]
-pub fn measurements() -> Option<Measurements> {
-    Some(Measurements::new(&Env::from_process().user_folder()?.join("memory")))
-}
-
 /// Where workers of this user keep what TensorRT has compiled; `None` if no variable names a folder.
 #[must_use]
 pub fn engines() -> Option<PathBuf> {
@@ -260,12 +254,12 @@ pub fn plan_file_with(
 /// What plans are made with: real files, this machine or another, and what this user's earlier runs have left.
 #[must_use]
 pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
-    let (measurements, engines) = (measurements(), engines());
+    let engines = engines();
     let (ask, compilers) = (Some(program::ask as _), Some(engines::compilers as _));
     let (tasks_done, has_best) = (Some(tasks_done as _), Some(has_best as _));
     let host = RealHost::with_machine(kinds, machine);
     let tasks_ended = Some(orchestra_runtime::tasks_ended as _);
-    RealHost { measurements, engines, ask, compilers, tasks_done, has_best, tasks_ended, ..host }
+    RealHost { engines, ask, compilers, tasks_done, has_best, tasks_ended, ..host }
 }
 
 /// Whether all tasks of a table are done, and its link leads to the best of them: what is better may be said anew.
@@ -378,7 +372,6 @@ pub fn run_options(
     };
     let devices = DeviceOptions {
         probe: Some(options.probe.unwrap_or_else(|| Arc::new(NvmlProbe::new()))),
-        measurements: measurements(),
         ..DeviceOptions::default()
     };
     let options = RunOptions {

@@ -4,11 +4,9 @@ use orchestra_core::{Iteration, ModelId, ReadOutput, Trim};
 
 use super::assemble::Assembler;
 use super::memory::Layout;
-use crate::measured::settings;
 use crate::plan::{BatchPlan, Growth, WorkerPlan};
-use crate::raw::{RawModel, RawStage};
+use crate::raw::RawModel;
 use crate::slots::ready_batches;
-use crate::wiring::Wired;
 
 /// Largest batch on a GPU and on the CPU, unless the file says otherwise. On the CPU larger batches gain nothing.
 const DEFAULT_BATCH_CUDA: usize = 32;
@@ -49,12 +47,10 @@ impl Assembler<'_> {
             ready: ready_batches(&layout, !on_cuda),
             priority: raw.priority,
             recycle: raw.recycle,
-            gives_memory_back: raw.tuning.wanted.shrink,
             outputs,
             iteration: iteration.clone(),
             trim,
             layout,
-            settings: settings_of(raw, stage, &self.parts.wired)?,
         })
     }
 
@@ -135,19 +131,4 @@ fn cut_growth(workers: &mut [WorkerPlan], slots: usize) {
         largest.growth =
             largest.growth.map(|g| Growth { most: g.most - 1, ..g }).filter(|g| g.most > largest.count);
     }
-}
-
-/// Digest of what the sessions of a batch stage are opened with; `None` where that is not known.
-pub(super) fn settings_of(model: &RawModel, stage: usize, wired: &[Option<Wired>]) -> Option<[u8; 32]> {
-    let Some(Wired::Batch { tensors, pixels, iteration, .. }) = &wired[stage] else { return None };
-    Some(settings(model, tensors, pixels, iteration.is_some()))
-}
-
-/// The largest batch of a stage on a GPU, before anything else about it is known.
-pub(super) fn largest_on_cuda(model: &RawModel, stage: &RawStage, wired: Option<&Wired>) -> usize {
-    if let Some(Wired::Batch { fixed_batch: Some(fixed), .. }) = wired {
-        return *fixed;
-    }
-    let asked = stage.batch().and_then(|batch| batch.max_batch.as_ref());
-    asked.or(model.max_batch.as_ref()).map_or(DEFAULT_BATCH_CUDA, |asked| asked.value as usize)
 }

@@ -52,7 +52,7 @@ pub const MODEL: [Key; 25] = [
     key(
         "memory",
         "memory",
-        "what an earlier run or this one measures",
+        "what the first worker of a run takes",
         "device memory of one worker, to work out how many fit on a GPU",
     ),
     key(
@@ -179,7 +179,7 @@ pub const WORKERS: [Key; 10] = [
     key(
         "memory",
         "memory",
-        "what an earlier run or this one measures",
+        "what the first worker of a run takes",
         "device memory of one worker, on a GPU",
     ),
     key(

@@ -76,8 +76,6 @@ pub struct BatchPlan {
     pub priority: u32,
     /// When a worker is replaced although nothing failed.
     pub recycle: Recycle,
-    /// Whether a worker gives back after each run what the run left unused.
-    pub gives_memory_back: bool,
     /// The outputs of the model that are read.
     pub outputs: Vec<ReadOutput>,
     /// How the model runs on its own outputs, if it does.
@@ -90,10 +88,6 @@ pub struct BatchPlan {
     /// Where rows lie, and how many slots there are.
     #[serde(skip)]
     pub layout: BatchLayout,
-    /// Of all that decides, beside the model, the GPU and the largest batch, what a worker takes of a GPU's memory: see
-    /// [`MeasureKey::settings`](crate::MeasureKey).
-    #[serde(skip)]
-    pub settings: [u8; 32],
 }
 
 impl BatchPlan {
@@ -122,8 +116,8 @@ pub struct WorkerPlan {
     pub growth: Option<Growth>,
     /// Intra-op threads of each, shared by the batches that it runs at once.
     pub threads: usize,
-    /// Device memory of each, where it is known.
-    pub memory: Option<WorkerMemory>,
+    /// Device memory of each in bytes, where the file declares it.
+    pub memory: Option<u64>,
 }
 
 impl WorkerPlan {
@@ -141,34 +135,6 @@ pub struct Growth {
     pub most: usize,
     /// The file asks for that number: it is believed where nothing can be measured.
     pub is_asked: bool,
-}
-
-/// What a worker takes of a GPU's memory, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(tag = "known", content = "bytes", rename_all = "lowercase")]
-pub enum WorkerMemory {
-    /// `models.*.memory` says so.
-    Declared(u64),
-    /// An earlier run found out.
-    Measured(u64),
-}
-
-impl WorkerMemory {
-    #[must_use]
-    pub fn bytes(self) -> u64 {
-        match self {
-            WorkerMemory::Declared(bytes) | WorkerMemory::Measured(bytes) => bytes,
-        }
-    }
-
-    /// How it is known, in a word.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            WorkerMemory::Declared(_) => "declared",
-            WorkerMemory::Measured(_) => "measured",
-        }
-    }
 }
 
 /// A device that is used.

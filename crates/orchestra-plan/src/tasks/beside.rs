@@ -7,7 +7,7 @@ use super::{TaskGpu, TaskPlan, TasksPlan};
 use crate::bytes::format_bytes;
 use crate::devices::Device;
 use crate::diagnostics::Diagnostics;
-use crate::plan::{WorkerMemory, WorkerPlan};
+use crate::plan::WorkerPlan;
 
 /// What a command with a share of a GPU says that it needs of it; commands that have a GPU alone have it before or after the models.
 fn declared(task: &TaskPlan) -> Option<u64> {
@@ -55,9 +55,8 @@ pub(crate) fn leave_to_models(
 /// What these workers of a GPU may take. Where it is not known of each, as many are started in the run as leave what shares need.
 fn of_workers(gpu: &TaskGpu, workers: &[&WorkerPlan]) -> u64 {
     let Some(room) = gpu.memory.filter(|_| !workers.is_empty()) else { return 0 };
-    let of_each = |worker: &&WorkerPlan| {
-        worker.memory.map_or(0, WorkerMemory::bytes).saturating_mul(worker.count as u64)
-    };
+    let of_each =
+        |worker: &&WorkerPlan| worker.memory.unwrap_or_default().saturating_mul(worker.count as u64);
     let known = workers.iter().map(of_each).fold(0, u64::saturating_add);
     let is_known = workers.iter().all(|worker| worker.memory.is_some() && worker.growth.is_none());
     let all = if is_known { known } else { known.max(room.saturating_sub(gpu.of_shares)) };

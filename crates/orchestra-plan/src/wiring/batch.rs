@@ -121,7 +121,6 @@ impl<'a> Wiring<'a> {
             unreadable,
             iteration,
             trim: trim.map(|(trim, _)| trim),
-            pixels,
             fixed_batch,
             gives,
             placed,

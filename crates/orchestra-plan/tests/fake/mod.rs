@@ -5,8 +5,7 @@ use std::path::Path;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    DeviceView, FileKind, Host, MachineView, MeasureKey, Measurements, ModelError, ModelFile, Plan,
-    PlanOptions, RenderStyle, Signature,
+    DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, Plan, PlanOptions, RenderStyle, Signature,
 };
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 
@@ -25,8 +24,6 @@ pub struct FakeHost {
     pub dynamic: bool,
     /// Bytes of each GPU.
     pub memory: u64,
-    /// What earlier runs have found out.
-    pub measurements: Option<Measurements>,
 }
 
 impl Host for FakeHost {
@@ -65,10 +62,6 @@ impl Host for FakeHost {
 
     fn file_kind(&self, _: &Path) -> FileKind {
         FileKind::Regular
-    }
-
-    fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {
-        Some(self.measurements.as_ref()?.look_up(key)?.bytes)
     }
 
     fn machine(&self) -> Result<MachineView, String> {

@@ -1,10 +1,10 @@
-//! How the memory of a GPU is shared out: by what a worker takes (declared, or measured by an earlier run), by priority, and up to the
+//! How the memory of a GPU is shared out: by what a worker takes (as declared), by priority, and up to the
 //! headroom; and where its workers are kept on a machine of several NUMA nodes.
 
-use crate::common::{CROPS, DIGITS, FakeHost, digits, model, second_model, set};
+use crate::common::{CROPS, DIGITS, FakeHost, model, second_model, set};
 use orchestra_plan::{
-    DeviceView, Growth, LEAST_LOADER_BYTES, MachineView, Plan, PlanOptions, RenderStyle, WorkerMemory,
-    WorkerPlan, describe, machine_from_toml,
+    DeviceView, Growth, LEAST_LOADER_BYTES, MachineView, Plan, PlanOptions, RenderStyle, WorkerPlan,
+    describe, machine_from_toml,
 };
 use proptest::prelude::*;
 
@@ -47,7 +47,7 @@ fn as_many_workers_as_fit_beside_the_headroom_on_each_of_eight_gpus() {
 #[test]
 fn where_processes_take_turns_one_worker_has_a_gpu_unless_more_are_asked_for_or_priorities_differ() {
     let text = "cores = 16\n[[devices]]\nmodel = \"L4\"\nmemory = \"24GiB\"\n";
-    let mut host = FakeHost::with(machine_from_toml(text, "turns.toml").0.unwrap());
+    let host = FakeHost::with(machine_from_toml(text, "turns.toml").0.unwrap());
     let declared = host.good(&model("memory = \"2GiB\""));
     assert_eq!(counts(&declared), [1]);
     let why = "stage `classify` on cuda:0: 1 worker: 2 GiB each (declared); more would take turns with it, as no MPS is there";
@@ -58,8 +58,6 @@ fn where_processes_take_turns_one_worker_has_a_gpu_unless_more_are_asked_for_or_
     assert!(
         describe(&unknown).contains("1 worker: what one takes is measured in the run; more would take turns")
     );
-    host.measured = vec![("L4", 32, 2 * GIB)];
-    assert_eq!(counts(&host.good(DIGITS)), [1]);
 
     let second = |priority| second_model(&format!("memory = \"2GiB\"\npriority = {priority}"));
     let first = model("memory = \"2GiB\"\npriority = 10");
@@ -69,22 +67,6 @@ fn where_processes_take_turns_one_worker_has_a_gpu_unless_more_are_asked_for_or_
         [1, 3],
         "turns are equal, so numbers make the shares"
     );
-}
-
-#[test]
-fn what_an_earlier_run_measured_counts_like_what_is_declared_and_less_than_it() {
-    let mut host = FakeHost::with(server());
-    host.measured = vec![("L4", 32, 6 * GIB), ("L4", 64, 9 * GIB), ("L40", 32, GIB)];
-    let plan = host.good(DIGITS);
-    assert_eq!(counts(&plan), [3; 8]);
-    assert!(workers(&plan).iter().all(|w| w.memory == Some(WorkerMemory::Measured(6 * GIB))));
-    assert!(workers(&plan).iter().all(|w| w.growth.is_none()));
-    // Another batch size is another measurement, and none is none.
-    assert_eq!(counts(&host.good(&model("max_batch = 64"))), [2; 8]);
-    assert_eq!(counts(&host.good(&model("max_batch = 128"))), [1; 8]);
-    assert_eq!(counts(&host.good(&model("memory = \"5GiB\""))), [4; 8]);
-    let cpu = PlanOptions { devices: Some(vec!["cpu".into()]), ..PlanOptions::default() };
-    assert_eq!(workers(&host.good_with(DIGITS, &cpu))[0].memory, None);
 }
 
 #[test]
@@ -134,7 +116,7 @@ fn two_models_share_a_gpu_by_need_and_priority() {
 #[test]
 fn a_model_of_which_nothing_is_known_is_left_room() {
     let unknown = &second_model("");
-    let mut host = FakeHost::with(server());
+    let host = FakeHost::with(server());
     assert_eq!(counts(&host.good(&(model("memory = \"5GiB\"") + unknown))), [1; 16]);
     let asked = counts(&host.good(&(model("memory = \"5GiB\"\nworkers = 3") + unknown)));
     assert_eq!((&asked[..8], &asked[8..]), (&[3; 8][..], &[1; 8][..]), "who asks is given");
@@ -143,13 +125,7 @@ fn a_model_of_which_nothing_is_known_is_left_room() {
         workers(&plan).iter().all(|w| w.growth == Some(Growth { most: 4, is_asked: false })),
         "both may grow"
     );
-    // What was measured is less sure than what is declared.
-    host.measured = vec![("L4", 32, 5 * GIB)];
-    let measured = host.good(&(model("workers = 3") + &second_model("max_batch = 8")));
-    assert_eq!(counts(&measured), [1; 16], "not before it is known what the other one takes");
-    let most = |w: &WorkerPlan| w.growth.map(|growth| growth.most);
-    assert!(workers(&measured)[..8].iter().all(|w| most(w) == Some(3)));
-    assert!(describe(&measured).contains("another model here is measured in the run first, then up to 3"));
+    assert!(describe(&plan).contains("another model here is measured in the run first, then up to 4"));
 }
 
 #[test]
@@ -183,61 +159,6 @@ fn where_nothing_is_known_one_worker_is_measured_in_the_run_and_there_are_slots_
     let offline =
         PlanOptions { offline: true, devices: Some(vec!["cuda:0".into()]), ..PlanOptions::default() };
     assert_eq!(workers(&host.good_with(&model("workers = 3"), &offline))[0].count, 3);
-}
-
-#[test]
-fn whatever_changes_the_memory_of_a_worker_is_part_of_what_a_measurement_is_kept_under() {
-    let host = FakeHost::with(server());
-    let key = |text: &str| {
-        let plan = host.good(text);
-        let (_, infer) = plan.batch_stages().next().unwrap();
-        let key = plan.measure_key(infer, &plan.devices[0]);
-        (*key.model, key.max_batch, *key.settings)
-    };
-    let plain = key(DIGITS);
-    for same in ["priority = 20", "threads = 3", "workers = 2", "memory = \"1GiB\""] {
-        assert_eq!(key(&model(same)), plain, "{same}");
-    }
-    let others = [
-        model("memory_limit = \"4GiB\""),
-        model("tf32 = false"),
-        model("streams = 2"),
-        model("max_batch = 8"),
-        digits(&[("color = \"gray\"", "color = \"gray\"\nnormalize = \"device\"")]),
-    ];
-    let mut keys: Vec<_> = others.iter().map(|text| key(text)).collect();
-    keys.push(plain);
-    keys.sort();
-    keys.dedup();
-    assert_eq!(keys.len(), others.len() + 1);
-    let of_size = |size: &str| {
-        let changes = [
-            ("digits.onnx", "any.onnx"),
-            ("labels = \"labels10.txt\"", ""),
-            ("\"gray\"", "\"bgr\""),
-            ("[32, 32]", size),
-        ];
-        key(&digits(&changes))
-    };
-    assert_eq!(of_size("[32, 32]"), of_size("[32,32]"));
-    assert_ne!(of_size("[32, 32]"), of_size("[64, 32]"), "an open dimension is as large as its rows");
-}
-
-#[test]
-fn a_measurement_that_fits_nowhere_is_tried_again_and_not_believed_for_ever() {
-    let mut host = FakeHost::with(server());
-    host.measured = vec![("L4", 32, 23 * GIB)];
-    let plan = host.good(DIGITS);
-    assert_eq!(counts(&plan), [1; 8]);
-    let text = describe(&plan);
-    for part in [
-        "earlier runs have measured 23 GiB for one worker per model",
-        "what one takes is measured in the run",
-    ] {
-        assert!(text.contains(part), "`{part}` is missing:\n{text}");
-    }
-    let grows = Some(Growth { most: 4, is_asked: false });
-    assert!(workers(&plan).iter().all(|w| w.memory.is_none() && w.growth == grows));
 }
 
 /// A command with half a GPU, beside the model of this memory.

@@ -8,7 +8,7 @@ use orchestra_core::batching::LeaveReason;
 use orchestra_core::first_items::FirstItems;
 use orchestra_core::worker_exit::ExitKind;
 use orchestra_core::{DeviceId, DeviceKind, FailureKind, PipelineId, SourceId, StageId};
-use orchestra_plan::{Origin, Plan, WorkerMemory};
+use orchestra_plan::{Origin, Plan};
 use orchestra_store::{Extent, Growth};
 
 use crate::account::histogram::{BATCH_SIZES, Histogram, TIMES};
@@ -120,14 +120,10 @@ pub struct StageOnDevice {
     pub run_time: Histogram,
     /// Items of the largest batch that is sent there now.
     pub ceiling: Counter,
-    /// Bytes that one worker takes of the GPU, where the plan knows.
+    /// Bytes that one worker takes of the GPU, where the file declares them.
     pub planned_bytes: Option<u64>,
     /// Bytes that one worker takes of the GPU, as measured in this run; 0: it was not.
     pub worker_bytes: Counter,
-    /// Workers that ran their largest batch when they were loaded.
-    pub warm: Counter,
-    /// How often memory ran out there: what workers take is less than they need then.
-    pub out_of_memory: Counter,
 }
 
 impl StageOnDevice {
@@ -163,12 +159,10 @@ impl StageStats {
             let memory = planned.and_then(|workers| workers.memory).filter(|_| is_gpu);
             StageOnDevice {
                 is_planned: planned.is_some(),
-                planned_bytes: memory.map(WorkerMemory::bytes),
+                planned_bytes: memory,
                 run_time: Histogram::new(TIMES),
                 ceiling,
                 worker_bytes: Counter::default(),
-                warm: Counter::default(),
-                out_of_memory: Counter::default(),
             }
         });
         Self {

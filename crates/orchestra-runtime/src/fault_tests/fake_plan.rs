@@ -15,7 +15,6 @@ pub fn plan_of(stage: &Stage) -> Plan {
         devices: if stage.is_on_cpu() { 0 } else { stage.devices },
         dynamic: stage.dynamic,
         memory,
-        measurements: stage.measurements.clone(),
     };
     let plan = fake::plan_of(&workflow(stage), &host);
     check_plan(&plan, stage);
@@ -24,7 +23,7 @@ pub fn plan_of(stage: &Stage) -> Plan {
 
 /// The plan of a workflow without a model.
 pub fn plan_of_text(workflow: &str) -> Plan {
-    let host = fake::FakeHost { devices: 0, dynamic: false, memory: 0, measurements: None };
+    let host = fake::FakeHost { devices: 0, dynamic: false, memory: 0 };
     fake::plan_of(workflow, &host)
 }
 

@@ -11,7 +11,7 @@ use orchestra_core::restart::RestartPolicy;
 use orchestra_core::tasks::GroupOwner;
 use orchestra_core::{ItemId, SourceId, StageId};
 use orchestra_machine::GpuProbe;
-use orchestra_plan::{BatchPlan, Measurements, Origin, Plan, Shape};
+use orchestra_plan::{BatchPlan, Origin, Plan, Shape};
 use orchestra_worker::arena::Arena;
 use ractor::ActorRef;
 use ractor::concurrency::JoinHandle;
@@ -79,8 +79,6 @@ pub struct Stage {
     pub is_declared: bool,
     /// There is another stage like it, on the same devices, whose workers have nothing to do.
     pub is_double: bool,
-    /// Where measurements are kept.
-    pub measurements: Option<Measurements>,
     pub traced: bool,
     /// The hook that is told of workers panics.
     pub hook_panics: bool,
@@ -122,7 +120,6 @@ impl Stage {
             takes: 0,
             is_declared: false,
             is_double: false,
-            measurements: None,
             traced: true,
             hook_panics: false,
             beats_while_busy: true,
@@ -227,7 +224,6 @@ impl Tree {
             })),
             devices: DeviceOptions {
                 probe: stage.gpus.as_ref().map(|gpus| Arc::new(gpus.clone()) as Arc<dyn GpuProbe>),
-                measurements: stage.measurements.clone(),
                 ..DeviceOptions::default()
             },
         };
@@ -345,7 +341,6 @@ impl Tree {
             probe.stop(None);
             end.await.unwrap();
         }
-        crate::fleet::worker_memory::keep(&context);
         if let Some(looking) = looking {
             looking.abort();
         }
@@ -398,9 +393,7 @@ async fn feed(stage: Stage, feed: Feed) {
 pub fn check_plan(plan: &Plan, stage: &Stage) {
     let (_, batch) = plan.batch_stages().next().expect("the plan has an infer stage");
     assert_eq!(plan.devices.len(), stage.devices);
-    // What was measured may leave room for fewer.
-    let fewest = if stage.measurements.is_some() { 1 } else { stage.workers };
-    assert!(batch.workers.iter().all(|w| (fewest..=stage.workers).contains(&w.most())));
+    assert!(batch.workers.iter().all(|w| w.most() == stage.workers));
     assert_eq!((batch.max_batch, batch.wait), (stage.max_batch, ms(5)));
     assert_eq!(batch.together(), if stage.dynamic { 1 } else { stage.together });
     assert_eq!(batch.layout.outputs[0].is_none(), stage.dynamic);

@@ -2,14 +2,14 @@
 //! (`orchestra_core::worker_places`). It never touches pixels, batches or process I/O.
 
 mod deaths;
-mod measuring;
+mod loads;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use orchestra_core::memory_survey::{FirstWorker, Survey};
+use orchestra_core::load_order::LoadOrder;
 use orchestra_core::worker_places::{Handover, Order, Predecessor, Role, WorkerPlaces};
 use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 use ractor::concurrency::JoinHandle;
@@ -62,8 +62,8 @@ pub struct DeviceState {
     shutting_down: bool,
     /// Stages that are to be served once it is told to begin; `None` since then.
     held: Option<Vec<Arc<ServeStage>>>,
-    /// What is found out about the memory of its workers, where that is not known of all.
-    survey: Option<Survey>,
+    /// In which order its workers load, where it is not declared of all what they take.
+    load_order: Option<LoadOrder>,
 }
 
 /// A stage that is served here. A stage that is built anew gets another one.
@@ -96,7 +96,7 @@ impl Actor for DeviceManager {
     ) -> Result<DeviceState, ActorProcessingErr> {
         // A manager that is gone has no workers that could be told.
         args.context.watch.when_lost(args.device, move |why| drop(me.cast(DeviceMsg::Lost(why))));
-        let survey = measuring::survey_of(&args.context, args.device);
+        let load_order = loads::load_order(&args.context, args.device);
         let held = args.is_held.then(Vec::new);
         Ok(DeviceState {
             args,
@@ -104,7 +104,7 @@ impl Actor for DeviceManager {
             workers: HashMap::new(),
             shutting_down: false,
             held,
-            survey,
+            load_order,
         })
     }
 
@@ -123,13 +123,8 @@ impl Actor for DeviceManager {
             }
             DeviceMsg::StartWorker { post, place } => state.start_place(&me, post, place).await,
             DeviceMsg::GoOn => {} // What follows below.
-            DeviceMsg::Looked { number, seen } => state.looked(number, seen.as_deref()),
-            DeviceMsg::WorkerReady { worker, pid, is_warm } => {
-                // A driver that numbers processes otherwise may give this number to another one.
-                let probe = state.args.context.options.devices.probe.as_ref();
-                let pid = pid.filter(|_| probe.is_some_and(|probe| probe.ids_are_ours()));
-                state.worker_ready(&me, worker, FirstWorker { pid, is_warm }).await;
-            }
+            DeviceMsg::Looked { number, free } => state.looked(number, free),
+            DeviceMsg::WorkerReady { worker, is_warm } => state.worker_ready(&me, worker, is_warm).await,
             DeviceMsg::WorkerProgressed(worker) => state.worker_progressed(worker),
             DeviceMsg::RecycleWorker(worker) => state.recycle(&me, worker).await,
             DeviceMsg::WorkerEnded(end) => state.worker_ended(&me, &end).await,
@@ -181,9 +176,9 @@ impl DeviceState {
         let worker_places = WorkerPlaces::new(serve.workers, self.args.context.options.restart);
         let stage = serve.stage;
         self.posts.push(Post { stage, serve: Some(serve), worker_places });
-        match &mut self.survey {
+        match &mut self.load_order {
             // It starts them when it is their turn.
-            Some(survey) => survey.served(stage),
+            Some(order) => order.served(stage),
             None => self.begin(me, stage).await,
         }
     }
@@ -193,8 +188,8 @@ impl DeviceState {
         let Some(post) = self.open_post(stage) else { return };
         let orders = self.posts[post].worker_places.start();
         self.carry_out(me, post, orders).await;
-        if self.survey.is_none() {
-            let more = measuring::asked_for_later(&self.args.context, self.args.device, stage);
+        if self.load_order.is_none() {
+            let more = loads::asked_for_later(&self.args.context, self.args.device, stage);
             self.grow(me, stage, more).await;
         }
     }
@@ -253,8 +248,8 @@ impl DeviceState {
         let worker = context.new_worker_id();
         self.stats().starts.add(1);
         let stage = serve.stage;
-        if let Some(survey) = &mut self.survey {
-            survey.moved(stage);
+        if let Some(order) = &mut self.load_order {
+            order.moved(Some(stage));
         }
         if instead_of.is_some_and(|old| old.has_died) {
             self.stats().restarts.add(1);
@@ -293,22 +288,23 @@ impl DeviceState {
 
     /// Whatever has happened, something else may have become possible.
     async fn go_on(&mut self, me: &ActorRef<DeviceMsg>) {
-        self.go_on_with_survey(me).await;
+        self.go_on_with_loads(me).await;
         if self.shutting_down && self.workers.is_empty() {
             (self.args.ended)(self.args.device);
             me.stop(None);
         }
     }
 
-    async fn worker_ready(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId, first: FirstWorker) {
+    async fn worker_ready(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId, is_warm: bool) {
         let Some(w) = self.workers.get_mut(&worker) else { return };
         w.ready_since = Some(self.args.context.clock.now());
         let post = w.post;
         let orders = self.posts[post].worker_places.ready(worker);
         self.carry_out(me, post, orders).await;
         let Post { stage, worker_places, serve } = &self.posts[post];
-        if let Some(survey) = self.survey.as_mut().filter(|_| serve.is_some() && worker_places.is_served()) {
-            survey.loaded(*stage, first);
+        if let Some(order) = self.load_order.as_mut().filter(|_| serve.is_some() && worker_places.is_served())
+        {
+            order.loaded(*stage, is_warm);
         }
     }
 
@@ -354,7 +350,7 @@ impl DeviceState {
         for post in self.posts.iter_mut().filter(|p| p.stage == stage) {
             post.serve = None;
         }
-        self.leave_survey(stage);
+        self.is_complete(stage);
         self.forget_the_gone();
     }
 

@@ -46,8 +46,6 @@ pub(crate) struct Tally {
     utilization: Mean,
     milliwatts: Mean,
     live: Vec<WorkerUse>,
-    /// Most bytes of the GPU that a single worker held.
-    held: BTreeMap<StageId, u64>,
     /// Of every worker that was ever seen.
     cpu_times: BTreeMap<WorkerId, (StageId, Duration)>,
 }
@@ -76,15 +74,10 @@ impl Tally {
         DeviceUse {
             utilization_mean: self.utilization.get(),
             power_mean_watts: self.milliwatts.get().map(|mw| mw / 1000.0),
-            worker_gpu_memory_max: self.held.values().copied().max(),
             worker_cpu_time: (!self.cpu_times.is_empty())
                 .then(|| self.cpu_times().map(|(_, time)| time).sum()),
             ..self.usage
         }
-    }
-
-    pub(crate) fn most_held(&self, stage: StageId) -> Option<u64> {
-        self.held.get(&stage).copied()
     }
 
     /// The workers that lived at the last look.
@@ -113,8 +106,7 @@ impl Tally {
             let usage = &mut self.usage;
             usage.worker_memory_max = usage.worker_memory_max.max(Some(worker.resident_bytes));
             if let Some(bytes) = worker.gpu_memory.filter(|bytes| settled && *bytes > 0) {
-                let most = self.held.entry(worker.stage).or_default();
-                *most = bytes.max(*most);
+                usage.worker_gpu_memory_max = usage.worker_gpu_memory_max.max(Some(bytes));
             }
         }
         self.live = workers;
@@ -179,7 +171,6 @@ mod tests {
         assert_eq!(usage.worker_cpu_time, Some(Duration::from_secs(9)));
         assert_eq!(usage.worker_memory_max, Some(3 * GIB));
         assert_eq!(usage.worker_gpu_memory_max, Some(4 * GIB));
-        assert_eq!((tally.most_held(StageId(1)), tally.most_held(StageId(2))), (Some(4 * GIB), None));
         assert_eq!(tally.workers(), [WorkerUse { gpu_memory: Some(9 * GIB), ..worker(2, 1, 4) }]);
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use orchestra_core::{DeviceId, DeviceKind, DeviceSpec, PipelineId, StageId};
 use orchestra_machine::{Gpu, GpuProbe, ProbeError, process_cpu_time, process_memory};
-use orchestra_plan::{Measurements, Plan};
+use orchestra_plan::Plan;
 
 use crate::account::pipeline_use::{Look, PipelineLook, PipelineUse, Shares};
 use crate::account::stats::{StageOnDevice, Stats};
@@ -33,22 +33,17 @@ pub struct DeviceOptions {
     /// How GPUs are asked; `None`: nothing is known of them but what workers say.
     pub probe: Option<Arc<dyn GpuProbe>>,
     pub look_every: Duration,
-    /// Where the memory that workers took is kept for later plans.
-    pub measurements: Option<Measurements>,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        Self { probe: None, look_every: Duration::from_secs(1), measurements: None }
+        Self { probe: None, look_every: Duration::from_secs(1) }
     }
 }
 
 impl fmt::Debug for DeviceOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceOptions")
-            .field("look_every", &self.look_every)
-            .field("measurements", &self.measurements)
-            .finish_non_exhaustive()
+        f.debug_struct("DeviceOptions").field("look_every", &self.look_every).finish_non_exhaustive()
     }
 }
 
@@ -117,12 +112,6 @@ impl DeviceWatch {
         self.devices.iter().flat_map(|device| device.lock().pipelines()).collect()
     }
 
-    /// Most bytes of the device that a single worker of the stage held, at looks while none was loading; `None` where the driver does not
-    /// count what a process holds.
-    pub fn most_held(&self, device: DeviceId, stage: StageId) -> Option<u64> {
-        self.get(device)?.lock().tally.most_held(stage)
-    }
-
     /// The worker processes as they were at the last look.
     pub fn workers(&self) -> Vec<WorkerUse> {
         self.devices.iter().flat_map(|d| d.lock().tally.workers().to_vec()).collect()
@@ -185,7 +174,7 @@ impl DeviceWatch {
         let was_silent = std::mem::take(&mut watched.is_silent);
         let (complaint, lost) = watched.hear(device.uuid.as_deref().unwrap_or_default(), answer);
         let when_lost = lost.as_ref().and_then(|_| watched.when_lost.take());
-        // An id that means another process would have its memory kept as that of a worker.
+        // An id may mean another process, whose memory is not that of a worker.
         let counted = watched.latest.as_ref().filter(|_| probe.is_some_and(GpuProbe::ids_are_ours));
         let of_gpu = counted.map(|gpu| gpu.processes.as_slice()).unwrap_or_default();
         watched.tally.processes(workers, of_gpu, settled);

@@ -170,7 +170,7 @@ fn in_a_container_another_process_of_the_same_number_is_not_taken_for_a_worker()
     let me = LiveWorker { worker: orchestra_core::WorkerId(7), stage: StageId(1), device: DeviceId(1), pid };
     let held = |probe: &dyn GpuProbe| {
         watch.look(DeviceId(1), Some(probe), &[me], || true, Duration::ZERO);
-        watch.most_held(DeviceId(1), StageId(1))
+        watch.usage(DeviceId(1)).worker_gpu_memory_max
     };
     assert_eq!(held(&Outside(probe.clone())), None);
     assert_eq!(held(&probe), Some(9 << 30));

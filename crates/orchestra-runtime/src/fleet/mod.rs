@@ -11,7 +11,6 @@ pub mod unanswered_runs;
 pub mod worker_deadlines;
 mod worker_end;
 pub mod worker_link;
-pub mod worker_memory;
 pub mod worker_port;
 pub mod worker_process;
 pub mod worker_stderr;

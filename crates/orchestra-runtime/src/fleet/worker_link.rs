@@ -218,12 +218,7 @@ impl LinkState {
         self.args.context.tell(|| WorkerEvent::Ready { worker, after });
         self.args.trace(|| WorkerStep::Loaded);
         let is_warm = self.args.serve.load.batch_sizes.iter().all(|rows| *rows <= warmed);
-        self.args.context.runtime.get_or_init(|| version.to_owned());
-        let on = self.args.context.stats.stage(self.args.serve.stage).on(self.args.device);
-        if let Some(on) = on.filter(|_| is_warm) {
-            on.warm.add(1);
-        }
-        drop(self.args.manager.cast(DeviceMsg::WorkerReady { worker, pid: self.pid, is_warm }));
+        drop(self.args.manager.cast(DeviceMsg::WorkerReady { worker, is_warm }));
         self.stats().ready.add(1);
         let device = self.args.device;
         self.port.traffic().is_open = true;

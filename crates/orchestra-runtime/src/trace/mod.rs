@@ -234,11 +234,6 @@ pub enum DeviceStep {
         stage: StageId,
         bytes: u64,
     },
-    /// It will not be known in this run.
-    NotMeasured {
-        stage: StageId,
-        why: String,
-    },
     /// More workers are started, because they fit.
     WorkersAdded {
         stage: StageId,

@@ -82,7 +82,6 @@ impl RunSpans {
                 let bytes = KeyValue::new(attribute::WORKER_BYTES, number(bytes));
                 (event::MEMORY_MEASURED, of_stage(stage, bytes))
             }
-            DeviceStep::NotMeasured { stage, why } => (event::MEMORY_MEASURED, of_stage(stage, reason(&why))),
             DeviceStep::WorkersAdded { stage, more } => {
                 let more = KeyValue::new(attribute::WORKERS_MORE, number(more));
                 (event::WORKERS_ADDED, of_stage(stage, more))

@@ -77,7 +77,6 @@ fn options(launcher: impl Launcher + 'static, probe: &FakeProbe) -> StartOptions
 fn run_options(plan: &Plan, options: StartOptions) -> RunOptions {
     let mut options = orchestra::run_options(options, plan, Some(&no_library())).unwrap();
     options.devices.look_every = Duration::from_millis(5);
-    options.devices.measurements = None;
     options
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::{DType, Dim, Program, SandboxRules, TensorSpec};
 use orchestra_plan::{
-    BatchPlan, DeviceView, Diagnostics, FileKind, Host, MachineView, MeasureKey, ModelError, ModelFile, Plan,
+    BatchPlan, DeviceView, Diagnostics, FileKind, Host, MachineView, ModelError, ModelFile, Plan,
     PlanOptions, RenderStyle, Signature,
 };
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
@@ -19,8 +19,6 @@ pub const FOLDER: &str = "/flows";
 pub struct FakeHost {
     pub files: HashMap<PathBuf, Vec<u8>>,
     pub machine: Result<MachineView, String>,
-    /// What earlier runs measured: kind of GPU, largest batch, bytes.
-    pub measured: Vec<(&'static str, usize, u64)>,
 }
 
 impl FakeHost {
@@ -66,7 +64,7 @@ impl FakeHost {
             ("rows.jsonl", b"{\"lr\": 0.1, \"row\": \"a b\"}\n\n{\"lr\": 0.001, \"row\": \"it's\"}\n"),
         ];
         files.extend(contents.map(|(name, bytes)| (Path::new(FOLDER).join(name), bytes.to_vec())));
-        Self { files, machine: Ok(machine), measured: Vec::new() }
+        Self { files, machine: Ok(machine) }
     }
 
     /// As it is, with one more file.
@@ -211,12 +209,6 @@ impl Host for FakeHost {
             }
         };
         Ok(answer.as_bytes().to_vec())
-    }
-
-    fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {
-        let found =
-            self.measured.iter().find(|(device, max, _)| (*device, *max) == (key.device, key.max_batch));
-        found.map(|(_, _, bytes)| *bytes)
     }
 
     fn machine(&self) -> Result<MachineView, String> {

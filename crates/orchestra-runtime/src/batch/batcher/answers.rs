@@ -97,10 +97,6 @@ impl BatcherState {
         }
         let now = self.now();
         let device = flight.as_ref().map(|f| f.assignment.device);
-        let on = device.and_then(|device| self.args.context.stats.stage(self.args.stage).on(device));
-        if let Some(on) = on.filter(|_| kind == RunErrorKind::OutOfMemory) {
-            on.out_of_memory.add(1);
-        }
         let ceiling = self.traced_ceiling(device);
         if let Some(aftermath) = self.ledger.fault(worker, batch, kind, error.clone(), now) {
             if let Some(flight) = flight {

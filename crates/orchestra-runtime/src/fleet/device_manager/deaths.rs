@@ -4,14 +4,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use orchestra_core::memory_survey::FirstWorker;
 use orchestra_core::restart::Death;
 use orchestra_core::worker_places::Order;
 use orchestra_core::{StageId, WorkerExit, WorkerId};
 use ractor::ActorRef;
 
 use super::{DeviceState, Post, Worker};
-use crate::fleet::worker_memory;
 use crate::messages::{BatcherMsg, DeviceMsg, WorkerEnd};
 use crate::trace::WorkerStep;
 
@@ -21,8 +19,8 @@ impl DeviceState {
         let Some(gone) = self.workers.remove(&worker) else { return };
         let post = gone.post;
         let Post { stage, serve, .. } = &self.posts[post];
-        if let Some(survey) = &mut self.survey {
-            survey.ended(serve.is_some().then_some(*stage));
+        if let Some(order) = &mut self.load_order {
+            order.moved(serve.is_some().then_some(*stage));
         }
         if self.shutting_down || serve.is_none() {
             return;
@@ -39,8 +37,8 @@ impl DeviceState {
         // A place that is given up is none that has to be served.
         let Post { stage, worker_places, serve } = &self.posts[post];
         let is_served = serve.is_some() && worker_places.is_served();
-        if let Some(survey) = self.survey.as_mut().filter(|_| is_served) {
-            survey.loaded(*stage, FirstWorker { pid: None, is_warm: false });
+        if let Some(order) = self.load_order.as_mut().filter(|_| is_served) {
+            order.loaded(*stage, false);
         }
     }
 
@@ -71,20 +69,14 @@ impl DeviceState {
         tracing::warn!(pipeline = %serve.pipeline, stage = %serve.name, %device, left, %why, "{what}");
         self.trace(post, end.worker, || WorkerStep::PlaceParked { left, why: why.clone() });
         match order {
-            Order::Withdrawn { .. } => {
-                self.stats().added.sub(1);
-                if does_not_fit {
-                    // What was measured is not to be believed again.
-                    worker_memory::forget(context, id, serve.stage);
-                }
-            }
+            Order::Withdrawn { .. } => self.stats().added.sub(1),
             Order::Parked { left: 0 } => {
                 drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: id, why }));
                 self.posts[post].serve = None;
-                self.leave_survey(self.posts[post].stage);
             }
             _ => {}
         }
+        self.is_complete(self.posts[post].stage);
     }
 
     pub(super) async fn link_failed(

@@ -34,6 +34,6 @@ from = "read"
 "#;
     Arc::new(fake::plan_of(
         text,
-        &fake::FakeHost { devices: 0, dynamic: false, memory: 0, measurements: None },
+        &fake::FakeHost { devices: 0, dynamic: false, memory: 0 },
     ))
 }

@@ -245,7 +245,6 @@ fn what_happens_to_a_device_and_is_found_out_about_it_stands_in_the_run() {
     let mut made = Made::with(1.0);
     let steps = [
         DeviceStep::Measured { stage: READ, bytes: 5 << 30 },
-        DeviceStep::NotMeasured { stage: READ, why: "the driver says nothing".to_owned() },
         DeviceStep::WorkersAdded { stage: READ, more: 3 },
         DeviceStep::Lost { why: "it fell off the bus".to_owned() },
     ];
@@ -269,7 +268,6 @@ fn what_happens_to_a_device_and_is_found_out_about_it_stands_in_the_run() {
         .collect();
     let expected = [
         (event::MEMORY_MEASURED, "5368709120"),
-        (event::MEMORY_MEASURED, "the driver says nothing"),
         (event::WORKERS_ADDED, "3"),
         (event::DEVICE_LOST, "it fell off the bus"),
     ];

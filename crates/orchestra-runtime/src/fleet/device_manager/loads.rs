@@ -1,16 +1,15 @@
-//! The part of a device manager that has the memory of its GPU measured, and starts more workers where they fit
-//! (`orchestra_core::memory_survey`). It looks at no GPU itself.
+//! The part of a device manager that loads one worker of a GPU after the other, and starts more where they fit
+//! (`orchestra_core::load_order`). It looks at no GPU itself.
 
-use orchestra_core::memory_survey::{Candidate, Reading, Step, Survey};
+use orchestra_core::load_order::{Candidate, LoadOrder, Step};
 use orchestra_core::worker_places::Handover;
 use orchestra_core::{DeviceId, StageId};
 use orchestra_machine::Gpu;
-use orchestra_plan::{BatchPlan, Growth, Plan, WorkerMemory, WorkerPlan};
+use orchestra_plan::{BatchPlan, Growth, Plan, WorkerPlan};
 use ractor::ActorRef;
 
 use super::DeviceState;
 use crate::context::RunContext;
-use crate::fleet::worker_memory;
 use crate::messages::DeviceMsg;
 use crate::trace::{DeviceStep, DeviceTrace};
 
@@ -21,8 +20,8 @@ fn served_on(plan: &Plan, device: DeviceId) -> impl Iterator<Item = (StageId, &B
     })
 }
 
-/// What is to be found out about a device; `None` where everything is known, or there is no probe.
-pub(super) fn survey_of(context: &RunContext, device: DeviceId) -> Option<Survey> {
+/// In which order the workers of a device load; `None` where the file declares what all of them take, or there is no probe.
+pub(super) fn load_order(context: &RunContext, device: DeviceId) -> Option<LoadOrder> {
     let plan = &context.plan;
     let memory = plan.devices.get(device.index())?.memory?;
     context.options.devices.probe.as_ref()?;
@@ -32,15 +31,12 @@ pub(super) fn survey_of(context: &RunContext, device: DeviceId) -> Option<Survey
             at_first: workers.count,
             most: workers.most(),
             is_asked: workers.growth.is_some_and(|growth| growth.is_asked),
-            each: workers.memory.map(WorkerMemory::bytes),
+            declared: workers.memory,
             priority: batch.priority,
         })
         .collect();
-    let most = match memory.of_shares {
-        0 => u64::MAX,
-        bytes => memory.free.saturating_sub(memory.headroom).saturating_sub(bytes),
-    };
-    candidates.iter().any(|c| c.each.is_none()).then(|| Survey::new(candidates, memory.headroom, most))
+    let reserve = memory.headroom.saturating_add(memory.of_shares);
+    candidates.iter().any(|c| c.declared.is_none()).then(|| LoadOrder::new(candidates, reserve))
 }
 
 /// Workers that a stage is to have beside the first ones, because the file asks for them and nothing can be measured.
@@ -52,36 +48,29 @@ pub(super) fn asked_for_later(context: &RunContext, device: DeviceId, stage: Sta
     }
 }
 
-fn reading(gpu: &Gpu) -> Reading {
-    Reading {
-        used: gpu.memory_used(),
-        free: gpu.memory_free,
-        processes: gpu.processes.iter().map(|p| (p.pid, p.memory)).collect(),
-    }
-}
-
 impl DeviceState {
     /// The device was looked at because we asked for it.
-    pub(super) fn looked(&mut self, number: u64, seen: Option<&Gpu>) {
-        let now = self.args.context.clock.now();
-        if let Some(survey) = &mut self.survey {
-            survey.looked(number, seen.map(reading), now);
+    pub(super) fn looked(&mut self, number: u64, free: Option<u64>) {
+        if let Some(order) = &mut self.load_order {
+            order.looked(number, free);
         }
     }
 
-    /// The stage is over, or has no place left here: no batcher waits for it.
-    pub(super) fn leave_survey(&mut self, stage: StageId) {
-        if let Some(survey) = &mut self.survey {
-            survey.gone(stage);
+    /// The stage gets no more workers here: it is over, has no place left, or one more did not start.
+    pub(super) fn is_complete(&mut self, stage: StageId) {
+        if let Some(order) = &mut self.load_order {
+            order.complete(stage);
         }
     }
 
-    /// Does what is to be done next to find out what workers take.
-    pub(super) async fn go_on_with_survey(&mut self, me: &ActorRef<DeviceMsg>) {
+    /// Starts what may be started now.
+    pub(super) async fn go_on_with_loads(&mut self, me: &ActorRef<DeviceMsg>) {
         loop {
             let now = self.args.context.clock.now();
-            let Some(survey) = self.survey.as_mut().filter(|_| !self.shutting_down) else { return };
-            let steps = survey.next(now);
+            let is_settled =
+                self.posts.iter().filter(|p| p.serve.is_some()).all(|p| p.worker_places.is_served());
+            let Some(order) = self.load_order.as_mut().filter(|_| !self.shutting_down) else { return };
+            let steps = order.next(now, is_settled);
             if steps.is_empty() {
                 return;
             }
@@ -96,26 +85,35 @@ impl DeviceState {
             Step::Look(number) => {
                 let me = me.clone();
                 let tell = move |seen: Option<Gpu>| {
+                    let free = seen.map(|gpu| gpu.memory_free);
                     // A manager that is gone has no use for it.
-                    drop(me.cast(DeviceMsg::Looked { number, seen: seen.map(Box::new) }));
+                    drop(me.cast(DeviceMsg::Looked { number, free }));
                 };
                 self.args.context.watch.ask(self.args.device, tell);
             }
-            Step::LookAfter(pause) => drop(me.send_after(pause, || DeviceMsg::GoOn)),
+            Step::WakeAfter(pause) => drop(me.send_after(pause, || DeviceMsg::GoOn)),
             Step::Begin(stage) => self.begin(me, stage).await,
-            Step::Measured { stage, each } => {
-                worker_memory::measured(&self.args.context, self.args.device, stage, each);
-                self.trace_device(|| DeviceStep::Measured { stage, bytes: each });
+            Step::Measured { stage, bytes } => self.measured(stage, bytes),
+            Step::Add(stage) => self.grow(me, stage, 1).await,
+        }
+    }
+
+    fn measured(&self, stage: StageId, bytes: Option<u64>) {
+        let (context, device) = (&self.args.context, self.args.device);
+        let (name, spec) =
+            (&context.plan.stages[stage.index()].name, &context.plan.devices[device.index()].spec);
+        match bytes {
+            Some(bytes) => {
+                tracing::info!(stage = %name, device = %spec, bytes, "memory of a worker measured");
+                if let Some(on) = context.stats.stage(stage).on(device) {
+                    on.worker_bytes.set(bytes);
+                }
+                self.trace_device(|| DeviceStep::Measured { stage, bytes });
             }
-            Step::NotMeasured { stage, why } => {
-                let (context, device) = (&self.args.context, self.args.device);
-                tracing::warn!(
-                    stage = %context.plan.stages[stage.index()].name, device = %context.plan.devices[device.index()].spec, %why,
-                    "what a worker takes of the GPU cannot be measured; `memory` of the model says it"
-                );
-                self.trace_device(|| DeviceStep::NotMeasured { stage, why: why.to_string() });
-            }
-            Step::Grow { stage, more } => self.grow(me, stage, more).await,
+            None => tracing::warn!(
+                stage = %name, device = %spec,
+                "the load of a worker does not show what it takes of the GPU; set `memory` of the model to start more"
+            ),
         }
     }
 
@@ -145,8 +143,8 @@ impl DeviceState {
         let Some(memory) = context.plan.devices[device.index()].memory else {
             return Handover::SuccessorFirst;
         };
-        let of_survey = |stage| self.survey.as_ref().and_then(|survey| survey.each(stage));
-        let each = |stage, workers: &WorkerPlan| workers.memory.map(WorkerMemory::bytes).or(of_survey(stage));
+        let measured = |stage| self.load_order.as_ref().and_then(|order| order.each(stage));
+        let each = |stage, workers: &WorkerPlan| workers.memory.or(measured(stage));
         let taken = served_on(&context.plan, device).map(|(stage, _, workers)| {
             let processes = workers.count as u64;
             each(stage, workers).unwrap_or_default().saturating_mul(processes)
