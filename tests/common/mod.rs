@@ -186,14 +186,11 @@ impl Workplace {
         };
         let model = model.unwrap();
         fs::create_dir_all(self.path("gate")).unwrap();
-        // The trap runs on the cores, wherever the rest of the model runs.
-        let on_gpu = std::env::var(TEST_DEVICE).is_ok_and(|device| device != "cpu");
         let custom = match blocks.trap {
             // The gate is outside of what a worker may touch.
             true => format!(
-                "custom_ops = [{:?}]\nsandbox_write = [\"gate\"]{}",
-                orchestra_testkit::trap_library().unwrap(),
-                if on_gpu { "\nallow_cpu_nodes = true" } else { "" }
+                "custom_ops = [{:?}]\nsandbox_write = [\"gate\"]",
+                orchestra_testkit::trap_library().unwrap()
             ),
             false => String::new(),
         };

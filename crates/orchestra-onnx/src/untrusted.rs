@@ -5,7 +5,7 @@ use std::io::{Read, Seek};
 use orchestra_core::batch_layout::TensorSpan;
 use orchestra_core::{DType, Dim, Layout, PixelInput, TensorSpec, Trim};
 
-use crate::engine::edits::{Front, put_behind, put_in_front, put_trim_in_front, shape_nodes};
+use crate::engine::edits::{Front, put_behind, put_in_front, put_trim_in_front};
 use crate::library::names_needed;
 
 /// The libraries that a shared library is linked against.
@@ -25,12 +25,4 @@ pub fn edited_models(model: &[u8]) -> [Result<Vec<u8>, String>; 3] {
     let trimmed = put_trim_in_front(model, &span, &Trim { input: 0, axes: [0, 1] });
     let behind = put_behind(model, &["logits".to_owned()]);
     [front, trimmed, behind].map(|edited| edited.map_err(|error| error.to_string()))
-}
-
-/// How many nodes of a model compute from shapes alone.
-///
-/// # Errors
-/// Why it is no model.
-pub fn nodes_of_shapes(model: &[u8]) -> Result<usize, String> {
-    shape_nodes(model).map(|found| found.values().sum()).map_err(|error| error.to_string())
 }

@@ -345,29 +345,8 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
             )?,
         }
     }
-    if model.tuning.blocking_sync {
-        writeln!(out, "    workers sleep while the GPU computes")?;
-    }
-    if model.tuning.overlap {
-        writeln!(out, "    rows of the next batch go to the GPU while it computes")?;
-    }
-    match model.tuning.conv_search {
-        ConvSearch::Heuristic => {}
-        ConvSearch::Exhaustive => {
-            writeln!(out, "    cuDNN searches long for the kernels of each shape that is new")?
-        }
-        ConvSearch::Fallback => {
-            writeln!(out, "    cuDNN takes kernels for each shape that is new without a search")?
-        }
-    }
-    if model.tuning.cuda_graphs {
-        writeln!(
-            out,
-            "    CUDA graphs: each size is recorded when it is warmed up, and launched as a whole"
-        )?;
-    }
-    if model.tuning.shrink {
-        writeln!(out, "    memory: what a run leaves unused is given back after it")?;
+    if model.tuning.conv_search == ConvSearch::Exhaustive {
+        writeln!(out, "    cuDNN searches long for the kernels of each shape that is new")?;
     }
     let workers = batch.workers.iter().map(|w| {
         let device = &plan.devices[w.device.index()].spec.name;

@@ -84,24 +84,6 @@ impl IteratedModel<'_> {
             diags.error(self.stage.span, message).help("export the model with another name for it");
             return false;
         }
-        if self.model.tuning.cuda_graphs {
-            let message = format!(
-                "stage `{stage}` cannot loop over model `{model}`: a CUDA graph has its inputs and outputs in fixed places"
-            );
-            diags
-                .error(self.stage.span, message)
-                .help("leave `cuda_graphs` out of the model, or give the stage a model table of its own");
-            return false;
-        }
-        if self.model.tuning.overlap {
-            let message = format!(
-                "stage `{stage}` cannot loop over model `{model}`: rows of a loop stay on the GPU, and `overlap` copies them to it"
-            );
-            diags
-                .error(self.stage.span, message)
-                .help("leave `overlap` out of the model, or give the stage a model table of its own");
-            return false;
-        }
         true
     }
 

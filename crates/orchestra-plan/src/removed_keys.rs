@@ -11,9 +11,39 @@ struct RemovedKey {
     instead: &'static str,
 }
 
-const REMOVED: [RemovedKey; 8] = [
+const REMOVED: [RemovedKey; 13] = [
     RemovedKey { table: "model ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey { table: "stage ", kind: "", key: "spare", instead: WITHOUT_SPARE },
+    RemovedKey {
+        table: "model ",
+        kind: "",
+        key: "cuda_graphs",
+        instead: "leave it out: for small models, raise `batch.max`, or set `streams = 2`",
+    },
+    RemovedKey {
+        table: "model ",
+        kind: "",
+        key: "overlap",
+        instead: "set `streams = 2`: the rows of one batch are copied while another computes",
+    },
+    RemovedKey {
+        table: "model ",
+        kind: "",
+        key: "shrink",
+        instead: "leave it out: a worker gives memory back after warm-up and after a batch that did not fit",
+    },
+    RemovedKey {
+        table: "model ",
+        kind: "",
+        key: "blocking_sync",
+        instead: "leave it out: a worker on a GPU keeps a core busy; `workers = 1` keeps one",
+    },
+    RemovedKey {
+        table: "model ",
+        kind: "",
+        key: "allow_cpu_nodes",
+        instead: "leave it out: nodes that run on the CPU are a warning",
+    },
     RemovedKey {
         table: "the workflow file",
         kind: "",

@@ -1,6 +1,6 @@
 //! `[models.*]`: what a model asks of its sessions, and where it cannot have it. Knows what ONNX Runtime can do; starts nothing.
 
-use orchestra_core::{ConvSearch, Provider, SessionTuning, TensorRt, TensorSpec};
+use orchestra_core::{ConvSearch, Provider, SessionTuning, TensorRt};
 
 use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
@@ -27,11 +27,6 @@ impl RawTuning {
 /// `has_streams`: several batches are to run at once on a session.
 pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
     let mut raw = RawTuning::default();
-    raw.wanted.shrink = f.flag("shrink");
-    raw.wanted.cuda_graphs = gpu_switch(f, "cuda_graphs", &mut raw);
-    raw.wanted.blocking_sync = gpu_switch(f, "blocking_sync", &mut raw);
-    raw.wanted.overlap = gpu_switch(f, "overlap", &mut raw);
-    raw.wanted.allow_cpu_nodes = gpu_switch(f, "allow_cpu_nodes", &mut raw);
     if let Some(search) = f.word("conv_search", &keys::CONV_SEARCHES) {
         raw.wanted.conv_search = search.value;
         if search.value != ConvSearch::default() {
@@ -43,10 +38,6 @@ pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
     if let Some(tensorrt) = provider.as_ref().filter(|provider| provider.value) {
         raw.gpu_keys.push(At::new(TENSORRT, tensorrt.span));
         raw.wanted.provider = Provider::TensorRt(TensorRt { fp16, engines: None });
-        if let Some(span) = raw.span_of("cuda_graphs") {
-            f.bad("cuda_graphs", span, &format!("records CUDA's kernels, and `{TENSORRT}` runs its own"))
-                .help("leave out one of them");
-        }
     } else if let Some(span) =
         raw.span_of("tensorrt_fp16").filter(|_| provider.is_some() || f.entry("provider").is_none())
     {
@@ -60,27 +51,6 @@ pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
             "runs one batch at a time on what it has compiled, and `streams` asks for several at once",
         )
         .help("ask for `workers` instead, each with its own; or leave out one of them");
-    }
-    if let (true, Some(span)) = (has_streams, raw.span_of("cuda_graphs")) {
-        f.bad(
-            "cuda_graphs",
-            span,
-            "works in memory of its own, in which one batch runs at a time, and `streams` asks for several",
-        )
-        .help("leave out one of them");
-    }
-    if let Some(span) = raw.span_of("overlap") {
-        let instead = [
-            (has_streams, "`streams` asks for several batches at once, each with copies of its own"),
-            (raw.wanted.cuda_graphs, "`cuda_graphs` copies rows to memory that one batch uses at a time"),
-            (raw.span_of(TENSORRT).is_some(), "TensorRT keeps memory of its own for each of two threads"),
-        ];
-        for (_, why) in instead.iter().filter(|(is_asked, _)| *is_asked) {
-            f.bad("overlap", span, &format!("cannot be had: {why}")).help("leave out one of them");
-        }
-    }
-    if let (true, Some(span)) = (raw.wanted.shrink, raw.span_of("cuda_graphs")) {
-        f.bad("cuda_graphs", span, "keeps the memory that `shrink` gives back").help("leave out one of them");
     }
     raw
 }
@@ -119,19 +89,4 @@ pub(crate) fn check_devices(
                 .unavailable();
         }
     }
-}
-
-/// Reports outputs that a CUDA graph cannot have, where the model `name` asks for graphs.
-pub(crate) fn check_outputs(name: &str, raw: &RawTuning, outputs: &[TensorSpec], diags: &mut Diagnostics) {
-    let Some(span) = raw.span_of("cuda_graphs") else { return };
-    let Some(output) = outputs.iter().find(|output| output.fixed_row().is_none()) else { return };
-    diags
-        .error(
-            span,
-            format!(
-                "model `{name}`: a CUDA graph needs outputs of fixed shape, and output `{}` is `{output}`",
-                output.name
-            ),
-        )
-        .help("leave the key out, or export the model so that only the batch dimension is open");
 }

@@ -2,7 +2,7 @@
 //! (`tasks/actor.rs`) and `ServiceMsg` (`batch/service/root.rs`). Data only.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -174,6 +174,8 @@ pub struct ServeStage {
     pub load: Load,
     pub workers: usize,
     pub recycle: orchestra_plan::Recycle,
+    /// Warns once, not for each of its workers, of nodes of the model that run on the cores.
+    pub cpu_nodes: Once,
 }
 
 pub enum DeviceMsg {

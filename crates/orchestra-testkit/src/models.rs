@@ -164,19 +164,6 @@ pub fn two_shapes(folder: &Path) -> anyhow::Result<PathBuf> {
         .write(folder)
 }
 
-/// `y = x * (batch + 0.5)`, f32, row shape `[4]`: the factor is computed of a shape, in f32, by the operator that works on rows, too.
-pub fn scaled_by_its_batch(folder: &Path) -> anyhow::Result<PathBuf> {
-    ModelBuilder::new("scaled_by_its_batch")
-        .input(&spec("x", DType::F32, &[4]))
-        .output(&spec("y", DType::F32, &[4]))
-        .constant("half", &[1], &[0.5])
-        .node("Shape", &["x"], &["shape"], &[("end", Attribute::Int(1))])
-        .node("Cast", &["shape"], &["batch"], &[("to", Attribute::Int(1))])
-        .node("Add", &["batch", "half"], &["factor"], &[])
-        .node("Mul", &["x", "factor"], &["y"], &[])
-        .write(folder)
-}
-
 /// `y = x` with elements of `dtype`, row shape `row`.
 pub fn identity(folder: &Path, dtype: DType, row: &[usize]) -> anyhow::Result<PathBuf> {
     ModelBuilder::new(&format!("identity_{dtype}"))

@@ -50,8 +50,8 @@ pub trait Engine {
     /// Notes in `timing` how long each phase took, also when it fails.
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError>;
 
-    /// Gives what it loaded away, as parts that run batches at the same time, each on a thread of its own: `load.streams`, or more where
-    /// parts of it overlap otherwise. Called once after a load. With one or none, `run` is called instead.
+    /// Gives what it loaded away, as parts that run batches at the same time, each on a thread of its own: `load.streams`.
+    /// Called once after a load. With one or none, `run` is called instead.
     fn take_streams(&mut self) -> Vec<Box<dyn Stream>>;
 }
 
@@ -59,12 +59,6 @@ pub trait Engine {
 pub trait Stream: Send {
     /// As [`Engine::run`].
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError>;
-
-    /// The next `run` is for this stream. Called in the order in which runs came, of all streams one after the other.
-    fn taken(&mut self) {}
-
-    /// The parent has the answer for it.
-    fn answered(&mut self) {}
 }
 
 /// What became of a batch that went well.

@@ -46,9 +46,7 @@ fn serve(mut stream: Box<dyn Stream>, runs: &Mutex<Receiver<Run>>, link: &Link) 
         // Threads that wait for the lock wait for a run as well, so runs are begun in the order in which they came.
         let waiting = runs.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(run) = waiting.recv() else { return Ok(()) };
-        stream.taken();
         drop(waiting);
         link.run_one(&run, |run, timing| stream.run(run, timing))?;
-        stream.answered();
     }
 }

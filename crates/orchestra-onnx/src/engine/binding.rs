@@ -5,17 +5,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
-use orchestra_core::{DType, DeviceKind, SessionTuning, model_output};
+use orchestra_core::{DType, DeviceKind, model_output};
 use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
 use ort::memory::{Allocator, MemoryInfo};
 use ort::session::{IoBinding, RunOptions, Session};
 use ort::value::{DynTensor, DynTensorValueType, DynValue, TensorElementType};
 use ort::{AsPointer, sys};
 
-use super::cuda_runtime::CudaRuntime;
-use super::graphs::{Graphs, NotRecorded};
 use super::model::{Model, RowAddresses, RowTensor, element_type};
-use super::overlap::{CopyIn, Turn};
 use super::shrink::Shrink;
 use super::{errors, rows_graph, trim_graph};
 use orchestra_worker::serve::{RunError, nanos};
@@ -30,15 +27,11 @@ const ENDS: RowTensor = RowTensor { dtype: DType::I64, row: Vec::new(), row_byte
 /// its own. On the CPU the runs share the session's threads: a run also works on the thread that calls it, so with one thread per session
 /// each run has exactly its caller's. On CUDA each run that is on its way has streams of its own, with cuBLAS and cuDNN handles of their
 /// own, which the session keeps for later runs; so the copies of one may overlap what another computes, as
-/// far as waiting for inputs and outputs, which is for the device as a whole, lets them; `overlap` goes around that wait.
+/// far as waiting for inputs and outputs, which is for the device as a whole, lets them.
 ///
 /// ort asks for the session exclusively, because it does not trust all providers with that.
 /// So more than one has to be asked for (`streams`), and runs go past ort's own method.
 pub struct BoundSession {
-    /// Sizes that are recorded, where the model asks for it.
-    pub graphs: Option<Graphs>,
-    /// Where inputs are on the device before the run, without the runtime's copies.
-    pub copy_in: Option<CopyIn>,
     /// Outputs of dynamic shape of the last run, with their place.
     dynamic: Vec<(usize, DynTensor)>,
     binding: IoBinding,
@@ -52,25 +45,11 @@ pub struct BoundSession {
 }
 
 impl BoundSession {
-    pub fn new(session: Session, device: &DeviceKind, tuning: &SessionTuning) -> ort::Result<BoundSession> {
+    pub fn new(session: Session, device: &DeviceKind) -> ort::Result<BoundSession> {
         let binding = session.create_binding()?;
         let on_device = matches!(device, DeviceKind::Cuda { .. });
-        let graphs = match on_device && tuning.cuda_graphs {
-            true => Some(Graphs::new(CudaRuntime::of_this_process().ok_or_else(|| {
-                ort::Error::new(
-                    "CUDA graphs need CUDA's runtime, which is not in the process under a known name; leave `cuda_graphs` out of the model",
-                )
-            })?)?),
-            false => None,
-        };
-        let shrink = match graphs {
-            // What a graph works in belongs to the arena, and looks unused between its runs.
-            Some(_) => Shrink::never(),
-            None => Shrink::new(&session, device)?,
-        };
+        let shrink = Shrink::new(&session, device)?;
         Ok(BoundSession {
-            graphs,
-            copy_in: None,
             dynamic: Vec::new(),
             binding,
             ends: Box::default(),
@@ -81,11 +60,9 @@ impl BoundSession {
         })
     }
 
-    /// Another one over the same session, to which nothing is bound yet. It has no graphs: the planner refuses them where several run.
+    /// Another one over the same session, to which nothing is bound yet.
     pub fn beside(&self, device: &DeviceKind) -> ort::Result<BoundSession> {
         Ok(BoundSession {
-            graphs: None,
-            copy_in: None,
             dynamic: Vec::new(),
             binding: self.session.create_binding()?,
             ends: Box::default(),
@@ -97,7 +74,7 @@ impl BoundSession {
     }
 
     /// Runs the session over the rows at `addresses`; outputs of fixed shape are there after it, the others wait for
-    /// [`BoundSession::take_dynamic`]. It computes when its `turn` has come, and copies inputs before, where it does so itself.
+    /// [`BoundSession::take_dynamic`].
     ///
     /// # Safety
     /// The outputs at `addresses` have no other user, and its inputs no writer, until this returns; the memory outlives what is bound, that
@@ -106,23 +83,13 @@ impl BoundSession {
         &mut self,
         model: &Model,
         addresses: &RowAddresses,
-        turn: Option<&Turn>,
         timing: &mut RunTiming,
     ) -> Result<(), RunError> {
         let start = Instant::now();
         self.dynamic.clear();
-        if let Some(graphs) = self.graphs.as_ref().filter(|graphs| graphs.has(addresses.rows)) {
-            // SAFETY: the caller's promises are the same.
-            let ran = unsafe { graphs.run(&self.session, addresses) };
-            timing.run_ns = nanos(start.elapsed());
-            return ran.map_err(|e| self.failed(&e));
-        }
         // SAFETY: the caller's promises are those that binding asks for.
         unsafe { self.bind(model, addresses) }.map_err(|e| self.failed(&e))?;
         timing.bind_ns += nanos(start.elapsed());
-        if let Some(turn) = turn {
-            turn.wait();
-        }
         let start = Instant::now();
         let ran = self.run_bound(model);
         timing.run_ns = nanos(start.elapsed());
@@ -153,24 +120,13 @@ impl BoundSession {
         error
     }
 
-    /// Runs the session over the rows at `addresses` for the first time with so many, and records it where that is asked for.
+    /// Runs the session over the rows at `addresses`, and keeps nothing of them.
     ///
     /// # Safety
     /// As for [`BoundSession::run`].
     pub unsafe fn warm(&mut self, model: &Model, addresses: &RowAddresses) -> Result<(), RunError> {
-        let ran = match &mut self.graphs {
-            // SAFETY: the caller's promises are the same.
-            None => unsafe { self.run(model, addresses, None, &mut RunTiming::default()) },
-            Some(graphs) => {
-                // SAFETY: as above.
-                match unsafe { graphs.record(&self.session, model, addresses) } {
-                    Ok(()) => Ok(()),
-                    Err(NotRecorded::Run(error)) => Err(self.failed(&error)),
-                    // Also where it says that memory ran out: nothing smaller can be tried in this session.
-                    Err(NotRecorded::Recording(error)) => Err(errors::model(error.to_string())),
-                }
-            }
-        };
+        // SAFETY: the caller's promises are the same.
+        let ran = unsafe { self.run(model, addresses, &mut RunTiming::default()) };
         self.release();
         ran
     }
@@ -178,9 +134,6 @@ impl BoundSession {
     pub fn release(&mut self) {
         self.dynamic.clear();
         self.binding.clear();
-        if let Some(copy_in) = &mut self.copy_in {
-            copy_in.release();
-        }
     }
 
     /// Outputs of dynamic shape of the run of `ran` rows, cut to the first `wanted` (the others are padding).
@@ -213,12 +166,8 @@ impl BoundSession {
     unsafe fn bind(&mut self, model: &Model, addresses: &RowAddresses) -> ort::Result<()> {
         // Everything is bound anew for every run: the C side copies inputs to the device when they are bound, and would take the
         // last run's dynamic output for the place of the next one's.
-        if let Some(copy_in) = &mut self.copy_in {
-            // SAFETY: the caller's promises are the same.
-            unsafe { copy_in.bind(&self.session, &mut self.binding, model, addresses) }?;
-        }
         let inputs = model.session_inputs.iter().zip(&model.inputs).zip(&addresses.inputs);
-        for ((spec, tensor), rows) in inputs.filter(|_| self.copy_in.is_none()) {
+        for ((spec, tensor), rows) in inputs {
             // SAFETY: the memory has the size of these rows; the session only reads inputs.
             let value =
                 unsafe { value_over(&self.cpu, tensor, addresses.rows, rows.ptr.cast_mut(), rows.len) }?;
@@ -253,19 +202,15 @@ impl BoundSession {
     }
 
     fn run_bound(&mut self, model: &Model) -> ort::Result<()> {
-        // Both of these wait for all that the device does, the other batch included. Inputs that were copied here are there already, and a run
-        // ends when the streams that it was on have (`Flush` of each in `DeviceStreamCollection::CleanUp`), copies of outputs among them.
-        let waits = self.on_device && self.copy_in.is_none();
-        if waits {
+        if self.on_device {
             self.binding.synchronize_inputs()?;
         }
-        let BoundSession { graphs, binding, session, shrink, .. } = self;
-        let usual = graphs.as_ref().map(Graphs::options_without);
-        shrink.around(|options| run_binding(session, binding, options.or(usual)))?;
+        let BoundSession { binding, session, shrink, .. } = self;
+        shrink.around(|options| run_binding(session, binding, options))?;
         if model.outputs.iter().any(Option::is_none) {
             self.keep_dynamic(model)?;
         }
-        if waits {
+        if self.on_device {
             self.binding.synchronize_outputs()?;
         }
         Ok(())

@@ -29,13 +29,11 @@ fn options(spec: &OnnxSpec) -> ep::CUDA {
         .with_conv_algorithm_search(match spec.tuning.conv_search {
             ConvSearch::Heuristic => ConvAlgorithmSearch::Heuristic,
             ConvSearch::Exhaustive => ConvAlgorithmSearch::Exhaustive,
-            ConvSearch::Fallback => ConvAlgorithmSearch::Default,
         })
         // Doubling would take twice what a worker was planned with.
         .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
         // Set in any case, because the runtime's documents disagree about its default.
-        .with_tf32(spec.tf32)
-        .with_cuda_graph(spec.tuning.cuda_graphs);
+        .with_tf32(spec.tf32);
     if let Some(limit) = spec.memory_limit {
         cuda = cuda.with_memory_limit(usize::try_from(limit).unwrap_or(usize::MAX));
     }
@@ -47,18 +45,6 @@ fn options(spec: &OnnxSpec) -> ep::CUDA {
 pub fn forbid_tf32() {
     // SAFETY: the other threads of a worker, those of its heart and its reader, look at no variable.
     unsafe { std::env::set_var("NVIDIA_TF32_OVERRIDE", "0") };
-}
-
-/// Has this worker sleep until its device is done.
-pub fn block_on_sync() -> Result<(), LoadError> {
-    let refused = |why: String| LoadError {
-        class: ErrorClass::Permanent,
-        error: format!("`blocking_sync` cannot be had: {why}; leave it out of the model"),
-    };
-    CudaRuntime::of_this_process()
-        .ok_or_else(|| "CUDA's runtime is not in the process under a known name".to_owned())
-        .and_then(|cuda| cuda.block_on_sync())
-        .map_err(refused)
 }
 
 /// Whether this process has the one device that it was started for and no other, as CUDA itself counts them.
@@ -131,19 +117,14 @@ mod tests {
     fn the_runtime_is_told_what_the_plan_says_and_nothing_that_takes_more_memory() {
         let always = [("device_id", "0"), ("arena_extend_strategy", "kSameAsRequested")];
         let plain = OnnxSpec { memory_limit: None, tf32: false, ..spec(&[]) };
-        let off =
-            [("use_tf32", "false"), ("enable_cuda_graph", "false"), ("cudnn_conv_algo_search", "HEURISTIC")];
+        let off = [("use_tf32", "false"), ("cudnn_conv_algo_search", "HEURISTIC")];
         assert!(told(&options(&plain), &[&always[..], &off].concat()));
         let conv_search = ConvSearch::Exhaustive;
-        let tuning = SessionTuning { cuda_graphs: true, conv_search, ..SessionTuning::default() };
+        let tuning = SessionTuning { conv_search, ..SessionTuning::default() };
         let all = OnnxSpec { memory_limit: Some(5 << 30), tf32: true, tuning, ..plain };
         let limit = (5u64 << 30).to_string();
-        let on = [("use_tf32", "true"), ("enable_cuda_graph", "true"), ("gpu_mem_limit", limit.as_str())];
-        let search = |name| [&always[..], &on, &[("cudnn_conv_algo_search", name)]].concat();
-        assert!(told(&options(&all), &search("EXHAUSTIVE")));
-        let conv_search = ConvSearch::Fallback;
-        let quick = OnnxSpec { tuning: SessionTuning { conv_search, ..all.tuning.clone() }, ..all };
-        assert!(told(&options(&quick), &search("DEFAULT")));
+        let on = [("use_tf32", "true"), ("gpu_mem_limit", &limit), ("cudnn_conv_algo_search", "EXHAUSTIVE")];
+        assert!(told(&options(&all), &[&always[..], &on].concat()));
     }
 
     #[test]
@@ -154,17 +135,6 @@ mod tests {
         preload(&[nothing.to_owned()]);
         // The C library is in every process, so that loading it again changes nothing.
         assert_eq!(keep(Path::new("libc.so.6")), Ok(()));
-    }
-
-    #[test]
-    fn a_worker_that_is_to_sleep_tells_cuda_so_and_is_refused_where_there_is_none() {
-        assert_eq!(fake::RUNTIME.block_on_sync(), Ok(()));
-        assert_eq!(fake::calls(), ["flags 4"], "cudaDeviceScheduleBlockingSync");
-        fake::refuse(&["flags"]);
-        assert!(fake::RUNTIME.block_on_sync().unwrap_err().contains("not supported"));
-        let error = block_on_sync().unwrap_err();
-        assert_eq!(error.class, ErrorClass::Permanent);
-        assert!(error.error.contains("leave it out of the model"), "{error}");
     }
 
     #[test]

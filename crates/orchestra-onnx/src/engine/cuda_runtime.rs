@@ -6,8 +6,6 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 pub const TO_DEVICE: c_int = 1;
 /// `cudaMemcpyDeviceToHost`
 pub const TO_HOST: c_int = 2;
-/// `cudaDeviceScheduleBlockingSync`
-const BLOCKING_SYNC: c_uint = 4;
 /// `cudaSuccess`
 const SUCCESS: c_int = 0;
 /// CUDA's runtime as the loader knows it, once the provider has loaded it. Newest first.
@@ -17,18 +15,10 @@ const NAMES: [&CStr; 2] = [c"libcudart.so.13", c"libcudart.so.12"];
 #[derive(Clone, Copy)]
 pub struct CudaRuntime {
     pub device_count: unsafe extern "C" fn(*mut c_int) -> c_int,
-    pub set_device_flags: unsafe extern "C" fn(c_uint) -> c_int,
     pub register: unsafe extern "C" fn(*mut c_void, usize, c_uint) -> c_int,
     pub unregister: unsafe extern "C" fn(*mut c_void) -> c_int,
-    pub host_alloc: unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> c_int,
-    pub free_host: unsafe extern "C" fn(*mut c_void) -> c_int,
     /// To, from, bytes, and the direction.
     pub memcpy: unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_int) -> c_int,
-    /// To, from, bytes, the direction, and the stream that it is put on.
-    pub memcpy_async: unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_int, *mut c_void) -> c_int,
-    /// A new stream, with flags.
-    pub stream_create: unsafe extern "C" fn(*mut *mut c_void, c_uint) -> c_int,
-    pub stream_destroy: unsafe extern "C" fn(*mut c_void) -> c_int,
     /// Null is the stream that `memcpy` is on.
     pub stream_synchronize: unsafe extern "C" fn(*mut c_void) -> c_int,
     /// Gives the last error and forgets it.
@@ -48,15 +38,9 @@ impl CudaRuntime {
         unsafe {
             Some(Self {
                 device_count: function(library, c"cudaGetDeviceCount")?,
-                set_device_flags: function(library, c"cudaSetDeviceFlags")?,
                 register: function(library, c"cudaHostRegister")?,
                 unregister: function(library, c"cudaHostUnregister")?,
-                host_alloc: function(library, c"cudaHostAlloc")?,
-                free_host: function(library, c"cudaFreeHost")?,
                 memcpy: function(library, c"cudaMemcpy")?,
-                memcpy_async: function(library, c"cudaMemcpyAsync")?,
-                stream_create: function(library, c"cudaStreamCreateWithFlags")?,
-                stream_destroy: function(library, c"cudaStreamDestroy")?,
                 stream_synchronize: function(library, c"cudaStreamSynchronize")?,
                 last_error: function(library, c"cudaGetLastError")?,
                 error_text: function(library, c"cudaGetErrorString")?,
@@ -73,12 +57,6 @@ impl CudaRuntime {
         // SAFETY: the place is valid.
         let code = unsafe { (self.device_count)(&raw mut count) };
         self.check(code).map(|()| count)
-    }
-
-    /// Has threads sleep that wait for the device. It counts for a context that exists, too.
-    pub fn block_on_sync(&self) -> Result<(), String> {
-        // SAFETY: it takes any flags.
-        self.check(unsafe { (self.set_device_flags)(BLOCKING_SYNC) })
     }
 
     /// What `code` says, as an error that nothing else will be told of.
@@ -132,8 +110,6 @@ pub mod fake {
         static REFUSED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
         static FAILED: Cell<bool> = const { Cell::new(false) };
         static DEVICES: Cell<c_int> = const { Cell::new(1) };
-        static COPIED: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
-        static COPIES_OUT: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
     }
 
     /// What it gives to whatever it refuses: `cudaErrorNotSupported`.
@@ -141,15 +117,9 @@ pub mod fake {
 
     pub const RUNTIME: CudaRuntime = CudaRuntime {
         device_count,
-        set_device_flags,
         register,
         unregister,
-        host_alloc,
-        free_host,
         memcpy,
-        memcpy_async,
-        stream_create,
-        stream_destroy,
         stream_synchronize,
         last_error,
         error_text,
@@ -163,20 +133,6 @@ pub mod fake {
     /// Shows so many devices from now on.
     pub fn show(devices: c_int) {
         DEVICES.set(devices);
-    }
-
-    /// Calls this after each copy of this thread to the device that is put on a stream.
-    pub fn when_copied(tell: impl Fn() + 'static) {
-        COPIED.set(Some(Box::new(tell)));
-    }
-
-    /// Calls this before each copy of this thread from rows beside the slots to these.
-    pub fn before_copy_out(tell: impl Fn() + 'static) {
-        COPIES_OUT.set(Some(Box::new(tell)));
-    }
-
-    pub fn copies_out() {
-        COPIES_OUT.with_borrow(|tell| tell.iter().for_each(|tell| tell()));
     }
 
     /// What it was told since the last time.
@@ -202,36 +158,12 @@ pub mod fake {
         answer("count".to_owned())
     }
 
-    unsafe extern "C" fn set_device_flags(flags: c_uint) -> c_int {
-        answer(format!("flags {flags}"))
-    }
-
     unsafe extern "C" fn register(start: *mut c_void, bytes: usize, flags: c_uint) -> c_int {
         answer(format!("register {} {bytes} {flags}", start as usize))
     }
 
     unsafe extern "C" fn unregister(start: *mut c_void) -> c_int {
         answer(format!("unregister {}", start as usize))
-    }
-
-    /// Gives memory with stains in it, as the real one may.
-    unsafe extern "C" fn host_alloc(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> c_int {
-        let code = answer(format!("alloc {bytes} {flags}"));
-        if code == SUCCESS {
-            // SAFETY: the size is not 0 in our calls, and the place is valid.
-            unsafe {
-                let start = libc::aligned_alloc(4096, bytes.next_multiple_of(4096));
-                libc::memset(start, 0xa5, bytes);
-                *place = start;
-            }
-        }
-        code
-    }
-
-    unsafe extern "C" fn free_host(start: *mut c_void) -> c_int {
-        // SAFETY: it came from `host_alloc`.
-        unsafe { libc::free(start) };
-        answer("free".to_owned())
     }
 
     /// Its device is the host.
@@ -242,29 +174,6 @@ pub mod fake {
             unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), bytes) };
         }
         code
-    }
-
-    unsafe extern "C" fn memcpy_async(
-        to: *mut c_void,
-        from: *const c_void,
-        bytes: usize,
-        kind: c_int,
-        _: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the caller vouches for both.
-        let code = unsafe { memcpy(to, from, bytes, kind) };
-        COPIED.with_borrow(|tell| tell.iter().for_each(|tell| tell()));
-        code
-    }
-
-    unsafe extern "C" fn stream_create(place: *mut *mut c_void, flags: c_uint) -> c_int {
-        // SAFETY: the caller vouches for the place. It is never looked behind.
-        unsafe { *place = std::ptr::dangling_mut() };
-        answer(format!("stream {flags}"))
-    }
-
-    unsafe extern "C" fn stream_destroy(_: *mut c_void) -> c_int {
-        answer("destroy".to_owned())
     }
 
     unsafe extern "C" fn stream_synchronize(_: *mut c_void) -> c_int {

@@ -11,7 +11,6 @@ pub mod number {
     pub const OPSET_DOMAIN: u32 = 1;
     pub const OPSET_VERSION: u32 = 2;
     pub const GRAPH_NODE: u32 = 1;
-    pub const GRAPH_INITIALIZER: u32 = 5;
     pub const GRAPH_INPUT: u32 = 11;
     pub const GRAPH_OUTPUT: u32 = 12;
     pub const NODE_INPUT: u32 = 1;
@@ -22,13 +21,10 @@ pub mod number {
     pub const ATTRIBUTE_NAME: u32 = 1;
     pub const ATTRIBUTE_INTEGER: u32 = 3;
     pub const ATTRIBUTE_TENSOR: u32 = 5;
-    pub const ATTRIBUTE_GRAPH: u32 = 6;
     pub const ATTRIBUTE_INTEGERS: u32 = 8;
-    pub const ATTRIBUTE_GRAPHS: u32 = 11;
     pub const ATTRIBUTE_TYPE: u32 = 20;
     pub const TENSOR_DIMS: u32 = 1;
     pub const TENSOR_TYPE: u32 = 2;
-    pub const TENSOR_NAME: u32 = 8;
     pub const TENSOR_RAW: u32 = 9;
     pub const VALUE_NAME: u32 = 1;
     pub const VALUE_TYPE: u32 = 2;

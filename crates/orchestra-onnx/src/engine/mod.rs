@@ -5,12 +5,7 @@ mod cpu_arena;
 mod cuda;
 mod cuda_runtime;
 mod errors;
-#[cfg(test)]
-mod fake_gpu;
 mod graph_edit;
-mod graphs;
-mod host_memory;
-mod host_side;
 mod iteration;
 pub(crate) mod largest_graph;
 mod library;
@@ -18,7 +13,6 @@ mod memory;
 mod memory_ceiling;
 mod model;
 mod nodes;
-mod overlap;
 mod page_lock;
 mod pixel_graph;
 pub(crate) mod probe;
@@ -27,7 +21,6 @@ mod protobuf;
 mod provider_options;
 pub(crate) mod rows_graph;
 mod session;
-mod shape_nodes;
 mod shrink;
 mod tensorrt;
 mod trim_graph;
@@ -37,7 +30,6 @@ mod warm_up;
 pub(crate) mod edits {
     pub use super::largest_graph::put_behind;
     pub use super::pixel_graph::{Front, put_in_front};
-    pub use super::shape_nodes::shape_nodes;
     pub use super::trim_graph::put_in_front as put_trim_in_front;
 }
 
@@ -55,13 +47,11 @@ use orchestra_worker::frames::{Load, Run, RunErrorKind, RunTiming};
 use crate::digest::{model_digest, short};
 use crate::spec::OnnxSpec;
 use binding::BoundSession;
-use cuda_runtime::CudaRuntime;
-use host_side::HostSide;
 use iteration::{IteratedSession, Rounds};
 use memory::PrivateRows;
 use model::Model;
 use orchestra_worker::serve::{Answer, Engine, LoadError, Loaded, RunError, Stream, nanos};
-use overlap::{CopyIn, Turn};
+use page_lock::PageLock;
 use tensorrt::Engines;
 use warm_up::{warm_up, warm_up_together};
 
@@ -74,8 +64,6 @@ pub struct OnnxEngine {
 
 /// What runs one batch at a time on the session. Fields are dropped in this order: what points into memory before the memory.
 struct Serving {
-    /// Where it computes and answers in turn with another one.
-    turn: Option<Turn>,
     /// Where the model runs on its own outputs.
     iterated: Option<IteratedSession>,
     bound: BoundSession,
@@ -84,13 +72,13 @@ struct Serving {
     batch_sizes: Vec<usize>,
     /// Where smaller batches are padded, per size; made when it is needed.
     padding: BTreeMap<usize, PrivateRows>,
-    host: HostSide,
     shared: Arc<Shared>,
 }
 
-/// What all streams of a session have in common.
+/// What all streams of a session have in common. The lock is dropped before the memory that it locks.
 struct Shared {
     model: Model,
+    _page_lock: Option<PageLock>,
     arena: WorkerArena,
 }
 
@@ -106,32 +94,6 @@ impl OnnxEngine {
 /// of the address space than it takes.
 fn cpu_ceiling(spec: &OnnxSpec, device: &DeviceKind) -> Option<u64> {
     spec.memory_limit.filter(|_| matches!(device, DeviceKind::Cpu))
-}
-
-impl OnnxEngine {
-    /// Has two batches share the session: the rows of one are copied while the device computes the other, to the device by `copy_in`, or, without it,
-    /// to what lies between it and the slots. Says which was the largest size that ran with the rows of both there.
-    fn overlap(
-        &mut self,
-        load: &Load,
-        copy_in: impl Fn() -> Result<Option<CopyIn>, LoadError>,
-    ) -> Result<usize, LoadError> {
-        let Some(first) = self.streams.first() else { return Ok(0) };
-        let second = first.beside(load).map_err(|e| errors::load(&e.to_string()))?;
-        self.streams.push(second);
-        let mut warmed = load.max_batch;
-        for (stream, turn) in self.streams.iter_mut().zip(Turn::pair()) {
-            (stream.turn, stream.bound.copy_in) = (Some(turn), copy_in()?);
-            let shared = Arc::clone(&stream.shared);
-            warmed = warmed.min(warm_up(
-                &mut stream.bound,
-                &shared.model,
-                &stream.host.memory,
-                &load.batch_sizes,
-            )?);
-        }
-        Ok(warmed)
-    }
 }
 
 impl Engine for OnnxEngine {
@@ -158,9 +120,6 @@ impl Engine for OnnxEngine {
         let session = session::open(&environment, load, &spec, engines.as_ref())?;
         if let DeviceKind::Cuda { uuid } = &load.device {
             cuda::check_alone(uuid)?;
-            if spec.tuning.blocking_sync {
-                cuda::block_on_sync()?;
-            }
         }
         let model = Model::check(&session, arena.layout(), load.max_batch, &spec)?;
         let providers = nodes::providers(&session, load, &spec)?;
@@ -171,64 +130,34 @@ impl Engine for OnnxEngine {
             runtime_version: library::version(&spec.library),
             warmed: 0,
         };
-        let mut bound = BoundSession::new(session, &load.device, &spec.tuning)
-            .map_err(|e| errors::load(&e.to_string()))?;
-        let host = match load.device {
-            DeviceKind::Cpu => HostSide::default(),
-            DeviceKind::Cuda { .. } => HostSide::of_gpu(&arena, &model, load.streams),
+        let mut bound = BoundSession::new(session, &load.device).map_err(|e| errors::load(&e.to_string()))?;
+        let page_lock = match load.device {
+            DeviceKind::Cpu => None,
+            DeviceKind::Cuda { .. } => PageLock::of_slots(&arena, load.streams),
         };
-        loaded.warmed = warm_up(&mut bound, &model, &host.memory, &load.batch_sizes)?;
+        loaded.warmed = warm_up(&mut bound, &model, &load.batch_sizes)?;
         let padded_to = |size: &usize| load.pad && (1..=model.max_rows).contains(size);
         let mut batch_sizes: Vec<usize> = load.batch_sizes.iter().copied().filter(padded_to).collect();
         batch_sizes.sort_unstable();
-        let shared = Arc::new(Shared { model, arena });
+        let shared = Arc::new(Shared { model, _page_lock: page_lock, arena });
         let max_batch = load.max_batch.max(1);
-        let is_alone = load.streams == 1 && spec.iteration.is_none();
-        let overlaps = spec.tuning.overlap && is_alone;
-        // What cannot be page-locked is copied by this process first, and the device need not wait for that.
-        let is_staged = host.staging.is_some()
-            && is_alone
-            && !spec.tuning.cuda_graphs
-            && spec.tuning.provider == Provider::Cuda;
         let iterated =
             spec.iteration.map(|iteration| IteratedSession::new(iteration, &load.device)).transpose();
         let iterated = iterated.map_err(|e| errors::load(&e.to_string()))?;
-        let first = Serving {
-            turn: None,
-            iterated,
-            bound,
-            max_batch,
-            batch_sizes,
-            padding: BTreeMap::new(),
-            host,
-            shared,
-        };
+        let padding = BTreeMap::new();
+        let first = Serving { iterated, bound, max_batch, batch_sizes, padding, shared };
         let beside: ort::Result<Vec<Serving>> = (1..load.streams).map(|_| first.beside(load)).collect();
         self.streams = beside.map_err(|e| errors::load(&e.to_string()))?;
         self.streams.insert(0, first);
         if !warm_up_together(&mut self.streams, &load.batch_sizes)? {
             loaded.warmed = 0;
         }
-        if overlaps && matches!(load.device, DeviceKind::Cuda { .. }) {
-            let refused = |why: &str| {
-                errors::load(&format!("`overlap` cannot be had: {why}; leave it out of the model"))
-            };
-            let cuda = CudaRuntime::of_this_process()
-                .ok_or_else(|| refused("CUDA's runtime is not in the process under a known name"))?;
-            let copy_in = || CopyIn::to_gpu(cuda).map(Some).map_err(|e| refused(&e.to_string()));
-            loaded.warmed = self.overlap(load, copy_in)?.min(loaded.warmed);
-        } else if is_staged {
-            loaded.warmed = self.overlap(load, || Ok(None))?.min(loaded.warmed);
-        }
-        if spec.tuning.shrink {
-            self.streams.iter_mut().for_each(|stream| stream.bound.shrink.after_all());
-        }
         Ok(loaded)
     }
 
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
         match self.streams.first_mut() {
-            Some(stream) => stream.run(run, timing),
+            Some(stream) => stream.run_all(run, timing),
             None => Err(RunError { kind: RunErrorKind::Model, error: "no model is loaded".to_owned() }),
         }
     }
@@ -243,20 +172,7 @@ impl Engine for OnnxEngine {
 
 impl Stream for Serving {
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
-        let ran = self.run_all(run, timing);
-        if let Some(turn) = &self.turn {
-            turn.computed();
-            turn.wait_to_answer();
-        }
-        ran
-    }
-
-    fn taken(&mut self) {
-        self.turn.iter_mut().for_each(Turn::take);
-    }
-
-    fn answered(&mut self) {
-        self.turn.iter_mut().for_each(Turn::answered);
+        self.run_all(run, timing)
     }
 }
 
@@ -288,13 +204,11 @@ impl Serving {
     /// Another one on the same session.
     fn beside(&self, load: &Load) -> ort::Result<Serving> {
         Ok(Serving {
-            turn: None,
             iterated: self.iterated.as_ref().map(IteratedSession::beside),
             bound: self.bound.beside(&load.device)?,
             max_batch: self.max_batch,
             batch_sizes: self.batch_sizes.clone(),
             padding: BTreeMap::new(),
-            host: self.host.beside(&self.shared.model),
             shared: Arc::clone(&self.shared),
         })
     }
@@ -317,17 +231,15 @@ impl Serving {
     }
 
     /// Runs the batch as one of `rows` rows. If it has fewer, rows are copied to and from memory of that size, so that nothing outside of
-    /// the run's rows is read or written; else the session reads and writes the arena itself, or as near to it as its device can.
+    /// the run's rows is read or written; else the session reads and writes the arena itself.
     fn run_as(&mut self, run: &Run, rows: usize, timing: &mut RunTiming) -> Result<Answer, RunError> {
         let start = Instant::now();
-        let Shared { model, arena } = &*self.shared;
+        let Shared { model, arena, .. } = &*self.shared;
         let slots = model.row_addresses(arena, run).map_err(|e| errors::model(e.to_string()))?;
         let mut private = match self.padding.entry(rows) {
-            _ if rows == run.rows => self.host.staging.as_mut(),
+            _ if rows == run.rows => None,
             Entry::Occupied(there) => Some(there.into_mut()),
-            Entry::Vacant(place) => Some(
-                place.insert(PrivateRows::new(model, rows, |bytes| self.host.memory.zeros(bytes, rows))?),
-            ),
+            Entry::Vacant(place) => Some(place.insert(PrivateRows::new(model, rows)?)),
         };
         // SAFETY: the parent has leased these rows to this run, and no other run uses the private rows.
         let copied = private.as_mut().map(|private| unsafe { private.copy_in(&slots, rows) });
@@ -338,9 +250,7 @@ impl Serving {
         let start = match &mut self.iterated {
             None => {
                 // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the private rows do.
-                unsafe { self.bound.run(model, addresses, self.turn.as_ref(), timing)? };
-                // What follows uses memory of this stream alone. Where runs take turns no batches go together, so there is no second run.
-                self.turn.iter().for_each(Turn::computed);
+                unsafe { self.bound.run(model, addresses, timing)? };
                 let start = Instant::now();
                 dynamic = self.bound.take_dynamic(model, rows, run.rows)?;
                 start

@@ -1,5 +1,4 @@
-//! Page-locks the batch slots, so that a GPU copies from and to them by itself and at full speed. What is refused stays as it is, and is
-//! named. It copies nothing.
+//! Page-locks the batch slots, so that a GPU copies from and to them by itself and at full speed. It copies nothing.
 
 use std::ffi::{c_uint, c_void};
 
@@ -12,6 +11,11 @@ const READ_ONLY: c_uint = 0x08;
 /// `cudaHostRegisterDefault`
 const DEFAULT: c_uint = 0;
 
+/// Output slots that are page-locked beyond those of the batches that run: two batches wait at the worker, and two are being processed. Each
+/// worker has as many output slots as its stage has slots, and what is page-locked takes memory whether it is used or not. The GPU copies to
+/// the others more slowly; a stage that uses them waits for what follows it.
+const MORE_OUTPUTS: usize = 4;
+
 /// Memory that is page-locked until this is dropped.
 pub struct PageLock {
     cuda: CudaRuntime,
@@ -23,42 +27,33 @@ unsafe impl Send for PageLock {}
 // SAFETY: a shared lock gives access to nothing.
 unsafe impl Sync for PageLock {}
 
-/// Why parts of the batch slots are not page-locked, in CUDA's words; `None`: they are.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Refused {
-    pub inputs: Option<String>,
-    pub outputs: Option<String>,
-}
-
-impl Refused {
-    pub fn is_nothing(&self) -> bool {
-        *self == Refused::default()
-    }
-}
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let part = |name: &str, why: &Option<String>| why.as_ref().map(|why| format!("{name}: {why}"));
-        let parts: Vec<String> =
-            [part("inputs", &self.inputs), part("outputs", &self.outputs)].into_iter().flatten().collect();
-        f.write_str(&parts.join("; "))
-    }
-}
-
 impl PageLock {
-    /// Page-locks what it can of the inputs and of the first `output_slots` output slots. Call it when the provider is loaded, and drop the
-    /// lock before the arena.
-    pub fn of(cuda: CudaRuntime, arena: &WorkerArena, output_slots: usize) -> (PageLock, Refused) {
-        let (inputs, outputs) = (arena.all_inputs(), arena.first_outputs(output_slots));
+    /// Page-locks what it can of the slots, for the GPU of this process, which runs `streams` batches at once. What is refused is named on
+    /// standard error, and copied more slowly. Call it when the provider is loaded, and drop the lock before the arena.
+    pub fn of_slots(arena: &WorkerArena, streams: usize) -> Option<PageLock> {
+        let Some(cuda) = CudaRuntime::of_this_process() else {
+            eprintln!(
+                "worker: batch slots are not page-locked: CUDA's runtime is not in the process under a known name"
+            );
+            return None;
+        };
+        let (inputs, outputs) = (arena.all_inputs(), arena.first_outputs(streams + MORE_OUTPUTS));
         let mut lock = PageLock { cuda, locked: Vec::new() };
         // SAFETY: both lie in the arena, which outlives the lock.
-        let refused = unsafe {
-            Refused {
-                inputs: lock.add(inputs.ptr.cast_mut(), inputs.len, &[READ_ONLY, DEFAULT]).err(),
-                outputs: lock.add(outputs.ptr, outputs.len, &[DEFAULT]).err(),
-            }
+        let tried = unsafe {
+            [
+                ("inputs", lock.add(inputs.ptr.cast_mut(), inputs.len, &[READ_ONLY, DEFAULT])),
+                ("outputs", lock.add(outputs.ptr, outputs.len, &[DEFAULT])),
+            ]
         };
-        (lock, refused)
+        for (what, tried) in tried {
+            if let Err(why) = tried {
+                eprintln!(
+                    "worker: {what} of batch slots are not page-locked ({why}), so copies take longer; raise the limit of locked memory (`ulimit -l`)"
+                );
+            }
+        }
+        Some(lock)
     }
 
     /// Locks `bytes` bytes more, with the first of these `flags` that is taken, or says why they cannot be.
@@ -118,14 +113,5 @@ mod tests {
             "unregister 8192",
         ];
         assert_eq!(fake::calls(), expected);
-    }
-
-    #[test]
-    fn what_was_refused_is_named_with_the_reason() {
-        let refused = Refused { inputs: Some("no".to_owned()), outputs: None };
-        assert_eq!(refused.to_string(), "inputs: no");
-        let refused = Refused { outputs: Some("never".to_owned()), ..refused };
-        assert_eq!(refused.to_string(), "inputs: no; outputs: never");
-        assert!(Refused::default().is_nothing() && !refused.is_nothing());
     }
 }

@@ -98,12 +98,6 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// The integers that are packed into one field, up to the first that is cut off.
-pub fn packed(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    let mut fields = Fields::of(bytes);
-    std::iter::from_fn(move || fields.varint())
-}
-
 #[derive(Debug, Default)]
 pub struct Message(Vec<u8>);
 

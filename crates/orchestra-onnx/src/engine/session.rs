@@ -11,7 +11,7 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use super::largest_graph::put_behind;
 use super::pixel_graph::{Front, put_in_front};
 use super::tensorrt::{self, Engines};
-use super::{cpu_arena, cuda, errors, graphs, rows_graph, trim_graph};
+use super::{cpu_arena, cuda, errors, rows_graph, trim_graph};
 use crate::spec::OnnxSpec;
 use orchestra_worker::serve::LoadError;
 
@@ -52,9 +52,6 @@ pub fn open(
     };
     committed.map_err(|e| {
         let mut refused = errors::load(&e.to_string());
-        if graphs::is_refusal(&refused.error) {
-            refused.error += "; without `cuda_graphs` the model runs kernel by kernel";
-        }
         if tensorrt::is_refusal_of_parts(&refused.error) {
             refused.error += "; TensorRT takes only parts of this model, whose shapes it does not know: leave `provider = \"tensorrt\"` out";
         }

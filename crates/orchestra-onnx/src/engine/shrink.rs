@@ -16,9 +16,8 @@ const OPTION: &str = "memory.enable_memory_arena_shrinkage";
 
 /// When the arena shrinks. `O` are the runtime's options of a run.
 pub struct Shrink<O = RunOptions> {
-    /// `None` where it must not shrink, and once the runtime has said that there is none.
+    /// `None` once the runtime has said that there is no arena.
     options: Option<O>,
-    after_all: bool,
     /// The arena is one for all streams of a session, and so is the wish: whichever runs next carries it out.
     after_next: Arc<AtomicBool>,
 }
@@ -36,12 +35,7 @@ impl Shrink {
         };
         let mut options = RunOptions::new()?;
         options.set(OPTION, arena)?;
-        Ok(Shrink { options: Some(options), after_all: false, after_next: Arc::default() })
-    }
-
-    /// Whatever is asked for.
-    pub fn never() -> Shrink {
-        Shrink { options: None, after_all: false, after_next: Arc::default() }
+        Ok(Shrink { options: Some(options), after_next: Arc::default() })
     }
 
     /// For another stream of the same session.
@@ -58,11 +52,6 @@ fn keep_batches_out_of_the_first_region(session: &Session) -> ort::Result<()> {
 }
 
 impl<O> Shrink<O> {
-    /// Asks for it after each run from now on. Not before the session is warm: what it holds then is what a device must have room for.
-    pub fn after_all(&mut self) {
-        self.after_all = true;
-    }
-
     /// Asks for it after the next run.
     pub fn after_next(&mut self) {
         self.after_next.store(true, Ordering::Relaxed);
@@ -71,7 +60,7 @@ impl<O> Shrink<O> {
     /// Runs `run` once, with the options that it needs now. Where they are refused, as where there is no arena, it runs without, and
     /// they are never tried again.
     pub fn around<T>(&mut self, mut run: impl FnMut(Option<&O>) -> ort::Result<T>) -> ort::Result<T> {
-        let wanted = self.after_next.swap(false, Ordering::Relaxed) || self.after_all;
+        let wanted = self.after_next.swap(false, Ordering::Relaxed);
         let Some(options) = self.options.as_ref().filter(|_| wanted) else { return run(None) };
         match run(Some(options)) {
             Err(error) if is_refusal(&error.to_string()) => {
@@ -114,19 +103,18 @@ mod tests {
         asked
     }
 
-    fn shrink(after_all: bool) -> Shrink<()> {
-        Shrink { options: Some(()), after_all, after_next: Arc::default() }
+    fn shrink() -> Shrink<()> {
+        Shrink { options: Some(()), after_next: Arc::default() }
     }
 
     #[test]
-    fn the_arena_shrinks_after_the_run_that_was_asked_for_or_after_all() {
-        assert_eq!(asked(&mut shrink(false), true), [false, true, false]);
-        assert_eq!(asked(&mut shrink(true), true), [true, true, true]);
+    fn the_arena_shrinks_after_the_run_that_was_asked_for() {
+        assert_eq!(asked(&mut shrink(), true), [false, true, false]);
     }
 
     #[test]
     fn what_one_stream_asks_for_the_next_run_of_any_carries_out() {
-        let (mut first, mut second) = (shrink(false), shrink(false));
+        let (mut first, mut second) = (shrink(), shrink());
         second.after_next = Arc::clone(&first.after_next);
         first.after_next();
         let asked = |shrink: &mut Shrink<()>| shrink.around(|options| Ok(options.is_some())).unwrap();
@@ -135,14 +123,15 @@ mod tests {
 
     #[test]
     fn where_there_is_no_arena_every_run_goes_on_without() {
-        assert_eq!(asked(&mut shrink(false), false), [false, true, false, false]);
-        assert_eq!(asked(&mut shrink(true), false), [true, false, false, false]);
+        assert_eq!(asked(&mut shrink(), false), [false, true, false, false]);
     }
 
     #[test]
     fn what_fails_for_another_reason_is_not_run_again() {
         let mut runs = 0;
-        let ran = shrink(true).around(|_| {
+        let mut shrink = shrink();
+        shrink.after_next();
+        let ran = shrink.around(|_| {
             runs += 1;
             Err::<(), _>(ort::Error::new("CUDA failure 2: out of memory"))
         });

@@ -8,34 +8,26 @@ use orchestra_worker::frames::RunErrorKind;
 use orchestra_worker::serve::{LoadError, RunError, STACK};
 
 use super::binding::BoundSession;
-use super::host_memory::HostMemory;
 use super::memory::PrivateRows;
 use super::model::Model;
-use super::{Serving, errors, graphs};
+use super::{Serving, errors};
 
 /// Runs each batch size once, in memory of its own, and says which was the largest that ran. Where the smallest does not fit, halves of
 /// it are tried. Where only a larger batch does not fit, that is no error: the parent finds the ceiling with real batches. Where a library of the
 /// device has nothing for the model at any of these sizes, no batch can run.
-pub fn warm_up(
-    bound: &mut BoundSession,
-    model: &Model,
-    memory: &HostMemory,
-    batch_sizes: &[usize],
-) -> Result<usize, LoadError> {
-    let (has_graphs, may_halve) = (bound.graphs.is_some(), model.batch.is_none());
-    first_runs(&sizes_to_warm(model, batch_sizes), has_graphs, may_halve, &mut |rows, is_last| {
+pub fn warm_up(bound: &mut BoundSession, model: &Model, batch_sizes: &[usize]) -> Result<usize, LoadError> {
+    first_runs(&sizes_to_warm(model, batch_sizes), model.batch.is_none(), &mut |rows, is_last| {
         if !is_last {
             // What this size needed is of no use to the next, larger one; what the largest needs is kept.
             bound.shrink.after_next();
         }
-        run_zeros(bound, model, memory, rows)
+        run_zeros(bound, model, rows)
     })
 }
 
 /// `run` takes a number of rows, and whether it is the largest.
 fn first_runs(
     sizes: &[usize],
-    has_graphs: bool,
     may_halve: bool,
     run: &mut dyn FnMut(usize, bool) -> Result<(), RunError>,
 ) -> Result<usize, LoadError> {
@@ -43,9 +35,6 @@ fn first_runs(
     for (place, &rows) in sizes.iter().enumerate() {
         match run(rows, place + 1 == sizes.len()) {
             Ok(()) => warmed = rows,
-            Err(RunError { kind, error }) if has_graphs && kind != RunErrorKind::OutOfMemory => {
-                return Err(graphs::not_recorded(rows, &error));
-            }
             Err(RunError { kind: RunErrorKind::Model, error }) if errors::is_refusal(&error) => {
                 eprintln!("worker: a warm-up batch of `{rows}` rows is refused: {error}");
                 refused = Some(errors::load(&error));
@@ -58,11 +47,7 @@ fn first_runs(
                 eprintln!(
                     "worker: a warm-up batch of `{rows}` rows does not fit into the device's memory: {error}"
                 );
-                return if place > 0 {
-                    Ok(warmed)
-                } else {
-                    first_runs(&[rows / 2], has_graphs, may_halve, run)
-                };
+                return if place > 0 { Ok(warmed) } else { first_runs(&[rows / 2], may_halve, run) };
             }
             Err(RunError { error, .. }) => return Err(errors::load(&error)),
         }
@@ -80,9 +65,7 @@ pub fn warm_up_together(streams: &mut [Serving], batch_sizes: &[usize]) -> Resul
     let largest = streams.first().and_then(|s| sizes_to_warm(&s.shared.model, batch_sizes).pop());
     let Some(rows) = largest.filter(|_| n > 1) else { return Ok(true) };
     let ran: io::Result<Vec<Result<(), RunError>>> = thread::scope(|scope| {
-        let run = |stream: &mut Serving| {
-            run_zeros(&mut stream.bound, &stream.shared.model, &stream.host.memory, rows)
-        };
+        let run = |stream: &mut Serving| run_zeros(&mut stream.bound, &stream.shared.model, rows);
         let start =
             |stream| thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || run(stream));
         let all: Vec<_> = streams.iter_mut().map(start).collect::<io::Result<_>>()?;
@@ -118,13 +101,8 @@ fn sizes_to_warm(model: &Model, batch_sizes: &[usize]) -> Vec<usize> {
 }
 
 /// Runs a batch of so many zeros for the first time, in memory of its own.
-fn run_zeros(
-    bound: &mut BoundSession,
-    model: &Model,
-    memory: &HostMemory,
-    rows: usize,
-) -> Result<(), RunError> {
-    let zeros = PrivateRows::new(model, rows, |bytes| memory.zeros(bytes, rows))?;
+fn run_zeros(bound: &mut BoundSession, model: &Model, rows: usize) -> Result<(), RunError> {
+    let zeros = PrivateRows::new(model, rows)?;
     // SAFETY: the private rows belong to this function alone and outlive the run.
     unsafe { bound.warm(model, &zeros.addresses()) }
 }
@@ -140,7 +118,7 @@ mod tests {
 
     /// Warms 2, 4 and 8 rows with a device that says this of each of them; `""`: it runs.
     fn warmed(says: impl Fn(usize) -> &'static str) -> Result<usize, LoadError> {
-        first_runs(&[2, 4, 8], false, true, &mut |rows, _| match says(rows) {
+        first_runs(&[2, 4, 8], true, &mut |rows, _| match says(rows) {
             "" => Ok(()),
             error => Err(RunError { kind: errors::run_kind(error), error: error.to_owned() }),
         })

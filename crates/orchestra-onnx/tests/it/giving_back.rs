@@ -124,18 +124,6 @@ fn a_warm_up_that_does_not_fit_is_halved_until_it_does() {
     }
 }
 
-#[test]
-fn with_shrink_every_run_gives_back_what_it_leaves() {
-    let mut setup = expanding();
-    setup.spec.tuning.shrink = true;
-    let mut worker = Worker::of(&setup);
-    let before = worker.holds();
-    for _ in 0..2 {
-        worker.expand_well(LARGE);
-        assert!(worker.holds() < before + 32 * MIB, "{} MiB more", (worker.holds() - before) / MIB);
-    }
-}
-
 /// A model that needs a megabyte or more of its own for each of up to 96 rows.
 fn wide() -> Setup {
     let wide = vec![1.0; 1 << 18];
@@ -145,20 +133,6 @@ fn wide() -> Setup {
         .node("Exp", &["wide"], &["exp"], &[])
         .node("ReduceMean", &["exp"], &["y"], &[("axes", Attribute::Ints(vec![1]))]);
     setup_of(model, &[flat("x", DType::F32, 1)], &[flat("y", DType::F32, 1)], 96)
-}
-
-#[test]
-fn with_shrink_a_worker_keeps_what_warm_up_took_until_its_first_batch() {
-    let mut setup = wide();
-    setup.spec.tuning.shrink = true;
-    let without = Worker::of(&setup).holds();
-    setup.load.batch_sizes = vec![12, 96];
-    setup.fill_input(0, 0, 0, &[f32s(&[1.0])]);
-    let mut worker = Worker::of(&setup);
-    assert!(worker.holds() > without + 80 * MIB, "it has to be seen how much the largest size needs");
-    let answer = worker.run();
-    assert!(matches!(answer, FromWorker::Done { .. }), "{answer:?}");
-    assert!(worker.holds() < without + 32 * MIB, "{} MiB more", (worker.holds() - without) / MIB);
 }
 
 #[test]

@@ -8,7 +8,6 @@ use crate::models::Model;
 use crate::outputs::{StageOutput, Standing};
 use crate::plan::{ColumnRef, Origin};
 use crate::raw::RawWorkflow;
-use crate::tuning;
 use crate::wiring::Wired;
 
 /// The stages of a plan and what is written of them.
@@ -95,11 +94,10 @@ impl ReadOutputs<'_> {
     }
 
     fn report(&self, stage: usize, diags: &mut Diagnostics) {
-        let Some(Wired::Batch { model, given, outputs, fixed_batch, .. }) = &self.wired[stage] else {
+        let Some(Wired::Batch { model, given, fixed_batch, .. }) = &self.wired[stage] else {
             return;
         };
         let (raw, model) = (&self.workflow.stages[stage], &self.workflow.models[*model]);
-        tuning::check_outputs(&model.name.value, &model.tuning, outputs, diags);
         let span =
             raw.batch().and_then(|batch| batch.model.as_ref()).map_or(raw.name.span, |model| model.span);
         let reported =

@@ -5,17 +5,12 @@ use orchestra_core::{ConvSearch, SandboxMode};
 use crate::key::{Key, Words, key};
 
 /// `conv_search` of a model.
-pub(crate) const CONV_SEARCHES: Words<ConvSearch, 3> = Words::new([
+pub(crate) const CONV_SEARCHES: Words<ConvSearch, 2> = Words::new([
     ("heuristic", ConvSearch::Heuristic, "as the heuristics of cuDNN say"),
     (
         "exhaustive",
         ConvSearch::Exhaustive,
         "takes longer for each shape that is new and may find faster ones",
-    ),
-    (
-        "fallback",
-        ConvSearch::Fallback,
-        "is quick and may find slow ones: where the size of batches changes all the time",
     ),
 ]);
 
@@ -33,7 +28,7 @@ pub(crate) const SANDBOX: Words<SandboxMode, 3> = Words::new([
 ]);
 
 /// `[models.NAME]`. No more than 8 streams: each takes memory of its own, and a GPU is busy with fewer.
-pub const MODEL: [Key; 25] = [
+pub const MODEL: [Key; 20] = [
     key("path", "text", "required", "the ONNX file"),
     key("labels", "text", "none", "class names: a text file with one per line, in the order of the classes"),
     key("devices", "text or list", "those of `[devices]`", "devices for this model only"),
@@ -82,34 +77,10 @@ pub const MODEL: [Key; 25] = [
         "products of f32 on a GPU may be rounded to TF32, which is faster; `false` forbids it to all of NVIDIA's libraries in the workers of the model: needed where answers must match the CPU within 1e-3",
     ),
     key(
-        "shrink",
-        "true or false",
-        "false",
-        "after every run a worker gives back the memory that the run left unused, which costs each run some time. Without it memory goes back after warm-up, and with the first run after one that did not fit",
-    ),
-    key(
-        "cuda_graphs",
-        "true or false",
-        "false",
-        "on a GPU each batch size is recorded once, during warm-up, and launched as a whole from then on: for small models, whose kernels take less time than it takes to launch them one by one. Every node has to run on CUDA and all outputs need a fixed shape; rows take one more copy on the device's side, and each size keeps memory of its own",
-    ),
-    key(
-        "blocking_sync",
-        "true or false",
-        "false",
-        "on a GPU, a worker sleeps until a batch is done; else it asks all the time, which keeps a core busy and learns of it some microseconds earlier: for machines with few cores beside their GPUs",
-    ),
-    key(
-        "overlap",
-        "true or false",
-        "false",
-        "on a GPU, the rows of the next batch are copied to it while it computes this one, which takes memory for them; for models with large inputs and `streams = 1`",
-    ),
-    key(
         "conv_search",
         "text",
         "\"heuristic\"",
-        "on a GPU, how cuDNN finds the kernels of a convolution for a shape; ONNX Runtime calls the ways `HEURISTIC`, `EXHAUSTIVE` and `DEFAULT`",
+        "on a GPU, how cuDNN finds the kernels of a convolution for a shape; ONNX Runtime calls the ways `HEURISTIC` and `EXHAUSTIVE`",
     )
     .one_of(&CONV_SEARCHES.words),
     key(
@@ -119,12 +90,6 @@ pub const MODEL: [Key; 25] = [
         "what runs the model on a GPU; see [devices](../guide/devices.md)",
     )
     .one_of(&PROVIDERS.words),
-    key(
-        "allow_cpu_nodes",
-        "true or false",
-        "false",
-        "on a GPU, load the model although more than a tenth of its nodes stay on the cores, because no provider of the GPU has them: rows then go back and forth between both. Nodes that compute shapes do not count",
-    ),
     key(
         "tensorrt_fp16",
         "true or false",

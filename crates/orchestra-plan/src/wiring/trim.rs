@@ -44,7 +44,6 @@ impl Wiring<'_> {
                 format!("its operators are of version {}, and {SLICE_BY_INPUT} is needed", known.opset)
             }
             _ if trimmed.next().is_some() => "only one input of a model can be trimmed".to_owned(),
-            _ if tuning.cuda_graphs => "`cuda_graphs` records runs of one shape".to_owned(),
             _ if tuning.provider != Provider::Cuda => "TensorRT compiles it for one shape".to_owned(),
             (None, None) => format!(
                 "`{}` does not pass on where pictures lie in its rows, as a stage does that reads from `{}` alone",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::{CROPS, DIGITS, FakeHost, digits, infer, on, set, workers_of};
 use orchestra_core::data::ColumnType;
-use orchestra_core::{DType, Fit, ImageSpec, SinkId, SourceId, StageId, Trim};
+use orchestra_core::{ConvSearch, DType, Fit, ImageSpec, SinkId, SourceId, StageId, Trim};
 use orchestra_plan::{BETWEEN_COMMITS, MaxFailed, Origin, PlanOptions, RenderStyle, describe};
 
 #[test]
@@ -425,32 +425,23 @@ fn a_plan_is_json() {
 #[test]
 fn what_a_model_asks_of_its_sessions_is_planned_and_described() {
     let host = FakeHost::with_gpus(1);
-    let graphs = host.good_with(DIGITS, &set(&[("models.digits.cuda_graphs", "true")]));
-    assert!(graphs.models[0].tuning.cuda_graphs && !graphs.models[0].tuning.shrink);
-    assert!(describe(&graphs).contains("    CUDA graphs: each size is recorded when it is warmed up"));
-    let shrink = host.good_with(DIGITS, &set(&[("models.digits.shrink", "true")]));
-    assert!(describe(&shrink).contains("    memory: what a run leaves unused is given back after it"));
-    let overlap = host.good_with(DIGITS, &set(&[("models.digits.overlap", "true")]));
-    assert!(describe(&overlap).contains("    rows of the next batch go to the GPU while it computes"));
-    assert_eq!(overlap.fingerprint, shrink.fingerprint);
-    let search = host.good_with(DIGITS, &set(&[("models.digits.conv_search", "fallback")]));
-    assert!(
-        describe(&search).contains("    cuDNN takes kernels for each shape that is new without a search")
-    );
-    let usual = describe(&host.good(DIGITS));
-    assert!(!usual.contains("CUDA graphs") && !usual.contains("given back"));
+    let search = host.good_with(DIGITS, &set(&[("models.digits.conv_search", "exhaustive")]));
+    let usual = host.good(DIGITS);
+    let searches = "    cuDNN searches long for the kernels of each shape that is new";
+    assert!(describe(&search).contains(searches) && !describe(&usual).contains(searches));
     let tensorrt = set(&[("models.digits.provider", "tensorrt"), ("models.digits.tensorrt_fp16", "true")]);
     let tensorrt = host.good_with(DIGITS, &tensorrt);
-    assert!(tensorrt.needs_tensorrt() && !graphs.needs_tensorrt());
+    assert!(tensorrt.needs_tensorrt() && !usual.needs_tensorrt());
     assert!(
         describe(&tensorrt)
             .contains("    provider: TensorRT in f16, and CUDA for the rest; engines are not kept")
     );
-    assert_ne!(tensorrt.fingerprint, shrink.fingerprint, "f16 gives other numbers");
-    assert_eq!(graphs.fingerprint, shrink.fingerprint, "and nothing else of this does");
+    assert_ne!(tensorrt.fingerprint, usual.fingerprint, "f16 gives other numbers");
+    assert_eq!(search.fingerprint, usual.fingerprint, "and nothing else of this does");
     // Without a look at the machine, `auto` may be a GPU.
-    let offline = PlanOptions { offline: true, ..set(&[("models.digits.cuda_graphs", "true")]) };
-    assert!(FakeHost::with_cores(4).good_with(DIGITS, &offline).models[0].tuning.cuda_graphs);
+    let offline = PlanOptions { offline: true, ..set(&[("models.digits.conv_search", "exhaustive")]) };
+    let plan = FakeHost::with_cores(4).good_with(DIGITS, &offline);
+    assert_eq!(plan.models[0].tuning.conv_search, ConvSearch::Exhaustive);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Starts a batch stage: its slots, its batcher, and the request for workers to its devices. It knows neither the source of the rows nor what
 //! follows the stage.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use orchestra_core::StageId;
 use orchestra_plan::BatchPlan;
@@ -77,6 +77,7 @@ impl BatchStage {
                 load,
                 workers: workers.count,
                 recycle: batch.recycle,
+                cpu_nodes: Once::new(),
             };
             // A manager that has stopped was told to shut down: the supervisor of this stage is about to be told, too.
             drop(devices[workers.device.index()].cast(DeviceMsg::Serve(Arc::new(serve))));

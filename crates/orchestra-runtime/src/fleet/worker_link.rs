@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use orchestra_core::WorkerExit;
+use orchestra_core::{DeviceKind, WorkerExit};
 use orchestra_worker::frames::{FromWorker, ToWorker};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
@@ -28,6 +28,9 @@ use crate::fleet::worker_process::{self, ProcessEvent};
 use crate::fleet::worker_stderr::Speaker;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
 use crate::trace::WorkerStep;
+
+/// ONNX Runtime's provider that takes what no other one does.
+const CPU_PROVIDER: &str = "CPUExecutionProvider";
 
 pub struct WorkerLink;
 
@@ -214,6 +217,7 @@ impl LinkState {
             pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = self.device(), worker = %worker,
             pid = self.pid, ?providers, runtime = version, load_ms, rss_mib = rss >> 20, "worker ready"
         );
+        self.warn_of_cpu_nodes(providers);
         let after = self.clocks.phase.saturating_sub(self.started);
         self.args.context.tell(|| WorkerEvent::Ready { worker, after });
         self.args.trace(|| WorkerStep::Loaded);
@@ -224,6 +228,23 @@ impl LinkState {
         self.port.traffic().is_open = true;
         let port = Arc::clone(&self.port);
         drop(self.args.serve.batcher.cast(BatcherMsg::WorkerReady { worker, device, port }));
+    }
+
+    /// Some nodes are usual there: ONNX Runtime computes shapes on the cores on purpose.
+    fn warn_of_cpu_nodes(&self, providers: &[(String, u32)]) {
+        let serve = &self.args.serve;
+        let nodes = |of: &dyn Fn(&str) -> bool| -> u32 {
+            providers.iter().filter(|(name, _)| of(name)).map(|(_, n)| n).sum()
+        };
+        let (on_cores, all) = (nodes(&|name| name == CPU_PROVIDER), nodes(&|_| true));
+        if serve.load.device != DeviceKind::Cpu && on_cores.saturating_mul(10) > all {
+            serve.cpu_nodes.call_once(|| {
+                tracing::warn!(
+                    pipeline = %serve.pipeline, stage = %serve.name, device = self.device(), ?providers,
+                    "{on_cores} of {all} nodes of the model run on the cores: rows go back and forth where these work on rows"
+                );
+            });
+        }
     }
 
     fn device(&self) -> &str {

@@ -32,8 +32,5 @@ batch = { max = 4 }
 kind = "jsonl"
 from = "read"
 "#;
-    Arc::new(fake::plan_of(
-        text,
-        &fake::FakeHost { devices: 0, dynamic: false, memory: 0 },
-    ))
+    Arc::new(fake::plan_of(text, &fake::FakeHost { devices: 0, dynamic: false, memory: 0 }))
 }
