@@ -327,9 +327,8 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
         1 => writeln!(out)?,
         n => writeln!(out, "; up to {n} quick ones go to a busy worker together")?,
     }
-    if !batch.batch_sizes.is_empty() {
-        let sizes: Vec<String> = batch.batch_sizes.iter().map(usize::to_string).collect();
-        writeln!(out, "    batch sizes: {}", sizes.join(", "))?;
+    if let Some(size) = batch.padded_to {
+        writeln!(out, "    smaller batches are padded to {size}")?;
     }
     if let Provider::TensorRt(tensorrt) = &model.tuning.provider {
         let precision = if tensorrt.fp16 { " in f16" } else { "" };

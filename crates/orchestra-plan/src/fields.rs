@@ -234,24 +234,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// A list of integers within their declared bounds, not empty.
-    pub fn integers(&mut self, key: &str) -> Option<At<Vec<u64>>> {
-        let range = self.bounds(key);
-        let node = &self.entry(key)?.node;
-        let one = |node: &Node| match node.value {
-            Value::Integer(n) => u64::try_from(n).ok().filter(|n| range.contains(n)),
-            _ => None,
-        };
-        let integers: Option<Vec<u64>> = match &node.value {
-            Value::Array(items) if !items.is_empty() => items.iter().map(one).collect(),
-            _ => None,
-        };
-        if integers.is_none() {
-            self.wrong(key, node, &format!("a list of integers from {} to {}", range.start(), range.end()));
-        }
-        Some(At::new(integers?, node.span))
-    }
-
     pub fn numbers(&mut self, key: &str) -> Option<At<Vec<f64>>> {
         let node = &self.entry(key)?.node;
         let one = |node: &Node| match node.value {

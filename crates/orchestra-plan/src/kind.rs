@@ -134,8 +134,6 @@ pub struct BatchDraft {
     pub wait: std::time::Duration,
     /// `batch.together`
     pub together: Option<usize>,
-    /// `batch.sizes`
-    pub sizes: Option<At<Vec<u64>>>,
     /// The model runs on its own outputs.
     pub iteration: Option<Box<IterationDraft>>,
 }

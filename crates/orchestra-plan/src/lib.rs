@@ -3,7 +3,6 @@
 //! [`plan`] is a function of the text, the options and a [`Host`]: files, models and devices are reached through that trait alone.
 //! It starts nothing, prints nothing and loads no model; every error of the file is collected, with its place and what to do.
 
-mod batch_sizes;
 mod build;
 mod bytes;
 mod describe;
@@ -43,7 +42,6 @@ mod variables;
 mod wiring;
 mod worker_placement;
 
-pub use batch_sizes::batch_sizes;
 pub use build::{PlanOptions, plan};
 pub use bytes::{format_bytes, parse_bytes};
 pub use describe::{describe, items_in_words};

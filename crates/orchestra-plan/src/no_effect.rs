@@ -52,15 +52,13 @@ impl NoEffect<'_> {
         }
         for (stage, workers) in self.workflow.stages.iter().zip(self.workers) {
             let devices = self.devices_of(workers);
-            let (key, why) = match devices.iter().filter(|device| device.is_cuda()).count() {
-                _ if devices.is_empty() => continue,
-                0 if none_is_cuda(&devices) => ("sizes", "batches are padded on GPUs alone"),
-                n if n == devices.len() => ("together", "batches go together on the CPU alone"),
-                _ => continue,
-            };
+            if devices.is_empty() || !devices.iter().all(|device| device.is_cuda()) {
+                continue;
+            }
             let name = &stage.name.value;
-            let what = format!("stage `{name}`: `batch.{key}`");
-            self.at(&["stages", name, "batch", key], &what, why, diags);
+            let what = format!("stage `{name}`: `batch.together`");
+            let why = "batches go together on the CPU alone";
+            self.at(&["stages", name, "batch", "together"], &what, why, diags);
         }
         for (at, stage) in self.workflow.stages.iter().enumerate() {
             let is_trimmed_by = |wired: &Option<Wired>| match wired {

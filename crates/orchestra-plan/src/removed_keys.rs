@@ -11,7 +11,7 @@ struct RemovedKey {
     instead: &'static str,
 }
 
-const REMOVED: [RemovedKey; 13] = [
+const REMOVED: [RemovedKey; 14] = [
     RemovedKey { table: "model ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey { table: "stage ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey {
@@ -43,6 +43,12 @@ const REMOVED: [RemovedKey; 13] = [
         kind: "",
         key: "allow_cpu_nodes",
         instead: "leave it out: nodes that run on the CPU are a warning",
+    },
+    RemovedKey {
+        table: "`batch` of stage ",
+        kind: "",
+        key: "sizes",
+        instead: "leave it out: on a GPU batches are padded to `max`, so a smaller `max` pads less",
     },
     RemovedKey {
         table: "the workflow file",

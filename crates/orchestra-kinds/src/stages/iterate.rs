@@ -40,7 +40,7 @@ const KEYS: [Key; 7] = [
          holds from one to the next. 0: never",
     )
     .from_to(0, MAX_ROUNDS),
-    key("batch", "table", "by device", "how rows become batches").of(&[batches::MAX, batches::WAIT, batches::SIZES]),
+    key("batch", "table", "by device", "how rows become batches").of(&[batches::MAX, batches::WAIT]),
 ];
 
 impl StageKind for Iterate {

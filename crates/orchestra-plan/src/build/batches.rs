@@ -27,11 +27,6 @@ impl Assembler<'_> {
     ) -> Option<BatchPlan> {
         let wait = self.parts.workflow.stages[stage].batch()?.wait;
         let on_cuda = self.is_on_cuda(stage);
-        let sizes = match fixed_batch {
-            _ if !on_cuda => Vec::new(),
-            Some(n) => vec![n],
-            None => self.batch_sizes(stage, max_batch)?,
-        };
         let mut workers = self.parts.workers[stage].clone();
         cut_growth(&mut workers, layout.slots);
         let raw = &self.parts.workflow.models[model];
@@ -41,7 +36,8 @@ impl Assembler<'_> {
             max_batch,
             fixed_batch,
             wait,
-            batch_sizes: sizes,
+            // A convolution of ONNX Runtime keeps the plan of cuDNN for one shape, and makes it anew whenever the shape changes.
+            padded_to: on_cuda.then_some(max_batch),
             workers,
             streams: raw.streams(),
             ready: ready_batches(&layout, !on_cuda),
@@ -94,26 +90,8 @@ impl Assembler<'_> {
             (None, None) if on_cuda => (DEFAULT_BATCH_CUDA, "the default on a GPU"),
             (None, None) => (DEFAULT_BATCH_CPU, "the default on the CPU, where larger ones gain nothing"),
         };
-        let sizes = raw.batch()?.sizes.as_ref();
-        if let Some((sizes, size)) = sizes.and_then(|s| Some((s, s.value.iter().find(|n| **n > max as u64)?)))
-        {
-            let what =
-                format!("stage `{name}`: `batch.sizes` has {size}, but its batches are of up to {max}");
-            self.diags.error(sizes.span, what).help("leave it out, or raise `batch.max`");
-            return None;
-        }
         self.reasons.push(format!("stage `{name}`: batches of up to {max}: {why}"));
         Some(max)
-    }
-
-    /// The sizes that batches of a GPU are padded to. One, unless the file names more: a convolution of ONNX Runtime keeps the plan of cuDNN for
-    /// one shape, and makes it anew whenever the shape changes.
-    fn batch_sizes(&self, stage: usize, max: usize) -> Option<Vec<usize>> {
-        let asked = self.parts.workflow.stages[stage].batch()?.sizes.iter().flat_map(|sizes| &sizes.value);
-        let mut sizes: Vec<usize> = asked.map(|size| *size as usize).chain([max]).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        Some(sizes)
     }
 
     /// Some worker of the stage runs on a GPU.

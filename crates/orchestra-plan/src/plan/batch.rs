@@ -65,8 +65,8 @@ pub struct BatchPlan {
     pub fixed_batch: Option<usize>,
     /// How long the oldest item waits for company.
     pub wait: Duration,
-    /// Batch sizes that a worker runs once before it is ready and that smaller batches are padded to, ascending (CUDA; empty on the CPU).
-    pub batch_sizes: Vec<usize>,
+    /// The batch size that a worker on a GPU runs once before it is ready, and that smaller batches are padded to; `None` on the CPU.
+    pub padded_to: Option<usize>,
     pub workers: Vec<WorkerPlan>,
     /// Batches that each worker runs at once, at least 1.
     pub streams: usize,

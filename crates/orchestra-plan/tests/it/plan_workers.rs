@@ -8,7 +8,7 @@ use orchestra_plan::{PlanOptions, describe};
 fn all_gpus_are_used_and_the_batch_sizes_are_planned() {
     let plan = FakeHost::with_gpus(2).good(DIGITS);
     assert_eq!(workers_of(&plan, "classify"), ["cuda:0: 1 x 1", "cuda:1: 1 x 1"]);
-    assert_eq!(infer(&plan, "classify").batch_sizes, [32], "a change of size costs a GPU time");
+    assert_eq!(infer(&plan, "classify").padded_to, Some(32), "a change of size costs a GPU time");
     assert_eq!(plan.devices[1].spec.kind, DeviceKind::Cuda { uuid: "GPU-1111".into() });
     let memory = plan.devices[0].memory.unwrap();
     assert_eq!((memory.total >> 30, memory.free >> 30, memory.headroom >> 30), (80, 60, 2));
@@ -260,25 +260,10 @@ fn a_device_that_is_named_must_exist_and_the_reason_is_given() {
 }
 
 #[test]
-fn batches_are_padded_to_the_sizes_of_the_file_and_to_the_largest() {
-    let gpu = FakeHost::with_gpus(1);
-    let sizes = set(&[("stages.classify.batch", "{ max = 24, sizes = [8, 1, 8] }")]);
-    assert_eq!(infer(&gpu.good_with(DIGITS, &sizes), "classify").batch_sizes, [1, 8, 24]);
-    let too_large = set(&[("stages.classify.batch", "{ max = 24, sizes = [32] }")]);
-    let error = gpu.plan(DIGITS, &too_large).1.errors().next().unwrap().message.clone();
-    assert_eq!(error, "stage `classify`: `batch.sizes` has 32, but its batches are of up to 24");
-    for wrong in ["[]", "[0]", "8", "[\"8\"]"] {
-        let wrong = set(&[("stages.classify.batch", &format!("{{ sizes = {wrong} }}"))]);
-        let error = gpu.plan(DIGITS, &wrong).1.errors().next().unwrap().message.clone();
-        assert!(error.contains("a list of integers from 1 to"), "{error}");
-    }
-}
-
-#[test]
 fn a_model_of_one_batch_size_gets_that_size() {
     let plan = FakeHost::with_gpus(1).good(&digits(&[("digits.onnx", "four.onnx")]));
     let run = infer(&plan, "classify");
-    assert_eq!((run.max_batch, run.fixed_batch, &run.batch_sizes[..]), (4, Some(4), &[4][..]));
+    assert_eq!((run.max_batch, run.fixed_batch, run.padded_to), (4, Some(4), Some(4)));
     assert_eq!(run.layout.slot_rows, 4);
 }
 

@@ -19,7 +19,7 @@ fn a_small_workflow_gets_every_default() {
     assert_eq!(workers_of(&plan, "classify"), ["cpu: 4 x 1"]);
     let run = infer(&plan, "classify");
     assert_eq!((run.max_batch, run.fixed_batch, run.wait), (8, None, Duration::from_millis(5)));
-    assert!(run.batch_sizes.is_empty());
+    assert_eq!(run.padded_to, None);
     assert_eq!(run.layout.slots, 14);
     assert_eq!(plan.pipelines.len(), 1);
     assert_eq!(plan.pipelines[0].name, "scans");
@@ -460,15 +460,15 @@ fn a_described_machine_is_planned_for() {
 #[test]
 fn a_key_is_without_effect_only_where_its_devices_are_known() {
     let changes =
-        [("models.digits.tf32", "false"), ("stages.classify.batch", "{ together = 2, sizes = [1] }")];
+        [("models.digits.tf32", "false"), ("stages.classify.batch", "{ together = 2 }")];
     let warned = |host: &FakeHost, offline| {
         let (plan, diags) = host.plan(DIGITS, &PlanOptions { offline, ..set(&changes) });
         assert!(plan.is_some(), "{}", diags.render(RenderStyle::Plain));
         let messages: Vec<&str> = diags.warnings().map(|warning| &*warning.message).collect();
-        ["tf32", "together", "sizes"]
+        ["tf32", "together"]
             .map(|key| messages.iter().any(|m| m.contains(key) && m.contains("has no effect")))
     };
-    assert_eq!(warned(&FakeHost::with_cores(4), false), [true, false, true]);
-    assert_eq!(warned(&FakeHost::with_gpus(1), false), [false, true, false]);
-    assert_eq!(warned(&FakeHost::with_cores(4), true), [false, false, false]);
+    assert_eq!(warned(&FakeHost::with_cores(4), false), [true, false]);
+    assert_eq!(warned(&FakeHost::with_gpus(1), false), [false, true]);
+    assert_eq!(warned(&FakeHost::with_cores(4), true), [false, false]);
 }

@@ -51,7 +51,7 @@ pub(super) struct StageFacts {
     pub(super) attributes: Vec<KeyValue>,
     /// The loaders write its rows.
     pub(super) is_fed_by_loaders: bool,
-    batch_sizes: Vec<usize>,
+    padded_to: Option<usize>,
 }
 
 impl RunFacts {
@@ -71,7 +71,7 @@ impl RunFacts {
                     .chain(model)
                     .collect(),
                 is_fed_by_loaders: batch.is_some() && stage.home.stage().is_none(),
-                batch_sizes: batch.map(|b| b.batch_sizes.clone()).unwrap_or_default(),
+                padded_to: batch.and_then(|b| b.padded_to),
             }
         });
         let devices =
@@ -135,7 +135,7 @@ impl StageFacts {
 
     /// The batch size that so many rows are padded to, if there is one.
     pub(super) fn padded_size(&self, rows: usize) -> Option<usize> {
-        self.batch_sizes.iter().copied().filter(|size| *size >= rows).min()
+        self.padded_to.filter(|size| *size >= rows)
     }
 }
 

@@ -22,13 +22,6 @@ pub const TOGETHER: Key = key(
     "on the CPU, how many small and quick batches may [go to a busy worker together](../guide/devices.md#batches-that-go-together)",
 )
 .from_to(1, MAX_BATCH);
-pub const SIZES: Key = key(
-    "sizes",
-    "list of integers",
-    "by device",
-    "on a GPU, [sizes](../guide/devices.md#batch-sizes-on-a-gpu) that smaller batches are padded to",
-)
-.from_to(1, MAX_BATCH);
 
 /// What a stage with a model reads: `from`, or a stage for each input.
 pub fn upstreams_of_model(f: &mut Fields<'_, '_>) -> Upstreams {
@@ -62,7 +55,6 @@ pub fn draft_of(model: Option<At<String>>, f: &mut Fields<'_, '_>) -> BatchDraft
         max_batch: batch.integer("max"),
         wait: batch.duration_or_default("wait"),
         together: batch.integer("together").map(|n| n.value as usize),
-        sizes: batch.integers("sizes"),
         iteration: None,
     }
 }
