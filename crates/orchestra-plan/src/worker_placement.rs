@@ -7,7 +7,7 @@ use crate::bytes::format_bytes;
 use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::plan::{Growth, WorkerPlan};
-use crate::priority::{Team, are_weighed, divide, nearest, shares, teams};
+use crate::priority::{are_weighed, divide, shares, threads_by_weight};
 use crate::raw::RawModel;
 
 /// One-thread workers on the CPU beyond this number gain nothing but memory use.
@@ -72,28 +72,22 @@ fn on_cpu(
         let model = demands[*s].model;
         model.workers.is_none() && model.threads.is_none() && model.streams() == 1
     };
-    let by_priority = (are_weighed(&weights) && stages.iter().all(is_left_to_us)).then(|| {
-        let found = teams(cores, MAX_DEFAULT_CPU_WORKERS, &weights);
-        found.ok_or_else(|| nearest(cores, &weights))
-    });
-    let (parts, found) = match by_priority {
-        None => (divide(cores, &weights), None),
-        Some(Err(parts)) => (parts, None),
-        Some(Ok(teams)) => (teams.iter().map(|team| team.size()).collect(), Some(teams)),
-    };
+    let is_by_priority = are_weighed(&weights) && stages.iter().all(is_left_to_us);
+    let parts = if is_by_priority { threads_by_weight(cores, &weights) } else { divide(cores, &weights) };
     let all = parts.iter().sum::<usize>();
+    // All workers have as many threads, so that their numbers are by priority, too.
+    let of_each = parts.iter().max().map_or(1, |most| most.div_ceil(MAX_DEFAULT_CPU_WORKERS));
     stages
         .iter()
         .zip(parts)
-        .enumerate()
-        .map(|(at, (stage, part))| {
+        .map(|(stage, part)| {
             let Demand { stage, model, .. } = &demands[*stage];
             let asked = model.workers.as_ref().map(|w| w.value as usize);
             // More threads gain a program little: what it does between two products runs on one.
             let threads = model.threads.or(model.program.as_ref().map(|_| 1));
-            let (count, threads) = match found.as_ref().map(|teams| teams[at]) {
-                Some(Team { count, threads }) => (count, threads),
-                None => workers_and_threads(part, asked, threads, model.streams()),
+            let (count, threads) = match is_by_priority {
+                true => (((part + of_each / 2) / of_each).max(1), of_each),
+                false => workers_and_threads(part, asked, threads, model.streams()),
             };
             let why = match (asked, model.threads) {
                 (Some(_), Some(_)) => "workers and threads as asked".into(),
