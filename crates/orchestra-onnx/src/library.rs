@@ -2,8 +2,8 @@
 //! Never loads it: what a library can do is the worker's business, and only its file is looked at here.
 //!
 //! The places, in order: the path that was asked for, `ORT_DYLIB_PATH`, our cache, the folders of the dynamic linker, an
-//! installed Python package. Only when all of them have none does `pip` download one pinned wheel, whose SHA-256 is known
-//! beforehand, and the library is taken out of it into the cache for every later run of this user.
+//! installed Python package. Only when all of them have none does `pip` fetch one pinned wheel, whose SHA-256 is known
+//! beforehand, and the library goes into the cache for every later run of this user.
 //!
 //! ```no_run
 //! use orchestra_onnx::library::{Env, Flavor, Request, Silent, find_or_fetch};
@@ -30,7 +30,6 @@ mod python;
 mod search;
 mod staging;
 mod system_folders;
-mod wheel;
 
 pub use self::candidate::MINIMUM_VERSION;
 pub use self::cuda::{

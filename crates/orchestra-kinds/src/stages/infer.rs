@@ -7,11 +7,8 @@ use super::shared::batches::{INPUTS, MAX, MODEL, TOGETHER, WAIT, draft, upstream
 
 pub struct Infer;
 
-const KEYS: [Key; 3] = [
-    INPUTS,
-    MODEL,
-    key("batch", "table", "by device", "how rows become batches").of(&[MAX, WAIT, TOGETHER]),
-];
+const KEYS: [Key; 3] =
+    [INPUTS, MODEL, key("batch", "table", "by device", "how rows become batches").of(&[MAX, WAIT, TOGETHER])];
 
 impl StageKind for Infer {
     fn name(&self) -> &'static str {

@@ -4,11 +4,9 @@
 //! written before the folder gets its final name, so a folder that lacks it was not made by us.
 
 use std::fs;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::library::candidate::LIBRARY;
 use crate::library::pins::Pin;
@@ -41,13 +39,6 @@ pub(crate) fn lookup(folder: &Path, pin: &Pin) -> Result<PathBuf, String> {
     }
     let library = record.files.iter().find(|file| file.name.starts_with(LIBRARY));
     library.map(|file| folder.join(&file.name)).ok_or_else(|| format!("its record names no `{LIBRARY}`"))
-}
-
-/// SHA-256 of all that can be read, in lowercase hexadecimal.
-pub(crate) fn sha256(mut input: impl Read) -> io::Result<String> {
-    let mut hasher = Sha256::new();
-    io::copy(&mut input, &mut hasher)?;
-    Ok(format!("{:x}", hasher.finalize()))
 }
 
 fn read_record(path: &Path) -> Result<Record, String> {

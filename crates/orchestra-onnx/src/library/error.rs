@@ -78,11 +78,6 @@ pub enum LibraryError {
         said(lines)
     )]
     Pip { package: String, has_stalled: bool, lines: Vec<String> },
-    #[error(
-        "`{file}` is not the wheel that this orchestra knows: its SHA-256 is {found}, expected {expected}; it was not used; \
-         try again, and if it stays so check the package index or mirror that pip is set up with"
-    )]
-    Checksum { file: String, expected: String, found: String },
     #[error("`{file}` is damaged: {why}; {help}")]
     Damaged { file: PathBuf, why: String, help: &'static str },
     #[error(

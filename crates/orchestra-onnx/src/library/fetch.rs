@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::library::cache::{self, Record};
-use crate::library::candidate::examine_file;
+use crate::library::candidate::{examine, examine_file};
 use crate::library::env::Env;
 use crate::library::error::LibraryError;
 use crate::library::found::{Flavor, Library, Origin, Progress};
@@ -13,7 +13,6 @@ use crate::library::lock;
 use crate::library::pins::Pin;
 use crate::library::pip;
 use crate::library::staging::Staging;
-use crate::library::wheel;
 
 /// Whether anything can be fetched for this machine, as far as it tells without a network.
 pub(crate) fn is_possible(flavor: Flavor, env: &Env) -> Result<(), LibraryError> {
@@ -48,19 +47,18 @@ pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> R
         pin.wheel_bytes.div_ceil(1_000_000),
         folder.display()
     ));
-    let wheel = pip::download(&python, pin, &staging, env, progress)?;
-    let files = wheel::unpack(&wheel, pin, &staging.library).map_err(|error| full_disk(error, &root, pin))?;
+    pip::install(&python, pin, &staging, env, progress)?;
+    let files = staging.take_library()?;
+    let damaged = |file: PathBuf, help| move |why| LibraryError::Damaged { file, why, help };
+    examine(&staging.library, flavor, Origin::Fetched)
+        .map_err(damaged(pin.folder_name().into(), "it was not used; try again"))?;
     if progress.cancelled() {
         return Err(LibraryError::Cancelled);
     }
     let record = Record { wheel_sha256: pin.sha256.clone(), files };
     staging.publish(&folder, &record).map_err(|error| full_disk(error, &root, pin))?;
     progress.note(&format!("{} {} is ready", pin.package, pin.version));
-    cached(&folder, pin, flavor, Origin::Fetched).map_err(|why| LibraryError::Damaged {
-        file: folder,
-        why,
-        help: "delete it and try again",
-    })
+    cached(&folder, pin, flavor, Origin::Fetched).map_err(damaged(folder, "delete it and try again"))
 }
 
 fn cached(folder: &Path, pin: &Pin, flavor: Flavor, origin: Origin) -> Result<Library, String> {

@@ -1,4 +1,4 @@
-//! The wheels that may be fetched, each with its digest. Nothing that is not in this table is ever unpacked.
+//! The wheels that may be fetched, each with its digest. pip unpacks nothing that is not in this table.
 
 use crate::library::found::Flavor;
 

@@ -1,6 +1,5 @@
-//! Lets pip download one pinned wheel. Installs nothing, and trusts pip only to bring bytes: `wheel` checks them.
+//! Lets pip fetch one pinned wheel, check its digest and unpack it into a folder of ours. Changes no environment.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -19,7 +18,7 @@ const PATIENCE_TICKS: u128 = 600_000 / TICK.as_millis();
 /// How many of pip's last words go into an error.
 const LAST_LINES: usize = 12;
 
-/// An interpreter whose pip can download `pin`.
+/// An interpreter whose pip can fetch `pin`.
 pub(crate) fn interpreter(env: &Env, pin: &Pin) -> Result<PathBuf, LibraryError> {
     let package = pin.package.clone();
     let mut without_pip = None;
@@ -37,14 +36,14 @@ pub(crate) fn interpreter(env: &Env, pin: &Pin) -> Result<PathBuf, LibraryError>
     })
 }
 
-/// Downloads the wheel into `staging` and returns its path.
-pub(crate) fn download(
+/// Fetches the package into `staging`: pip refuses a wheel of another digest.
+pub(crate) fn install(
     program: &Path,
     pin: &Pin,
     staging: &Staging,
     env: &Env,
     progress: &mut dyn Progress,
-) -> Result<PathBuf, LibraryError> {
+) -> Result<(), LibraryError> {
     let requirements = staging.requirements();
     let text = format!("{}=={} --hash=sha256:{}\n", pin.package, pin.version, pin.sha256);
     fs::write(&requirements, text).map_err(LibraryError::io("write", &requirements))?;
@@ -52,7 +51,7 @@ pub(crate) fn download(
     let mut quiet_ticks = 0;
     let mut bytes = 0;
     let mut command = command(program, pin, staging, env);
-    tracing::debug!(?command, "downloading the runtime library");
+    tracing::debug!(?command, "fetching the runtime library");
     let status = child::run(&mut command, |event| {
         match event {
             Event::Stdout(line) => tracing::debug!(line, "pip"),
@@ -72,7 +71,7 @@ pub(crate) fn download(
     match status {
         Ok(Some(status)) if status.success() => {
             progress.bytes(pin.wheel_bytes, Some(pin.wheel_bytes));
-            the_wheel(&staging.download, || said.error(pin, false))
+            Ok(())
         }
         Ok(Some(_)) if said.disk_is_full() => Err(disk_full(&staging.root, pin, None)),
         Ok(Some(_)) => Err(said.error(pin, false)),
@@ -85,9 +84,9 @@ pub(crate) fn download(
     }
 }
 
-/// Room for the wheel, pip's temporary copy of it, and what is unpacked.
+/// Room for the wheel, and twice for what is unpacked.
 pub(crate) fn needed_bytes(pin: &Pin) -> u64 {
-    2 * pin.wheel_bytes + pin.unpacked_bytes
+    pin.wheel_bytes + 2 * pin.unpacked_bytes
 }
 
 pub(crate) fn disk_full(root: &Path, pin: &Pin, free_mb: Option<u64>) -> LibraryError {
@@ -98,27 +97,23 @@ pub(crate) fn disk_full(root: &Path, pin: &Pin, free_mb: Option<u64>) -> Library
 fn command(program: &Path, pin: &Pin, staging: &Staging, env: &Env) -> Command {
     let mut command = python::command(program, env);
     command
-        .args(["-m", "pip", "download", "--require-hashes", "--no-deps", "--only-binary=:all:"])
+        .args(["-m", "pip", "install", "--require-hashes", "--no-deps", "--only-binary=:all:"])
         .args(["--implementation", "cp", "--python-version", PYTHON_VERSION, "--abi", PYTHON_ABI])
         .args(["--platform", &pin.platform])
         // What is kept is the library; a second copy of the wheel in pip's own cache has no use.
         .args(["--no-cache-dir", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"])
-        .arg("--dest")
-        .arg(&staging.download)
+        // The index and the proxy of the user's own configuration count. What it says of places does not.
+        .args(["--no-compile", "--no-user", "--prefix=", "--root=/"])
+        .arg("--target")
+        .arg(&staging.installed)
         .arg("--requirement")
         .arg(staging.requirements())
         .env("TMPDIR", &staging.temporary)
-        // Nothing is installed, so a rule against installing outside virtual environments is not broken.
+        // No environment is changed, so a rule against installing outside virtual environments is not broken.
         .env("PIP_REQUIRE_VIRTUALENV", "0")
         // `-m` would take a `pip.py` from the current folder.
         .current_dir(&staging.temporary);
     command
-}
-
-fn the_wheel(folder: &Path, missing: impl FnOnce() -> LibraryError) -> Result<PathBuf, LibraryError> {
-    let entries = fs::read_dir(folder).map_err(LibraryError::io("read", folder))?;
-    let mut wheels = entries.flatten().map(|e| e.path()).filter(|p| p.extension() == Some(OsStr::new("whl")));
-    wheels.next().ok_or_else(missing)
 }
 
 /// What pip complained about.

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::library::cache::{RECORD, Record};
+use crate::library::cache::{RECORD, Record, RecordedFile};
 use crate::library::error::LibraryError;
 
 /// A folder beside the final one, on the same disk; removed with all that is still in it when dropped. What a killed process leaves, the
 /// next fetch removes.
 pub(crate) struct Staging {
     pub(crate) root: PathBuf,
-    /// Where pip puts the wheel.
-    pub(crate) download: PathBuf,
+    /// Where pip puts the package.
+    pub(crate) installed: PathBuf,
     /// What pip takes for its temporary folder: `/tmp` is often too small, or in memory.
     pub(crate) temporary: PathBuf,
     /// What gets the final name in the end.
@@ -36,22 +36,40 @@ impl Staging {
         }
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(root);
         let folder = folder.map_err(LibraryError::io("create", root))?;
-        let [download, temporary, library] =
-            ["download", "temporary", "library"].map(|name| folder.path().join(name));
-        for folder in [&download, &temporary, &library] {
+        let [installed, temporary, library] =
+            ["installed", "temporary", "library"].map(|name| folder.path().join(name));
+        for folder in [&installed, &temporary, &library] {
             fs::create_dir(folder).map_err(LibraryError::io("create", folder))?;
         }
-        Ok(Self { root: root.to_owned(), download, temporary, library, folder })
+        Ok(Self { root: root.to_owned(), installed, temporary, library, folder })
     }
 
     pub(crate) fn requirements(&self) -> PathBuf {
         self.folder.path().join("requirements.txt")
     }
 
-    /// The size of the largest file that pip has written up to now. It writes the wheel to its temporary folder and then
-    /// copies it, so a sum would count it twice.
+    /// The size of the largest file that pip has written up to now: the wheel, before it is unpacked.
     pub(crate) fn downloaded_bytes(&self) -> u64 {
-        largest(&self.download, 0).max(largest(&self.temporary, 4))
+        largest(&self.temporary, 4)
+    }
+
+    /// Takes ONNX Runtime's library, its providers, and what they may be used for, out of the package.
+    pub(crate) fn take_library(&self) -> Result<Vec<RecordedFile>, LibraryError> {
+        let package = self.installed.join("onnxruntime");
+        let folder = package.join("capi");
+        let entries = fs::read_dir(&folder).map_err(LibraryError::io("read", &folder))?;
+        let of_runtime = entries.flatten().map(|entry| entry.path()).filter(|path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libonnxruntime"))
+        });
+        let license = Some(package.join("LICENSE")).filter(|file| file.is_file());
+        let mut files = Vec::new();
+        for path in of_runtime.chain(license) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let bytes = path.metadata().map_err(LibraryError::io("read", &path))?.len();
+            fs::rename(&path, self.library.join(&name)).map_err(LibraryError::io("move", &path))?;
+            files.push(RecordedFile { name, bytes });
+        }
+        Ok(files)
     }
 
     /// Writes the record, makes all of it durable, and gives it its final name. A damaged folder of that name is replaced.

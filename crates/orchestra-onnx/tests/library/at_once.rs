@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use crate::common::{Notes, World, open_gate, request};
-use orchestra_onnx::library::{Env, Flavor, Origin, Pin, Silent, find_or_fetch};
+use orchestra_onnx::library::{Env, Flavor, Origin, Silent, find_or_fetch};
 
 const WAITING: &str = "waiting for another orchestra to finish downloading";
 
@@ -63,13 +63,10 @@ fn the_second_process_waits_and_then_finds_what_the_first_fetched() {
     let world = World::with_pip();
     world.close_gate();
     let start = || {
-        let pin = &world.env.pins[0];
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "at_once::one_process_of_two", "--nocapture"])
             .env(CHILD, world.path(""))
             .env("ORTLIB_TEST_PATH", &world.env.variables[std::ffi::OsStr::new("PATH")])
-            .env("ORTLIB_TEST_SHA256", &pin.sha256)
-            .env("ORTLIB_TEST_BYTES", pin.wheel_bytes.to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -94,11 +91,6 @@ fn the_second_process_waits_and_then_finds_what_the_first_fetched() {
 fn one_process_of_two() {
     let Some(root) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let text = |name: &str| std::env::var(name).unwrap();
-    let pin = Pin {
-        sha256: text("ORTLIB_TEST_SHA256"),
-        wheel_bytes: text("ORTLIB_TEST_BYTES").parse().unwrap(),
-        ..crate::common::pin(Flavor::Cpu, b"")
-    };
     let env = Env {
         variables: [
             ("PATH".into(), text("ORTLIB_TEST_PATH").into()),
@@ -108,7 +100,7 @@ fn one_process_of_two() {
         current_folder: root,
         system_folders: Vec::new(),
         root: "/nowhere".into(),
-        pins: vec![pin],
+        pins: vec![crate::common::pin(Flavor::Cpu)],
     };
     let mut notes = Notes::new(|line| println!("\nnote {line}"));
     let library = find_or_fetch(&request(Flavor::Cpu), &env, &mut notes).unwrap();

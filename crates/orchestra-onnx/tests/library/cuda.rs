@@ -6,7 +6,7 @@ use std::process::Command;
 
 use orchestra_core::kernel::Compiler;
 
-use crate::common::{World, request, wheel_entries, write_library};
+use crate::common::{World, package_files, request, write_library};
 use orchestra_onnx::library::{
     CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaLibraries, Flavor, FoundLibrary, LibraryError, Need, Origin,
     Silent, find_cuda, find_nvrtc, find_or_fetch_with_cuda, look_for_cuda,
@@ -316,7 +316,7 @@ fn without_a_gpu_build_and_a_way_to_fetch_one_there_is_no_cuda() {
     let why = |world: &World| look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap_err().to_string();
     // There is no build for this processor.
     assert!(why(&world).contains("no ONNX Runtime for GPU can be fetched"), "{}", why(&world));
-    world.add_wheel(Flavor::Gpu, &wheel_entries(Flavor::Gpu));
+    world.add_package(Flavor::Gpu, &package_files(Flavor::Gpu));
     let found = look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap();
     assert_eq!((found.generation, world.downloads()), (CudaGeneration::Thirteen, 0));
     let offline = orchestra_onnx::library::Request { offline: true, ..request(Flavor::Gpu) };
@@ -377,7 +377,7 @@ fn a_library_that_was_loaded_by_full_path_is_found_by_its_name_without_a_search_
 #[test]
 fn nothing_is_fetched_for_a_gpu_whose_libraries_are_missing() {
     let mut world = World::with_pip();
-    world.add_wheel(Flavor::Gpu, &wheel_entries(Flavor::Gpu));
+    world.add_package(Flavor::Gpu, &package_files(Flavor::Gpu));
     let error = find_or_fetch_with_cuda(&request(Flavor::Gpu), &world.env, &mut Silent).unwrap_err();
     assert!(matches!(error, LibraryError::NoCuda { .. }), "{error}");
     let text = error.to_string();

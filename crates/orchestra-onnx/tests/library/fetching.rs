@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::common::{Notes, VERSION, World, request, wheel_entries, zip_of};
+use crate::common::{Notes, VERSION, World, package_files, request};
 use orchestra_onnx::library::{Flavor, LibraryError, Origin, Progress, Request, Silent, find, find_or_fetch};
 
 fn fetch(world: &World, flavor: Flavor) -> Result<orchestra_onnx::library::Library, LibraryError> {
@@ -37,10 +37,9 @@ fn a_library_is_fetched_once_and_found_ever_after() {
 }
 
 #[test]
-fn only_what_is_needed_is_unpacked() {
+fn only_what_is_needed_is_kept() {
     let mut world = World::with_pip();
-    world.add_wheel(Flavor::Gpu, &wheel_entries(Flavor::Gpu));
-    fs::remove_file(world.path("bin/onnxruntime.whl")).unwrap();
+    world.add_package(Flavor::Gpu, &package_files(Flavor::Gpu));
     let library = fetch(&world, Flavor::Gpu).unwrap();
     let mut names: Vec<_> = fs::read_dir(library.path.parent().unwrap())
         .unwrap()
@@ -56,7 +55,7 @@ fn only_what_is_needed_is_unpacked() {
         "orchestra.json",
     ];
     assert_eq!(names, expected);
-    assert_eq!(fs::read(&library.path).unwrap(), wheel_entries(Flavor::Gpu)[1].1);
+    assert_eq!(fs::read(&library.path).unwrap(), package_files(Flavor::Gpu)[1].1);
 }
 
 #[test]
@@ -64,9 +63,14 @@ fn pip_is_told_the_digest_and_one_wheel_for_every_python() {
     let world = World::with_pip();
     fetch(&world, Flavor::Cpu).unwrap();
     let calls = fs::read_to_string(world.path("bin/calls")).unwrap();
-    for option in
-        ["--require-hashes", "--no-deps", "--only-binary=:all:", "--abi cp312", "--platform manylinux_2_28_"]
-    {
+    for option in [
+        "--require-hashes",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--abi cp312",
+        "--platform manylinux_2_28_",
+        "--no-user",
+    ] {
         assert!(calls.contains(option), "{option} in {calls}");
     }
     let requirements = fs::read_to_string(world.path("bin/requirements")).unwrap();
@@ -75,37 +79,18 @@ fn pip_is_told_the_digest_and_one_wheel_for_every_python() {
 }
 
 #[test]
-fn a_wheel_of_another_digest_is_refused() {
-    let world = World::with_pip();
-    let mut entries = wheel_entries(Flavor::Cpu);
-    entries.push(("extra", vec![1]));
-    fs::write(world.path("bin/onnxruntime.whl"), zip_of(&entries)).unwrap();
+fn a_package_that_lacks_the_library_or_the_provider_of_gpus_is_refused() {
+    let mut world = World::new();
+    world.add_python("{\"pip\": true, \"runtime\": null}");
+    world.add_package(Flavor::Cpu, &[("onnxruntime/capi/other.so", vec![])]);
     let error = refused(&world);
-    assert!(matches!(&error, LibraryError::Checksum { file, .. } if file == "onnxruntime.whl"), "{error}");
-    assert!(error.to_string().contains(&world.env.pins[0].sha256));
-}
-
-#[test]
-fn a_truncated_wheel_is_refused() {
-    let world = World::with_pip();
-    let path = world.path("bin/onnxruntime.whl");
-    let wheel = fs::read(&path).unwrap();
-    fs::write(&path, &wheel[..wheel.len() / 2]).unwrap();
-    let error = refused(&world).to_string();
-    assert!(error.contains(&format!("ends after {} of {} bytes", wheel.len() / 2, wheel.len())), "{error}");
-}
-
-#[test]
-fn a_pinned_wheel_that_is_no_archive_or_lacks_the_library_is_refused() {
-    let mut world = World::with_pip();
-    world.add_wheel(Flavor::Cpu, &[("onnxruntime/__init__.py", vec![])]);
-    let error = refused(&world).to_string();
-    assert!(error.contains("holds no `onnxruntime/capi/libonnxruntime.so`"), "{error}");
-
-    let junk = vec![7; 1000];
-    fs::write(world.path("bin/onnxruntime.whl"), &junk).unwrap();
-    world.env.pins = vec![crate::common::pin(Flavor::Cpu, &junk)];
-    assert!(matches!(refused(&world), LibraryError::Damaged { .. }));
+    assert!(matches!(error, LibraryError::Damaged { .. }), "{error}");
+    assert!(error.to_string().contains("holds no `libonnxruntime.so`"), "{error}");
+    // As one for the CPU under the name of the other.
+    world.add_package(Flavor::Gpu, &package_files(Flavor::Cpu));
+    let error = fetch(&world, Flavor::Gpu).unwrap_err().to_string();
+    assert!(error.contains("`libonnxruntime_providers_cuda.so` is not beside it"), "{error}");
+    assert_eq!(world.cache_entries(), [] as [&str; 0]);
 }
 
 #[test]
@@ -217,7 +202,7 @@ fn a_damaged_cache_is_never_used_and_is_fetched_again() {
 fn what_a_killed_process_left_is_removed() {
     let world = World::with_pip();
     let cache = world.path("cache/onnxruntime");
-    let stale = cache.join(format!(".staging-onnxruntime-{VERSION}--a1b2c3/download"));
+    let stale = cache.join(format!(".staging-onnxruntime-{VERSION}--a1b2c3/installed"));
     let others = cache.join(".staging-onnxruntime-gpu-1.31.7--a1b2c3");
     fs::create_dir_all(&stale).unwrap();
     fs::create_dir_all(&others).unwrap();

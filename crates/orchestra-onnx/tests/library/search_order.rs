@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{World, library_bytes, request, wheel_entries, write_library};
+use crate::common::{World, library_bytes, package_files, request, write_library};
 use orchestra_onnx::library::{
     Flavor, Library, LibraryError, Origin, Request, Silent, Tried, find, find_or_fetch,
 };
@@ -161,8 +161,7 @@ fn for_a_gpu_only_a_library_with_its_cuda_provider_counts() {
 #[test]
 fn a_fetched_gpu_library_serves_the_cpu_too() {
     let mut world = World::with_pip();
-    world.add_wheel(Flavor::Gpu, &wheel_entries(Flavor::Gpu));
-    fs::remove_file(world.path("bin/onnxruntime.whl")).unwrap();
+    world.add_package(Flavor::Gpu, &package_files(Flavor::Gpu));
     find_or_fetch(&request(Flavor::Gpu), &world.env, &mut Silent).unwrap();
     let taken = found(&world, Flavor::Cpu);
     assert_eq!((taken.origin, taken.path), (Origin::Cache, world.cached(Flavor::Gpu)));

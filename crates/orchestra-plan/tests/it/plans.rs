@@ -459,8 +459,7 @@ fn a_described_machine_is_planned_for() {
 
 #[test]
 fn a_key_is_without_effect_only_where_its_devices_are_known() {
-    let changes =
-        [("models.digits.tf32", "false"), ("stages.classify.batch", "{ together = 2 }")];
+    let changes = [("models.digits.tf32", "false"), ("stages.classify.batch", "{ together = 2 }")];
     let warned = |host: &FakeHost, offline| {
         let (plan, diags) = host.plan(DIGITS, &PlanOptions { offline, ..set(&changes) });
         assert!(plan.is_some(), "{}", diags.render(RenderStyle::Plain));
