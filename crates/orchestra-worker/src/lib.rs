@@ -9,6 +9,7 @@ pub mod arena;
 pub mod codec;
 pub mod frames;
 pub mod held_process;
+pub mod library;
 pub mod limits;
 pub mod loader;
 pub mod mapping;

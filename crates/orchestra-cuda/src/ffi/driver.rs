@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
 
-use super::{Handle, Library, text};
+use super::{Handle, open, text};
 use crate::errors::CudaError;
 
 /// An address in the memory of the device.
@@ -17,27 +17,27 @@ const NON_BLOCKING: c_uint = 1;
 /// `CU_MEMHOSTREGISTER_READ_ONLY`: the device only reads. A mapping that the process itself may not write to is refused without it.
 const READ_ONLY: c_uint = 0x08;
 
-functions! {
-    DriverTable {
-        init: c"cuInit" (c_uint);
-        version: c"cuDriverGetVersion" (*mut c_int);
-        count: c"cuDeviceGetCount" (*mut c_int);
-        device: c"cuDeviceGet" (*mut c_int, c_int);
-        attribute: c"cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
-        retain: c"cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
-        set_current: c"cuCtxSetCurrent" (Handle);
-        load_module: c"cuModuleLoadData" (*mut Handle, *const c_void);
-        get_function: c"cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
-        alloc: c"cuMemAlloc_v2" (*mut DevicePointer, usize);
-        set: c"cuMemsetD8Async" (DevicePointer, u8, usize, Handle);
-        to_device: c"cuMemcpyHtoDAsync_v2" (DevicePointer, *const c_void, usize, Handle);
-        to_host: c"cuMemcpyDtoHAsync_v2" (*mut c_void, DevicePointer, usize, Handle);
-        register: c"cuMemHostRegister_v2" (*mut c_void, usize, c_uint);
-        create_stream: c"cuStreamCreate" (*mut Handle, c_uint);
-        synchronize: c"cuStreamSynchronize" (Handle);
-        launch: c"cuLaunchKernel" (Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
-        error_name: c"cuGetErrorName" (c_int, *mut *const c_char);
-        error_text: c"cuGetErrorString" (c_int, *mut *const c_char);
+orchestra_worker::functions! {
+    struct DriverTable {
+        init: "cuInit" (c_uint) -> c_int;
+        version: "cuDriverGetVersion" (*mut c_int) -> c_int;
+        count: "cuDeviceGetCount" (*mut c_int) -> c_int;
+        device: "cuDeviceGet" (*mut c_int, c_int) -> c_int;
+        attribute: "cuDeviceGetAttribute" (*mut c_int, c_int, c_int) -> c_int;
+        retain: "cuDevicePrimaryCtxRetain" (*mut Handle, c_int) -> c_int;
+        set_current: "cuCtxSetCurrent" (Handle) -> c_int;
+        load_module: "cuModuleLoadData" (*mut Handle, *const c_void) -> c_int;
+        get_function: "cuModuleGetFunction" (*mut Handle, Handle, *const c_char) -> c_int;
+        alloc: "cuMemAlloc_v2" (*mut DevicePointer, usize) -> c_int;
+        set: "cuMemsetD8Async" (DevicePointer, u8, usize, Handle) -> c_int;
+        to_device: "cuMemcpyHtoDAsync_v2" (DevicePointer, *const c_void, usize, Handle) -> c_int;
+        to_host: "cuMemcpyDtoHAsync_v2" (*mut c_void, DevicePointer, usize, Handle) -> c_int;
+        register: "cuMemHostRegister_v2" (*mut c_void, usize, c_uint) -> c_int;
+        create_stream: "cuStreamCreate" (*mut Handle, c_uint) -> c_int;
+        synchronize: "cuStreamSynchronize" (Handle) -> c_int;
+        launch: "cuLaunchKernel" (Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void) -> c_int;
+        error_name: "cuGetErrorName" (c_int, *mut *const c_char) -> c_int;
+        error_text: "cuGetErrorString" (c_int, *mut *const c_char) -> c_int;
     }
 }
 
@@ -71,7 +71,7 @@ impl From<CudaError> for NoDriver {
 impl Driver {
     /// Loads the driver's library, and makes the context of the only device.
     pub fn open() -> Result<Self, NoDriver> {
-        let library = Library::open(Path::new("libcuda.so.1"));
+        let library = open(Path::new("libcuda.so.1"));
         let cuda = library.and_then(|library| DriverTable::of(&library)).map_err(NoDriver::Library)?;
         let mut driver = Driver { cuda, stream: null_mut(), capability: 0 };
         let (mut devices, mut device, mut context) = (0, 0, null_mut());

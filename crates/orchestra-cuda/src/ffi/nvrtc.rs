@@ -4,23 +4,23 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
 use std::ptr::null_mut;
 
-use super::{Handle, Library};
+use super::{Handle, open};
 
-functions! {
-    NvrtcTable {
-        version: c"nvrtcVersion" (*mut c_int, *mut c_int);
-        n_archs: c"nvrtcGetNumSupportedArchs" (*mut c_int);
-        archs: c"nvrtcGetSupportedArchs" (*mut c_int);
-        create: c"nvrtcCreateProgram" (*mut Handle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char);
-        add_name: c"nvrtcAddNameExpression" (Handle, *const c_char);
-        compile: c"nvrtcCompileProgram" (Handle, c_int, *const *const c_char);
-        log_size: c"nvrtcGetProgramLogSize" (Handle, *mut usize);
-        log: c"nvrtcGetProgramLog" (Handle, *mut c_char);
-        cubin_size: c"nvrtcGetCUBINSize" (Handle, *mut usize);
-        cubin: c"nvrtcGetCUBIN" (Handle, *mut c_char);
-        ptx_size: c"nvrtcGetPTXSize" (Handle, *mut usize);
-        ptx: c"nvrtcGetPTX" (Handle, *mut c_char);
-        lowered_name: c"nvrtcGetLoweredName" (Handle, *const c_char, *mut *const c_char);
+orchestra_worker::functions! {
+    struct NvrtcTable {
+        version: "nvrtcVersion" (*mut c_int, *mut c_int) -> c_int;
+        n_archs: "nvrtcGetNumSupportedArchs" (*mut c_int) -> c_int;
+        archs: "nvrtcGetSupportedArchs" (*mut c_int) -> c_int;
+        create: "nvrtcCreateProgram" (*mut Handle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char) -> c_int;
+        add_name: "nvrtcAddNameExpression" (Handle, *const c_char) -> c_int;
+        compile: "nvrtcCompileProgram" (Handle, c_int, *const *const c_char) -> c_int;
+        log_size: "nvrtcGetProgramLogSize" (Handle, *mut usize) -> c_int;
+        log: "nvrtcGetProgramLog" (Handle, *mut c_char) -> c_int;
+        cubin_size: "nvrtcGetCUBINSize" (Handle, *mut usize) -> c_int;
+        cubin: "nvrtcGetCUBIN" (Handle, *mut c_char) -> c_int;
+        ptx_size: "nvrtcGetPTXSize" (Handle, *mut usize) -> c_int;
+        ptx: "nvrtcGetPTX" (Handle, *mut c_char) -> c_int;
+        lowered_name: "nvrtcGetLoweredName" (Handle, *const c_char, *mut *const c_char) -> c_int;
     }
 }
 
@@ -48,7 +48,7 @@ pub struct Compiled {
 impl Nvrtc {
     /// Loads it.
     pub fn open(path: &Path) -> Result<Self, String> {
-        Ok(Self(NvrtcTable::of(&Library::open(path)?)?))
+        Ok(Self(NvrtcTable::of(&open(path)?)?))
     }
 
     pub fn version(&self) -> String {

@@ -1,7 +1,5 @@
 //! The CUDA provider: its options and the libraries it needs. Whether nodes really run on it is `session`'s business.
 
-use std::ffi::{CStr, CString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::{ConvSearch, ErrorClass};
@@ -12,6 +10,7 @@ use ort::ep::cuda::ConvAlgorithmSearch;
 use super::cuda_runtime::CudaRuntime;
 use super::errors;
 use crate::spec::OnnxSpec;
+use orchestra_worker::library::SharedLibrary;
 use orchestra_worker::serve::LoadError;
 
 /// The provider as the runtime names it.
@@ -90,19 +89,8 @@ pub fn preload<'a>(libraries: impl IntoIterator<Item = &'a PathBuf>) {
 
 /// Loads a library for as long as the process lives, with its symbols for all that comes after it.
 fn keep(library: &Path) -> Result<(), String> {
-    let path = CString::new(library.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
-    // SAFETY: the path ends with 0. NVIDIA's libraries run nothing in their initialisers that asks for more than a process.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-    if !handle.is_null() {
-        return Ok(());
-    }
-    // SAFETY: after a failure it returns a string of this thread, or null.
-    let why = unsafe { libc::dlerror() };
-    if why.is_null() {
-        return Err("the loader does not say why".to_owned());
-    }
-    // SAFETY: not null, and valid until the next call of the loader by this thread.
-    Err(unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned())
+    // SAFETY: NVIDIA's libraries run nothing in their initialisers that asks for more than a process.
+    unsafe { SharedLibrary::open(library, libc::RTLD_NOW | libc::RTLD_GLOBAL) }.map(drop)
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use orchestra_worker::library::SharedLibrary;
+
 /// `cudaMemcpyHostToDevice`
 pub const TO_DEVICE: c_int = 1;
 /// `cudaMemcpyDeviceToHost`
@@ -9,43 +11,29 @@ pub const TO_HOST: c_int = 2;
 /// `cudaSuccess`
 const SUCCESS: c_int = 0;
 /// CUDA's runtime as the loader knows it, once the provider has loaded it. Newest first.
-const NAMES: [&CStr; 2] = [c"libcudart.so.13", c"libcudart.so.12"];
+const NAMES: [&str; 2] = ["libcudart.so.13", "libcudart.so.12"];
 
-/// Functions of CUDA's runtime. They have had these types in every release.
-#[derive(Clone, Copy)]
-pub struct CudaRuntime {
-    pub device_count: unsafe extern "C" fn(*mut c_int) -> c_int,
-    pub register: unsafe extern "C" fn(*mut c_void, usize, c_uint) -> c_int,
-    pub unregister: unsafe extern "C" fn(*mut c_void) -> c_int,
-    /// To, from, bytes, and the direction.
-    pub memcpy: unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_int) -> c_int,
-    /// Null is the stream that `memcpy` is on.
-    pub stream_synchronize: unsafe extern "C" fn(*mut c_void) -> c_int,
-    /// Gives the last error and forgets it.
-    pub last_error: unsafe extern "C" fn() -> c_int,
-    pub error_text: unsafe extern "C" fn(c_int) -> *const c_char,
+orchestra_worker::functions! {
+    /// Functions of CUDA's runtime. They have had these types in every release.
+    pub struct CudaRuntime {
+        device_count: "cudaGetDeviceCount" (*mut c_int) -> c_int;
+        register: "cudaHostRegister" (*mut c_void, usize, c_uint) -> c_int;
+        unregister: "cudaHostUnregister" (*mut c_void) -> c_int;
+        /// To, from, bytes, and the direction.
+        memcpy: "cudaMemcpy" (*mut c_void, *const c_void, usize, c_int) -> c_int;
+        /// Null is the stream that `memcpy` is on.
+        stream_synchronize: "cudaStreamSynchronize" (*mut c_void) -> c_int;
+        /// Gives the last error and forgets it.
+        last_error: "cudaGetLastError" () -> c_int;
+        error_text: "cudaGetErrorString" (c_int) -> *const c_char;
+    }
 }
 
 impl CudaRuntime {
     /// The one that the provider uses; `None` where it has not loaded one under a known name.
     pub fn of_this_process() -> Option<Self> {
-        let library = NAMES.iter().find_map(|name| {
-            // SAFETY: `RTLD_NOLOAD` gives the library that is in the process already, or null; it is never closed.
-            let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-            (!handle.is_null()).then_some(handle)
-        })?;
-        // SAFETY: symbols of these names have these types in every release of CUDA.
-        unsafe {
-            Some(Self {
-                device_count: function(library, c"cudaGetDeviceCount")?,
-                register: function(library, c"cudaHostRegister")?,
-                unregister: function(library, c"cudaHostUnregister")?,
-                memcpy: function(library, c"cudaMemcpy")?,
-                stream_synchronize: function(library, c"cudaStreamSynchronize")?,
-                last_error: function(library, c"cudaGetLastError")?,
-                error_text: function(library, c"cudaGetErrorString")?,
-            })
-        }
+        let library = NAMES.into_iter().find_map(SharedLibrary::of_this_process)?;
+        Self::of(&library).ok()
     }
 
     /// Devices that this process can use.
@@ -82,18 +70,6 @@ impl CudaRuntime {
         // SAFETY: not null, and static.
         format!("CUDA error {code}, {}", unsafe { CStr::from_ptr(text) }.to_string_lossy())
     }
-}
-
-/// A function of a library, by its name.
-///
-/// # Safety
-/// `F` is a function pointer, and has the type that the function has in the library.
-pub unsafe fn function<F: Copy>(library: *mut c_void, name: &CStr) -> Option<F> {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: the handle is valid and the name ends with 0.
-    let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
-    // SAFETY: not null, and of the size and the type of `F`, as the caller vouches.
-    (!symbol.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&symbol) })
 }
 
 #[cfg(test)]

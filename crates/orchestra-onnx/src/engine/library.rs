@@ -1,7 +1,6 @@
 //! ONNX Runtime's shared library and its one environment per process. It loads nothing before it is asked to.
 
-use std::ffi::{CStr, CString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::CStr;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -9,7 +8,7 @@ use orchestra_core::{ErrorClass, locked};
 use ort::environment::Environment;
 
 use super::cpu_arena;
-use super::cuda_runtime::function;
+use orchestra_worker::library::SharedLibrary;
 use orchestra_worker::serve::LoadError;
 
 /// The runtime allows one environment per process, ever.
@@ -52,14 +51,9 @@ pub fn version(path: &Path) -> String {
 
 fn query_version(path: &Path) -> Option<String> {
     type GetApiBase = unsafe extern "C" fn() -> *const ort::sys::OrtApiBase;
-    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: `RTLD_NOLOAD` gives the library that is in the process already, or null; it is never closed.
-    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if library.is_null() {
-        return None;
-    }
+    let library = SharedLibrary::of_this_process(path)?;
     // SAFETY: a symbol of this name has this type in every release of ONNX Runtime.
-    let get_api_base: GetApiBase = unsafe { function(library, c"OrtGetApiBase") }?;
+    let get_api_base: GetApiBase = unsafe { library.get("OrtGetApiBase") }.ok()?;
     // SAFETY: it takes nothing and returns null or a static table.
     let base = unsafe { get_api_base().as_ref() }?;
     // SAFETY: it returns a static string.
