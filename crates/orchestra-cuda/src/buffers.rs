@@ -3,6 +3,7 @@
 use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_worker::arena::{RangeError, WorkerArena};
 use orchestra_worker::frames::Run;
+use orchestra_worker::page_lock;
 use orchestra_worker::serve::RunError;
 
 use crate::errors::{self, CudaError};
@@ -86,21 +87,13 @@ impl Buffers {
     }
 }
 
-/// Page-locks the slots. What is refused is copied more slowly and as well, by way of memory of the driver.
+/// Page-locks the slots.
 pub fn page_lock(driver: &Driver, arena: &WorkerArena) {
-    let (inputs, outputs) = (arena.all_inputs(), arena.first_outputs(OUTPUT_SLOTS));
-    // SAFETY: both are mapped as long as the arena, which lives as long as the process: an engine is never dropped.
-    let locked = unsafe {
-        [
-            ("inputs", driver.page_lock(inputs.ptr.cast_mut(), inputs.len, true)),
-            ("outputs", driver.page_lock(outputs.ptr, outputs.len, false)),
-        ]
-    };
-    for (which, locked) in locked {
-        if let Err(error) = locked {
-            eprintln!("worker: {which} are not page-locked, so copies take longer: {}", error.text);
-        }
-    }
+    let said = page_lock::page_lock(arena, OUTPUT_SLOTS, |start, bytes, flags| {
+        // SAFETY: the slots are mapped as long as the arena, which lives as long as the process: an engine is never dropped.
+        unsafe { driver.page_lock(start, bytes, flags) }.map_err(|error| error.text)
+    });
+    said.iter().for_each(|said| eprintln!("worker: {said}"));
 }
 
 fn no_place(error: RangeError) -> RunError {

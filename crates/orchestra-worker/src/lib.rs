@@ -14,6 +14,7 @@ pub mod limits;
 pub mod loader;
 pub mod mapping;
 pub mod output_region;
+pub mod page_lock;
 pub mod process;
 pub mod program;
 pub mod rss;

@@ -14,8 +14,6 @@ pub type DevicePointer = u64;
 const COMPUTE_CAPABILITY: [c_int; 2] = [75, 76];
 /// `CU_STREAM_NON_BLOCKING`: not behind the stream that is called null.
 const NON_BLOCKING: c_uint = 1;
-/// `CU_MEMHOSTREGISTER_READ_ONLY`: the device only reads. A mapping that the process itself may not write to is refused without it.
-const READ_ONLY: c_uint = 0x08;
 
 orchestra_worker::functions! {
     struct DriverTable {
@@ -132,24 +130,11 @@ impl Driver {
     /// Page-locks `bytes` bytes from `start` on, so that the device copies from and to them by itself and at full speed.
     ///
     /// # Safety
-    /// They are mapped for as long as the process lives, and writable if the device is to write to them.
-    pub unsafe fn page_lock(
-        &self,
-        start: *mut u8,
-        bytes: usize,
-        is_read_only: bool,
-    ) -> Result<(), CudaError> {
-        let flags: &[c_uint] = if is_read_only { &[READ_ONLY, 0] } else { &[0] };
-        let mut tried = Ok(());
-        for flags in flags.iter().filter(|_| bytes > 0) {
-            // SAFETY: they are mapped, as the caller vouches.
-            let code = unsafe { (self.cuda.register)(start.cast(), bytes, *flags) };
-            tried = self.check("cuMemHostRegister", code);
-            if tried.is_ok() {
-                break;
-            }
-        }
-        tried
+    /// They are mapped for as long as the process lives, and writable unless `flags` say that the device only reads.
+    pub unsafe fn page_lock(&self, start: *mut c_void, bytes: usize, flags: c_uint) -> Result<(), CudaError> {
+        // SAFETY: as the caller vouches.
+        let code = unsafe { (self.cuda.register)(start, bytes, flags) };
+        self.check("cuMemHostRegister", code)
     }
 
     /// Lays zeros, behind what was begun before.

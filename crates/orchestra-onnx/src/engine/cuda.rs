@@ -10,7 +10,9 @@ use ort::ep::cuda::ConvAlgorithmSearch;
 use super::cuda_runtime::CudaRuntime;
 use super::errors;
 use crate::spec::OnnxSpec;
+use orchestra_worker::arena::WorkerArena;
 use orchestra_worker::library::SharedLibrary;
+use orchestra_worker::page_lock;
 use orchestra_worker::serve::LoadError;
 
 /// The provider as the runtime names it.
@@ -67,6 +69,25 @@ fn alone(cuda: &CudaRuntime, uuid: &str) -> Result<(), LoadError> {
         }),
         Err(why) => Err(errors::load(&why)),
     }
+}
+
+/// Output slots that are page-locked beyond those of the batches that run: two batches wait at the worker, and two are being processed. Each
+/// worker has as many output slots as its stage has slots, and what is page-locked takes memory whether it is used or not. The GPU copies to
+/// the others more slowly; a stage that uses them waits for what follows it.
+const MORE_OUTPUTS: usize = 4;
+
+/// Page-locks the slots, for the GPU of this process, which runs `streams` batches at once. Call it when the provider is loaded.
+pub fn page_lock(arena: &WorkerArena, streams: usize) {
+    let said = match CudaRuntime::of_this_process() {
+        Some(cuda) => page_lock::page_lock(arena, streams + MORE_OUTPUTS, |start, bytes, flags| {
+            // SAFETY: the slots are mapped as long as the arena, which lives as long as the process.
+            cuda.check(unsafe { (cuda.register)(start, bytes, flags) })
+        }),
+        None => vec![
+            "slots are not page-locked: CUDA's runtime is not in the process under a known name".to_owned(),
+        ],
+    };
+    said.iter().for_each(|said| eprintln!("worker: {said}"));
 }
 
 /// Why the provider did not load, and what to do.

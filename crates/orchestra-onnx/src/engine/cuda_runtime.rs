@@ -18,7 +18,6 @@ orchestra_worker::functions! {
     pub struct CudaRuntime {
         device_count: "cudaGetDeviceCount" (*mut c_int) -> c_int;
         register: "cudaHostRegister" (*mut c_void, usize, c_uint) -> c_int;
-        unregister: "cudaHostUnregister" (*mut c_void) -> c_int;
         /// To, from, bytes, and the direction.
         memcpy: "cudaMemcpy" (*mut c_void, *const c_void, usize, c_int) -> c_int;
         /// Null is the stream that `memcpy` is on.
@@ -91,15 +90,8 @@ pub mod fake {
     /// What it gives to whatever it refuses: `cudaErrorNotSupported`.
     const REFUSAL: c_int = 801;
 
-    pub const RUNTIME: CudaRuntime = CudaRuntime {
-        device_count,
-        register,
-        unregister,
-        memcpy,
-        stream_synchronize,
-        last_error,
-        error_text,
-    };
+    pub const RUNTIME: CudaRuntime =
+        CudaRuntime { device_count, register, memcpy, stream_synchronize, last_error, error_text };
 
     /// Refuses from now on what starts like one of these.
     pub fn refuse(calls: &[&'static str]) {
@@ -114,11 +106,6 @@ pub mod fake {
     /// What it was told since the last time.
     pub fn calls() -> Vec<String> {
         CALLS.take()
-    }
-
-    /// Whether an error is left for the next one who asks.
-    pub fn holds_an_error() -> bool {
-        FAILED.get()
     }
 
     fn answer(call: String) -> c_int {
@@ -136,10 +123,6 @@ pub mod fake {
 
     unsafe extern "C" fn register(start: *mut c_void, bytes: usize, flags: c_uint) -> c_int {
         answer(format!("register {} {bytes} {flags}", start as usize))
-    }
-
-    unsafe extern "C" fn unregister(start: *mut c_void) -> c_int {
-        answer(format!("unregister {}", start as usize))
     }
 
     /// Its device is the host.

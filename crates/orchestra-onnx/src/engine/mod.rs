@@ -13,7 +13,6 @@ mod memory;
 mod memory_ceiling;
 mod model;
 mod nodes;
-mod page_lock;
 mod pixel_graph;
 pub(crate) mod probe;
 mod protobuf;
@@ -51,7 +50,6 @@ use iteration::{IteratedSession, Rounds};
 use memory::PrivateRows;
 use model::Model;
 use orchestra_worker::serve::{Answer, Engine, LoadError, Loaded, RunError, Stream, nanos};
-use page_lock::PageLock;
 use tensorrt::Engines;
 use warm_up::{warm_up, warm_up_together};
 
@@ -75,10 +73,9 @@ struct Serving {
     shared: Arc<Shared>,
 }
 
-/// What all streams of a session have in common. The lock is dropped before the memory that it locks.
+/// What all streams of a session have in common.
 struct Shared {
     model: Model,
-    _page_lock: Option<PageLock>,
     arena: WorkerArena,
 }
 
@@ -131,15 +128,14 @@ impl Engine for OnnxEngine {
             warmed: 0,
         };
         let mut bound = BoundSession::new(session, &load.device).map_err(|e| errors::load(&e.to_string()))?;
-        let page_lock = match load.device {
-            DeviceKind::Cpu => None,
-            DeviceKind::Cuda { .. } => PageLock::of_slots(&arena, load.streams),
-        };
+        if let DeviceKind::Cuda { .. } = load.device {
+            cuda::page_lock(&arena, load.streams);
+        }
         loaded.warmed = warm_up(&mut bound, &model, &load.batch_sizes)?;
         let padded_to = |size: &usize| load.pad && (1..=model.max_rows).contains(size);
         let mut batch_sizes: Vec<usize> = load.batch_sizes.iter().copied().filter(padded_to).collect();
         batch_sizes.sort_unstable();
-        let shared = Arc::new(Shared { model, _page_lock: page_lock, arena });
+        let shared = Arc::new(Shared { model, arena });
         let max_batch = load.max_batch.max(1);
         let iterated =
             spec.iteration.map(|iteration| IteratedSession::new(iteration, &load.device)).transpose();
@@ -234,7 +230,7 @@ impl Serving {
     /// the run's rows is read or written; else the session reads and writes the arena itself.
     fn run_as(&mut self, run: &Run, rows: usize, timing: &mut RunTiming) -> Result<Answer, RunError> {
         let start = Instant::now();
-        let Shared { model, arena, .. } = &*self.shared;
+        let Shared { model, arena } = &*self.shared;
         let slots = model.row_addresses(arena, run).map_err(|e| errors::model(e.to_string()))?;
         let mut private = match self.padding.entry(rows) {
             _ if rows == run.rows => None,
