@@ -138,7 +138,9 @@ fn where_nothing_is_known_one_worker_is_measured_in_the_run_and_there_are_slots_
         assert_eq!(slots, 2 * 8 * most + 2);
         let text = describe(&plan);
         for part in [
-            &format!("cuda:0: 1 worker of 1 thread at first, up to {most} once it is known that they fit"),
+            &format!(
+                "cuda:0 to cuda:7: 1 worker of 1 thread at first, up to {most} once it is known that they fit"
+            ),
             &format!("what one takes is measured in the run, then up to {most} as far as they fit"),
         ] {
             assert!(text.contains(part.as_str()), "`{part}` is missing:\n{text}");
@@ -200,7 +202,7 @@ fn more_workers_than_one_leave_commands_what_they_ask_for_and_the_plan_says_what
     assert_eq!(host.plan(&elsewhere, &PlanOptions::default()).1.warnings().count(), 0);
     let text = describe(&host.good(&with_a_command("memory = \"5GiB\"", "gpu_memory = \"6GiB\"")));
     for line in [
-        "  cuda:7    23.5 GiB free - 2 GiB headroom - 6 GiB for commands = 15.5 GiB for workers",
+        "  cuda:0 to cuda:7    23.5 GiB free - 2 GiB headroom - 6 GiB for commands = 15.5 GiB for workers",
         "  cuda:7    21.5 GiB for commands, 15 GiB of it taken while models are there",
     ] {
         assert!(text.lines().any(|l| l == line), "`{line}` is missing:\n{text}");
@@ -238,7 +240,7 @@ fn the_plan_shows_the_sum() {
     let text = describe(&FakeHost::with(server()).good(&model("memory = \"5GiB\"")));
     for line in [
         "memory of the GPUs",
-        "  cuda:7    23.5 GiB free - 2 GiB headroom = 21.5 GiB for workers",
+        "  cuda:0 to cuda:7    23.5 GiB free - 2 GiB headroom = 21.5 GiB for workers",
         "            classify: 4 workers x 5 GiB (declared) = 20 GiB",
         "            1.5 GiB left beyond the headroom",
     ] {
@@ -258,7 +260,10 @@ fn workers_of_a_gpu_are_kept_on_its_node_and_the_plan_says_so() {
     // 96 loaders need both nodes.
     assert_eq!(plan.loaders_near, None);
     let text = describe(&plan);
-    assert!(text.contains("device cuda:4: its workers stay on NUMA node 1 (cores 48-95)"), "{text}");
+    assert!(
+        text.contains("device cuda:4 to cuda:7: its workers stay on NUMA node 1 (cores 48-95)"),
+        "{text}"
+    );
     assert!(text.contains("2 GiB kept as headroom, on NUMA node 1"), "{text}");
 
     let one = PlanOptions {
