@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 
 use super::client::CollectorClient;
 use super::counts::{SpanCounts, SpanReport};
-use super::settings::{Protocol, TraceSettings};
+use super::settings::TraceSettings;
 use super::span::Sink;
 use super::step_back;
 use crate::TelemetryError;
@@ -138,7 +138,7 @@ impl CountingExporter {
 fn exporter(settings: &TraceSettings, client: &Arc<CollectorClient>) -> Result<SpanExporter, TelemetryError> {
     let built = match settings.protocol {
         #[cfg(feature = "grpc")]
-        Protocol::Grpc => SpanExporter::builder()
+        super::Protocol::Grpc => SpanExporter::builder()
             .with_tonic()
             .with_endpoint(&settings.endpoint)
             .with_timeout(settings.timeout)

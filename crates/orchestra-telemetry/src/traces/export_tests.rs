@@ -10,7 +10,7 @@ use prost::Message as _;
 
 use super::*;
 use crate::names::attribute;
-use crate::traces::settings::usual_request;
+use crate::traces::settings::{Protocol, usual_request};
 
 #[path = "../../tests/it/common/mod.rs"]
 mod common;
