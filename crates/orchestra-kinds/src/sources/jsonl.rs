@@ -79,8 +79,11 @@ impl SourceKind for JsonLines {
     }
 }
 
+/// The fields of a line with their names, in the order of the text.
+type RecordFields = Vec<(String, Box<RawValue>)>;
+
 /// The name of the first file, and the fields of its first line.
-fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(String, Box<RawValue>)>)> {
+fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, RecordFields)> {
     let span = source.fields.span;
     let what = source.fields.what.clone();
     let Some(first) = source.first else {
@@ -114,8 +117,8 @@ fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(Stri
 }
 
 /// The fields of an object, in the order of the text.
-fn parse(line: &[u8]) -> Result<Vec<(String, Box<RawValue>)>, String> {
-    struct Record(Vec<(String, Box<RawValue>)>);
+fn parse(line: &[u8]) -> Result<RecordFields, String> {
+    struct Record(RecordFields);
     struct Fields;
     impl<'de> Visitor<'de> for Fields {
         type Value = Record;
@@ -123,7 +126,7 @@ fn parse(line: &[u8]) -> Result<Vec<(String, Box<RawValue>)>, String> {
             f.write_str("an object")
         }
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
-            let mut fields: Vec<(String, Box<RawValue>)> = Vec::new();
+            let mut fields: RecordFields = Vec::new();
             while let Some(field) = map.next_entry()? {
                 fields.push(field);
             }

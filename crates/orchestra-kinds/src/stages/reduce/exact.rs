@@ -36,7 +36,7 @@ impl<const LIMBS: usize, const POINT: usize> ExactSum<LIMBS, POINT> {
             Element::Float(_) | Element::Double(_) => {
                 let bits = element.to_f64().to_bits();
                 let exponent = (bits >> 52 & 0x7ff) as usize;
-                let fraction = bits & (1 << 52) - 1 | u64::from(exponent > 0) << 52;
+                let fraction = bits & ((1 << 52) - 1) | u64::from(exponent > 0) << 52;
                 // Of an `f64` made of an `f32` the bits below the smallest one are zero.
                 let shift = exponent.max(1) + POINT;
                 match shift.checked_sub(1075) {
