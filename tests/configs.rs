@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::Workplace;
+use crate::common::{ORCHESTRA, Workplace};
+use orchestra::ProcessLauncher;
 use orchestra_plan::{DeviceView, MachineView, PlanOptions, RealHost, RenderStyle, plan};
 
 fn root() -> PathBuf {
@@ -45,8 +46,10 @@ fn eight_gpus() -> MachineView {
 /// What is wrong with a workflow file on a machine; empty if it can be planned.
 fn problems(text: &str, file: &Path, machine: MachineView, output: &Path) -> String {
     let options = PlanOptions { output: Some(output.to_owned()), ..PlanOptions::default() };
-    let (plan, diagnostics) =
-        plan(text, file, &options, &RealHost::with_machine(orchestra_kinds::builtin(), machine));
+    let program = ProcessLauncher { program: ORCHESTRA.into(), args: vec!["worker".into()], env: Vec::new() };
+    let host = RealHost::with_machine(orchestra_kinds::builtin(), machine);
+    let host = RealHost { look: Some(orchestra::look_with(program)), ..host };
+    let (plan, diagnostics) = plan(text, file, &options, &host);
     let text = diagnostics.render(RenderStyle::Plain);
     assert!(plan.is_some() || !text.is_empty(), "no plan, and no diagnostics");
     text
@@ -63,7 +66,9 @@ fn every_file_passes_the_check_without_a_warning() {
         let ended = place.start_command(&["check", "--offline", file.to_str().unwrap()]).wait();
         ended.must_exit(0);
         assert!(ended.stdout.contains("no errors"), "{}", ended.stdout);
-        assert_eq!(ended.stderr, "", "{}", file.display());
+        // No loader is started, which would look into a file.
+        let mut warnings = ended.stderr.lines().filter(|line| line.starts_with("warning"));
+        assert!(warnings.all(|warning| warning.contains("was not looked into")), "{}", ended.stderr);
     }
 }
 

@@ -143,7 +143,7 @@ const CASES: &[Case] = &[
 
 fn check(place: &Workplace) -> Ended {
     let file = place.workflow();
-    place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait()
+    place.start_command(&["check", file.to_str().unwrap()]).wait()
 }
 
 #[test]

@@ -46,6 +46,7 @@ mod journal_cut;
 mod keyed_join;
 mod kills;
 mod late;
+mod listers;
 mod logs;
 mod machines;
 mod many_crops;

@@ -182,10 +182,11 @@ elif what == "zip":
         archive.writestr(".git/0.png", png())
         archive.writestr("notes.txt", b"no picture")
         archive.writestr("broken.png", b"no picture either")
-        for mode, name in ((0o120777, "link.png"), (0o010644, "pipe.png")):
+        links = (("link.png", b"d/0.png"), ("d/up.png", b"../large.png"), ("out.png", b"../0.png"), ("gone.png", b"none.png"), ("to.png", b"d"))
+        for mode, name, content in [(0o120777, *link) for link in links] + [(0o010644, "pipe.png", b"")]:
             info = zipfile.ZipInfo(name)
             info.create_system, info.external_attr = 3, mode << 16
-            archive.writestr(info, b"d/0.png")
+            archive.writestr(info, content)
         with archive.open(zipfile.ZipInfo("large.png"), "w", force_zip64=True) as member:
             member.write(png())
 
@@ -211,6 +212,10 @@ elif what == "zip":
                     passed("folder")
                 elif info.external_attr >> 28 == 1:
                     passed("special")
+                elif info.filename == "to.png":
+                    passed("folder_link")
+                elif info.external_attr >> 28 == 0o12:
+                    items[f"{name}.zip/{info.filename}"] = True if info.filename in ("link.png", "d/up.png") else None
                 elif not info.filename.lower().endswith(".png"):
                     passed("not_taken")
                 else:

@@ -1,4 +1,4 @@
-//! `orchestra check`: every error of a workflow file. Starts nothing.
+//! `orchestra check`: every error of a workflow file. Runs no model; with `--offline` it starts no loader, so that files of sources are not looked into.
 
 use std::path::Path;
 
@@ -24,13 +24,20 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
         }
         read => read?,
     };
-    let (plan, diagnostics) = workflow.check(&options, &machine);
+    let (plan, diagnostics) = match *offline {
+        true => workflow.check_alone(&options, &machine),
+        false => workflow.check(&options, &machine),
+    };
     let code = planning::code(&diagnostics);
     if args.json {
         stdout::print(&format!("{}\n", diagnostics.to_json()))?;
         return Ok(code);
     }
     stderr::say(&diagnostics.render(planning::style(surroundings)));
+    if diagnostics.is_open() && code == ExitCode::Done {
+        let file = file.display();
+        stdout::print(&format!("{file}: no errors so far: not all of it was looked at\n"))?;
+    }
     if let (Some(plan), ExitCode::Done) = (plan, code) {
         if let Some(late) = &plan.late {
             let tasks = counted(plan.tasks.tasks.len() as u64, "task", "tasks");

@@ -65,8 +65,7 @@ Examples:
 
 Exit codes: 0 every item ended in exactly one place, 2 the folder holds no finished run, 70 something is lost, doubled, stray or damaged";
 
-pub const CHECK_OFFLINE: &str =
-    "Look at the file and what it names only: ask no driver, load no library, use no network";
+pub const CHECK_OFFLINE: &str = "Look at the file and what it names only: ask no driver, load no library, look into no file of a source, use no network";
 
 pub const CHECK: &str = "\
 Examples:

@@ -190,7 +190,7 @@ impl Lab {
             .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
         let output = plan.output.clone();
         let runtime = orchestra::actor_runtime(&plan).map_err(failed("starting the threads of a run"))?;
-        let prepared = orchestra::prepare_with(Arc::new(plan), Earlier::Discard, None);
+        let prepared = orchestra::prepare_with(Arc::new(plan), Earlier::Discard, None, None);
         let prepared = prepared.map_err(not_started)?;
         let mut points = Vec::new();
         let ended = runtime.block_on(async {

@@ -83,6 +83,12 @@ impl Workflow {
         self.plan_with(options, &orchestra::host(orchestra::kinds(), orchestra::machine_view(machine)))
     }
 
+    /// The same without a look into the files of its sources.
+    pub fn check_alone(&self, options: &PlanOptions, machine: &Machine) -> (Option<Plan>, Diagnostics) {
+        let host = orchestra::host(orchestra::kinds(), orchestra::machine_view(machine));
+        self.plan_with(options, &RealHost { look: None, ..host })
+    }
+
     /// As [`Workflow::plan`], for a machine that is not this one; without arguments as [`Workflow::check`].
     pub fn plan_for(
         &self,

@@ -150,7 +150,8 @@ impl Command<'_> {
         let discards = args.fresh || args.retry_failed;
         let ahead = discards.then(|| runtime_library(args, &plan, *notices)).transpose()?;
         let version = ahead.as_ref().and_then(Option::as_ref).map(orchestra::onnxruntime_version);
-        let prepared = orchestra::prepare_with(Arc::clone(&plan), earlier, version).map_err(not_started)?;
+        let prepared =
+            orchestra::prepare_with(Arc::clone(&plan), earlier, None, version).map_err(not_started)?;
         let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
         stderr::set_run(&prepared.run_id);
         telemetry.set_run(&prepared.run_id);

@@ -1,10 +1,13 @@
-//! Control frames between parent and worker: bytes from a peer that ran wild, in both directions. It opens no socket.
+//! Frames between the parent and its workers and loaders: bytes from a peer that ran wild, in both directions. It opens no socket.
 
 use std::fmt::Debug;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::slice;
 
 use orchestra_worker::codec::{CodecError, Frame, FrameDecoder, SLACK, encode};
 use orchestra_worker::frames::{DynamicOutput, FromWorker, ToWorker};
+use orchestra_worker::loader::events::{FoundBlock, FromLoader};
 
 use crate::memory::measured;
 
@@ -24,6 +27,11 @@ pub fn worker_frame(bytes: &[u8]) {
         for frame in check::<FromWorker>(stream) {
             if let FromWorker::Done { dynamic, .. } = frame {
                 dynamic.iter().for_each(check_output);
+            }
+        }
+        for frame in check::<FromLoader>(stream) {
+            if let FromLoader::Found(block) = frame {
+                check_found(&block);
             }
         }
     }
@@ -89,6 +97,18 @@ fn sent<T: Frame>(frames: &[T]) -> Vec<u8> {
         encode(frame, &mut bytes).expect("what came in a frame fits into one");
     }
     bytes
+}
+
+/// Whatever a process says that lists a file, its items lie in that file.
+fn check_found(block: &FoundBlock) {
+    let file = Path::new("/a#b/c");
+    let shown = block.each::<()>(file, &mut |name, locator| {
+        let place = locator.strip_prefix(file.as_os_str().as_bytes()).expect("it lies in the file");
+        assert!(place.starts_with(b"#") && !place[1..].contains(&b'#') && !place.contains(&0));
+        assert!(!name.contains('\0'));
+        Ok(())
+    });
+    assert!(shown.is_none_or(|shown| shown.is_ok()));
 }
 
 /// An output that counts as sound can be cut into rows and written down.

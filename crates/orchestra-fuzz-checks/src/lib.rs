@@ -23,7 +23,6 @@ mod metrics_page;
 mod model;
 mod model_edit;
 mod npy;
-mod parquet_footer;
 mod pattern;
 mod png;
 mod scratch;
@@ -47,7 +46,6 @@ pub use metrics_page::metrics_page;
 pub use model::onnx_signature;
 pub use model_edit::model_edit;
 pub use npy::npy;
-pub use parquet_footer::parquet_footer;
 pub use pattern::pattern;
 pub use workflow::workflow_file;
 
@@ -55,7 +53,7 @@ pub use workflow::workflow_file;
 pub type Check = fn(&[u8]);
 
 /// All checks, by the names of their fuzz targets.
-pub const CHECKS: [(&str, Check); 16] = [
+pub const CHECKS: [(&str, Check); 15] = [
     ("elf", elf),
     ("expression", expression),
     ("image", image),
@@ -68,7 +66,6 @@ pub const CHECKS: [(&str, Check); 16] = [
     ("model_edit", model_edit),
     ("npy", npy),
     ("onnx_signature", onnx_signature),
-    ("parquet_footer", parquet_footer),
     ("pattern", pattern),
     ("worker_frame", worker_frame),
     ("workflow_file", workflow_file),

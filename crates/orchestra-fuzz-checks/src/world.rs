@@ -4,8 +4,10 @@ use std::io;
 use std::path::Path;
 
 use orchestra_core::{DType, Dim, TensorSpec};
-use orchestra_plan::{DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, Signature};
-use orchestra_store::{ItemEntry, ListError, ListingSpec};
+use orchestra_plan::{
+    DeviceView, FileKind, Host, LookRequest, MachineView, ModelError, ModelFile, Signature,
+};
+use orchestra_store::{FileKinds as _, ItemEntry, ListError, ListingSpec};
 
 /// The workflow file's folder.
 pub(crate) const FOLDER: &str = "/flows";
@@ -75,6 +77,16 @@ impl Host for World {
                 None => Err(io::ErrorKind::NotFound.into()),
             },
         }
+    }
+
+    /// In this process, of a copy on the disk: kinds open files by their paths.
+    fn look(&self, request: &LookRequest<'_>) -> Option<Result<Vec<u8>, ListError>> {
+        let Ok(bytes) = self.read(request.file) else {
+            return Some(self.kinds().describe(request.question, request.file));
+        };
+        let copy = tempfile::NamedTempFile::new().expect("a file can be made for the test");
+        std::fs::write(copy.path(), bytes).expect("a file can be made for the test");
+        Some(self.kinds().describe(request.question, copy.path()))
     }
 
     fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {

@@ -9,8 +9,9 @@ use bincode::{Decode, Encode};
 use orchestra_core::credentials;
 use orchestra_core::data::Refusal;
 use orchestra_core::shapes::{Network, Opens};
-use orchestra_plan::ReadSeek;
 use orchestra_store::{ListError, ObjectOutput, ObjectStore};
+
+use crate::sources::reading::input::ReadSeek;
 
 #[cfg(feature = "cloud")]
 mod client;

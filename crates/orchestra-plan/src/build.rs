@@ -50,12 +50,12 @@ pub struct PlanOptions {
 /// Plans the workflow `text` of the file `file`.
 ///
 /// Relative paths in it are relative to the folder of `file`, which should be absolute. There is a plan exactly if there is no
-/// error; all errors that can be found are found at once.
+/// error and nothing is left open; all errors that can be found are found at once.
 #[must_use]
 pub fn plan(text: &str, file: &Path, options: &PlanOptions, host: &dyn Host) -> (Option<Plan>, Diagnostics) {
     let mut diags = Diagnostics::new(&file.display().to_string(), text);
     let plan = Planner { file: absolute(file), options, host, reasons: Vec::new() }.plan(text, &mut diags);
-    if plan.is_none() && !diags.has_errors() {
+    if plan.is_none() && !diags.has_errors() && !diags.is_open() {
         diags.error(None, "the workflow cannot be planned, and no step said why: this is a bug of orchestra");
     }
     diags.sort();

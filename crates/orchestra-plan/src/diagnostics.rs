@@ -93,11 +93,13 @@ pub struct Diagnostics {
     /// The workflow file first, then the options: what to call it, and its text.
     texts: Vec<(String, String)>,
     entries: Vec<Diagnostic>,
+    /// See [`Diagnostics::leave_open`].
+    is_open: bool,
 }
 
 impl Diagnostics {
     pub(crate) fn new(file: &str, text: &str) -> Self {
-        Self { texts: vec![(file.into(), text.into())], entries: Vec::new() }
+        Self { texts: vec![(file.into(), text.into())], entries: Vec::new(), is_open: false }
     }
 
     /// Adds the text of an option, to point into.
@@ -128,6 +130,16 @@ impl Diagnostics {
             help: Vec::new(),
         });
         &mut self.entries[at]
+    }
+
+    /// Says that the file cannot be planned here although nothing is wrong with it: a warning says what was not looked at.
+    pub fn leave_open(&mut self) {
+        self.is_open = true;
+    }
+
+    /// Whether a part of the file was not looked at, so that there is no plan.
+    pub fn is_open(&self) -> bool {
+        self.is_open
     }
 
     /// Puts the entries into the order of the file.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use orchestra_core::kernel::Compiler;
-use orchestra_core::{Dim, ProbedOutput, Program, SandboxRules, TensorSpec};
+use orchestra_core::shapes::{KindSettings, Network};
+use orchestra_core::{Dim, ProbedOutput, Program, SandboxMode, SandboxRules, TensorSpec};
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -35,9 +36,10 @@ pub trait Host {
         })
     }
 
-    /// A file, to read pieces of it.
-    fn open(&self, path: &Path) -> io::Result<Box<dyn ReadSeek>> {
-        self.read(path).map(|bytes| Box::new(io::Cursor::new(bytes)) as Box<dyn ReadSeek>)
+    /// What a file or object of a source holds, as far as its kind asks for it; `None`: no file is looked into here.
+    fn look(&self, request: &LookRequest<'_>) -> Option<Result<Vec<u8>, ListError>> {
+        let _ = request;
+        None
     }
 
     /// The contents of a small file (labels).
@@ -124,11 +126,6 @@ pub trait Host {
     fn machine(&self) -> Result<MachineView, String>;
 }
 
-/// A file that is read in pieces.
-pub trait ReadSeek: Read + Seek {}
-
-impl<T: Read + Seek> ReadSeek for T {}
-
 /// What lies at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
@@ -186,6 +183,28 @@ impl Signature {
     pub(crate) fn has_zip_map(&self) -> bool {
         self.operators.contains_key("ai.onnx.ml.ZipMap")
     }
+}
+
+/// A file or object of a source that its kind asks something of, while it is planned.
+#[derive(Debug, Clone, Copy)]
+pub struct LookRequest<'a> {
+    /// In a form of the kind, which alone reads the answer.
+    pub question: &'a KindSettings,
+    /// Its path, or its URL.
+    pub file: &'a Path,
+    /// What is needed to reach it, where it is an object.
+    pub network: Option<&'a Network>,
+    /// Whether what looks into it is confined.
+    pub sandbox: SandboxMode,
+}
+
+/// Looks into files for a plan: in a process of its own, since others made them.
+pub trait LookInto: fmt::Debug + Send + Sync {
+    /// As [`SourceKind::describe`](crate::SourceKind::describe) answers.
+    ///
+    /// # Errors
+    /// Those of that, or the process ended.
+    fn look(&self, request: &LookRequest<'_>) -> Result<Vec<u8>, ListError>;
 }
 
 /// A model that is to be run a few times on the CPU, to find out where the items of a batch lie in its outputs.
@@ -308,6 +327,8 @@ pub struct RealHost {
     pub tasks_ended: Option<FindTasksEnded>,
     /// What answers [`Host::probe`]; `None`: no model is run.
     pub probe: Option<Arc<dyn ProbeModel>>,
+    /// What answers [`Host::look`]; `None`: no file is looked into.
+    pub look: Option<Arc<dyn LookInto>>,
 }
 
 /// As [`Host::tasks_ended`].
@@ -340,6 +361,7 @@ impl RealHost {
             has_best: None,
             tasks_ended: None,
             probe: None,
+            look: None,
         }
     }
 }
@@ -353,10 +375,6 @@ impl Host for RealHost {
         let mut bytes = Vec::new();
         open_regular(path)?.take(n as u64).read_to_end(&mut bytes)?;
         Ok(bytes)
-    }
-
-    fn open(&self, path: &Path) -> io::Result<Box<dyn ReadSeek>> {
-        Ok(Box::new(open_regular(path)?))
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
@@ -430,6 +448,10 @@ impl Host for RealHost {
 
     fn probe(&self, request: &ProbeRequest<'_>) -> Option<Result<Vec<ProbedOutput>, String>> {
         self.probe.as_ref().map(|probe| probe.probe(request))
+    }
+
+    fn look(&self, request: &LookRequest<'_>) -> Option<Result<Vec<u8>, ListError>> {
+        self.look.as_ref().map(|look| look.look(request))
     }
 
     fn machine(&self) -> Result<MachineView, String> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use orchestra_core::data::{Column, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, KindSettings, Map, Reduce};
 use orchestra_core::{ImageSpec, TensorSpec};
-use orchestra_store::{Expand, ItemEntry, ObjectOutput, ObjectStore};
+use orchestra_store::{Expand, ItemEntry, ListError, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
 
 use crate::diagnostics::{Diagnostics, Span};
@@ -53,6 +53,19 @@ pub trait SourceKind: Send + Sync {
     fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
         let _ = settings;
         None
+    }
+    /// Makes again what lists its files, in a loader process: of what its [`Expand::in_loader`] gave.
+    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
+        let _ = settings;
+        None
+    }
+    /// Answers, in a loader process, what `connect` has asked of a file by [`Host::look`].
+    ///
+    /// # Errors
+    /// The file cannot be read, or this kind asks nothing of the sort.
+    fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+        let _ = question;
+        Err(ListError::bad_file(file, "its kind asks nothing of it; this is a bug"))
     }
 }
 

@@ -49,8 +49,8 @@ pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Severity, Spa
 pub use fields::{At, Fields};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use host::{
-    AskProgram, DeviceView, FileKind, FindCompilers, HasBest, Host, MAX_METADATA, MachineView, ModelError,
-    ModelFile, NodeView, ProbeModel, ProbeRequest, ReadSeek, RealHost, Signature, TasksDone,
+    AskProgram, DeviceView, FileKind, FindCompilers, HasBest, Host, LookInto, LookRequest, MAX_METADATA,
+    MachineView, ModelError, ModelFile, NodeView, ProbeModel, ProbeRequest, RealHost, Signature, TasksDone,
 };
 pub use iteration::{IterationDraft, UntilDraft};
 pub use key::{Key, Word, Words, key};

@@ -24,6 +24,7 @@ mod events;
 mod fault_tests;
 mod fleet;
 mod flow;
+mod look;
 mod messages;
 mod panics;
 mod pipeline;
@@ -54,6 +55,7 @@ pub use fleet::launcher::{EngineSpec, Engines, load_frame};
 pub use fleet::launcher::{Launcher, ProcessLauncher};
 pub use fleet::live_workers::{LiveWorker, LiveWorkers};
 pub use flow::uploads::{Manifest, ManifestPart, digest};
+pub use look::{LooksInLoader, expand_of};
 pub use orchestra_core::worker_exit::ExitKind;
 pub use start::{
     Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare, prepare_with,

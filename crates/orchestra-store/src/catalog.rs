@@ -40,7 +40,7 @@ use std::thread;
 use serde::Serialize;
 
 pub use self::error::{ListError, StoreTrouble};
-pub use self::expand::{Expand, Found, PushFound};
+pub use self::expand::{Expand, FileKinds, Found, PushFound};
 pub use self::extend::{Extension, extend_listing};
 pub use self::extent::Extent;
 pub use self::growth::Growth;

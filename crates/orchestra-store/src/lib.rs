@@ -69,7 +69,7 @@ mod task_journal;
 pub use atomic::write_atomic;
 pub use bit_set::BitSet;
 pub use catalog::{
-    Catalog, Expand, Extension, Extent, Found, Growth, INDEX, ItemEntry, ListError, ListingReader,
+    Catalog, Expand, Extension, Extent, FileKinds, Found, Growth, INDEX, ItemEntry, ListError, ListingReader,
     ListingSpec, ListingSummary, MANIFEST, Object, ObjectPage, ObjectStore, Objects, PassedOver,
     PassedOverCounts, PushFound, SourceStore, StoreTrouble, Watch, escape, extend_listing, first_item,
     is_hidden, is_hidden_part, is_url, one_by_one, write_items, write_listing,

@@ -11,14 +11,18 @@
 //!                    <-       end of file: the loader ends
 //! ```
 //!
+//! Or it looks into files, so that the parent reads none: `Look` comes in place of `Load`, then `List` for each file, which is answered with
+//! `Found` blocks and `Listed`, or `Describe`, answered with `Described`.
+//!
 //! The process knows kinds only through the registry that its program hands over. It decides nothing: an item that kills it is the
 //! parent's to judge.
 
 pub mod events;
+mod look;
 mod parent;
 mod region;
 mod serve;
 mod walk;
 
 pub use region::LoaderRegion;
-pub use serve::run_loader;
+pub use serve::{LoaderKinds, run_loader};

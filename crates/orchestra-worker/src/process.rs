@@ -8,11 +8,9 @@ use std::sync::Arc;
 
 use crate::{LOADER_REGION_FD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD, WORKER_SOCKET_FD};
 
-use orchestra_core::shapes::Registry;
-
 use crate::arena::SharedMemory;
 use crate::limits::no_core_file;
-use crate::loader::run_loader;
+use crate::loader::{LoaderKinds, run_loader};
 use crate::serve::{Engine, serve};
 
 /// The process was not started by a parent that speaks the protocol.
@@ -55,8 +53,8 @@ pub fn is_loader_with(arguments: &[String]) -> bool {
 }
 
 /// Loads items for the process that started this one, until that ends: the entry point of a loader, as [`run_with`] is that of a worker.
-pub fn run_as_loader(registry: &dyn Registry) -> ExitCode {
-    run(|| take(LOADER_REGION_FD, "region"), |socket, region| run_loader(&socket, region, registry))
+pub fn run_as_loader(kinds: &dyn LoaderKinds) -> ExitCode {
+    run(|| take(LOADER_REGION_FD, "region"), |socket, region| run_loader(&socket, region, kinds))
 }
 
 fn run<M>(memory: impl FnOnce() -> io::Result<M>, body: impl FnOnce(UnixStream, M) -> i32) -> ExitCode {

@@ -63,11 +63,12 @@ pub use orchestra_onnx::library::{
 };
 use orchestra_onnx::library::{Env, Request};
 pub use orchestra_plan as plan;
-use orchestra_plan::{BatchPlan, DeviceView, Kinds, NodeView, RealHost, TasksPlan, WorkerPlan};
+use orchestra_plan::{BatchPlan, DeviceView, Kinds, LookInto, NodeView, RealHost, TasksPlan, WorkerPlan};
 pub use orchestra_plan::{
     Cause, Diagnostics, MachineView, ModelError, ModelFile, Plan, PlanOptions, RenderStyle, Signature,
     read_model, workflow_schema,
 };
+use orchestra_runtime::LooksInLoader;
 pub use orchestra_runtime::launcher::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
@@ -78,7 +79,7 @@ pub use orchestra_runtime::{
     PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport,
     RunningCommand, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError,
     StartServiceError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor,
-    Timeouts, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds, commands_live,
+    Timeouts, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds, commands_live, expand_of,
     failure_causes, known_tasks, running_commands,
 };
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
@@ -251,7 +252,8 @@ pub fn plan_file_with(
     Ok(orchestra_plan::plan(&text, &file, options, &host(kinds, machine_view(machine))))
 }
 
-/// What plans are made with: real files, this machine or another, and what this user's earlier runs have left.
+/// What plans are made with: real files, this machine or another, and what this user's earlier runs have left. Files of sources that hold several items
+/// are looked into by processes of this executable, started with the argument `worker`.
 #[must_use]
 pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
     let engines = engines();
@@ -259,7 +261,16 @@ pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
     let (tasks_done, has_best) = (Some(tasks_done as _), Some(has_best as _));
     let host = RealHost::with_machine(kinds, machine);
     let tasks_ended = Some(orchestra_runtime::tasks_ended as _);
-    RealHost { engines, ask, compilers, tasks_done, has_best, tasks_ended, ..host }
+    // A source that needs it says that no file was looked into.
+    let look = ProcessLauncher::this_executable().ok().map(look_with);
+    RealHost { engines, ask, compilers, tasks_done, has_best, tasks_ended, look, ..host }
+}
+
+/// What looks into the files of sources for a plan, by loader processes that this starts: for [`RealHost::look`](plan::RealHost::look) of a program whose
+/// workers are another executable.
+#[must_use]
+pub fn look_with(launcher: ProcessLauncher) -> Arc<dyn LookInto> {
+    Arc::new(LooksInLoader { launcher })
 }
 
 /// Whether all tasks of a table are done, and its link leads to the best of them: what is better may be said anew.
@@ -323,32 +334,38 @@ pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, Start
         let blocking = tokio::task::spawn_blocking(move || {
             let library = runtime_library(&plan, options.ort_library, options.offline, &mut Silent)?;
             let version = library.as_ref().map(onnxruntime_version);
-            Ok::<_, StartError>((prepare_with(plan, earlier, version)?, library))
+            Ok::<_, StartError>((prepare_with(plan, earlier, options.launcher.as_ref(), version)?, library))
         });
         blocking.await.map_err(|e| StartRunError::Io(io::Error::other(e)))??
     };
     Ok(prepared.start(run_options(options, &plan, library.as_ref())?).await?)
 }
 
-/// As [`prepare_with`], with any version.
+/// As [`prepare_with`], with any version, and loaders that are processes of this executable.
 ///
 /// # Errors
 /// See [`StartRunError`].
 pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunError> {
-    prepare_with(plan, earlier, None)
+    prepare_with(plan, earlier, None, None)
 }
 
 /// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
-/// the others while the run is prepared and works. Blocks. With the `version` of ONNX Runtime, items that have failed are done again only with that of the other results.
+/// the others while the run is prepared and works. Files that hold several items are listed in loader processes, which `launcher` starts; `None` runs
+/// this executable with the argument `worker`. Blocks. With the `version` of ONNX Runtime, items that have failed are done again only with that of the other results.
 ///
 /// # Errors
 /// See [`StartRunError`].
 pub fn prepare_with(
     plan: Arc<Plan>,
     earlier: Earlier,
+    launcher: Option<&Arc<dyn Launcher>>,
     version: Option<&str>,
 ) -> Result<Prepared, StartRunError> {
-    orchestra_runtime::prepare_with(plan, earlier, Some(&onnxruntime(version)))
+    let loaders = match launcher {
+        Some(launcher) => launcher.loaders(),
+        None => Some(ProcessLauncher::this_executable()?),
+    };
+    orchestra_runtime::prepare_with(plan, earlier, loaders, Some(&onnxruntime(version)))
 }
 
 /// What results so far are compared with, see [`prepare_with`].

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
-use orchestra::Plan;
+use orchestra::{Plan, ProcessLauncher, expand_of};
 use orchestra_store::{ListError, ListingReader, ListingSpec, write_items};
 
 use crate::Failed;
@@ -26,10 +26,13 @@ struct Listed {
 impl ItemLists {
     /// Lists every source of the plan, once, into `folder`.
     pub fn list(plan: &Plan, folder: &Path, go_on: &dyn Fn() -> bool) -> Result<Self, Failed> {
+        let launcher =
+            ProcessLauncher::this_executable().map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
         let list = |(i, source): (usize, &orchestra_plan::SourcePlan)| {
             let path = folder.join(format!("items-{i}"));
-            let most = plan.pipelines[source.pipeline.index()].limits.max_items;
-            let listed = write_items(&source.listing, source.expand.as_deref(), most, &path, go_on);
+            let limits = &plan.pipelines[source.pipeline.index()].limits;
+            let expand = expand_of(source, limits, Some(&launcher));
+            let listed = write_items(&source.listing, expand.as_deref(), limits.max_items, &path, go_on);
             let items = listed.map_err(not_listed(&source.name))?.count;
             Ok(Listed { name: source.name.clone(), path, items })
         };

@@ -68,7 +68,6 @@ replays! {
     every_model_is_edited_or_refused: "model_edit",
     every_header_of_an_array_is_believed_as_far_as_the_file_goes: "npy",
     every_model_file_gives_a_signature_or_a_reason: "onnx_signature",
-    every_footer_of_a_table_is_read_or_explained: "parquet_footer",
     every_pattern_names_files_below_its_folder_or_is_explained: "pattern",
     no_peer_breaks_the_codec: "worker_frame",
     every_workflow_file_is_planned_or_explained: "workflow_file",

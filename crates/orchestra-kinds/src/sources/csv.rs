@@ -11,10 +11,12 @@ use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
 use serde_json::value::RawValue;
 
-use super::reading::columns::{declared, decoders, inferred, no_first, opens, schema, settings};
+use super::reading::columns::{
+    FoundType, declared, decoders, found_type, inferred, no_first, opens, schema, settings,
+};
 use super::reading::encoding::{Foreign, NO_UTF8};
 use super::reading::field_type::{Field, FieldType};
-use super::reading::input::{head, list_items, look};
+use super::reading::input::{ReadSeek, describe, head, look, open_to_list};
 use super::reading::limits::LARGEST_TEXT;
 use super::reading::lines::{Ends, RecordReader, first_record, is_closed, list};
 use super::reading::number::no_number;
@@ -76,15 +78,12 @@ impl SourceKind for Csv {
             None => b',',
         };
         let declared = declared(&mut source.fields, &TYPES).ok()?;
-        let (name, header, record) = first_file(source, delimiter)?;
+        let (name, record) = first_file(source, delimiter)?;
         let fields = match declared {
             Some(fields) => fields,
-            None => {
-                let value = |text: &String| guess(text);
-                let record: Vec<_> = header.iter().cloned().zip(record.iter().map(value)).collect();
-                inferred(source, &name, &record)?
-            }
+            None => inferred(source, &name, &record)?,
         };
+        let header: Vec<String> = record.into_iter().map(|(name, _)| name).collect();
         if let Some(unknown) = fields.iter().find(|field| !header.contains(&field.name)) {
             let span = source.fields.entry("columns").map_or(source.fields.span, |entry| entry.key_span);
             let reason = format!("names `{}`, and `{name}` has no such column", unknown.name);
@@ -114,35 +113,58 @@ impl SourceKind for Csv {
     fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(settings.read::<Records>()?))
     }
+
+    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
+        Some(Arc::new(settings.read::<Records>()?))
+    }
+
+    fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+        describe(file, |file| question.read::<FirstRecord>().ok_or("it was asked for nothing")?.of(file))
+    }
 }
 
-/// The name of the first file, its header and its first record; the record is as long as the header, empty where there is none.
+/// Asks for the columns of a file.
+#[derive(Encode, Decode)]
+struct FirstRecord {
+    delimiter: u8,
+    /// The name of the file.
+    name: String,
+}
+
+/// The columns of a file, with what its first record says of their types; or why there are none, and what to do where that is known.
+type FoundColumns = Result<Vec<(String, FoundType)>, (String, Option<String>)>;
+
+impl FirstRecord {
+    fn of(&self, file: &mut dyn ReadSeek) -> Result<FoundColumns, String> {
+        let head = head(file, LARGEST_TEXT).map_err(|error| error.to_string())?;
+        let found = first_records(&head, self.delimiter);
+        let typed = found.map(|(header, record)| {
+            header.into_iter().zip(record.iter().map(|text| found_type(&guess(text)))).collect()
+        });
+        Ok(typed.map_err(|why| match Foreign::of(&head, &self.name) {
+            Some(foreign) => (format!("it is {}", foreign.what), Some(foreign.help())),
+            None => (why, None),
+        }))
+    }
+}
+
+/// The name of the first file and its columns, each with what the first record says of its type.
 fn first_file(
     source: &mut SourceContext<'_, '_>,
     delimiter: u8,
-) -> Option<(String, Vec<String>, Vec<String>)> {
+) -> Option<(String, Vec<(String, FoundType)>)> {
     let span = source.fields.span;
     let what = source.fields.what.clone();
     let Some(first) = source.first else {
         no_first(source, "name the files with `paths`, or with a manifest that is a file");
         return None;
     };
-    let head =
-        look(source, &first.locator, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()))?;
-    let mut help = "its first line must name the columns, each once".to_owned();
-    let read = head.and_then(|head| {
-        first_records(&head, delimiter).map_err(|why| match Foreign::of(&head, &first.name) {
-            Some(foreign) => {
-                help = foreign.help();
-                format!("it is {}", foreign.what)
-            }
-            None => why,
-        })
-    });
-    match read {
-        Ok((header, record)) => Some((first.name.clone(), header, record)),
-        Err(why) => {
+    let question = KindSettings::of(Csv.name(), &FirstRecord { delimiter, name: first.name.clone() })?;
+    match look::<FoundColumns>(source, &first.locator, &question)?.unwrap_or_else(|why| Err((why, None))) {
+        Ok(columns) => Some((first.name.clone(), columns)),
+        Err((why, help)) => {
             let message = format!("{what}: `{}` is no CSV that can be read: {why}", first.name);
+            let help = help.unwrap_or_else(|| "its first line must name the columns, each once".to_owned());
             source.fields.diags.error(span, message).help(help);
             None
         }
@@ -244,7 +266,7 @@ struct Records {
 impl Expand for Records {
     fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
-        let head = list_items(path, |file| {
+        let head = open_to_list(path, |file| {
             head(file, LARGEST_TEXT).map_err(|error| ListError::bad_file(path, error))
         })?;
         let foreign = |why: String| {
@@ -263,6 +285,10 @@ impl Expand for Records {
             return Err(unreadable(why));
         }
         list(path, Ends::Quoted { delimiter: self.delimiter }, 1, push)
+    }
+
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Csv.name(), self)
     }
 }
 

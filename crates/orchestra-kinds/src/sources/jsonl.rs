@@ -14,10 +14,12 @@ use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::reading::columns::{declared, decoders, inferred, no_first, opens, schema, settings};
+use super::reading::columns::{
+    FoundType, declared, decoders, found_type, inferred, no_first, opens, schema, settings,
+};
 use super::reading::encoding::{Foreign, NO_UTF8};
 use super::reading::field_type::Field;
-use super::reading::input::{head, look};
+use super::reading::input::{ReadSeek, describe, head, look};
 use super::reading::limits::LARGEST_TEXT;
 use super::reading::lines::{Ends, RecordReader, first_record, list};
 use super::reading::row::{Row, Taken};
@@ -77,13 +79,45 @@ impl SourceKind for JsonLines {
     fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(settings.read::<Lines>()?))
     }
+
+    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
+        Some(Arc::new(settings.read::<Lines>()?))
+    }
+
+    fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+        describe(file, |file| question.read::<FirstLine>().ok_or("it was asked for nothing")?.of(file))
+    }
+}
+
+/// Asks for the fields of the first line of a file.
+#[derive(Encode, Decode)]
+struct FirstLine {
+    /// The name of the file.
+    name: String,
+}
+
+/// The fields of a line and what each says of its type; or why there are none, and what to do where that is known.
+type FoundFields = Result<Vec<(String, FoundType)>, (String, Option<String>)>;
+
+impl FirstLine {
+    fn of(&self, file: &mut dyn ReadSeek) -> Result<FoundFields, String> {
+        let head = head(file, LARGEST_TEXT).map_err(|error| error.to_string())?;
+        let found = first_record(&head, Ends::Line)
+            .and_then(|(at, record)| parse(record).map_err(|why| format!("line {}: {why}", at.line)));
+        let typed =
+            found.map(|record| record.into_iter().map(|(name, value)| (name, found_type(&value))).collect());
+        Ok(typed.map_err(|why| match Foreign::of(&head, &self.name) {
+            Some(foreign) => (format!("it is {}", foreign.what), Some(foreign.help())),
+            None => (why, None),
+        }))
+    }
 }
 
 /// The fields of a line with their names, in the order of the text.
 type RecordFields = Vec<(String, Box<RawValue>)>;
 
 /// The name of the first file, and the fields of its first line.
-fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, RecordFields)> {
+fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(String, FoundType)>)> {
     let span = source.fields.span;
     let what = source.fields.what.clone();
     let Some(first) = source.first else {
@@ -92,24 +126,14 @@ fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, RecordFie
         no_first(source, help);
         return None;
     };
-    let head =
-        look(source, &first.locator, |file| head(file, LARGEST_TEXT).map_err(|error| error.to_string()))?;
-    let mut help = "each line must be an object: {\"caption\": \"a cat\", \"age\": 3}".to_owned();
-    let record = head.and_then(|head| {
-        let record = first_record(&head, Ends::Line)
-            .and_then(|(at, record)| parse(record).map_err(|why| format!("line {}: {why}", at.line)));
-        record.map_err(|why| match Foreign::of(&head, &first.name) {
-            Some(foreign) => {
-                help = foreign.help();
-                format!("it is {}", foreign.what)
-            }
-            None => why,
-        })
-    });
-    match record {
-        Ok(record) => Some((first.name.clone(), record)),
-        Err(why) => {
+    let question = KindSettings::of(JsonLines.name(), &FirstLine { name: first.name.clone() })?;
+    match look::<FoundFields>(source, &first.locator, &question)?.unwrap_or_else(|why| Err((why, None))) {
+        Ok(fields) => Some((first.name.clone(), fields)),
+        Err((why, help)) => {
             let message = format!("{what}: `{}` holds no lines of JSON: {why}", first.name);
+            let help = help.unwrap_or_else(|| {
+                "each line must be an object: {\"caption\": \"a cat\", \"age\": 3}".to_owned()
+            });
             source.fields.diags.error(span, message).help(help);
             None
         }
@@ -171,6 +195,10 @@ struct Lines {
 impl Expand for Lines {
     fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         list(path, Ends::Line, 0, push)
+    }
+
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(JsonLines.name(), self)
     }
 }
 

@@ -1,14 +1,17 @@
 //! `kind = "parquet"`: the rows of Parquet files, one item each.
 
+#[cfg(feature = "parquet")]
 use orchestra_core::shapes::{Fetch, KindSettings};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::ObjectStore;
+#[cfg(feature = "parquet")]
+use orchestra_store::{Expand, ListError};
+#[cfg(feature = "parquet")]
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::objects;
 
-#[cfg(feature = "parquet")]
-mod footer_size;
 #[cfg(feature = "parquet")]
 mod leaves;
 #[cfg(feature = "parquet")]
@@ -68,8 +71,13 @@ impl SourceKind for Parquet {
         rows::revive(settings)
     }
 
-    #[cfg(not(feature = "parquet"))]
-    fn revive(&self, _: &KindSettings) -> Option<Arc<dyn Fetch>> {
-        None
+    #[cfg(feature = "parquet")]
+    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
+        rows::revive_expand(settings)
+    }
+
+    #[cfg(feature = "parquet")]
+    fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+        rows::answer(question, file)
     }
 }

@@ -13,10 +13,10 @@ use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, Found, ListError, ObjectStore, PassedOver, PassedOverCounts, PushFound};
 
 use self::sample::{MISSING, Sample, TWICE, place_or};
-use self::sample_columns::{MOST_COLUMNS, first_sample, is_npy, key_of, type_of};
+use self::sample_columns::{MOST_COLUMNS, columns_of, first_sample, is_npy, key_of, type_of};
 use super::reading::columns::{decoders, schema, settings};
 use super::reading::field_type::Field;
-use super::reading::input::{list_items, warn_of_no_item};
+use super::reading::input::{answer, describe, open_to_list, warn_of_no_item, why_no_item};
 use super::reading::locator::{file_of, locator};
 use super::reading::tar_members::{Member, Members};
 use crate::objects::{self, Protocol};
@@ -87,7 +87,7 @@ impl SourceKind for Tar {
         };
         let protocols = objects::protocols(source.urls);
         let shards = Arc::new(Shards { columns, max_pixels: source.limits.max_pixels, protocols });
-        warn_of_no_item(source, &*shards);
+        warn_of_no_item(source, &KindSettings::of(self.name(), &Question::NoItem((*shards).clone()))?);
         Some(SourceConnected {
             gives: schema(&shards.columns),
             fetch: Arc::clone(&shards) as Arc<dyn Fetch>,
@@ -101,6 +101,26 @@ impl SourceKind for Tar {
     fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(settings.read::<Shards>()?))
     }
+
+    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
+        Some(Arc::new(settings.read::<Shards>()?))
+    }
+
+    fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+        match question.read() {
+            Some(Question::FirstSample(names)) => describe(file, |archive| columns_of(archive, names)),
+            Some(Question::NoItem(shards)) => answer(file, Ok(why_no_item(file, &shards))),
+            None => answer::<()>(file, Err("it was asked for nothing".to_owned())),
+        }
+    }
+}
+
+/// What is asked of an archive while its source is planned.
+#[derive(Encode, Decode)]
+enum Question {
+    /// The columns of its first sample: all, or those that are named.
+    FirstSample(Option<Vec<String>>),
+    NoItem(Shards),
 }
 
 #[derive(Debug, Clone, Encode, Decode)]
@@ -113,7 +133,11 @@ struct Shards {
 
 impl Expand for Shards {
     fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
-        list_items(path, |archive| self.samples(path, BufReader::with_capacity(16 << 10, archive), push))
+        open_to_list(path, |archive| self.samples(path, BufReader::with_capacity(16 << 10, archive), push))
+    }
+
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Tar.name(), self)
     }
 }
 
@@ -162,7 +186,8 @@ impl Shards {
             None if is_without && passed_over.total() > 0 => Err(ListError::AllPassedOver {
                 path: path.to_owned(),
                 passed_over: Box::new(passed_over),
-                help: "a sample is members called `key.extension`, such as `0001.jpg` and `0001.cls`",
+                help: "a sample is members called `key.extension`, such as `0001.jpg` and `0001.cls`"
+                    .to_owned(),
             }),
             None => Ok(()),
         }

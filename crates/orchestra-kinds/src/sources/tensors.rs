@@ -6,12 +6,12 @@ use std::sync::Arc;
 use orchestra_core::shapes::{Fetch, KindSettings};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{At, Fields, Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{ObjectStore, is_url};
+use orchestra_store::{Expand, ListError, ObjectStore, is_url};
 
 use self::arrays::{Array, Arrays, arrays};
 use self::rows::Rows;
 use super::reading::columns::schema;
-use super::reading::input::look;
+use super::reading::input::{describe, look};
 use super::reading::limits::LARGEST_TENSOR;
 use crate::objects;
 
@@ -83,7 +83,7 @@ impl SourceKind for Tensors {
                 .help("name the files with `paths`, or with a manifest that is a file");
             return None;
         };
-        let found = look(source, &first.locator, arrays)?;
+        let found = look::<Arrays>(source, &first.locator, &any_arrays()?)?;
         let (is_npz, found) = match found {
             Ok(Arrays { is_npz, arrays, .. }) => (is_npz, arrays),
             Err(why) => {
@@ -223,6 +223,19 @@ impl SourceKind for Tensors {
     fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(settings.read::<Rows>()?))
     }
+
+    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
+        Some(Arc::new(settings.read::<Rows>()?))
+    }
+
+    fn describe(&self, _: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+        describe(file, arrays)
+    }
+}
+
+/// Asks for the arrays of a file.
+fn any_arrays() -> Option<KindSettings> {
+    KindSettings::of(Tensors.name(), &())
 }
 
 /// Names of columns, and where their files lie.
@@ -264,7 +277,7 @@ fn array_beside(
     path: &Path,
     source: &mut SourceContext<'_, '_>,
 ) -> Option<Result<Array, String>> {
-    let found = look(source, path, arrays)?;
+    let found = look::<Arrays>(source, path, &any_arrays()?)?;
     Some(found.and_then(|Arrays { is_npz, mut arrays, .. }| match is_npz {
         false => {
             let array = arrays.pop().ok_or("it holds no array")?;

@@ -15,7 +15,7 @@ use orchestra_store::{
     Expand, Found, ListError, ObjectStore, PassedOver, PassedOverCounts, PushFound, escape, is_hidden,
 };
 
-use super::reading::input::{Input, Last, Opener, list_items, warn_of_no_item};
+use super::reading::input::{Input, Last, Opener, answer, open_to_list, warn_of_no_item, why_no_item};
 use super::reading::limits::LARGEST_FILE_BYTES;
 use super::reading::locator::{file_of, locator, parts};
 use super::reading::undecoded_picture::UndecodedPicture;
@@ -40,7 +40,7 @@ impl SourceKind for Zip {
     }
 
     fn about(&self) -> &'static str {
-        "Pictures that are members of zip archives, stored or deflated. An item is called `archive.zip/member`. Other members are [passed over](../guide/workflow-file.md#what-is-passed-over) and counted."
+        "Pictures that are members of zip archives, stored or deflated. A symbolic link has the bytes of the member that it leads to. An item is called `archive.zip/member`. Other members are [passed over](../guide/workflow-file.md#what-is-passed-over) and counted."
     }
 
     fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
@@ -75,7 +75,7 @@ impl SourceKind for Zip {
         let settings = serde_json::json!({ "kind": self.name(), "members": globs });
         let protocols = objects::protocols(source.urls);
         let pictures = Arc::new(Pictures { globs, max_pixels: source.limits.max_pixels, protocols });
-        warn_of_no_item(source, &*pictures);
+        warn_of_no_item(source, &KindSettings::of(self.name(), &*pictures)?);
         Some(SourceConnected {
             gives: Schema::of("picture", ColumnType::Picture),
             fetch: Arc::clone(&pictures) as Arc<dyn Fetch>,
@@ -88,6 +88,14 @@ impl SourceKind for Zip {
 
     fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
         Some(Arc::new(settings.read::<Pictures>()?))
+    }
+
+    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
+        Some(Arc::new(settings.read::<Pictures>()?))
+    }
+
+    fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+        answer(file, Ok(question.read::<Pictures>().and_then(|pictures| why_no_item(file, &pictures))))
     }
 }
 
@@ -120,7 +128,7 @@ impl Expand for Pictures {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let (mut n_items, mut passed_over) = (0_u64, PassedOverCounts::default());
         let takes_hidden = self.takes_hidden();
-        list_items(path, |file| {
+        open_to_list(path, |file| {
             let mut directory = Directory::new(BufReader::new(file)).map_err(unreadable)?;
             while let Some(member) = directory.next().map_err(unreadable)? {
                 let is_taken = || self.takes(&member.name);
@@ -137,7 +145,7 @@ impl Expand for Pictures {
             Ok(())
         })?;
         if n_items == 0 && passed_over.total() > 0 {
-            let help = "say which members are items with `members`, such as `members = \"*.png\"`";
+            let help = "say which members are items with `members`, such as `members = \"*.png\"`".to_owned();
             return Err(ListError::AllPassedOver {
                 path: path.to_owned(),
                 passed_over: passed_over.into(),
@@ -145,6 +153,10 @@ impl Expand for Pictures {
             });
         }
         Ok(())
+    }
+
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Zip.name(), self)
     }
 }
 

@@ -1,9 +1,11 @@
 //! The kinds that a workflow file may name.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::shapes::{Fetch, KindSettings, Map, Registry};
+use orchestra_store::{Expand, FileKinds, ListError};
 
 use super::{SinkKind, SourceKind, StageKind};
 
@@ -76,5 +78,18 @@ impl Registry for Kinds {
 
     fn map(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
         self.stage(&settings.kind)?.revive(settings)
+    }
+}
+
+impl FileKinds for Kinds {
+    fn expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
+        self.source(&settings.kind)?.revive_expand(settings)
+    }
+
+    fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+        match self.source(&question.kind) {
+            Some(kind) => kind.describe(question, file),
+            None => Err(ListError::bad_file(file, format!("no source of kind `{}` is known", question.kind))),
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! The loaders of a source. A thread takes items out of its inbox ([`inbox`], [`thread`]) and owns a loader process, which reads and decodes them
-//! ([`process`]): what the chain behind the source leaves to it, see `chain/in_loader.rs`. Items go through the process and its successors
+//! ([`process`], over [`child`]): what the chain behind the source leaves to it, see `chain/in_loader.rs`. Items go through the process and its successors
 //! ([`items`]); it may read what [`readable_places`] finds that they need; one that needs more memory than others has it [`alone`]; what came
 //! of one is replayed as rows ([`replay`]).
 //!
@@ -7,6 +7,7 @@
 //! them, a batch slot, a fold or a sink, is the same as behind maps that run here.
 
 mod alone;
+pub mod child;
 pub mod inbox;
 pub mod items;
 mod process;
@@ -17,6 +18,6 @@ pub mod thread;
 pub mod work;
 
 pub use alone::{AloneTurn, AloneTurns};
-pub use process::LoadedItem;
+pub use process::{LoadedItem, Lost};
 pub use readable_places::ReadablePlaces;
 pub use replay::{ItemEvents, Replay, SentColumns};

@@ -1,4 +1,5 @@
-//! The lists of items that a run begins with: new ones, or those of an earlier run, which go on (what was added, what is missing). It reads no item.
+//! The lists of items that a run begins with: new ones, or those of an earlier run, which go on (what was added, what is missing). It reads no item:
+//! files that hold several are listed in loader processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,14 +8,18 @@ use std::sync::Arc;
 use orchestra_core::SourceId;
 use orchestra_plan::{Plan, SourcePlan};
 use orchestra_store::{
-    BitSet, Catalog, Extension, Journal, ListError, ListingReader, extend_listing, write_items,
+    BitSet, Catalog, Expand, Extension, Journal, ListError, ListingReader, extend_listing, write_items,
 };
 
 use super::StartRunError;
+use crate::fleet::launcher::ProcessLauncher;
 use crate::flow::listing::Listing;
+use crate::look::expand_of;
 
 pub(super) struct Lists {
     private: PathBuf,
+    /// What starts the processes that list files.
+    loaders: Option<ProcessLauncher>,
     /// Of a run with results, as they are now; `None` for a source that is watched.
     relisted: Vec<Option<Relisted>>,
     /// Of a run without results, whose items may have other numbers now: being written, while the run begins.
@@ -25,20 +30,27 @@ pub(super) struct Lists {
 
 impl Lists {
     /// Where no result counts (`finished` is 0), no item has a number that must stay: the run goes on while its items are listed.
-    pub fn of(plan: &Plan, private: &Path, finished: u64) -> Result<Self, StartRunError> {
+    pub fn of(
+        plan: &Plan,
+        private: &Path,
+        finished: u64,
+        loaders: Option<ProcessLauncher>,
+    ) -> Result<Self, StartRunError> {
         let private = private.to_owned();
         if finished == 0 {
-            let list = |s: &SourcePlan, most| {
-                Catalog::list(&s.listing, s.expand.clone(), most, &listing_path(&private, &s.name))
+            let list = |s: &SourcePlan, expand, most| {
+                Catalog::list(&s.listing, expand, most, &listing_path(&private, &s.name))
             };
-            let begun = each_source(plan, list)?;
-            return Ok(Self { private, relisted: Vec::new(), begun, missing: Vec::new() });
+            let begun = each_source(plan, loaders.as_ref(), list)?;
+            return Ok(Self { private, loaders, relisted: Vec::new(), begun, missing: Vec::new() });
         }
         // What is watched is not listed anew: it goes on.
-        let relist = |s: &SourcePlan, most| (!is_watched(s)).then(|| relist(&private, s, most)).transpose();
-        let relisted = each_source(plan, relist)?;
+        let relist = |s: &SourcePlan, expand, most| {
+            (!is_watched(s)).then(|| relist(&private, s, expand, most)).transpose()
+        };
+        let relisted = each_source(plan, loaders.as_ref(), relist)?;
         let missing = plan.sources.iter().zip(&relisted).filter_map(|(s, r)| r.as_ref()?.missing(&s.name));
-        Ok(Self { missing: missing.collect(), private, relisted, begun: Vec::new() })
+        Ok(Self { missing: missing.collect(), private, loaders, relisted, begun: Vec::new() })
     }
 
     pub fn new_items(&self) -> u64 {
@@ -51,11 +63,11 @@ impl Lists {
             true => self.begun,
             false => {
                 let mut again = self.relisted.into_iter().zip(finished.clone());
-                each_source(plan, |source, most| {
+                each_source(plan, self.loaders.as_ref(), |source, expand, most| {
                     let path = listing_path(&self.private, &source.name);
                     match again.next() {
                         Some((Some(relisted), finished)) => relisted.keep(&finished)?,
-                        Some((None, finished)) => return watch_on(source, most, &path, &finished),
+                        Some((None, finished)) => return watch_on(source, expand, most, &path, &finished),
                         None => {}
                     }
                     Catalog::open(&path)
@@ -67,13 +79,15 @@ impl Lists {
     }
 }
 
-/// Calls `list` for each source, with the number of items that it may have.
+/// Calls `list` for each source, with what lists its files and the number of items that it may have.
 fn each_source<T>(
     plan: &Plan,
-    mut list: impl FnMut(&SourcePlan, u64) -> Result<T, ListError>,
+    loaders: Option<&ProcessLauncher>,
+    mut list: impl FnMut(&SourcePlan, Option<Arc<dyn Expand>>, u64) -> Result<T, ListError>,
 ) -> Result<Vec<T>, StartRunError> {
     let listed = plan.sources.iter().zip((0..).map(SourceId)).map(|(source, id)| {
-        list(source, plan.limits_of_source(id).max_items)
+        let limits = plan.limits_of_source(id);
+        list(source, expand_of(source, limits, loaders), limits.max_items)
             .map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })
     });
     listed.collect()
@@ -84,12 +98,18 @@ fn is_watched(source: &SourcePlan) -> bool {
 }
 
 /// Goes on with the list of a source that is watched.
-fn watch_on(source: &SourcePlan, most: u64, list: &Path, finished: &BitSet) -> Result<Catalog, ListError> {
+fn watch_on(
+    source: &SourcePlan,
+    expand: Option<Arc<dyn Expand>>,
+    most: u64,
+    list: &Path,
+    finished: &BitSet,
+) -> Result<Catalog, ListError> {
     // Before anything is added to it, which would take the numbers that are missing.
     if finished.count_below(ListingReader::open_unfinished(list)?.n_items()) < finished.len() {
         return Err(ends_early(list));
     }
-    Catalog::go_on(&source.listing, source.expand.clone(), most, list)
+    Catalog::go_on(&source.listing, expand, most, list)
 }
 
 fn ends_early(list: &Path) -> ListError {
@@ -105,10 +125,15 @@ struct Relisted {
     extension: Option<Extension>,
 }
 
-fn relist(private: &Path, source: &SourcePlan, most: u64) -> Result<Relisted, ListError> {
+fn relist(
+    private: &Path,
+    source: &SourcePlan,
+    expand: Option<Arc<dyn Expand>>,
+    most: u64,
+) -> Result<Relisted, ListError> {
     let next = private.join(format!("items-{}.next", source.name));
     let mut relisted = Relisted { next, target: listing_path(private, &source.name), extension: None };
-    write_items(&source.listing, source.expand.as_deref(), most, &relisted.next, &|| true)?;
+    write_items(&source.listing, expand.as_deref(), most, &relisted.next, &|| true)?;
     if relisted.target.exists() {
         relisted.extension = Some(extend_listing(&relisted.target, &relisted.next)?);
     }

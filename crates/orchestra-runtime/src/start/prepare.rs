@@ -15,15 +15,20 @@ use super::lists::Lists;
 use super::past::{Earlier, Found, Past, in_words, version_changed};
 use super::{Prepared, StartRunError};
 use crate::context::EngineVersion;
+use crate::fleet::launcher::ProcessLauncher;
 use crate::flow::listing::Listing;
 use crate::flow::part_file::part_files;
 use crate::flow::result_files::{FAILURES_FILE, result_files, sink_file};
 use crate::tasks::earlier::{self, KnownTasks};
 
 /// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
-/// the others while the run is prepared and works. Blocks.
-pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunError> {
-    prepare_with(plan, earlier, None)
+/// the others while the run is prepared and works. `loaders` start the processes that list files; `None`: they are listed in this one. Blocks.
+pub fn prepare(
+    plan: Arc<Plan>,
+    earlier: Earlier,
+    loaders: Option<ProcessLauncher>,
+) -> Result<Prepared, StartRunError> {
+    prepare_with(plan, earlier, loaders, None)
 }
 
 /// The same for runs with an engine whose version decides about results. Where that is known, items that have failed are done again only with
@@ -31,6 +36,7 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
 pub fn prepare_with(
     mut plan: Arc<Plan>,
     earlier: Earlier,
+    loaders: Option<ProcessLauncher>,
     engine: Option<&EngineVersion>,
 ) -> Result<Prepared, StartRunError> {
     if earlier == Earlier::RetryFailed {
@@ -57,7 +63,7 @@ pub fn prepare_with(
         let run_id = past.identity.as_ref().map_or("", |identity| &identity.run_id);
         must_be_free(&plan, run_id, past.identity.is_none())?;
     }
-    let lists = Lists::of(&plan, folder.private_dir(), past.finished)?;
+    let lists = Lists::of(&plan, folder.private_dir(), past.finished, loaders)?;
     if !lists.missing.is_empty() {
         return Err(past.changed(&plan, lists.missing));
     }

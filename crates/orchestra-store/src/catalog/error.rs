@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use bincode::{Decode, Encode};
 use thiserror::Error;
 
 use super::PassedOverCounts;
@@ -70,7 +71,7 @@ pub enum ListError {
         path: PathBuf,
         passed_over: Box<PassedOverCounts>,
         /// What to do.
-        help: &'static str,
+        help: String,
     },
     /// The manifest cannot be read.
     #[error("manifest `{manifest}` cannot be read: {error}")]
@@ -112,13 +113,16 @@ pub enum ListError {
     /// The caller asked to stop.
     #[error("listing was stopped")]
     Stopped,
+    /// No process can be started that looks into files.
+    #[error("`{}` cannot be looked into: {reason}", path.display())]
+    NoProcess { path: PathBuf, reason: String },
     /// A bug of ours.
     #[error("the thread that lists them panicked; this is a bug")]
     Panicked,
 }
 
 /// Why a store has not said what it has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub enum StoreTrouble {
     /// It does not answer now, and may later.
     Passing,
@@ -145,6 +149,7 @@ impl ListError {
             self,
             ListError::ListFile { .. }
                 | ListError::Damaged { .. }
+                | ListError::NoProcess { .. }
                 | ListError::Panicked
                 | ListError::Store { trouble: StoreTrouble::Passing | StoreTrouble::Refusal, .. }
         )

@@ -4,6 +4,9 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
+
+use orchestra_core::shapes::KindSettings;
 
 use super::{ListError, PassedOver};
 
@@ -14,6 +17,8 @@ pub enum Found<'a> {
     Item(&'a str, &'a [u8]),
     /// So much that is no item.
     PassedOver(PassedOver, u64),
+    /// Nothing for now: the file is still read, and the taker may end that.
+    Nothing,
 }
 
 /// Takes what a file holds, as it is found.
@@ -34,4 +39,22 @@ pub trait Expand: fmt::Debug + Send + Sync {
         let end = bytes.iter().rposition(|byte| *byte == b'#').unwrap_or(bytes.len());
         Path::new(OsStr::from_bytes(&bytes[..end]))
     }
+
+    /// The settings from which a loader process makes it again, to list files there. Without them it lists in this process, where it must open nothing
+    /// that others made; with them, its locators are the path of the file, a `#` and text without a `#`.
+    fn in_loader(&self) -> Option<KindSettings> {
+        None
+    }
+}
+
+/// Kinds of files, as a loader process needs them to look into one.
+pub trait FileKinds {
+    /// Makes again what lists files; `None`: no kind of that name, or not its settings.
+    fn expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>>;
+
+    /// Answers what a kind asks of a file while its source is planned. Question and answer are in a form of its own.
+    ///
+    /// # Errors
+    /// The file cannot be read, or no kind of that name asks this.
+    fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError>;
 }

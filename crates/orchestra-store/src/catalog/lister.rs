@@ -146,6 +146,7 @@ impl<'a> Lister<'a> {
             let (suffix, locator) = match found {
                 Found::Item(suffix, locator) => (suffix, locator),
                 Found::PassedOver(reason, n) => return self.pass_over_in_file(reason, n),
+                Found::Nothing => return self.idle(),
             };
             at += 1;
             if at <= skipped {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use bincode::{Decode, Encode};
+
 /// Why something that a source was given is no item. The number of each reason is a part of the format of lists: new ones come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassedOver {
@@ -64,24 +66,31 @@ impl PassedOver {
 }
 
 /// How much was passed over, by reason.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode)]
 pub struct PassedOverCounts([u64; PassedOver::ALL.len()]);
 
 impl PassedOverCounts {
     pub fn add(&mut self, reason: PassedOver, n: u64) {
-        self.0[reason as usize] += n;
+        let count = &mut self.0[reason as usize];
+        *count = count.saturating_add(n);
+    }
+
+    /// How much for this reason.
+    #[must_use]
+    pub fn of(&self, reason: PassedOver) -> u64 {
+        self.0[reason as usize]
     }
 
     /// Those of both.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
-        self.0.iter_mut().zip(other.0).for_each(|(n, more)| *n += more);
+        self.0.iter_mut().zip(other.0).for_each(|(n, more)| *n = n.saturating_add(more));
         self
     }
 
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.0.iter().sum()
+        self.0.iter().fold(0, |sum, n| sum.saturating_add(*n))
     }
 
     /// The reasons that there are, and how often.

@@ -8,6 +8,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
 use orchestra_core::shapes::KindSettings;
 use orchestra_core::{ErrorClass, FailureKind, LeftOut, SandboxMode};
+use orchestra_store::{PassedOverCounts, StoreTrouble};
 
 use crate::codec::Frame;
 
@@ -44,11 +45,38 @@ pub struct MapSpec {
     pub next: Vec<MapSpec>,
 }
 
+/// What a loader process that looks into files is told, in place of a chain.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct LookSpec {
+    /// What lists them, or what is asked of each.
+    pub look: KindSettings,
+    /// Whether the process is confined.
+    pub sandbox: SandboxMode,
+    /// Files and folders that it may read, as bytes of their paths, besides those of the system.
+    pub readable: Vec<Vec<u8>>,
+    /// Whether it reads objects of a store.
+    pub network: bool,
+    /// Bytes of memory that it may take.
+    pub memory: u64,
+}
+
 /// Parent to loader.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub enum ToLoader {
     /// Once, after `Hello`.
     Load(Box<ChainSpec>),
+    /// Once, in place of `Load`.
+    Look(Box<LookSpec>),
+    /// List what this file holds.
+    List {
+        /// The bytes of its path, or its URL.
+        file: Vec<u8>,
+    },
+    /// Answer what is asked of this file.
+    Describe {
+        /// As in `List`.
+        file: Vec<u8>,
+    },
     /// More items, and how many frames of events the parent is done with: what lies in the region for them is free.
     Items {
         frames_done: u64,
@@ -77,6 +105,30 @@ pub enum FromLoader {
         sent_ns: u64,
         events: Vec<Event>,
     },
+    /// Some of what a file holds.
+    Found(FoundBlock),
+    /// That was all of the file, or all that can be had of it.
+    Listed(Result<(), LookError>),
+    /// The answer, in a form of the kind.
+    Described(Result<Vec<u8>, LookError>),
+}
+
+/// What a file holds, as far as it was read since the last block.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
+pub struct FoundBlock {
+    /// Of each item, one behind the other: what its name has behind that of the file, and what its locator has behind the path of the file.
+    pub text: Vec<u8>,
+    /// Where each name and each locator ends.
+    pub ends: Vec<(u32, u32)>,
+    pub passed_over: PassedOverCounts,
+}
+
+/// Why a file cannot be listed or described: a [`ListError`](orchestra_store::ListError) that a kind of file gives, without the path of the file.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub enum LookError {
+    BadFile { reason: String },
+    AllPassedOver { passed_over: PassedOverCounts, help: String },
+    Store { url: String, reason: String, help: String, trouble: StoreTrouble },
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]

@@ -106,7 +106,9 @@ impl Parent {
                 }
                 Ok(())
             }
-            Some(ToLoader::Load(_)) => Err(End::Protocol("a second `Load` frame".into())),
+            Some(
+                ToLoader::Load(_) | ToLoader::Look(_) | ToLoader::List { .. } | ToLoader::Describe { .. },
+            ) => Err(End::Protocol("a frame that is none of `Items`".into())),
             None => Err(End::Gone),
         });
         received.map_err(|end| {

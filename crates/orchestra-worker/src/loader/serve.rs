@@ -8,8 +8,10 @@ use std::path::PathBuf;
 
 use orchestra_core::ErrorClass;
 use orchestra_core::shapes::{KindSettings, Registry};
+use orchestra_store::FileKinds;
 
 use super::events::{ChainSpec, FromLoader, MapSpec, ToLoader};
+use super::look;
 use super::parent::{End, Parent};
 use super::region::Ring;
 use super::walk::{LoaderChain, MapNode};
@@ -20,9 +22,14 @@ use crate::process::{EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use crate::sandbox::Sandbox;
 use crate::serve::LoadError;
 
-/// Loads items for the parent until it hangs up. Returns the exit code.
-pub fn run_loader(socket: &UnixStream, region: OwnedFd, registry: &dyn Registry) -> i32 {
-    match serve(socket, region, registry) {
+/// What a loader process knows of kinds.
+pub trait LoaderKinds: Registry + FileKinds {}
+
+impl<T: Registry + FileKinds> LoaderKinds for T {}
+
+/// Loads items for the parent, or looks into files for it, until it hangs up. Returns the exit code.
+pub fn run_loader(socket: &UnixStream, region: OwnedFd, kinds: &dyn LoaderKinds) -> i32 {
+    match serve(socket, region, kinds) {
         Ok(()) | Err(End::Gone) => 0,
         Err(End::Refused) => EXIT_LOAD_FAILED,
         Err(End::Protocol(what)) => {
@@ -32,17 +39,20 @@ pub fn run_loader(socket: &UnixStream, region: OwnedFd, registry: &dyn Registry)
     }
 }
 
-fn serve(socket: &UnixStream, region: OwnedFd, registry: &dyn Registry) -> Result<(), End> {
+fn serve(socket: &UnixStream, region: OwnedFd, kinds: &dyn LoaderKinds) -> Result<(), End> {
     let clone = || socket.try_clone().map_err(|e| End::Protocol(e.to_string()));
     let mut reader: FrameReader<UnixStream, ToLoader> = FrameReader::new(clone()?);
     let mut writer: FrameWriter<UnixStream, FromLoader> = FrameWriter::new(clone()?);
     writer.write(&FromLoader::Hello { protocol: PROTOCOL_VERSION, build: BUILD.to_owned() })?;
     let load = match reader.read()? {
         Some(ToLoader::Load(load)) => load,
-        Some(ToLoader::Items { .. }) => return Err(End::Protocol("`Items` before `Load`".to_owned())),
+        Some(ToLoader::Look(spec)) => return look::serve(&spec, &mut reader, &mut writer, kinds),
+        Some(ToLoader::Items { .. } | ToLoader::List { .. } | ToLoader::Describe { .. }) => {
+            return Err(End::Protocol("the first frame is neither `Load` nor `Look`".to_owned()));
+        }
         None => return Err(End::Gone),
     };
-    let ready = ready(&load, region, registry);
+    let ready = ready(&load, region, kinds);
     let (mut chain, ring) = match ready {
         Ok(ready) => ready,
         Err(LoadError { class, error }) => {
@@ -65,7 +75,7 @@ fn serve(socket: &UnixStream, region: OwnedFd, registry: &dyn Registry) -> Resul
 fn ready(
     load: &ChainSpec,
     region: OwnedFd,
-    registry: &dyn Registry,
+    registry: &dyn LoaderKinds,
 ) -> Result<(LoaderChain, Ring), LoadError> {
     let refused = |error: String| LoadError { class: ErrorClass::Permanent, error };
     let ring = Ring::map(region, load.region_bytes)
@@ -79,7 +89,7 @@ fn ready(
     };
     fn nodes(
         specs: &[MapSpec],
-        registry: &dyn Registry,
+        registry: &dyn LoaderKinds,
         unknown: &dyn Fn(&KindSettings) -> LoadError,
     ) -> Result<Vec<MapNode>, LoadError> {
         let node = |spec: &MapSpec| {

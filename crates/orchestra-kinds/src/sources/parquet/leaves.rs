@@ -6,17 +6,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use orchestra_core::DType;
 use parquet::basic::{Compression, ConvertedType, LogicalType, Type as Physical};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader};
+use parquet::file::FOOTER_SIZE;
+use parquet::file::metadata::{FooterTail, ParquetMetaData, ParquetMetaDataReader};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 
-use super::{footer_size, whole_file};
+use super::whole_file;
 use crate::sources::reading::field_type::{Field, FieldType};
 
 /// No footer is larger, in bytes: beyond it a file has hundreds of thousands of columns and row groups.
 const LARGEST_FOOTER: u64 = 32 << 20;
 
-/// What stands at the end of a file: the length of the footer, and this.
-const MAGIC: &[u8; 4] = b"PAR1";
+/// No file has more columns.
+const MOST_COLUMNS: usize = 1 << 14;
 
 /// Calls code that reads what a file says of itself. A damaged one must not end the process.
 pub fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
@@ -30,18 +31,20 @@ pub fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, S
     }
 }
 
+/// Reads the footer. It believes what that claims of itself: a loader, whose memory and stack are bounded, is lost at worst.
 pub fn footer(file: &mut (impl Read + Seek + ?Sized)) -> Result<ParquetMetaData, String> {
     let text = |error: std::io::Error| error.to_string();
     let len = file.seek(SeekFrom::End(0)).map_err(text)?;
     let none = "it is no Parquet file, or it is cut short: its footer is missing at the end";
-    let end = len.checked_sub(8).ok_or(none)?;
-    let mut tail = [0; 8];
+    let end = len.checked_sub(FOOTER_SIZE as u64).ok_or(none)?;
+    let mut tail = [0; FOOTER_SIZE];
     file.seek(SeekFrom::Start(end)).map_err(text)?;
     file.read_exact(&mut tail).map_err(text)?;
-    if tail[4..] != *MAGIC {
-        return Err(none.into());
+    let tail = guarded(|| FooterTail::try_new(&tail)).map_err(|_| none)?;
+    if tail.is_encrypted_footer() {
+        return Err("it is encrypted, which is not read: write it without encryption".into());
     }
-    let size = u64::from(u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]));
+    let size = tail.metadata_length() as u64;
     let start = end.checked_sub(size).ok_or("it is damaged: its footer is larger than it")?;
     if size > LARGEST_FOOTER {
         return Err(format!(
@@ -52,13 +55,11 @@ pub fn footer(file: &mut (impl Read + Seek + ?Sized)) -> Result<ParquetMetaData,
     let mut bytes = vec![0; size as usize];
     file.seek(SeekFrom::Start(start)).map_err(text)?;
     file.read_exact(&mut bytes).map_err(text)?;
-    footer_size::check(&bytes)?;
-    let metadata = guarded(|| {
-        // The one that was looked at: a second one is passed over.
-        let schema = ParquetMetaDataReader::decode_schema(&bytes)?;
-        let options = ParquetMetaDataOptions::new().with_schema(schema);
-        ParquetMetaDataReader::decode_metadata_with_options(&bytes, Some(&options))
-    })?;
+    let metadata = guarded(|| ParquetMetaDataReader::decode_metadata(&bytes))?;
+    let n_columns = metadata.file_metadata().schema_descr().num_columns();
+    if n_columns > MOST_COLUMNS {
+        return Err(format!("it has {n_columns} columns, and at most {MOST_COLUMNS} are read"));
+    }
     whole_file::check(&metadata, file, start)?;
     Ok(metadata)
 }

@@ -16,7 +16,7 @@ use super::open_file::OpenFile;
 use crate::objects::{self, Protocol};
 use crate::sources::reading::columns::{declared, decoders, no_first, opens, schema, settings};
 use crate::sources::reading::field_type::Field;
-use crate::sources::reading::input::{Last, Opener, cannot_read, list_items, look};
+use crate::sources::reading::input::{Last, Opener, ReadSeek, cannot_read, describe, look, open_to_list};
 use crate::sources::reading::limits::check_items;
 use crate::sources::reading::locator::{locator, parts};
 use crate::sources::reading::row::Row;
@@ -36,21 +36,12 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
             return None;
         }
         (declared, Some(first)) => {
-            let max_items = source.limits.max_items;
-            let mut n_items = None;
-            let found = look(source, &first.locator, |file| {
-                let metadata = footer(file)?;
-                let schema = metadata.file_metadata().schema_descr();
-                let fields = match declared {
-                    Some(fields) => fields,
-                    None => all(schema)?,
-                };
-                n_items = Some(check_items(row_groups(&metadata)?.iter().sum(), max_items)?);
-                resolve(&metadata, &fields).map(|_| fields)
-            })?;
-            source.n_items = n_items;
+            let question = FirstFile { declared, max_items: source.limits.max_items };
+            let question = KindSettings::of(Parquet.name(), &question)?;
+            let found = look::<(Vec<Field>, u64)>(source, &first.locator, &question)?;
+            source.n_items = found.as_ref().ok().map(|(_, items)| *items);
             match found {
-                Ok(fields) if !fields.is_empty() => fields,
+                Ok((fields, _)) if !fields.is_empty() => fields,
                 other => {
                     let why = other.err().unwrap_or_else(|| "it has no column".into());
                     let place = source.fields.entry("columns").map_or(span, |entry| entry.node.span);
@@ -78,6 +69,34 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
     })
 }
 
+/// Asks for the columns of a file, where they are not declared, and for the number of its rows.
+#[derive(Encode, Decode)]
+struct FirstFile {
+    declared: Option<Vec<Field>>,
+    max_items: u64,
+}
+
+impl FirstFile {
+    fn of(self, file: &mut dyn ReadSeek) -> Result<(Vec<Field>, u64), String> {
+        let metadata = footer(file)?;
+        let fields = match self.declared {
+            Some(fields) => fields,
+            None => all(metadata.file_metadata().schema_descr())?,
+        };
+        let items = check_items(row_groups(&metadata)?.iter().sum(), self.max_items)?;
+        resolve(&metadata, &fields)?;
+        Ok((fields, items))
+    }
+}
+
+pub fn answer(question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+    describe(file, |file| question.read::<FirstFile>().ok_or("it was asked for nothing")?.of(file))
+}
+
+pub fn revive_expand(settings: &KindSettings) -> Option<Arc<dyn Expand>> {
+    Some(Arc::new(settings.read::<Files>()?))
+}
+
 pub fn revive(settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
     Some(Arc::new(settings.read::<Files>()?))
 }
@@ -94,7 +113,7 @@ struct Files {
 impl Expand for Files {
     fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
-        let metadata = list_items(path, |file| footer(file).map_err(unreadable))?;
+        let metadata = open_to_list(path, |file| footer(file).map_err(unreadable))?;
         resolve(&metadata, &self.fields).map_err(unreadable)?;
         let mut before = 0;
         let groups = row_groups(&metadata).map_err(unreadable)?;
@@ -106,6 +125,10 @@ impl Expand for Files {
             before += rows;
         }
         Ok(())
+    }
+
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Parquet.name(), self)
     }
 }
 

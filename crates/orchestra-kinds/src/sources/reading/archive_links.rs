@@ -3,6 +3,9 @@
 
 use std::collections::HashMap;
 
+/// Links of an archive whose names are kept in memory.
+pub const MOST_LINKS: usize = 1 << 18;
+
 /// Links that are followed from one link on; as many as the kernel follows in a path.
 const MOST_HOPS: usize = 40;
 
@@ -47,10 +50,10 @@ impl Astray {
     pub fn why(self) -> &'static str {
         match self {
             Self::Nowhere => {
-                "is a link to no member of the archive: put the file that it names into the archive, too, or follow links with `tar -h`"
+                "is a link to no member of the archive: put the file that it names into the archive, too, or follow links when you write it (`tar -h`, `zip` without `-y`)"
             }
             Self::Outside => {
-                "is a link out of the archive, which is not followed: put the file itself into the archive with `tar -h`"
+                "is a link out of the archive, which is not followed: put the file itself into the archive (`tar -h`, `zip` without `-y`)"
             }
             Self::Loop => {
                 "is a link that leads back to itself, so it has no bytes: leave it out of the archive"

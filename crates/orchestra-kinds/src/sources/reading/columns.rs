@@ -1,5 +1,6 @@
 //! The columns of sources whose items have fields: as declared in the file, or as found in a first record. Reads no file.
 
+use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
 use orchestra_core::shapes::Opens;
 use orchestra_plan::tree::Value as Toml;
@@ -56,11 +57,34 @@ pub fn declared(fields: &mut Fields<'_, '_>, allowed: &[&str]) -> Result<Option<
     Ok(Some(columns))
 }
 
+/// What a value tells of the type of its field.
+pub type FoundType = Result<FieldType, NoType>;
+
+/// A value that tells no type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub enum NoType {
+    Null,
+    Object,
+    /// A number that f64 does not hold.
+    Number,
+    /// A list that is no tensor of numbers.
+    List,
+}
+
+pub fn found_type(value: &RawValue) -> FoundType {
+    FieldType::of_json(value).ok_or(match value.get().as_bytes() {
+        [b'n', ..] => NoType::Null,
+        [b'{', ..] => NoType::Object,
+        [b'-' | b'0'..=b'9', ..] => NoType::Number,
+        _ => NoType::List,
+    })
+}
+
 /// The types of the fields of a first record; a field that does not tell its type is reported.
 pub fn inferred(
     source: &mut SourceContext<'_, '_>,
     first: &str,
-    record: &[(String, Box<RawValue>)],
+    record: &[(String, FoundType)],
 ) -> Option<Vec<Field>> {
     let span = source.fields.span;
     let what = source.fields.what.clone();
@@ -70,52 +94,53 @@ pub fn inferred(
         return None;
     }
     let mut columns = Vec::new();
-    for (name, value) in record {
-        let Some(ty) = FieldType::of_json(value) else {
-            let found = match value.get().as_bytes() {
-                [b'n', ..] => "null",
-                [b'{', ..] => "an object",
-                [b'-' | b'0'..=b'9', ..] => "a number that f64 does not hold",
-                _ => "a list that is no tensor of numbers",
-            };
-            let message = format!("{what}: the type of `{name}` is not known");
-            source
-                .fields
-                .diags
-                .error(span, message)
-                .label(format!("it is {found} in the first record of `{first}`"))
-                .help(format!(
-                    "name the columns that you want with their types: {}{}",
-                    types_of(record),
-                    if found == "null" {
-                        "; a value that may be missing is \"f64?\" or \"text?\""
-                    } else {
-                        ""
-                    }
-                ));
-            return None;
+    for (name, found) in record {
+        let no_type = match found {
+            Ok(ty) => {
+                columns.push(Field::new(name, ty.clone()));
+                continue;
+            }
+            Err(no_type) => no_type,
         };
-        columns.push(Field::new(name, ty));
+        let found = match no_type {
+            NoType::Null => "null",
+            NoType::Object => "an object",
+            NoType::Number => "a number that f64 does not hold",
+            NoType::List => "a list that is no tensor of numbers",
+        };
+        let message = format!("{what}: the type of `{name}` is not known");
+        source
+            .fields
+            .diags
+            .error(span, message)
+            .label(format!("it is {found} in the first record of `{first}`"))
+            .help(format!(
+                "name the columns that you want with their types: {}{}",
+                types_of(record),
+                if *no_type == NoType::Null {
+                    "; a value that may be missing is \"f64?\" or \"text?\""
+                } else {
+                    ""
+                }
+            ));
+        return None;
     }
     Some(columns)
 }
 
 /// The key `columns` for a record, with the type of each field. What has no type of its own is JSON, and a number that none holds is text.
-fn types_of(record: &[(String, Box<RawValue>)]) -> String {
+fn types_of(record: &[(String, FoundType)]) -> String {
     const SHOWN: usize = 12;
-    let typed = |(name, value): &(String, Box<RawValue>)| {
-        let ty = match (FieldType::of_json(value), value.get()) {
-            (Some(ty), _) => ty.to_string(),
-            (None, text) if text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
-                FieldType::Text.to_string()
-            }
-            (None, _) => FieldType::Json.to_string(),
+    let typed = |(name, found): &(String, FoundType)| {
+        let ty = match found {
+            Ok(ty) => ty,
+            Err(NoType::Number) => &FieldType::Text,
+            Err(_) => &FieldType::Json,
         };
         format!("{} = \"{ty}\"", key(name))
     };
     // Those without a type come first, where not all are shown.
-    let (open, known): (Vec<_>, Vec<_>) =
-        record.iter().partition(|(_, value)| FieldType::of_json(value).is_none());
+    let (open, known): (Vec<_>, Vec<_>) = record.iter().partition(|(_, found)| found.is_err());
     let shown: Vec<String> = match record.len() <= SHOWN {
         true => record.iter().map(typed).collect(),
         false => open.into_iter().chain(known).take(SHOWN).map(typed).collect(),

@@ -7,10 +7,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use bincode::{Decode, Encode};
 use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use orchestra_core::locked;
-use orchestra_plan::{ReadSeek, SourceContext};
+use orchestra_core::shapes::KindSettings;
+use orchestra_plan::{LookRequest, SourceContext};
 use orchestra_store::{Expand, Found, ListError, PushFound, StoreTrouble, is_url};
 
 use super::read_file::{open_regular, read_file};
@@ -238,11 +240,16 @@ impl<T> Last<T> {
     }
 }
 
-/// Reads a file or object that is listed, in the parent.
+/// A file that is read in pieces.
+pub trait ReadSeek: Read + Seek {}
+
+impl<T: Read + Seek> ReadSeek for T {}
+
+/// Reads a file or object to list or describe it, in a loader.
 ///
 /// # Errors
 /// It cannot be opened, and those of `read`; where the store cannot be asked, that.
-pub fn list_items<T>(
+pub fn open_to_list<T>(
     path: &Path,
     read: impl FnOnce(&mut dyn ReadSeek) -> Result<T, ListError>,
 ) -> Result<T, ListError> {
@@ -255,40 +262,84 @@ pub fn list_items<T>(
     }
 }
 
-/// Looks into a file or object while its source is planned; `None`: its store does not answer now, and that is reported.
-pub fn look<T>(
+/// As [`open_to_list`], for an answer to what a kind asks while its source is planned.
+pub fn describe<T: Encode>(
+    path: &Path,
+    read: impl FnOnce(&mut dyn ReadSeek) -> Result<T, String>,
+) -> Result<Vec<u8>, ListError> {
+    answer(path, open_to_list(path, |file| Ok(read(file)))?)
+}
+
+/// An answer as [`look`] reads it.
+pub fn answer<T: Encode>(path: &Path, found: Result<T, String>) -> Result<Vec<u8>, ListError> {
+    let found = found.map_err(|why| ListError::bad_file(path, why))?;
+    bincode::encode_to_vec(found, bincode::config::standard())
+        .map_err(|error| ListError::bad_file(path, error))
+}
+
+/// Bytes that are made of an answer, at most.
+const LARGEST_ANSWER: usize = 64 << 20;
+
+/// Has a loader look into a file or object while its source is planned. `None`: its store does not answer now, or no file is looked into here, and that
+/// is reported.
+pub fn look<T: Decode<()>>(
     source: &mut SourceContext<'_, '_>,
     path: &Path,
-    look: impl FnOnce(&mut dyn ReadSeek) -> Result<T, String>,
+    question: &KindSettings,
 ) -> Option<Result<T, String>> {
-    let looked = match path.to_str().filter(|path| is_url(path)) {
-        Some(url) => objects::read_pieces(url, |pieces| Ok(look(pieces))),
-        None => Ok(source
-            .host
-            .open(path)
-            .map_err(|error| error.to_string())
-            .and_then(|mut file| look(&mut *file))),
-    };
+    let network = objects::network(&objects::protocols(source.urls));
+    let sandbox = source.limits.sandbox;
+    let looked = source.host.look(&LookRequest { question, file: path, network: network.as_ref(), sandbox });
+    let (span, what) = (source.fields.span, &source.fields.what);
     match looked {
-        Ok(looked) => Some(looked),
-        Err(ListError::Store { url, reason, help, trouble: StoreTrouble::Passing }) => {
-            let message = format!("{}: cannot read `{url}`: {reason}", source.fields.what);
-            source.fields.diags.error(source.fields.span, message).help(help).outside(true);
+        None => {
+            let message = format!("{what}: `{}` was not looked into", path.display());
+            source
+                .fields
+                .diags
+                .warning(span, message)
+                .label("what its items are is not known, so what reads them is not checked")
+                .help("`orchestra check` without `--offline` looks into it");
+            source.fields.diags.leave_open();
             None
         }
-        Err(error) => Some(Err(error.to_string())),
+        Some(Ok(answer)) => {
+            let config = bincode::config::standard().with_limit::<LARGEST_ANSWER>();
+            let read = bincode::decode_from_slice(&answer, config).map(|(read, _)| read);
+            Some(read.map_err(|error| format!("the loader that looked into it gave no answer: {error}")))
+        }
+        Some(Err(ListError::Store { url, reason, help, trouble: StoreTrouble::Passing })) => {
+            let message = format!("{what}: cannot read `{url}`: {reason}");
+            source.fields.diags.error(span, message).help(help).outside(true);
+            None
+        }
+        Some(Err(error @ ListError::NoProcess { .. })) => {
+            let message = format!("{what}: {error}");
+            source.fields.diags.error(span, message).outside(true);
+            None
+        }
+        Some(Err(ListError::BadFile { reason, .. })) => Some(Err(reason)),
+        Some(Err(error)) => Some(Err(error.to_string())),
     }
 }
 
-/// Warns where the first archive of a source holds something, and no item. It is read up to its first item; of a store, the run asks.
-pub fn warn_of_no_item(source: &mut SourceContext<'_, '_>, archives: &dyn Expand) {
-    let Some(first) = source.first.filter(|_| source.urls.is_empty()) else { return };
+/// Why a list of the file would have no item although the file holds something. It is read up to its first item.
+pub fn why_no_item(path: &Path, archives: &dyn Expand) -> Option<String> {
     let up_to_an_item: PushFound<'_> = &mut |found| match found {
         Found::Item(..) => Err(ListError::Stopped),
-        Found::PassedOver(..) => Ok(()),
+        Found::PassedOver(..) | Found::Nothing => Ok(()),
     };
-    if let Err(error @ ListError::AllPassedOver { .. }) = archives.expand(&first.locator, up_to_an_item) {
-        let message = format!("{}: {error}", source.fields.what);
+    match archives.expand(path, up_to_an_item) {
+        Err(error @ ListError::AllPassedOver { .. }) => Some(error.to_string()),
+        _ => None,
+    }
+}
+
+/// Warns where the first archive of a source holds something, and no item; `question` asks [`why_no_item`]. Of a store, the run asks.
+pub fn warn_of_no_item(source: &mut SourceContext<'_, '_>, question: &KindSettings) {
+    let Some(first) = source.first.filter(|_| source.urls.is_empty()) else { return };
+    if let Some(Ok(Some(why))) = look::<Option<String>>(source, &first.locator, question) {
+        let message = format!("{}: {why}", source.fields.what);
         source.fields.diags.warning(source.fields.span, message).help("a run ends with this error");
     }
 }

@@ -8,7 +8,7 @@ use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use orchestra_store::{Found, ListError, PassedOver, PushFound};
 
-use super::input::{Input, Last, Opener, cannot_read, list_items};
+use super::input::{Input, Last, Opener, cannot_read, open_to_list};
 use super::limits::LARGEST_TEXT;
 use super::locator::{locator, parts};
 use crate::objects::Protocol;
@@ -139,7 +139,7 @@ pub fn first_record(head: &[u8], ends: Ends) -> Result<(Span, &[u8]), String> {
 
 /// Names the records of a file: `:17` for the one that begins in line 17. `skip` of them come before the first item.
 pub fn list(path: &Path, ends: Ends, mut skip: u64, push: PushFound<'_>) -> Result<(), ListError> {
-    list_items(path, |file| {
+    open_to_list(path, |file| {
         let listed = records(file, ends, |span| match span {
             None => push(Found::PassedOver(PassedOver::BlankLine, 1)).map_err(Stop::Push),
             Some(_) if skip > 0 => {

@@ -2,13 +2,14 @@
 
 use std::cmp::Ordering;
 
+use bincode::{Decode, Encode};
 use orchestra_core::DType;
 
 /// Bytes at the beginning of a file that hold its header, in all files that NumPy writes.
 pub const HEAD: usize = 64 << 10;
 
 /// What a `.npy` file says of itself (format versions 1 to 3).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Header {
     pub dtype: DType,
     /// The bytes of each element are in the other order than this machine's.

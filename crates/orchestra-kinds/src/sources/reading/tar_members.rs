@@ -10,16 +10,13 @@ use std::io::{self, Read, Seek, SeekFrom};
 use orchestra_store::{PassedOver, is_hidden};
 use tar::{EntryType, Header};
 
-use super::archive_links::{Astray, Link, Links, clean};
+use super::archive_links::{Astray, Link, Links, MOST_LINKS, clean};
 
 /// Bytes of a header, and what all sizes are rounded up to.
 const BLOCK: u64 = 512;
 
 /// No name and no extended header is longer, in bytes.
 const LONGEST_HEADER: u64 = 1 << 20;
-
-/// Links of an archive whose names are kept in memory.
-const MOST_LINKS: usize = 1 << 20;
 
 /// Where the bytes of a member begin, and how many they are.
 pub type Place = [u64; 2];

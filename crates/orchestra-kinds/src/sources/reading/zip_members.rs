@@ -1,11 +1,14 @@
 //! The members of a zip archive: where each lies, and its bytes. The directory is read as a stream, so that no count that it states takes
 //! memory; no size is believed before it is checked, and a member gives no more bytes than its entry says.
 
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Seek, SeekFrom};
 
+use bincode::{Decode, Encode};
 use flate2::read::DeflateDecoder;
 use orchestra_store::{PassedOver, is_hidden};
 
+use super::archive_links::{Astray, Link, Links, MOST_LINKS, clean};
 use super::input::{Input, Stream};
 use super::read_file::or_no_memory;
 
@@ -23,11 +26,11 @@ const USUAL_NAME: u64 = 256;
 pub const MOST_PER_BYTE: u64 = 1032;
 
 /// What a member is stored as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub enum Method {
     Stored,
     Deflated,
-    /// Encrypted, a link, or compressed by something else: its number.
+    /// Encrypted, a link that has no bytes, or compressed by something else: its number.
     Other(u16),
 }
 
@@ -38,12 +41,14 @@ impl Method {
             Method::Other(ENCRYPTED) => {
                 "it is encrypted, which is not read: write the archive without a password".into()
             }
-            Method::Other(LINK) => {
-                "it is a symbolic link, which is not followed in a zip archive: write the archive without `zip -y`, so that it has the file itself".into()
-            }
             Method::Stored | Method::Deflated | Method::Other(_) => {
                 let n = self.number();
-                format!("it is compressed by method {n}; what is stored or deflated is read: unpack the archive and write it with `zip -9`")
+                match n.checked_sub(FIRST_ASTRAY).and_then(|n| Astray::ALL.get(usize::from(n))) {
+                    Some(astray) => format!("it {}", astray.why()),
+                    None => format!(
+                        "it is compressed by method {n}; what is stored or deflated is read: unpack the archive and write it with `zip -9`"
+                    ),
+                }
             }
         }
     }
@@ -57,9 +62,12 @@ impl Method {
     }
 }
 
-/// In place of the number of a method: encrypted, and a symbolic link.
+/// In place of the number of a method: encrypted, and each reason for which a link has no bytes.
 const ENCRYPTED: u16 = u16::MAX;
-const LINK: u16 = u16::MAX - 1;
+const FIRST_ASTRAY: u16 = ENCRYPTED - Astray::ALL.len() as u16;
+
+/// No target of a link is longer, in bytes.
+const LONGEST_TARGET: u64 = 4096;
 
 /// Systems whose programs keep the type of a file as Unix has it, and where those bits are.
 const UNIX: [u8; 2] = [3, 19];
@@ -69,9 +77,20 @@ const FILE_TYPE: u32 = 0o170_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     pub name: Vec<u8>,
+    /// That of the member that it leads to, where it is a link.
     pub place: Place,
+    /// Why it is no file, where its name does not say it.
+    no_file: Option<PassedOver>,
+}
+
+/// An entry as the directory has it.
+struct Entry {
+    name: Vec<u8>,
+    place: Place,
     /// It is a device, a pipe or a socket.
     is_special: bool,
+    /// It is a symbolic link, whose content is its target.
+    is_link: bool,
 }
 
 impl Member {
@@ -80,13 +99,13 @@ impl Member {
         match () {
             () if !takes_hidden && is_hidden(&self.name) => Some(PassedOver::Hidden),
             () if self.name.ends_with(b"/") => Some(PassedOver::Folder),
-            () => self.is_special.then_some(PassedOver::Special),
+            () => self.no_file,
         }
     }
 }
 
 /// Where a member lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub struct Place {
     /// Where its local header stands.
     pub header: u64,
@@ -125,12 +144,29 @@ fn method_of(number: u16) -> Method {
 pub struct Directory<R> {
     input: R,
     end: End,
+    walk: Walk,
+    /// Found with the first link.
+    targets: Option<Targets>,
+}
+
+/// How far a directory is read.
+#[derive(Debug, Clone, Copy)]
+struct Walk {
     /// Entries that were read.
     n: u64,
     /// Where the next one begins.
     at: u64,
     /// Where the first member begins of those that were read.
     first_member: u64,
+}
+
+/// What the links of an archive lead to.
+#[derive(Debug, Default)]
+struct Targets {
+    links: Links,
+    /// By name: of several, the last.
+    files: HashMap<Vec<u8>, Place>,
+    folders: HashSet<Vec<u8>>,
 }
 
 /// What the end of an archive says of its directory.
@@ -148,6 +184,11 @@ struct End {
 }
 
 impl End {
+    /// Where its directory is read from.
+    fn start(&self) -> Walk {
+        Walk { n: 0, at: self.first, first_member: self.first }
+    }
+
     /// Finds the end of an archive, which must be that of the file.
     fn find(input: &mut (impl Read + Seek)) -> Result<Self, String> {
         let text = |error: io::Error| error.to_string();
@@ -230,27 +271,104 @@ impl<R: Read + Seek> Directory<R> {
         if behind < end.at {
             return Err(in_front(end.at - behind));
         }
-        input.seek(SeekFrom::Start(end.first)).map_err(|error| error.to_string())?;
-        Ok(Self { input, end, n: 0, at: end.first, first_member: end.first })
+        let mut directory = Self { input, end, walk: end.start(), targets: None };
+        directory.go_to(end.start())?;
+        Ok(directory)
     }
 
-    /// The next entry, folders included.
+    fn go_to(&mut self, walk: Walk) -> Result<(), String> {
+        self.walk = walk;
+        self.input.seek(SeekFrom::Start(walk.at)).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// The next member, folders included.
     ///
     /// # Errors
     /// What is wrong, and at which byte.
     pub fn next(&mut self) -> Result<Option<Member>, String> {
-        if self.at == self.end.at {
+        let Some(Entry { name, place, is_special, is_link }) = self.entry()? else { return Ok(None) };
+        if !is_link {
+            return Ok(Some(Member { name, place, no_file: is_special.then_some(PassedOver::Special) }));
+        }
+        if self.targets.is_none() {
+            self.targets = Some(self.find_targets()?);
+        }
+        let targets = self.targets.as_ref().ok_or("its links were not read; this is a bug")?;
+        let (place, no_file) = match targets.of(&name) {
+            Some(Ok(target)) => (target, None),
+            Some(Err(astray)) => {
+                (Place { method: Method::Other(FIRST_ASTRAY + astray as u16), ..place }, None)
+            }
+            None => (place, Some(PassedOver::FolderLink)),
+        };
+        Ok(Some(Member { name, place, no_file }))
+    }
+
+    /// Reads the whole directory twice, as for a tar archive: for the links, and for what they lead to.
+    fn find_targets(&mut self) -> Result<Targets, String> {
+        let here = self.walk;
+        let (mut targets, mut names) = (Targets::default(), Vec::new());
+        self.go_to(self.end.start())?;
+        while let Some(Entry { name, place, is_link, .. }) = self.entry()? {
+            let link = match is_link {
+                true => Some(Link::Symbolic(self.target(&place)?)),
+                false => None,
+            };
+            targets.links.see(&name, link);
+            if is_link {
+                names.push(name);
+            }
+            if names.len() > MOST_LINKS {
+                return Err(format!(
+                    "it has more than {MOST_LINKS} links, and no more are followed: write it without `zip -y`"
+                ));
+            }
+        }
+        let wanted: HashSet<Vec<u8>> =
+            names.iter().filter_map(|name| targets.links.follow(name).ok()).collect();
+        self.go_to(self.end.start())?;
+        while let Some(Entry { name, place, is_link, is_special }) = self.entry()? {
+            let is_folder = name.ends_with(b"/");
+            let name = clean(&name);
+            let mut above = name.as_slice();
+            while let Some(slash) = above.iter().rposition(|byte| *byte == b'/') {
+                above = &above[..slash];
+                if wanted.contains(above) {
+                    targets.folders.insert(above.to_vec());
+                }
+            }
+            match wanted.contains(&name) {
+                true if is_folder => drop(targets.folders.insert(name)),
+                true if !is_link && !is_special => drop(targets.files.insert(name, place)),
+                _ => {}
+            }
+        }
+        self.go_to(here)?;
+        Ok(targets)
+    }
+
+    /// The target of a link; one that is not what its entry says leads nowhere.
+    fn target(&mut self, place: &Place) -> Result<Vec<u8>, String> {
+        let read = head_of(&mut self.input, place, LONGEST_TARGET);
+        let is_whole = |target: &Vec<u8>| target.len() as u64 == place.len && checksum(target) == place.crc;
+        let target = read.ok().filter(is_whole).unwrap_or_default();
+        self.go_to(self.walk)?;
+        Ok(target)
+    }
+
+    fn entry(&mut self) -> Result<Option<Entry>, String> {
+        if self.walk.at == self.end.at {
             return self.check_whole().map(|()| None);
         }
-        let at = self.at;
+        let at = self.walk.at;
         let wrong = || format!("it is damaged: at byte {at} stands no entry of its directory");
         let mut entry = [0; ENTRY];
         self.input.read_exact(&mut entry).map_err(|_| wrong())?;
         let lens = [28, 30, 32].map(|field| usize::from(u16_at(&entry, field)));
         let mut rest = vec![0; lens.iter().sum()];
         self.input.read_exact(&mut rest).map_err(|_| wrong())?;
-        self.at = at + (ENTRY + rest.len()) as u64;
-        if !entry.starts_with(b"PK\x01\x02") || self.at > self.end.at {
+        self.walk.at = at + (ENTRY + rest.len()) as u64;
+        if !entry.starts_with(b"PK\x01\x02") || self.walk.at > self.end.at {
             return Err(wrong());
         }
         let wide = |field: usize| u64::from(u32_at(&entry, field));
@@ -274,33 +392,41 @@ impl<R: Read + Seek> Directory<R> {
                 "it is damaged: the entry at byte {at} of its directory lies beyond its end"
             ));
         }
-        self.n += 1;
-        self.first_member = self.first_member.min(header);
+        self.walk.n += 1;
+        self.walk.first_member = self.walk.first_member.min(header);
         rest.truncate(lens[0]);
         let is_encrypted = entry[8] & 1 != 0;
         let file_type = if UNIX.contains(&entry[5]) { u32_at(&entry, 38) >> 16 & FILE_TYPE } else { 0 };
-        let method = match file_type {
-            _ if is_encrypted => Method::Other(ENCRYPTED),
-            0o120_000 => Method::Other(LINK),
-            _ => method_of(u16_at(&entry, 10)),
-        };
+        let method = if is_encrypted { Method::Other(ENCRYPTED) } else { method_of(u16_at(&entry, 10)) };
         let place = Place { header, packed, len, method, crc: u32_at(&entry, 16) };
         let is_special = matches!(file_type, 0o010_000 | 0o020_000 | 0o060_000 | 0o140_000);
-        Ok(Some(Member { name: rest, place, is_special }))
+        let is_link = file_type == 0o120_000 && !is_encrypted;
+        Ok(Some(Entry { name: rest, place, is_special, is_link }))
     }
 
     /// All of its entries were read: they must be as many as it says, and begin with the file.
     fn check_whole(&self) -> Result<(), String> {
         let End { entries, count_until, .. } = self.end;
-        if self.n % count_until != entries {
-            return Err(format!(
-                "it is damaged: its end says {entries} members, and its directory has {}",
-                self.n
-            ));
+        let Walk { n, first_member, .. } = self.walk;
+        if n % count_until != entries {
+            return Err(format!("it is damaged: its end says {entries} members, and its directory has {n}"));
         }
-        match self.first_member {
+        match first_member {
             0 => Ok(()),
             n => Err(in_front(n)),
+        }
+    }
+}
+
+impl Targets {
+    /// Where the bytes lie that a link of this name has; `None`: it leads to a folder.
+    fn of(&self, name: &[u8]) -> Option<Result<Place, Astray>> {
+        match self.links.follow(name) {
+            Err(astray) => Some(Err(astray)),
+            Ok(target) => match self.files.get(&target) {
+                Some(place) => Some(Ok(*place)),
+                None => (!self.folders.contains(&target)).then_some(Err(Astray::Nowhere)),
+            },
         }
     }
 }
@@ -318,6 +444,27 @@ pub fn data_at(header: u64, local: &[u8; LOCAL]) -> Result<u64, String> {
         return Err(format!("it is damaged: no member begins at byte {header}"));
     }
     Ok(header + LOCAL as u64 + u64::from(u16_at(local, 26)) + u64::from(u16_at(local, 28)))
+}
+
+/// The first bytes of the content of a member, `n` at most.
+///
+/// # Errors
+/// It is stored in a way that is not read, or its header is damaged.
+pub fn head_of(file: &mut (impl Read + Seek + ?Sized), place: &Place, n: u64) -> Result<Vec<u8>, String> {
+    let text = |error: io::Error| error.to_string();
+    let mut local = [0; LOCAL];
+    file.seek(SeekFrom::Start(place.header)).map_err(text)?;
+    file.read_exact(&mut local).map_err(text)?;
+    file.seek(SeekFrom::Start(data_at(place.header, &local)?)).map_err(text)?;
+    let packed = file.take(place.packed);
+    let mut head = Vec::new();
+    match place.method {
+        Method::Stored => packed.take(n).read_to_end(&mut head),
+        Method::Deflated => DeflateDecoder::new(packed).take(n).read_to_end(&mut head),
+        Method::Other(_) => return Err(place.method.refusal()),
+    }
+    .map_err(text)?;
+    Ok(head)
 }
 
 /// A member of a file, opened to be read from its beginning.
@@ -372,9 +519,13 @@ pub fn read_member(input: &Input, place: &Place, buffer: &mut Vec<u8>) -> Result
     if buffer.len() as u64 != place.len {
         return Err(format!("it is damaged: it does not have the {} bytes that its entry says", place.len));
     }
+    if checksum(buffer) == place.crc { Ok(()) } else { Err("it is damaged: its checksum is wrong".into()) }
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
     let mut crc = flate2::Crc::new();
-    crc.update(buffer);
-    if crc.sum() == place.crc { Ok(()) } else { Err("it is damaged: its checksum is wrong".into()) }
+    crc.update(bytes);
+    crc.sum()
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -488,7 +639,63 @@ pub mod tests {
         };
         assert!(changed(8, &[1]).unwrap_err().contains("without a password"));
         assert!(changed(10, &[93]).unwrap_err().contains("method 93"));
-        assert!(changed(41, &[0o240]).unwrap_err().contains("symbolic link"));
+        assert!(changed(41, &[0o240]).unwrap_err().contains("a link to no member"));
+    }
+
+    #[test]
+    fn links_have_the_bytes_of_the_member_that_they_lead_to_and_those_that_lead_out_have_none() {
+        let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+        let options = SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
+        let links = [
+            ("l", "d/b"),
+            ("d/up", "../a"),
+            ("through", "folder/b"),
+            ("folder", "d"),
+            ("out", "../a"),
+            ("round", "round"),
+            ("gone", "none"),
+        ];
+        for (name, target) in &links[..3] {
+            writer.add_symlink(*name, *target, options).unwrap();
+        }
+        for name in ["a", "d/b"] {
+            writer.start_file(name, options).unwrap();
+            writer.write_all(name.as_bytes()).unwrap();
+        }
+        for (name, target) in &links[3..] {
+            writer.add_symlink(*name, *target, options).unwrap();
+        }
+        let bytes = writer.finish().unwrap().into_inner();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.zip");
+        std::fs::write(&path, &bytes).unwrap();
+        let input = Opener::new(&[]).open(&path).unwrap();
+        let mut directory = Directory::new(Cursor::new(&bytes)).unwrap();
+        let mut found = Vec::new();
+        while let Some(member) = directory.next().unwrap() {
+            let mut content = Vec::new();
+            let read = match member.passed_over(false) {
+                Some(reason) => reason.as_str().to_owned(),
+                None => match read_member(&input, &member.place, &mut content) {
+                    Ok(()) => String::from_utf8(content).unwrap(),
+                    Err(why) => why.split(':').next().unwrap().to_owned(),
+                },
+            };
+            found.push((String::from_utf8(member.name).unwrap(), read));
+        }
+        let expected = [
+            ("l", "d/b"),
+            ("d/up", "a"),
+            ("through", "d/b"),
+            ("a", "a"),
+            ("d/b", "d/b"),
+            ("folder", "folder_link"),
+            ("out", "it is a link out of the archive, which is not followed"),
+            ("round", "it is a link that leads back to itself, so it has no bytes"),
+            ("gone", "it is a link to no member of the archive"),
+        ];
+        let found: Vec<(&str, &str)> = found.iter().map(|(name, read)| (&name[..], &read[..])).collect();
+        assert_eq!(found, expected);
     }
 
     #[test]

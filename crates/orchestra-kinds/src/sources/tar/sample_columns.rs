@@ -6,9 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use orchestra_core::DType;
-use orchestra_plan::SourceContext;
+use orchestra_core::shapes::KindSettings;
+use orchestra_plan::{SourceContext, SourceKind as _};
 use orchestra_store::escape;
 
+use super::{Question, Tar};
 use crate::sources::reading::columns::no_first;
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::input::look;
@@ -47,7 +49,8 @@ pub fn first_sample(source: &mut SourceContext<'_, '_>, names: Option<Vec<String
         no_first(source, help);
         return None;
     };
-    look(source, &first.locator, |archive| columns_of(archive, names))?
+    let question = KindSettings::of(Tar.name(), &Question::FirstSample(names))?;
+    look(source, &first.locator, &question)?
         .map_err(|why| {
             let message =
                 format!("{what}: `{}` cannot be read as a tar archive of samples: {why}", first.name);
@@ -61,7 +64,7 @@ pub fn first_sample(source: &mut SourceContext<'_, '_>, names: Option<Vec<String
 }
 
 /// The columns of the first sample of an archive: all, or those that are named.
-fn columns_of(mut archive: impl Read + Seek, names: Option<Vec<String>>) -> Result<Vec<Field>, String> {
+pub fn columns_of(mut archive: impl Read + Seek, names: Option<Vec<String>>) -> Result<Vec<Field>, String> {
     let mut sample: Option<(String, Vec<(String, FoundPlace)>)> = None;
     let mut members = Members::new(BufReader::new(&mut archive)).map_err(|error| error.to_string())?;
     while let Some(member) = members.next()? {

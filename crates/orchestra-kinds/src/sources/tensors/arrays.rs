@@ -2,18 +2,19 @@
 
 use std::io::{self, BufReader, Read};
 
-use orchestra_plan::ReadSeek;
+use bincode::{Decode, Encode};
 use orchestra_store::PassedOverCounts;
 
 use crate::sources::reading::field_type::{Field, FieldType};
+use crate::sources::reading::input::ReadSeek;
 use crate::sources::reading::limits::LARGEST_TENSOR;
 use crate::sources::reading::npy_header::{HEAD, Header};
-use crate::sources::reading::zip_members::{Directory, LOCAL, Method, Place, data_at};
+use crate::sources::reading::zip_members::{Directory, Place, head_of};
 
 /// Arrays of a `.npz` file.
 const MOST_ARRAYS: usize = 4096;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Encode, Decode)]
 pub struct Array {
     /// `x` for the only one of a `.npy` file.
     pub name: String,
@@ -45,7 +46,7 @@ impl Array {
 }
 
 /// What a file has.
-#[derive(Debug)]
+#[derive(Debug, Encode, Decode)]
 pub struct Arrays {
     pub is_npz: bool,
     /// Those that cannot be read are among them, if there are several.
@@ -85,30 +86,10 @@ pub fn arrays(file: &mut dyn ReadSeek) -> Result<Arrays, String> {
     }
     let mut all = Vec::new();
     for (name, place) in places {
-        let header = member_head(file, &place).and_then(|head| Header::parse(&head));
+        let header = head_of(file, &place, HEAD as u64).and_then(|head| Header::parse(&head));
         all.push(Array { name, header, place: Some(place) });
     }
     Ok(Arrays { is_npz: true, arrays: all, passed_over })
-}
-
-/// The first bytes of the content of a member.
-fn member_head(file: &mut dyn ReadSeek, place: &Place) -> Result<Vec<u8>, String> {
-    let text = |error: io::Error| error.to_string();
-    let mut local = [0; LOCAL];
-    file.seek(io::SeekFrom::Start(place.header)).map_err(text)?;
-    file.read_exact(&mut local).map_err(text)?;
-    file.seek(io::SeekFrom::Start(data_at(place.header, &local)?)).map_err(text)?;
-    let packed = file.take(place.packed);
-    let mut head = Vec::new();
-    match place.method {
-        Method::Stored => packed.take(HEAD as u64).read_to_end(&mut head),
-        Method::Deflated => {
-            flate2::read::DeflateDecoder::new(packed).take(HEAD as u64).read_to_end(&mut head)
-        }
-        Method::Other(_) => return Err(place.method.refusal()),
-    }
-    .map_err(text)?;
-    Ok(head)
 }
 
 fn read_up_to(file: &mut dyn ReadSeek, to: &mut [u8]) -> io::Result<usize> {

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, TensorView, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
-use orchestra_plan::{ReadSeek, SourceKind as _};
+use orchestra_plan::SourceKind as _;
 use orchestra_store::{Expand, Found as Listed, ListError, PassedOverCounts, PushFound};
 
 use super::arrays::{Arrays, arrays};
 use super::{Tensors, path_beside};
 use crate::objects::{self, Protocol};
 use crate::sources::reading::field_type::{Field, FieldType};
-use crate::sources::reading::input::{Input, Last, Opener, cannot_read, list_items};
+use crate::sources::reading::input::{Input, Last, Opener, ReadSeek, cannot_read, open_to_list};
 use crate::sources::reading::limits::check_items;
 use crate::sources::reading::locator::{file_of, locator, parts};
 use crate::sources::reading::npy_header::Header;
@@ -185,7 +185,7 @@ impl Expand for Rows {
                 true => ListError::bad_file(path, why),
                 false => ListError::bad_file(path, format!("`{}` beside it: {why}", file.display())),
             };
-            match list_items(&file, |reader| Ok(self.find(reader, fields))) {
+            match open_to_list(&file, |reader| Ok(self.find(reader, fields))) {
                 Ok(read) => {
                     let (arrays, passed_over) = read.map_err(failed)?;
                     found.extend(arrays);
@@ -205,6 +205,10 @@ impl Expand for Rows {
             };
             push(Listed::Item(&name, &locator(path, &[item])))
         })
+    }
+
+    fn in_loader(&self) -> Option<KindSettings> {
+        KindSettings::of(Tensors.name(), self)
     }
 }
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::{DType, Dim, Program, SandboxRules, TensorSpec};
 use orchestra_plan::{
-    BatchPlan, DeviceView, Diagnostics, FileKind, Host, MachineView, ModelError, ModelFile, Plan,
-    PlanOptions, RenderStyle, Signature,
+    BatchPlan, DeviceView, Diagnostics, FileKind, Host, LookRequest, MachineView, ModelError, ModelFile,
+    Plan, PlanOptions, RenderStyle, Signature,
 };
-use orchestra_store::{ItemEntry, ListError, ListingSpec};
+use orchestra_store::{FileKinds as _, ItemEntry, ListError, ListingSpec};
 
 pub mod schema;
 
@@ -116,6 +116,16 @@ impl Host for FakeHost {
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.files.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// In this process, of a copy on the disk: kinds open files by their paths.
+    fn look(&self, request: &LookRequest<'_>) -> Option<Result<Vec<u8>, ListError>> {
+        let Ok(bytes) = self.read(request.file) else {
+            return Some(self.kinds().describe(request.question, request.file));
+        };
+        let copy = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(copy.path(), bytes).unwrap();
+        Some(self.kinds().describe(request.question, copy.path()))
     }
 
     fn variable(&self, name: &str) -> Option<String> {

@@ -14,6 +14,7 @@ use super::alone::AloneTurn;
 use super::process::{LoadedItem, LoaderProcess, Lost};
 use super::setup::LoaderSetup;
 use super::work::took_too_long;
+use crate::fleet::launcher::ProcessLauncher;
 use crate::flow::chain::own_bytes;
 use crate::flow::loader::inbox::Inbox;
 use crate::flow::ticket::Ticket;
@@ -238,29 +239,9 @@ impl<'a> LoaderItems<'a> {
     }
 
     fn given_up(&self, lost: &Lost) -> ItemOutcome {
-        let program = self.setup.launcher.program.display();
-        let is_no_loader = format!(
-            "; `{program} worker loader` must be a loader: a program that embeds orchestra calls `orchestra::worker_main()` for that"
-        );
-        let hint = match lost.exit {
-            WorkerExit::Code(_) => is_no_loader,
-            WorkerExit::HandshakeTimeout => {
-                format!("{is_no_loader}; where it is one, this machine is too busy: lower `limits.loaders`")
-            }
-            WorkerExit::ProtocolMismatch(_) => {
-                format!("; `{program} worker loader` must be of the version of this program: build or install both anew")
-            }
-            WorkerExit::Signal(_) | WorkerExit::Silent => {
-                "; each of them is ended before it has read an item: a bound of memory (`ulimit`, a control group) may be too low, or other \
-                 software ends them"
-                    .to_owned()
-            }
-            _ => String::new(),
-        };
         ItemOutcome::GivenUp(format!(
-            "its loaders cannot be started: the last one {}{}{hint}",
-            lost.exit,
-            lost.words()
+            "its loaders cannot be started: {}",
+            lost.why_none(&self.setup.launcher)
         ))
     }
 
@@ -286,14 +267,38 @@ impl LoadedItem {
 }
 
 impl Lost {
+    /// Why no process can be started, of the last one that was tried, and what to do.
+    pub fn why_none(&self, launcher: &ProcessLauncher) -> String {
+        let program = launcher.program.display();
+        let is_no_loader = format!(
+            "; `{program} worker loader` must be a loader: a program that embeds orchestra calls `orchestra::worker_main()` for that"
+        );
+        let hint = match self.exit {
+            WorkerExit::Code(_) => is_no_loader,
+            WorkerExit::HandshakeTimeout => {
+                format!("{is_no_loader}; where it is one, this machine is too busy: lower `limits.loaders`")
+            }
+            WorkerExit::ProtocolMismatch(_) => {
+                format!("; `{program} worker loader` must be of the version of this program: build or install both anew")
+            }
+            WorkerExit::Signal(_) | WorkerExit::Silent => {
+                "; each of them is ended before it has read an item: a bound of memory (`ulimit`, a control group) may be too low, or other \
+                 software ends them"
+                    .to_owned()
+            }
+            _ => String::new(),
+        };
+        format!("the last one {}{}{hint}", self.exit, self.words())
+    }
+
     /// It ended because it was refused memory, by what an allocation says that fails, or was refused it before it began.
-    fn no_memory(&self) -> bool {
+    pub fn no_memory(&self) -> bool {
         self.without_memory
             || self.exit == WorkerExit::Code(EXIT_NO_MEMORY)
             || self.exit.was_refused_memory(&self.last_words)
     }
 
-    fn words(&self) -> String {
+    pub fn words(&self) -> String {
         match &self.last_words[..] {
             "" if self.without_memory => format!(" ({})", self.exit),
             "" => String::new(),

@@ -1,60 +1,30 @@
 //! One loader process: its start, its frames, its end. The thread that owns it waits for it, and for nothing else. It judges nothing.
 
 use std::collections::VecDeque;
-use std::io::{self, Read as _};
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
-use std::process::{Child, ChildStderr};
+use std::io;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use orchestra_core::{LeftOut, WorkerExit};
-use orchestra_worker::BUILD;
-use orchestra_worker::codec::{CodecError, FrameDecoder, FrameWriter};
-use orchestra_worker::frames::PROTOCOL_VERSION;
 use orchestra_worker::loader::LoaderRegion;
 use orchestra_worker::loader::events::{ChainSpec, Event, FromLoader, ToLoader};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::child::LoaderChild;
 use super::setup::LoaderSetup;
-use crate::fleet::launcher::exit_of;
 use crate::flow::loader::inbox::Inbox;
 use crate::trace::LoaderTrace;
 
-/// How often a process that says nothing is looked at: one that is stopped is not waited for.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// From SIGKILL until a process is left to itself: it hangs in the kernel, most likely in a file system.
-const KILL: Duration = Duration::from_secs(5);
 /// A frame of locators is full with so many bytes, and takes the locator that reaches it.
 const FULL_FRAME: usize = 64 << 10;
 /// Room is made for no more events of an item before they come.
 const FEW_EVENTS: usize = 64;
-/// So many bytes of its frames are read at once.
-const READ_AT_ONCE: usize = 64 << 10;
-/// What is kept of what it says on stderr: so much of its beginning, where the reason stands, and as much of its end.
-const LAST_WORDS: usize = 600;
-/// Lines of it that are logged.
-const LOGGED_LINES: usize = 50;
 
 pub struct LoaderProcess<'a> {
     setup: &'a LoaderSetup,
     inbox: &'a Inbox,
-    pid: u32,
+    child: LoaderChild,
     /// How it was lost, and its last words.
     lost: Option<(WorkerExit, String)>,
-    socket: UnixStream,
-    writer: FrameWriter<UnixStream, ToLoader>,
-    decoder: FrameDecoder<FromLoader>,
-    /// What arrives is read into it.
-    buffer: Box<[u8]>,
-    child: Option<Child>,
-    stderr: Option<ChildStderr>,
-    words: Vec<u8>,
-    logged_lines: usize,
     pub region: Arc<LoaderRegion>,
     /// What it has sent and the chain has not taken yet, whole items in their order.
     ready: VecDeque<LoadedItem>,
@@ -91,33 +61,31 @@ pub struct Lost {
     pub without_memory: bool,
 }
 
-impl<'a> LoaderProcess<'a> {
-    /// Starts it and waits until it is ready, or until `inbox` is closed: then, and later, it ends.
-    pub fn start(setup: &'a LoaderSetup, load: &ChainSpec, inbox: &'a Inbox) -> Result<Self, Lost> {
-        let failed = |error: io::Error| Lost {
+impl Lost {
+    /// Of a process that could not be started.
+    pub fn not_started(error: &io::Error) -> Self {
+        Self {
             without_memory: error.kind() == io::ErrorKind::OutOfMemory,
             exit: WorkerExit::SpawnFailed(error.to_string()),
             last_words: String::new(),
             through: 0,
-        };
+        }
+    }
+}
+
+impl<'a> LoaderProcess<'a> {
+    /// Starts it and waits until it is ready, or until `inbox` is closed: then, and later, it ends.
+    pub fn start(setup: &'a LoaderSetup, load: &ChainSpec, inbox: &'a Inbox) -> Result<Self, Lost> {
+        let failed = |error: io::Error| Lost::not_started(&error);
         let region = usize::try_from(load.region_bytes).unwrap_or(usize::MAX);
         let region = Arc::new(LoaderRegion::new(region).map_err(failed)?);
-        let (socket, mut child) = setup.launcher.launch_loader(region.fd()).map_err(failed)?;
-        let stderr = child.stderr.take();
-        let writer = socket.try_clone().map_err(failed)?;
-        inbox.wake_with(socket.try_clone().map_err(failed)?);
+        let child = LoaderChild::launch(&setup.launcher, region.fd()).map_err(failed)?;
+        inbox.wake_with(child.socket().map_err(failed)?);
         let mut process = Self {
             setup,
             inbox,
-            pid: child.id(),
             lost: None,
-            writer: FrameWriter::new(writer),
-            decoder: FrameDecoder::new(),
-            buffer: vec![0; READ_AT_ONCE].into(),
-            child: Some(child),
-            stderr,
-            words: Vec::new(),
-            logged_lines: 0,
+            child,
             region,
             ready: VecDeque::new(),
             started: Instant::now(),
@@ -125,42 +93,13 @@ impl<'a> LoaderProcess<'a> {
             n_received: 0,
             n_frames: 0,
             frames_told: 0,
-            socket,
         };
-        process.handshake(load).map_err(|exit| process.lost(exit))?;
+        let ready = process.child.handshake(&ToLoader::Load(Box::new(load.clone())), setup.handshake);
         // While it is at work on an item, it reads nothing.
-        process
-            .socket
-            .set_write_timeout(Some(setup.limits.item_timeout.max(setup.handshake)))
-            .map_err(failed)?;
+        let patience = setup.limits.item_timeout.max(setup.handshake);
+        let ready = ready.and_then(|()| process.child.set_write_timeout(patience));
+        ready.map_err(|exit| process.lost(exit))?;
         Ok(process)
-    }
-
-    fn handshake(&mut self, load: &ChainSpec) -> Result<(), WorkerExit> {
-        let time = self.setup.handshake;
-        let until = Instant::now() + time;
-        // A process that does not read, a stopped one, must not hold up the thread for ever.
-        self.socket.set_write_timeout(Some(time)).map_err(|e| WorkerExit::SpawnFailed(e.to_string()))?;
-        self.write(&ToLoader::Load(Box::new(load.clone())))?;
-        let late = |exit| if exit == WorkerExit::Hung { WorkerExit::HandshakeTimeout } else { exit };
-        loop {
-            match self.receive(until).map_err(late)? {
-                FromLoader::Hello { protocol, build }
-                    if (protocol, &build[..]) == (PROTOCOL_VERSION, BUILD) => {}
-                FromLoader::Hello { protocol, build } => {
-                    return Err(WorkerExit::ProtocolMismatch(format!(
-                        "its version {build} speaks {protocol}, this is version {BUILD}, which speaks {PROTOCOL_VERSION}"
-                    )));
-                }
-                FromLoader::Ready => return Ok(()),
-                FromLoader::Refused { class, error } => {
-                    return Err(WorkerExit::LoadFailed { class, why: error });
-                }
-                FromLoader::Events { .. } => {
-                    return Err(WorkerExit::Garbled("events of items that it was not given".to_owned()));
-                }
-            }
-        }
     }
 
     /// Gives it more items, as many as go into a frame, and tells it what the chain is done with. Gives how many it was given.
@@ -182,22 +121,8 @@ impl<'a> LoaderProcess<'a> {
         if ends.is_empty() && frames_done == 0 {
             return Ok(n);
         }
-        let written = self.write(&ToLoader::Items { frames_done, text, ends });
+        let written = self.child.write(&ToLoader::Items { frames_done, text, ends });
         written.map(|()| n).map_err(|exit| self.lost(exit))
-    }
-
-    fn write(&mut self, frame: &ToLoader) -> Result<(), WorkerExit> {
-        match self.writer.write(frame) {
-            Ok(()) => Ok(()),
-            Err(CodecError::Gone) => Err(self.reap()),
-            Err(error) => {
-                self.kill();
-                match error {
-                    CodecError::Io(_) => Err(WorkerExit::Silent),
-                    other => Err(WorkerExit::Garbled(other.to_string())),
-                }
-            }
-        }
     }
 
     /// Whether nothing is known of any item.
@@ -212,9 +137,9 @@ impl<'a> LoaderProcess<'a> {
 
     /// Waits until something becomes of an item.
     pub fn wait(&mut self, until: Instant) -> Result<(), Lost> {
-        let received = self.receive(until).and_then(|frame| match frame {
+        let received = self.child.receive(until).and_then(|frame| match frame {
             FromLoader::Events { sent_ns, events } => self.accept(sent_ns, events),
-            _ => Err(self.garbled("a frame out of order")),
+            _ => Err(self.child.garbled("a frame out of order")),
         });
         received.map_err(|exit| self.lost(exit))
     }
@@ -248,175 +173,27 @@ impl<'a> LoaderProcess<'a> {
         }
         match of_item.is_empty() && before < self.n_received && self.n_received <= self.n_given {
             true => Ok(()),
-            false => Err(self.garbled("answers for other items than those that it was given")),
+            false => Err(self.child.garbled("answers for other items than those that it was given")),
         }
-    }
-
-    fn garbled(&mut self, what: &str) -> WorkerExit {
-        self.kill();
-        WorkerExit::Garbled(what.to_owned())
-    }
-
-    /// The next frame; `Hung` when there is none by then. After an error the process is gone.
-    fn receive(&mut self, until: Instant) -> Result<FromLoader, WorkerExit> {
-        let mut was_stopped = false;
-        loop {
-            match self.decoder.next() {
-                Ok(Some(frame)) => return Ok(frame),
-                Ok(None) => {}
-                Err(error) => return Err(self.garbled(&error.to_string())),
-            }
-            match recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) | Err(Errno::CONNRESET) => return Err(self.reap()),
-                Ok((n, _)) => {
-                    self.decoder.push(&self.buffer[..n]);
-                    continue;
-                }
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(error) => return Err(self.garbled(&error.to_string())),
-            }
-            let now = Instant::now();
-            if now >= until {
-                self.kill();
-                return Err(WorkerExit::Hung);
-            }
-            if !self.wait_for_input((until - now).min(LOOK_EVERY)) {
-                // Stopped, twice in a row: nothing will come.
-                let is_stopped = self.is_stopped();
-                if is_stopped && was_stopped {
-                    self.kill();
-                    return Err(WorkerExit::Silent);
-                }
-                was_stopped = is_stopped;
-            }
-        }
-    }
-
-    /// Waits for a frame or for words; `false`: neither came.
-    fn wait_for_input(&mut self, time: Duration) -> bool {
-        let timeout =
-            Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
-        let socket = PollFd::new(&self.socket, PollFlags::IN);
-        let ready = match &self.stderr {
-            Some(stderr) => {
-                let mut both = [socket, PollFd::new(stderr, PollFlags::IN)];
-                poll(&mut both, Some(&timeout)).map(|n| (n, !both[1].revents().is_empty()))
-            }
-            None => poll(&mut [socket], Some(&timeout)).map(|n| (n, false)),
-        };
-        let (n, has_words) = ready.unwrap_or((1, false));
-        if has_words {
-            self.listen();
-        }
-        n > 0
-    }
-
-    /// Reads what it says on stderr, which is there.
-    fn listen(&mut self) {
-        let mut buffer = [0; 4096];
-        let Some(stderr) = &mut self.stderr else { return };
-        let n = match stderr.read(&mut buffer) {
-            Ok(n @ 1..) => n,
-            _ => {
-                self.stderr = None;
-                return;
-            }
-        };
-        let pid = self.child.as_ref().map(Child::id);
-        for line in String::from_utf8_lossy(&buffer[..n]).lines() {
-            self.logged_lines += 1;
-            if self.logged_lines <= LOGGED_LINES {
-                tracing::info!(pid, stderr = %line, "loader says");
-            }
-        }
-        self.words.extend_from_slice(&buffer[..n]);
-        let excess = self.words.len().saturating_sub(2 * LAST_WORDS);
-        if excess > 0 {
-            self.words.drain(LAST_WORDS..LAST_WORDS + excess);
-        }
-    }
-
-    fn is_stopped(&self) -> bool {
-        let state = self.child.as_ref().and_then(|child| orchestra_machine::process_state(child.id()));
-        state.is_some_and(|state| state.starts_with('T'))
-    }
-
-    fn kill(&mut self) {
-        if let Some(child) = &mut self.child {
-            drop(child.kill()); // An error means that it is gone already.
-            self.reap();
-        }
-    }
-
-    /// Waits for its end, and gives up on a process that not even SIGKILL ends.
-    fn reap(&mut self) -> WorkerExit {
-        let Some(mut child) = self.child.take() else { return WorkerExit::Silent };
-        // Its socket is closed, so it ends by itself, or nothing will come of it.
-        drop(child.kill());
-        if ends_within(&child, KILL) {
-            return match child.wait() {
-                Ok(status) => exit_of(status),
-                Err(error) => WorkerExit::SpawnFailed(format!("its end could not be awaited: {error}")),
-            };
-        }
-        let pid = child.id();
-        tracing::error!(pid, "a loader does not end although it was killed; the run goes on without it");
-        // Whenever it does end, it is waited for. Without a thread for that it stays in the table of processes until this one ends.
-        drop(thread::Builder::new().name("loader-end".into()).spawn(move || child.wait()));
-        WorkerExit::Silent
     }
 
     fn lost(&mut self, exit: WorkerExit) -> Lost {
-        while self.stderr.is_some() && self.wait_for_words() {
-            self.listen();
-        }
         let through = self.region.items_done().saturating_sub(self.n_received);
-        let words = String::from_utf8_lossy(&self.words);
-        // Notes are hints for people who run a program by hand.
-        let words: Vec<&str> = words
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty() && !line.starts_with("note:"))
-            .collect();
-        let last_words = words.join(" | ");
+        let last_words = self.child.last_words();
         self.lost = Some((exit.clone(), last_words.clone()));
         Lost { exit, last_words, through, without_memory: false }
-    }
-
-    /// Of a process that has ended: whether it said more.
-    fn wait_for_words(&self) -> bool {
-        let Some(stderr) = &self.stderr else { return false };
-        poll(&mut [PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::IN)], Some(&Timespec::default()))
-            .is_ok_and(|n| n > 0)
-    }
-}
-
-/// Whether a process ends in time; also where the kernel cannot tell, so that the caller waits for it.
-fn ends_within(child: &Child, time: Duration) -> bool {
-    let pid = Pid::from_child(child);
-    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return true };
-    let until = Instant::now() + time;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let timeout =
-            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) };
-        match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)) {
-            Err(Errno::INTR) => {}
-            Ok(0) => return false,
-            Ok(_) | Err(_) => return true,
-        }
     }
 }
 
 impl Drop for LoaderProcess<'_> {
     fn drop(&mut self) {
-        self.kill();
+        self.child.kill();
         let Some(tracer) = self.setup.tracer.get() else { return };
         // At the end of the run it is the run that ends the connection.
         let lost = self.lost.take().filter(|_| !self.inbox.is_closed());
         let (exit, last_words) = lost.unwrap_or((WorkerExit::Clean, String::new()));
         let LoaderSetup { source, clock, .. } = *self.setup;
         let (began, ended) = (clock.at(self.started), clock.now());
-        tracer.loader(LoaderTrace { source, pid: self.pid, began, ended, exit, last_words });
+        tracer.loader(LoaderTrace { source, pid: self.child.pid, began, ended, exit, last_words });
     }
 }

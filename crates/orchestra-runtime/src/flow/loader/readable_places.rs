@@ -47,7 +47,12 @@ impl ReadablePlaces {
     /// could not. What an item names decides, and nothing that a process says.
     pub fn add_for(&self, locator: &[u8], known: usize) -> bool {
         let (Opens::OfItems(file_of) | Opens::Beside(file_of)) = self.opens else { return false };
-        let Some(file) = file_of(locator).and_then(|file| file.canonicalize().ok()) else { return false };
+        file_of(locator).is_some_and(|file| self.add_for_file(file, known))
+    }
+
+    /// The same of a file that holds items.
+    pub fn add_for_file(&self, file: &Path, known: usize) -> bool {
+        let Ok(file) = file.canonicalize() else { return false };
         let mut places = self.places();
         let (before, since) = places.split_at(known.min(places.len()));
         let holds = |place: &PathBuf| file.starts_with(place);

@@ -1,0 +1,344 @@
+//! Looks into files of sources in a loader process, for the list of a run and for a plan: what others made is opened there alone. It judges a
+//! process by what became of it, and opens no file.
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use orchestra_core::loader_blame::{LoaderBlame, LoaderVerdict};
+use orchestra_core::shapes::{KindSettings, Network};
+use orchestra_core::{FailureKind, SandboxMode, WorkerExit, locked};
+use orchestra_plan::{Limits, LookInto, LookRequest, SourcePlan};
+use orchestra_store::{Expand, Found, ListError, PassedOverCounts, PushFound};
+use orchestra_worker::loader::LoaderRegion;
+use orchestra_worker::loader::events::{FoundBlock, FromLoader, LookSpec, ToLoader};
+
+use crate::context::Timeouts;
+use crate::fleet::launcher::ProcessLauncher;
+use crate::flow::loader::child::{LOOK_EVERY, LoaderChild};
+use crate::flow::loader::{Lost, ReadablePlaces};
+
+/// Bytes of memory that a process may take to look into a file: directories of archives and footers of tables, not what lies behind them.
+const MEMORY: u64 = 256 << 20;
+/// So many times `limits.item_timeout` a process may read a file without finding anything: it may have to read all of it.
+const PATIENCE: u32 = 10;
+/// And no less: it may share its cores with all of the run.
+const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+/// After a process that could not be started.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long an answer for a plan may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+
+/// What lists the files of a source: in a loader process, where its kind can be made again there and `loaders` start such processes.
+pub fn expand_of(
+    source: &SourcePlan,
+    limits: &Limits,
+    loaders: Option<&ProcessLauncher>,
+) -> Option<Arc<dyn Expand>> {
+    let expand = source.expand.as_ref()?;
+    let (Some(look), Some(launcher)) = (expand.in_loader(), loaders) else { return Some(Arc::clone(expand)) };
+    let network = source.fetch.network();
+    let looker = Looker::new(launcher, look, network.as_ref(), limits.sandbox);
+    let readable = ReadablePlaces::new(source.fetch.opens(), &source.listing, &source.sandbox_read);
+    Some(Arc::new(ListsInLoader {
+        expand: Arc::clone(expand),
+        looker,
+        readable,
+        patience: limits.item_timeout.saturating_mul(PATIENCE).max(LEAST_PATIENCE),
+        open: Mutex::default(),
+    }))
+}
+
+/// Looks into files in processes of this program.
+#[derive(Debug)]
+pub struct LooksInLoader {
+    pub launcher: ProcessLauncher,
+}
+
+impl LookInto for LooksInLoader {
+    fn look(&self, request: &LookRequest<'_>) -> Result<Vec<u8>, ListError> {
+        let LookRequest { question, file, network, sandbox } = *request;
+        let looker = Looker::new(&self.launcher, question.clone(), network, sandbox);
+        let place = file.canonicalize().ok().map(|file| file.as_os_str().as_bytes().to_vec());
+        let mut blame = LoaderBlame::default();
+        loop {
+            let answered = looker.start(place.iter().cloned().collect()).and_then(|mut process| {
+                let file = file.as_os_str().as_bytes().to_vec();
+                let answer = process
+                    .write(&ToLoader::Describe { file })
+                    .and_then(|()| process.receive(Instant::now() + ANSWER_WITHIN))
+                    .and_then(|frame| match frame {
+                        FromLoader::Described(answer) => Ok(answer),
+                        _ => Err(process.garbled("a frame that is no answer")),
+                    });
+                answer.map_err(|exit| Death { lost: lost(&mut process, exit), has_begun: true })
+            });
+            match answered {
+                Ok(answer) => return answer.map_err(|error| error.of(file)),
+                Err(death) => looker.judge(file, &mut blame, &death, ANSWER_WITHIN)?,
+            }
+        }
+    }
+}
+
+/// How its processes are started.
+struct Looker {
+    launcher: ProcessLauncher,
+    spec: LookSpec,
+    /// What it reads to reach objects.
+    files: Vec<Vec<u8>>,
+    handshake: Duration,
+}
+
+/// The end of a process, and whether it had begun with the file.
+struct Death {
+    lost: Lost,
+    has_begun: bool,
+}
+
+impl fmt::Debug for Looker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Looker").field("kind", &self.spec.look.kind).finish_non_exhaustive()
+    }
+}
+
+impl Looker {
+    fn new(
+        launcher: &ProcessLauncher,
+        look: KindSettings,
+        network: Option<&Network>,
+        sandbox: SandboxMode,
+    ) -> Self {
+        let files = network.iter().flat_map(|network| &network.files);
+        Self {
+            launcher: launcher.clone().with_network(network),
+            files: files.map(|file| file.as_os_str().as_bytes().to_vec()).collect(),
+            spec: LookSpec {
+                look,
+                sandbox,
+                readable: Vec::new(),
+                network: network.is_some(),
+                memory: MEMORY,
+            },
+            handshake: Timeouts::default().handshake,
+        }
+    }
+
+    /// Starts a process that may read these files and folders.
+    fn start(&self, mut readable: Vec<Vec<u8>>) -> Result<LoaderChild, Death> {
+        let failed = |error: std::io::Error| Death { lost: Lost::not_started(&error), has_begun: false };
+        readable.extend(self.files.iter().cloned());
+        // It needs none, and what starts loaders hands one over.
+        let region = LoaderRegion::new(0).map_err(failed)?;
+        let mut process = LoaderChild::launch(&self.launcher, region.fd()).map_err(failed)?;
+        let spec = LookSpec { readable, ..self.spec.clone() };
+        match process.handshake(&ToLoader::Look(Box::new(spec)), self.handshake) {
+            Ok(()) => Ok(process),
+            Err(exit) => Err(Death { lost: lost(&mut process, exit), has_begun: false }),
+        }
+    }
+
+    /// What the end of a process means for the file that it looked into: `Ok`, another one tries again.
+    fn judge(
+        &self,
+        file: &Path,
+        blame: &mut LoaderBlame,
+        death: &Death,
+        patience: Duration,
+    ) -> Result<(), ListError> {
+        let Death { lost, has_begun } = death;
+        let path = file.display();
+        tracing::warn!(file = %path, exit = %lost.exit, last_words = %lost.last_words, "a loader that looked into a file is gone");
+        let kind = match blame.died(&lost.exit, false, has_begun.then_some(0)) {
+            LoaderVerdict::GoOn | LoaderVerdict::Alone => {
+                if !has_begun {
+                    thread::sleep(PAUSE);
+                }
+                return Ok(());
+            }
+            LoaderVerdict::GiveUp => {
+                let reason = format!("no loader can be started: {}", lost.why_none(&self.launcher));
+                return Err(ListError::NoProcess { path: file.to_owned(), reason });
+            }
+            LoaderVerdict::Fail(kind, tries) => (kind, tries),
+        };
+        let reason = match kind {
+            (FailureKind::Timeout, _) => format!(
+                "nothing was found in it for {} s; leave it out, or raise `limits.item_timeout`, of which a file has {PATIENCE} times as much",
+                patience.as_secs_f64()
+            ),
+            _ if lost.no_memory() => format!(
+                "to look into it takes more than the {} MiB that a loader may take for that{}; leave it out, or write it as several files",
+                MEMORY >> 20,
+                lost.words()
+            ),
+            (_, tries) => format!(
+                "it ended {tries} loaders that looked into it, the last one {}{}; leave it out, or make it anew",
+                lost.exit,
+                lost.words()
+            ),
+        };
+        Err(ListError::bad_file(file, reason))
+    }
+}
+
+fn lost(process: &mut LoaderChild, exit: WorkerExit) -> Lost {
+    Lost { exit, last_words: process.last_words(), through: 0, without_memory: false }
+}
+
+/// Lists the files of a source, one after the other, in a process that it starts with the first of them.
+#[derive(Debug)]
+struct ListsInLoader {
+    expand: Arc<dyn Expand>,
+    looker: Looker,
+    readable: ReadablePlaces,
+    /// How long a process may find nothing.
+    patience: Duration,
+    open: Mutex<Option<Open>>,
+}
+
+/// A process, and how many places it may read.
+struct Open {
+    process: LoaderChild,
+    n_places: usize,
+}
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open").field("pid", &self.process.pid).finish_non_exhaustive()
+    }
+}
+
+impl Expand for ListsInLoader {
+    fn expand(&self, file: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+        let mut open = locked(&self.open);
+        let (mut blame, mut pushed) = (LoaderBlame::default(), Pushed::default());
+        loop {
+            let before = pushed.items;
+            match self.list(&mut open, file, &mut pushed, push) {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => {
+                    // It may be in the middle of the file.
+                    *open = None;
+                    return Err(error);
+                }
+                Err(death) => {
+                    *open = None;
+                    if pushed.items > before {
+                        blame.loaded(0);
+                    }
+                    self.looker.judge(file, &mut blame, &death, self.patience)?;
+                }
+            }
+        }
+    }
+
+    fn file_of<'a>(&self, locator: &'a Path) -> &'a Path {
+        self.expand.file_of(locator)
+    }
+}
+
+/// What a file was found to hold so far, by all processes that have listed it: the next one finds it again, in the same order.
+#[derive(Default)]
+struct Pushed {
+    items: u64,
+    passed_over: PassedOverCounts,
+}
+
+impl ListsInLoader {
+    /// Has a process list a file. The outer error is its death.
+    fn list(
+        &self,
+        open: &mut Option<Open>,
+        file: &Path,
+        pushed: &mut Pushed,
+        push: PushFound<'_>,
+    ) -> Result<Result<(), ListError>, Death> {
+        // What an item leads to is found out by its path, and nothing that a process says.
+        if open.as_ref().is_none_or(|open| self.readable.add_for_file(file, open.n_places)) {
+            *open = None;
+            self.readable.add_for_file(file, 0);
+            let readable = self.readable.as_bytes();
+            let n_places = readable.len();
+            *open = Some(Open { process: self.looker.start(readable)?, n_places });
+        }
+        let Some(Open { process, .. }) = open else { return Ok(Err(ListError::Stopped)) };
+        let died = |process: &mut LoaderChild, exit| Death { lost: lost(process, exit), has_begun: true };
+        let asked = process.write(&ToLoader::List { file: file.as_os_str().as_bytes().to_vec() });
+        asked.map_err(|exit| died(process, exit))?;
+        let (mut heard, mut heard_at) = (Pushed::default(), Instant::now());
+        loop {
+            match process.receive_within(Instant::now() + LOOK_EVERY) {
+                Ok(Some(FromLoader::Found(block))) => {
+                    heard_at = Instant::now();
+                    match pushed.take(file, &block, &mut heard, push) {
+                        Some(Ok(())) => {}
+                        Some(Err(error)) => return Ok(Err(error)),
+                        None => {
+                            let exit = process.garbled("items that lie in no file");
+                            return Err(died(process, exit));
+                        }
+                    }
+                    // What it says while the list is written does not count as silence.
+                    heard_at = heard_at.max(Instant::now());
+                }
+                Ok(Some(FromLoader::Listed(listed))) => return Ok(listed.map_err(|error| error.of(file))),
+                Ok(Some(FromLoader::Refused { class, error })) => {
+                    let exit = WorkerExit::LoadFailed { class, why: error };
+                    return Err(Death { lost: lost(process, exit), has_begun: false });
+                }
+                Ok(Some(_)) => {
+                    let exit = process.garbled("a frame out of order");
+                    return Err(died(process, exit));
+                }
+                Ok(None) if heard_at.elapsed() >= self.patience => {
+                    process.kill();
+                    return Err(died(process, WorkerExit::Hung));
+                }
+                Ok(None) => {
+                    if let Err(error) = push(Found::Nothing) {
+                        return Ok(Err(error));
+                    }
+                }
+                Err(exit) => return Err(died(process, exit)),
+            }
+        }
+    }
+}
+
+impl Pushed {
+    /// Pushes what is new in a block of a process from which `heard` came before it; `None`: the block makes no sense.
+    fn take(
+        &mut self,
+        file: &Path,
+        block: &FoundBlock,
+        heard: &mut Pushed,
+        push: PushFound<'_>,
+    ) -> Option<Result<(), ListError>> {
+        let taken = block.each(file, &mut |name, locator| {
+            heard.items += 1;
+            if heard.items <= self.items {
+                return Ok(());
+            }
+            self.items = heard.items;
+            push(Found::Item(name, locator))
+        })?;
+        if taken.is_err() {
+            return Some(taken);
+        }
+        heard.passed_over = heard.passed_over.and(block.passed_over);
+        for (reason, n) in heard.passed_over.iter() {
+            let new = n.saturating_sub(self.passed_over.of(reason));
+            if new > 0 {
+                self.passed_over.add(reason, new);
+                if let Err(error) = push(Found::PassedOver(reason, new)) {
+                    return Some(Err(error));
+                }
+            }
+        }
+        Some(Ok(()))
+    }
+}
