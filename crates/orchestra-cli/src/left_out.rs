@@ -12,7 +12,7 @@ pub fn warning(report: &LeftOutReport) -> String {
         LeftOut::Pages => {
             let were = counted(*count, "page was", "pages were");
             format!(
-                "source `{by}`: {files} more than one page, and only the first was read: {were} passed over"
+                "source `{by}`: {files} more than one page, and only the first was read: {were} passed over; a stage of kind `pages` takes each"
             )
         }
         LeftOut::Frames => {
@@ -46,7 +46,7 @@ mod tests {
         let of = |what, items, count| warning(&LeftOutReport { by: "s".into(), what, items, count });
         assert_eq!(
             of(LeftOut::Pages, 2, 3),
-            "warning: source `s`: 2 files have more than one page, and only the first was read: 3 pages were passed over"
+            "warning: source `s`: 2 files have more than one page, and only the first was read: 3 pages were passed over; a stage of kind `pages` takes each"
         );
         assert_eq!(
             of(LeftOut::Frames, 1, 1),

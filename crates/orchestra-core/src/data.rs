@@ -244,6 +244,25 @@ pub trait Picture {
     fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal>;
     /// Its width and height in pixels, upright and in full. Decodes it, unless it is.
     fn size(&self) -> Result<[u32; 2], Refusal>;
+    /// How many pages its file has, each a picture.
+    ///
+    /// # Errors
+    /// Its file cannot be read, or is not at hand.
+    fn n_pages(&self) -> Result<usize, Refusal> {
+        Err(Refusal::result("internal error: the file of a picture is not at hand; this is a bug"))
+    }
+    /// Shows a page of its file, from 0, as a picture.
+    ///
+    /// # Errors
+    /// As `n_pages`, and those of `show`.
+    fn with_page(
+        &self,
+        page: usize,
+        show: &mut dyn FnMut(&dyn Picture) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let _ = (page, show);
+        self.n_pages().map(drop)
+    }
     /// Itself, where its pixels are kept already: no copy is needed to carry it along.
     fn kept(&self) -> Option<Arc<dyn KeptPicture>> {
         None

@@ -32,6 +32,7 @@ pub fn builtin() -> Kinds {
         ],
         stages: vec![
             Arc::new(stages::image::Image),
+            Arc::new(stages::pages::Pages),
             Arc::new(stages::size::Size),
             Arc::new(stages::infer::Infer),
             Arc::new(stages::iterate::Iterate),

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use orchestra_core::ImageSpec;
 
+use crate::directory::Directories;
 use crate::error::MediaError;
 use crate::flatten::Flattened;
 use crate::format::Format;
@@ -78,14 +79,29 @@ impl Preparer {
         max_pixels: u64,
         specs: &[&ImageSpec],
     ) -> Result<PictureSize, MediaError> {
+        self.decode_page(bytes, 0, max_pixels, specs)
+    }
+
+    /// As `decode_for`, of a page of the file, from 0: those of a TIFF count, all other files have one.
+    ///
+    /// # Errors
+    /// As `decode`.
+    pub fn decode_page(
+        &mut self,
+        bytes: &[u8],
+        page: usize,
+        max_pixels: u64,
+        specs: &[&ImageSpec],
+    ) -> Result<PictureSize, MediaError> {
         self.picture = None;
         self.release_excess();
         let format = Format::of(bytes)?;
         let pixels = &mut self.pixels;
         let purpose = (specs, self.whole_bytes);
         // Decoders are other people's code and files may be made to break them. Their panic is the end of this item only.
-        let outcome =
-            catch_unwind(AssertUnwindSafe(|| raster::decode(format, bytes, max_pixels, purpose, pixels)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            raster::decode(format, (bytes, page), max_pixels, purpose, pixels)
+        }));
         match outcome {
             Ok(decoded) => {
                 let (info, lowered) = decoded?;
@@ -96,6 +112,17 @@ impl Preparer {
                 self.pixels = Vec::new();
                 Err(MediaError::from_panic(format))
             }
+        }
+    }
+
+    /// How many pages a file has, each a picture: of a TIFF those that are no smaller copies or masks of others, of any other format one.
+    ///
+    /// # Errors
+    /// It is no picture, or its directories are not whole.
+    pub fn n_pages(bytes: &[u8]) -> Result<usize, MediaError> {
+        match (Format::of(bytes)?, Directories::of(bytes)) {
+            (Format::Tiff, Some(directories)) => Ok(directories.pages()?.len()),
+            _ => Ok(1),
         }
     }
 

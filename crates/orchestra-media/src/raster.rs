@@ -25,11 +25,11 @@ struct Job<'a> {
     pixels: &'a mut Vec<u8>,
 }
 
-/// Decodes `bytes`, which are of `format`, into `pixels`, for rows of `specs`. Where these allow it, a JPEG is decoded to a fraction of its sides, and
+/// Decodes a page of `bytes`, which are of `format`, into `pixels`, for rows of `specs`. Where these allow it, a JPEG is decoded to a fraction of its sides, and
 /// a PNG or TIFF that takes more than `whole_bytes` into a picture of fewer lines. All others are decoded in full.
 pub(crate) fn decode(
     format: Format,
-    bytes: &[u8],
+    (bytes, page): (&[u8], usize),
     max_pixels: u64,
     (specs, whole_bytes): (&[&ImageSpec], usize),
     pixels: &mut Vec<u8>,
@@ -52,7 +52,7 @@ pub(crate) fn decode(
             job.run(GifDecoder::new(reader).map_err(broken)?, told)
         }
         Format::Tiff => {
-            return tiff::decode(bytes, 0, max_pixels, (specs, whole_bytes), job.pixels);
+            return tiff::decode(bytes, page, max_pixels, (specs, whole_bytes), job.pixels);
         }
         Format::Jpeg => {
             jpeg::decode(bytes, max_pixels, &|shown| Reduction::for_rows(specs, shown), job.pixels)

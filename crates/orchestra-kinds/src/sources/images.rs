@@ -25,7 +25,7 @@ impl SourceKind for Images {
 
     fn about(&self) -> &'static str {
         "Picture files: JPEG, PNG, WebP, BMP, TIFF and GIF, told apart by their content; [which of them are read](pictures.md). Of a TIFF \
-         with several pages and of an animation the first is taken; the others are counted and said. \
+         with several pages the first is taken, unless a stage `pages` takes each, and of an animation the first frame; the others are counted and said. \
          `paths` may name [objects](../guide/workflow-file.md#objects): `s3://bucket/pages/*.jpg`."
     }
 

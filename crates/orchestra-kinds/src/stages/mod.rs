@@ -15,6 +15,7 @@ pub mod infer;
 pub mod iterate;
 pub mod mask;
 pub mod merge;
+pub mod pages;
 pub mod python;
 pub mod reduce;
 pub mod select;

@@ -1,6 +1,6 @@
 //! A picture as the bytes of its file: decoded when the first stage asks for its pixels, and once for all of them. Reads nothing.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell, RefMut};
 
 use orchestra_core::data::{Picture, Pixels, Refusal};
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, LeftOut, ResizeFilter};
@@ -11,10 +11,20 @@ pub struct UndecodedPicture {
     max_pixels: u64,
     bytes: Vec<u8>,
     decoder: RefCell<Decoder>,
+    /// A stage takes all of its pages.
+    is_taken_apart: Cell<bool>,
+}
+
+/// A page of the file, from 0.
+struct Page<'a> {
+    file: &'a UndecodedPicture,
+    number: usize,
 }
 
 struct Decoder {
     preparer: Preparer,
+    /// The page that is decoded.
+    page: usize,
     /// Of the file at hand, once it is decoded.
     size: Option<PictureSize>,
     pixels: Vec<u8>,
@@ -23,13 +33,19 @@ struct Decoder {
 impl UndecodedPicture {
     /// None yet. A picture of more than `max_pixels` is refused.
     pub fn new(max_pixels: u64) -> Self {
-        let decoder = Decoder { preparer: Preparer::new(), size: None, pixels: Vec::new() };
-        Self { max_pixels, bytes: Vec::new(), decoder: RefCell::new(decoder) }
+        let decoder = Decoder { preparer: Preparer::new(), page: 0, size: None, pixels: Vec::new() };
+        Self {
+            max_pixels,
+            bytes: Vec::new(),
+            decoder: RefCell::new(decoder),
+            is_taken_apart: Cell::new(false),
+        }
     }
 
     /// The bytes of the file, to be written anew.
     pub fn bytes_mut(&mut self) -> &mut Vec<u8> {
         self.decoder.get_mut().size = None;
+        self.is_taken_apart.set(false);
         &mut self.bytes
     }
 
@@ -41,25 +57,67 @@ impl UndecodedPicture {
             Ok(Format::Tiff) => LeftOut::Pages,
             _ => LeftOut::Frames,
         };
-        (others > 0).then_some((what, others.into()))
+        (others > 0 && !self.is_taken_apart.get()).then_some((what, others.into()))
     }
 
-    /// Decodes the file, unless it is decoded well enough for `row`.
-    fn decoded(&self, row: Option<&ImageSpec>) -> Result<std::cell::RefMut<'_, Decoder>, Refusal> {
-        let mut decoder = self.decoder.borrow_mut();
-        if decoder.size.is_none() || !decoder.preparer.is_enough_for(row) {
+    fn first(&self) -> Page<'_> {
+        Page { file: self, number: 0 }
+    }
+}
+
+impl Page<'_> {
+    /// Decodes the page, unless it is decoded well enough for `row`.
+    fn decoded(&self, row: Option<&ImageSpec>) -> Result<RefMut<'_, Decoder>, Refusal> {
+        let UndecodedPicture { max_pixels, bytes, decoder, .. } = self.file;
+        let mut decoder = decoder.borrow_mut();
+        if decoder.size.is_none() || decoder.page != self.number || !decoder.preparer.is_enough_for(row) {
             decoder.size = None;
-            let decoded = match row {
-                Some(spec) => decoder.preparer.decode_for(&self.bytes, self.max_pixels, &[spec]),
-                None => decoder.preparer.decode(&self.bytes, self.max_pixels),
-            };
-            decoder.size = Some(decoded.map_err(refusal)?);
+            let specs: Vec<&ImageSpec> = row.into_iter().collect();
+            let decoded = decoder.preparer.decode_page(bytes, self.number, *max_pixels, &specs);
+            decoder.size = Some(decoded.map_err(|error| match (self.number, refusal(error)) {
+                (0, refusal) => refusal,
+                (page, Refusal { kind, error }) => {
+                    Refusal { kind, error: format!("page {}: {error}", page + 1) }
+                }
+            })?);
+            decoder.page = self.number;
         }
         Ok(decoder)
     }
 }
 
 impl Picture for UndecodedPicture {
+    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), Refusal> {
+        self.first().decode(row)
+    }
+
+    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), Refusal> {
+        self.first().write_row(spec, row)
+    }
+
+    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        self.first().with_pixels(show)
+    }
+
+    fn size(&self) -> Result<[u32; 2], Refusal> {
+        self.first().size()
+    }
+
+    fn n_pages(&self) -> Result<usize, Refusal> {
+        self.is_taken_apart.set(true);
+        Preparer::n_pages(&self.bytes).map_err(refusal)
+    }
+
+    fn with_page(
+        &self,
+        page: usize,
+        show: &mut dyn FnMut(&dyn Picture) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        show(&Page { file: self, number: page })
+    }
+}
+
+impl Picture for Page<'_> {
     fn decode(&self, row: Option<&ImageSpec>) -> Result<(), Refusal> {
         self.decoded(row).map(drop)
     }
@@ -70,7 +128,7 @@ impl Picture for UndecodedPicture {
 
     fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let mut decoder = self.decoded(None)?;
-        let Decoder { preparer, size, pixels } = &mut *decoder;
+        let Decoder { preparer, size, pixels, .. } = &mut *decoder;
         let size = size.ok_or_else(|| refusal(MediaError::NothingDecoded))?;
         let spec = as_it_is(size, preparer.is_gray() == Some(true));
         let channels = spec.color.count();
@@ -80,12 +138,15 @@ impl Picture for UndecodedPicture {
         let bytes = std::mem::take(pixels);
         drop(decoder);
         let shown = show(Pixels { width: size.width, height: size.height, channels, bytes: &bytes });
-        self.decoder.borrow_mut().pixels = bytes;
+        self.file.decoder.borrow_mut().pixels = bytes;
         shown
     }
 
     fn size(&self) -> Result<[u32; 2], Refusal> {
-        let known = self.decoder.borrow().size;
+        let known = {
+            let decoder = self.file.decoder.borrow();
+            decoder.size.filter(|_| decoder.page == self.number)
+        };
         let size = match known {
             Some(size) => size,
             None => self.decoded(None)?.size.ok_or_else(|| refusal(MediaError::NothingDecoded))?,

@@ -1,0 +1,146 @@
+//! Pages of a TIFF: each is a picture of its own for what stands behind a stage `pages`, and without one the first is read and the others are counted.
+
+use std::fs;
+
+use crate::common::Workplace;
+use serde_json::Value;
+
+/// A TIFF with a gray page of this value each, all of another size.
+fn tiff(pages: &[u8]) -> Vec<u8> {
+    let mut bytes = b"II*\0".to_vec();
+    let mut link = bytes.len();
+    bytes.extend([0; 4]);
+    for (n, gray) in (2_u32..).zip(pages) {
+        let strip = bytes.len() as u32;
+        bytes.extend(vec![*gray; (n * n) as usize]);
+        if bytes.len() % 2 == 1 {
+            bytes.push(0);
+        }
+        let at = bytes.len() as u32;
+        bytes[link..link + 4].copy_from_slice(&at.to_le_bytes());
+        let entries = [
+            (256, n),
+            (257, n),
+            (258, 8),
+            (259, 1),
+            (262, 1),
+            (273, strip),
+            (277, 1),
+            (278, n),
+            (279, n * n),
+        ];
+        bytes.extend((entries.len() as u16).to_le_bytes());
+        for (tag, value) in entries {
+            bytes.extend(
+                [
+                    &u16::to_le_bytes(tag)[..],
+                    &4_u16.to_le_bytes(),
+                    &1_u32.to_le_bytes(),
+                    &value.to_le_bytes(),
+                ]
+                .concat(),
+            );
+        }
+        link = bytes.len();
+        bytes.extend([0; 4]);
+    }
+    bytes
+}
+
+const EACH: &str = "version = 1
+[sources.scans]
+kind = \"images\"
+paths = [\"*.tif\"]
+[stages.each]
+kind = \"pages\"
+from = \"scans\"
+[stages.pixels]
+kind = \"image\"
+from = \"each\"
+size = [1, 1]
+dtype = \"u8\"
+color = \"gray\"
+[stages.number]
+kind = \"select\"
+from = \"each\"
+columns = { n = \"page\" }
+[stages.numbers]
+kind = \"gather\"
+from = \"number\"
+[sinks.pixels]
+kind = \"jsonl\"
+from = \"pixels\"
+path = \"pixels.jsonl\"
+[sinks.numbers]
+kind = \"jsonl\"
+from = \"numbers\"
+path = \"numbers.jsonl\"
+";
+
+fn lines(place: &Workplace, file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(place.out().join(file)).unwrap();
+    let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    lines.sort_by_key(|line| line["item"].to_string());
+    lines
+}
+
+#[test]
+fn each_page_is_a_part_with_its_number_and_its_own_pixels() {
+    let place = Workplace::new();
+    fs::write(place.path("a.tif"), tiff(&[10, 100, 200])).unwrap();
+    fs::write(place.path("b.tif"), tiff(&[7])).unwrap();
+    fs::write(place.workflow(), EACH).unwrap();
+    let ended = place.run(&[]);
+    ended.must_exit(0);
+    assert!(!ended.stderr.contains("more than one page"), "{}", ended.stderr);
+    let of = |line: &Value| {
+        (line["item"].as_str().unwrap().to_owned(), line["result"]["pixels"]["data"][0][0][0].as_u64())
+    };
+    let mut seen: Vec<_> = lines(&place, "pixels.jsonl").iter().map(of).collect();
+    seen.sort();
+    let expected = [("a.tif", 10), ("a.tif", 100), ("a.tif", 200), ("b.tif", 7)];
+    assert_eq!(seen, expected.map(|(name, gray)| (name.to_owned(), Some(gray))));
+    let numbers = lines(&place, "numbers.jsonl");
+    let of = |line: &Value| line["result"].as_array().unwrap().iter().map(|row| row["n"].as_u64()).collect();
+    let found: Vec<Vec<_>> = numbers.iter().map(of).collect();
+    assert_eq!(found, [vec![Some(1), Some(2), Some(3)], vec![Some(1)]]);
+}
+
+#[test]
+fn a_damaged_page_fails_its_file_with_the_number_of_the_page() {
+    let place = Workplace::new();
+    let mut bytes = tiff(&[10, 100, 200]);
+    let photometric = [262_u16.to_le_bytes(), 4_u16.to_le_bytes()].concat();
+    let last = bytes.windows(4).rposition(|at| at == photometric).unwrap();
+    bytes[last + 8] = 99;
+    fs::write(place.path("a.tif"), bytes).unwrap();
+    fs::write(place.path("b.tif"), tiff(&[7])).unwrap();
+    fs::write(place.workflow(), EACH).unwrap();
+    place.run(&[]).must_exit(65);
+    let failures = place.failures();
+    assert_eq!((failures.len(), failures[0]["item"].as_str()), (1, Some("a.tif")), "{failures:?}");
+    assert!(failures[0]["error"].as_str().unwrap().contains("page 3"), "{failures:?}");
+}
+
+#[test]
+fn without_a_stage_of_pages_the_first_is_read_and_the_others_are_said() {
+    let place = Workplace::new();
+    fs::write(place.path("a.tif"), tiff(&[10, 100, 200])).unwrap();
+    let (before, behind) = EACH.split_once("[stages.each]").unwrap();
+    let (_, behind) = behind.split_once("[stages.pixels]").unwrap();
+    let (stage, _) = behind.split_once("[stages.number]").unwrap();
+    let stage = stage.replace("from = \"each\"", "from = \"scans\"");
+    let sink = "[sinks.pixels]\nkind = \"jsonl\"\nfrom = \"pixels\"\npath = \"pixels.jsonl\"\n";
+    fs::write(place.workflow(), format!("{before}[stages.pixels]{stage}{sink}")).unwrap();
+    place.run(&[]).must_exit(0).must_say(&["2 pages were passed over; a stage of kind `pages` takes each"]);
+    assert_eq!(lines(&place, "pixels.jsonl").len(), 1);
+    // What gives no files cannot be taken apart.
+    place.edit("from = \"scans\"", "from = \"cut\"");
+    let cut = "[stages.cut]\nkind = \"pages\"\nfrom = \"twice\"\n[stages.twice]\nkind = \"pages\"\nfrom = \"scans\"\n";
+    let text = fs::read_to_string(place.workflow()).unwrap();
+    fs::write(place.workflow(), format!("{text}{cut}")).unwrap();
+    place
+        .run(&["--fresh"])
+        .must_exit(78)
+        .must_say(&["stage `cut` takes files apart", "name the source of the pictures"]);
+}
