@@ -102,7 +102,7 @@ fn sent<T: Frame>(frames: &[T]) -> Vec<u8> {
 /// Whatever a process says that lists a file, its items lie in that file.
 fn check_found(block: &FoundBlock) {
     let file = Path::new("/a#b/c");
-    let shown = block.each::<()>(file, &mut |name, locator| {
+    let shown = block.each::<()>(file, |name, locator| {
         let place = locator.strip_prefix(file.as_os_str().as_bytes()).expect("it lies in the file");
         assert!(place.starts_with(b"#") && !place[1..].contains(&b'#') && !place.contains(&0));
         assert!(!name.contains('\0'));

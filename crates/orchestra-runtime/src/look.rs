@@ -318,7 +318,7 @@ impl Pushed {
         heard: &mut Pushed,
         push: PushFound<'_>,
     ) -> Option<Result<(), ListError>> {
-        let taken = block.each(file, &mut |name, locator| {
+        let taken = block.each(file, |name, locator| {
             heard.items += 1;
             if heard.items <= self.items {
                 return Ok(());

@@ -121,7 +121,7 @@ impl FoundBlock {
     pub fn each<E>(
         &self,
         file: &Path,
-        push: &mut dyn FnMut(&str, &[u8]) -> Result<(), E>,
+        mut push: impl FnMut(&str, &[u8]) -> Result<(), E>,
     ) -> Option<Result<(), E>> {
         let mut locator = file.as_os_str().as_bytes().to_vec();
         let (path_len, mut begin) = (locator.len(), 0);
