@@ -16,7 +16,7 @@ use super::reading::columns::{
 };
 use super::reading::encoding::{Foreign, NO_UTF8};
 use super::reading::field_type::{Field, FieldType};
-use super::reading::input::{ReadSeek, describe, head, look, open_to_list};
+use super::reading::input::{NAME_TYPES, ReadSeek, describe, head, look, open_to_list};
 use super::reading::limits::LARGEST_TEXT;
 use super::reading::lines::{Ends, RecordReader, first_record, is_closed, list};
 use super::reading::number::no_number;
@@ -160,7 +160,9 @@ fn first_file(
         return None;
     };
     let question = KindSettings::of(Csv.name(), &FirstRecord { delimiter, name: first.name.clone() })?;
-    match look::<FoundColumns>(source, &first.locator, &question)?.unwrap_or_else(|why| Err((why, None))) {
+    match look::<FoundColumns>(source, &first.locator, &question, Some(NAME_TYPES))?
+        .unwrap_or_else(|why| Err((why, None)))
+    {
         Ok(columns) => Some((first.name.clone(), columns)),
         Err((why, help)) => {
             let message = format!("{what}: `{}` is no CSV that can be read: {why}", first.name);

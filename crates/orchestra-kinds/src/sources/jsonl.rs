@@ -19,7 +19,7 @@ use super::reading::columns::{
 };
 use super::reading::encoding::{Foreign, NO_UTF8};
 use super::reading::field_type::Field;
-use super::reading::input::{ReadSeek, describe, head, look};
+use super::reading::input::{NAME_TYPES, ReadSeek, describe, head, look};
 use super::reading::limits::LARGEST_TEXT;
 use super::reading::lines::{Ends, RecordReader, first_record, list};
 use super::reading::row::{Row, Taken};
@@ -127,7 +127,9 @@ fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(Stri
         return None;
     };
     let question = KindSettings::of(JsonLines.name(), &FirstLine { name: first.name.clone() })?;
-    match look::<FoundFields>(source, &first.locator, &question)?.unwrap_or_else(|why| Err((why, None))) {
+    match look::<FoundFields>(source, &first.locator, &question, Some(NAME_TYPES))?
+        .unwrap_or_else(|why| Err((why, None)))
+    {
         Ok(fields) => Some((first.name.clone(), fields)),
         Err((why, help)) => {
             let message = format!("{what}: `{}` holds no lines of JSON: {why}", first.name);

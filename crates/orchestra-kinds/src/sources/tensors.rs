@@ -83,7 +83,7 @@ impl SourceKind for Tensors {
                 .help("name the files with `paths`, or with a manifest that is a file");
             return None;
         };
-        let found = look::<Arrays>(source, &first.locator, &any_arrays()?)?;
+        let found = look::<Arrays>(source, &first.locator, &any_arrays()?, None)?;
         let (is_npz, found) = match found {
             Ok(Arrays { is_npz, arrays, .. }) => (is_npz, arrays),
             Err(why) => {
@@ -277,7 +277,7 @@ fn array_beside(
     path: &Path,
     source: &mut SourceContext<'_, '_>,
 ) -> Option<Result<Array, String>> {
-    let found = look::<Arrays>(source, path, &any_arrays()?)?;
+    let found = look::<Arrays>(source, path, &any_arrays()?, None)?;
     Some(found.and_then(|Arrays { is_npz, mut arrays, .. }| match is_npz {
         false => {
             let array = arrays.pop().ok_or("it holds no array")?;

@@ -38,7 +38,7 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
         (declared, Some(first)) => {
             let question = FirstFile { declared, max_items: source.limits.max_items };
             let question = KindSettings::of(Parquet.name(), &question)?;
-            let found = look::<(Vec<Field>, u64)>(source, &first.locator, &question)?;
+            let found = look::<(Vec<Field>, u64)>(source, &first.locator, &question, None)?;
             source.n_items = found.as_ref().ok().map(|(_, items)| *items);
             match found {
                 Ok((fields, _)) if !fields.is_empty() => fields,

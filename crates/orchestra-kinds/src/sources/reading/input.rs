@@ -280,12 +280,17 @@ pub fn answer<T: Encode>(path: &Path, found: Result<T, String>) -> Result<Vec<u8
 /// Bytes that are made of an answer, at most.
 const LARGEST_ANSWER: usize = 64 << 20;
 
+/// What a file says of lines whose columns nobody looks for.
+pub const NAME_TYPES: &str =
+    "or name its columns with their types: columns = { id = \"i64\", caption = \"text\", more = \"json\" }";
+
 /// Has a loader look into a file or object while its source is planned. `None`: its store does not answer now, or no file is looked into here, and that
-/// is reported.
+/// is reported; `instead` is what makes it unneeded.
 pub fn look<T: Decode<()>>(
     source: &mut SourceContext<'_, '_>,
     path: &Path,
     question: &KindSettings,
+    instead: Option<&str>,
 ) -> Option<Result<T, String>> {
     let network = objects::network(&objects::protocols(source.urls));
     let sandbox = source.limits.sandbox;
@@ -294,12 +299,12 @@ pub fn look<T: Decode<()>>(
     match looked {
         None => {
             let message = format!("{what}: `{}` was not looked into", path.display());
-            source
-                .fields
-                .diags
-                .warning(span, message)
-                .label("what its items are is not known, so what reads them is not checked")
+            let d = source.fields.diags.warning(span, message);
+            d.label("what its items are is not known, so what reads them is not checked")
                 .help("`orchestra check` without `--offline` looks into it");
+            if let Some(instead) = instead {
+                d.help(instead);
+            }
             source.fields.diags.leave_open();
             None
         }
@@ -338,7 +343,7 @@ pub fn why_no_item(path: &Path, archives: &dyn Expand) -> Option<String> {
 /// Warns where the first archive of a source holds something, and no item; `question` asks [`why_no_item`]. Of a store, the run asks.
 pub fn warn_of_no_item(source: &mut SourceContext<'_, '_>, question: &KindSettings) {
     let Some(first) = source.first.filter(|_| source.urls.is_empty()) else { return };
-    if let Some(Ok(Some(why))) = look::<Option<String>>(source, &first.locator, question) {
+    if let Some(Ok(Some(why))) = look::<Option<String>>(source, &first.locator, question, None) {
         let message = format!("{}: {why}", source.fields.what);
         source.fields.diags.warning(source.fields.span, message).help("a run ends with this error");
     }

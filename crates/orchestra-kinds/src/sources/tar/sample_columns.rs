@@ -50,7 +50,7 @@ pub fn first_sample(source: &mut SourceContext<'_, '_>, names: Option<Vec<String
         return None;
     };
     let question = KindSettings::of(Tar.name(), &Question::FirstSample(names))?;
-    look(source, &first.locator, &question)?
+    look(source, &first.locator, &question, None)?
         .map_err(|why| {
             let message =
                 format!("{what}: `{}` cannot be read as a tar archive of samples: {why}", first.name);
