@@ -252,7 +252,7 @@ fn what_a_reduce_cannot_do_is_said_before_the_run() {
         ("op = \"sum\"\nbins = 3", "has no effect"),
         ("op = \"histogram\"\nbins = 3", "range = [0.0, 1.0]"),
         ("op = \"histogram\"\nbins = 3\nrange = [1, 1]", "smaller one first"),
-        ("op = \"histogram\"\nbins = 65536\nrange = [0, 1]", "65539 numbers for each of 1024 elements"),
+        ("op = \"histogram\"\nbins = 65536\nrange = [0, 1]", "65538 numbers for each of 1024 elements"),
         ("op = \"sum\"\nby = \"pixels\"", "one integer per row"),
         ("op = \"sum\"\nby = \"pixels\"\nby_folder = true", "a row has one key"),
     ] {
