@@ -18,7 +18,7 @@ fn a_list_whose_process_is_killed_is_finished_by_another_one_exactly() {
     let mut rows = String::from("n\n");
     (0..ROWS).for_each(|n| writeln!(rows, "{n}").unwrap());
     fs::write(place.path("rows.csv"), rows).unwrap();
-    let text = "version = 1\n[sources.rows]\nkind = \"csv\"\npaths = [\"rows.csv\"]\n[stages.all]\nkind = \"select\"\nfrom = \"rows\"\ncolumns = { n = \"n\" }\n\
+    let text = "version = 1\n[sources.rows]\nkind = \"csv\"\npaths = [\"rows.csv\"]\ncolumns = { n = \"i64\" }\n[stages.all]\nkind = \"select\"\nfrom = \"rows\"\ncolumns = { n = \"n\" }\n\
          [sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\npath = \"results.jsonl\"\n";
     fs::write(place.workflow(), text).unwrap();
     let mut run = place.start(&[]);
