@@ -98,8 +98,8 @@ fn what_cannot_be_fed_is_named() {
     let good = value("y", 1, Some(&[OPEN]));
     let with_input = |input: Vec<u8>| read(&model(&[field(11, &input), field(12, &good)])).unwrap_err();
     assert_eq!(
-        with_input(value("x", 11, Some(&[OPEN]))),
-        "its input `x` is of type double; tensors of f32, f16, i64, i32, u8, bool are supported"
+        with_input(value("x", 3, Some(&[OPEN]))),
+        "its input `x` is of type int8; tensors of f32, f16, i64, i32, u8, bool, f64, i16 are supported"
     );
     assert!(with_input(value("x", 8, Some(&[OPEN]))).contains("type string"));
     assert!(with_input(value("x", 1, None)).contains("input `x` has no shape"));
@@ -119,7 +119,7 @@ fn outputs_are_read_whatever_they_hold() {
     let tensor =
         |element, dims: &[i64]| ValueInfo::decode(&*value("y", element, Some(dims))).unwrap().kind.unwrap();
     let other = || Some(Anything {});
-    assert_eq!(of(tensor(11, &[OPEN, 3])), "double[batch, 3]");
+    assert_eq!(of(tensor(11, &[OPEN, 3])), "f64[batch, 3]");
     assert_eq!(of(tensor(3, &[2, OPEN])), "int8[2, batch]");
     assert_eq!(of(tensor(8, &[OPEN, -1])), "text[batch, ?]");
     assert_eq!(of(tensor(1, &[])), "f32[]");

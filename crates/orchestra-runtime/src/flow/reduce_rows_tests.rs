@@ -132,7 +132,7 @@ fn uninterrupted() -> (String, Vec<u8>) {
 #[test]
 fn neither_the_order_of_commits_nor_folds_change_the_result() {
     let expected = uninterrupted();
-    assert!(expected.1.ends_with(&((ROWS * (ROWS - 1) / 2) as f32).to_ne_bytes()));
+    assert!(expected.1.ends_with(&((ROWS * (ROWS - 1) / 2) as f64).to_ne_bytes()));
     assert_eq!(expected.0.lines().count() as u64, ROWS);
     let dir = tempfile::tempdir().unwrap();
     let plan = plan_in(dir.path());
@@ -193,7 +193,7 @@ fn rows_that_come_behind_a_result_give_it_anew() {
     let line = |index: u64| format!("{{\"item\":\"{index}-x");
     let expected: Vec<String> = [1, 2, 0, 1, 2].map(line).into();
     assert_eq!(numbers, expected.iter().map(|line| &line[..12]).collect::<Vec<_>>());
-    assert!(total.ends_with(&3f32.to_ne_bytes()));
+    assert!(total.ends_with(&3f64.to_ne_bytes()));
 }
 
 #[test]
