@@ -15,7 +15,7 @@ use crate::args::RunArgs;
 use crate::exit_code::ExitCode;
 use crate::notices::Notices;
 
-/// Serves metrics as the command line, the file and the environment say. `None`: nobody asks for them.
+/// Serves metrics as the command line, the file and the environment say. `None`: none of them asks for metrics.
 pub fn start(args: &RunArgs, plan: &Plan, notices: Notices) -> Result<Option<Metrics>, Failed> {
     let page = args.metrics.as_deref().or(plan.telemetry.metrics.as_deref());
     let refused = match args.metrics {

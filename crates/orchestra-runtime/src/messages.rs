@@ -197,7 +197,7 @@ pub enum DeviceMsg {
     /// The device was looked at because this manager asked for it.
     Looked {
         number: u64,
-        /// Bytes of it that nobody uses, if it could be seen.
+        /// Its free memory in bytes; `None` where the driver does not tell.
         free: Option<u64>,
     },
     /// A pause, a look or a load has had its time: see what else can be done.

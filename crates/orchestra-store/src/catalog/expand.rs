@@ -17,7 +17,7 @@ pub enum Found<'a> {
     Item(&'a str, &'a [u8]),
     /// So much that is no item.
     PassedOver(PassedOver, u64),
-    /// Nothing for now: the file is still read, and the taker may end that.
+    /// No item yet. The reader says so while it reads on, and the taker may end the list.
     Nothing,
 }
 

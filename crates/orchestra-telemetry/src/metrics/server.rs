@@ -43,7 +43,7 @@ pub(super) struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Waits for nobody, as a host may drop it in a thread of its own runtime.
+        // It does not wait: a host may drop it in a thread of its own runtime.
         self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }

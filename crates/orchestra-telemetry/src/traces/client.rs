@@ -78,7 +78,7 @@ impl CollectorAnswer {
     }
 }
 
-/// What was wrong with a request that nobody answered. The error at the bottom says it: those above only say that a request failed.
+/// Why a request had no answer. The innermost error says it: those around it only say that a request failed.
 fn problem(error: &(dyn Error + 'static)) -> String {
     let mut root = error;
     while let Some(below) = root.source() {

@@ -280,7 +280,7 @@ pub fn answer<T: Encode>(path: &Path, found: Result<T, String>) -> Result<Vec<u8
 /// Bytes that are made of an answer, at most.
 const LARGEST_ANSWER: usize = 64 << 20;
 
-/// What a file says of lines whose columns nobody looks for.
+/// The help for CSV and JSON lines that are not looked into: with types in the file, no look is needed.
 pub const NAME_TYPES: &str =
     "or name its columns with their types: columns = { id = \"i64\", caption = \"text\", more = \"json\" }";
 
