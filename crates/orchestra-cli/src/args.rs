@@ -42,7 +42,7 @@ pub enum Command {
     Check(CheckArgs),
     /// Say what will run where: devices, workers, batch sizes, memory, threads, and why
     Plan(PlanArgs),
-    /// Draw the workflow as SVG or Mermaid
+    /// Draw the workflow, as Mermaid
     Graph(GraphArgs),
     /// Measure the limits of this machine for a workflow, and how close a run comes
     Bench(BenchArgs),
@@ -225,24 +225,12 @@ pub struct GraphArgs {
     /// The workflow file
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Language of the picture [default: what the name of --output says, else mermaid]
-    #[arg(long, value_enum)]
-    pub format: Option<GraphFormat>,
-    /// Write to this file instead of standard output; a file that is there is replaced
+    /// Write to this file, `.mmd` or `.json`, instead of standard output; a file that is there is replaced
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Give nodes and edges as JSON instead of a picture
-    #[arg(long, conflicts_with = "format")]
+    #[arg(long)]
     pub json: bool,
-}
-
-/// What `orchestra graph` writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum GraphFormat {
-    /// For Markdown files
-    Mermaid,
-    /// A picture that needs no other program
-    Svg,
 }
 
 /// `orchestra inspect`

@@ -93,8 +93,10 @@ Exit codes: 0 there is a plan, 69 device, runtime or model not available, 75 a s
 
 pub const GRAPH: &str = "\
 Examples:
-  orchestra graph workflow.toml --output graph.svg
-  orchestra graph workflow.toml --format mermaid
+  orchestra graph workflow.toml
+  orchestra graph workflow.toml --output graph.mmd
+
+The picture is Mermaid, which GitHub, GitLab and most editors draw; `mmdc` makes an SVG or a PNG of it.
 
 It looks at the workflow file and what that names, and at no device: the picture is the same
 on every machine. `orchestra plan` says what runs where.

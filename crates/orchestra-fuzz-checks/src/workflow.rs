@@ -120,9 +120,7 @@ fn check_spec(spec: &ImageSpec) {
 fn show(plan: &Plan) {
     assert!(describe(plan).ends_with('\n'));
     let view = GraphView::new(plan);
-    for picture in [view.to_mermaid(), view.to_svg()] {
-        assert!(!picture.is_empty());
-    }
+    assert!(!view.to_mermaid().is_empty());
     assert!(serde_json::to_string(plan).is_ok() && serde_json::to_string(&view).is_ok());
 }
 

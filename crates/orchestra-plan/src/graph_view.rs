@@ -1,5 +1,5 @@
-//! The topology of a plan as nodes and edges: what `orchestra graph` draws. It knows what is connected and what flows, but places
-//! nothing and writes no picture; those are the modules below it.
+//! The topology of a plan as nodes and edges: what `orchestra graph` draws. It knows what is connected and what flows;
+//! `mermaid` writes it down.
 
 use std::path::Path;
 
@@ -10,12 +10,10 @@ use serde::Serialize;
 
 use crate::plan::{ColumnRef, Origin, PipelinePlan, Plan, Shape, SinkPlan, StagePlan};
 
-mod layout;
 mod mermaid;
-mod svg;
 mod text;
 
-/// A workflow as a picture shows it: data only, the same for every format.
+/// A workflow as a picture shows it: data only.
 ///
 /// Made of the plan alone, so a plan that was made `offline` gives the same view on every machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -85,11 +83,6 @@ impl GraphView {
     /// A `flowchart` for Mermaid.
     pub fn to_mermaid(&self) -> String {
         mermaid::render(self)
-    }
-
-    /// A whole SVG file, readable on light and on dark ground.
-    pub fn to_svg(&self) -> String {
-        svg::render(self)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Text as pictures show it: one line, without control characters, not too long, and how wide it is at most. It escapes for no
-//! format; each renderer does that itself.
+//! Text as pictures show it: one line, without control characters, not too long. It escapes for no format; `mermaid` does
+//! that.
 
 use super::Node;
 
@@ -40,17 +40,6 @@ pub(super) fn details(node: &Node) -> Vec<String> {
         several => lines.push(line(&format!("devices {}", several.join(", ")))),
     }
     lines
-}
-
-/// The most columns of a monospaced font that a line takes. Characters that such fonts lack come from others, and may be as wide as
-/// two columns or a little more.
-pub(super) fn columns(line: &str) -> f64 {
-    let column = |c: char| match u32::from(c) {
-        0..0x250 | 0x2026 => 1.0,
-        0x250..0x1_0000 => 2.0,
-        _ => 2.4,
-    };
-    line.chars().map(column).sum()
 }
 
 /// The character itself, or a mark where it would move, hide or turn other text.
@@ -102,12 +91,5 @@ mod tests {
         assert_eq!(details(&node(5, 1)), ["detail 0", "detail 1", "and 3 more", "device cuda:0"]);
         assert_eq!(details(&node(0, 2)), ["devices cuda:0, cuda:1"]);
         assert_eq!(details(&node(0, 8)), ["8 devices", "cuda:0 … cuda:7"]);
-    }
-
-    #[test]
-    fn wide_characters_take_more_columns() {
-        assert_eq!(columns("abc…"), 4.0);
-        assert_eq!(columns("日本"), 4.0);
-        assert!(columns("🦀") > 2.0);
     }
 }

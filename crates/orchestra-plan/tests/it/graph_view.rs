@@ -1,7 +1,6 @@
-//! Pictures of graphs: the file in `tests/graphs` against the pictures beside it, what a graph with branches shows, and what must hold for any
-//! SVG.
+//! Pictures of graphs: the file in `tests/graphs` against the picture beside it, and what a graph with branches shows.
 //!
-//! Run with `UPDATE_REPORTS=1` to write the pictures anew, then look at them.
+//! Run with `UPDATE_REPORTS=1` to write the picture anew, then look at it.
 
 use std::fs;
 use std::path::Path;
@@ -83,7 +82,7 @@ kind = "jsonl"
 from = "second"
 "#;
 
-/// Two pipelines, and a name that every format has to escape.
+/// Two pipelines, and a name that has to be escaped.
 fn pipelines() -> (std::path::PathBuf, String) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/graphs/pipelines.toml");
     (file.clone(), fs::read_to_string(file).unwrap())
@@ -98,16 +97,14 @@ fn view(text: &str) -> GraphView {
 }
 
 #[test]
-fn a_graph_gets_its_pictures() {
+fn a_graph_gets_its_picture() {
     let (file, text) = pipelines();
     let view = view(&text);
-    for (ending, picture) in [("mmd", view.to_mermaid()), ("svg", view.to_svg())] {
-        let expected = file.with_extension(ending);
-        if std::env::var_os("UPDATE_REPORTS").is_some() {
-            fs::write(&expected, &picture).unwrap();
-        }
-        assert_eq!(fs::read_to_string(&expected).unwrap(), picture, "{}", expected.display());
+    let (picture, expected) = (view.to_mermaid(), file.with_extension("mmd"));
+    if std::env::var_os("UPDATE_REPORTS").is_some() {
+        fs::write(&expected, &picture).unwrap();
     }
+    assert_eq!(fs::read_to_string(&expected).unwrap(), picture, "{}", expected.display());
 }
 
 #[test]
@@ -165,123 +162,24 @@ fn the_view_says_what_flows_and_where_it_runs() {
 }
 
 #[test]
-fn each_format_shows_long_texts_shortened_and_all_tensors_of_an_edge() {
-    let view = view(BRANCHES);
-    for (picture, line_end) in [(view.to_mermaid(), "<br/>"), (view.to_svg(), "")] {
-        for shown in
-            ["and 2 more", "4 devices", "cuda:0 … cuda:3", "devices cuda:0, cpu", "in the source's order"]
-        {
-            assert!(picture.replace("&apos;", "'").contains(shown), "{shown}: {picture}");
-        }
-        assert!(
-            picture.contains("r-than-anybody-would-want") && !picture.contains("with-a-name"),
-            "{picture}"
-        );
-        let both = format!("\"scores: f32[batch, 3]{line_end}boxes: f32[batch, ?, 4]\"");
-        assert_eq!(picture.contains(&both), !line_end.is_empty(), "{picture}");
+fn long_texts_are_shortened_and_all_tensors_of_an_edge_are_shown() {
+    let picture = view(BRANCHES).to_mermaid();
+    for shown in [
+        "and 2 more",
+        "4 devices",
+        "cuda:0 … cuda:3",
+        "devices cuda:0, cpu",
+        "in the source's order",
+        "r-than-anybody-would-want",
+        "\"scores: f32[batch, 3]<br/>boxes: f32[batch, ?, 4]\"",
+        "p0n3 -->|\"scores",
+        "p0n7 --> p0n12",
+        "p0n13[(\"sink <b>best</b>",
+    ] {
+        assert!(picture.contains(shown), "{shown}: {picture}");
     }
-    let frames = [view.to_mermaid().contains("subgraph"), view.to_svg().contains("rx=\"8\"")];
-    assert_eq!(frames, [false; 2], "one pipeline needs no frame");
-    for place in ["p0n3 -->|\"scores", "p0n7 --> p0n12", "p0n13[(\"sink <b>best</b>"] {
-        assert!(view.to_mermaid().contains(place), "{place}");
-    }
-}
-
-/// The value of an attribute of the element `tag`.
-fn number(tag: &str, name: &str) -> f64 {
-    let rest = tag.split(&format!(" {name}=\"")).nth(1).unwrap_or_else(|| panic!("no `{name}`: {tag}"));
-    rest.split('"').next().unwrap().parse().unwrap()
-}
-
-/// Elements of a picture, in order: start tag without `<` and `>`, and the text behind it.
-fn elements(svg: &str) -> Vec<(&str, &str)> {
-    svg.split('<').skip(1).map(|e| e.split_once('>').unwrap_or_else(|| panic!("`<{e}` has no end"))).collect()
-}
-
-/// Every element is closed, every attribute quoted, and every `&` begins one of the five entities.
-fn is_well_formed(svg: &str) {
-    let mut open = Vec::new();
-    for (tag, text) in elements(svg) {
-        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
-        match tag.strip_prefix('/') {
-            Some(name) => assert_eq!(open.pop(), Some(name), "{tag}"),
-            None if tag.ends_with('/') => {}
-            None => open.push(tag.split(' ').next().unwrap()),
-        }
-        for entity in text.split('&').skip(1) {
-            assert!(["amp;", "lt;", "gt;", "quot;", "apos;"].iter().any(|e| entity.starts_with(e)), "{text}");
-        }
-    }
-    assert!(open.is_empty(), "{open:?}");
-    assert!(!svg.chars().any(|c| c.is_control() && c != '\n'));
-}
-
-/// Boxes of one pipeline as left, top, right and bottom, each with its lines of text and their right ends as a font with columns of
-/// 0.602 of its size draws them.
-fn boxes(pipeline: &str) -> Vec<([f64; 4], f64)> {
-    let mut found: Vec<([f64; 4], f64)> = Vec::new();
-    for (tag, text) in elements(pipeline) {
-        if tag.starts_with("rect") && tag.contains("fill=\"#") {
-            let (x, y) = (number(tag, "x"), number(tag, "y"));
-            found.push(([x, y, x + number(tag, "width"), y + number(tag, "height")], x));
-        } else if let (true, Some(last)) = (tag.starts_with("text"), found.last_mut()) {
-            let [left, top, _, bottom] = last.0;
-            assert!(number(tag, "x") >= left && number(tag, "y") > top && number(tag, "y") < bottom, "{tag}");
-            let text = text.replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">");
-            let text = text.replace("&quot;", "\"").replace("&apos;", "'");
-            let end = number(tag, "x") + text.chars().count() as f64 * number(tag, "font-size") * 0.602;
-            last.1 = last.1.max(end);
-        }
-    }
-    found
-}
-
-/// The first point of a line, and the tip of its arrow.
-fn lines(pipeline: &str) -> Vec<[[f64; 2]; 2]> {
-    let point = |tag: &str, before: &str| -> [f64; 2] {
-        let rest = tag.split(before).nth(1).unwrap().split(|c: char| c == ' ' || c.is_ascii_alphabetic());
-        let numbers: Vec<f64> = rest.take(2).map(|number| number.parse().unwrap()).collect();
-        numbers.try_into().unwrap()
-    };
-    let paths: Vec<&str> =
-        elements(pipeline).iter().map(|e| e.0).filter(|tag| tag.starts_with("path")).collect();
-    paths.chunks(2).map(|path| [point(path[0], "d=\"M"), point(path[1], "L")]).collect()
-}
-
-fn is_tidy(view: &GraphView) {
-    let svg = &view.to_svg()[..];
-    is_well_formed(svg);
-    let width = number(svg, "width");
-    for (pipeline, view) in svg.split("<g ").skip(1).zip(&view.pipelines) {
-        let pipeline = pipeline.split("</g>").next().unwrap();
-        let boxes = boxes(pipeline);
-        let lines = lines(pipeline);
-        assert_eq!((boxes.len(), lines.len()), (view.nodes.len(), view.edges.len()));
-        for (edge, [[x, y], [tip_x, tip_y]]) in view.edges.iter().zip(lines) {
-            let ([_, top, right, bottom], [left, to_top, _, to_bottom]) =
-                (boxes[edge.from].0, boxes[edge.to].0);
-            let off = [
-                x - right,
-                y - f64::midpoint(top, bottom),
-                tip_x - left,
-                tip_y - f64::midpoint(to_top, to_bottom),
-            ];
-            assert!(off.iter().all(|off| off.abs() < 0.2), "{edge:?} leads elsewhere, by {off:?}:\n{svg}");
-        }
-        for (i, ([left, top, right, bottom], text_end)) in boxes.iter().enumerate() {
-            assert!(text_end < right, "text stands over the edge of box {i}:\n{svg}");
-            assert!(*left >= 0.0 && *top >= -0.1 && *right <= width, "box {i} is outside:\n{svg}");
-            for ([l, t, r, b], _) in &boxes[i + 1..] {
-                assert!(right < l || r < left || bottom < t || b < top, "boxes overlap:\n{svg}");
-            }
-        }
-    }
-}
-
-#[test]
-fn texts_stay_in_their_boxes_boxes_apart_and_lines_between_them() {
-    is_tidy(&view(BRANCHES));
-    is_tidy(&view(&pipelines().1));
+    assert!(!picture.contains("with-a-name"), "{picture}");
+    assert!(!picture.contains("subgraph"), "one pipeline needs no frame: {picture}");
 }
 
 /// A workflow with some preparations, models on each, and results of each model.
@@ -305,7 +203,7 @@ fn bush(name: &str, shape: &[Vec<usize>]) -> String {
 
 proptest! {
     #[test]
-    fn any_bush_is_drawn_tidily(
+    fn a_picture_of_any_bush_has_each_node_and_edge_once(
         // No `$`, with which a variable begins.
         name in "[ -#%-~äß日]{0,59}[!-#%-~äß日]",
         shape in proptest::collection::vec(proptest::collection::vec(1usize..4, 0..4), 1..5),
@@ -314,8 +212,12 @@ proptest! {
         let text = bush(&name, &shape);
         let plan = host.good(&text);
         let view = GraphView::new(&plan);
-        is_tidy(&view);
-        let nodes = view.pipelines[0].nodes.len();
-        prop_assert_eq!(view.to_mermaid().matches("<b>").count(), nodes);
+        let pipeline = &view.pipelines[0];
+        let picture = view.to_mermaid();
+        // The title may hold anything.
+        let picture = picture.split_once("\nflowchart LR\n").unwrap().1;
+        prop_assert_eq!(picture.matches("<b>").count(), pipeline.nodes.len());
+        prop_assert_eq!(picture.matches("-->").count(), pipeline.edges.len());
+        prop_assert!(!picture.chars().any(|c| c.is_control() && c != '\n'));
     }
 }
