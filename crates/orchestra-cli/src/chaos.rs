@@ -16,7 +16,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::Failed;
 use crate::args::{ChaosArgs, Verbosity};
-use crate::columns::{Row, aligned};
+use crate::columns::{CellAlignment, aligned};
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted};
 use crate::lab::{Lab, Ran, Setting};
@@ -220,8 +220,9 @@ fn table(report: &ChaosReport) -> String {
         ("loaders struck", loaders_struck),
         ("loader restarts", loader_restarts),
     ];
-    let rows = rows.map(|(label, n)| Row::new(label, [count(n)]));
-    let mut text = format!("{}: {}\n\n{}\n", report.workflow, counted(runs, "run", "runs"), aligned(&rows));
+    let rows = rows.map(|(label, n)| [label.to_owned(), count(n)]);
+    let rows = aligned(rows, CellAlignment::Right).join("\n");
+    let mut text = format!("{}: {}\n\n{rows}\n\n", report.workflow, counted(runs, "run", "runs"));
     for fault in &report.faults {
         text.push_str(&format!("{fault}\n"));
     }

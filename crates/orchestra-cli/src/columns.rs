@@ -1,37 +1,26 @@
 //! Text in columns, for people. Formats only.
 
-use std::fmt::Write as _;
+pub use comfy_table::CellAlignment;
+use comfy_table::{ColumnConstraint, Table, presets};
 
-/// A line: a label on the left, and cells that end below each other.
-pub struct Row {
-    pub label: String,
-    /// The figures. Every row of a table has as many.
-    pub cells: Vec<String>,
-}
-
-impl Row {
-    pub fn new<const N: usize>(label: impl Into<String>, cells: [String; N]) -> Self {
-        Self { label: label.into(), cells: cells.into() }
-    }
-}
-
-/// All rows, one per line.
-pub fn aligned(rows: &[Row]) -> String {
-    let width = |of: &dyn Fn(&Row) -> usize| rows.iter().map(of).max().unwrap_or(0);
-    let label_width = width(&|r| r.label.chars().count());
-    let columns = width(&|r| r.cells.len());
-    let widths: Vec<usize> =
-        (0..columns).map(|c| width(&|r| r.cells.get(c).map_or(0, |cell| cell.chars().count()))).collect();
-    let mut text = String::new();
-    for Row { label, cells } in rows {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{label:<label_width$}");
-        for (cell, width) in cells.iter().zip(&widths) {
-            let _ = write!(text, "  {cell:>width$}");
+/// A line for each row, its cells below those of the others. `rest` is where all but the first stand in their columns; a column without any text is left out.
+pub fn aligned<Row: AsRef<[String]>>(
+    rows: impl IntoIterator<Item = Row>,
+    rest: CellAlignment,
+) -> Vec<String> {
+    let rows: Vec<Row> = rows.into_iter().collect();
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).add_rows(rows.iter().map(AsRef::as_ref));
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if at > 0 {
+            column.set_cell_alignment(rest);
         }
-        text.push('\n');
+        if rows.iter().all(|row| row.as_ref()[at].is_empty()) {
+            column.set_constraint(ColumnConstraint::Hidden);
+        }
     }
-    text
+    table.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -39,14 +28,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_stand_below_each_other() {
-        let rows = [
-            Row::new("head", ["median", "min", "max"].map(String::from)),
-            Row::new("a longer label", ["12,345", "5.00", "99,999"].map(String::from)),
-        ];
+    fn cells_stand_below_each_other_by_the_columns_that_they_take() {
+        let rows =
+            [["head", "", "median", "min"], ["a longer label", "", "12,345", "5.00"], ["日本", "", "1", "2"]];
         assert_eq!(
-            aligned(&rows),
-            "head            median   min     max\na longer label  12,345  5.00  99,999\n"
+            aligned(rows.map(|row| row.map(str::to_owned)), CellAlignment::Right),
+            ["head            median   min", "a longer label  12,345  5.00", "日本                 1     2"]
         );
     }
 }

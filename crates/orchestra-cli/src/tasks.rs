@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::Failed;
 use crate::args::TasksArgs;
+use crate::columns::{CellAlignment, aligned};
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted, elapsed, metric};
 use crate::planning::{self, Workflow};
@@ -101,11 +102,11 @@ fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], commands_live:
         gpus => format!("{}, {slots} of the CPU", counted(gpus as u64, "GPU", "GPUs")),
     };
     let sum = format!(
-        "\n{} would run on {on}, {} done\n",
+        "\n\n{} would run on {on}, {} done\n",
         counted(would_run, "task", "tasks"),
         count(reports.len() as u64 - would_run)
     );
-    table(plan, reports, known, commands_live).concat() + &sum
+    table(plan, reports, known, commands_live).join("\n") + &sum
 }
 
 /// A line for the heads, and one for each task.
@@ -126,15 +127,8 @@ pub fn table(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], commands_
     };
     let heads =
         ["task", "state", "attempts", "time", "memory", "place", "metrics", "command"].map(str::to_owned);
-    let rows: Vec<[String; 8]> =
-        std::iter::once(heads).chain(plan.tasks.tasks.iter().zip(reports).zip(known).map(row)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 8] = std::array::from_fn(width);
-    let line = |row: &[String; 8]| {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
+    let rows = plan.tasks.tasks.iter().zip(reports).zip(known).map(row);
+    aligned(std::iter::once(heads).chain(rows), CellAlignment::Left)
 }
 
 /// What a start would find.

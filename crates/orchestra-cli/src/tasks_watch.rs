@@ -36,7 +36,7 @@ pub fn watch(plan: &Plan, surroundings: &Surroundings) -> Result<ExitCode, Faile
         false => seen.print_changes()?,
     }
     let (ended, of) = (seen.ended(), counted(seen.states.len() as u64, "task", "tasks"));
-    let last = if is_drawn { seen.rows.concat() + "\n" } else { String::new() };
+    let last = if is_drawn { seen.rows.join("\n") + "\n\n" } else { String::new() };
     stdout::print(&format!("{last}the run has ended: {} of {of} have ended well\n", count(ended)))
 }
 
@@ -120,7 +120,7 @@ impl Seen<'_> {
             let all = counted(seen.states.len() as u64, "task", "tasks");
             let head = format!("{} of {all} done, {running} running", count(seen.ended()));
             let lines = std::iter::once(head).chain(seen.lines(rows.saturating_sub(3).max(1)));
-            let cut = |line: String| line.chars().take(columns.saturating_sub(1)).collect::<String>();
+            let cut = |line: String| console::truncate_str(&line, columns.saturating_sub(1), "").into_owned();
             let lines: Vec<String> = lines.map(cut).collect();
             stderr::say(&screen.draw(&[], &lines, columns));
             Ok(())
@@ -144,17 +144,17 @@ impl Seen<'_> {
             shown.truncate(most);
             shown.sort_unstable();
         }
-        let row = |row: usize| self.rows[row].trim_end().to_owned();
-        std::iter::once(row(0)).chain(shown.into_iter().map(|task| row(task + 1))).collect()
+        let rows = std::iter::once(0).chain(shown.into_iter().map(|task| task + 1));
+        rows.map(|row| self.rows[row].clone()).collect()
     }
 
     /// The table, then a line whenever a task begins or ends.
     fn print_changes(&mut self) -> Result<(), Failed> {
-        stdout::print(&self.rows.concat())?;
+        stdout::print(&(self.rows.join("\n") + "\n"))?;
         let mut before = self.states.clone();
         self.follow(|seen, _| {
             let changed = (0..before.len()).filter(|task| before[*task] != seen.states[*task]);
-            let lines: String = changed.map(|task| &seen.rows[task + 1][..]).collect();
+            let lines: String = changed.map(|task| seen.rows[task + 1].clone() + "\n").collect();
             before.clone_from(&seen.states);
             stdout::print(&lines).map(|_| ())
         })

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::limit::Pace;
 use super::{BenchReport, LONG_ENOUGH_SECONDS, Spread};
 use crate::args::BenchArgs;
-use crate::columns::{Row, aligned};
+use crate::columns::{CellAlignment, aligned};
 use crate::human::{count, counted, per_second};
 
 pub fn table(report: &BenchReport, args: &BenchArgs) -> String {
@@ -17,7 +17,7 @@ pub fn table(report: &BenchReport, args: &BenchArgs) -> String {
     let cores = counted(report.cores as u64, "core", "cores");
     let rounds = counted(args.runs as u64, "round", "rounds");
     let title = format!("{}: {items}, {cores}, {rounds}", report.workflow);
-    let mut rows = vec![Row::new(title, ["median", "min", "max"].map(String::from))];
+    let mut rows = vec![[&title, "median", "min", "max"].map(str::to_owned)];
     rows.push(row("loading, items/s", &report.loading, per_second));
     for model in &report.models {
         let label = format!("stage {}, rows/s", model.stage);
@@ -28,11 +28,11 @@ pub fn table(report: &BenchReport, args: &BenchArgs) -> String {
     if let Some(ratio) = &report.ratio_spread {
         rows.push(row("run / limit", ratio, |ratio| format!("{ratio:.3}")));
     }
-    aligned(&rows) + "\n" + &notes(report, args)
+    aligned(rows, CellAlignment::Right).join("\n") + "\n\n" + &notes(report, args)
 }
 
-fn row(label: impl Into<String>, spread: &Spread, format: impl Fn(f64) -> String) -> Row {
-    Row::new(label, [spread.median, spread.min, spread.max].map(format))
+fn row(label: impl Into<String>, spread: &Spread, format: impl Fn(f64) -> String) -> [String; 4] {
+    [label.into(), format(spread.median), format(spread.min), format(spread.max)]
 }
 
 fn notes(report: &BenchReport, args: &BenchArgs) -> String {

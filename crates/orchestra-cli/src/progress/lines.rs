@@ -31,16 +31,13 @@ impl Segment {
         Self { text: text.into(), tone }
     }
 
-    /// Columns, taking one per character: names of tables are what the user made them, and mostly ASCII.
+    /// The columns that it takes.
     pub fn width(&self) -> usize {
-        self.text.chars().count()
+        console::measure_text_width(&self.text)
     }
 
-    pub fn fit(mut self, width: usize) -> Self {
-        if self.width() > width {
-            self.text = self.text.chars().take(width.saturating_sub(1)).chain(['…']).collect();
-        }
-        self
+    pub fn fit(self, width: usize) -> Self {
+        Self { text: console::truncate_str(&self.text, width, "…").into_owned(), ..self }
     }
 }
 

@@ -5,6 +5,7 @@ use orchestra::{Extent, RunningCommand, TasksSnapshot};
 
 use super::lines::{GAP, Line, Segment, Tone, behind_heading, indent, pack, paint, section};
 use super::{DeviceView, PipelineView, ProgressView, StageView};
+use crate::columns::{CellAlignment, aligned};
 use crate::human::{clock, count, counted, gib, per_second, percent};
 use crate::tasks::metrics;
 
@@ -184,44 +185,20 @@ fn commands(view: &ProgressView, width: usize) -> Vec<Line> {
         let memory = if command.memory > 0 { format_bytes(command.memory) } else { String::new() };
         vec![task, place, again, clock(command.elapsed), memory, metrics(&command.metrics)]
     };
-    let rows: Vec<Vec<String>> = tasks.commands.iter().map(cells).collect();
+    let rows = tasks.commands.iter().map(cells);
     if !has_tasks_alone(view) {
         let text =
             |row: Vec<String>| row.into_iter().filter(|cell| !cell.is_empty()).collect::<Vec<_>>().join(" ");
-        return section(
-            "running",
-            rows.into_iter().map(|row| Segment::new(text(row), Tone::Plain)).collect(),
-            width,
-        );
+        return section("running", rows.map(|row| Segment::new(text(row), Tone::Plain)).collect(), width);
     }
-    let mut lines = table(&rows, width - indent(width));
-    let hidden = tasks.running.saturating_sub(rows.len() as u64);
+    let room = width - indent(width);
+    let row = |row: String| vec![Segment::new(row, Tone::Plain).fit(room)];
+    let mut lines: Vec<Line> = aligned(rows, CellAlignment::Left).into_iter().map(row).collect();
+    let hidden = tasks.running.saturating_sub(lines.len() as u64);
     if hidden > 0 {
         lines.push(vec![Segment::new(format!("… and {} more", count(hidden)), Tone::Plain)]);
     }
     behind_heading("running", lines, width)
-}
-
-/// Rows with their cells below one another; columns without any text are left out, and what is too wide is cut.
-fn table(rows: &[Vec<String>], width: usize) -> Vec<Line> {
-    let columns = rows.first().map_or(0, Vec::len);
-    let cells = |column: usize| rows.iter().map(move |row| row[column].chars().count()).max().unwrap_or(0);
-    let columns: Vec<(usize, usize)> =
-        (0..columns).map(|column| (column, cells(column))).filter(|(_, cells)| *cells > 0).collect();
-    let line = |row: &Vec<String>| {
-        let mut left = width;
-        let mut line = Line::new();
-        for (column, cells) in &columns {
-            if left == 0 {
-                break;
-            }
-            let segment = Segment::new(format!("{:<cells$}", row[*column]), Tone::Plain).fit(left);
-            left = left.saturating_sub(segment.width() + GAP.len());
-            line.push(segment);
-        }
-        line
-    };
-    rows.iter().map(line).collect()
 }
 
 fn bar(finished: u64, total: u64, cells: usize) -> String {
@@ -417,7 +394,7 @@ devices  cuda:0 2 workers 97% busy 3.4/80.0 GiB  cuda:1 0 workers 0% busy"
             vec![PipelineView { name: view.stages[0].name.clone(), memory: 1, ..PipelineView::default() }; 2];
         for width in 0..200 {
             for line in render(&view, Look { width, color: false }) {
-                assert!(line.chars().count() < width.max(MIN_WIDTH + 1), "{width}: {line}");
+                assert!(console::measure_text_width(&line) < width.max(MIN_WIDTH + 1), "{width}: {line}");
             }
         }
     }
