@@ -66,13 +66,10 @@ fn a_share_of_the_items_is_traced_under_the_name_that_the_variables_give() {
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf".to_owned()),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip".to_owned()),
         ("OTEL_SERVICE_NAME", "labels".to_owned()),
-        ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio".to_owned()),
-        ("OTEL_TRACES_SAMPLER_ARG", "0.2".to_owned()),
     ];
     let variables: Vec<(&str, &str)> =
         variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    // No item is slow.
-    let ended = digits(&place, &["--set", "telemetry.slow=1h"], &variables);
+    let ended = digits(&place, &["--set", "telemetry.sample=0.2"], &variables);
     ended.must_exit(0);
     complete(&ended);
     let run = run_id(&place);

@@ -147,14 +147,9 @@ pub const TELEMETRY: [Key; 7] = [
         "sample",
         "number, 0 to 1",
         "0.01",
-        "share of the items that get a trace; those that failed, were tried again or were slow (see `slow`) get one always",
+        "share of the items that get a trace; those that failed, were tried again or took longer than `slow` get one always",
     ),
-    key(
-        "slow",
-        "duration",
-        "ten times the median",
-        "an item that takes longer is traced; by the median at most one item in 50 is: where more take that long, that is how the workflow is",
-    ),
+    key("slow", "duration", "none", "an item that takes longer is traced"),
     key(
         "flush_timeout",
         "duration",

@@ -43,14 +43,8 @@ pub struct DoneRows {
     /// The batch, which is not noted with these items.
     batch: Arc<BatchTrace>,
     ids: Vec<ItemId>,
-    usual: Option<Began>,
-}
-
-/// When items of a group began that all went the usual way.
-#[derive(Debug, Clone, Copy)]
-struct Began {
-    first: Duration,
-    middle: Duration,
+    /// When the first of them began, if all went the usual way.
+    usual: Option<Duration>,
 }
 
 impl DoneRows {
@@ -70,16 +64,9 @@ impl DoneRows {
         done
     }
 
-    fn look_at_each(&self) -> Option<Began> {
-        let (mut first, mut middle) = (None, None);
-        for (at, ticket) in self.tickets().enumerate() {
-            let began = ticket.timeline().filter(|timeline| timeline.is_usual())?.began()?;
-            first = Some(first.map_or(began, |first: Duration| first.min(began)));
-            if at == self.ids.len() / 2 {
-                middle = Some(began);
-            }
-        }
-        Some(Began { first: first?, middle: middle? })
+    fn look_at_each(&self) -> Option<Duration> {
+        let began = |ticket: &Ticket| ticket.timeline().filter(|timeline| timeline.is_usual())?.began();
+        self.tickets().map(began).reduce(|first, next| Some(first?.min(next?)))?
     }
 
     pub fn tickets(&self) -> impl Iterator<Item = &Ticket> {
@@ -102,8 +89,6 @@ pub struct UsualItems<'a> {
     pub ids: &'a [ItemId],
     /// From the loader that took the first of them until they were in the journal: none took longer.
     pub longest: Duration,
-    /// The same of the one in the middle, which stands for all.
-    pub typical: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -137,9 +122,8 @@ impl EndedItems {
     /// The group, if all of it went the usual way.
     pub fn usual(&self) -> Option<UsualItems<'_>> {
         let Items::Rows(DoneRows { ids, usual, .. }) = &self.items else { return None };
-        let took = |began: Duration| self.ended.saturating_sub(began);
-        let began = usual.filter(|_| self.not_written.is_none())?;
-        Some(UsualItems { ids, longest: took(began.first), typical: took(began.middle) })
+        let first = usual.filter(|_| self.not_written.is_none())?;
+        Some(UsualItems { ids, longest: self.ended.saturating_sub(first) })
     }
 
     pub fn items(&self) -> impl Iterator<Item = EndedItem<'_>> {

@@ -175,7 +175,7 @@ impl Tracer for Recorder {
         shared.put(0, [0, 0], move |runs| {
             runs.insert(run, Assembly::new(&began, (seed, Out::new(to)), (parent, parents), sent, left_out));
         });
-        let sampler = Mutex::new(Sampler::new(sampling));
+        let sampler = Sampler::new(sampling);
         Arc::new(RunRecorder { run, shared, seed, context, sink, has_parents, sampler, batches })
     }
 }
@@ -188,8 +188,7 @@ struct RunRecorder {
     sink: Sink,
     /// Items may have parents of the host, so that nothing is known of their traces here.
     has_parents: bool,
-    /// Never waited for: items are told of by one thread, and the recorder's does not take it.
-    sampler: Mutex<Sampler>,
+    sampler: Sampler,
     batches: Arc<AtomicU64>,
 }
 
@@ -213,13 +212,11 @@ impl RunTracer for RunRecorder {
     }
 
     fn items_ended(&self, items: &[EndedItems]) {
-        let mut sampler = locked(&self.sampler);
         // What the exporter would drop need not be copied for it. Which items a host wants is not known here.
         let takes_items = self.has_parents || self.sink.has_room(SPANS_OF_ITEM);
         let room = ROOM_FOR_ITEMS.saturating_sub(self.shared.weight.load(Ordering::Relaxed));
         let mut sorted = Sorted::new(if takes_items { room } else { 0 }, self.has_parents);
-        items.iter().for_each(|group| sorted.group(group, &mut sampler));
-        drop(sampler);
+        items.iter().for_each(|group| sorted.group(group, &self.sampler));
         self.shared.left_out.add_items(sorted.left_out);
         let items = sorted.kept;
         if !items.is_empty() {

@@ -165,15 +165,10 @@ impl TraceSettings {
             (None, None) => return Ok(ResolvedTraces::default()),
         };
         let mut warnings = Vec::new();
-        let sampler = text("OTEL_TRACES_SAMPLER").unwrap_or_default();
-        let ratio = share(&sampler, &text("OTEL_TRACES_SAMPLER_ARG").unwrap_or_default(), &mut warnings);
-        let switch = match ratio {
-            _ if text("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) => {
-                Some("`OTEL_SDK_DISABLED` is `true`".to_owned())
-            }
-            _ if asks_for("none") => Some("`OTEL_TRACES_EXPORTER` is `none`".to_owned()),
-            None => Some(format!("`OTEL_TRACES_SAMPLER` is `{sampler}`")),
-            Some(_) => None,
+        let switch = if text("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+            Some("`OTEL_SDK_DISABLED` is `true`")
+        } else {
+            asks_for("none").then_some("`OTEL_TRACES_EXPORTER` is `none`")
         };
         if let Some(switch) = switch {
             if configured.endpoint.is_some() {
@@ -197,7 +192,7 @@ impl TraceSettings {
                 endpoint: if is_whole { endpoint } else { settings.endpoint },
                 timeout: milliseconds.map_or(TIMEOUT, Duration::from_millis),
                 sampling: ItemSampling {
-                    ratio: configured.items.or(ratio).unwrap_or(USUAL_SHARE),
+                    ratio: configured.items.unwrap_or(USUAL_SHARE),
                     slow: configured.slow,
                 },
                 patience: configured.flush_timeout.unwrap_or(PATIENCE),
@@ -209,33 +204,6 @@ impl TraceSettings {
 
     pub(super) fn refused(&self, reason: &str) -> TelemetryError {
         refused(&self.endpoint, &self.origin, reason)
-    }
-}
-
-/// The share of the items as the variables of samplers say for a program that makes the first span of each of its traces, so that `parentbased_`
-/// makes no difference. `None`: nothing is traced.
-fn share(sampler: &str, argument: &str, warnings: &mut Vec<String>) -> Option<f64> {
-    match sampler.strip_prefix("parentbased_").unwrap_or(sampler) {
-        "" => Some(USUAL_SHARE),
-        "always_on" => Some(1.0),
-        "always_off" => None,
-        "traceidratio" if argument.is_empty() => Some(1.0),
-        "traceidratio" => match argument.parse().ok().filter(|share| (0.0..=1.0).contains(share)) {
-            Some(share) => Some(share),
-            None => {
-                warnings.push(format!(
-                    "`OTEL_TRACES_SAMPLER_ARG` is `{argument}`, which is no share from 0.0 to 1.0: it is ignored"
-                ));
-                Some(1.0)
-            }
-        },
-        _ => {
-            warnings.push(format!(
-                "`OTEL_TRACES_SAMPLER` is `{sampler}`, which is no sampler; they are `always_on`, `always_off`, `traceidratio`, and the same \
-                 with `parentbased_`: it is ignored"
-            ));
-            Some(USUAL_SHARE)
-        }
     }
 }
 

@@ -41,8 +41,7 @@ fn the_file_goes_before_the_variable_of_traces_and_that_before_the_general_one()
     }
     let second = Some(Duration::from_secs(1));
     let configured = ConfiguredTraces { items: Some(0.01), slow: second, flush_timeout: second, ..TO };
-    let sampler = [("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "0.5")];
-    let settings = resolved(configured, &sampler);
+    let settings = resolved(configured, &[]);
     let found = (settings.sampling.ratio, settings.sampling.slow, Some(settings.patience));
     assert_eq!(found, (0.01, second, second));
 }
@@ -114,42 +113,19 @@ fn a_protocol_that_is_not_known_is_an_error_that_names_the_choices() {
 }
 
 #[test]
-fn one_item_in_a_hundred_is_traced_unless_the_sampler_variables_say_otherwise() {
-    assert_eq!(resolved(TO, &[]).sampling, ItemSampling { ratio: 0.01, slow: None });
-    let sampler = |name, arg| [("OTEL_TRACES_SAMPLER", name), ("OTEL_TRACES_SAMPLER_ARG", arg)];
-    let ratio = |name, arg| resolved(TO, &sampler(name, arg)).sampling.ratio;
-    assert_eq!(ratio("always_on", ""), 1.0);
-    assert_eq!(ratio("parentbased_always_on", "0.5"), 1.0);
-    assert_eq!(ratio("traceidratio", "0.25"), 0.25);
-    assert_eq!(ratio("parentbased_traceidratio", "0"), 0.0);
-    assert_eq!(ratio("traceidratio", ""), 1.0);
-    let wrong = try_resolve(TO, &[("OTEL_TRACES_SAMPLER", "xray")]).unwrap();
-    assert!(wrong.settings.unwrap().sampling.ratio == USUAL_SHARE && wrong.warnings[0].contains("`xray`"));
-    for bad in ["2", "-0.1", "NaN", "half"] {
-        let wrong = try_resolve(TO, &sampler("traceidratio", bad)).unwrap();
-        assert_eq!((wrong.settings.unwrap().sampling.ratio, wrong.warnings.len()), (1.0, 1));
-    }
-}
-
-#[test]
 fn what_is_declared_as_a_default_is_the_default() {
     let declared = |name: &str| {
         orchestra_plan::keys::TELEMETRY.iter().find(|key| key.name == name).map(|key| key.default)
     };
     let settings = resolved(TO, &[]);
     assert_eq!(declared("sample"), Some(&*settings.sampling.ratio.to_string()));
+    assert_eq!((declared("slow"), settings.sampling.slow), (Some("none"), None));
     assert_eq!(declared("flush_timeout"), Some(&*format!("\"{:?}\"", settings.patience)));
 }
 
 #[test]
 fn the_switches_turn_traces_off_and_say_so_when_they_were_asked_for() {
-    let switches = [
-        ("OTEL_SDK_DISABLED", "true"),
-        ("OTEL_TRACES_EXPORTER", "none"),
-        ("OTEL_TRACES_SAMPLER", "always_off"),
-        ("OTEL_TRACES_SAMPLER", "parentbased_always_off"),
-    ];
-    for off in switches {
+    for off in [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")] {
         let resolved = try_resolve(TO, &[off]).unwrap();
         assert!(resolved.settings.is_none() && resolved.warnings[0].contains(off.0), "{resolved:?}");
         assert_eq!(try_resolve(NOTHING, &[off, GENERAL]).unwrap(), ResolvedTraces::default());

@@ -108,7 +108,6 @@ impl Made {
         let mut traced = Vec::new();
         for item in items {
             let began = item.steps.loading.map_or(item.handed, |l| l.began);
-            self.sampler.note(item.ended - began, 1);
             let kept = self.sampler.decide(&Ended {
                 source: item.id.source.0,
                 index: item.id.index,

@@ -160,9 +160,10 @@ fn the_log_names_the_trace_that_a_failed_item_is_found_in() {
     assert_eq!(item.span_context.trace_id().to_bytes(), named.trace_id);
 }
 
-/// What is said of 40 batches of 64 items, told as groups or each item for itself: the items that are traced and why, and the batches.
+/// What is said of 40 batches of 64 items, told as groups or each item for itself: the items that are traced and why, and the batches. Of
+/// them, `slow` takes longer than the bound.
 fn said_of_batches(ratio: f64, together: bool, slow: Option<u64>) -> BTreeSet<String> {
-    let (recorder, spans_kept) = recorder_of(ItemSampling { ratio, ..ItemSampling::default() });
+    let (recorder, spans_kept) = recorder_of(ItemSampling { ratio, slow: Some(ms(1_000)) });
     let run = recorder.begin(began());
     let made = Made::with(0.0);
     for n in 0..40 {
