@@ -134,7 +134,7 @@ fn failed(path: &Path, source: io::Error) -> TelemetryError {
 mod tests {
     use tracing::Level;
 
-    use super::super::line::{FieldValue, Fields};
+    use super::super::line::Fields;
     use super::*;
 
     fn line(pipeline: Option<&str>, message: &str) -> Line {
@@ -143,7 +143,7 @@ mod tests {
             target: "t".into(),
             fields: Fields {
                 message: message.into(),
-                pairs: pipeline.map(|p| ("pipeline", FieldValue::Text(p.to_owned()))).into_iter().collect(),
+                pairs: pipeline.map(|p| ("pipeline", p.into())).into_iter().collect(),
             },
         }
     }

@@ -1,9 +1,11 @@
 //! One log event as data, and how it is written down. Knows neither files nor terminals.
 
 use std::borrow::Cow;
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use orchestra_core::failure_causes::same_for_all;
+use serde::Serializer as _;
+use serde_json::{Number, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::format::Writer;
@@ -28,26 +30,11 @@ pub(crate) fn now() -> String {
     text
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum FieldValue {
-    Text(String),
-    /// A number or a truth value, as JSON writes it.
-    Plain(String),
-}
-
-impl FieldValue {
-    pub(crate) fn as_str(&self) -> &str {
-        match self {
-            Self::Text(text) | Self::Plain(text) => text,
-        }
-    }
-}
-
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
     pub(crate) message: String,
     /// Names without `orchestra.`; each name once.
-    pub(crate) pairs: Vec<(&'static str, FieldValue)>,
+    pub(crate) pairs: Vec<(&'static str, Value)>,
 }
 
 impl Fields {
@@ -60,13 +47,13 @@ impl Fields {
         }
     }
 
-    fn get(&self, name: &str) -> Option<&FieldValue> {
+    fn get(&self, name: &str) -> Option<&Value> {
         self.pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
     }
 
-    fn set(&mut self, name: &'static str, value: FieldValue) {
+    fn set(&mut self, name: &'static str, value: Value) {
         if name == "message" {
-            self.message = value.as_str().to_owned();
+            self.message = text_of(&value).into_owned();
             return;
         }
         // They steer the exporter and say nothing to a reader.
@@ -81,29 +68,36 @@ impl Fields {
     }
 }
 
-macro_rules! record_plain {
-    ($($record:ident($type:ty)),*) => {
-        $(fn $record(&mut self, field: &Field, value: $type) {
-            self.set(field.name(), FieldValue::Plain(value.to_string()));
-        })*
-    };
+/// A text as it is, and anything else as JSON writes it.
+fn text_of(value: &Value) -> Cow<'_, str> {
+    value.as_str().map_or_else(|| value.to_string().into(), Cow::from)
 }
 
 impl Visit for Fields {
-    record_plain!(record_i64(i64), record_u64(u64), record_i128(i128), record_u128(u128), record_bool(bool));
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.set(field.name(), value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.set(field.name(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.set(field.name(), value.into());
+    }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
         // JSON has no number for infinity and the like.
-        let kind = if value.is_finite() { FieldValue::Plain } else { FieldValue::Text };
-        self.set(field.name(), kind(value.to_string()));
+        let number = Number::from_f64(value);
+        self.set(field.name(), number.map_or_else(|| value.to_string().into(), Value::Number));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.set(field.name(), FieldValue::Text(value.to_owned()));
+        self.set(field.name(), value.into());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.set(field.name(), FieldValue::Text(format!("{value:?}")));
+        self.set(field.name(), format!("{value:?}").into());
     }
 }
 
@@ -118,7 +112,7 @@ pub(crate) struct Line {
 impl Line {
     /// What the line has in common with those about other items that have failed in the same way; `None`: it is about no such item.
     pub(crate) fn cause(&self) -> Option<String> {
-        let text = |name| self.fields.get(name).map(FieldValue::as_str);
+        let text = |name| self.fields.get(name).and_then(Value::as_str);
         let (item, error) = (text("item")?, text("error")?);
         let stage = text("stage").unwrap_or_default();
         Some(format!("{} {stage} {}", self.fields.message, same_for_all(error, item)))
@@ -129,7 +123,7 @@ impl Line {
     }
 
     pub(crate) fn pipeline(&self) -> Option<&str> {
-        self.fields.get(field::PIPELINE).map(FieldValue::as_str)
+        self.fields.get(field::PIPELINE).and_then(Value::as_str)
     }
 
     /// `2026-01-31T12:00:00.000000Z  WARN orchestra_runtime: worker died and is replaced device=cuda:0`, with its line end.
@@ -137,7 +131,7 @@ impl Line {
         let message = escaped(&self.fields.message);
         let mut out = format!("{time} {:>5} {}: {message}", self.level, self.target);
         for (name, value) in &self.fields.pairs {
-            out += &format!(" {name}={}", readable(value.as_str()));
+            out += &format!(" {name}={}", readable(&text_of(value)));
         }
         out + "\n"
     }
@@ -145,22 +139,30 @@ impl Line {
     /// One JSON object, without a line end: the fields of the event beside time, level, target, message and the run.
     pub(crate) fn for_json(&self, time: &str, run: Option<&str>) -> String {
         let Self { level, target, fields } = self;
-        let (target, message) = (JsonText(target), JsonText(&fields.message));
-        let mut out = format!(
-            "{{\"timestamp\":\"{time}\",\"level\":\"{level}\",\"target\":{target},\"message\":{message}"
-        );
+        let mut pairs: Vec<(Cow<'_, str>, Cow<'_, Value>)> = Vec::new();
+        let mut add = |name, text: &str| pairs.push((Cow::Borrowed(name), Cow::Owned(text.into())));
+        add("timestamp", time);
+        add("level", level.as_str());
+        add("target", target);
+        add("message", &fields.message);
         if let Some(run) = run.filter(|_| fields.get(field::RUN).is_none()) {
-            out += &format!(",\"{}\":{}", field::RUN, JsonText(run));
+            add(field::RUN, run);
         }
-        for (name, value) in &fields.pairs {
-            let prefix = if RESERVED.contains(name) { "field." } else { "" };
-            out += &format!(",{}:", JsonText(&format!("{prefix}{name}")));
-            match value {
-                FieldValue::Text(text) => out += &JsonText(text).to_string(),
-                FieldValue::Plain(text) => out += text,
-            }
-        }
-        out + "}"
+        pairs.extend(fields.pairs.iter().map(|(name, value)| {
+            let is_reserved = RESERVED.contains(name);
+            let name = if is_reserved { format!("field.{name}").into() } else { Cow::Borrowed(*name) };
+            (name, Cow::Borrowed(value))
+        }));
+        let mut line = Vec::new();
+        let written = serde_json::Serializer::new(&mut line).collect_map(pairs);
+        written.expect("texts and numbers can be written to memory");
+        let line = String::from_utf8(line).expect("JSON is text");
+        // JSON allows some control characters, which steer a terminal all the same.
+        let escape = |c: char| match c.is_control() {
+            true => format!("\\u{:04x}", u32::from(c)),
+            false => c.to_string(),
+        };
+        if line.contains(char::is_control) { line.chars().map(escape).collect() } else { line }
     }
 
     /// `warning: worker died and is replaced (device=cuda:0)`, without a line end.
@@ -174,7 +176,7 @@ impl Line {
         };
         let message = escaped(&self.fields.message);
         let pairs =
-            self.fields.pairs.iter().map(|(name, value)| format!("{name}={}", readable(value.as_str())));
+            self.fields.pairs.iter().map(|(name, value)| format!("{name}={}", readable(&text_of(value))));
         let fields = pairs.collect::<Vec<_>>().join(", ");
         let fields = if fields.is_empty() { fields } else { format!(" ({fields})") };
         match style {
@@ -213,26 +215,6 @@ fn readable(text: &str) -> Cow<'_, str> {
     if needs_quotes && !is_quoted { escaped(&format!("{text:?}")).into_owned().into() } else { escaped(text) }
 }
 
-/// A text as JSON writes it, in its quotes. Every control character is escaped, also those that JSON allows.
-struct JsonText<'a>(&'a str);
-
-impl fmt::Display for JsonText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_char('"')?;
-        for c in self.0.chars() {
-            match c {
-                '"' | '\\' => write!(f, "\\{c}")?,
-                '\n' => f.write_str("\\n")?,
-                '\t' => f.write_str("\\t")?,
-                // All of them are below U+00A0.
-                c if c.is_control() => write!(f, "\\u{:04x}", u32::from(c))?,
-                c => f.write_char(c)?,
-            }
-        }
-        f.write_char('"')
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,7 +225,7 @@ mod tests {
             target: "orchestra_runtime".into(),
             fields: Fields {
                 message: message.into(),
-                pairs: fields.iter().map(|(n, v)| (*n, FieldValue::Text((*v).to_owned()))).collect(),
+                pairs: fields.iter().map(|(n, v)| (*n, (*v).into())).collect(),
             },
         }
     }
@@ -282,9 +264,9 @@ mod tests {
     fn a_json_line_is_one_object_with_numbers_as_numbers() {
         let mut line = line("two\nlines \u{1b}[2J", &[]);
         line.fields.pairs = vec![
-            ("batch", FieldValue::Plain("17".into())),
-            ("pipeline", FieldValue::Text("scans".into())),
-            ("level", FieldValue::Text("a field of that name".into())),
+            ("batch", 17.into()),
+            ("pipeline", "scans".into()),
+            ("level", "a field of that name".into()),
         ];
         assert_eq!(
             line.for_json("T", Some("r1")),
@@ -301,7 +283,7 @@ mod tests {
 
     #[test]
     fn an_inner_value_hides_an_outer_one() {
-        let text = |text: &str| FieldValue::Text(text.into());
+        let text = |text: &str| Value::from(text);
         let mut inner = Fields::default();
         inner.set("orchestra.stage", text("b"));
         let mut outer = Fields::default();
@@ -312,8 +294,8 @@ mod tests {
     }
 
     #[test]
-    fn json_text_holds_no_control_character() {
-        let text = JsonText("a\"b\\c\nd\te\u{1b}\u{7f}\u{9b}é").to_string();
-        assert_eq!(text, r#""a\"b\\c\nd\te\u001b\u007f\u009bé""#);
+    fn a_json_line_holds_no_control_character() {
+        let line = line("a\"b\\c\nd\te\u{1b}\u{7f}\u{9b}é", &[]).for_json("T", None);
+        assert!(line.contains(r#""a\"b\\c\nd\te\u001b\u007f\u009bé""#), "{line}");
     }
 }

@@ -116,7 +116,7 @@ fn to_stderr(line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::{FieldValue, Fields};
+    use super::super::line::Fields;
     use super::*;
 
     fn shown(limited: bool, messages: &[(&str, usize)]) -> Vec<String> {
@@ -153,13 +153,9 @@ mod tests {
             terminal.redirect(move |line| sink.lock().unwrap().push(line.to_owned()));
             let output = TerminalOutput::new(terminal, Style::Plain, LogFormat::Text, limited);
             for n in 0..50 {
-                let text = |text: String| FieldValue::Text(text);
                 let error = if n == 30 { "no memory".to_owned() } else { format!("row {n} is bad") };
-                let pairs = vec![
-                    ("item", text(format!("i{n}"))),
-                    ("stage", text("f".to_owned())),
-                    ("error", text(error)),
-                ];
+                let pairs =
+                    vec![("item", format!("i{n}").into()), ("stage", "f".into()), ("error", error.into())];
                 let fields = Fields { message: "item failed".to_owned(), pairs };
                 output.write(&Line { level: Level::WARN, target: String::new(), fields });
             }
