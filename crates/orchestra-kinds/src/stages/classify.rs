@@ -346,36 +346,32 @@ fn softmax(values: &mut [f32]) {
 mod tests {
     use orchestra_core::data::TensorView;
 
+    use super::super::shared::testing::each_row;
     use super::*;
 
-    struct Kept(Vec<(String, u32, f32)>);
+    type Class = (String, u32, f32);
 
-    impl Emit for Kept {
-        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
-            Ok(())
-        }
-
-        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+    fn apply(map: &ClassifyMap, tensor: TensorView<'_>) -> Result<Vec<Class>, Refusal> {
+        let mut classes = Vec::new();
+        let mut emit = each_row(|row| {
             let [Value::Labels(labels)] = row else { panic!("not labels: {row:?}") };
-            self.0.extend(labels.iter().map(|l| (l.label.to_owned(), l.class, l.score)));
-            Ok(())
-        }
+            classes.extend(labels.iter().map(|l| (l.label.to_owned(), l.class, l.score)));
+        });
+        map.start().apply(&[Value::Tensor(tensor)], &mut emit)?;
+        drop(emit);
+        Ok(classes)
     }
 
-    fn classes(values: &[f32], scores: Scores, labels: &[&str], top_k: usize) -> Vec<(String, u32, f32)> {
+    fn classes(values: &[f32], scores: Scores, labels: &[&str], top_k: usize) -> Vec<Class> {
         let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
         let tensor = TensorView { name: "y", dtype: DType::F32, shape: &[values.len()], data: &data };
         let run = |n_classes| {
             let labels = labels.iter().map(|l| (*l).to_owned()).collect();
-            let mut kept = Kept(Vec::new());
-            let mut run = ClassifyMap::new(scores, top_k, n_classes, labels).start();
-            run.apply(&[Value::Tensor(tensor)], &mut kept).unwrap();
-            kept.0
+            apply(&ClassifyMap::new(scores, top_k, n_classes, labels), tensor).unwrap()
         };
         let known = run(Some(values.len()));
-        let bits = |all: &[(String, u32, f32)]| {
-            all.iter().map(|(l, c, s)| (l.clone(), *c, s.to_bits())).collect::<Vec<_>>()
-        };
+        let bits =
+            |all: &[Class]| all.iter().map(|(l, c, s)| (l.clone(), *c, s.to_bits())).collect::<Vec<_>>();
         assert_eq!(
             bits(&known),
             bits(&run(None)),
@@ -411,11 +407,9 @@ mod tests {
         let logits = [1.0, 1.0 + f64::EPSILON, 1e300, -1e300, 1e300 * (1.0 + f64::EPSILON)];
         let data: Vec<u8> = logits.iter().flat_map(|v| v.to_ne_bytes()).collect();
         let tensor = TensorView { name: "y", dtype: DType::F64, shape: &[5], data: &data };
-        let mut kept = Kept(Vec::new());
-        let mut run = ClassifyMap::new(Scores::Softmax, 5, None, Vec::new()).start();
-        run.apply(&[Value::Tensor(tensor)], &mut kept).unwrap();
-        assert_eq!(kept.0.iter().map(|class| class.1).collect::<Vec<_>>(), [4, 2, 1, 0, 3]);
-        assert_eq!(kept.0[0].2, 1.0);
+        let best = apply(&ClassifyMap::new(Scores::Softmax, 5, None, Vec::new()), tensor).unwrap();
+        assert_eq!(best.iter().map(|class| class.1).collect::<Vec<_>>(), [4, 2, 1, 0, 3]);
+        assert_eq!(best[0].2, 1.0);
     }
 
     #[test]
@@ -426,8 +420,8 @@ mod tests {
             let wide: Vec<u8> = values.iter().flat_map(|v| f64::from(*v).to_ne_bytes()).collect();
             let said = [(DType::F32, &data), (DType::F64, &wide)].map(|(dtype, data)| {
                 let tensor = TensorView { name: "y", dtype, shape: &[values.len()], data };
-                let mut run = ClassifyMap::new(scores, 1, None, Vec::new()).start();
-                run.apply(&[Value::Tensor(tensor)], &mut Kept(Vec::new())).err().map(|refusal| refusal.error)
+                let applied = apply(&ClassifyMap::new(scores, 1, None, Vec::new()), tensor);
+                applied.err().map(|refusal| refusal.error)
             });
             assert_eq!(said[0], said[1], "{values:?}");
             said[0].clone()

@@ -328,21 +328,8 @@ fn sum_of_powers(dtype: DType, step: &[u8], max: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shared::testing::each_row;
     use super::*;
-
-    struct Kept(Vec<(String, f32)>);
-
-    impl Emit for Kept {
-        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
-            Ok(())
-        }
-
-        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
-            let [Value::Text(text), Value::Tensor(score)] = row else { panic!("not a text: {row:?}") };
-            self.0.push(((*text).to_owned(), f32::from_ne_bytes(score.data.try_into().unwrap())));
-            Ok(())
-        }
-    }
 
     fn map(charset: &[&str], blank: usize, is_softmax: bool) -> CtcMap {
         let n = charset.len();
@@ -354,9 +341,14 @@ mod tests {
         let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
         let shape = [values.len() / classes.max(1), classes];
         let view = TensorView { name: "y", dtype: DType::F32, shape: &shape, data: &data };
-        let mut kept = Kept(Vec::new());
-        map.start().apply(&[Value::Tensor(view)], &mut kept)?;
-        Ok(kept.0.remove(0))
+        let mut texts = Vec::new();
+        let mut emit = each_row(|row| {
+            let [Value::Text(text), Value::Tensor(score)] = row else { panic!("not a text: {row:?}") };
+            texts.push(((*text).to_owned(), f32::from_ne_bytes(score.data.try_into().unwrap())));
+        });
+        map.start().apply(&[Value::Tensor(view)], &mut emit)?;
+        drop(emit);
+        Ok(texts.remove(0))
     }
 
     /// A step for each class, with its probability; the other classes share the rest.

@@ -318,6 +318,7 @@ fn glyph(letter: char) -> [u8; 8] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shared::testing::each_row;
     use super::*;
 
     #[derive(Debug)]
@@ -359,29 +360,21 @@ mod tests {
         ]
     }
 
-    struct Kept(Vec<u8>);
-
-    impl Emit for Kept {
-        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
-            Ok(())
-        }
-
-        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
-            let [Value::Bytes(bytes)] = row else { panic!("{row:?}") };
-            self.0 = bytes.to_vec();
-            Ok(())
-        }
-    }
-
     fn draw(is_png: bool, rows: &[OwnedRow]) -> Result<image::RgbImage, Refusal> {
         let places = Places { corners: 3, label: Some(0), class: Some(1), score: Some(2) };
-        let mut kept = Kept(Vec::new());
+        let mut file = Vec::new();
         let map = DrawMap { is_png, quality: 95, line: Some(2), places };
-        map.start().apply(&[Value::Picture(&Gray), Value::List(rows)], &mut kept)?;
+        map.start().apply(
+            &[Value::Picture(&Gray), Value::List(rows)],
+            &mut each_row(|row| {
+                let [Value::Bytes(bytes)] = row else { panic!("{row:?}") };
+                file = bytes.to_vec();
+            }),
+        )?;
         if is_png {
-            return Ok(image::load_from_memory(&kept.0).unwrap().into_rgb8());
+            return Ok(image::load_from_memory(&file).unwrap().into_rgb8());
         }
-        let jpeg = libjpeg_turbo_rs::decompress_to(&kept.0, libjpeg_turbo_rs::PixelFormat::Rgb).unwrap();
+        let jpeg = libjpeg_turbo_rs::decompress_to(&file, libjpeg_turbo_rs::PixelFormat::Rgb).unwrap();
         Ok(image::RgbImage::from_raw(jpeg.width as u32, jpeg.height as u32, jpeg.data).unwrap())
     }
 

@@ -308,19 +308,8 @@ impl EmbedRun {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shared::testing::each_row;
     use super::*;
-
-    struct Kept(Vec<f32>);
-
-    impl Emit for Kept {
-        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
-            Ok(())
-        }
-
-        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
-            row[0].with_tensor(|view| read_numbers(view, &mut self.0))
-        }
-    }
 
     fn embed(pool: Pool, layout: Layout, shape: &[usize], mask: Option<&[u8]>) -> Result<Vec<f32>, Refusal> {
         let data: Vec<u8> = [3.0_f32, 1.0, 1.0, 7.0, 2.0, 4.0].iter().flat_map(|v| v.to_ne_bytes()).collect();
@@ -331,9 +320,11 @@ mod tests {
         inputs.extend(
             mask.map(|data| Value::Tensor(TensorView { name: "m", dtype: DType::U8, shape: &n, data })),
         );
-        let mut kept = Kept(Vec::new());
-        EmbedMap { pool, layout, normalize: false, cost: None }.start().apply(&inputs, &mut kept)?;
-        Ok(kept.0)
+        let mut kept = Vec::new();
+        let mut emit = each_row(|row| row[0].with_tensor(|view| read_numbers(view, &mut kept)).unwrap());
+        EmbedMap { pool, layout, normalize: false, cost: None }.start().apply(&inputs, &mut emit)?;
+        drop(emit);
+        Ok(kept)
     }
 
     #[test]

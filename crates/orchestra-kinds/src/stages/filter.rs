@@ -112,21 +112,8 @@ mod tests {
     use orchestra_core::data::{Column, ColumnType, Label, Schema};
 
     use super::super::shared::expression::parse;
+    use super::super::shared::testing::each_row;
     use super::*;
-
-    /// The rows that went on.
-    struct Kept(Vec<String>);
-
-    impl Emit for Kept {
-        fn parts(&mut self, n: usize) -> Result<(), Refusal> {
-            panic!("a filter makes no parts, and here {n}")
-        }
-
-        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
-            self.0.push(format!("{row:?}"));
-            Ok(())
-        }
-    }
 
     #[test]
     fn a_row_goes_on_as_it_is_or_not_at_all_also_in_another_process() {
@@ -136,11 +123,12 @@ mod tests {
         let map = FilterMap { keep: Arc::new(keep) };
         assert_eq!(map.fan(), Fan::AtMostOne);
         let mut run = Filter.revive(&map.in_loader().unwrap()).unwrap().start();
-        let mut kept = Kept(Vec::new());
+        let mut kept = Vec::new();
+        let mut emit = each_row(|row| kept.push(format!("{row:?}")));
         let mut apply = |score, text| {
             let labels = [Label { label: "cat", class: 3, score }];
             let row = [Value::Labels(&labels), Value::Text(text)];
-            let applied = run.apply(&row, &mut kept);
+            let applied = run.apply(&row, &mut emit);
             assert_eq!(applied.is_err(), f32::is_nan(score), "{applied:?}");
             format!("{row:?}")
         };
@@ -149,6 +137,7 @@ mod tests {
         apply(0.75, "");
         apply(f32::NAN, "three");
         let last = apply(0.75, "four");
-        assert_eq!(kept.0, [first, last]);
+        drop(emit);
+        assert_eq!(kept, [first, last]);
     }
 }

@@ -264,30 +264,20 @@ impl Grid<'_> {
 mod tests {
     use orchestra_core::DType;
 
+    use super::super::shared::testing::each_row;
     use super::*;
-
-    struct Kept(Vec<u8>);
-
-    impl Emit for Kept {
-        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
-            Ok(())
-        }
-
-        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
-            match row {
-                [Value::Bytes(bytes)] => self.0.extend(*bytes),
-                other => panic!("{other:?}"),
-            }
-            Ok(())
-        }
-    }
 
     fn mask(dtype: DType, shape: &[usize], data: &[u8]) -> Result<Vec<u8>, String> {
         let map = MaskMap { above: 0.5, cost: None, is_placed: false };
-        let mut kept = Kept(Vec::new());
+        let mut made = Vec::new();
+        let mut emit = each_row(|row| match row {
+            [Value::Bytes(bytes)] => made.extend(*bytes),
+            other => panic!("{other:?}"),
+        });
         let view = TensorView { name: "y", dtype, shape, data };
-        map.start().apply(&[Value::Tensor(view)], &mut kept).map_err(|refusal| refusal.error)?;
-        Ok(kept.0)
+        map.start().apply(&[Value::Tensor(view)], &mut emit).map_err(|refusal| refusal.error)?;
+        drop(emit);
+        Ok(made)
     }
 
     fn floats(values: &[f32]) -> Vec<u8> {

@@ -187,21 +187,8 @@ impl OrderColumns {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shared::testing::each_row;
     use super::*;
-
-    struct Taken(Vec<OwnedRow>);
-
-    impl Emit for Taken {
-        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
-            Ok(())
-        }
-
-        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
-            let [Value::List(rows)] = row else { panic!("{row:?}") };
-            self.0.extend(rows.iter().cloned());
-            Ok(())
-        }
-    }
 
     fn row(corners: [f32; 4]) -> OwnedRow {
         let data = corners.iter().flat_map(|v| v.to_ne_bytes()).collect();
@@ -213,12 +200,20 @@ mod tests {
         let (first, second) =
             ([row([0.0, 50.0, 9.0, 60.0]), row([0.0, 2.0, 9.0, 12.0])], [row([20.0, 0.0, 29.0, 10.0])]);
         let merged = |order| {
-            let mut taken = Taken(Vec::new());
+            let mut taken: Vec<OwnedRow> = Vec::new();
             let columns = OrderColumns { corners: Some(0), polygon: None, score: None };
             let lists = [Value::List(&first), Value::List(&[]), Value::List(&second)];
-            MergeMap { order, columns }.apply(&lists, &mut taken).unwrap();
+            MergeMap { order, columns }
+                .apply(
+                    &lists,
+                    &mut each_row(|row| {
+                        let [Value::List(rows)] = row else { panic!("{row:?}") };
+                        taken.extend_from_slice(rows);
+                    }),
+                )
+                .unwrap();
             let left = |row: &OwnedRow| row[0].clone();
-            taken.0.iter().map(|row| format!("{:?}", left(row))).collect::<Vec<_>>()
+            taken.iter().map(|row| format!("{:?}", left(row))).collect::<Vec<_>>()
         };
         let name = |row: &OwnedRow| format!("{:?}", row[0]);
         assert_eq!(merged(Order::Given), [name(&first[0]), name(&first[1]), name(&second[0])]);

@@ -102,30 +102,22 @@ impl MapRun for SizeMap {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shared::testing::each_row;
     use super::*;
-
-    struct Kept(Vec<i64>);
-
-    impl Emit for Kept {
-        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
-            Ok(())
-        }
-
-        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
-            let [Value::Tensor(view)] = row else { panic!("{row:?}") };
-            self.0.extend(view.data.as_chunks().0.iter().map(|bytes| i64::from_ne_bytes(*bytes)));
-            Ok(())
-        }
-    }
 
     #[test]
     fn it_is_the_size_of_the_row_and_not_of_the_picture_also_in_another_process() {
         let placed =
             Placement { row: [96, 64], picture: [300, 200], to_picture: [3.0, 0.0, 1.0, 0.0, 3.0, 2.0] };
         let map = Size.revive(&SizeMap.in_loader().unwrap()).unwrap();
-        let (mut run, mut kept) = (map.start(), Kept(Vec::new()));
-        run.apply(&[Placement::value(&placed.bytes())], &mut kept).unwrap();
-        assert_eq!(kept.0, [96, 64], "width first");
-        assert!(run.apply(&[Value::Text("large")], &mut kept).is_err());
+        let (mut run, mut sides) = (map.start(), Vec::new());
+        let mut emit = each_row(|row| {
+            let [Value::Tensor(view)] = row else { panic!("{row:?}") };
+            sides.extend(view.data.as_chunks().0.iter().map(|bytes| i64::from_ne_bytes(*bytes)));
+        });
+        run.apply(&[Placement::value(&placed.bytes())], &mut emit).unwrap();
+        assert!(run.apply(&[Value::Text("large")], &mut emit).is_err());
+        drop(emit);
+        assert_eq!(sides, [96, 64], "width first");
     }
 }

@@ -6,29 +6,16 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
-use orchestra_core::shapes::{Emit, Map};
+use orchestra_core::shapes::Map;
 use orchestra_core::{DType, Placement};
 use serde_json::{Value as Json, json};
 
+use super::super::shared::testing::each_row;
 use super::dbnet::Dbnet;
 use super::decode::{Boxes, Decode};
 use super::layout::{Layout, Tensor};
 use super::lists::Logits;
 use super::run::DetectMap;
-
-struct Kept(Vec<OwnedRow>);
-
-impl Emit for Kept {
-    fn parts(&mut self, _: usize) -> Result<(), Refusal> {
-        Ok(())
-    }
-
-    fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
-        let [Value::List(rows)] = row else { panic!("no list: {row:?}") };
-        self.0.extend_from_slice(rows);
-        Ok(())
-    }
-}
 
 /// Numbers that look random, the same ones always.
 struct Random(u64);
@@ -76,9 +63,14 @@ fn run(decode: Decode, tensors: &[Tensor]) -> Result<Vec<OwnedRow>, Refusal> {
         .collect();
     let placed = placed().bytes();
     inputs.push(Placement::value(&placed));
-    let mut kept = Kept(Vec::new());
-    map.start().apply(&inputs, &mut kept)?;
-    Ok(kept.0)
+    let mut found: Vec<OwnedRow> = Vec::new();
+    let mut emit = each_row(|row| {
+        let [Value::List(rows)] = row else { panic!("no list: {row:?}") };
+        found.extend_from_slice(rows);
+    });
+    map.start().apply(&inputs, &mut emit)?;
+    drop(emit);
+    Ok(found)
 }
 
 fn numbers(value: &OwnedValue) -> Vec<f64> {

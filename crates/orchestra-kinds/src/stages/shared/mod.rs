@@ -6,4 +6,6 @@ pub mod box_order;
 pub mod expression;
 pub mod image_settings;
 pub mod largest;
+#[cfg(test)]
+pub mod testing;
 pub mod user_code;
