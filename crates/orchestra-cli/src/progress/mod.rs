@@ -1,7 +1,6 @@
 //! The progress of a run on standard error: drawn again in place on a terminal, as a plain line now and then elsewhere. It is
 //! told what to show and asks no actor; time comes in as an argument.
 
-mod lines;
 mod painter;
 mod render;
 mod screen;
