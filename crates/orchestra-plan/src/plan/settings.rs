@@ -70,9 +70,9 @@ pub struct TelemetryPlan {
     pub otlp: Option<String>,
     /// How to send to it; `None`: as the address or the environment suggest.
     pub protocol: Option<OtlpProtocol>,
-    /// The share of the items that get a trace of their own, 0.0 to 1.0; `None`: as the environment says, else one in a hundred.
+    /// The share of the items that get a trace of their own, 0.0 to 1.0; `None`: one in a hundred.
     pub sample: Option<f64>,
-    /// Items that take longer are traced whatever the share; `None`: those that take ten times as long as usual.
+    /// Items that take longer are traced whatever the share.
     pub slow: Option<Duration>,
     /// How long the end of a run waits for spans that are not made yet, and again for those that are not sent; `None`: some seconds.
     pub flush_timeout: Option<Duration>,

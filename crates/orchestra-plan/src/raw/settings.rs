@@ -125,7 +125,7 @@ fn sample(f: &mut Fields<'_, '_>) -> Option<f64> {
         [one] if (0.0..=1.0).contains(&one) => Some(one),
         _ => {
             f.bad("sample", share.span, "is no share of the items")
-                .help("a number from 0.0 to 1.0: 0.01 traces one item in a hundred, and those that fail or are slow");
+                .help("a number from 0.0 to 1.0: 0.01 traces one item in a hundred, and those that fail or take longer than `slow`");
             None
         }
     }
