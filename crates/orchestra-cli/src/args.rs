@@ -114,7 +114,7 @@ pub struct RunArgs {
     /// Send traces to this OTLP collector, for example `http://localhost:4318` [default: the file, then OTEL_EXPORTER_OTLP_*]
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,
-    /// Serve metrics for Prometheus at this address, for example `127.0.0.1:9464` [default: the file, then OTEL_METRICS_EXPORTER]
+    /// Serve metrics for Prometheus at this address, for example `127.0.0.1:9464` [default: the file]
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<String>,
     /// How to say what is said on standard error; with `json`, each message is one line with one object [default: text]

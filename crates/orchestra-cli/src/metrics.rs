@@ -6,7 +6,7 @@ mod devices;
 
 use std::sync::Arc;
 
-use orchestra::telemetry::metrics::{Metrics, PageAddress, Reading, Source, names};
+use orchestra::telemetry::metrics::{Metrics, Reading, Source, names, page_address};
 use orchestra::telemetry::{LogFiles, SpanWatch, TelemetryError, TelemetryGuard};
 use orchestra::{Meter, Plan};
 
@@ -15,16 +15,15 @@ use crate::args::RunArgs;
 use crate::exit_code::ExitCode;
 use crate::notices::Notices;
 
-/// Serves metrics as the command line, the file and the environment say. `None`: none of them asks for metrics.
+/// Serves metrics as the command line or the file says. `None`: neither asks for metrics.
 pub fn start(args: &RunArgs, plan: &Plan, notices: Notices) -> Result<Option<Metrics>, Failed> {
-    let page = args.metrics.as_deref().or(plan.telemetry.metrics.as_deref());
+    let Some(page) = args.metrics.as_deref().or(plan.telemetry.metrics.as_deref()) else { return Ok(None) };
     let refused = match args.metrics {
         Some(_) => ExitCode::Usage,
         None => ExitCode::BadFile,
     };
-    let page = PageAddress::resolve(page, &|name| std::env::var(name).ok());
-    let Some(page) = page.map_err(|e| Failed::new(refused, e))? else { return Ok(None) };
-    let metrics = Metrics::start(&page).map_err(|e| {
+    let page = page_address(page).map_err(|e| Failed::new(refused, e))?;
+    let metrics = Metrics::start(page).map_err(|e| {
         let taken = matches!(e, TelemetryError::PageNotServed { .. } | TelemetryError::Thread(_));
         Failed::new(if taken { ExitCode::TryAgain } else { refused }, e)
     })?;

@@ -22,10 +22,15 @@ pub enum TelemetryError {
     NoGrpc { endpoint: String, origin: String, why: &'static str, host: String },
     #[error("`{variable}` is `{value}`, which cannot be sent: expected `grpc` or `http/protobuf`")]
     Protocol { variable: String, value: String },
-    #[error("the metrics page cannot be served at `{address}`, from {origin}: {reason}")]
-    Page { address: String, origin: &'static str, reason: String },
-    #[error("the metrics page cannot be served at `{address}`, from {origin}: {source}; {advice}")]
-    PageNotServed { address: SocketAddr, origin: &'static str, advice: &'static str, source: io::Error },
+    #[error(
+        "the metrics page cannot be served at `{address}`, from `telemetry.metrics` or `--metrics`: expected `HOST:PORT` to listen on, such as \
+         `127.0.0.1:9464`, or a port ({reason})"
+    )]
+    Page { address: String, reason: String },
+    #[error(
+        "the metrics page cannot be served at `{address}`, from `telemetry.metrics` or `--metrics`: {source}; {advice}"
+    )]
+    PageNotServed { address: SocketAddr, advice: &'static str, source: io::Error },
     #[error("failed to start the threads that send traces or serve metrics: {0}")]
     Thread(#[source] io::Error),
     #[error("failed to open the log file `{path}`: {source}", path = path.display())]

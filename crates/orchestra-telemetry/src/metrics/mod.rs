@@ -2,10 +2,9 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use orchestra_telemetry::metrics::{Metrics, PageAddress, Reading, names};
+//! use orchestra_telemetry::metrics::{Metrics, Reading, names, page_address};
 //!
-//! let page = PageAddress::read("127.0.0.1:9464", "the example")?;
-//! let metrics = Metrics::start(&page)?;
+//! let metrics = Metrics::start(page_address("127.0.0.1:9464")?)?;
 //! metrics.observe(Arc::new(|| {
 //!     let mut reading = Reading::new();
 //!     reading.add(&names::ITEMS_DONE, &["scans"], 17_u64);
@@ -25,7 +24,7 @@ use std::sync::{Arc, Mutex};
 
 pub use names::{Instrument, Kind};
 pub use reading::{Buckets, Point, Reading, Value};
-pub use settings::PageAddress;
+pub use settings::page_address;
 
 #[doc(hidden)]
 pub use server::answer_to;
@@ -49,9 +48,9 @@ impl Metrics {
     ///
     /// # Errors
     /// The address is taken or not of this machine, or no thread could be started.
-    pub fn start(page: &PageAddress) -> Result<Self, TelemetryError> {
+    pub fn start(address: SocketAddr) -> Result<Self, TelemetryError> {
         let source = Arc::default();
-        Ok(Self { page: Server::start(page, reader(&source))?, source })
+        Ok(Self { page: Server::start(address, reader(&source))?, source })
     }
 
     pub fn page_address(&self) -> SocketAddr {
@@ -85,8 +84,8 @@ mod tests {
     fn an_address_that_is_taken_is_named_with_its_origin() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let error = Metrics::start(&PageAddress { address, origin: "a test" }).err().unwrap().to_string();
-        for part in [&format!("`{address}`") as &str, "a test", "port 0"] {
+        let error = Metrics::start(address).err().unwrap().to_string();
+        for part in [&format!("`{address}`") as &str, "`--metrics`", "port 0"] {
             assert!(error.contains(part), "{error}");
         }
     }

@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
 
 use super::page::{self, CONTENT_TYPE};
-use super::{PageAddress, Reading, Source};
+use super::{Reading, Source};
 use crate::TelemetryError;
 
 /// Connections that are open at once. With one more, the oldest is closed: it has had its chance, and clients that hang must not keep a
@@ -49,10 +49,9 @@ impl Drop for Server {
 }
 
 impl Server {
-    pub(super) fn start(page: &PageAddress, source: Source) -> Result<Self, TelemetryError> {
+    pub(super) fn start(address: SocketAddr, source: Source) -> Result<Self, TelemetryError> {
         let not_served = |error: std::io::Error| TelemetryError::PageNotServed {
-            address: page.address,
-            origin: page.origin,
+            address,
             advice: match error.kind() {
                 std::io::ErrorKind::AddrInUse => {
                     "another program listens there, perhaps another run; give each its own port, or port 0 for any that is free"
@@ -63,7 +62,7 @@ impl Server {
             },
             source: error,
         };
-        let listener = StdTcpListener::bind(page.address).map_err(not_served)?;
+        let listener = StdTcpListener::bind(address).map_err(not_served)?;
         let address = listener.local_addr().map_err(not_served)?;
         listener.set_nonblocking(true).map_err(not_served)?;
         let mut runtime = Builder::new_multi_thread();
@@ -168,7 +167,7 @@ mod tests {
             reading
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        Server::start(&PageAddress { address, origin: "a test" }, source).unwrap()
+        Server::start(address, source).unwrap()
     }
 
     fn ask(server: &Server, request: &str) -> String {
