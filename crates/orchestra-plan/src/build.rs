@@ -197,9 +197,9 @@ impl Planner<'_> {
             sinks: &[],
             host: self.host,
         };
-        let of_tasks = raw::tasks(&tree, &mut Diagnostics::new("", ""));
-        let late = Late::fill(&mut tree, &of_tasks, &around, diags);
-        let mut workflow = raw::read(&tree, &self.host.kinds(), diags);
+        let tasks = raw::tasks(&tree, diags);
+        let late = Late::fill(&mut tree, &tasks, &around, diags);
+        let mut workflow = raw::read(&tree, tasks, &self.host.kinds(), diags);
         let graph = Graph::new(&mut workflow, diags);
         let sink_paths = sinks::check_paths(&workflow.sinks, diags);
         Some(ReadFile { tree, folder, output, late, workflow, graph, sink_paths })

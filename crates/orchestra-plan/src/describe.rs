@@ -177,9 +177,6 @@ fn write_limits(out: &mut String, plan: &Plan, pipeline: &PipelinePlan) -> fmt::
             said.push(format!("{key} {}", humantime::format_duration(own)));
         }
     }
-    if plan.pipelines.iter().any(|other| other.loaders != pipeline.loaders) {
-        said.push(plural(pipeline.loaders * pipeline.sources.len(), "loader"));
-    }
     if said.is_empty() { Ok(()) } else { writeln!(out, "  limits: {}", said.join(", ")) }
 }
 

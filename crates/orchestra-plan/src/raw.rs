@@ -51,18 +51,11 @@ pub(crate) struct RawPipeline {
     pub item_timeout: Option<Duration>,
     pub batch_timeout: Option<Duration>,
     pub load_timeout: Option<Duration>,
-    pub memory: Option<At<u64>>,
-    pub loaders: Option<At<u64>>,
     /// Of its keys, those that have no effect on a pipeline without a model.
     pub of_models: Vec<At<&'static str>>,
 }
 
 impl RawPipeline {
-    /// Processes that it names; 0: it names none.
-    pub fn n_loaders(&self) -> usize {
-        self.loaders.as_ref().map_or(0, |n| n.value as usize)
-    }
-
     /// Its limits, where those of the file are these.
     pub fn limits(&self, of_file: &Limits) -> Limits {
         let first_failed = self.first_failed.as_ref().map(|n| n.value);
@@ -196,7 +189,8 @@ pub(crate) struct RawDevices {
     pub slots: Option<usize>,
 }
 
-pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawWorkflow {
+/// `tasks` were read before: what follows may use values of them.
+pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut Diagnostics) -> RawWorkflow {
     // Errors about the file as a whole point at its first line.
     let top = Span::new(0, 0..0);
     let tables_of = TABLES.map(|name| key(name, "table", "none", "tables"));
@@ -229,7 +223,7 @@ pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawW
         models,
         stages,
         sinks: tables(root, "sinks", "sink", diags, sink),
-        tasks: tasks(root, diags),
+        tasks,
         pipelines: tables(root, "pipelines", "pipeline", diags, pipeline),
         devices,
         limits,
@@ -247,7 +241,7 @@ pub(crate) fn tasks(root: &Table, diags: &mut Diagnostics) -> Vec<RawTask> {
 fn pipeline(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawPipeline {
     let what = format!("pipeline `{}`", name.value);
     let mut f = Fields::new(what, name.span, table, &keys::PIPELINE, diags);
-    let of_models = ["batch_timeout", "load_timeout", "memory"].into_iter();
+    let of_models = ["batch_timeout", "load_timeout"].into_iter();
     let of_models = of_models.filter_map(|key| Some(At::new(key, f.entry(key)?.key_span))).collect();
     RawPipeline {
         max_failed: max_failed(&mut f),
@@ -255,8 +249,6 @@ fn pipeline(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics)
         item_timeout: positive(&mut f, "item_timeout"),
         batch_timeout: positive(&mut f, "batch_timeout"),
         load_timeout: positive(&mut f, "load_timeout"),
-        memory: f.bytes("memory"),
-        loaders: f.integer("loaders"),
         of_models,
         name,
     }

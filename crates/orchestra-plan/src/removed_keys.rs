@@ -11,7 +11,7 @@ struct RemovedKey {
     instead: &'static str,
 }
 
-const REMOVED: [RemovedKey; 14] = [
+const REMOVED: [RemovedKey; 16] = [
     RemovedKey { table: "model ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey { table: "stage ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey {
@@ -67,6 +67,18 @@ const REMOVED: [RemovedKey; 14] = [
         kind: "mask",
         key: "class",
         instead: "leave it out: a mask holds all classes, and there are no run lengths of one any more",
+    },
+    RemovedKey {
+        table: "pipeline ",
+        kind: "",
+        key: "loaders",
+        instead: "leave it out: sources share `limits.loaders` equally",
+    },
+    RemovedKey {
+        table: "pipeline ",
+        kind: "",
+        key: "memory",
+        instead: "leave it out: all batch slots share `limits.memory`, and a smaller `batch.max` takes less of it",
     },
     RemovedKey {
         table: "task ",

@@ -44,7 +44,7 @@ impl<'a> Assembler<'a> {
         let loader_threads = self.loader_threads();
         let (of_source, of_stage) = self.pipelines();
         let own = self.own_limits()?;
-        let layouts = self.layouts(&of_stage, &own)?;
+        let layouts = self.layouts()?;
         let used: Vec<_> = (0..self.parts.devices.len()).map(|d| placed(self.parts, d)).collect();
         let nodes = self.parts.machine.as_ref().map_or(&[][..], |m| &m.nodes);
         let near = near(&used, nodes, loader_threads, &mut self.reasons);
@@ -79,7 +79,7 @@ impl<'a> Assembler<'a> {
         route(&mut plan, workflow, &self.parts.graph, self.diags)?;
         number_files(&mut plan);
         self.share_memory(&mut plan);
-        fewer_loaders(&mut plan, workflow.loaders.as_ref(), &own, self.diags);
+        fewer_loaders(&mut plan, workflow.loaders.as_ref(), self.diags);
         plan.fingerprint = fingerprint(&plan, &workflow.sources);
         plan.fingerprint.extend(self.parts.outputs_of_tasks.iter().cloned());
         Some(plan)

@@ -8,7 +8,6 @@ use super::assemble::Assembler;
 use crate::bytes::format_bytes;
 use crate::diagnostics::Span;
 use crate::plan::{Plan, WorkerPlan};
-use crate::raw::RawPipeline;
 use crate::slots::{SlotDemand, SlotError, allot};
 use crate::wiring::Wired;
 
@@ -19,28 +18,21 @@ const CARRIED_BYTES: u64 = 512 << 20;
 pub(super) const LOADER_BYTES: u64 = 4 << 30;
 
 /// What batch slots may take.
-#[derive(Clone)]
 struct SlotMemory {
     limit: Option<u64>,
     span: Option<Span>,
     /// In messages.
-    called: String,
+    called: &'static str,
 }
 
 /// Batch size, and where rows lie.
 pub(super) type Layout = (usize, BatchLayout);
 
 impl Assembler<'_> {
-    /// Batch sizes and slots of all batch stages, by stage of the plan. A pipeline with `memory` of its own has its slots in that, the others in
-    /// what is left.
-    pub(super) fn layouts(
-        &mut self,
-        of_stage: &[PipelineId],
-        own: &[Option<&RawPipeline>],
-    ) -> Option<Vec<Option<Layout>>> {
+    /// Batch sizes and slots of all batch stages, by stage of the plan.
+    pub(super) fn layouts(&mut self) -> Option<Vec<Option<Layout>>> {
         let parts = self.parts;
-        let own_of = |stage: usize| own[of_stage[stage].index()];
-        let mut all = Vec::new();
+        let (mut stages, mut demands) = (Vec::new(), Vec::new());
         for stage in 0..parts.graph.n_stages {
             let Some(Wired::Batch { model, tensors, outputs, fixed_batch, .. }) = &parts.wired[stage] else {
                 continue;
@@ -57,37 +49,20 @@ impl Assembler<'_> {
                 streams: raw_model.streams(),
                 on_cpu: !self.is_on_cuda(stage),
             };
-            all.push((stage, demand));
+            stages.push(stage);
+            demands.push(demand);
         }
-        let mut by_stage: Vec<Option<Layout>> = (0..parts.graph.n_stages).map(|_| None).collect();
-        let mut left = self.slot_memory();
-        for own in own.iter().copied().flatten().filter(|own| own.memory.is_some()).map(Some).chain([None]) {
-            let is_here = |stage: usize| {
-                let of = own_of(stage).filter(|of| of.memory.is_some());
-                of.map(|of| &of.name.value) == own.map(|own| &own.name.value)
-            };
-            let (stages, demands): (Vec<usize>, Vec<SlotDemand<'_>>) =
-                all.extract_if(.., |(stage, _)| is_here(*stage)).unzip();
-            let bound = match own.and_then(|own| Some((own, own.memory.as_ref()?))) {
-                Some((own, memory)) => SlotMemory {
-                    limit: Some(memory.value.min(left.limit.unwrap_or(u64::MAX))),
-                    span: Some(memory.span),
-                    called: format!("`memory` of pipeline `{}`", own.name.value),
-                },
-                None => left.clone(),
-            };
-            let layouts = match allot(&demands, bound.limit, &mut self.reasons) {
-                Ok(layouts) => layouts,
-                Err(error) => {
-                    self.report(&error, &stages, &bound);
-                    return None;
-                }
-            };
-            let taken: u64 = layouts.iter().map(|layout| layout.total_bytes() as u64).sum();
-            left.limit = left.limit.map(|limit| limit.saturating_sub(taken));
-            for ((stage, demand), layout) in stages.into_iter().zip(&demands).zip(layouts) {
-                by_stage[stage] = Some((demand.max_batch, layout));
+        let bound = self.slot_memory();
+        let layouts = match allot(&demands, bound.limit, &mut self.reasons) {
+            Ok(layouts) => layouts,
+            Err(error) => {
+                self.report(&error, &stages, &bound);
+                return None;
             }
+        };
+        let mut by_stage: Vec<Option<Layout>> = (0..parts.graph.n_stages).map(|_| None).collect();
+        for ((stage, demand), layout) in stages.into_iter().zip(&demands).zip(layouts) {
+            by_stage[stage] = Some((demand.max_batch, layout));
         }
         Some(by_stage)
     }
@@ -95,15 +70,13 @@ impl Assembler<'_> {
     /// What all slots together may take: as the file says, else half of the memory of the machine.
     fn slot_memory(&self) -> SlotMemory {
         match &self.parts.workflow.memory {
-            Some(limit) => SlotMemory {
-                limit: Some(limit.value),
-                span: Some(limit.span),
-                called: "`limits.memory`".to_owned(),
-            },
+            Some(limit) => {
+                SlotMemory { limit: Some(limit.value), span: Some(limit.span), called: "`limits.memory`" }
+            }
             None => {
                 let memory = self.parts.machine.as_ref().map_or(0, |m| m.memory);
                 let limit = (memory > 0).then_some(memory / 2);
-                SlotMemory { limit, span: None, called: "half of this machine's memory".to_owned() }
+                SlotMemory { limit, span: None, called: "half of this machine's memory" }
             }
         }
     }

@@ -49,7 +49,7 @@ impl<'a> Assembler<'a> {
     /// `[pipelines.NAME]` of each pipeline, which is called as its source.
     pub(super) fn own_limits(&mut self) -> Option<Vec<Option<&'a RawPipeline>>> {
         let workflow = &self.parts.workflow;
-        let (of_source, loader_threads) = (self.pipelines().0, self.loader_threads());
+        let of_source = self.pipelines().0;
         let names = self.pipeline_names();
         let mut own: Vec<Option<&RawPipeline>> = vec![None; names.len()];
         for raw in &workflow.pipelines {
@@ -70,34 +70,20 @@ impl<'a> Assembler<'a> {
                 .label("a pipeline is called as its source")
                 .help(suggestion("pipelines", name, names.collect::<Vec<_>>()));
         }
-        let sum: usize = own.iter().flatten().map(|own| own.n_loaders()).sum();
-        let largest = own.iter().flatten().filter_map(|own| own.loaders.as_ref()).max_by_key(|n| n.value);
-        if let Some(largest) = largest.filter(|_| sum > loader_threads) {
-            let message = format!("`loaders` of pipelines are {sum} in all, but there are {loader_threads}");
-            self.diags.error(largest.span, message).help(
-                "lower it, or raise `limits.loaders`, which is the number of cores where it is not said",
-            );
-        }
         (!self.diags.has_errors()).then_some(own)
     }
 
-    /// Gives each pipeline its limits and its loaders: those of its table, or a share of what the tables of others leave for each source.
+    /// Gives each pipeline its limits, and each source an equal share of the loaders.
     pub(super) fn limit(
         &mut self,
         pipelines: &mut [PipelinePlan],
         stages: &[StagePlan],
         own: &[Option<&RawPipeline>],
     ) {
-        let of_own = |own: &Option<&RawPipeline>| own.map_or(0, RawPipeline::n_loaders);
-        let left = self.loader_threads().saturating_sub(own.iter().map(of_own).sum());
-        let sharing = pipelines.iter().zip(own).filter(|(_, own)| of_own(own) == 0);
-        let n_sharing: usize = sharing.map(|(pipeline, _)| pipeline.sources.len()).sum();
+        let n_sources: usize = pipelines.iter().map(|pipeline| pipeline.sources.len()).sum();
+        let loaders = self.loader_threads().div_ceil(n_sources.max(1)).max(1);
         for (pipeline, own) in pipelines.iter_mut().zip(own) {
-            let (n, among) = match of_own(own) {
-                0 => (left, n_sharing),
-                own => (own, pipeline.sources.len()),
-            };
-            pipeline.loaders = n.div_ceil(among.max(1)).max(1);
+            pipeline.loaders = loaders;
             let Some(own) = own else { continue };
             pipeline.limits = own.limits(&self.parts.workflow.limits);
             if pipeline.stages.iter().any(|stage| stages[stage.index()].batch().is_some()) {

@@ -93,7 +93,7 @@ pub const LIMITS: [Key; 11] = [
 ];
 
 /// `[pipelines.NAME]`
-pub const PIPELINE: [Key; 7] = [
+pub const PIPELINE: [Key; 5] = [
     key(
         "max_failed",
         "integer or percent",
@@ -124,18 +124,6 @@ pub const PIPELINE: [Key; 7] = [
         "that of `[limits]`",
         "how long a worker of its stages may take to load its model and to warm up",
     ),
-    key(
-        "memory",
-        "memory",
-        "none",
-        "of `limits.memory`, what the batch slots of its stages may take together; the other pipelines have the rest",
-    ),
-    key(
-        "loaders",
-        "integer",
-        "an equal share",
-        "of the processes of `limits.loaders`, how many read its items; the other pipelines share the rest, and have one at least",
-    ).from_to(1, 1024),
 ];
 
 /// `[telemetry]`

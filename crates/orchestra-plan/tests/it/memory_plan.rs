@@ -362,14 +362,6 @@ fn a_number_of_loaders_that_memory_has_no_room_for_is_a_warning_at_its_place() {
     let (n, said, report) = warnings(DIGITS, "512MiB", "loaders = 6\n");
     assert_eq!((n, &said[..]), (2, &["`limits.loaders` is 6, but memory has room for 2".to_owned()][..]));
     assert!(report.contains("loaders = 6") && report.contains("2 start"), "{report}");
-    let own = "[pipelines.scans]\nloaders = 5\n";
-    let (n, said, _) = warnings(DIGITS, "512MiB", &format!("loaders = 6\n{own}"));
-    assert_eq!(n, 2);
-    let both = [
-        "`limits.loaders` is 6, but memory has room for 2",
-        "`pipelines.scans.loaders` is 5, but memory has room for 2",
-    ];
-    assert_eq!(said, both);
     // Nothing is said where the file asks for no number, or for one that memory has room for.
     for (memory, more) in [("512MiB", ""), ("512MiB", "loaders = 2\n"), ("4GiB", "loaders = 6\n")] {
         assert_eq!(warnings(DIGITS, memory, more).1, [""; 0], "{memory} {more}");

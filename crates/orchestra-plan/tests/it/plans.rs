@@ -67,7 +67,7 @@ fn a_pipeline_may_have_limits_of_its_own() {
         .replace("results", "results2")
         .replace("[models.digits]\npath = \"digits.onnx\"\nlabels = \"labels10.txt\"\n", "");
     let limits = "[limits]\nmax_failed = 9\nitem_timeout = \"7s\"\nloaders = 6\n";
-    let own = "[pipelines.clips]\nmax_failed = \"5%\"\nbatch_timeout = \"3s\"\nload_timeout = \"1h\"\nloaders = 5\nmemory = \"300KB\"\n";
+    let own = "[pipelines.clips]\nmax_failed = \"5%\"\nbatch_timeout = \"3s\"\nload_timeout = \"1h\"\n";
     let host = FakeHost::with_cores(4);
     let without = host.good(&format!("{DIGITS}{second}{limits}"));
     let plan = host.good(&format!("{DIGITS}{second}{limits}{own}"));
@@ -82,21 +82,10 @@ fn a_pipeline_may_have_limits_of_its_own() {
     let called = |key| [scans, clips].map(|pipeline| pipeline.limits.called(key));
     assert_eq!(called("load_timeout"), ["limits.load_timeout", "pipelines.clips.load_timeout"]);
     assert_eq!(called("item_timeout"), ["limits.item_timeout"; 2]);
-    assert_eq!([scans.loaders, clips.loaders], [1, 5], "what one has is not the others'");
-    assert_eq!(without.pipelines.iter().map(|p| p.loaders).collect::<Vec<_>>(), [3, 3]);
-    let bytes = |plan, stage| infer(plan, stage).layout.total_bytes();
-    assert!(bytes(&without, "classify2") > 300_000 && bytes(&plan, "classify2") <= 300_000);
-    assert_eq!(bytes(&plan, "classify"), bytes(&without, "classify"), "it takes nothing from the other one");
+    assert_eq!([scans.loaders, clips.loaders], [3, 3]);
     assert_eq!(plan.fingerprint, without.fingerprint, "limits may change from start to start");
     let said = describe(&plan);
-    assert!(
-        said.contains("limits: stopped beyond 5% failed, batch_timeout 3s, load_timeout 1h, 5 loaders"),
-        "{said}"
-    );
-
-    let text = format!("{DIGITS}{second}{limits}{own}").replace("300KB", "1KB");
-    let said = host.errors(&text, &PlanOptions::default()).join("; ");
-    assert!(said.contains("but `memory` of pipeline `clips` is 1000 B"), "{said}");
+    assert!(said.contains("limits: stopped beyond 5% failed, batch_timeout 3s, load_timeout 1h"), "{said}");
 }
 
 #[test]
