@@ -7,13 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use orchestra::telemetry::{
-    ConfiguredTraces, LogSettings, ResolvedTraces, Telemetry, TelemetryGuard, TraceSettings,
-};
+use orchestra::telemetry::{LogSettings, ResolvedTraces, Telemetry, TelemetryGuard, TraceSettings};
 use orchestra::{
     Earlier, EventHook, Library, Plan, RunHandle, RunOutcome, RunReport, Snapshot, StartOptions, Tracer,
 };
-use orchestra_plan::TasksPlan;
+use orchestra_plan::{TasksPlan, TelemetryPlan};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tracing::level_filters::LevelFilter;
@@ -24,7 +22,7 @@ use crate::exit_code::ExitCode;
 use crate::human::count;
 use crate::notices::{LibraryNotes, Notices};
 use crate::planning::{self, Workflow};
-use crate::run::{configured_traces, not_started};
+use crate::run::not_started;
 use crate::signals::Signals;
 use crate::stderr;
 use crate::surroundings::Surroundings;
@@ -277,8 +275,8 @@ impl RunPoint {
 
 /// Traces to this address, else as a run of the workflow would send them.
 fn traces(otlp: &str, plan: &Plan) -> Result<ResolvedTraces, Failed> {
-    let configured = ConfiguredTraces { endpoint: Some(otlp), ..configured_traces(plan) };
-    TraceSettings::resolve(configured, |name| std::env::var(name).ok())
+    let configured = TelemetryPlan { otlp: Some(otlp.to_owned()), ..plan.telemetry.clone() };
+    TraceSettings::resolve(&configured, |name| std::env::var(name).ok())
         .map_err(|e| Failed::new(ExitCode::Usage, e))
 }
 

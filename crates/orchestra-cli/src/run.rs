@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use orchestra::telemetry::metrics::Metrics;
-use orchestra::telemetry::{ConfiguredTraces, LogSettings, Telemetry, TelemetryGuard, TraceSettings};
+use orchestra::telemetry::{LogSettings, Telemetry, TelemetryGuard, TraceSettings};
 use orchestra::{
     Earlier, GroupOwner, Library, Plan, PlanOptions, RunHandle, RunOutcome, RunReport, StartOptions,
     StartRunError,
 };
+use orchestra_plan::TelemetryPlan;
 use tokio::runtime::Runtime;
 
 use self::end::{Output, end, finished_before};
@@ -253,9 +254,9 @@ fn telemetry(
     surroundings: &Surroundings,
     plan: &Plan,
 ) -> Result<TelemetryGuard, Failed> {
-    let of_file = configured_traces(plan);
-    let configured = ConfiguredTraces { endpoint: args.otlp.as_deref().or(of_file.endpoint), ..of_file };
-    let traces = TraceSettings::resolve(configured, |name| std::env::var(name).ok())
+    let of_file = plan.telemetry.clone();
+    let configured = TelemetryPlan { otlp: args.otlp.clone().or(of_file.otlp), ..of_file };
+    let traces = TraceSettings::resolve(&configured, |name| std::env::var(name).ok())
         .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
     let logs = LogSettings {
         terminal: verbosity.terminal_level(),
@@ -272,17 +273,6 @@ fn telemetry(
         tracing::warn!("{warning}");
     }
     Ok(guard)
-}
-
-/// What the file says of traces.
-pub fn configured_traces(plan: &Plan) -> ConfiguredTraces<'_> {
-    ConfiguredTraces {
-        endpoint: plan.telemetry.otlp.as_deref(),
-        protocol: plan.telemetry.protocol,
-        items: plan.telemetry.sample,
-        slow: plan.telemetry.slow,
-        flush_timeout: plan.telemetry.flush_timeout,
-    }
 }
 
 fn runtime(plan: &Plan) -> Result<Runtime, Failed> {

@@ -15,6 +15,5 @@ pub use logs::{LogFiles, LogReport, Terminal};
 pub use orchestra_plan::LogFormat;
 pub use setup::{LogSettings, SpanWatch, Telemetry, TelemetryGuard, TelemetryReport};
 pub use traces::{
-    ConfiguredTraces, ItemParents, ItemSampling, Recorder, ResolvedTraces, SpanReport, TraceContext,
-    TraceSettings,
+    ItemParents, ItemSampling, Recorder, ResolvedTraces, SpanReport, TraceContext, TraceSettings,
 };

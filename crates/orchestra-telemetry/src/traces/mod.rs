@@ -29,7 +29,7 @@ pub use context::TraceContext;
 pub use counts::SpanReport;
 pub use recorder::Recorder;
 pub use sampling::ItemSampling;
-pub use settings::{ConfiguredTraces, Protocol, ResolvedTraces, TraceSettings};
+pub use settings::{Protocol, ResolvedTraces, TraceSettings};
 
 pub(crate) use export::SpanExport;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::Uri;
 pub use orchestra_plan::OtlpProtocol as Protocol;
+use orchestra_plan::TelemetryPlan;
 
 use super::ItemSampling;
 use super::sampling::USUAL_SHARE;
@@ -51,20 +52,6 @@ pub struct TraceSettings {
     pub request: usize,
     /// How long the shutdown may wait for spans that are not made yet, and again for those that are not sent.
     pub patience: Duration,
-}
-
-/// What the workflow file and the command line say of traces. Each goes before the variables.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ConfiguredTraces<'a> {
-    pub endpoint: Option<&'a str>,
-    /// How to send.
-    pub protocol: Option<Protocol>,
-    /// [`ItemSampling::ratio`].
-    pub items: Option<f64>,
-    /// [`ItemSampling::slow`].
-    pub slow: Option<Duration>,
-    /// [`TraceSettings::patience`]; `None`: 3 seconds.
-    pub flush_timeout: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -123,14 +110,14 @@ impl TraceSettings {
         })
     }
 
-    /// What the command line or the workflow file say, and the variables that `docs/tracing.md` lists: those of traces before the general ones. No
+    /// What the command line or the workflow file say in `configured`, and the variables that `docs/tracing.md` lists: those of traces before the general ones. No
     /// settings: nothing asks for traces, or a variable switches them off; where they were asked for in the file or the command, a warning says so.
     ///
     /// # Errors
     /// An address or a protocol that cannot be used: there is no good guess for those. Variables that ask for gRPC, where this build has none, are a
     /// warning.
     pub fn resolve(
-        configured: ConfiguredTraces<'_>,
+        configured: &TelemetryPlan,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<ResolvedTraces, TelemetryError> {
         let text = |name: &str| {
@@ -151,7 +138,7 @@ impl TraceSettings {
             },
             (configured, _) => configured,
         };
-        let (endpoint, origin, is_whole) = match (configured.endpoint, of_exporter("ENDPOINT")) {
+        let (endpoint, origin, is_whole) = match (&configured.otlp, of_exporter("ENDPOINT")) {
             (Some(endpoint), _) => {
                 (endpoint.trim().to_owned(), "`telemetry.otlp` or `--otlp`".to_owned(), false)
             }
@@ -171,14 +158,14 @@ impl TraceSettings {
             asks_for("none").then_some("`OTEL_TRACES_EXPORTER` is `none`")
         };
         if let Some(switch) = switch {
-            if configured.endpoint.is_some() {
+            if configured.otlp.is_some() {
                 warnings.push(format!("no traces are sent, because {switch}"));
             }
             return Ok(ResolvedTraces { settings: None, warnings });
         }
         let settings = match Self::new(&endpoint, &origin, protocol) {
             // The environment is shared with other programs, which can send so.
-            Err(error @ TelemetryError::NoGrpc { .. }) if configured.endpoint.is_none() => {
+            Err(error @ TelemetryError::NoGrpc { .. }) if configured.otlp.is_none() => {
                 warnings.push(error.to_string());
                 return Ok(ResolvedTraces { settings: None, warnings });
             }
@@ -192,7 +179,7 @@ impl TraceSettings {
                 endpoint: if is_whole { endpoint } else { settings.endpoint },
                 timeout: milliseconds.map_or(TIMEOUT, Duration::from_millis),
                 sampling: ItemSampling {
-                    ratio: configured.items.unwrap_or(USUAL_SHARE),
+                    ratio: configured.sample.unwrap_or(USUAL_SHARE),
                     slow: configured.slow,
                 },
                 patience: configured.flush_timeout.unwrap_or(PATIENCE),
