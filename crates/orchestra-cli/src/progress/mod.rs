@@ -7,7 +7,7 @@ mod screen;
 
 use std::time::Duration;
 
-use orchestra::{Extent, TasksSnapshot};
+use orchestra::Snapshot;
 use painter::Painter;
 
 use crate::stderr;
@@ -18,55 +18,18 @@ pub use screen::Screen;
 /// How often a line is written where nothing can be drawn again.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// The state of a run, as it is shown.
+/// The state of a run, as it is shown: a snapshot, and what follows from an earlier one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProgressView {
-    pub extent: Extent,
-    pub done: u64,
-    pub failed: u64,
+    pub now: Snapshot,
     /// Items finished per second, lately.
     pub per_second: f64,
     /// Time left, if it can be told.
     pub eta: Option<Duration>,
-    /// Stages, in the order of the data.
-    pub stages: Vec<StageView>,
-    /// Devices, in the order of the plan.
-    pub devices: Vec<DeviceView>,
-    /// Pipelines, in the order of the plan.
-    pub pipelines: Vec<PipelineView>,
-    pub restarts: u64,
-    pub tasks: TasksSnapshot,
-}
-
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct StageView {
-    pub name: String,
-    pub queued: u64,
-    pub per_second: f64,
-}
-
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct DeviceView {
-    pub name: String,
-    pub workers: u64,
-    /// Share of time in which they ran, 0.0 to 1.0.
-    pub busy: f64,
-    /// Memory in use and in all, in bytes, where it is known.
-    pub memory: Option<(u64, u64)>,
-    /// Utilisation of the GPU in percent, where the driver tells.
-    pub utilization: Option<u8>,
-    /// What it draws in watts, where the driver tells.
-    pub watts: Option<u32>,
-}
-
-/// What a pipeline takes of all its devices.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct PipelineView {
-    pub name: String,
-    pub gpu_memory: Option<u64>,
-    pub cores: Option<f64>,
-    /// Main memory of its workers in bytes.
-    pub memory: u64,
+    /// Rows per second that leave each stage, lately.
+    pub stage_rates: Vec<f64>,
+    /// Share of time in which the workers of each device ran, lately, 0.0 to 1.0.
+    pub busy: Vec<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -153,6 +153,8 @@ fn paint(shared: &Shared, color: bool) {
 
 #[cfg(test)]
 mod tests {
+    use orchestra::Snapshot;
+
     use super::*;
 
     #[test]
@@ -170,9 +172,10 @@ mod tests {
     fn the_newest_state_is_drawn_and_nothing_is_drawn_twice() {
         let shared = Shared::default();
         for done in 1..=3 {
-            shared.order(|o| o.view = Some(ProgressView { done, ..ProgressView::default() }));
+            let now = Snapshot { done, ..Snapshot::default() };
+            shared.order(|o| o.view = Some(ProgressView { now, ..ProgressView::default() }));
         }
-        assert_eq!(shared.next().view.map(|v| v.done), Some(3));
+        assert_eq!(shared.next().view.map(|v| v.now.done), Some(3));
         shared.order(|o| o.end = true);
         assert!(shared.next().view.is_none());
         assert!(!shared.print("too late"));

@@ -2,9 +2,12 @@
 
 use console::{Style, measure_text_width, truncate_str};
 use orchestra::plan::format_bytes;
-use orchestra::{Extent, RunningCommand, TasksSnapshot};
+use orchestra::{
+    DeviceSnapshot, Extent, Gpu, PipelineLook, PipelineSnapshot, RunningCommand, Snapshot, StageSnapshot,
+    TasksSnapshot,
+};
 
-use super::{DeviceView, PipelineView, ProgressView, StageView};
+use super::ProgressView;
 use crate::columns::{CellAlignment, aligned};
 use crate::human::{clock, count, counted, gib, per_second, percent};
 use crate::tasks::metrics;
@@ -28,20 +31,22 @@ pub struct Look {
 pub fn render(view: &ProgressView, look: Look) -> Vec<String> {
     // The last column stays free: some terminals wrap when it is written.
     let look = Look { width: look.width.saturating_sub(1).max(MIN_WIDTH), ..look };
-    let (tasks, pipelines) = (&view.tasks, view.pipelines.iter().filter(|pipeline| pipeline.memory > 0));
+    let Snapshot { tasks, stages, devices, pipelines, .. } = &view.now;
     let mut lines = header(view, look);
-    let n_running = usize::try_from(tasks.running).unwrap_or(usize::MAX).max(tasks.commands.len());
-    lines.extend(section("running", tasks.commands.iter().map(command), n_running, look));
-    lines.extend(section("stages", view.stages.iter().map(stage), view.stages.len(), look));
-    lines.extend(section("devices", view.devices.iter().map(device), view.devices.len(), look));
-    lines.extend(section("workers", pipelines.clone().map(pipeline), pipelines.count(), look));
+    let unnamed = tasks.running.saturating_sub(tasks.commands.len() as u64);
+    lines.extend(section("running", tasks.commands.iter().map(command).collect(), unnamed, look));
+    let rows = stages.iter().zip(&view.stage_rates).map(|(stage, rate)| self::stage(stage, *rate));
+    lines.extend(section("stages", rows.collect(), 0, look));
+    let rows = devices.iter().zip(&view.busy).map(|(device, busy)| self::device(device, *busy));
+    lines.extend(section("devices", rows.collect(), 0, look));
+    lines.extend(section("workers", pipelines.iter().filter_map(pipeline).collect(), 0, look));
     lines.iter().map(|line| truncate_str(line, look.width, "…").into_owned()).collect()
 }
 
 /// The state as one line for a log or a pipe.
 pub fn plain_line(view: &ProgressView) -> String {
     if has_tasks_alone(view) {
-        let TasksSnapshot { total, done, failed, running, .. } = view.tasks;
+        let TasksSnapshot { total, done, failed, running, .. } = view.now.tasks;
         let tasks = counted(total, "task", "tasks");
         let mut out = format!("progress: {} of {tasks}, {} running", count(done + failed), count(running));
         if failed > 0 {
@@ -49,8 +54,8 @@ pub fn plain_line(view: &ProgressView) -> String {
         }
         return out;
     }
-    let finished = view.done.saturating_add(view.failed);
-    let mut out = match view.extent {
+    let finished = view.now.done.saturating_add(view.now.failed);
+    let mut out = match view.now.extent {
         Extent::Known(total) => format!(
             "progress: {} of {} ({}%)",
             count(finished),
@@ -66,28 +71,29 @@ pub fn plain_line(view: &ProgressView) -> String {
     if let Some(eta) = view.eta {
         out.push_str(&format!(", {} left", clock(eta)));
     }
-    if view.failed > 0 {
-        out.push_str(&format!(", {} failed", count(view.failed)));
+    if view.now.failed > 0 {
+        out.push_str(&format!(", {} failed", count(view.now.failed)));
     }
-    if view.restarts > 0 {
-        out.push_str(&format!(", {}", counted(view.restarts, "restart", "restarts")));
+    if view.now.restarts > 0 {
+        out.push_str(&format!(", {}", counted(view.now.restarts, "restart", "restarts")));
     }
-    if view.tasks.total > 0 {
+    if view.now.tasks.total > 0 {
         out.push_str(&format!(
             ", {} of {}",
-            count(view.tasks.done + view.tasks.failed),
-            counted(view.tasks.total, "task", "tasks")
+            count(view.now.tasks.done + view.now.tasks.failed),
+            counted(view.now.tasks.total, "task", "tasks")
         ));
     }
-    out.push_str(&gpus(&view.devices));
+    out.push_str(&gpus(&view.now.devices));
     out
 }
 
 /// What all GPUs together do, where something is known of one: the mean of their utilisation, and the sum of the rest.
-fn gpus(devices: &[DeviceView]) -> String {
-    let percents: Vec<u64> = devices.iter().filter_map(|d| d.utilization).map(u64::from).collect();
-    let memory: Vec<u64> = devices.iter().filter_map(|d| d.memory).map(|(used, _)| used).collect();
-    let watts: Vec<u64> = devices.iter().filter_map(|d| d.watts).map(u64::from).collect();
+fn gpus(devices: &[DeviceSnapshot]) -> String {
+    let gpus = || devices.iter().filter_map(|device| device.gpu.as_ref());
+    let percents: Vec<u64> = gpus().filter_map(|gpu| gpu.utilization).map(u64::from).collect();
+    let memory: Vec<u64> = gpus().map(|gpu| gpu.memory_used()).collect();
+    let watts: Vec<u64> = gpus().filter_map(watts).map(u64::from).collect();
     let mut out = String::new();
     if !percents.is_empty() {
         out.push_str(&format!(" {}%", percents.iter().sum::<u64>() / percents.len() as u64));
@@ -105,8 +111,8 @@ fn gpus(devices: &[DeviceView]) -> String {
 fn header(view: &ProgressView, look: Look) -> Vec<String> {
     let mut facts = facts(view);
     let (finished, extent) = match has_tasks_alone(view) {
-        true => (view.tasks.done + view.tasks.failed, Extent::Known(view.tasks.total)),
-        false => (view.done.saturating_add(view.failed), view.extent),
+        true => (view.now.tasks.done + view.now.tasks.failed, Extent::Known(view.now.tasks.total)),
+        false => (view.now.done.saturating_add(view.now.failed), view.now.extent),
     };
     if let Some(total) = extent.known().filter(|total| *total > 0) {
         facts.insert(0, (bar(finished, total), Style::new().green()));
@@ -127,11 +133,11 @@ fn facts(view: &ProgressView) -> Vec<(String, Style)> {
     let (plain, bad) = (Style::new, || Style::new().red().bold());
     let mut facts = Vec::new();
     if has_tasks_alone(view) {
-        let ended = view.tasks.done + view.tasks.failed;
-        facts.push((format!("{:>5}%", percent(ended, view.tasks.total)), plain()));
+        let ended = view.now.tasks.done + view.now.tasks.failed;
+        facts.push((format!("{:>5}%", percent(ended, view.now.tasks.total)), plain()));
     } else {
-        let finished = view.done.saturating_add(view.failed);
-        match view.extent {
+        let finished = view.now.done.saturating_add(view.now.failed);
+        match view.now.extent {
             Extent::Known(total) => {
                 facts.push((format!("{:>5}%", percent(finished, total)), plain()));
                 facts.push((format!("{}/{}", count(finished), count(total)), plain()));
@@ -143,14 +149,14 @@ fn facts(view: &ProgressView) -> Vec<(String, Style)> {
         }
         facts.push((format!("{}/s", per_second(view.per_second)), plain()));
         facts.extend(view.eta.map(|eta| (format!("eta {}", clock(eta)), plain())));
-        if view.failed > 0 {
-            facts.push((format!("{} failed", count(view.failed)), bad()));
+        if view.now.failed > 0 {
+            facts.push((format!("{} failed", count(view.now.failed)), bad()));
         }
-        if view.restarts > 0 {
-            facts.push((counted(view.restarts, "restart", "restarts"), Style::new().yellow()));
+        if view.now.restarts > 0 {
+            facts.push((counted(view.now.restarts, "restart", "restarts"), Style::new().yellow()));
         }
     }
-    let tasks = &view.tasks;
+    let tasks = &view.now.tasks;
     if tasks.total > 0 {
         facts.push((format!("{}/{} tasks", count(tasks.done + tasks.failed), count(tasks.total)), plain()));
         facts.push((format!("{} running", count(tasks.running)), plain()));
@@ -163,7 +169,7 @@ fn facts(view: &ProgressView) -> Vec<(String, Style)> {
 
 /// Whether the run has commands and no items.
 fn has_tasks_alone(view: &ProgressView) -> bool {
-    view.tasks.total > 0 && view.stages.is_empty() && view.extent == Extent::Known(0)
+    view.now.tasks.total > 0 && view.now.stages.is_empty() && view.now.extent == Extent::Known(0)
 }
 
 fn bar(finished: u64, total: u64) -> String {
@@ -172,12 +178,14 @@ fn bar(finished: u64, total: u64) -> String {
     format!("[{}{head}{}]", "=".repeat(filled), " ".repeat(BAR_CELLS - filled - head.len()))
 }
 
-/// Rows below one another, behind the name of the section. There are `n` of them, and `rows` are the first.
-fn section(name: &str, rows: impl Iterator<Item = Vec<String>>, n: usize, look: Look) -> Vec<String> {
-    let shown = if n > MAX_LINES { MAX_LINES - 1 } else { n };
-    let mut lines = aligned(rows.take(shown), CellAlignment::Left);
-    if n > lines.len() {
-        lines.push(format!("… and {} more", count((n - lines.len()) as u64)));
+/// Rows below one another, behind the name of the section. There are `more` that are not among them.
+fn section(name: &str, mut rows: Vec<Vec<String>>, more: u64, look: Look) -> Vec<String> {
+    let n = rows.len() as u64 + more;
+    rows.truncate(if n > MAX_LINES as u64 { MAX_LINES - 1 } else { MAX_LINES });
+    let hidden = n - rows.len() as u64;
+    let mut lines = aligned(rows, CellAlignment::Left);
+    if hidden > 0 {
+        lines.push(format!("… and {} more", count(hidden)));
     }
     if look.width + 1 >= HEADING_FROM {
         let dim = Style::new().dim().force_styling(look.color);
@@ -196,30 +204,39 @@ fn command(command: &RunningCommand) -> Vec<String> {
     vec![task, place, again, clock(command.elapsed), memory, metrics(&command.metrics)]
 }
 
-fn stage(stage: &StageView) -> Vec<String> {
-    let (queued, rate) = (count(stage.queued), per_second(stage.per_second));
-    vec![stage.name.clone(), format!("{queued} queued"), format!("{rate}/s")]
+fn stage(stage: &StageSnapshot, rate: f64) -> Vec<String> {
+    let queued = count(stage.entered.saturating_sub(stage.left + stage.failed));
+    vec![stage.name.clone(), format!("{queued} queued"), format!("{}/s", per_second(rate))]
 }
 
-fn device(device: &DeviceView) -> Vec<String> {
-    let busy = (device.busy.clamp(0.0, 1.0) * 100.0).round() as u32; // NaN stays NaN, and `as` makes it 0
+fn device(device: &DeviceSnapshot, busy: f64) -> Vec<String> {
+    let busy = (busy.clamp(0.0, 1.0) * 100.0).round() as u32; // NaN stays NaN, and `as` makes it 0
+    let of_gpu =
+        |text: &dyn Fn(&Gpu) -> Option<String>| device.gpu.as_ref().and_then(text).unwrap_or_default();
     vec![
         device.name.clone(),
-        counted(device.workers, "worker", "workers"),
+        counted(device.ready, "worker", "workers"),
         format!("{busy}% busy"),
-        device.utilization.map_or_else(String::new, |percent| format!("gpu {percent}%")),
-        device.memory.map_or_else(String::new, |(used, total)| format!("{}/{} GiB", gib(used), gib(total))),
-        device.watts.map_or_else(String::new, |watts| format!("{watts} W")),
+        of_gpu(&|gpu| gpu.utilization.map(|percent| format!("gpu {percent}%"))),
+        of_gpu(&|gpu| Some(format!("{}/{} GiB", gib(gpu.memory_used()), gib(gpu.memory_total)))),
+        of_gpu(&|gpu| watts(gpu).map(|watts| format!("{watts} W"))),
     ]
 }
 
-fn pipeline(pipeline: &PipelineView) -> Vec<String> {
-    vec![
-        pipeline.name.clone(),
-        pipeline.gpu_memory.map_or_else(String::new, |bytes| format!("{} GiB", gib(bytes))),
-        pipeline.cores.map_or_else(String::new, |cores| format!("{cores:.1} cores")),
-        format!("{} GiB RAM", gib(pipeline.memory)),
-    ]
+fn watts(gpu: &Gpu) -> Option<u32> {
+    gpu.power_mw.map(|mw| mw.div_ceil(1000))
+}
+
+/// What it takes of all its devices, once that was seen.
+fn pipeline(pipeline: &PipelineSnapshot) -> Option<Vec<String>> {
+    let looks = || pipeline.devices.iter();
+    let sum = |of: fn(&PipelineLook) -> Option<u64>| looks().filter_map(of).reduce(|a, b| a + b);
+    let memory = sum(|look| Some(look.memory)).filter(|memory| *memory > 0)?;
+    let gpu_memory = sum(|look| look.gpu_memory).map(|bytes| format!("{} GiB", gib(bytes)));
+    let cores = looks().filter_map(|look| look.cores).reduce(|a, b| a + b);
+    let cores = cores.map(|cores| format!("{cores:.1} cores"));
+    let of_memory = format!("{} GiB RAM", gib(memory));
+    Some(vec![pipeline.name.clone(), gpu_memory.unwrap_or_default(), cores.unwrap_or_default(), of_memory])
 }
 
 #[cfg(test)]
@@ -230,34 +247,43 @@ mod tests {
 
     use super::*;
 
+    fn gpu(used: u64, total: u64) -> Gpu {
+        Gpu { memory_total: total, memory_free: total - used, ..Gpu::default() }
+    }
+
     fn view() -> ProgressView {
-        let stage = |name: &str, queued, per_second| StageView { name: name.into(), queued, per_second };
-        let device = |name: &str, workers, busy, memory| DeviceView {
+        let stage = |name: &str, queued: u64| StageSnapshot {
             name: name.into(),
-            workers,
-            busy,
-            memory,
-            ..DeviceView::default()
+            entered: 50_000 + queued,
+            left: 49_990,
+            failed: 10,
+            ..StageSnapshot::default()
         };
-        ProgressView {
+        let device =
+            |name: &str, ready, gpu| DeviceSnapshot { name: name.into(), ready, gpu, ..Default::default() };
+        let now = Snapshot {
             extent: Extent::Known(100_000),
             done: 42_314,
             failed: 3,
+            stages: vec![stage("pixels", 120), stage("classify", 64), stage("answer", 0)],
+            devices: vec![
+                device("cuda:0", 2, Some(gpu(3_650_722_201, 85_899_345_920))),
+                device("cuda:1", 0, None),
+            ],
+            restarts: 1,
+            ..Snapshot::default()
+        };
+        ProgressView {
+            now,
             per_second: 1_234.4,
             eta: Some(Duration::from_secs(46)),
-            stages: vec![
-                stage("pixels", 120, 1_240.2),
-                stage("classify", 64, 1_236.0),
-                stage("answer", 0, 98.7),
-            ],
-            devices: vec![
-                device("cuda:0", 2, 0.974, Some((3_650_722_201, 85_899_345_920))),
-                device("cuda:1", 0, 0.0, None),
-            ],
-            pipelines: Vec::new(),
-            restarts: 1,
-            tasks: TasksSnapshot::default(),
+            stage_rates: vec![1_240.2, 1_236.0, 98.7],
+            busy: vec![0.974, 0.0],
         }
+    }
+
+    fn pipeline(name: &str, devices: &[PipelineLook]) -> PipelineSnapshot {
+        PipelineSnapshot { name: name.into(), devices: devices.into() }
     }
 
     fn at(width: usize) -> String {
@@ -281,7 +307,8 @@ mod tests {
         let commands =
             vec![command("train[lr=0.1]", 1, 72, loss(0.25)), command("test", 2, 3, MetricReports::new())];
         let tasks = TasksSnapshot { total: 10, done: 3, running: 4, commands, ..TasksSnapshot::default() };
-        let view = ProgressView { tasks, ..ProgressView::default() };
+        let now = Snapshot { tasks, ..Snapshot::default() };
+        let view = ProgressView { now, ..ProgressView::default() };
         let at = |width| render(&view, Look { width, color: false })[1..].join("\n");
         assert_eq!(
             at(80),
@@ -296,37 +323,29 @@ running  train[lr=0.1]  slot 0, cuda:0             1:12  3 GiB  loss 0.2500
     #[test]
     fn what_the_driver_tells_of_a_gpu_stands_behind_its_workers() {
         let mut view = view();
-        view.devices[0].utilization = Some(88);
-        view.devices[0].watts = Some(271);
+        let gpu = view.now.devices[0].gpu.as_mut().unwrap();
+        (gpu.utilization, gpu.power_mw) = (Some(88), Some(270_100));
         let text = render(&view, Look { width: 120, color: false }).join("\n");
         assert!(text.contains("cuda:0  2 workers  97% busy  gpu 88%  3.4/80.0 GiB  271 W"), "{text}");
     }
 
     #[test]
     fn the_workers_of_each_pipeline_say_what_they_take_once_that_was_seen() {
-        let left = PipelineView {
-            name: "left".into(),
-            gpu_memory: Some(3 << 30),
-            cores: Some(0.94),
-            memory: 1 << 29,
-        };
-        let right = PipelineView {
-            name: "right".into(),
-            cores: Some(1.0),
-            memory: 3 << 30,
-            ..PipelineView::default()
-        };
-        let unseen = PipelineView { name: "unseen".into(), ..PipelineView::default() };
-        let at = |pipelines: &[&PipelineView]| {
-            let pipelines = pipelines.iter().copied().cloned().collect();
-            render(&ProgressView { pipelines, ..view() }, Look { width: 100, color: false }).join("\n")
+        let on_gpu = PipelineLook { gpu_memory: Some(1 << 30), cores: Some(0.4), memory: 1 << 28 };
+        let on_cpu = PipelineLook { gpu_memory: None, cores: Some(1.0), memory: 3 << 30 };
+        let left = pipeline("left", &[on_gpu, PipelineLook { gpu_memory: Some(2 << 30), ..on_gpu }]);
+        let (right, unseen) = (pipeline("right", &[on_cpu]), pipeline("unseen", &[]));
+        let at = |pipelines: &[&PipelineSnapshot]| {
+            let mut view = view();
+            view.now.pipelines = pipelines.iter().copied().cloned().collect();
+            render(&view, Look { width: 100, color: false }).join("\n")
         };
         let both = at(&[&left, &unseen, &right]);
         let lines = "
-workers  left   3.0 GiB  0.9 cores  0.5 GiB RAM
+workers  left   3.0 GiB  0.8 cores  0.5 GiB RAM
          right           1.0 cores  3.0 GiB RAM";
         assert!(both.ends_with(lines), "{both}");
-        assert!(!at(&[&unseen]).contains("workers  "));
+        assert!(!at(&[&unseen]).contains("\nworkers"));
     }
 
     #[test]
@@ -361,9 +380,9 @@ cuda:1  0 workers  0% busy"
     #[test]
     fn no_line_is_wider_than_the_terminal() {
         let mut view = view();
-        view.stages[0].name = "a-stage-with-a-name-that-is-longer-than-many-terminals-are-wide".into();
-        view.pipelines =
-            vec![PipelineView { name: view.stages[0].name.clone(), memory: 1, ..PipelineView::default() }; 2];
+        view.now.stages[0].name = "a-stage-with-a-name-that-is-longer-than-many-terminals-are-wide".into();
+        let look = PipelineLook { memory: 1, ..PipelineLook::default() };
+        view.now.pipelines = vec![pipeline(&view.now.stages[0].name, &[look]); 2];
         for width in 0..200 {
             for line in render(&view, Look { width, color: false }) {
                 assert!(console::measure_text_width(&line) < width.max(MIN_WIDTH + 1), "{width}: {line}");
@@ -374,9 +393,10 @@ cuda:1  0 workers  0% busy"
     #[test]
     fn many_stages_take_few_lines() {
         let mut view = view();
-        view.stages = vec![view.stages[0].clone(); 100];
-        view.pipelines =
-            vec![PipelineView { name: "left".into(), memory: 1, ..PipelineView::default() }; 100];
+        view.now.stages = vec![view.now.stages[0].clone(); 100];
+        view.stage_rates = vec![1.0; 100];
+        let look = PipelineLook { memory: 1, ..PipelineLook::default() };
+        view.now.pipelines = vec![pipeline("left", &[look]); 100];
         for width in [40, 80, 120] {
             let lines = render(&view, Look { width, color: false });
             assert!(lines.len() <= 2 + 3 * MAX_LINES, "{lines:?}");
@@ -386,7 +406,10 @@ cuda:1  0 workers  0% busy"
 
     #[test]
     fn without_a_total_there_is_no_bar() {
-        let view = |extent| ProgressView { extent, done: 1, per_second: 2.0, ..Default::default() };
+        let view = |extent| {
+            let now = Snapshot { extent, done: 1, ..Snapshot::default() };
+            ProgressView { now, per_second: 2.0, ..ProgressView::default() }
+        };
         let (growing, endless) = (view(Extent::Growing(1234)), view(Extent::Endless));
         assert_eq!(render(&growing, Look { width: 80, color: false }), ["1/1,234 so far  2.00/s"]);
         assert_eq!(plain_line(&growing), "progress: 1 of 1,234 items so far, 2.00/s");
@@ -407,8 +430,8 @@ cuda:1  0 workers  0% busy"
     #[test]
     fn strange_numbers_break_nothing() {
         let mut view = view();
-        (view.done, view.failed) = (u64::MAX, 3);
-        (view.devices[0].busy, view.per_second) = (f64::NAN, f64::NEG_INFINITY);
+        (view.now.done, view.now.failed) = (u64::MAX, 3);
+        (view.busy[0], view.per_second) = (f64::NAN, f64::NEG_INFINITY);
         let text = render(&view, Look { width: 80, color: false }).join("\n");
         assert!(text.contains("=]  100.0%") && text.contains("0% busy"), "{text}");
     }
@@ -420,8 +443,10 @@ cuda:1  0 workers  0% busy"
             "progress: 42,317 of 100,000 items (42.3%), 1,234/s, 0:46 left, 3 failed, 1 restart, gpu 3.4 GiB"
         );
         let mut view = view();
-        for (device, watts) in view.devices.iter_mut().zip([200, 71]) {
-            (device.utilization, device.watts) = (Some(80), Some(watts));
+        view.now.devices[1].gpu = Some(gpu(0, 1));
+        for (device, watts) in view.now.devices.iter_mut().zip([200, 71]) {
+            let gpu = device.gpu.as_mut().unwrap();
+            (gpu.utilization, gpu.power_mw) = (Some(80), Some(watts * 1_000));
         }
         assert!(plain_line(&view).ends_with(", gpu 80% 3.4 GiB 271 W"));
         assert_eq!(plain_line(&ProgressView::default()), "progress: 0 of 0 items (100.0%), 0/s");
