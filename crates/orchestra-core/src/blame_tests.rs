@@ -30,39 +30,6 @@ fn devices(n: u16) -> DeviceHistory {
 const ANY_WORKER: Trial = Trial::Before { fresh_worker: false, another_device: false };
 const FRESH_WORKER: Trial = Trial::Before { fresh_worker: true, another_device: false };
 
-/// Cuts a batch until the poison row is accused; gives the strong deaths.
-fn deaths_until_accused(mut rows: std::ops::Range<usize>, poison: usize, first_of_worker: bool) -> u32 {
-    let history = devices(1);
-    let (mut suspicion, mut deaths) = (Suspicion::default(), 0);
-    loop {
-        // A worker that has to be fresh is.
-        let fresh = suspicion.trial(&history) == FRESH_WORKER || first_of_worker;
-        deaths += 1;
-        match suspicion.died(DeathOf { first_of_worker: fresh, ..strong(rows.len()) }) {
-            Verdict::Split => {
-                let middle = rows.start + rows.len() / 2;
-                rows = if poison < middle { rows.start..middle } else { middle..rows.end };
-                suspicion = suspicion.inherited();
-            }
-            Verdict::Retry if suspicion.trial(&history) == Trial::Over => return deaths,
-            Verdict::Retry => assert_eq!(rows.len(), 1, "only a single item is tried again as it is"),
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-#[test]
-fn a_poison_item_is_accused_after_log2_plus_one_deaths_and_one_more_where_workers_had_run_others() {
-    for size in [2usize, 8, 64, 256] {
-        for poison in [0, size / 2, size - 1] {
-            assert_eq!(deaths_until_accused(0..size, poison, true), size.ilog2() + 1);
-            assert_eq!(deaths_until_accused(0..size, poison, false), size.ilog2() + 2);
-        }
-    }
-    assert_eq!(deaths_until_accused(0..1, 0, true), 2);
-    assert_eq!(deaths_until_accused(0..1, 0, false), 2);
-}
-
 #[test]
 fn a_single_item_is_never_accused_by_its_first_death() {
     let mut s = Suspicion::default();
@@ -153,14 +120,6 @@ fn a_success_on_the_device_of_a_fresh_worker_proves_the_item_guilty() {
     s.died(strong(1));
     assert!(s.is_proven_by_success_on(HERE, &history));
     assert!(!s.is_proven_by_success_on(THERE, &history));
-}
-
-#[test]
-fn a_storm_of_kills_never_fails_an_item() {
-    let mut s = Suspicion::default();
-    for other_deaths in 1..10_000 {
-        assert_ne!(s.died(weak(1, true, other_deaths)), Verdict::Fail);
-    }
 }
 
 #[test]

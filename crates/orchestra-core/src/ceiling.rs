@@ -60,15 +60,6 @@ mod tests {
     }
 
     #[test]
-    fn it_never_sinks_below_one_row() {
-        let mut c = Ceiling::new(2);
-        for _ in 0..5 {
-            c.out_of_memory(c.rows());
-            assert!(c.rows() >= 1);
-        }
-    }
-
-    #[test]
     fn small_batches_prove_nothing_about_a_larger_ceiling() {
         let mut c = Ceiling::new(8);
         c.out_of_memory(8);

@@ -1,6 +1,4 @@
-//! Properties of the ledger under random interleavings of deliveries, faults and deaths.
-
-use proptest::prelude::*;
+//! Single decisions of the ledger, by name. What holds whatever happens: `tests/it/interleavings.rs`.
 
 use super::*;
 use crate::ids::SlotId;
@@ -10,176 +8,6 @@ fn rows(slot: u32, count: usize) -> Rows {
 }
 
 const T: Duration = Duration::ZERO;
-
-#[derive(Debug, Clone)]
-enum Step {
-    Add(usize),
-    WorkerReady(u16),
-    Dispatch,
-    Done(usize),
-    Fault(usize, u8),
-    Die(usize, u8),
-    StaleDone(usize),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        3 => (1usize..9).prop_map(Step::Add),
-        2 => (0u16..3).prop_map(Step::WorkerReady),
-        6 => Just(Step::Dispatch),
-        4 => (0usize..16).prop_map(Step::Done),
-        2 => ((0usize..16), 0u8..6).prop_map(|(w, k)| Step::Fault(w, k)),
-        2 => ((0usize..16), 0u8..4).prop_map(|(w, k)| Step::Die(w, k)),
-        1 => (0usize..16).prop_map(Step::StaleDone),
-    ]
-}
-
-#[derive(Default)]
-struct World {
-    added: Vec<(u32, usize)>,
-    ended: Vec<(u32, usize)>,
-    held: Vec<(WorkerId, BatchId)>,
-    answered: Vec<(WorkerId, BatchId)>,
-    alive: Vec<WorkerId>,
-    next_worker: u32,
-}
-
-impl World {
-    fn end(&mut self, r: Rows) {
-        self.ended.extend((r.first..r.first + r.count).map(|i| (r.slot.0, i)));
-    }
-
-    fn after(&mut self, a: Aftermath) {
-        if let Aftermath::Failed(f) = a {
-            assert_eq!(f.rows.count, 1, "only single items are failed");
-            self.end(f.rows);
-        }
-    }
-
-    fn apply(&mut self, ledger: &mut Ledger, step: Step) {
-        self.play(ledger, step);
-        while let Some(row) = ledger.next_convicted() {
-            self.after(Aftermath::Failed(row));
-        }
-    }
-
-    fn play(&mut self, ledger: &mut Ledger, step: Step) {
-        match step {
-            Step::Add(n) => {
-                let slot = u32::try_from(self.added.len()).unwrap();
-                self.added.push((slot, n));
-                ledger.add(rows(slot, n), LeaveReason::Full);
-            }
-            Step::WorkerReady(device) => {
-                let id = WorkerId(self.next_worker);
-                self.next_worker += 1;
-                self.alive.push(id);
-                ledger.worker_ready(id, DeviceId(device));
-            }
-            Step::Dispatch => {
-                if let Some(a) = ledger.dispatch(T) {
-                    assert!(a.rows.count >= 1);
-                    self.held.push((a.worker, a.batch));
-                }
-            }
-            Step::Done(i) => {
-                if let Some((w, b)) = self.pick(i) {
-                    let c = ledger.done(w, b).expect("it holds the batch");
-                    self.answered.push((w, b));
-                    self.end(c.rows);
-                }
-            }
-            Step::Fault(i, kind) => {
-                if let Some((w, b)) = self.pick(i) {
-                    // The last row is often one that the batch does not have.
-                    let fault = [
-                        RunErrorKind::Model,
-                        RunErrorKind::OutOfMemory,
-                        RunErrorKind::Device,
-                        RunErrorKind::Row(0),
-                        RunErrorKind::Row(1),
-                        RunErrorKind::Row(3),
-                    ][usize::from(kind)];
-                    let a = ledger.fault(w, b, fault, "no".into(), T).expect("it holds the batch");
-                    self.answered.push((w, b));
-                    self.after(a);
-                    if fault == RunErrorKind::Device {
-                        self.lose(ledger, w, &WorkerExit::Code(71));
-                    }
-                }
-            }
-            Step::Die(i, kind) => {
-                if self.alive.is_empty() {
-                    return;
-                }
-                let w = self.alive[i % self.alive.len()];
-                let exit =
-                    [WorkerExit::Signal(9), WorkerExit::Signal(11), WorkerExit::Hung, WorkerExit::Clean]
-                        [usize::from(kind)]
-                    .clone();
-                self.lose(ledger, w, &exit);
-            }
-            Step::StaleDone(i) => {
-                if !self.answered.is_empty() {
-                    let (w, b) = self.answered[i % self.answered.len()];
-                    assert_eq!(ledger.done(w, b), None, "an answer counts once");
-                }
-            }
-        }
-    }
-
-    fn lose(&mut self, ledger: &mut Ledger, w: WorkerId, exit: &WorkerExit) {
-        self.alive.retain(|x| *x != w);
-        self.held.retain(|(x, _)| *x != w);
-        for a in ledger.worker_lost(w, exit, "", T).aftermath {
-            self.after(a);
-        }
-    }
-
-    fn pick(&mut self, i: usize) -> Option<(WorkerId, BatchId)> {
-        if self.held.is_empty() {
-            return None;
-        }
-        let at = i % self.held.len();
-        Some(self.held.remove(at))
-    }
-
-    fn everything_ends(mut self, ledger: &mut Ledger) {
-        for round in 0..5000 {
-            if ledger.n_batches() == 0 {
-                break;
-            }
-            if let Some(a) = ledger.dispatch(Duration::from_secs(3600 + round)) {
-                self.held.push((a.worker, a.batch));
-            } else if !self.held.is_empty() {
-                self.apply(ledger, Step::Done(0));
-            } else {
-                // All workers that were to come have come.
-                (0..3).for_each(|d| self.apply(ledger, Step::WorkerReady(d)));
-            }
-        }
-        assert_eq!(ledger.n_batches(), 0, "nothing waits for ever");
-        let mut all: Vec<(u32, usize)> =
-            self.added.iter().flat_map(|&(s, n)| (0..n).map(move |i| (s, i))).collect();
-        self.ended.sort_unstable();
-        all.sort_unstable();
-        assert_eq!(self.ended, all, "every row ends exactly once");
-    }
-}
-
-proptest! {
-    #[test]
-    fn every_row_ends_exactly_once_whatever_happens(
-        steps in proptest::collection::vec(step(), 0..200), streams in 1usize..=4,
-    ) {
-        let mut ledger = Ledger::new(8).with_streams(streams);
-        let mut world = World::default();
-        for s in steps {
-            world.apply(&mut ledger, s);
-        }
-        world.everything_ends(&mut ledger);
-    }
-}
 
 #[test]
 fn what_a_dead_worker_had_not_begun_is_sent_again_without_a_stain() {
@@ -193,6 +21,7 @@ fn what_a_dead_worker_had_not_begun_is_sent_again_without_a_stain() {
     ledger.worker_ready(WorkerId(1), DeviceId(0));
     let again = ledger.dispatch(T).unwrap();
     assert_eq!((again.rows, again.attempt, again.reason), (a.rows, 2, LeaveReason::Retry));
+    assert!(a.first_time && !again.first_time, "it is not counted as new");
     let second = ledger.dispatch(T).unwrap();
     assert_eq!((second.rows, second.attempt, second.reason), (b.rows, 1, LeaveReason::Retry));
 }
@@ -346,18 +175,6 @@ fn while_a_batch_runs_alone_nothing_else_is_sent() {
 }
 
 #[test]
-fn what_was_sent_before_is_not_counted_as_new() {
-    let mut ledger = Ledger::new(2);
-    ledger.worker_ready(WorkerId(0), DeviceId(0));
-    ledger.add(rows(0, 2), LeaveReason::Full);
-    ledger.add(rows(1, 2), LeaveReason::Full);
-    assert!(ledger.dispatch(T).unwrap().first_time && ledger.dispatch(T).unwrap().first_time);
-    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(9), "", T);
-    ledger.worker_ready(WorkerId(1), DeviceId(0));
-    assert!(!ledger.dispatch(T).unwrap().first_time && !ledger.dispatch(T).unwrap().first_time);
-}
-
-#[test]
 fn an_idle_worker_is_preferred_and_one_that_just_failed_is_not() {
     let mut ledger = Ledger::new(2);
     ledger.worker_ready(WorkerId(0), DeviceId(0));
@@ -440,6 +257,16 @@ fn a_row_that_the_code_names_fails_at_once_and_the_others_run_again() {
     }
     assert_eq!(others, [(0, 5), (6, 2)]);
     assert_eq!(ledger.next_convicted(), None);
+}
+
+#[test]
+fn a_row_that_the_batch_does_not_have_speaks_against_no_item() {
+    let mut ledger = Ledger::new(4);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 4), LeaveReason::Full);
+    let a = ledger.dispatch(T).unwrap();
+    let aftermath = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Row(4), "row 4".into(), T);
+    assert_eq!((aftermath, ledger.next_convicted()), (Some(Aftermath::Split(a.batch)), None));
 }
 
 #[test]

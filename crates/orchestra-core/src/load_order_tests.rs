@@ -201,16 +201,6 @@ fn a_worker_that_has_not_run_its_largest_batch_is_no_measure() {
 }
 
 #[test]
-fn a_worker_that_dies_while_it_loads_is_followed_by_the_next_one_which_is_measured() {
-    let mut world = World::new(24, &[unknown(0, 4)]);
-    world.look();
-    world.order.moved(Some(StageId(0)));
-    world.next();
-    world.settle();
-    assert_eq!((world.added.len(), &world.measured[..]), (3, &[(0, Some(5))][..]));
-}
-
-#[test]
 fn nothing_is_added_while_a_worker_that_died_is_started_again() {
     let mut world = World::new(13, &[unknown(0, 1), unknown(1, 4)]);
     world.look();
@@ -246,20 +236,6 @@ fn a_stage_that_loads_for_long_holds_no_other_up_and_one_that_is_over_leaves_its
     world.next();
     world.settle();
     assert_eq!((world.begun.len(), world.added.len()), (3, 3));
-}
-
-#[test]
-fn one_more_that_did_not_start_is_the_last_one_that_is_tried() {
-    let mut world = World::new(24, &[unknown(0, 4)]);
-    world.look();
-    world.load(0);
-    world.look();
-    assert_eq!(world.added, [0]);
-    world.loading.clear();
-    world.order.complete(StageId(0));
-    world.next();
-    world.settle();
-    assert_eq!(world.added, [0]);
 }
 
 #[derive(Debug, Clone)]

@@ -10,36 +10,6 @@ fn rows(slot: u32, count: usize) -> Rows {
 }
 
 #[test]
-fn a_device_on_which_everything_dies_fails_no_row_while_another_one_works() {
-    let mut ledger = Ledger::new(4);
-    let (mut next_worker, mut deaths, mut done) = (1, 0, 0);
-    ledger.worker_ready(WorkerId(0), DeviceId(1));
-    for slot in 0..20 {
-        ledger.add(rows(slot, 4), LeaveReason::Full);
-    }
-    while ledger.n_batches() > 0 {
-        let sick = WorkerId(next_worker);
-        next_worker += 1;
-        ledger.worker_ready(sick, DeviceId(0));
-        let mut healthy = Vec::new();
-        while let Some(a) = ledger.dispatch(T) {
-            if a.worker == WorkerId(0) {
-                healthy.push(a.batch);
-            }
-        }
-        for batch in healthy {
-            done += ledger.done(WorkerId(0), batch).unwrap().rows.count;
-        }
-        let lost = ledger.worker_lost(sick, &WorkerExit::Signal(11), "", T);
-        assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))), "no row is failed");
-        assert_eq!(ledger.next_convicted(), None, "no row is failed");
-        deaths += 1;
-        assert!(deaths < 1000);
-    }
-    assert_eq!(done, 80);
-}
-
-#[test]
 fn a_lone_device_on_which_everything_dies_spends_its_budget_before_items_are_blamed_for_it() {
     let mut ledger = Ledger::new(8);
     for slot in 0..10 {
@@ -94,57 +64,6 @@ fn bisection_costs_log2_plus_two_workers_at_most_and_the_device_no_more_than_thr
             assert_eq!(failed, [poison]);
             assert!(crashes[0] <= n.ilog2() + 2, "{} crashes of row {poison} of {n}", crashes[0]);
             assert!(most <= 3, "{most} deaths of row {poison} of {n} count against the device in a row");
-        }
-    }
-}
-
-/// As `bisect`, with `batches` of `n` rows, and workers that run `streams` at once and answer for the harmless ones last.
-fn bisect_beside(n: usize, poison: usize, batches: u32, streams: usize) -> (Vec<usize>, u32) {
-    let mut ledger = Ledger::new(n).with_streams(streams);
-    (0..batches).for_each(|slot| ledger.add(rows(slot, n), LeaveReason::Full));
-    let (mut failed, mut crashes, mut worker) = (Vec::new(), 0, 0);
-    while ledger.n_batches() > 0 {
-        let id = WorkerId(worker);
-        worker += 1;
-        assert!(worker < 100, "it comes to an end");
-        ledger.worker_ready(id, DeviceId(0));
-        loop {
-            let before = ledger.workers[&id].holds.len();
-            let sent: Vec<_> = std::iter::from_fn(|| ledger.dispatch(T)).collect();
-            failed.extend(std::iter::from_fn(|| ledger.next_convicted()).map(|row| row.rows));
-            if before + sent.len() == 0 {
-                break;
-            }
-            let runs: Vec<_> = ledger.workers[&id].begun(streams).collect();
-            let kills = |id: &&BatchId| {
-                let Rows { slot, first, count } = ledger.batches[id].rows;
-                slot.0 == batches / 2 && (first..first + count).contains(&poison)
-            };
-            if runs.iter().any(|id| kills(&id)) {
-                crashes += 1;
-                let _ = ledger.worker_lost(id, &WorkerExit::Signal(11), "", T);
-                break;
-            }
-            let _ = ledger.done(id, *runs.last().unwrap());
-        }
-        if ledger.next_renewal().is_some() {
-            let _ = ledger.worker_lost(id, &WorkerExit::Clean, "", T);
-        }
-    }
-    assert!(failed.iter().all(|rows| rows.slot.0 == batches / 2), "{failed:?}");
-    (failed.into_iter().map(|rows| rows.first).collect(), crashes)
-}
-
-#[test]
-fn what_ran_beside_a_poison_item_is_cleared_and_costs_no_worker_more() {
-    for streams in [2, 3, 4] {
-        for n in [1usize, 2, 4, 8, 32] {
-            for poison in 0..n {
-                let (failed, crashes) = bisect_beside(n, poison, 9, streams);
-                assert_eq!(failed, [poison]);
-                let most = n.ilog2() + 2 + u32::from(n == 1);
-                assert!(crashes <= most, "{crashes} crashes of row {poison} of {n} with {streams} streams");
-            }
         }
     }
 }
@@ -275,65 +194,6 @@ fn a_row_that_has_no_room_on_one_device_runs_on_another_one() {
     let a = ledger.dispatch(now).unwrap();
     assert_eq!(a.worker, WorkerId(1));
     assert!(ledger.done(a.worker, a.batch).is_some());
-}
-
-#[test]
-fn workers_that_always_die_at_their_second_batch_fail_no_row() {
-    let mut ledger = Ledger::new(4);
-    for slot in 0..15 {
-        ledger.add(rows(slot, 4), LeaveReason::Full);
-    }
-    let (mut worker, mut done) = (0, 0);
-    while ledger.n_batches() > 0 {
-        let id = WorkerId(worker);
-        worker += 1;
-        assert!(worker < 1000);
-        ledger.worker_ready(id, DeviceId(0));
-        let Some(first) = ledger.dispatch(T) else { panic!("something waits") };
-        done += ledger.done(id, first.batch).unwrap().rows.count;
-        let _ = ledger.dispatch(T);
-        let lost = ledger.worker_lost(id, &WorkerExit::Signal(11), "", T);
-        assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))));
-        assert_eq!((ledger.dispatch(T), ledger.next_convicted()), (None, None));
-    }
-    assert_eq!(done, 60);
-}
-
-/// Two devices with a worker each; the second refuses whatever it is given, and `poison` is refused by both. Gives the rows that fail.
-fn refused_by_the_second(batches: u32, poison: Option<u32>) -> Vec<u32> {
-    let mut ledger = Ledger::new(1);
-    ledger.worker_ready(WorkerId(0), DeviceId(0));
-    ledger.worker_ready(WorkerId(1), DeviceId(1));
-    (0..batches).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
-    let (mut sent, mut failed, mut done) = (VecDeque::new(), Vec::new(), 0);
-    for _ in 0..1000 {
-        while let Some(a) = ledger.dispatch(T) {
-            sent.push_back(a);
-        }
-        failed.extend(std::iter::from_fn(|| ledger.next_convicted()).map(|row| row.rows.slot.0));
-        // The second device is the faster one.
-        let fast = sent.iter().position(|a| a.worker == WorkerId(1)).unwrap_or(0);
-        let Some(a) = sent.remove(fast) else { break };
-        if a.worker == WorkerId(1) || Some(a.rows.slot.0) == poison {
-            let aftermath = ledger.fault(a.worker, a.batch, RunErrorKind::Model, "no".into(), T).unwrap();
-            if let Aftermath::Failed(row) = aftermath {
-                failed.push(row.rows.slot.0);
-            }
-        } else {
-            done += ledger.done(a.worker, a.batch).unwrap().rows.count;
-        }
-    }
-    assert_eq!(ledger.n_batches(), 0, "each has its end");
-    assert_eq!(done + failed.len(), batches as usize);
-    failed
-}
-
-#[test]
-fn a_device_that_refuses_everything_fails_no_row_while_another_one_works() {
-    assert_eq!(refused_by_the_second(30, None), [0u32; 0]);
-    assert_eq!(refused_by_the_second(30, Some(0)), [0]);
-    assert_eq!(refused_by_the_second(30, Some(17)), [17]);
-    assert_eq!(refused_by_the_second(1, Some(0)), [0]);
 }
 
 #[test]

@@ -191,17 +191,6 @@ fn a_gpu_that_loses_every_command_does_not_swallow_a_matrix() {
 }
 
 #[test]
-fn memory_of_a_gpu_bounds_its_shares() {
-    let share = spec(&[], Gpus::Share(250)).demand;
-    let with = |gpu_memory| Demand { gpu_memory, ..share };
-    let mut leases = Leases::new(&[10], 1, 1);
-    let first = leases.take(&with(6)).unwrap();
-    assert!(leases.take(&with(6)).is_none() && leases.take(&with(4)).is_some());
-    leases.give_back(first);
-    assert!(leases.could_take(&with(10)) && !leases.could_take(&with(11)));
-}
-
-#[test]
 fn a_schedule_that_is_stopped_starts_nothing_and_is_over_when_nothing_runs() {
     let mut schedule =
         Schedule::new(vec![spec(&[], Gpus::None), spec(&[], Gpus::None)], Leases::new(&[], 1, 1));

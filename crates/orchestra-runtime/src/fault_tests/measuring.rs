@@ -2,7 +2,6 @@
 //! Whatever happens meanwhile, no item is lost and no GPU is asked for more than it has.
 
 use orchestra_core::{DeviceId, ErrorClass};
-use orchestra_machine::ProbeError;
 
 use super::account::Outcome;
 use super::gpus::Gpus;
@@ -124,16 +123,6 @@ async fn a_first_worker_that_never_loads_ends_the_run_as_without_measuring() {
     let gpus = Gpus::new(1, 3);
     let run = stage(40, &gpus, 1, "too small").run(|_| Script::taking(5)).await;
     run.check(run.account.no_device.is_some() && run.starts == 6, "after the tries of the budget");
-}
-
-#[tokio::test(start_paused = true)]
-async fn where_the_driver_says_nothing_the_number_that_was_asked_for_is_believed() {
-    let gpus = Gpus::new(1, 24);
-    gpus.probe.set(Err(ProbeError::NoPermission("not here".into())));
-    let run = stage(400, &gpus, 1, "silent").run(|_| Script::honest()).await;
-    run.all_done();
-    one_at_first(&run, 0);
-    run.check(run.starts == 4 && run.added == 3, "as asked");
 }
 
 #[tokio::test(start_paused = true)]
