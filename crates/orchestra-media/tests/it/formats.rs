@@ -148,7 +148,7 @@ fn png(width: u32, height: u32, depth: u8, color: u8, chunks: &[(&[u8; 4], &[u8]
         file.extend((payload.len() as u32).to_be_bytes());
         let body = [name.as_slice(), payload].concat();
         file.extend(&body);
-        file.extend(crc32(&body).to_be_bytes());
+        file.extend(crc32fast::hash(&body).to_be_bytes());
     }
     file
 }
@@ -159,13 +159,6 @@ fn adler32(bytes: &[u8]) -> u32 {
         (a, (b + a) % 65521)
     });
     b << 16 | a
-}
-
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(u32::MAX, |crc, v| {
-        (0..8)
-            .fold(crc ^ u32::from(*v), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })
-    })
 }
 
 #[test]

@@ -21,13 +21,9 @@ fn stored_for(picture: &DynamicImage, orientation: u8) -> DynamicImage {
 /// A chunk in front of the PNG chunk `before`.
 fn with_png_exif(png: &[u8], orientation: u8, before: &[u8; 4]) -> Vec<u8> {
     let body = [b"eXIf".to_vec(), exif_block(orientation)].concat();
-    let crc = !body.iter().fold(u32::MAX, |crc, v| {
-        (0..8)
-            .fold(crc ^ u32::from(*v), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })
-    });
     let at = png.windows(4).position(|name| name == before).unwrap() - 4;
     let length = (body.len() as u32 - 4).to_be_bytes();
-    [&png[..at], &length, &body, &crc.to_be_bytes(), &png[at..]].concat()
+    [&png[..at], &length, &body, &crc32fast::hash(&body).to_be_bytes(), &png[at..]].concat()
 }
 
 /// The files that show `picture` and store it turned.

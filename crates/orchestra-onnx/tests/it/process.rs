@@ -3,12 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{Process, Setup, affine_setup, f32s, flat, run_of, setup_of, to_f32s};
+use crate::common::{Process, Setup, affine_setup, f32s, flat, run_of, to_f32s};
 use orchestra_core::{BatchId, DType, ErrorClass, OutputSlotId, WorkerExit};
-use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_testkit::programs::beside_this_program;
 use orchestra_testkit::{Trap, models, trap_library};
-use orchestra_worker::frames::{FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, ToWorker};
+use orchestra_worker::frames::{FromWorker, PROTOCOL_VERSION, Run, ToWorker};
 use orchestra_worker::output_region::OutputRegion;
 use orchestra_worker::process::{EXIT_LOAD_FAILED, EXIT_PROTOCOL, EXIT_USAGE};
 
@@ -135,25 +134,6 @@ fn an_arena_of_another_size_is_refused() {
 }
 
 #[test]
-fn a_failed_run_leaves_the_worker_serving() {
-    let model = ModelBuilder::new("table").constant("table", &[1], &[10.0]).node(
-        "Gather",
-        &["table", "x"],
-        &["y"],
-        &[("axis", Attribute::Int(0))],
-    );
-    let setup = setup_of(model, &[flat("x", DType::I64, 1)], &[flat("y", DType::F32, 1)], 2);
-    setup.fill_input(0, 0, 0, &[0i64.to_ne_bytes().to_vec(), 7i64.to_ne_bytes().to_vec()]);
-    let mut worker = setup.spawn();
-    assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
-    worker.send(ToWorker::Run(run_of(1, 0, 0, 2)));
-    let Some(FromWorker::Failed { batch, kind, error, .. }) = worker.next() else { panic!("not failed") };
-    assert_eq!((batch, kind), (BatchId(1), RunErrorKind::Model), "{error}");
-    worker.send(ToWorker::Run(run_of(2, 0, 0, 1)));
-    assert!(matches!(worker.next(), Some(FromWorker::Done { batch: BatchId(2), .. })));
-}
-
-#[test]
 fn started_by_hand_it_says_so() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_orchestra-bare-worker")).stdin(Stdio::null()).output().unwrap();
@@ -171,29 +151,6 @@ fn the_terminal_s_interrupt_does_not_end_a_worker() {
     assert_eq!(unsafe { libc::kill(worker.pid() as i32, libc::SIGINT) }, 0);
     worker.send(ToWorker::Run(run_of(1, 0, 0, 1)));
     assert!(matches!(worker.next(), Some(FromWorker::Done { .. })));
-}
-
-#[test]
-fn a_crash_leaves_the_inputs_and_the_batch_runs_elsewhere() {
-    let tensors = [flat("x", DType::F32, 3), flat("y", DType::F32, 3)];
-    let write = |folder: &Path| models::trap(folder, &[3]);
-    let mut setup = Setup::new(write, &tensors[..1], &tensors[1..], 4, 1);
-    let library = trap_library().unwrap();
-    let digest = orchestra_onnx::digest::model_digest(&library).unwrap();
-    setup.spec.custom_ops = vec![(library, digest)];
-    let fatal = f32::from(Trap::Segfault.value());
-    setup.fill_input(0, 0, 0, &[f32s(&[1.0, 2.0, 3.0]), f32s(&[fatal; 3])]);
-    let mut worker = setup.spawn();
-    assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
-    worker.send(ToWorker::Run(run_of(1, 0, 0, 2)));
-    assert_eq!(worker.next(), None);
-    assert_eq!(worker.end().0, WorkerExit::Signal(libc::SIGSEGV));
-
-    let mut successor = setup.spawn();
-    assert!(matches!(successor.load(&setup.load_frame()), FromWorker::Loaded { .. }));
-    successor.send(ToWorker::Run(run_of(1, 0, 0, 1)));
-    assert!(matches!(successor.next(), Some(FromWorker::Done { .. })));
-    assert_eq!(to_f32s(&setup.output(0, 0))[..3], [1.0, 2.0, 3.0]);
 }
 
 #[test]

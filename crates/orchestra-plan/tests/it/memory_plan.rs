@@ -236,22 +236,6 @@ proptest! {
 }
 
 #[test]
-fn the_plan_shows_the_sum() {
-    let text = describe(&FakeHost::with(server()).good(&model("memory = \"5GiB\"")));
-    for line in [
-        "memory of the GPUs",
-        "  cuda:0 to cuda:7    23.5 GiB free - 2 GiB headroom = 21.5 GiB for workers",
-        "            classify: 4 workers x 5 GiB (declared) = 20 GiB",
-        "            1.5 GiB left beyond the headroom",
-    ] {
-        assert!(text.lines().any(|l| l == line), "`{line}` is missing:\n{text}");
-    }
-    let unknown = describe(&FakeHost::with_gpus(1).good(DIGITS));
-    assert!(unknown.contains("classify: 1 worker; what one takes is measured in the run"), "{unknown}");
-    assert!(!describe(&FakeHost::with_cores(4).good(DIGITS)).contains("memory of the GPUs"));
-}
-
-#[test]
 fn workers_of_a_gpu_are_kept_on_its_node_and_the_plan_says_so() {
     let plan = FakeHost::with(server()).good(&model("memory = \"5GiB\""));
     let nodes: Vec<u32> = plan.devices.iter().map(|d| d.near.as_ref().unwrap().node).collect();

@@ -229,34 +229,26 @@ fn heartbeats_name_all_batches_that_run() {
 }
 
 #[test]
-fn with_streams_a_run_that_fails_is_answered_and_a_broken_device_ends_the_worker() {
-    let mut parent = start(Ok(())).with_streams(2).loaded();
-    parent.run(MODEL);
-    assert!(matches!(parent.next(), Some(FromWorker::Failed { kind: RunErrorKind::Model, .. })));
-    parent.run(HUGE);
-    assert!(matches!(parent.next(), Some(FromWorker::Failed { kind: RunErrorKind::OutOfMemory, .. })));
-    parent.run(DEVICE);
-    assert!(matches!(parent.next(), Some(FromWorker::Failed { kind: RunErrorKind::Device, .. })));
-    assert_eq!(parent.left.recv().unwrap(), EXIT_DEVICE);
-}
-
-#[test]
-fn a_broken_device_is_reported_before_the_worker_ends() {
-    let mut parent = start(Ok(())).loaded();
-    parent.run(DEVICE);
-    parent.run(FINE);
-    assert!(matches!(parent.next(), Some(FromWorker::Failed { kind: RunErrorKind::Device, .. })));
-    assert_eq!(parent.worker.join().unwrap(), EXIT_DEVICE);
-}
-
-#[test]
-fn outputs_too_large_for_an_answer_ask_for_a_smaller_batch() {
-    let mut parent = start(Ok(())).loaded();
-    parent.run(HUGE);
-    let Some(FromWorker::Failed { kind, error, .. }) = parent.next() else { panic!("not failed") };
-    assert_eq!(kind, RunErrorKind::OutOfMemory, "{error}");
-    parent.run(FINE);
-    assert!(matches!(parent.next(), Some(FromWorker::Done { .. })));
+fn a_run_that_fails_is_answered_and_a_broken_device_is_reported_before_the_worker_ends() {
+    for streams in [1, 2] {
+        let mut parent = start(Ok(())).with_streams(streams).loaded();
+        for (batch, expected) in [
+            (MODEL, RunErrorKind::Model),
+            // Outputs too large for an answer ask for a smaller batch.
+            (HUGE, RunErrorKind::OutOfMemory),
+        ] {
+            parent.run(batch);
+            let Some(FromWorker::Failed { kind, error, .. }) = parent.next() else { panic!("not failed") };
+            assert_eq!(kind, expected, "{error}");
+        }
+        parent.run(FINE);
+        assert!(matches!(parent.next(), Some(FromWorker::Done { .. })));
+        parent.run(DEVICE);
+        assert!(matches!(parent.next(), Some(FromWorker::Failed { kind: RunErrorKind::Device, .. })));
+        // One that works on several batches at once leaves as a process.
+        let code = if streams == 1 { parent.worker.join().unwrap() } else { parent.left.recv().unwrap() };
+        assert_eq!(code, EXIT_DEVICE);
+    }
 }
 
 #[test]
