@@ -2,12 +2,9 @@
 //! does not judge.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::common::{Blocks, Ended, Workplace, write_pictures};
-use orchestra_testkit::models;
-use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -120,45 +117,6 @@ fn the_table_says_what_was_measured_and_what_failed() {
 }
 
 #[test]
-fn models_behind_models_are_measured_each_with_what_the_one_before_gives() {
-    let place = blocks();
-    let model = models::affine(&place.path("models"), &[1, 8, 8]).unwrap();
-    let infer = |name: &str, from: &str| {
-        format!(
-            "[stages.{name}]\nkind = \"infer\"\nfrom = \"{from}\"\nmodel = \"affine\"\nbatch = {{ max = 4 }}\n"
-        )
-    };
-    let text = format!(
-        "version = 1
-[sources.scans]
-kind = \"images\"
-paths = [\"images\"]
-[models.affine]
-path = {model:?}
-[stages.pixels]
-kind = \"image\"
-from = \"scans\"
-size = [8, 8]
-color = \"gray\"
-{}{}[sinks.results]
-kind = \"jsonl\"
-from = \"twice\"
-[devices]
-use = [\"cpu\", \"cpu\"]
-",
-        infer("once", "pixels"),
-        infer("twice", "once"),
-    );
-    fs::write(place.workflow(), text).unwrap();
-    let report = json(&bench(&place, &place.workflow(), &["--runs", "1", "--seconds", "0.05", "--json"]));
-    let models = report["models"].as_array().unwrap();
-    let models: Vec<_> =
-        models.iter().map(|m| (m["stage"].as_str().unwrap(), number(&m["rows_per_item"]))).collect();
-    assert_eq!(models, [("once", 1.0), ("twice", 1.0)]);
-    place.nothing_is_left();
-}
-
-#[test]
 fn what_cannot_be_measured_ends_as_a_run_would() {
     let place = blocks();
     let text = fs::read_to_string(place.workflow()).unwrap();
@@ -218,38 +176,4 @@ fn a_measurement_that_is_interrupted_in_any_part_leaves_nothing() {
     let mut running = bench("0.05");
     assert!(running.until_it_says("round 2 of 1000: run"));
     interrupted(running);
-}
-
-#[test]
-fn no_process_outlives_a_measurement_that_is_killed() {
-    let place = blocks();
-    let file = place.workflow();
-    for part in ["stage read", "run"] {
-        let mut run =
-            place.start_command(&["bench", file.to_str().unwrap(), "--runs", "1000", "--seconds", "0.05"]);
-        assert!(run.until_it_says(&format!("round 2 of 1000: {part}")));
-        run.signal(Signal::KILL);
-        run.wait();
-        place.no_process_is_left();
-    }
-}
-
-#[test]
-fn the_workflow_file_is_read_once() {
-    let place = blocks();
-    let (pipe, rubbish) = (place.path("pipe.toml"), place.path("rubbish"));
-    fs::write(&rubbish, "this is no workflow").unwrap();
-    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    let (text, file) = (fs::read_to_string(place.workflow()).unwrap(), pipe.clone());
-    let writing = std::thread::spawn(move || {
-        // It opens when the command opens the pipe to read. The command has the whole text once `open` is dropped; what opens the path from
-        // then on reads rubbish.
-        let mut open = fs::OpenOptions::new().write(true).open(&file).unwrap();
-        open.write_all(text.as_bytes()).unwrap();
-        fs::rename(&rubbish, &file).unwrap();
-    });
-    let report = json(&bench(&place, &pipe, &[&SHORT[..], &["--json"]].concat()));
-    assert_eq!(report["items"], 40);
-    writing.join().unwrap();
-    place.nothing_is_left();
 }

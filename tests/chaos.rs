@@ -183,24 +183,3 @@ fn a_run_that_is_interrupted_leaves_nothing() {
     run.wait().must_exit(130).must_say(&["interrupted"]);
     place.nothing_is_left();
 }
-
-#[test]
-fn records_of_any_kind_are_counted_and_those_that_a_stage_drops_are_not_missed() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 200);
-    place.edit("kind = \"jsonl\"", "kind = \"csv\"");
-    let file = place.workflow();
-    let arguments = ["chaos", file.to_str().unwrap(), "--items", "200", "--kill-every", "200ms"];
-    let run = |stdout: &str| assert!(stdout.contains("every item has one end"), "{stdout}");
-    run(&place.start_command(&arguments).wait().must_exit(0).stdout);
-    let text = std::fs::read_to_string(&file).unwrap();
-    let sink = text.split("[sinks.").nth(1).unwrap();
-    let from = sink.lines().find_map(|line| line.strip_prefix("from = \"")).unwrap();
-    let from = from.trim_end_matches('"').to_owned();
-    place.edit(&format!("from = \"{from}\"\n"), "from = \"kept\"\n");
-    let kept =
-        format!("[stages.kept]\nkind = \"filter\"\nfrom = \"{from}\"\nkeep = \"blocks[0] > 0\"\n[sinks.");
-    place.edit("[sinks.", &kept);
-    run(&place.start_command(&arguments).wait().must_exit(0).stdout);
-    place.nothing_is_left();
-}

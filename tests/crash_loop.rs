@@ -55,28 +55,6 @@ fn a_model_that_crashes_in_every_run_ends_the_run_and_the_next_one_does_what_is_
 }
 
 #[test]
-fn a_model_that_begins_to_crash_between_two_starts_loses_nothing_that_was_done() {
-    let place = workplace();
-    // The first start does a part of the items; the second finds the model broken, the third finds it mended.
-    let run = place.start_until(20);
-    run.signal(rustix::process::Signal::KILL);
-    run.wait();
-    place.no_process_is_left();
-    place.open_gate();
-    let lost_before = place.workers_lost();
-    place.run_with(&[(DEADLY, IN_LOAD)]).must_exit(69).must_say(&["going on: ", LAST_WORDS]);
-    let deaths = place.workers_lost() - lost_before;
-    assert!((2..=MOST_DEATHS).contains(&deaths), "{deaths} workers died");
-    let items = &place.report()["items"];
-    let done = items["done"].as_u64().unwrap();
-    assert!(done > 0 && done < ITEMS && items["resumed"] == done && items["failed"] == 0, "{items}");
-    place.run(&[]).must_exit(0).must_say(&["going on: "]);
-    assert_eq!(place.report()["items"]["resumed"], done);
-    place.holds_exactly(ITEMS);
-    place.nothing_is_left();
-}
-
-#[test]
 fn a_pipeline_that_cannot_go_on_leaves_the_other_one_of_the_file_to_finish() {
     let place = with_neighbour(workplace());
     place.run_with(&[(DEADLY, IN_LOAD)]).must_exit(69).must_say(&["no device is left for stage `read`"]);

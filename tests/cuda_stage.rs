@@ -1,14 +1,13 @@
 //! Stages that launch a CUDA kernel, over twins of the driver and of NVRTC that run on the CPU (`common/cuda`): what a kernel gives is exact, also
-//! while workers are killed, lose the device or have too little memory, and what is wrong with a kernel is said with its place.
+//! while workers lose the device or have too little memory, and what is wrong with a kernel is said with its place.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Ended, Run, Workplace, copy_folder, gpu, repository};
+use crate::common::{Ended, Run, Workplace, copy_folder, gpu, npy, repository};
 use orchestra_testkit::records::items;
 use orchestra_testkit::size::scaled;
-use orchestra_testkit::striker::{Fault, strike, workers_of};
 
 /// Items of most runs.
 const ITEMS: u64 = 2000;
@@ -35,11 +34,7 @@ impl Gpu {
     fn with(n: u64, kernel: &str, more: &str) -> Self {
         let gpu = Self::new();
         let place = &gpu.place;
-        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({n}, 4), }}");
-        let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
-        bytes.extend(format!("{header:<117}\n").bytes());
-        bytes.extend((0..4 * n).flat_map(|x| (x as f32).to_le_bytes()));
-        fs::write(place.path("x.npy"), bytes).unwrap();
+        fs::write(place.path("x.npy"), npy(&format!("({n}, 4)"), (0..4 * n).map(|x| x as f32))).unwrap();
         fs::write(place.path("k.cu"), kernel).unwrap();
         // The twin of NVRTC starts `c++`, which no confined worker may.
         let text = format!(
@@ -168,36 +163,6 @@ fn two_arrays_of_ten_million_floats_are_added_bit_for_bit_as_by_the_twin_on_the_
     let by_kernel = run("vector-add-cuda", &["--set", "stages.add.sandbox=off"]);
     let by_model = run("vector-add", &["--devices", "cpu"]);
     assert!(by_kernel.len() > 40_000_000 && by_kernel == by_model, "the arrays differ");
-}
-
-/// Strikes the worker whenever `each` more results are there, `times` times.
-fn strike_behind_results(gpu: &Gpu, run: &mut Run, each: usize, times: usize) -> usize {
-    let (pid, mut struck) = (run.pid(), 0);
-    for nth in 1..=times {
-        if !run.until("results come", || gpu.place.n_results() >= nth * each) {
-            break;
-        }
-        let workers = workers_of(pid);
-        struck += workers.iter().filter(|worker| strike(pid, worker.pid, Fault::Kill)).count();
-    }
-    struck
-}
-
-#[test]
-fn killed_workers_lose_nothing_and_double_nothing() {
-    // Work that takes some seconds in all.
-    let slow = SCALE.replace(
-        "    sum[row] = 0;",
-        "    for (volatile int work = 0; work < 100000; work++) {}\n    sum[row] = 0;",
-    );
-    let gpu = scaling_by(&slow, many(), "");
-    let mut run = gpu.run(&[]);
-    let struck = strike_behind_results(&gpu, &mut run, many() as usize / 13, 8);
-    run.wait().must_exit(0);
-    println!("{struck} workers were killed");
-    assert!(struck > 2, "{struck} workers were killed");
-    gpu.must_be_exact(many(), &[]);
-    gpu.place.no_process_is_left();
 }
 
 #[test]

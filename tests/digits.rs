@@ -1,16 +1,15 @@
-//! The example as a newcomer runs it: 400 images, 400 records, the right answers, an account that adds up. Trains and judges no model
-//! beyond the accuracy that its card promises.
+//! The example as a newcomer runs it: 400 images, 400 records, an account that adds up. Whether the answers are right, its `check.py` says
+//! (`examples_checked.rs`).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::{Ended, Workplace};
-use orchestra_testkit::records::{Records, items};
+use orchestra_testkit::records::items;
 use serde_json::Value;
 
 const IMAGES: u64 = 400;
-const LEAST_RIGHT: f64 = 0.975;
 
 fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits").canonicalize().unwrap()
@@ -25,32 +24,12 @@ fn run(place: &Workplace) -> Ended {
 fn the_example_reads_the_digits_and_its_account_adds_up() {
     let place = Workplace::new();
     run(&place).must_exit(0).must_say(&["digits finished: 400 items read, 400 done, 0 failed"]);
-    let records = place.must_hold(&items("scans", 0..IMAGES), &BTreeSet::new());
-    let accuracy = accuracy(&records);
-    println!("accuracy {accuracy:.4}");
-    assert!(accuracy >= LEAST_RIGHT, "accuracy {accuracy}");
+    place.must_hold(&items("scans", 0..IMAGES), &BTreeSet::new());
     account_adds_up(&place.report());
     let before = fs::read(place.out().join("results.jsonl")).unwrap();
     run(&place).must_exit(0).must_say(&["digits was finished before, nothing is left to do"]);
     assert_eq!(fs::read(place.out().join("results.jsonl")).unwrap(), before);
     place.nothing_is_left();
-}
-
-fn accuracy(records: &Records) -> f64 {
-    let table = fs::read_to_string(example().join("labels.csv")).unwrap();
-    let labels: HashMap<&str, &str> = table.lines().skip(1).map(|row| row.split_once(',').unwrap()).collect();
-    assert_eq!(labels.len() as u64, IMAGES);
-    let right = records.done.values().filter(|of_item| {
-        let record = &of_item["results.jsonl"];
-        let answers = record["result"].as_array().unwrap();
-        assert_eq!(answers.len(), 3, "{record}");
-        let scores: Vec<f64> = answers.iter().map(|a| a["score"].as_f64().unwrap()).collect();
-        assert!(scores.is_sorted_by(|a, b| a >= b), "{record}");
-        assert!(scores.iter().sum::<f64>() <= 1.0 + 1e-5, "{record}");
-        assert_eq!(answers[0]["class"].to_string(), answers[0]["label"].as_str().unwrap(), "{record}");
-        answers[0]["label"] == labels[record["item"].as_str().unwrap()]
-    });
-    right.count() as f64 / IMAGES as f64
 }
 
 fn account_adds_up(report: &Value) {

@@ -1,5 +1,5 @@
 //! Every example gives what its own `check.py` accepts, and those with pictures give what Pillow, numpy and ONNX Runtime for Python make of the same
-//! files. `examples_killed.rs` says that kills change nothing of it.
+//! files. That kills change nothing of it, `kills.rs` says of each shape of a workflow.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,11 +9,12 @@ use std::process::Command;
 use crate::common::{Workplace, copy_folder, python, python_env, repository};
 
 /// Those that are run here.
-const HERE: [&str; 9] = [
+const HERE: [&str; 10] = [
     "chunk-mean",
     "digits",
     "embeddings",
     "ensemble",
+    "hundred-commands",
     "hundred-tasks",
     "pages",
     "post-sum",
@@ -21,8 +22,7 @@ const HERE: [&str; 9] = [
     "vector-add",
 ];
 /// Those whose check another test runs.
-const ELSEWHERE: [(&str, &str); 6] = [
-    ("hundred-commands", "tasks.rs"),
+const ELSEWHERE: [(&str, &str); 5] = [
     ("prepare-train-infer", "late.rs"),
     ("pycuda-queue", "python_stage.rs"),
     ("python-worker", "python_stage.rs"),

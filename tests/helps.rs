@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::{Ended, Workplace};
+use crate::common::{Ended, Workplace, npy};
 
 /// What is done with the fix.
 enum Mend {
@@ -210,13 +210,7 @@ fn a_header_with_blanks_names_its_columns_without_them() {
 
 #[test]
 fn check_and_plan_say_how_many_items_there_are_and_what_each_is() {
-    let array = |n: usize| {
-        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({n},), }}");
-        let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
-        bytes.extend(format!("{header:<117}\n").bytes());
-        bytes.extend(vec![0; 4 * n]);
-        bytes
-    };
+    let array = |n: usize| npy(&format!("({n},)"), vec![0.0; n]);
     let place = Workplace::new();
     fs::write(place.path("x.npy"), array(12_345)).unwrap();
     fs::write(place.path("y.npy"), array(7)).unwrap();

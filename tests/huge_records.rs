@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::common::{Blocks, Workplace, write_pictures};
+use crate::common::{Blocks, Workplace, npy, write_pictures};
 use orchestra_core::DType;
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
@@ -72,11 +72,8 @@ fn memory_does_not_grow_with_the_text_that_is_written() {
 fn tiny_items(n: u64) -> Workplace {
     let place = Workplace::with_blocks(&Blocks { batch: 64, devices: 1, ..Blocks::default() });
     let model = models::identity(&place.path("models"), DType::F32, &[4]).unwrap();
-    let mut file = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
-    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({n}, 4), }}");
-    file.extend(format!("{header:<117}\n").bytes());
-    (0..n).for_each(|row| file.extend([row as f32; 4].iter().flat_map(|x| x.to_le_bytes())));
-    fs::write(place.path("rows.npy"), file).unwrap();
+    let rows = (0..n).flat_map(|row| [row as f32; 4]);
+    fs::write(place.path("rows.npy"), npy(&format!("({n}, 4)"), rows)).unwrap();
     let text = format!(
         "version = 1
 [sources.scans]

@@ -1,8 +1,6 @@
 //! SIGINT and SIGTERM: the first finishes what is in flight, the second kills the workers; both end with 130, and the same command
 //! completes the run exactly.
 
-use std::collections::BTreeSet;
-
 use crate::common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
@@ -13,43 +11,26 @@ use rustix::process::Signal;
 const ITEMS: u64 = 4_000;
 
 #[test]
-fn a_run_interrupted_by_sigint_says_so_and_is_completed_later() {
-    interrupted_once(Signal::INT);
-}
-
-#[test]
-fn a_run_interrupted_by_sigterm_says_so_and_is_completed_later() {
-    interrupted_once(Signal::TERM);
-}
-
-#[test]
-fn a_second_sigint_ends_a_run_whose_model_hangs() {
-    interrupted_twice(Signal::INT);
-}
-
-#[test]
-fn a_second_sigterm_ends_a_run_whose_model_hangs() {
-    interrupted_twice(Signal::TERM);
-}
-
-fn interrupted_once(signal: Signal) {
-    let place = Workplace::with_gate(ITEMS);
-    let mut run = place.start_until(300);
-    run.signal(signal);
-    assert!(run.until_it_says("stopping: finishing what is in flight"));
-    place.open_gate();
-    let ended = run.wait();
-    ended.must_exit(130).must_say(&["stopping: finishing what is in flight", "What is done is kept"]);
-    place.nothing_is_left();
-    let report = place.report();
-    let done = report["items"]["done"].as_u64().unwrap();
-    assert!((300..ITEMS).contains(&done), "{report}");
-    assert_eq!(place.n_results() as u64, done);
-    assert_eq!(report["exit_code"], 130);
-    place.run(&[]).must_exit(0).must_say(&["going on: "]);
-    place.holds_exactly(ITEMS);
-    assert_eq!(place.report()["items"]["resumed"], done);
-    place.nothing_is_left();
+fn a_run_that_is_interrupted_says_so_and_is_completed_later() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let place = Workplace::with_gate(ITEMS);
+        let mut run = place.start_until(300);
+        run.signal(signal);
+        assert!(run.until_it_says("stopping: finishing what is in flight"));
+        place.open_gate();
+        let ended = run.wait();
+        ended.must_exit(130).must_say(&["stopping: finishing what is in flight", "What is done is kept"]);
+        place.nothing_is_left();
+        let report = place.report();
+        let done = report["items"]["done"].as_u64().unwrap();
+        assert!((300..ITEMS).contains(&done), "{report}");
+        assert_eq!(place.n_results() as u64, done);
+        assert_eq!(report["exit_code"], 130);
+        place.run(&[]).must_exit(0).must_say(&["going on: "]);
+        place.holds_exactly(ITEMS);
+        assert_eq!(place.report()["items"]["resumed"], done);
+        place.nothing_is_left();
+    }
 }
 
 #[test]
@@ -74,40 +55,28 @@ fn one_sigterm_under_load_ends_a_run_within_the_grace_period_however_long_a_batc
 }
 
 /// The picture that hangs keeps a batch in flight for ever, so that the first signal alone cannot end the run.
-fn interrupted_twice(signal: Signal) {
-    // One item in a batch: the one that hangs takes no other with it, and only it has to wait for its deadline.
-    let place = Workplace::with_blocks(&Blocks { trap: true, batch: 1, ..Blocks::default() });
-    place.one_by_one();
-    let n = 500;
-    write_pictures(&place.images(), n);
-    write_trap_picture(&place.images(), 0, Trap::Hang).unwrap();
-    let mut run = place.start(&["--set", "limits.batch_timeout=1h"]);
-    assert!(run.until("results come in beside the batch that hangs", || place.n_results() >= 100));
-    run.signal(signal);
-    assert!(run.until_it_says("stopping: finishing what is in flight"));
-    run.signal(signal);
-    let ended = run.wait();
-    ended.must_exit(130).must_say(&["stopping now: workers are killed", "What is done is kept"]);
-    place.nothing_is_left();
-    place.run(&["--set", "limits.batch_timeout=5s"]).must_exit(65).must_say(&["going on: "]);
-    let records = place.must_hold(&items("scans", 1..n), &items("scans", [0]));
-    assert_eq!(records.failure_kind(items("scans", [0]).first().unwrap()), Some("timeout"));
-    place.nothing_is_left();
-}
-
 #[test]
-fn a_run_interrupted_again_and_again_comes_to_its_end() {
-    let place = Workplace::with_gate(ITEMS);
-    for _ in 0..4 {
-        let mut run = place.start_until(100);
-        run.signal(Signal::INT);
+fn a_second_signal_ends_a_run_whose_model_hangs() {
+    for signal in [Signal::INT, Signal::TERM] {
+        // One item in a batch: the one that hangs takes no other with it, and only it has to wait for its deadline.
+        let place = Workplace::with_blocks(&Blocks { trap: true, batch: 1, ..Blocks::default() });
+        place.one_by_one();
+        let n = 500;
+        write_pictures(&place.images(), n);
+        write_trap_picture(&place.images(), 0, Trap::Hang).unwrap();
+        let mut run = place.start(&["--set", "limits.batch_timeout=1h"]);
+        assert!(run.until("results come in beside the batch that hangs", || place.n_results() >= 100));
+        run.signal(signal);
         assert!(run.until_it_says("stopping: finishing what is in flight"));
-        place.open_gate();
-        run.wait().must_exit(130);
+        run.signal(signal);
+        let ended = run.wait();
+        ended.must_exit(130).must_say(&["stopping now: workers are killed", "What is done is kept"]);
+        place.nothing_is_left();
+        place.run(&["--set", "limits.batch_timeout=5s"]).must_exit(65).must_say(&["going on: "]);
+        let records = place.must_hold(&items("scans", 1..n), &items("scans", [0]));
+        assert_eq!(records.failure_kind(items("scans", [0]).first().unwrap()), Some("timeout"));
+        place.nothing_is_left();
     }
-    place.run(&[]).must_exit(0).must_say(&["going on: "]);
-    place.must_hold(&items("scans", 0..ITEMS), &BTreeSet::new());
-    place.nothing_is_left();
 }
 
 /// A process that the model has left behind holds the worker's socket open, so the second signal has to wait for its end for a while:

@@ -1,13 +1,10 @@
-//! The parent never maps ONNX Runtime or CUDA, and no end of a run leaves a process, shared memory or a temporary file behind.
+//! The parent never maps ONNX Runtime or CUDA, and processes share no memory that is not theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use crate::common::{Blocks, Ended, Workplace, until, write_pictures};
 use orchestra_core::DType;
-use orchestra_testkit::Trap;
-use orchestra_testkit::images::{write_bad_pictures, write_trap_picture};
-use orchestra_testkit::leaks;
 use orchestra_testkit::models::spec;
 use orchestra_testkit::onnx::ModelBuilder;
 use orchestra_testkit::processes::with_variable;
@@ -139,19 +136,6 @@ fn workers_are_told_to_report_nothing() {
     place.nothing_is_left();
 }
 
-#[test]
-fn nothing_is_left_by_a_run_in_which_workers_crash_and_items_fail() {
-    let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
-    write_pictures(&place.images(), 50);
-    write_bad_pictures(&place.images()).unwrap();
-    write_trap_picture(&place.images(), 20, Trap::Segfault).unwrap();
-    place.run(&[]).must_exit(65);
-    let failed = |kind: &str| place.failures().iter().filter(|f| f["kind"] == kind).count();
-    assert_eq!(failed("crash"), 1, "{:?}", place.failures());
-    assert!(failed("decode") > 0 && place.restarts() > 0 && place.n_results() == 49, "{}", place.report());
-    place.nothing_is_left();
-}
-
 /// With the files gone, nothing could be decoded again: what the dead workers held goes to their successors from memory.
 #[test]
 fn pictures_that_were_decoded_are_not_decoded_again_when_workers_die() {
@@ -176,31 +160,6 @@ fn pictures_that_were_decoded_are_not_decoded_again_when_workers_die() {
     assert!(place.restarts() > 0 && report["batches_by_reason"]["retry"].as_u64() > Some(0), "{report}");
     assert_eq!(report["stages"]["pixels"]["in"], ITEMS, "{report}");
     place.nothing_is_left();
-}
-
-#[test]
-fn nothing_is_left_by_a_run_that_is_interrupted() {
-    // More than may be read before the signal is heard.
-    let place = Workplace::with_gate(4_000);
-    let mut run = place.start_until(1);
-    assert!(!run.workers().is_empty());
-    run.signal(Signal::INT);
-    assert!(run.until_it_says("stopping: finishing what is in flight"));
-    place.open_gate();
-    run.wait().must_exit(130);
-    place.nothing_is_left();
-}
-
-#[test]
-fn nothing_is_left_by_a_run_that_is_killed() {
-    let place = Workplace::with_gate(500);
-    let run = place.start_until(1);
-    // It holds workers and shared memory, so that there is something to leave behind.
-    assert!(!run.workers().is_empty() && !shared_memory(&maps(run.pid())).is_empty());
-    run.signal(Signal::KILL);
-    assert_eq!(run.wait().status.code(), None);
-    place.no_process_is_left();
-    assert_eq!(leaks::temporary_files(&place.path("tmp")), [""; 0]);
 }
 
 #[test]

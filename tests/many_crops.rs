@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
 
 use crate::common::{Workplace, write_pictures};
 use orchestra_core::DType;
@@ -11,10 +10,6 @@ use orchestra_testkit::processes::children;
 use orchestra_testkit::size::{scaled, storm};
 use serde_json::Value;
 
-/// Of the one with a model that takes longer than the crops.
-const FEW: u64 = 300;
-/// Matrix products of that model: some milliseconds for each crop.
-const STEPS: usize = 40;
 /// Boxes of each item.
 const EACH: u64 = 20;
 /// Crops of a batch, at most.
@@ -22,23 +17,14 @@ const BATCH: u64 = 64;
 /// What the second half of the run may need beyond the first, of the run itself and of all its processes.
 const GROWTH: [u64; 2] = [12 << 20, 12 << 20];
 
-/// What reads the crops.
-struct Reader {
-    model: PathBuf,
-    /// Pixels of a side of its input.
-    side: usize,
-    /// Keys of `batch` beside the most rows.
-    batch: &'static str,
-}
-
-/// Writes `items` pages, and the workflow over them. One worker of each model.
-fn write(place: &Workplace, items: u64, reader: &Reader) {
+/// Writes `items` pages, and the workflow over them. One worker of each model. So patient that no batch leaves before it is full but the last ones.
+fn write(place: &Workplace, items: u64) {
     write_pictures(&place.images(), 20);
     let mut list = String::new();
     (0..items).for_each(|n| writeln!(list, "{:08}.png", n % 20).unwrap());
     fs::write(place.path("pages.txt"), list).unwrap();
     let boxes = models::constant_boxes(&place.path("models"), [1, 8, 8], EACH as usize).unwrap();
-    let Reader { model, side, batch } = reader;
+    let reader = models::identity(&place.path("models"), DType::F32, &[1, 2, 2]).unwrap();
     let text = format!(
         r#"version = 1
 [sources.pages]
@@ -50,7 +36,7 @@ path = {boxes:?}
 devices = ["cpu"]
 workers = 1
 [models.reader]
-path = {model:?}
+path = {reader:?}
 devices = ["cpu:1"]
 workers = 1
 [stages.small]
@@ -65,13 +51,13 @@ model = "boxes"
 [stages.parts]
 kind = "crop"
 from = ["pages", "find"]
-size = [{side}, {side}]
+size = [2, 2]
 color = "gray"
 [stages.read]
 kind = "infer"
 from = "parts"
 model = "reader"
-batch = {{ max = {BATCH}{batch} }}
+batch = {{ max = {BATCH}, wait = "1m" }}
 [stages.page]
 kind = "gather"
 from = "read"
@@ -135,10 +121,8 @@ fn memory(run: u32) -> Option<[u64; 2]> {
 fn batches_of_crops_are_full_and_memory_stays_as_it_is() {
     let _turn = storm();
     let place = Workplace::new();
-    let model = models::identity(&place.path("models"), DType::F32, &[1, 2, 2]).unwrap();
     let n = scaled(10_000, 2_500);
-    // So long that no batch leaves before it is full but the last ones.
-    write(&place, n, &Reader { model, side: 2, batch: ", wait = \"1m\"" });
+    write(&place, n);
     let mut run = place.start(&[]);
     let pid = run.pid();
     // Once it has reached its stride, and from there on: at the same distance from both ends.
@@ -161,22 +145,5 @@ fn batches_of_crops_are_full_and_memory_stays_as_it_is() {
     }
     println!("{mean} crops in a batch");
     assert!(mean > 0.9 * BATCH as f64, "{mean} crops in a batch");
-    place.no_process_is_left();
-}
-
-#[test]
-fn without_a_wait_each_crop_is_read_once_and_a_report_says_how_full_batches_were() {
-    let place = Workplace::new();
-    let model = models::slow_blocks(&place.path("models"), [1, 32, 32], STEPS).unwrap();
-    write(&place, FEW, &Reader { model, side: 32, batch: "" });
-    place.run(&[]).must_exit(0);
-    // How many come while the device is busy is a matter of time, which no test judges; docs/measurements.md has what was seen.
-    println!("{} of {BATCH} crops in a batch", mean_batch(&place, FEW));
-    let report = place.report();
-    let batches = |device: usize| report["devices"][device]["batches"].as_u64().unwrap();
-    let reasons: u64 =
-        report["batches_by_reason"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
-    assert_eq!(reasons, batches(0) + batches(1), "{report}");
-    assert!(batches(0) <= FEW && batches(1) >= (FEW * EACH).div_ceil(BATCH), "{report}");
     place.no_process_is_left();
 }

@@ -41,18 +41,14 @@ fn only_these_fail(traps: &[(u64, Trap, &str)], more: &'static str) -> Value {
 }
 
 #[test]
-fn an_input_that_aborts_the_model_fails_alone() {
-    only_these_fail(&[(100, Trap::Abort, "crash")], "");
-}
-
-#[test]
-fn an_input_that_segfaults_the_model_fails_alone() {
-    only_these_fail(&[(101, Trap::Segfault, "crash")], "");
-}
-
-#[test]
-fn an_input_on_which_the_model_exits_fails_alone() {
-    only_these_fail(&[(102, Trap::Exit, "crash")], "");
+fn inputs_on_which_the_model_aborts_segfaults_or_exits_fail_alone_wherever_they_lie() {
+    // At both ends of the source, and next to each other: batches hold 8 items in its order, so these two come into one or into neighbours.
+    for traps in [
+        [(0, Trap::Segfault, "crash"), (150, Trap::Fail, "model"), (ITEMS - 1, Trap::Abort, "crash")],
+        [(102, Trap::Exit, "crash"), (129, Trap::Abort, "crash"), (130, Trap::Segfault, "crash")],
+    ] {
+        only_these_fail(&traps, "");
+    }
 }
 
 #[test]
@@ -66,20 +62,6 @@ fn an_input_that_the_model_refuses_fails_alone_and_kills_no_worker() {
     for device in report["devices"].as_array().unwrap() {
         assert_eq!(device["restarts"], 0, "{report}");
     }
-}
-
-#[test]
-fn two_poison_items_of_one_batch_are_both_found() {
-    // Batches hold 8 items in the order of the source, so both come into one or into neighbours.
-    only_these_fail(&[(129, Trap::Abort, "crash"), (130, Trap::Segfault, "crash")], "");
-}
-
-#[test]
-fn poison_at_both_ends_of_the_source_is_found() {
-    only_these_fail(
-        &[(0, Trap::Segfault, "crash"), (150, Trap::Fail, "model"), (ITEMS - 1, Trap::Abort, "crash")],
-        "",
-    );
 }
 
 #[test]

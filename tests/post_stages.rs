@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::common::Workplace;
+use crate::common::{Workplace, npy};
 use orchestra_core::DType;
 use orchestra_testkit::models;
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
@@ -34,15 +34,6 @@ fn rows() -> Vec<Row> {
         step.map(|p| p / sum.max(1e-6))
     };
     (0..ROWS).map(|_| std::array::from_fn(|_| step())).collect()
-}
-
-fn npy(rows: &[Row]) -> Vec<u8> {
-    let header =
-        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({ROWS}, {STEPS}, {CLASSES}), }}");
-    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
-    bytes.extend(format!("{header:<117}\n").bytes());
-    bytes.extend(rows.iter().flatten().flatten().flat_map(|p| p.to_le_bytes()));
-    bytes
 }
 
 const WORKFLOW: &str = r#"
@@ -110,6 +101,11 @@ fn text(row: &Row) -> (String, Vec<f64>) {
     (kept.clone().map(|at| CHARACTERS[all[at]]).collect(), kept.map(probability).collect())
 }
 
+/// A file of these rows.
+fn array(rows: &[Row]) -> Vec<u8> {
+    npy(&format!("({ROWS}, {STEPS}, {CLASSES})"), rows.as_flattened().as_flattened().iter().copied())
+}
+
 #[track_caller]
 fn is_near(found: &Value, expected: f64) {
     let found = found.as_f64().unwrap();
@@ -122,7 +118,7 @@ fn what_stages_make_of_rows_is_what_plain_arithmetic_makes_of_them() {
     models::identity_with_metadata(&place.path("models"), &[STEPS, CLASSES], "character", "a\nß\n漢\na")
         .unwrap();
     let rows = rows();
-    fs::write(place.path("rows.npy"), npy(&rows)).unwrap();
+    fs::write(place.path("rows.npy"), array(&rows)).unwrap();
     fs::write(place.workflow(), WORKFLOW).unwrap();
     place.run(&[]).must_exit(0);
     let records = place.must_hold(&items("rows", 0..ROWS as u64), &BTreeSet::new());
@@ -180,7 +176,7 @@ fn what_stages_make_of_rows_is_what_plain_arithmetic_makes_of_them() {
 fn what_does_not_fit_is_said_with_its_place_before_anything_runs() {
     let place = Workplace::new();
     models::identity_with_metadata(&place.path("models"), &[STEPS, CLASSES], "character", "a\nb").unwrap();
-    fs::write(place.path("rows.npy"), npy(&rows())).unwrap();
+    fs::write(place.path("rows.npy"), array(&rows())).unwrap();
     let check = |text: &str| {
         fs::write(place.workflow(), text).unwrap();
         place.start_command(&["check", place.workflow().to_str().unwrap()]).wait()

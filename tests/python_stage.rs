@@ -1,20 +1,14 @@
-//! Stages in Python: the example gives what numpy gives, killed workers lose and double nothing, and what is wrong with a script is said, or fails
-//! no more than its item.
+//! Stages in Python: the example gives what numpy gives, and what is wrong with a script is said, or fails no more than its item.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use crate::common::{Ended, Workplace, python, repository};
+use crate::common::{Ended, Workplace, npy, python, repository};
 use orchestra_testkit::records::items;
-use orchestra_testkit::striker::{Fault, strike, strike_workers};
+use orchestra_testkit::striker::{Fault, strike};
 use serde_json::Value;
-
-/// Items that are run while workers are killed, and the time between two kills.
-const MANY: u64 = 20_000;
-const BETWEEN: Duration = Duration::from_millis(300);
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).canonicalize().unwrap()
@@ -37,11 +31,7 @@ fn run_example(python: &str, name: &str, stage: &str) -> Workplace {
 /// A workplace whose `n` rows of four numbers, `4 i` to `4 i + 3`, go through `script`.
 fn place(python: &str, n: u64, script: &str, more: &str) -> Workplace {
     let place = Workplace::new();
-    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({n}, 4), }}");
-    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
-    bytes.extend(format!("{header:<117}\n").bytes());
-    bytes.extend((0..4 * n).flat_map(|x| (x as f32).to_le_bytes()));
-    fs::write(place.path("x.npy"), bytes).unwrap();
+    fs::write(place.path("x.npy"), npy(&format!("({n}, 4)"), (0..4 * n).map(|x| x as f32))).unwrap();
     fs::write(place.path("stage.py"), script).unwrap();
     let text = format!(
         "version = 1
@@ -111,28 +101,6 @@ fn a_queue_to_a_worker_of_a_gpu_gives_what_numpy_gives_and_says_that_numpy_was_t
     before.arg(example("pycuda-queue").join("before.py")).env("CUDA_VISIBLE_DEVICES", "");
     let before = before.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null()).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&before.stdout), "400 readings\n", "{before:?}");
-}
-
-#[test]
-fn killed_workers_lose_nothing_and_double_nothing() {
-    let Some(python) = python() else { return };
-    // Work that takes some seconds in all.
-    let place = place(
-        python,
-        MANY,
-        &TWICE.replace("        return", "        sum(range(300_000))\n        return"),
-        "",
-    );
-    // Not before: whatever plans the run asks the script in a process that looks like a worker.
-    let mut run = place.start(&[]);
-    assert!(run.until("the run is under way", || place.n_results() > 0), "{}", run.said());
-    let striker = strike_workers(run.pid(), BETWEEN, Fault::Kill);
-    run.wait().must_exit(0);
-    let killed = striker.stop().len();
-    println!("{killed} workers were killed");
-    assert!(killed > 2, "{killed} workers were killed");
-    must_be_exact(&place, MANY, &[]);
-    place.nothing_is_left();
 }
 
 /// Notes each time that it is made. The sixth call of each waits for a file.
@@ -234,11 +202,8 @@ fn a_batch_of_19_mb_crosses_without_a_copy() {
     let Some(python) = python() else { return };
     let place = place(python, 1, LARGE, "");
     place.edit("python =", "workers = 1\nbatch = { max = 32, wait = \"60s\", together = 1 }\npython =");
-    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (32, 3, 224, 224), }";
-    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
-    bytes.extend(format!("{header:<117}\n").bytes());
-    bytes.extend((0..32 * ROW).flat_map(|x| ((x / ROW + 1) as f32).to_le_bytes()));
-    fs::write(place.path("x.npy"), bytes).unwrap();
+    let rows = (0..32 * ROW).map(|x| (x / ROW + 1) as f32);
+    fs::write(place.path("x.npy"), npy("(32, 3, 224, 224)", rows)).unwrap();
     place.run(&[]).must_exit(0);
     let records = place.must_hold(&items("x", 0..32), &BTreeSet::new());
     for (key, record) in &records.done {

@@ -1,95 +1,15 @@
-//! A model that runs on its own outputs: each row takes its own rounds, and has the bits of the same loop in plain arithmetic, whatever dies
-//! on the way; and what cannot loop is refused with the reason.
+//! A model that runs on its own outputs: a worker that is lost in the middle of a row costs no more rounds than it must, and what cannot loop
+//! is refused with the reason. That each row has the bits of the same loop, `check.py` of the example says (`examples_checked.rs`).
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use crate::common::Workplace;
+use crate::common::{Workplace, npy};
 use orchestra_core::DType;
 use orchestra_testkit::gate::Gate;
-use orchestra_testkit::striker::{Fault, strike_workers, workers_of};
+use orchestra_testkit::striker::workers_of;
 use orchestra_testkit::{models, trap_library};
 use rustix::process::{Pid, Signal, kill_process};
-
-fn example() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/refine").canonicalize().unwrap()
-}
-
-/// The square root of `a` by Newton's method: root, residual, rounds.
-fn root(a: f32, rounds: u32, until: f64) -> (f32, f32, u32) {
-    let mut x = a;
-    for round in 1.. {
-        x = (x + a / x) * 0.5;
-        let residual = (x * x - a).abs();
-        if round == rounds || f64::from(residual) <= until {
-            return (x, residual, round);
-        }
-    }
-    unreachable!("a round is the last one")
-}
-
-/// A table of an output folder: root, residual and rounds of each item.
-fn table(file: &Path) -> BTreeMap<String, (f32, f32, u32)> {
-    let text = fs::read_to_string(file).unwrap();
-    let mut lines = text.lines();
-    assert_eq!(lines.next(), Some("item,index,source,next,residual,rounds"));
-    let line = |line: &str| {
-        let cells: Vec<&str> = line.split(',').collect();
-        (
-            cells[0].to_owned(),
-            (cells[3].parse().unwrap(), cells[4].parse().unwrap(), cells[5].parse().unwrap()),
-        )
-    };
-    let found: Vec<_> = lines.map(line).collect();
-    let n = found.len();
-    let found: BTreeMap<_, _> = found.into_iter().collect();
-    assert_eq!(found.len(), n, "an item has one line");
-    found
-}
-
-fn expected(numbers: &[f32], rounds: u32, until: f64) -> BTreeMap<String, (f32, f32, u32)> {
-    (0..)
-        .zip(numbers)
-        .map(|(at, a): (usize, &f32)| (format!("numbers.npy[{at}]"), root(*a, rounds, until)))
-        .collect()
-}
-
-fn npy(numbers: &[f32]) -> Vec<u8> {
-    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, 1), }}", numbers.len());
-    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
-    bytes.extend(format!("{header:<117}\n").bytes());
-    bytes.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
-    bytes
-}
-
-#[test]
-fn the_example_gives_the_bits_of_the_loop() {
-    let place = Workplace::new();
-    let run = || {
-        let file = example().join("workflow.toml");
-        let run = ["run", file.to_str().unwrap(), "--output", place.path("out").to_str().unwrap()]
-            .map(str::to_owned);
-        place.start_command(&run.each_ref().map(|word| &word[..])).wait().must_exit(0);
-    };
-    run();
-    let bytes = fs::read(example().join("numbers.npy")).unwrap();
-    let data = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
-    let numbers: Vec<f32> = bytes[data..].as_chunks().0.iter().map(|n| f32::from_le_bytes(*n)).collect();
-    let [five, exact] = ["five.csv", "exact.csv"].map(|file| table(&place.out().join(file)));
-    assert_eq!(five, expected(&numbers, 5, -1.0));
-    assert_eq!(exact, expected(&numbers, 60, 0.001));
-    let rounds: Vec<u32> = exact.values().map(|(.., rounds)| *rounds).collect();
-    assert!(
-        rounds.iter().min() < Some(&8) && rounds.iter().max() > Some(&20),
-        "rows of a batch end far apart: {rounds:?}"
-    );
-    run();
-    assert_eq!(five, table(&place.out().join("five.csv")), "a run that is finished does nothing");
-    place.no_process_is_left();
-}
 
 /// A workflow that loops over `models/newton.onnx`.
 fn workflow(more: &str) -> String {
@@ -118,34 +38,13 @@ path = "results.csv"
 }
 
 #[test]
-fn two_thousand_rows_survive_a_storm_of_kills_exactly() {
-    const STEPS: usize = 120;
-    let place = Workplace::new();
-    models::newton(&place.path("models"), STEPS).unwrap();
-    let numbers: Vec<f32> =
-        (0..2_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 12) as f32 / 1000.0 + 0.01).collect();
-    fs::write(place.path("numbers.npy"), npy(&numbers)).unwrap();
-    let more = "feed = { x = \"next\" }\nrounds = 30\nuntil = \"residual <= 0.0001\"\ncheckpoint = 4\nbatch = { max = 8 }";
-    fs::write(place.workflow(), workflow(more)).unwrap();
-    let run = place.start(&[]);
-    let storm = strike_workers(run.pid(), Duration::from_millis(200), Fault::Kill);
-    let ended = run.wait();
-    let killed = storm.stop().len();
-    ended.must_exit(0);
-    assert_eq!(table(&place.out().join("results.csv")), expected(&numbers, 30, 0.0001));
-    assert!(place.failures().is_empty() && killed > 0, "{killed} kills");
-    println!("{killed} kills, {} restarts", place.restarts());
-    place.no_process_is_left();
-}
-
-#[test]
 fn a_worker_that_is_lost_in_the_middle_costs_the_rounds_since_the_last_checkpoint_and_no_others() {
     // Rounds of one row: the worker is killed in the 26th, and another one goes on behind the last checkpoint.
     for (checkpoint, goes_on_behind) in [(10, 20), (0, 0)] {
         let place = Workplace::new();
         models::one_more(&place.path("models")).unwrap();
         fs::create_dir(place.path("gate")).unwrap();
-        fs::write(place.path("numbers.npy"), npy(&[100.0])).unwrap();
+        fs::write(place.path("numbers.npy"), npy("(1, 1)", [100.0])).unwrap();
         let more = format!("rounds = 40\ncheckpoint = {checkpoint}");
         let custom = format!("custom_ops = [{:?}]\nsandbox_write = [\"gate\"]", trap_library().unwrap());
         let text = workflow(&more)
@@ -179,7 +78,7 @@ fn what_cannot_loop_is_refused_with_the_reason() {
     models::affine(&place.path("models"), &[1]).unwrap();
     models::identity(&place.path("models"), DType::F32, &[3]).unwrap();
     models::positive_columns(&place.path("models"), 1).unwrap();
-    fs::write(place.path("numbers.npy"), npy(&[2.0])).unwrap();
+    fs::write(place.path("numbers.npy"), npy("(1, 1)", [2.0])).unwrap();
     let good = "feed = { x = \"next\" }\nrounds = 9";
     let affine = |text: String| {
         text.replace("newton.onnx", "affine.onnx")
@@ -256,7 +155,7 @@ fn what_cannot_loop_is_refused_with_the_reason() {
 fn outputs_of_another_shape_or_type_are_not_fed_and_many_numbers_are_no_bound() {
     let place = Workplace::new();
     models::two_shapes(&place.path("models")).unwrap();
-    fs::write(place.path("numbers.npy"), npy(&[2.0])).unwrap();
+    fs::write(place.path("numbers.npy"), npy("(1, 1)", [2.0])).unwrap();
     let text = |more: &str| {
         workflow(more)
             .replace("newton.onnx", "two_shapes.onnx")

@@ -48,24 +48,24 @@ fn a_finished_run_with_failures_ends_again_with_their_code() {
 }
 
 #[test]
-fn a_changed_stage_is_named_and_nothing_is_touched() {
+fn what_changed_is_named_and_nothing_is_touched() {
     let place = finished();
     let before = results(&place);
-    place.edit("scale = 1.0", "scale = 2.0");
-    place.run(&[]).must_exit(78).must_say(&["stage `pixels` changed", "--fresh", "200 finished items"]);
-    assert_eq!(results(&place), before);
+    let refused = |arguments: &[&str], says: &[&str]| {
+        place.run(arguments).must_exit(78).must_say(says).must_say(&["--fresh"]);
+        assert_eq!(results(&place), before, "{says:?}");
+    };
+    refused(&["--set", "models.blocks.tf32=false"], &["`tf32` of model `blocks` changed from true to false"]);
+    refused(&["--set", "stages.pixels.scale=2.0"], &["stage `pixels` changed", "200 finished items"]);
+    let (model, kept) = (place.path("models/blocks.onnx"), place.path("models/kept.onnx"));
+    fs::rename(&model, &kept).unwrap();
+    fs::rename(models::slow_blocks(&place.path("models"), [1, 32, 32], 1).unwrap(), &model).unwrap();
+    refused(&[], &["model `blocks` changed"]);
+    fs::rename(kept, model).unwrap();
+    fs::remove_file(place.images().join("00000017.png")).unwrap();
+    refused(&[], &["source `scans`", "00000017.png"]);
     // Another folder is another run.
     place.run(&["--output", place.path("other").to_str().unwrap()]).must_exit(0);
-}
-
-#[test]
-fn a_changed_model_is_named_and_nothing_is_touched() {
-    let place = finished();
-    let before = results(&place);
-    let slow = models::slow_blocks(&place.path("models"), [1, 32, 32], 1).unwrap();
-    fs::rename(slow, place.path("models/blocks.onnx")).unwrap();
-    place.run(&[]).must_exit(78).must_say(&["model `blocks` changed", "--fresh"]);
-    assert_eq!(results(&place), before);
 }
 
 /// An appended byte is no other code, and another file.
@@ -104,17 +104,6 @@ fn operators_or_external_weights_that_changed_since_a_run_was_interrupted_are_na
     place.run(&["--fresh"]).must_exit(0).must_say(&["2,000 finished items are discarded"]);
     place.holds_exactly(ITEMS);
     place.nothing_is_left();
-}
-
-#[test]
-fn a_model_that_may_round_otherwise_is_named_and_nothing_is_touched() {
-    let place = finished();
-    let before = results(&place);
-    place
-        .run(&["--set", "models.blocks.tf32=false"])
-        .must_exit(78)
-        .must_say(&["`tf32` of model `blocks` changed from true to false", "--fresh"]);
-    assert_eq!(results(&place), before);
 }
 
 #[test]
@@ -206,15 +195,6 @@ fn new_pictures_are_done_and_only_they() {
     let report = place.report();
     assert_eq!((&report["items"]["done"], &report["items"]["resumed"]), (&202.into(), &200.into()));
     place.run(&[]).must_exit(0).must_say(&["was finished before"]);
-}
-
-#[test]
-fn a_picture_that_is_gone_is_named_and_nothing_is_touched() {
-    let place = finished();
-    let before = results(&place);
-    fs::remove_file(place.images().join("00000017.png")).unwrap();
-    place.run(&[]).must_exit(78).must_say(&["source `scans`", "00000017.png", "--fresh"]);
-    assert_eq!(results(&place), before);
 }
 
 #[test]

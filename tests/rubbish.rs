@@ -7,7 +7,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::common::{Blocks, ORCHESTRA, Workplace, write_pictures};
-use crate::forged::{frames, replace, write_frames};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 fn pipe(path: &Path) {
@@ -72,74 +71,6 @@ fn what_no_run_has_made_in_the_place_of_its_files_is_a_wrong_folder_and_is_not_f
     assert_eq!(fs::read(&mine).unwrap(), b"a text of mine");
     place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
     place.holds_exactly(20);
-}
-
-/// Makes the journal that of a run without items which wrote the file `name` in place of `written`, as long as that.
-fn forge(journal: &Path, written: &str, name: &str) {
-    let mut header = frames(journal);
-    header.truncate(1);
-    assert_eq!(replace(&mut header, written, name), 1);
-    write_frames(journal, &header);
-}
-
-#[test]
-fn a_forged_journal_that_names_a_file_outside_of_the_folder_is_an_error_and_no_start_touches_that_file() {
-    let place = place_of(20);
-    place.run(&[]).must_exit(0);
-    let (journal, mine) = (place.out().join(".orchestra/journal"), place.path("kept/mine1"));
-    fs::create_dir(place.path("kept")).unwrap();
-    fs::write(&mine, "a text of mine").unwrap();
-    forge(&journal, "results.jsonl", "another.jsonl");
-    let said = place.run(&[]).stderr;
-    assert!(!said.contains("no file below the folder"), "the frame is right: {said}");
-    forge(&journal, "another.jsonl", "../kept/mine1");
-    place.run(&[]).must_exit(78).must_say(&["kept/mine1", "no file below the folder"]);
-    // It discards what the journal may name: nothing.
-    place.run(&["--fresh"]).must_exit(0).must_say(&["20 done, 0 failed"]);
-    place.holds_exactly(20);
-    assert_eq!(fs::read_to_string(&mine).unwrap(), "a text of mine");
-}
-
-#[test]
-fn a_journal_that_claims_68_billion_finished_items_is_refused_by_name_and_a_fresh_start_does_all() {
-    // Of the first source, from 0 on and `n` of them: `Group` in the store's `journal/entry.rs`. Numbers that need it stand behind 253, in 8 bytes.
-    let finished = |n: u64| [&[2, 0, 1, 0, 0, 253][..], &n.to_le_bytes(), &[0]].concat();
-    // A set of so many, or a list of them, takes 8 GiB and more.
-    let (limits, n) = ("ulimit -d 1000000", 1_u64 << 36);
-    let place = place_of(20);
-    place.run(&[]).must_exit(0);
-    let (journal, list) =
-        (place.out().join(".orchestra/journal"), place.out().join(".orchestra/items-scans"));
-    let (whole, results) = (frames(&journal), fs::read(place.out().join("results.jsonl")).unwrap());
-    for (claimed, list_bytes) in
-        [(20, None), (n, None), (n - 1, None), (u64::MAX, None), (n, Some(1_u64 << 43))]
-    {
-        write_frames(&journal, &[&whole[..], &[finished(claimed)]].concat());
-        if let Some(bytes) = list_bytes {
-            // Long enough, and all of that is a hole.
-            fs::File::options().write(true).open(&list).unwrap().set_len(bytes).unwrap();
-        }
-        let ended = place.run_under(limits, &[]);
-        if claimed == 20 {
-            // The frame is right: what it counts is finished.
-            ended.must_exit(0);
-            continue;
-        }
-        ended.must_exit(78).must_say(&[
-            "the journal in",
-            "larger than the lists beside it can hold",
-            "--fresh",
-        ]);
-        assert_eq!(fs::read(place.out().join("results.jsonl")).unwrap(), results);
-    }
-    place.run_under(limits, &["--fresh"]).must_exit(0).must_say(&["20 done, 0 failed"]);
-    place.holds_exactly(20);
-    // Nor does a fresh start believe it where nothing has looked at it before.
-    let whole = frames(&journal);
-    write_frames(&journal, &[&whole[..], &[finished(n)]].concat());
-    place.run_under(limits, &["--fresh"]).must_exit(0).must_say(&["20 done, 0 failed"]);
-    place.holds_exactly(20);
-    place.nothing_is_left();
 }
 
 #[test]

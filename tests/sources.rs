@@ -378,21 +378,6 @@ fn records_name_no_picture_elsewhere(place: &Workplace, pixels: &[Value]) {
 }
 
 #[test]
-fn a_member_that_unpacks_to_more_than_loaders_may_take_is_told_so_and_its_neighbours_are_done() {
-    let place = place();
-    let bomb = "import sys, zipfile\nwith zipfile.ZipFile(sys.argv[1], 'a', zipfile.ZIP_DEFLATED) as z:\n    z.writestr('d/bomb.png', bytes(300 << 20))";
-    let archive = place.path("pictures.zip");
-    assert!(Command::new("python3").args(["-c", bomb]).arg(archive).status().unwrap().success());
-    let source = "kind = \"zip\"\npaths = [\"pictures.zip\"]\n[limits]\nmemory = \"256MiB\"";
-    run(&place, source, &["picture:picture"]).must_exit(65);
-    assert_eq!(records(&place, 0).len() as u64, N);
-    let failures = place.failures();
-    assert_eq!((failures.len(), &failures[0]["item"]), (1, &json!("pictures.zip/d/bomb.png")));
-    assert_eq!(failures[0]["kind"], "out_of_memory", "{failures:?}");
-    place.no_process_is_left();
-}
-
-#[test]
 fn fields_of_records_come_out_as_they_were_put_in_and_bad_records_fail_alone() {
     let place = place();
     let picture = |i: u64| {

@@ -1,6 +1,5 @@
 //! What commands say of themselves: numbers in their lines, and which of them is the best.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use crate::common::Workplace;
@@ -15,12 +14,6 @@ fn place(tables: &str) -> Workplace {
 
 fn write(place: &Workplace, tables: &str) {
     fs::write(place.workflow(), format!("version = 1\n[devices]\nslots = 1\n{tables}")).unwrap();
-}
-
-fn tasks(place: &Workplace) -> BTreeMap<String, Value> {
-    let report = place.report();
-    let tasks = report["tasks"].as_array().unwrap();
-    tasks.iter().map(|task| (task["task"].as_str().unwrap().to_owned(), task.clone())).collect()
 }
 
 fn text(place: &Workplace, file: &str) -> String {
@@ -58,7 +51,7 @@ metrics = [{ name = "loss", regex = 'loss=([-+0-9.e]+)' }, "acc", "never"]
     place.run(&[]).must_exit(0);
     let loss = json!({ "last": 0.75, "min": 0.25, "max": 1.0, "count": 4 });
     let acc = json!({ "last": 0.75, "min": 0.25, "max": 0.75, "count": 2 });
-    assert_eq!(tasks(&place)["train"]["metrics"], json!({ "loss": loss, "acc": acc }));
+    assert_eq!(place.tasks()["train"]["metrics"], json!({ "loss": loss, "acc": acc }));
     assert_eq!(known(&place)[0]["known"]["metrics"]["loss"], loss);
     let listed = listed(&place, &[]);
     assert!(listed.contains("acc 0.7500, loss 0.7500"), "{listed}");
@@ -80,7 +73,7 @@ metrics = ["loss"]
     );
     place.run(&[]).must_exit(0);
     let loss = json!({ "last": 0.25, "min": 0.125, "max": 0.5, "count": 3 });
-    assert_eq!(tasks(&place)["train"]["metrics"], json!({ "loss": loss }));
+    assert_eq!(place.tasks()["train"]["metrics"], json!({ "loss": loss }));
 }
 
 #[test]
@@ -160,8 +153,8 @@ fn a_later_task_takes_the_best_of_those_that_are_done_and_runs_again_when_anothe
         "  best      train[n=2]: loss 0.2000",
     ]);
     assert_eq!(text(&place, "published"), "model 2\n", "the first is worse, the second has failed");
-    assert_eq!(tasks(&place)["train[n=2]"]["best"], true);
-    assert_eq!(tasks(&place)["train[n=3]"]["best"], false);
+    assert_eq!(place.tasks()["train[n=2]"]["best"], true);
+    assert_eq!(place.tasks()["train[n=3]"]["best"], false);
     place.run(&[]).must_exit(65);
     assert_eq!(ran(), 1, "the same is best, whatever has failed again");
     fs::write(place.path("may"), "").unwrap();
@@ -179,7 +172,7 @@ fn a_later_task_takes_the_best_of_those_that_are_done_and_runs_again_when_anothe
 fn where_none_has_the_metric_nothing_is_the_best() {
     let place = place(&SWEEP.replace("echo loss=0.{n}", "echo los=0.{n}"));
     place.run(&[]).must_exit(65);
-    let publish = &tasks(&place)["publish"];
+    let publish = &place.tasks()["publish"];
     assert_eq!((&publish["state"], &publish["end"]), (&"failed".into(), &"missing".into()));
     assert!(publish["why"].as_str().unwrap().contains("no task of `train` has ended well"), "{publish}");
 }

@@ -1,13 +1,11 @@
 //! Commands from start to end: what is run again and what is not, what is said of each, and nothing of them is left.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::{ORCHESTRA, Workplace, until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
-use serde_json::Value;
 
 /// A workplace with these tables.
 fn place(tables: &str) -> Workplace {
@@ -18,12 +16,6 @@ fn place(tables: &str) -> Workplace {
 
 fn write(place: &Workplace, tables: &str) {
     fs::write(place.workflow(), format!("version = 1\n[devices]\nslots = 4\n{tables}")).unwrap();
-}
-
-fn tasks(place: &Workplace) -> BTreeMap<String, Value> {
-    let report = place.report();
-    let tasks = report["tasks"].as_array().unwrap();
-    tasks.iter().map(|task| (task["task"].as_str().unwrap().to_owned(), task.clone())).collect()
 }
 
 fn lines(file: &Path) -> Vec<String> {
@@ -67,7 +59,7 @@ fn a_run_that_is_ended_leaves_no_process_of_its_commands_behind() {
             continue;
         }
         ended.must_exit(130).must_say(&["2 tasks, 0 done, 0 failed, 2 stopped", "What is done is kept"]);
-        assert_eq!(tasks(&place)["stubborn[signal=USR1]"]["end"], "stopped");
+        assert_eq!(place.tasks()["stubborn[signal=USR1]"]["end"], "stopped");
     }
 }
 
@@ -138,7 +130,7 @@ fn what_cannot_be_started_or_leaves_no_output_says_so() {
          [tasks.flood]\ncommand = \"head -c 3000000 /dev/zero | tr '\\\\0' x; printf '\\\\033[31m' \"\n",
     );
     place.run(&[]).must_exit(65).must_say(&["6 tasks, 1 done, 5 failed"]);
-    let tasks = tasks(&place);
+    let tasks = place.tasks();
     for (task, end, why) in [
         ("none", "not_started", "there is no program `no-such-program`"),
         ("nowhere", "not_started", "no-such-folder` does not exist"),
@@ -180,7 +172,7 @@ fn what_was_made_before_does_not_count_for_a_command_that_was_asked_to_end() {
     }
     write(&place, &tables("two", "timeout = \"300ms\""));
     place.run(&[]).must_exit(65);
-    assert_eq!(tasks(&place)["slow"]["end"], "timeout");
+    assert_eq!(place.tasks()["slow"]["end"], "timeout");
     fs::remove_file(place.path("made")).unwrap();
     // With time enough: how long this one takes is up to the machine.
     write(&place, &tables("two", ""));
@@ -195,7 +187,7 @@ fn a_command_whose_folder_is_in_the_way_fails_alone() {
          [tasks.second]\ncommand = \"sleep 0.2; touch {output}/x\"\noutputs = \"{output}/x\"",
     );
     place.run(&[]).must_exit(65);
-    let tasks = tasks(&place);
+    let tasks = place.tasks();
     assert_eq!((&tasks["first"]["end"], &tasks["second"]["end"]), (&"not_started".into(), &"done".into()));
 }
 
@@ -226,7 +218,7 @@ fn a_damaged_journal_of_tasks_is_kept_and_told_of() {
     fs::write(&journal, &bytes).unwrap();
     place.run(&[]).must_exit(0).must_say(&["the journal of tasks is damaged"]);
     assert_eq!(fs::read(place.out().join(".orchestra/tasks.damaged")).unwrap(), bytes);
-    assert!(tasks(&place).values().all(|task| task["state"] == "done"));
+    assert!(place.tasks().values().all(|task| task["state"] == "done"));
 }
 
 #[test]
@@ -269,27 +261,6 @@ fn tasks_and_pipelines_go_together() {
     place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
     place.nothing_is_left();
     place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
-}
-
-#[test]
-fn the_hundred_commands_of_the_example_run_on_four_slots() {
-    let place = Workplace::new();
-    let example =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hundred-commands").canonicalize().unwrap();
-    let (file, out) = (example.join("workflow.toml"), place.out());
-    let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
-    place.start_command(&arguments).wait().must_exit(0).must_say(&["101 tasks, 101 done"]);
-    let check = std::process::Command::new("python3")
-        .arg(example.join("check.py"))
-        .arg("--output")
-        .arg(&out)
-        .output()
-        .unwrap();
-    let said = String::from_utf8(check.stdout).unwrap();
-    assert!(
-        check.status.success() && said.starts_with("100 estimates on 4 slots, never two on one"),
-        "{said}"
-    );
 }
 
 #[test]
@@ -340,7 +311,7 @@ fn a_shell_whose_command_was_killed_by_a_signal_is_tried_again_as_one() {
          [tasks.program]\ncommand = [\"python3\", \"-c\", \"raise SystemExit(134)\"]\nretries = { signal = 3 }\n",
     );
     place.run(&[]).must_exit(65).must_say(&["was killed by SIGABRT", "was killed by SIGSEGV"]);
-    let tasks = tasks(&place);
+    let tasks = place.tasks();
     let ended =
         |task: &str| (tasks[task]["end"].as_str().unwrap(), tasks[task]["attempts"].as_u64().unwrap());
     assert_eq!(ended("text"), ("signal", 3));

@@ -27,45 +27,8 @@ fn run(place: &Workplace, variables: &[(&str, &str)]) -> Ended {
     place.start_command_with(&["run", file.to_str().unwrap()], &[&own, variables].concat()).wait()
 }
 
-fn tasks(place: &Workplace) -> BTreeMap<String, Value> {
-    let report = place.report();
-    let tasks = report["tasks"].as_array().unwrap();
-    tasks.iter().map(|task| (task["task"].as_str().unwrap().to_owned(), task.clone())).collect()
-}
-
 fn lines(file: &Path) -> Vec<String> {
     fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
-}
-
-#[test]
-fn a_gpu_has_one_command_or_two_with_half_of_it_and_is_named_by_its_uuid() {
-    let place = place(
-        r#"
-[tasks.half]
-command = '''
-exec 9> gpu; flock -n -s 9 || { echo "it is not shared"; exit 9; }
-exec 7> first 8> second; flock -n 7 || flock -n 8 || { echo "a third has it"; exit 7; }
-echo "$CUDA_VISIBLE_DEVICES" >> seen; sleep 0.05
-'''
-device = 0.5
-matrix = { n = [1, 2, 3, 4, 5, 6] }
-
-[tasks.whole]
-command = '''
-exec 9> gpu; flock -n -x 9 || { echo "it is not alone"; exit 9; }
-echo "$CUDA_VISIBLE_DEVICES" >> seen; sleep 0.05
-'''
-matrix = { n = [1, 2, 3] }
-
-[tasks.none]
-command = 'test -z "$CUDA_VISIBLE_DEVICES"'
-device = "none"
-"#,
-    );
-    let ended = run(&place, &[]);
-    ended.must_exit(0).must_say(&["10 tasks, 10 done"]);
-    assert_eq!(lines(&place.path("seen")), vec!["GPU-0a5f0000"; 9]);
-    assert!(tasks(&place)["whole[n=1]"]["place"].as_str().unwrap().ends_with(", cuda:0"));
 }
 
 #[test]
@@ -98,7 +61,7 @@ device = "none"
     ended.must_exit(0).must_say(&["3 tasks, 3 done", stray, "task=stray, gpu=GPU-0a5f0000"]);
     assert_eq!(ended.stderr.matches(stray).count(), 1, "{}", ended.stderr);
     place.no_process_is_left();
-    assert_eq!(tasks(&place)["half[n=1]"]["gpu_memory"], 6_000_000_000_u64);
+    assert_eq!(place.tasks()["half[n=1]"]["gpu_memory"], 6_000_000_000_u64);
 }
 
 /// Others fill the GPU after the plan was made, and leave it again.
@@ -137,49 +100,6 @@ device = "none"
     let paths = ["free", "looks", "processes"].map(|name| place.path(name).to_str().unwrap().to_owned());
     let variables = [("GPU_FREE", &*paths[0]), ("GPU_LOOKS", &*paths[1]), ("GPU_PROCESSES", &*paths[2])];
     run(&place, &variables).must_exit(0).must_say(&["3 tasks, 3 done"]);
-}
-
-#[test]
-fn of_a_matrix_of_twelve_two_run_out_of_memory_and_one_hangs_and_the_rest_is_done() {
-    let place = place(
-        r#"
-[tasks.train]
-command = """
-exec 9> gpu
-case {n}-$ORCHESTRA_ATTEMPT in
-1-1) echo 'RuntimeError: CUDA out of memory'; exit 1 ;;
-1-2) flock -n -x 9 || { echo 'it is not alone'; exit 9; } ;;
-2-*) dd if=/dev/zero of=/dev/null bs=256M count=1 || exit 3 ;;
-3-*) sleep 1000 ;;
-*) flock -n -s 9 || { echo 'it is not shared'; exit 9; } ;;
-esac
-echo {n} >> done
-"""
-matrix = { n = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] }
-device = 0.5
-memory = "64MiB"
-timeout = "10s"
-retries = { out_of_memory = 1, timeout = 1 }
-"#,
-    );
-    run(&place, &[]).must_exit(65).must_say(&["12 tasks, 10 done, 2 failed"]);
-    place.no_process_is_left();
-    for (id, task) in tasks(&place) {
-        let expected = match &id[..] {
-            "train[n=1]" => ("done", "done", 2),
-            "train[n=2]" => ("failed", "out_of_memory", 2),
-            "train[n=3]" => ("failed", "timeout", 2),
-            _ => ("done", "done", 1),
-        };
-        assert_eq!(
-            (&task["state"], &task["end"], &task["attempts"]),
-            (&expected.0.into(), &expected.1.into(), &expected.2.into()),
-            "{task}"
-        );
-    }
-    let mut done = lines(&place.path("done"));
-    done.sort();
-    assert_eq!(done, ["1", "10", "11", "12", "4", "5", "6", "7", "8", "9"]);
 }
 
 /// A stage in Python with priority 20, and commands above, beside and below it: all but those beside it note in `order` when they begin.
@@ -475,7 +395,7 @@ device = "GPU-2a5f0000"
     // Three of them were there at once.
     assert_eq!(had(&seen, "auto").into_keys().collect::<Vec<_>>(), UUIDS);
     assert!(seen.iter().all(|seen| seen.gpus.len() == 1));
-    let tasks = tasks(&place);
+    let tasks = place.tasks();
     let ends_with = |task: &str, gpu: &str| tasks[task]["place"].as_str().unwrap().ends_with(gpu);
     assert!((1..=3).all(|n| ends_with(&format!("named[n={n}]"), ", cuda:1")), "{tasks:?}");
     // Without a GPU one has a slot of the CPU, and the other one is an error.
@@ -485,7 +405,7 @@ device = "GPU-2a5f0000"
     fs::write(place.workflow(), text.split("[tasks.named]").next().unwrap()).unwrap();
     fs::remove_dir_all(place.out()).unwrap();
     run(&place, &none).must_exit(0).must_say(&["6 tasks, 6 done"]);
-    assert!(self::tasks(&place).values().all(|task| !task["place"].as_str().unwrap().contains("cuda")));
+    assert!(place.tasks().values().all(|task| !task["place"].as_str().unwrap().contains("cuda")));
 }
 
 #[test]
@@ -647,7 +567,7 @@ timeout = "60s"
     run(&place, &THREE).must_exit(0).must_say(&["12 tasks, 12 done"]);
     let lost = lines(&place.path("seen")).iter().filter(|gpu| *gpu == UUIDS[1]).count();
     assert_eq!((lost, lines(&place.path("seen")).len()), (2, 14));
-    let attempts = tasks(&place).into_values().map(|task| task["attempts"].as_u64().unwrap());
+    let attempts = place.tasks().into_values().map(|task| task["attempts"].as_u64().unwrap());
     assert_eq!(attempts.max(), Some(2));
 }
 
@@ -680,5 +600,5 @@ n=$(wc -c < looks); until [ $(wc -c < looks) -ge $((n + 9)) ]; do sleep 0.05; do
     assert!(!ended.stderr.contains("task=both"), "{}", ended.stderr);
     place.no_process_is_left();
     // The most of one GPU, not the sum.
-    assert_eq!(tasks(&place)["both"]["gpu_memory"], 2_000_000_000_u64);
+    assert_eq!(place.tasks()["both"]["gpu_memory"], 2_000_000_000_u64);
 }

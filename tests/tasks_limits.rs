@@ -1,21 +1,13 @@
 //! What bounds commands: cores, memory, time and attempts, each by its class of end.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use crate::common::Workplace;
-use serde_json::Value;
 
 fn place(tables: &str) -> Workplace {
     let place = Workplace::new();
     fs::write(place.workflow(), format!("version = 1\n[devices]\nslots = 4\n{tables}")).unwrap();
     place
-}
-
-fn tasks(place: &Workplace) -> BTreeMap<String, Value> {
-    let report = place.report();
-    let tasks = report["tasks"].as_array().unwrap();
-    tasks.iter().map(|task| (task["task"].as_str().unwrap().to_owned(), task.clone())).collect()
 }
 
 #[test]
@@ -53,7 +45,7 @@ after = "train[n=4]"
         "train[n=5]: the command took longer than its `timeout`, 10s: waiting for something",
     ]);
     place.no_process_is_left();
-    let tasks = tasks(&place);
+    let tasks = place.tasks();
     for (task, state, end, attempts) in [
         ("train[n=1]", "done", Some("done"), 1),
         ("train[n=3]", "failed", Some("out_of_memory"), 2),
@@ -95,7 +87,7 @@ retries = { out_of_memory = 1 }
 "#,
     );
     place.run(&[]).must_exit(65);
-    let tasks = tasks(&place);
+    let tasks = place.tasks();
     for task in ["page", "line"] {
         let of = &tasks[task];
         assert_eq!((of["end"].as_str(), &of["attempts"]), (Some("out_of_memory"), &2.into()), "{of}");
@@ -152,7 +144,7 @@ timeout = "10s"
     );
     place.run(&[]).must_exit(65).must_say(&["took longer than its `timeout`, 10s"]);
     let asked = fs::read_to_string(place.out().join("tasks/asked/output/asked")).unwrap();
-    assert_eq!((&asked[..], &tasks(&place)["asked"]["end"]), ("USR1\n", &"timeout".into()));
+    assert_eq!((&asked[..], &place.tasks()["asked"]["end"]), ("USR1\n", &"timeout".into()));
     place.no_process_is_left();
 }
 
@@ -177,7 +169,7 @@ retries = { device_lost = 5 }
         .run(&[])
         .must_exit(65)
         .must_say(&["3 tasks, 1 done, 2 failed", "gone: the command lost its device"]);
-    let tasks = tasks(&place);
+    let tasks = place.tasks();
     let seen =
         ["back", "gone", "code"].map(|task| (tasks[task]["end"].as_str(), tasks[task]["attempts"].as_u64()));
     let expected = [(Some("done"), Some(3)), (Some("device_lost"), Some(2)), (Some("code"), Some(1))];

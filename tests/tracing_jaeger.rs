@@ -1,11 +1,11 @@
 //! The real command sends its traces to a real Jaeger, and Jaeger's own query API gives back what happened: one trace of the run with its
-//! batches and what the worker processes did, traces of items that are linked with them, and a crash with its retry. Where no Jaeger has
-//! been built it says so and looks at nothing; `tracing_otlp.rs` looks at the same spans without one.
+//! batches and what the worker processes did, and traces of items that are linked with them. Where no Jaeger has been built it says so and looks
+//! at nothing; `tracing_otlp.rs` looks at the same spans without one, and at a crash with its retry.
 
 use crate::common::{Workplace, until};
 use crate::jaeger::Jaeger;
-use crate::spans::{Trace, check_attempts, check_crash, check_items, check_retried, check_run};
-use crate::traced::{CRASH_ITEMS, IMAGES, attempts, batches, complete, crash, digits, run_id};
+use crate::spans::{Trace, check_items, check_run};
+use crate::traced::{IMAGES, batches, complete, digits, run_id};
 
 /// The only trace of a run, once Jaeger can find it with so many batches: it stores what it has taken a little later.
 fn run_trace(jaeger: &Jaeger, service: &str, run: &str, batches: u64) -> Trace {
@@ -82,43 +82,4 @@ fn a_share_of_the_items_is_traced_under_the_name_that_the_variables_give() {
     });
     assert!((1..IMAGES / 2).contains(&(items.len() as u64)), "{} of {IMAGES} items", items.len());
     check_items(&trace, &item_traces(&jaeger, &items));
-}
-
-#[test]
-fn a_worker_that_is_killed_shows_as_a_failed_attempt_and_its_retry() {
-    let Some(jaeger) = Jaeger::start() else { return };
-    let place = crash(&jaeger.http());
-    let id = run_id(&place);
-    let trace = run_trace(&jaeger, "orchestra", &id, 1);
-
-    check_crash(&trace);
-    let root = trace.only("workflow.run");
-    assert_eq!(root.number("orchestra.items.done"), CRASH_ITEMS);
-    assert!(
-        jaeger.find("orchestra", "item", ("orchestra.item.kept", "ratio")).is_empty(),
-        "none was asked for"
-    );
-    // An item that went through it is traced all the same, with both attempts.
-    let mut retried = Vec::new();
-    until("Jaeger has a trace of an item that was retried", || {
-        retried = jaeger.find("orchestra", "item", ("orchestra.item.kept", "retried"));
-        !retried.is_empty()
-    });
-    item_traces(&jaeger, &retried).iter().for_each(check_retried);
-    place.nothing_is_left();
-}
-
-#[test]
-fn each_attempt_at_a_command_is_a_span_below_the_run() {
-    let Some(jaeger) = Jaeger::start() else { return };
-    let place = Workplace::new();
-    complete(&attempts(&place, &jaeger.http()));
-    let id = run_id(&place);
-    let mut trace = run_trace(&jaeger, "orchestra", &id, 0);
-    until("Jaeger has the attempts", || {
-        trace = run_trace(&jaeger, "orchestra", &id, 0);
-        trace.named("task").len() >= 3
-    });
-    check_attempts(&trace);
-    place.no_process_is_left();
 }

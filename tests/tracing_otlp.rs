@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::collectors::{Collector, Do, closed_port};
+use crate::collectors::{Collector, Do};
 use crate::common::{Blocks, Ended, Workplace, python, write_pictures};
 use crate::spans::{Link, Span, Trace, check_attempts, check_crash, check_items, check_retried, check_run};
 use crate::traced::{CRASH_ITEMS, IMAGES, attempts, batches, complete, crash, digits, run_id};
@@ -109,26 +109,6 @@ fn a_worker_that_is_killed_shows_as_a_failed_attempt_and_its_retry() {
 }
 
 #[test]
-fn an_item_that_fails_is_traced_with_its_error_whatever_the_share() {
-    let collector = Collector::http(&[]);
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 100);
-    std::fs::write(place.images().join("broken.png"), b"no picture").unwrap();
-    let ended = place.run(&["--otlp", &collector.url(), "--set", "telemetry.sample=0"]);
-    ended.must_exit(65);
-    complete(&ended);
-    let traces = Traces::of(&collector);
-    let failed = |trace: &&Trace| trace.only("item").text("orchestra.item.kept") == "failed";
-    let failed: Vec<&Trace> = traces.items.iter().filter(failed).collect();
-    assert_eq!(failed.len(), 1);
-    let item = failed[0].only("item");
-    assert!(item.failed && item.text("orchestra.item") == "broken.png", "{item:#?}");
-    assert_eq!(item.text("orchestra.item.outcome"), "failed");
-    assert_eq!(item.text("error.type"), place.failures()[0]["kind"].as_str().unwrap());
-    assert!(!traces.run.only("workflow.run").failed, "the run itself did what it should");
-}
-
-#[test]
 fn batches_of_a_stage_in_python_are_spans_with_what_its_workers_did() {
     const ROWS: u64 = 40;
     let Some(python) = python() else { return };
@@ -197,28 +177,6 @@ fn each_attempt_at_a_task_is_a_span_below_the_run() {
 }
 
 #[test]
-fn a_run_that_is_interrupted_has_all_its_spans() {
-    let collector = Collector::http(&[]);
-    let place = Workplace::with_gate(4_000);
-    place.close_gate_after(100);
-    let mut run = place.start(&["--otlp", &collector.url(), "--set", "telemetry.sample=1"]);
-    assert!(run.until("the run is under way", || place.n_results() >= 100));
-    run.signal(Signal::INT);
-    assert!(run.until_it_says("stopping: finishing what is in flight"));
-    place.open_gate();
-    let ended = run.wait();
-    ended.must_exit(130);
-    complete(&ended);
-    let traces = Traces::of(&collector);
-    let root = traces.run.only("workflow.run");
-    assert_eq!(root.number("orchestra.exit_code"), 130);
-    let done = place.n_results() as u64;
-    assert_eq!(root.number("orchestra.items.done"), done);
-    assert_eq!(traces.items.len() as u64, done, "what was done is traced");
-    check_run_is_closed(&traces.run);
-}
-
-#[test]
 fn a_run_that_is_aborted_has_all_its_spans() {
     let collector = Collector::http(&[]);
     let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
@@ -275,17 +233,6 @@ fn check_run_is_closed(trace: &Trace) {
         let known = trace.spans.iter().any(|other| other.id == span.parent);
         assert!(known || span.id == root.id, "no parent: {span:#?}");
     }
-}
-
-#[test]
-fn a_collector_that_is_down_costs_the_traces_and_nothing_else() {
-    let place = Workplace::new();
-    let closed_port = closed_port();
-    // Longer than it may take until they are tried.
-    let arguments = ["--otlp", &closed_port.url(), "--set", "telemetry.flush_timeout=10m"];
-    must_be_incomplete(&digits(&place, &arguments, &[]), "could not be sent (no connection");
-    place.must_hold(&items("scans", 0..IMAGES), &Default::default());
-    place.nothing_is_left();
 }
 
 #[test]
@@ -369,18 +316,6 @@ fn what_a_collector_rejects_is_told_with_its_words() {
     let said = ended.stderr.replace(',', "");
     assert!(said.contains(&format!("{unsent} could not be sent 1 were rejected")), "{unsent}: {said}");
     place.must_hold(&items("scans", 0..IMAGES), &Default::default());
-}
-
-#[test]
-fn a_collector_that_was_busy_gets_all_in_the_end() {
-    let busy = [Do::Refuse(503, "busy", None), Do::HangUp, Do::Refuse(429, "slower", Some(0))];
-    let collector = Collector::http(&busy);
-    let place = Workplace::new();
-    let variables = [("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")];
-    let ended = digits(&place, &["--otlp", &collector.url(), "--set", "telemetry.sample=0"], &variables);
-    ended.must_exit(0);
-    complete(&ended);
-    assert!(collector.got().len() > busy.len());
 }
 
 #[test]

@@ -7,7 +7,7 @@ pub mod page;
 pub mod random;
 pub mod under;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -42,6 +42,15 @@ const LOOKS: usize = 18_000;
 /// The top of the repository.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// A file of f32 as `numpy.save` writes it.
+pub fn npy(shape: &str, numbers: impl IntoIterator<Item = f32>) -> Vec<u8> {
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    bytes.extend(format!("{header:<117}\n").bytes());
+    bytes.extend(numbers.into_iter().flat_map(f32::to_le_bytes));
+    bytes
 }
 
 /// The Python of an environment of `scripts/python-env.sh`, which is made where it is missing; `None`: it cannot be made, and the test is skipped.
@@ -438,6 +447,12 @@ flush_timeout = \"10m\"
     /// `run.json`.
     pub fn report(&self) -> Value {
         serde_json::from_slice(&fs::read(self.out().join("run.json")).unwrap()).unwrap()
+    }
+
+    /// Its tasks by name.
+    pub fn tasks(&self) -> BTreeMap<String, Value> {
+        let tasks = self.report()["tasks"].as_array().unwrap().clone();
+        tasks.into_iter().map(|task| (task["task"].as_str().unwrap().to_owned(), task)).collect()
     }
 
     /// Workers that were replaced, as `run.json` says.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::common::{Blocks, Workplace, python, write_pictures};
+use crate::common::{Blocks, Workplace, npy, python, write_pictures};
 use crate::store::Store;
 use orchestra_testkit::images::index_of_blocks;
 use orchestra_testkit::{models, trap_library};
@@ -332,12 +332,9 @@ fn write_over_array(place: &Workplace, model: &str, stage: &str) -> bool {
 
 /// Writes `x.npy`: f32, a number for each row and column.
 fn write_array(place: &Workplace, n: u64, columns: u64, number: impl Fn(u64, u64) -> u64) {
-    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({n}, {columns}), }}");
-    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
-    bytes.extend(format!("{header:<117}\n").bytes());
     let numbers = (0..n).flat_map(|row| (0..columns).map(move |column| (row, column)));
-    bytes.extend(numbers.flat_map(|(row, column)| (number(row, column) as f32).to_le_bytes()));
-    fs::write(place.path("x.npy"), bytes).unwrap();
+    let numbers = numbers.map(|(row, column)| number(row, column) as f32);
+    fs::write(place.path("x.npy"), npy(&format!("({n}, {columns})"), numbers)).unwrap();
 }
 
 /// The indices in the records of an archive, which is whole.

@@ -6,9 +6,7 @@
 //! | `kill-beside:N` | its N-th run never ends, and it dies of SIGKILL in the one after: while two run, where it has two streams |
 //! | `kill-at-P`, `abort-at-P`, `exit0-at-P` | dies (SIGKILL, SIGABRT, exit code 0) at the point P of the protocol: see [`Point`] |
 //! | `oom-above:N` | reports that memory ran out for batches of more than N rows |
-//! | `oom-for:N` | reports that memory ran out in its first N runs of more than one row |
 //! | `fail-on-batch:N`, `device-error-on-batch:N` | reports a model error (a broken device) for its N-th run |
-//! | `fail-always` | reports a model error for each run |
 //! | `slow:MS` | each run takes so many milliseconds |
 //! | `wrong-batch` | answers each run with an answer for a batch that was not sent |
 //! | `old-batch` | answers each run but the first with a second answer for the one before |
@@ -77,12 +75,8 @@ pub enum Fault {
     DieAt(Death, Point),
     /// Out of memory for more rows than this.
     OutOfMemoryAbove(u64),
-    /// Out of memory for the first so many runs of more than one row.
-    OutOfMemoryFor(u64),
     /// A model error in the N-th run.
     FailOnBatch(u64),
-    /// A model error in every run.
-    FailAlways,
     /// A device error in the N-th run.
     DeviceErrorOnBatch(u64),
     /// Slow runs, in milliseconds.
@@ -132,9 +126,7 @@ impl Fault {
             ("hang-on-batch", Some(n)) => Fault::HangOnBatch(n),
             ("kill-beside", Some(n)) => Fault::KillBeside(n),
             ("oom-above", Some(n)) => Fault::OutOfMemoryAbove(n),
-            ("oom-for", Some(n)) => Fault::OutOfMemoryFor(n),
             ("fail-on-batch", Some(n)) => Fault::FailOnBatch(n),
-            ("fail-always", None) => Fault::FailAlways,
             ("device-error-on-batch", Some(n)) => Fault::DeviceErrorOnBatch(n),
             ("slow", Some(ms)) => Fault::Slow(ms),
             ("wrong-batch", None) => Fault::WrongBatch,
@@ -276,25 +268,5 @@ fn flood() {
 fn sleep_for_ever() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(3600));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fault_is_known_by_name_and_number_or_refused() {
-        assert_eq!(Fault::parse(""), Some(Fault::None));
-        assert_eq!(Fault::parse("hang-on-batch:3"), Some(Fault::HangOnBatch(3)));
-        assert_eq!(Fault::parse("half-frame"), Some(Fault::HalfFrame));
-        assert_eq!(Fault::parse("kill-at-run:3"), Some(Fault::DieAt(Death::Kill, Point::Run(3))));
-        assert_eq!(Fault::parse("exit0-at-hello"), Some(Fault::DieAt(Death::Exit, Point::Hello)));
-        for bad in ["hang-on-batch", "hang-on-batch:x", "half-frame:1", "nonsense"] {
-            assert_eq!(Fault::parse(bad), None, "{bad}");
-        }
-        for bad in ["kill-at-run", "kill-at-hello:1", "kill-at-nowhere", "starve-at-hello", "-at-"] {
-            assert_eq!(Fault::parse(bad), None, "{bad}");
-        }
     }
 }

@@ -32,8 +32,6 @@ struct Shared {
     arena: OnceLock<WorkerArena>,
     /// Runs so far.
     runs: AtomicU64,
-    /// Of these, with more than one row.
-    runs_of_many: AtomicU64,
     last: Mutex<Option<BatchId>>,
 }
 
@@ -42,8 +40,6 @@ struct Shared {
 struct Nth<'a> {
     run: &'a Run,
     n: u64,
-    /// Its number among those of more than one row, if it is one.
-    of_many: u64,
 }
 
 impl Engine for FaultyEngine {
@@ -108,7 +104,6 @@ impl FaultyEngine {
             pace,
             arena: OnceLock::new(),
             runs: AtomicU64::new(0),
-            runs_of_many: AtomicU64::new(0),
             last: Mutex::new(None),
         };
         Self { shared: Arc::new(shared), streams: 1 }
@@ -123,9 +118,7 @@ impl Shared {
         }
         // How long a run takes is part of the fault; it synchronises nothing.
         std::thread::sleep(self.pace);
-        let many = u64::from(run.rows > 1);
-        let of_many = self.runs_of_many.fetch_add(many, Ordering::Relaxed) + many;
-        let nth = Nth { run, n, of_many };
+        let nth = Nth { run, n };
         let result = self.misbehave(nth).and_then(|()| match self.arena.get() {
             Some(arena) => copy_rows(arena, run),
             None => Err(failure(RunErrorKind::Device, "a run came before the load")),
@@ -144,7 +137,7 @@ impl Shared {
         }
     }
 
-    fn misbehave(&self, Nth { run, n: nth, of_many }: Nth<'_>) -> Result<(), RunError> {
+    fn misbehave(&self, Nth { run, n: nth }: Nth<'_>) -> Result<(), RunError> {
         match self.fault {
             Fault::SegfaultOnBatch(n) if n == nth => {
                 let nowhere = std::ptr::without_provenance_mut::<u8>(1);
@@ -171,9 +164,7 @@ impl Shared {
             // The time is the fault itself; it synchronises nothing.
             Fault::Slow(ms) => std::thread::sleep(Duration::from_millis(ms)),
             Fault::OutOfMemoryAbove(rows) if run.rows as u64 > rows => return Err(out_of_memory()),
-            Fault::OutOfMemoryFor(n) if run.rows > 1 && of_many <= n => return Err(out_of_memory()),
             Fault::FailOnBatch(n) if n == nth => return Err(refused()),
-            Fault::FailAlways => return Err(refused()),
             Fault::DeviceErrorOnBatch(n) if n == nth => {
                 return Err(failure(RunErrorKind::Device, "the test worker's device was asked to fail"));
             }

@@ -3,12 +3,12 @@
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{BatchId, DType, DeviceKind, OutputSlotId, SlotId, WorkerExit};
 use orchestra_runtime::{Launcher, ProcessLauncher};
-use orchestra_testkit::faulty::{FAULT, FAULT_LOG, FAULT_ONCE, file_of};
+use orchestra_testkit::faulty::{FAULT, FAULT_ONCE, file_of};
 use orchestra_testkit::models::spec;
 use orchestra_testkit::worker_client::WorkerClient;
 use orchestra_worker::arena::{Arena, SharedMemory};
 use orchestra_worker::codec::CodecError;
-use orchestra_worker::frames::{FromWorker, Load, Run, RunErrorKind, ToWorker};
+use orchestra_worker::frames::{FromWorker, Load, Run, ToWorker};
 use orchestra_worker::output_region::OutputRegion;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_orchestra-faulty-worker");
@@ -97,96 +97,6 @@ fn without_a_fault_it_copies_rows_and_ends_when_asked() {
     assert_eq!(worker.wait(), WorkerExit::Code(0));
 }
 
-#[test]
-fn deadly_faults_strike_in_the_chosen_run() {
-    let memory = memory();
-    for (fault, exit) in [
-        ("segfault-on-batch:2", WorkerExit::Signal(11)),
-        ("abort-on-batch:2", WorkerExit::Signal(6)),
-        ("exit0-on-batch:2", WorkerExit::Code(0)),
-    ] {
-        let mut worker = loaded(fault, &memory);
-        worker.send(&run(1, 1)).unwrap();
-        assert!(is_done(worker.answer(), 1), "{fault}");
-        worker.send(&run(2, 1)).unwrap();
-        assert!(worker.answer().unwrap().is_none(), "{fault}");
-        assert_eq!(worker.wait(), exit, "{fault}");
-    }
-}
-
-#[test]
-fn a_hanging_run_still_sends_heartbeats() {
-    let memory = memory();
-    let mut worker = loaded("hang-on-batch:1", &memory);
-    worker.send(&run(9, 1)).unwrap();
-    loop {
-        match heartbeat(&mut worker) {
-            Some(FromWorker::Heartbeat { running, .. }) if !running.is_empty() => {
-                break assert_eq!(running, [BatchId(9)]);
-            }
-            Some(_) => {}
-            None => panic!("it ended"),
-        }
-    }
-    assert_eq!(worker.kill(), WorkerExit::Signal(9));
-}
-
-#[test]
-fn errors_are_reported_for_the_chosen_runs() {
-    let memory = memory();
-    let kind_of = |worker: &mut WorkerClient| match worker.answer().unwrap() {
-        Some(FromWorker::Failed { kind, .. }) => Some(kind),
-        _ => None,
-    };
-    let mut worker = loaded("oom-above:1", &memory);
-    worker.send(&run(1, 2)).unwrap();
-    assert_eq!(kind_of(&mut worker), Some(RunErrorKind::OutOfMemory));
-    worker.send(&run(2, 1)).unwrap();
-    assert!(is_done(worker.answer(), 2));
-    let mut worker = loaded("fail-on-batch:1", &memory);
-    worker.send(&run(1, 2)).unwrap();
-    assert_eq!(kind_of(&mut worker), Some(RunErrorKind::Model));
-    let mut worker = loaded("device-error-on-batch:1", &memory);
-    worker.send(&run(1, 2)).unwrap();
-    assert_eq!(kind_of(&mut worker), Some(RunErrorKind::Device));
-    assert_ne!(worker.wait(), WorkerExit::Code(0));
-}
-
-#[test]
-fn broken_frames_are_seen_as_such() {
-    let memory = memory();
-    let mut worker = loaded("half-frame", &memory);
-    worker.send(&run(1, 1)).unwrap();
-    assert!(matches!(worker.answer(), Err(CodecError::Truncated { .. })));
-    let mut worker = loaded("wrong-batch", &memory);
-    worker.send(&run(1, 1)).unwrap();
-    assert!(is_done(worker.answer(), u64::MAX));
-    assert!(is_done(worker.answer(), 1));
-    let mut worker = start("garbage", &memory);
-    assert!(matches!(worker.answer().unwrap(), Some(FromWorker::Hello { .. })));
-    worker.send(&load(&memory)).unwrap();
-    assert!(worker.answer().is_err());
-}
-
-#[test]
-fn faults_of_the_start_show_before_the_first_run() {
-    let memory = memory();
-    let mut worker = start("die-on-load", &memory);
-    assert!(matches!(worker.answer().unwrap(), Some(FromWorker::Hello { .. })));
-    worker.send(&load(&memory)).unwrap();
-    assert!(worker.answer().unwrap().is_none());
-    assert_eq!(worker.wait(), WorkerExit::Signal(6));
-    let mut worker = start("load-failed", &memory);
-    assert!(matches!(worker.answer().unwrap(), Some(FromWorker::Hello { .. })));
-    worker.send(&load(&memory)).unwrap();
-    assert!(matches!(worker.answer().unwrap(), Some(FromWorker::LoadFailed { .. })));
-    let mut worker = start("slow-start:1", &memory);
-    assert!(matches!(worker.answer().unwrap(), Some(FromWorker::Hello { .. })));
-    let mut worker = start("nonsense", &memory);
-    assert!(worker.answer().unwrap().is_none());
-    assert_eq!(worker.wait(), WorkerExit::Code(2));
-}
-
 /// Whether the bytes of the first output row are those of the input row, are nonsense, or were not touched.
 fn output(memory: &Memory) -> &'static str {
     // SAFETY: the worker is dead.
@@ -247,66 +157,14 @@ fn a_worker_dies_exactly_where_it_is_told_to() {
 }
 
 #[test]
-fn a_worker_dies_before_it_serves_where_it_is_told_to() {
+fn old_answers_are_as_told() {
     let memory = memory();
-    let mut worker = start("kill-at-start", &memory);
-    assert!(worker.answer().unwrap().is_none());
-    assert_eq!(worker.wait(), WorkerExit::Signal(9));
-    for point in ["hello", "load"] {
-        let mut worker = start(&format!("abort-at-{point}"), &memory);
-        assert!(matches!(worker.answer().unwrap(), Some(FromWorker::Hello { .. })), "{point}");
-        worker.send(&load(&memory)).unwrap();
-        must_be_gone(&mut worker, point);
-        assert_eq!(worker.wait(), WorkerExit::Signal(6), "{point}");
-    }
-}
-
-#[test]
-fn a_worker_that_is_asked_to_end_dies_as_told_or_not_at_all() {
-    let memory = memory();
-    let mut worker = loaded("kill-at-hang-up", &memory);
-    worker.send(&run(1, 1)).unwrap();
-    assert!(is_done(worker.answer(), 1));
-    worker.hang_up().unwrap();
-    assert_eq!(worker.wait(), WorkerExit::Signal(9));
-    let mut worker = loaded("stubborn", &memory);
-    worker.send(&run(1, 1)).unwrap();
-    assert!(is_done(worker.answer(), 1));
-    let pid = rustix::process::Pid::from_raw(i32::try_from(worker.pid().unwrap()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    worker.send(&run(2, 1)).unwrap();
-    assert!(is_done(worker.answer(), 2), "it serves on after SIGTERM");
-    worker.hang_up().unwrap();
-    // Another worker that is asked later has ended: this one has had its time.
-    let mut other = loaded("none", &memory);
-    other.hang_up().unwrap();
-    assert_eq!(other.wait(), WorkerExit::Code(0));
-    assert_eq!(worker.kill(), WorkerExit::Signal(9), "it was still there");
-}
-
-#[test]
-fn old_answers_and_short_memory_are_as_told_and_noted_in_the_log() {
-    let memory = memory();
-    let dir = tempfile::tempdir().unwrap();
     let mut worker = loaded("old-batch", &memory);
     worker.send(&run(1, 1)).unwrap();
     assert!(is_done(worker.answer(), 1));
     worker.send(&run(2, 1)).unwrap();
     assert!(is_done(worker.answer(), 1), "once more");
     assert!(is_done(worker.answer(), 2));
-    let log = dir.path().join("log");
-    let variables = [(FAULT, "oom-for:2"), (FAULT_LOG, log.to_str().unwrap())];
-    let mut worker = start_with(&variables, &memory);
-    worker.answer().unwrap();
-    worker.send(&load(&memory)).unwrap();
-    worker.answer().unwrap();
-    for (batch, rows) in [(1, 2), (2, 1), (3, 3), (4, 3)] {
-        worker.send(&run(batch, rows)).unwrap();
-        worker.answer().unwrap();
-    }
-    let pid = worker.pid().unwrap();
-    let noted = std::fs::read_to_string(log).unwrap();
-    assert_eq!(noted, format!("{pid} 2 OutOfMemory\n{pid} 1 ok\n{pid} 3 OutOfMemory\n{pid} 3 ok\n"));
 }
 
 #[test]
@@ -347,11 +205,4 @@ fn with_a_mark_only_the_first_process_misbehaves() {
         let mut worker = start_with(&variables, &memory);
         assert_eq!(survives(&mut worker), expected);
     }
-}
-
-#[test]
-fn it_is_found_where_cargo_puts_it() {
-    let found = orchestra_testkit::faulty_worker().unwrap();
-    assert_eq!(found.canonicalize().unwrap(), std::path::Path::new(PROGRAM).canonicalize().unwrap());
-    assert!(orchestra_testkit::programs::beside_this_program("no-such-program").is_err());
 }

@@ -27,11 +27,6 @@ fn gpu(n: usize) -> Gpu {
     Gpu { index: n as u32, uuid: uuid(n), memory_total, memory_free, utilization: Some(50), ..Gpu::default() }
 }
 
-/// One of the two halves into which a GPU is cut.
-fn half(n: usize) -> Gpu {
-    Gpu { uuid: format!("MIG-{n}"), part_of: Some(uuid(n / 2)), utilization: None, ..gpu(n / 2) }
-}
-
 /// So many GPUs with one worker each.
 fn workplace(n_gpus: usize) -> Workplace {
     workplace_of(ITEMS, n_gpus)
@@ -52,11 +47,7 @@ fn plan(place: &Workplace, machine: &Machine) -> Plan {
 }
 
 fn machine(n_gpus: usize) -> Machine {
-    machine_with((0..n_gpus).map(gpu).collect())
-}
-
-fn machine_with(gpus: Vec<Gpu>) -> Machine {
-    Machine { gpus, gpu_error: None, ..orchestra::machine() }
+    Machine { gpus: (0..n_gpus).map(gpu).collect(), gpu_error: None, ..orchestra::machine() }
 }
 
 /// What a run needs of ONNX Runtime when its workers need none.
@@ -108,23 +99,17 @@ impl Launcher for SomeGpus {
 
 /// Workers of the first `n` GPUs hang in their third batch, and each of these GPUs is lost once it has done one.
 fn losing(place: &Workplace, probe: &FakeProbe, n: usize) -> StartOptions {
-    losing_groups(place, probe, (0..n).map(|n| vec![uuid(n)]).collect())
-}
-
-/// The same for the first GPUs of the plan, in this order; those of a group are lost together, with the first batch that one of them does.
-fn losing_groups(place: &Workplace, probe: &FakeProbe, groups: Vec<Vec<String>>) -> StartOptions {
+    let uuids: Vec<String> = (0..n).map(uuid).collect();
     let (these, others) =
         (place.faulty_workers(&[(FAULT, "hang-on-batch:3")]), place.faulty_workers(&[(FAULT, "none")]));
-    let mut options = options(SomeGpus { uuids: groups.concat(), these, others }, probe);
-    let group_of_device: Vec<Vec<String>> =
-        groups.into_iter().flat_map(|group| vec![group.clone(); group.len()]).collect();
+    let mut options = options(SomeGpus { uuids: uuids.clone(), these, others }, probe);
     let (probe, of_workers) = (probe.clone(), Mutex::new(Vec::new()));
     options.events = Some(Arc::new(move |event| match event {
         WorkerEvent::Started { worker, device, .. } => of_workers.lock().unwrap().push((*worker, *device)),
         WorkerEvent::BatchDone { worker, .. } => {
             let device = of_workers.lock().unwrap().iter().find(|(w, _)| w == worker).map(|(_, d)| d.index());
-            let group = device.and_then(|device| group_of_device.get(device));
-            group.into_iter().flatten().for_each(|uuid| probe.lose(uuid));
+            let lost = device.and_then(|device| uuids.get(device));
+            lost.into_iter().for_each(|uuid| probe.lose(uuid));
         }
         _ => {}
     }));
@@ -169,30 +154,6 @@ fn only_the_first_is_lost(outcome: &RunOutcome) {
 }
 
 #[test]
-fn mig_instances_that_vanish_with_their_gpu_cost_no_item() {
-    audited(async {
-        let mut was_lost = false;
-        for items in [ITEMS, 4 * ITEMS, 16 * ITEMS, 64 * ITEMS] {
-            let place = workplace_of(items, 4);
-            let halves: Vec<Gpu> = (0..4).map(half).collect();
-            let probe = FakeProbe::new(halves.clone());
-            let plan = plan(&place, &machine_with(halves.clone()));
-            let first_gpu = halves[..2].iter().map(|half| half.uuid.clone()).collect();
-            let outcome = run(&place, plan, losing_groups(&place, &probe, vec![first_gpu])).await;
-            Workplace::must_end_with(&outcome, 0);
-            all_copied(&place, items, "two halves are lost");
-            let lost: Vec<bool> = outcome.report.devices.iter().map(|device| device.lost.is_some()).collect();
-            assert_eq!((lost[2], lost[3]), (false, false), "{:?}", outcome.report.devices);
-            was_lost = lost[0] && lost[1];
-            if was_lost {
-                break;
-            }
-        }
-        assert!(was_lost, "they were not lost in time");
-    });
-}
-
-#[test]
 fn a_run_that_loses_every_gpu_ends_with_69_and_says_why_and_the_next_one_completes_it() {
     audited(async {
         let place = workplace(2);
@@ -210,25 +171,6 @@ fn a_run_that_loses_every_gpu_ends_with_69_and_says_why_and_the_next_one_complet
         Workplace::must_end_with(&second, 0);
         assert_eq!(second.report.items.resumed, done);
         all_copied(&place, ITEMS, "after it");
-    });
-}
-
-#[test]
-fn a_driver_that_fails_in_the_middle_fails_no_run() {
-    audited(async {
-        let place = workplace(2);
-        let probe = FakeProbe::new((0..2).map(gpu).collect());
-        let mut options = options(place.faulty_workers(&[(FAULT, "none")]), &probe);
-        let sick = probe.clone();
-        options.events = Some(Arc::new(move |event| {
-            if let WorkerEvent::BatchDone { .. } = event {
-                sick.set(Err(orchestra::ProbeError::NoDriver("it was unloaded".into())));
-            }
-        }));
-        let outcome = run(&place, plan(&place, &machine(2)), options).await;
-        Workplace::must_end_with(&outcome, 0);
-        all_copied(&place, ITEMS, "no driver");
-        assert!(outcome.report.devices.iter().all(|d| d.lost.is_none()));
     });
 }
 

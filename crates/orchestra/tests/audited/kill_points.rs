@@ -29,34 +29,14 @@ fn workplace(workers: usize) -> Workplace {
     copying(ITEMS, 4, 1, &format!("workers = {workers}"))
 }
 
-/// The only worker dies: no other worker can have done the batch that it dies of.
-async fn one_death(fault: &str) {
-    one_replaced(&mut workplace(1), ITEMS, fault).await;
-}
-
 #[test]
-fn a_worker_that_is_killed_at_any_point_costs_no_item() {
+fn a_worker_that_dies_at_any_point_costs_no_item() {
     audited(async {
-        for point in POINTS {
-            one_death(&format!("kill-at-{point}")).await;
-        }
-    });
-}
-
-#[test]
-fn a_worker_that_aborts_at_any_point_costs_no_item() {
-    audited(async {
-        for point in POINTS {
-            one_death(&format!("abort-at-{point}")).await;
-        }
-    });
-}
-
-#[test]
-fn a_worker_that_exits_with_0_at_any_point_costs_no_item() {
-    audited(async {
-        for point in POINTS {
-            one_death(&format!("exit0-at-{point}")).await;
+        for how in ["kill", "abort", "exit0"] {
+            for point in POINTS {
+                // The only worker dies: no other worker can have done the batch that it dies of.
+                one_replaced(&mut workplace(1), ITEMS, &format!("{how}-at-{point}")).await;
+            }
         }
     });
 }

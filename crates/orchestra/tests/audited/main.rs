@@ -5,13 +5,10 @@
 #[path = "../it/common/mod.rs"]
 mod common;
 
-mod device_lost;
 mod device_vanishes;
 mod engines;
-mod idle_workers;
 mod kill_points;
 mod leaks;
-mod memory_pressure;
 mod service;
 mod slow_sink;
 mod streams;

@@ -75,16 +75,3 @@ fn poison_fails_alone_by_name_and_what_ran_beside_it_is_done() {
         }
     });
 }
-
-#[test]
-fn memory_that_runs_out_for_one_of_the_batches_at_once_fails_no_item() {
-    audited(async {
-        let place = trapped(2, &[(3, Trap::OutOfMemory), (90, Trap::OutOfMemory)]);
-        let outcome = place.run().await;
-        Workplace::must_end_with(&outcome, 0);
-        let records = place.records(&["all.jsonl"]);
-        records.must_be(1, &items("scans", 0..ITEMS), &items("scans", [])).unwrap();
-        each_shows_its_own_picture(&records, "all.jsonl", "blocks");
-        assert_eq!(restarts(&outcome), 0, "no worker dies of it");
-    });
-}

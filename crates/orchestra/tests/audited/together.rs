@@ -90,17 +90,3 @@ fn faults_set_apart_what_went_together_and_fail_no_item() {
         }
     });
 }
-
-#[test]
-fn where_a_batch_finds_no_memory_they_go_apart_and_in_halves() {
-    audited(async {
-        let place = workplace();
-        let once = place.path("once");
-        let workers = place.faulty_workers(&[(FAULT, "oom-above:2"), (FAULT_ONCE, once.to_str().unwrap())]);
-        let outcome = place.run_with(hurried(workers)).await;
-        assert_eq!(outcome.exit_code, 0, "{:?}", outcome.problems);
-        all_copied(&place, ITEMS, "oom-above:2");
-        assert_eq!(restarts(&outcome), 0);
-        assert!(outcome.report.batches_by_reason["split"] > 0);
-    });
-}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::{
     AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, bounded, each_shows_its_own_picture, until,
 };
-use orchestra::{Earlier, Extent, ProcessLauncher, RunHandle, StartError, StartOptions, StartRunError};
+use orchestra::{Earlier, Extent, ProcessLauncher, RunHandle, StartOptions};
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
 
@@ -183,20 +183,6 @@ async fn two_runs_of_one_host_do_not_disturb_each_other() {
     records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
     one.gate().open().unwrap();
     completes(&one).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_output_folder_in_use_is_refused_by_name_and_the_run_in_it_goes_on() {
-    let place = workplace();
-    let run = under_way(&place).await;
-    let refused = orchestra::start(place.plan(), place.options()).await.err().unwrap();
-    assert!(matches!(refused, StartError::Run(StartRunError::Folder(_))), "{refused:?}");
-    assert!(refused.to_string().contains("in use"), "{refused}");
-    place.gate().open().unwrap();
-    let outcome = bounded("the run ends", run.wait()).await;
-    Workplace::must_end_with(&outcome, 0);
-    let records = place.records(&["all.jsonl"]);
-    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

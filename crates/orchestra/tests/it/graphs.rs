@@ -1,15 +1,14 @@
 //! Every shape of graph gives each item exactly one record in each sink, with the right numbers in it.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use crate::common::{
     AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, each_shows_its_own_picture, numbers, pixels, scan,
 };
-use orchestra_core::{DType, Dim, TensorSpec};
-use orchestra_testkit::images::{self, Kind};
+use orchestra_core::DType;
+use orchestra_testkit::images;
 use orchestra_testkit::models::{self, spec};
-use orchestra_testkit::onnx::{Attribute, ModelBuilder, data_type};
+use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_testkit::records::items;
 use orchestra_testkit::{Trap, trap_library};
 
@@ -164,17 +163,6 @@ async fn the_end_of_a_stage_is_told_to_the_one_behind_after_its_last_batch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_stage_alone_gives_records_without_any_model() {
-    let mut place = Workplace::with_pictures(30);
-    place.image("pixels", "scans", ONE_PIXEL_PER_BLOCK).sink("read", "pixels", "");
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 0);
-    let records = place.records(&["read.jsonl"]);
-    records.must_be(1, &items("scans", 0..30), &NONE).unwrap();
-    each_shows_its_own_picture(&records, "read.jsonl", "pixels");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn pixels_of_every_element_type_pass_through_a_model_unchanged() {
     let mut place = Workplace::with_pictures(12);
     let types = [DType::F32, DType::F16, DType::U8];
@@ -197,45 +185,6 @@ async fn pixels_of_every_element_type_pass_through_a_model_unchanged() {
             let record = &of_item[&format!("{dtype}.jsonl")];
             assert_eq!(numbers(record, "y"), pixels(key.index), "{key} as {dtype}");
             assert_eq!(record["result"]["y"]["dtype"], dtype.name());
-        }
-    }
-}
-
-/// f32 `x` to one output of each element type, named for it.
-fn casts(place: &Workplace) -> std::path::PathBuf {
-    let model = ModelBuilder::new("casts").input(&spec("x", DType::F32, &ROW));
-    let model = DType::ALL.iter().fold(model, |model, dtype| {
-        let to = [("to", Attribute::Int(i64::from(data_type(*dtype))))];
-        model.output(&spec(dtype.name(), *dtype, &ROW)).node("Cast", &["x"], &[dtype.name()], &to)
-    });
-    model.write(&place.models()).unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn outputs_of_every_element_type_come_into_records_with_their_values() {
-    let mut place = Workplace::with_pictures(9);
-    let model = casts(&place);
-    place
-        .model("casts", model, "")
-        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
-        .infer("cast", "pixels", "casts", 4)
-        .sink("all", "cast", "")
-        .devices(1);
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 0);
-    let records = place.records(&["all.jsonl"]);
-    records.must_be(1, &items("scans", 0..9), &NONE).unwrap();
-    for (key, of_item) in &records.done {
-        let record = &of_item["all.jsonl"];
-        for dtype in DType::ALL {
-            let tensor = &record["result"][dtype.name()];
-            assert_eq!(tensor["dtype"], dtype.name(), "{key}");
-            assert_eq!(tensor["shape"], serde_json::json!(ROW), "{key}");
-            let white = if dtype == DType::Bool { 1.0 } else { 255.0 };
-            let expected: Vec<f32> = pixels(key.index).iter().map(|p| p / 255.0 * white).collect();
-            assert_eq!(numbers(record, dtype.name()), expected, "{key} as {dtype}");
-            let first = &tensor["data"][0][0][0];
-            assert_eq!(first.is_boolean(), dtype == DType::Bool, "{key} as {dtype}: {first}");
         }
     }
 }
@@ -269,172 +218,4 @@ async fn outputs_whose_shape_is_known_only_after_the_run_are_cut_into_items() {
             assert!(batch > 1 || chosen.len() == white, "{key}: {record}");
         }
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn outputs_that_are_no_rows_even_of_one_item_stop_the_run_and_blame_no_item() {
-    let mut place = Workplace::with_pictures(8);
-    let blocks = models::blocks(&place.models(), ROW).unwrap();
-    // The rows of a batch, and behind them one of the largest elements: no row per item.
-    let model = ModelBuilder::new("one_too_many")
-        .input(&spec("x", DType::F32, &[32]))
-        .output(&TensorSpec { row: vec![Dim::Dynamic], ..spec("y", DType::F32, &[]) })
-        .node("ReduceMax", &["x"], &["largest"], &[("axes", Attribute::Ints(vec![0]))])
-        .node("Concat", &["x", "largest"], &["y"], &[("axis", Attribute::Int(0))]);
-    let model = model.write(&place.models()).unwrap();
-    place
-        .model("blocks", blocks, "")
-        .model("one_too_many", model, "")
-        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
-        .infer("flat", "pixels", "blocks", 4)
-        .infer("whole", "flat", "one_too_many", 4)
-        .sink("all", "whole", "")
-        .devices(1);
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 78);
-    let said = format!("{:?}", outcome.problems);
-    assert!(["one_too_many", "`y`"].iter().all(|name| said.contains(name)), "{said}");
-    assert_eq!(
-        (outcome.report.items.done, outcome.report.items.failed),
-        (0, 0),
-        "they wait for another start"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_model_of_one_batch_size_is_fed_padded_batches_and_no_padding_comes_into_records() {
-    let mut place = Workplace::with_pictures(10);
-    let model = models::affine_fixed(&place.models(), &ROW, 4).unwrap();
-    place
-        .model("affine", model, "workers = 1")
-        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
-        .infer("fixed", "pixels", "affine", 4)
-        .sink("all", "fixed", "")
-        .devices(1);
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 0);
-    let records = place.records(&["all.jsonl"]);
-    records.must_be(1, &items("scans", 0..10), &NONE).unwrap();
-    for (key, of_item) in &records.done {
-        let expected: Vec<f32> = pixels(key.index).iter().map(|p| 2.0 * p + 1.0).collect();
-        assert_eq!(numbers(&of_item["all.jsonl"], "y"), expected, "{key}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn scores_are_what_the_stage_asks_for_and_classes_without_labels_are_numbers() {
-    let mut place = Workplace::with_pictures(16);
-    let model = models::blocks(&place.models(), ROW).unwrap();
-    let labels: String = (0..32).map(|c| format!("block {c}\n")).collect();
-    std::fs::write(place.path("labels.txt"), labels).unwrap();
-    let classify = |scores: &str, more: &str| {
-        format!(
-            "[stages.{scores}]\nkind = \"classify\"\nfrom = \"read\"\ntop_k = 32\nscores = \"{scores}\"\n{more}"
-        )
-    };
-    place
-        .model("blocks", model, "")
-        .image("pixels", "scans", "size = [4, 8]\ncolor = \"gray\"\nfilter = \"nearest\"")
-        .infer("read", "pixels", "blocks", 4)
-        .add(&classify("softmax", "labels = \"labels.txt\""))
-        .add(&classify("sigmoid", ""))
-        .add(&classify("none", ""));
-    for scores in ["softmax", "sigmoid", "none"] {
-        place.sink(scores, scores, "");
-    }
-    let outcome = place.devices(1).run().await;
-    Workplace::must_end_with(&outcome, 0);
-    let records = place.records(&["softmax.jsonl", "sigmoid.jsonl", "none.jsonl"]);
-    records.must_be(3, &items("scans", 0..16), &NONE).unwrap();
-    for (key, of_item) in &records.done {
-        let logits: Vec<f32> = pixels(key.index).iter().map(|p| p / 255.0).collect();
-        let sum: f32 = logits.iter().map(|l| l.exp()).sum();
-        let expected = |scores: &str, logit: f32| match scores {
-            "softmax" => logit.exp() / sum,
-            "sigmoid" => 1.0 / (1.0 + (-logit).exp()),
-            _ => logit,
-        };
-        for scores in ["softmax", "sigmoid", "none"] {
-            let classes = of_item[&format!("{scores}.jsonl")]["result"].as_array().unwrap();
-            assert_eq!(classes.len(), 32);
-            let mut last = (f64::INFINITY, 0);
-            for answer in classes {
-                let class = answer["class"].as_u64().unwrap();
-                let score = answer["score"].as_f64().unwrap();
-                let label = if scores == "softmax" { format!("block {class}") } else { class.to_string() };
-                assert_eq!(answer["label"], label.as_str(), "{key}, {scores}");
-                let wanted = f64::from(expected(scores, logits[class as usize]));
-                assert!((score - wanted).abs() < 1e-6, "{key}, {scores}: {answer}, expected {wanted}");
-                assert!(score < last.0 || (score == last.0 && class > last.1), "best first: {classes:?}");
-                last = (score, class);
-            }
-        }
-    }
-}
-
-/// Two graphs in one file: `good`, of the stage `read`, and `bad`, of the stage `broken`, each over 40 pictures of its own.
-fn two_pipelines() -> Workplace {
-    let mut place = Workplace::new();
-    for source in ["good", "bad"] {
-        images::write_pictures(&place.path(source), 40, Kind::Png).unwrap();
-        place.source(source, source).image(&format!("pixels-{source}"), source, ONE_PIXEL_PER_BLOCK);
-        let model = models::blocks(&place.models(), ROW).unwrap();
-        let own = place.models().join(format!("{source}.onnx"));
-        std::fs::rename(model, &own).unwrap();
-        place.model(source, own, "workers = 1");
-    }
-    place
-        .infer("read", "pixels-good", "good", 4)
-        .infer("broken", "pixels-bad", "bad", 4)
-        .sink("good", "read", "")
-        .sink("bad", "broken", "")
-        .devices(1);
-    place
-}
-
-/// Ends the test unless `good` is complete, all of `bad` is open, and a run without the fault completes that.
-async fn the_other_pipeline_is_complete_and_a_repair_completes_this_one(
-    place: &Workplace,
-    broken: &orchestra::RunOutcome,
-) {
-    Workplace::must_end_with(broken, 69);
-    let records = place.records(&["good.jsonl", "bad.jsonl"]);
-    records.must_be(1, &items("good", 0..40), &NONE).unwrap();
-    assert!(broken.problems.iter().any(|p| p.contains("`broken`")), "{:?}", broken.problems);
-    let repaired = place.run().await;
-    Workplace::must_end_with(&repaired, 0);
-    assert_eq!(repaired.report.items.resumed, 40);
-    let records = place.records(&["good.jsonl", "bad.jsonl"]);
-    let all = items("good", 0..40).into_iter().chain(items("bad", 0..40)).collect();
-    records.must_be(1, &all, &NONE).unwrap();
-    each_shows_its_own_picture(&records, "good.jsonl", "blocks");
-    each_shows_its_own_picture(&records, "bad.jsonl", "blocks");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pipeline_whose_workers_die_while_loading_leaves_the_other_alone_and_completes_when_repaired() {
-    let place = two_pipelines();
-    let launcher = crate::common::ByStage {
-        stage: "broken",
-        this: place.faulty_workers(&[("ORCHESTRA_FAULT", "die-on-load")]),
-        others: place.workers_of_ours(),
-    };
-    let mut options = place.options();
-    options.launcher = Some(Arc::new(launcher));
-    options.restart.first_pause = std::time::Duration::from_millis(10);
-    let outcome = place.run_with(options).await;
-    the_other_pipeline_is_complete_and_a_repair_completes_this_one(&place, &outcome).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pipeline_whose_model_is_gone_leaves_the_other_alone_and_completes_when_it_is_back() {
-    let place = two_pipelines();
-    let plan = place.plan();
-    let (model, hidden) = (place.models().join("bad.onnx"), place.models().join("hidden"));
-    std::fs::rename(&model, &hidden).unwrap();
-    let run = orchestra::start(plan, place.options()).await.unwrap();
-    let outcome = crate::common::bounded("the run ends", run.wait()).await;
-    assert!(outcome.problems.iter().any(|p| p.contains("bad.onnx")), "{:?}", outcome.problems);
-    std::fs::rename(&hidden, &model).unwrap();
-    the_other_pipeline_is_complete_and_a_repair_completes_this_one(&place, &outcome).await;
 }

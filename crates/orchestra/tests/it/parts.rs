@@ -4,10 +4,9 @@
 use std::collections::BTreeSet;
 
 use crate::common::number_stages::{SCATTER, Stage, index_of, n_parts};
-use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, scan, until};
+use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace};
 use orchestra::kind::{Fan, Kinds, Refusal};
 use orchestra_testkit::models;
-use orchestra_testkit::records::items;
 use serde_json::Value as Json;
 
 /// Each row becomes two parts.
@@ -51,48 +50,6 @@ fn parts_of(record: &Json) -> Vec<Vec<f64>> {
     let parts = record["result"].as_array().unwrap();
     let data = |part: &Json| part["y"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
     parts.iter().map(data).collect()
-}
-
-fn expected(index: u64, keep: impl Fn(u64) -> bool) -> Vec<Vec<f64>> {
-    let of = |part: u64| vec![2.0 * index as f64 + 1.0, 2.0 * part as f64 + 1.0];
-    (0..n_parts(index)).filter(|part| keep(*part)).map(of).collect()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn parts_come_back_in_order_without_those_that_were_dropped_while_workers_are_killed() {
-    const ITEMS: u64 = 2_000;
-    let mut place = scattered(ITEMS);
-    place
-        .add("[stages.kept]\nkind = \"filter\"\nfrom = \"read\"\nkeep = \"y[1] != 5\"")
-        .add("[stages.all]\nkind = \"gather\"\nfrom = \"kept\"")
-        .sink("each", "read", "")
-        .sink("gathered", "all", "")
-        .devices(1);
-    let plan = place.plan_with(kinds());
-    let run = place.start_plan(plan).await;
-    let kills = place.kill_while_it_runs(&run, 15, 100).await;
-    let outcome = run.wait().await;
-    Workplace::must_end_with(&outcome, 0);
-    assert!(kills > 0, "no worker was killed");
-    let gathered = place.lines("gathered.jsonl");
-    assert_eq!(gathered.len() as u64, ITEMS, "one record per item, also where it has no parts");
-    let mut seen = BTreeSet::new();
-    for record in &gathered {
-        let index = record["index"].as_u64().unwrap();
-        assert!(seen.insert(index), "item {index} comes twice");
-        assert_eq!(parts_of(record), expected(index, |part| part != 2), "item {index}");
-    }
-    // The other branch has a record for each part, those that were dropped here included.
-    let mut each: Vec<(u64, String)> = place
-        .lines("each.jsonl")
-        .iter()
-        .map(|record| (record["index"].as_u64().unwrap(), format!("{:?}", numbers(record, "y"))))
-        .collect();
-    each.sort();
-    let n = each.len();
-    each.dedup();
-    assert_eq!(n, each.len(), "no part comes twice");
-    assert_eq!(n as u64, (0..ITEMS).map(n_parts).sum::<u64>());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,27 +102,6 @@ async fn parts_of_parts_come_back_one_level_after_the_other() {
             assert_eq!(found.iter().map(|row| row[1]).collect::<Vec<_>>(), [second(0), second(1)]);
         }
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_was_interrupted_between_parts_goes_on_and_ends_each_item_once() {
-    const ITEMS: u64 = 3_000;
-    let mut place = scattered(ITEMS);
-    place.add("[stages.all]\nkind = \"gather\"\nfrom = \"read\"").sink("gathered", "all", "").devices(1);
-    let run = place.start_plan(place.plan_with(kinds())).await;
-    // A snapshot may come when all is done; counters are never late.
-    let meter = run.meter();
-    until("some are done", || meter.stats().done.get() > 50).await;
-    run.stop_handle().abort();
-    let outcome = run.wait().await;
-    assert_eq!(outcome.exit_code, 130, "{:?}", outcome.problems);
-    assert!((place.n_lines("gathered.jsonl") as u64) < ITEMS, "nothing was left to interrupt");
-    let outcome = place.run_plan(place.plan_with(kinds())).await;
-    Workplace::must_end_with(&outcome, 0);
-    let records = place.records(&["gathered.jsonl"]);
-    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
-    let record = &records.done[&scan(13)]["gathered.jsonl"];
-    assert_eq!(parts_of(record), expected(13, |_| true));
 }
 
 /// As [`SCATTER`], but for item 13, which it refuses, item 23, of which it announces none and makes one, and item 33, of which it announces

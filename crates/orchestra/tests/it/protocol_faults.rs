@@ -77,17 +77,6 @@ async fn one_worker_that_misbehaves_once_costs_no_item() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_whose_worker_cannot_load_is_given_up_and_the_other_does_all_the_work() {
-    let place = workplace(60, 4);
-    let once = place.path("once");
-    let workers = place.faulty_workers(&[(FAULT, "load-failed"), (FAULT_ONCE, once.to_str().unwrap())]);
-    let outcome = place.run_with(hurried(workers)).await;
-    Workplace::must_end_with(&outcome, 0);
-    assert_eq!(restarts(&outcome), 0);
-    all_copied(&place, 60, "load-failed");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn workers_that_all_die_after_a_batch_or_more_still_do_all_the_work() {
     let faults = ["segfault-on-batch:2", "segfault-on-batch:3", "abort-on-batch:6", "exit0-on-batch:6"];
     for fault in faults.into_iter().chain(["device-error-on-batch:2", "device-error-on-batch:6"]) {
@@ -95,54 +84,6 @@ async fn workers_that_all_die_after_a_batch_or_more_still_do_all_the_work() {
         assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
         all_copied(&place, 160, fault);
         assert!(restarts(&outcome) >= 4, "`{fault}`: {:?}", outcome.report.devices);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn workers_that_all_hang_at_their_second_batch_still_do_all_the_work() {
-    let (place, outcome) = runs_with("hang-on-batch:2", 12, 4).await;
-    Workplace::must_end_with(&outcome, 0);
-    all_copied(&place, 12, "hang");
-    assert!(restarts(&outcome) >= 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn workers_that_all_run_out_of_memory_get_smaller_batches() {
-    let (place, outcome) = runs_with("oom-above:2", 64, 8).await;
-    Workplace::must_end_with(&outcome, 0);
-    all_copied(&place, 64, "oom-above");
-    assert_eq!(restarts(&outcome), 0);
-    assert!(outcome.report.batches_by_reason["split"] > 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn items_that_fit_into_no_memory_fail_by_name_without_a_restart() {
-    let (place, outcome) = runs_with("oom-above:0", 12, 4).await;
-    Workplace::must_end_with(&outcome, 65);
-    let records = copies(&place);
-    records.must_be(1, &BTreeSet::new(), &items("scans", 0..12)).unwrap();
-    assert!(records.failed.values().all(|f| f["kind"] == "out_of_memory"), "{:?}", records.failed);
-    assert_eq!(restarts(&outcome), 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_model_error_fails_only_the_items_that_were_run_alone() {
-    let (place, outcome) = runs_with("fail-on-batch:1", 20, 1).await;
-    Workplace::must_end_with(&outcome, 65);
-    let records = copies(&place);
-    assert!((1..=2).contains(&records.failed.len()), "one item per worker: {:?}", records.failed);
-    assert!(records.failed.values().all(|f| f["kind"] == "model" && f["stage"] == "read"));
-    assert_eq!(records.done.len() + records.failed.len(), 20);
-    assert_eq!(restarts(&outcome), 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn late_slow_noisy_and_stubborn_workers_do_all_the_work() {
-    for fault in ["slow-start:300", "slow:20", "flood-stderr", "stubborn"] {
-        let (place, outcome) = runs_with(fault, 40, 4).await;
-        assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
-        all_copied(&place, 40, fault);
-        assert_eq!(restarts(&outcome), 0, "`{fault}`");
     }
 }
 
@@ -170,28 +111,6 @@ async fn workers_that_die_at_their_first_batch_end_the_run_in_bounded_time_with_
         // A few items may be blamed before it is clear that it is the device; never all of them.
         assert!(outcome.report.items.failed <= 24, "`{fault}`: {:?}", outcome.report.items);
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn workers_that_hang_at_their_first_batch_end_the_run_in_bounded_time_with_an_exact_account() {
-    let (_, outcome) = runs_with("hang-on-batch:1", 40, 1).await;
-    assert!([65, 69].contains(&outcome.exit_code), "{:?}", outcome.problems);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn answers_for_batches_that_were_not_sent_are_no_results() {
-    let (_, outcome) = runs_with("wrong-batch", 40, 4).await;
-    assert!([65, 69].contains(&outcome.exit_code), "{:?}", outcome.problems);
-    assert!(restarts(&outcome) > 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_second_answer_for_an_older_batch_is_no_result_and_costs_a_worker() {
-    // Each worker answers once before it gets lost, so all of them make progress.
-    let (place, outcome) = runs_with("old-batch", 40, 4).await;
-    Workplace::must_end_with(&outcome, 0);
-    all_copied(&place, 40, "old-batch");
-    assert!(restarts(&outcome) > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

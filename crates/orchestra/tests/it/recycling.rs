@@ -68,47 +68,31 @@ async fn replaced_in(faults: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_dies_after_it_was_found_worn_is_no_loss_but_its_successor_takes_its_place() {
-    for how in ["kill", "abort"] {
+async fn a_worn_worker_or_its_successor_that_dies_is_no_loss() {
+    // How they die stands for `HOW`.
+    for (when, faults, points, replaced) in [
         // In the batch after, when its successor loads; when it is asked to end, because its successor is there.
-        for point in ["run:4", "unread:3", "answered:4", "hang-up"] {
-            assert_eq!(replaced_in(&format!("{how}-at-{point}")).await, 0, "{how} at {point}");
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_successor_that_dies_before_it_serves_leaves_the_old_worker_at_work() {
-    for how in ["kill", "abort"] {
-        for point in ["start", "hello", "load"] {
-            assert_eq!(
-                replaced_in(&format!("until-next-starts:5,{how}-at-{point}")).await,
-                0,
-                "{how} at {point}"
-            );
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_successor_that_dies_in_its_first_batch_is_replaced() {
-    for how in ["kill", "abort"] {
-        for point in ["loaded", "run:1", "outputs:1", "half-answer:1"] {
-            assert_eq!(
-                replaced_in(&format!("until-next-serves:5,{how}-at-{point}")).await,
-                1,
-                "{how} at {point}"
-            );
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_place_whose_worker_and_successor_both_die_gets_a_new_worker() {
-    for how in ["kill", "abort"] {
-        for point in ["start", "load"] {
-            let faults = format!("{how}-at-run:4,{how}-at-{point}");
-            assert!(replaced_in(&faults).await >= 1, "`{faults}`");
+        ("it is worn", "HOW-at-POINT", &["run:4", "unread:3", "answered:4", "hang-up"][..], 0..=0),
+        // The old one stays at work.
+        (
+            "its successor does not serve yet",
+            "until-next-starts:5,HOW-at-POINT",
+            &["start", "hello", "load"],
+            0..=0,
+        ),
+        (
+            "its successor has its first batch",
+            "until-next-serves:5,HOW-at-POINT",
+            &["loaded", "run:1", "outputs:1", "half-answer:1"],
+            1..=1,
+        ),
+        ("both die", "HOW-at-run:4,HOW-at-POINT", &["start", "load"], 1..=u64::MAX),
+    ] {
+        for how in ["kill", "abort"] {
+            for point in points {
+                let faults = faults.replace("HOW", how).replace("POINT", point);
+                assert!(replaced.contains(&replaced_in(&faults).await), "{when}: `{faults}`");
+            }
         }
     }
 }

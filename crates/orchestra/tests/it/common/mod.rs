@@ -7,8 +7,7 @@ pub mod number_stages;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -406,31 +405,6 @@ fn none_left(of: &str, look: impl Fn() -> Vec<String>) {
         left = look();
     }
     panic!("left behind by {of}: {left:#?}");
-}
-
-/// Starts the workers of one stage in one way and all others in another.
-pub struct ByStage {
-    /// The stage.
-    pub stage: &'static str,
-    /// Starts its workers.
-    pub this: ProcessLauncher,
-    /// Starts all others.
-    pub others: ProcessLauncher,
-}
-
-impl Launcher for ByStage {
-    fn launch(
-        &self,
-        device: &DeviceKind,
-        env: &[(&str, &str)],
-        memory: WorkerMemory<'_>,
-    ) -> io::Result<Launched> {
-        // The memory of a stage's inputs has the name of the stage.
-        let inputs = fs::read_link(format!("/proc/self/fd/{}", memory.inputs.as_raw_fd()))?;
-        let is_this = inputs.to_string_lossy().contains(self.stage);
-        let launcher = if is_this { &self.this } else { &self.others };
-        launcher.launch(device, env, memory)
-    }
 }
 
 /// `n` pictures, and a model that gives them back as they are: what workers do that copy inputs to outputs. More keys of the model may
