@@ -6,7 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use crate::common::{audit, files, group, item, items_in, own_file, record, scratch, start};
+use crate::common::{audit, files, group, item, own_file, record, scratch, start};
 use orchestra_core::ItemId;
 use orchestra_store::{OutputFolder, State};
 use proptest::prelude::*;
@@ -118,55 +118,12 @@ proptest! {
         play(dir.path(), &steps);
         inflict(&private(dir.path()), journal_damage);
         for (file, damage) in files().iter().zip(file_damage) {
-            // Zeros under what was synced are no power cut: the next property says what is promised there.
+            // Zeros under what was synced are no power cut: `crashes.rs` says what is promised there.
             if !matches!(damage, Damage::Zeros(_)) || !steps.iter().any(|s| s.sync || s.reopen) {
                 inflict(&dir.path().join(file), damage);
             }
         }
         go_on(dir.path());
-    }
-
-    #[test]
-    fn what_was_synced_survives_any_damage_to_what_came_after(
-        before in steps(),
-        after in steps(),
-        share in 0u64..=1000,
-        zeros in any::<bool>(),
-    ) {
-        let dir = scratch();
-        play(dir.path(), &before);
-        start(dir.path()).sync().unwrap();
-        let paths: Vec<_> =
-            files().iter().map(|f| dir.path().join(f)).chain([private(dir.path())]).collect();
-        let durable = items_of(dir.path());
-        let lengths: Vec<_> = paths.iter().map(|p| fs::metadata(p).unwrap().len()).collect();
-        let unsynced: Vec<_> = after.into_iter().map(|s| Step { sync: false, reopen: false, ..s }).collect();
-        play_on_without_sync(dir.path(), &unsynced);
-        for (path, durable) in paths.iter().zip(lengths) {
-            let len = fs::metadata(path).unwrap().len();
-            let file = OpenOptions::new().write(true).open(path).unwrap();
-            file.set_len(durable + (len - durable) * share / 1000).unwrap();
-            if zeros {
-                file.set_len(len).unwrap();
-            }
-        }
-        let journal = start(dir.path());
-        prop_assert!(audit(dir.path(), &journal).is_superset(&durable));
-        drop(journal);
-        go_on(dir.path());
-    }
-}
-
-fn items_of(dir: &Path) -> BTreeSet<ItemId> {
-    let done = items_in(dir, crate::common::RESULTS);
-    done.union(&items_in(dir, crate::common::FAILURES)).copied().collect()
-}
-
-fn play_on_without_sync(dir: &Path, steps: &[Step]) {
-    let mut journal = start(dir);
-    for step in steps {
-        let fresh: BTreeSet<_> = step.items.iter().copied().filter(|i| !journal.is_finished(*i)).collect();
-        journal.commit(&group(&fresh.into_iter().collect::<Vec<_>>())).unwrap();
     }
 }
 

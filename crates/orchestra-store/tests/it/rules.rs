@@ -37,15 +37,6 @@ fn a_second_owner_is_refused_and_told_the_first_ones_process() {
 }
 
 #[test]
-fn the_journal_holds_the_lock_as_long_as_it_lives() {
-    let dir = tempfile::tempdir().unwrap();
-    let journal = start(dir.path());
-    assert!(matches!(OutputFolder::open(dir.path()), Err(OpenError::Busy { .. })));
-    drop(journal);
-    start(dir.path());
-}
-
-#[test]
 fn a_run_goes_from_fresh_over_unfinished_to_finished_and_can_be_reopened_for_new_items() {
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(OutputFolder::open(dir.path()).unwrap().state(), State::Fresh);
