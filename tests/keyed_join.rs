@@ -1,12 +1,11 @@
-//! Rows of a run as arrays, one for each value of a column and one for each folder: whatever comes in between and in whatever order the rows are done,
-//! an array has the numbers of its own rows in the order of the items.
+//! Rows of a run as arrays, one for each value of a column and one for each folder: in whatever order the rows are done, an array has the numbers
+//! of its own rows in the order of the items. Kills are in `kills.rs`.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::common::{Run, Workplace};
+use crate::common::Workplace;
 use orchestra_testkit::models;
-use orchestra_testkit::striker::{Fault, loaders_of, strike, workers_of};
 use serde_json::Value;
 
 /// Files in the order of their items, with their folders.
@@ -111,35 +110,13 @@ fn must_be_of_the_rows(place: &Workplace) {
     assert!(arrays(place, "of_folder") == Vec::from_iter(of_folder), "{}", place.out().display());
 }
 
-/// Kills a worker and a loader once there are results of some rows, and waits for the end. Where that came before, or the loader had nothing more to
-/// do, all is done again.
-fn run_and_kill(place: &Workplace) {
-    let both_are_replaced = (0..10).any(|_| {
-        let _ = fs::remove_dir_all(place.out());
-        let mut run: Run = place.start(&[]);
-        let pid = run.pid();
-        let mut killed = [false; 2];
-        run.until("a worker and a loader are killed", || {
-            if place.n_results() > 0 {
-                for (killed, of) in killed.iter_mut().zip([workers_of, loaders_of]) {
-                    *killed = *killed || of(pid).first().is_some_and(|one| strike(pid, one.pid, Fault::Kill));
-                }
-            }
-            killed == [true; 2]
-        });
-        run.wait().must_exit(0);
-        place.restarts() > 0 && place.report()["loaders"]["restarts"].as_u64().unwrap() > 0
-    });
-    assert!(both_are_replaced, "a worker and a loader");
-}
-
 #[test]
-fn arrays_have_the_rows_of_their_key_or_folder_in_order_also_where_a_worker_and_a_loader_die() {
+fn arrays_have_the_rows_of_their_key_or_folder_in_the_order_of_the_items() {
     for kind in ["csv", "jsonl"] {
         let place = Workplace::new();
         write_rows(&place, kind);
         fs::write(place.workflow(), workflow(&place, kind)).unwrap();
-        run_and_kill(&place);
+        place.run(&[]).must_exit(0);
         must_be_of_the_rows(&place);
         let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
         assert!(verified.must_exit(0).stdout.contains("0 lost, 0 doubled"), "{}", verified.stdout);

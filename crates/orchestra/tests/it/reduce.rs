@@ -1,11 +1,11 @@
-//! Rows of a whole run in one: whatever is killed, fails or is stopped, the result is bit for bit that of a run that nothing happened to, and what
+//! Rows of a whole run in one: whatever dies, fails or is stopped, the result is bit for bit that of a run that nothing happened to, and what
 //! the records of the items say.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use crate::common::number_stages::{SCATTER, Stage, n_parts};
-use crate::common::{AS_IT_IS, Workplace, cut_off, numbers, until};
+use crate::common::{AS_IT_IS, Workplace, numbers, until};
 use orchestra::kind::{Fan, Kinds};
 use orchestra::{Earlier, Plan, PlanOptions, RenderStyle, StartOptions};
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_pictures};
@@ -191,44 +191,6 @@ async fn a_run_that_goes_on_with_new_items_writes_the_result_of_all() {
     Workplace::must_end_with(&place.run().await, 0);
     let counted: Vec<u64> = place.lines("number.jsonl").iter().map(|line| count(line, "items")).collect();
     assert_eq!(counted, [20, 25], "the last row is of all");
-}
-
-/// Rows of 1024 numbers, whose contributions are folded several times, and so many that the rows of `every` take several commits.
-fn large(items: u64) -> Workplace {
-    let mut place = Workplace::with_pictures(items);
-    place.image("pixels", "scans", "size = [32, 32]\ncolor = \"gray\"\nscale = 0.1").devices(1);
-    for (name, more) in [
-        ("total", "op = \"sum\""),
-        ("mean", "op = \"mean\"\nover = \"elements\""),
-        ("every", "op = \"concat\""),
-    ] {
-        place
-            .add(&format!("[stages.{name}]\nkind = \"reduce\"\nfrom = \"pixels\"\n{more}"))
-            .sink(name, name, "");
-    }
-    place
-}
-
-const LARGE: [&str; 3] = ["total", "mean", "every"];
-
-/// The process that is killed.
-#[tokio::test(flavor = "multi_thread")]
-async fn run_process() {
-    cut_off::run_process(orchestra::kinds()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_is_killed_again_and_again_has_the_result_of_one_that_was_not() {
-    const ITEMS: u64 = 2_500;
-    let place = large(ITEMS);
-    Workplace::must_end_with(&place.run().await, 0);
-    let expected = results(&place, &LARGE);
-    assert!(expected["every"].len() > 8 << 20, "its rows take several commits");
-    assert!(place.out().join(".orchestra/state-total.1").is_file(), "contributions were folded twice");
-    fs::remove_dir_all(place.out()).unwrap();
-
-    cut_off::cut_off_until_done(&place, "reduce", 300);
-    assert_eq!(results(&place, &LARGE), expected);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! no property itself; whatever it waits for, it waits for with a bound that only a hang reaches.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-pub mod cut_off;
 pub mod number_stages;
 
 use std::collections::BTreeSet;
