@@ -34,6 +34,7 @@ pub mod loader_blame;
 mod lock;
 pub mod model_output;
 mod named_enum;
+pub mod onnx_file;
 pub mod pixel_placement;
 pub mod probing;
 pub mod program;

@@ -9,8 +9,8 @@ use crate::{scratch, workflow};
 
 /// What reading a model may take beyond a multiple of its size: buffers, and one name or shape of the longest length that is believed.
 const SLACK: usize = 4 << 20;
-/// What a byte of the file may cost: a dimension without a value is two bytes in the file.
-const PER_BYTE: usize = 160;
+/// What a byte of the file may cost: a node without fields is two bytes in the file.
+const PER_BYTE: usize = 256;
 
 /// Dimensions of a tensor, the batch included; records hold lists within lists, one for each.
 const MOST_DIMS: usize = 64;

@@ -5,7 +5,7 @@ use std::io::{Read, Seek};
 use orchestra_core::batch_layout::TensorSpan;
 use orchestra_core::{DType, Dim, Layout, PixelInput, TensorSpec, Trim};
 
-use crate::engine::edits::{Front, put_behind, put_in_front, put_trim_in_front};
+use crate::engine::edits::{EditError, Front, GraphEdit, put_behind, put_in_front, put_trim_in_front};
 use crate::library::names_needed;
 
 /// The libraries that a shared library is linked against.
@@ -21,8 +21,13 @@ pub fn edited_models(model: &[u8]) -> [Result<Vec<u8>, String>; 3] {
     let three = |value| vec![value; 3];
     let pixels =
         PixelInput { layout: Layout::Nchw, dtype: DType::F32, factor: three(0.5), offset: three(1.0) };
-    let front = put_in_front(model, &[Front { span: &span, pixels: &pixels }]);
-    let trimmed = put_trim_in_front(model, &span, &Trim { input: 0, axes: [0, 1] });
-    let behind = put_behind(model, &["logits".to_owned()]);
-    [front, trimmed, behind].map(|edited| edited.map_err(|error| error.to_string()))
+    let edited = |change: &dyn Fn(&mut GraphEdit<'_>) -> Result<(), EditError>| {
+        let edited = GraphEdit::of(model).and_then(|mut edit| change(&mut edit).and_then(|()| edit.apply()));
+        edited.map_err(|error| error.to_string())
+    };
+    [
+        edited(&|edit| put_in_front(edit, &Front { span: &span, pixels: &pixels })),
+        edited(&|edit| put_trim_in_front(edit, &span, &Trim { input: 0, axes: [0, 1] })),
+        edited(&|edit| put_behind(edit, "logits", "logits")),
+    ]
 }

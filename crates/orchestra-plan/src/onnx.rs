@@ -6,8 +6,12 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Component, Path};
 
+use orchestra_core::onnx_file::{
+    DimensionProto, GraphProto, OperatorSetIdProto, STRING, StringStringEntryProto, TensorShapeProto,
+    TypeProto, ValueInfoProto, dtype_of, is_onnx,
+};
 use orchestra_core::{DType, Dim, TensorSpec};
-use prost::bytes::Buf;
+use prost::bytes::{Buf, Bytes};
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, int64, skip_field};
 use prost::{DecodeError, Message};
 use sha2::{Digest, Sha256};
@@ -17,122 +21,6 @@ use crate::outputs::{Holds, ModelOutput, OutputDim};
 
 /// Dimensions of a tensor. Records hold lists within lists, one for each.
 const MAX_DIMS: usize = 64;
-
-// The part of onnx.proto3 that is looked at; all other fields, weights among them, are skipped.
-
-#[derive(Clone, PartialEq, Message)]
-struct Graph {
-    #[prost(message, repeated, tag = "1")]
-    nodes: Vec<Node>,
-    #[prost(message, repeated, tag = "5")]
-    initializers: Vec<Tensor>,
-    #[prost(message, repeated, tag = "11")]
-    inputs: Vec<ValueInfo>,
-    #[prost(message, repeated, tag = "12")]
-    outputs: Vec<ValueInfo>,
-    #[prost(message, repeated, tag = "15")]
-    sparse: Vec<SparseTensor>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Node {
-    #[prost(string, tag = "4")]
-    operator: String,
-    #[prost(string, tag = "7")]
-    domain: String,
-    #[prost(message, repeated, tag = "5")]
-    attributes: Vec<Attribute>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Attribute {
-    #[prost(message, optional, boxed, tag = "5")]
-    tensor: Option<Box<Tensor>>,
-    #[prost(message, optional, boxed, tag = "6")]
-    graph: Option<Box<Graph>>,
-    #[prost(message, repeated, tag = "10")]
-    tensors: Vec<Tensor>,
-    #[prost(message, repeated, tag = "11")]
-    graphs: Vec<Graph>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct SparseTensor {
-    #[prost(message, optional, tag = "1")]
-    values: Option<Tensor>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Tensor {
-    #[prost(string, tag = "8")]
-    name: String,
-    #[prost(message, repeated, tag = "13")]
-    external: Vec<KeyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ValueInfo {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(message, optional, tag = "2")]
-    kind: Option<TypeProto>,
-}
-
-/// Of a type that is no tensor, only which it is.
-#[derive(Clone, PartialEq, Message)]
-struct TypeProto {
-    #[prost(message, optional, tag = "1")]
-    tensor: Option<TensorType>,
-    #[prost(message, optional, tag = "4")]
-    sequence: Option<Anything>,
-    #[prost(message, optional, tag = "5")]
-    map: Option<Anything>,
-    #[prost(message, optional, tag = "8")]
-    sparse: Option<Anything>,
-    #[prost(message, optional, tag = "9")]
-    optional: Option<Anything>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Anything {}
-
-#[derive(Clone, PartialEq, Message)]
-struct TensorType {
-    #[prost(int32, tag = "1")]
-    element: i32,
-    #[prost(message, optional, tag = "2")]
-    shape: Option<Shape>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Shape {
-    #[prost(message, repeated, tag = "1")]
-    dims: Vec<Dimension>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Dimension {
-    #[prost(int64, optional, tag = "1")]
-    value: Option<i64>,
-    #[prost(string, optional, tag = "2")]
-    symbol: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct OperatorSet {
-    #[prost(string, tag = "1")]
-    domain: String,
-    #[prost(int64, tag = "2")]
-    version: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct KeyValue {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, tag = "2")]
-    value: String,
-}
 
 /// Reads the model file at `path` as a stream: in memory are names and shapes, and never its weights.
 pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
@@ -151,7 +39,7 @@ pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
     }
     let model = model?;
     let mut weights = BTreeSet::new();
-    model.graph.find_weights(&mut weights);
+    find_weights(&model.graph, &mut weights);
     let signature = model.signature()?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let file_digest = stream.hash.finalize().into();
@@ -240,13 +128,19 @@ impl Buf for HashedStream {
             }
         }
     }
+
+    /// Gives nothing: fields of bytes are weights, which pass by and are not kept.
+    fn copy_to_bytes(&mut self, n: usize) -> Bytes {
+        self.advance(n);
+        Bytes::new()
+    }
 }
 
 #[derive(Default)]
 struct Model {
     ir_version: i64,
     opset: i64,
-    graph: Graph,
+    graph: GraphProto,
     metadata: BTreeMap<String, String>,
     /// Bytes of the entries that were read into `metadata`.
     metadata_bytes: usize,
@@ -294,8 +188,8 @@ impl Model {
         match number {
             7 => self.graph.merge(stream.take(length))?,
             8 => {
-                let set = OperatorSet::decode(stream.take(length))?;
-                if set.domain.is_empty() || set.domain == "ai.onnx" {
+                let set = OperatorSetIdProto::decode(stream.take(length))?;
+                if set.is_onnx() {
                     self.opset = set.version;
                 }
             }
@@ -304,7 +198,7 @@ impl Model {
                 let mut entry = vec![0; length];
                 stream.copy_to_slice(&mut entry);
                 // Few workflows read metadata, so an entry that cannot be decoded is left out and no error.
-                if let Ok(entry) = KeyValue::decode(&*entry) {
+                if let Ok(entry) = StringStringEntryProto::decode(&*entry) {
                     self.metadata.insert(entry.key, entry.value);
                 }
             }
@@ -314,58 +208,57 @@ impl Model {
     }
 
     fn signature(&self) -> Result<Signature, ModelError> {
-        let Graph { initializers, sparse, .. } = &self.graph;
-        let values = sparse.iter().filter_map(|sparse| sparse.values.as_ref());
-        let given: HashSet<&str> = initializers.iter().chain(values).map(|tensor| &*tensor.name).collect();
-        let fed: Vec<&ValueInfo> = self.graph.inputs.iter().filter(|i| !given.contains(&*i.name)).collect();
+        let GraphProto { initializer, sparse_initializer, .. } = &self.graph;
+        let values = sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref());
+        let given: HashSet<&str> = initializer.iter().chain(values).map(|tensor| &*tensor.name).collect();
+        let fed: Vec<&ValueInfoProto> =
+            self.graph.input.iter().filter(|i| !given.contains(&*i.name)).collect();
         let inputs = fed.iter().map(|info| input(info)).collect::<Result<Vec<_>, _>>()?;
         let batches: HashSet<&str> = fed.iter().filter_map(|info| batch_name(info)).collect();
-        let is_input = |name: &str| self.graph.inputs.iter().any(|input| input.name == name);
-        let output = |info: &ValueInfo| output(info, &batches, is_input(&info.name));
-        let outputs = self.graph.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
+        let is_input = |name: &str| self.graph.input.iter().any(|input| input.name == name);
+        let output = |info: &ValueInfoProto| output(info, &batches, is_input(&info.name));
+        let outputs = self.graph.output.iter().map(output).collect::<Result<Vec<_>, _>>()?;
         if inputs.is_empty() || outputs.is_empty() {
             let what = if inputs.is_empty() { "input" } else { "output" };
             return Err(ModelError::Unsupported(format!("the model has no {what}")));
         }
         let mut operators = BTreeMap::new();
-        self.graph.count_operators(&mut operators);
+        count_operators(&self.graph, &mut operators);
         let metadata = self.metadata.clone();
         Ok(Signature { inputs, outputs, ir_version: self.ir_version, opset: self.opset, metadata, operators })
     }
 }
 
-impl Graph {
-    /// Counts the operators of all graphs. No deeper than the decoder goes.
-    fn count_operators(&self, found: &mut BTreeMap<String, u64>) {
-        for node in &self.nodes {
-            let name = match &*node.domain {
-                "" | "ai.onnx" => node.operator.clone(),
-                domain => format!("{domain}.{}", node.operator),
-            };
-            *found.entry(name).or_default() += 1;
-            for graph in node.attributes.iter().flat_map(|a| a.graphs.iter().chain(a.graph.as_deref())) {
-                graph.count_operators(found);
-            }
-        }
-    }
-
-    /// Adds the names of all files of external weights. No deeper than the decoder goes.
-    fn find_weights(&self, found: &mut BTreeSet<String>) {
-        let attributes = || self.nodes.iter().flat_map(|node| &node.attributes);
-        let values = self.sparse.iter().filter_map(|sparse| sparse.values.as_ref());
-        let of_nodes = attributes().flat_map(|a| a.tensors.iter().chain(a.tensor.as_deref()));
-        for entry in self.initializers.iter().chain(values).chain(of_nodes).flat_map(|t| &t.external) {
-            if entry.key == "location" {
-                found.insert(entry.value.clone());
-            }
-        }
-        for graph in attributes().flat_map(|a| a.graphs.iter().chain(a.graph.as_deref())) {
-            graph.find_weights(found);
+/// Counts the operators of all graphs. No deeper than the decoder goes.
+fn count_operators(graph: &GraphProto, found: &mut BTreeMap<String, u64>) {
+    for node in &graph.node {
+        let name = match is_onnx(&node.domain) {
+            true => node.op_type.clone(),
+            false => format!("{}.{}", node.domain, node.op_type),
+        };
+        *found.entry(name).or_default() += 1;
+        for graph in node.attribute.iter().flat_map(|a| a.graphs.iter().chain(a.g.as_deref())) {
+            count_operators(graph, found);
         }
     }
 }
 
-fn input(info: &ValueInfo) -> Result<TensorSpec, ModelError> {
+/// Adds the names of all files of external weights. No deeper than the decoder goes.
+fn find_weights(graph: &GraphProto, found: &mut BTreeSet<String>) {
+    let attributes = || graph.node.iter().flat_map(|node| &node.attribute);
+    let values = graph.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref());
+    let of_nodes = attributes().flat_map(|a| a.tensors.iter().chain(a.t.as_deref()));
+    for entry in graph.initializer.iter().chain(values).chain(of_nodes).flat_map(|t| &t.external_data) {
+        if entry.key == "location" {
+            found.insert(entry.value.clone());
+        }
+    }
+    for graph in attributes().flat_map(|a| a.graphs.iter().chain(a.g.as_deref())) {
+        find_weights(graph, found);
+    }
+}
+
+fn input(info: &ValueInfoProto) -> Result<TensorSpec, ModelError> {
     let (dtype, shape) = tensor_type(info)?;
     let Some(shape) = shape else {
         let message =
@@ -380,70 +273,70 @@ fn input(info: &ValueInfo) -> Result<TensorSpec, ModelError> {
 }
 
 /// The name of the first dimension of an input.
-fn batch_name(info: &ValueInfo) -> Option<&str> {
-    let first = info.kind.as_ref()?.tensor.as_ref()?.shape.as_ref()?.dims.first()?;
-    first.symbol.as_deref().filter(|name| !name.is_empty())
+fn batch_name(info: &ValueInfoProto) -> Option<&str> {
+    info.dims()?.first()?.dim_param.as_deref().filter(|name| !name.is_empty())
 }
 
-fn output(info: &ValueInfo, batches: &HashSet<&str>, is_input: bool) -> Result<ModelOutput, ModelError> {
+fn output(info: &ValueInfoProto, batches: &HashSet<&str>, is_input: bool) -> Result<ModelOutput, ModelError> {
     let kind = info.kind.as_ref();
-    let tensor = kind.and_then(|kind| kind.tensor.as_ref());
+    let tensor = kind.and_then(|kind| kind.tensor_type.as_ref());
     let holds = match tensor {
-        Some(tensor) if tensor.element == STRING => Holds::Text,
+        Some(tensor) if tensor.elem_type == STRING => Holds::Text,
         Some(tensor) => {
-            known(tensor.element).map_or_else(|| Holds::Other(element_name(tensor.element)), Holds::Tensor)
+            let element = tensor.elem_type;
+            dtype_of(element).map_or_else(|| Holds::Other(element_name(element)), Holds::Tensor)
         }
         None => Holds::Other(kind.map_or("unknown", no_tensor)),
     };
     let shape = tensor.and_then(|tensor| tensor.shape.as_ref());
     check_rank("output", info, shape)?;
-    let dim = |dim: &Dimension| match (fixed(dim), &dim.symbol) {
+    let dim = |dim: &DimensionProto| match (fixed(dim), &dim.dim_param) {
         (Some(n), _) => OutputDim::Fixed(n),
         (None, Some(name)) if batches.contains(&**name) => OutputDim::Batch,
         (None, _) => OutputDim::Open,
     };
-    let dims = shape.map(|shape| shape.dims.iter().map(dim).collect());
+    let dims = shape.map(|shape| shape.dim.iter().map(dim).collect());
     Ok(ModelOutput { name: info.name.clone(), holds, dims, is_input })
 }
 
 fn no_tensor(kind: &TypeProto) -> &'static str {
     match kind {
-        TypeProto { sequence: Some(_), .. } => "sequence",
-        TypeProto { map: Some(_), .. } => "map",
-        TypeProto { sparse: Some(_), .. } => "sparse tensor",
-        TypeProto { optional: Some(_), .. } => "optional",
+        TypeProto { sequence_type: Some(_), .. } => "sequence",
+        TypeProto { map_type: Some(_), .. } => "map",
+        TypeProto { sparse_tensor_type: Some(_), .. } => "sparse tensor",
+        TypeProto { optional_type: Some(_), .. } => "optional",
         _ => "unknown",
     }
 }
 
 /// The length of a dimension that has one. Some exporters write 0 or -1 where it is open.
-fn fixed(dim: &Dimension) -> Option<usize> {
-    dim.value.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
+fn fixed(dim: &DimensionProto) -> Option<usize> {
+    dim.dim_value.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
 }
 
-fn row(info: &ValueInfo, dtype: DType, shape: &Shape) -> Option<TensorSpec> {
-    let dim = |d: &Dimension| fixed(d).map_or(Dim::Dynamic, Dim::Fixed);
-    let (batch, row) = shape.dims.split_first()?;
+fn row(info: &ValueInfoProto, dtype: DType, shape: &TensorShapeProto) -> Option<TensorSpec> {
+    let dim = |d: &DimensionProto| fixed(d).map_or(Dim::Dynamic, Dim::Fixed);
+    let (batch, row) = shape.dim.split_first()?;
     Some(TensorSpec { name: info.name.clone(), dtype, row: row.iter().map(dim).collect(), batch: dim(batch) })
 }
 
 /// Element type and shape of an input.
-fn tensor_type(info: &ValueInfo) -> Result<(DType, Option<Shape>), ModelError> {
+fn tensor_type(info: &ValueInfoProto) -> Result<(DType, Option<TensorShapeProto>), ModelError> {
     let unsupported = |found: &str| {
         let known = DType::ALL.map(DType::name).join(", ");
         let message =
             format!("its input `{}` is of type {found}; tensors of {known} are supported", info.name);
         ModelError::Unsupported(message)
     };
-    let tensor = info.kind.as_ref().and_then(|t| t.tensor.as_ref());
+    let tensor = info.kind.as_ref().and_then(|t| t.tensor_type.as_ref());
     let tensor = tensor.ok_or_else(|| unsupported("sequence, map or optional"))?;
-    let dtype = known(tensor.element).ok_or_else(|| unsupported(element_name(tensor.element)))?;
+    let dtype = dtype_of(tensor.elem_type).ok_or_else(|| unsupported(element_name(tensor.elem_type)))?;
     check_rank("input", info, tensor.shape.as_ref())?;
     Ok((dtype, tensor.shape.clone()))
 }
 
-fn check_rank(what: &str, info: &ValueInfo, shape: Option<&Shape>) -> Result<(), ModelError> {
-    let n_dims = shape.map_or(0, |shape| shape.dims.len());
+fn check_rank(what: &str, info: &ValueInfoProto, shape: Option<&TensorShapeProto>) -> Result<(), ModelError> {
+    let n_dims = shape.map_or(0, |shape| shape.dim.len());
     if n_dims <= MAX_DIMS {
         return Ok(());
     }
@@ -451,23 +344,6 @@ fn check_rank(what: &str, info: &ValueInfo, shape: Option<&Shape>) -> Result<(),
         format!("its {what} `{}` has {n_dims} dimensions; at most {MAX_DIMS} are supported", info.name);
     Err(ModelError::Unsupported(message))
 }
-
-fn known(element: i32) -> Option<DType> {
-    Some(match element {
-        1 => DType::F32,
-        2 => DType::U8,
-        5 => DType::I16,
-        6 => DType::I32,
-        7 => DType::I64,
-        9 => DType::Bool,
-        10 => DType::F16,
-        11 => DType::F64,
-        _ => return None,
-    })
-}
-
-/// Texts, as onnx.proto3 numbers element types.
-const STRING: i32 = 8;
 
 fn element_name(element: i32) -> &'static str {
     match element {

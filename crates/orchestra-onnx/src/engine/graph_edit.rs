@@ -1,59 +1,32 @@
-//! Adds nodes to a model on the bytes of its file: copies all that is not changed as it is, and neither reads nor runs anything.
+//! Edits a model's graph on the bytes of its file: puts nodes before and behind its own, and replaces inputs and outputs. It copies all other
+//! bytes as they are, because a model may have fields that orchestra does not know. It runs nothing.
 
-use orchestra_core::{DType, TensorSpec};
+use std::ops::Range;
 
-use super::protobuf::{Fields, Malformed, Message};
+use orchestra_core::TensorSpec;
+use orchestra_core::onnx_file::{
+    AttributeProto, DimensionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
+    element_type,
+};
+use prost::encoding::{
+    DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
+};
+use prost::{DecodeError, Message as _};
 
 // Field numbers of onnx.proto3.
-pub mod number {
-    pub const MODEL_GRAPH: u32 = 7;
-    pub const MODEL_OPSET: u32 = 8;
-    pub const OPSET_DOMAIN: u32 = 1;
-    pub const OPSET_VERSION: u32 = 2;
-    pub const GRAPH_NODE: u32 = 1;
-    pub const GRAPH_INPUT: u32 = 11;
-    pub const GRAPH_OUTPUT: u32 = 12;
-    pub const NODE_INPUT: u32 = 1;
-    pub const NODE_OUTPUT: u32 = 2;
-    pub const NODE_NAME: u32 = 3;
-    pub const NODE_OPERATOR: u32 = 4;
-    pub const NODE_ATTRIBUTE: u32 = 5;
-    pub const ATTRIBUTE_NAME: u32 = 1;
-    pub const ATTRIBUTE_INTEGER: u32 = 3;
-    pub const ATTRIBUTE_TENSOR: u32 = 5;
-    pub const ATTRIBUTE_INTEGERS: u32 = 8;
-    pub const ATTRIBUTE_TYPE: u32 = 20;
-    pub const TENSOR_DIMS: u32 = 1;
-    pub const TENSOR_TYPE: u32 = 2;
-    pub const TENSOR_RAW: u32 = 9;
-    pub const VALUE_NAME: u32 = 1;
-    pub const VALUE_TYPE: u32 = 2;
-    pub const TYPE_TENSOR: u32 = 1;
-    pub const TENSOR_TYPE_ELEMENT: u32 = 1;
-    pub const TENSOR_TYPE_SHAPE: u32 = 2;
-    pub const SHAPE_DIM: u32 = 1;
-    pub const DIM_VALUE: u32 = 1;
-}
+const MODEL_GRAPH: u32 = 7;
+const MODEL_OPSET: u32 = 8;
+const GRAPH_INPUT: u32 = 11;
+const GRAPH_OUTPUT: u32 = 12;
 
-// Element types and attribute types of onnx.proto3.
-pub const FLOAT: i64 = 1;
-pub const UINT8: i64 = 2;
-pub const INT16: i64 = 5;
-pub const DOUBLE: i64 = 11;
-const INT32: i64 = 6;
-pub const INT64: i64 = 7;
-pub const STRING: i64 = 8;
-const BOOL: i64 = 9;
-pub const FLOAT16: i64 = 10;
-pub const ATTRIBUTE_IS_INTEGER: i64 = 2;
-pub const ATTRIBUTE_IS_TENSOR: i64 = 4;
-pub const ATTRIBUTE_IS_INTEGERS: i64 = 7;
+/// Key and length of the graph take no more bytes than this.
+const GRAPH_HEAD: usize = 16;
 
 /// Why a model cannot be edited.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
     #[error("the file is no ONNX model: {0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] DecodeError),
     #[error("the file holds no graph, or several")]
     NoGraph,
     #[error("the model has no input `{0}` with a batch dimension")]
@@ -61,180 +34,205 @@ pub enum EditError {
     #[error("the model has no output `{0}`")]
     NoOutput(String),
     #[error("its operators are of version `{found}`, and version `{needed}` or newer is needed")]
-    OldOpset { found: u64, needed: u64 },
+    OldOpset { found: i64, needed: i64 },
     #[error(
         "input `{0}` is not given rows of u8 `[height, width, channels]` with a factor and an offset per channel"
     )]
     NoPixels(String),
 }
 
-/// The model with its graph edited, whose operators must be of version `needed` or newer.
-pub fn with_graph(
-    model: &[u8],
-    needed: u64,
-    edit: impl Fn(&[u8]) -> Result<Vec<u8>, EditError>,
-) -> Result<Vec<u8>, EditError> {
-    let mut edited = Message::with_capacity(model.len() + 4096);
-    let mut graphs = 0;
-    let opset = opset(model)?;
-    for field in Fields::of(model) {
-        let field = field?;
-        match field.value.bytes().filter(|_| field.number == number::MODEL_GRAPH) {
-            Some(graph) => {
-                graphs += 1;
-                edited.push_bytes(number::MODEL_GRAPH, &edit(graph)?);
+/// A model's file, and how its graph is to change.
+pub struct GraphEdit<'a> {
+    before_graph: &'a [u8],
+    graph: &'a [u8],
+    behind_graph: &'a [u8],
+    /// The version of ONNX's own operators.
+    pub opset: i64,
+    /// Nodes that run before those of the model.
+    pub first: Vec<NodeProto>,
+    /// Nodes that run behind those of the model.
+    pub last: Vec<NodeProto>,
+    /// Inputs that come behind those of the model.
+    pub more_inputs: Vec<ValueInfoProto>,
+    replaced: Vec<Replaced>,
+}
+
+/// An input or output that another one stands in for.
+struct Replaced {
+    /// The number of the graph's field.
+    number: u32,
+    name: String,
+    /// The new field.
+    field: Vec<u8>,
+}
+
+impl<'a> GraphEdit<'a> {
+    /// No change yet.
+    pub fn of(model: &'a [u8]) -> Result<Self, EditError> {
+        let (mut opset, mut graphs) = (1, Vec::new());
+        for field in fields(model) {
+            let Field { number, place, value } = field?;
+            match (number, value) {
+                (MODEL_GRAPH, Some(graph)) => graphs.push((place, graph)),
+                (MODEL_OPSET, Some(set)) => {
+                    let set = OperatorSetIdProto::decode(set)?;
+                    opset = if set.is_onnx() { set.version } else { opset };
+                }
+                _ => {}
             }
-            None => edited.push_field(&field),
+        }
+        let [(place, graph)] = &*graphs else { return Err(EditError::NoGraph) };
+        Ok(Self {
+            before_graph: &model[..place.start],
+            graph,
+            behind_graph: &model[place.end..],
+            opset,
+            first: Vec::new(),
+            last: Vec::new(),
+            more_inputs: Vec::new(),
+            replaced: Vec::new(),
+        })
+    }
+
+    /// Whether the operators of the model are of this version or newer.
+    pub fn needs(&self, opset: i64) -> Result<(), EditError> {
+        match self.opset >= opset {
+            true => Ok(()),
+            false => Err(EditError::OldOpset { found: self.opset, needed: opset }),
         }
     }
-    match graphs {
-        1 if opset >= needed => Ok(edited.done()),
-        1 => Err(EditError::OldOpset { found: opset, needed }),
-        _ => Err(EditError::NoGraph),
-    }
-}
 
-/// The version of the model's operators.
-pub fn opset(model: &[u8]) -> Result<u64, EditError> {
-    let mut opset = 1;
-    for field in Fields::of(model) {
-        let field = field?;
-        if let (number::MODEL_OPSET, Some(set)) = (field.number, field.value.bytes()) {
-            opset = own_opset(set)?.unwrap_or(opset);
+    /// Gives the model's input of the name of `tensor` another name, and the row and the element type of `tensor`. Its batch dimension stays.
+    pub fn replace_input(&mut self, tensor: &TensorSpec, name: &str) -> Result<(), EditError> {
+        let missing = || EditError::NoInput(tensor.name.clone());
+        let is_replaced = |r: &Replaced| r.number == GRAPH_INPUT && r.name == tensor.name;
+        if self.replaced.iter().any(is_replaced) {
+            return Err(missing());
         }
+        let input = self.value(GRAPH_INPUT, &tensor.name)?.ok_or_else(missing)?;
+        let batch = input.dims().and_then(<[DimensionProto]>::first).ok_or_else(missing)?.clone();
+        let row = tensor.fixed_row().unwrap_or_default().into_iter().map(DimensionProto::fixed);
+        let dims = std::iter::once(batch).chain(row).collect();
+        let input = vec![ValueInfoProto::tensor(name, element_type(tensor.dtype), Some(dims))];
+        let field = GraphProto { input, ..GraphProto::default() }.encode_to_vec();
+        self.replaced.push(Replaced { number: GRAPH_INPUT, name: tensor.name.clone(), field });
+        Ok(())
     }
-    Ok(opset)
-}
 
-/// The version, if the set is ONNX's own.
-fn own_opset(set: &[u8]) -> Result<Option<u64>, Malformed> {
-    let (mut is_own, mut version) = (true, 0);
-    for field in Fields::of(set) {
-        let field = field?;
-        match (field.number, field.value) {
-            (number::OPSET_DOMAIN, super::protobuf::Value::Bytes(domain)) => {
-                is_own = domain.is_empty() || domain == b"ai.onnx";
+    /// Declares `with` in place of the model's output `name`, whatever stood in for that before.
+    pub fn replace_output(&mut self, name: &str, with: ValueInfoProto) -> Result<(), EditError> {
+        let missing = || EditError::NoOutput(name.to_owned());
+        self.value(GRAPH_OUTPUT, name)?.ok_or_else(missing)?;
+        self.replaced.retain(|r| r.number != GRAPH_OUTPUT || r.name != name);
+        let field = GraphProto { output: vec![with], ..GraphProto::default() }.encode_to_vec();
+        self.replaced.push(Replaced { number: GRAPH_OUTPUT, name: name.to_owned(), field });
+        Ok(())
+    }
+
+    /// The file as it is edited: one copy, with room for it from the start, because models have gigabytes.
+    pub fn apply(self) -> Result<Vec<u8>, EditError> {
+        let first = GraphProto { node: self.first, ..GraphProto::default() }.encode_to_vec();
+        let last = GraphProto { node: self.last, input: self.more_inputs, ..GraphProto::default() };
+        let last = last.encode_to_vec();
+        let (mut graph, mut copied) = (vec![&*first], 0);
+        for field in fields(self.graph) {
+            let Field { number, place, value } = field?;
+            let Some(value) = value.filter(|_| self.replaced.iter().any(|r| r.number == number)) else {
+                continue;
+            };
+            let name = ValueInfoProto::decode(value)?.name;
+            if let Some(new) = self.replaced.iter().find(|r| r.number == number && r.name == name) {
+                graph.extend([&self.graph[copied..place.start], &new.field]);
+                copied = place.end;
             }
-            (number::OPSET_VERSION, super::protobuf::Value::Varint(found)) => version = found,
-            _ => {}
         }
+        graph.extend([&self.graph[copied..], &last]);
+        let length: usize = graph.iter().map(|part| part.len()).sum();
+        let around = self.before_graph.len() + self.behind_graph.len();
+        let mut model = Vec::with_capacity(around + GRAPH_HEAD + length);
+        model.extend_from_slice(self.before_graph);
+        encode_key(MODEL_GRAPH, WireType::LengthDelimited, &mut model);
+        encode_varint(length as u64, &mut model);
+        graph.into_iter().for_each(|part| model.extend_from_slice(part));
+        model.extend_from_slice(self.behind_graph);
+        Ok(model)
     }
-    Ok(is_own.then_some(version))
-}
 
-/// The last field of that number, which is the one that counts, as bytes.
-pub fn child(message: &[u8], number: u32) -> Result<Option<&[u8]>, Malformed> {
-    let mut found = None;
-    for field in Fields::of(message) {
-        let field = field?;
-        if field.number == number {
-            found = field.value.bytes();
+    /// The input or output of this name.
+    fn value(&self, number: u32, name: &str) -> Result<Option<ValueInfoProto>, DecodeError> {
+        for field in fields(self.graph) {
+            let field = field?;
+            if let Some(value) = field.value.filter(|_| field.number == number) {
+                let value = ValueInfoProto::decode(value)?;
+                if value.name == name {
+                    return Ok(Some(value));
+                }
+            }
         }
-    }
-    Ok(found)
-}
-
-/// An input of a graph under another name, with the model's own batch dimension, and the row and the element type of `tensor`.
-pub fn renamed_input(input: &[u8], name: &str, tensor: &TensorSpec) -> Result<Vec<u8>, EditError> {
-    let missing = || EditError::NoInput(tensor.name.clone());
-    let kind = child(input, number::VALUE_TYPE)?.ok_or_else(missing)?;
-    let typed = child(kind, number::TYPE_TENSOR)?.ok_or_else(missing)?;
-    let dims = child(typed, number::TENSOR_TYPE_SHAPE)?.ok_or_else(missing)?;
-    let mut dims = Fields::of(dims).filter(|f| f.as_ref().map_or(true, |f| f.number == number::SHAPE_DIM));
-    let batch = dims.next().ok_or_else(missing)??;
-    let mut shape = Message::default();
-    shape.push_field(&batch);
-    for dim in tensor.fixed_row().unwrap_or_default() {
-        shape.push_bytes(number::SHAPE_DIM, &dimension(dim));
-    }
-    Ok(value_info(name, element(tensor.dtype), shape))
-}
-
-/// The description of a tensor.
-pub fn value_info(name: &str, element: i64, shape: Message) -> Vec<u8> {
-    let tensor = Message::default()
-        .integer(number::TENSOR_TYPE_ELEMENT, element)
-        .bytes(number::TENSOR_TYPE_SHAPE, &shape.done())
-        .done();
-    let kind = Message::default().bytes(number::TYPE_TENSOR, &tensor).done();
-    let named = Message::default().bytes(number::VALUE_NAME, name.as_bytes());
-    named.bytes(number::VALUE_TYPE, &kind).done()
-}
-
-/// The description of a tensor whose shape follows from the nodes.
-pub fn untyped_shape(name: &str, element: i64) -> Vec<u8> {
-    let tensor = Message::default().integer(number::TENSOR_TYPE_ELEMENT, element).done();
-    let kind = Message::default().bytes(number::TYPE_TENSOR, &tensor).done();
-    let named = Message::default().bytes(number::VALUE_NAME, name.as_bytes());
-    named.bytes(number::VALUE_TYPE, &kind).done()
-}
-
-pub fn dimension(n: usize) -> Vec<u8> {
-    Message::default().integer(number::DIM_VALUE, n as i64).done()
-}
-
-pub fn element(dtype: DType) -> i64 {
-    match dtype {
-        DType::F32 => FLOAT,
-        DType::F16 => FLOAT16,
-        DType::I64 => INT64,
-        DType::I32 => INT32,
-        DType::F64 => DOUBLE,
-        DType::I16 => INT16,
-        DType::U8 => UINT8,
-        DType::Bool => BOOL,
+        Ok(None)
     }
 }
 
-/// The attribute of a `Constant` that is a list of integers.
-pub fn integers(values: &[i64]) -> Vec<u8> {
-    let raw: Vec<u8> = values.iter().flat_map(|n| n.to_le_bytes()).collect();
-    let tensor = Message::default()
-        .integer(number::TENSOR_DIMS, values.len() as i64)
-        .integer(number::TENSOR_TYPE, INT64)
-        .bytes(number::TENSOR_RAW, &raw)
-        .done();
-    attribute("value", number::ATTRIBUTE_TENSOR, &tensor, ATTRIBUTE_IS_TENSOR)
+/// One field of a message.
+struct Field<'a> {
+    number: u32,
+    /// Where key and value are in the message.
+    place: Range<usize>,
+    /// Text, bytes, or another message; `None` of numbers.
+    value: Option<&'a [u8]>,
 }
 
-pub struct Node {
-    pub operator: &'static str,
-    pub inputs: Vec<String>,
-    pub outputs: Vec<String>,
-    pub attributes: Vec<Vec<u8>>,
+/// The fields of a message in their order. Ends after the first that is none.
+fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, DecodeError>> {
+    let mut rest = message;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let start = message.len() - rest.len();
+        let read = next_field(&mut rest);
+        if read.is_err() {
+            rest = &[];
+        }
+        let place = start..message.len() - rest.len();
+        Some(read.map(|(number, value)| Field { number, place, value }))
+    })
 }
 
-impl Node {
-    /// As it lies in a graph, under this name.
-    pub fn message(&self, name: &str) -> Vec<u8> {
-        let mut node = Message::default();
-        self.inputs.iter().for_each(|input| node.push_bytes(number::NODE_INPUT, input.as_bytes()));
-        self.outputs.iter().for_each(|output| node.push_bytes(number::NODE_OUTPUT, output.as_bytes()));
-        node.push_bytes(number::NODE_NAME, name.as_bytes());
-        node.push_bytes(number::NODE_OPERATOR, self.operator.as_bytes());
-        self.attributes.iter().for_each(|a| node.push_bytes(number::NODE_ATTRIBUTE, a));
-        node.done()
+fn next_field<'a>(rest: &mut &'a [u8]) -> Result<(u32, Option<&'a [u8]>), DecodeError> {
+    let (number, wire_type) = decode_key(rest)?;
+    let mut value = *rest;
+    skip_field(wire_type, number, rest, DecodeContext::default())?;
+    value = &value[..value.len() - rest.len()];
+    if wire_type != WireType::LengthDelimited {
+        return Ok((number, None));
+    }
+    decode_varint(&mut value)?;
+    Ok((number, Some(value)))
+}
+
+/// A node with one output, after which it is named.
+pub fn node(
+    op_type: &str,
+    inputs: &[&str],
+    output: &str,
+    attributes: impl IntoIterator<Item = AttributeProto>,
+) -> NodeProto {
+    NodeProto {
+        input: inputs.iter().map(|input| (*input).to_owned()).collect(),
+        output: vec![output.to_owned()],
+        name: format!("orchestra.{op_type}.{output}"),
+        op_type: op_type.to_owned(),
+        attribute: attributes.into_iter().collect(),
+        ..NodeProto::default()
     }
 }
 
-pub fn attribute(name: &str, field: u32, value: &[u8], kind: i64) -> Vec<u8> {
-    let named = Message::default().bytes(number::ATTRIBUTE_NAME, name.as_bytes());
-    named.bytes(field, value).integer(number::ATTRIBUTE_TYPE, kind).done()
+/// A node that gives a constant. An initialiser would have to be an input, too, in files of the oldest versions.
+pub fn constant(output: &str, tensor: TensorProto) -> NodeProto {
+    node("Constant", &[], output, [AttributeProto::tensor("value", tensor)])
 }
 
-/// An attribute that is a list of integers.
-pub fn integers_attribute(name: &str, values: &[i64]) -> Vec<u8> {
-    let mut attribute = Message::default().bytes(number::ATTRIBUTE_NAME, name.as_bytes());
-    for value in values {
-        attribute = attribute.integer(number::ATTRIBUTE_INTEGERS, *value);
-    }
-    attribute.integer(number::ATTRIBUTE_TYPE, ATTRIBUTE_IS_INTEGERS).done()
-}
-
-pub fn integer(name: &str, value: i64) -> Vec<u8> {
-    Message::default()
-        .bytes(number::ATTRIBUTE_NAME, name.as_bytes())
-        .integer(number::ATTRIBUTE_INTEGER, value)
-        .integer(number::ATTRIBUTE_TYPE, ATTRIBUTE_IS_INTEGER)
-        .done()
-}
+#[cfg(test)]
+#[path = "graph_edit_tests.rs"]
+mod tests;

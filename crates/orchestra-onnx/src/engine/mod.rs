@@ -15,7 +15,6 @@ mod model;
 mod nodes;
 mod pixel_graph;
 pub(crate) mod probe;
-mod protobuf;
 #[cfg(test)]
 mod provider_options;
 pub(crate) mod rows_graph;
@@ -27,6 +26,7 @@ mod warm_up;
 
 /// What reads and writes the bytes of models.
 pub(crate) mod edits {
+    pub use super::graph_edit::{EditError, GraphEdit};
     pub use super::largest_graph::put_behind;
     pub use super::pixel_graph::{Front, put_in_front};
     pub use super::trim_graph::put_in_front as put_trim_in_front;

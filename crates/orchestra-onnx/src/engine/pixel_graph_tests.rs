@@ -1,8 +1,8 @@
 //! What the edited bytes are; whether the runtime computes the same with them is tested in `tests/pixels.rs`.
 
 use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::onnx_file::ModelProto;
 use orchestra_core::{Dim, TensorSpec};
-use orchestra_testkit::onnx::messages::ModelProto;
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use proptest::prelude::*;
 use prost::Message as _;
@@ -38,10 +38,15 @@ fn model() -> Vec<u8> {
         .encode()
 }
 
+/// The model with nodes in front of its input `name`.
+fn edit(model: &[u8], name: &str, pixels: &PixelInput) -> Result<Vec<u8>, EditError> {
+    let mut edit = GraphEdit::of(model)?;
+    put_in_front(&mut edit, &Front { span: &layout(name).inputs[0], pixels })?;
+    edit.apply()
+}
+
 fn edited(pixels: &PixelInput) -> ModelProto {
-    let layout = layout("x");
-    let bytes = put_in_front(&model(), &[Front { span: &layout.inputs[0], pixels }]).unwrap();
-    ModelProto::decode(&*bytes).unwrap()
+    ModelProto::decode(&*edit(&model(), "x", pixels).unwrap()).unwrap()
 }
 
 #[test]
@@ -74,10 +79,7 @@ fn a_model_that_wants_the_pixels_order_is_given_no_transpose_and_half_precision_
 
 #[test]
 fn what_cannot_be_edited_is_refused_by_name() {
-    let refused = |model: &[u8], name: &str, pixels: &PixelInput| {
-        let layout = layout(name);
-        put_in_front(model, &[Front { span: &layout.inputs[0], pixels }]).unwrap_err()
-    };
+    let refused = |model: &[u8], name: &str, pixels: &PixelInput| edit(model, name, pixels).unwrap_err();
     let good = pixels(Layout::Nchw, DType::F32);
     assert_eq!(refused(&model(), "z", &good), EditError::NoInput("z".to_owned()));
     assert_eq!(refused(&[], "x", &good), EditError::NoGraph);
@@ -94,11 +96,9 @@ fn what_cannot_be_edited_is_refused_by_name() {
 
 #[test]
 fn a_model_cut_off_anywhere_is_an_error_or_a_smaller_model() {
-    let (whole, layout) = (model(), layout("x"));
-    let pixels = pixels(Layout::Nchw, DType::F32);
+    let (whole, pixels) = (model(), pixels(Layout::Nchw, DType::F32));
     for end in 0..whole.len() {
-        if let Ok(edited) = put_in_front(&whole[..end], &[Front { span: &layout.inputs[0], pixels: &pixels }])
-        {
+        if let Ok(edited) = edit(&whole[..end], "x", &pixels) {
             assert!(ModelProto::decode(&*edited).is_ok(), "cut at {end}");
         }
     }
@@ -112,8 +112,6 @@ proptest! {
         let mut model = model();
         let at = at % model.len();
         model[at] = byte;
-        let layout = layout("x");
-        let pixels = pixels(Layout::Nchw, DType::F32);
-        drop(put_in_front(&model, &[Front { span: &layout.inputs[0], pixels: &pixels }]));
+        drop(edit(&model, "x", &pixels(Layout::Nchw, DType::F32)));
     }
 }

@@ -8,10 +8,10 @@ use ort::environment::Environment;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
-use super::largest_graph::put_behind;
-use super::pixel_graph::{Front, put_in_front};
+use super::graph_edit::{EditError, GraphEdit};
+use super::pixel_graph::Front;
 use super::tensorrt::{self, Engines};
-use super::{cpu_arena, cuda, errors, rows_graph, trim_graph};
+use super::{cpu_arena, cuda, errors, largest_graph, pixel_graph, rows_graph, trim_graph};
 use crate::spec::OnnxSpec;
 use orchestra_worker::serve::LoadError;
 
@@ -68,8 +68,7 @@ fn is_needed(library: &Path, spec: &OnnxSpec) -> bool {
 }
 
 /// The model with nodes in front of its inputs that take pixels or are trimmed, and behind its outputs that have no rows as they are, or of
-/// which the largest numbers are read; `None` where there
-/// are none.
+/// which the largest numbers are read. `None`: the file will do.
 fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
     let fronts: Vec<Front<'_>> = load
         .layout
@@ -82,40 +81,39 @@ fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
     if fronts.is_empty() && behind.is_empty() && spec.largest_outputs.is_empty() && spec.trim.is_none() {
         return Ok(None);
     }
-    let path = spec.model.display();
-    let refused = |error: String| LoadError { class: ErrorClass::Permanent, error };
-    let mut model =
-        std::fs::read(&spec.model).map_err(|e| refused(format!("model `{path}` cannot be read: {e}")))?;
-    if !fronts.is_empty() {
-        model = put_in_front(&model, &fronts).map_err(|what| {
+    let path = &spec.model.display();
+    let permanent = |error| LoadError { class: ErrorClass::Permanent, error };
+    let refused =
+        |why: &'static str| move |what: EditError| permanent(format!("model `{path}` cannot {why}: {what}"));
+    let model =
+        std::fs::read(&spec.model).map_err(|e| permanent(format!("model `{path}` cannot be read: {e}")))?;
+    let mut edit = GraphEdit::of(&model).map_err(refused("be edited"))?;
+    for front in &fronts {
+        pixel_graph::put_in_front(&mut edit, front).map_err(|what| {
             let help = "use `normalize = \"host\"` in its image stage";
-            refused(format!("model `{path}` cannot take pixels: {what}; {help}"))
+            permanent(format!("model `{path}` cannot take pixels: {what}; {help}"))
         })?;
     }
     if let Some(trim) = &spec.trim {
         let span = load.layout.inputs.get(trim.input);
         let span =
-            span.ok_or_else(|| refused(format!("model `{path}` has no input {} to trim", trim.input)))?;
-        model = trim_graph::put_in_front(&model, span, trim)
-            .map_err(|what| refused(format!("model `{path}` cannot be given trimmed rows: {what}")))?;
+            span.ok_or_else(|| permanent(format!("model `{path}` has no input {} to trim", trim.input)))?;
+        trim_graph::put_in_front(&mut edit, span, trim).map_err(refused("be given trimmed rows"))?;
     }
-    if !behind.is_empty() {
-        model = rows_graph::put_behind(&model, &behind).map_err(|what| {
-            let names: Vec<&str> = behind.iter().map(|output| &*output.tensor.name).collect();
-            let names = names.join("`, `");
-            refused(format!(
-                "model `{path}` cannot give rows of its outputs `{names}`: {what}; export it with newer operators, or with the batch as the first \
-                 dimension"
+    for output in behind {
+        rows_graph::put_behind(&mut edit, output).map_err(|what| {
+            permanent(format!(
+                "model `{path}` cannot give rows of its output `{}`: {what}; export it with newer operators, or with the batch as the first \
+                 dimension",
+                output.tensor.name
             ))
         })?;
     }
-    if !spec.largest_outputs.is_empty() {
-        let largest: Vec<String> = spec.largest_outputs.iter().map(|name| spec.rows_name(name)).collect();
-        model = put_behind(&model, &largest).map_err(|what| {
-            refused(format!("model `{path}` cannot give its largest numbers alone: {what}"))
-        })?;
+    for output in &spec.largest_outputs {
+        largest_graph::put_behind(&mut edit, output, &spec.rows_name(output))
+            .map_err(refused("give its largest numbers alone"))?;
     }
-    Ok(Some(model))
+    edit.apply().map(Some).map_err(refused("be edited"))
 }
 
 /// A session for a model in memory, whose external weights lie beside its file.

@@ -5,9 +5,10 @@ use std::path::Path;
 use crate::common::{
     Setup, address_space_bytes, affine_setup, f32s, flat, run, run_of, setup_of, spec, to_f32s,
 };
+use orchestra_core::onnx_file::element_type;
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_onnx::OnnxEngine;
-use orchestra_testkit::onnx::{Attribute, ModelBuilder, data_type};
+use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_testkit::{Trap, models, trap_library};
 use orchestra_worker::Engine;
 use orchestra_worker::frames::{RunErrorKind, RunTiming};
@@ -162,7 +163,7 @@ fn every_element_type_goes_in_and_comes_out() {
     for dtype in DType::ALL {
         let model = ModelBuilder::new("all")
             .constant("ones", &[3], &[1.0, 0.0, 1.0])
-            .node("Cast", &["ones"], &["mask"], &[("to", Attribute::Int(data_type(DType::Bool).into()))])
+            .node("Cast", &["ones"], &["mask"], &[("to", Attribute::Int(element_type(DType::Bool).into()))])
             .node("Identity", &["x"], &["same"], &[])
             .node("Concat", &["x", "x"], &["twice"], &[("axis", Attribute::Int(1))])
             .node("Compress", &["x", "mask"], &["picked"], &[("axis", Attribute::Int(1))]);
@@ -279,7 +280,7 @@ fn outputs_of_dynamic_shape_lose_the_padding() {
     let y = TensorSpec { batch: Dim::Fixed(4), ..spec("y", DType::F32, &[Dim::Dynamic]) };
     let model = ModelBuilder::new("columns")
         .constant("ones", &[3], &[0.0, 1.0, 1.0])
-        .node("Cast", &["ones"], &["mask"], &[("to", Attribute::Int(data_type(DType::Bool).into()))])
+        .node("Cast", &["ones"], &["mask"], &[("to", Attribute::Int(element_type(DType::Bool).into()))])
         .node("Compress", &["x", "mask"], &["y"], &[("axis", Attribute::Int(1))]);
     let setup = setup_of(model, &[x], &[y], 4);
     let (mut engine, _) = setup.engine().unwrap();
@@ -352,7 +353,7 @@ fn memory_that_cannot_be_had_is_out_of_memory_and_is_not_kept_from_others() {
     let model = ModelBuilder::new("expand")
         .constant("one", &[1, 1], &[1.0])
         .constant("minus_one", &[1], &[-1.0])
-        .node("Cast", &["minus_one"], &["flat"], &[("to", Attribute::Int(data_type(DType::I64).into()))])
+        .node("Cast", &["minus_one"], &["flat"], &[("to", Attribute::Int(element_type(DType::I64).into()))])
         .node("Reshape", &["x", "flat"], &["shape"], &[])
         .node("Expand", &["one", "shape"], &["y"], &[]);
     let setup = setup_of(model, &[flat("x", DType::I64, 2)], &[spec("y", DType::F32, &[Dim::Dynamic])], 1);

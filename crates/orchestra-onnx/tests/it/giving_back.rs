@@ -2,7 +2,8 @@
 
 use crate::common::{Process, Setup, f32s, flat, run_of, setup_of};
 use orchestra_core::DType;
-use orchestra_testkit::onnx::{Attribute, ModelBuilder, data_type};
+use orchestra_core::onnx_file::element_type;
+use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_worker::frames::{FromWorker, RunErrorKind, ToWorker};
 
 const MIB: u64 = 1 << 20;
@@ -14,7 +15,7 @@ fn expanding() -> Setup {
     let model = ModelBuilder::new("expanding")
         .constant("one", &[1, 1], &[1.0])
         .constant("minus_one", &[1], &[-1.0])
-        .node("Cast", &["minus_one"], &["flat"], &[("to", Attribute::Int(data_type(DType::I64).into()))])
+        .node("Cast", &["minus_one"], &["flat"], &[("to", Attribute::Int(element_type(DType::I64).into()))])
         .node("Reshape", &["x", "flat"], &["shape"], &[])
         .node("Expand", &["one", "shape"], &["wide"], &[])
         .node("ReduceMean", &["wide"], &["y"], &[("axes", Attribute::Ints(vec![0, 1]))]);

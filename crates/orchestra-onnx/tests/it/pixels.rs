@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{Setup, f32s, run, spec, to_f32s};
 use orchestra_core::{DType, Dim, ErrorClass, Layout, PixelInput, TensorSpec};
-use orchestra_testkit::onnx::messages::{NodeProto, OperatorSetIdProto, ValueInfoProto};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
-use prost::Message;
 
 const HEIGHT: usize = 6;
 const WIDTH: usize = 5;
@@ -167,66 +165,8 @@ fn a_model_that_cannot_take_pixels_is_refused_with_what_to_do() {
     assert!(error.error.contains("input `x`") && error.error.contains("normalize = \"host\""), "{error}");
 }
 
-// What ONNX writes where weights lie in another file.
-
-#[derive(Clone, PartialEq, Message)]
-struct Model {
-    #[prost(int64, tag = "1")]
-    ir_version: i64,
-    #[prost(message, optional, tag = "7")]
-    graph: Option<Graph>,
-    #[prost(message, repeated, tag = "8")]
-    opset_import: Vec<OperatorSetIdProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Graph {
-    #[prost(message, repeated, tag = "1")]
-    node: Vec<NodeProto>,
-    #[prost(string, tag = "2")]
-    name: String,
-    #[prost(message, repeated, tag = "5")]
-    initializer: Vec<External>,
-    #[prost(message, repeated, tag = "11")]
-    input: Vec<ValueInfoProto>,
-    #[prost(message, repeated, tag = "12")]
-    output: Vec<ValueInfoProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct External {
-    #[prost(int64, repeated, tag = "1")]
-    dims: Vec<i64>,
-    #[prost(int32, tag = "2")]
-    data_type: i32,
-    #[prost(string, tag = "8")]
-    name: String,
-    #[prost(message, repeated, tag = "13")]
-    external_data: Vec<KeyValue>,
-    #[prost(int32, tag = "14")]
-    data_location: i32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct KeyValue {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, tag = "2")]
-    value: String,
-}
-
 /// `y = x * w` with one weight per channel, in `weights.bin`.
 fn scaled_by_external_weights(x: &TensorSpec, y: &TensorSpec) -> Vec<u8> {
-    let plain = ModelBuilder::new("m").input(x).output(y).node("Mul", &["x", "w"], &["y"], &[]).encode();
-    let mut model = Model::decode(&*plain).unwrap();
-    let graph = model.graph.as_mut().unwrap();
-    let entry = |key: &str, value: &str| KeyValue { key: key.into(), value: value.into() };
-    graph.initializer.push(External {
-        dims: vec![3, 1, 1],
-        data_type: 1,
-        name: "w".into(),
-        external_data: vec![entry("location", "weights.bin"), entry("offset", "0"), entry("length", "12")],
-        data_location: 1,
-    });
-    model.encode_to_vec()
+    let model = ModelBuilder::new("m").input(x).output(y).external("w", &[3, 1, 1], "weights.bin");
+    model.node("Mul", &["x", "w"], &["y"], &[]).encode()
 }

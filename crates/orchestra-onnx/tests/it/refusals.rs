@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
 use crate::common::{Setup, affine_setup, flat};
+use orchestra_core::onnx_file::ModelProto;
 use orchestra_core::{DType, DeviceKind, ErrorClass, Provider, TensorRt};
 use orchestra_onnx::digest::model_digest;
 use orchestra_testkit::models;
-use orchestra_testkit::onnx::messages::ModelProto;
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_worker::LoadError;
 use prost::Message as _;
@@ -103,7 +103,7 @@ fn element_types_that_no_stage_understands_are_refused() {
     );
     let mut proto = ModelProto::decode(&model.encode()[..]).unwrap();
     let output = &mut proto.graph.as_mut().unwrap().output[0];
-    output.r#type.as_mut().unwrap().tensor_type.as_mut().unwrap().elem_type = 8;
+    output.kind.as_mut().unwrap().tensor_type.as_mut().unwrap().elem_type = 8;
     let write = |folder: &Path| {
         let path = folder.join("text.onnx");
         std::fs::write(&path, proto.encode_to_vec()).map(|()| path)

@@ -18,18 +18,16 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
 /// A value of a graph; dimensions below 1 are open, `i64::MIN` is a named one. `None`: no shape.
 fn value(name: &str, element: i32, dims: Option<&[i64]>) -> Vec<u8> {
     let dim = |n: &i64| match *n {
-        i64::MIN => Dimension { value: None, symbol: Some("batch".into()) },
-        n => Dimension { value: Some(n), symbol: None },
+        i64::MIN => DimensionProto::named("batch"),
+        n => DimensionProto { dim_value: Some(n), dim_param: None },
     };
-    let shape = dims.map(|dims| Shape { dims: dims.iter().map(dim).collect() });
-    let kind = Some(TypeProto { tensor: Some(TensorType { element, shape }), ..TypeProto::default() });
-    ValueInfo { name: name.into(), kind }.encode_to_vec()
+    ValueInfoProto::tensor(name, element, dims.map(|dims| dims.iter().map(dim).collect())).encode_to_vec()
 }
 
 fn tensor(name: &str, location: Option<&str>, raw: usize) -> Vec<u8> {
     let external = location.map_or_else(Vec::new, |l| {
         let entry = |key: &str, value: &str| {
-            field(13, &KeyValue { key: key.into(), value: value.into() }.encode_to_vec())
+            field(13, &StringStringEntryProto { key: key.into(), value: value.into() }.encode_to_vec())
         };
         [entry("location", l), entry("offset", "0")].concat()
     });
@@ -37,7 +35,7 @@ fn tensor(name: &str, location: Option<&str>, raw: usize) -> Vec<u8> {
 }
 
 fn model(graph: &[Vec<u8>]) -> Vec<u8> {
-    let opset = OperatorSet { domain: String::new(), version: 20 }.encode_to_vec();
+    let opset = OperatorSetIdProto { domain: String::new(), version: 20 }.encode_to_vec();
     [vec![0x08, 10], field(7, &graph.concat()), field(8, &opset)].concat()
 }
 
@@ -74,7 +72,9 @@ fn inputs_and_outputs_are_read_and_weights_are_no_inputs() {
 
 #[test]
 fn metadata_is_read_and_what_is_none_or_too_much_is_left_out() {
-    let entry = |key: &str, value: String| field(14, &KeyValue { key: key.into(), value }.encode_to_vec());
+    let entry = |key: &str, value: String| {
+        field(14, &StringStringEntryProto { key: key.into(), value }.encode_to_vec())
+    };
     let large = "x".repeat(MAX_METADATA);
     let rubbish = [field(14, &[0xff; 9]), field(14, &field(1, &[0xff, 0xfe]))].concat();
     let more =
@@ -104,7 +104,7 @@ fn what_cannot_be_fed_is_named() {
     assert!(with_input(value("x", 8, Some(&[OPEN]))).contains("type string"));
     assert!(with_input(value("x", 1, None)).contains("input `x` has no shape"));
     assert!(with_input(value("x", 1, Some(&[]))).contains("input `x` is a single value"));
-    let no_tensor = ValueInfo { name: "x".into(), kind: None }.encode_to_vec();
+    let no_tensor = ValueInfoProto { name: "x".into(), kind: None }.encode_to_vec();
     assert!(with_input(no_tensor).contains("sequence, map or optional"));
     assert_eq!(read(&model(&[field(12, &good)])).unwrap_err(), "the model has no input");
 }
@@ -112,21 +112,22 @@ fn what_cannot_be_fed_is_named() {
 #[test]
 fn outputs_are_read_whatever_they_hold() {
     let of = |kind: TypeProto| {
-        let output = ValueInfo { name: "y".into(), kind: Some(kind) }.encode_to_vec();
+        let output = ValueInfoProto { name: "y".into(), kind: Some(kind) }.encode_to_vec();
         let good = value("x", 1, Some(&[OPEN, 2]));
         read(&model(&[field(11, &good), field(12, &output)])).unwrap().signature.outputs[0].to_string()
     };
-    let tensor =
-        |element, dims: &[i64]| ValueInfo::decode(&*value("y", element, Some(dims))).unwrap().kind.unwrap();
-    let other = || Some(Anything {});
+    let tensor = |element, dims: &[i64]| {
+        ValueInfoProto::decode(&*value("y", element, Some(dims))).unwrap().kind.unwrap()
+    };
+    let other = || Some(());
     assert_eq!(of(tensor(11, &[OPEN, 3])), "f64[batch, 3]");
     assert_eq!(of(tensor(3, &[2, OPEN])), "int8[2, batch]");
     assert_eq!(of(tensor(8, &[OPEN, -1])), "text[batch, ?]");
     assert_eq!(of(tensor(1, &[])), "f32[]");
-    assert_eq!(of(TypeProto { sequence: other(), ..TypeProto::default() }), "sequence");
-    assert_eq!(of(TypeProto { map: other(), ..TypeProto::default() }), "map");
-    assert_eq!(of(TypeProto { optional: other(), ..TypeProto::default() }), "optional");
-    assert_eq!(of(TypeProto { sparse: other(), ..TypeProto::default() }), "sparse tensor");
+    assert_eq!(of(TypeProto { sequence_type: other(), ..TypeProto::default() }), "sequence");
+    assert_eq!(of(TypeProto { map_type: other(), ..TypeProto::default() }), "map");
+    assert_eq!(of(TypeProto { optional_type: other(), ..TypeProto::default() }), "optional");
+    assert_eq!(of(TypeProto { sparse_tensor_type: other(), ..TypeProto::default() }), "sparse tensor");
     assert_eq!(of(TypeProto::default()), "unknown");
     let passed = read(&model(&[
         field(11, &value("x", 1, Some(&[OPEN, 2]))),
@@ -161,8 +162,8 @@ fn every_truncation_is_an_error_that_says_so() {
         field(11, &value("x", 1, Some(&[OPEN]))),
         field(12, &value("y", 1, Some(&[OPEN]))),
     ]);
-    let whole =
-        bytes.len() - field(8, &OperatorSet { domain: String::new(), version: 20 }.encode_to_vec()).len();
+    let whole = bytes.len()
+        - field(8, &OperatorSetIdProto { domain: String::new(), version: 20 }.encode_to_vec()).len();
     for len in 3..bytes.len() {
         if len != whole {
             let error = read(&bytes[..len]).unwrap_err();

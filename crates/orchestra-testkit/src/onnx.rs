@@ -1,19 +1,15 @@
 //! Builds ONNX files node by node. Checks nothing: a wrong model is a useful test, too.
 
-pub mod messages;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use orchestra_core::onnx_file::{
+    AttributeProto, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    StringStringEntryProto, TensorProto, ValueInfoProto, element_type,
+};
 use orchestra_core::{DType, Dim, TensorSpec};
 use prost::Message as _;
-
-use messages::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
-    TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, attribute_type, dimension_proto,
-    tensor_shape_proto,
-};
 
 /// Version of the file format that is written.
 pub const IR_VERSION: i64 = 8;
@@ -63,13 +59,8 @@ impl ModelBuilder {
     /// Adds a constant f32 tensor.
     #[must_use]
     pub fn constant(mut self, name: &str, shape: &[usize], elements: &[f32]) -> Self {
-        self.graph.initializer.push(TensorProto {
-            dims: shape.iter().map(|d| *d as i64).collect(),
-            data_type: data_type(DType::F32),
-            name: name.to_owned(),
-            raw_data: elements.iter().flat_map(|e| e.to_le_bytes()).collect(),
-            ..TensorProto::default()
-        });
+        let name = name.to_owned();
+        self.graph.initializer.push(TensorProto { name, ..TensorProto::f32s(shape, elements) });
         self
     }
 
@@ -78,7 +69,7 @@ impl ModelBuilder {
     pub fn external(mut self, name: &str, shape: &[usize], file: &str) -> Self {
         self.graph.initializer.push(TensorProto {
             dims: shape.iter().map(|d| *d as i64).collect(),
-            data_type: data_type(DType::F32),
+            data_type: element_type(DType::F32),
             name: name.to_owned(),
             external_data: vec![StringStringEntryProto {
                 key: "location".to_owned(),
@@ -151,42 +142,20 @@ impl ModelBuilder {
     }
 }
 
-/// ONNX's number for an element type.
-#[must_use]
-pub fn data_type(dtype: DType) -> i32 {
-    match dtype {
-        DType::F32 => 1,
-        DType::U8 => 2,
-        DType::I16 => 5,
-        DType::I32 => 6,
-        DType::I64 => 7,
-        DType::Bool => 9,
-        DType::F16 => 10,
-        DType::F64 => 11,
-    }
-}
-
 fn value_info(spec: &TensorSpec) -> ValueInfoProto {
-    let named = |i: usize, dim: Dim| match dim {
-        Dim::Fixed(n) => {
-            tensor_shape_proto::Dimension { value: Some(dimension_proto::Value::DimValue(n as i64)) }
-        }
-        Dim::Dynamic => {
-            let name = if i == 0 { "batch".to_owned() } else { format!("{}_{i}", spec.name) };
-            tensor_shape_proto::Dimension { value: Some(dimension_proto::Value::DimParam(name)) }
-        }
+    let dim = |(i, dim): (usize, Dim)| match dim {
+        Dim::Fixed(n) => DimensionProto::fixed(n),
+        Dim::Dynamic if i == 0 => DimensionProto::named("batch"),
+        Dim::Dynamic => DimensionProto::named(&format!("{}_{i}", spec.name)),
     };
-    let dim = std::iter::once(spec.batch).chain(spec.row.iter().copied()).enumerate();
-    let shape = TensorShapeProto { dim: dim.map(|(i, d)| named(i, d)).collect() };
-    let tensor = messages::TensorTypeProto { elem_type: data_type(spec.dtype), shape: Some(shape) };
-    ValueInfoProto { name: spec.name.clone(), r#type: Some(TypeProto { tensor_type: Some(tensor) }) }
+    let dims = std::iter::once(spec.batch).chain(spec.row.iter().copied()).enumerate().map(dim);
+    ValueInfoProto::tensor(&spec.name, element_type(spec.dtype), Some(dims.collect()))
 }
 
 fn attribute(name: &str, value: &Attribute) -> AttributeProto {
-    let empty = AttributeProto { name: name.to_owned(), ..AttributeProto::default() };
     match value {
-        Attribute::Int(i) => AttributeProto { i: *i, r#type: attribute_type::INT, ..empty },
-        Attribute::Ints(ints) => AttributeProto { ints: ints.clone(), r#type: attribute_type::INTS, ..empty },
-        Attribute::Float(f) => AttributeProto { f: *f, r#type: attribute_type::FLOAT, ..empty },
+        Attribute::Int(i) => AttributeProto::int(name, *i),
+        Attribute::Ints(ints) => AttributeProto::ints(name, ints),
+        Attribute::Float(f) => AttributeProto::float(name, *f),
     }
 }
