@@ -15,7 +15,6 @@ mod history;
 mod image;
 mod journal;
 mod journal_file;
-mod library;
 mod listing;
 mod machine;
 mod manifest;
@@ -38,7 +37,6 @@ pub use expression::expression;
 pub use frame::worker_frame;
 pub use image::{image, image_header};
 pub use journal::journal;
-pub use library::elf;
 pub use listing::listing;
 pub use machine::machine_file;
 pub use manifest::manifest;
@@ -53,8 +51,7 @@ pub use workflow::workflow_file;
 pub type Check = fn(&[u8]);
 
 /// All checks, by the names of their fuzz targets.
-pub const CHECKS: [(&str, Check); 15] = [
-    ("elf", elf),
+pub const CHECKS: [(&str, Check); 14] = [
     ("expression", expression),
     ("image", image),
     ("image_header", image_header),

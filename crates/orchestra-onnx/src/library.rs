@@ -18,7 +18,6 @@ mod cache;
 mod candidate;
 mod child;
 mod cuda;
-mod elf;
 mod env;
 mod error;
 mod fetch;
@@ -28,6 +27,7 @@ mod pins;
 mod pip;
 mod python;
 mod search;
+mod shared_library;
 mod staging;
 mod system_folders;
 
@@ -37,7 +37,6 @@ pub use self::cuda::{
     TENSORRT_PROVIDER, add_tensorrt, find_cuda, find_nvrtc, find_tensorrt, how_to_get_tensorrt,
     tensorrt_provider,
 };
-pub(crate) use self::elf::names as names_needed;
 pub use self::env::Env;
 pub use self::error::LibraryError;
 pub use self::found::{Flavor, Library, Origin, Progress, Request, Silent, Tried};

@@ -1,17 +1,9 @@
 //! The readers of bytes that others made, for checks of these alone: they take bytes, and load nothing.
 
-use std::io::{Read, Seek};
-
 use orchestra_core::batch_layout::TensorSpan;
 use orchestra_core::{DType, Dim, Layout, PixelInput, TensorSpec, Trim};
 
 use crate::engine::edits::{EditError, Front, GraphEdit, put_behind, put_in_front, put_trim_in_front};
-use crate::library::names_needed;
-
-/// The libraries that a shared library is linked against.
-pub fn libraries_needed(library: &mut (impl Read + Seek)) -> Result<Vec<String>, String> {
-    names_needed(library)
-}
 
 /// A model with nodes in front of its input `image` that normalise it, one with nodes that trim it, and one with nodes behind its output `logits`.
 pub fn edited_models(model: &[u8]) -> [Result<Vec<u8>, String>; 3] {

@@ -56,7 +56,6 @@ macro_rules! replays {
 }
 
 replays! {
-    every_library_names_what_it_needs_or_is_explained: "elf",
     every_expression_is_read_or_explained: "expression",
     no_picture_breaks_a_decoder_or_shows_in_another: "image",
     no_header_of_a_picture_takes_memory: "image_header",

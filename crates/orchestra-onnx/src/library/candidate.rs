@@ -1,5 +1,5 @@
-//! Judges a file that may be ONNX Runtime: is it a library for this processor, how old, with or without CUDA. Reads its first
-//! bytes and its name; never loads it.
+//! Judges a file that may be ONNX Runtime: is it a library for this processor, how old, with or without CUDA. Reads parts of it
+//! and its name; never loads it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::library::cuda::CudaLibraries;
 use crate::library::found::{Flavor, Library, Origin};
+use crate::library::shared_library;
 
 /// The oldest version that the `ort` crate, as we build it, accepts.
 pub const MINIMUM_VERSION: &str = "1.31";
@@ -15,7 +16,6 @@ const MINIMUM: (u32, u32) = (1, 31);
 pub(crate) const LIBRARY: &str = "libonnxruntime.so";
 pub(crate) const CUDA_PROVIDER: &str = "libonnxruntime_providers_cuda.so";
 
-const ELF_HEADER_BYTES: u64 = 64;
 /// How far into a file its version symbol is looked for. The dynamic string table lies near the start.
 const SYMBOL_SEARCH_BYTES: u64 = 4 << 20;
 
@@ -55,13 +55,10 @@ pub(crate) fn examine_file(path: &Path, flavor: Flavor, origin: Origin) -> Resul
         io::ErrorKind::NotFound => "there is no such file".to_owned(),
         _ => format!("it cannot be opened: {error}"),
     })?;
-    if !path.is_file() {
-        return Err("it is not a file".into());
-    }
-    check_elf(&first_bytes(&path, ELF_HEADER_BYTES)?)?;
+    shared_library::needed(&path)?;
     let version = match path.file_name().and_then(|name| version_of_name(name.to_str()?)) {
         Some(version) => Some(version),
-        None => version_symbol(&first_bytes(&path, SYMBOL_SEARCH_BYTES)?),
+        None => version_symbol(&beginning(&path)?),
     };
     if let Some(version) = &version {
         check_version(version)?;
@@ -71,22 +68,6 @@ pub(crate) fn examine_file(path: &Path, flavor: Flavor, origin: Origin) -> Resul
         return Err(format!("it is built for the CPU only: `{CUDA_PROVIDER}` is not beside it"));
     }
     Ok(Library { path, version, origin, flavor, cuda: CudaLibraries::default() })
-}
-
-/// Judges any library by its header alone. The error completes "it cannot be used: ".
-pub(crate) fn examine_library(path: &Path) -> Result<(), String> {
-    if !path.is_file() {
-        return Err("it is not a file".into());
-    }
-    check_elf(&first_bytes(path, ELF_HEADER_BYTES)?)
-}
-
-fn first_bytes(path: &Path, count: u64) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(count).read_to_end(&mut bytes))
-        .map_err(|error| format!("it cannot be read: {error}"))?;
-    Ok(bytes)
 }
 
 /// `libonnxruntime.so` and `libonnxruntime.so.1.31.1`, but not `libonnxruntime_providers_shared.so`.
@@ -103,6 +84,14 @@ fn version_of_name(name: &str) -> Option<String> {
 fn major_minor(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+fn beginning(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(SYMBOL_SEARCH_BYTES).read_to_end(&mut bytes))
+        .map_err(|error| format!("it cannot be read: {error}"))?;
+    Ok(bytes)
 }
 
 /// ONNX Runtime's exported symbols carry the version node `VERS_1.31.1`.
@@ -126,25 +115,6 @@ fn check_version(version: &str) -> Result<(), String> {
         }
         _ => Ok(()),
     }
-}
-
-/// Offsets and values from the ELF specification: class and data in the identification, then type and machine.
-fn check_elf(start: &[u8]) -> Result<(), String> {
-    const NO_LIBRARY: &str = "it is not a shared library (no ELF header)";
-    let header = start.get(..20).ok_or(NO_LIBRARY)?;
-    if !header.starts_with(b"\x7fELF") {
-        return Err(NO_LIBRARY.into());
-    }
-    let (class, kind) = (header[4], u16::from_le_bytes([header[16], header[17]]));
-    let machine = u16::from_le_bytes([header[18], header[19]]);
-    if kind != 3 {
-        return Err("it is an ELF file, but not a shared library".into());
-    }
-    let expected: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
-    if class != 2 || machine != expected {
-        return Err(format!("it is built for another processor than `{}`", std::env::consts::ARCH));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -176,20 +146,5 @@ mod tests {
         }
         assert!(check_version("1.9.1").unwrap_err().contains("1.31 or newer"));
         assert!(check_version("2.0.0").is_err());
-    }
-
-    #[test]
-    fn files_that_are_no_library_of_this_processor_are_refused() {
-        let good = |class: u8, kind: u8, machine: u8| {
-            let mut header = b"\x7fELF\0\x01\x01\0\0\0\0\0\0\0\0\0\0\0\0\0".to_vec();
-            (header[4], header[16], header[18]) = (class, kind, machine);
-            check_elf(&header)
-        };
-        let own = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
-        assert_eq!(good(2, 3, own), Ok(()));
-        assert!(good(2, 2, own).is_err());
-        assert!(good(1, 3, 3).unwrap_err().contains("processor"));
-        assert!(check_elf(b"version https://git-lfs").is_err());
-        assert!(check_elf(b"\x7fELF").is_err());
     }
 }

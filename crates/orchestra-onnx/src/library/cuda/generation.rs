@@ -6,8 +6,7 @@ use std::path::Path;
 use serde::{Serialize, Serializer};
 
 use super::{Need, version};
-use crate::library::candidate;
-use crate::library::elf;
+use crate::library::shared_library;
 
 /// A major release of CUDA. A build of ONNX Runtime works with the libraries of one of them only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -137,8 +136,7 @@ impl Serialize for CudaGeneration {
 /// Whether the file at `path` is this library, for this release. cuDNN and cuRAND have the same names for every release of CUDA; what they
 /// are linked against tells for which they are, or the Python package that brought them.
 pub(super) fn examine(path: &Path, wanted: &Wanted, generation: CudaGeneration) -> Result<(), String> {
-    candidate::examine_library(path)?;
-    let needed = elf::needed(path)?;
+    let needed = shared_library::needed(path)?;
     if let Some(foreign) = generation.foreign(&needed) {
         return Err(format!("it needs `{foreign}`, so it is of another release than {generation}"));
     }
@@ -161,8 +159,7 @@ pub(super) struct Linked {
 
 /// Reads it from the provider's file. One that names no library of CUDA counts as built for the release that is fetched.
 pub(super) fn of_provider(provider: &Path) -> Result<Linked, String> {
-    candidate::examine_library(provider)?;
-    let needed = elf::needed(provider)?;
+    let needed = shared_library::needed(provider)?;
     let fitting = [CudaGeneration::Thirteen, CudaGeneration::Twelve];
     match fitting.into_iter().find(|generation| generation.foreign(&needed).is_none()) {
         Some(generation) => Ok(Linked { generation, needed }),

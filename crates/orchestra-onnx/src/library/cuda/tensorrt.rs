@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use super::generation::{Wanted, wanted};
 use super::places::{self, Place};
 use super::{CudaGeneration, CudaLibraries, Need, Search};
-use crate::library::candidate;
 use crate::library::env::Env;
 use crate::library::error::LibraryError;
 use crate::library::found::{Library, Origin};
+use crate::library::shared_library;
 
 /// The file of ONNX Runtime that holds the provider, beside the library itself.
 pub const TENSORRT_PROVIDER: &str = "libonnxruntime_providers_tensorrt.so";
@@ -37,7 +37,7 @@ pub fn find_tensorrt(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
     let search = Search {
         wanted: &WANTED,
         is_needed: |need| need == Need::Always,
-        examine: &|_, path| candidate::examine_library(path),
+        examine: &|_, path| shared_library::needed(path).map(drop),
     };
     let beside = |nvidia: &Path| nvidia.parent().map(|site| site.join(TENSORRT_FOLDER)).into_iter().collect();
     let of_pythons = |tried: &mut Vec<_>| places::of_each_python(env, tried, beside);
