@@ -61,7 +61,7 @@ impl BoundSession {
     }
 
     /// Another one over the same session, to which nothing is bound yet.
-    pub fn beside(&self, device: &DeviceKind) -> ort::Result<BoundSession> {
+    pub fn another(&self, device: &DeviceKind) -> ort::Result<BoundSession> {
         Ok(BoundSession {
             dynamic: Vec::new(),
             binding: self.session.create_binding()?,
@@ -69,7 +69,7 @@ impl BoundSession {
             session: Arc::clone(&self.session),
             cpu: MemoryInfo::default(),
             on_device: self.on_device,
-            shrink: self.shrink.beside(&self.session, device)?,
+            shrink: self.shrink.another(&self.session, device)?,
         })
     }
 

@@ -127,13 +127,14 @@ pub fn no_memory(rows: usize) -> RunError {
 }
 
 /// An error of loading, by its text: a device that fails may be better next time, a model that is refused will not.
-pub fn load(text: &str) -> LoadError {
-    let class = match run_kind(text) {
+pub fn load(error: impl ToString) -> LoadError {
+    let error = error.to_string();
+    let class = match run_kind(&error) {
         RunErrorKind::OutOfMemory => ErrorClass::Overload,
         RunErrorKind::Device => ErrorClass::Transient,
         RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape => ErrorClass::Permanent,
     };
-    LoadError { class, error: text.to_owned() }
+    LoadError { class, error }
 }
 
 /// A provider did not load. Where memory ran out, another time may do; whatever else it is, it stays.

@@ -77,8 +77,8 @@ impl IteratedSession {
         Ok(IteratedSession { iteration, place, memory: None })
     }
 
-    /// Another one, for a batch beside.
-    pub fn beside(&self) -> IteratedSession {
+    /// Another one on the same session.
+    pub fn another(&self) -> IteratedSession {
         let Place { device, cuda } = &self.place;
         let place = Place { device: device.clone(), cuda: *cuda };
         IteratedSession { iteration: self.iteration.clone(), place, memory: None }

@@ -38,7 +38,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use orchestra_core::{DeviceKind, ErrorClass, Provider};
+use orchestra_core::{DeviceKind, ErrorClass};
 use orchestra_worker::Sandbox;
 use orchestra_worker::arena::WorkerArena;
 use orchestra_worker::frames::{Load, Run, RunErrorKind, RunTiming};
@@ -50,8 +50,10 @@ use iteration::{IteratedSession, Rounds};
 use memory::PrivateRows;
 use model::Model;
 use orchestra_worker::serve::{Answer, Engine, LoadError, Loaded, RunError, Stream, nanos};
+use ort::environment::Environment;
+use ort::session::Session;
 use tensorrt::Engines;
-use warm_up::{warm_up, warm_up_together};
+use warm_up::warm_up;
 
 /// One ONNX Runtime session over one arena.
 #[derive(Default)]
@@ -87,12 +89,6 @@ impl OnnxEngine {
     }
 }
 
-/// What the arena for CPU memory may take of what the machine has: on a GPU `memory_limit` is that of the device, whose driver reserves far more
-/// of the address space than it takes.
-fn cpu_ceiling(spec: &OnnxSpec, device: &DeviceKind) -> Option<u64> {
-    spec.memory_limit.filter(|_| matches!(device, DeviceKind::Cpu))
-}
-
 impl Engine for OnnxEngine {
     fn sandbox(&self, load: &Load) -> Result<Sandbox, LoadError> {
         Ok(OnnxSpec::decode(&load.spec)?.sandbox(&load.device))
@@ -100,54 +96,24 @@ impl Engine for OnnxEngine {
 
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError> {
         let spec = OnnxSpec::decode(&load.spec)?;
-        if matches!(load.device, DeviceKind::Cuda { .. }) && !spec.tf32 {
-            cuda::forbid_tf32();
-        }
-        let ceiling = cpu_ceiling(&spec, &load.device);
-        if let Some(limit) = ceiling {
-            memory_ceiling::set(limit, load, &spec)?;
-        }
-        let environment = library::environment(&spec.library, ceiling)?;
-        check_digests(&spec)?;
+        let environment = prepare(load, &spec)?;
         // Held until the model is warm: then all that there is to compile has been compiled.
-        let engines = match (&load.device, &spec.tuning.provider) {
-            (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) => Engines::of(load, &spec, wanted),
-            _ => None,
-        };
+        let engines = Engines::of(load, &spec);
         let session = session::open(&environment, load, &spec, engines.as_ref())?;
         if let DeviceKind::Cuda { uuid } = &load.device {
             cuda::check_alone(uuid)?;
+            cuda::page_lock(&arena, load.streams);
         }
         let model = Model::check(&session, arena.layout(), load.max_batch, &spec)?;
-        let providers = nodes::providers(&session, load, &spec)?;
         let mut loaded = Loaded {
             inputs: model.session_inputs.clone(),
             outputs: model.session_outputs.clone(),
-            providers,
+            providers: nodes::providers(&session, load, &spec)?,
             runtime_version: library::version(&spec.library),
             warmed: 0,
         };
-        let mut bound = BoundSession::new(session, &load.device).map_err(|e| errors::load(&e.to_string()))?;
-        if let DeviceKind::Cuda { .. } = load.device {
-            cuda::page_lock(&arena, load.streams);
-        }
-        loaded.warmed = warm_up(&mut bound, &model, &load.batch_sizes)?;
-        let padded_to = |size: &usize| load.pad && (1..=model.max_rows).contains(size);
-        let mut batch_sizes: Vec<usize> = load.batch_sizes.iter().copied().filter(padded_to).collect();
-        batch_sizes.sort_unstable();
-        let shared = Arc::new(Shared { model, arena });
-        let max_batch = load.max_batch.max(1);
-        let iterated =
-            spec.iteration.map(|iteration| IteratedSession::new(iteration, &load.device)).transpose();
-        let iterated = iterated.map_err(|e| errors::load(&e.to_string()))?;
-        let padding = BTreeMap::new();
-        let first = Serving { iterated, bound, max_batch, batch_sizes, padding, shared };
-        let beside: ort::Result<Vec<Serving>> = (1..load.streams).map(|_| first.beside(load)).collect();
-        self.streams = beside.map_err(|e| errors::load(&e.to_string()))?;
-        self.streams.insert(0, first);
-        if !warm_up_together(&mut self.streams, &load.batch_sizes)? {
-            loaded.warmed = 0;
-        }
+        self.streams = Serving::streams(session, model, arena, load, &spec).map_err(errors::load)?;
+        loaded.warmed = warm_up(&mut self.streams, &load.batch_sizes)?;
         Ok(loaded)
     }
 
@@ -173,6 +139,44 @@ impl Stream for Serving {
 }
 
 impl Serving {
+    /// One for each batch that may run at once, all on one session.
+    fn streams(
+        session: Session,
+        model: Model,
+        arena: WorkerArena,
+        load: &Load,
+        spec: &OnnxSpec,
+    ) -> ort::Result<Vec<Serving>> {
+        let padded_to = |size: &usize| load.pad && (1..=model.max_rows).contains(size);
+        let mut batch_sizes: Vec<usize> = load.batch_sizes.iter().copied().filter(padded_to).collect();
+        batch_sizes.sort_unstable();
+        let iterated = spec.iteration.as_ref();
+        let iterated = iterated.map(|of| IteratedSession::new(of.clone(), &load.device)).transpose()?;
+        let first = Serving {
+            iterated,
+            bound: BoundSession::new(session, &load.device)?,
+            max_batch: load.max_batch.max(1),
+            batch_sizes,
+            padding: BTreeMap::new(),
+            shared: Arc::new(Shared { model, arena }),
+        };
+        let others: Vec<Serving> =
+            (1..load.streams).map(|_| first.another(load)).collect::<ort::Result<_>>()?;
+        Ok(std::iter::once(first).chain(others).collect())
+    }
+
+    /// Another one on the same session.
+    fn another(&self, load: &Load) -> ort::Result<Serving> {
+        Ok(Serving {
+            iterated: self.iterated.as_ref().map(IteratedSession::another),
+            bound: self.bound.another(&load.device)?,
+            max_batch: self.max_batch,
+            batch_sizes: self.batch_sizes.clone(),
+            padding: BTreeMap::new(),
+            shared: Arc::clone(&self.shared),
+        })
+    }
+
     fn run_all(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
         if run.rows <= self.max_batch {
             return self.run_batch(run, timing);
@@ -195,18 +199,6 @@ impl Serving {
             Some(batch) => self.run_as(run, batch, timing),
             None => self.run_at_next_size(run, timing),
         }
-    }
-
-    /// Another one on the same session.
-    fn beside(&self, load: &Load) -> ort::Result<Serving> {
-        Ok(Serving {
-            iterated: self.iterated.as_ref().map(IteratedSession::beside),
-            bound: self.bound.beside(&load.device)?,
-            max_batch: self.max_batch,
-            batch_sizes: self.batch_sizes.clone(),
-            padding: BTreeMap::new(),
-            shared: Arc::clone(&self.shared),
-        })
     }
 
     /// A size that a device has not seen costs it time, so the batch takes the next larger one that it was warmed with. Where there is
@@ -272,6 +264,23 @@ impl Serving {
         timing.copy_out_ns = timing.copy_out_ns.saturating_add(nanos(start.elapsed()));
         Ok(if is_paused { Answer::Paused } else { Answer::Done(dynamic) })
     }
+}
+
+/// Sets up the process for the model, which lasts as long as the process: how exact it is, what memory it may take, and ONNX Runtime. Checks that
+/// the files are those of the plan before any is loaded.
+fn prepare(load: &Load, spec: &OnnxSpec) -> Result<Environment, LoadError> {
+    let is_cpu = load.device == DeviceKind::Cpu;
+    if !is_cpu && !spec.tf32 {
+        cuda::forbid_tf32();
+    }
+    // On a GPU `memory_limit` is that of the device, whose driver reserves far more of the address space than it takes.
+    let ceiling = spec.memory_limit.filter(|_| is_cpu);
+    if let Some(limit) = ceiling {
+        memory_ceiling::set(limit, load, spec)?;
+    }
+    let environment = library::environment(&spec.library, ceiling)?;
+    check_digests(spec)?;
+    Ok(environment)
 }
 
 /// Whether the model, its external weights and its libraries of operators are those that were planned with.

@@ -14,7 +14,7 @@ use crate::spec::OnnxSpec;
 
 /// Nodes per execution provider. An error where the provider that a GPU's model asks for has no node: it would run elsewhere under its name.
 pub fn providers(session: &Session, load: &Load, spec: &OnnxSpec) -> Result<Vec<(String, u32)>, LoadError> {
-    let assigned = assignment(session).map_err(|e| errors::load(&e.to_string()))?;
+    let assigned = assignment(session).map_err(errors::load)?;
     let assigned: Vec<(String, u32)> = assigned.into_iter().collect();
     if let DeviceKind::Cuda { .. } = load.device {
         check_provider(&assigned, spec).map_err(|error| LoadError { class: ErrorClass::Permanent, error })?;

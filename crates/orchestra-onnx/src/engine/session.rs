@@ -22,7 +22,7 @@ pub fn open(
     spec: &OnnxSpec,
     engines: Option<&Engines>,
 ) -> Result<Session, LoadError> {
-    let mut builder = options(environment, load.threads).map_err(|e| errors::load(&e.to_string()))?;
+    let mut builder = options(environment, load.threads).map_err(errors::load)?;
     if let DeviceKind::Cuda { .. } = load.device {
         // First of all: custom operators may need these libraries, too.
         cuda::preload(spec.preload.iter().filter(|library| is_needed(library, spec)));
@@ -51,7 +51,7 @@ pub fn open(
         Some(model) => from_memory(builder, spec, &model),
     };
     committed.map_err(|e| {
-        let mut refused = errors::load(&e.to_string());
+        let mut refused = errors::load(e);
         if tensorrt::is_refusal_of_parts(&refused.error) {
             refused.error += "; TensorRT takes only parts of this model, whose shapes it does not know: leave `provider = \"tensorrt\"` out";
         }

@@ -39,7 +39,7 @@ impl Shrink {
     }
 
     /// For another stream of the same session.
-    pub fn beside(&self, session: &Session, device: &DeviceKind) -> ort::Result<Shrink> {
+    pub fn another(&self, session: &Session, device: &DeviceKind) -> ort::Result<Shrink> {
         Ok(Shrink { after_next: Arc::clone(&self.after_next), ..Shrink::new(session, device)? })
     }
 }

@@ -8,8 +8,8 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use orchestra_core::TensorRt;
 use orchestra_core::batch_layout::TensorSpan;
+use orchestra_core::{DeviceKind, Provider, TensorRt};
 use orchestra_worker::Waiting;
 use orchestra_worker::frames::Load;
 use ort::ep;
@@ -31,8 +31,12 @@ pub struct Engines {
 
 impl Engines {
     /// The folder for the engines of this model as this build of the runtime makes them; waits for a worker that is building there. `None`
-    /// where none can be kept, which is said: then every worker builds its own.
-    pub fn of(load: &Load, spec: &OnnxSpec, wanted: &TensorRt) -> Option<Engines> {
+    /// for a model that runs without TensorRT, and where none can be kept, which is said: then every worker builds its own.
+    pub fn of(load: &Load, spec: &OnnxSpec) -> Option<Engines> {
+        let (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) = (&load.device, &spec.tuning.provider)
+        else {
+            return None;
+        };
         let folder = wanted.engines.as_ref()?.join(key(load.max_batch, spec));
         match lock(&folder) {
             Ok(lock) => Some(Engines { folder, _lock: lock }),
@@ -158,6 +162,11 @@ mod tests {
         assert!(is_refusal_of_parts(words) && !is_refusal_of_parts("Protobuf parsing failed."));
     }
 
+    fn with(wanted: &TensorRt, mut spec: OnnxSpec) -> OnnxSpec {
+        spec.tuning.provider = Provider::TensorRt(wanted.clone());
+        spec
+    }
+
     fn pixels(factor: f32) -> PixelInput {
         PixelInput { layout: Layout::Nchw, dtype: DType::F32, factor: vec![factor], offset: vec![0.0] }
     }
@@ -174,10 +183,10 @@ mod tests {
     #[test]
     fn the_runtime_is_told_one_profile_the_precision_and_where_engines_are_kept() {
         let inputs = [tensor("image", Dim::Dynamic, &[3, 4, 5])];
-        let (load, spec) = (load(&inputs), spec(&inputs));
         let root = tempfile::tempdir().unwrap();
         let wanted = TensorRt { fp16: true, engines: Some(root.path().to_owned()) };
-        let engines = Engines::of(&load, &spec, &wanted).unwrap();
+        let (load, spec) = (load(&inputs), with(&wanted, spec(&inputs)));
+        let engines = Engines::of(&load, &spec).unwrap();
         let folder = engines.folder.display().to_string();
         let workspace = (1u64 << 30).to_string();
         let bare = [
@@ -214,9 +223,8 @@ mod tests {
     fn one_worker_compiles_while_the_others_wait() {
         let root = tempfile::tempdir().unwrap();
         let inputs = [tensor("image", Dim::Dynamic, &[3])];
-        let (load, spec) = (load(&inputs), spec(&inputs));
         let wanted = TensorRt { fp16: false, engines: Some(root.path().join("new/folder")) };
-        let engines = Engines::of(&load, &spec, &wanted).unwrap();
+        let engines = Engines::of(&load(&inputs), &with(&wanted, spec(&inputs))).unwrap();
         assert!(engines.folder.is_dir());
         let other = File::open(engines.folder.join("lock")).unwrap();
         assert!(other.try_lock().is_err());
@@ -229,10 +237,10 @@ mod tests {
     fn where_nothing_can_be_kept_the_model_is_compiled_all_the_same() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let inputs = [tensor("image", Dim::Dynamic, &[3])];
-        let (load, spec) = (load(&inputs), spec(&inputs));
         let engines = Some(file.path().join("no-folder"));
-        assert!(Engines::of(&load, &spec, &TensorRt { fp16: false, engines }).is_none());
-        assert!(Engines::of(&load, &spec, &TensorRt::default()).is_none());
+        for wanted in [TensorRt { fp16: false, engines }, TensorRt::default()] {
+            assert!(Engines::of(&load(&inputs), &with(&wanted, spec(&inputs))).is_none());
+        }
     }
 
     #[test]

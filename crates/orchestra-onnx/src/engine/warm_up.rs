@@ -14,15 +14,20 @@ use super::{Serving, errors};
 
 /// Runs each batch size once, in memory of its own, and says which was the largest that ran. Where the smallest does not fit, halves of
 /// it are tried. Where only a larger batch does not fit, that is no error: the parent finds the ceiling with real batches. Where a library of the
-/// device has nothing for the model at any of these sizes, no batch can run.
-pub fn warm_up(bound: &mut BoundSession, model: &Model, batch_sizes: &[usize]) -> Result<usize, LoadError> {
-    first_runs(&sizes_to_warm(model, batch_sizes), model.batch.is_none(), &mut |rows, is_last| {
-        if !is_last {
-            // What this size needed is of no use to the next, larger one; what the largest needs is kept.
-            bound.shrink.after_next();
-        }
-        run_zeros(bound, model, rows)
-    })
+/// device has nothing for the model at any of these sizes, no batch can run. 0: no size ran, or one did that not all streams can run at once.
+pub fn warm_up(streams: &mut [Serving], batch_sizes: &[usize]) -> Result<usize, LoadError> {
+    let Some(first) = streams.first_mut() else { return Ok(0) };
+    let (bound, model) = (&mut first.bound, &first.shared.model);
+    let warmed =
+        first_runs(&sizes_to_warm(model, batch_sizes), model.batch.is_none(), &mut |rows, is_last| {
+            if !is_last {
+                // What this size needed is of no use to the next, larger one; what the largest needs is kept.
+                bound.shrink.after_next();
+            }
+            run_zeros(bound, model, rows)
+        })?;
+    let fits = warm_up_together(streams, batch_sizes)?;
+    Ok(if fits { warmed } else { 0 })
 }
 
 /// `run` takes a number of rows, and whether it is the largest.
@@ -37,7 +42,7 @@ fn first_runs(
             Ok(()) => warmed = rows,
             Err(RunError { kind: RunErrorKind::Model, error }) if errors::is_refusal(&error) => {
                 eprintln!("worker: a warm-up batch of `{rows}` rows is refused: {error}");
-                refused = Some(errors::load(&error));
+                refused = Some(errors::load(error));
             }
             // A model may refuse zeros; real data decides.
             Err(RunError { kind: RunErrorKind::Model | RunErrorKind::Shape, .. }) => {}
@@ -49,7 +54,7 @@ fn first_runs(
                 );
                 return if place > 0 { Ok(warmed) } else { first_runs(&[rows / 2], may_halve, run) };
             }
-            Err(RunError { error, .. }) => return Err(errors::load(&error)),
+            Err(RunError { error, .. }) => return Err(errors::load(error)),
         }
     }
     match refused {
@@ -59,8 +64,8 @@ fn first_runs(
 }
 
 /// Runs the largest of these sizes on all streams at once: what each of them needs for itself is made now, and what they take together
-/// shows. `false`: they do not fit. As in [`warm_up`], real batches then find the ceiling.
-pub fn warm_up_together(streams: &mut [Serving], batch_sizes: &[usize]) -> Result<bool, LoadError> {
+/// shows. `false`: they do not fit. Real batches then find the ceiling.
+fn warm_up_together(streams: &mut [Serving], batch_sizes: &[usize]) -> Result<bool, LoadError> {
     let n = streams.len();
     let largest = streams.first().and_then(|s| sizes_to_warm(&s.shared.model, batch_sizes).pop());
     let Some(rows) = largest.filter(|_| n > 1) else { return Ok(true) };
@@ -74,7 +79,7 @@ pub fn warm_up_together(streams: &mut [Serving], batch_sizes: &[usize]) -> Resul
         };
         Ok(all.into_iter().map(join).collect())
     });
-    let ran = ran.map_err(|e| errors::load(&format!("a thread for a stream cannot be started: {e}")))?;
+    let ran = ran.map_err(|e| errors::load(format!("a thread for a stream cannot be started: {e}")))?;
     let mut fits = true;
     for RunError { kind, error } in ran.into_iter().filter_map(Result::err) {
         match kind {
@@ -85,7 +90,7 @@ pub fn warm_up_together(streams: &mut [Serving], batch_sizes: &[usize]) -> Resul
                     "worker: `{n}` warm-up batches of `{rows}` rows at once do not fit into the device's memory: {error}"
                 );
             }
-            RunErrorKind::Device => return Err(errors::load(&error)),
+            RunErrorKind::Device => return Err(errors::load(error)),
         }
     }
     Ok(fits)
