@@ -71,6 +71,17 @@ fn inputs_and_outputs_are_read_and_weights_are_no_inputs() {
 }
 
 #[test]
+fn weights_pass_by_and_are_not_kept() {
+    let bytes = image_model();
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, &bytes).unwrap();
+    std::io::Seek::rewind(&mut file).unwrap();
+    let model = Model::read(&mut HashedStream::new(file, bytes.len() as u64)).unwrap();
+    let weight = &model.graph.initializer[0];
+    assert_eq!((&*weight.name, weight.raw_data.len()), ("weight", 0));
+}
+
+#[test]
 fn metadata_is_read_and_what_is_none_or_too_much_is_left_out() {
     let entry = |key: &str, value: String| {
         field(14, &StringStringEntryProto { key: key.into(), value }.encode_to_vec())
