@@ -104,6 +104,21 @@ def make():
           [("from", ints(-1)), ("to", ints(-1 << 62)), ("axis", ints(0)), ("step", ints(-1))], refused="batches")
     model("sorted", x, [node("Shape", ["x"], ["s"]), node("Gather", ["s", "first"], ["n"]), node("TopK", ["x", "n"], ["y", "at"], axis=0)],
           [f32("y", "N", 4), value("at", T.INT64, "N", 4)], x4, [("first", ints(0))], refused="batches")
+    # What an item has follows from its place, or from how many there are.
+    size = [node("Shape", ["x"], ["s"]), node("Gather", ["s", "first"], ["n"])]
+    count = [*size, node("Squeeze", ["n", "first"], ["m"]), node("Range", ["zero", "m", "one"], ["r"]), node("Cast", ["r"], ["f"], to=T.FLOAT),
+             node("Unsqueeze", ["f", "axis"], ["place"])]
+    of_count = [("first", ints(0)), ("axis", ints(1)), ("zero", np.int64(0)), ("one", np.int64(1)), ("wide", np.float32(640))]
+    model("numbered", x, [*count, node("Mul", ["x", "wide"], ["v"]), node("Concat", ["place", "v"], ["y"], axis=1)], [f32("y", "N", 5)], x4, of_count, refused="batches")
+    model("by_place", x, [*count, node("Add", ["x", "place"], ["y"])], [f32("y", "N", 4)], x4, of_count, refused="batches")
+    model("shared", x, [*size, node("Cast", ["n"], ["f"], to=T.FLOAT), node("Div", ["x", "f"], ["y"])], [f32("y", "N", 4)], x4, of_count[:1], refused="batches")
+    model("shape", x, [node("Shape", ["x"], ["y"])], [value("y", T.INT64, 2)], x4, refused="batches")
+    model("loud", x, [node("Sub", ["x", "k"], ["d"]), node("Relu", ["d"], ["r"]), node("ReduceSum", ["r", "a"], ["s"]), node("Add", ["x", "s"], ["y"])],
+          [f32("y", "N", 4)], x4, [("k", np.float32(50)), ("a", ints(0))], refused="batches")
+    model("best_place", x, [node("ArgMax", ["x"], ["y"], axis=0)], [value("y", T.INT64, 1, 4)], x4, refused="batches")
+    boxes = np.sort(np.abs(numbers(3, 4)), axis=2)[:, :, [0, 1, 2, 3]]
+    model("nms", [f32("b", "N", 3, 4), f32("s", "N", 2, 3)], [node("NonMaxSuppression", ["b", "s", "most", "iou"], ["y"])], [value("y", T.INT64, "hits", 3)],
+          {"b": boxes, "s": np.abs(numbers(2, 3))}, [("most", ints(3)), ("iou", np.array([0.5], "f4"))], refused="batches")
     model("less_the_next", x, [node("Slice", ["x", "one", "all", "axis"], ["rest"]), node("Slice", ["x", "axis", "one", "axis"], ["first"]),
           node("Concat", ["rest", "first"], ["next"], axis=0), node("Sub", ["x", "next"], ["y"])], [f32("y", "N", 4)], x4,
           [("one", ints(1)), ("all", ints(1 << 62)), ("axis", ints(0))], refused="batches")
@@ -131,6 +146,16 @@ def make():
     split = [node("SplitToSequence", ["x"], ["parts"], axis=1), node("Relu", ["x"], ["y"])]
     model("sequence_unread", x, split, [parts, f32("y", "N", 4)], x4, read=["y"])
     model("sequence_read", x, split, [parts, f32("y", "N", 4)], x4, refused="always")
+    some = h.make_value_info("some", h.make_optional_type_proto(h.make_tensor_type_proto(T.FLOAT, ["N", 4])))
+    optional = [node("Optional", ["x"], ["some"]), node("Relu", ["x"], ["y"])]
+    model("optional_unread", x, optional, [some, f32("y", "N", 4)], x4, read=["y"])
+    model("optional_read", x, optional, [some, f32("y", "N", 4)], x4, refused="always")
+    # Rows that are single numbers, and a scan over them.
+    model("single", [f32("x", "N")], [node("Neg", ["x"], ["y"])], [f32("y", "N")], {"x": numbers()})
+    each = body("each", [node("Neg", ["row"], ["out"])], [f32("row", 4)], [f32("out", 4)])
+    model("scan", x, [node("Scan", ["x"], ["y"], num_scan_inputs=1, body=each)], [f32("y", "N", 4)], x4)
+    total = body("total", [node("Add", ["state", "row"], ["next"]), node("Identity", ["next"], ["out"])], [f32("state", 4), f32("row", 4)], [f32("next", 4), f32("out", 4)])
+    model("scan_sums", x, [node("Scan", ["start", "x"], ["last", "y"], num_scan_inputs=1, body=total)], [f32("y", "N", 4)], x4, [("start", np.zeros(4, "f4"))], refused="batches")
     # Outputs that are inputs.
     model("passed", [f32("x", "N", 4), value("id", T.INT64, "N")], [node("Relu", ["x"], ["z"])], [f32("z", "N", 4), value("id", T.INT64, "N")],
           {**x4, "id": np.arange(ITEMS) + 101})
@@ -152,6 +177,9 @@ def make():
         nodes = [node("Unsqueeze", ["x", "a"], ["u"]), node("Mul", ["u", "k"], ["y"])]
         scales = np.arange(1, n + 1, dtype="f4").reshape(n, 1, 1)
         model(name, [f32("x", 4, 3)], nodes, [f32("y", n, 4, 3)], {"x": numbers(3)}, [("a", ints(0)), ("k", scales)], fixed=4, axis=1)
+    model("fixed4_summed", [f32("x", 4, 3)], [node("CumSum", ["x", "a"], ["y"])], [f32("y", 4, 3)], {"x": numbers(3)}, [("a", np.int64(0))], fixed=4, refused="always")
+    model("fixed4_turned", [f32("x", 4, 3)], [node("Slice", ["x", "from", "to", "axis", "step"], ["y"])], [f32("y", 4, 3)], {"x": numbers(3)},
+          [("from", ints(-1)), ("to", ints(-1 << 62)), ("axis", ints(0)), ("step", ints(-1))], fixed=4, refused="always")
     model("fixed1_steps", [f32("x", 1, 8)], steps, [f32("y", 8, 1, 1)], {"x": numbers(8)}, [("a", ints(2))])
     model("fixed1_hits", [f32("x", 1, 4)], hits, [value("y", T.INT64, 2, "hits")], x4, [("z", np.float32(0.2))])
 

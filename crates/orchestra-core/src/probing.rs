@@ -5,7 +5,7 @@ use crate::model_output::{BatchAxis, Mixing, ProbedOutput};
 use crate::tensor::DType;
 
 /// Changes with what is tried and how it is judged: what was found before is not believed then.
-pub const EDITION: u32 = 2;
+pub const EDITION: u32 = 3;
 
 /// The items of a batch in whose place another one is tried, one after the other. One would not do: a model that turns a batch round leaves its
 /// middle where it was, and one that adds up what came before leaves the first alone.
@@ -22,6 +22,14 @@ pub fn replaced(batch: usize) -> Vec<usize> {
 /// Of what the values of one item change, those of others may be this part and still count as rounding, as that of models which quantize a
 /// whole batch at once.
 const ROUNDING: f64 = 0.05;
+
+/// Numbers of one item that differ by this part count as the same, or by [`LEAST`] of the largest number of the output: kernels round otherwise in batches of
+/// another size.
+const NEAR: f64 = 1e-3;
+const LEAST: f64 = 1e-5;
+
+/// And so do whole outputs of which no larger part differs: what was rounded otherwise may have tipped a few choices.
+const FEW: f64 = 0.01;
 
 /// An output of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,8 +56,12 @@ pub struct Runs {
     pub before: Observed,
     /// the same with another item in each of the places [`replaced`],
     pub replaced: Vec<(usize, Observed)>,
-    /// and `before`, run again.
+    /// `before`, run again,
     pub again: Observed,
+    /// a batch of its first item alone, which has as many,
+    pub same: Observed,
+    /// and `before` with fewer items, where the model takes them.
+    pub fewer: Option<Observed>,
 }
 
 impl Runs {
@@ -59,12 +71,15 @@ impl Runs {
         let axes = (0..self.before.shape.len()).filter_map(|axis| self.follows(axis));
         let axes: Vec<_> =
             axes.map(|(axis, per_item)| (axis, per_item, self.mixing(axis, per_item))).collect();
-        let fitting: Vec<_> = axes.iter().filter(|(_, _, mixing)| *mixing != Mixing::Mixed).collect();
-        let (batch, mixing) = match (&fitting[..], axes.first()) {
-            (&[&(axis, per_item, mixing)], _) => (BatchAxis::Axis { axis, per_item }, mixing),
+        let is_apart = |mixing: &Mixing| matches!(mixing, Mixing::Apart | Mixing::Rounded);
+        let fitting: Vec<_> = axes.iter().filter(|(_, _, mixing)| is_apart(mixing)).collect();
+        let (batch, mixing) = match (&fitting[..], &axes[..]) {
+            (&[&(axis, per_item, mixing)], _) | (_, &[(axis, per_item, mixing)]) => {
+                (BatchAxis::Axis { axis, per_item }, mixing)
+            }
             // Of two axes either would do by these runs, or none does.
-            (_, Some(&(axis, per_item, _))) => (BatchAxis::Axis { axis, per_item }, Mixing::Mixed),
-            (_, None) => (BatchAxis::None, Mixing::Apart),
+            (_, &[(axis, per_item, _), ..]) => (BatchAxis::Axis { axis, per_item }, Mixing::Mixed),
+            (_, []) => (BatchAxis::None, Mixing::Apart),
         };
         let shapes = self.all.iter().map(|(_, shape)| shape.clone()).collect();
         ProbedOutput { name: name.to_owned(), batch, shapes, row: self.row(batch), mixing }
@@ -88,7 +103,25 @@ impl Runs {
             return Mixing::Apart; // It differs from run to run: nothing can be told.
         }
         let of_each = self.replaced.iter().map(|(item, after)| self.mixing_by(*item, after, axis, per_item));
-        of_each.max().unwrap_or(Mixing::Apart)
+        match of_each.max().unwrap_or(Mixing::Apart) {
+            Mixing::Apart if self.tells_the_place(axis, per_item) => Mixing::Placed,
+            mixing => mixing,
+        }
+    }
+
+    /// Whether an item has other values at another place of the batch, or in a smaller one.
+    fn tells_the_place(&self, axis: usize, per_item: usize) -> bool {
+        let (same, before) = (&self.same, &self.before);
+        let differs = |(one, of_one), (other, of_other)| {
+            let (one, other): (&Observed, &Observed) = (one, other);
+            one.differs(of_one, other, of_other, axis, per_item)
+        };
+        (1..before.batch).any(|item| differs((same, item), (same, 0)))
+            || differs((same, 0), (before, 0))
+            || self
+                .fewer
+                .iter()
+                .any(|fewer| (0..fewer.batch).any(|item| differs((fewer, item), (before, item))))
     }
 
     /// What is changed by `item`, for another of which the output is `after`.
@@ -130,7 +163,54 @@ impl Runs {
     }
 }
 
+impl Observed {
+    /// Whether an item has other values than one of `other`, beyond rounding. What has another shape for each values tells nothing.
+    fn differs(&self, item: usize, other: &Self, of_other: usize, axis: usize, per_item: usize) -> bool {
+        let is_like = |shape: &[usize], batch| shape.get(axis) == Some(&(batch * per_item));
+        let rest = |shape: &[usize]| (shape[..axis].to_vec(), shape[axis + 1..].to_vec());
+        if !is_like(&self.shape, self.batch)
+            || !is_like(&other.shape, other.batch)
+            || rest(&self.shape) != rest(&other.shape)
+        {
+            return false;
+        }
+        let outer: usize = self.shape[..axis].iter().product();
+        let block = per_item * self.shape[axis + 1..].iter().product::<usize>();
+        let scale = self.elements.largest().max(other.elements.largest());
+        let place = |of: &Self, item: usize, n: usize| (n / block * of.batch + item) * block + n % block;
+        let differ = (0..outer * block).filter(|n| {
+            !self.elements.is_near(place(self, item, *n), &other.elements, place(other, of_other, *n), scale)
+        });
+        differ.count() as f64 > FEW * (outer * block) as f64
+    }
+}
+
 impl Elements {
+    /// Whether these two are the same but for rounding, in an output whose largest number is `scale`.
+    fn is_near(&self, place: usize, other: &Elements, of_other: usize, scale: f64) -> bool {
+        let (Elements::Numbers(dtype, one), Elements::Numbers(_, other)) = (self, other) else {
+            return self.text(place) == other.text(of_other);
+        };
+        let size = dtype.size_bytes();
+        let bytes = |of: &'_ [u8], place: usize| of.get(place * size..(place + 1) * size).map(<[u8]>::to_vec);
+        let (one, other) = (bytes(one, place), bytes(other, of_other));
+        let floats = one.as_deref().and_then(|one| float(*dtype, one));
+        match floats.zip(other.as_deref().and_then(|other| float(*dtype, other))) {
+            Some((a, b)) if a.is_finite() && b.is_finite() => {
+                (a - b).abs() <= NEAR * a.abs().max(b.abs()) + LEAST * scale
+            }
+            Some((a, b)) if a.is_nan() => b.is_nan(),
+            _ => one == other,
+        }
+    }
+
+    /// The largest number without its sign; 0 where there are no floats.
+    fn largest(&self) -> f64 {
+        let Elements::Numbers(dtype, data) = self else { return 0.0 };
+        let floats = data.chunks_exact(dtype.size_bytes()).filter_map(|bytes| float(*dtype, bytes));
+        floats.map(f64::abs).filter(|number| number.is_finite()).fold(0.0, f64::max)
+    }
+
     /// How far the element at `place` is from that of `other`. What is no number of the same kind is infinitely far.
     fn change(&self, other: &Elements, place: usize) -> f64 {
         let (Elements::Numbers(dtype, one), Elements::Numbers(_, other)) = (self, other) else {
@@ -186,12 +266,14 @@ mod tests {
         let before = run(&noise[..most]);
         let replaced = replaced(most).into_iter().map(with_other).collect();
         let again = run(&noise[..most]);
-        Runs { all, before, replaced, again }.judge("y")
+        let same = run(&vec![noise[0]; most]);
+        let fewer = (batches.len() > 1).then(|| run(&noise[..batches[0]]));
+        Runs { all, before, replaced, again, same, fewer }.judge("y")
     }
 
     fn axis_of(batches: &[usize], model: impl Fn(&[f32]) -> (Vec<usize>, Vec<f32>)) -> BatchAxis {
         let found = runs(batches, model);
-        if found.mixing == Mixing::Mixed { BatchAxis::None } else { found.batch }
+        if found.mixing >= Mixing::Placed { BatchAxis::None } else { found.batch }
     }
 
     const SIZES: &[usize] = &[2, 3];
@@ -256,6 +338,23 @@ mod tests {
         assert_eq!((found.batch, found.mixing), (BatchAxis::FIRST, Mixing::Rounded));
         let found = runs(SIZES, centred);
         assert_eq!((found.batch, found.mixing), (BatchAxis::FIRST, Mixing::Mixed));
+    }
+
+    #[test]
+    fn what_tells_the_place_or_the_number_of_items_belongs_to_none() {
+        let numbered = |x: &[f32]| {
+            (vec![x.len(), 2], x.iter().zip(0_u8..).flat_map(|(v, at)| [640.0 * v, at.into()]).collect())
+        };
+        assert_eq!(runs(SIZES, numbered).mixing, Mixing::Placed);
+        assert_eq!(runs(&[4], numbered).mixing, Mixing::Placed);
+        let shared = |x: &[f32]| (vec![x.len()], x.iter().map(|v| v / x.len() as f32).collect());
+        assert_eq!(runs(SIZES, shared).mixing, Mixing::Placed);
+        let last =
+            |x: &[f32]| (vec![1, x.len()], x.iter().zip(1_u8..).map(|(v, n)| v * f32::from(n)).collect());
+        assert_eq!(runs(SIZES, last).mixing, Mixing::Placed);
+        // Kernels for other sizes round otherwise.
+        let rounded = |x: &[f32]| (vec![x.len()], x.iter().map(|v| v + 1e-7 * x.len() as f32).collect());
+        assert_eq!(runs(SIZES, rounded).mixing, Mixing::Apart);
     }
 
     #[test]

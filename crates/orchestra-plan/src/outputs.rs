@@ -138,6 +138,14 @@ impl ModelOutput {
         }
     }
 
+    /// Whether an item that is alone in its batch has all of it, however long: what follows the batch in a probe follows the values in truth, such as boxes
+    /// with the number of their picture.
+    fn is_all_of_one(&self, probed: &ProbedOutput) -> bool {
+        let BatchAxis::Axis { axis, per_item } = probed.batch else { return true };
+        let is_named = self.dims.as_ref().is_some_and(|dims| dims.get(axis) == Some(&OutputDim::Batch));
+        probed.mixing >= Mixing::Placed && (per_item > 1 || !is_named)
+    }
+
     /// Whether its declaration leaves a doubt.
     pub(crate) fn is_open(&self, batches: Batches) -> bool {
         self.is_tensor() && !self.guess(batches.fixed).1
@@ -195,7 +203,11 @@ impl ModelOutput {
             }
         };
         let (guessed, is_sure) = self.guess(batches.fixed);
-        let axis = probed.map_or(guessed, |probed| probed.batch);
+        let axis = match probed {
+            Ok(probed) if batches.is_single && self.is_all_of_one(probed) => BatchAxis::None,
+            Ok(probed) => probed.batch,
+            Err(_) => guessed,
+        };
         let mut row = self.row(axis, probed.ok());
         let is_text = self.holds == Holds::Text;
         if is_text {
@@ -216,7 +228,7 @@ impl ModelOutput {
             _ if batches.is_single => Standing::Known,
             Ok(probed) => standing(probed, batches.fixed),
             Err(_) if axis == BatchAxis::None => Standing::NoRows(format!("it is {self}")),
-            Err(_) if is_sure => Standing::Known,
+            Err(None) if is_sure => Standing::Known,
             Err(why) => Standing::Unconfirmed(why.map(str::to_owned)),
         };
         let read = ReadOutput { tensor, batch: axis, rank, is_text, is_copied: self.is_input };
@@ -236,6 +248,9 @@ fn standing(probed: &ProbedOutput, fixed: Option<usize>) -> Standing {
         (_, Mixing::Mixed) => {
             Standing::NoRows("the values of one item change those of others in its batch".to_owned())
         }
+        (_, Mixing::Placed) => Standing::NoRows(
+            "an item has other values at another place of its batch, or in one of another size".to_owned(),
+        ),
         (_, Mixing::Rounded) => Standing::Rounded,
         (_, Mixing::Apart) => Standing::Known,
     }

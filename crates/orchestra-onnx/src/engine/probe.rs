@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::probing::{Elements, Observed, Runs, replaced};
-use orchestra_core::{DType, DeviceKind, ProbedOutput, SandboxMode, TensorSpec};
+use orchestra_core::{DType, DeviceKind, Element, ProbedOutput, SandboxMode, TensorSpec};
 use orchestra_worker::frames::Load;
 use orchestra_worker::process::EXIT_LOAD_FAILED;
 use orchestra_worker::program::{as_variable, of_variable};
@@ -87,25 +87,34 @@ impl Probe {
         let last = *sizes.last().unwrap_or(&1);
         let mut runs: Vec<Vec<(usize, Vec<usize>)>> = vec![Vec::new(); self.outputs.len()];
         let mut before = Vec::new();
+        let mut fewer = Vec::new();
         for values in [Values::Zeros, Values::Noise] {
             for size in &sizes {
+                fewer = before;
                 before = self.observe(&session, *size, values)?;
                 for (of, run) in runs.iter_mut().zip(&before) {
                     of.push((*size, run.shape.clone()));
                 }
             }
         }
+        let fewer = |output: usize| fewer.get(output).filter(|fewer| fewer.batch < last).cloned();
         let mut others: Vec<Vec<(usize, Observed)>> = vec![Vec::new(); self.outputs.len()];
         for item in replaced(last) {
-            let outputs = self.observe(&session, last, Values::Replaced(item))?;
+            // A number as large as a pixel may be no place in a table.
+            let outputs = self
+                .observe(&session, last, Values::Loud(item))
+                .or_else(|_| self.observe(&session, last, Values::Replaced(item)))?;
             others.iter_mut().zip(outputs).for_each(|(of, output)| of.push((item, output)));
         }
         // What is random shows by being another at the second time.
         let again = self.observe(&session, last, Values::Noise)?;
-        let all = runs.into_iter().zip(before).zip(others).zip(again).zip(&self.outputs);
-        let judged = all.map(|((((all, before), replaced), again), name)| {
-            Runs { all, before, replaced, again }.judge(name)
-        });
+        let same = self.observe(&session, last, Values::Same)?;
+        let all = runs.into_iter().zip(before).zip(others).zip(again).zip(same);
+        let judged = all.zip(&self.outputs).enumerate().map(
+            |(output, (((((all, before), replaced), again), same), name))| {
+                Runs { all, before, replaced, again, same, fewer: fewer(output) }.judge(name)
+            },
+        );
         Ok(judged.collect())
     }
 
@@ -182,6 +191,10 @@ enum Values {
     Noise,
     /// The same, but for this item.
     Replaced(usize),
+    /// Likewise, and every second float of it is as large as pixels are, of both signs: what a model asks of small ones may be no for all.
+    Loud(usize),
+    /// That of the first item in each.
+    Same,
 }
 
 impl Values {
@@ -191,18 +204,22 @@ impl Values {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(input.row_bytes()?.checked_mul(batch)?).ok()?;
         // Any seed would do, as long as inputs of a model are unlike each other.
-        let mut noise = Noise(
-            input
-                .name
-                .bytes()
-                .fold(0x5eed_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte))),
-        );
+        let name = input.name.bytes();
+        let seed = name.fold(0x5eed_u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        let mut noise = Noise(seed);
         for item in 0..batch {
-            let is_other = self == Values::Replaced(item);
+            if self == Values::Same {
+                noise = Noise(seed);
+            }
+            let change = match self {
+                Values::Replaced(other) if other == item => Change::Small,
+                Values::Loud(other) if other == item => Change::Large,
+                _ => Change::None,
+            };
             for _ in 0..elements {
                 match self {
                     Values::Zeros => bytes.resize(bytes.len() + input.dtype.size_bytes(), 0),
-                    _ => put(&mut bytes, input.dtype, noise.next(), is_other),
+                    _ => put(&mut bytes, input.dtype, noise.next(), change),
                 }
             }
         }
@@ -210,23 +227,27 @@ impl Values {
     }
 }
 
-/// Puts an element behind the others; `is_other`: another one than of these bits otherwise.
-fn put(bytes: &mut Vec<u8>, dtype: DType, bits: u64, is_other: bool) {
+/// How an item differs from that of the same noise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    None,
+    Small,
+    Large,
+}
+
+/// Puts an element behind the others: that of these bits, or another one.
+fn put(bytes: &mut Vec<u8>, dtype: DType, bits: u64, change: Change) {
     let fraction = (bits >> 40) as f32 / (1 << 24) as f32;
+    let is_other = change != Change::None;
     let bit = (bits >> 63) ^ u64::from(is_other);
+    let value = match change {
+        Change::None => fraction,
+        Change::Large if bits & 1 == 1 => 510.0 * fraction - 255.0,
+        Change::Small | Change::Large => 1.0 - fraction,
+    };
     match dtype {
-        DType::F32 => {
-            let value = if is_other { 1.0 - fraction } else { fraction };
-            bytes.extend_from_slice(&value.to_ne_bytes());
-        }
-        // From a half to one: the exponent is that of a half, and ten bits follow.
-        DType::F16 => {
-            let fraction = (bits >> 54) as u16 ^ if is_other { 0x3ff } else { 0 };
-            bytes.extend_from_slice(&(0x3800 | fraction).to_ne_bytes());
-        }
-        DType::F64 => {
-            let value = if is_other { 1.0 - fraction } else { fraction };
-            bytes.extend_from_slice(&f64::from(value).to_ne_bytes());
+        DType::F32 | DType::F64 | DType::F16 => {
+            Element::Float(value).append(dtype, bytes).expect("every float holds numbers up to 255");
         }
         DType::I64 => bytes.extend_from_slice(&bit.to_ne_bytes()),
         DType::I16 => bytes.extend_from_slice(&(bit as u16).to_ne_bytes()),
