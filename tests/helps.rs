@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::{Ended, Workplace, npy};
+use crate::common::{Ended, Workplace, npy, write_pictures};
 
 /// What is done with the fix.
 enum Mend {
@@ -214,15 +214,20 @@ fn check_and_plan_say_how_many_items_there_are_and_what_each_is() {
     let place = Workplace::new();
     fs::write(place.path("x.npy"), array(12_345)).unwrap();
     fs::write(place.path("y.npy"), array(7)).unwrap();
+    fs::write(place.path("a.csv"), "n\n1\n2\n").unwrap();
+    fs::write(place.path("b.csv"), "n\n3\n").unwrap();
+    write_pictures(&place.images(), 2);
+    fs::write(place.path("list.txt"), "a.png\nb.png\nc.png\n").unwrap();
     for (source, says) in [
         ("kind = \"range\"\nstop = 1000000", "1,000,000 items, each one number (`n`, i64)"),
         ("kind = \"range\"\nstop = 1", "1 item, each one number (`n`, i64)"),
         ("kind = \"random\"\nitems = 12\nshape = [3, 2]", "12 items, each `x` f32[3, 2]"),
         ("kind = \"tensors\"\npaths = [\"x.npy\"]", "12,345 items, each one number (`x`, f32)"),
-        (
-            "kind = \"tensors\"\npaths = [\"*.npy\"]\nrows = 1",
-            "12,345 items in its first file, each `x` f32[1]",
-        ),
+        // Several files are listed for that.
+        ("kind = \"tensors\"\npaths = [\"*.npy\"]\nrows = 1", "12,352 items, each `x` f32[1]"),
+        ("kind = \"csv\"\npaths = [\"*.csv\"]", "3 items, each one number (`n`, f64)"),
+        ("kind = \"images\"\npaths = [\"images\"]", "2 items, each a picture"),
+        ("kind = \"images\"\nmanifest = \"list.txt\"", "3 items, each a picture"),
     ] {
         let text = format!(
             "version = 1\n[sources.s]\n{source}\n[stages.t]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n"

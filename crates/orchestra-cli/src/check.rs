@@ -8,6 +8,7 @@ use crate::Failed;
 use crate::args::{CheckArgs, WorkflowArgs};
 use crate::exit_code::ExitCode;
 use crate::human::counted;
+use crate::item_counts;
 use crate::planning::{self, Workflow};
 use crate::surroundings::Surroundings;
 use crate::{stderr, stdout};
@@ -38,7 +39,7 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
         let file = file.display();
         stdout::print(&format!("{file}: no errors so far: not all of it was looked at\n"))?;
     }
-    if let (Some(plan), ExitCode::Done) = (plan, code) {
+    if let (Some(mut plan), ExitCode::Done) = (plan, code) {
         if let Some(late) = &plan.late {
             let tasks = counted(plan.tasks.tasks.len() as u64, "task", "tasks");
             let (file, late) = (file.display(), late.in_words());
@@ -56,6 +57,9 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
                 n => format!(", {}", counted(n, "task", "tasks")),
             }
         ))?;
+        if !*offline {
+            item_counts::count(&mut plan);
+        }
         for source in &plan.sources {
             stdout::print(&format!(
                 "  source `{}`: {}\n",

@@ -15,6 +15,7 @@ mod help;
 mod human;
 mod init;
 mod inspect;
+mod item_counts;
 mod lab;
 mod left_out;
 mod metrics;

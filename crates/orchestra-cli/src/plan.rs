@@ -10,6 +10,7 @@ use crate::Failed;
 use crate::args::PlanArgs;
 use crate::exit_code::ExitCode;
 use crate::human::counted;
+use crate::item_counts;
 use crate::planning::{self, Workflow};
 use crate::stdout;
 use crate::surroundings::Surroundings;
@@ -22,7 +23,10 @@ pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Fa
     };
     let about = args.machine.as_ref().map(|file| in_words(file, &machine));
     let planned = Workflow::read(&args.workflow.file)?.plan_for(&options, machine, Some(&args.workflow));
-    let plan = planning::show(planned, surroundings)?;
+    let mut plan = planning::show(planned, surroundings)?;
+    if args.machine.is_none() {
+        item_counts::count(&mut plan);
+    }
     if args.json {
         stdout::print_json(&plan)
     } else {
