@@ -83,6 +83,9 @@ fn pages_behind_the_first_are_counted_and_said() {
         .must_exit(0)
         .must_say(&["source `scans`: 2 files have more than one page", "3 pages were passed over"]);
     assert_eq!(left_out(&place.report()), [("scans".into(), "pages".into(), 2, 3)]);
+    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    let said = "left out by `scans`, as run.json says: pages 3, of 2 items\n";
+    assert!(verified.must_exit(0).stdout.contains(said), "{}", verified.stdout);
     let results = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
     let levels: Vec<Value> = results
         .lines()

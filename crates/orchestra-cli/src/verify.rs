@@ -1,6 +1,6 @@
 //! `orchestra verify`: counts the items of a run again, from its files alone. Prints what was found.
 
-use orchestra::Verified;
+use orchestra::{LeftOutCount, Verified};
 
 use crate::args::VerifyArgs;
 use crate::exit_code::ExitCode;
@@ -41,6 +41,14 @@ fn text(found: &Verified) -> String {
         for (reason, n) in by_reason {
             text.push_str(&format!("  {reason:<14}{:>12}\n", count(*n)));
         }
+    }
+    for LeftOutCount { by, what, items, count: n } in &found.left_out {
+        let (n, items) = (count(*n), counted(*items, "item", "items"));
+        text.push_str(&format!("left out by `{by}`, as run.json says: {what} {n}, of {items}\n"));
+    }
+    if found.done_before > 0 && !found.left_out.is_empty() {
+        let before = counted(found.done_before, "item", "items");
+        text.push_str(&format!("what is left out is of the last start alone: {before} were done before\n"));
     }
     text.push_str(&format!(
         "{}: {} done, {} failed, {}; {} lost, {} doubled, {} stray, {} damaged\n",

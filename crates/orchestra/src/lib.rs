@@ -90,7 +90,7 @@ pub use probe::ModelProbe;
 pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
-pub use verify::{FaultKind, Verified, VerifyError, verify};
+pub use verify::{FaultKind, LeftOutCount, Verified, VerifyError, verify};
 
 /// What a kind of source, stage or sink of your own is made of. A kind is an object that reads its keys and says what it gives for what it
 /// reads; what it does to a row is a `Map`, a `Fold`, a `Fetch` or an `Encoder`.
