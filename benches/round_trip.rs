@@ -34,10 +34,9 @@ const SIDE: u32 = 512;
 const FRAME: usize = 64;
 
 fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some("worker") => return orchestra::worker_main(),
-        Some("echo") => return echo(),
-        _ => {}
+    orchestra::run_if_worker();
+    if std::env::args().nth(1).as_deref() == Some("echo") {
+        return echo();
     }
     // `cargo bench` adds it.
     let is_bench = std::env::args().any(|argument| argument == "--bench");

@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::common::{ORCHESTRA, Workplace};
-use orchestra::ProcessLauncher;
+use orchestra::{ProcessLauncher, StartOptions};
 use orchestra_plan::{DeviceView, MachineView, PlanOptions, RealHost, RenderStyle, plan};
 
 fn root() -> PathBuf {
@@ -47,8 +48,9 @@ fn eight_gpus() -> MachineView {
 fn problems(text: &str, file: &Path, machine: MachineView, output: &Path) -> String {
     let options = PlanOptions { output: Some(output.to_owned()), ..PlanOptions::default() };
     let program = ProcessLauncher { program: ORCHESTRA.into(), args: vec!["worker".into()], env: Vec::new() };
-    let host = RealHost::with_machine(orchestra_kinds::builtin(), machine);
-    let host = RealHost { look: Some(orchestra::look_with(program)), ..host };
+    let start = StartOptions { launcher: Some(Arc::new(program)), ..StartOptions::default() };
+    let RealHost { look, .. } = orchestra::host(orchestra::kinds(), machine.clone(), &start);
+    let host = RealHost { look, ..RealHost::with_machine(orchestra_kinds::builtin(), machine) };
     let (plan, diagnostics) = plan(text, file, &options, &host);
     let text = diagnostics.render(RenderStyle::Plain);
     assert!(plan.is_some() || !text.is_empty(), "no plan, and no diagnostics");

@@ -45,9 +45,7 @@ use surroundings::Surroundings;
 
 fn main() -> ProcessExitCode {
     // A worker starts often and must start fast: nothing of the command line is set up for it.
-    if std::env::args_os().nth(1).is_some_and(|a| a == "worker") {
-        return orchestra::worker_main();
-    }
+    orchestra::run_if_worker();
     let cli = Cli::parse();
     let surroundings = Surroundings::detect();
     let done = match cli.command {

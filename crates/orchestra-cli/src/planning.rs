@@ -3,11 +3,10 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
-use orchestra::plan::{ProbeModel, RealHost, format_bytes};
-use orchestra::{Cause, Diagnostics, Machine, MachineView, ModelProbe, Plan, PlanOptions, RenderStyle};
+use orchestra::plan::{RealHost, format_bytes};
+use orchestra::{Cause, Diagnostics, Machine, MachineView, Plan, PlanOptions, RenderStyle, StartOptions};
 
 use crate::Failed;
 use crate::args::WorkflowArgs;
@@ -74,18 +73,17 @@ impl Workflow {
         machine: &Machine,
         args: &WorkflowArgs,
     ) -> (Option<Plan>, Diagnostics) {
-        let host = orchestra::host(orchestra::kinds(), orchestra::machine_view(machine));
-        self.plan_with(options, &RealHost { probe: probe(args), ..host })
+        self.plan_with(options, &host(orchestra::machine_view(machine), Some(args)))
     }
 
     /// Plans it without a run of any model.
     pub fn check(&self, options: &PlanOptions, machine: &Machine) -> (Option<Plan>, Diagnostics) {
-        self.plan_with(options, &orchestra::host(orchestra::kinds(), orchestra::machine_view(machine)))
+        self.plan_with(options, &host(orchestra::machine_view(machine), None))
     }
 
     /// The same without a look into the files of its sources.
     pub fn check_alone(&self, options: &PlanOptions, machine: &Machine) -> (Option<Plan>, Diagnostics) {
-        let host = orchestra::host(orchestra::kinds(), orchestra::machine_view(machine));
+        let host = host(orchestra::machine_view(machine), None);
         self.plan_with(options, &RealHost { look: None, ..host })
     }
 
@@ -96,8 +94,7 @@ impl Workflow {
         machine: MachineView,
         args: Option<&WorkflowArgs>,
     ) -> (Option<Plan>, Diagnostics) {
-        let host = orchestra::host(orchestra::kinds(), machine);
-        self.plan_with(options, &RealHost { is_described: true, probe: args.and_then(probe), ..host })
+        self.plan_with(options, &RealHost { is_described: true, ..host(machine, args) })
     }
 
     fn plan_with(&self, options: &PlanOptions, host: &RealHost) -> (Option<Plan>, Diagnostics) {
@@ -105,10 +102,15 @@ impl Workflow {
     }
 }
 
-/// What runs models for a plan.
-fn probe(args: &WorkflowArgs) -> Option<Arc<dyn ProbeModel>> {
-    let (ort_library, offline) = (args.ort_library.clone(), args.offline);
-    Some(Arc::new(ModelProbe { ort_library, offline }))
+/// What plans are made with; without arguments no model is run.
+fn host(machine: MachineView, args: Option<&WorkflowArgs>) -> RealHost {
+    let start = args.map_or_else(StartOptions::default, |args| StartOptions {
+        ort_library: args.ort_library.clone(),
+        offline: args.offline,
+        ..StartOptions::default()
+    });
+    let host = orchestra::host(orchestra::kinds(), machine, &start);
+    RealHost { probe: host.probe.filter(|_| args.is_some()), ..host }
 }
 
 /// Reads the description of a machine; what is wrong with it is printed.

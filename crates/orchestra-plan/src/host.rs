@@ -228,6 +228,15 @@ pub trait ProbeModel: fmt::Debug + Send + Sync {
     fn probe(&self, request: &ProbeRequest<'_>) -> Result<Vec<ProbedOutput>, String>;
 }
 
+/// Asks programs for a plan.
+pub trait AskProgram: fmt::Debug + Send + Sync {
+    /// What it prints.
+    ///
+    /// # Errors
+    /// Those of [`Host::ask`].
+    fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String>;
+}
+
 /// Bytes of metadata of a model that are kept: class names and settings take kilobytes.
 pub const MAX_METADATA: usize = 4 << 20;
 
@@ -316,7 +325,7 @@ pub struct RealHost {
     /// The machine is not this one: nothing on this one is looked for.
     pub is_described: bool,
     /// What answers [`Host::ask`]; `None`: nothing is started.
-    pub ask: Option<AskProgram>,
+    pub ask: Option<Arc<dyn AskProgram>>,
     /// What answers [`Host::compilers`]; `None`: nothing is looked for.
     pub compilers: Option<FindCompilers>,
     /// What answers [`Host::tasks_done`]; `None`: none is.
@@ -336,9 +345,6 @@ pub type FindTasksEnded = fn(&TasksPlan, &Path) -> TasksEnded;
 
 /// As [`Host::compilers`].
 pub type FindCompilers = fn() -> Result<Vec<Compiler>, String>;
-
-/// As [`Host::ask`].
-pub type AskProgram = fn(&Program, &SandboxRules) -> Result<Vec<u8>, String>;
 
 /// As [`Host::has_best`].
 pub type HasBest = fn(&TasksPlan, &Path, &str) -> bool;
@@ -430,8 +436,8 @@ impl Host for RealHost {
     }
 
     fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
-        let ask = self.ask.ok_or_else(|| "this program plans without starting others".to_owned())?;
-        ask(program, rules)
+        let ask = self.ask.as_ref().ok_or_else(|| "this program plans without starting others".to_owned())?;
+        ask.ask(program, rules)
     }
 
     fn tasks_done(&self, tasks: &TasksPlan, output: &Path) -> Vec<bool> {

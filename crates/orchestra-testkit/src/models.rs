@@ -207,6 +207,27 @@ pub fn positive_columns(folder: &Path, n: usize) -> anyhow::Result<PathBuf> {
         .write(folder)
 }
 
+/// f32 `x` less the mean of its batch, `y` of the same row shape `row`: an output of the right shape in which items change each other.
+pub fn less_the_mean(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
+    less_the_mean_of(ModelBuilder::new("less_the_mean"), row, "x").write(folder)
+}
+
+/// As [`less_the_mean`], with the operator of [`crate::Trap`] in front.
+pub fn less_the_mean_behind_trap(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
+    let model =
+        ModelBuilder::new("less_the_mean_behind_trap").node_of(DOMAIN, OPERATOR, &["x"], &["passed"], &[]);
+    less_the_mean_of(model, row, "passed").write(folder)
+}
+
+fn less_the_mean_of(model: ModelBuilder, row: &[usize], from: &str) -> ModelBuilder {
+    let of_batch = [("axes", Attribute::Ints(vec![0])), ("keepdims", Attribute::Int(1))];
+    model
+        .input(&spec("x", DType::F32, row))
+        .output(&spec("y", DType::F32, row))
+        .node("ReduceMean", &[from], &["mean"], &of_batch)
+        .node("Sub", &[from, "mean"], &["y"], &[])
+}
+
 /// An output that cannot be cut into items: the places of all non-zero elements of a batch, i64 `places` of shape `[2, ?]`.
 pub fn places_of_nonzero(folder: &Path, n: usize) -> anyhow::Result<PathBuf> {
     ModelBuilder::new("places_of_nonzero")

@@ -1,8 +1,7 @@
 //! orchestra as a library: plan a workflow, start it, wait for it; or serve a model.
 //!
 //! Models run in worker processes: copies of a worker executable, by default of the running one under the argument `worker`. A
-//! service therefore calls [`worker_main`] first thing in its own `main` when it is started with that argument, or names another
-//! executable in [`StartOptions::launcher`].
+//! service therefore calls [`run_if_worker`] first thing in its own `main`, or names another executable in [`StartOptions::launcher`].
 //!
 //! ```no_run
 //! # async fn service() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,6 +40,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use engines::{engines_of, onnxruntime};
 pub use orchestra_core::batching::LeaveReason;
@@ -63,7 +63,9 @@ pub use orchestra_onnx::library::{
 };
 use orchestra_onnx::library::{Env, Request};
 pub use orchestra_plan as plan;
-use orchestra_plan::{BatchPlan, DeviceView, Kinds, LookInto, NodeView, RealHost, TasksPlan, WorkerPlan};
+use orchestra_plan::{
+    AskProgram, BatchPlan, DeviceView, Kinds, LookInto, NodeView, RealHost, TasksPlan, WorkerPlan,
+};
 pub use orchestra_plan::{
     Cause, Diagnostics, MachineView, ModelError, ModelFile, Plan, PlanOptions, RenderStyle, Signature,
     read_model, workflow_schema,
@@ -86,7 +88,7 @@ pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, Tas
 #[cfg(feature = "telemetry")]
 pub use orchestra_telemetry as telemetry;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
-pub use probe::ModelProbe;
+use probe::ModelProbe;
 pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
@@ -122,8 +124,8 @@ pub enum StartError {
     /// The output folder or the items.
     #[error(transparent)]
     Run(#[from] StartRunError),
-    /// The running executable cannot be found, so no worker can be started from it.
-    #[error("the executable of the workers cannot be found: {0}")]
+    /// No worker can be started from the running executable: it cannot be found, or never called [`run_if_worker`].
+    #[error("no worker can be started: {0}")]
     Executable(io::Error),
 }
 
@@ -142,7 +144,8 @@ pub struct StartOptions {
     pub offline: bool,
     /// ONNX Runtime's shared library; `None` searches for it, and fetches it if need be.
     pub ort_library: Option<PathBuf>,
-    /// Starts workers of models and kernels, loaders and keepers; `None` runs this executable with the argument `worker`.
+    /// Starts workers of models and kernels, loaders and keepers, and what plans ask; `None` runs this executable with the argument `worker`, which
+    /// must be one that calls [`run_if_worker`].
     pub launcher: Option<Arc<dyn Launcher>>,
     /// Bounds on what a worker may take.
     pub timeouts: Timeouts,
@@ -156,8 +159,48 @@ pub struct StartOptions {
     pub probe: Option<Arc<dyn GpuProbe>>,
 }
 
+/// Whether this program has called [`run_if_worker`]: what was not, such as a test binary, would do its own work once more as a worker.
+static BECOMES_WORKER: AtomicBool = AtomicBool::new(false);
+
+/// Becomes the worker that this process was started as, by the argument `worker`, and ends with it; otherwise returns at once. Call it first thing in
+/// `main` of a program whose workers are copies of itself.
+pub fn run_if_worker() {
+    if is_worker() {
+        exit(worker_main());
+    }
+    BECOMES_WORKER.store(true, Ordering::Relaxed);
+}
+
+/// As [`run_if_worker`], with more kinds of sources and stages, which loaders can make again.
+pub fn run_if_worker_with(kinds: &Kinds) {
+    if is_worker() {
+        exit(worker_main_with(kinds));
+    }
+    BECOMES_WORKER.store(true, Ordering::Relaxed);
+}
+
+fn is_worker() -> bool {
+    std::env::args_os().nth(1).is_some_and(|argument| argument == "worker")
+}
+
+fn exit(code: ExitCode) -> ! {
+    // Its number cannot be read.
+    let is_this = |number: &u8| ExitCode::from(*number) == code;
+    std::process::exit((0..=u8::MAX).find(is_this).map_or(1, i32::from))
+}
+
+/// What starts workers where no launcher is named.
+fn own_workers() -> io::Result<ProcessLauncher> {
+    if !BECOMES_WORKER.load(Ordering::Relaxed) {
+        return Err(io::Error::other(
+            "workers are copies of this program, which has not called `orchestra::run_if_worker()`: call it first thing in `main`, or name a program in `StartOptions::launcher`",
+        ));
+    }
+    ProcessLauncher::this_executable()
+}
+
 /// The process of a worker, which serves a model or a kernel, of a loader, which reads and decodes items, or of a keeper, which has a command, until its parent
-/// closes the socket. Call it first thing in `main`.
+/// closes the socket: all of `main` of a program that is nothing else.
 pub fn worker_main() -> ExitCode {
     worker_main_with(&orchestra_kinds::builtin())
 }
@@ -225,7 +268,8 @@ pub fn engines() -> Option<PathBuf> {
     Some(Env::from_process().user_folder()?.join("tensorrt"))
 }
 
-/// Reads and plans a workflow file. The plan is there unless the diagnostics hold an error.
+/// Reads and plans a workflow file. The plan is there unless the diagnostics hold an error. What only a run can tell is found out by processes of this
+/// executable: what files of sources hold, which outputs of models have a row for each item, what scripts take and give. Blocks meanwhile.
 ///
 /// # Errors
 /// The file itself cannot be read.
@@ -234,10 +278,11 @@ pub fn plan_file(
     options: &PlanOptions,
     machine: &Machine,
 ) -> io::Result<(Option<Plan>, Diagnostics)> {
-    plan_file_with(file, options, machine, kinds())
+    plan_file_with(file, options, machine, kinds(), &StartOptions::default())
 }
 
-/// Like [`plan_file`], for a file that may name these kinds of sources, stages and sinks: those of [`kinds`], and some of your own.
+/// Like [`plan_file`], for a file that may name these kinds of sources, stages and sinks: those of [`kinds`], and some of your own. The launcher and the
+/// library of ONNX Runtime are those that the plan is started with.
 ///
 /// # Errors
 /// The file itself cannot be read.
@@ -246,31 +291,41 @@ pub fn plan_file_with(
     options: &PlanOptions,
     machine: &Machine,
     kinds: Kinds,
+    start: &StartOptions,
 ) -> io::Result<(Option<Plan>, Diagnostics)> {
     let text = std::fs::read_to_string(file)?;
     let file = std::path::absolute(file)?;
-    Ok(orchestra_plan::plan(&text, &file, options, &host(kinds, machine_view(machine))))
+    Ok(orchestra_plan::plan(&text, &file, options, &host(kinds, machine_view(machine), start)))
 }
 
-/// What plans are made with: real files, this machine or another, and what this user's earlier runs have left. Files of sources that hold several items
-/// are looked into by processes of this executable, started with the argument `worker`.
+/// What plans are made with: real files, this machine or another, and what this user's earlier runs have left. The launcher of `start` starts what looks into
+/// files of sources, runs models a few times and asks scripts; where it starts no processes, the plan says what is not known.
 #[must_use]
-pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
-    let engines = engines();
-    let (ask, compilers) = (Some(program::ask as _), Some(engines::compilers as _));
-    let (tasks_done, has_best) = (Some(tasks_done as _), Some(has_best as _));
-    let host = RealHost::with_machine(kinds, machine);
-    let tasks_ended = Some(orchestra_runtime::tasks_ended as _);
-    // A source that needs it says that no file was looked into.
-    let look = ProcessLauncher::this_executable().ok().map(look_with);
-    RealHost { engines, ask, compilers, tasks_done, has_best, tasks_ended, look, ..host }
-}
-
-/// What looks into the files of sources for a plan, by loader processes that this starts: for [`RealHost::look`](plan::RealHost::look) of a program whose
-/// workers are another executable.
-#[must_use]
-pub fn look_with(launcher: ProcessLauncher) -> Arc<dyn LookInto> {
-    Arc::new(LooksInLoader { launcher })
+pub fn host(kinds: Kinds, machine: MachineView, start: &StartOptions) -> RealHost {
+    let launcher = match &start.launcher {
+        Some(launcher) => {
+            launcher.loaders().ok_or_else(|| io::Error::other("its launcher starts no processes"))
+        }
+        None => own_workers(),
+    };
+    let launcher = launcher.map_err(|error| error.to_string());
+    let look = launcher
+        .as_ref()
+        .ok()
+        .map(|launcher| Arc::new(LooksInLoader { launcher: launcher.clone() }) as Arc<dyn LookInto>);
+    let ask: Arc<dyn AskProgram> = Arc::new(program::Asks { launcher: launcher.clone() });
+    let probe = ModelProbe { launcher, ort_library: start.ort_library.clone(), offline: start.offline };
+    RealHost {
+        engines: engines(),
+        ask: Some(ask),
+        compilers: Some(engines::compilers as _),
+        tasks_done: Some(tasks_done as _),
+        has_best: Some(has_best as _),
+        tasks_ended: Some(orchestra_runtime::tasks_ended as _),
+        look,
+        probe: Some(Arc::new(probe)),
+        ..RealHost::with_machine(kinds, machine)
+    }
 }
 
 /// Whether all tasks of a table are done, and its link leads to the best of them: what is better may be said anew.
@@ -363,7 +418,7 @@ pub fn prepare_with(
 ) -> Result<Prepared, StartRunError> {
     let loaders = match launcher {
         Some(launcher) => launcher.loaders(),
-        None => Some(ProcessLauncher::this_executable()?),
+        None => Some(own_workers()?),
     };
     orchestra_runtime::prepare_with(plan, earlier, loaders, Some(&onnxruntime(version)))
 }
@@ -385,7 +440,7 @@ pub fn run_options(
 ) -> Result<RunOptions, StartError> {
     let launcher = match options.launcher {
         Some(launcher) => launcher,
-        None => Arc::new(ProcessLauncher::this_executable().map_err(StartError::Executable)?),
+        None => Arc::new(own_workers().map_err(StartError::Executable)?),
     };
     let devices = DeviceOptions {
         probe: Some(options.probe.unwrap_or_else(|| Arc::new(NvmlProbe::new()))),

@@ -12,6 +12,7 @@ use orchestra_onnx::OnnxSpec;
 use orchestra_onnx::library::{Env, Flavor, Library, Request, Silent, find, find_or_fetch};
 use orchestra_onnx::probe::{PROBE, Probe};
 use orchestra_plan::{ModelPlan, ProbeModel, ProbeRequest};
+use orchestra_runtime::ProcessLauncher;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -21,9 +22,11 @@ use crate::program::listen;
 /// How long a model may take for its few batches: it may be large, and the machine busy.
 const WITHIN: Duration = Duration::from_secs(120);
 
-/// Runs models in processes of this executable under the argument `worker`, which must be one that calls [`worker_main`](crate::worker_main) then.
-#[derive(Debug, Clone, Default)]
-pub struct ModelProbe {
+/// Runs models in worker processes.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelProbe {
+    /// What starts them, or why nothing does.
+    pub launcher: Result<ProcessLauncher, String>,
     /// ONNX Runtime's shared library; `None` searches for it, and fetches it if need be.
     pub ort_library: Option<PathBuf>,
     /// Never use the network.
@@ -35,7 +38,7 @@ pub struct ModelProbe {
 struct Record {
     model: String,
     runtime: String,
-    /// Inputs with their shapes, outputs, and the only batch.
+    /// Inputs with their shapes, outputs, the only batch, and libraries of operators.
     asked: String,
     /// Of orchestra, which decides what is tried.
     version: String,
@@ -44,11 +47,13 @@ struct Record {
 
 impl ProbeModel for ModelProbe {
     fn probe(&self, request: &ProbeRequest<'_>) -> Result<Vec<ProbedOutput>, String> {
+        let launcher = self.launcher.as_ref().map_err(String::clone)?;
         let library = self.library()?;
+        let operators: Vec<String> = request.model.custom_ops.iter().map(|(_, digest)| hex(digest)).collect();
         let mut record = Record {
             model: hex(&request.model.digest),
             runtime: library.version.clone().unwrap_or_else(|| library.path.display().to_string()),
-            asked: format!("{:?} {:?} {:?}", request.inputs, request.outputs, request.batch),
+            asked: format!("{:?} {:?} {:?} {operators:?}", request.inputs, request.outputs, request.batch),
             version: format!("{} {EDITION}", env!("CARGO_PKG_VERSION")),
             found: Vec::new(),
         };
@@ -56,7 +61,7 @@ impl ProbeModel for ModelProbe {
         if let Some(found) = file.as_ref().and_then(|file| record.look_up(file)) {
             return Ok(found);
         }
-        record.found = run(request, &library)?;
+        record.found = run(request, launcher, &library)?;
         if let Some(Err(error)) = file.map(|file| record.keep(&file)) {
             tracing::warn!(%error, "what a model gives could not be kept: the next plan tries it again");
         }
@@ -103,13 +108,18 @@ impl Record {
     }
 }
 
-fn run(request: &ProbeRequest<'_>, library: &Library) -> Result<Vec<ProbedOutput>, String> {
-    let ModelPlan { path, file_digest, weights, sandbox, .. } = request.model;
+fn run(
+    request: &ProbeRequest<'_>,
+    launcher: &ProcessLauncher,
+    library: &Library,
+) -> Result<Vec<ProbedOutput>, String> {
+    let ModelPlan { path, file_digest, weights, custom_ops, sandbox, .. } = request.model;
     let spec = OnnxSpec {
         library: library.path.clone(),
         model: path.clone(),
         digest: *file_digest,
         weights: weights.clone(),
+        custom_ops: custom_ops.clone(),
         tuning: SessionTuning::default(),
         sandbox: sandbox.clone(),
         ..OnnxSpec::default()
@@ -118,7 +128,7 @@ fn run(request: &ProbeRequest<'_>, library: &Library) -> Result<Vec<ProbedOutput
     let probe = Probe { spec, inputs, outputs, batch: request.batch }.encode()?;
     let mut variables = environment(sandbox, &orchestra_onnx::ENVIRONMENT);
     variables.push((PROBE.to_owned(), probe));
-    let said = listen(&variables, WITHIN)?;
+    let said = listen(launcher, &variables, WITHIN)?;
     serde_json::from_slice(&said).map_err(|error| format!("its worker says what is no finding: {error}"))
 }
 

@@ -7,9 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use orchestra_core::{DeviceKind, Program, SandboxMode, SandboxRules};
-use orchestra_plan::ModelPlan;
+use orchestra_onnx::probe::PROBE;
+use orchestra_plan::{AskProgram, ModelPlan};
 use orchestra_runtime::launcher::{Launched, WorkerMemory, inherited};
-use orchestra_runtime::{EngineSpec, Launcher};
+use orchestra_runtime::{EngineSpec, Launcher, ProcessLauncher};
 use orchestra_worker::program::{ConfinedProgram, PROGRAM};
 
 /// How long a program may take to say what it takes and gives: what it imports may be large, and lie on a slow disk.
@@ -80,27 +81,49 @@ pub(crate) fn allowed(rules: &SandboxRules) -> Vec<(String, String)> {
     std::env::vars_os().filter_map(text).filter(|(name, _)| is_allowed(name)).collect()
 }
 
-/// What a program prints that is confined as its workers are, and ends by itself. It is started by this very executable.
-pub(crate) fn ask(program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
-    let confined = ConfinedProgram { program: program.clone(), rules: rules.clone(), gpu: false }.encode()?;
-    let mut variables = allowed(rules);
-    variables.push((PROGRAM.to_owned(), confined));
-    listen(&variables, ASK_WITHIN)
+/// Asks programs for a plan, confined as their workers are.
+#[derive(Debug)]
+pub(crate) struct Asks {
+    /// What starts them, or why nothing does.
+    pub launcher: Result<ProcessLauncher, String>,
 }
 
-/// What a process of this very executable prints that is started as a worker with these variables, sees no GPU, and ends by itself.
-pub(crate) fn listen(variables: &[(String, String)], within: Duration) -> Result<Vec<u8>, String> {
-    let mut child = Command::new("/proc/self/exe")
-        .arg("worker")
+impl AskProgram for Asks {
+    fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
+        let launcher = self.launcher.as_ref().map_err(String::clone)?;
+        let confined =
+            ConfinedProgram { program: program.clone(), rules: rules.clone(), gpu: false }.encode()?;
+        let mut variables = allowed(rules);
+        variables.push((PROGRAM.to_owned(), confined));
+        listen(launcher, &variables, ASK_WITHIN)
+    }
+}
+
+/// What a process prints that is started as a worker with these variables, sees no GPU, and ends by itself.
+pub(crate) fn listen(
+    launcher: &ProcessLauncher,
+    variables: &[(String, String)],
+    within: Duration,
+) -> Result<Vec<u8>, String> {
+    // Or a program that is no worker, and plans when it is started, would start itself without end.
+    if [PROBE, PROGRAM].iter().any(|name| std::env::var_os(name).is_some()) {
+        return Err(format!(
+            "`{}` was started as a worker, and did not become one",
+            launcher.program.display()
+        ));
+    }
+    let mut child = Command::new(&launcher.program)
+        .args(&launcher.args)
         .env_clear()
         .envs(inherited())
         .envs(variables.iter().map(|(name, value)| (name, value)))
         .env("CUDA_VISIBLE_DEVICES", "")
+        .envs(launcher.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| format!("`{}`: {error}", launcher.program.display()))?;
     let answer = child.stdout.take().map(|pipe| {
         thread::spawn(move || {
             let mut bytes = Vec::new();

@@ -78,7 +78,7 @@ pub async fn serve_model(
     let (model, machine) = (model.to_owned(), machine.clone());
     let blocking = tokio::task::spawn_blocking(move || {
         let ServeOptions { shapes, plan, start } = options;
-        let plan = plan_of(&model, &machine, &shapes, plan)?;
+        let plan = plan_of(&model, &machine, &shapes, plan, &start)?;
         let (library, offline) = (start.ort_library.clone(), start.offline);
         let library = runtime_library(&plan, library, offline, &mut Silent).map_err(StartError::from)?;
         let options = run_options(start, &plan, library.as_ref())?;
@@ -95,6 +95,7 @@ fn plan_of(
     machine: &Machine,
     shapes: &[(String, Vec<usize>)],
     mut options: PlanOptions,
+    start: &StartOptions,
 ) -> Result<Plan, ServeError> {
     let path = std::path::absolute(model)?;
     let file = orchestra_plan::read_model(&path);
@@ -118,10 +119,15 @@ fn plan_of(
     );
     // `set` parses TOML first; an absolute path is no TOML, so it is taken as a string.
     options.set.insert(0, ("models.model.path".to_owned(), path.display().to_string()));
-    let host = crate::host(kinds().with_source(Requests(Schema(inputs))), machine_view(machine));
+    let host = crate::host(kinds().with_source(Requests(Schema(inputs))), machine_view(machine), start);
     let name = format!("service of {}", path.file_name().unwrap_or_default().to_string_lossy());
     let (plan, diagnostics) = orchestra_plan::plan(&text, &path.with_file_name(name), &options, &host);
-    plan.ok_or_else(|| ServeError::Plan(diagnostics.render(RenderStyle::Plain)))
+    let said = || diagnostics.render(RenderStyle::Plain);
+    let plan = plan.ok_or_else(|| ServeError::Plan(said()))?;
+    if !diagnostics.all().is_empty() {
+        tracing::warn!(model = %path.display(), diagnostics = %said(), "the service starts with warnings");
+    }
+    Ok(plan)
 }
 
 /// An input of the model as requests have it: every dimension of a row is known.

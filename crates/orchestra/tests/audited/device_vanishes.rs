@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, all_copied, audited, copies, copying, hurried, until};
 use orchestra::{
-    DeviceId, DeviceKind, Earlier, FakeProbe, Gpu, Launched, Launcher, Library, Machine, PipelineOnDevice,
-    Plan, PlanOptions, ProcessLauncher, RenderStyle, RunOptions, RunOutcome, StartOptions, WorkerEvent,
+    DeviceId, DeviceKind, FakeProbe, Gpu, Launched, Launcher, Library, Machine, PipelineOnDevice, Plan,
+    PlanOptions, ProcessLauncher, RenderStyle, RunOptions, RunOutcome, StartOptions, WorkerEvent,
     WorkerMemory,
 };
 use orchestra_testkit::faulty::FAULT;
@@ -73,7 +73,7 @@ fn run_options(plan: &Plan, options: StartOptions) -> RunOptions {
 
 async fn run(place: &Workplace, plan: Plan, options: StartOptions) -> RunOutcome {
     let options = run_options(&plan, options);
-    let run = orchestra::prepare(Arc::new(plan), Earlier::GoOn).unwrap().start(options).await.unwrap();
+    let run = place.prepare(Arc::new(plan)).unwrap().start(options).await.unwrap();
     place.watch(&run);
     crate::common::bounded("the run ends", run.wait()).await
 }
@@ -216,7 +216,7 @@ fn what_a_run_takes_can_be_seen_while_it_runs() {
         let probe = FakeProbe::new(vec![gpu(0)]);
         // It waits for us: the run does not end before its GPU is lost.
         let workers = place.faulty_workers(&[(FAULT, "hang-on-batch:1")]);
-        let prepared = orchestra::prepare(Arc::new(plan(&place, &machine(1))), Earlier::GoOn).unwrap();
+        let prepared = place.prepare(Arc::new(plan(&place, &machine(1)))).unwrap();
         let options = run_options(&prepared.plan, options(workers, &probe));
         let run = prepared.start(options).await.unwrap();
         place.watch(&run);
@@ -295,7 +295,7 @@ fn loaders_are_kept_on_the_node_of_the_gpus_if_all_of_these_are_on_one() {
         assert_eq!(plan.loaders_near.as_ref().map(|near| near.node), Some(1));
         let probe = FakeProbe::new(vec![gpu(0)]);
         let workers = place.faulty_workers(&[(FAULT, "hang-on-batch:1")]);
-        let prepared = orchestra::prepare(Arc::new(plan), Earlier::GoOn).unwrap();
+        let prepared = place.prepare(Arc::new(plan)).unwrap();
         let options = run_options(&prepared.plan, options(workers, &probe));
         let run = prepared.start(options).await.unwrap();
         place.watch(&run);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, audited, bounded};
 use orchestra::{
-    DeviceKind, Earlier, EngineSpec, Launched, Launcher, ProcessLauncher, RunOptions, Silent, StartRunError,
+    DeviceKind, EngineSpec, Launched, Launcher, ProcessLauncher, RunOptions, Silent, StartRunError,
     WorkerMemory,
 };
 use orchestra_core::DType;
@@ -78,7 +78,7 @@ fn each_stage_is_run_by_the_program_of_its_engine() {
         let program = place.faulty_workers(&[(FAULT, "none")]);
         let copying = Arc::new(Copying { program, started: AtomicUsize::new(0) });
         options.engines.insert(stage(&plan, "second"), copying.clone());
-        let run = orchestra::prepare(plan, Earlier::GoOn).unwrap().start(options).await.unwrap();
+        let run = place.prepare(plan).unwrap().start(options).await.unwrap();
         place.watch(&run);
         let outcome = bounded("the run ends", run.wait()).await;
         Workplace::must_end_with(&outcome, 0);
@@ -95,13 +95,12 @@ fn an_engine_that_is_missing_or_cannot_be_told_ends_the_run_with_its_reason() {
         let second = stage(&plan, "second");
         let mut options = run_options(&place, &plan);
         options.engines.remove(&second);
-        let refused =
-            orchestra::prepare(Arc::clone(&plan), Earlier::GoOn).unwrap().start(options).await.err().unwrap();
+        let refused = place.prepare(Arc::clone(&plan)).unwrap().start(options).await.err().unwrap();
         assert!(matches!(&refused, StartRunError::NoEngine(name) if name == "second"), "{refused}");
 
         let mut options = run_options(&place, &plan);
         options.engines.insert(second, Arc::new(Speechless));
-        let run = orchestra::prepare(plan, Earlier::GoOn).unwrap().start(options).await.unwrap();
+        let run = place.prepare(plan).unwrap().start(options).await.unwrap();
         place.watch(&run);
         let outcome = bounded("the run ends", run.wait()).await;
         Workplace::must_end_with(&outcome, 69);
@@ -117,7 +116,7 @@ fn the_version_of_onnxruntime_counts_once_there_are_results_of_one() {
         let start = |version: Option<&str>| {
             let mut options = run_options(&place, &plan);
             options.engine = version.map(|version| orchestra::onnxruntime(Some(version)));
-            orchestra::prepare(Arc::clone(&plan), Earlier::GoOn).unwrap().start(options)
+            place.prepare(Arc::clone(&plan)).unwrap().start(options)
         };
         let ends_well = async |version, n_pictures| {
             let run = start(version).await.unwrap();

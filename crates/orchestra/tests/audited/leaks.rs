@@ -158,10 +158,7 @@ fn a_run_that_is_dropped_leaves_nothing() {
     audited(async {
         let place = workplace();
         drop(under_way(&place).await);
-        until("the output folder is free", || {
-            orchestra::prepare(Arc::new(place.plan()), Earlier::GoOn).is_ok()
-        })
-        .await;
+        until("the output folder is free", || place.prepare(Arc::new(place.plan())).is_ok()).await;
     });
 }
 

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use crate::common::{AS_IT_IS, Workplace, audited, bounded, until};
 use futures::future::join_all;
-use orchestra::{DType, InferError, ServeError, ServeOptions, Service, Tensor, serve_model};
+use orchestra::{
+    DType, InferError, PlanOptions, RenderStyle, ServeError, ServeOptions, Service, StartOptions, Tensor,
+    serve_model,
+};
 use orchestra_testkit::images::{index_of_blocks, picture};
 use orchestra_testkit::{models, trap_library};
 
@@ -171,5 +174,53 @@ fn what_cannot_be_served_is_told_before_anything_runs() {
         let over = bounded("it is answered", service.infer(&[tensor(&[1, 3], &[0.0; 3])])).await;
         assert_eq!(over, Err(InferError::Over("it is late".to_owned())));
         service.close().await;
+    });
+}
+
+#[test]
+fn a_model_in_which_items_change_each_other_is_refused_by_plans_and_services_of_a_host() {
+    audited(async {
+        let place = Workplace::new();
+        let alone = [("stages.model.batch.max", "1")];
+        let plain = models::less_the_mean(&place.models(), &[3]).unwrap();
+        let behind_trap = models::less_the_mean_behind_trap(&place.models(), &[3]).unwrap();
+        let operators = format!("[{:?}]", trap_library().unwrap());
+        let gate = format!("[{:?}]", place.path("gate"));
+        let of_trap = [("models.model.custom_ops", &*operators), ("models.model.sandbox_write", &*gate)];
+        for (model, keys) in [(plain, &[][..]), (behind_trap, &of_trap[..])] {
+            let refused = serve(&model, options(&place, keys)).await.err().unwrap().to_string();
+            let words = ["output `y` of model `model` has no row for each item", "batch = { max = 1 }"];
+            assert!(words.iter().all(|words| refused.contains(words)), "{refused}");
+            let service = serve(&model, options(&place, &[keys, &alone].concat())).await.unwrap();
+            let request = [tensor(&[2, 3], &[1.0, 2.0, 3.0, 40.0, 50.0, 60.0])];
+            let answer = bounded("it is answered", service.infer(&request)).await.unwrap();
+            assert_eq!(answer[0], tensor(&[2, 3], &[0.0; 6]), "each is its own mean");
+            service.close().await;
+        }
+    });
+}
+
+#[test]
+fn a_host_that_names_no_worker_is_told_so_and_starts_nothing_of_itself() {
+    audited(async {
+        let mut place = Workplace::with_pictures(1);
+        let model = models::affine(&place.models(), &[1, 32, 32]).unwrap();
+        place
+            .model("affine", model, "")
+            .image("pixels", "scans", AS_IT_IS)
+            .infer("read", "pixels", "affine", 4);
+        place.sink("all", "read", "").devices(1).write_workflow();
+        let (options, machine) = (PlanOptions::default(), orchestra::machine());
+        // A test program is no worker: started as one, it would run its tests once more.
+        let planned = orchestra::plan_file(&place.path("workflow.toml"), &options, &machine).unwrap();
+        let (plan, said) = (planned.0.unwrap(), planned.1.render(RenderStyle::Plain));
+        for words in ["not confirmed that output `y`", "has not called `orchestra::run_if_worker()`"] {
+            assert!(said.contains(words), "{said}");
+        }
+        let error = orchestra::start(plan, StartOptions::default()).await.err().unwrap().to_string();
+        assert!(
+            error.contains("`orchestra::run_if_worker()`") && error.contains("`StartOptions::launcher`"),
+            "{error}"
+        );
     });
 }

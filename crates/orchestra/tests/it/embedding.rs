@@ -109,8 +109,7 @@ async fn a_run_whose_handle_is_dropped_is_aborted_and_can_be_resumed() {
     let place = workplace();
     drop(under_way(&place).await);
     until("the workers are gone", || place.workers().is_empty()).await;
-    until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), Earlier::GoOn).is_ok())
-        .await;
+    until("the output folder is free", || place.prepare(Arc::new(place.plan())).is_ok()).await;
     place.gate().open().unwrap();
     completes(&place).await;
 }
@@ -125,8 +124,7 @@ async fn a_run_is_aborted_when_the_wait_for_it_is_given_up() {
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     until("the workers are gone", || place.workers().is_empty()).await;
-    until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), Earlier::GoOn).is_ok())
-        .await;
+    until("the output folder is free", || place.prepare(Arc::new(place.plan())).is_ok()).await;
     place.gate().open().unwrap();
     completes(&place).await;
 }
@@ -163,10 +161,7 @@ fn a_host_that_drops_its_whole_runtime_hangs_nowhere_and_leaves_no_worker() {
     let second = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     second.block_on(async {
         until("the workers are gone", || place.workers().is_empty()).await;
-        until("the output folder is free", || {
-            orchestra::prepare(Arc::new(place.plan()), Earlier::GoOn).is_ok()
-        })
-        .await;
+        until("the output folder is free", || place.prepare(Arc::new(place.plan())).is_ok()).await;
         completes(&place).await;
     });
 }

@@ -102,7 +102,7 @@ fn a_replaced_kind_is_named_once_to_the_user() {
     let options = PlanOptions::default();
     let file = place.path("workflow.toml");
     let (plan, diagnostics) =
-        orchestra::plan_file_with(&file, &options, &orchestra::machine(), kinds).unwrap();
+        orchestra::plan_file_with(&file, &options, &orchestra::machine(), kinds, &place.options()).unwrap();
     let text = diagnostics.render(RenderStyle::Plain);
     assert!(plan.is_none() && text.matches("`invert`").count() == 1, "{text}");
 }
@@ -116,7 +116,8 @@ fn keys_of_a_kind_of_the_host_program_are_checked_like_any_others() {
         let file = place.path("workflow.toml");
         let options = PlanOptions::default();
         let (plan, diagnostics) =
-            orchestra::plan_file_with(&file, &options, &orchestra::machine(), kinds).unwrap();
+            orchestra::plan_file_with(&file, &options, &orchestra::machine(), kinds, &place.options())
+                .unwrap();
         assert!(plan.is_none());
         diagnostics.render(RenderStyle::Plain)
     };

@@ -388,7 +388,7 @@ async fn loaders_that_die_at_once_are_started_a_bounded_number_of_times_and_end_
     };
     let said = never_loads(no_loader, None).await;
     must_say(&said, &["the last one exited with code 3 (libfoo.so: cannot open shared object file)"]);
-    must_say(&said, &["`/bin/sh worker loader` must be a loader", "`orchestra::worker_main()`"]);
+    must_say(&said, &["`/bin/sh worker loader` must be a loader", "`orchestra::run_if_worker()`"]);
 }
 
 /// What it says is not believed where that can be seen; what it made up of an item of its own is that item's end.

@@ -265,10 +265,9 @@ fn a_file_of_another_sink_cannot_be_called_as_a_part() {
     let mut place = without_a_model(1);
     place.add("[sinks.other]\nkind = \"jsonl\"\nfrom = \"parts\"\npath = \"rows/rows-00003.txt\"");
     place.write_workflow();
-    let options = PlanOptions::default();
-    let (plan, diagnostics) =
-        orchestra::plan_file_with(&place.path("workflow.toml"), &options, &orchestra::machine(), kinds())
-            .unwrap();
+    let (options, machine, start) = (PlanOptions::default(), orchestra::machine(), place.options());
+    let file = place.path("workflow.toml");
+    let (plan, diagnostics) = orchestra::plan_file_with(&file, &options, &machine, kinds(), &start).unwrap();
     let text = diagnostics.render(RenderStyle::Plain);
     assert!(plan.is_none() && text.contains("sinks `rows` and `other`: a part file of one"), "{text}");
 }

@@ -271,7 +271,7 @@ impl Lost {
     pub fn why_none(&self, launcher: &ProcessLauncher) -> String {
         let program = launcher.program.display();
         let is_no_loader = format!(
-            "; `{program} worker loader` must be a loader: a program that embeds orchestra calls `orchestra::worker_main()` for that"
+            "; `{program} worker loader` must be a loader: a program that embeds orchestra calls `orchestra::run_if_worker()` for that"
         );
         let hint = match self.exit {
             WorkerExit::Code(_) => is_no_loader,

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use orchestra::{
-    DeviceKind, Launched, Launcher, Plan, PlanOptions, ProcessLauncher, Remains, RenderStyle, RunHandle,
-    RunOutcome, StartOptions, WorkerMemory,
+    DeviceKind, Earlier, Launched, Launcher, Plan, PlanOptions, Prepared, ProcessLauncher, Remains,
+    RenderStyle, RunHandle, RunOutcome, StartOptions, StartRunError, WorkerMemory,
 };
 use orchestra_core::DType;
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
@@ -166,11 +166,7 @@ impl Workplace {
     /// Plans the workflow.
     #[track_caller]
     pub fn plan(&self) -> Plan {
-        let file = self.path("workflow.toml");
-        self.write_workflow();
-        let (plan, diagnostics) =
-            orchestra::plan_file(&file, &PlanOptions::default(), &orchestra::machine()).unwrap();
-        plan.unwrap_or_else(|| panic!("{}\n{}", diagnostics.render(RenderStyle::Plain), self.workflow))
+        self.plan_with(orchestra::kinds())
     }
 
     /// Plans the workflow, which may name these kinds.
@@ -178,9 +174,16 @@ impl Workplace {
     pub fn plan_with(&self, kinds: orchestra::kind::Kinds) -> Plan {
         let file = self.path("workflow.toml");
         self.write_workflow();
+        let (options, machine) = (PlanOptions::default(), orchestra::machine());
         let (plan, diagnostics) =
-            orchestra::plan_file_with(&file, &PlanOptions::default(), &orchestra::machine(), kinds).unwrap();
+            orchestra::plan_file_with(&file, &options, &machine, kinds, &self.options()).unwrap();
         plan.unwrap_or_else(|| panic!("{}\n{}", diagnostics.render(RenderStyle::Plain), self.workflow))
+    }
+
+    /// Opens the output folder for a plan.
+    pub fn prepare(&self, plan: Arc<Plan>) -> Result<Prepared, StartRunError> {
+        // This program is no loader.
+        orchestra::prepare_with(plan, Earlier::GoOn, self.options().launcher.as_ref(), None)
     }
 
     /// Starts a run of a plan.
