@@ -83,7 +83,7 @@ impl Notices {
                 let left = total.map(|n| format!(", {} left{new}", count(n.saturating_sub(finished))));
                 let finished = counted(finished, "item is", "items are");
                 let again = if retried > 0 {
-                    format!(", {} failed ones are tried again", count(retried))
+                    format!(", {} again", counted(retried, "failed one is tried", "failed ones are tried"))
                 } else {
                     String::new()
                 };

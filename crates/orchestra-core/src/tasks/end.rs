@@ -119,13 +119,18 @@ impl fmt::Display for TaskEnd {
 }
 
 /// What processes say when memory was lacking, in lower case. It may be memory of the machine or of a device.
-const MEMORY_WORDS: [&str; 22] = [
+const MEMORY_WORDS: [&str; 27] = [
     "out of memory",          // The kernel, CUDA, PyTorch, CuPy, Go, Node.js
     "outofmemory",            // Java, PyTorch, CuPy, HIP
     "out_of_memory",          // CUDA
     "ran out of memory",      // TensorFlow's allocator
     "cannot allocate memory", // glibc
     "can't allocate memory",  // PyTorch on the CPU
+    "not enough memory",      // PyTorch on the CPU, wgpu
+    "could not be allocated", // TensorRT
+    "out_of_device_memory",   // Vulkan
+    "allocation_failure",     // OpenCL
+    "malloc of size",         // Arrow
     "cannot allocate vector", // R
     "std::bad_alloc",
     "memory allocation of", // Rust
@@ -146,10 +151,12 @@ const MEMORY_WORDS: [&str; 22] = [
 
 /// What processes say when their device is lost or was none, in lower case. A fault of a kernel, such as an illegal address or an unspecified launch
 /// failure, is a mistake of the program: another device would not help.
-const DEVICE_WORDS: [&str; 21] = [
+const DEVICE_WORDS: [&str; 23] = [
     "no cuda-capable device",     // What is left of a machine whose only GPU is gone.
     "no cuda gpus are available", // PyTorch
     "no visible gpu devices",     // JAX
+    "no supported devices found", // JAX
+    "no rocm-capable device",
     "cudaerrornodevice",
     "cuda_error_no_device",
     "hiperrornodevice",
@@ -254,7 +261,7 @@ mod tests {
     use super::*;
 
     /// Messages as they are, by who says them.
-    const OUT_OF_MEMORY: [(&str, &str); 24] = [
+    const OUT_OF_MEMORY: [(&str, &str); 29] = [
         ("Python", "Traceback ..\nMemoryError"),
         ("NumPy", "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 745. GiB for an array"),
         ("PyTorch", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"),
@@ -263,6 +270,17 @@ mod tests {
             "PyTorch on the CPU",
             "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000000000 bytes.",
         ),
+        (
+            "PyTorch 2 on the CPU",
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:114] data. DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes",
+        ),
+        (
+            "TensorRT",
+            "[TRT] [E] 1: [defaultAllocator.cpp] Requested amount of GPU memory (8 bytes) could not be allocated.",
+        ),
+        ("Vulkan", "vk::Device::allocateMemory: VK_ERROR_OUT_OF_DEVICE_MEMORY"),
+        ("OpenCL", "clEnqueueNDRangeKernel failed: CL_MEM_OBJECT_ALLOCATION_FAILURE"),
+        ("Arrow", "pyarrow.lib.ArrowMemoryError: malloc of size 8589934592 failed"),
         (
             "cuBLAS",
             "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
@@ -308,7 +326,7 @@ mod tests {
         ("Slurm", "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0."),
     ];
 
-    const DEVICE_LOST: [(&str, &str); 11] = [
+    const DEVICE_LOST: [(&str, &str); 13] = [
         ("CUDA", "RuntimeError: CUDA error: no CUDA-capable device is detected"),
         ("the runtime", "cudaErrorNoDevice: no device"),
         ("PyCUDA", "pycuda: cuInit failed: CUDA_ERROR_NO_DEVICE"),
@@ -323,6 +341,8 @@ mod tests {
             "JAX",
             "RuntimeError: Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices.",
         ),
+        ("JAX, of a platform", "RuntimeError: no supported devices found for platform CUDA"),
+        ("ROCm", "RuntimeError: HIP error: no ROCm-capable device is detected"),
         ("ONNX Runtime", "CUDA failure 100: no CUDA-capable device is detected ; GPU=0"),
         (
             "NVML",

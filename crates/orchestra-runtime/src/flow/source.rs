@@ -224,7 +224,7 @@ impl SourceState {
     /// What is in flight is finished; the run can be resumed.
     fn failed(&self, error: &ListError) -> PipelineEnd {
         let name = &self.args.context.plan.sources[self.args.source.index()].name;
-        let why = format!("the items of source `{name}` cannot be listed: {error}");
+        let why = format!("the items of source `{name}` cannot be listed: {error}{}", error.remedy());
         if error.is_of_source() { PipelineEnd::NotListed(why) } else { PipelineEnd::SourceFailed(why) }
     }
 

@@ -25,7 +25,7 @@ pub enum StartRunError {
     },
     #[error("the journal in `{}` cannot be read: {why}; use `--fresh` to start over or another `--output`", folder.display())]
     Unreadable { folder: PathBuf, why: String },
-    #[error("the items of source `{source_name}` cannot be listed: {error}")]
+    #[error("the items of source `{source_name}` cannot be listed: {error}{}", error.remedy())]
     Listing { source_name: String, error: ListError },
     #[error("sink `{sink_name}` cannot write to its bucket: {}", store_error(error))]
     Bucket { sink_name: String, error: ListError },

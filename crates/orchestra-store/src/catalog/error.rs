@@ -138,6 +138,16 @@ impl ListError {
         ListError::BadFile { path: path.into(), reason: reason.to_string() }
     }
 
+    /// What to do about it, behind its text: how many items a file holds that cannot be listed, nobody knows, so the run does not go on without them.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            ListError::BadFile { .. } | ListError::Unreadable { .. } => {
+                "; mend it, or move it away, and start again"
+            }
+            _ => "",
+        }
+    }
+
     /// Whether a store does not answer now, and may later.
     pub fn may_pass(&self) -> bool {
         matches!(self, ListError::Store { trouble: StoreTrouble::Passing, .. })

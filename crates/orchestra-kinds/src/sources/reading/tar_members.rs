@@ -15,6 +15,14 @@ use super::archive_links::{Astray, Link, Links, MOST_LINKS, clean};
 /// Bytes of a header, and what all sizes are rounded up to.
 const BLOCK: u64 = 512;
 
+/// First bytes of what archives are compressed to, by what, and what undoes it.
+const COMPRESSED: [(&[u8], &str, &str); 4] = [
+    (b"\x1f\x8b", "gzip", "gunzip"),
+    (b"\x28\xb5\x2f\xfd", "Zstandard", "unzstd"),
+    (b"BZh", "bzip2", "bunzip2"),
+    (b"\xfd7zXZ\0", "xz", "unxz"),
+];
+
 /// No name and no extended header is longer, in bytes.
 const LONGEST_HEADER: u64 = 1 << 20;
 
@@ -278,8 +286,12 @@ impl<R: Read + Seek> Members<R> {
                 self.place = Walk { next: at + BLOCK, has_ended: true };
                 continue;
             }
-            if at == 0 && block.starts_with(b"\x1f\x8b") && left == BLOCK as usize {
-                return Err("it is compressed by gzip, and single samples can only be read of an uncompressed archive: use `gunzip`".into());
+            if let Some((_, what, command)) =
+                COMPRESSED.iter().find(|(magic, ..)| at == 0 && block.starts_with(magic))
+            {
+                return Err(format!(
+                    "it is compressed by {what}, and single samples can only be read of an uncompressed archive: use `{command}`"
+                ));
             }
             if left < BLOCK as usize && !has_ended {
                 let what = if at == 0 { "it is no tar archive" } else { "it is cut short" };
