@@ -229,8 +229,12 @@ fn check_and_plan_say_how_many_items_there_are_and_what_each_is() {
         ("kind = \"images\"\npaths = [\"images\"]", "2 items, each a picture"),
         ("kind = \"images\"\nmanifest = \"list.txt\"", "3 items, each a picture"),
     ] {
+        let stage = match says.contains("picture") {
+            true => "kind = \"image\"\nsize = [1, 1]",
+            false => "kind = \"filter\"\nkeep = \"true\"",
+        };
         let text = format!(
-            "version = 1\n[sources.s]\n{source}\n[stages.t]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n"
+            "version = 1\n[sources.s]\n{source}\n[stages.t]\n{stage}\nfrom = \"s\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"t\"\n"
         );
         fs::write(place.workflow(), text).unwrap();
         let checked = check(&place);

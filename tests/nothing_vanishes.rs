@@ -1,5 +1,5 @@
 //! Each source accounts for all that it was given: what another reader finds is an item, or was passed over for a reason that is counted, or the file is
-//! refused by name. The other readers are Python's own `tarfile`, `zipfile` and `csv`, and pyarrow.
+//! refused by name. The other readers are Python's own `tarfile`, `zipfile` and `csv`, pyarrow, NumPy and tifffile.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -139,11 +139,93 @@ fn rows_of_parquet_files_are_items_and_files_that_were_put_together_are_refused(
         |paths: &str| format!("kind = \"parquet\"\npaths = [\"{paths}\"]\ncolumns = {{ t = \"text\" }}");
     let ended = run(&place, &source("good-*.parquet"), &column("t"));
     must_be_all(&place, &ended, &expected, text_of);
+    // A bare number would not say what it counts.
+    let times = "kind = \"parquet\"\npaths = [\"times.parquet\"]";
+    run(&place, times, &column("t")).must_exit(78).must_say(&["`when` is a date or a time", "`i64`"]);
+    let named = format!("{times}\ncolumns = {{ when = \"i64\", day = \"i64\" }}");
+    run(&place, &named, &column("when")).must_exit(0);
+    let record = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
+    assert!(record.contains("1577840523456789"), "{record}");
     for name in ["both.parquet", "mixed.parquet"] {
         let ended = run(&place, &source(name), &column("t"));
         assert_ne!(ended.status.code(), Some(0));
         ended.must_say(&[name, "before it", "a file of its own"]);
     }
+}
+
+#[test]
+fn rows_of_arrays_are_items_with_the_numbers_that_numpy_reads() {
+    let Some(python) = python_env("reference") else { return };
+    for seed in 1..=2 {
+        let place = Workplace::new();
+        let mut expected = found(&place, &python, "arrays", seed);
+        let numbers = |result: &Value| match result["x"].as_f64() {
+            Some(number) => serde_json::json!([number]),
+            None => {
+                let mut all = Vec::new();
+                flatten(&result["x"]["data"], &mut all);
+                all.into()
+            }
+        };
+        // Rows of one shape and type are a source.
+        for path in fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().path()) {
+            let Some(folder) = path.file_name().unwrap().to_str().filter(|name| name.starts_with("of"))
+            else {
+                continue;
+            };
+            for file in
+                fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            {
+                let keys = format!("kind = \"tensors\"\npaths = [\"{folder}/{file}\"]\ncolumns = [\"x\"]");
+                let keys = if file.ends_with("npy") { keys.replace("\ncolumns = [\"x\"]", "") } else { keys };
+                let of_file = format!("{file}[");
+                let items = expected.items.extract_if(.., |item, _| item.starts_with(&of_file)).collect();
+                let ended = run(
+                    &place,
+                    &keys,
+                    "[stages.last]\nkind = \"select\"\nfrom = \"s\"\ncolumns = { x = \"x\" }",
+                );
+                must_be_all(&place, &ended, &Found { items, passed_over: BTreeMap::new() }, numbers);
+            }
+        }
+        assert!(expected.items.is_empty(), "{:?}", expected.items);
+    }
+}
+
+/// The numbers of nested lists.
+fn flatten(value: &Value, all: &mut Vec<Value>) {
+    match value {
+        Value::Array(values) => values.iter().for_each(|value| flatten(value, all)),
+        number => all.push(serde_json::json!(number.as_f64())),
+    }
+}
+
+#[test]
+fn pages_of_tiff_files_are_parts_or_counted() {
+    let Some(python) = python_env("reference") else { return };
+    let place = Workplace::new();
+    let expected = found(&place, &python, "tiff", 1);
+    let source = "kind = \"images\"\npaths = [\"*.tif\"]";
+    run(&place, source, PIXELS).must_exit(0);
+    let first = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
+    assert_eq!(first.lines().count(), expected.items.len());
+    let left_out = place.report()["left_out"].clone();
+    let n = left_out.as_array().unwrap().iter().map(|of| of["count"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(n, expected.passed_over["pages"], "{left_out}");
+    let each = PIXELS.replace("from = \"s\"", "from = \"pages\"");
+    let ended = run(&place, source, &format!("[stages.pages]\nkind = \"pages\"\nfrom = \"s\"\n{each}"));
+    ended.must_exit(0);
+    let lines = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
+    let mut found: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for record in lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        let gray = record["result"]["pixels"]["data"][0][0][0].as_u64().unwrap();
+        found.entry(record["item"].as_str().unwrap().to_owned()).or_default().push(gray);
+    }
+    found.values_mut().for_each(|pages| pages.sort_unstable());
+    let found: BTreeMap<String, Value> =
+        found.into_iter().map(|(item, pages)| (item, pages.into())).collect();
+    assert_eq!(found, expected.items);
+    assert_eq!(place.report()["left_out"].as_array().unwrap().len(), 0);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::Workplace;
+use crate::common::{Workplace, write_pictures};
 use orchestra_core::{DType, Element};
 use orchestra_testkit::models;
 use serde_json::Value;
@@ -27,6 +27,29 @@ fn values(dtype: DType) -> Vec<Element> {
         DType::U8 => ints(&[0, 255, 7]),
         DType::Bool => vec![Element::Bool(true), Element::Bool(false)],
     }
+}
+
+/// Numbers of any bits, those around each power of two, and what floats beside them hold; but for NaN, which has many forms and keeps none.
+fn any_values(dtype: DType) -> Vec<Element> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut bits: Vec<u64> = (0..400).map(|_| random()).collect();
+    bits.extend((0..64).flat_map(|n| [1_u64 << n, (1 << n) - 1, (1 << n) + 1, (1_u64 << n).wrapping_neg()]));
+    let powers = |n: i32| [2_f64.powi(n), -2_f64.powi(n), 2_f64.powi(n) + 1.0, 2_f64.powi(n).next_down()];
+    let floats = bits.iter().map(|bits| f64::from_bits(*bits)).chain((-60..60).flat_map(powers));
+    let all: Vec<Element> = match dtype {
+        DType::F32 => floats.map(|float| Element::Double(f64::from(float as f32))).collect(),
+        DType::F64 | DType::F16 => floats.map(Element::Double).collect(),
+        _ => bits.iter().map(|bits| Element::Int(bits.cast_signed())).collect(),
+    };
+    let fits =
+        |element: &Element| !element.to_f64().is_nan() && element.append(dtype, &mut Vec::new()).is_ok();
+    all.into_iter().filter(fits).collect()
 }
 
 fn bytes(dtype: DType, elements: &[Element]) -> Vec<u8> {
@@ -86,8 +109,9 @@ fn run(place: &Workplace, tables: &str) -> crate::common::Ended {
 fn every_number_goes_through_each_sink_and_each_source_bit_for_bit() {
     for dtype in DType::ALL {
         let place = Workplace::new();
-        let data = bytes(dtype, &values(dtype));
-        write_npy(&place.path("x.npy"), dtype, &format!("({},)", values(dtype).len()), &data);
+        let values = [values(dtype), any_values(dtype)].concat();
+        let data = bytes(dtype, &values);
+        write_npy(&place.path("x.npy"), dtype, &format!("({},)", values.len()), &data);
         let source = "kind = \"tensors\"\npaths = [\"x.npy\"]";
         run(&place, &passed("x", source, "x", &["npy", "jsonl", "csv", "parquet"])).must_exit(0);
         assert_eq!(arrays(&place.out().join("x-npy")), data, "{dtype}");
@@ -241,6 +265,104 @@ fn nan_fails_the_item_in_every_stage_that_computes_with_it_and_no_other_item() {
                 "{stage}: {said}"
             );
         }
+    }
+}
+
+/// What a kind of stage does with NaN.
+enum OnNan {
+    /// It fails that item, and no other: the shape of a row, and the stage.
+    Fails(&'static str, &'static str),
+    /// It goes on as it is.
+    Keeps(&'static str, &'static str),
+    /// None comes to it in a workflow that this test can make, for this reason.
+    NoneComes(&'static str),
+}
+
+fn on_nan(kind: &str) -> OnNan {
+    use OnNan::{Fails, Keeps, NoneComes};
+    match kind {
+        "argmax" => Fails("2", ""),
+        "threshold" => Fails("2", ""),
+        "mask" => Fails("2, 2, 2", ""),
+        "classify" => Fails("2", "top_k = 1"),
+        "embed" => Fails("4", ""),
+        "reduce" => Fails("2", "op = \"mean\""),
+        "ctc" => Fails("2, 3", "charset = \"letters.txt\""),
+        "filter" => Fails("2", "keep = \"x[1] < 5 or true\""),
+        "select" => Fails("2", "columns = { y = \"x[1] + 1\" }"),
+        "detect" => Fails("2, 7", "layout = \"yolov5\""),
+        "crop" => Fails("1, 4", "size = [2, 2]"),
+        "infer" => Keeps("2, 7", "model = \"m\""),
+        "iterate" => Keeps("2, 7", "model = \"m\"\nrounds = 2"),
+        "image" | "pages" | "size" => NoneComes("it takes pictures"),
+        "python" | "cuda" => NoneComes("the user's own code is given the number as it is"),
+        "gather" => NoneComes("it puts rows into a list, as they are"),
+        "merge" | "draw" => NoneComes("`detect` has failed; a test beside its code gives it NaN"),
+        other => panic!("say here and in docs/guide/numbers.md what `{other}` does with NaN"),
+    }
+}
+
+#[test]
+fn every_kind_of_stage_fails_the_item_with_nan_by_name_or_keeps_it() {
+    let place = Workplace::new();
+    fs::write(place.path("letters.txt"), "a\nb\n").unwrap();
+    write_pictures(&place.images(), 1);
+    let model = models::identity(&place.path(""), DType::F32, &[2, 7]).unwrap();
+    let infer = format!(
+        "[models.m]\npath = {model:?}\n[stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n"
+    );
+    for stage in &orchestra_kinds::builtin().stages {
+        let kind = stage.name();
+        let (shape, keys, fails) = match on_nan(kind) {
+            OnNan::Fails(shape, keys) => (shape, keys, true),
+            OnNan::Keeps(shape, keys) => (shape, keys, false),
+            OnNan::NoneComes(why) => {
+                println!("{kind}: not here, {why}");
+                continue;
+            }
+        };
+        let n: usize = shape.split(", ").map(|side| side.parse::<usize>().unwrap()).product();
+        // Three rows, of which the second holds NaN at its second place.
+        let numbers = (0..3 * n).map(|at| if at == n + 1 { f64::NAN } else { 0.25 });
+        let data = bytes(DType::F32, &numbers.map(Element::Double).collect::<Vec<_>>());
+        write_npy(&place.path("x.npy"), DType::F32, &format!("(3, {shape})"), &data);
+        let lines = (0..3).map(|at| {
+            let second = if at == 1 { "\"NaN\"" } else { "0.1" };
+            let picture = fs::read_dir(place.images()).unwrap().next().unwrap().unwrap().path();
+            format!("{{\"p\": {picture:?}, \"x\": [[0.1, {second}, 0.9, 0.9]]}}\n")
+        });
+        fs::write(place.path("x.jsonl"), lines.collect::<String>()).unwrap();
+        let (source, from) = match kind {
+            "crop" => (
+                "kind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = { p = \"picture\", x = \"f32[1,4]\" }",
+                "[\"s.p\", \"s.x\"]",
+            ),
+            "detect" => ("kind = \"tensors\"\npaths = [\"x.npy\"]", "\"run\""),
+            _ => ("kind = \"tensors\"\npaths = [\"x.npy\"]", "\"s\""),
+        };
+        let models = match kind {
+            "detect" => &infer,
+            "infer" | "iterate" => infer.split_once("[stages").unwrap().0,
+            _ => "",
+        };
+        let sink = if kind == "mask" { "images" } else { "jsonl" };
+        let ended = run(
+            &place,
+            &format!(
+                "[sources.s]\n{source}\n{models}[stages.t]\nkind = \"{kind}\"\nfrom = {from}\n{keys}\n[sinks.results]\nkind = \"{sink}\"\nfrom = \"t\"\n"
+            ),
+        );
+        if !fails {
+            ended.must_exit(0);
+            let records = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+            assert_eq!(records.matches("\"NaN\"").count(), 1, "{kind}: {records}");
+            continue;
+        }
+        ended.must_exit(65);
+        let failures = place.failures();
+        let [failure] = &failures[..] else { panic!("{kind}: {failures:?}") };
+        let said = failure["error"].as_str().unwrap();
+        assert!(failure["index"] == 1 && said.contains("NaN"), "{kind}: {said}");
     }
 }
 

@@ -273,10 +273,40 @@ elif what == "parquet":
         pyarrow.parquet.write_table(table, path(f"good-{at}.parquet"), **shape)
         for row, text in enumerate(pyarrow.parquet.read_table(path(f"good-{at}.parquet"))["t"].to_pylist()):
             items[f"good-{at}.parquet[{row}]"] = text
+    times = {"t": ["a"], "when": pyarrow.array([1577840523456789], pyarrow.timestamp("us")), "day": pyarrow.array([18262], pyarrow.date32())}
+    pyarrow.parquet.write_table(pyarrow.table(times), path("times.parquet"))
     read = lambda at: open(path(f"good-{at}.parquet"), "rb").read()
     for name, parts in (("both", (2, 2)), ("mixed", (1, 4))):
         with open(path(name + ".parquet"), "wb") as file:
             file.write(b"".join(map(read, parts)))
+elif what == "arrays":
+    import numpy
+    shapes = [(3,), (0,), (1, 2), (5, 2, 2)]
+    for at, shape in enumerate(shapes):
+        x = numpy.arange(at, at + int(numpy.prod(shape)), dtype=rng.choice(["f8", "i4", ">f4", "u1"])).reshape(shape)
+        folder_of = lambda *key: path(os.path.join(f"of{len(shape)}", *key))
+        os.makedirs(folder_of(), exist_ok=True)
+        numpy.save(folder_of(f"{at}.npy"), x)
+        numpy.savez(folder_of(f"{at}-plain.npz"), y=x, x=x)
+        numpy.savez_compressed(folder_of(f"{at}-small.npz"), x=x)
+        for name in (f"{at}.npy", f"{at}-plain.npz", f"{at}-small.npz"):
+            found = numpy.load(folder_of(name))
+            for row, value in enumerate(found["x"] if name.endswith("z") else found):
+                items[f"{name}[{row}]"] = value.astype("f8").ravel().tolist()
+elif what == "tiff":
+    import numpy, tifffile
+    for at in range(8):
+        with tifffile.TiffWriter(path(f"{at}.tif"), bigtiff=at % 3 == 2, byteorder=">" if at % 2 else "<") as file:
+            for page in range(rng.choice([1, 1, 2, 3, 7])):
+                pixels = numpy.full((rng.randrange(1, 9), rng.randrange(1, 9)), page, "u1")
+                file.write(pixels, photometric="minisblack", compression=rng.choice([None, "zlib"]), contiguous=False, metadata=None)
+                if at in (4, 5):
+                    file.write(pixels[:1, :1] + 100, photometric="minisblack", subfiletype=1, metadata=None)
+        with tifffile.TiffFile(path(f"{at}.tif")) as file:
+            whole = [page for page in file.pages if not page.is_reduced]
+            items[f"{at}.tif"] = [int(page.asarray()[0, 0]) for page in whole]
+            if len(whole) > 1:
+                passed("pages", len(whole) - 1)
 elif what == "refused":
     for name, behind in (("behind", b"x" * 700), ("text-behind", b"\0" * 512 + b"the end\n")):
         with tarfile.open(path(name + ".tar"), "w") as tar:

@@ -116,14 +116,14 @@ impl Element {
         Ok(())
     }
 
-    /// The integer that it is, also as a float without a fraction. A float beyond 2^53 may have been rounded to one.
+    /// The integer that it is, also as a float without a fraction. A float from 2^53 on may have been rounded to one.
     fn whole(self) -> Option<i64> {
         match self {
             Element::Int(n) => Some(n),
             Element::Bool(_) => None,
             Element::Float(_) | Element::Double(_) => {
                 let number = self.to_f64();
-                (number.fract() == 0.0 && number.abs() <= LARGEST_WHOLE as f64).then_some(number as i64)
+                (number.fract() == 0.0 && number.abs() < LARGEST_WHOLE as f64).then_some(number as i64)
             }
         }
     }

@@ -29,7 +29,7 @@ const KEYS: [Key; 1] = [key(
     "all",
     "names of columns with their types: `text`, `bytes`, `picture` (the bytes of a file, or its path as text, relative to the Parquet file), or a tensor: \
      `i64`, `f32`, for a list of always 8 numbers `f32[8]`, ..; a field of a struct is `\"image.bytes\"`. Without it, all of them: whole numbers as i32 or \
-     i64, others as f32, binary as bytes",
+     i64, others as f32 or f64, binary as bytes; dates and times must be named, as `i64`",
 )];
 
 impl SourceKind for Parquet {

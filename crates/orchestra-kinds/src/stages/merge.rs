@@ -219,4 +219,14 @@ mod tests {
         assert_eq!(merged(Order::Given), [name(&first[0]), name(&first[1]), name(&second[0])]);
         assert_eq!(merged(Order::Reading), [name(&first[1]), name(&second[0]), name(&first[0])]);
     }
+
+    #[test]
+    fn a_row_without_a_place_in_the_order_fails_the_item_and_only_where_there_is_one() {
+        let list = [row([0.0, 0.0, 9.0, 10.0]), row([0.0, f32::NAN, 9.0, 10.0])];
+        for (order, fails) in [(Order::Given, false), (Order::Reading, true), (Order::LeftToRight, true)] {
+            let columns = OrderColumns { corners: Some(0), polygon: None, score: None };
+            let merged = MergeMap { order, columns }.apply(&[Value::List(&list)], &mut each_row(|_| ()));
+            assert_eq!(merged.is_err(), fails, "{order:?}");
+        }
+    }
 }

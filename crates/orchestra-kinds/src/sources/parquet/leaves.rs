@@ -148,12 +148,26 @@ fn is_scaled(leaf: &ColumnDescriptor) -> bool {
     is_logical || leaf.converted_type() == ConvertedType::DECIMAL
 }
 
+/// Whether the numbers count days or parts of a second, which a number in a record would not say.
+fn is_time(leaf: &ColumnDescriptor) -> bool {
+    use ConvertedType::{DATE, TIME_MICROS, TIME_MILLIS, TIMESTAMP_MICROS, TIMESTAMP_MILLIS};
+    use LogicalType::{Date, Time, Timestamp};
+    matches!(leaf.logical_type_ref(), Some(Date | Time { .. } | Timestamp { .. }))
+        || matches!(
+            leaf.converted_type(),
+            DATE | TIME_MICROS | TIME_MILLIS | TIMESTAMP_MICROS | TIMESTAMP_MILLIS
+        )
+}
+
 fn natural(leaf: &ColumnDescriptor) -> Result<FieldType, String> {
     if leaf.max_rep_level() > 0 {
         return Err("is a list, whose length the file does not say (`f32[8]`, for 8 numbers)".into());
     }
     if is_scaled(leaf) {
         return Err("is a decimal or a half, which is not read".into());
+    }
+    if is_time(leaf) {
+        return Err("is a date or a time, which `i64` reads as the bare count of its unit".into());
     }
     Ok(match leaf.physical_type() {
         Physical::BOOLEAN => FieldType::scalar(DType::Bool),

@@ -19,6 +19,22 @@ pub struct Header {
     pub data: usize,
 }
 
+/// How an array of another type, by NumPy's code for it, becomes one that is read, with the same numbers.
+fn conversion(code: &str) -> String {
+    let into = |dtype: &str| format!("convert it with .astype(\"{dtype}\")");
+    match code {
+        "i1" => into("int16"),
+        "u2" => into("int32"),
+        "u4" => into("int64"),
+        "u8" => into("int64") + ", which changes numbers from 2**63 on",
+        "f16" => into("float64") + ", which rounds",
+        "c8" | "c16" | "c32" => "convert it with numpy.stack([x.real, x.imag], axis=-1)".into(),
+        _ if code.starts_with(['M', 'm']) => into("int64"),
+        _ if code.starts_with('V') => "write each field as an array of its own, with numpy.savez".into(),
+        _ => "write texts and objects as lines of JSON, for a source of kind `jsonl`".into(),
+    }
+}
+
 impl Header {
     /// The items along the first dimension, and the shape of one.
     pub fn rows(&self) -> Option<(u64, &[usize])> {
@@ -88,8 +104,11 @@ impl Header {
         let (order, name) = descr.split_at_checked(1).ok_or("its element type is missing")?;
         let Some(dtype) = DType::ALL.into_iter().find(|dtype| dtype.npy_code() == name) else {
             let known = DType::ALL.map(DType::numpy_name).join(", ");
+            let is_table = value("descr").is_some_and(|value| value.starts_with('['));
+            let descr = if is_table { "rows of named fields" } else { descr };
             return Err(format!(
-                "its elements are `{descr}`; {known} are read: convert it with .astype(\"float64\")"
+                "its elements are `{descr}`; {known} are read: {}",
+                conversion(if is_table { "V" } else { name })
             ));
         };
         if value("fortran_order").is_some_and(|v| v.starts_with("True")) {

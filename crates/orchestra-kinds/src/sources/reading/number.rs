@@ -47,7 +47,7 @@ pub fn append(dtype: DType, text: &str, data: &mut Vec<u8>) -> Result<(), NoNumb
         ("false", _) => Element::Bool(false),
         (_, Some(special)) => Element::Double(special),
         // An integer of 64 bits is exact; zero below zero is none.
-        _ => match text.parse::<i64>().ok().filter(|_| text != "-0") {
+        _ => match whole(dtype, text)?.parse::<i64>().ok().filter(|_| text != "-0") {
             Some(n) => Element::Int(n),
             None => {
                 let number: f64 = text.parse().map_err(|_| format!("{text} is no number"))?;
@@ -65,6 +65,23 @@ pub fn append(dtype: DType, text: &str, data: &mut Vec<u8>) -> Result<(), NoNumb
     };
     let appended = element.append(dtype, data);
     appended.map_err(|why| NoNumber { why: why.to_string(), would_round: why.would_round })
+}
+
+/// The text without a fraction of zeros, where an integer is asked for.
+fn whole(dtype: DType, text: &str) -> Result<&str, NoNumber> {
+    let is_integer = matches!(dtype, DType::I64 | DType::I32 | DType::I16 | DType::U8);
+    match text.split_once('.') {
+        // Before the nearest float may have lost its fraction.
+        Some((_, fraction))
+            if is_integer
+                && fraction.bytes().any(|digit| digit.is_ascii_digit() && digit != b'0')
+                && !fraction.contains(['e', 'E']) =>
+        {
+            Err(format!("{dtype} cannot hold {text}").into())
+        }
+        Some((whole, fraction)) if is_integer && fraction.bytes().all(|digit| digit == b'0') => Ok(whole),
+        _ => Ok(text),
+    }
 }
 
 /// Appends the elements of a tensor that is nested lists of its shape.
@@ -108,7 +125,9 @@ mod tests {
             ("32768", DType::I16),
             ("1099511627776", DType::I32),
             ("9223372036854775808", DType::I64),
-            ("9007199254740994.0", DType::I64),
+            ("9007199254740993e0", DType::I64),
+            ("4503599627370497.25", DType::I64),
+            ("1.00000000000000000001", DType::U8),
             ("1.5", DType::I64),
             ("NaN", DType::I64),
             ("1e300", DType::F32),
@@ -131,6 +150,8 @@ mod tests {
             ("0.1", DType::F32, Element::Float(0.1)),
             ("7", DType::F32, Element::Float(7.0)),
             ("3.0", DType::I16, Element::Int(3)),
+            ("9007199254740993.0", DType::I64, Element::Int(9_007_199_254_740_993)),
+            ("1e2", DType::U8, Element::Int(100)),
             ("-9223372036854775808", DType::I64, Element::Int(i64::MIN)),
             ("-9223372036854775808", DType::F64, Element::Double(-9_223_372_036_854_775_808.0)),
             ("18446744073709551616", DType::F64, Element::Double(18_446_744_073_709_551_616.0)),
