@@ -139,7 +139,7 @@ int main(void) {
 
     // Hello
     put_int(&f, 0);
-    put_int(&f, 10);
+    put_int(&f, 11);
     put_text(&f, build != NULL ? build : "");
     put_int(&f, (uint64_t)getpid());
     put_int(&f, devices != NULL);
@@ -156,8 +156,7 @@ int main(void) {
     if (take_int() == 1) take(take_int());    // a GPU, and its UUID
     take_int(), take_int();                   // threads, streams
     uint64_t max_batch = take_int();
-    for (uint64_t sizes = take_int(); sizes > 0; sizes--) take_int();
-    take(1);                                  // pad
+    if (take_int() == 1) take_int();          // the size that batches are padded to
     uint64_t slot_rows = take_int(), slots = take_int();
     struct span inputs[MAX_TENSORS], outputs[MAX_TENSORS];
     uint64_t n_inputs = take_int();

@@ -9,7 +9,7 @@ In workers this file speaks docs/guide/worker-protocol.md for the script. `pytho
 import atexit, contextlib, ctypes, faulthandler, hashlib, importlib.util, inspect, json, mmap, operator  # noqa: E401
 import os, select, socket, sys, threading, time, traceback  # noqa: E401
 
-PROTOCOL = 10
+PROTOCOL = 11
 DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool", "float64", "int16"]  # Their places are their numbers in frames.
 SHORT = {"f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "u8": "uint8", "f64": "float64", "i16": "int16"}
 _stages = []
@@ -153,7 +153,7 @@ class _Worker:
         frame, began = self.frame(), time.perf_counter_ns()
         _, told, self.device = frame.int(), json.loads(frame.text()), frame.int() and frame.text()
         self.outputs = [_tensor(one["name"], (one["dtype"], one["shape"])) for one in told["outputs"]]
-        threads, _, self.max_batch, _, _ = frame.int(), frame.int(), frame.int(), frame.list(frame.int), frame.int()
+        threads, _, self.max_batch, _ = frame.int(), frame.int(), frame.int(), frame.list(frame.int)
         _, slots, self.inputs = frame.int(), frame.int(), frame.list(frame.region)
         self.places, self.steps = frame.list(lambda: frame.list(frame.region)), (frame.int(), frame.int())  # An option is a list.
         self.dynamic = [at for at, place in enumerate(self.places) if not place]

@@ -23,7 +23,7 @@ pub use orchestra_core::ledger::RunErrorKind;
 use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, OutputSlotId, SlotId, TensorSpec};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;
 
 /// A W3C trace context in 25 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -47,10 +47,8 @@ pub struct Load {
     pub streams: usize,
     /// The largest batch, at least 1. A run of more rows is several batches, run one after the other and answered once.
     pub max_batch: usize,
-    /// Batch sizes to run once before the worker reports `Loaded`, ascending.
-    pub batch_sizes: Vec<usize>,
-    /// Whether a batch of another size is padded to the next of `batch_sizes`: where a size that is new costs time.
-    pub pad: bool,
+    /// The size that smaller batches are padded to, where a new size costs time. It is run once before the worker reports `Loaded`.
+    pub padded_to: Option<usize>,
     /// Where rows lie in the inputs and in the outputs.
     pub layout: BatchLayout,
 }
@@ -161,7 +159,7 @@ pub enum FromWorker {
         providers: Vec<(String, u32)>,
         /// The engine's version.
         runtime_version: String,
-        /// The largest of `Load::batch_sizes` that was run; 0 if none was.
+        /// The largest batch that was run before this frame; 0 if none was.
         warmed: usize,
         /// From the `Load` frame to this one, in nanoseconds.
         load_ns: u64,

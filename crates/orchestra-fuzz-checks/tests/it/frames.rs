@@ -32,8 +32,7 @@ fn load() -> Load {
         threads: 2,
         streams: 1,
         max_batch: 8,
-        batch_sizes: Vec::new(),
-        pad: false,
+        padded_to: None,
         layout: BatchLayout::new(&[pixels], &[scores], 8, 3).unwrap(),
     }
 }
@@ -43,8 +42,7 @@ fn load_on_a_gpu() -> Load {
     Load {
         spec: Vec::new(),
         device: DeviceKind::Cuda { uuid: "GPU-1".to_owned() },
-        batch_sizes: vec![1, 8],
-        pad: true,
+        padded_to: Some(8),
         ..load()
     }
 }

@@ -44,7 +44,7 @@ fn plain(a: f32, of: &Iteration) -> (f32, f32, i64) {
 }
 
 impl Loops {
-    fn load(of: Iteration, batch_sizes: &[usize]) -> Loops {
+    fn load(of: Iteration, padded_to: Option<usize>) -> Loops {
         let folder = tempfile::tempdir().unwrap();
         let model = models::newton(folder.path(), 0).unwrap();
         let row = |name: &str| models::spec(name, DType::F32, &[1]);
@@ -68,8 +68,7 @@ impl Loops {
             threads: 1,
             streams: 1,
             max_batch: MAX_ROWS,
-            batch_sizes: batch_sizes.to_vec(),
-            pad: true,
+            padded_to,
             layout: layout.clone(),
         };
         let arena = Arena::create("loops", layout.clone()).unwrap();
@@ -154,8 +153,8 @@ fn rows_end_after_their_own_rounds_with_the_bits_of_plain_arithmetic() {
     for (until, checkpoint) in
         [(None, 0), (Some(1e-3), 0), (None, 4), (Some(1e-3), 4), (Some(1e-3), 1), (Some(-1.0), 7)]
     {
-        for sizes in [&[][..], &[4, MAX_ROWS]] {
-            let mut loops = Loops::load(newton(30, until, checkpoint), sizes);
+        for padded_to in [None, Some(MAX_ROWS)] {
+            let mut loops = Loops::load(newton(30, until, checkpoint), padded_to);
             let legs = loops.check(0, &NUMBERS);
             assert_eq!(legs > 1, checkpoint > 0, "a number takes more rounds than a leg has");
             // Batches of other sizes, some of them padded, over the same memory.
@@ -168,16 +167,16 @@ fn rows_end_after_their_own_rounds_with_the_bits_of_plain_arithmetic() {
 
 #[test]
 fn what_is_no_number_never_meets_a_bound_and_one_round_is_one() {
-    let mut loops = Loops::load(newton(1, Some(1e-3), 0), &[]);
+    let mut loops = Loops::load(newton(1, Some(1e-3), 0), None);
     loops.check(0, &NUMBERS);
-    let mut loops = Loops::load(newton(12, Some(1e9), 5), &[]);
+    let mut loops = Loops::load(newton(12, Some(1e9), 5), None);
     // |x * x - a| of 0 is no number: 0 / 0.
     loops.check(0, &[0.0, 4.0]);
 }
 
 #[test]
 fn on_a_gpu_only_the_watched_number_leaves_it_between_rounds() {
-    let mut loops = Loops::load(newton(30, Some(1e-3), 0), &[]).on_a_gpu();
+    let mut loops = Loops::load(newton(30, Some(1e-3), 0), None).on_a_gpu();
     fake::calls();
     loops.check(0, &[144.0; 4]);
     let rounds = plain(144.0, &loops.of).2 as usize;
@@ -187,7 +186,7 @@ fn on_a_gpu_only_the_watched_number_leaves_it_between_rounds() {
     assert_eq!((copies("memcpy 16 1"), copies("memcpy 16 2")), (2, rounds + 2), "{calls:?}");
     assert_eq!(calls.len(), 2 + rounds + 2 + copies("synchronize"), "{calls:?}");
 
-    let mut loops = Loops::load(newton(30, None, 10), &[]).on_a_gpu();
+    let mut loops = Loops::load(newton(30, None, 10), None).on_a_gpu();
     fake::calls();
     assert_eq!(loops.check(0, &[2.0, 3.0]), 3);
     let calls = fake::calls();

@@ -45,29 +45,21 @@ impl PrivateRows {
         }
     }
 
-    /// The addresses of `rows` rows that a session uses instead of those in the `slots`, which are fewer. Inputs are there already, with zeros
-    /// behind them.
+    /// The addresses of all rows, for a session that uses them instead of those in the `slots`, which are fewer. Inputs are there already,
+    /// with zeros behind them.
     ///
     /// # Safety
     /// No other code writes to the inputs at `slots` during the call, and no run uses these rows.
-    pub unsafe fn copy_in(&mut self, slots: &RowAddresses, rows: usize) -> RowAddresses {
-        let mut addresses = RowAddresses { rows, ..slots.clone() };
-        let bytes = |block: &Block| block.len() / self.rows.max(1) * rows.min(self.rows);
-        for (address, block) in addresses.inputs.iter_mut().zip(&self.inputs) {
-            let (len, all) = (address.len.min(block.len()), bytes(block));
-            // SAFETY: both have at least `len` bytes, and the block, which is ours, has `all`, so they do not overlap.
+    pub unsafe fn copy_in(&mut self, slots: &RowAddresses) -> RowAddresses {
+        for (address, block) in slots.inputs.iter().zip(&self.inputs) {
+            let len = address.len.min(block.len());
+            // SAFETY: both have at least `len` bytes, and the block is ours, so they do not overlap.
             unsafe {
                 std::ptr::copy_nonoverlapping(address.ptr, block.ptr(), len);
-                std::ptr::write_bytes(block.ptr().add(len), 0, all.saturating_sub(len));
-            }
-            *address = Rows { ptr: block.ptr().cast_const(), len: all };
-        }
-        for (address, block) in addresses.outputs.iter_mut().zip(&self.outputs) {
-            if let (Some(address), Some(block)) = (address, block) {
-                *address = Rows { ptr: block.ptr(), len: bytes(block) };
+                std::ptr::write_bytes(block.ptr().add(len), 0, block.len() - len);
             }
         }
-        addresses
+        RowAddresses { trimmed_to: slots.trimmed_to, ..self.addresses() }
     }
 
     /// Gives the first rows of the outputs that are here to the `slots`, as many as these have.

@@ -32,8 +32,6 @@ pub(crate) mod edits {
     pub use super::trim_graph::put_in_front as put_trim_in_front;
 }
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,10 +66,10 @@ struct Serving {
     iterated: Option<IteratedSession>,
     bound: BoundSession,
     max_batch: usize,
-    /// Sizes that others are padded to, ascending; none where batches run as they are. A size for which memory ran out is none any more.
-    batch_sizes: Vec<usize>,
-    /// Where smaller batches are padded, per size; made when it is needed.
-    padding: BTreeMap<usize, PrivateRows>,
+    /// The size that smaller batches are padded to; `None` where batches run as they are. It is halved when memory runs out for it.
+    padded_to: Option<usize>,
+    /// Where smaller batches are padded; made when it is needed.
+    padding: Option<PrivateRows>,
     shared: Arc<Shared>,
 }
 
@@ -113,7 +111,7 @@ impl Engine for OnnxEngine {
             warmed: 0,
         };
         self.streams = Serving::streams(session, model, arena, load, &spec).map_err(errors::load)?;
-        loaded.warmed = warm_up(&mut self.streams, &load.batch_sizes)?;
+        loaded.warmed = warm_up(&mut self.streams, load.padded_to)?;
         Ok(loaded)
     }
 
@@ -147,17 +145,14 @@ impl Serving {
         load: &Load,
         spec: &OnnxSpec,
     ) -> ort::Result<Vec<Serving>> {
-        let padded_to = |size: &usize| load.pad && (1..=model.max_rows).contains(size);
-        let mut batch_sizes: Vec<usize> = load.batch_sizes.iter().copied().filter(padded_to).collect();
-        batch_sizes.sort_unstable();
         let iterated = spec.iteration.as_ref();
         let iterated = iterated.map(|of| IteratedSession::new(of.clone(), &load.device)).transpose()?;
         let first = Serving {
             iterated,
             bound: BoundSession::new(session, &load.device)?,
             max_batch: load.max_batch.max(1),
-            batch_sizes,
-            padding: BTreeMap::new(),
+            padded_to: load.padded_to,
+            padding: None,
             shared: Arc::new(Shared { model, arena }),
         };
         let others: Vec<Serving> =
@@ -171,8 +166,8 @@ impl Serving {
             iterated: self.iterated.as_ref().map(IteratedSession::another),
             bound: self.bound.another(&load.device)?,
             max_batch: self.max_batch,
-            batch_sizes: self.batch_sizes.clone(),
-            padding: BTreeMap::new(),
+            padded_to: self.padded_to,
+            padding: None,
             shared: Arc::clone(&self.shared),
         })
     }
@@ -197,21 +192,18 @@ impl Serving {
     fn run_batch(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
         match self.shared.model.batch {
             Some(batch) => self.run_as(run, batch, timing),
-            None => self.run_at_next_size(run, timing),
+            None => self.run_padded(run, timing),
         }
     }
 
-    /// A size that a device has not seen costs it time, so the batch takes the next larger one that it was warmed with. Where there is
-    /// not enough memory for that one, there may be for the batch itself.
-    fn run_at_next_size(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
-        let size = self.batch_sizes.iter().copied().find(|size| *size >= run.rows).unwrap_or(run.rows);
+    /// A size that a device has not seen costs it time, so the batch is padded to one that it has seen. Where there is not enough memory for
+    /// that one, there may be for the batch itself.
+    fn run_padded(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
+        let size = self.padded_to.filter(|size| *size >= run.rows).unwrap_or(run.rows);
         match self.run_as(run, size, timing) {
             Err(RunError { kind: RunErrorKind::OutOfMemory, .. }) if size > run.rows => {
-                self.batch_sizes.retain(|smaller| *smaller < size);
-                if self.batch_sizes.is_empty() {
-                    self.batch_sizes.push(size / 2); // As the parent halves the ceiling of its batches.
-                }
-                self.padding.retain(|smaller, _| *smaller < size);
+                self.padded_to = Some(size / 2); // As the parent halves the ceiling of its batches.
+                self.padding = None;
                 self.run_as(run, run.rows, timing)
             }
             ran => ran,
@@ -224,13 +216,12 @@ impl Serving {
         let start = Instant::now();
         let Shared { model, arena } = &*self.shared;
         let slots = model.row_addresses(arena, run).map_err(|e| errors::model(e.to_string()))?;
-        let mut private = match self.padding.entry(rows) {
-            _ if rows == run.rows => None,
-            Entry::Occupied(there) => Some(there.into_mut()),
-            Entry::Vacant(place) => Some(place.insert(PrivateRows::new(model, rows)?)),
-        };
+        if rows > run.rows && self.padding.is_none() {
+            self.padding = Some(PrivateRows::new(model, rows)?);
+        }
+        let mut private = self.padding.as_mut().filter(|_| rows > run.rows);
         // SAFETY: the parent has leased these rows to this run, and no other run uses the private rows.
-        let copied = private.as_mut().map(|private| unsafe { private.copy_in(&slots, rows) });
+        let copied = private.as_mut().map(|private| unsafe { private.copy_in(&slots) });
         let addresses = copied.as_ref().unwrap_or(&slots);
         timing.bind_ns = nanos(start.elapsed());
         let mut dynamic = Vec::new();

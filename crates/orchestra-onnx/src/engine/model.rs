@@ -26,7 +26,6 @@ pub struct Model {
     pub is_single: bool,
     /// The only batch size that the model accepts, if it has one.
     pub batch: Option<usize>,
-    pub max_rows: usize,
     /// Of an input that is trimmed, what a whole row has: height and width. The layout says behind the inputs where pictures lie.
     pub whole: Option<[i64; 2]>,
 }
@@ -103,7 +102,6 @@ impl Model {
             session_outputs,
             is_single: max_batch == 1 && batch.is_none_or(|batch| batch == 1),
             batch,
-            max_rows,
             whole: spec.trim.map(|trim| whole(&trim, layout)).transpose()?,
         })
     }

@@ -128,8 +128,7 @@ impl Probe {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             streams: 1,
             max_batch: 1,
-            batch_sizes: Vec::new(),
-            pad: false,
+            padded_to: None,
             layout,
         };
         session::open(&environment, &load, &self.spec, None).map_err(|error| error.error)

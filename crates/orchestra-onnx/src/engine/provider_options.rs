@@ -35,8 +35,7 @@ pub fn load(inputs: &[TensorSpec]) -> Load {
         threads: 1,
         streams: 1,
         max_batch: 8,
-        batch_sizes: vec![],
-        pad: true,
+        padded_to: None,
         layout: BatchLayout::new(inputs, &[], 8, 1).unwrap(),
     }
 }

@@ -111,7 +111,7 @@ fn a_worker_on_the_cpu_has_a_bound_of_the_kernel_where_its_model_has_a_limit_and
 fn a_warm_up_that_does_not_fit_is_halved_until_it_does() {
     let mut setup = wide();
     setup.spec.memory_limit = Some(64 * MIB);
-    (setup.load.batch_sizes, setup.load.pad) = (vec![96], true);
+    setup.load.padded_to = Some(96);
     let mut process = setup.spawn();
     let loaded = process.load(&setup.load_frame());
     let FromWorker::Loaded { warmed, .. } = loaded else { panic!("{loaded:?}") };
@@ -134,17 +134,4 @@ fn wide() -> Setup {
         .node("Exp", &["wide"], &["exp"], &[])
         .node("ReduceMean", &["exp"], &["y"], &[("axes", Attribute::Ints(vec![1]))]);
     setup_of(model, &[flat("x", DType::F32, 1)], &[flat("y", DType::F32, 1)], 96)
-}
-
-#[test]
-fn after_warm_up_a_worker_holds_what_its_largest_size_needs_and_no_more() {
-    let mut setup = wide();
-    let mut warmed = |sizes: &[usize]| {
-        setup.load.batch_sizes = sizes.to_vec();
-        setup.fill_input(0, 0, 0, &[f32s(&[1.0])]);
-        Worker::of(&setup).holds()
-    };
-    let (none, largest, all) = (warmed(&[]), warmed(&[96]), warmed(&[1, 3, 6, 12, 24, 48, 96]));
-    assert!(largest > none + 80 * MIB, "the largest size needs memory");
-    assert!(all < largest + 16 * MIB, "{} MiB more", (all - largest) / MIB);
 }

@@ -210,7 +210,7 @@ impl Worker {
         self.core.streams = load.streams;
         self.core.max_batch = load.max_batch;
         self.core.arena = Some(WorkerArena::map(memory, load.layout).unwrap());
-        let warmed = load.batch_sizes.iter().copied().max().unwrap_or_default();
+        let warmed = load.padded_to.unwrap_or_default();
         voice.say(&loaded(takes, warmed)).await;
         self.core.log.add(self.core.nth, What::Loaded);
         Ok(())

@@ -113,8 +113,7 @@ pub fn load_frame(
         threads,
         streams: batch.streams,
         max_batch: batch.max_batch,
-        batch_sizes: batch.padded_to.into_iter().collect(),
-        pad: *device != DeviceKind::Cpu,
+        padded_to: batch.padded_to.filter(|_| *device != DeviceKind::Cpu),
         layout: batch.layout.clone(),
     })
 }

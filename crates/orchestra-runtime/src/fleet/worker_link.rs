@@ -221,7 +221,7 @@ impl LinkState {
         let after = self.clocks.phase.saturating_sub(self.started);
         self.args.context.tell(|| WorkerEvent::Ready { worker, after });
         self.args.trace(|| WorkerStep::Loaded);
-        let is_warm = self.args.serve.load.batch_sizes.iter().all(|rows| *rows <= warmed);
+        let is_warm = self.args.serve.load.padded_to.is_none_or(|rows| rows <= warmed);
         drop(self.args.manager.cast(DeviceMsg::WorkerReady { worker, is_warm }));
         self.stats().ready.add(1);
         let device = self.args.device;

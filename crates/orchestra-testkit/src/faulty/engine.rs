@@ -53,7 +53,7 @@ impl Engine for FaultyEngine {
             outputs: load.layout.outputs.iter().flatten().map(|r| r.tensor.clone()).collect(),
             providers: vec![("TestExecutionProvider".to_owned(), 1)],
             runtime_version: "none".to_owned(),
-            warmed: load.batch_sizes.iter().copied().max().unwrap_or_default(),
+            warmed: load.padded_to.unwrap_or_default(),
         };
         let shared = &self.shared;
         match shared.fault {

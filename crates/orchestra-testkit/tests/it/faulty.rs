@@ -55,8 +55,7 @@ fn load(memory: &Memory) -> ToWorker {
         threads: 1,
         streams: 1,
         max_batch: memory.arena.layout().slot_rows,
-        batch_sizes: Vec::new(),
-        pad: false,
+        padded_to: None,
         layout: memory.arena.layout().clone(),
     }))
 }

@@ -211,8 +211,7 @@ fn a_frame_that_is_too_large_is_never_made() {
         threads: 1,
         streams: 1,
         max_batch: 1,
-        batch_sizes: vec![],
-        pad: false,
+        padded_to: None,
         layout,
     }));
     let refused = encode(&load, &mut bytes);

@@ -123,8 +123,7 @@ fn start(load: Result<(), LoadError>) -> Parent {
             threads: 1,
             streams: 1,
             max_batch: 4,
-            batch_sizes: vec![],
-            pad: false,
+            padded_to: None,
             layout,
         },
     }

@@ -78,8 +78,7 @@ impl Setup {
             threads: 1,
             streams: 1,
             max_batch: max_rows,
-            batch_sizes: vec![],
-            pad: false,
+            padded_to: None,
             layout: layout.clone(),
         };
         let arena = Arena::create("test", layout.clone()).unwrap();
