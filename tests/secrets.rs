@@ -81,14 +81,14 @@ fn no_process_of_a_run_over_files_has_its_credentials_but_for_commands_that_name
     let passed =
         ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_SAS_TOKEN"];
     let is_named =
-        |process: &Process| process.arguments.iter().any(|argument| argument.contains("touch named"));
+        |process: &Process| process.arguments().iter().any(|argument| argument.contains("touch named"));
     // A process that has not begun its program yet still has the environment of its parent.
     let (mut all, mut wrong) = (Vec::new(), Vec::new());
     let is_each_apart = || {
         all = descendants(pid);
         let held = |process: &Process| secrets(&environment(process.pid), 0);
         let expected = |process: &Process| if is_named(process) { &passed[..] } else { &[] };
-        wrong = all.iter().filter(|p| held(p) != expected(p)).map(|p| p.arguments.clone()).collect();
+        wrong = all.iter().filter(|p| held(p) != expected(p)).map(|p| p.arguments()).collect();
         wrong.is_empty() && all.iter().filter(|p| is_named(p)).count() == 1
     };
     run.until("each process has the variables that it may have", is_each_apart);

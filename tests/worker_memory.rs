@@ -23,7 +23,8 @@ fn run_with(trap: Trap) -> (String, u64) {
     let mut run = place.start(&[]);
     let (pid, mut most) = (run.pid(), 0);
     run.until("it has ended", || {
-        let held = |pid| orchestra_machine::process_memory(pid).map_or(0, |memory| memory.resident);
+        let held =
+            |pid| orchestra_machine::processes::process_memory(pid).map_or(0, |memory| memory.resident);
         most = workers_of(pid).into_iter().map(|worker| held(worker.pid)).max().unwrap_or(0).max(most);
         false
     });

@@ -9,7 +9,7 @@ pub const MOST: u64 = 600_000_000;
 
 /// What a process takes for itself and of shared memory, in bytes.
 fn resident(pid: u32) -> u64 {
-    orchestra_machine::process_memory(pid).map_or(0, |memory| memory.resident)
+    orchestra_machine::processes::process_memory(pid).map_or(0, |memory| memory.resident)
 }
 
 /// Runs it under the limit, and with these arguments. The most that parent, loaders and workers had together, in bytes.

@@ -193,7 +193,7 @@ fn loaders(every: Duration) -> impl FnMut() -> Vec<u32> + Send + 'static {
     let mut since: HashMap<u32, Instant> = HashMap::new();
     move || {
         let children = children(std::process::id());
-        let loaders = children.into_iter().filter(|child| is_loader_with(&child.arguments));
+        let loaders = children.into_iter().filter(|child| is_loader_with(&child.arguments()));
         let now = Instant::now();
         since = loaders.map(|child| (child.pid, *since.get(&child.pid).unwrap_or(&now))).collect();
         let mut old: Vec<u32> =

@@ -68,7 +68,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
         ),
         open_files(),
         sandbox(),
-        Finding::good("commands", orchestra::command_bounds().to_string()),
+        Finding::good("commands", orchestra::command_bounds()),
         runtime_library(Flavor::Cpu, args),
     ];
     findings.extend(of_gpus(&machine, args));

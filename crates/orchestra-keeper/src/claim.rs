@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
+use orchestra_machine::processes::process;
 use rustix::process::Pid;
 
 use crate::messages::{KEEPER, Order};
@@ -28,8 +29,8 @@ pub fn holders(lock: &File) -> Vec<Pid> {
         Pid::from_raw(pid).filter(|_| kind == "FLOCK" && of_file)
     };
     let is_keeper = |pid: &Pid| {
-        let arguments = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
-        arguments.strip_suffix(b"\0").is_some_and(|all| all.ends_with(format!("\0{KEEPER}").as_bytes()))
+        let process = process(pid.as_raw_nonzero().get().cast_unsigned());
+        process.is_some_and(|process| process.arguments().last().is_some_and(|last| last == KEEPER))
     };
     locks.lines().filter_map(holder).filter(is_keeper).collect()
 }

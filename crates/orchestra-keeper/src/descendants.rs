@@ -1,8 +1,8 @@
 //! What a command has started: finds and kills the children of its keeper, which all of that becomes in the end.
 
 use std::collections::HashMap;
-use std::fs;
 
+use orchestra_machine::processes::{self, Process, process};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait, waitpid};
 
@@ -44,12 +44,12 @@ fn ended_child() -> Option<Pid> {
 
 /// Kills the group, and all children of this process; how many these were. Their own children become ours, and are killed next time.
 pub(crate) fn kill_all(group: Pid) -> u32 {
-    let children: Vec<Process> =
-        processes().filter(|process| Some(process.parent) == Pid::from_raw(own())).collect();
+    let children: Vec<Pid> =
+        live().filter(|process| process.parent == std::process::id()).filter_map(|p| pid_of(p.pid)).collect();
     // An error means that the process has ended already.
     let _ = kill_process_group(group, Signal::KILL);
-    for process in &children {
-        let _ = kill_process(process.pid, Signal::KILL);
+    for pid in &children {
+        let _ = kill_process(*pid, Signal::KILL);
     }
     u32::try_from(children.len()).unwrap_or(u32::MAX)
 }
@@ -57,22 +57,15 @@ pub(crate) fn kill_all(group: Pid) -> u32 {
 /// Kills all that descends from `root`, then `root` itself. `root` must be stopped: what loses its parent meanwhile becomes its child.
 pub fn kill_tree(root: Pid) {
     for _ in 0..MOST_ROUNDS {
-        let found = descendants(root);
-        for pid in &found {
-            let _ = kill_process(*pid, Signal::KILL);
+        let found = trees(&[root]);
+        for process in &found {
+            let _ = kill_process(process.pid, Signal::KILL);
         }
         if found.is_empty() {
             break;
         }
     }
     let _ = kill_process(root, Signal::KILL);
-}
-
-/// All that descends from `root` and has not ended.
-#[must_use]
-pub fn descendants(root: Pid) -> Vec<Pid> {
-    let of_roots = trees(&[root]);
-    of_roots.into_iter().map(|of_root| of_root.pid).collect()
 }
 
 /// A process that descends from one of several roots.
@@ -89,53 +82,29 @@ pub struct OfTree {
 /// All that descends from these roots and has not ended, by one look at all processes. No root descends from another one.
 #[must_use]
 pub fn trees(roots: &[Pid]) -> Vec<OfTree> {
-    let processes: HashMap<Pid, Process> = processes().map(|process| (process.pid, process)).collect();
-    let parent = |pid: &Pid| processes.get(pid).map(|process| process.parent);
+    let processes: HashMap<Pid, Process> = live().filter_map(|p| Some((pid_of(p.pid)?, p))).collect();
+    let parent = |pid: &Pid| processes.get(pid).and_then(|process| pid_of(process.parent));
     let of_tree = |(pid, process): (&Pid, &Process)| {
         // No more steps than processes: a number that was given anew could make a circle.
         let mut up = std::iter::successors(parent(pid), parent).take(processes.len());
         let root = up.find(|ancestor| roots.contains(ancestor))?;
-        Some(OfTree { pid: *pid, root, memory: process.resident_pages * page_size() })
+        let memory = process.resident_pages * rustix::param::page_size() as u64;
+        Some(OfTree { pid: *pid, root, memory })
     };
     processes.iter().filter_map(of_tree).collect()
-}
-
-fn page_size() -> u64 {
-    rustix::param::page_size() as u64
 }
 
 /// Whether a process was stopped by a signal (`kill -STOP`), and does nothing until one lets it go on.
 #[must_use]
 pub fn is_stopped(pid: Pid) -> bool {
-    process(pid.as_raw_nonzero().get()).is_some_and(|process| process.state == 'T')
+    process(pid.as_raw_nonzero().get().cast_unsigned()).is_some_and(|process| process.state == 'T')
 }
 
-struct Process {
-    pid: Pid,
-    parent: Pid,
-    state: char,
-    resident_pages: u64,
+/// All processes that have not ended.
+fn live() -> impl Iterator<Item = Process> {
+    processes::all().filter(|process| process.state != 'Z')
 }
 
-fn own() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
-}
-
-/// All processes that have not ended, and whose parents can be seen.
-fn processes() -> impl Iterator<Item = Process> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(process).filter(|process| process.state != 'Z')
-}
-
-fn process(pid: i32) -> Option<Process> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    // The name, between parentheses, may hold anything; state and parent follow.
-    let mut after = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = after.next()?.chars().next()?;
-    let parent = Pid::from_raw(after.next()?.parse().ok()?)?;
-    // `man 5 proc_pid_stat`: field 24, where state is field 3.
-    let resident_pages = after.nth(19)?.parse().ok()?;
-    Some(Process { pid: Pid::from_raw(pid)?, parent, state, resident_pages })
+fn pid_of(pid: u32) -> Option<Pid> {
+    Pid::from_raw(pid.cast_signed())
 }

@@ -16,7 +16,7 @@ mod metrics;
 mod start;
 
 pub use claim::holders;
-pub use descendants::{OfTree, descendants, is_stopped, kill_tree, trees};
+pub use descendants::{OfTree, is_stopped, kill_tree, trees};
 pub use group::kill_control_group;
 pub use keep::main;
 pub use messages::{

@@ -13,7 +13,6 @@ mod gpu;
 mod memory;
 mod mps;
 mod nvml;
-mod process;
 pub mod processes;
 mod topology;
 mod visible;
@@ -23,7 +22,6 @@ pub use gpu::{FakeProbe, Gpu, GpuProbe, GpuProcess, ProbeError};
 pub use memory::Memory;
 pub use mps::mps;
 pub use nvml::NvmlProbe;
-pub use process::{ProcessMemory, process_cpu_time, process_memory, process_state};
 pub use topology::Node;
 pub use visible::{Visible, visible, worker_environment};
 

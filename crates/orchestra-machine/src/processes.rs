@@ -1,40 +1,148 @@
-//! Looks at processes through `/proc`: children and command lines. Changes none of them.
+//! Looks at processes through `/proc`: parents, states, command lines, memory and time. Changes none of them.
 
 use std::fs;
+use std::time::Duration;
 
+use crate::memory::kib_field;
+
+/// What `/proc/<pid>/stat` says of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
     pub parent: u32,
-    pub arguments: Vec<String>,
     /// `R`, `S`, `T` (stopped), `Z` (dead, not yet waited for) and so on.
     pub state: char,
+    /// Time that all of its threads have spent on cores, in user mode and in the kernel together, to a hundredth of a second.
+    pub cpu_time: Duration,
+    /// Pages in memory, those shared with other processes included.
+    pub resident_pages: u64,
 }
 
-#[must_use]
-pub fn all() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).filter_map(process).collect()
+/// Memory of a process by its kind, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessMemory {
+    /// All pages in memory, those shared with other processes included.
+    pub resident: u64,
+    /// The part that is its own: heap and stacks. A leak grows here, while the batch slots that a worker maps do not count.
+    pub private: u64,
+    /// The part that is memory shared with other processes.
+    pub shared: u64,
+    /// What `RLIMIT_DATA` counts: what is mapped for this process alone and writable, touched or not.
+    pub data: u64,
+}
+
+pub fn all() -> impl Iterator<Item = Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(process)
 }
 
 /// One process; `None` if there is none with this id.
 #[must_use]
 pub fn process(pid: u32) -> Option<Process> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses and may itself hold any character.
-    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace();
+    /// `USER_HZ`, which Linux promises to programs on x86-64 and 64-bit ARM whatever the kernel counts in.
+    const TICK: Duration = Duration::from_millis(10);
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name is in parentheses and may itself hold any character. Field 3 of `man 5 proc_pid_stat` follows.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
-    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let arguments =
-        cmdline.split(|b| *b == 0).filter(|a| !a.is_empty()).map(|a| String::from_utf8_lossy(a).into_owned());
-    Some(Process { pid, parent, arguments: arguments.collect(), state })
+    let mut numbers = fields.skip(9).map_while(|field| field.parse::<u64>().ok());
+    let ticks = numbers.next()?.saturating_add(numbers.next()?);
+    let cpu_time = TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX));
+    Some(Process { pid, parent, state, cpu_time, resident_pages: numbers.nth(8)? })
+}
+
+impl Process {
+    /// Empty once it has ended.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let arguments = line.split(|b| *b == 0).filter(|argument| !argument.is_empty());
+        arguments.map(|argument| String::from_utf8_lossy(argument).into_owned()).collect()
+    }
 }
 
 /// Children of `parent`, smallest id first, including dead ones that were not waited for.
 #[must_use]
 pub fn children(parent: u32) -> Vec<Process> {
-    let mut children: Vec<_> = all().into_iter().filter(|p| p.parent == parent).collect();
+    let mut children: Vec<_> = all().filter(|p| p.parent == parent).collect();
     children.sort_by_key(|p| p.pid);
     children
+}
+
+/// The memory of process `pid`; `None` when it has ended or belongs to another user who hides it.
+#[must_use]
+pub fn process_memory(pid: u32) -> Option<ProcessMemory> {
+    memory_of(&pid.to_string())
+}
+
+/// The memory of this process; `None` where `/proc` cannot be read.
+#[must_use]
+pub fn own_memory() -> Option<ProcessMemory> {
+    memory_of("self")
+}
+
+fn memory_of(process: &str) -> Option<ProcessMemory> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let bytes = |name| kib_field(&status, name);
+    // A process that has ended and was not yet waited for has a status file without these lines.
+    let (resident, data) = (bytes("VmRSS:")?, bytes("VmData:")?);
+    // Systems that only look like Linux tell no kinds.
+    let private = bytes("RssAnon:").unwrap_or(resident);
+    Some(ProcessMemory { resident, private, shared: bytes("RssShmem:").unwrap_or_default(), data })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_live_process_has_memory_and_an_ended_one_has_none() {
+        let own = process_memory(std::process::id()).unwrap();
+        assert!(own.private > 0 && own.private <= own.resident);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert_eq!((process_memory(child.id()), process(child.id())), (None, None));
+    }
+
+    #[test]
+    fn a_process_that_fills_memory_sees_it() {
+        let before = own_memory().unwrap();
+        let filled = vec![1u8; 64 << 20];
+        let after = own_memory().unwrap();
+        assert!(after.resident >= before.resident + (32 << 20) && after.data >= before.data + (32 << 20));
+        let pages = process(std::process::id()).unwrap().resident_pages;
+        assert!(pages * 4096 >= 32 << 20, "{pages} pages, {}", filled[1 << 20]);
+        drop(filled);
+        let before = own_memory().unwrap();
+        let reserved: Vec<u8> = Vec::with_capacity(64 << 20);
+        let data = own_memory().unwrap().data;
+        assert!(data >= before.data + (32 << 20), "{} bytes are reserved, not touched", reserved.capacity());
+    }
+
+    #[test]
+    fn the_time_of_a_process_grows_with_what_it_does() {
+        let cpu_time = || process(std::process::id()).unwrap().cpu_time;
+        let before = cpu_time();
+        let mut sum = 0u64;
+        while cpu_time() < before + Duration::from_millis(30) {
+            sum = (0..100_000u64).fold(sum, |sum, n| sum.wrapping_mul(31).wrapping_add(n));
+        }
+        assert!(cpu_time() > before, "{sum}");
+    }
+
+    #[test]
+    fn a_child_has_its_parent_its_arguments_and_its_state() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        while process(child.id()).unwrap().arguments() != ["sleep", "1000"] {
+            std::thread::yield_now();
+        }
+        assert!(children(std::process::id()).iter().any(|found| found.pid == child.id()));
+        child.kill().unwrap();
+        while process(child.id()).unwrap().state != 'Z' {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+    }
 }

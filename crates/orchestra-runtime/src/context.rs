@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use orchestra_core::restart::RestartPolicy;
-use orchestra_core::tasks::GroupOwner;
 use orchestra_core::{DeviceId, PipelineId, StageId, WorkerId};
 use orchestra_plan::{MaxFailed, PipelinePlan, Plan};
 use orchestra_store::Extent;
@@ -21,6 +20,7 @@ use crate::fleet::launcher::{Engines, ProcessLauncher};
 use crate::flow::loader::AloneTurns;
 use crate::messages::{LimitReached, Stopped};
 use crate::tasks::board::TaskBoard;
+use crate::tasks::groups::GroupOwner;
 use crate::trace::{MaybeTracer, RunBegan, Tracer, WorkerStep, WorkerTrace};
 
 /// Durations that bound what a worker may take. The defaults suit real machines; tests shorten them.

@@ -63,7 +63,7 @@ pub use start::{
 pub use tasks::best::{best_task, has_best, tasks_ended};
 pub use tasks::board::{RunningCommand, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot};
 pub use tasks::earlier::{KnownTask, commands_live, known as known_tasks};
-pub use tasks::groups::command_bounds;
+pub use tasks::groups::{GroupOwner, command_bounds};
 pub use tasks::live::running_commands;
 pub use tasks::measured::{MetricReport, MetricReports};
 pub use trace::{RunTracer, Tracer};

@@ -51,7 +51,7 @@ impl Holdings {
             .children
             .iter()
             .filter(|c| !self.children.iter().any(|old| old.pid == c.pid))
-            .map(|c| format!("child process {} ({}): {}", c.pid, c.state, c.arguments.join(" ")))
+            .map(|c| format!("child process {} ({}): {}", c.pid, c.state, c.arguments().join(" ")))
             .collect();
         for (what, n) in &now.held {
             let before = self.held.get(what).copied().unwrap_or(0);
@@ -68,7 +68,7 @@ impl Holdings {
 pub fn processes(name: &str, value: &str) -> Vec<String> {
     let me = std::process::id();
     let left = with_variable(name, value).into_iter().filter(|p| p.pid != me);
-    left.map(|p| format!("process {} ({}): {}", p.pid, p.state, p.arguments.join(" "))).collect()
+    left.map(|p| format!("process {} ({}): {}", p.pid, p.state, p.arguments().join(" "))).collect()
 }
 
 /// What lies in a folder for temporary files.

@@ -12,8 +12,7 @@ pub fn with_variable(name: &str, value: &str) -> Vec<Process> {
         let environment = fs::read(format!("/proc/{}/environ", p.pid)).unwrap_or_default();
         environment.split(|b| *b == 0).any(|v| v == wanted.as_bytes())
     };
-    // Looked at again: in the middle of its `exec`, a process has no arguments yet, and gets them before its environment.
-    all().into_iter().filter(has_it).filter_map(|p| process(p.pid)).collect()
+    all().filter(has_it).collect()
 }
 
 /// What the open descriptors of a process refer to (`/memfd:...`, `socket:[...]`, paths), by descriptor.

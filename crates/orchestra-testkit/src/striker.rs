@@ -24,11 +24,11 @@ pub fn loaders_of(parent: u32) -> Vec<Process> {
 /// Whether a process of ours is a loader, and no worker.
 #[must_use]
 pub fn is_loader(process: &Process) -> bool {
-    is_loader_with(&process.arguments)
+    is_loader_with(&process.arguments())
 }
 
 fn ours(parent: u32) -> Vec<Process> {
-    let is_ours = |p: &Process| p.state != 'Z' && p.arguments.iter().any(|a| a.ends_with("worker"));
+    let is_ours = |p: &Process| p.state != 'Z' && p.arguments().iter().any(|a| a.ends_with("worker"));
     children(parent).into_iter().filter(is_ours).collect()
 }
 

@@ -17,7 +17,6 @@ pub mod output_region;
 pub mod page_lock;
 pub mod process;
 pub mod program;
-pub mod rss;
 pub mod sandbox;
 pub mod serve;
 mod streams;

@@ -2,9 +2,8 @@
 
 use std::io;
 
+use orchestra_machine::processes::own_memory;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-use crate::rss::data_bytes;
 
 /// No core file, no file that grows, few descriptors, and so many bytes of memory for the process itself.
 pub(crate) fn confine(memory: u64) -> io::Result<()> {
@@ -29,8 +28,8 @@ pub fn no_core_file() -> io::Result<()> {
 /// # Errors
 /// The kernel does not say what the process has, or refuses the limit.
 pub fn bound_memory(more: u64) -> io::Result<()> {
-    let has = data_bytes().ok_or_else(|| io::Error::other("/proc/self/status has no `VmData`"))?;
-    lower(Resource::Data, has.saturating_add(more))
+    let has = own_memory().ok_or_else(|| io::Error::other("/proc/self/status has no `VmData`"))?;
+    lower(Resource::Data, has.data.saturating_add(more))
 }
 
 /// Bytes that the stack of a thread counts for which asks for no other size, touched or not.

@@ -21,13 +21,13 @@ use crate::frames::{
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::locked;
 use orchestra_core::{BatchId, ErrorClass, SandboxMode, TensorSpec};
+use orchestra_machine::processes::own_memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use crate::program::confined_words;
-use crate::rss::rss_bytes;
 use crate::sandbox::Sandbox;
 use crate::streams::Streams;
 use crate::waiting;
@@ -371,6 +371,12 @@ impl<E: Engine> Server<'_, E> {
             None => self.link.run_one(run, |run, timing| self.engine.run(run, timing)),
         }
     }
+}
+
+/// Resident memory in bytes without shared memory: the arena belongs to the parent, and pages of it that were touched are no
+/// growth of the worker. 0 where `/proc` cannot be read.
+fn rss_bytes() -> u64 {
+    own_memory().map_or(0, |memory| memory.resident.saturating_sub(memory.shared))
 }
 
 /// A duration in nanoseconds; 584 years fit.

@@ -47,14 +47,14 @@ pub use orchestra_core::batching::LeaveReason;
 pub use orchestra_core::bottleneck::Bottleneck;
 pub use orchestra_core::failure_causes::FailureCause;
 pub use orchestra_core::restart::RestartPolicy;
-pub use orchestra_core::tasks::{EndClass, GroupOwner};
+pub use orchestra_core::tasks::EndClass;
 pub use orchestra_core::{
     DType, DeviceId, DeviceKind, FailureKind, LeftOut, PipelineId, StageId, TensorSpec, WorkerExit, WorkerId,
 };
 pub use orchestra_kinds::inspect::{Recognised, recognise, workflow as workflow_for};
 pub use orchestra_machine::{
     DriverProbe, FakeProbe, Gpu, GpuProbe, GpuProcess, Machine, Node, NvmlProbe, ProbeError, cpu_model,
-    driver_problem, mps, process_cpu_time, process_memory,
+    driver_problem, mps,
 };
 /// ONNX Runtime's library: what is searched for, found and fetched.
 pub use orchestra_onnx::library;
@@ -75,14 +75,14 @@ pub use orchestra_runtime::launcher::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
-    EngineVersion, Engines, EventHook, ExitKind, Found, HistogramReading, InferError, ItemCounts, KnownTask,
-    Launcher, LeftOutReport, LiveWorker, LiveWorkers, LoaderReport, Meter, MetricReport, MetricReports,
-    OutputReport, PipelineLook, PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats,
-    PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport,
-    RunningCommand, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError,
-    StartServiceError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor,
-    Timeouts, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds, commands_live, expand_of,
-    failure_causes, known_tasks, running_commands,
+    EngineVersion, Engines, EventHook, ExitKind, Found, GroupOwner, HistogramReading, InferError, ItemCounts,
+    KnownTask, Launcher, LeftOutReport, LiveWorker, LiveWorkers, LoaderReport, Meter, MetricReport,
+    MetricReports, OutputReport, PipelineLook, PipelineOnDevice, PipelineReport, PipelineSnapshot,
+    PipelineStats, PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome,
+    RunReport, RunningCommand, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats,
+    StartRunError, StartServiceError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding,
+    TasksSnapshot, Tensor, Timeouts, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds,
+    commands_live, expand_of, failure_causes, known_tasks, running_commands,
 };
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
 #[cfg(feature = "telemetry")]

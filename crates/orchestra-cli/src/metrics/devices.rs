@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use orchestra::telemetry::metrics::Reading;
 use orchestra::telemetry::metrics::names;
-use orchestra::{DeviceId, Gpu, Meter, PipelineUse, WorkerId, WorkerUse, process_cpu_time, process_memory};
+use orchestra::{DeviceId, Gpu, Meter, PipelineUse, WorkerId, WorkerUse};
+use orchestra_machine::processes::{process, process_memory};
 
 pub fn read(meter: &Meter, reading: &mut Reading) {
     let plan = meter.plan();
@@ -57,8 +58,8 @@ fn own(reading: &mut Reading) {
         reading.add(&names::PROCESS_MEMORY, &["resident"], memory.resident);
         reading.add(&names::PROCESS_MEMORY, &["private"], memory.private);
     }
-    if let Some(time) = process_cpu_time(me) {
-        reading.add(&names::PROCESS_CPU, &[], time.as_secs_f64());
+    if let Some(process) = process(me) {
+        reading.add(&names::PROCESS_CPU, &[], process.cpu_time.as_secs_f64());
     }
 }
 

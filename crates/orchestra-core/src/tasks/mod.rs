@@ -3,7 +3,6 @@
 mod best;
 mod end;
 mod gpu_use;
-mod group;
 mod lease;
 mod order;
 mod schedule;
@@ -13,7 +12,6 @@ mod schedule_tests;
 pub use best::{Goal, Objective, best};
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
 pub use gpu_use::{GpuUse, Sighting};
-pub use group::{Bounds, GroupOwner, GroupView, WhyNot, bounds};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
 pub use order::{in_order, with_earlier};
 pub use schedule::{After, Schedule, Start, TaskSpec, TaskState};

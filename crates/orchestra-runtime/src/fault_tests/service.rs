@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
-use orchestra_core::tasks::GroupOwner;
 use orchestra_core::{DType, ErrorClass, FailureKind, StageId};
 use tokio::runtime::Handle;
 
@@ -18,6 +17,7 @@ use crate::batch::service::{InferError, Service, StartServiceError, Tensor};
 use crate::context::RunOptions;
 use crate::fleet::device_watch::DeviceOptions;
 use crate::fleet::launcher::EngineSpec;
+use crate::tasks::groups::GroupOwner;
 
 async fn start(
     stage: &Stage,

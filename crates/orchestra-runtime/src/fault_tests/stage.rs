@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::restart::RestartPolicy;
-use orchestra_core::tasks::GroupOwner;
 use orchestra_core::{ItemId, SourceId, StageId};
 use orchestra_machine::GpuProbe;
 use orchestra_plan::{BatchPlan, Origin, Plan, Shape};
@@ -38,6 +37,7 @@ use crate::flow::processor::Processor;
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
 use crate::messages::{BatcherMsg, DeviceMsg, ItemEndsMsg, PipelineMsg, RootMsg};
+use crate::tasks::groups::GroupOwner;
 use crate::trace::Tracer;
 
 /// A stage to be run, and what is asked of it.

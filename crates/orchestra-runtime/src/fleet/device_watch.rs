@@ -13,7 +13,8 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use orchestra_core::{DeviceId, DeviceKind, DeviceSpec, PipelineId, StageId};
-use orchestra_machine::{Gpu, GpuProbe, ProbeError, process_cpu_time, process_memory};
+use orchestra_machine::processes::{process, process_memory};
+use orchestra_machine::{Gpu, GpuProbe, ProbeError};
 use orchestra_plan::Plan;
 
 use crate::account::pipeline_use::{Look, PipelineLook, PipelineUse, Shares};
@@ -340,7 +341,7 @@ fn worker_use(worker: &LiveWorker) -> Option<WorkerUse> {
         device,
         pid,
         resident_bytes: memory.resident,
-        cpu_time: process_cpu_time(pid)?,
+        cpu_time: process(pid)?.cpu_time,
         gpu_memory: None,
     })
 }

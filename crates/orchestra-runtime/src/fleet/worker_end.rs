@@ -34,7 +34,7 @@ impl LinkArgs {
     }
 
     /// The process outlives its SIGKILL: its stage ends, and neither batcher nor manager waits for it any more.
-    fn undying(&self, pid: Option<u32>, state: &str) {
+    fn undying(&self, pid: Option<u32>, state: char) {
         let device = &self.context.plan.devices[self.device.index()].spec;
         let worker = self.worker;
         let pid = pid.map_or("without an id".to_owned(), |pid| pid.to_string());
@@ -49,11 +49,11 @@ impl LinkArgs {
             }
         };
         let why = format!(
-            "process {pid} of a worker on {device} did not end within {patience} s of SIGKILL (its state: {state}), so it hangs in the \
+            "process {pid} of a worker on {device} did not end within {patience} s of SIGKILL (its state: {state}, as `ps` shows it), so it hangs in the \
              kernel, {place}; what it held is given to no other worker; {remedy}, and run the same \
              command again to go on"
         );
-        tracing::error!(%worker, pid, state, "a worker outlives its SIGKILL: {why}");
+        tracing::error!(%worker, pid, %state, "a worker outlives its SIGKILL: {why}");
         // Without a batcher its stage is over, and the rows that it held have ended.
         drop(self.serve.batcher.cast(BatcherMsg::WorkerUndying(why)));
         drop(self.manager.cast(DeviceMsg::WorkerUndying(worker)));
@@ -75,7 +75,7 @@ pub fn report(port: &WorkerPort, event: ProcessEvent) {
                 drop(port.link.cast(LinkMsg::Kill(WorkerExit::Clean)));
             }
         },
-        ProcessEvent::Undying { pid, ref state } => {
+        ProcessEvent::Undying { pid, state } => {
             port.args.undying(pid, state);
             drop(port.link.cast(LinkMsg::Process(event)));
         }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use orchestra_core::WorkerExit;
+use orchestra_machine::processes;
 use orchestra_worker::codec::FrameDecoder;
 use orchestra_worker::frames::FromWorker;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -24,7 +25,8 @@ pub enum ProcessEvent {
     /// It was killed long ago and is still there. Should it ever end, `Exited` follows.
     Undying {
         pid: Option<u32>,
-        state: String,
+        /// As in [`processes::Process`]; `?` where it is not known.
+        state: char,
     },
     Exited {
         exit: WorkerExit,
@@ -64,8 +66,7 @@ pub async fn own(
         Some(exit) => exit,
         None => {
             let pid = process.pid();
-            let state =
-                pid.and_then(orchestra_machine::process_state).unwrap_or_else(|| "unknown".to_owned());
+            let state = pid.and_then(processes::process).map_or('?', |process| process.state);
             report(ProcessEvent::Undying { pid, state });
             process.wait().await
         }

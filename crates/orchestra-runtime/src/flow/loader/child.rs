@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use orchestra_core::WorkerExit;
+use orchestra_machine::processes::process;
 use orchestra_worker::BUILD;
 use orchestra_worker::codec::{CodecError, FrameDecoder, FrameWriter};
 use orchestra_worker::frames::PROTOCOL_VERSION;
@@ -207,8 +208,8 @@ impl LoaderChild {
     }
 
     fn is_stopped(&self) -> bool {
-        let state = self.child.as_ref().and_then(|child| orchestra_machine::process_state(child.id()));
-        state.is_some_and(|state| state.starts_with('T'))
+        let process = self.child.as_ref().and_then(|child| process(child.id()));
+        process.is_some_and(|process| process.state == 'T')
     }
 
     pub fn kill(&mut self) {
