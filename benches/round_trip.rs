@@ -170,7 +170,7 @@ color = "gray"
 kind = "infer"
 from = "pixel"
 model = "identity"
-batch = {{ max = 1, together = 1 }}
+batch = {{ max = 1 }}
 [sinks.all]
 kind = "jsonl"
 from = "same"

@@ -60,7 +60,6 @@ fn a_second_signal_ends_a_run_whose_model_hangs() {
     for signal in [Signal::INT, Signal::TERM] {
         // One item in a batch: the one that hangs takes no other with it, and only it has to wait for its deadline.
         let place = Workplace::with_blocks(&Blocks { trap: true, batch: 1, ..Blocks::default() });
-        place.one_by_one();
         let n = 500;
         write_pictures(&place.images(), n);
         write_trap_picture(&place.images(), 0, Trap::Hang).unwrap();
@@ -85,7 +84,6 @@ fn a_second_signal_ends_a_run_whose_model_hangs() {
 fn a_third_signal_ends_the_command_at_once_and_the_run_is_completed_later() {
     for signals in [[Signal::INT, Signal::INT, Signal::INT], [Signal::TERM, Signal::INT, Signal::TERM]] {
         let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
-        place.one_by_one();
         write_pictures(&place.images(), 500);
         for index in 0..64 {
             write_trap_picture(&place.images(), index, Trap::Fork).unwrap();

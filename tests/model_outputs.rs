@@ -37,7 +37,7 @@ fn run(place: &Workplace, folder: &Path, name: &str, about: &Value, batches: &[u
         };
         write!(
             text,
-            "[stages.run{batch}]\nkind = \"infer\"\n{feeds}\nmodel = \"m\"\nbatch = {{ max = {batch}, wait = \"200ms\", together = 1 }}\n\
+            "[stages.run{batch}]\nkind = \"infer\"\n{feeds}\nmodel = \"m\"\nbatch = {{ max = {batch}, wait = \"200ms\" }}\n\
              [sinks.of{batch}]\nkind = \"jsonl\"\nfrom = {}\npath = \"{name}-{batch}.jsonl\"\n",
             if from.len() == 1 { from[0].clone() } else { format!("[{}]", from.join(", ")) }
         )
@@ -143,7 +143,7 @@ fn run_unprobed(width: Dim, node: (&str, &[&str], &[(&str, Attribute)])) -> (Wor
     let text = format!(
         "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = {{ x = \"f32[4]\" }}\n[models.m]\npath = \"m.onnx\"\n\
          workers = 1\n[stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n\
-         batch = {{ max = 4, wait = \"200ms\", together = 1 }}\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n"
+         batch = {{ max = 4, wait = \"200ms\" }}\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n"
     );
     fs::write(place.workflow(), text).unwrap();
     let ended = place.run(&[]);

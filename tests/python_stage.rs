@@ -133,7 +133,7 @@ fn a_class_is_made_once_in_each_worker_and_once_more_for_the_successor_of_one_th
     let notes = place.path("notes");
     fs::create_dir(&notes).unwrap();
     fs::write(place.path("stage.py"), NOTES.replace("notes/", &format!("{}/", notes.display()))).unwrap();
-    let keys = "workers = 2\nbatch = { max = 4, together = 1 }\nsandbox_write = [\"notes\"]\npython =";
+    let keys = "workers = 2\nbatch = { max = 4 }\nsandbox_write = [\"notes\"]\npython =";
     place.edit("python =", keys);
     let made = || -> Vec<u32> {
         let text = fs::read_to_string(notes.join("made")).unwrap_or_default();
@@ -201,7 +201,7 @@ fn a_batch_of_19_mb_crosses_without_a_copy() {
     const ROW: usize = 3 * 224 * 224;
     let Some(python) = python() else { return };
     let place = place(python, 1, LARGE, "");
-    place.edit("python =", "workers = 1\nbatch = { max = 32, wait = \"60s\", together = 1 }\npython =");
+    place.edit("python =", "workers = 1\nbatch = { max = 32, wait = \"60s\" }\npython =");
     let rows = (0..32 * ROW).map(|x| (x / ROW + 1) as f32);
     fs::write(place.path("x.npy"), npy("(32, 3, 224, 224)", rows)).unwrap();
     place.run(&[]).must_exit(0);
@@ -232,7 +232,7 @@ def fills(x):
 fn memory_that_a_call_has_freed_is_there_for_the_next_one() {
     let Some(python) = python() else { return };
     let place = place(python, 40, FILLS, "");
-    place.edit("python =", "workers = 1\nbatch = { max = 4, together = 1 }\npython =");
+    place.edit("python =", "workers = 1\nbatch = { max = 4 }\npython =");
     place.run(&[]).must_exit(0);
     let records = place.must_hold(&items("x", 0..40), &BTreeSet::new());
     let faults =
@@ -272,7 +272,7 @@ fn an_item_that_a_call_cannot_take_fails_alone_with_the_words_of_the_script() {
         return"#,
     );
     let place = place(python, 100, &script, "[limits]\nbatch_timeout = \"5s\"");
-    place.edit("python =", "batch = { max = 16, together = 1 }\npython =");
+    place.edit("python =", "batch = { max = 16 }\npython =");
     place.run(&[]).must_exit(65).must_say(&["100 items read, 96 done, 4 failed"]);
     must_be_exact(&place, 100, &[7, 19, 37, 50]);
     let mut failures = place.failures();

@@ -84,7 +84,7 @@ fn what_cannot_loop_is_refused_with_the_reason() {
         text.replace("newton.onnx", "affine.onnx")
             .replace("inputs = { x = \"numbers\", a = \"numbers\" }", "from = \"numbers\"")
     };
-    let cases: [(String, &[&str]); 16] = [
+    let cases: [(String, &[&str]); 15] = [
         (
             workflow("feed = { x = \"y\" }\nrounds = 9"),
             &["model `newton` has no output `y`", "`next`, `residual`"],
@@ -122,7 +122,6 @@ fn what_cannot_loop_is_refused_with_the_reason() {
             &["`until` of stage `root` cannot be `residual < nan`"],
         ),
         (workflow(&format!("{good}\nuntil = \"error < 1\"")), &["model `newton` has no output `error`"]),
-        (workflow(&format!("{good}\nbatch = {{ together = 4 }}")), &["has no key `together`"]),
         (
             affine(workflow("rounds = 9\nuntil = \"y < 1\"")).replace("affine.onnx", "identity_f32.onnx"),
             &["gives another shape than input `x`"],

@@ -124,7 +124,7 @@ kind = \"python\"
 from = \"x\"
 script = \"stage.py\"
 python = {python:?}
-batch = {{ max = 4, together = 1 }}
+batch = {{ max = 4 }}
 [sinks.results]
 kind = \"jsonl\"
 from = \"y\"
@@ -180,7 +180,6 @@ fn each_attempt_at_a_task_is_a_span_below_the_run() {
 fn a_run_that_is_aborted_has_all_its_spans() {
     let collector = Collector::http(&[]);
     let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
-    place.one_by_one();
     write_pictures(&place.images(), 500);
     orchestra_testkit::images::write_trap_picture(&place.images(), 0, Trap::Hang).unwrap();
     let otlp = format!("{}/v1/traces", collector.url());

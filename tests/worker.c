@@ -139,7 +139,7 @@ int main(void) {
 
     // Hello
     put_int(&f, 0);
-    put_int(&f, 11);
+    put_int(&f, 12);
     put_text(&f, build != NULL ? build : "");
     put_int(&f, (uint64_t)getpid());
     put_int(&f, devices != NULL);
@@ -155,7 +155,6 @@ int main(void) {
     take(take_int());                         // spec
     if (take_int() == 1) take(take_int());    // a GPU, and its UUID
     take_int(), take_int();                   // threads, streams
-    uint64_t max_batch = take_int();
     if (take_int() == 1) take_int();          // the size that batches are padded to
     uint64_t slot_rows = take_int(), slots = take_int();
     struct span inputs[MAX_TENSORS], outputs[MAX_TENSORS];
@@ -203,14 +202,11 @@ int main(void) {
         running = batch + 1;
         pthread_mutex_unlock(&lock);
         began = now_ns();
-        for (uint64_t done = 0; done < rows; done += max_batch) { // a run may be several batches
-            uint64_t part = rows - done < max_batch ? rows - done : max_batch;
-            for (uint64_t i = 0; i < n_inputs; i++) {
-                uint64_t row = first + done, bytes = inputs[i].row_bytes;
-                const float *x = (const float *)(from + input_step * slot + inputs[i].offset + bytes * row);
-                float *y = (float *)(to + output_step * output_slot + outputs[i].offset + bytes * row);
-                for (uint64_t k = 0; k < bytes * part / sizeof *x; k++) y[k] = 2 * x[k];
-            }
+        for (uint64_t i = 0; i < n_inputs; i++) {
+            uint64_t bytes = inputs[i].row_bytes;
+            const float *x = (const float *)(from + input_step * slot + inputs[i].offset + bytes * first);
+            float *y = (float *)(to + output_step * output_slot + outputs[i].offset + bytes * first);
+            for (uint64_t k = 0; k < bytes * rows / sizeof *x; k++) y[k] = 2 * x[k];
         }
         pthread_mutex_lock(&lock);
         running = 0;                          // before its answer: no batch is called running after it

@@ -9,7 +9,7 @@ In workers this file speaks docs/guide/worker-protocol.md for the script. `pytho
 import atexit, contextlib, ctypes, faulthandler, hashlib, importlib.util, inspect, json, mmap, operator  # noqa: E401
 import os, select, socket, sys, threading, time, traceback  # noqa: E401
 
-PROTOCOL = 11
+PROTOCOL = 12
 DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool", "float64", "int16"]  # Their places are their numbers in frames.
 SHORT = {"f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "u8": "uint8", "f64": "float64", "i16": "int16"}
 _stages = []
@@ -153,7 +153,7 @@ class _Worker:
         frame, began = self.frame(), time.perf_counter_ns()
         _, told, self.device = frame.int(), json.loads(frame.text()), frame.int() and frame.text()
         self.outputs = [_tensor(one["name"], (one["dtype"], one["shape"])) for one in told["outputs"]]
-        threads, _, self.max_batch, _ = frame.int(), frame.int(), frame.int(), frame.list(frame.int)
+        threads, _, _ = frame.int(), frame.int(), frame.list(frame.int)
         _, slots, self.inputs = frame.int(), frame.int(), frame.list(frame.region)
         self.places, self.steps = frame.list(lambda: frame.list(frame.region)), (frame.int(), frame.int())  # An option is a list.
         self.dynamic = [at for at, place in enumerate(self.places) if not place]
@@ -177,25 +177,23 @@ class _Worker:
         os._exit(76)  # It is no `Run`.
     def run(self, batch, _, slot, output_slot, first, rows):
         self.running.append(batch)
-        spent, parts, broken = [0, 0, 0], [], False
+        spent, broken = [0, 0, 0], False
         try:
-            for row in range(first, first + rows, self.max_batch):
-                parts.append(self.part(slot, output_slot, row, min(self.max_batch, first + rows - row), spent))
-            answer = _int(3, batch, len(parts[0]))
-            for at, *arrays in zip(self.dynamic, *parts):
-                array = np.concatenate(arrays)
+            arrays = self.call(slot, output_slot, first, rows, spent)
+            answer = _int(3, batch, len(arrays))
+            for at, array in zip(self.dynamic, arrays):
                 answer += _int(at, DTYPES.index(array.dtype.name), array.ndim, *array.shape) + _text(array.tobytes())
             answer += _int(*spent, self.rss)
         except BaseException as error:
             kind, why, broken = [0 if _is_memory(error) else 1], _words(error), self.device and _is_broken()
-            if isinstance(error, ItemError) and 0 <= error.row < min(self.max_batch, first + rows - row):
-                kind, why = [3, row - first + error.row], str(error.why)
+            if isinstance(error, ItemError) and 0 <= error.row < rows:
+                kind, why = [3, error.row], str(error.why)
             elif rows == 1:
                 traceback.print_exc()
             answer = _int(5, batch, *([2] if broken else kind)) + _text(why) + _int(*spent)
         self.running.remove(batch)
         self.send(lambda: answer), broken and os._exit(71)
-    def part(self, slot, output_slot, first, rows, spent):  # One call. Outputs of fixed shape go to their slot; the others are given back.
+    def call(self, slot, output_slot, first, rows, spent):  # Outputs of fixed shape go to their slot; the others are given back.
         inputs, began = {at["name"]: self.rows(0, slot, at, first, rows) for at in self.inputs}, time.perf_counter_ns()
         arrays, ran, dynamic = _called(self.code, rows, inputs, self.outputs), time.perf_counter_ns(), []
         for array, place, output in zip(arrays, self.places, self.outputs):

@@ -240,11 +240,6 @@ flush_timeout = \"10m\"
         fs::write(self.workflow(), on_test_device(&text)).unwrap();
     }
 
-    /// No batch goes to a worker together with others: those that do are answered together, and one that hangs would hold back others.
-    pub fn one_by_one(&self) {
-        self.edit("wait = \"5ms\" }", "wait = \"5ms\", together = 1 }");
-    }
-
     /// All batches go to one worker, in the order of the source where one loader reads it.
     pub fn one_worker(&self) {
         self.edit("use = [\"cpu\", \"cpu\"]", "use = [\"cpu\"]");
@@ -255,7 +250,6 @@ flush_timeout = \"10m\"
     /// itself.
     pub fn with_gate(n: u64) -> Self {
         let place = Self::with_blocks(&Blocks { trap: true, ..Blocks::default() });
-        place.one_by_one();
         write_pictures(&place.images(), n);
         place
     }

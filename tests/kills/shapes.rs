@@ -215,7 +215,7 @@ pub const PYTHON: Shape = Shape {
         fs::write(place.path("stage.py"), script).unwrap();
         let stage = format!(
             "kind = \"python\"\nfrom = \"x\"\nscript = \"stage.py\"\npython = {python:?}\nsandbox_write = [\"gate\"]\n\
-             batch = {{ max = {BATCH}, together = 1 }}"
+             batch = {{ max = {BATCH} }}"
         );
         write_over_array(place, "", &stage)
     },
@@ -269,7 +269,6 @@ impl Shape {
 fn blocks(place: &Workplace, n: u64, listing: &str) -> bool {
     let blocks = Blocks { trap: true, batch: BATCH as usize, devices: 1, more: LIMITS, ..Blocks::default() };
     place.write_blocks(&blocks, listing);
-    place.one_by_one();
     write_pictures(&place.images(), n);
     edit(place, "threads = 1\n", "threads = 1\nworkers = 2\n")
 }

@@ -18,8 +18,6 @@ pub fn digits(place: &Workplace, arguments: &[&str], variables: &[(&str, &str)])
     let out = place.out();
     let mut all = vec!["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
     all.extend(["--set", "telemetry.flush_timeout=10m"]);
-    // A frame with several batches is one span, and `run.json` counts the batches.
-    all.extend(["--set", "stages.classify.batch.together=1"]);
     all.extend(arguments);
     place.start_command_with(&all, variables).wait()
 }

@@ -15,16 +15,7 @@ pub struct Rows {
     pub count: usize,
 }
 
-impl Rows {
-    /// The same rows as batches of `most` rows, at least 1, of which the last one may have fewer.
-    pub fn pieces(self, most: usize) -> impl Iterator<Item = Rows> {
-        let end = self.first + self.count;
-        let piece = move |first: usize| Rows { first, count: most.min(end - first), ..self };
-        (self.first..end).step_by(most).map(piece)
-    }
-}
-
-/// A batch, or several that go together, on the way to a worker.
+/// A batch on the way to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assignment {
     pub worker: WorkerId,
@@ -78,8 +69,7 @@ pub enum RunErrorKind {
 pub enum Aftermath {
     /// It waits again, whole, under this new id.
     Requeued(BatchId),
-    /// The halves of this batch wait, or, if it was several that went together, each of those; or each of its rows; or what is left of it
-    /// without a row that was rejected, which is the next that [`Ledger::next_convicted`](crate::ledger::Ledger::next_convicted) gives.
+    /// The halves of this batch wait, or each of its rows, or what is left of it without a row that was rejected, which is the next that [`Ledger::next_convicted`](crate::ledger::Ledger::next_convicted) gives.
     Split(BatchId),
     Failed(FailedRow),
     /// The model gives what is no row even of a batch of one, for this reason: no row would fare better, so it waits

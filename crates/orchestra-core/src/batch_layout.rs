@@ -41,7 +41,7 @@ pub struct TensorSpan {
 
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct BatchLayout {
-    /// Rows of a slot: those of the largest batch, or of as many as may go to a worker together.
+    /// Rows of a slot: those of the largest batch.
     pub slot_rows: usize,
     /// Slots of the arena, and output slots of each worker.
     pub slots: usize,

@@ -1,7 +1,7 @@
 //! When a batch leaves. This is the one place that decides it; it never touches rows, workers or clocks.
 //!
-//! Batching is work-conserving: as long as every worker is busy the open batch grows, to several that go together where there is room
-//! for them, and when one is free it leaves once a batch is full, its oldest row has waited long enough, or no more rows will come.
+//! Batching is work-conserving: as long as every worker is busy the open batch grows until it is full, and when one is free it leaves once
+//! it is full, its oldest row has waited long enough, or no more rows will come.
 //! Times are durations since the start of the run.
 
 use std::time::Duration;
@@ -20,30 +20,10 @@ crate::named_enum! {
         Size = "size",
         /// The source has nothing more.
         Drain = "drain",
-        /// A worker had nothing to do but full batches in front of it.
-        Idle = "idle",
-        /// Part of what failed or ran out of memory: half of a batch, or one of those that had gone together.
+        /// Part of what failed or ran out of memory.
         Split = "split",
         /// The same batch again, after its worker died.
         Retry = "retry",
-    }
-}
-
-impl LeaveReason {
-    /// Why a full batch left that went with others of which this is the reason: a batch in front of the last one was not cut short by it.
-    pub fn of_a_full_one(self) -> Self {
-        match self {
-            LeaveReason::Timer | LeaveReason::Size | LeaveReason::Drain | LeaveReason::Idle => {
-                LeaveReason::Full
-            }
-            LeaveReason::Full | LeaveReason::Split | LeaveReason::Retry => self,
-        }
-    }
-
-    /// Why what is no full batch left behind full ones of which this is the reason: a row was claimed while they were closed for a worker
-    /// that waited.
-    pub fn of_a_rest(self) -> Self {
-        if self == LeaveReason::Full { LeaveReason::Idle } else { self }
     }
 }
 
@@ -58,8 +38,6 @@ pub struct BatchPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenBatch {
     pub rows: usize,
-    /// Rows for which there is room: those of a batch, or of as many as go to a worker together.
-    pub room: usize,
     pub oldest_since: Duration,
 }
 
@@ -84,8 +62,7 @@ impl BatchPolicy {
         now: Duration,
     ) -> Decision {
         let Some(open) = open.filter(|o| o.rows > 0) else { return Decision::Keep };
-        let is_full = open.rows.is_multiple_of(self.max_batch);
-        if open.rows >= open.room || (is_full && (drained || idle_workers > 0)) {
+        if open.rows >= self.max_batch {
             return Decision::Leave(LeaveReason::Full);
         }
         if drained {
@@ -93,10 +70,6 @@ impl BatchPolicy {
         }
         if idle_workers == 0 {
             return Decision::Keep;
-        }
-        // Full batches in front of the last one do not wait with it.
-        if open.rows > self.max_batch {
-            return Decision::Leave(LeaveReason::Idle);
         }
         let due = open.oldest_since.saturating_add(self.wait);
         if now >= due { Decision::Leave(LeaveReason::Timer) } else { Decision::LookAgainAt(due) }
@@ -110,11 +83,7 @@ mod tests {
     const POLICY: BatchPolicy = BatchPolicy { max_batch: 8, wait: Duration::from_millis(5) };
 
     fn open(rows: usize) -> Option<OpenBatch> {
-        Some(OpenBatch { rows, room: 8, oldest_since: Duration::from_millis(100) })
-    }
-
-    fn together(rows: usize) -> Option<OpenBatch> {
-        open(rows).map(|open| OpenBatch { room: 32, ..open })
+        Some(OpenBatch { rows, oldest_since: Duration::from_millis(100) })
     }
 
     #[test]
@@ -137,22 +106,6 @@ mod tests {
     #[test]
     fn what_is_left_at_the_end_leaves_at_once() {
         assert_eq!(POLICY.decide(open(3), 0, true, Duration::ZERO), Decision::Leave(LeaveReason::Drain));
-    }
-
-    #[test]
-    fn where_there_is_room_for_more_full_batches_grow_until_a_worker_is_free() {
-        let at = Duration::from_millis(100);
-        assert_eq!(POLICY.decide(together(8), 0, false, Duration::MAX), Decision::Keep);
-        assert_eq!(POLICY.decide(together(31), 0, false, Duration::MAX), Decision::Keep);
-        assert_eq!(POLICY.decide(together(32), 0, false, at), Decision::Leave(LeaveReason::Full));
-        assert_eq!(POLICY.decide(together(16), 1, false, at), Decision::Leave(LeaveReason::Full));
-        assert_eq!(POLICY.decide(together(17), 1, false, at), Decision::Leave(LeaveReason::Idle));
-        assert_eq!(
-            POLICY.decide(together(7), 1, false, at),
-            Decision::LookAgainAt(Duration::from_millis(105))
-        );
-        assert_eq!(POLICY.decide(together(16), 0, true, at), Decision::Leave(LeaveReason::Full));
-        assert_eq!(POLICY.decide(together(17), 0, true, at), Decision::Leave(LeaveReason::Drain));
     }
 
     #[test]

@@ -73,9 +73,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger for batches of up to `max_batch` rows, and workers that run one at a time while one more waits there. What has more
-    /// rows is several batches that go together, and is one for all that is said here until something happens to it: then they are set
-    /// apart.
+    /// An empty ledger for batches of up to `max_batch` rows, and workers that run one at a time while one more waits there.
     pub fn new(max_batch: usize) -> Self {
         Self {
             max_batch,
@@ -238,7 +236,7 @@ impl Ledger {
             RunErrorKind::OutOfMemory => self.out_of_memory(batch, b, device, alone, error, now),
             RunErrorKind::Row(row) => self.rejected(batch, b, row, error),
             RunErrorKind::Shape if rows == 1 => self.stop(b, error),
-            RunErrorKind::Shape => self.split_into(batch, &b, 1),
+            RunErrorKind::Shape => self.split_into_rows(batch, &b),
         })
     }
 
@@ -358,10 +356,7 @@ impl Ledger {
         error: String,
         now: Duration,
     ) -> Aftermath {
-        // Of those that went together any may have been the one: each of them tells when it runs by itself.
-        if b.rows.count <= self.max_batch
-            && let Some(c) = self.ceilings.get_mut(&device)
-        {
+        if let Some(c) = self.ceilings.get_mut(&device) {
             c.out_of_memory(b.rows.count);
         }
         if b.rows.count > 1 {
@@ -470,11 +465,8 @@ impl Ledger {
         Aftermath::Stop { waits: self.wait_again(b), why: error }
     }
 
-    /// Sets batches apart that went together, or replaces batch `id` by its halves.
+    /// Replaces batch `id` by its halves.
     fn split(&mut self, id: BatchId, b: Batch) -> Aftermath {
-        if b.rows.count > self.max_batch {
-            return self.split_into(id, &b, self.max_batch);
-        }
         let Rows { slot, first, count } = b.rows;
         let mid = count / 2;
         let halves =
@@ -482,9 +474,9 @@ impl Ledger {
         self.replace(id, &b, halves.into())
     }
 
-    /// Replaces batch `id` by batches of `most` rows.
-    fn split_into(&mut self, id: BatchId, b: &Batch, most: usize) -> Aftermath {
-        self.replace(id, b, b.rows.pieces(most).collect())
+    fn split_into_rows(&mut self, id: BatchId, b: &Batch) -> Aftermath {
+        let Rows { slot, first, count } = b.rows;
+        self.replace(id, b, (first..first + count).map(|first| Rows { slot, first, count: 1 }).collect())
     }
 
     fn replace(&mut self, id: BatchId, b: &Batch, rows: Vec<Rows>) -> Aftermath {

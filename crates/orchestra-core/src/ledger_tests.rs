@@ -206,28 +206,6 @@ fn a_kill_storm_fails_no_row() {
 }
 
 #[test]
-fn what_goes_together_is_shared_among_workers_that_have_nothing_to_do() {
-    let mut ledger = Ledger::new(4).with_ready(2);
-    let device = DeviceId(0);
-    (0..3).for_each(|w| ledger.worker_ready(WorkerId(w), device));
-    // Seven batches and a rest of one row.
-    ledger.add(rows(0, 29), LeaveReason::Drain);
-    let sent: Vec<_> = (0..3).filter_map(|_| ledger.dispatch(T)).collect();
-    let workers: Vec<u32> = sent.iter().map(|a| a.worker.0).collect();
-    let parts: Vec<_> = sent.iter().map(|a| (a.rows.first, a.rows.count, a.reason)).collect();
-    assert_eq!(workers, [0, 1, 2]);
-    let (full, drain) = (LeaveReason::Full, LeaveReason::Drain);
-    assert_eq!(
-        parts,
-        [(0, 12, full), (12, 12, full), (24, 5, drain)],
-        "only the last is cut short by the end"
-    );
-    // All have something to do: the next go together.
-    ledger.add(rows(1, 32), full);
-    assert_eq!(ledger.dispatch(T).map(|a| a.rows.count), Some(32));
-}
-
-#[test]
 fn a_draining_worker_gets_nothing_new_and_says_when_it_is_empty() {
     let mut ledger = Ledger::new(2);
     ledger.worker_ready(WorkerId(0), DeviceId(0));

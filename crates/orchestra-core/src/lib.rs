@@ -7,7 +7,6 @@
 mod batch_events;
 pub mod batch_layout;
 mod batch_queue;
-pub mod batches_together;
 pub mod batching;
 mod blame;
 pub mod bottleneck;

@@ -13,11 +13,8 @@ use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard
 
 /// The claims of all slots, with an `S` for each slot that its owner has a use for.
 pub struct SlotClaims<S> {
-    max_batch: usize,
     slot_rows: usize,
-    /// For how many batches a slot that is opened has room.
-    together: AtomicUsize,
-    /// Which slot is open, for how many batches, and how many rows of it were claimed: see [`Open`].
+    /// Which slot is open, and how many rows of it were claimed: see [`Open`].
     open: AtomicU64,
     slots: Vec<Slot<S>>,
     /// Slots that are open, being filled, or complete and not taken.
@@ -61,13 +58,6 @@ pub enum NoneFree {
     GiveUp,
 }
 
-/// The open slot as far as it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OpenRows {
-    pub claimed: usize,
-    pub room: usize,
-}
-
 struct Slot<S> {
     /// Rows published in the lower half; in the upper half, once the slot is closed, rows claimed. Both change by addition, so for exactly
     /// one of these they become equal. 0 is set with each opening.
@@ -75,8 +65,7 @@ struct Slot<S> {
     of: S,
 }
 
-/// The word in `SlotClaims::open`: slot number plus one (0: none is open), for how many batches there is room, and claims. One atomic
-/// addition claims a row and says whether there was one. Claims beyond the last row are attempts that came too late; they mean nothing.
+/// The word in `SlotClaims::open`: slot number plus one (0: none is open), and claims. One atomic addition claims a row and says whether there was one. Claims beyond the last row are attempts that came too late; they mean nothing.
 #[derive(Clone, Copy)]
 struct Open(u64);
 
@@ -84,24 +73,17 @@ impl Open {
     const NONE: Open = Open(0);
     const ONE_CLAIM: u64 = 1;
     /// Bits of the claims. An attempt that came too late waits for the next slot, so there are no more of these than writers.
-    const CLAIMS: u32 = 28;
-    /// Bits of the room, above them.
-    const BATCHES: u32 = 12;
+    const CLAIMS: u32 = 32;
     /// Slots that have a number here: far more than memory has room for.
-    const MOST_SLOTS: usize = (1 << (u64::BITS - Self::BATCHES - Self::CLAIMS)) - 1;
-    const MOST_BATCHES: usize = (1 << Self::BATCHES) - 1;
+    const MOST_SLOTS: usize = (1 << (u64::BITS - Self::CLAIMS)) - 1;
 
-    fn new(slot: SlotId, batches: usize, claims: usize) -> Self {
-        let slot = (u64::from(slot.0) + 1) << (Self::BATCHES + Self::CLAIMS);
-        Self(slot | (batches as u64) << Self::CLAIMS | claims as u64)
+    /// Without a claim.
+    fn new(slot: SlotId) -> Self {
+        Self((u64::from(slot.0) + 1) << Self::CLAIMS)
     }
 
     fn slot(self) -> Option<SlotId> {
-        u32::try_from((self.0 >> (Self::BATCHES + Self::CLAIMS)).checked_sub(1)?).ok().map(SlotId)
-    }
-
-    fn batches(self) -> usize {
-        (self.0 >> Self::CLAIMS) as usize & Self::MOST_BATCHES
+        u32::try_from((self.0 >> Self::CLAIMS).checked_sub(1)?).ok().map(SlotId)
     }
 
     fn claims(self) -> usize {
@@ -110,7 +92,7 @@ impl Open {
 }
 
 impl<S> SlotClaims<S> {
-    /// All slots free, each of `slot_rows` rows, which are batches of `max_batch`.
+    /// All slots free, each of `slot_rows` rows.
     ///
     /// Slots beyond the `held` ones that workers may hold are spare. Wake rule: writers that wait are notified when `wake_at` slots are free,
     /// two where there are two spare ones, so a writer fills two slots per wake-up.
@@ -118,13 +100,11 @@ impl<S> SlotClaims<S> {
     /// No writer waits for ever. It waits only after it saw no slot free, and all slots come back, but for at most one that is open and waits
     /// for rows. Two spare slots mean four slots or more, so at some release two are free. This needs that no writer holds a row
     /// while it waits for another one.
-    pub fn new(max_batch: usize, slot_rows: usize, held: usize, slots: impl IntoIterator<Item = S>) -> Self {
+    pub fn new(slot_rows: usize, held: usize, slots: impl IntoIterator<Item = S>) -> Self {
         let slots: Vec<_> = slots.into_iter().map(|of| Slot { progress: AtomicU64::new(0), of }).collect();
         let free = (0..slots.len().min(Open::MOST_SLOTS)).rev();
         Self {
-            max_batch: max_batch.max(1),
             slot_rows,
-            together: AtomicUsize::new(1),
             open: AtomicU64::new(Open::NONE.0),
             busy: AtomicUsize::new(0),
             shut: AtomicBool::new(false),
@@ -165,7 +145,7 @@ impl<S> SlotClaims<S> {
                 let opened = &self.slots[slot.index()];
                 opened.progress.store(0, Ordering::Relaxed);
                 on_open(&opened.of);
-                let open = Open::new(slot, self.together.load(Ordering::Relaxed), 0);
+                let open = Open::new(slot);
                 // Not a store: the word changes by exchanges and additions alone, so each of these is ordered with each other one.
                 self.open.swap(open.0 + Open::ONE_CLAIM, Ordering::SeqCst);
                 return self.claim_of(open).map(|claim| (claim, true));
@@ -186,7 +166,7 @@ impl<S> SlotClaims<S> {
     /// What one more claim gets of the slot that was open `before`.
     #[inline]
     fn claim_of(&self, before: Open) -> Option<Claim> {
-        let (slot, row, room) = (before.slot()?, before.claims(), self.room(before));
+        let (slot, row, room) = (before.slot()?, before.claims(), self.slot_rows);
         // No claim can follow the last one, and all before were counted.
         let closes = (row + 1 == room).then_some(Closed { slot, rows: room });
         (row < room).then_some(Claim { slot, row, closes })
@@ -196,7 +176,7 @@ impl<S> SlotClaims<S> {
     pub fn close(&self) -> Option<Closed> {
         let open = Open(self.open.swap(Open::NONE.0, Ordering::Acquire));
         let slot = open.slot()?;
-        (open.claims() < self.room(open)).then_some(Closed { slot, rows: open.claims() })
+        (open.claims() < self.slot_rows).then_some(Closed { slot, rows: open.claims() })
     }
 
     /// Makes it known how many rows a closed slot has. What the thread wrote before is seen where it is complete.
@@ -235,43 +215,13 @@ impl<S> SlotClaims<S> {
         }
     }
 
-    /// Slots that are opened from now on have room for `together` batches, as far as they have rows. If the open one has room for more, and
-    /// is no further than that, it gets less.
+    /// Claimed rows of the open slot, if it has room for more.
     ///
-    /// Sequentially consistent with the opening of a slot and with [`Self::open_rows`]: a thread that stores a word, calls this and looks at the
-    /// open rows, and one that opens a slot and loads that word, do not miss each other.
-    pub fn set_together(&self, together: usize) {
-        let together = together.clamp(1, self.most_together());
-        self.together.store(together, Ordering::Relaxed);
-        let mut open = Open(self.open.load(Ordering::SeqCst));
-        while let Some(slot) = open.slot()
-            && open.batches() > together
-            && open.claims() < together * self.max_batch
-        {
-            let less = Open::new(slot, together, open.claims());
-            match self.open.compare_exchange(open.0, less.0, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return,
-                Err(now) => open = Open(now),
-            }
-        }
-    }
-
-    /// The open slot, if it has room.
-    pub fn open_rows(&self) -> Option<OpenRows> {
+    /// Sequentially consistent with the opening of a slot: a thread that stores a word and then calls this, and one that opens a slot and then
+    /// loads that word, do not miss each other.
+    pub fn open_rows(&self) -> Option<usize> {
         let open = Open(self.open.load(Ordering::SeqCst));
-        let (claimed, room) = (open.claims(), self.room(open));
-        open.slot().filter(|_| claimed < room)?;
-        Some(OpenRows { claimed, room })
-    }
-
-    /// Rows for which there is room in the open slot.
-    #[inline]
-    fn room(&self, open: Open) -> usize {
-        (open.batches() * self.max_batch).min(self.slot_rows)
-    }
-
-    fn most_together(&self) -> usize {
-        self.slot_rows.div_ceil(self.max_batch).clamp(1, Open::MOST_BATCHES)
+        open.slot().map(|_| open.claims()).filter(|claimed| *claimed < self.slot_rows)
     }
 
     /// No slot is open, none is being filled and none that is complete waits to be taken.

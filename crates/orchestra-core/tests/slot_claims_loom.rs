@@ -1,7 +1,7 @@
 //! All orders of few threads that claim, publish, close and release rows, as loom finds them: what two of them do to one cell without an order
 //! between them is an error, and so is a thread that waits for ever. It is built only with `--cfg loom`; `scripts/deep-check.sh loom` runs it.
 //!
-//! Loom takes sequentially consistent accesses for acquire and release, so what `set_together` promises of these is not tried here.
+//! Loom takes sequentially consistent accesses for acquire and release, so what `open_rows` promises of these is not tried here.
 #![cfg(loom)]
 
 use std::sync::Mutex;
@@ -24,13 +24,13 @@ struct Pool {
     complete: Mutex<Vec<Vec<usize>>>,
 }
 
-fn pool(max_batch: usize, slot_rows: usize, held: usize, slots: usize) -> Arc<Pool> {
+fn pool(slot_rows: usize, held: usize, slots: usize) -> Arc<Pool> {
     let cells = |_| Cells {
         opened: UnsafeCell::new(0),
         closed_by: UnsafeCell::new(0),
         rows: (0..slot_rows).map(|_| UnsafeCell::new(0)).collect(),
     };
-    let claims = SlotClaims::new(max_batch, slot_rows, held, (0..slots).map(cells));
+    let claims = SlotClaims::new(slot_rows, held, (0..slots).map(cells));
     Arc::new(Pool { claims, complete: Mutex::default() })
 }
 
@@ -120,7 +120,7 @@ fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
 #[test]
 fn each_row_belongs_to_one_writer_and_each_slot_is_complete_for_one_thread() {
     all_orders(3, || {
-        let pool = pool(2, 2, 1, 2);
+        let pool = pool(2, 1, 2);
         let writers =
             [spawn(&pool, |p| [1, 2].into_iter().for_each(|v| p.write(v))), spawn(&pool, |p| p.write(3))];
         pool.write(4);
@@ -132,7 +132,7 @@ fn each_row_belongs_to_one_writer_and_each_slot_is_complete_for_one_thread() {
 #[test]
 fn a_close_beside_the_last_claim_closes_once() {
     all_orders(3, || {
-        let pool = pool(2, 2, 1, 2);
+        let pool = pool(2, 1, 2);
         pool.write(1);
         let threads = [spawn(&pool, |p| p.write(2)), spawn(&pool, |p| p.write(3))];
         pool.close();
@@ -144,7 +144,7 @@ fn a_close_beside_the_last_claim_closes_once() {
 #[test]
 fn two_closes_close_a_slot_once() {
     all_orders(3, || {
-        let pool = pool(3, 3, 1, 2);
+        let pool = pool(3, 1, 2);
         pool.write(1);
         let threads = [spawn(&pool, |p| p.write(2)), spawn(&pool, Pool::close)];
         pool.close();
@@ -154,24 +154,9 @@ fn two_closes_close_a_slot_once() {
 }
 
 #[test]
-fn a_slot_that_gets_less_room_beside_its_claims_keeps_every_row() {
-    all_orders(3, || {
-        let pool = pool(2, 4, 1, 2);
-        pool.claims.set_together(2);
-        pool.write(1);
-        let writers = [spawn(&pool, |p| p.write(2)), spawn(&pool, |p| p.write(3))];
-        pool.claims.set_together(1);
-        join(writers);
-        let lengths = pool.ends_with(3);
-        // Too late once two rows are claimed.
-        assert!(lengths == [2, 1] || lengths == [3], "{lengths:?}");
-    });
-}
-
-#[test]
 fn writers_of_one_slot_wait_for_each_other_and_not_for_ever() {
     all_orders(3, || {
-        let pool = pool(1, 1, 1, 1);
+        let pool = pool(1, 1, 1);
         let writers =
             [spawn(&pool, |p| [1, 2].into_iter().for_each(|v| p.write(v))), spawn(&pool, |p| p.write(3))];
         pool.write(4);
@@ -184,7 +169,7 @@ fn writers_of_one_slot_wait_for_each_other_and_not_for_ever() {
 #[test]
 fn writers_that_wait_for_two_free_slots_get_one() {
     all_orders(3, || {
-        let pool = pool(2, 2, 2, 4);
+        let pool = pool(2, 2, 4);
         let held: Vec<_> = (1..=8).filter_map(|value| pool.fill(value)).collect();
         assert_eq!(held.len(), 4);
         let writers = [spawn(&pool, |p| p.write(9)), spawn(&pool, |p| p.write(10))];
@@ -197,7 +182,7 @@ fn writers_that_wait_for_two_free_slots_get_one() {
 #[test]
 fn shutting_wakes_all_writers() {
     all_orders(3, || {
-        let pool = pool(1, 1, 1, 1);
+        let pool = pool(1, 1, 1);
         let held = pool.fill(1);
         let writers = [(); 2].map(|()| spawn(&pool, |p| assert!(p.claim().is_none())));
         pool.claims.shut();

@@ -31,7 +31,6 @@ struct Serving {
     kernel: Kernel,
     /// What the grid is made for.
     first_output: TensorSpec,
-    max_batch: usize,
 }
 
 impl Engine for KernelEngine {
@@ -55,11 +54,9 @@ impl Engine for KernelEngine {
         let (compiled, compiler) = compile(&spec.kernel, (&inputs, &outputs), driver.capability, version)?;
         let function = driver.function(&compiled.image, &compiled.name).map_err(errors::load)?;
         page_lock(&driver, &arena);
-        let max_batch = load.max_batch.max(1);
-        let buffers = Buffers::new(&driver, layout, max_batch).map_err(errors::load)?;
+        let buffers = Buffers::new(&driver, layout, layout.slot_rows).map_err(errors::load)?;
         let (warmed, first_output) = (buffers.rows, outputs[0].clone());
-        let serving =
-            Serving { driver, function, buffers, arena, kernel: spec.kernel, first_output, max_batch };
+        let serving = Serving { driver, function, buffers, arena, kernel: spec.kernel, first_output };
         serving.warm_up()?;
         self.serving = Some(serving);
         Ok(Loaded {
@@ -100,19 +97,7 @@ impl Serving {
         Err(LoadError { class: errors::class(kind), error })
     }
 
-    /// A run of more rows than a batch is several batches.
     fn run(&self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
-        for first in (0..run.rows).step_by(self.max_batch) {
-            let rows = self.max_batch.min(run.rows - first);
-            let mut of_batch = RunTiming::default();
-            let ran = self.batch(&Run { first_row: run.first_row + first, rows, ..*run }, &mut of_batch);
-            timing.add(of_batch);
-            ran?;
-        }
-        Ok(Answer::Done(Vec::new()))
-    }
-
-    fn batch(&self, run: &Run, timing: &mut RunTiming) -> Result<(), RunError> {
         let begun = Instant::now();
         let copied = self.buffers.copy_in(&self.driver, &self.arena, run);
         timing.bind_ns = nanos(begun.elapsed());
@@ -124,7 +109,7 @@ impl Serving {
         let begun = Instant::now();
         let copied = self.buffers.copy_out(&self.driver, &self.arena, run);
         timing.copy_out_ns = nanos(begun.elapsed());
-        copied
+        copied.map(|()| Answer::Done(Vec::new()))
     }
 
     /// Launches the kernel over the first `rows` rows on the device, and waits for its end.

@@ -319,11 +319,7 @@ fn write_batch(out: &mut String, plan: &Plan, stage: &StagePlan, batch: &BatchPl
         None => format!("up to {}", batch.max_batch),
     };
     let wait = humantime::format_duration(batch.wait);
-    write!(out, "    batch: {rows}, the oldest item waits at most {wait}")?;
-    match batch.together() {
-        1 => writeln!(out)?,
-        n => writeln!(out, "; up to {n} quick ones go to a busy worker together")?,
-    }
+    writeln!(out, "    batch: {rows}, the oldest item waits at most {wait}")?;
     if let Some(size) = batch.padded_to {
         writeln!(out, "    smaller batches are padded to {size}")?;
     }

@@ -145,8 +145,6 @@ pub struct BatchDraft {
     pub max_batch: Option<At<u64>>,
     /// `batch.wait`
     pub wait: std::time::Duration,
-    /// `batch.together`
-    pub together: Option<usize>,
     /// The model runs on its own outputs.
     pub iteration: Option<Box<IterationDraft>>,
 }

@@ -50,16 +50,6 @@ impl NoEffect<'_> {
                 warn("priority", "no other model runs on its devices");
             }
         }
-        for (stage, workers) in self.workflow.stages.iter().zip(self.workers) {
-            let devices = self.devices_of(workers);
-            if devices.is_empty() || !devices.iter().all(|device| device.is_cuda()) {
-                continue;
-            }
-            let name = &stage.name.value;
-            let what = format!("stage `{name}`: `batch.together`");
-            let why = "batches go together on the CPU alone";
-            self.at(&["stages", name, "batch", "together"], &what, why, diags);
-        }
         for (at, stage) in self.workflow.stages.iter().enumerate() {
             let is_trimmed_by = |wired: &Option<Wired>| match wired {
                 Some(Wired::Batch { trim: Some(_), inputs, .. }) => inputs

@@ -11,7 +11,7 @@ struct RemovedKey {
     instead: &'static str,
 }
 
-const REMOVED: [RemovedKey; 16] = [
+const REMOVED: [RemovedKey; 17] = [
     RemovedKey { table: "model ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey { table: "stage ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey {
@@ -49,6 +49,12 @@ const REMOVED: [RemovedKey; 16] = [
         kind: "",
         key: "sizes",
         instead: "leave it out: on a GPU batches are padded to `max`, so a smaller `max` pads less",
+    },
+    RemovedKey {
+        table: "`batch` of stage ",
+        kind: "",
+        key: "together",
+        instead: "leave it out: for a quick model, raise `max`",
     },
     RemovedKey {
         table: "the workflow file",

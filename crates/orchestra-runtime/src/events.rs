@@ -24,7 +24,7 @@ pub enum WorkerEvent {
         /// Since the process was started.
         after: Duration,
     },
-    /// It completed a batch, or several that went together.
+    /// It completed a batch.
     BatchDone { worker: WorkerId, rows: usize },
     /// Its process is gone and reaped; nothing of it can touch shared memory any more. Also told, alone, of a worker whose process could
     /// not be started.

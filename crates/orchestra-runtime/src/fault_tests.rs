@@ -26,5 +26,4 @@ mod recycling;
 mod restarts;
 mod service;
 mod streams;
-mod together;
 mod tracing;

@@ -23,7 +23,7 @@ pub use orchestra_core::ledger::RunErrorKind;
 use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, OutputSlotId, SlotId, TensorSpec};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 
 /// A W3C trace context in 25 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -45,15 +45,13 @@ pub struct Load {
     pub threads: usize,
     /// Batches that run at once, at least 1. They are begun in the order of their frames.
     pub streams: usize,
-    /// The largest batch, at least 1. A run of more rows is several batches, run one after the other and answered once.
-    pub max_batch: usize,
     /// The size that smaller batches are padded to, where a new size costs time. It is run once before the worker reports `Loaded`.
     pub padded_to: Option<usize>,
     /// Where rows lie in the inputs and in the outputs.
     pub layout: BatchLayout,
 }
 
-/// One batch, or several that go together: `rows` consecutive rows of `slot`, from `first_row` on.
+/// One batch: `rows` consecutive rows of `slot`, from `first_row` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub struct Run {
     pub batch: BatchId,
@@ -122,13 +120,6 @@ pub struct RunTiming {
 }
 
 impl RunTiming {
-    /// With the time of one more batch.
-    pub fn add(&mut self, batch: RunTiming) {
-        self.bind_ns = self.bind_ns.saturating_add(batch.bind_ns);
-        self.run_ns = self.run_ns.saturating_add(batch.run_ns);
-        self.copy_out_ns = self.copy_out_ns.saturating_add(batch.copy_out_ns);
-    }
-
     pub fn total(&self) -> Duration {
         let Self { bind_ns, run_ns, copy_out_ns } = *self;
         Duration::from_nanos(bind_ns.saturating_add(run_ns).saturating_add(copy_out_ns))
@@ -211,17 +202,4 @@ pub enum FromWorker {
     },
     /// The load waits for another process, which builds what this one then reads. The time that a load may take begins anew.
     Waiting,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_times_of_batches_that_go_together_are_added_up_whatever_a_worker_says() {
-        let mut sum = RunTiming { bind_ns: 1, run_ns: 20, copy_out_ns: 300 };
-        sum.add(RunTiming { bind_ns: 4, run_ns: u64::MAX, copy_out_ns: 5 });
-        assert_eq!(sum, RunTiming { bind_ns: 5, run_ns: u64::MAX, copy_out_ns: 305 });
-        assert_eq!(sum.total(), Duration::from_nanos(u64::MAX));
-    }
 }

@@ -51,7 +51,7 @@ fn share() -> f64 {
             .infer(&format!("read-{name}"), &format!("pixels-{name}"), name, 1)
             .sink(&format!("of-{name}"), &format!("read-{name}"), "");
     }
-    place.devices(1).one_by_one();
+    place.devices(1);
     place.write_workflow();
     let machine = Machine { cores: 1, ..orchestra::machine() };
     let file = place.path("workflow.toml");

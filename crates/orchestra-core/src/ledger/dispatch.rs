@@ -17,7 +17,6 @@ use super::{BatchQueue, Ledger, Worker};
 use crate::batch_events::{Assignment, Rows};
 use crate::batching::LeaveReason;
 use crate::blame::Trial;
-use crate::ceiling::Ceiling;
 use crate::ids::{BatchId, DeviceId, WorkerId};
 
 /// How long a suspect waits for the replacement of a worker that died, before another worker is replaced for its sake.
@@ -52,7 +51,7 @@ impl Ledger {
                 if self.renews(now) { self.pick(now)? } else { return None }
             }
         };
-        self.cut_to(id, self.largest_for(id, c.device, now));
+        self.cut_to(id, self.largest_for(id, c.device));
         let batch = self.batches.get_mut(&id)?;
         let by_itself = batch.suspicion.trial(&self.history) != Trial::None
             || (self.streams > 1 && batch.suspicion.is_suspect());
@@ -148,28 +147,13 @@ impl Ledger {
         candidates.iter().find_map(alone)
     }
 
-    /// The most rows of this batch that `device` is to be sent: all of those that go together, unless it takes less than a batch or is in
-    /// doubt, or another worker has nothing to do.
-    fn largest_for(&self, id: BatchId, device: DeviceId, now: Duration) -> usize {
+    /// The most rows of this batch that `device` is to be sent.
+    fn largest_for(&self, id: BatchId, device: DeviceId) -> usize {
         let is_suspect = self.batches.get(&id).is_some_and(|b| b.suspicion.is_suspect());
         if is_suspect && self.history.deaths_in_a_row(device) >= DEATHS_BEFORE_SINGLE_ROWS {
             return 1;
         }
-        let ceiling = self.ceilings.get(&device).map_or(self.max_batch, Ceiling::rows);
-        if ceiling < self.max_batch || self.history.is_in_doubt(device) {
-            return ceiling;
-        }
-        self.share(id, now)
-    }
-
-    /// Rows of a batch that was picked, or of those that go together, so that workers that could begin others at once get their part.
-    fn share(&self, id: BatchId, now: Duration) -> usize {
-        let rows = self.batches.get(&id).map_or(0, |b| b.rows.count);
-        let batches = rows.div_ceil(self.max_batch.max(1));
-        match self.idle_workers(now) {
-            idle @ 2.. if batches > 1 => batches.div_ceil(idle) * self.max_batch,
-            _ => usize::MAX,
-        }
+        self.ceiling(device)
     }
 
     /// Cuts what exceeds `most` rows off the batch and puts it at the front of those that wait.
@@ -179,15 +163,9 @@ impl Ledger {
             return;
         }
         let Rows { slot, first, count } = b.rows;
-        let mut rest = b.part(Rows { slot, first: first + most, count: count - most });
+        let rest = b.part(Rows { slot, first: first + most, count: count - most });
         b.rows.count = most;
-        if most.is_multiple_of(self.max_batch) {
-            // Whole batches that were to go together: none of them is smaller than it would have been.
-            rest.reason = b.reason;
-            b.reason = b.reason.of_a_full_one();
-        } else {
-            b.reason = LeaveReason::Split;
-        }
+        b.reason = LeaveReason::Split;
         let is_suspect = rest.suspicion.is_suspect();
         let rest = self.insert(rest);
         if is_suspect { self.waiting.push_suspect_front(rest) } else { self.waiting.push_front(rest) }

@@ -69,22 +69,6 @@ proptest! {
     }
 
     #[test]
-    fn the_same_holds_where_batches_go_together(
-        setup in setups(), ops in ops(), choices in proptest::collection::vec(any::<u8>(), 1..40),
-        streams in 1usize..=3, together in 2usize..=5, plenty in any::<bool>(),
-    ) {
-        let setup = Setup { streams, together, ..setup };
-        let setup = if plenty { setup.with_plenty_of_work() } else { setup };
-        let mut world = World::new(&setup);
-        for op in &ops {
-            world.apply(op);
-        }
-        world.run_out(&choices);
-        world.check_end();
-        prop_assert!(!plenty || world.n_open() == 0);
-    }
-
-    #[test]
     fn where_there_is_harmless_work_no_device_that_works_is_given_up_and_nothing_stays_open(
         setup in setups(), ops in ops(), choices in proptest::collection::vec(any::<u8>(), 1..40)
     ) {

@@ -31,7 +31,6 @@ fn load() -> Load {
         device: DeviceKind::Cpu,
         threads: 2,
         streams: 1,
-        max_batch: 8,
         padded_to: None,
         layout: BatchLayout::new(&[pixels], &[scores], 8, 3).unwrap(),
     }

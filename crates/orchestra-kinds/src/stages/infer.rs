@@ -3,12 +3,12 @@
 
 use orchestra_plan::{Draft, Fields, Key, Limits, StageKind, Upstreams, key};
 
-use super::shared::batches::{INPUTS, MAX, MODEL, TOGETHER, WAIT, draft, upstreams_of_model};
+use super::shared::batches::{INPUTS, MAX, MODEL, WAIT, draft, upstreams_of_model};
 
 pub struct Infer;
 
 const KEYS: [Key; 3] =
-    [INPUTS, MODEL, key("batch", "table", "by device", "how rows become batches").of(&[MAX, WAIT, TOGETHER])];
+    [INPUTS, MODEL, key("batch", "table", "by device", "how rows become batches").of(&[MAX, WAIT])];
 
 impl StageKind for Infer {
     fn name(&self) -> &'static str {

@@ -63,8 +63,6 @@ impl StageKind for Iterate {
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
         let mut draft = batches::draft(f);
-        // A batch of a loop takes long, and would keep those that went with it waiting.
-        draft.together = Some(1);
         if f.entry("rounds").is_none() {
             f.missing("rounds", "say how many rounds a row takes at most: rounds = 100");
         }

@@ -59,7 +59,7 @@ const OWN: [Key; 6] = [
         "`max` of the decorator, else by device",
         "how rows become batches, of which each is a call",
     )
-    .of(&[batches::MAX, batches::WAIT, batches::TOGETHER]),
+    .of(&[batches::MAX, batches::WAIT]),
 ];
 
 const KEYS: [Key; 16] = beside_workers(OWN, None);

@@ -67,7 +67,6 @@ impl Loops {
             device: DeviceKind::Cpu,
             threads: 1,
             streams: 1,
-            max_batch: MAX_ROWS,
             padded_to,
             layout: layout.clone(),
         };

@@ -65,7 +65,6 @@ struct Serving {
     /// Where the model runs on its own outputs.
     iterated: Option<IteratedSession>,
     bound: BoundSession,
-    max_batch: usize,
     /// The size that smaller batches are padded to; `None` where batches run as they are. It is halved when memory runs out for it.
     padded_to: Option<usize>,
     /// Where smaller batches are padded; made when it is needed.
@@ -102,7 +101,7 @@ impl Engine for OnnxEngine {
             cuda::check_alone(uuid)?;
             cuda::page_lock(&arena, load.streams);
         }
-        let model = Model::check(&session, arena.layout(), load.max_batch, &spec)?;
+        let model = Model::check(&session, arena.layout(), &spec)?;
         let mut loaded = Loaded {
             inputs: model.session_inputs.clone(),
             outputs: model.session_outputs.clone(),
@@ -117,7 +116,7 @@ impl Engine for OnnxEngine {
 
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
         match self.streams.first_mut() {
-            Some(stream) => stream.run_all(run, timing),
+            Some(stream) => stream.run_batch(run, timing),
             None => Err(RunError { kind: RunErrorKind::Model, error: "no model is loaded".to_owned() }),
         }
     }
@@ -132,7 +131,7 @@ impl Engine for OnnxEngine {
 
 impl Stream for Serving {
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
-        self.run_all(run, timing)
+        self.run_batch(run, timing)
     }
 }
 
@@ -150,7 +149,6 @@ impl Serving {
         let first = Serving {
             iterated,
             bound: BoundSession::new(session, &load.device)?,
-            max_batch: load.max_batch.max(1),
             padded_to: load.padded_to,
             padding: None,
             shared: Arc::new(Shared { model, arena }),
@@ -165,28 +163,10 @@ impl Serving {
         Ok(Serving {
             iterated: self.iterated.as_ref().map(IteratedSession::another),
             bound: self.bound.another(&load.device)?,
-            max_batch: self.max_batch,
             padded_to: self.padded_to,
             padding: None,
             shared: Arc::clone(&self.shared),
         })
-    }
-
-    fn run_all(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
-        if run.rows <= self.max_batch {
-            return self.run_batch(run, timing);
-        }
-        let mut is_paused = false;
-        // Several batches that go together. A layout that has room for them has a place for every output.
-        for first in (0..run.rows).step_by(self.max_batch) {
-            let rows = self.max_batch.min(run.rows - first);
-            let batch = Run { first_row: run.first_row + first, rows, ..*run };
-            let mut of_batch = RunTiming::default();
-            let ran = self.run_batch(&batch, &mut of_batch);
-            timing.add(of_batch);
-            is_paused |= ran? == Answer::Paused;
-        }
-        Ok(if is_paused { Answer::Paused } else { Answer::Done(Vec::new()) })
     }
 
     fn run_batch(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {

@@ -53,16 +53,9 @@ impl Model {
     /// Checks that names, element types and shapes of the session are those that the layout was made for, but for what it has behind them
     /// for a loop.
     ///
-    /// An input that takes pixels, and an output that gives the largest numbers, has another name in the session. Batches of up to `max_batch`
-    /// rows go together where the layout has room for more.
-    pub fn check(
-        session: &Session,
-        layout: &BatchLayout,
-        max_batch: usize,
-        spec: &OnnxSpec,
-    ) -> Result<Model, LoadError> {
+    /// An input that takes pixels, and an output that gives the largest numbers, has another name in the session.
+    pub fn check(session: &Session, layout: &BatchLayout, spec: &OnnxSpec) -> Result<Model, LoadError> {
         let iteration = spec.iteration.as_ref();
-        together(layout, max_batch)?;
         let [kept, said] = iteration.map_or([0, 0], |of| [usize::from(of.has_checkpoints()), 1]);
         let behind = [kept + usize::from(spec.trim.is_some()), said];
         let layout_inputs = &layout.inputs[..layout.inputs.len().saturating_sub(behind[0])];
@@ -93,14 +86,13 @@ impl Model {
         if let Some(iteration) = iteration {
             can_loop(iteration, layout_inputs, layout_outputs)?;
         }
-        let max_rows = max_batch.min(layout.slot_rows);
-        let batch = fixed_batch(&session_inputs, max_rows)?;
+        let batch = fixed_batch(&session_inputs, layout.slot_rows)?;
         Ok(Model {
             inputs: layout_inputs.iter().map(row_tensor).collect(),
             outputs: layout_outputs.iter().map(|span| span.as_ref().map(row_tensor)).collect(),
             session_inputs,
             session_outputs,
-            is_single: max_batch == 1 && batch.is_none_or(|batch| batch == 1),
+            is_single: layout.slot_rows == 1 && batch.is_none_or(|batch| batch == 1),
             batch,
             whole: spec.trim.map(|trim| whole(&trim, layout)).transpose()?,
         })
@@ -252,18 +244,6 @@ fn can_loop(of: &Iteration, inputs: &[TensorSpan], outputs: &[Option<TensorSpan>
         return Ok(());
     }
     Err(refused("the loop of the plan does not fit the model; start the run again".to_owned()))
-}
-
-/// Batches that go together are answered once, and what has no place in the slots cannot be put together again.
-fn together(layout: &BatchLayout, max_batch: usize) -> Result<(), LoadError> {
-    let is_dynamic = layout.outputs.iter().any(Option::is_none);
-    if max_batch > 0 && (layout.slot_rows <= max_batch || !is_dynamic) {
-        return Ok(());
-    }
-    Err(refused(format!(
-        "batches of `{max_batch}` cannot go together in slots of `{}` rows with outputs of dynamic shape",
-        layout.slot_rows
-    )))
 }
 
 fn fixed_batch(inputs: &[TensorSpec], max_rows: usize) -> Result<Option<usize>, LoadError> {

@@ -127,7 +127,6 @@ impl Probe {
             device: DeviceKind::Cpu,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             streams: 1,
-            max_batch: 1,
             padded_to: None,
             layout,
         };

@@ -34,7 +34,6 @@ pub fn load(inputs: &[TensorSpec]) -> Load {
         device: DeviceKind::Cuda { uuid: "GPU-0".into() },
         threads: 1,
         streams: 1,
-        max_batch: 8,
         padded_to: None,
         layout: BatchLayout::new(inputs, &[], 8, 1).unwrap(),
     }

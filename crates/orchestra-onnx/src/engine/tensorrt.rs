@@ -37,7 +37,7 @@ impl Engines {
         else {
             return None;
         };
-        let folder = wanted.engines.as_ref()?.join(key(load.max_batch, spec));
+        let folder = wanted.engines.as_ref()?.join(key(load.layout.slot_rows, spec));
         match lock(&folder) {
             Ok(lock) => Some(Engines { folder, _lock: lock }),
             Err(why) => {
@@ -96,7 +96,7 @@ pub fn provider(
 
 fn options(load: &Load, spec: &OnnxSpec, wanted: &TensorRt, engines: Option<&Engines>) -> ep::TensorRT {
     let shapes = |batch: &dyn Fn(&TensorSpan) -> usize| profile(load, spec, batch);
-    let largest = |span: &TensorSpan| span.tensor.batch.fixed().unwrap_or(load.max_batch);
+    let largest = |span: &TensorSpan| span.tensor.batch.fixed().unwrap_or(load.layout.slot_rows);
     let mut tensorrt = ep::TensorRT::default()
         .with_device_id(0)
         .with_fp16(wanted.fp16)

@@ -78,30 +78,6 @@ fn a_model_of_one_batch_size_takes_smaller_batches_and_its_own() {
 }
 
 #[test]
-fn batches_that_go_together_are_run_one_after_the_other_and_write_their_rows_alone() {
-    // A model of one size takes nothing else, so the pieces are as large as they must be; one of any size is cut the same way.
-    for fixed in [Some(4), None] {
-        let mut setup = affine_setup(fixed, 12);
-        setup.load.max_batch = 4;
-        let (engine, _) = setup.engine().unwrap();
-        let engine = std::cell::RefCell::new(engine);
-        let rows = vec(any::<[i8; 3]>(), 1..=12);
-        proptest!(config(), |(rows in rows, slot in 0u32..3, first in 0usize..12)| {
-            let first = first.min(12 - rows.len());
-            check_affine(&setup, &mut engine.borrow_mut(), slot, first, &rows)?;
-        });
-    }
-}
-
-#[test]
-fn outputs_of_dynamic_shape_never_go_together() {
-    let mut setup = columns_setup(4, Dim::Dynamic);
-    setup.load.max_batch = 2;
-    let error = setup.engine().err().unwrap().error;
-    assert!(error.contains("batches of `2` cannot go together in slots of `4` rows"), "{error}");
-}
-
-#[test]
 fn smaller_batches_are_padded_and_write_their_rows_alone() {
     let mut setup = affine_setup(None, 8);
     setup.load.padded_to = Some(8);

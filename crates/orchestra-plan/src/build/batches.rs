@@ -1,16 +1,18 @@
 //! The batches of a stage: their sizes, and what else its workers are told about them.
 
-use orchestra_core::{Iteration, ModelId, ReadOutput, Trim};
+use orchestra_core::{Iteration, ModelId, ReadOutput, TensorSpec, Trim};
 
 use super::assemble::Assembler;
 use super::memory::Layout;
 use crate::plan::{BatchPlan, Growth, WorkerPlan};
 use crate::raw::RawModel;
-use crate::slots::ready_batches;
+use crate::slots::{SMALL, ready_batches};
 
-/// Largest batch on a GPU and on the CPU, unless the file says otherwise. On the CPU larger batches gain nothing.
-const DEFAULT_BATCH_CUDA: usize = 32;
-const DEFAULT_BATCH_CPU: usize = 8;
+/// Largest batch, unless the file says otherwise.
+const DEFAULT_BATCH: usize = 32;
+/// The same on the CPU where a batch of [`DEFAULT_BATCH`] is not [`SMALL`]. More rows only gain where the way to a worker and back takes long
+/// beside a batch, and take memory everywhere.
+const DEFAULT_BATCH_OF_LARGE_ROWS: usize = 8;
 
 impl Assembler<'_> {
     pub(super) fn batch_plan(
@@ -55,6 +57,7 @@ impl Assembler<'_> {
         stage: usize,
         model: &RawModel,
         fixed: Option<usize>,
+        tensors: [&[TensorSpec]; 2],
     ) -> Option<usize> {
         let raw = &self.parts.workflow.stages[stage];
         let asked = raw.batch()?.max_batch.as_ref();
@@ -87,8 +90,11 @@ impl Assembler<'_> {
                 (fixed, "the only size that the model takes")
             }
             (None, Some(asked)) => (asked.value as usize, "as asked"),
-            (None, None) if on_cuda => (DEFAULT_BATCH_CUDA, "the default on a GPU"),
-            (None, None) => (DEFAULT_BATCH_CPU, "the default on the CPU, where larger ones gain nothing"),
+            (None, None) if on_cuda => (DEFAULT_BATCH, "the default on a GPU"),
+            (None, None) if is_small(tensors) => (DEFAULT_BATCH, "the default on the CPU for small rows"),
+            (None, None) => {
+                (DEFAULT_BATCH_OF_LARGE_ROWS, "the default on the CPU, where larger ones gain nothing")
+            }
         };
         self.reasons.push(format!("stage `{name}`: batches of up to {max}: {why}"));
         Some(max)
@@ -100,6 +106,12 @@ impl Assembler<'_> {
     }
 }
 
+/// Whether a batch of the default size is small. A shape that is not known takes no room in a slot.
+fn is_small(tensors: [&[TensorSpec]; 2]) -> bool {
+    let row_bytes = tensors.into_iter().flatten().filter_map(TensorSpec::row_bytes);
+    row_bytes.fold(0, usize::saturating_add).saturating_mul(DEFAULT_BATCH) <= SMALL
+}
+
 /// Each worker needs a slot: where memory for slots is short, fewer may come.
 fn cut_growth(workers: &mut [WorkerPlan], slots: usize) {
     while workers.iter().map(WorkerPlan::most).sum::<usize>() > slots {
@@ -108,5 +120,23 @@ fn cut_growth(workers: &mut [WorkerPlan], slots: usize) {
         };
         largest.growth =
             largest.growth.map(|g| Growth { most: g.most - 1, ..g }).filter(|g| g.most > largest.count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::{DType, Dim};
+
+    use super::*;
+
+    #[test]
+    fn a_batch_is_small_up_to_a_mebibyte_of_all_its_rows() {
+        let tensor =
+            |dim| TensorSpec { name: "x".into(), dtype: DType::U8, row: vec![dim], batch: Dim::Dynamic };
+        let rows_of = |bytes| [tensor(Dim::Fixed(bytes))];
+        assert!(is_small([&rows_of(30 << 10), &rows_of(2 << 10)]));
+        assert!(!is_small([&rows_of(30 << 10), &rows_of((2 << 10) + 1)]));
+        assert!(is_small([&rows_of(30 << 10), &[tensor(Dim::Dynamic)]]));
+        assert!(!is_small([&rows_of(usize::MAX), &rows_of(usize::MAX)]));
     }
 }

@@ -135,8 +135,8 @@ pub(super) fn pipeline_plans(
     for (id, stage) in (0..).zip(stages) {
         let plan = &mut plans[stage.pipeline.index()];
         if let Some(batch) = stage.batch() {
-            // The slots, with all that may go together, and what is being read for them.
-            plan.window += (batch.layout.slot_rows + batch.ready * batch.max_batch) * batch.layout.slots;
+            // The slots, and what is being read for them.
+            plan.window += batch.max_batch * (1 + batch.ready) * batch.layout.slots;
         }
         plan.stages.push(StageId(id));
     }

@@ -47,7 +47,7 @@ pub const LIMITS: [Key; 11] = [
         "batch_timeout",
         "duration",
         "\"60s\"",
-        "how long a batch may run in a worker, or several that [go together](../guide/devices.md#batches-that-go-together)",
+        "how long a batch may run in a worker",
     ),
     key(
         "load_timeout",

@@ -59,7 +59,7 @@ pub struct BatchPlan {
     pub model: ModelId,
     /// Columns of what comes before, which stages behind it still read.
     pub carries: Vec<ColumnRef>,
-    /// Largest batch that the model runs, at least 1. Where slots have room for several, those may go to a worker together.
+    /// Largest batch that the model runs, at least 1.
     pub max_batch: usize,
     /// The only batch size the model accepts, if it has one (then equal to `max_batch`): smaller batches are padded.
     pub fixed_batch: Option<usize>,
@@ -70,7 +70,7 @@ pub struct BatchPlan {
     pub workers: Vec<WorkerPlan>,
     /// Batches that each worker runs at once, at least 1.
     pub streams: usize,
-    /// Batches, or as many as go together, that wait at each worker beyond those, at least 1.
+    /// Batches that wait at each worker beyond those, at least 1.
     pub ready: usize,
     /// Share of a device's workers relative to other stages on it; 1 to 100.
     pub priority: u32,
@@ -91,12 +91,6 @@ pub struct BatchPlan {
 }
 
 impl BatchPlan {
-    /// Batches that may go to a worker together, at least 1. It runs them one after the other and answers once.
-    #[must_use]
-    pub fn together(&self) -> usize {
-        self.layout.slot_rows / self.max_batch
-    }
-
     /// The most slots that all workers together hold, running or ready.
     #[must_use]
     pub fn held_by_workers(&self) -> usize {

@@ -283,64 +283,15 @@ fn where_small_batches_run_on_the_cores_two_wait_at_each_worker() {
 }
 
 #[test]
-fn small_batches_on_the_cores_have_room_for_others_that_go_with_them() {
-    let (cores, gpu) = (FakeHost::with_cores(2), FakeHost::with_gpus(1));
-    let together = |host: &FakeHost, batch: &str| {
-        let plan = host.good_with(DIGITS, &set(&[("stages.classify.batch", batch)]));
-        let run = infer(&plan, "classify");
-        assert!(run.layout.slot_bytes() <= 1 << 20 || run.together() == 1);
-        run.together()
-    };
-    assert_eq!(together(&cores, "{ max = 1 }"), 252, "as many as a mebibyte holds, outputs included");
-    assert_eq!(together(&cores, "{ max = 8 }"), 31);
-    assert_eq!(together(&cores, "{ max = 100 }"), 2, "256 rows at most");
-    assert_eq!(together(&cores, "{ max = 200 }"), 1);
-    assert_eq!(together(&cores, "{ max = 8, together = 3 }"), 3);
-    assert_eq!(together(&cores, "{ max = 8, together = 1 }"), 1);
-    assert_eq!(together(&gpu, "{ max = 8 }"), 1);
-    assert_eq!(together(&gpu, "{ max = 8, together = 3 }"), 1, "on a GPU batches overlap");
-}
-
-#[test]
-fn where_batches_do_not_go_together_although_they_could_the_plan_says_why() {
-    let why = |host: &FakeHost, batch: &str, memory: &str| {
-        let more = set(&[("stages.classify.batch", batch), ("limits.memory", memory)]);
-        let plan = host.good_with(DIGITS, &more);
-        assert_eq!(infer(&plan, "classify").together(), 1);
-        let of_the_stage =
-            |reason: &&String| reason.starts_with("stage `classify`") && reason.contains("together");
-        plan.reasons.iter().filter(of_the_stage).cloned().collect::<Vec<_>>()
-    };
-    let (cores, gpu) = (FakeHost::with_cores(2), FakeHost::with_gpus(1));
-    assert_eq!(
-        why(&cores, "{ max = 8 }", "\"4MiB\""),
-        [
-            "stage `classify`: batches do not go together: with room for that all slots would take more than 4 MiB"
-        ]
-    );
-    assert_eq!(
-        why(&gpu, "{ max = 8, together = 3 }", "\"1GiB\""),
-        [
-            "stage `classify`: each batch by itself, whatever `batch.together` says: only small ones of outputs with a known shape go together, \
-             on the CPU"
-        ]
-    );
-    assert!(why(&gpu, "{ max = 8, together = 1 }", "\"1GiB\"").is_empty());
-    assert!(why(&gpu, "{ max = 8 }", "\"1GiB\"").is_empty());
-}
-
-#[test]
-fn a_bound_on_memory_takes_first_the_room_for_more_batches_then_slots_but_leaves_one_per_worker() {
+fn a_bound_on_memory_takes_slots_but_leaves_one_per_worker() {
     let host = FakeHost::with_cores(2);
     let layout = |memory: &str| {
         infer(&host.good_with(DIGITS, &set(&[("limits.memory", memory)])), "classify").layout.clone()
     };
     let full = infer(&host.good(DIGITS), "classify").layout.clone();
     assert_eq!(layout(&(full.slot_bytes() * full.slots).to_string()), full);
-    let less = layout(&(full.slot_bytes() * full.slots - 1).to_string());
-    assert_eq!((less.slots, less.slot_rows), (full.slots, 8));
     let slots = |memory: &str| layout(memory).slots;
-    let (full, slot) = (less.clone(), less.slot_bytes());
+    let slot = full.slot_bytes();
     assert_eq!(full.slots, 8);
     assert_eq!(slots(&(slot * 8).to_string()), 8);
     assert_eq!(slots(&(slot * 8 - 1).to_string()), 7);

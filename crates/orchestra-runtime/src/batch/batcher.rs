@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::batches_together::Together;
 use orchestra_core::batching::{BatchPolicy, Decision};
 use orchestra_core::ledger::{Assignment, FailedRow, Ledger, Rows};
 use orchestra_core::{DeviceId, Failure, Iteration, SlotId, StageId, WorkerId};
@@ -37,7 +36,6 @@ pub struct BatcherState {
     name: String,
     pipeline_name: String,
     policy: BatchPolicy,
-    together: Together,
     /// Of a stage that runs its model on its own outputs.
     iteration: Option<Iteration>,
     ledger: Ledger,
@@ -126,11 +124,6 @@ impl BatcherState {
             name: stage.name.clone(),
             pipeline_name: plan.pipelines[stage.pipeline.index()].name.clone(),
             policy,
-            together: Together::new(
-                batch.together(),
-                policy.max_batch,
-                plan.limits_of(args.stage).batch_timeout,
-            ),
             iteration: batch.iteration.clone(),
             ledger,
             pool: None,
@@ -203,18 +196,17 @@ impl BatcherState {
         }
     }
 
-    /// Says to the pool what there is a use for, and whether that is a filled slot and one was filled just before. Batches only go together
-    /// where no caller waits for the first of them.
+    /// Says to the pool what there is a use for, and whether that is a filled slot and one was filled just before.
     fn watch_and_look(&self, now: Duration) -> bool {
         let Some(pool) = &self.pool else { return false };
-        let (watch, together) = if self.drained || self.ledger.idle_workers(now) > 0 {
-            (Watch::Openings, 1)
+        let watch = if self.drained || self.ledger.idle_workers(now) > 0 {
+            Watch::Openings
         } else if self.ledger.has_room() {
-            (Watch::Filled, self.together.batches())
+            Watch::Filled
         } else {
-            (Watch::Nothing, self.together.batches())
+            Watch::Nothing
         };
-        pool.watch(watch, together);
+        pool.watch(watch);
         watch != Watch::Nothing && pool.has_filled()
     }
 
@@ -254,11 +246,6 @@ impl BatcherState {
         self.slots.get(&rows.slot).map_or(0, |in_use| in_use.slot.n_tokens(rows) as u64)
     }
 
-    /// The batches that the model makes of these rows.
-    fn batches(&self, rows: Rows) -> impl Iterator<Item = Rows> + use<> {
-        rows.pieces(self.policy.max_batch)
-    }
-
     fn count_sent(&self, a: &Assignment) {
         // A batch that goes on after a checkpoint was counted when it was sent first.
         if a.resumes {
@@ -266,13 +253,9 @@ impl BatcherState {
         }
         let (stats, items) = (&self.args.context.stats, self.n_tokens(a.rows));
         let stage = stats.stage(self.args.stage);
-        for batch in self.batches(a.rows) {
-            let is_full = batch.count == self.policy.max_batch;
-            let reason = if is_full { a.reason.of_a_full_one() } else { a.reason.of_a_rest() };
-            stage.reason(reason).add(1);
-            if let Some(sizes) = &stage.batch_size {
-                sizes.add(self.n_tokens(batch));
-            }
+        stage.reason(a.reason).add(1);
+        if let Some(sizes) = &stage.batch_size {
+            sizes.add(items);
         }
         if !a.first_time {
             stats.retries.add(1);
@@ -281,7 +264,7 @@ impl BatcherState {
         stage.entered.add(items);
         if let (Some(times), Some(in_use)) = (&stage.queue_time, self.slots.get(&a.rows.slot)) {
             let waited = self.now().saturating_sub(in_use.slot.opened);
-            self.batches(a.rows).for_each(|_| times.add_time(waited));
+            times.add_time(waited);
         }
     }
 

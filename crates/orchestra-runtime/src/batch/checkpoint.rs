@@ -127,7 +127,7 @@ mod tests {
             let arena = Arena::create("checkpoint", layout.clone()).unwrap();
             let memory = SharedMemory { inputs: arena.fd(), outputs: outputs.fd() };
             let worker = WorkerArena::map(memory.try_clone_to_owned().unwrap(), layout).unwrap();
-            let pool = SlotPool::new(arena, RunClock::start(), ROWS, 1, Arc::default(), Box::new(|| {}));
+            let pool = SlotPool::new(arena, RunClock::start(), 1, Arc::default(), Box::new(|| {}));
             for index in 0..ROWS as u64 {
                 let mut lease = pool.claim_now().or_else(|| pool.claim()).unwrap();
                 (0..3).for_each(|input| lease.input_mut(input).copy_from_slice(&index.to_ne_bytes()));

@@ -104,20 +104,13 @@ impl std::ops::Deref for FilledSlot {
 }
 
 impl SlotPool {
-    /// A pool over `arena`, all slots free, with batches of up to `max_batch` rows. `notify` is called when something has happened that is watched for: at first, everything. It must
+    /// A pool over `arena`, all slots free. `notify` is called when something has happened that is watched for: at first, everything. It must
     /// not block.
     ///
     /// Workers may hold `held` slots at once: see [`SlotClaims::new`].
     ///
     /// `in_use` is raised by one for each slot that is taken, and lowered when it comes back.
-    pub fn new(
-        arena: Arena,
-        clock: RunClock,
-        max_batch: usize,
-        held: usize,
-        in_use: Arc<Counter>,
-        notify: Tell,
-    ) -> Arc<Self> {
+    pub fn new(arena: Arena, clock: RunClock, held: usize, in_use: Arc<Counter>, notify: Tell) -> Arc<Self> {
         let layout = arena.layout().clone();
         let filling = |_| Filling {
             opened: AtomicU64::new(0),
@@ -125,7 +118,7 @@ impl SlotPool {
             tokens: (0..layout.slot_rows).map(|_| Mutex::new(None)).collect(),
         };
         Arc::new(Self {
-            claims: SlotClaims::new(max_batch, layout.slot_rows, held, (0..layout.slots).map(filling)),
+            claims: SlotClaims::new(layout.slot_rows, held, (0..layout.slots).map(filling)),
             arena,
             clock,
             open_since: AtomicU64::new(0),
@@ -200,12 +193,8 @@ impl SlotPool {
     }
 
     /// What the batcher is told of from now on. What has happened by now it has to look for itself, after this.
-    ///
-    /// Slots that are opened from now on have room for `together` batches, as far as the arena has. If the open one has room for more, and
-    /// is no further than that, it gets less.
-    pub fn watch(&self, watch: Watch, together: usize) {
+    pub fn watch(&self, watch: Watch) {
         self.watch.store(watch as u8, Ordering::SeqCst);
-        self.claims.set_together(together);
     }
 
     fn tell(&self, event: Watch) {
@@ -225,9 +214,9 @@ impl SlotPool {
     }
 
     pub fn open_batch(&self) -> Option<OpenBatch> {
-        let open = self.claims.open_rows()?;
+        let rows = self.claims.open_rows()?;
         let oldest_since = Duration::from_nanos(self.open_since.load(Ordering::Relaxed));
-        Some(OpenBatch { rows: open.claimed, room: open.room, oldest_since })
+        Some(OpenBatch { rows, oldest_since })
     }
 
     /// Closes the open slot: it is filled when its last claimed row is published.

@@ -12,12 +12,6 @@ use crate::flow::ticket::Ticket;
 
 /// A pool, and what it tells of itself.
 fn pool(slot_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<()>) {
-    pool_of_batches(slot_rows, 1, slots)
-}
-
-/// The same with room for several batches in each slot.
-fn pool_of_batches(max_batch: usize, together: usize, slots: usize) -> (Arc<SlotPool>, Receiver<()>) {
-    let slot_rows = max_batch * together;
     let row = |name: &str| TensorSpec {
         name: name.into(),
         dtype: DType::I64,
@@ -28,7 +22,7 @@ fn pool_of_batches(max_batch: usize, together: usize, slots: usize) -> (Arc<Slot
     let (sender, events) = channel();
     let notify = move || sender.send(()).unwrap();
     let arena = Arena::create("test", layout).unwrap();
-    (SlotPool::new(arena, RunClock::start(), max_batch, 2, Arc::default(), Box::new(notify)), events)
+    (SlotPool::new(arena, RunClock::start(), 2, Arc::default(), Box::new(notify)), events)
 }
 
 fn ticket(index: u64) -> Token {
@@ -93,10 +87,10 @@ fn many_writers_fill_slots_without_losing_or_doubling_an_item() {
 }
 
 #[test]
-fn slots_that_are_closed_or_made_smaller_while_rows_are_claimed_keep_every_row() {
+fn slots_that_are_closed_while_rows_are_claimed_keep_every_row() {
     const WRITERS: u64 = 3;
     const EACH: u64 = 2000;
-    let (pool, events) = pool_of_batches(5, 4, 4);
+    let (pool, events) = pool(20, 4);
     let over = AtomicBool::new(false);
     let seen = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
@@ -110,14 +104,8 @@ fn slots_that_are_closed_or_made_smaller_while_rows_are_claimed_keep_every_row()
             })
             .collect();
         scope.spawn(|| {
-            for together in (1..=4).cycle() {
-                if over.load(Ordering::Relaxed) {
-                    break;
-                }
-                pool.watch(Watch::Openings, together);
-                if together % 2 == 0 {
-                    pool.close(LeaveReason::Timer);
-                }
+            while !over.load(Ordering::Relaxed) {
+                pool.close(LeaveReason::Timer);
                 std::thread::yield_now();
             }
         });
@@ -191,42 +179,6 @@ fn a_row_of_another_size_sends_the_open_slot_on_its_way() {
     assert_eq!(left, [(2, LeaveReason::Size), (1, LeaveReason::Size)]);
 }
 
-/// Writes so many rows, and says how many there are in each slot that is filled by now.
-fn write(pool: &Arc<SlotPool>, rows: u64) -> Vec<usize> {
-    (0..rows).for_each(|i| pool.claim().unwrap().publish(ticket(i)));
-    all_filled(pool).iter().map(|slot| slot.tokens.len()).collect()
-}
-
-#[test]
-fn slots_are_full_with_as_many_batches_as_go_together_when_they_are_opened() {
-    let (pool, _events) = pool_of_batches(2, 4, 3);
-    assert_eq!(write(&pool, 4), [2, 2], "one at first");
-    pool.watch(Watch::Nothing, 3);
-    assert_eq!(write(&pool, 6), [6]);
-    pool.watch(Watch::Nothing, 99);
-    assert_eq!(write(&pool, 8), [8], "as many as there is room for");
-    assert_eq!(write(&pool, 1), [] as [usize; 0]);
-    assert_eq!(pool.open_batch().map(|open| (open.rows, open.room)), Some((1, 8)));
-    pool.watch(Watch::Nothing, 2);
-    assert_eq!(pool.open_batch().map(|open| (open.rows, open.room)), Some((1, 4)));
-    assert_eq!(write(&pool, 3), [4], "less, once a worker waits for it");
-}
-
-#[test]
-fn a_slot_that_is_further_than_it_should_be_keeps_its_room_until_it_is_closed() {
-    let (pool, _events) = pool_of_batches(2, 4, 3);
-    pool.watch(Watch::Nothing, 4);
-    assert_eq!(write(&pool, 2), [] as [usize; 0]);
-    pool.watch(Watch::Openings, 1);
-    assert_eq!(pool.open_batch().map(|open| (open.rows, open.room)), Some((2, 8)));
-    pool.close(LeaveReason::Full);
-    assert_eq!(all_filled(&pool).iter().map(|slot| slot.tokens.len()).collect::<Vec<_>>(), [2]);
-    assert_eq!(write(&pool, 2), [2], "the next one is as it should be");
-    pool.watch(Watch::Nothing, 4);
-    assert_eq!(write(&pool, 1), [] as [usize; 0]);
-    assert_eq!(pool.open_batch().map(|open| open.room), Some(8));
-}
-
 #[test]
 fn a_closed_slot_is_filled_only_when_its_last_writer_is_through() {
     let (pool, events) = pool(4, 1);
@@ -247,7 +199,7 @@ fn a_closed_slot_is_filled_only_when_its_last_writer_is_through() {
 fn only_what_is_watched_for_is_told_and_nothing_is_lost_of_the_rest() {
     let (pool, events) = pool(1, 8);
     let told = |watch| {
-        pool.watch(watch, 1);
+        pool.watch(watch);
         let mut told = Vec::new();
         let lease = pool.claim().unwrap();
         told.push(events.try_iter().count());
@@ -271,9 +223,9 @@ fn who_says_what_it_waits_for_and_then_looks_misses_no_slot() {
     std::thread::scope(|scope| {
         scope.spawn(|| (0..ITEMS).for_each(|i| pool.claim().unwrap().publish(ticket(i))));
         while seen < ITEMS {
-            pool.watch(Watch::Nothing, 1);
+            pool.watch(Watch::Nothing);
             seen += all_filled(&pool).len() as u64;
-            pool.watch(Watch::Filled, 1);
+            pool.watch(Watch::Filled);
             if !pool.has_filled() && seen < ITEMS {
                 events.recv_timeout(Duration::from_secs(60)).expect("it is told of the next slot");
             }

@@ -11,11 +11,7 @@ mod fake;
 
 pub fn plan_of(stage: &Stage) -> Plan {
     let memory = stage.gpus.as_ref().map_or(80 << 30, |gpus| gpus.total);
-    let host = fake::FakeHost {
-        devices: if stage.is_on_cpu() { 0 } else { stage.devices },
-        dynamic: stage.dynamic,
-        memory,
-    };
+    let host = fake::FakeHost { devices: stage.devices, dynamic: stage.dynamic, memory };
     let plan = fake::plan_of(&workflow(stage), &host);
     check_plan(&plan, stage);
     plan
@@ -28,10 +24,9 @@ pub fn plan_of_text(workflow: &str) -> Plan {
 }
 
 fn workflow(stage: &Stage) -> String {
-    let device = |d| if stage.is_on_cpu() { "\"cpu\"".to_owned() } else { format!("\"cuda:{d}\"") };
-    let devices: Vec<String> = (0..stage.devices).map(device).collect();
+    let devices: Vec<String> = (0..stage.devices).map(|d| format!("\"cuda:{d}\"")).collect();
     let mut model = format!("workers = {}\nstreams = {}\n", stage.workers, stage.streams);
-    if !stage.is_on_cpu() && (stage.gpus.is_none() || stage.is_declared) {
+    if stage.gpus.is_none() || stage.is_declared {
         let gib = stage.gpus.as_ref().map_or("0.001".to_owned(), |_| stage.takes.to_string());
         writeln!(model, "memory = \"{gib}GiB\"").unwrap();
     }
@@ -64,7 +59,7 @@ color = "gray"
 kind = "infer"
 from = "pixels"
 model = "fake"
-batch = {{ max = {max}, wait = "5ms", together = {together} }}
+batch = {{ max = {max}, wait = "5ms" }}
 [sinks.all]
 kind = "jsonl"
 from = "read"
@@ -74,7 +69,6 @@ batch_timeout = "{timeout}ms"
 use = [{devices}]
 {more}"#,
         max = stage.max_batch,
-        together = stage.together,
         timeout = stage.batch_timeout.as_millis(),
         devices = devices.join(", "),
     )

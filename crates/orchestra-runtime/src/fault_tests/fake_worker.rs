@@ -53,8 +53,6 @@ struct Core {
     arena: Option<WorkerArena>,
     /// Batches that it runs at once.
     streams: usize,
-    /// Rows of its largest batch; of more it makes several, one after the other.
-    max_batch: usize,
     running: Mutex<Vec<Run>>,
     /// Runs that it was sent and has not begun.
     waiting: Mutex<VecDeque<Run>>,
@@ -88,7 +86,6 @@ impl Worker {
             stderr: AsyncMutex::new(stderr),
             arena: None,
             streams: 1,
-            max_batch: 1,
             running: Mutex::default(),
             waiting: Mutex::default(),
             came: Notify::new(),
@@ -208,7 +205,6 @@ impl Worker {
         }
         let memory = self.memory.take().expect("there is one load frame");
         self.core.streams = load.streams;
-        self.core.max_batch = load.max_batch;
         self.core.arena = Some(WorkerArena::map(memory, load.layout).unwrap());
         let warmed = load.padded_to.unwrap_or_default();
         voice.say(&loaded(takes, warmed)).await;
@@ -303,13 +299,10 @@ impl Core {
         self.make_noise().await;
         let after = match fault {
             Some(fault) => self.go_wrong(voice, &run, fault).await?,
-            None if run.rows.min(self.max_batch) > self.script.rows_that_fit(self.log.now()) => {
+            None if run.rows > self.script.rows_that_fit(self.log.now()) => {
                 self.fail(voice, &run, RunErrorKind::OutOfMemory).await
             }
-            None => {
-                let batches = u32::try_from(run.rows.div_ceil(self.max_batch)).expect("there are few");
-                self.go_right(voice, &run, self.script.run_takes * batches).await
-            }
+            None => self.go_right(voice, &run, self.script.run_takes).await,
         };
         Ok(after)
     }

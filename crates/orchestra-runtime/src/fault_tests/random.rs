@@ -236,19 +236,6 @@ async fn the_same_holds_for_workers_that_run_several_batches_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_holds_where_batches_go_together() {
-    for seed in few_seeds() {
-        let stage = || {
-            let mut stage = Random::new(seed).stage(format!("seed {seed}"));
-            stage.together = 2 + (seed % 7) as usize;
-            stage.streams = 1 + (seed % 2) as usize;
-            stage
-        };
-        holds_with_any_faults(seed, stage).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_run_that_is_stopped_in_the_midst_of_faults_leaves_nothing_behind() {
     for seed in seeds() {
         let mut random = Random::new(seed);

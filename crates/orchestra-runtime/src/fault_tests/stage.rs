@@ -48,8 +48,6 @@ pub struct Stage {
     pub items: u64,
     /// Rows of a full batch.
     pub max_batch: usize,
-    /// Batches that may go to a worker together. If that is more than one, the devices are the cores.
-    pub together: usize,
     /// How many devices.
     pub devices: usize,
     pub workers: usize,
@@ -104,7 +102,6 @@ impl Stage {
             label: String::new(),
             items,
             max_batch: 4,
-            together: 1,
             devices: 1,
             workers: 1,
             streams: 1,
@@ -125,11 +122,6 @@ impl Stage {
             beats_while_busy: true,
             bound: secs(3600),
         }
-    }
-
-    /// Its devices are the cores, and not GPUs.
-    pub fn is_on_cpu(&self) -> bool {
-        self.together > 1
     }
 
     /// With this heading for failed checks.
@@ -395,7 +387,6 @@ pub fn check_plan(plan: &Plan, stage: &Stage) {
     assert_eq!(plan.devices.len(), stage.devices);
     assert!(batch.workers.iter().all(|w| w.most() == stage.workers));
     assert_eq!((batch.max_batch, batch.wait), (stage.max_batch, ms(5)));
-    assert_eq!(batch.together(), if stage.dynamic { 1 } else { stage.together });
     assert_eq!(batch.layout.outputs[0].is_none(), stage.dynamic);
     assert_eq!(plan.limits.batch_timeout, stage.batch_timeout);
     assert!(matches!(plan.stages[0].runs, Shape::Map(_)));

@@ -112,7 +112,6 @@ pub fn load_frame(
         device: device.clone(),
         threads,
         streams: batch.streams,
-        max_batch: batch.max_batch,
         padded_to: batch.padded_to.filter(|_| *device != DeviceKind::Cpu),
         layout: batch.layout.clone(),
     })

@@ -141,7 +141,7 @@ impl WorkerPort {
             FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
                 if let Some((UnansweredRun { rows, .. }, ran)) = self.answered(batch, timing, false, now) {
                     drop(batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));
-                    self.done(u64::from(self.batches_in(rows)), rss_bytes);
+                    self.done(rss_bytes);
                     // Not told from here: a hook that takes long would keep us from hearing the worker's heart.
                     if self.args.context.options.events.is_some() {
                         drop(self.link.cast(LinkMsg::BatchDone(rows)));
@@ -151,7 +151,7 @@ impl WorkerPort {
             FromWorker::Paused { batch, timing, rss_bytes } => {
                 if let Some((_, ran)) = self.answered(batch, timing, false, now) {
                     drop(batcher.cast(BatcherMsg::Paused { worker, batch, ran }));
-                    self.done(1, rss_bytes);
+                    self.done(rss_bytes);
                 }
             }
             FromWorker::Failed { batch, kind, error, timing } => {
@@ -207,7 +207,7 @@ impl WorkerPort {
         traffic.begin(now);
         let streams = traffic.unanswered.streams;
         drop(traffic);
-        self.count(timing, streams, self.batches_in(sent.rows), now);
+        self.count(timing, streams, now);
         Some((sent, Ran { begun: sent.begun, answered: Some(now), timing }))
     }
 
@@ -217,12 +217,7 @@ impl WorkerPort {
         drop(self.link.cast(LinkMsg::Kill(WorkerExit::Garbled(what))));
     }
 
-    /// The batches that the model makes of so many rows.
-    fn batches_in(&self, rows: usize) -> u32 {
-        u32::try_from(rows.div_ceil(self.args.serve.load.max_batch.max(1))).unwrap_or(u32::MAX)
-    }
-
-    fn count(&self, timing: RunTiming, streams: usize, batches: u32, now: Duration) {
+    fn count(&self, timing: RunTiming, streams: usize, now: Duration) {
         let stats = &self.args.context.stats;
         stats.first_batch.note_first(now);
         let took = timing.total();
@@ -232,19 +227,19 @@ impl WorkerPort {
         let stage = stats.stage(self.args.serve.stage);
         stage.busy.add_time(busy);
         if let Some(on) = stage.on(self.args.device) {
-            (0..batches).for_each(|_| on.run_time.add_time(took / batches));
+            on.run_time.add_time(took);
         }
     }
 
-    /// Batches were answered with results, one or as many as went together.
-    fn done(&self, n: u64, rss: u64) {
+    /// A batch was answered with results.
+    fn done(&self, rss: u64) {
         let mut traffic = self.traffic();
         if traffic.batches == 0 {
             drop(self.args.manager.cast(DeviceMsg::WorkerProgressed(self.args.worker)));
         }
         let before = traffic.batches;
         let (batches_then, rss_then) = *traffic.fresh_at.get_or_insert((before, rss));
-        let batches = before + n;
+        let batches = before + 1;
         traffic.batches = batches;
         let bounds = self.args.serve.recycle;
         let worn = bounds.batches.is_some_and(|n| batches - batches_then >= n)

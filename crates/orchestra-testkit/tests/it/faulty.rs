@@ -54,7 +54,6 @@ fn load(memory: &Memory) -> ToWorker {
         device: DeviceKind::Cpu,
         threads: 1,
         streams: 1,
-        max_batch: memory.arena.layout().slot_rows,
         padded_to: None,
         layout: memory.arena.layout().clone(),
     }))

@@ -210,7 +210,6 @@ fn a_frame_that_is_too_large_is_never_made() {
         device: orchestra_core::DeviceKind::Cpu,
         threads: 1,
         streams: 1,
-        max_batch: 1,
         padded_to: None,
         layout,
     }));

@@ -12,5 +12,4 @@ mod leaks;
 mod service;
 mod slow_sink;
 mod streams;
-mod together;
 mod worker_in_c;

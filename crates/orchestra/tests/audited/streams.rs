@@ -51,9 +51,7 @@ fn trapped(streams: usize, traps: &[(u64, Trap)]) -> Workplace {
         .image("pixels", "scans", AS_IT_IS)
         .infer("read", "pixels", "trap", 8)
         .sink("all", "read", "")
-        .devices(1)
-        // Those that go together would be taken apart first: one more death for each trap.
-        .one_by_one();
+        .devices(1);
     place
 }
 

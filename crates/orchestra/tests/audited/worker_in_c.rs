@@ -33,7 +33,6 @@ impl StageKind for Double {
             program: Some(Arc::new(Doubling(self.0.clone()))),
             max_batch: None,
             wait: Duration::from_millis(5),
-            together: None,
             iteration: None,
         }))
     }

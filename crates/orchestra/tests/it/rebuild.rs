@@ -28,9 +28,7 @@ fn workplace() -> Workplace {
         .image("pixels", "scans", AS_IT_IS)
         .infer("read", "pixels", "blocks", 4)
         .sink("all", "read", "")
-        .devices(1)
-        // The bugs are at certain ones of those that are sent.
-        .one_by_one();
+        .devices(1);
     place
 }
 

@@ -59,7 +59,6 @@ fn all_forms(items: u64) -> Workplace {
         .add("[stages.class]\nkind = \"classify\"\nfrom = \"turned\"\nlabels = \"labels.txt\"")
         .sink("rows", "read", "")
         // What is killed with a worker has passed the gate, and would pass it again: with many batches at once there, too few others could.
-        .one_by_one()
         .devices(1);
     fs::write(place.path("labels.txt"), "even\nodd\n").unwrap();
     for (name, more) in [

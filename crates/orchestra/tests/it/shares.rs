@@ -31,7 +31,7 @@ fn workplace() -> Workplace {
             .infer(&format!("read-{name}"), &format!("pixels-{name}"), name, 1)
             .sink(&format!("of-{name}"), &format!("read-{name}"), "");
     }
-    place.add("[limits]\nbatch_timeout = \"1h\"").devices(1).one_by_one();
+    place.add("[limits]\nbatch_timeout = \"1h\"").devices(1);
     place
 }
 
@@ -49,7 +49,7 @@ fn plan_of(place: &Workplace) -> (Plan, [StageId; 2]) {
     for (stage, workers) in stages.iter().zip(WORKERS) {
         let (_, batch) = plan.batch_stages().find(|(s, _)| s == stage).unwrap();
         assert_eq!(batch.workers.iter().map(|w| w.most()).sum::<usize>(), workers);
-        assert_eq!((batch.max_batch, batch.together()), (1, 1));
+        assert_eq!(batch.max_batch, 1);
     }
     (plan, stages)
 }

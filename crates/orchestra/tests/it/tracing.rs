@@ -73,8 +73,7 @@ fn workplace() -> Workplace {
         .infer("first", "pixels", "affine", 4)
         .infer("second", "first", "slow", 4)
         .sink("all", "second", "")
-        .devices(1)
-        .one_by_one();
+        .devices(1);
     place
 }
 

@@ -33,8 +33,6 @@ pub(super) struct Life {
     place: Place,
     /// Rows of the batch in which it came.
     rows: usize,
-    /// Others came together with that batch.
-    came_together: bool,
     /// Workers that it killed.
     crashes: u32,
     /// Those of them that ran it alone, on a device where nothing had ever gone well.
@@ -59,11 +57,10 @@ pub(super) struct DeviceLife {
 }
 
 impl Life {
-    pub(super) fn closed(&mut self, rows: usize, max_batch: usize) {
+    pub(super) fn closed(&mut self, rows: usize) {
         assert_eq!(self.place, Place::Unread);
         self.place = Place::Waits;
-        self.rows = rows.min(max_batch);
-        self.came_together = rows > max_batch;
+        self.rows = rows;
     }
 
     pub(super) fn sent(&mut self, worker: WorkerId) {
@@ -190,18 +187,8 @@ impl World {
             let suspect = held.chain([a.rows]).find(|rows| self.is_suspect(*rows));
             assert_eq!(suspect, None, "a suspect has its worker for itself: {}", self.describe());
         }
-        let max_batch = self.setup.max_batch;
-        assert!((1..=max_batch * self.setup.together).contains(&a.rows.count));
-        let takes = self.ledger.ceiling(a.device);
-        assert!(
-            a.rows.count <= takes || takes == max_batch,
-            "no batch is larger than its device takes, and none goes with others where that is less than a full one"
-        );
-        assert!(
-            a.rows.count <= max_batch || !(self.is_suspect(a.rows) || self.devices[w.device].is_in_doubt()),
-            "what is suspected goes by itself, and so does what goes to a device that is: {}",
-            self.describe()
-        );
+        assert!((1..=self.setup.max_batch).contains(&a.rows.count));
+        assert!(a.rows.count <= self.ledger.ceiling(a.device), "no batch is larger than its device takes");
         // A device that fails fast gets one batch at a time as long as another one works.
         if self.devices[w.device].is_in_doubt() && self.another_works(w.device) {
             let n: usize =
@@ -296,8 +283,6 @@ impl World {
         }
         for (item, life) in self.lives.iter().enumerate() {
             let mut bound = life.rows.next_power_of_two().ilog2() + 2;
-            // One sets those apart that went together.
-            bound += u32::from(life.came_together);
             // A single item that dies beside another one is only suspected.
             bound += u32::from(self.setup.streams > 1 && life.rows == 1);
             // With three devices or more, the word of one that never got anything right is not enough.

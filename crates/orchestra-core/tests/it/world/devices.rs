@@ -17,8 +17,7 @@ impl World {
         if self.sick.contains(&w.device) || self.is_due_to_break(w) {
             return Outcome::Dies(WorkerExit::Signal(11));
         }
-        // Batches that go together are run one after the other.
-        if rows.count.min(self.setup.max_batch) > self.rooms[w.device] {
+        if rows.count > self.rooms[w.device] {
             return Outcome::Faults(RunErrorKind::OutOfMemory);
         }
         let mut of_rows = self.items_of(rows).into_iter().map(|i| self.setup.poison.get(&i)).enumerate();

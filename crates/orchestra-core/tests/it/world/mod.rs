@@ -66,7 +66,6 @@ struct Slot {
 struct Open {
     slot: u32,
     items: Vec<u64>,
-    room: usize,
     since: Duration,
 }
 
@@ -199,37 +198,22 @@ impl World {
             }
             if self.open.is_none() {
                 let Some(slot) = self.free_slots.pop() else { return };
-                let room = self.room();
-                self.open = Some(Open { slot, items: Vec::new(), room, since: self.now });
+                self.open = Some(Open { slot, items: Vec::new(), since: self.now });
             }
             let item = self.arrived;
             self.arrived += 1;
             let open = self.open.as_mut().expect("it was opened above");
             open.items.push(item);
-            if open.items.len() == open.room {
+            if open.items.len() == self.setup.max_batch {
                 self.close(LeaveReason::Full);
             }
-        }
-    }
-
-    /// Rows for which there is room in a slot that is opened now.
-    fn room(&self) -> usize {
-        let waits = self.drained || self.ledger.idle_workers(self.now) > 0;
-        self.setup.max_batch * if waits { 1 } else { self.setup.together }
-    }
-
-    /// As the pool does it when it is told that a worker waits.
-    fn make_smaller(&mut self) {
-        let room = self.room();
-        if let Some(open) = self.open.as_mut().filter(|open| open.items.len() < room) {
-            open.room = open.room.min(room);
         }
     }
 
     fn close(&mut self, reason: LeaveReason) {
         let Some(Open { slot, items, .. }) = self.open.take() else { return };
         let count = items.len();
-        items.iter().for_each(|i| self.lives[*i as usize].closed(count, self.setup.max_batch));
+        items.iter().for_each(|i| self.lives[*i as usize].closed(count));
         self.slots.insert(slot, Slot { left: items.len() * self.setup.sinks, items });
         self.ledger.add(Rows { slot: SlotId(slot), first: 0, count }, reason);
     }
@@ -264,8 +248,7 @@ impl World {
                 assert!(due > self.now);
                 self.at(due, Timer::Look);
             }
-            self.make_smaller();
-            let as_seen = |o: &Open| OpenBatch { rows: o.items.len(), room: o.room, oldest_since: o.since };
+            let as_seen = |o: &Open| OpenBatch { rows: o.items.len(), oldest_since: o.since };
             let open = self.open.as_ref().map(as_seen);
             match self.policy.decide(open, self.ledger.idle_workers(self.now), self.drained, self.now) {
                 Decision::Leave(reason) => self.close(reason),

@@ -61,14 +61,12 @@ pub struct Setup {
     pub streams: usize,
     /// Batches that wait at a worker beyond those.
     pub ready: usize,
-    /// Batches that go to a worker together at most.
-    pub together: usize,
 }
 
 impl Setup {
     /// The same with so many items and slots that there is always a harmless batch.
     pub fn with_plenty_of_work(self) -> Self {
-        let more = 12 * (self.max_batch * self.together) as u64;
+        let more = 12 * self.max_batch as u64;
         let poison = self.poison.into_iter().map(|(item, p)| (item + more / 2, p)).collect();
         Self { items: self.items + more, slots: self.slots + 8, poison, ..self }
     }
@@ -177,7 +175,6 @@ pub fn setups() -> impl Strategy<Value = Setup> {
             kills,
             streams: 1,
             ready,
-            together: 1,
         },
     )
 }

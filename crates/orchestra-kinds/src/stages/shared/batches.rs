@@ -15,13 +15,6 @@ pub const MODEL: Key = key("model", "text", "required", "one of `[models.*]`");
 pub const MAX: Key =
     key("max", "integer", "by device", "the most rows that the model runs at once").from_to(1, MAX_BATCH);
 pub const WAIT: Key = key("wait", "duration", "\"5ms\"", "how long the oldest item waits for company");
-pub const TOGETHER: Key = key(
-    "together",
-    "integer",
-    "by time",
-    "on the CPU, how many small and quick batches may [go to a busy worker together](../guide/devices.md#batches-that-go-together)",
-)
-.from_to(1, MAX_BATCH);
 
 /// What a stage with a model reads: `from`, or a stage for each input.
 pub fn upstreams_of_model(f: &mut Fields<'_, '_>) -> Upstreams {
@@ -54,7 +47,6 @@ pub fn draft_of(model: Option<At<String>>, f: &mut Fields<'_, '_>) -> BatchDraft
         program: None,
         max_batch: batch.integer("max"),
         wait: batch.duration_or_default("wait"),
-        together: batch.integer("together").map(|n| n.value as usize),
         iteration: None,
     }
 }

@@ -77,7 +77,6 @@ impl Setup {
             device: DeviceKind::Cpu,
             threads: 1,
             streams: 1,
-            max_batch: max_rows,
             padded_to: None,
             layout: layout.clone(),
         };

@@ -34,10 +34,8 @@ impl BatcherState {
             trace = self.in_flight.end(&flight, ran, BatchEnd::Done, ceiling);
         }
         self.note_ceiling(completed.device);
-        let n_batches = self.batches(completed.rows).count();
-        self.together.took(completed.rows.count, ran.timing.total());
         let stats = &self.args.context.stats;
-        stats.device(completed.device).batches.add(n_batches as u64);
+        stats.device(completed.device).batches.add(1);
         stats.device(completed.device).rows.add(self.n_tokens(completed.rows));
         if let Some(slot) = self.rows_ended(completed.rows) {
             let outputs = outputs.map(PendingOutputs::done);
@@ -88,7 +86,6 @@ impl BatcherState {
     ) {
         let flight = self.in_flight.by_batch.remove(&batch);
         if let Some(flight @ BatchInFlight { assignment: a, .. }) = &flight {
-            self.together.failed(a.rows.count);
             tracing::warn!(
                 pipeline = %self.pipeline_name, stage = %self.name, %batch, rows = a.rows.count,
                 reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), %worker,
@@ -125,7 +122,6 @@ impl BatcherState {
         for (batch, aftermath) in lost.held.iter().rev().zip(&lost.aftermath) {
             let Some(flight) = self.in_flight.by_batch.remove(batch) else { continue };
             let a = &flight.assignment;
-            self.together.failed(a.rows.count);
             tracing::debug!(
                 pipeline = %self.pipeline_name, stage = %self.name, %batch, rows = a.rows.count,
                 attempt = a.attempt, device = %self.device_name(a.device), %worker, trace_id = flight.trace_id(),

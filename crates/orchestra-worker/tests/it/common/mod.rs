@@ -51,13 +51,12 @@ fn layout() -> impl Strategy<Value = BatchLayout> {
 fn load() -> impl Strategy<Value = Load> {
     let device =
         prop_oneof![Just(DeviceKind::Cpu), "GPU-[0-9a-f]{8}".prop_map(|uuid| DeviceKind::Cuda { uuid })];
-    ((vec(any::<u8>(), 0..64), device, any::<[usize; 3]>()), (option::of(any::<usize>()), layout())).prop_map(
-        |((spec, device, [threads, streams, max_batch]), (padded_to, layout))| Load {
+    ((vec(any::<u8>(), 0..64), device, any::<[usize; 2]>()), (option::of(any::<usize>()), layout())).prop_map(
+        |((spec, device, [threads, streams]), (padded_to, layout))| Load {
             spec,
             device,
             threads,
             streams,
-            max_batch,
             padded_to,
             layout,
         },

@@ -143,11 +143,6 @@ impl Workplace {
         self.add(&format!("[stages.{name}]\nkind = \"infer\"\n{reads}\nmodel = \"{model}\"\n{batch}"))
     }
 
-    /// No batch goes to a worker together with others.
-    pub fn one_by_one(&mut self) -> &mut Self {
-        self.set("wait = \"5ms\" }", "wait = \"5ms\", together = 1 }")
-    }
-
     /// Adds a sink to the file `NAME.jsonl`, with more keys.
     pub fn sink(&mut self, name: &str, from: &str, more: &str) -> &mut Self {
         self.add(&format!("[sinks.{name}]\nkind = \"jsonl\"\nfrom = \"{from}\"\n{more}"))
@@ -421,7 +416,6 @@ pub fn copying(n: u64, batch: usize, devices: usize, model_keys: &str) -> Workpl
         .sink("all", "read", "")
         .add("[limits]\nbatch_timeout = \"1h\"")
         .devices(devices);
-    place.one_by_one();
     place
 }
 
