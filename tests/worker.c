@@ -17,7 +17,6 @@ enum { SOCKET = 3, INPUTS = 4, OUTPUTS = 5, MAX_TENSORS = 16 };
 struct span { uint64_t offset, row_bytes; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t running; // the batch that runs, plus 1; 0: none. Under the lock.
 
 // ---- writing: integers of variable length, little-endian
 
@@ -117,9 +116,6 @@ static void *watch(void *unused) {
         struct frame f = { .length = 0 };
         pthread_mutex_lock(&lock);
         put_int(&f, 6);
-        put_int(&f, running != 0);
-        if (running != 0) put_int(&f, running - 1);
-        put_int(&f, resident());
         send_frame(&f);
         pthread_mutex_unlock(&lock);
     }
@@ -183,7 +179,7 @@ int main(void) {
         _exit(69);
     }
     put_int(&f, 1);                           // Loaded
-    put_int(&f, 0), put_int(&f, 0), put_int(&f, 0);
+    put_int(&f, 0);
     put_text(&f, "worker.c");
     put_int(&f, 0);
     put_int(&f, now_ns() - began);
@@ -198,9 +194,6 @@ int main(void) {
         take_int();                           // the attempt
         uint64_t slot = take_int(), output_slot = take_int(), first = take_int(), rows = take_int();
         if (slot >= slots || output_slot >= slots || rows == 0 || first > slot_rows || rows > slot_rows - first) return 76;
-        pthread_mutex_lock(&lock);
-        running = batch + 1;
-        pthread_mutex_unlock(&lock);
         began = now_ns();
         for (uint64_t i = 0; i < n_inputs; i++) {
             uint64_t bytes = inputs[i].row_bytes;
@@ -209,7 +202,6 @@ int main(void) {
             for (uint64_t k = 0; k < bytes * rows / sizeof *x; k++) y[k] = 2 * x[k];
         }
         pthread_mutex_lock(&lock);
-        running = 0;                          // before its answer: no batch is called running after it
         f.length = 0;
         put_int(&f, 3);                       // Done
         put_int(&f, batch);

@@ -129,14 +129,13 @@ def _is_broken():  # Some errors of a GPU stay with the process, and all its cal
 class _Worker:
     """Speaks the protocol: the main thread reads, loads and runs; a second one beats, and ends the process when the parent hangs up."""
     def __init__(self):
-        self.socket, self.lock, self.running, self.rss = socket.socket(fileno=3), threading.Lock(), [], 0
+        self.socket, self.lock, self.rss = socket.socket(fileno=3), threading.Lock(), 0
         self.read = self.socket.makefile("rb").read
         visible = b"\1" + _text(os.environ["CUDA_VISIBLE_DEVICES"]) if "CUDA_VISIBLE_DEVICES" in os.environ else b"\0"
-        self.send(lambda: _int(0, PROTOCOL) + _text(os.environ.get("ORCHESTRA_BUILD", "")) + _int(os.getpid()) + visible)
+        self.send(_int(0, PROTOCOL) + _text(os.environ.get("ORCHESTRA_BUILD", "")) + _int(os.getpid()) + visible)
         threading.Thread(target=self.watch, daemon=True).start()
     def send(self, frame):
-        with self.lock:  # Made with the lock in hand: no batch is called running after its answer.
-            frame = frame()
+        with self.lock:
             self.socket.sendall(len(frame).to_bytes(4, "little") + frame)
     def watch(self):
         poll = select.poll()
@@ -144,7 +143,7 @@ class _Worker:
         try:
             while not poll.poll(250):
                 self.rss = _rss()
-                self.send(lambda: _int(6, len(self.running), *self.running, self.rss))
+                self.send(_int(6))
         finally:
             os._exit(0)
     def frame(self):  # Without one the parent is gone.
@@ -166,17 +165,15 @@ class _Worker:
             self.maps = [step and mmap.mmap(fd, -(-step * slots // 4096) * 4096, prot=kind) for fd, step, kind in memory]
             self.device and _lock_pages(self.maps)
         except BaseException as error:
-            failed = _int(2, 3 if _is_memory(error) else 2) + _text(_words(error))
-            self.send(lambda: failed), os._exit(69)
+            self.send(_int(2, 3 if _is_memory(error) else 2) + _text(_words(error))), os._exit(69)
         self.rss = _rss()  # Measured now and with every beat: after each batch it would cost more than a small batch.
-        loaded = _int(1, 0, 0, 1) + _text("cuda" if self.device else "cpu") + _int(1)  # One node on one provider.
+        loaded = _int(1, 1) + _text("cuda" if self.device else "cpu") + _int(1)  # One node on one provider.
         loaded += _text(f"python {sys.version.split()[0]}, numpy {np.__version__}") + _int(0, time.perf_counter_ns() - began, self.rss)
-        self.send(lambda: loaded)
+        self.send(loaded)
         while (frame := self.frame()).int() == 1:
             self.run(*(frame.int() for _ in range(6)))
         os._exit(76)  # It is no `Run`.
     def run(self, batch, _, slot, output_slot, first, rows):
-        self.running.append(batch)
         spent, broken = [0, 0, 0], False
         try:
             arrays = self.call(slot, output_slot, first, rows, spent)
@@ -191,8 +188,7 @@ class _Worker:
             elif rows == 1:
                 traceback.print_exc()
             answer = _int(5, batch, *([2] if broken else kind)) + _text(why) + _int(*spent)
-        self.running.remove(batch)
-        self.send(lambda: answer), broken and os._exit(71)
+        self.send(answer), broken and os._exit(71)
     def call(self, slot, output_slot, first, rows, spent):  # Outputs of fixed shape go to their slot; the others are given back.
         inputs, began = {at["name"]: self.rows(0, slot, at, first, rows) for at in self.inputs}, time.perf_counter_ns()
         arrays, ran, dynamic = _called(self.code, rows, inputs, self.outputs), time.perf_counter_ns(), []

@@ -60,8 +60,6 @@ impl Engine for KernelEngine {
         serving.warm_up()?;
         self.serving = Some(serving);
         Ok(Loaded {
-            inputs,
-            outputs,
             providers: Vec::new(),
             runtime_version: format!(
                 "NVRTC {compiler}, driver for CUDA {}.{}",

@@ -70,7 +70,7 @@ impl WorkerClient {
     pub fn answer(&mut self) -> Result<Option<FromWorker>, CodecError> {
         loop {
             match self.frame() {
-                Ok(Some(FromWorker::Heartbeat { .. } | FromWorker::Waiting)) => {}
+                Ok(Some(FromWorker::Heartbeat | FromWorker::Waiting)) => {}
                 other => return other,
             }
         }

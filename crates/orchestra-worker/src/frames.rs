@@ -20,20 +20,10 @@ use std::time::Duration;
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
 pub use orchestra_core::ledger::RunErrorKind;
-use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, OutputSlotId, SlotId, TensorSpec};
+use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, OutputSlotId, SlotId};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
 pub const PROTOCOL_VERSION: u32 = 12;
-
-/// A W3C trace context in 25 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-pub struct TraceContext {
-    pub trace_id: [u8; 16],
-    /// Id of the span that is the parent of what the receiver does.
-    pub span_id: [u8; 8],
-    /// Trace flags; bit 0 is "sampled".
-    pub flags: u8,
-}
 
 /// What a worker shall load, and how it is to serve it: the same for every engine, but for `spec`.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -64,8 +54,6 @@ pub struct Run {
     pub first_row: usize,
     /// How many rows, at least 1.
     pub rows: usize,
-    /// The span that the run belongs to.
-    pub trace: Option<TraceContext>,
 }
 
 /// Parent to worker.
@@ -142,10 +130,6 @@ pub enum FromWorker {
     },
     /// What was to be loaded is there and warm.
     Loaded {
-        /// Its inputs as the engine sees them.
-        inputs: Vec<TensorSpec>,
-        /// Its outputs as the engine sees them.
-        outputs: Vec<TensorSpec>,
         /// What runs how much of it; ONNX Runtime counts nodes per execution provider.
         providers: Vec<(String, u32)>,
         /// The engine's version.
@@ -194,12 +178,7 @@ pub enum FromWorker {
         timing: RunTiming,
     },
     /// The process is alive.
-    Heartbeat {
-        /// The batches that run now, in the order in which they were begun.
-        running: Vec<BatchId>,
-        /// Resident memory of the worker in bytes.
-        rss_bytes: u64,
-    },
+    Heartbeat,
     /// The load waits for another process, which builds what this one then reads. The time that a load may take begins anew.
     Waiting,
 }

@@ -20,7 +20,7 @@ use crate::frames::{
 };
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::locked;
-use orchestra_core::{BatchId, ErrorClass, SandboxMode, TensorSpec};
+use orchestra_core::{ErrorClass, SandboxMode};
 use orchestra_machine::processes::own_memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -73,10 +73,6 @@ pub enum Answer {
 /// What an engine says about a model that it loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// The model's inputs as the runtime sees them.
-    pub inputs: Vec<TensorSpec>,
-    /// The model's outputs as the runtime sees them.
-    pub outputs: Vec<TensorSpec>,
     /// Nodes per execution provider.
     pub providers: Vec<(String, u32)>,
     pub runtime_version: String,
@@ -87,8 +83,8 @@ pub struct Loaded {
 impl Loaded {
     /// As the parent is told, with the time that it took in nanoseconds and the resident memory of the process.
     pub fn into_frame(self, load_ns: u64, rss_bytes: u64) -> FromWorker {
-        let Loaded { inputs, outputs, providers, runtime_version, warmed } = self;
-        FromWorker::Loaded { inputs, outputs, providers, runtime_version, warmed, load_ns, rss_bytes }
+        let Loaded { providers, runtime_version, warmed } = self;
+        FromWorker::Loaded { providers, runtime_version, warmed, load_ns, rss_bytes }
     }
 }
 
@@ -170,8 +166,6 @@ impl From<CodecError> for End {
 /// What the threads share.
 pub(crate) struct Link {
     writer: Mutex<FrameWriter<UnixStream, FromWorker>>,
-    /// In the order in which they were begun.
-    running: Mutex<Vec<BatchId>>,
     /// Measured with every heartbeat: reading `/proc` after each batch would cost more than a small batch.
     rss_bytes: AtomicU64,
 }
@@ -204,7 +198,6 @@ impl Link {
         let writer = socket.try_clone().map_err(End::protocol)?;
         let link = Arc::new(Link {
             writer: Mutex::new(FrameWriter::new(writer)),
-            running: Mutex::new(Vec::new()),
             rss_bytes: AtomicU64::new(rss_bytes()),
         });
         link.send(&FromWorker::Hello {
@@ -229,9 +222,7 @@ impl Link {
     ) -> Result<(), End> {
         let batch = run.batch;
         let mut timing = RunTiming::default();
-        locked(&self.running).push(batch);
         let result = engine(run, &mut timing);
-        locked(&self.running).retain(|other| *other != batch);
         let RunError { kind, error } = match result {
             Ok(Answer::Paused) => {
                 let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
@@ -277,12 +268,9 @@ impl Link {
 
     /// Says that the worker is alive. `false`: the parent does not listen any more.
     fn beat(&self) -> bool {
-        let rss_bytes = rss_bytes();
-        self.rss_bytes.store(rss_bytes, Ordering::Relaxed);
+        self.rss_bytes.store(rss_bytes(), Ordering::Relaxed);
         let mut writer = locked(&self.writer);
-        // Looked at with the writer in hand: no batch is called running after its answer.
-        let running = locked(&self.running).clone();
-        let mut sent = writer.write(&FromWorker::Heartbeat { running, rss_bytes });
+        let mut sent = writer.write(&FromWorker::Heartbeat);
         if waiting::is_waiting() {
             sent = sent.and_then(|()| writer.write(&FromWorker::Waiting));
         }

@@ -9,9 +9,7 @@ use std::process::Command;
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, OutputSlotId, SlotId, TensorSpec};
 use orchestra_worker::codec::{Frame, encode};
-use orchestra_worker::frames::{
-    DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
-};
+use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
 
 use crate::kept_inputs::kept_inputs;
 
@@ -47,9 +45,8 @@ fn load_on_a_gpu() -> Load {
 }
 
 fn run() -> Run {
-    let trace = TraceContext { trace_id: [1; 16], span_id: [2; 8], flags: 1 };
     let (slot, output_slot) = (SlotId(0), OutputSlotId(1));
-    Run { batch: BatchId(7), attempt: 1, slot, output_slot, first_row: 2, rows: 4, trace: Some(trace) }
+    Run { batch: BatchId(7), attempt: 1, slot, output_slot, first_row: 2, rows: 4 }
 }
 
 fn done(shape: Vec<usize>, data: Vec<u8>) -> FromWorker {
@@ -77,8 +74,6 @@ fn body<T: Frame>(frame: T) -> Vec<u8> {
 /// Every kind of frame, by the name that it is kept under.
 fn named() -> Vec<(&'static str, Vec<u8>)> {
     let loaded = FromWorker::Loaded {
-        inputs: vec![tensor("x", DType::F32, &[1, 2, 2])],
-        outputs: vec![tensor("y", DType::F32, &[3])],
         providers: vec![("CPU".to_owned(), 141)],
         runtime_version: "1.23.2".to_owned(),
         warmed: 8,
@@ -90,7 +85,7 @@ fn named() -> Vec<(&'static str, Vec<u8>)> {
     let timing = RunTiming { bind_ns: 1, run_ns: 2, copy_out_ns: 3 };
     let error = "out of memory".to_owned();
     let failed = FromWorker::Failed { batch: BatchId(7), kind: RunErrorKind::OutOfMemory, error, timing };
-    let heartbeat = FromWorker::Heartbeat { running: vec![BatchId(7)], rss_bytes: 300 };
+    let heartbeat = FromWorker::Heartbeat;
     vec![
         ("load", body(ToWorker::Load(Box::new(load())))),
         ("load-gpu", body(ToWorker::Load(Box::new(load_on_a_gpu())))),

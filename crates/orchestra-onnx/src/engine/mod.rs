@@ -102,16 +102,10 @@ impl Engine for OnnxEngine {
             cuda::page_lock(&arena, load.streams);
         }
         let model = Model::check(&session, arena.layout(), &spec)?;
-        let mut loaded = Loaded {
-            inputs: model.session_inputs.clone(),
-            outputs: model.session_outputs.clone(),
-            providers: nodes::providers(&session, load, &spec)?,
-            runtime_version: library::version(&spec.library),
-            warmed: 0,
-        };
+        let providers = nodes::providers(&session, load, &spec)?;
         self.streams = Serving::streams(session, model, arena, load, &spec).map_err(errors::load)?;
-        loaded.warmed = warm_up(&mut self.streams, load.padded_to)?;
-        Ok(loaded)
+        let warmed = warm_up(&mut self.streams, load.padded_to)?;
+        Ok(Loaded { providers, runtime_version: library::version(&spec.library), warmed })
     }
 
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {

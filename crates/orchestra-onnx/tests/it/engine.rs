@@ -56,7 +56,6 @@ fn check_affine(
 fn a_run_reads_its_rows_and_writes_its_rows_and_no_others() {
     let setup = affine_setup(None, 8);
     let (engine, loaded) = setup.engine().unwrap();
-    assert_eq!(loaded.inputs[0].to_string(), "f32[batch, 3]");
     assert!(loaded.runtime_version.starts_with("1."), "{}", loaded.runtime_version);
     assert!(matches!(&loaded.providers[..], [(cpu, n)] if cpu == "CPUExecutionProvider" && *n > 0));
     let engine = std::cell::RefCell::new(engine);
@@ -68,8 +67,7 @@ fn a_run_reads_its_rows_and_writes_its_rows_and_no_others() {
 #[test]
 fn a_model_of_one_batch_size_takes_smaller_batches_and_its_own() {
     let setup = affine_setup(Some(6), 6);
-    let (engine, loaded) = setup.engine().unwrap();
-    assert_eq!(loaded.inputs[0].batch, Dim::Fixed(6));
+    let (engine, _) = setup.engine().unwrap();
     let engine = std::cell::RefCell::new(engine);
     proptest!(config(), |(rows in affine_rows(), slot in 0u32..3, first in 0usize..6)| {
         let first = first.min(6 - rows.len());
@@ -138,8 +136,7 @@ fn every_element_type_goes_in_and_comes_out() {
         let outputs =
             [flat("same", dtype, 3), flat("twice", dtype, 6), spec("picked", dtype, &[Dim::Dynamic])];
         let setup = setup_of(model, &[flat("x", dtype, 3)], &outputs, 4);
-        let (mut engine, loaded) = setup.engine().unwrap();
-        assert_eq!(loaded.inputs[0].dtype, dtype);
+        let (mut engine, _) = setup.engine().unwrap();
         let size = dtype.size_bytes();
         // Bits of small numbers, so that they are no NaN and, for bool, 0 or 1.
         let element = |n: usize| {

@@ -21,8 +21,7 @@ fn the_largest_number_of_each_step_and_its_place_are_those_of_the_whole_output()
         let taken = spec("x", DType::F32, &row);
         let mut setup = Setup::new(|folder| model.write(folder), &[taken], &[given], ROWS, 1);
         setup.spec.largest_outputs = vec!["y".to_owned()];
-        let (mut engine, loaded) = setup.engine().unwrap();
-        assert_eq!(loaded.outputs[0].name, "orchestra.largest.y");
+        let (mut engine, _) = setup.engine().unwrap();
         // Small whole numbers, which f16 has exactly, many of them twice.
         let numbers =
             |row: usize| (0..STEPS * CLASSES).map(move |at| ((at * 7919 + row * 104_729) % 61) as f32 - 30.0);

@@ -78,8 +78,7 @@ fn the_model_sees_what_a_loader_would_have_written() {
             for channels in [1, 3] {
                 let pixels = pixels(layout, dtype, channels);
                 let setup = echo(&pixels, channels);
-                let (mut engine, loaded) = setup.engine().unwrap();
-                assert_eq!(loaded.inputs[0].to_string(), format!("u8[batch, {HEIGHT}, {WIDTH}, {channels}]"));
+                let (mut engine, _) = setup.engine().unwrap();
                 let pictures: Vec<Vec<u8>> = (0..ROWS).map(|seed| picture(seed, channels)).collect();
                 setup.fill_input(0, 0, 0, &pictures);
                 run(&mut engine, 0, 0, ROWS).unwrap();

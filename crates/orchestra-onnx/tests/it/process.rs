@@ -46,20 +46,13 @@ fn endless() -> Setup {
 }
 
 #[test]
-fn heartbeats_name_the_running_batch_and_the_end_of_the_parent_ends_a_long_run() {
+fn the_end_of_the_parent_ends_a_long_run() {
     let setup = endless();
     let mut worker = setup.spawn();
     assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
     worker.send(ToWorker::Run(run_of(5, 0, 0, MANY)));
-    let mut beats = 0;
-    while beats < 3 {
-        match worker.0.frame().unwrap() {
-            Some(FromWorker::Heartbeat { running, rss_bytes }) => {
-                assert!(rss_bytes > 0);
-                beats += u32::from(running == [BatchId(5)]);
-            }
-            other => panic!("not a heartbeat: {other:?}"),
-        }
+    for _ in 0..3 {
+        assert_eq!(worker.0.frame().unwrap(), Some(FromWorker::Heartbeat));
     }
     // What a killed parent looks like; the other direction stays open, so that a finished run would show.
     worker.0.hang_up().unwrap();

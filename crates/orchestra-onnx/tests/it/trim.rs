@@ -48,8 +48,7 @@ fn numbers(row: usize, width: usize, height: usize) -> Vec<f32> {
 #[test]
 fn a_run_computes_no_more_than_its_rows_are_trimmed_to() {
     let setup = setup(&[whole(), Placement::tensor()], Trim { input: 0, axes: [1, 2] });
-    let (mut engine, loaded) = setup.engine().unwrap();
-    assert_eq!(loaded.inputs.len(), 1, "what rows are trimmed to is no input of the model");
+    let (mut engine, _) = setup.engine().unwrap();
     let rows: Vec<Vec<u8>> = (0..ROWS).map(|row| f32s(&numbers(row, WIDTH, HEIGHT))).collect();
     let sizes = [(3, 2), (WIDTH, HEIGHT), (1, 1), (5, HEIGHT), (3, 2)];
     for (slot, first, count, (width, height)) in

@@ -21,7 +21,6 @@ use crate::batch::slot_pool::{FilledSlot, SlotPool, Watch};
 use crate::context::RunContext;
 use crate::fleet::worker_port::WorkerPort;
 use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, LinkMsg};
-use crate::trace::id_in_logs;
 
 pub struct Batcher;
 
@@ -281,11 +280,11 @@ impl BatcherState {
         let port = self.ports.get(&a.worker);
         let outputs = port.and_then(|port| port.room_for(a.rows));
         let output_slot = outputs.as_ref().map(|outputs| outputs.slot);
-        let trace = self.in_flight.begin(a, from, outputs);
+        let trace_id = self.in_flight.begin(a, from, outputs);
         tracing::debug!(
             pipeline = %self.pipeline_name, stage = %self.name, batch = %a.batch, rows = a.rows.count,
             reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), worker = %a.worker,
-            trace_id = trace.as_ref().map(id_in_logs), "batch sent"
+            trace_id, "batch sent"
         );
         if let (Some(port), Some(output_slot)) = (port, output_slot) {
             let run = Run {
@@ -295,7 +294,6 @@ impl BatcherState {
                 output_slot,
                 first_row: a.rows.first,
                 rows: a.rows.count,
-                trace,
             };
             port.send(run).await;
         }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use orchestra_core::ledger::{Aftermath, Assignment, Rows};
 use orchestra_core::{BatchId, StageId};
-use orchestra_worker::frames::TraceContext;
 
 use crate::batch::output_slots::PendingOutputs;
 use crate::batch::slot_pool::FilledSlot;
@@ -49,23 +48,23 @@ impl BatchesInFlight {
         Self { stage, tracer: context.tracer.clone(), clock: context.clock, by_batch: HashMap::new() }
     }
 
-    /// A batch leaves, out of this slot. Gives the context for its frame.
+    /// A batch leaves, out of this slot. Gives its trace as it stands in logs.
     pub fn begin(
         &mut self,
         assignment: Assignment,
         from: Option<&FilledSlot>,
         outputs: Option<PendingOutputs>,
-    ) -> Option<TraceContext> {
+    ) -> Option<String> {
         let noted = self.tracer.get().zip(from).map(|(tracer, slot)| Noted {
             number: tracer.number_batch(),
             items: slot.n_tokens(assignment.rows),
             opened: slot.opened,
             filled: slot.filled,
         });
-        let context = noted.as_ref().and_then(|n| n.number.context);
         let flight = BatchInFlight { assignment, sent: self.clock.now(), outputs, noted };
+        let trace_id = flight.trace_id();
         self.by_batch.insert(assignment.batch, flight);
-        context
+        trace_id
     }
 
     pub fn end(

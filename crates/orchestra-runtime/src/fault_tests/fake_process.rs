@@ -256,7 +256,7 @@ impl Voice {
         loop {
             tokio::time::sleep(HEARTBEAT).await;
             if self.greeted.load(Ordering::Relaxed) && !self.frozen.load(Ordering::Relaxed) {
-                self.say(&FromWorker::Heartbeat { running: Vec::new(), rss_bytes: 0 }).await;
+                self.say(&FromWorker::Heartbeat).await;
             }
         }
     }

@@ -502,8 +502,6 @@ impl Core {
 
 fn loaded(took: Duration, warmed: usize) -> FromWorker {
     FromWorker::Loaded {
-        inputs: Vec::new(),
-        outputs: Vec::new(),
         providers: vec![("FakeExecutionProvider".to_owned(), 1)],
         runtime_version: "none".to_owned(),
         warmed,

@@ -180,7 +180,7 @@ impl LinkState {
             }
             FromWorker::Waiting => {}
             // The port has understood these.
-            FromWorker::Heartbeat { .. }
+            FromWorker::Heartbeat
             | FromWorker::Done { .. }
             | FromWorker::Paused { .. }
             | FromWorker::Failed { .. } => {}

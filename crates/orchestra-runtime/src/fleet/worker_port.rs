@@ -137,7 +137,7 @@ impl WorkerPort {
         let now = self.args.context.clock.now();
         let (worker, batcher) = (self.args.worker, &self.args.serve.batcher);
         match frame {
-            FromWorker::Heartbeat { .. } => drop(self.believed(now)),
+            FromWorker::Heartbeat => drop(self.believed(now)),
             FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
                 if let Some((UnansweredRun { rows, .. }, ran)) = self.answered(batch, timing, false, now) {
                     drop(batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));

@@ -18,7 +18,7 @@ use orchestra_core::{
 };
 use orchestra_plan::Plan;
 use orchestra_store::TaskEnded;
-pub use orchestra_worker::frames::{RunErrorKind, RunTiming, TraceContext};
+pub use orchestra_worker::frames::{RunErrorKind, RunTiming};
 
 pub use crate::flow::ticket::Ticket;
 pub use crate::flow::token::Token;
@@ -34,7 +34,7 @@ pub trait Tracer: Send + Sync {
 /// Follows one run. Called right when things happen, by the threads that did them, so it must not block or take long: it is there to put
 /// the record somewhere. Several threads may call it at once.
 pub trait RunTracer: Send + Sync {
-    /// A batch is about to be sent. The numbers of the batches of a run are 0, 1, 2, ...; the context goes into the frame to the worker.
+    /// A batch is about to be sent. The numbers of the batches of a run are 0, 1, 2, ...
     fn number_batch(&self) -> BatchNumber;
     /// The trace that an item which has failed is found in, for the line about it in the log. `None`: it is not known, or there is none.
     fn trace_of_failed(&self, _: ItemId) -> Option<TraceContext> {
@@ -54,6 +54,16 @@ pub trait RunTracer: Send + Sync {
     fn task(&self, attempt: TaskTrace);
     /// The run is over. Records of what is still being cleared away may follow.
     fn ended(&self, end: RunEnded);
+}
+
+/// A W3C trace context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceContext {
+    pub trace_id: [u8; 16],
+    /// Id of the span that is the parent of what the receiver does.
+    pub span_id: [u8; 8],
+    /// Trace flags; bit 0 is "sampled".
+    pub flags: u8,
 }
 
 #[derive(Debug, Clone)]

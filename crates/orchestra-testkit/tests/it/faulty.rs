@@ -42,7 +42,7 @@ fn start(fault: &str, memory: &Memory) -> WorkerClient {
 fn heartbeat(worker: &mut WorkerClient) -> Option<FromWorker> {
     loop {
         let frame = worker.frame().unwrap();
-        if matches!(frame, Some(FromWorker::Heartbeat { .. }) | None) {
+        if matches!(frame, Some(FromWorker::Heartbeat) | None) {
             return frame;
         }
     }
@@ -61,7 +61,7 @@ fn load(memory: &Memory) -> ToWorker {
 
 fn run(batch: u64, rows: usize) -> ToWorker {
     let (batch, slot) = (BatchId(batch), SlotId(1));
-    ToWorker::Run(Run { batch, attempt: 1, slot, output_slot: OUTPUTS, first_row: 1, rows, trace: None })
+    ToWorker::Run(Run { batch, attempt: 1, slot, output_slot: OUTPUTS, first_row: 1, rows })
 }
 
 /// A worker that said hello and has loaded.

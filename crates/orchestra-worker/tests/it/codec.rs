@@ -151,7 +151,7 @@ fn a_large_frame_arrives_whole_and_the_ones_behind_it_too() {
             timing: Default::default(),
             rss_bytes: 0,
         };
-        let beat = FromWorker::Heartbeat { running: vec![], rss_bytes: 1 };
+        let beat = FromWorker::Heartbeat;
         let mut bytes = Vec::new();
         encode(&done, &mut bytes).unwrap();
         encode(&beat, &mut bytes).unwrap();
@@ -164,7 +164,7 @@ fn a_large_frame_arrives_whole_and_the_ones_behind_it_too() {
 
 #[test]
 fn a_reset_between_frames_means_gone_and_within_one_truncated() {
-    let beat = FromWorker::Heartbeat { running: vec![], rss_bytes: 1 };
+    let beat = FromWorker::Heartbeat;
     let mut bytes = Vec::new();
     encode(&beat, &mut bytes).unwrap();
     let stream = |bytes: Vec<u8>| Pieces {
@@ -190,7 +190,6 @@ fn writing_to_a_peer_that_is_gone_says_so() {
         output_slot: OutputSlotId(0),
         first_row: 0,
         rows: 1,
-        trace: None,
     });
     for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset] {
         let mut writer = FrameWriter::new(Broken(kind));

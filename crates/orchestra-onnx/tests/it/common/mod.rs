@@ -182,7 +182,7 @@ impl Process {
 
 pub fn run_of(batch: u64, slot: u32, first_row: usize, rows: usize) -> Run {
     let (slot, output_slot) = (SlotId(slot), OutputSlotId(slot));
-    Run { batch: BatchId(batch), attempt: 1, slot, output_slot, first_row, rows, trace: None }
+    Run { batch: BatchId(batch), attempt: 1, slot, output_slot, first_row, rows }
 }
 
 pub fn run(

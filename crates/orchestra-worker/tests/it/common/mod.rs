@@ -2,9 +2,7 @@
 
 use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, OutputSlotId, SlotId, TensorSpec};
-use orchestra_worker::frames::{
-    DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
-};
+use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -64,20 +62,17 @@ fn load() -> impl Strategy<Value = Load> {
 }
 
 fn run() -> impl Strategy<Value = Run> {
-    let trace = (any::<[u8; 16]>(), any::<[u8; 8]>(), any::<u8>())
-        .prop_map(|(trace_id, span_id, flags)| TraceContext { trace_id, span_id, flags });
     let place = (any::<u32>(), any::<u32>(), any::<usize>(), any::<usize>());
-    (any::<u64>(), any::<u32>(), place, option::of(trace)).prop_map(
-        |(batch, attempt, (slot, output_slot, first_row, rows), trace)| Run {
+    (any::<u64>(), any::<u32>(), place).prop_map(|(batch, attempt, (slot, output_slot, first_row, rows))| {
+        Run {
             batch: BatchId(batch),
             attempt,
             slot: SlotId(slot),
             output_slot: OutputSlotId(output_slot),
             first_row,
             rows,
-            trace,
-        },
-    )
+        }
+    })
 }
 
 /// Any frame to a worker.
@@ -111,10 +106,15 @@ pub fn from_worker() -> impl Strategy<Value = FromWorker> {
     );
     let providers = vec((".{0,30}", any::<u32>()), 0..3);
     let version = (".{0,9}", any::<usize>());
-    let loaded = (vec(tensor(), 0..3), vec(tensor(), 0..3), providers, version, any::<u64>(), any::<u64>())
-        .prop_map(|(inputs, outputs, providers, (runtime_version, warmed), load_ns, rss_bytes)| {
-            FromWorker::Loaded { inputs, outputs, providers, runtime_version, warmed, load_ns, rss_bytes }
-        });
+    let loaded = (providers, version, any::<u64>(), any::<u64>()).prop_map(
+        |(providers, (runtime_version, warmed), load_ns, rss_bytes)| FromWorker::Loaded {
+            providers,
+            runtime_version,
+            warmed,
+            load_ns,
+            rss_bytes,
+        },
+    );
     let done = (any::<u64>(), vec(dynamic(), 0..3), timing(), any::<u64>()).prop_map(
         |(batch, dynamic, timing, rss_bytes)| FromWorker::Done {
             batch: BatchId(batch),
@@ -131,8 +131,7 @@ pub fn from_worker() -> impl Strategy<Value = FromWorker> {
         (any::<u64>(), error_kind(), ".{0,80}", timing()).prop_map(|(batch, kind, error, timing)| {
             FromWorker::Failed { batch: BatchId(batch), kind, error, timing }
         }),
-        (vec(any::<u64>().prop_map(BatchId), 0..4), any::<u64>())
-            .prop_map(|(running, rss_bytes)| FromWorker::Heartbeat { running, rss_bytes }),
+        Just(FromWorker::Heartbeat),
         Just(FromWorker::Waiting),
     ]
 }
