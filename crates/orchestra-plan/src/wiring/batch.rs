@@ -286,7 +286,7 @@ impl<'a> Wiring<'a> {
         batches: Batches,
     ) -> Result<Vec<ProbedOutput>, Option<String>> {
         let has_doubt = known.declared.iter().any(|output| output.is_open(batches));
-        if fed.is_empty() || !(has_doubt || !batches.is_single) {
+        if fed.is_empty() || (batches.is_single && !has_doubt) {
             return Err(None);
         }
         let tensors = known.declared.iter().filter(|output| output.is_tensor());
