@@ -118,11 +118,11 @@ mod tests {
     #[test]
     fn kills_from_outside_are_no_proof_until_there_are_many() {
         let mut blame = LoaderBlame::default();
-        for _ in 1..WEAK {
+        for _ in 1..8 {
             assert_eq!(blame.died(&KILLED, false, Some(1)), LoaderVerdict::GoOn);
             assert_eq!(blame.died(&WorkerExit::Silent, false, Some(2)), LoaderVerdict::GoOn);
         }
-        assert_eq!(blame.died(&KILLED, false, Some(1)), LoaderVerdict::Fail(FailureKind::Crash, WEAK));
+        assert_eq!(blame.died(&KILLED, false, Some(1)), LoaderVerdict::Fail(FailureKind::Crash, 8));
     }
 
     #[test]
