@@ -8,6 +8,7 @@
 #     kernels   kernels without Landlock and with control groups, which run as programs (User-mode Linux)
 #     jaeger    traces that a real Jaeger has taken; the first build of Jaeger takes about 5 minutes
 #     stores    object stores: moto for S3, Azurite for Azure, fake-gcs-server for Google
+#     examples  every example while its workers, its loaders and the run itself are killed
 #     storms    tests with many items and many kills
 #     fuzz      every reader of untrusted bytes for a minute, with AddressSanitizer
 #
@@ -21,7 +22,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 source scripts/lib.sh
 
-PARTS=(loom miri kernels jaeger stores storms fuzz)
+PARTS=(loom miri kernels jaeger stores examples storms fuzz)
 PART_SECONDS=900 ALL_SECONDS=3600
 target=${CARGO_TARGET_DIR:-target}
 end_to_end=(cargo test --locked -p orchestra-cli --test e2e)
@@ -73,6 +74,12 @@ part_stores() {
     run_modules objects other_stores kills::bucket part_kills retry
 }
 
+part_examples() {
+    need_venv
+    scripts/python-env.sh pyarrow
+    run_modules examples_checked
+}
+
 part_storms() {
     run_modules kills parent_killed_anywhere crash_loop chaos huge_records
 }
@@ -92,7 +99,7 @@ esac
 parts=()
 for part in "${@:-${PARTS[@]}}"; do
     [[ " ${PARTS[*]} " == *" $part "* ]] || fail "there is no part \`$part\`: choose of ${PARTS[*]}"
-    if [[ $part =~ ^(kernels|jaeger|stores|storms)$ && " ${parts[*]} " != *" build "* ]]; then parts+=(build); fi
+    if [[ $part =~ ^(kernels|jaeger|stores|examples|storms)$ && " ${parts[*]} " != *" build "* ]]; then parts+=(build); fi
     parts+=("$part")
 done
 command -v cargo >/dev/null || fail "cargo is missing: install a Rust toolchain (1.92 or later)"

@@ -1,12 +1,16 @@
 //! Every example gives what its own `check.py` accepts, and those with pictures give what Pillow, numpy and ONNX Runtime for Python make of the same
-//! files. That kills change nothing of it, `kills.rs` says of each shape of a workflow.
+//! files. The deep check kills each of them, too; `kills.rs` kills every shape of a workflow.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::common::{Workplace, copy_folder, python, python_env, repository};
+use orchestra_testkit::skip::is_deep_check;
+use orchestra_testkit::striker::{Fault, loaders_of, strike_any, workers_of};
+use rustix::process::Signal;
 
 /// Those that are run here.
 const HERE: [&str; 10] = [
@@ -50,12 +54,31 @@ fn python_for(example: &str) -> Option<String> {
     }
 }
 
-#[test]
-fn every_example_gives_what_its_check_accepts_and_what_another_runtime_computes() {
-    let place = Workplace::new();
+/// Copies examples and models to `place`, whose folder of examples it gives.
+fn copy_examples(place: &Workplace) -> PathBuf {
     let examples = place.path("examples");
     copy_folder(&repository().join("examples"), &examples);
     copy_folder(&repository().join("models"), &place.path("models"));
+    if !examples.join("vector-add/vectors.npz").exists()
+        && let Some(python) = python_for("vector-add")
+    {
+        accepts(Command::new(python).arg(examples.join("vector-add/data.py")));
+    }
+    examples
+}
+
+/// The example's own check; `false`: it was skipped.
+#[track_caller]
+fn check(name: &str, folder: &Path, out: &Path) -> bool {
+    let Some(python) = python_for(name) else { return false };
+    accepts(Command::new(python).arg(folder.join("check.py")).arg("--output").arg(out));
+    true
+}
+
+#[test]
+fn every_example_gives_what_its_check_accepts_and_what_another_runtime_computes() {
+    let place = Workplace::new();
+    let examples = copy_examples(&place);
     let has_check = |folder: &PathBuf| folder.join("check.py").exists();
     let found = fs::read_dir(&examples).unwrap().map(|entry| entry.unwrap().path()).filter(has_check);
     let found: BTreeSet<_> = found.map(|folder| folder.file_name().unwrap().to_owned()).collect();
@@ -67,17 +90,13 @@ fn every_example_gives_what_its_check_accepts_and_what_another_runtime_computes(
     }
 
     for name in HERE {
-        let Some(python) = python_for(name) else { continue };
         let folder = examples.join(name);
-        if name == "vector-add" && !folder.join("vectors.npz").exists() {
-            accepts(Command::new(&python).arg(folder.join("data.py")));
-        }
         let (file, out) = (folder.join("workflow.toml"), place.path(&format!("out-{name}")));
         let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
         place.start_command(&arguments).wait().must_exit(0);
         place.start_command(&arguments).wait().must_exit(0).must_say(&["nothing is left to do"]);
-        accepts(Command::new(python).arg(folder.join("check.py")).arg("--output").arg(&out));
-        if OF_PICTURES.contains(&name)
+        if check(name, &folder, &out)
+            && OF_PICTURES.contains(&name)
             && let Some(python) = python_env("reference")
         {
             let script = repository().join("scripts/examples_reference.py");
@@ -85,4 +104,49 @@ fn every_example_gives_what_its_check_accepts_and_what_another_runtime_computes(
         }
     }
     place.no_process_is_left();
+}
+
+#[test]
+fn every_example_gives_that_while_its_processes_are_killed_and_the_run_itself() {
+    if !is_deep_check("examples") {
+        return;
+    }
+    let place = Workplace::new();
+    let examples = copy_examples(&place);
+    for name in HERE {
+        let folder = examples.join(name);
+        let (file, out) = (folder.join("workflow.toml"), place.path(&format!("out-{name}")));
+        let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+        let journal = || fs::metadata(out.join(".orchestra/journal")).map_or(0, |journal| journal.len());
+        // Before there is anything, when the run has a process, and whenever more is done than at the kill before.
+        let (mut deaths, mut done) = (0, 0);
+        for moment in 0..6 {
+            let mut run = place.start_command(&arguments);
+            let pid = run.pid();
+            let reached = run.until("the moment of the kill", || match moment {
+                0 => out.join(".orchestra").exists(),
+                1 => !workers_of(pid).is_empty() || !loaders_of(pid).is_empty(),
+                _ => journal() > done,
+            });
+            if !reached {
+                run.wait().must_exit(0);
+                break;
+            }
+            run.signal(Signal::KILL);
+            deaths += usize::from(run.wait().status.code().is_none());
+            done = journal();
+            place.no_process_is_left();
+        }
+        let run = place.start_command(&arguments);
+        let storm = strike_any(run.pid(), Duration::from_millis(50), Fault::Kill);
+        let ended = run.wait();
+        let killed = storm.stop().len();
+        ended.must_exit(0);
+        println!("{name}: {deaths} runs and {killed} of its processes were killed");
+        assert!(deaths > 0, "{name} is done before it can be struck");
+        let verified = place.start_command(&["verify", out.to_str().unwrap()]).wait();
+        verified.must_exit(0).must_say(&["0 lost, 0 doubled"]);
+        check(name, &folder, &out);
+        place.no_process_is_left();
+    }
 }
