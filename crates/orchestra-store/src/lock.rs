@@ -31,7 +31,15 @@ pub enum OpenError {
 /// The held lock. Dropping it (or dying) releases it.
 #[derive(Debug)]
 pub(crate) struct FolderLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for FolderLock {
+    /// A process that this one has forked, for another run in it, holds the file until it is the program that it shall be. Closing the file
+    /// would leave the lock with it.
+    fn drop(&mut self) {
+        let _ = self.file.unlock(); // What cannot be unlocked is closed next.
+    }
 }
 
 impl FolderLock {
@@ -54,7 +62,7 @@ impl FolderLock {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         sign(&mut file).map_err(failed)?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -83,4 +91,21 @@ fn owner(pid: Option<u32>) -> String {
 /// Makes `folder` with its parents.
 pub(crate) fn make_folder(folder: &Path) -> Result<(), OpenError> {
     fs::create_dir_all(folder).map_err(|source| OpenError::Io { path: folder.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_free_as_soon_as_it_is_dropped_also_while_a_forked_process_has_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let lock = FolderLock::take(&path, folder.path()).unwrap();
+        let of_a_fork = lock.file.try_clone().unwrap();
+        assert!(matches!(FolderLock::take(&path, folder.path()), Err(OpenError::Busy { .. })));
+        drop(lock);
+        FolderLock::take(&path, folder.path()).unwrap();
+        drop(of_a_fork);
+    }
 }
