@@ -186,6 +186,26 @@ fn what_has_no_row_of_an_item_alone_ends_the_run_and_fails_no_item() {
 }
 
 #[test]
+fn an_output_that_no_two_runs_give_alike_is_said_and_run() {
+    let place = Workplace::new();
+    let tensor = |name: &str| TensorSpec {
+        name: name.into(),
+        dtype: DType::F32,
+        row: vec![Dim::Fixed(2)],
+        batch: Dim::Dynamic,
+    };
+    let model = ModelBuilder::new("m").input(&tensor("x")).output(&tensor("y"));
+    let model = model.node("RandomNormalLike", &["x"], &["r"], &[]).node("Add", &["x", "r"], &["y"], &[]);
+    fs::write(place.path("m.onnx"), model.encode()).unwrap();
+    fs::write(place.path("x.jsonl"), "{\"x\": [1, 2]}\n{\"x\": [3, 4]}\n").unwrap();
+    let text = "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = { x = \"f32[2]\" }\n[models.m]\npath = \"m.onnx\"\n\
+                [stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n";
+    fs::write(place.workflow(), text).unwrap();
+    let said = ["output `y` of model `m` is another one at each run", "batch = { max = 1 }"];
+    place.run(&[]).must_exit(0).must_say(&said);
+}
+
+#[test]
 fn a_model_is_tried_once_by_plan_or_run_and_never_by_check() {
     let place = Workplace::new();
     let tensor = |name: &str, row| TensorSpec {

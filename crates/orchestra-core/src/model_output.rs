@@ -75,6 +75,8 @@ pub enum Mixing {
     Apart,
     /// No more than rounding does.
     Rounded,
+    /// The output is another one at each run of the same batch, so nothing can be told.
+    Unsteady,
     /// Nothing, but an item has other values at another place of its batch, or in a batch of another size.
     Placed,
     /// So much that no item has a row of its own, unless it is alone in its batch.

@@ -5,7 +5,7 @@ use crate::model_output::{BatchAxis, Mixing, ProbedOutput};
 use crate::tensor::DType;
 
 /// Changes with what is tried and how it is judged: what was found before is not believed then.
-pub const EDITION: u32 = 3;
+pub const EDITION: u32 = 4;
 
 /// The items of a batch in whose place another one is tried, one after the other. One would not do: a model that turns a batch round leaves its
 /// middle where it was, and one that adds up what came before leaves the first alone.
@@ -71,7 +71,7 @@ impl Runs {
         let axes = (0..self.before.shape.len()).filter_map(|axis| self.follows(axis));
         let axes: Vec<_> =
             axes.map(|(axis, per_item)| (axis, per_item, self.mixing(axis, per_item))).collect();
-        let is_apart = |mixing: &Mixing| matches!(mixing, Mixing::Apart | Mixing::Rounded);
+        let is_apart = |mixing: &Mixing| *mixing < Mixing::Placed;
         let fitting: Vec<_> = axes.iter().filter(|(_, _, mixing)| is_apart(mixing)).collect();
         let (batch, mixing) = match (&fitting[..], &axes[..]) {
             (&[&(axis, per_item, mixing)], _) | (_, &[(axis, per_item, mixing)]) => {
@@ -99,8 +99,8 @@ impl Runs {
 
     /// What the values of one item change, at worst.
     fn mixing(&self, axis: usize, per_item: usize) -> Mixing {
-        if self.again != self.before {
-            return Mixing::Apart; // It differs from run to run: nothing can be told.
+        if self.again.shape != self.before.shape || self.again.differs_from(&self.before) {
+            return Mixing::Unsteady;
         }
         let of_each = self.replaced.iter().map(|(item, after)| self.mixing_by(*item, after, axis, per_item));
         match of_each.max().unwrap_or(Mixing::Apart) {
@@ -164,6 +164,13 @@ impl Runs {
 }
 
 impl Observed {
+    /// Whether numbers of an output of the same shape differ, beyond rounding.
+    fn differs_from(&self, other: &Self) -> bool {
+        let scale = self.elements.largest().max(other.elements.largest());
+        (0..self.shape.iter().product())
+            .any(|place| !self.elements.is_near(place, &other.elements, place, scale))
+    }
+
     /// Whether an item has other values than one of `other`, beyond rounding. What has another shape for each values tells nothing.
     fn differs(&self, item: usize, other: &Self, of_other: usize, axis: usize, per_item: usize) -> bool {
         let is_like = |shape: &[usize], batch| shape.get(axis) == Some(&(batch * per_item));
@@ -365,5 +372,6 @@ mod tests {
             (vec![x.len()], x.iter().map(|v| v + count.get()).collect())
         };
         assert_eq!(axis_of(SIZES, random), BatchAxis::FIRST);
+        assert_eq!(runs(SIZES, random).mixing, Mixing::Unsteady);
     }
 }

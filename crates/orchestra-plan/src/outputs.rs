@@ -49,6 +49,8 @@ pub(crate) enum Standing {
     Known,
     /// It has, but the values of one item change those of others a little.
     Rounded,
+    /// It seems to have, and each run of the same batch gives another one.
+    Unsteady,
     /// It has none, for this reason.
     NoRows(String),
     /// The file does not say it, and nothing was run, for this reason.
@@ -251,6 +253,7 @@ fn standing(probed: &ProbedOutput, fixed: Option<usize>) -> Standing {
         (_, Mixing::Placed) => Standing::NoRows(
             "an item has other values at another place of its batch, or in one of another size".to_owned(),
         ),
+        (_, Mixing::Unsteady) => Standing::Unsteady,
         (_, Mixing::Rounded) => Standing::Rounded,
         (_, Mixing::Apart) => Standing::Known,
     }

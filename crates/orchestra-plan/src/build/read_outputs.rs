@@ -137,6 +137,14 @@ impl Reported<'_> {
                     .label("as in models that quantize a batch at once")
                     .help(format!("for the numbers of each item alone, {alone}"));
             }
+            Standing::Unsteady => {
+                diags
+                    .warning(self.span, format!("{name} is another one at each run of the same batch"))
+                    .label("as in models that draw random numbers, or were exported while they were trained")
+                    .help(format!(
+                        "whether items change each other cannot be found out then: export the model for inference, or {alone}"
+                    ));
+            }
             Standing::Unconfirmed(why) => {
                 let tried = match why {
                     None => "`orchestra plan` runs the model and finds out".to_owned(),
