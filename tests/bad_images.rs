@@ -114,15 +114,6 @@ fn whatever_a_manifest_names_ends_under_its_own_name() {
 }
 
 #[test]
-fn a_source_of_nothing_but_bad_pictures_still_comes_to_its_end() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_bad_pictures(&place.images()).unwrap();
-    place.run(&[]).must_exit(65);
-    place.must_hold(&items("scans", []), &items("scans", 0..5));
-    place.nothing_is_left();
-}
-
-#[test]
 fn more_failures_than_allowed_stop_the_run_and_what_is_left_can_go_on() {
     let place = Workplace::with_blocks(&Blocks { more: "[limits]\nmax_failed = 10\n", ..Blocks::default() });
     // Many more than may be read beyond the first failure that has no end yet: a busy machine reads on until the stop has come to the sources.

@@ -3,10 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use crate::common::{Blocks, Ended, Workplace, until, write_pictures};
-use orchestra_core::DType;
-use orchestra_testkit::models::spec;
-use orchestra_testkit::onnx::ModelBuilder;
+use crate::common::{Workplace, until};
 use orchestra_testkit::processes::with_variable;
 use orchestra_testkit::striker::loaders_of;
 use rustix::process::{Pid, Signal, kill_process};
@@ -159,23 +156,5 @@ fn pictures_that_were_decoded_are_not_decoded_again_when_workers_die() {
     let report = place.report();
     assert!(place.restarts() > 0 && report["batches_by_reason"]["retry"].as_u64() > Some(0), "{report}");
     assert_eq!(report["stages"]["pixels"]["in"], ITEMS, "{report}");
-    place.nothing_is_left();
-}
-
-#[test]
-fn a_model_that_does_not_load_ends_the_run_with_69_and_leaves_nothing() {
-    let place = Workplace::with_blocks(&Blocks::default());
-    write_pictures(&place.images(), 20);
-    // The file is in order, so it can be planned; only the runtime knows that there is no such operator.
-    ModelBuilder::new("blocks")
-        .input(&spec("pixels", DType::F32, &[1, 32, 32]))
-        .output(&spec("blocks", DType::F32, &[1, 32, 32]))
-        .node("Frobnicate", &["pixels"], &["blocks"], &[])
-        .write(&place.path("models"))
-        .unwrap();
-    let ended: Ended = place.run(&[]);
-    ended.must_exit(69).must_say(&["Frobnicate"]);
-    assert_eq!(place.n_results(), 0);
-    assert_eq!(place.report()["exit_code"], 69);
     place.nothing_is_left();
 }

@@ -140,11 +140,9 @@ fn run_unprobed(width: Dim, node: (&str, &[&str], &[(&str, Attribute)])) -> (Wor
     fs::write(place.path("m.onnx"), model.encode()).unwrap();
     let items: String = (0..8).map(|n| format!("{{\"x\": [{n}, {n}, {n}, {n}]}}\n")).collect();
     fs::write(place.path("x.jsonl"), items).unwrap();
-    let text = format!(
-        "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = {{ x = \"f32[4]\" }}\n[models.m]\npath = \"m.onnx\"\n\
+    let text = "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = { x = \"f32[4]\" }\n[models.m]\npath = \"m.onnx\"\n\
          workers = 1\n[stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n\
-         batch = {{ max = 4, wait = \"200ms\" }}\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n"
-    );
+         batch = { max = 4, wait = \"200ms\" }\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n";
     fs::write(place.workflow(), text).unwrap();
     let ended = place.run(&[]);
     ended.must_say(&["it is not confirmed that output `y`", "the model could not be tried"]);

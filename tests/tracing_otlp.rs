@@ -304,20 +304,6 @@ fn signals_cut_the_last_requests_short_when_the_run_is_over() {
 }
 
 #[test]
-fn what_a_collector_rejects_is_told_with_its_words() {
-    let collector = Collector::http(&[Do::Reject(1, "too old"), Do::Refuse(403, "quota is used up", None)]);
-    let place = Workplace::new();
-    // Requests leave when they are full, or at the end: the second one is refused.
-    let variables = [("OTEL_BSP_SCHEDULE_DELAY", "3600000")];
-    let ended = digits(&place, &["--otlp", &collector.url(), "--set", "telemetry.sample=1"], &variables);
-    let unsent = collector.got()[1].spans().count();
-    must_be_incomplete(&ended, " could not be sent, 1 were rejected by the collector (");
-    let said = ended.stderr.replace(',', "");
-    assert!(said.contains(&format!("{unsent} could not be sent 1 were rejected")), "{unsent}: {said}");
-    place.must_hold(&items("scans", 0..IMAGES), &Default::default());
-}
-
-#[test]
 fn addresses_and_protocols_that_cannot_be_used_are_errors_before_anything_runs() {
     for (variables, code, words) in [
         ([("OTEL_EXPORTER_OTLP_ENDPOINT", "https://c:4317"), ("A", "")], 78, "without encryption"),

@@ -17,9 +17,6 @@ use orchestra_core::ItemId;
 use orchestra_store::{Commit, CommitError, FileIndex, Journal, OutputFolder, PlacedFile, StartError, State};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Done items that have a record in one file only, so that any file can be made the largest.
-const MANY: u64 = 40;
-
 fn limit_files_to(bytes: Option<u64>) {
     let old = getrlimit(Resource::Fsize);
     setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum: old.maximum }).unwrap();
@@ -297,30 +294,10 @@ fn every_byte_of_going_on() {
     }
 }
 
-/// As a user meets it: a long run, a disk that fills up, room again, and the same group once more.
-fn a_full_disk_in_the_middle_of_a_run() {
-    let dir = scratch();
-    let mut journal = start(dir.path());
-    journal.commit(&group(&(0..MANY).map(|i| item(0, i)).collect::<Vec<_>>())).unwrap();
-    let second: Vec<_> = (MANY..2 * MANY).map(|i| item(0, i)).collect();
-    let results = len(&dir.path().join("results.jsonl"));
-    for room in [0, 1, 36, 37, 500] {
-        must_not_fit(on_a_disk_of(results + room, || journal.commit(&group(&second))), ".jsonl");
-        assert_eq!(audit(dir.path(), &journal).len() as u64, MANY);
-    }
-    journal.commit(&group(&second)).unwrap();
-    assert_eq!(audit(dir.path(), &journal).len() as u64, 2 * MANY);
-    drop(journal);
-    let journal = start(dir.path());
-    assert_eq!(audit(dir.path(), &journal).len() as u64, 2 * MANY);
-    assert_eq!(journal.recovered().lost_commits, 0);
-}
-
 #[test]
 fn a_disk_that_is_full_at_any_byte_leaves_nothing_of_the_group_and_the_next_try_works() {
     // SAFETY: ignoring a signal installs no handler; without it the signal for a write beyond the limit ends the process.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    a_full_disk_in_the_middle_of_a_run();
     for file in [RESULTS, COPIES, FAILURES] {
         every_byte_of_a_record_file(file);
     }

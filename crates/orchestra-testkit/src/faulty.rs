@@ -24,8 +24,6 @@
 //! between them, are for the processes after it, one each: `none,load-failed` is for the second. The processes create `PATH`, `PATH.1`,
 //! `PATH.2` and so on, each with its id in it.
 //!
-//! With `ORCHESTRA_FAULT_PACE=MS` each run takes so many milliseconds more, whatever the fault is.
-//!
 //! With `ORCHESTRA_FAULT_LOG=PATH` each run appends a line: the process id, the number of rows, and `ok` or what was reported.
 
 mod engine;
@@ -49,9 +47,6 @@ pub const FAULT: &str = "ORCHESTRA_FAULT";
 pub const FAULT_ONCE: &str = "ORCHESTRA_FAULT_ONCE";
 /// The variable that names the file into which each run is noted.
 pub const FAULT_LOG: &str = "ORCHESTRA_FAULT_LOG";
-
-/// The variable that says how many milliseconds each run takes more.
-pub const FAULT_PACE: &str = "ORCHESTRA_FAULT_PACE";
 
 /// What `never-hello` writes to standard error before it falls silent.
 pub const SILENT: &str = "not saying hello, as asked";
@@ -180,14 +175,7 @@ pub fn main() -> ExitCode {
         Fault::DieAt(death, point) => points::before_serving(death, point),
         _ => {}
     }
-    let pace = match std::env::var(FAULT_PACE).unwrap_or("0".to_owned()).parse() {
-        Ok(ms) => Duration::from_millis(ms),
-        Err(error) => {
-            eprintln!("`{FAULT_PACE}` is no number of milliseconds: {error}");
-            return ExitCode::from(2);
-        }
-    };
-    let mut engine = FaultyEngine::new(fault, turn, pace);
+    let mut engine = FaultyEngine::new(fault, turn);
     match fault {
         Fault::Stubborn => points::serve_and_then(&mut engine, None),
         Fault::DieAt(death, Point::HangUp) => points::serve_and_then(&mut engine, Some(death)),

@@ -152,28 +152,6 @@ fn after_the_run_a_collector_that_is_down_is_tried_once_more_and_not_for_each_re
     assert_eq!((report.unsent, report.late), (5_000, 0));
 }
 
-#[test]
-fn a_name_that_is_not_known_costs_the_spans() {
-    let report = run(&settings("http://no-such-host.invalid:4318"), 3);
-    assert_eq!(report.lost(), 3);
-}
-
-#[test]
-fn a_collector_that_never_answers_keeps_no_run_from_ending() {
-    for (_collector, settings) in collectors(&[Do::Ignore]) {
-        let report = run(&TraceSettings { patience: Duration::from_millis(200), ..settings }, 10);
-        assert_eq!((report.late, report.lost()), (10, 10));
-    }
-}
-
-#[test]
-fn a_collector_that_refuses_one_request_gets_the_next() {
-    let collector = Collector::http(&[Do::Refuse(400, "not this one", None)]);
-    let report = run(&TraceSettings { request: 5, ..settings(&collector.url()) }, 10);
-    assert_eq!((report.unsent, report.delivered), (5, 5));
-    assert!(report.words.unwrap().contains("not this one"));
-}
-
 #[cfg(feature = "grpc")]
 #[test]
 fn over_grpc_too_a_collector_that_refuses_one_request_gets_the_next() {

@@ -27,8 +27,6 @@ pub(super) struct FaultyEngine {
 struct Shared {
     fault: Fault,
     turn: Option<Turn>,
-    /// What each run takes more.
-    pace: Duration,
     arena: OnceLock<WorkerArena>,
     /// Runs so far.
     runs: AtomicU64,
@@ -95,15 +93,9 @@ impl Stream for FaultyStream {
 }
 
 impl FaultyEngine {
-    pub(super) fn new(fault: Fault, turn: Option<Turn>, pace: Duration) -> Self {
-        let shared = Shared {
-            fault,
-            turn,
-            pace,
-            arena: OnceLock::new(),
-            runs: AtomicU64::new(0),
-            last: Mutex::new(None),
-        };
+    pub(super) fn new(fault: Fault, turn: Option<Turn>) -> Self {
+        let shared =
+            Shared { fault, turn, arena: OnceLock::new(), runs: AtomicU64::new(0), last: Mutex::new(None) };
         Self { shared: Arc::new(shared), streams: 1 }
     }
 }
@@ -114,8 +106,6 @@ impl Shared {
         if n == 1 {
             self.say_that_it_serves();
         }
-        // How long a run takes is part of the fault; it synchronises nothing.
-        std::thread::sleep(self.pace);
         let nth = Nth { run, n };
         let result = self.misbehave(nth).and_then(|()| match self.arena.get() {
             Some(arena) => copy_rows(arena, run),

@@ -1,9 +1,9 @@
-//! The misbehaving worker misbehaves as its table says, and serves well without a fault.
+//! The misbehaving worker dies and answers exactly as it is told to, with outputs as they are then.
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{BatchId, DType, DeviceKind, OutputSlotId, SlotId, WorkerExit};
 use orchestra_runtime::{Launcher, ProcessLauncher};
-use orchestra_testkit::faulty::{FAULT, FAULT_ONCE, file_of};
+use orchestra_testkit::faulty::FAULT;
 use orchestra_testkit::models::spec;
 use orchestra_testkit::worker_client::WorkerClient;
 use orchestra_worker::arena::{Arena, SharedMemory};
@@ -27,25 +27,11 @@ fn memory() -> Memory {
     Memory { arena, outputs: OutputRegion::create("faulty outputs", layout).unwrap() }
 }
 
-fn start_with(variables: &[(&str, &str)], memory: &Memory) -> WorkerClient {
-    let env = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+fn start(fault: &str, memory: &Memory) -> WorkerClient {
+    let env = vec![(FAULT.into(), fault.into())];
     let launcher = ProcessLauncher { program: PROGRAM.into(), args: vec!["worker".into()], env };
     let memory = SharedMemory { inputs: memory.arena.fd(), outputs: memory.outputs.fd() };
     WorkerClient::start(|| launcher.launch(&DeviceKind::Cpu, &[], memory)).unwrap()
-}
-
-fn start(fault: &str, memory: &Memory) -> WorkerClient {
-    start_with(&[(FAULT, fault)], memory)
-}
-
-/// The next heartbeat, or `None` at the end.
-fn heartbeat(worker: &mut WorkerClient) -> Option<FromWorker> {
-    loop {
-        let frame = worker.frame().unwrap();
-        if matches!(frame, Some(FromWorker::Heartbeat) | None) {
-            return frame;
-        }
-    }
 }
 
 fn load(memory: &Memory) -> ToWorker {
@@ -77,22 +63,6 @@ fn loaded(fault: &str, memory: &Memory) -> WorkerClient {
 
 fn is_done(answer: Result<Option<FromWorker>, CodecError>, wanted: u64) -> bool {
     matches!(answer.unwrap(), Some(FromWorker::Done { batch: BatchId(b), .. }) if b == wanted)
-}
-
-#[test]
-fn without_a_fault_it_copies_rows_and_ends_when_asked() {
-    let memory = memory();
-    let mut worker = loaded("none", &memory);
-    // SAFETY: the worker touches rows only between `Run` and `Done`.
-    let row = unsafe { memory.arena.input_row_mut(SlotId(1), 0, 2) };
-    row.copy_from_slice(&[7; 8]);
-    worker.send(&run(5, 2)).unwrap();
-    assert!(is_done(worker.answer(), 5));
-    // SAFETY: as above.
-    assert_eq!(unsafe { memory.outputs.rows(OUTPUTS, 0, 2, 1) }, Some(&[7u8; 8][..]));
-    assert!(heartbeat(&mut worker).is_some());
-    worker.hang_up().unwrap();
-    assert_eq!(worker.wait(), WorkerExit::Code(0));
 }
 
 /// Whether the bytes of the first output row are those of the input row, are nonsense, or were not touched.
@@ -163,44 +133,4 @@ fn old_answers_are_as_told() {
     worker.send(&run(2, 1)).unwrap();
     assert!(is_done(worker.answer(), 1), "once more");
     assert!(is_done(worker.answer(), 2));
-}
-
-#[test]
-fn each_process_has_a_fault_of_its_own_and_leaves_its_id() {
-    let memory = memory();
-    let dir = tempfile::tempdir().unwrap();
-    let mark = dir.path().join("mark");
-    let variables = [(FAULT, "none,exit0-at-start,kill-at-start"), (FAULT_ONCE, mark.to_str().unwrap())];
-    let exits = [None, Some(WorkerExit::Code(0)), Some(WorkerExit::Signal(9)), None];
-    for (number, expected) in exits.into_iter().enumerate() {
-        let mut worker = start_with(&variables, &memory);
-        match expected {
-            None => assert!(worker.answer().unwrap().is_some(), "{number} serves"),
-            Some(exit) => assert_eq!(worker.wait(), exit, "{number}"),
-        }
-        let left = std::fs::read_to_string(file_of(&mark, number)).unwrap();
-        assert_eq!(left, worker.pid().unwrap().to_string());
-    }
-}
-
-#[test]
-fn with_a_mark_only_the_first_process_misbehaves() {
-    let memory = memory();
-    let dir = tempfile::tempdir().unwrap();
-    let mark = dir.path().join("mark");
-    let variables = [(FAULT, "nonsense"), (FAULT_ONCE, mark.to_str().unwrap())];
-    let mut unknown = start_with(&variables, &memory);
-    assert_eq!(unknown.wait(), WorkerExit::Code(2));
-    let variables = [(FAULT, "exit0-on-batch:1"), (FAULT_ONCE, mark.to_str().unwrap())];
-    let survives = |worker: &mut WorkerClient| {
-        worker.answer().unwrap();
-        worker.send(&load(&memory)).unwrap();
-        worker.answer().unwrap();
-        worker.send(&run(1, 1)).unwrap();
-        worker.answer().unwrap().is_some()
-    };
-    for expected in [false, true, true] {
-        let mut worker = start_with(&variables, &memory);
-        assert_eq!(survives(&mut worker), expected);
-    }
 }

@@ -1,7 +1,7 @@
 //! A worker that dies at any point of the protocol costs no item: what it held is done by others, and what it had half written is no
 //! result. Says nothing about blame, which needs more than one death (`poison.rs` at the top, `protocol_faults.rs`).
 
-use crate::common::{Workplace, all_copied, audited, copying, hurried, impatient, one_replaced, restarts};
+use crate::common::{Workplace, all_copied, audited, copying, hurried, one_replaced, restarts};
 use orchestra_testkit::faulty::FAULT;
 
 const ITEMS: u64 = 60;
@@ -36,25 +36,6 @@ fn a_worker_that_dies_at_any_point_costs_no_item() {
             for point in POINTS {
                 // The only worker dies: no other worker can have done the batch that it dies of.
                 one_replaced(&mut workplace(1), ITEMS, &format!("{how}-at-{point}")).await;
-            }
-        }
-    });
-}
-
-/// Half of the run's batches are begun by a worker that does not finish them.
-#[test]
-fn workers_that_all_die_at_their_second_batch_still_do_all_the_work() {
-    audited(async {
-        for point in ["unread:2", "run:2", "outputs:2", "half-answer:2", "answered:2"] {
-            for how in ["kill", "abort"] {
-                let fault = format!("{how}-at-{point}");
-                let mut place = workplace(2);
-                let workers = place.faulty_workers(&[(FAULT, &fault)]);
-                let options = impatient(&mut place, &fault, workers);
-                let outcome = place.run_with(options).await;
-                assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
-                all_copied(&place, ITEMS, &fault);
-                assert!(restarts(&outcome) >= 3, "`{fault}`: {:?}", outcome.report.devices);
             }
         }
     });

@@ -69,32 +69,6 @@ fn a_run_without_a_device_leaves_nothing() {
     });
 }
 
-#[test]
-fn a_run_that_loses_workers_leaves_nothing() {
-    audited(async {
-        let place = workplace();
-        let run = place.start().await;
-        let mut ended = std::pin::pin!(run.wait());
-        let mut look = tokio::time::interval(std::time::Duration::from_millis(20));
-        // Far fewer than end a run in which nothing gets done, as it is on a busy machine.
-        let mut kills = 0;
-        let outcome = bounded("the run ends", async {
-            loop {
-                tokio::select! {
-                    outcome = &mut ended => break outcome,
-                    _ = look.tick() => {
-                        let due = kills < 20 && place.n_lines("read.jsonl") < 100;
-                        kills += usize::from(due && place.kill_a_worker(true));
-                    }
-                }
-            }
-        })
-        .await;
-        Workplace::must_end_with(&outcome, 0);
-        assert!(kills > 0);
-    });
-}
-
 /// A run that has done some batches and then waits for the gate: whatever is done to it comes before its end.
 async fn under_way(place: &Workplace) -> RunHandle {
     let gate = place.gate();

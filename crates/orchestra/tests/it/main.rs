@@ -16,6 +16,5 @@ mod protocol_faults;
 mod rebuild;
 mod recycling;
 mod reduce;
-mod shares;
 mod stuck_item;
 mod tracing;

@@ -1,16 +1,16 @@
-//! Records of many rows to a file: whatever is killed, each row is in exactly one part, and a sink beside it has the same items.
+//! Records of many rows to a file, of kinds of the host program: each row is in exactly one part, and a sink beside it has the same rows. `tests/kills.rs`
+//! and `tests/part_kills.rs` kill what writes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::common::number_stages::{SCATTER, n_parts};
-use crate::common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, Workplace};
+use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers};
 use orchestra::kind::{
     Encoder, Fields, Input, ItemInfo, Key, Kinds, PartFiles, Refusal, SinkKind, Value, Writes, key,
 };
 use orchestra::{Earlier, PlanOptions, RenderStyle, StartOptions};
-use orchestra_testkit::models;
 
 /// `kind = "lines"`: a line `index number number` per row, many to a file, under a line that says how many.
 struct Lines;
@@ -125,22 +125,17 @@ fn kinds() -> Kinds {
     orchestra::kinds().with_stage(SCATTER).with_sink(Lines)
 }
 
-/// Pictures to rows `index part`, in parts of 100 rows and beside them in one file of lines. `read` is the stage that gives them.
-fn sinks(place: &mut Workplace, read: &str) {
-    place
-        .add(&format!(
-            "[sinks.rows]\nkind = \"lines\"\nfrom = \"{read}\"\npath = \"rows/rows.txt\"\nrows_per_file = 100"
-        ))
-        .sink("results", read, "")
-        .devices(1);
-}
-
-fn without_a_model(items: u64) -> Workplace {
+/// Pictures to rows `index part`, in parts of 100 rows and beside them in one file of lines.
+fn workplace(items: u64) -> Workplace {
     let mut place = Workplace::with_pictures(items);
     place
         .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
-        .add("[stages.parts]\nkind = \"scatter\"\nfrom = \"pixels\"");
-    sinks(&mut place, "parts");
+        .add("[stages.parts]\nkind = \"scatter\"\nfrom = \"pixels\"")
+        .add(
+            "[sinks.rows]\nkind = \"lines\"\nfrom = \"parts\"\npath = \"rows/rows.txt\"\nrows_per_file = 100",
+        )
+        .sink("results", "parts", "")
+        .devices(1);
     place
 }
 
@@ -151,9 +146,9 @@ fn parts(out: &Path) -> Vec<PathBuf> {
     parts
 }
 
-/// The rows of all parts and those of the other sink are the same, and each is there once. Gives how many rows each part has.
-fn must_agree(place: &Workplace) -> Vec<usize> {
-    let (mut in_parts, mut sizes) = (Vec::new(), Vec::new());
+/// The rows of all parts and those of the other sink are the same, and each is there once.
+fn must_be_all(place: &Workplace, items: u64) {
+    let mut in_parts = Vec::new();
     let out = place.out();
     for (n, part) in parts(&out).iter().enumerate() {
         assert_eq!(*part, out.join(format!("rows/rows-{n:05}.txt")), "nothing but parts, without a gap");
@@ -161,77 +156,24 @@ fn must_agree(place: &Workplace) -> Vec<usize> {
         let (head, rows) = text.split_once('\n').unwrap();
         let rows: Vec<_> = rows.lines().map(str::to_owned).collect();
         assert_eq!(head.parse(), Ok(rows.len()), "{} is whole", part.display());
-        sizes.push(rows.len());
         in_parts.extend(rows);
     }
-    let mut in_lines: Vec<String> = place
-        .lines("results.jsonl")
-        .iter()
-        .map(|line| {
-            let numbers: Vec<String> =
-                crate::common::numbers(line, line["result"].as_object().unwrap().keys().next().unwrap())
-                    .iter()
-                    .map(f32::to_string)
-                    .collect();
-            format!("{} {}", line["index"], numbers.join(" "))
-        })
-        .collect();
+    let of_line = |line: &serde_json::Value| {
+        let column = line["result"].as_object().unwrap().keys().next().unwrap();
+        let numbers: Vec<String> = numbers(line, column).iter().map(f32::to_string).collect();
+        format!("{} {}", line["index"], numbers.join(" "))
+    };
+    let mut in_lines: Vec<String> = place.lines("results.jsonl").iter().map(of_line).collect();
     in_parts.sort();
     in_lines.sort();
     assert!(in_parts.windows(2).all(|two| two[0] != two[1]), "a row is there twice");
     assert_eq!(in_parts, in_lines);
-    sizes
-}
-
-fn n_rows(items: u64) -> usize {
-    (0..items).map(|index| n_parts(index) as usize).sum()
-}
-
-fn must_be_all(place: &Workplace, items: u64) -> Vec<usize> {
-    let sizes = must_agree(place);
-    assert_eq!(sizes.iter().sum::<usize>(), n_rows(items));
-    sizes
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_row_is_in_one_part_also_where_workers_die_and_the_run_is_cut_off() {
-    const ITEMS: u64 = 600;
-    let mut place = Workplace::with_pictures(ITEMS);
-    let model = models::affine(&place.models(), &[2]).unwrap();
-    place
-        .model("affine", model, "workers = 2")
-        .gated("slow", 2)
-        .image("pixels", "scans", AS_IT_IS)
-        .infer("seen", "pixels", "slow", 4)
-        .add("[stages.parts]\nkind = \"scatter\"\nfrom = \"seen\"")
-        .infer("read", "parts", "affine", 4);
-    sinks(&mut place, "read");
-    // The run cannot come to its end before it is cut off.
-    place.gate().close_after(500).unwrap();
-    let run = place.start_plan(place.plan_with(kinds())).await;
-    assert!(place.kill_while_it_runs(&run, 3, 20).await > 0, "no worker was killed");
-    run.stop_handle().abort();
-    let outcome = run.wait().await;
-    assert_eq!(outcome.exit_code, 130, "{:?}", outcome.problems);
-    // The files of a run that was stopped hold all that is finished.
-    let before = must_agree(&place);
-    assert!(before.iter().sum::<usize>() < n_rows(ITEMS), "nothing was left to interrupt");
-    place.gate().open().unwrap();
-    let outcome = place.run_plan(place.plan_with(kinds())).await;
-    Workplace::must_end_with(&outcome, 0);
-    let sizes = must_be_all(&place, ITEMS);
-    assert_eq!(sizes[..before.len()], before, "a part never changes");
-    let full = |sizes: &[usize]| sizes.iter().rev().skip(1).all(|rows| *rows >= 100);
-    assert!(full(&before) && full(&sizes[before.len()..]), "{sizes:?}");
-    // Nothing is left to do, and nothing is done.
-    let outcome = place.run_plan(place.plan_with(kinds())).await;
-    Workplace::must_end_with(&outcome, 0);
-    assert_eq!(must_be_all(&place, ITEMS), sizes);
+    assert_eq!(in_parts.len() as u64, (0..items).map(n_parts).sum::<u64>());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_could_be_taken_for_a_part_is_not_replaced() {
-    let place = without_a_model(3);
+    let place = workplace(3);
     place.write_workflow();
     let stranger = place.out().join("rows/rows-00007.txt");
     fs::create_dir_all(stranger.parent().unwrap()).unwrap();
@@ -262,7 +204,7 @@ async fn a_file_that_could_be_taken_for_a_part_is_not_replaced() {
 
 #[test]
 fn a_file_of_another_sink_cannot_be_called_as_a_part() {
-    let mut place = without_a_model(1);
+    let mut place = workplace(1);
     place.add("[sinks.other]\nkind = \"jsonl\"\nfrom = \"parts\"\npath = \"rows/rows-00003.txt\"");
     place.write_workflow();
     let (options, machine, start) = (PlanOptions::default(), orchestra::machine(), place.options());
