@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
 
-use crate::common::Workplace;
+use crate::common::{Workplace, python_env};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -293,39 +292,12 @@ fn a_folder_that_is_moved_goes_on_where_it_was() {
     place.no_process_is_left();
 }
 
-/// The `PATH` to Python with what the examples import; skipped where it cannot be had.
-fn python() -> Option<String> {
-    static MADE: Mutex<()> = Mutex::new(());
-    let _one_at_a_time = MADE.lock();
-    let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-for-training");
-    let bin = made.join("bin");
-    let has_all = || {
-        let imports = Command::new(bin.join("python3")).args(["-c", "import numpy, onnx, PIL"]).output();
-        imports.is_ok_and(|ended| ended.status.success())
-    };
-    let runs = |program: &Path, arguments: &[&str]| {
-        Command::new(program).args(arguments).output().is_ok_and(|ended| ended.status.success())
-    };
-    let is_there = has_all()
-        || runs(Path::new("python3"), &["-m", "venv", made.to_str().unwrap()])
-            && runs(&bin.join("python3"), &["-m", "pip", "install", "--quiet", "numpy", "onnx", "pillow"])
-            && has_all();
-    match is_there {
-        true => Some(format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default())),
-        false => {
-            orchestra_testkit::skip::skip(
-                "no python3 with numpy, onnx and pillow",
-                "pip install numpy onnx pillow",
-            );
-            None
-        }
-    }
-}
-
 /// Runs an example and its check into a folder of this test; its `run.json`.
 #[track_caller]
 fn example(name: &str, code: i32, says: &[&str], checked: &str) -> Option<Value> {
-    let path = python()?;
+    let python = python_env("reference")?;
+    let bin = Path::new(&python).parent().unwrap().display();
+    let path = format!("{bin}:{}", std::env::var("PATH").unwrap_or_default());
     let place = Workplace::new();
     let folder =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).canonicalize().unwrap();
