@@ -30,7 +30,7 @@ const WITHOUT_KINDS: [&str; 4] = [
 ];
 
 /// Where these have the name of a kind between quotes: the file, the name, and what it is there.
-const NO_KINDS: [(&str, &str, &str); 13] = [
+const NO_KINDS: [(&str, &str, &str); 12] = [
     (
         "crates/orchestra-plan/src/removed_keys.rs",
         "mask",
@@ -40,10 +40,9 @@ const NO_KINDS: [(&str, &str, &str); 13] = [
     ("crates/orchestra-plan/src/devices.rs", "cuda", "a device"),
     ("crates/orchestra-plan/src/graph.rs", "csv", "help"),
     ("crates/orchestra-plan/src/graph.rs", "jsonl", "help"),
-    ("crates/orchestra-plan/src/keys/tasks.rs", "zip", "a key of a task"),
     ("crates/orchestra-plan/src/keys/workers.rs", "cuda", "a word of `provider`"),
+    ("crates/orchestra-plan/src/removed_keys.rs", "zip", "a removed key of a task"),
     ("crates/orchestra-plan/src/tasks/raw.rs", "python", "a program, in help"),
-    ("crates/orchestra-plan/src/tasks/raw.rs", "zip", "a key of a task"),
     ("crates/orchestra-plan/src/tasks/rows.rs", "csv", "the end of the name of a table"),
     ("crates/orchestra-plan/src/tasks/rows.rs", "jsonl", "the end of the name of a table"),
     ("crates/orchestra-plan/src/wiring/batch.rs", "image", "help"),

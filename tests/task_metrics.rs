@@ -111,7 +111,7 @@ fn a_later_task_takes_values_of_the_best_in_its_words_and_variables() {
     let later = r#"
 [tasks.train]
 command = "test {n} != 1 || test -e may || exit 3; echo loss=0.{n}"
-zip = { n = [3, 1, 2], name = ["a b", "it's $HOME", "{tasks.train.best.n}"] }
+for_each = "names.jsonl"
 metrics = [{ name = "loss", regex = 'loss=([0-9.]+)' }]
 best = { metric = "loss", goal = "min" }
 
@@ -125,6 +125,9 @@ echo {tasks.train.best.name}x "{tasks.train.best.n}" {{tasks.train.best.n}} >> s
 """
 "#;
     let place = place(later);
+    let rows = [(3, "a b"), (1, "it's $HOME"), (2, "{tasks.train.best.n}")];
+    let rows = rows.map(|(n, name)| format!("{}\n", json!({ "n": n, "name": name })));
+    fs::write(place.path("names.jsonl"), rows.concat()).unwrap();
     place.run(&[]).must_exit(65);
     let name = "{tasks.train.best.n}";
     assert_eq!(text(&place, "words"), format!("n=2.2,{name},<{name}>\n"));

@@ -11,7 +11,13 @@ struct RemovedKey {
     instead: &'static str,
 }
 
-const REMOVED: [RemovedKey; 17] = [
+const REMOVED: [RemovedKey; 18] = [
+    RemovedKey {
+        table: "task ",
+        kind: "",
+        key: "zip",
+        instead: "use `for_each`: a file with a row of values for each task",
+    },
     RemovedKey { table: "model ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey { table: "stage ", kind: "", key: "spare", instead: WITHOUT_SPARE },
     RemovedKey {

@@ -22,7 +22,7 @@ pub(crate) const GOALS: Words<Goal, 2> = Words::new([
 ]);
 
 /// `[tasks.NAME]`
-pub const TASK: [Key; 21] = [
+pub const TASK: [Key; 20] = [
     key(
         "command",
         "list or text",
@@ -66,12 +66,6 @@ pub const TASK: [Key; 21] = [
         "table of lists",
         "none",
         "a task for every combination of these values: `{ lr = [0.1, 0.01], seed = [1, 2, 3] }`",
-    ),
-    key(
-        "zip",
-        "table of lists",
-        "none",
-        "a task for the first values of all lists, one for the second, and so on",
     ),
     key("for_each", "text", "none", "a task for each row of this csv, tsv or jsonl file"),
     key("timeout", "duration", "none", "how long an attempt may take before it is ended"),

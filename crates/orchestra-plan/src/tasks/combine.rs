@@ -1,4 +1,4 @@
-//! `matrix`, `zip` and `for_each`: all combinations of the values of a table, and the name of each.
+//! `matrix` and `for_each`: all combinations of the values of a table, and the name of each.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub(super) const RESERVED: [&str; 3] = ["output", "tasks", "sinks"];
 /// A longer name is cut, and told from others by its checksum.
 const MAX_NAME: usize = 120;
 
-/// The product of `matrix`, the lines of `zip` and the rows of `for_each`; one without values where there is none of them. At most `most` + 1.
+/// The product of `matrix` and the rows of `for_each`; one without values where there is none of them. At most `most` + 1.
 pub(super) fn combinations(
     raw: &RawTask,
     most: usize,
@@ -31,15 +31,8 @@ pub(super) fn combinations(
     for list in &raw.matrix {
         axes.push(list.values.iter().map(|value| vec![(list.name.value.clone(), value.clone())]).collect());
     }
-    if let Some(first) = raw.zip.first() {
-        let line = |at: usize| -> Option<Values> {
-            raw.zip.iter().map(|list| Some((list.name.value.clone(), list.values.get(at)?.clone()))).collect()
-        };
-        // Lists of several lengths were reported.
-        axes.push((0..first.values.len()).map(line).collect::<Option<_>>()?);
-    }
     let named = |list: &RawValues| (list.name.value.clone(), list.name.span);
-    let mut names: Vec<(String, Span)> = raw.matrix.iter().chain(&raw.zip).map(named).collect();
+    let mut names: Vec<(String, Span)> = raw.matrix.iter().map(named).collect();
     if let Some(file) = &raw.for_each {
         let placeholder = parts(&file.value).into_iter().find_map(|part| match part {
             Part::Name(name) => Some(name),

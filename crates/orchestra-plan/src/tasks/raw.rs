@@ -34,7 +34,6 @@ pub(crate) struct RawTask {
     pub gpu_memory: Option<At<u64>>,
     pub after: Vec<At<String>>,
     pub matrix: Vec<RawValues>,
-    pub zip: Vec<RawValues>,
     pub for_each: Option<At<String>>,
     pub timeout: Option<Duration>,
     pub retries: Retries,
@@ -64,7 +63,7 @@ pub(crate) enum RawDevice {
     Named(At<String>),
 }
 
-/// A key of `matrix` or `zip`, with its values as texts.
+/// A key of `matrix`, with its values as texts.
 #[derive(Debug)]
 pub(crate) struct RawValues {
     pub name: At<String>,
@@ -74,18 +73,6 @@ pub(crate) struct RawValues {
 pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawTask {
     let what = format!("task `{}`", name.value);
     let mut f = Fields::new(what, name.span, table, &keys::TASK, diags);
-    let matrix = values(&mut f, "matrix");
-    let zip = values(&mut f, "zip");
-    if let Some(odd) = zip.iter().find(|list| list.values.len() != zip[0].values.len()) {
-        let reason = format!(
-            "goes through lists together, and `{}` has {} values where `{}` has {}",
-            odd.name.value,
-            odd.values.len(),
-            zip[0].name.value,
-            zip[0].values.len()
-        );
-        f.bad("zip", odd.name.span, &reason).help("`matrix` takes every value with every other");
-    }
     let (outputs, named_outputs) = outputs(&mut f);
     RawTask {
         command: command(&mut f),
@@ -96,8 +83,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         priority: f.integer_or_default("priority").value as u32,
         gpu_memory: f.bytes("gpu_memory"),
         after: f.strings("after").unwrap_or_default(),
-        matrix,
-        zip,
+        matrix: matrix(&mut f),
         for_each: f.string("for_each"),
         timeout: bounded(&mut f, "timeout", positive),
         retries: retries(&mut f),
@@ -263,11 +249,11 @@ fn retries(f: &mut Fields<'_, '_>) -> Retries {
     }
 }
 
-/// `matrix` or `zip`: lists of values by their names.
-fn values(f: &mut Fields<'_, '_>, key: &str) -> Vec<RawValues> {
-    let Some(entry) = f.entry(key) else { return Vec::new() };
+/// Lists of values by their names.
+fn matrix(f: &mut Fields<'_, '_>) -> Vec<RawValues> {
+    let Some(entry) = f.entry("matrix") else { return Vec::new() };
     let Value::Table(table) = &entry.node.value else {
-        f.wrong(key, &entry.node, &format!("a table of lists: {key} = {{ lr = [0.1, 0.01] }}"));
+        f.wrong("matrix", &entry.node, "a table of lists: matrix = { lr = [0.1, 0.01] }");
         return Vec::new();
     };
     let mut lists = Vec::new();
@@ -282,7 +268,7 @@ fn values(f: &mut Fields<'_, '_>, key: &str) -> Vec<RawValues> {
             Some(values) => {
                 lists.push(RawValues { name: At::new(entry.key.clone(), entry.key_span), values })
             }
-            None => f.wrong(key, &entry.node, "a table whose entries are lists of texts or numbers"),
+            None => f.wrong("matrix", &entry.node, "a table whose entries are lists of texts or numbers"),
         }
     }
     lists

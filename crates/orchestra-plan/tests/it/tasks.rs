@@ -15,7 +15,7 @@ outputs = ["{output}/train.npy"]
 [tasks.train]
 command = ["python", "train.py", "--lr", "{lr}", "--seed={seed}", 3]
 matrix = { lr = [0.1, 1e-3], seed = [1, 2] }
-zip = { a = ["x", "y"], b = [true, false] }
+for_each = "pairs.csv"
 inputs = "{tasks.prepare.output}/train.npy"
 env = { NAME = "{a}-{b}", DATA = "{tasks.prepare.output}" }
 retries = { out_of_memory = 2, pause = "3s" }

@@ -53,13 +53,14 @@ impl FakeHost {
             let lines: String = (0..n).map(|i| format!("class {i}\n")).collect();
             files.insert(Path::new(FOLDER).join(format!("labels{n}.txt")), lines.into_bytes());
         }
-        let contents: [(&str, &[u8]); 8] = [
+        let contents: [(&str, &[u8]); 9] = [
             ("binary.txt", &[0xff, 0xfe]),
             ("ops.so", b"library"),
             ("list.csv", b"a.png\n"),
             ("empty.csv", b""),
             ("rows.txt", b"a\n"),
             ("rows.csv", b"name,size\na,1\nb,2\n"),
+            ("pairs.csv", b"a,b\nx,true\ny,false\n"),
             ("twice.csv", b"lr,seed,lr\n1,2,3\n"),
             ("rows.jsonl", b"{\"lr\": 0.1, \"row\": \"a b\"}\n\n{\"lr\": 0.001, \"row\": \"it's\"}\n"),
         ];
