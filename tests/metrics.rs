@@ -15,12 +15,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Metrics that only a machine with a GPU has.
-const OF_GPUS: [&str; 5] = [
+const OF_GPUS: [&str; 4] = [
     "orchestra.device.utilization",
     "orchestra.device.memory",
     "orchestra.device.power",
     "orchestra.device.temperature",
-    "orchestra.worker.gpu_memory",
 ];
 /// Metrics that are there only while traces are sent.
 const OF_TRACES: [&str; 3] =

@@ -130,7 +130,7 @@ impl RunContext {
         let (clock, zero) = (RunClock::start(), SystemTime::now());
         let began = || RunBegan { plan: Arc::clone(&plan), run_id: run_id.clone(), zero };
         let tracer = MaybeTracer::begin(options.trace.as_ref(), began);
-        let watch = Arc::new(DeviceWatch::new(&plan, Arc::clone(&stats)));
+        let watch = Arc::new(DeviceWatch::new(&plan));
         Self {
             plan,
             run_id,

@@ -37,12 +37,11 @@ pub mod trace;
 pub use account::histogram::HistogramReading;
 pub use account::left_out::LeftOutReport;
 pub use account::meter::{Meter, Remains};
-pub use account::pipeline_use::{PipelineLook, PipelineUse};
 pub use account::report::{
-    DeviceReport, ItemCounts, LoaderReport, OutputReport, PipelineOnDevice, PipelineReport, RunReport,
-    StageReport, failure_causes,
+    DeviceReport, ItemCounts, LoaderReport, OutputReport, PipelineReport, RunReport, StageReport,
+    failure_causes,
 };
-pub use account::snapshot::{DeviceSnapshot, PipelineSnapshot, Snapshot, StageSnapshot};
+pub use account::snapshot::{DeviceSnapshot, Snapshot, StageSnapshot};
 pub use account::stats::{Counter, DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
 pub use actor_threads::actor_runtime;
 pub use batch::service::{InferError, Service, StartServiceError, Tensor};

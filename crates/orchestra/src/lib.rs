@@ -77,12 +77,11 @@ pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
     EngineVersion, Engines, EventHook, ExitKind, Found, GroupOwner, HistogramReading, InferError, ItemCounts,
     KnownTask, Launcher, LeftOutReport, LiveWorker, LiveWorkers, LoaderReport, Meter, MetricReport,
-    MetricReports, OutputReport, PipelineLook, PipelineOnDevice, PipelineReport, PipelineSnapshot,
-    PipelineStats, PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome,
-    RunReport, RunningCommand, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats,
-    StartRunError, StartServiceError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding,
-    TasksSnapshot, Tensor, Timeouts, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds,
-    commands_live, expand_of, failure_causes, known_tasks, running_commands,
+    MetricReports, OutputReport, PipelineReport, PipelineStats, Prepared, ProcessLauncher, Remains,
+    RunHandle, RunOptions, RunOutcome, RunReport, RunningCommand, Service, Snapshot, StageOnDevice,
+    StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats, StopHandle, TaskNumbers,
+    TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, WorkerEvent, WorkerUse, actor_runtime,
+    best_task, command_bounds, commands_live, expand_of, failure_causes, known_tasks, running_commands,
 };
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
 #[cfg(feature = "telemetry")]

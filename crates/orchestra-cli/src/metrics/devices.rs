@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use orchestra::telemetry::metrics::Reading;
 use orchestra::telemetry::metrics::names;
-use orchestra::{DeviceId, Gpu, Meter, PipelineUse, WorkerId, WorkerUse};
+use orchestra::{DeviceId, Gpu, Meter, WorkerId};
 use orchestra_machine::processes::{process, process_memory};
 
 pub fn read(meter: &Meter, reading: &mut Reading) {
@@ -14,28 +14,18 @@ pub fn read(meter: &Meter, reading: &mut Reading) {
     let live: BTreeSet<WorkerId> = meter.stats().workers.all().iter().map(|worker| worker.worker).collect();
     let mut workers = meter.devices().workers();
     workers.retain(|worker| live.contains(&worker.worker));
-    for usage in meter.devices().pipelines() {
-        let of_pipeline = |w: &&WorkerUse| plan.stages[w.stage.index()].pipeline == usage.pipeline;
-        let here = workers.iter().filter(|w| w.device == usage.device).filter(of_pipeline);
-        let pipeline = plan.pipelines[usage.pipeline.index()].name.as_str();
-        let device = plan.devices[usage.device.index()].spec.name.as_str();
-        add_pipeline(reading, &[pipeline, device], &usage, here.map(|w| w.resident_bytes).sum());
-    }
     for (id, device) in (0..).map(DeviceId).zip(&plan.devices) {
+        if let Some(cpu_time) = meter.devices().usage(id).worker_cpu_time {
+            let here = workers.iter().filter(|worker| worker.device == id);
+            let memory: u64 = here.map(|worker| worker.resident_bytes).sum();
+            reading.add(&names::WORKER_MEMORY, &[&device.spec.name], memory);
+            reading.add(&names::WORKER_CPU, &[&device.spec.name], cpu_time.as_secs_f64());
+        }
         if let Some(gpu) = meter.devices().latest(id) {
             add(reading, &device.spec.name, &gpu);
         }
     }
     own(reading);
-}
-
-/// `memory`: main memory of its workers that still live.
-fn add_pipeline(reading: &mut Reading, labels: &[&str], usage: &PipelineUse, memory: u64) {
-    reading.add(&names::WORKER_MEMORY, labels, memory);
-    reading.add(&names::WORKER_CPU, labels, usage.cpu_time.unwrap_or_default().as_secs_f64());
-    if let Some(held) = usage.latest.gpu_memory {
-        reading.add(&names::WORKER_GPU_MEMORY, labels, if memory > 0 { held } else { 0 });
-    }
 }
 
 fn add(reading: &mut Reading, device: &str, gpu: &Gpu) {
@@ -65,10 +55,7 @@ fn own(reading: &mut Reading) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use orchestra::telemetry::metrics::Value;
-    use orchestra::{PipelineId, PipelineLook};
 
     use super::*;
 
@@ -94,44 +81,6 @@ mod tests {
                 ("orchestra.device.memory", "cuda:0 free".to_owned(), Value::Number(30.0)),
                 ("orchestra.device.memory", "cuda:0 used".to_owned(), Value::Number(70.0)),
                 ("orchestra.device.power", "cuda:0".to_owned(), Value::Number(70.5)),
-            ]
-        );
-    }
-
-    #[test]
-    fn a_pipeline_has_what_its_workers_take_and_no_memory_once_its_workers_are_gone() {
-        let latest = PipelineLook { gpu_memory: Some(30), memory: 9, cores: None };
-        let usage = PipelineUse {
-            pipeline: PipelineId(0),
-            device: DeviceId(0),
-            latest,
-            gpu_memory_max: None,
-            memory_max: None,
-            cpu_time: Some(Duration::from_secs(2)),
-        };
-        let read = |memory| {
-            let mut reading = Reading::new();
-            add_pipeline(&mut reading, &["left", "cuda:0"], &usage, memory);
-            let all = reading.families().flat_map(|(i, points)| points.iter().map(move |p| (i.name, p)));
-            all.map(|(name, point)| {
-                assert_eq!(point.labels, ["left", "cuda:0"]);
-                (name, point.value.clone())
-            })
-            .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            read(7),
-            [
-                ("orchestra.worker.memory", Value::Number(7.0)),
-                ("orchestra.worker.gpu_memory", Value::Number(30.0)),
-                ("orchestra.worker.cpu_time", Value::Number(2.0)),
-            ]
-        );
-        assert_eq!(
-            read(0)[..2],
-            [
-                ("orchestra.worker.memory", Value::Number(0.0)),
-                ("orchestra.worker.gpu_memory", Value::Number(0.0))
             ]
         );
     }

@@ -2,10 +2,7 @@
 
 use console::{Style, measure_text_width, truncate_str};
 use orchestra::plan::format_bytes;
-use orchestra::{
-    DeviceSnapshot, Extent, Gpu, PipelineLook, PipelineSnapshot, RunningCommand, Snapshot, StageSnapshot,
-    TasksSnapshot,
-};
+use orchestra::{DeviceSnapshot, Extent, Gpu, RunningCommand, Snapshot, StageSnapshot, TasksSnapshot};
 
 use super::ProgressView;
 use crate::columns::{CellAlignment, aligned};
@@ -31,7 +28,7 @@ pub struct Look {
 pub fn render(view: &ProgressView, look: Look) -> Vec<String> {
     // The last column stays free: some terminals wrap when it is written.
     let look = Look { width: look.width.saturating_sub(1).max(MIN_WIDTH), ..look };
-    let Snapshot { tasks, stages, devices, pipelines, .. } = &view.now;
+    let Snapshot { tasks, stages, devices, .. } = &view.now;
     let mut lines = header(view, look);
     let unnamed = tasks.running.saturating_sub(tasks.commands.len() as u64);
     lines.extend(section("running", tasks.commands.iter().map(command).collect(), unnamed, look));
@@ -39,7 +36,6 @@ pub fn render(view: &ProgressView, look: Look) -> Vec<String> {
     lines.extend(section("stages", rows.collect(), 0, look));
     let rows = devices.iter().zip(&view.busy).map(|(device, busy)| self::device(device, *busy));
     lines.extend(section("devices", rows.collect(), 0, look));
-    lines.extend(section("workers", pipelines.iter().filter_map(pipeline).collect(), 0, look));
     lines.iter().map(|line| truncate_str(line, look.width, "…").into_owned()).collect()
 }
 
@@ -227,18 +223,6 @@ fn watts(gpu: &Gpu) -> Option<u32> {
     gpu.power_mw.map(|mw| mw.div_ceil(1000))
 }
 
-/// What it takes of all its devices, once that was seen.
-fn pipeline(pipeline: &PipelineSnapshot) -> Option<Vec<String>> {
-    let looks = || pipeline.devices.iter();
-    let sum = |of: fn(&PipelineLook) -> Option<u64>| looks().filter_map(of).reduce(|a, b| a + b);
-    let memory = sum(|look| Some(look.memory)).filter(|memory| *memory > 0)?;
-    let gpu_memory = sum(|look| look.gpu_memory).map(|bytes| format!("{} GiB", gib(bytes)));
-    let cores = looks().filter_map(|look| look.cores).reduce(|a, b| a + b);
-    let cores = cores.map(|cores| format!("{cores:.1} cores"));
-    let of_memory = format!("{} GiB RAM", gib(memory));
-    Some(vec![pipeline.name.clone(), gpu_memory.unwrap_or_default(), cores.unwrap_or_default(), of_memory])
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -280,10 +264,6 @@ mod tests {
             stage_rates: vec![1_240.2, 1_236.0, 98.7],
             busy: vec![0.974, 0.0],
         }
-    }
-
-    fn pipeline(name: &str, devices: &[PipelineLook]) -> PipelineSnapshot {
-        PipelineSnapshot { name: name.into(), devices: devices.into() }
     }
 
     fn at(width: usize) -> String {
@@ -330,25 +310,6 @@ running  train[lr=0.1]  slot 0, cuda:0             1:12  3 GiB  loss 0.2500
     }
 
     #[test]
-    fn the_workers_of_each_pipeline_say_what_they_take_once_that_was_seen() {
-        let on_gpu = PipelineLook { gpu_memory: Some(1 << 30), cores: Some(0.4), memory: 1 << 28 };
-        let on_cpu = PipelineLook { gpu_memory: None, cores: Some(1.0), memory: 3 << 30 };
-        let left = pipeline("left", &[on_gpu, PipelineLook { gpu_memory: Some(2 << 30), ..on_gpu }]);
-        let (right, unseen) = (pipeline("right", &[on_cpu]), pipeline("unseen", &[]));
-        let at = |pipelines: &[&PipelineSnapshot]| {
-            let mut view = view();
-            view.now.pipelines = pipelines.iter().copied().cloned().collect();
-            render(&view, Look { width: 100, color: false }).join("\n")
-        };
-        let both = at(&[&left, &unseen, &right]);
-        let lines = "
-workers  left   3.0 GiB  0.8 cores  0.5 GiB RAM
-         right           1.0 cores  3.0 GiB RAM";
-        assert!(both.ends_with(lines), "{both}");
-        assert!(!at(&[&unseen]).contains("\nworkers"));
-    }
-
-    #[test]
     fn eighty_columns() {
         assert_eq!(
             at(80),
@@ -381,8 +342,6 @@ cuda:1  0 workers  0% busy"
     fn no_line_is_wider_than_the_terminal() {
         let mut view = view();
         view.now.stages[0].name = "a-stage-with-a-name-that-is-longer-than-many-terminals-are-wide".into();
-        let look = PipelineLook { memory: 1, ..PipelineLook::default() };
-        view.now.pipelines = vec![pipeline(&view.now.stages[0].name, &[look]); 2];
         for width in 0..200 {
             for line in render(&view, Look { width, color: false }) {
                 assert!(console::measure_text_width(&line) < width.max(MIN_WIDTH + 1), "{width}: {line}");
@@ -395,11 +354,9 @@ cuda:1  0 workers  0% busy"
         let mut view = view();
         view.now.stages = vec![view.now.stages[0].clone(); 100];
         view.stage_rates = vec![1.0; 100];
-        let look = PipelineLook { memory: 1, ..PipelineLook::default() };
-        view.now.pipelines = vec![pipeline("left", &[look]); 100];
         for width in [40, 80, 120] {
             let lines = render(&view, Look { width, color: false });
-            assert!(lines.len() <= 2 + 3 * MAX_LINES, "{lines:?}");
+            assert!(lines.len() <= 2 + 2 * MAX_LINES, "{lines:?}");
             assert!(lines.iter().any(|l| l.contains("… and ") && l.ends_with(" more")), "{lines:?}");
         }
     }

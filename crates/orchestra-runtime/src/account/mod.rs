@@ -3,7 +3,6 @@
 pub mod histogram;
 pub mod left_out;
 pub mod meter;
-pub mod pipeline_use;
 pub mod report;
 pub mod snapshot;
 pub mod stats;

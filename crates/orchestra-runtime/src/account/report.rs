@@ -173,20 +173,6 @@ pub struct PipelineReport {
     /// `complete`, `stopped`, `not started` where a task has failed that it is planned by, or what ended it before its last item; `null` where that is
     /// not known.
     pub end: Option<String>,
-    /// Those that it has workers on, in the order of the plan.
-    pub devices: Vec<PipelineOnDevice>,
-}
-
-/// What a pipeline took of a device, as far as it was seen once a second.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PipelineOnDevice {
-    pub device: String,
-    /// Most bytes of the GPU that its workers held together: as the driver counts, or as they were measured or declared.
-    pub gpu_memory_max: Option<u64>,
-    /// Most main memory of its workers together in bytes; batch slots count in each.
-    pub memory_max: Option<u64>,
-    /// Seconds that its workers spent on cores.
-    pub cpu_seconds: Option<f64>,
 }
 
 fn is_watching(plan: &Plan) -> bool {
@@ -364,22 +350,13 @@ fn pipelines(
     ends: &BTreeMap<PipelineId, PipelineEnd>,
 ) -> BTreeMap<String, PipelineReport> {
     let plan = &context.plan;
-    let report = |id| PipelineReport { end: ends.get(&id).map(ToString::to_string), devices: Vec::new() };
+    let report = |id| PipelineReport { end: ends.get(&id).map(ToString::to_string) };
     let named = (0..).map(PipelineId).zip(&plan.pipelines);
     let mut reports: BTreeMap<String, PipelineReport> =
         named.map(|(id, pipeline)| (pipeline.name.clone(), report(id))).collect();
     for name in plan.late.iter().flat_map(|late| &late.pipelines) {
         let end = Some("not started".to_owned());
-        reports.insert(name.clone(), PipelineReport { end, devices: Vec::new() });
-    }
-    for usage in context.watch.pipelines() {
-        let report = reports.entry(plan.pipelines[usage.pipeline.index()].name.clone()).or_default();
-        report.devices.push(PipelineOnDevice {
-            device: plan.devices[usage.device.index()].spec.name.clone(),
-            gpu_memory_max: usage.gpu_memory_max,
-            memory_max: usage.memory_max,
-            cpu_seconds: usage.cpu_time.map(|time| time.as_secs_f64()),
-        });
+        reports.insert(name.clone(), PipelineReport { end });
     }
     reports
 }

@@ -8,7 +8,6 @@ use orchestra_machine::Gpu;
 use orchestra_store::Extent;
 use serde::Serialize;
 
-use crate::account::pipeline_use::PipelineLook;
 use crate::context::RunContext;
 use crate::tasks::board::TasksSnapshot;
 
@@ -30,8 +29,6 @@ pub struct Snapshot {
     pub stages: Vec<StageSnapshot>,
     /// By device, in the order of the plan.
     pub devices: Vec<DeviceSnapshot>,
-    /// By pipeline, in the order of the plan.
-    pub pipelines: Vec<PipelineSnapshot>,
     /// How far the commands are.
     pub tasks: TasksSnapshot,
     /// Dead workers that were replaced.
@@ -70,13 +67,6 @@ pub struct DeviceSnapshot {
     pub gpu: Option<Gpu>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct PipelineSnapshot {
-    pub name: String,
-    /// What it took at the last look of each device that it has workers on.
-    pub devices: Vec<PipelineLook>,
-}
-
 impl Snapshot {
     pub fn take(context: &RunContext) -> Self {
         let (plan, stats) = (&context.plan, &context.stats);
@@ -105,14 +95,6 @@ impl Snapshot {
                 gpu: context.watch.latest(DeviceId(i as u16)),
             });
         let devices: Vec<DeviceSnapshot> = devices.collect();
-        let mut pipelines: Vec<PipelineSnapshot> = plan
-            .pipelines
-            .iter()
-            .map(|pipeline| PipelineSnapshot { name: pipeline.name.clone(), devices: Vec::new() })
-            .collect();
-        for usage in context.watch.pipelines() {
-            pipelines[usage.pipeline.index()].devices.push(usage.latest);
-        }
         let worker_time: Duration =
             devices.iter().map(|d| elapsed * u32::try_from(d.workers).unwrap_or(u32::MAX)).sum();
         let running: Duration = devices.iter().map(|d| d.busy).sum();
@@ -137,7 +119,6 @@ impl Snapshot {
             stages: stages.collect(),
             restarts: devices.iter().map(|d| d.restarts).sum(),
             devices,
-            pipelines,
             tasks: context.tasks.snapshot(elapsed),
             retries: stats.retries.get(),
             bottleneck: Bottleneck::judge(time, shared_cpu),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::first_items::FirstItems;
 use orchestra_core::worker_exit::ExitKind;
-use orchestra_core::{DeviceId, DeviceKind, FailureKind, PipelineId, SourceId, StageId};
+use orchestra_core::{DeviceId, FailureKind, PipelineId, SourceId, StageId};
 use orchestra_plan::{Origin, Plan};
 use orchestra_store::{Extent, Growth};
 
@@ -120,18 +120,8 @@ pub struct StageOnDevice {
     pub run_time: Histogram,
     /// Items of the largest batch that is sent there now.
     pub ceiling: Counter,
-    /// Bytes that one worker takes of the GPU, where the file declares them.
-    pub planned_bytes: Option<u64>,
     /// Bytes that one worker takes of the GPU, as measured in this run; 0: it was not.
     pub worker_bytes: Counter,
-}
-
-impl StageOnDevice {
-    /// Bytes of the GPU that one of its workers takes, as it was measured or declared.
-    pub(crate) fn known_bytes(&self) -> Option<u64> {
-        let measured = Some(self.worker_bytes.get()).filter(|bytes| *bytes > 0);
-        measured.or(self.planned_bytes)
-    }
 }
 
 impl StageStats {
@@ -154,12 +144,8 @@ impl StageStats {
         let on = (0..plan.devices.len()).map(|device| {
             let ceiling = Counter::default();
             ceiling.set(batch.max_batch as u64);
-            let planned = batch.workers.iter().find(|w| w.device.index() == device && w.count > 0);
-            let is_gpu = plan.devices[device].spec.kind != DeviceKind::Cpu;
-            let memory = planned.and_then(|workers| workers.memory).filter(|_| is_gpu);
             StageOnDevice {
-                is_planned: planned.is_some(),
-                planned_bytes: memory,
+                is_planned: batch.workers.iter().any(|w| w.device.index() == device && w.count > 0),
                 run_time: Histogram::new(TIMES),
                 ceiling,
                 worker_bytes: Counter::default(),

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use orchestra_core::{DeviceId, StageId, WorkerId};
+use orchestra_core::{DeviceId, WorkerId};
 use orchestra_machine::{Gpu, GpuProcess};
 
 /// A worker process at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerUse {
     pub worker: WorkerId,
-    pub stage: StageId,
     pub device: DeviceId,
     pub pid: u32,
     /// Its main memory in bytes, batch slots included.
@@ -47,7 +46,7 @@ pub(crate) struct Tally {
     milliwatts: Mean,
     live: Vec<WorkerUse>,
     /// Of every worker that was ever seen.
-    cpu_times: BTreeMap<WorkerId, (StageId, Duration)>,
+    cpu_times: BTreeMap<WorkerId, Duration>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -74,8 +73,7 @@ impl Tally {
         DeviceUse {
             utilization_mean: self.utilization.get(),
             power_mean_watts: self.milliwatts.get().map(|mw| mw / 1000.0),
-            worker_cpu_time: (!self.cpu_times.is_empty())
-                .then(|| self.cpu_times().map(|(_, time)| time).sum()),
+            worker_cpu_time: (!self.cpu_times.is_empty()).then(|| self.cpu_times.values().sum()),
             ..self.usage
         }
     }
@@ -83,11 +81,6 @@ impl Tally {
     /// The workers that lived at the last look.
     pub(crate) fn workers(&self) -> &[WorkerUse] {
         &self.live
-    }
-
-    /// What each worker up to now has spent on cores, with its stage.
-    pub(crate) fn cpu_times(&self) -> impl Iterator<Item = (StageId, Duration)> + '_ {
-        self.cpu_times.values().copied()
     }
 
     pub(crate) fn gpu(&mut self, gpu: &Gpu) {
@@ -102,7 +95,7 @@ impl Tally {
     pub(crate) fn processes(&mut self, mut workers: Vec<WorkerUse>, of_gpu: &[GpuProcess], settled: bool) {
         for worker in &mut workers {
             worker.gpu_memory = of_gpu.iter().find(|p| p.pid == worker.pid).and_then(|p| p.memory);
-            self.cpu_times.insert(worker.worker, (worker.stage, worker.cpu_time));
+            self.cpu_times.insert(worker.worker, worker.cpu_time);
             let usage = &mut self.usage;
             usage.worker_memory_max = usage.worker_memory_max.max(Some(worker.resident_bytes));
             if let Some(bytes) = worker.gpu_memory.filter(|bytes| settled && *bytes > 0) {
@@ -134,7 +127,6 @@ mod tests {
     fn worker(id: u32, resident_gib: u64, cpu_seconds: u64) -> WorkerUse {
         WorkerUse {
             worker: WorkerId(id),
-            stage: StageId(id as u16),
             device: DeviceId(0),
             pid: 100 + id,
             resident_bytes: resident_gib * GIB,

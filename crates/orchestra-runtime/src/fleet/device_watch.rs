@@ -10,15 +10,13 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use orchestra_core::{DeviceId, DeviceKind, DeviceSpec, PipelineId, StageId};
+use orchestra_core::{DeviceId, DeviceKind, DeviceSpec};
 use orchestra_machine::processes::{process, process_memory};
 use orchestra_machine::{Gpu, GpuProbe, ProbeError};
 use orchestra_plan::Plan;
 
-use crate::account::pipeline_use::{Look, PipelineLook, PipelineUse, Shares};
-use crate::account::stats::{StageOnDevice, Stats};
 use crate::context::RunContext;
 use crate::fleet::device_use::{DeviceUse, Tally, WorkerUse};
 use crate::fleet::live_workers::LiveWorker;
@@ -54,7 +52,6 @@ type WhenSeen = Box<dyn FnOnce(Option<Gpu>) + Send>;
 pub struct DeviceWatch {
     /// In the order of the plan.
     devices: Vec<Device>,
-    stats: Arc<Stats>,
 }
 
 struct Device {
@@ -70,7 +67,6 @@ struct Watched {
     is_known: bool,
     latest: Option<Gpu>,
     tally: Tally,
-    shares: Shares,
     lost: Option<String>,
     when_lost: Option<WhenLost>,
     missing: u32,
@@ -84,17 +80,10 @@ struct Watched {
 }
 
 impl DeviceWatch {
-    pub fn new(plan: &Plan, stats: Arc<Stats>) -> Self {
-        let devices = (0..).map(DeviceId).zip(&plan.devices).map(|(id, device)| {
-            let here = |stage: StageId| stats.stage(stage).on(id).is_some_and(|on| on.is_planned);
-            let stages = plan.batch_stages().map(|(stage, _)| stage).filter(|stage| here(*stage));
-            let stages: Vec<(StageId, PipelineId)> =
-                stages.map(|stage| (stage, plan.stages[stage.index()].pipeline)).collect();
-            // Also a GPU that falls off the bus before the first look is a GPU that was lost.
-            let is_known = device.memory.is_some();
-            Device::new(&device.spec, is_known, Shares::new(id, &stages))
-        });
-        Self { devices: devices.collect(), stats }
+    pub fn new(plan: &Plan) -> Self {
+        // Also a GPU that falls off the bus before the first look is a GPU that was lost.
+        let devices = plan.devices.iter().map(|device| Device::new(&device.spec, device.memory.is_some()));
+        Self { devices: devices.collect() }
     }
 
     /// A GPU as it was at the last look; `None` also while it gives no answer.
@@ -106,11 +95,6 @@ impl DeviceWatch {
     /// What a device and its workers took up to now.
     pub fn usage(&self, device: DeviceId) -> DeviceUse {
         self.get(device).map(|d| d.lock().tally.usage()).unwrap_or_default()
-    }
-
-    /// What each pipeline took up to now of each device that it has workers on: by device, then by pipeline.
-    pub fn pipelines(&self) -> Vec<PipelineUse> {
-        self.devices.iter().flat_map(|device| device.lock().pipelines()).collect()
     }
 
     /// The worker processes as they were at the last look.
@@ -156,7 +140,6 @@ impl DeviceWatch {
         now: Duration,
     ) {
         let Some(device) = self.get(id) else { return };
-        let began = Instant::now();
         let asked = {
             let mut watched = device.lock();
             watched.looks_since = Some(now);
@@ -179,13 +162,6 @@ impl DeviceWatch {
         let counted = watched.latest.as_ref().filter(|_| probe.is_some_and(GpuProbe::ids_are_ours));
         let of_gpu = counted.map(|gpu| gpu.processes.as_slice()).unwrap_or_default();
         watched.tally.processes(workers, of_gpu, settled);
-        watched.shares.look(&Look {
-            workers: watched.tally.workers(),
-            cpu_times: &watched.tally.cpu_times().collect::<Vec<_>>(),
-            worker_bytes: &|stage| self.stats.stage(stage).on(id).and_then(StageOnDevice::known_bytes),
-            // The driver may have taken its time.
-            now: now + began.elapsed(),
-        });
         drop(guard);
 
         let name = &device.name;
@@ -227,12 +203,12 @@ impl DeviceWatch {
 
 impl Device {
     /// `is_known`: the driver named it when the run was planned.
-    fn new(spec: &DeviceSpec, is_known: bool, shares: Shares) -> Self {
+    fn new(spec: &DeviceSpec, is_known: bool) -> Self {
         let uuid = match &spec.kind {
             DeviceKind::Cuda { uuid } => Some(uuid.clone()),
             DeviceKind::Cpu => None,
         };
-        let watched = Mutex::new(Watched { is_known, shares, ..Watched::default() });
+        let watched = Mutex::new(Watched { is_known, ..Watched::default() });
         Self { name: spec.name.clone(), uuid, looker: OnceLock::new(), watched }
     }
 
@@ -243,16 +219,6 @@ impl Device {
 }
 
 impl Watched {
-    fn pipelines(&self) -> Vec<PipelineUse> {
-        let mut usages = self.shares.usages();
-        if self.is_silent {
-            for latest in usages.iter_mut().map(|usage| &mut usage.latest) {
-                *latest = PipelineLook { memory: latest.memory, ..PipelineLook::default() };
-            }
-        }
-        usages
-    }
-
     /// What the driver says. Gives what is to be complained of, and why the device is lost, if it is from now on.
     fn hear(
         &mut self,
@@ -333,11 +299,10 @@ impl Drop for Watcher {
 }
 
 fn worker_use(worker: &LiveWorker) -> Option<WorkerUse> {
-    let LiveWorker { worker, stage, device, pid } = *worker;
+    let LiveWorker { worker, device, pid, .. } = *worker;
     let memory = process_memory(pid)?;
     Some(WorkerUse {
         worker,
-        stage,
         device,
         pid,
         resident_bytes: memory.resident,

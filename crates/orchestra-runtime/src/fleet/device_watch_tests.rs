@@ -5,28 +5,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use orchestra_machine::FakeProbe;
 
 use super::*;
-use crate::account::stats::StageStats;
 
 fn gpu(n: usize) -> Gpu {
     let (memory_total, memory_free) = (24 << 30, 20 << 30);
     Gpu { uuid: format!("GPU-{n}"), memory_total, memory_free, utilization: Some(50), ..Gpu::default() }
 }
 
-/// Each device serves one pipeline.
-const ONE: [(StageId, PipelineId); 1] = [(StageId(0), PipelineId(0))];
-
 /// A CPU, then so many GPUs.
 fn watch(n_gpus: usize) -> (DeviceWatch, FakeProbe) {
     let cpu = DeviceSpec { name: "cpu".into(), kind: DeviceKind::Cpu };
     let gpus = (0..n_gpus)
         .map(|n| DeviceSpec { name: format!("cuda:{n}"), kind: DeviceKind::Cuda { uuid: gpu(n).uuid } });
-    let devices = std::iter::once(cpu)
-        .chain(gpus)
-        .map(|spec| Device::new(&spec, false, Shares::new(DeviceId(0), &ONE)))
-        .collect();
-    let mut stats = Stats::default();
-    stats.stages.push(StageStats::default());
-    (DeviceWatch { devices, stats: Arc::new(stats) }, FakeProbe::new((0..n_gpus).map(gpu).collect()))
+    let devices = std::iter::once(cpu).chain(gpus).map(|spec| Device::new(&spec, false)).collect();
+    (DeviceWatch { devices }, FakeProbe::new((0..n_gpus).map(gpu).collect()))
 }
 
 /// Looks at each device once.
@@ -134,7 +125,7 @@ fn workers_are_measured_by_their_processes() {
     let (watch, _) = watch(0);
     let me = LiveWorker {
         worker: orchestra_core::WorkerId(7),
-        stage: StageId(1),
+        stage: orchestra_core::StageId(1),
         device: DeviceId(0),
         pid: std::process::id(),
     };
@@ -167,7 +158,12 @@ fn in_a_container_another_process_of_the_same_number_is_not_taken_for_a_worker()
     probe.change("GPU-0", |gpu| {
         gpu.processes = vec![orchestra_machine::GpuProcess { pid, memory: Some(9 << 30) }];
     });
-    let me = LiveWorker { worker: orchestra_core::WorkerId(7), stage: StageId(1), device: DeviceId(1), pid };
+    let me = LiveWorker {
+        worker: orchestra_core::WorkerId(7),
+        stage: orchestra_core::StageId(1),
+        device: DeviceId(1),
+        pid,
+    };
     let held = |probe: &dyn GpuProbe| {
         watch.look(DeviceId(1), Some(probe), &[me], || true, Duration::ZERO);
         watch.usage(DeviceId(1)).worker_gpu_memory_max

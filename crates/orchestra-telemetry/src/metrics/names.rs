@@ -124,11 +124,9 @@ instruments! {
     WORKER_STARTS = Counter "orchestra.worker.starts", "{worker}", [DEVICE], "Worker processes started";
     WORKER_RESTARTS = Counter "orchestra.worker.restarts", "{worker}", [DEVICE], "Dead workers that were replaced";
     WORKER_EXITS = Counter "orchestra.worker.exits", "{worker}", [DEVICE, EXIT], "Worker processes that are gone, by how they ended";
-    WORKER_MEMORY = Gauge "orchestra.worker.memory", "By", [PIPELINE, DEVICE],
-        "Main memory that the workers of the pipeline on the device hold; batch slots count in each worker that has touched them";
-    WORKER_GPU_MEMORY = Gauge "orchestra.worker.gpu_memory", "By", [PIPELINE, DEVICE],
-        "Memory of the GPU that the workers of the pipeline hold: as the driver counts, or in a container, where it often cannot, as a worker was measured or declared to take";
-    WORKER_CPU = Counter "orchestra.worker.cpu_time", "s", [PIPELINE, DEVICE], "CPU time of the workers of the pipeline on the device, those that are gone included as far as it was seen";
+    WORKER_MEMORY = Gauge "orchestra.worker.memory", "By", [DEVICE],
+        "Main memory that the workers on the device hold; batch slots count in each worker that has touched them";
+    WORKER_CPU = Counter "orchestra.worker.cpu_time", "s", [DEVICE], "CPU time of the workers on the device, those that are gone included as far as it was seen";
 
     DEVICE_BATCHES = Counter "orchestra.device.batches", "{batch}", [DEVICE], "Batches that the device completed";
     DEVICE_ITEMS = Counter "orchestra.device.items", "{item}", [DEVICE], "Items in these batches";

@@ -7,14 +7,12 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, all_copied, audited, copies, copying, hurried, until};
+use crate::common::{Workplace, all_copied, audited, copies, copying, hurried, until};
 use orchestra::{
-    DeviceId, DeviceKind, FakeProbe, Gpu, Launched, Launcher, Library, Machine, PipelineOnDevice, Plan,
-    PlanOptions, ProcessLauncher, RenderStyle, RunOptions, RunOutcome, StartOptions, WorkerEvent,
-    WorkerMemory,
+    DeviceId, DeviceKind, FakeProbe, Gpu, Launched, Launcher, Library, Machine, Plan, PlanOptions,
+    ProcessLauncher, RenderStyle, RunOptions, RunOutcome, StartOptions, WorkerEvent, WorkerMemory,
 };
 use orchestra_testkit::faulty::FAULT;
-use orchestra_testkit::images::{self, Kind};
 
 const ITEMS: u64 = 200;
 
@@ -229,29 +227,6 @@ fn what_a_run_takes_can_be_seen_while_it_runs() {
         let outcome = crate::common::bounded("the run ends", run.wait()).await;
         Workplace::must_end_with(&outcome, 69);
         assert_eq!(outcome.report.devices[0].memory_used_max, Some(23 << 30));
-    });
-}
-
-#[test]
-fn pipelines_that_share_a_gpu_say_what_their_workers_took() {
-    audited(async {
-        let mut place = workplace(1);
-        images::write_pictures(&place.path("others"), 40, Kind::Png).unwrap();
-        place
-            .source("others", "others")
-            .image("more", "others", ONE_PIXEL_PER_BLOCK)
-            .infer("read-more", "more", "same", 4)
-            .sink("more", "read-more", "");
-        let probe = FakeProbe::new(vec![gpu(0)]);
-        let workers = place.faulty_workers(&[(FAULT, "none")]);
-        let outcome = run(&place, plan(&place, &machine(1)), options(workers, &probe)).await;
-        Workplace::must_end_with(&outcome, 0);
-        all_copied(&place, ITEMS, "shared");
-        let pipelines = &outcome.report.pipelines;
-        assert_eq!(pipelines.keys().collect::<Vec<_>>(), ["others", "scans"]);
-        let all: Vec<&PipelineOnDevice> = pipelines.values().flat_map(|p| &p.devices).collect();
-        assert!(all.len() == 2 && all.iter().all(|on| on.device == "cuda:0"), "{pipelines:?}");
-        assert!(all.iter().all(|on| on.memory_max.is_some()), "{pipelines:?}");
     });
 }
 
