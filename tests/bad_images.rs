@@ -52,6 +52,7 @@ enum Row {
 fn whatever_a_manifest_names_ends_under_its_own_name() {
     let place = Workplace::new();
     place.write_blocks(&Blocks::default(), "manifest = \"images/list.csv\"");
+    place.edit("path = \"results.jsonl\"", "path = \"results.jsonl\"\nordered = true");
     let images = place.images();
     let picture = |name: &[u8], index| {
         let path = write_picture(&place.path("tmp"), index, 32, 32, orchestra_testkit::images::Kind::Png);
@@ -89,6 +90,11 @@ fn whatever_a_manifest_names_ends_under_its_own_name() {
         items("scans", rows.map(|(i, _)| i as u64))
     };
     let records = place.must_hold(&of(true), &of(false));
+    let text = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+    let results = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for records in [results, place.failures()] {
+        assert!(records.is_sorted_by_key(|record| record["index"].as_u64()), "in the order of the list");
+    }
     let mut names = BTreeMap::new();
     for (i, (bytes, row)) in rows.iter().enumerate() {
         let key = ItemKey { source: "scans".into(), index: i as u64 };

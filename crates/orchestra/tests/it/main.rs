@@ -8,7 +8,6 @@ mod graphs;
 mod joins;
 mod kinds;
 mod loaders;
-mod ordered;
 mod part_files;
 mod parts;
 mod post_parallel;
