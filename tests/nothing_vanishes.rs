@@ -251,6 +251,10 @@ fn bytes_that_belong_to_no_item_are_refused_with_the_file_and_what_to_do() {
         assert_ne!(ended.status.code(), Some(0), "{name}: {}", ended.stderr);
         ended.must_say(words);
         ended.must_say(&[name]);
+        for command in ["check", "plan"] {
+            let looked = place.start_command(&[command, place.workflow().to_str().unwrap()]).wait();
+            looked.must_exit(78).must_say(words).must_say(&[name]);
+        }
     }
 }
 

@@ -46,6 +46,9 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
             stdout::print(&format!("{file}: no errors so far: {tasks}; {late}\n"))?;
             return Ok(code);
         }
+        if !*offline {
+            item_counts::count(&mut plan)?;
+        }
         stdout::print(&format!(
             "{}: no errors: {}, {}, {}{}\n",
             file.display(),
@@ -57,9 +60,6 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
                 n => format!(", {}", counted(n, "task", "tasks")),
             }
         ))?;
-        if !*offline {
-            item_counts::count(&mut plan);
-        }
         for source in &plan.sources {
             stdout::print(&format!(
                 "  source `{}`: {}\n",

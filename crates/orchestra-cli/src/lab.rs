@@ -27,7 +27,7 @@ use crate::signals::Signals;
 use crate::stderr;
 use crate::surroundings::Surroundings;
 
-mod item_lists;
+pub mod item_lists;
 
 use item_lists::ItemLists;
 

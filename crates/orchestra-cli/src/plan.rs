@@ -25,7 +25,7 @@ pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Fa
     let planned = Workflow::read(&args.workflow.file)?.plan_for(&options, machine, Some(&args.workflow));
     let mut plan = planning::show(planned, surroundings)?;
     if args.machine.is_none() {
-        item_counts::count(&mut plan);
+        item_counts::count(&mut plan)?;
     }
     if args.json {
         stdout::print_json(&plan)

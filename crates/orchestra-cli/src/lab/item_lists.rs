@@ -97,7 +97,7 @@ impl Listed {
     }
 }
 
-fn not_listed(source: &str) -> impl FnOnce(ListError) -> Failed + '_ {
+pub fn not_listed(source: &str) -> impl FnOnce(ListError) -> Failed + '_ {
     move |error| {
         let code = if error.is_of_source() { ExitCode::BadFile } else { ExitCode::TryAgain };
         Failed::new(code, anyhow!("the items of source `{source}` cannot be listed: {error}"))
