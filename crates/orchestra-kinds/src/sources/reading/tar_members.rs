@@ -595,7 +595,9 @@ pub mod tests {
             let error = read(&bent).unwrap_err();
             assert!(error.contains("byte 1536"), "{error}");
         }
-        assert!(read(b"\x1f\x8b").unwrap_err().contains("no tar"));
-        assert!(read(&[b"\x1f\x8b".repeat(300)].concat()).unwrap_err().contains("gunzip"));
+        assert!(read(b"\x1f").unwrap_err().contains("no tar"));
+        for compressed in [&b"\x1f\x8b"[..], &b"\x1f\x8b".repeat(300)] {
+            assert!(read(compressed).unwrap_err().contains("gunzip"));
+        }
     }
 }
