@@ -1,4 +1,5 @@
-//! Leaks are named, and their absence is silence. One test: it looks at the whole process.
+//! Leaks are named, and their absence is silence. One test, alone in its program: it looks at the whole process.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::os::unix::net::UnixStream;
 use std::process::Command;
