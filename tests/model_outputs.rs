@@ -114,8 +114,8 @@ fn each_item_has_what_the_model_gives_for_it_alone_or_the_run_is_refused() {
     assert!(is_right, "{said}");
 }
 
-/// A run of eight rows of four numbers, in batches of up to four, over a model that says that `y` has a row of `width` numbers for each item. It looks
-/// whole numbers up in a table that ends at 7, so the runs of a probe fail, and nobody knows what it gives before the run.
+/// A run of eight rows of four numbers, in batches of up to four, over a model that says that `y` has a row of `width` numbers for each item. The
+/// model looks whole numbers up in a table that ends at 7. So each run of a probe fails, and the outputs are unconfirmed before the run.
 fn run_unprobed(width: Dim, node: (&str, &[&str], &[(&str, Attribute)])) -> (Workplace, Ended) {
     let place = Workplace::new();
     let tensor = |name: &str, row| TensorSpec {

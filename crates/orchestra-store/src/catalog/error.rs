@@ -138,7 +138,7 @@ impl ListError {
         ListError::BadFile { path: path.into(), reason: reason.to_string() }
     }
 
-    /// What to do about it, behind its text: how many items a file holds that cannot be listed, nobody knows, so the run does not go on without them.
+    /// What to do about it, behind its text. The run does not go on without a file that cannot be listed: its items could not be counted.
     pub fn remedy(&self) -> &'static str {
         match self {
             ListError::BadFile { .. } | ListError::Unreadable { .. } => {

@@ -202,7 +202,8 @@ impl<R: Read + Seek> Members<R> {
             let at = self.place.next;
             let kind = header.as_bytes()[156];
             let is_extension = matches!(kind, b'L' | b'K' | b'x' | b'X' | b'g');
-            let stated = header.entry_size().ok();
+            // GNU tar leaves the size of the label of a volume empty.
+            let stated = header.entry_size().ok().or((kind == b'V').then_some(0));
             // A size that pax states is that of the file behind its header.
             let bytes = if is_extension { stated } else { extensions.size.or(stated) };
             let bytes =
@@ -487,6 +488,9 @@ pub mod tests {
         let record = format!("path={long}\n");
         let pax = format!("{} {record}", record.len() + 4);
         let mut bytes = member("folder/", b'5', b"");
+        let mut label = member("label", b'V', b"");
+        label[124..136].fill(0);
+        bytes.extend(with_its_sum(label));
         bytes.extend(member("././@LongLink", b'L', format!("{long}\0").as_bytes()));
         bytes.extend(member("cut", b'0', b"gnu"));
         bytes.extend(member("pax", b'x', pax.as_bytes()));
@@ -496,7 +500,7 @@ pub mod tests {
         let members = read(&bytes).unwrap();
         let found = files(&bytes, &members);
         assert_eq!(found, [(&*long, Ok(&b"gnu"[..])), (&*long, Ok(b"pax!")), ("short", Ok(b""))]);
-        assert_eq!(members[0], Member::PassedOver(PassedOver::Folder));
+        assert_eq!(members[..2], [PassedOver::Folder, PassedOver::OtherEntry].map(Member::PassedOver));
     }
 
     /// Names and contents.
