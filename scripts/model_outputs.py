@@ -5,7 +5,7 @@
     model_outputs.py check FOLDER    reads NAME-BATCH.jsonl for each, and prints what differs
 
 models.json has for each model `inputs`, `read` (what a sink reads: names of outputs, or null for all), and `refused`: "batches" where an output has no row
-for each item of a batch, "always" where no stage can read it, "may" where it may be refused, and null.
+for each item of a batch, "at run" where that may show in a run only, "always" where no stage can read it, "may" where it may be refused, and null.
 The judge is ONNX Runtime for Python, one item after the other in a batch of one.
 """
 
@@ -122,6 +122,31 @@ def make():
     model("less_the_next", x, [node("Slice", ["x", "one", "all", "axis"], ["rest"]), node("Slice", ["x", "axis", "one", "axis"], ["first"]),
           node("Concat", ["rest", "first"], ["next"], axis=0), node("Sub", ["x", "next"], ["y"])], [f32("y", "N", 4)], x4,
           [("one", ints(1)), ("all", ints(1 << 62)), ("axis", ints(0))], refused="batches")
+    # Items that change each other at some values, some sizes or some places alone, where no probe looks.
+    at_run, ascending = {"refused": "at run"}, {"x": np.abs(numbers(4)) * np.logspace(-2, 6, ITEMS)[:, None].astype("f4")}
+    model("turned_by_four", x, [node("Slice", ["x", "four", "all", "axis"], ["a"]), node("Slice", ["x", "axis", "four", "axis"], ["b"]),
+          node("Concat", ["a", "b"], ["y"], axis=0)], [f32("y", "N", 4)], x4, [("four", ints(4)), ("all", ints(1 << 62)), ("axis", ints(0))], **at_run)
+    large = dict(then_branch=body("then", [node("ReduceSum", ["x", "z"], ["s"]), node("Add", ["x", "s"], ["t"])], [], [f32("t", "N", 4)]),
+                 else_branch=body("else", [node("Identity", ["x"], ["e"])], [], [f32("e", "N", 4)]))
+    model("large_batches", x, [node("Shape", ["x"], ["s"]), node("Gather", ["s", "first"], ["n"]), node("Greater", ["n", "four"], ["c"]), node("If", ["c"], ["y"], **large)],
+          [f32("y", "N", 4)], x4, [("first", np.int64(0)), ("four", np.int64(4)), ("z", ints(0))], **at_run)
+    words = np.array([[1 + at % 8] * (1 + at % 7) + [0] * (7 - at % 7) for at in range(ITEMS)])
+    model("cut_to_longest", [value("x", T.INT64, "N", 8)], [node("Greater", ["x", "zero"], ["b"]), node("Cast", ["b"], ["i"], to=T.INT64),
+          node("ReduceSum", ["i", "one"], ["l"], keepdims=0), node("ReduceMax", ["l"], ["most"]), node("Slice", ["x", "z", "most", "one"], ["y"])],
+          [value("y", T.INT64, "N", "L")], {"x": words}, [("zero", np.int64(0)), ("one", ints(1)), ("z", ints(0))], **at_run)
+    halve = body("halve", [node("Mul", ["s", "half"], ["s2"]), node("ReduceMax", ["s2"], ["m"], keepdims=0), node("Greater", ["m", "k"], ["c2"])],
+                 [value("i", T.INT64), value("c", T.BOOL), f32("s", "N", 4)], [value("c2", T.BOOL), f32("s2", "N", 4)])
+    model("until_all_end", x, [node("Loop", ["n", "go", "x"], ["y"], body=halve)], [f32("y", "N", 4)], ascending,
+          [("n", np.int64(50)), ("go", np.array(True)), ("half", np.float32(0.5)), ("k", np.float32(1000))], **at_run)
+    ids = {"x": np.random.RandomState(5).randint(0, 1000, (ITEMS, 3))}
+    model("large_ids", [value("x", T.INT64, "N", 3)], [node("Greater", ["x", "k"], ["g"]), node("Cast", ["g"], ["f"], to=T.FLOAT), node("ReduceSum", ["f"], ["s"]),
+          node("Cast", ["x"], ["v"], to=T.FLOAT), node("Add", ["v", "s"], ["y"])], [f32("y", "N", 3)], ids, [("k", np.int64(100))], **at_run)
+    model("place_in_201", [f32("x", "N", 200)], [*count, node("Concat", ["x", "place"], ["y"], axis=1)], [f32("y", "N", 201)], {"x": numbers(200)}, of_count[:4], **at_run)
+    model("scaled_by_size", x, [*size, node("Cast", ["n"], ["f"], to=T.FLOAT), node("Mul", ["f", "e"], ["g"]), node("Add", ["g", "k"], ["h"]), node("Mul", ["x", "h"], ["y"])],
+          [f32("y", "N", 4)], x4, [("first", ints(0)), ("e", np.float32(5e-4)), ("k", np.float32(1))], **at_run)
+    model("quantized_together", x, [node("DynamicQuantizeLinear", ["x"], ["q", "s", "p"]), node("DequantizeLinear", ["q", "s", "p"], ["y"])], [f32("y", "N", 4)], ascending, **at_run)
+    swap = np.eye(8, dtype="f4")[[0, 2, 1, 3, 4, 5, 6, 7]]
+    model("fixed8_swapped", [f32("x", 8, 4)], [node("MatMul", ["w", "x"], ["y"])], [f32("y", 8, 4)], x4, [("w", swap)], fixed=8, **at_run)
     # Types.
     model("topk", x, [node("TopK", ["x", "k"], ["v", "at"])], [f32("v", "N", 2), value("at", T.INT64, "N", 2)], x4, [("k", ints(2))])
     types = [(T.FLOAT16, "h"), (T.INT32, "i"), (T.UINT8, "u"), (T.BOOL, "b")]

@@ -50,7 +50,7 @@ fn run(place: &Workplace, folder: &Path, name: &str, about: &Value, batches: &[u
         place.start_command(&["run", workflow.to_str().unwrap(), "--output", out.to_str().unwrap()]).wait();
     for batch in batches {
         let records = format!("{name}-{batch}.jsonl");
-        if out.join(&records).exists() {
+        if ended.status.success() {
             fs::copy(out.join(&records), folder.join(records)).unwrap();
         }
     }
@@ -65,6 +65,13 @@ fn not_refused(name: &str, ended: &Ended) -> Option<String> {
     (!is_refused).then(|| format!("{name} is not refused: {ended:?}"))
 }
 
+/// Says what is wrong with a run that is to stop at a batch in which items change each other, or before.
+fn not_stopped(name: &str, ended: &Ended) -> Option<String> {
+    let is_stopped =
+        ended.status.code() == Some(78) && ended.stderr.contains("the items of a batch change each other");
+    if is_stopped { None } else { not_refused(name, ended) }
+}
+
 /// Runs a model at all sizes; says what is wrong.
 fn try_model(place: &Workplace, folder: &Path, name: &str, about: &Value) -> Vec<String> {
     let all = run(place, folder, name, about, &BATCHES);
@@ -76,6 +83,15 @@ fn try_model(place: &Workplace, folder: &Path, name: &str, about: &Value) -> Vec
             let alone = run(place, folder, name, about, &[1]);
             let failed = (!alone.status.success()).then(|| format!("{name} alone: {alone:?}"));
             not_refused(name, &all).into_iter().chain(failed).collect()
+        }
+        Some("at run") => {
+            let wrong = not_stopped(name, &all);
+            let alone = run(place, folder, name, about, &[1]);
+            let failed = (!alone.status.success()).then(|| format!("{name} alone: {alone:?}"));
+            // Another batch than the others' may be too small for its items to change each other.
+            let three = run(place, folder, name, about, &[3]);
+            let wrong_at_three = (!three.status.success()).then(|| not_stopped(name, &three)).flatten();
+            wrong.into_iter().chain(failed).chain(wrong_at_three).collect()
         }
         _ => (!is_right).then(|| format!("{name}: {all:?}")).into_iter().collect(),
     }
@@ -180,6 +196,24 @@ fn what_has_no_row_of_an_item_alone_ends_the_run_and_fails_no_item() {
         }
         let failures = fs::read(place.out().join("failures.jsonl")).unwrap_or_default();
         assert!(failures.is_empty(), "{}", String::from_utf8_lossy(&failures));
+    }
+}
+
+#[test]
+fn what_an_item_has_in_its_batch_alone_ends_the_run_before_a_record_is_written() {
+    let over_items = [("axis", Attribute::Int(0))];
+    for width in [Dim::Fixed(4), Dim::Dynamic] {
+        let (place, ended) = run_unprobed(width, ("Softmax", &["p"], &over_items));
+        assert_eq!(ended.status.code(), Some(78), "{ended:?}");
+        for words in
+            ["model `m`", "output `y`", "the items of a batch change each other", "batch = { max = 1 }"]
+        {
+            assert!(ended.stderr.contains(words), "{words}: {ended:?}");
+        }
+        for file in ["o.jsonl", "failures.jsonl"] {
+            let written = fs::read(place.out().join(file)).unwrap_or_default();
+            assert!(written.is_empty(), "{}", String::from_utf8_lossy(&written));
+        }
     }
 }
 

@@ -9,7 +9,7 @@ In workers this file speaks docs/guide/worker-protocol.md for the script. `pytho
 import atexit, contextlib, ctypes, faulthandler, hashlib, importlib.util, inspect, json, mmap, operator  # noqa: E401
 import os, select, socket, sys, threading, time, traceback  # noqa: E401
 
-PROTOCOL = 12
+PROTOCOL = 13
 DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool", "float64", "int16"]  # Their places are their numbers in frames.
 SHORT = {"f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "u8": "uint8", "f64": "float64", "i16": "int16"}
 _stages = []

@@ -62,6 +62,8 @@ pub enum RunErrorKind {
     Row(u64),
     /// An output has no row for each item of the batch. That is the model's doing, and speaks against no item: each row runs by itself.
     Shape,
+    /// An item has other outputs alone than in its batch: no batch of this model can be believed.
+    Mixed,
 }
 
 /// What happened to a batch that gave no result.

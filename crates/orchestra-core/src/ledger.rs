@@ -211,7 +211,8 @@ impl Ledger {
     ) -> Option<Aftermath> {
         let alone = self.alone == Some(batch);
         let first_of_worker = self.workers.get(&worker).is_some_and(|w| !w.has_run);
-        let device = self.take_from(worker, batch, fault != RunErrorKind::Shape)?;
+        let is_of_the_model = matches!(fault, RunErrorKind::Shape | RunErrorKind::Mixed);
+        let device = self.take_from(worker, batch, !is_of_the_model)?;
         let b = self.batches.remove(&batch)?;
         let rows = b.rows.count;
         // Memory for fewer rows than these is nothing unusual; the device's ceiling learns of it.
@@ -235,6 +236,7 @@ impl Ledger {
             }
             RunErrorKind::OutOfMemory => self.out_of_memory(batch, b, device, alone, error, now),
             RunErrorKind::Row(row) => self.rejected(batch, b, row, error),
+            RunErrorKind::Mixed => self.stop(b, error),
             RunErrorKind::Shape if rows == 1 => self.stop(b, error),
             RunErrorKind::Shape => self.split_into_rows(batch, &b),
         })

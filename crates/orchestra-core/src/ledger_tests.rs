@@ -248,6 +248,18 @@ fn a_row_that_the_batch_does_not_have_speaks_against_no_item() {
 }
 
 #[test]
+fn items_that_change_each_other_stop_all_and_none_is_to_blame() {
+    let mut ledger = Ledger::new(4);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 4), LeaveReason::Full);
+    let a = ledger.dispatch(T).unwrap();
+    let aftermath = ledger.fault(a.worker, a.batch, RunErrorKind::Mixed, "mixed".into(), T).unwrap();
+    let Aftermath::Stop { waits, why } = aftermath else { panic!("{aftermath:?}") };
+    assert_eq!((waits != a.batch, &*why, ledger.n_batches()), (true, "mixed", 1));
+    assert_eq!((ledger.dispatch(T), ledger.next_convicted()), (None, None));
+}
+
+#[test]
 fn what_has_no_rows_speaks_against_no_item_and_each_runs_by_itself() {
     let mut ledger = Ledger::new(4);
     ledger.worker_ready(WorkerId(0), DeviceId(0));

@@ -73,8 +73,6 @@ pub struct ProbedOutput {
 pub enum Mixing {
     /// Nothing, as far as is known.
     Apart,
-    /// No more than rounding does.
-    Rounded,
     /// The output is another one at each run of the same batch, so nothing can be told.
     Unsteady,
     /// Nothing, but an item has other values at another place of its batch, or in a batch of another size.

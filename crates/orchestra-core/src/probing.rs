@@ -1,11 +1,14 @@
-//! What a few runs of a model say of its outputs: along which axis the items of a batch lie, if along any. It compares; it runs nothing.
+//! What a few runs of a model say of its outputs: along which axis the items of a batch lie, if along any, and whether each has alone what it has among
+//! others. It compares; it runs nothing.
+
+use std::collections::BTreeMap;
 
 use crate::element::Element;
 use crate::model_output::{BatchAxis, Mixing, ProbedOutput};
 use crate::tensor::DType;
 
 /// Changes with what is tried and how it is judged: what was found before is not believed then.
-pub const EDITION: u32 = 4;
+pub const EDITION: u32 = 5;
 
 /// The items of a batch in whose place another one is tried, one after the other. One would not do: a model that turns a batch round leaves its
 /// middle where it was, and one that adds up what came before leaves the first alone.
@@ -19,17 +22,30 @@ pub fn replaced(batch: usize) -> Vec<usize> {
     places
 }
 
-/// Of what the values of one item change, those of others may be this part and still count as rounding, as that of models which quantize a
-/// whole batch at once.
-const ROUNDING: f64 = 0.05;
+/// How far apart numbers of one item may lie and count as the same: by this part of them, or of the largest number around. Kernels round otherwise
+/// in batches of another size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Near {
+    pub part: f64,
+    pub of_largest: f64,
+}
 
-/// Numbers of one item that differ by this part count as the same, or by [`LEAST`] of the largest number of the output: kernels round otherwise in batches of
-/// another size.
-const NEAR: f64 = 1e-3;
-const LEAST: f64 = 1e-5;
+impl Near {
+    pub const ON_CPU: Near = Near { part: 2e-4, of_largest: 1e-5 };
+    /// GPUs take another algorithm for another size, and may compute in fewer bits than the numbers have.
+    pub const ON_GPU: Near = Near { part: 1e-2, of_largest: 1e-2 };
 
-/// And so do whole outputs of which no larger part differs: what was rounded otherwise may have tipped a few choices.
+    /// The numbers of f16 lie a thousandth apart.
+    fn of(self, dtype: DType) -> Near {
+        if dtype == DType::F16 { Self::ON_GPU } else { self }
+    }
+}
+
+/// Of the elements of an item no larger part may differ beyond that: what was rounded otherwise may have tipped a few choices.
 const FEW: f64 = 0.01;
+
+/// In how many items, at least, the same element must differ to be no such chance.
+const AGAIN: usize = 3;
 
 /// An output of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,18 +147,13 @@ impl Runs {
             return Mixing::Apart; // Its shape differs by the values: nothing can be told.
         }
         let stride: usize = before.shape[axis + 1..].iter().product();
-        let length = before.shape[axis];
-        let (mut own, mut others) = (0_f64, 0_f64);
-        for place in 0..before.shape.iter().product() {
-            let changed = place / stride % length / per_item;
-            let change = before.elements.change(&after.elements, place);
-            let most = if changed == item { &mut own } else { &mut others };
-            *most = most.max(change);
-        }
-        match others {
-            0.0 => Mixing::Apart,
-            _ if others <= ROUNDING * own && own.is_finite() => Mixing::Rounded,
-            _ => Mixing::Mixed,
+        let is_of_another = |place: usize| place / stride % before.shape[axis] / per_item != item;
+        let mut others = (0..before.shape.iter().product()).filter(|place| is_of_another(*place));
+        let scale = before.elements.largest();
+        match others.any(|place| !before.elements.is_near(place, &after.elements, place, scale, Near::ON_CPU))
+        {
+            true => Mixing::Mixed,
+            false => Mixing::Apart,
         }
     }
 
@@ -168,7 +179,7 @@ impl Observed {
     fn differs_from(&self, other: &Self) -> bool {
         let scale = self.elements.largest().max(other.elements.largest());
         (0..self.shape.iter().product())
-            .any(|place| !self.elements.is_near(place, &other.elements, place, scale))
+            .any(|place| !self.elements.is_near(place, &other.elements, place, scale, Near::ON_CPU))
     }
 
     /// Whether an item has other values than one of `other`, beyond rounding. What has another shape for each values tells nothing.
@@ -186,15 +197,52 @@ impl Observed {
         let scale = self.elements.largest().max(other.elements.largest());
         let place = |of: &Self, item: usize, n: usize| (n / block * of.batch + item) * block + n % block;
         let differ = (0..outer * block).filter(|n| {
-            !self.elements.is_near(place(self, item, *n), &other.elements, place(other, of_other, *n), scale)
+            let (at, of_other) = (place(self, item, *n), place(other, of_other, *n));
+            !self.elements.is_near(at, &other.elements, of_other, scale, Near::ON_CPU)
         });
         differ.count() as f64 > FEW * (outer * block) as f64
     }
 }
 
+/// What an output holds for an item, in its batch and alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pair {
+    pub in_batch: Observed,
+    pub alone: Observed,
+}
+
+impl Pair {
+    /// The first of these pairs that is none: what an item has in its batch is not what it has alone, in these words.
+    #[must_use]
+    pub fn that_differs(pairs: &[Pair], near: Near) -> Option<(usize, String)> {
+        let scale = pairs.iter().map(|pair| pair.in_batch.elements.largest()).fold(0.0, f64::max);
+        // Elements that differ in several items, by their place in an item.
+        let mut again = BTreeMap::<usize, usize>::new();
+        for (at, Pair { in_batch, alone }) in pairs.iter().enumerate() {
+            if in_batch.shape != alone.shape {
+                let words =
+                    format!("the shape {:?} in its batch, and {:?} alone", in_batch.shape, alone.shape);
+                return Some((at, words));
+            }
+            let elements = in_batch.shape.iter().product();
+            let is_near = |n: usize| in_batch.elements.is_near(n, &alone.elements, n, scale, near);
+            let differ: Vec<usize> = (0..elements).filter(|n| !is_near(*n)).collect();
+            differ.iter().for_each(|n| *again.entry(*n).or_default() += 1);
+            let is_again = |n: &&usize| again[n] >= AGAIN && again[n] + 1 >= pairs.len();
+            let first = differ.iter().find(is_again).or(differ.first());
+            let is_few = differ.len() as f64 <= FEW * elements as f64 && !differ.iter().any(|n| is_again(&n));
+            if let Some(n) = first.filter(|_| !is_few) {
+                let [in_batch, alone] = [in_batch, alone].map(|of| of.elements.show(*n));
+                return Some((at, format!("{in_batch} as element {n} in its batch, and {alone} alone")));
+            }
+        }
+        None
+    }
+}
+
 impl Elements {
     /// Whether these two are the same but for rounding, in an output whose largest number is `scale`.
-    fn is_near(&self, place: usize, other: &Elements, of_other: usize, scale: f64) -> bool {
+    fn is_near(&self, place: usize, other: &Elements, of_other: usize, scale: f64, near: Near) -> bool {
         let (Elements::Numbers(dtype, one), Elements::Numbers(_, other)) = (self, other) else {
             return self.text(place) == other.text(of_other);
         };
@@ -204,7 +252,8 @@ impl Elements {
         let floats = one.as_deref().and_then(|one| float(*dtype, one));
         match floats.zip(other.as_deref().and_then(|other| float(*dtype, other))) {
             Some((a, b)) if a.is_finite() && b.is_finite() => {
-                (a - b).abs() <= NEAR * a.abs().max(b.abs()) + LEAST * scale
+                let Near { part, of_largest } = near.of(*dtype);
+                (a - b).abs() <= part * a.abs().max(b.abs()) + of_largest * scale
             }
             Some((a, b)) if a.is_nan() => b.is_nan(),
             _ => one == other,
@@ -218,21 +267,20 @@ impl Elements {
         floats.map(f64::abs).filter(|number| number.is_finite()).fold(0.0, f64::max)
     }
 
-    /// How far the element at `place` is from that of `other`. What is no number of the same kind is infinitely far.
-    fn change(&self, other: &Elements, place: usize) -> f64 {
-        let (Elements::Numbers(dtype, one), Elements::Numbers(_, other)) = (self, other) else {
-            return if self.text(place) == other.text(place) { 0.0 } else { f64::INFINITY };
-        };
-        let size = dtype.size_bytes();
-        let range = place * size..(place + 1) * size;
-        match (one.get(range.clone()), other.get(range)) {
-            (one, other) if one == other => 0.0,
-            (Some(one), Some(other)) => float(*dtype, one)
-                .zip(float(*dtype, other))
-                .map(|(one, other)| (one - other).abs())
-                .filter(|change| change.is_finite())
-                .unwrap_or(f64::INFINITY),
-            _ => f64::INFINITY,
+    fn show(&self, place: usize) -> String {
+        match self {
+            Elements::Texts(texts) => format!("{:?}", texts.get(place).map_or("", String::as_str)),
+            Elements::Numbers(dtype, data) => {
+                let size = dtype.size_bytes();
+                data.get(place * size..(place + 1) * size)
+                    .map(|bytes| match Element::read(*dtype, bytes) {
+                        Element::Float(v) => v.to_string(),
+                        Element::Double(v) => v.to_string(),
+                        Element::Int(v) => v.to_string(),
+                        Element::Bool(v) => v.to_string(),
+                    })
+                    .unwrap_or_default()
+            }
         }
     }
 
@@ -316,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn items_that_change_each_other_have_no_rows_but_rounding_may_be_shared() {
+    fn items_that_change_each_other_have_no_rows() {
         let mean = |x: &[f32]| x.iter().sum::<f32>() / x.len() as f32;
         let centred = |x: &[f32]| (vec![x.len()], x.iter().map(|v| v - mean(x)).collect());
         assert_eq!(axis_of(SIZES, centred), BatchAxis::None);
@@ -340,9 +388,9 @@ mod tests {
             (vec![x.len()], sorted)
         };
         assert_eq!(axis_of(SIZES, largest_first), BatchAxis::None);
+        // As models do that quantize a whole batch at once.
         let rounded = |x: &[f32]| (vec![x.len()], x.iter().map(|v| v + mean(x) / 100.0).collect());
-        let found = runs(SIZES, rounded);
-        assert_eq!((found.batch, found.mixing), (BatchAxis::FIRST, Mixing::Rounded));
+        assert_eq!(axis_of(SIZES, rounded), BatchAxis::None);
         let found = runs(SIZES, centred);
         assert_eq!((found.batch, found.mixing), (BatchAxis::FIRST, Mixing::Mixed));
     }
@@ -373,5 +421,59 @@ mod tests {
         };
         assert_eq!(axis_of(SIZES, random), BatchAxis::FIRST);
         assert_eq!(runs(SIZES, random).mixing, Mixing::Unsteady);
+    }
+
+    /// What of items is told from what they are alone, if `model` gives this for a batch of them.
+    fn compared(items: &[f32], model: impl Fn(&[f32]) -> (Vec<usize>, Vec<f32>)) -> Option<usize> {
+        let observed = |values: &[f32]| {
+            let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+            Observed { batch: 1, shape: vec![values.len()], elements: Elements::Numbers(DType::F32, bytes) }
+        };
+        let (shape, batch) = model(items);
+        let row = batch.len() / shape[0];
+        let pairs = items.iter().zip(batch.chunks(row)).map(|(item, in_batch)| Pair {
+            in_batch: observed(in_batch),
+            alone: observed(&model(&[*item]).1),
+        });
+        Pair::that_differs(&pairs.collect::<Vec<_>>(), Near::ON_CPU).map(|(at, _)| at)
+    }
+
+    #[test]
+    fn an_item_that_is_another_one_alone_is_found_and_rounding_is_not() {
+        let items = [3.0, 1.0, 2.0, 5.0, 4.0];
+        let row = |v: f32, n: usize| (0_u16..).take(n).map(move |k| v * f32::from(k + 1));
+        let as_they_are =
+            |x: &[f32]| (vec![x.len()], x.iter().flat_map(|v| row(*v, 200)).collect::<Vec<_>>());
+        assert_eq!(compared(&items, as_they_are), None);
+        // As long as the longest.
+        let padded = |x: &[f32]| {
+            let longest = x.iter().copied().fold(0.0, f32::max) as usize;
+            (vec![x.len()], x.iter().flat_map(|v| row(*v, longest)).collect())
+        };
+        assert_eq!(compared(&items, padded), Some(0));
+        let scaled =
+            |x: &[f32]| (vec![x.len()], x.iter().map(|v| v * (1.0 + 5e-4 * x.len() as f32)).collect());
+        assert_eq!(compared(&items, scaled), Some(0));
+        let rounded =
+            |x: &[f32]| (vec![x.len()], x.iter().map(|v| v * (1.0 + 2e-6 * x.len() as f32)).collect());
+        assert_eq!(compared(&items, rounded), None);
+        let swapped = |x: &[f32]| {
+            let mut swapped = x.to_vec();
+            if x.len() > 2 {
+                swapped.swap(1, 2);
+            }
+            (vec![x.len()], swapped)
+        };
+        assert_eq!(compared(&items, swapped), Some(1));
+        // One of 200 numbers tells the place, in all items; or it tipped over in one of them.
+        let told = |x: &[f32], of: &[usize]| {
+            let mut values = as_they_are(x).1;
+            for at in of.iter().filter(|at| **at < x.len()) {
+                values[200 * at + 7] += 9.0;
+            }
+            (vec![x.len()], values)
+        };
+        assert_eq!(compared(&items, |x| told(x, &[1, 2, 3, 4])), Some(4));
+        assert_eq!(compared(&items, |x| told(x, &[2])), None);
     }
 }

@@ -63,7 +63,9 @@ pub fn class(kind: RunErrorKind) -> ErrorClass {
     match kind {
         RunErrorKind::OutOfMemory => ErrorClass::Overload,
         RunErrorKind::Device => ErrorClass::Transient,
-        RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape => ErrorClass::Permanent,
+        RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape | RunErrorKind::Mixed => {
+            ErrorClass::Permanent
+        }
     }
 }
 

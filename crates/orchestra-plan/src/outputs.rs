@@ -47,8 +47,6 @@ pub(crate) struct StageOutput {
 pub(crate) enum Standing {
     /// It has, or a batch has one item.
     Known,
-    /// It has, but the values of one item change those of others a little.
-    Rounded,
     /// It seems to have, and each run of the same batch gives another one.
     Unsteady,
     /// It has none, for this reason.
@@ -254,7 +252,6 @@ fn standing(probed: &ProbedOutput, fixed: Option<usize>) -> Standing {
             "an item has other values at another place of its batch, or in one of another size".to_owned(),
         ),
         (_, Mixing::Unsteady) => Standing::Unsteady,
-        (_, Mixing::Rounded) => Standing::Rounded,
         (_, Mixing::Apart) => Standing::Known,
     }
 }

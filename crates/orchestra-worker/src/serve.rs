@@ -244,9 +244,11 @@ impl Link {
         self.send(&FromWorker::Failed { batch, kind, error, timing })?;
         match kind {
             RunErrorKind::Device => Err(End::Code(EXIT_DEVICE)),
-            RunErrorKind::OutOfMemory | RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape => {
-                Ok(())
-            }
+            RunErrorKind::OutOfMemory
+            | RunErrorKind::Model
+            | RunErrorKind::Row(_)
+            | RunErrorKind::Shape
+            | RunErrorKind::Mixed => Ok(()),
         }
     }
 

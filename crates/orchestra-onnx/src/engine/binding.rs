@@ -96,6 +96,10 @@ impl BoundSession {
         ran.map_err(|e| self.failed(&e))
     }
 
+    pub fn is_on_device(&self) -> bool {
+        self.on_device
+    }
+
     /// The session alone, for what allocates and binds by itself.
     pub fn session(&self) -> &Session {
         &self.session

@@ -132,7 +132,9 @@ pub fn load(error: impl ToString) -> LoadError {
     let class = match run_kind(&error) {
         RunErrorKind::OutOfMemory => ErrorClass::Overload,
         RunErrorKind::Device => ErrorClass::Transient,
-        RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape => ErrorClass::Permanent,
+        RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape | RunErrorKind::Mixed => {
+            ErrorClass::Permanent
+        }
     };
     LoadError { class, error }
 }

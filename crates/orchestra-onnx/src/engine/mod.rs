@@ -17,6 +17,7 @@ mod pixel_graph;
 pub(crate) mod probe;
 #[cfg(test)]
 mod provider_options;
+mod rows_alone;
 pub(crate) mod rows_graph;
 mod session;
 mod shrink;
@@ -50,6 +51,7 @@ use model::Model;
 use orchestra_worker::serve::{Answer, Engine, LoadError, Loaded, RunError, Stream, nanos};
 use ort::environment::Environment;
 use ort::session::Session;
+use rows_alone::{Ran, RowsAlone};
 use tensorrt::Engines;
 use warm_up::warm_up;
 
@@ -69,6 +71,8 @@ struct Serving {
     padded_to: Option<usize>,
     /// Where smaller batches are padded; made when it is needed.
     padding: Option<PrivateRows>,
+    /// Which batches are compared with what their items are alone.
+    alone: RowsAlone,
     shared: Arc<Shared>,
 }
 
@@ -145,6 +149,7 @@ impl Serving {
             bound: BoundSession::new(session, &load.device)?,
             padded_to: load.padded_to,
             padding: None,
+            alone: RowsAlone::default(),
             shared: Arc::new(Shared { model, arena }),
         };
         let others: Vec<Serving> =
@@ -159,6 +164,7 @@ impl Serving {
             bound: self.bound.another(&load.device)?,
             padded_to: self.padded_to,
             padding: None,
+            alone: RowsAlone::default(),
             shared: Arc::clone(&self.shared),
         })
     }
@@ -187,8 +193,9 @@ impl Serving {
     /// Runs the batch as one of `rows` rows. If it has fewer, rows are copied to and from memory of that size, so that nothing outside of
     /// the run's rows is read or written; else the session reads and writes the arena itself.
     fn run_as(&mut self, run: &Run, rows: usize, timing: &mut RunTiming) -> Result<Answer, RunError> {
-        let start = Instant::now();
-        let Shared { model, arena } = &*self.shared;
+        let begun = Instant::now();
+        let shared = Arc::clone(&self.shared);
+        let Shared { model, arena } = &*shared;
         let slots = model.row_addresses(arena, run).map_err(|e| errors::model(e.to_string()))?;
         if rows > run.rows && self.padding.is_none() {
             self.padding = Some(PrivateRows::new(model, rows)?);
@@ -197,7 +204,7 @@ impl Serving {
         // SAFETY: the parent has leased these rows to this run, and no other run uses the private rows.
         let copied = private.as_mut().map(|private| unsafe { private.copy_in(&slots) });
         let addresses = copied.as_ref().unwrap_or(&slots);
-        timing.bind_ns = nanos(start.elapsed());
+        timing.bind_ns = nanos(begun.elapsed());
         let mut dynamic = Vec::new();
         let mut is_paused = false;
         let start = match &mut self.iterated {
@@ -227,6 +234,14 @@ impl Serving {
             unsafe { private.copy_out(&slots) };
         }
         timing.copy_out_ns = timing.copy_out_ns.saturating_add(nanos(start.elapsed()));
+        // A loop stops each row by itself.
+        let took = begun.elapsed();
+        if self.iterated.is_none() && self.alone.is_due(run.rows, took) {
+            let alone = model.batch.or(self.padded_to).unwrap_or(1);
+            let ran = Ran { slots: &slots, dynamic: &dynamic, alone, took };
+            // SAFETY: as above.
+            unsafe { self.alone.compare(&mut self.bound, model, &ran)? };
+        }
         Ok(if is_paused { Answer::Paused } else { Answer::Done(dynamic) })
     }
 }

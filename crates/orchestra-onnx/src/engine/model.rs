@@ -22,6 +22,8 @@ pub struct Model {
     pub inputs: Vec<RowTensor>,
     /// Outputs, in the order of the session; `None` where the shape is only known after the run.
     pub outputs: Vec<Option<RowTensor>>,
+    /// Outputs of texts.
+    pub is_text: Vec<bool>,
     /// Batches have one item, so all that comes out of one is its.
     pub is_single: bool,
     /// The only batch size that the model accepts, if it has one.
@@ -92,6 +94,7 @@ impl Model {
             outputs: layout_outputs.iter().map(|span| span.as_ref().map(row_tensor)).collect(),
             session_inputs,
             session_outputs,
+            is_text: spec.outputs.iter().map(|output| output.is_text).collect(),
             is_single: layout.slot_rows == 1 && batch.is_none_or(|batch| batch == 1),
             batch,
             whole: spec.trim.map(|trim| whole(&trim, layout)).transpose()?,

@@ -69,7 +69,7 @@ fn warm_up_together(streams: &mut [Serving], rows: usize) -> Result<bool, LoadEr
     let mut fits = true;
     for RunError { kind, error } in ran.into_iter().filter_map(Result::err) {
         match kind {
-            RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape => {}
+            RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape | RunErrorKind::Mixed => {}
             RunErrorKind::OutOfMemory => {
                 fits = false;
                 eprintln!(

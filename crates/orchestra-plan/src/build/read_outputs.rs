@@ -128,15 +128,6 @@ impl Reported<'_> {
                     "{alone}, with which all of it belongs to one item; or read other outputs"
                 ));
             }
-            Standing::Rounded => {
-                diags
-                    .warning(
-                        self.span,
-                        format!("the values of one item change {name} of others in its batch a little"),
-                    )
-                    .label("as in models that quantize a batch at once")
-                    .help(format!("for the numbers of each item alone, {alone}"));
-            }
             Standing::Unsteady => {
                 diags
                     .warning(self.span, format!("{name} is another one at each run of the same batch"))

@@ -144,6 +144,7 @@ pub(super) fn outcome(end: &BatchEnd) -> (&'static str, Option<(&'static str, St
                 RunErrorKind::Device => "device",
                 RunErrorKind::Row(_) => "row",
                 RunErrorKind::Shape => "shape",
+                RunErrorKind::Mixed => "mixed",
             };
             ("failed", Some((kind, error.clone())))
         }

@@ -1,0 +1,229 @@
+//! Compares what items have in their batch with what the model gives for each of them alone. A probe before the run tries values that it makes up; these are
+//! the values of the run, for models that let items change each other at some values, some sizes or some places alone.
+
+use std::time::{Duration, Instant};
+
+use orchestra_core::model_output::texts;
+use orchestra_core::probing::{Elements, Near, Observed, Pair};
+use orchestra_worker::arena::Rows;
+use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
+use orchestra_worker::serve::RunError;
+
+use super::binding::BoundSession;
+use super::memory::PrivateRows;
+use super::model::{Model, RowAddresses};
+
+/// Rows of a batch that are compared, at most.
+const ROWS: usize = 8;
+
+/// So much time goes into this at first: small runs are compared whole, and of every run the first batch is, before anything of it is written.
+const AT_FIRST: Duration = Duration::from_millis(100);
+
+/// And this part of the time of batches after it, so that a long run is looked at to its end.
+const PART: u32 = 64;
+
+/// How much has been compared.
+#[derive(Default)]
+pub struct RowsAlone {
+    /// Time of batches, and of comparisons.
+    ran: Duration,
+    spent: Duration,
+    comparisons: usize,
+    /// The model gives other outputs at each run: nothing can be told.
+    is_unsteady: bool,
+}
+
+/// A batch that has run, and its outputs.
+pub struct Ran<'a> {
+    pub slots: &'a RowAddresses,
+    pub dynamic: &'a [DynamicOutput],
+    /// Rows that an item runs with that is alone; all but its own are padding.
+    pub alone: usize,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl RowsAlone {
+    /// Whether a batch of so many rows is to be compared.
+    pub fn is_due(&mut self, rows: usize, took: Duration) -> bool {
+        self.ran += took;
+        rows > 1 && !self.is_unsteady && self.spent <= AT_FIRST + self.ran / PART
+    }
+
+    /// Runs rows of the batch alone, one at least, and no longer than the batch itself took or a small part of [`AT_FIRST`]: its deadline goes on.
+    ///
+    /// # Errors
+    /// A row has other outputs alone; or the device broke.
+    ///
+    /// # Safety
+    /// No other code writes to inputs and outputs at `slots` during the call.
+    pub unsafe fn compare(
+        &mut self,
+        bound: &mut BoundSession,
+        model: &Model,
+        ran: &Ran<'_>,
+    ) -> Result<(), RunError> {
+        let start = Instant::now();
+        // SAFETY: the caller's promises are the same.
+        let found = unsafe { self.find(bound, model, ran) };
+        self.comparisons += 1;
+        self.spent += start.elapsed();
+        found
+    }
+
+    /// # Safety
+    /// As for [`RowsAlone::compare`].
+    unsafe fn find(
+        &mut self,
+        bound: &mut BoundSession,
+        model: &Model,
+        ran: &Ran<'_>,
+    ) -> Result<(), RunError> {
+        let Ok(mut private) = PrivateRows::new(model, ran.alone) else { return Ok(()) };
+        let n = ran.slots.rows;
+        let start = Instant::now();
+        // Other rows each time, so that every place of a batch gets its turn.
+        let first = self.comparisons;
+        let rows = (0..ROWS.min(n)).map(|k| (k * n / ROWS.min(n) + first) % n);
+        let (mut compared, mut pairs) = (Vec::new(), Vec::new());
+        for row in rows {
+            // SAFETY: the caller's promises are the same, and the private rows are ours.
+            let alone = match unsafe { alone(bound, model, &mut private, ran, row) } {
+                Ok(alone) => alone,
+                Err(error) if error.kind == RunErrorKind::Shape => {
+                    return Err(mixed(model, format!("item {row} of a batch of {n} alone: {}", error.error)));
+                }
+                Err(error) if error.kind == RunErrorKind::Device => return Err(error),
+                // It does not run alone, for want of memory or for its values: nothing can be told.
+                Err(_) => return Ok(()),
+            };
+            compared.push(row);
+            // SAFETY: as above.
+            pairs.push((unsafe { in_batch(model, ran, row) }, alone));
+            if start.elapsed() >= ran.took.max(AT_FIRST / 8) {
+                break;
+            }
+        }
+        let near = if bound.is_on_device() { Near::ON_GPU } else { Near::ON_CPU };
+        let outputs = model.session_outputs.iter().enumerate();
+        let mut found = outputs.filter_map(|(output, spec)| {
+            let of = |observed: &Vec<Observed>| observed.get(output).cloned();
+            let pairs: Option<Vec<_>> =
+                pairs.iter().map(|(a, b)| Some(Pair { in_batch: of(a)?, alone: of(b)? })).collect();
+            let (at, words) = Pair::that_differs(&pairs?, near)?;
+            Some((
+                output,
+                at,
+                format!("its output `{}` has {words}", super::rows_graph::output_of(&spec.name)),
+            ))
+        });
+        let Some((output, at, words)) = found.next() else { return Ok(()) };
+        let row = compared[at];
+        // SAFETY: as above.
+        let again = unsafe { alone(bound, model, &mut private, ran, row) };
+        let is_steady = again.is_ok_and(|again| {
+            let pair = Pair { in_batch: again[output].clone(), alone: pairs[at].1[output].clone() };
+            Pair::that_differs(&[pair], near).is_none()
+        });
+        if !is_steady {
+            self.is_unsteady = true;
+            return Ok(());
+        }
+        Err(mixed(model, format!("{words} (item {row} of a batch of {n})")))
+    }
+}
+
+/// That the items of a batch change each other, and what to do.
+fn mixed(model: &Model, what: String) -> RunError {
+    let alone = match model.batch {
+        None => "set `batch = { max = 1 }`",
+        Some(_) => "export the model for batches of 1",
+    };
+    let error = format!("{what}: the items of a batch change each other; {alone}, or read other outputs");
+    RunError { kind: RunErrorKind::Mixed, error }
+}
+
+/// What the model gives for this row alone.
+///
+/// # Safety
+/// As for [`RowsAlone::compare`].
+unsafe fn alone(
+    bound: &mut BoundSession,
+    model: &Model,
+    private: &mut PrivateRows,
+    ran: &Ran<'_>,
+    row: usize,
+) -> Result<Vec<Observed>, RunError> {
+    let inputs = ran.slots.inputs.iter().zip(&model.inputs);
+    let inputs = inputs.map(|(rows, tensor)| {
+        // SAFETY: the batch has this row.
+        let ptr = unsafe { rows.ptr.add(row * tensor.row_bytes) };
+        Rows { ptr, len: tensor.row_bytes }
+    });
+    let one = RowAddresses {
+        rows: 1,
+        inputs: inputs.collect(),
+        outputs: vec![None; model.outputs.len()],
+        trimmed_to: ran.slots.trimmed_to,
+    };
+    // SAFETY: the caller's promises are the same.
+    let addresses = unsafe { private.copy_in(&one) };
+    // SAFETY: the private rows have no other user and outlive the run.
+    unsafe { bound.run(model, &addresses, &mut RunTiming::default()) }?;
+    let dynamic = bound.take_dynamic(model, ran.alone, 1)?;
+    bound.release();
+    // SAFETY: the run is over.
+    Ok(unsafe { observed(model, &addresses, &dynamic, 0) })
+}
+
+/// What the batch gave for this row.
+///
+/// # Safety
+/// As for [`RowsAlone::compare`].
+unsafe fn in_batch(model: &Model, ran: &Ran<'_>, row: usize) -> Vec<Observed> {
+    // SAFETY: the caller's promises are the same.
+    unsafe { observed(model, ran.slots, ran.dynamic, row) }
+}
+
+/// What the outputs of a run hold for one of its rows.
+///
+/// # Safety
+/// No other code writes to the outputs at `addresses`.
+unsafe fn observed(
+    model: &Model,
+    addresses: &RowAddresses,
+    dynamic: &[DynamicOutput],
+    row: usize,
+) -> Vec<Observed> {
+    let outputs = model.outputs.iter().zip(&addresses.outputs).enumerate();
+    outputs
+        .map(|(at, (tensor, rows))| {
+            let (shape, elements) = match (tensor, rows) {
+                (Some(tensor), Some(rows)) => {
+                    // SAFETY: the rows are mapped, and the run that wrote them is over.
+                    let bytes = unsafe { std::slice::from_raw_parts(rows.ptr.cast_const(), rows.len) };
+                    let bytes = bytes.chunks_exact(tensor.row_bytes.max(1)).nth(row).unwrap_or_default();
+                    let shape = tensor.row.iter().map(|n| *n as usize).collect();
+                    (shape, Elements::Numbers(tensor.dtype, bytes.to_vec()))
+                }
+                _ => dynamic.iter().find(|of| of.output == at).map_or_else(
+                    || (Vec::new(), Elements::Texts(Vec::new())),
+                    |of| of_row(of, model.is_text[at], row),
+                ),
+            };
+            Observed { batch: 1, shape, elements }
+        })
+        .collect()
+}
+
+/// The shape and the elements of a row.
+fn of_row(output: &DynamicOutput, is_text: bool, row: usize) -> (Vec<usize>, Elements) {
+    if is_text {
+        let text = texts::unpack(&output.data).and_then(|texts| texts.get(row).map(|text| text.to_string()));
+        return (vec![1], Elements::Texts(text.into_iter().collect()));
+    }
+    let shape = output.shape.get(1..).unwrap_or_default().to_vec();
+    let bytes = shape.iter().product::<usize>() * output.dtype.size_bytes();
+    let row = output.data.get(row * bytes..(row + 1) * bytes).unwrap_or_default();
+    (shape, Elements::Numbers(output.dtype, row.to_vec()))
+}
