@@ -42,7 +42,7 @@ impl Near {
 }
 
 /// Of the elements of an item no larger part may differ beyond that: what was rounded otherwise may have tipped a few choices.
-const FEW: f64 = 0.01;
+const FEW: f64 = 0.001;
 
 /// In how many items, at least, the same element must differ to be no such chance.
 const AGAIN: usize = 3;
@@ -443,7 +443,7 @@ mod tests {
         let items = [3.0, 1.0, 2.0, 5.0, 4.0];
         let row = |v: f32, n: usize| (0_u16..).take(n).map(move |k| v * f32::from(k + 1));
         let as_they_are =
-            |x: &[f32]| (vec![x.len()], x.iter().flat_map(|v| row(*v, 200)).collect::<Vec<_>>());
+            |x: &[f32]| (vec![x.len()], x.iter().flat_map(|v| row(*v, 2000)).collect::<Vec<_>>());
         assert_eq!(compared(&items, as_they_are), None);
         // As long as the longest.
         let padded = |x: &[f32]| {
@@ -465,11 +465,11 @@ mod tests {
             (vec![x.len()], swapped)
         };
         assert_eq!(compared(&items, swapped), Some(1));
-        // One of 200 numbers tells the place, in all items; or it tipped over in one of them.
+        // One of 2,000 numbers tells the place, in all items; or it tipped over in one of them.
         let told = |x: &[f32], of: &[usize]| {
             let mut values = as_they_are(x).1;
             for at in of.iter().filter(|at| **at < x.len()) {
-                values[200 * at + 7] += 9.0;
+                values[2000 * at + 7] += 9.0;
             }
             (vec![x.len()], values)
         };
