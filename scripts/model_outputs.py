@@ -147,6 +147,8 @@ def make():
     model("quantized_together", x, [node("DynamicQuantizeLinear", ["x"], ["q", "s", "p"]), node("DequantizeLinear", ["q", "s", "p"], ["y"])], [f32("y", "N", 4)], ascending, **at_run)
     swap = np.eye(8, dtype="f4")[[0, 2, 1, 3, 4, 5, 6, 7]]
     model("fixed8_swapped", [f32("x", 8, 4)], [node("MatMul", ["w", "x"], ["y"])], [f32("y", 8, 4)], x4, [("w", swap)], fixed=8, **at_run)
+    model("trained", x, [node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y", "rm", "rv"], training_mode=1)], [f32("y", "N", 4)], x4,
+          [("s", np.ones(4, "f4")), ("b", np.zeros(4, "f4")), ("m", np.zeros(4, "f4")), ("v", np.ones(4, "f4"))], refused="always")
     # Types.
     model("topk", x, [node("TopK", ["x", "k"], ["v", "at"])], [f32("v", "N", 2), value("at", T.INT64, "N", 2)], x4, [("k", ints(2))])
     types = [(T.FLOAT16, "h"), (T.INT32, "i"), (T.UINT8, "u"), (T.BOOL, "b")]

@@ -170,6 +170,9 @@ pub struct Signature {
     pub operators: BTreeMap<String, u64>,
 }
 
+/// Behind the name of an operator that works as in training.
+pub(crate) const TRAINING: &str = "(training)";
+
 impl Signature {
     /// The outputs that are tensors, as they seem to be by their declaration: with the batch as the first dimension. A dimension that the
     /// file does not state is `Dynamic`; an output of unknown rank has the row `[?]`.
@@ -182,6 +185,11 @@ impl Signature {
     /// The classifier of a table gives a list of maps in place of a tensor.
     pub(crate) fn has_zip_map(&self) -> bool {
         self.operators.contains_key("ai.onnx.ml.ZipMap")
+    }
+
+    /// An operator that works as in training: it takes the batch for the world, and changes what it knows of it from run to run.
+    pub(crate) fn training(&self) -> Option<&str> {
+        self.operators.keys().find_map(|name| name.strip_suffix(TRAINING)).map(str::trim_end)
     }
 }
 

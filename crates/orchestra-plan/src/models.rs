@@ -155,6 +155,17 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         labels => labels.flatten(),
     };
     let ModelFile { file_digest, digest, weights, signature, .. } = file;
+    if let Some(operator) = signature.training() {
+        let what = format!(
+            "model `{}` was exported for training: its `{operator}` has `training_mode = 1`",
+            raw.name.value
+        );
+        diags
+            .error(written.span, what)
+            .label("it would judge an item by the others of its batch")
+            .help("export it for inference, in PyTorch after `model.eval()`");
+        return None;
+    }
     let beside = path.parent().unwrap_or(Path::new(""));
     let weights = weights.into_iter().map(|(name, digest)| (beside.join(name), digest)).collect();
     let (outputs, has_zip_map) = (signature.output_tensors(), signature.has_zip_map());

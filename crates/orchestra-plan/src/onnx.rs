@@ -16,7 +16,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, int64,
 use prost::{DecodeError, Message};
 use sha2::{Digest, Sha256};
 
-use crate::host::{MAX_METADATA, ModelError, ModelFile, Signature, digest_file, open_regular};
+use crate::host::{MAX_METADATA, ModelError, ModelFile, Signature, TRAINING, digest_file, open_regular};
 use crate::outputs::{Holds, ModelOutput, OutputDim};
 
 /// Dimensions of a tensor. Records hold lists within lists, one for each.
@@ -232,7 +232,9 @@ impl Model {
 /// Counts the operators of all graphs. No deeper than the decoder goes.
 fn count_operators(graph: &GraphProto, found: &mut BTreeMap<String, u64>) {
     for node in &graph.node {
+        let trains = || node.attribute.iter().any(|a| a.name == "training_mode" && a.i != 0);
         let name = match is_onnx(&node.domain) {
+            true if trains() => format!("{} {TRAINING}", node.op_type),
             true => node.op_type.clone(),
             false => format!("{}.{}", node.domain, node.op_type),
         };
