@@ -204,6 +204,49 @@ fn what_has_no_row_of_an_item_alone_ends_the_run_and_fails_no_item() {
     }
 }
 
+/// A model with an input `x` of rows of this shape, and an output `y` that says that it has such rows, too.
+fn model_of(batch: Dim, row: &[usize]) -> ModelBuilder {
+    let row: Vec<Dim> = row.iter().copied().map(Dim::Fixed).collect();
+    let [x, y] =
+        ["x", "y"].map(|name| TensorSpec { name: name.into(), dtype: DType::F32, row: row.clone(), batch });
+    ModelBuilder::new("m").input(&x).output(&y)
+}
+
+/// A run of the model in batches of up to `max`, and what it wrote of `y`. Item `n` is an `x` of the numbers from `n` on.
+fn run_of(model: &ModelBuilder, row: &[usize], items: usize, max: usize) -> (Ended, Vec<Value>) {
+    let place = Workplace::new();
+    fs::write(place.path("m.onnx"), model.encode()).unwrap();
+    let numbers = |n: usize| {
+        let numbers: Vec<usize> = (n..n + row.iter().product::<usize>()).collect();
+        match row {
+            [_, last] => format!("{:?}", numbers.chunks(*last).collect::<Vec<_>>()),
+            _ => format!("{numbers:?}"),
+        }
+    };
+    let lines: String = (0..items).map(|n| format!("{{\"x\": {}}}\n", numbers(n))).collect();
+    fs::write(place.path("x.jsonl"), lines).unwrap();
+    let text = format!(
+        "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = {{ x = \"f32{row:?}\" }}\n[models.m]\npath = \"m.onnx\"\n\
+         [stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\nbatch = {{ max = {max} }}\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n\
+         [devices]\nuse = [\"cpu\"]\n"
+    );
+    fs::write(place.workflow(), text).unwrap();
+    let ended = place.run(&[]);
+    let records = fs::read_to_string(place.out().join("o.jsonl")).unwrap_or_default();
+    let mut records: Vec<Value> = records.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    records.sort_by_key(|record| record["index"].as_u64());
+    (ended, records.into_iter().map(|mut record| record["result"]["y"].take()).collect())
+}
+
+/// A tensor of whole numbers that a model holds.
+fn ints(model: ModelBuilder, name: &str, values: &[i64]) -> ModelBuilder {
+    model.node("Constant", &[], &[name], &[("value_ints", Attribute::Ints(values.to_vec()))])
+}
+
+fn reshaped(batch: Dim, row: &[usize], shape: &[i64]) -> ModelBuilder {
+    ints(model_of(batch, row), "shape", shape).node("Reshape", &["x", "shape"], &["y"], &[])
+}
+
 #[test]
 fn what_an_item_has_in_its_batch_alone_ends_the_run_before_a_record_is_written() {
     let over_items = [("axis", Attribute::Int(0))];
@@ -224,22 +267,84 @@ fn what_an_item_has_in_its_batch_alone_ends_the_run_before_a_record_is_written()
 
 #[test]
 fn an_output_that_no_two_runs_give_alike_is_said_and_run() {
-    let place = Workplace::new();
-    let tensor = |name: &str| TensorSpec {
-        name: name.into(),
-        dtype: DType::F32,
-        row: vec![Dim::Fixed(2)],
-        batch: Dim::Dynamic,
+    let model = model_of(Dim::Dynamic, &[2]).node("RandomNormalLike", &["x"], &["r"], &[]);
+    let model = model.node("Add", &["x", "r"], &["y"], &[]);
+    let said = "output `y` of model `m` is another one at each run of the same";
+    run_of(&model, &[2], 2, 32).0.must_exit(0).must_say(&[said, "batch = { max = 1 }"]);
+    let (alone, _) = run_of(&model, &[2], 2, 1);
+    alone.must_exit(0).must_say(&[said, "export the model for inference"]);
+    assert!(!alone.stderr.contains("batch = {"), "{alone:?}");
+}
+
+/// A run that is refused before its first item, with these words.
+fn must_refuse((ended, records): (Ended, Vec<Value>), words: &[&str]) {
+    ended.must_exit(78).must_say(words);
+    assert!(records.is_empty() && !ended.stderr.contains("items read"), "{ended:?}");
+}
+
+#[test]
+fn a_model_that_does_not_run_batches_of_every_size_is_refused_with_a_remedy_that_works() {
+    // Its batch is a number in one of its nodes, whatever its file says.
+    for max in [1, 4] {
+        let twos = run_of(&reshaped(Dim::Dynamic, &[3], &[2, 3]), &[3], 5, max);
+        must_refuse(twos, &["model `m` runs batches of 2 and fails with batches of 1", "batch fixed at 2"]);
+    }
+    let (ended, of_twos) = run_of(&reshaped(Dim::Fixed(2), &[3], &[2, 3]), &[3], 5, 4);
+    ended.must_exit(0);
+    let one = run_of(&reshaped(Dim::Dynamic, &[3], &[1, 3]), &[3], 5, 4);
+    must_refuse(one, &["runs batches of 1 and fails with batches of 2", "write `batch = { max = 1 }`"]);
+    let (ended, of_one) = run_of(&reshaped(Dim::Dynamic, &[3], &[1, 3]), &[3], 5, 1);
+    ended.must_exit(0);
+    for of in [of_twos, of_one] {
+        let wanted = (0..5).map(|n| serde_json::json!([n as f32, n as f32 + 1.0, n as f32 + 2.0]));
+        assert_eq!(of.iter().map(|y| y["data"].clone()).collect::<Vec<_>>(), wanted.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_model_of_clips_is_refused_for_frames_and_runs_clips() {
+    let mean = |model: ModelBuilder, of: &str| {
+        let axes = [("axes", Attribute::Ints(vec![1])), ("keepdims", Attribute::Int(0))];
+        model.node("ReduceMean", &[of], &["y"], &axes)
     };
-    let model = ModelBuilder::new("m").input(&tensor("x")).output(&tensor("y"));
-    let model = model.node("RandomNormalLike", &["x"], &["r"], &[]).node("Add", &["x", "r"], &["y"], &[]);
-    fs::write(place.path("m.onnx"), model.encode()).unwrap();
-    fs::write(place.path("x.jsonl"), "{\"x\": [1, 2]}\n{\"x\": [3, 4]}\n").unwrap();
-    let text = "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\ncolumns = { x = \"f32[2]\" }\n[models.m]\npath = \"m.onnx\"\n\
-                [stages.run]\nkind = \"infer\"\nfrom = \"s\"\nmodel = \"m\"\n[sinks.o]\nkind = \"jsonl\"\nfrom = \"run\"\n[devices]\nuse = [\"cpu\"]\n";
-    fs::write(place.workflow(), text).unwrap();
-    let said = ["output `y` of model `m` is another one at each run", "batch = { max = 1 }"];
-    place.run(&[]).must_exit(0).must_say(&said);
+    let clips = |batch: Dim| {
+        let model = ints(model_of(batch, &[3]), "shape", &[-1, 8, 3]);
+        mean(model.node("Reshape", &["x", "shape"], &["clips"], &[]), "clips")
+    };
+    let remedy = "export the model with inputs of `[batch, 8, ..]`, and feed it items of 8 rows";
+    for max in [1, 16] {
+        let words = ["model `m` runs batches of 8 and fails with batches of 1", remedy];
+        must_refuse(run_of(&clips(Dim::Dynamic), &[3], 9, max), &words);
+    }
+    must_refuse(run_of(&clips(Dim::Fixed(8)), &[3], 9, 16), &["has no row for each item", remedy]);
+    // The output says that it has the row of the input, and has less.
+    let (ended, means) = run_of(&mean(model_of(Dim::Dynamic, &[8, 3]), "x"), &[8, 3], 5, 4);
+    ended.must_exit(0);
+    let wanted = (0..5).map(|n| serde_json::json!([n as f32 + 10.5, n as f32 + 11.5, n as f32 + 12.5]));
+    assert_eq!(means.iter().map(|y| y["data"].clone()).collect::<Vec<_>>(), wanted.collect::<Vec<_>>());
+}
+
+#[test]
+fn an_item_alone_in_its_batch_has_all_of_an_output_whatever_the_file_says_of_it() {
+    // A constant, a batch that is the last dimension, and one that is gone where it is 1.
+    let constant = model_of(Dim::Dynamic, &[2]).constant("c", &[3, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let constant = constant.node("Identity", &["c"], &["y"], &[]);
+    let turned = model_of(Dim::Dynamic, &[2]);
+    let turned = turned.node("Transpose", &["x"], &["y"], &[("perm", Attribute::Ints(vec![1, 0]))]);
+    let squeezed = model_of(Dim::Dynamic, &[2]).node("Squeeze", &["x"], &["y"], &[]);
+    let of_one = |model: &ModelBuilder| {
+        let (ended, records) = run_of(model, &[2], 4, 1);
+        ended.must_exit(0);
+        records.into_iter().map(|mut y| y["data"].take()).collect::<Vec<_>>()
+    };
+    let rows = (0..4).map(|n| serde_json::json!([n as f32, n as f32 + 1.0])).collect::<Vec<_>>();
+    assert_eq!(of_one(&turned), rows);
+    assert_eq!(of_one(&squeezed), rows);
+    assert_eq!(of_one(&constant), vec![serde_json::json!([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]); 4]);
+    let words =
+        ["has the shapes [2], [2, 2], [3, 2] for batches of 1, 2 and 3", "write `batch = { max = 1 }`"];
+    must_refuse(run_of(&squeezed, &[2], 4, 3), &words);
+    must_refuse(run_of(&constant, &[2], 4, 3), &["has no row for each item", "write `batch = { max = 1 }`"]);
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub use iteration::Iteration;
 pub use kernel::{Code, Kernel};
 pub use left_out::LeftOut;
 pub use lock::locked;
-pub use model_output::{BatchAxis, Mixing, ProbedOutput, ReadOutput};
+pub use model_output::{BatchAxis, Mixing, ProbedAlone, ProbedModel, ProbedOutput, ReadOutput, SizeLimit};
 pub use pixel_placement::{Placement, Trim};
 pub use program::Program;
 pub use sandbox::{SandboxMode, SandboxRules};

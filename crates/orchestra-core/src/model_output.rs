@@ -55,6 +55,22 @@ impl ReadOutput {
     }
 }
 
+/// What a probe has found out about a model.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbedModel {
+    pub outputs: Vec<ProbedOutput>,
+    /// It does not run batches of any size, although its file says so. `outputs` are then those of batches of the size that it runs.
+    pub size_limit: Option<SizeLimit>,
+}
+
+/// Two sizes of a batch of equal items, of which the model runs one and fails with the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SizeLimit {
+    pub runs: usize,
+    pub fails: usize,
+    pub error: String,
+}
+
 /// What a probe has found out about an output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbedOutput {
@@ -65,6 +81,17 @@ pub struct ProbedOutput {
     /// Its dimensions without the batch, or all of them where there is none; `None` where one depends on the values.
     pub row: Vec<Option<usize>>,
     pub mixing: Mixing,
+    /// What it is for an item that is alone in its batch, where that was tried.
+    pub alone: Option<ProbedAlone>,
+}
+
+/// An output of a batch of one item.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbedAlone {
+    /// All of its dimensions; `None` where one depends on the values.
+    pub shape: Vec<Option<usize>>,
+    /// Two runs of the same item give the same.
+    pub is_steady: bool,
 }
 
 /// What the values of one item change of other items in its batch, from the best to the worst.

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use crate::element::Element;
-use crate::model_output::{BatchAxis, Mixing, ProbedOutput};
+use crate::model_output::{BatchAxis, Mixing, ProbedAlone, ProbedOutput};
 use crate::tensor::DType;
 
 /// Changes with what is tried and how it is judged: what was found before is not believed then.
-pub const EDITION: u32 = 5;
+pub const EDITION: u32 = 6;
 
 /// The items of a batch in whose place another one is tried, one after the other. One would not do: a model that turns a batch round leaves its
 /// middle where it was, and one that adds up what came before leaves the first alone.
@@ -76,8 +76,10 @@ pub struct Runs {
     pub again: Observed,
     /// a batch of its first item alone, which has as many,
     pub same: Observed,
-    /// and `before` with fewer items, where the model takes them.
-    pub fewer: Option<Observed>,
+    /// `before` with fewer items, where the model takes them,
+    pub fewer: Vec<Observed>,
+    /// and with its first item alone, twice, where the model takes that.
+    pub alone: Option<[Observed; 2]>,
 }
 
 impl Runs {
@@ -93,12 +95,30 @@ impl Runs {
             (&[&(axis, per_item, mixing)], _) | (_, &[(axis, per_item, mixing)]) => {
                 (BatchAxis::Axis { axis, per_item }, mixing)
             }
+            // With one item in a batch all axes of length 1 are alike.
+            (_, &[(axis, per_item, mixing), ..]) if self.all.iter().all(|(batch, _)| *batch == 1) => {
+                (BatchAxis::Axis { axis, per_item }, mixing)
+            }
             // Of two axes either would do by these runs, or none does.
             (_, &[(axis, per_item, _), ..]) => (BatchAxis::Axis { axis, per_item }, Mixing::Mixed),
             (_, []) => (BatchAxis::None, Mixing::Apart),
         };
         let shapes = self.all.iter().map(|(_, shape)| shape.clone()).collect();
-        ProbedOutput { name: name.to_owned(), batch, shapes, row: self.row(batch), mixing }
+        let (row, alone) = (self.row(batch), self.alone());
+        ProbedOutput { name: name.to_owned(), batch, shapes, row, mixing, alone }
+    }
+
+    fn alone(&self) -> Option<ProbedAlone> {
+        let [once, again] = self.alone.as_ref()?;
+        let of_one = || self.all.iter().filter(|(batch, _)| *batch == 1);
+        let dim = |axis: usize| {
+            let length = once.shape[axis];
+            of_one().all(|(_, shape)| shape.get(axis) == Some(&length)).then_some(length)
+        };
+        Some(ProbedAlone {
+            shape: (0..once.shape.len()).map(dim).collect(),
+            is_steady: once.shape == again.shape && !once.differs_from(again),
+        })
     }
 
     /// The axis, if its length is that of the batch, times the same number, in all runs. Where all batches have one size, that number is 1.
@@ -322,8 +342,9 @@ mod tests {
         let replaced = replaced(most).into_iter().map(with_other).collect();
         let again = run(&noise[..most]);
         let same = run(&vec![noise[0]; most]);
-        let fewer = (batches.len() > 1).then(|| run(&noise[..batches[0]]));
-        Runs { all, before, replaced, again, same, fewer }.judge("y")
+        let fewer = batches[..batches.len() - 1].iter().map(|n| run(&noise[..*n])).collect();
+        let alone = batches.contains(&1).then(|| [(); 2].map(|()| run(&noise[..1])));
+        Runs { all, before, replaced, again, same, fewer, alone }.judge("y")
     }
 
     fn axis_of(batches: &[usize], model: impl Fn(&[f32]) -> (Vec<usize>, Vec<f32>)) -> BatchAxis {
@@ -331,7 +352,7 @@ mod tests {
         if found.mixing >= Mixing::Placed { BatchAxis::None } else { found.batch }
     }
 
-    const SIZES: &[usize] = &[2, 3];
+    const SIZES: &[usize] = &[1, 2, 3];
 
     #[test]
     fn the_axis_that_follows_the_batch_is_found_wherever_it_is() {
@@ -346,6 +367,26 @@ mod tests {
         // Of one size alone.
         assert_eq!(axis_of(&[4], |x| (vec![x.len(), 4], x.repeat(4))), BatchAxis::along(1));
         assert_eq!(axis_of(&[4], |x| (vec![8, 1], x.repeat(2))), BatchAxis::None);
+    }
+
+    #[test]
+    fn an_item_alone_has_a_shape_and_a_steadiness_of_its_own() {
+        let squeezed = |x: &[f32]| (if x.len() == 1 { vec![4] } else { vec![x.len(), 4] }, x.repeat(4));
+        let found = runs(SIZES, squeezed);
+        assert_eq!((found.batch, found.alone.unwrap().shape), (BatchAxis::None, vec![Some(4)]));
+        let hits = |x: &[f32]| x.iter().copied().filter(|v| *v > 0.1).collect::<Vec<_>>();
+        let found = runs(SIZES, |x| (vec![1, hits(x).len()], hits(x)));
+        assert_eq!(found.alone.unwrap().shape, [Some(1), None]);
+        // Rows of several dimensions of length 1, of a model that takes no more than one item.
+        let found = runs(&[1], |x| (vec![1, 2, 1], x.repeat(2)));
+        assert_eq!((found.batch, found.mixing), (BatchAxis::FIRST, Mixing::Apart));
+        let count = std::cell::Cell::new(0.0);
+        let random = |x: &[f32]| {
+            count.set(count.get() + 1.0);
+            (vec![x.len()], x.iter().map(|v| v + if x.len() == 1 { count.get() } else { 0.0 }).collect())
+        };
+        assert!(!runs(SIZES, random).alone.unwrap().is_steady);
+        assert_eq!(runs(&[4], random).alone, None);
     }
 
     #[test]

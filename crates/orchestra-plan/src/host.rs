@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use orchestra_core::kernel::Compiler;
 use orchestra_core::shapes::{KindSettings, Network};
-use orchestra_core::{Dim, ProbedOutput, Program, SandboxMode, SandboxRules, TensorSpec};
+use orchestra_core::{Dim, ProbedModel, Program, SandboxMode, SandboxRules, TensorSpec};
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -117,7 +117,7 @@ pub trait Host {
     }
 
     /// Runs a model a few times; `None`: nothing is run here.
-    fn probe(&self, request: &ProbeRequest<'_>) -> Option<Result<Vec<ProbedOutput>, String>> {
+    fn probe(&self, request: &ProbeRequest<'_>) -> Option<Result<ProbedModel, String>> {
         let _ = request;
         None
     }
@@ -225,15 +225,17 @@ pub struct ProbeRequest<'a> {
     pub outputs: &'a [String],
     /// The only batch that the model takes.
     pub batch: Option<usize>,
+    /// No batch has more than one item, and the model's file leaves no doubt of where that lies: no larger one has to be tried.
+    pub is_alone: bool,
 }
 
 /// Runs models for a plan.
 pub trait ProbeModel: fmt::Debug + Send + Sync {
-    /// What is found of the outputs, in their order.
+    /// What is found; outputs are in their order.
     ///
     /// # Errors
     /// The model cannot be run.
-    fn probe(&self, request: &ProbeRequest<'_>) -> Result<Vec<ProbedOutput>, String>;
+    fn probe(&self, request: &ProbeRequest<'_>) -> Result<ProbedModel, String>;
 }
 
 /// Asks programs for a plan.
@@ -460,7 +462,7 @@ impl Host for RealHost {
         self.tasks_ended.map_or_else(TasksEnded::default, |ended| ended(tasks, output))
     }
 
-    fn probe(&self, request: &ProbeRequest<'_>) -> Option<Result<Vec<ProbedOutput>, String>> {
+    fn probe(&self, request: &ProbeRequest<'_>) -> Option<Result<ProbedModel, String>> {
         self.probe.as_ref().map(|probe| probe.probe(request))
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use orchestra_core::data::ColumnType;
-use orchestra_core::{BatchAxis, DType, Dim, Mixing, ProbedOutput, ReadOutput, TensorSpec};
+use orchestra_core::{BatchAxis, DType, Dim, Mixing, ProbedOutput, ReadOutput, SizeLimit, TensorSpec};
 
 /// An output of a model as its file declares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,8 +49,12 @@ pub(crate) enum Standing {
     Known,
     /// It seems to have, and each run of the same batch gives another one.
     Unsteady,
+    /// Each run of the same item gives another one, in batches of one.
+    UnsteadyAlone,
     /// It has none, for this reason.
     NoRows(String),
+    /// The model does not run batches of every size. In one of the size that it runs, the output has a row for each item or has none.
+    SizeLimit { limit: SizeLimit, has_rows: bool },
     /// The file does not say it, and nothing was run, for this reason.
     Unconfirmed(Option<String>),
 }
@@ -65,11 +69,13 @@ pub struct UnreadableOutput {
 
 /// Batches of the stage that reads an output.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Batches {
+pub(crate) struct Batches<'a> {
     /// The only size that the model takes.
     pub fixed: Option<usize>,
     /// Each has one item.
     pub is_single: bool,
+    /// Sizes of which the model fails with one that the stage would run.
+    pub size_limit: Option<&'a SizeLimit>,
 }
 
 impl From<TensorSpec> for ModelOutput {
@@ -147,15 +153,18 @@ impl ModelOutput {
     }
 
     /// Whether its declaration leaves a doubt.
-    pub(crate) fn is_open(&self, batches: Batches) -> bool {
-        self.is_tensor() && !self.guess(batches.fixed).1
+    pub(crate) fn is_open(&self, fixed_batch: Option<usize>) -> bool {
+        self.is_tensor() && !self.guess(fixed_batch).1
     }
 
     /// What an item has of it. A dimension that a probe has seen otherwise is open.
     fn row(&self, batch: BatchAxis, probed: Option<&ProbedOutput>) -> Vec<Dim> {
+        let seen = probed.map(|probed| match (batch, &probed.alone) {
+            (BatchAxis::None, Some(alone)) => &alone.shape[..],
+            _ => &probed.row[..],
+        });
         let Some(dims) = &self.dims else {
-            let rank = probed.map_or(1, |probed| probed.row.len());
-            return vec![Dim::Dynamic; rank];
+            return vec![Dim::Dynamic; seen.map_or(1, <[_]>::len)];
         };
         let dim = |dim: &OutputDim| match (dim, batch) {
             (OutputDim::Fixed(n), _) => Dim::Fixed(*n),
@@ -170,11 +179,11 @@ impl ModelOutput {
                 each.into_iter().chain(others.map(|(_, of)| dim(of))).collect()
             }
         };
-        let Some(probed) = probed.filter(|_| batch != BatchAxis::None) else { return row };
-        if probed.row.len() != row.len() {
-            return vec![Dim::Dynamic; probed.row.len()];
+        let Some(seen) = seen else { return row };
+        if seen.len() != row.len() {
+            return vec![Dim::Dynamic; seen.len()];
         }
-        for (dim, seen) in row.iter_mut().zip(&probed.row) {
+        for (dim, seen) in row.iter_mut().zip(seen) {
             if dim.fixed() != *seen {
                 *dim = Dim::Dynamic;
             }
@@ -189,7 +198,7 @@ impl ModelOutput {
     pub(crate) fn stage_output(
         &self,
         batch: Dim,
-        batches: Batches,
+        batches: Batches<'_>,
         probed: Result<&ProbedOutput, Option<&str>>,
         has_zip_map: bool,
     ) -> Result<StageOutput, UnreadableOutput> {
@@ -225,8 +234,12 @@ impl ModelOutput {
         };
         let tensor = TensorSpec { name: self.name.clone(), dtype, row, batch };
         let standing = match probed {
-            _ if batches.is_single => Standing::Known,
-            Ok(probed) => standing(probed, batches.fixed),
+            _ if let Some(limit) = batches.size_limit => {
+                let is_row = |of: &ProbedOutput| of.batch != BatchAxis::None && of.mixing < Mixing::Placed;
+                Standing::SizeLimit { limit: limit.clone(), has_rows: probed.is_ok_and(is_row) }
+            }
+            Ok(probed) => standing(probed, batches),
+            Err(_) if batches.is_single => Standing::Known,
             Err(_) if axis == BatchAxis::None => Standing::NoRows(format!("it is {self}")),
             Err(None) if is_sure => Standing::Known,
             Err(why) => Standing::Unconfirmed(why.map(str::to_owned)),
@@ -236,11 +249,19 @@ impl ModelOutput {
     }
 }
 
-fn standing(probed: &ProbedOutput, fixed: Option<usize>) -> Standing {
+fn standing(probed: &ProbedOutput, batches: Batches<'_>) -> Standing {
+    if batches.is_single {
+        let is_steady = probed.alone.as_ref().is_none_or(|alone| alone.is_steady);
+        return if is_steady { Standing::Known } else { Standing::UnsteadyAlone };
+    }
     let seen = || {
-        let mut shapes = probed.shapes.clone();
-        shapes.dedup();
-        let of = if fixed.is_some() { "" } else { " for batches of 2 and 3" };
+        let mut shapes: Vec<Vec<usize>> = Vec::new();
+        for shape in &probed.shapes {
+            if !shapes.contains(shape) {
+                shapes.push(shape.clone());
+            }
+        }
+        let of = if batches.fixed.is_some() { "" } else { " for batches of 1, 2 and 3" };
         format!("it has the shapes {}{of}", list_of(&shapes))
     };
     match (probed.batch, probed.mixing) {
@@ -297,6 +318,7 @@ impl StageOutput {
 #[cfg(test)]
 mod tests {
     use OutputDim::{Batch, Fixed, Open};
+    use orchestra_core::ProbedAlone;
 
     use super::*;
 
@@ -343,10 +365,14 @@ mod tests {
             shapes: Vec::new(),
             row: row.to_vec(),
             mixing: Mixing::Apart,
+            alone: Some(ProbedAlone { shape: vec![Some(32), Some(7)], is_steady: true }),
         };
         let seen = |row| output(&[Batch, Fixed(7)]).row(BatchAxis::FIRST, Some(&probed(row)));
         assert_eq!(seen(&[Some(7)]), [Dim::Fixed(7)]);
         assert_eq!(seen(&[Some(8)]), [Dim::Dynamic]);
         assert_eq!(seen(&[Some(7), Some(1)]), [Dim::Dynamic, Dim::Dynamic]);
+        // All of it belongs to the one item, whatever its file says of that dimension.
+        let alone = output(&[Batch, Fixed(7)]).row(BatchAxis::None, Some(&probed(&[None, Some(7)])));
+        assert_eq!(alone, [Dim::Dynamic, Dim::Fixed(7)]);
     }
 }

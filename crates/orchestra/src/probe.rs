@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use orchestra_core::probing::EDITION;
-use orchestra_core::{ProbedOutput, SessionTuning};
+use orchestra_core::{ProbedModel, SessionTuning};
 use orchestra_onnx::OnnxSpec;
 use orchestra_onnx::library::{Env, Flavor, Library, Request, Silent, find, find_or_fetch};
 use orchestra_onnx::probe::{PROBE, Probe};
@@ -42,20 +42,23 @@ struct Record {
     asked: String,
     /// Of orchestra, which decides what is tried.
     version: String,
-    found: Vec<ProbedOutput>,
+    found: ProbedModel,
 }
 
 impl ProbeModel for ModelProbe {
-    fn probe(&self, request: &ProbeRequest<'_>) -> Result<Vec<ProbedOutput>, String> {
+    fn probe(&self, request: &ProbeRequest<'_>) -> Result<ProbedModel, String> {
         let launcher = self.launcher.as_ref().map_err(String::clone)?;
         let library = self.library()?;
         let operators: Vec<String> = request.model.custom_ops.iter().map(|(_, digest)| hex(digest)).collect();
         let mut record = Record {
             model: hex(&request.model.digest),
             runtime: library.version.clone().unwrap_or_else(|| library.path.display().to_string()),
-            asked: format!("{:?} {:?} {:?} {operators:?}", request.inputs, request.outputs, request.batch),
+            asked: format!(
+                "{:?} {:?} {:?} {} {operators:?}",
+                request.inputs, request.outputs, request.batch, request.is_alone
+            ),
             version: format!("{} {EDITION}", env!("CARGO_PKG_VERSION")),
-            found: Vec::new(),
+            found: ProbedModel::default(),
         };
         let file = Env::from_process().user_folder().map(|folder| record.file(&folder.join("outputs")));
         if let Some(found) = file.as_ref().and_then(|file| record.look_up(file)) {
@@ -91,10 +94,10 @@ impl Record {
         folder.join(format!("{}.json", &hex(&digest)[..32]))
     }
 
-    fn look_up(&self, file: &Path) -> Option<Vec<ProbedOutput>> {
+    fn look_up(&self, file: &Path) -> Option<ProbedModel> {
         let kept: Record = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
         let found = kept.found.clone();
-        (Record { found: Vec::new(), ..kept } == *self).then_some(found)
+        (Record { found: ProbedModel::default(), ..kept } == *self).then_some(found)
     }
 
     /// A reader sees all of it or nothing.
@@ -112,7 +115,7 @@ fn run(
     request: &ProbeRequest<'_>,
     launcher: &ProcessLauncher,
     library: &Library,
-) -> Result<Vec<ProbedOutput>, String> {
+) -> Result<ProbedModel, String> {
     let ModelPlan { path, file_digest, weights, custom_ops, sandbox, .. } = request.model;
     let spec = OnnxSpec {
         library: library.path.clone(),
@@ -125,7 +128,8 @@ fn run(
         ..OnnxSpec::default()
     };
     let (inputs, outputs) = (request.inputs.to_vec(), request.outputs.to_vec());
-    let probe = Probe { spec, inputs, outputs, batch: request.batch }.encode()?;
+    let (batch, is_alone) = (request.batch, request.is_alone);
+    let probe = Probe { spec, inputs, outputs, batch, is_alone }.encode()?;
     let mut variables = environment(sandbox, &orchestra_onnx::ENVIRONMENT);
     variables.push((PROBE.to_owned(), probe));
     let said = listen(launcher, &variables, WITHIN)?;

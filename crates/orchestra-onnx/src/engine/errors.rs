@@ -107,12 +107,9 @@ fn other_shape(text: &str) -> Option<String> {
     Some(no_rows(&rows_graph::output_of(output), found, &format!("`[{rows}]`, a row for each item,")))
 }
 
-/// That an output has no row for each item, and what to do.
+/// That an output has no row for each item.
 pub fn no_rows(output: &str, shape: &str, expected: &str) -> String {
-    format!(
-        "its output `{output}` has the shape `[{shape}]` where {expected} is expected; set `batch = {{ max = 1 }}`, with which all of it belongs to \
-         one item, or read other outputs"
-    )
+    format!("its output `{output}` has the shape `[{shape}]` where {expected} is expected")
 }
 
 /// An error that speaks against the model or its data.

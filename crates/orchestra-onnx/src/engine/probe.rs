@@ -8,8 +8,10 @@ use std::process::ExitCode;
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::probing::{Elements, Observed, Runs, replaced};
-use orchestra_core::{DType, DeviceKind, Element, ProbedOutput, SandboxMode, TensorSpec};
-use orchestra_worker::frames::Load;
+use orchestra_core::{
+    DType, DeviceKind, Element, ProbedModel, ProbedOutput, SandboxMode, SizeLimit, TensorSpec,
+};
+use orchestra_worker::frames::{Load, RunErrorKind};
 use orchestra_worker::process::EXIT_LOAD_FAILED;
 use orchestra_worker::program::{as_variable, of_variable};
 use ort::memory::MemoryInfo;
@@ -18,14 +20,17 @@ use ort::value::{DynTensorValueType, DynValue};
 
 use super::binding::{contents, output_values, run_binding, value_over};
 use super::model::RowTensor;
-use super::{check_digests, library, session};
+use super::{check_digests, errors, library, session};
 use crate::spec::OnnxSpec;
 
 /// The variable that holds what a process shall probe: [`Probe::encode`].
 pub const PROBE: &str = "ORCHESTRA_PROBE";
 
 /// Sizes of batches that are tried where a model takes any.
-const SIZES: [usize; 2] = [2, 3];
+const SIZES: [usize; 3] = [1, 2, 3];
+
+/// Sizes that are tried where it runs none of these.
+const LARGER_SIZES: [usize; 16] = [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 24, 32, 64];
 
 /// A model, and what of it is to be found out.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -38,6 +43,8 @@ pub struct Probe {
     pub outputs: Vec<String>,
     /// The only batch that the model takes, if there is one.
     pub batch: Option<usize>,
+    /// Batches of one item say enough.
+    pub is_alone: bool,
 }
 
 impl Probe {
@@ -76,46 +83,88 @@ pub fn main(text: &OsStr) -> ExitCode {
 }
 
 impl Probe {
-    fn run(&self) -> Result<Vec<ProbedOutput>, String> {
+    fn run(&self) -> Result<ProbedModel, String> {
         orchestra_worker::limits::no_core_file().map_err(|error| error.to_string())?;
         let sandbox = self.spec.sandbox(&DeviceKind::Cpu);
         if sandbox.mode != SandboxMode::Off {
             sandbox.enter().map_err(|error| error.error)?;
         }
         let session = self.open()?;
-        let sizes = self.batch.map_or(SIZES.to_vec(), |batch| vec![batch]);
+        let sizes = match self.batch {
+            Some(batch) => vec![batch],
+            None if self.is_alone => vec![1],
+            None => SIZES.to_vec(),
+        };
+        let error = match self.judged(&session, &sizes) {
+            Ok(outputs) => return Ok(ProbedModel { outputs, size_limit: None }),
+            Err(error) => error,
+        };
+        let limit = self.size_limit(&session, &sizes).filter(|_| self.batch.is_none()).ok_or(error)?;
+        let outputs = self.judged(&session, &[limit.runs]).unwrap_or_default();
+        Ok(ProbedModel { outputs, size_limit: Some(limit) })
+    }
+
+    /// What batches of these sizes say of the outputs.
+    fn judged(&self, session: &Session, sizes: &[usize]) -> Result<Vec<ProbedOutput>, String> {
         let last = *sizes.last().unwrap_or(&1);
         let mut runs: Vec<Vec<(usize, Vec<usize>)>> = vec![Vec::new(); self.outputs.len()];
-        let mut before = Vec::new();
-        let mut fewer = Vec::new();
+        let mut of_noise = Vec::new();
         for values in [Values::Zeros, Values::Noise] {
-            for size in &sizes {
-                fewer = before;
-                before = self.observe(&session, *size, values)?;
-                for (of, run) in runs.iter_mut().zip(&before) {
+            of_noise.clear();
+            for size in sizes {
+                let outputs = self.observe(session, *size, values)?;
+                for (of, run) in runs.iter_mut().zip(&outputs) {
                     of.push((*size, run.shape.clone()));
                 }
+                of_noise.push(outputs);
             }
         }
-        let fewer = |output: usize| fewer.get(output).filter(|fewer| fewer.batch < last).cloned();
+        let alone = match sizes.contains(&1) {
+            true => Some((of_noise[0].clone(), self.observe(session, 1, Values::Noise)?)),
+            false => None,
+        };
+        let alone = |output: usize| {
+            alone.as_ref().map(|(once, again)| [&once[output], &again[output]].map(Observed::clone))
+        };
+        let before = of_noise.pop().unwrap_or_default();
+        let fewer = |output: usize| of_noise.iter().map(|outputs| outputs[output].clone()).collect();
         let mut others: Vec<Vec<(usize, Observed)>> = vec![Vec::new(); self.outputs.len()];
         for item in replaced(last) {
             // A number as large as a pixel may be no place in a table.
             let outputs = self
-                .observe(&session, last, Values::Loud(item))
-                .or_else(|_| self.observe(&session, last, Values::Replaced(item)))?;
+                .observe(session, last, Values::Loud(item))
+                .or_else(|_| self.observe(session, last, Values::Replaced(item)))?;
             others.iter_mut().zip(outputs).for_each(|(of, output)| of.push((item, output)));
         }
         // What is random shows by being another at the second time.
-        let again = self.observe(&session, last, Values::Noise)?;
-        let same = self.observe(&session, last, Values::Same)?;
+        let again = self.observe(session, last, Values::Noise)?;
+        let same = self.observe(session, last, Values::Same)?;
         let all = runs.into_iter().zip(before).zip(others).zip(again).zip(same);
         let judged = all.zip(&self.outputs).enumerate().map(
             |(output, (((((all, before), replaced), again), same), name))| {
-                Runs { all, before, replaced, again, same, fewer: fewer(output) }.judge(name)
+                let (fewer, alone) = (fewer(output), alone(output));
+                Runs { all, before, replaced, again, same, fewer, alone }.judge(name)
             },
         );
         Ok(judged.collect())
+    }
+
+    /// One of these sizes with which the model fails, and another that it runs. All items of these batches are equal, so nothing but the size makes a
+    /// difference.
+    fn size_limit(&self, session: &Session, sizes: &[usize]) -> Option<SizeLimit> {
+        for values in [Values::Zeros, Values::Same] {
+            let error = |size: usize| self.observe(session, size, values).err();
+            let Some((fails, error_of)) = sizes.iter().find_map(|size| Some((*size, error(*size)?))) else {
+                continue;
+            };
+            if errors::run_kind(&error_of) == RunErrorKind::OutOfMemory {
+                return None;
+            }
+            if let Some(runs) = SIZES.into_iter().chain(LARGER_SIZES).find(|size| error(*size).is_none()) {
+                return Some(SizeLimit { runs, fails, error: error_of });
+            }
+        }
+        None
     }
 
     fn open(&self) -> Result<Session, String> {

@@ -1,6 +1,6 @@
 //! Leaves out what nobody reads of the outputs of models, and says what is wrong with those that are read. It runs nothing.
 
-use orchestra_core::StageId;
+use orchestra_core::{SizeLimit, StageId};
 
 use super::RecordConnected;
 use crate::diagnostics::{Diagnostics, Span};
@@ -102,7 +102,14 @@ impl ReadOutputs<'_> {
             raw.batch().and_then(|batch| batch.model.as_ref()).map_or(raw.name.span, |model| model.span);
         let reported =
             Reported { stage: &raw.name.value, model: &model.name.value, span, fixed: *fixed_batch };
-        given.iter().for_each(|output| reported.report(output, diags));
+        let size_limit = given.iter().find_map(|output| match &output.standing {
+            Standing::SizeLimit { limit, .. } => Some(limit),
+            _ => None,
+        });
+        match size_limit {
+            Some(limit) => reported.report_size_limit(limit, given, diags),
+            None => given.iter().for_each(|output| reported.report(output, diags)),
+        }
     }
 }
 
@@ -122,10 +129,11 @@ impl Reported<'_> {
             Some(_) => "export the model for batches of 1".to_owned(),
         };
         match &output.standing {
-            Standing::Known => {}
+            Standing::Known | Standing::SizeLimit { .. } => {}
             Standing::NoRows(why) => {
+                let several = self.fixed.map(|n| format!("; where {}", several_rows(n))).unwrap_or_default();
                 diags.error(self.span, format!("{name} has no row for each item: {why}")).help(format!(
-                    "{alone}, with which all of it belongs to one item; or read other outputs"
+                    "{alone}, with which all of it belongs to one item{several}; or read other outputs"
                 ));
             }
             Standing::Unsteady => {
@@ -135,6 +143,12 @@ impl Reported<'_> {
                     .help(format!(
                         "whether items change each other cannot be found out then: export the model for inference, or {alone}"
                     ));
+            }
+            Standing::UnsteadyAlone => {
+                diags
+                    .warning(self.span, format!("{name} is another one at each run of the same item"))
+                    .label("as in models that draw random numbers, or were exported while they were trained")
+                    .help("export the model for inference: until then no two runs write the same records");
             }
             Standing::Unconfirmed(why) => {
                 let tried = match why {
@@ -148,4 +162,30 @@ impl Reported<'_> {
             }
         }
     }
+
+    /// The model would fail with batches that the stage may make, whatever their items hold.
+    fn report_size_limit(&self, limit: &SizeLimit, given: &[StageOutput], diags: &mut Diagnostics) {
+        let SizeLimit { runs, fails, error } = limit;
+        let has_rows =
+            given.iter().all(|output| matches!(output.standing, Standing::SizeLimit { has_rows: true, .. }));
+        let help = match (runs, has_rows) {
+            (1, _) => format!("write `batch = {{ max = 1 }}` in stage `{}`", self.stage),
+            (_, true) => {
+                format!("export the model with its batch fixed at {runs}: smaller batches of such models are padded")
+            }
+            (_, false) => format!("where {}", several_rows(*runs)),
+        };
+        diags
+            .error(
+                self.span,
+                format!("model `{}` runs batches of {runs} and fails with batches of {fails}", self.model),
+            )
+            .label(error)
+            .help(format!("{help}; or export it so that each of its nodes takes any batch"));
+    }
+}
+
+/// What to do about a model that takes several rows for one item, such as the frames of a clip.
+fn several_rows(n: usize) -> String {
+    format!("{n} rows make one item, export the model with inputs of `[batch, {n}, ..]`, and feed it items of {n} rows")
 }

@@ -1,7 +1,7 @@
 //! What a batch stage is fed: the inputs of its model, beside what the stages before it give.
 
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::{DType, Dim, Iteration, Placement, ProbedOutput, ReadOutput, TensorSpec};
+use orchestra_core::{DType, Dim, Iteration, Placement, ProbedModel, ReadOutput, TensorSpec};
 
 use super::{Wired, Wiring, name_of};
 use crate::fields::At;
@@ -261,13 +261,16 @@ impl<'a> Wiring<'a> {
         let of_model =
             || self.workflow.models.iter().find(|m| m.name.value == known.plan.name)?.max_batch.as_ref();
         let asked = draft.max_batch.as_ref().or_else(of_model).map(|asked| asked.value);
-        let batches = Batches { fixed, is_single: fixed.map_or(asked == Some(1), |batch| batch == 1) };
+        let is_single = fixed.map_or(asked == Some(1), |batch| batch == 1);
+        let probed = self.probed(known, fed, fixed, is_single);
+        let size_limit = probed.as_ref().ok().and_then(|found| found.size_limit.as_ref());
+        let size_limit = size_limit.filter(|limit| !is_single || limit.runs > 1);
+        let batches = Batches { fixed, is_single, size_limit };
         let batch = fixed.map_or(Dim::Dynamic, Dim::Fixed);
-        let probed = self.probed(known, fed, batches);
         let (mut given, mut unreadable) = (Vec::new(), Vec::new());
         for output in &known.declared {
             let probed = match &probed {
-                Ok(found) => found.iter().find(|found| found.name == output.name).ok_or(None),
+                Ok(found) => found.outputs.iter().find(|found| found.name == output.name).ok_or(None),
                 Err(why) => Err(why.as_deref()),
             };
             match output.stage_output(batch, batches, probed, known.has_zip_map) {
@@ -278,21 +281,21 @@ impl<'a> Wiring<'a> {
         (given, unreadable)
     }
 
-    /// What a probe says of the outputs of a model; an error without a reason where none is needed or none is made.
+    /// What a probe says of a model; an error without a reason where none is made.
     fn probed(
         &self,
         known: &Model,
         fed: &[TensorSpec],
-        batches: Batches,
-    ) -> Result<Vec<ProbedOutput>, Option<String>> {
-        let has_doubt = known.declared.iter().any(|output| output.is_open(batches));
-        if fed.is_empty() || (batches.is_single && !has_doubt) {
+        batch: Option<usize>,
+        is_single: bool,
+    ) -> Result<ProbedModel, Option<String>> {
+        if fed.is_empty() {
             return Err(None);
         }
         let tensors = known.declared.iter().filter(|output| output.is_tensor());
         let outputs: Vec<String> = tensors.map(|output| output.name.clone()).collect();
-        let request =
-            ProbeRequest { model: &known.plan, inputs: fed, outputs: &outputs, batch: batches.fixed };
+        let is_alone = is_single && !known.declared.iter().any(|output| output.is_open(batch));
+        let request = ProbeRequest { model: &known.plan, inputs: fed, outputs: &outputs, batch, is_alone };
         self.host.probe(&request).ok_or(None)?.map_err(Some)
     }
 
