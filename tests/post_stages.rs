@@ -90,7 +90,7 @@ use = ["cpu"]
 
 /// The place of the largest of a step, the first of equal ones.
 fn best(step: &[f32; CLASSES]) -> usize {
-    (0..CLASSES).rev().max_by(|a, b| step[*a].total_cmp(&step[*b])).unwrap()
+    (0..CLASSES).rev().max_by(|a, b| step[*a].partial_cmp(&step[*b]).unwrap()).unwrap()
 }
 
 /// The text of a row, and the probabilities of the steps that gave it.

@@ -4,6 +4,7 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use orchestra::{Bottleneck, DeviceKind, Plan, StageId};
+use orchestra_core::compare_numbers;
 use serde::Serialize;
 
 use crate::Failed;
@@ -227,7 +228,7 @@ fn report(lab: &Lab, cores: usize, models: &[MeasuredModel], rounds: &[BenchRoun
     let (limit, run) = (all(&|round| round.limit.items_per_second), all(&rate));
     let ratio = (!too_short).then(|| all(&|round| divide(rate(round), round.limit.items_per_second)));
     let mut sorted: Vec<&BenchRound> = rounds.iter().collect();
-    sorted.sort_by(|a, b| a.limit.items_per_second.total_cmp(&b.limit.items_per_second));
+    sorted.sort_by(|a, b| compare_numbers(a.limit.items_per_second, b.limit.items_per_second));
     let middle = sorted[sorted.len() / 2];
     let last = &middle.run.ran.report;
     let models = models.iter().enumerate().map(|(at, model)| ModelReport {
@@ -262,7 +263,7 @@ impl Spread {
     /// Zeros of no values.
     fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = values.into_iter().collect();
-        sorted.sort_by(f64::total_cmp);
+        sorted.sort_by(|a, b| compare_numbers(*a, *b));
         let (Some(&min), Some(&max)) = (sorted.first(), sorted.last()) else { return Self::default() };
         let middle = sorted.len() / 2;
         let median = f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[middle]);

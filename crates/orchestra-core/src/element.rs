@@ -133,6 +133,14 @@ impl Element {
     }
 }
 
+/// The order of two numbers. Equal ones are equal, such as zeros of either sign, which `total_cmp` tells apart; so a stable sort leaves them as they came.
+/// NaN is at the ends.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "zeros have one sign here")]
+pub fn compare_numbers(a: f64, b: f64) -> Ordering {
+    (a + 0.0).total_cmp(&(b + 0.0))
+}
+
 /// Every integer up to this one is an `f64`.
 const LARGEST_WHOLE: u64 = 1 << f64::MANTISSA_DIGITS;
 

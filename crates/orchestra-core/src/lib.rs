@@ -49,7 +49,7 @@ pub mod worker_exit;
 pub mod worker_places;
 
 pub use device::{DeviceKind, DeviceSpec};
-pub use element::{CannotHold, Element};
+pub use element::{CannotHold, Element, compare_numbers};
 pub use failure::{ErrorClass, Failure, FailureKind};
 pub use ids::{
     BatchId, DeviceId, ItemId, ModelId, OutputSlotId, PipelineId, SinkId, SlotId, SourceId, StageId, WorkerId,

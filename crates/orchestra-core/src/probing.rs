@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(axis_of(SIZES, next), BatchAxis::None);
         let largest_first = |x: &[f32]| {
             let mut sorted = x.to_vec();
-            sorted.sort_by(|a, b| b.total_cmp(a));
+            sorted.sort_by(|a, b| b.partial_cmp(a).unwrap());
             (vec![x.len()], sorted)
         };
         assert_eq!(axis_of(SIZES, largest_first), BatchAxis::None);

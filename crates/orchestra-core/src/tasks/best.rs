@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::element::compare_numbers;
 use crate::named_enum;
 
 named_enum! {
@@ -39,7 +40,7 @@ impl Goal {
 /// The best of these tasks by their values: of equals the first, and none whose value is no number.
 pub fn best(goal: Goal, values: impl IntoIterator<Item = (usize, f64)>) -> Option<usize> {
     let numbers = values.into_iter().filter(|(_, value)| !value.is_nan());
-    numbers.min_by(|(_, a), (_, b)| goal.cost(*a).total_cmp(&goal.cost(*b))).map(|(task, _)| task)
+    numbers.min_by(|(_, a), (_, b)| compare_numbers(goal.cost(*a), goal.cost(*b))).map(|(task, _)| task)
 }
 
 #[cfg(test)]
@@ -53,6 +54,9 @@ mod tests {
         let values = [(7, f64::NAN), (3, 2.0), (4, 1.0), (5, 1.0)];
         assert_eq!((best(Goal::Min, values), best(Goal::Max, values)), (Some(4), Some(3)));
         assert_eq!(best(Goal::Min, [(7, f64::NAN)]), None);
+        for goal in Goal::ALL {
+            assert_eq!((best(goal, [(1, 0.0), (2, -0.0)]), best(goal, [(1, -0.0), (2, 0.0)])), (Some(1), Some(1)));
+        }
         assert_eq!(best(Goal::Max, [(7, f64::NEG_INFINITY), (8, f64::NAN)]), Some(7));
     }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
 use orchestra_core::shapes::{Emit, Map, MapRun};
-use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_core::{DType, Dim, Element, TensorSpec};
 use orchestra_plan::{
     At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
     read_labels,
 };
 
-use crate::elements::{no_number, read_numbers};
+use crate::elements::{Number, no_number, read_numbers, with_number};
 
 pub struct Classify;
 
@@ -49,8 +49,8 @@ impl StageKind for Classify {
     }
 
     fn about(&self) -> &'static str {
-        "Gives the best classes of a tensor with one score per class: label, number and score of each, best first. An item with a \
-         score that is no number fails."
+        "Gives the best classes of a tensor with one score per class: label, number and score of each, best first. Of equal ones \
+         the first class counts. An item with a score that is no number fails."
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -198,22 +198,25 @@ impl MapRun for ClassifyRun {
         let values = &mut self.values;
         let [scores] = inputs else { return Err(Refusal::result("the output to classify is missing")) };
         scores.with_tensor(|tensor| {
-            if tensor.dtype == DType::F64 {
-                let wide: Vec<f64> =
-                    tensor.data.as_chunks().0.iter().map(|v| f64::from_ne_bytes(*v)).collect();
+            // Classes are ranked by what the model gives: scores that saturate are equal, and the numbers that they come of are not.
+            if matches!(tensor.dtype, DType::F64 | DType::I64 | DType::I32) {
+                let numbers = tensor.data.chunks_exact(tensor.dtype.size_bytes());
+                let wide: Vec<f64> = numbers.map(|v| Element::read(tensor.dtype, v).to_f64()).collect();
                 can_be_ranked(tensor.name, wide.iter().copied(), self.scores)?;
-                best_of_wide(&wide, self.top_k, &mut self.best);
+                with_number!(tensor.dtype, read => {
+                    best_of_wide(tensor.data.as_chunks().0, read, self.top_k, &mut self.best)
+                });
                 scores_of_wide(&wide, self.scores, values);
                 return Ok(());
             }
             read_numbers(tensor, values)?;
             can_be_ranked(tensor.name, values.iter().map(|v| f64::from(*v)), self.scores)?;
+            best_of(values, self.top_k, &mut self.best);
             match self.scores {
                 Scores::Softmax => softmax(values),
                 Scores::Sigmoid => values.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
                 Scores::None => {}
             }
-            best_of(values, self.top_k, &mut self.best);
             Ok(())
         })?;
         let best = self.best.iter().map(|ranked| ranked.class());
@@ -239,7 +242,7 @@ impl MapRun for ClassifyRun {
 }
 
 /// A class with its score, as one number: the better of two classes has the larger one. The score is in the upper half, in the order of
-/// `f32::total_cmp`; the class is in the lower half, turned over, so that of equal scores the one with the smaller number is better.
+/// numbers; the class is in the lower half, turned over, so that of equal scores the one with the smaller number is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Ranked(u64);
 
@@ -249,7 +252,7 @@ impl Ranked {
 
     /// Of a score that is a number. A row of so many classes that 32 bits cannot number them has 16 GiB.
     fn new(class: usize, score: f32) -> Self {
-        let bits = score.to_bits();
+        let bits = (score + 0.0).to_bits(); // Zeros have one sign: they are equal.
         // Numbers below zero are turned over, all others come after them: then integers compare as the floats do.
         let turned = (bits.cast_signed() >> 31).cast_unsigned() | 1 << 31;
         Self(u64::from(bits ^ turned) << 32 | u64::from(!(class as u32)))
@@ -281,9 +284,11 @@ fn can_be_ranked(
 }
 
 /// As `best_of`, of numbers that differ where they are equal as `f32`.
-fn best_of_wide(values: &[f64], n: usize, best: &mut Vec<Ranked>) {
-    let mut classes: Vec<usize> = (0..values.len()).collect();
-    classes.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
+fn best_of_wide<E, T: Number>(elements: &[E], read: impl Fn(&E) -> T, n: usize, best: &mut Vec<Ranked>) {
+    let mut classes: Vec<usize> = (0..elements.len()).collect();
+    classes.sort_by(|a, b| {
+        read(&elements[*b]).partial_cmp(&read(&elements[*a])).expect("what is NaN is refused before")
+    });
     best.clear();
     best.extend(classes.into_iter().take(n).map(|class| Ranked::new(class, 0.0)));
 }
@@ -344,6 +349,7 @@ fn softmax(values: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
+    use orchestra_core::compare_numbers;
     use orchestra_core::data::TensorView;
 
     use super::super::shared::testing::each_row;
@@ -400,6 +406,29 @@ mod tests {
     fn ties_are_broken_by_class_number() {
         let best = classes(&[0.25, 0.5, 0.5], Scores::None, &[], 9);
         assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [1, 2, 0]);
+        for zeros in [[0.0, -0.0], [-0.0, 0.0]] {
+            for scores in [Scores::Softmax, Scores::Sigmoid, Scores::None] {
+                let best = classes(&zeros, scores, &[], 2);
+                assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [0, 1], "{scores:?}");
+                let wide: Vec<u8> = zeros.iter().flat_map(|v| f64::from(*v).to_ne_bytes()).collect();
+                let tensor = TensorView { name: "y", dtype: DType::F64, shape: &[2], data: &wide };
+                let wide = apply(&ClassifyMap::new(scores, 2, None, Vec::new()), tensor).unwrap();
+                assert_eq!(wide, best);
+            }
+        }
+    }
+
+    #[test]
+    fn logits_that_differ_are_no_ties_where_their_scores_are_equal() {
+        for scores in [Scores::Softmax, Scores::Sigmoid, Scores::None] {
+            let best = classes(&[40.0, 50.0, -200.0, -190.0], scores, &[], 4);
+            assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [1, 0, 3, 2], "{scores:?}");
+        }
+        let integers = [1 << 24, 1 << 24 | 1, 1 << 53, 1 << 53 | 1];
+        let data: Vec<u8> = integers.iter().flat_map(|v: &i64| v.to_ne_bytes()).collect();
+        let tensor = TensorView { name: "y", dtype: DType::I64, shape: &[4], data: &data };
+        let best = apply(&ClassifyMap::new(Scores::Softmax, 4, None, Vec::new()), tensor).unwrap();
+        assert_eq!(best.iter().map(|class| class.1).collect::<Vec<_>>(), [3, 2, 1, 0]);
     }
 
     #[test]
@@ -455,7 +484,7 @@ mod tests {
         for len in 0..40 {
             let values: Vec<f32> = (0..len).map(value).collect();
             let mut all: Vec<usize> = (0..len).collect();
-            all.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
+            all.sort_by(|a, b| compare_numbers(values[*b].into(), values[*a].into()));
             for n in (0..=FEW).chain([FEW + 1, FEW + 100]) {
                 assert_eq!(best(&values, n), all[..n.min(len)], "{n} of {len}");
             }

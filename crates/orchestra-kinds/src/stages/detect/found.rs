@@ -1,5 +1,7 @@
 //! What detectors find, and which of it remains. Knows no layout.
 
+use orchestra_core::compare_numbers;
+
 use super::rectangle::Rectangle;
 
 /// Candidates that suppression looks at, the best ones: a threshold near 0 would make it take minutes.
@@ -38,7 +40,7 @@ impl Found {
 
 /// Sorts by score, best first; equal ones stay in the order of the model. No more than `max` remain.
 pub fn best(found: &mut Vec<Found>, max: usize) {
-    found.sort_by(|a, b| b.score.total_cmp(&a.score));
+    found.sort_by(|a, b| compare_numbers(b.score.into(), a.score.into()));
     found.truncate(max);
 }
 
@@ -125,6 +127,9 @@ mod tests {
         assert_eq!(all, [near, flat, other]);
         suppress(&mut all, 0.5, 1);
         assert_eq!(all, [near]);
+        let mut zeros = vec![found(0, -0.0, a.corners), found(1, 0.0, a.corners)];
+        best(&mut zeros, 9);
+        assert_eq!(zeros[0].class, 0, "zeros are equal, whatever their sign");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Rotated rectangles: the smallest one around points, how it grows, its corners in order, and what a map says within it. Works on points;
 //! knows no model.
 
+use orchestra_core::compare_numbers;
+
 /// Four corners, clockwise from the top left one where y goes down.
 pub type Quad = [[f64; 2]; 4];
 
@@ -29,7 +31,7 @@ impl Rectangle {
         let (w, h) = (self.sides[0] / 2.0, self.sides[1] / 2.0);
         let at = |a: f64, b: f64| [cx + ux * a * w - uy * b * h, cy + uy * a * w + ux * b * h];
         let mut points = [at(-1.0, -1.0), at(1.0, -1.0), at(1.0, 1.0), at(-1.0, 1.0)];
-        points.sort_by(|a, b| a[0].total_cmp(&b[0]));
+        points.sort_by(|a, b| compare_numbers(a[0], b[0]));
         let [a, b, c, d] = points;
         let (top_left, bottom_left) = if b[1] > a[1] { (a, b) } else { (b, a) };
         let (top_right, bottom_right) = if d[1] > c[1] { (c, d) } else { (d, c) };
@@ -70,7 +72,7 @@ pub fn min_area_rectangle(points: &mut Vec<[f64; 2]>) -> Option<Rectangle> {
 
 /// Andrew's monotone chain.
 fn convex_hull(points: &mut Vec<[f64; 2]>) -> Vec<[f64; 2]> {
-    points.sort_by(|a, b| a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])));
+    points.sort_by(|a, b| compare_numbers(a[0], b[0]).then(compare_numbers(a[1], b[1])));
     points.dedup();
     if points.len() < 3 {
         return points.clone();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, Value};
 use orchestra_core::shapes::{Emit, Map, MapRun};
-use orchestra_core::{DType, Placement};
+use orchestra_core::{DType, Placement, compare_numbers};
 
 use super::dbnet::{Dbnet, Regions};
 use super::decode::Decode;
@@ -176,7 +176,7 @@ fn texts(
             found.push((text.score, corners));
         }
     }
-    found.sort_by(|(_, a), (_, b)| a[0][1].total_cmp(&b[0][1]).then(a[0][0].total_cmp(&b[0][0])));
+    found.sort_by(|(_, a), (_, b)| compare_numbers(a[0][1], b[0][1]).then(compare_numbers(a[0][0], b[0][0])));
     for at in 1..found.len() {
         let mut n = at;
         while n > 0 {

@@ -1,5 +1,6 @@
 //! The orders in which boxes of a picture may come.
 
+use orchestra_core::compare_numbers;
 use orchestra_plan::Words;
 
 /// An order of boxes.
@@ -41,7 +42,7 @@ impl Order {
     /// Stable: equal ones stay in the order of the model.
     pub fn sort<T>(self, mut found: Vec<(BoxPosition, T)>) -> Vec<T> {
         let by = |key: fn(&BoxPosition) -> f64| {
-            move |(a, _): &(BoxPosition, T), (b, _): &(BoxPosition, T)| key(a).total_cmp(&key(b))
+            move |(a, _): &(BoxPosition, T), (b, _): &(BoxPosition, T)| compare_numbers(key(a), key(b))
         };
         match self {
             Order::Given => {}
@@ -87,6 +88,10 @@ mod tests {
         assert_eq!(sorted(Order::TopToBottom), [0, 1, 2, 3]);
         assert_eq!(sorted(Order::LeftToRight), [1, 3, 2, 0]);
         assert_eq!(sorted(Order::Score), [1, 2, 3, 0]);
+        let zeros = [position(0.0, 0.0, -0.0), position(-0.0, -0.0, 0.0), position(0.0, 0.0, 0.0)];
+        for order in Order::WORDS.values() {
+            assert_eq!(order.sort(zeros.into_iter().zip(0..).collect()), [0, 1, 2], "equal ones stay");
+        }
         let rubbish = [position(f32::NAN, f64::NAN, f64::INFINITY), position(0.0, 0.0, f64::NAN), boxes[0]];
         for order in Order::WORDS.values() {
             assert_eq!(order.sort(rubbish.into_iter().zip(0..).collect()).len(), 3);
