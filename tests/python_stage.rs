@@ -347,6 +347,46 @@ fn what_is_wrong_with_a_script_is_said_with_its_place_before_anything_runs() {
 }
 
 #[test]
+fn an_array_of_another_type_becomes_the_declared_one_or_fails_the_rows_that_it_cannot_hold() {
+    let Some(python) = python() else { return };
+    // The numbers of the rows are 0 to 3 and 4 to 7, and `bad` holds one for the second.
+    for (declared, made, whole, bad) in [
+        ("f32", "f8", true, "1e39"),
+        ("f16", "f4", true, "-1e6"),
+        ("i32", "i8", true, "2**31"),
+        ("i32", "f8", true, "4.5"),
+        ("i16", "u8", true, "65536"),
+        ("u8", "i4", true, "-1"),
+        ("i64", "f8", true, "2.0**53"),
+        ("i64", "u8", true, "2**64 - 1"),
+        ("i32", "f4", true, "float('nan')"),
+        ("f64", "f4", false, "7"),
+        ("i64", "u1", false, "7"),
+    ] {
+        let script = format!(
+            "import orchestra\n@orchestra.stage(outputs={{'y': ('{declared}', [4])}})\ndef f(x):\n    y = x.astype('{made}')\n    \
+             y[(x == 7).nonzero()] = {bad}\n    return {{'y': y}}\n"
+        );
+        let place = place(python, 3, &script, "");
+        let (done, code) = if whole { (2, 65) } else { (3, 0) };
+        place.run(&[]).must_exit(code).must_say(&[&format!("3 items read, {done} done")]);
+        let failed = items("x", whole.then_some(1));
+        let records = place.must_hold(&items("x", (0..3).filter(|n| !whole || *n != 1)), &failed);
+        for (item, record) in &records.done {
+            let first = 4.0 * item.index as f64;
+            let numbers: Vec<f64> = serde_json::from_value(record["results.jsonl"]["result"]["y"]["data"].clone()).unwrap();
+            assert_eq!(numbers, [first, first + 1.0, first + 2.0, first + 3.0], "{declared} {made}");
+        }
+        for failure in place.failures() {
+            let error = failure["error"].as_str().unwrap();
+            let words = ["output `y` is declared as", "which cannot hold", "at [3] of its row"];
+            assert!(words.iter().all(|word| error.contains(word)), "{declared} {made}: {error}");
+            assert_eq!(failure["index"], 1);
+        }
+    }
+}
+
+#[test]
 fn what_the_sandbox_refuses_a_script_names_the_sandbox_and_its_keys() {
     let Some(python) = python() else { return };
     let bodies = [

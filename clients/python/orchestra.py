@@ -79,10 +79,16 @@ def _called(code, rows, inputs, outputs):  # The arrays of the outputs, in their
         has = [*array.shape]
         if has != shape and (len(has) != len(shape) or any(want not in (None, n) for want, n in zip(shape, has))):
             raise ValueError(f"output `{one['name']}` of {rows} rows must have the shape {shape}, and has {has}")
-        if array.dtype != dtype and not (array.dtype.kind == np.dtype(dtype).kind == "f" or np.can_cast(array.dtype, dtype, "safe")):
-            raise ValueError(f"output `{one['name']}` is declared as {dtype}, and is {array.dtype}: use .astype(\"{dtype}\")")
-        arrays.append(array)
+        arrays.append(array if np.can_cast(array.dtype, dtype, "safe") else _converted(array, one["name"], np.dtype(dtype)))
     return arrays
+def _converted(array, name, dtype):  # By the rule of numbers.md: a number that the type cannot hold fails its row.
+    if array.dtype.kind not in ("iuf" if dtype.kind in "iu" else dtype.kind):
+        raise ValueError(f"output `{name}` is declared as {dtype}, and is {array.dtype}: use .astype(\"{dtype}\")")
+    made, rounded = array.astype(dtype), (array.dtype.kind == "f") & (np.abs(array) >= 2**53)  # Those are whole, rounded or not.
+    wrong = np.isinf(made) & np.isfinite(array) if dtype.kind == "f" else (made != array) | rounded
+    for row, *place in np.argwhere(wrong).tolist():
+        raise ItemError(row, f"output `{name}` is declared as {dtype}, which cannot hold {array[(row, *place)]} at {place} of its row")
+    return made
 class _Bytes:  # Reads what bincode wrote: integers of variable length, little-endian.
     def __init__(self, data):
         self.data, self.at = data, 0

@@ -108,6 +108,11 @@ pub fn no_number(name: &str, place: usize) -> Refusal {
     Refusal::result(format!("`{name}` holds no number at place {place}: it is NaN"))
 }
 
+/// That of a stage whose results are `f32`, and which would make an infinity of a number.
+pub fn too_large(name: &str, number: f64, place: usize) -> Refusal {
+    Refusal::result(format!("`{name}` holds {number} at place {place}, which is too large for f32"))
+}
+
 /// All elements as `f32`, in order: how stages read numbers whose results are `f32`.
 ///
 /// # Errors
@@ -122,10 +127,7 @@ pub fn read_numbers(tensor: &TensorView<'_>, values: &mut Vec<f32>) -> Result<()
                 let number = Element::read(dtype, bytes).to_f64();
                 let rounded = number as f32;
                 if rounded.is_infinite() && number.is_finite() {
-                    return Err(Refusal::result(format!(
-                        "`{}` holds {number} at place {place}, which is too large for f32",
-                        tensor.name
-                    )));
+                    return Err(too_large(tensor.name, number, place));
                 }
                 values.push(rounded);
             }

@@ -10,7 +10,7 @@ use orchestra_plan::{
     read_labels,
 };
 
-use crate::elements::{Number, no_number, read_numbers, with_number};
+use crate::elements::{Number, no_number, read_numbers, too_large, with_number};
 
 pub struct Classify;
 
@@ -206,8 +206,7 @@ impl MapRun for ClassifyRun {
                 with_number!(tensor.dtype, read => {
                     best_of_wide(tensor.data.as_chunks().0, read, self.top_k, &mut self.best)
                 });
-                scores_of_wide(&wide, self.scores, values);
-                return Ok(());
+                return scores_of_wide(tensor.name, &wide, self.scores, values);
             }
             read_numbers(tensor, values)?;
             can_be_ranked(tensor.name, values.iter().map(|v| f64::from(*v)), self.scores)?;
@@ -294,7 +293,10 @@ fn best_of_wide<E, T: Number>(elements: &[E], read: impl Fn(&E) -> T, n: usize, 
 }
 
 /// The scores of logits, as `f32`.
-fn scores_of_wide(logits: &[f64], scores: Scores, values: &mut Vec<f32>) {
+///
+/// # Errors
+/// A score is too large for that.
+fn scores_of_wide(name: &str, logits: &[f64], scores: Scores, values: &mut Vec<f32>) -> Result<(), Refusal> {
     let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = logits.iter().map(|v| (v - most).exp()).sum();
     values.clear();
@@ -303,6 +305,11 @@ fn scores_of_wide(logits: &[f64], scores: Scores, values: &mut Vec<f32>) {
         Scores::Sigmoid => (1.0 / (1.0 + (-v).exp())) as f32,
         Scores::None => *v as f32,
     }));
+    let is_too_large = |(v, score): (&f64, &f32)| v.is_finite() && score.is_infinite();
+    match logits.iter().zip(&*values).position(is_too_large) {
+        Some(place) => Err(too_large(name, logits[place], place)),
+        None => Ok(()),
+    }
 }
 
 /// The classes with the `n` largest values, largest first, equal ones in the order of their numbers.
@@ -439,6 +446,8 @@ mod tests {
         let best = apply(&ClassifyMap::new(Scores::Softmax, 5, None, Vec::new()), tensor).unwrap();
         assert_eq!(best.iter().map(|class| class.1).collect::<Vec<_>>(), [4, 2, 1, 0, 3]);
         assert_eq!(best[0].2, 1.0);
+        let refused = apply(&ClassifyMap::new(Scores::None, 5, None, Vec::new()), tensor).unwrap_err();
+        assert!(refused.error.contains("at place 2, which is too large for f32"), "{}", refused.error);
     }
 
     #[test]

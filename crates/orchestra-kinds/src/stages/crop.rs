@@ -146,6 +146,9 @@ impl StageKind for Crop {
             margin: margin.value as f32,
             outside: f.word_or_default("outside", &OUTSIDE).value,
         };
+        if !boxes.margin.is_finite() {
+            f.bad("margin", margin.span, "is too large for f32, in which boxes are computed");
+        }
         if boxes.margin < 0.0 {
             f.bad("margin", margin.span, "must not be below 0");
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
-use orchestra_core::{DType, Dim};
+use orchestra_core::{DType, Dim, Element};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{
     At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
@@ -13,7 +13,7 @@ use orchestra_plan::{
 };
 
 use super::shared::largest::largest;
-use crate::elements::{Number as _, with_number};
+use crate::elements::{Number as _, too_large, with_number};
 
 pub struct Ctc;
 
@@ -299,6 +299,13 @@ impl CtcRun {
                     tensor.name
                 )));
             };
+            let size = tensor.dtype.size_bytes();
+            if value.is_infinite() && tensor.dtype == DType::F64 {
+                let number = Element::read(tensor.dtype, &step[class * size..]).to_f64();
+                if number.is_finite() {
+                    return Err(too_large(tensor.name, number, n * classes + class));
+                }
+            }
             if class != last && class != self.map.blank {
                 self.text.push_str(self.map.character(class));
                 let probability = match self.map.is_softmax {
@@ -395,6 +402,17 @@ mod tests {
         let error = decode(&map, 3, &[f32::NAN, 0.2, 0.3]).unwrap_err().error;
         assert!(error.contains("step 0"), "{error}");
         assert_eq!(decode(&map, 3, &[]).unwrap(), (String::new(), 0.0));
+    }
+
+    #[test]
+    fn a_score_beyond_f32_fails_the_item() {
+        let steps: Vec<u8> = [0.1, 0.5, 0.4, 0.1, 1e300, 0.1].iter().flat_map(|v: &f64| v.to_ne_bytes()).collect();
+        let view = TensorView { name: "y", dtype: DType::F64, shape: &[2, 3], data: &steps };
+        for is_softmax in [false, true] {
+            let map = map(&["a", "b"], 0, is_softmax);
+            let refused = map.start().apply(&[Value::Tensor(view)], &mut each_row(|_| ())).unwrap_err();
+            assert!(refused.error.contains("at place 4, which is too large for f32"), "{}", refused.error);
+        }
     }
 
     #[test]

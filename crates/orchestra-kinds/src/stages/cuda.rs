@@ -204,12 +204,14 @@ fn scalars(f: &mut Fields<'_, '_>) -> Option<Vec<Scalar>> {
 /// The bytes of a number of this type; `None`: it is none.
 fn bytes_of(dtype: DType, value: &Node) -> Option<Vec<u8>> {
     match (dtype, &value.value) {
-        (DType::F32, Value::Float(x)) => Some((*x as f32).to_ne_bytes().to_vec()),
-        (DType::F32, Value::Integer(n)) => Some((*n as f32).to_ne_bytes().to_vec()),
-        (DType::F64, Value::Float(x)) => Some(x.to_ne_bytes().to_vec()),
-        (DType::F64, Value::Integer(n)) => {
+        (DType::F32 | DType::F64, Value::Float(_) | Value::Integer(_)) => {
+            let number = match &value.value {
+                Value::Integer(n) => Element::Int(*n),
+                Value::Float(x) => Element::Double(*x),
+                _ => return None,
+            };
             let mut bytes = Vec::new();
-            Element::Int(*n).append(DType::F64, &mut bytes).ok()?;
+            number.append(dtype, &mut bytes).ok()?;
             Some(bytes)
         }
         (DType::I16, Value::Integer(n)) => Some(i16::try_from(*n).ok()?.to_ne_bytes().to_vec()),

@@ -250,7 +250,13 @@ impl Reduced {
                 let part = if column == "outside" { outside } else { bins };
                 out.extend(part.iter().flat_map(|n| n.to_ne_bytes()));
             }
-            _ if dtype == DType::F64 => out.extend(cell.to_f64(op).to_ne_bytes()),
+            _ if dtype == DType::F64 => {
+                let number = cell.to_f64(op);
+                if *op == Op::Sum && number.is_infinite() {
+                    return Err(Refusal::result(format!("its {column} is beyond what f64 holds")));
+                }
+                out.extend(number.to_ne_bytes());
+            }
             // A number that was one, so nothing is rounded.
             _ if dtype == DType::F32 => out.extend((cell.to_f64(op) as f32).to_ne_bytes()),
             _ => {

@@ -164,6 +164,22 @@ fn what_is_no_number_fails_its_item_and_leaves_the_result_alone() {
 }
 
 #[test]
+fn a_sum_beyond_f64_is_refused_and_the_mean_of_its_numbers_is_none() {
+    for op in [Op::Sum, Op::Mean] {
+        let of = reduced(Some(op.clone()), Over::Elements, By::Nothing, DType::F64);
+        let mut state = of.state(None).unwrap();
+        let data = [f64::MAX; 2].map(f64::to_ne_bytes).concat();
+        let row = TensorView { name: "y", dtype: DType::F64, shape: &[2], data: &data };
+        let info = ItemInfo { name: "a", id: item(0), source: "s", parts: &[] };
+        let mut out = Vec::new();
+        of.contribute(&info, &[Value::Tensor(row)], &mut out).unwrap();
+        state.add(item(0), &out).unwrap();
+        let refused = state.rows().err().map(|why| why.error);
+        assert_eq!(refused.is_some_and(|why| why.contains("beyond what f64 holds")), op == Op::Sum);
+    }
+}
+
+#[test]
 fn totals_of_doubles_keep_every_bit() {
     let of = reduced(Some(Op::Sum), Over::Elements, By::Nothing, DType::F64);
     let mut state = of.state(None).unwrap();

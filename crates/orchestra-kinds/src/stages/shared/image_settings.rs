@@ -270,7 +270,7 @@ fn normalisation(f: &mut Fields<'_, '_>, dtype: DType, channels: usize) -> Norma
         return (Some(1.0), Some(vec![0.0; channels]), Some(vec![1.0; channels]));
     }
     let scale = match f.entry("scale") {
-        Some(_) => f.number("scale").map(|scale| scale.value as f32),
+        Some(_) => f.number("scale").and_then(|scale| narrow(f, "scale", scale.span, scale.value)),
         None => Some(1.0 / 255.0),
     };
     let mean = per_channel(f, "mean", 0.0, channels).map(|(mean, _)| mean);
@@ -284,6 +284,16 @@ fn normalisation(f: &mut Fields<'_, '_>, dtype: DType, channels: usize) -> Norma
     (scale, mean, std)
 }
 
+/// A number as the `f32` that it is used as.
+fn narrow(f: &mut Fields<'_, '_>, key: &str, span: Span, number: f64) -> Option<f32> {
+    let narrow = number as f32;
+    if narrow.is_infinite() {
+        f.bad(key, span, "is too large for f32, in which pixels are computed").help("write a smaller number");
+        return None;
+    }
+    Some(narrow)
+}
+
 /// One number per channel; a single one stands for all.
 fn per_channel(
     f: &mut Fields<'_, '_>,
@@ -295,7 +305,7 @@ fn per_channel(
         return Some((vec![default; channels], None));
     }
     let numbers = f.numbers(key)?;
-    let values: Vec<f32> = numbers.value.iter().map(|n| *n as f32).collect();
+    let values: Vec<f32> = numbers.value.iter().map(|n| narrow(f, key, numbers.span, *n)).collect::<Option<_>>()?;
     match values[..] {
         [one] => Some((vec![one; channels], Some(numbers.span))),
         _ if values.len() == channels => Some((values, Some(numbers.span))),
