@@ -107,6 +107,25 @@ fn each_page_is_a_part_with_its_number_and_its_own_pixels() {
 }
 
 #[test]
+fn frames_of_an_animation_are_no_pages_and_are_said_behind_a_stage_of_pages_too() {
+    let place = Workplace::new();
+    let mut file = Vec::new();
+    let mut encoder = image::codecs::gif::GifEncoder::new(&mut file);
+    for gray in [10, 100, 200] {
+        let frame = image::RgbaImage::from_pixel(4, 4, image::Rgba([gray, gray, gray, 255]));
+        encoder.encode_frame(image::Frame::new(frame)).unwrap();
+    }
+    drop(encoder);
+    fs::write(place.path("a.gif"), file).unwrap();
+    fs::write(place.path("b.tif"), tiff(&[7, 8])).unwrap();
+    fs::write(place.workflow(), EACH.replace("*.tif", "*.*if")).unwrap();
+    let ended = place.run(&[]);
+    ended.must_exit(0).must_say(&["1 file has more than one frame", "2 frames were passed over"]);
+    assert!(!ended.stderr.contains("more than one page"), "{}", ended.stderr);
+    assert_eq!(lines(&place, "pixels.jsonl").len(), 3);
+}
+
+#[test]
 fn a_damaged_page_fails_its_file_with_the_number_of_the_page() {
     let place = Workplace::new();
     let mut bytes = tiff(&[10, 100, 200]);

@@ -374,7 +374,8 @@ fn an_array_of_another_type_becomes_the_declared_one_or_fails_the_rows_that_it_c
         let records = place.must_hold(&items("x", (0..3).filter(|n| !whole || *n != 1)), &failed);
         for (item, record) in &records.done {
             let first = 4.0 * item.index as f64;
-            let numbers: Vec<f64> = serde_json::from_value(record["results.jsonl"]["result"]["y"]["data"].clone()).unwrap();
+            let numbers: Vec<f64> =
+                serde_json::from_value(record["results.jsonl"]["result"]["y"]["data"].clone()).unwrap();
             assert_eq!(numbers, [first, first + 1.0, first + 2.0, first + 3.0], "{declared} {made}");
         }
         for failure in place.failures() {

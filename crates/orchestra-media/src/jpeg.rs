@@ -2,8 +2,9 @@
 //! never filled with gray.
 
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
-use memchr::memchr;
+use memchr::{memchr, memmem};
 
+use crate::directory::Directories;
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::orientation::Orientation;
@@ -34,11 +35,58 @@ pub(crate) fn decode(
     // A picture is not lost for its metadata.
     let orientation = decoder.exif_data().map(Orientation::from_exif_block).unwrap_or_default();
     let info = PictureInfo::full(frame.width.into(), frame.height.into(), kind, orientation);
+    let info = info.one_of(n_pictures(bytes));
     let info = info.reduced(reduce(info.shown_size()));
     decoder.set_output_format(format);
     decoder.set_scale(ScalingFactor::try_new(1, info.reduction.factor()).map_err(sorted)?);
     write_all(&decoder, (info.width, info.height), kind, max_pixels, pixels)?;
     Ok(info)
+}
+
+/// How many pictures the index of an MPO names (CIPA DC-007), such as those of both eyes. Smaller copies and the maps of HDR pictures are none.
+fn n_pictures(bytes: &[u8]) -> u32 {
+    const INDEX: u16 = 0xb002;
+    /// Type, size, place, and two pictures that it depends on.
+    const ENTRY: usize = 16;
+    const SMALLER_COPY: u32 = 0x01;
+    let Some((at, index)) = mpo_index(bytes) else { return 1 };
+    let Some(directory) = Directories::of(index).and_then(Directories::first) else { return 1 };
+    let entries = directory.bytes(INDEX).unwrap_or_default().as_chunks::<ENTRY>().0;
+    let number = |entry: &[u8; ENTRY], from: usize| {
+        let number = [0, 1, 2, 3].map(|byte| entry[from + byte]);
+        if index.starts_with(b"MM") { u32::from_be_bytes(number) } else { u32::from_le_bytes(number) }
+    };
+    let is_picture = |entry: &&[u8; ENTRY]| {
+        let place = at.saturating_add(number(entry, 8) as usize);
+        number(entry, 0) >> 16 & 0xff != SMALLER_COPY && !is_gain_map(bytes.get(place..).unwrap_or_default())
+    };
+    let others = entries.iter().skip(1).filter(is_picture).count();
+    u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1)
+}
+
+/// The directory of the index of an MPO, and where in the file it lies.
+fn mpo_index(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    const APP2: u8 = 0xe2;
+    const SCAN: u8 = 0xda;
+    let mut at = 2;
+    // A segment: marker, length with its own two bytes, payload.
+    while let Some(&[0xff, marker, l1, l0]) = bytes.get(at..)?.first_chunk() {
+        let payload = bytes.get(at + 4..at + 2 + usize::from(u16::from_be_bytes([l1, l0])))?;
+        match payload.strip_prefix(b"MPF\0") {
+            Some(index) if marker == APP2 => return Some((at + 8, index)),
+            _ if marker == SCAN => return None,
+            _ => at += 4 + payload.len(),
+        }
+    }
+    None
+}
+
+/// Whether a picture says in its head that it is the gain map of another: by Adobe's names, Apple's or the ISO's.
+fn is_gain_map(picture: &[u8]) -> bool {
+    const HEAD: usize = 64 << 10;
+    let head = &picture[..picture.len().min(HEAD)];
+    let names: [&[u8]; 3] = [b"hdrgm:", b"hdrgainmap", b"urn:iso:std:iso:ts:21496"];
+    names.iter().any(|name| memmem::find(head, name).is_some())
 }
 
 /// What the samples of a strip or tile of a TIFF become.

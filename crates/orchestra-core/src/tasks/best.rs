@@ -55,7 +55,10 @@ mod tests {
         assert_eq!((best(Goal::Min, values), best(Goal::Max, values)), (Some(4), Some(3)));
         assert_eq!(best(Goal::Min, [(7, f64::NAN)]), None);
         for goal in Goal::ALL {
-            assert_eq!((best(goal, [(1, 0.0), (2, -0.0)]), best(goal, [(1, -0.0), (2, 0.0)])), (Some(1), Some(1)));
+            assert_eq!(
+                (best(goal, [(1, 0.0), (2, -0.0)]), best(goal, [(1, -0.0), (2, 0.0)])),
+                (Some(1), Some(1))
+            );
         }
         assert_eq!(best(Goal::Max, [(7, f64::NEG_INFINITY), (8, f64::NAN)]), Some(7));
     }

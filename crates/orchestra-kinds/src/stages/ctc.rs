@@ -406,7 +406,8 @@ mod tests {
 
     #[test]
     fn a_score_beyond_f32_fails_the_item() {
-        let steps: Vec<u8> = [0.1, 0.5, 0.4, 0.1, 1e300, 0.1].iter().flat_map(|v: &f64| v.to_ne_bytes()).collect();
+        let steps: Vec<u8> =
+            [0.1, 0.5, 0.4, 0.1, 1e300, 0.1].iter().flat_map(|v: &f64| v.to_ne_bytes()).collect();
         let view = TensorView { name: "y", dtype: DType::F64, shape: &[2, 3], data: &steps };
         for is_softmax in [false, true] {
             let map = map(&["a", "b"], 0, is_softmax);

@@ -118,6 +118,67 @@ fn of_an_animation_the_first_frame_is_taken() {
     assert_eq!(preparer.n_pictures(), 2);
 }
 
+/// A JPEG that is followed by others, with an index of all of them in front: its type, and what stands in its head, for each.
+fn mpo(others: &[(u32, &[u8])], is_big_endian: bool) -> Vec<u8> {
+    let jpeg = |comment: &[u8]| {
+        let mut file = encoded(&DynamicImage::ImageRgb8(picture(8, 8)), ImageFormat::Jpeg);
+        let segment = [&[0xff, 0xfe][..], &(comment.len() as u16 + 2).to_be_bytes(), comment].concat();
+        file.splice(2..2, segment);
+        file
+    };
+    let [short, long] = [2, 4].map(|n: usize| {
+        move |number: u32| match is_big_endian {
+            true => number.to_be_bytes()[4 - n..].to_vec(),
+            false => number.to_le_bytes()[..n].to_vec(),
+        }
+    });
+    let pictures: Vec<(u32, Vec<u8>)> = std::iter::once((0x03_0000, jpeg(b"first")))
+        .chain(others.iter().map(|(kind, head)| (*kind, jpeg(head))))
+        .collect();
+    let n = pictures.len() as u32;
+    let mut index = if is_big_endian { b"MM\0*".to_vec() } else { b"II*\0".to_vec() };
+    // One directory: the version, how many pictures there are, and an entry for each behind it.
+    index.extend([long(8), short(3)].concat());
+    index.extend([short(0xb000), short(7), long(4), b"0100".to_vec()].concat());
+    index.extend([short(0xb001), short(4), long(1), long(n)].concat());
+    index.extend([short(0xb002), short(7), long(16 * n), long(50), long(0)].concat());
+    let segment = 2 + 2 + 4 + index.len() + 16 * pictures.len();
+    let mut place = pictures[0].1.len() + segment;
+    for (at, (kind, picture)) in pictures.iter().enumerate() {
+        // Places count from the index.
+        let from = if at == 0 { 0 } else { (place - 10) as u32 };
+        index.extend([long(*kind), long(picture.len() as u32), long(from), long(0)].concat());
+        place += if at == 0 { 0 } else { picture.len() };
+    }
+    let mut file = pictures[0].1.clone();
+    let length = (segment - 2) as u16;
+    file.splice(2..2, [&[0xff, 0xe2][..], &length.to_be_bytes(), b"MPF\0", &index].concat());
+    pictures[1..].iter().for_each(|(_, picture)| file.extend(picture));
+    file
+}
+
+#[test]
+fn the_pictures_of_an_mpo_are_counted_without_smaller_copies_and_gain_maps() {
+    let n_pictures = |file: &[u8]| {
+        let mut preparer = Preparer::new();
+        preparer.decode(file, MAX_PIXELS).unwrap();
+        preparer.n_pictures()
+    };
+    for is_big_endian in [true, false] {
+        let count = |others: &[(u32, &[u8])]| n_pictures(&mpo(others, is_big_endian));
+        assert_eq!(count(&[]), 1);
+        assert_eq!(count(&[(0x02_0002, b"other eye")]), 2);
+        assert_eq!(count(&[(0, b"undefined"), (0x02_0003, b"other angle"), (0x01_0001, b"copy")]), 3);
+        assert_eq!(count(&[(0, b"<x:xmpmeta hdrgm:Version=\"1.0\""), (0, b"photo")]), 2);
+    }
+    // An index that is cut or points out of the file says nothing, and the picture is read.
+    let file = mpo(&[(0, b"other")], false);
+    let entries = file.windows(4).position(|at| at == [0x02, 0xb0, 7, 0]).unwrap();
+    let mut wild = file.clone();
+    wild[entries + 8..][..4].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert_eq!(n_pictures(&wild), 1);
+}
+
 #[test]
 fn a_file_that_is_no_picture_is_named_by_what_it_is() {
     let mut preparer = Preparer::new();

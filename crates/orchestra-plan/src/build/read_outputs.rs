@@ -171,7 +171,9 @@ impl Reported<'_> {
         let help = match (runs, has_rows) {
             (1, _) => format!("write `batch = {{ max = 1 }}` in stage `{}`", self.stage),
             (_, true) => {
-                format!("export the model with its batch fixed at {runs}: smaller batches of such models are padded")
+                format!(
+                    "export the model with its batch fixed at {runs}: smaller batches of such models are padded"
+                )
             }
             (_, false) => format!("where {}", several_rows(*runs)),
         };
@@ -187,5 +189,7 @@ impl Reported<'_> {
 
 /// What to do about a model that takes several rows for one item, such as the frames of a clip.
 fn several_rows(n: usize) -> String {
-    format!("{n} rows make one item, export the model with inputs of `[batch, {n}, ..]`, and feed it items of {n} rows")
+    format!(
+        "{n} rows make one item, export the model with inputs of `[batch, {n}, ..]`, and feed it items of {n} rows"
+    )
 }

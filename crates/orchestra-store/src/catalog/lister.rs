@@ -68,11 +68,12 @@ pub(crate) fn list(
         ListingSpec::Manifest { path, base } => {
             let mut any = false;
             let idle = || lister.borrow_mut().idle();
-            manifest::rows(path.as_deref(), &idle, &mut |_, row| {
+            let n_blank = manifest::rows(path.as_deref(), &idle, &mut |_, row| {
                 any = true;
                 let item = manifest_item(base, row);
                 lister.borrow_mut().push(&item.name, &item.locator).map(|()| true)
             })?;
+            lister.borrow_mut().pass_over(PassedOverCounts::one(PassedOver::BlankLine, n_blank));
             if !any {
                 return Err(ListError::EmptyManifest { manifest: manifest::label(path.as_deref()) });
             }
@@ -80,10 +81,11 @@ pub(crate) fn list(
         ListingSpec::ObjectManifest { list, root, store } => {
             let mut any = false;
             let idle = || lister.borrow_mut().idle();
-            object_rows(list.as_deref(), root, &*store.0, &idle, &mut |item| {
+            let n_blank = object_rows(list.as_deref(), root, &*store.0, &idle, &mut |item| {
                 any = true;
                 lister.borrow_mut().push(&item.name, &item.locator).map(|()| true)
             })?;
+            lister.borrow_mut().pass_over(PassedOverCounts::one(PassedOver::BlankLine, n_blank));
             if !any {
                 return Err(ListError::EmptyManifest { manifest: manifest::label(list.as_deref()) });
             }
@@ -230,20 +232,20 @@ pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
             manifest::rows(path.as_deref(), &|| Ok(()), &mut |_, row| {
                 first = Some(manifest_item(base, row));
                 Ok(false)
-            })?
+            })?;
         }
     }
     Ok(first)
 }
 
-/// Gives the items of a list of objects in order, until `visit` says no.
+/// Gives the items of a list of objects in order, until `visit` says no; says how many of its lines are blank.
 fn object_rows(
     list: Option<&Path>,
     root: &str,
     store: &dyn ObjectStore,
     idle: manifest::Idle<'_>,
     visit: &mut dyn FnMut(ItemEntry) -> Result<bool, ListError>,
-) -> Result<(), ListError> {
+) -> Result<u64, ListError> {
     let visit: manifest::Visit<'_> = &mut |line, row| {
         let bad = |reason: String| manifest::bad_row(&manifest::label(list), line, &reason);
         visit(objects::of_row(root, row).map_err(bad)?)

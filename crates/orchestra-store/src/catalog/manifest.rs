@@ -41,9 +41,9 @@ pub(crate) fn label(path: Option<&Path>) -> String {
     path.map_or_else(|| "standard input".into(), |p| p.display().to_string())
 }
 
-/// Gives the rows of the manifest (`None`: standard input) in order. Where it is a pipe that has nothing to read now, `idle` is called after
+/// Gives the rows of the manifest (`None`: standard input) in order, and says how many of its lines were blank. Where it is a pipe that has nothing to read now, `idle` is called after
 /// the rows before, and every now and then until there is something; its error ends the reading.
-pub(crate) fn rows(path: Option<&Path>, idle: Idle<'_>, visit: Visit<'_>) -> Result<(), ListError> {
+pub(crate) fn rows(path: Option<&Path>, idle: Idle<'_>, visit: Visit<'_>) -> Result<u64, ListError> {
     let label = label(path);
     // A pipe without a writer would hold up a blocking open for ever.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
@@ -56,7 +56,7 @@ pub(crate) fn rows(path: Option<&Path>, idle: Idle<'_>, visit: Visit<'_>) -> Res
 }
 
 /// As [`rows`], of what `input` reads. `path` says what it is.
-pub(crate) fn rows_in(input: impl Read, path: Option<&Path>, visit: Visit<'_>) -> Result<(), ListError> {
+pub(crate) fn rows_in(input: impl Read, path: Option<&Path>, visit: Visit<'_>) -> Result<u64, ListError> {
     let format = match path.and_then(Path::extension).and_then(|e| e.to_str()) {
         Some("csv") => Format::Csv(b','),
         Some("tsv") => Format::Csv(b'\t'),
@@ -101,7 +101,7 @@ fn is_readable(input: &File, wait: &Timespec) -> io::Result<bool> {
     }
 }
 
-fn rows_of(mut input: impl BufRead, format: Format, label: &str, visit: Visit<'_>) -> Result<(), ListError> {
+fn rows_of(mut input: impl BufRead, format: Format, label: &str, visit: Visit<'_>) -> Result<u64, ListError> {
     let visit: Visit<'_> = &mut |line, path| match impossible(path) {
         Some(reason) => Err(bad_row(label, line, reason)),
         None => visit(line, path),
@@ -154,9 +154,10 @@ fn sniff(first_line: &[u8]) -> Format {
     }
 }
 
-/// Non-blank lines without their line ends.
-fn lines(mut input: impl BufRead, label: &str, visit: Visit<'_>) -> Result<(), ListError> {
+/// Non-blank lines without their line ends; says how many are blank.
+fn lines(mut input: impl BufRead, label: &str, visit: Visit<'_>) -> Result<u64, ListError> {
     let mut text = Vec::new();
+    let mut n_blank = 0;
     for line in 1.. {
         text.clear();
         if read_line(&mut input, &mut text, line, label)? == 0 {
@@ -164,11 +165,13 @@ fn lines(mut input: impl BufRead, label: &str, visit: Visit<'_>) -> Result<(), L
         }
         let row = text.strip_suffix(b"\n").unwrap_or(&text);
         let row = row.strip_suffix(b"\r").unwrap_or(row);
-        if !row.trim_ascii().is_empty() && !visit(line, row)? {
+        if row.trim_ascii().is_empty() {
+            n_blank += 1;
+        } else if !visit(line, row)? {
             break;
         }
     }
-    Ok(())
+    Ok(n_blank)
 }
 
 fn read_line(
@@ -211,10 +214,13 @@ fn csv_rows(
     skew: u64,
     label: &str,
     visit: Visit<'_>,
-) -> Result<(), ListError> {
-    let since_row = Rc::new(Cell::new(0));
+) -> Result<u64, ListError> {
+    let (since_row, ends) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(LineEnds::default())));
     let end = [b"\n", END_ROW].concat();
+    let input = Counted { input, ends: Rc::clone(&ends) };
     let input = Bounded { input: input.chain(&end[..]), since_row: Rc::clone(&since_row) };
+    // Lines of rows: a quoted cell may hold several. The reader passes blank ones over.
+    let mut n_lines = 0;
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
@@ -226,7 +232,7 @@ fn csv_rows(
     loop {
         let line = reader.position().line();
         if !reader.read_byte_record(&mut row).map_err(|e| csv_error(e, label, line))? {
-            return Ok(());
+            return Ok(ends.get().n_lines().saturating_sub(n_lines));
         }
         since_row.set(0);
         let line = row.position().map_or(line, csv::Position::line);
@@ -235,23 +241,27 @@ fn csv_rows(
             Some(last) if last == END_ROW && row.len() == 1 => {
                 // A manifest may hold such a row itself.
                 let is_end = !reader.read_byte_record(&mut row).map_err(|e| csv_error(e, label, line))?;
-                return if is_end { Ok(()) } else { Err(bad_row(label, line, "it is no path")) };
+                return match is_end {
+                    true => Ok(ends.get().n_lines().saturating_sub(n_lines)),
+                    false => Err(bad_row(label, line, "it is no path")),
+                };
             }
             Some(last) if last.ends_with(END_ROW) => {
                 return Err(bad_row(label, line, "a quote is left open in this row"));
             }
             _ => {}
         }
+        n_lines += 1 + newlines(row.as_slice());
         let Some(column) = column else {
             let header = path_column(&row);
             column = Some(header.unwrap_or(0));
             if header.is_none() && !visit(line, cell(&row, 0, line, label)?)? {
-                return Ok(());
+                return Ok(0);
             }
             continue;
         };
         if !visit(line, cell(&row, column, line, label)?)? {
-            return Ok(());
+            return Ok(0);
         }
     }
 }
@@ -307,6 +317,41 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
+/// The ends of lines that were read.
+#[derive(Debug, Clone, Copy, Default)]
+struct LineEnds {
+    count: u64,
+    /// Bytes lie behind the last one.
+    is_open: bool,
+}
+
+impl LineEnds {
+    fn n_lines(self) -> u64 {
+        self.count + u64::from(self.is_open)
+    }
+}
+
+fn newlines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+/// Counts the lines of what it reads.
+struct Counted<R> {
+    input: R,
+    ends: Rc<Cell<LineEnds>>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.input.read(buffer)?;
+        if let Some(last) = buffer[..n].last() {
+            let count = self.ends.get().count + newlines(&buffer[..n]);
+            self.ends.set(LineEnds { count, is_open: *last != b'\n' });
+        }
+        Ok(n)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -328,6 +373,31 @@ mod tests {
         assert_eq!(read(b"a.png,7\nb.png\n", csv).unwrap(), ["1:a.png", "2:b.png"]);
         assert_eq!(read(b"\xef\xbb\xbfpath\r\na.png\r\n", csv).unwrap(), ["2:a.png"]);
         assert_eq!(read(b"", csv).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn blank_lines_are_counted_in_every_format() {
+        let blank =
+            |text: &str, format| rows_of(text.as_bytes(), format, "list", &mut |_, _| Ok(true)).unwrap();
+        for end in ["\n", "\r\n"] {
+            for (format, rows) in [
+                (Format::Csv(b','), ["file,n", "a.png,1", "\"b\n\n.png\",2"]),
+                (Format::Csv(b'\t'), ["a.png", "b.png", "c.png"]),
+                (Format::JsonLines, ["\"a.png\"", "\"b.png\"", "{\"file\": \"c.png\"}"]),
+                (Format::Sniff, ["a.png", "b.png", "c.png"]),
+            ] {
+                let [a, b, c] = rows;
+                for (text, n) in [
+                    (format!("{a}{end}{b}{end}{c}"), 0),
+                    (format!("{a}{end}{b}{end}{c}{end}"), 0),
+                    (format!("{a}{end}{end}{b}{end}{end}{end}{c}{end}{end}"), 4),
+                ] {
+                    assert_eq!(blank(&text, format), n, "{format:?}: {text:?}");
+                }
+            }
+        }
+        assert_eq!((blank("", Format::Csv(b',')), blank("", Format::Lines)), (0, 0));
+        assert_eq!((blank("\n\n", Format::Csv(b',')), blank(" \n\n", Format::Lines)), (2, 2));
     }
 
     #[test]

@@ -70,6 +70,14 @@ impl PassedOver {
 pub struct PassedOverCounts([u64; PassedOver::ALL.len()]);
 
 impl PassedOverCounts {
+    /// So many for one reason.
+    #[must_use]
+    pub fn one(reason: PassedOver, n: u64) -> Self {
+        let mut counts = Self::default();
+        counts.add(reason, n);
+        counts
+    }
+
     pub fn add(&mut self, reason: PassedOver, n: u64) {
         let count = &mut self.0[reason as usize];
         *count = count.saturating_add(n);

@@ -11,7 +11,7 @@ pub struct UndecodedPicture {
     max_pixels: u64,
     bytes: Vec<u8>,
     decoder: RefCell<Decoder>,
-    /// A stage takes all of its pages.
+    /// A stage takes all of its pages. Frames of other formats stay what they are.
     is_taken_apart: Cell<bool>,
 }
 
@@ -57,7 +57,8 @@ impl UndecodedPicture {
             Ok(Format::Tiff) => LeftOut::Pages,
             _ => LeftOut::Frames,
         };
-        (others > 0 && !self.is_taken_apart.get()).then_some((what, others.into()))
+        let is_taken = what == LeftOut::Pages && self.is_taken_apart.get();
+        (others > 0 && !is_taken).then_some((what, others.into()))
     }
 
     fn first(&self) -> Page<'_> {

@@ -305,7 +305,8 @@ fn per_channel(
         return Some((vec![default; channels], None));
     }
     let numbers = f.numbers(key)?;
-    let values: Vec<f32> = numbers.value.iter().map(|n| narrow(f, key, numbers.span, *n)).collect::<Option<_>>()?;
+    let values: Vec<f32> =
+        numbers.value.iter().map(|n| narrow(f, key, numbers.span, *n)).collect::<Option<_>>()?;
     match values[..] {
         [one] => Some((vec![one; channels], Some(numbers.span))),
         _ if values.len() == channels => Some((values, Some(numbers.span))),

@@ -164,9 +164,13 @@ impl BatcherState {
                 let Some(batch) = plan.stages[self.args.stage.index()].batch() else { return };
                 let model = &plan.models[batch.model.index()].name;
                 let remedy = match (batch.max_batch, batch.fixed_batch) {
-                    (1, _) => "export the model so that the output has one shape for all items, and declares it",
+                    (1, _) => {
+                        "export the model so that the output has one shape for all items, and declares it"
+                    }
                     (_, None) => "set `batch = { max = 1 }`, with which all of it belongs to one item",
-                    (_, Some(_)) => "export the model for batches of 1, with which all of it belongs to one item",
+                    (_, Some(_)) => {
+                        "export the model for batches of 1, with which all of it belongs to one item"
+                    }
                 };
                 let name = &self.name;
                 self.args.completion.unusable(format!(
