@@ -41,6 +41,15 @@ const fn untyped(
     Case { files: line, tables: LINES, says, fix, mend: Mend::Behind(PATHS) }
 }
 
+/// A file with another sign between its columns.
+const fn between(
+    files: &'static [(&'static str, &'static [u8])],
+    says: &'static str,
+    fix: &'static str,
+) -> Case {
+    Case { files, tables: CELLS, says, fix, mend: Mend::Behind("paths = [\"d.csv\"]") }
+}
+
 const fn foreign(
     files: &'static [(&'static str, &'static [u8])],
     says: &'static str,
@@ -69,6 +78,9 @@ const CASES: &[Case] = &[
         "columns = { x = \"text\", \"first name\" = \"text\" }",
     ),
     untyped(&[("d.jsonl", b"{\"x\": null}\n{\"x\": \"a\"}\n")], "it is null", "columns = { x = \"json\" }"),
+    between(&[("d.csv", b"id;x\n1;2\n")], "in which \";\" stands", "delimiter = \";\""),
+    between(&[("d.csv", b"id;x\n1,5;2\n")], "in which \";\" stands", "delimiter = \";\""),
+    between(&[("d.csv", b"\"id\"\tx\n1\t2\n")], "in which \"\\t\" stands", "delimiter = \"\\t\""),
     foreign(
         &[("d.csv", b"id,x\n1,caf\xe9\n")],
         "probably Latin-1",
@@ -208,6 +220,56 @@ fn a_header_with_blanks_names_its_columns_without_them() {
     assert!(out.contains("\"id\":1.0,\"x\":2.0"), "{out}");
 }
 
+fn check_json(place: &Workplace, code: i32) -> serde_json::Value {
+    let ended = place.start_command(&["check", "--json", place.workflow().to_str().unwrap()]).wait();
+    serde_json::from_str(&ended.must_exit(code).stdout).unwrap()
+}
+
+#[test]
+fn a_check_for_scripts_finds_what_a_check_finds() {
+    let place = Workplace::new();
+    fs::write(place.path("a.csv"), "id,x\n1,2\n").unwrap();
+    fs::write(place.path("b.csv"), "id,y\n1,2\n").unwrap();
+    fs::write(place.workflow(), format!("version = 1\n{}", CELLS.replace("d.csv", "*.csv"))).unwrap();
+    let said = "its columns are `id`, `y`, and those of the first file `id`, `x`";
+    check(&place).must_exit(78).must_say(&[said]);
+    let json = check_json(&place, 78);
+    assert!(json["errors"][0]["message"].as_str().unwrap().contains(said), "{json}");
+}
+
+#[test]
+fn a_delimiter_that_is_named_is_believed() {
+    let place = Workplace::new();
+    fs::write(place.path("d.csv"), "a;b\n1;2\n").unwrap();
+    let named =
+        LINES.replace("jsonl\"\npaths = [\"d.jsonl\"]", "csv\"\npaths = [\"d.csv\"]\ndelimiter = \",\"");
+    fs::write(place.workflow(), format!("version = 1\n{}", named.replace("x = \"x\"", "x = \"a;b\"")))
+        .unwrap();
+    place.run(&[]).must_exit(0);
+    assert!(fs::read_to_string(place.out().join("o.jsonl")).unwrap().contains("\"result\":\"1;2\""));
+}
+
+#[test]
+fn an_integer_beyond_doubles_says_which_type_keeps_it_in_a_list_too() {
+    let place = Workplace::new();
+    for (rows, fix, kept) in [
+        ("{\"x\": 1}\n{\"x\": 9007199254740993}\n", "columns = { x = \"text\" }", "\"9007199254740993\""),
+        (
+            "{\"x\": [1, 2]}\n{\"x\": [1, 9007199254740993]}\n",
+            "columns = { x = \"json\" }",
+            "[1, 9007199254740993]",
+        ),
+    ] {
+        fs::write(place.path("d.jsonl"), rows).unwrap();
+        fs::write(place.workflow(), format!("version = 1\n{LINES}")).unwrap();
+        place.run(&["--fresh"]).must_exit(65).must_say(&[fix]);
+        place.edit(PATHS, &format!("{PATHS}\n{fix}"));
+        place.run(&["--fresh"]).must_exit(0);
+        let out = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
+        assert!(out.contains(kept), "{out}");
+    }
+}
+
 #[test]
 fn check_and_plan_say_how_many_items_there_are_and_what_each_is() {
     let array = |n: usize| npy(&format!("({n},)"), vec![0.0; n]);
@@ -239,6 +301,10 @@ fn check_and_plan_say_how_many_items_there_are_and_what_each_is() {
         fs::write(place.workflow(), text).unwrap();
         let checked = check(&place);
         assert!(checked.must_exit(0).stdout.contains(says), "{says}: {}", checked.stdout);
+        let json = check_json(&place, 0);
+        assert!(json["sources"][0]["in_words"].as_str().unwrap().starts_with(says), "{json}");
+        let number: String = says.split(' ').next().unwrap().replace(',', "");
+        assert_eq!(json["sources"][0]["items"].to_string(), number);
         let planned = place.start_command(&["plan", place.workflow().to_str().unwrap()]).wait();
         assert!(planned.must_exit(0).stdout.contains(&format!("source s: {says}")), "{}", planned.stdout);
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use orchestra::plan::{KnownItems, SourcePlan, items_in_words};
 use orchestra::{Machine, PlanOptions};
 
 use crate::Failed;
@@ -30,8 +31,18 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
         false => workflow.check(&options, &machine),
     };
     let code = planning::code(&diagnostics);
+    let mut plan = plan.filter(|_| code == ExitCode::Done);
+    let counted_items = match &mut plan {
+        Some(plan) if plan.late.is_none() && !*offline => item_counts::count(plan),
+        _ => Ok(()),
+    };
     if args.json {
-        stdout::print(&format!("{}\n", diagnostics.to_json()))?;
+        let (mut json, mut code) = (diagnostics.to_json(), code);
+        json["sources"] = plan.iter().flat_map(|plan| &plan.sources).map(source_json).collect();
+        if let Err(Failed { error: Some(error), code: of_files }) = counted_items {
+            (json["errors"], code) = (vec![error_json(&error)].into(), of_files);
+        }
+        stdout::print(&format!("{json}\n"))?;
         return Ok(code);
     }
     stderr::say(&diagnostics.render(planning::style(surroundings)));
@@ -39,16 +50,14 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
         let file = file.display();
         stdout::print(&format!("{file}: no errors so far: not all of it was looked at\n"))?;
     }
-    if let (Some(mut plan), ExitCode::Done) = (plan, code) {
+    if let Some(plan) = plan {
         if let Some(late) = &plan.late {
             let tasks = counted(plan.tasks.tasks.len() as u64, "task", "tasks");
             let (file, late) = (file.display(), late.in_words());
             stdout::print(&format!("{file}: no errors so far: {tasks}; {late}\n"))?;
             return Ok(code);
         }
-        if !*offline {
-            item_counts::count(&mut plan)?;
-        }
+        counted_items?;
         stdout::print(&format!(
             "{}: no errors: {}, {}, {}{}\n",
             file.display(),
@@ -61,22 +70,30 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
             }
         ))?;
         for source in &plan.sources {
-            stdout::print(&format!(
-                "  source `{}`: {}\n",
-                source.name,
-                orchestra::plan::items_in_words(source)
-            ))?;
+            stdout::print(&format!("  source `{}`: {}\n", source.name, items_in_words(source)))?;
         }
     }
     Ok(code)
 }
 
-/// The error of a file that could not even be read, in the form of the others.
+/// What is said of a file that could not even be read, in the form of the others.
 fn unreadable(file: &Path, error: &anyhow::Error) -> serde_json::Value {
-    let error = serde_json::json!({
-        "message": crate::chain(error), "label": "", "help": [], "cause": "file",
-    });
-    serde_json::json!({"file": file.to_string_lossy(), "errors": [error], "warnings": []})
+    serde_json::json!({
+        "file": file.to_string_lossy(), "errors": [error_json(error)], "warnings": [], "sources": [],
+    })
+}
+
+/// An error without a place in the workflow file.
+fn error_json(error: &anyhow::Error) -> serde_json::Value {
+    serde_json::json!({ "message": crate::chain(error), "label": "", "help": [], "cause": "file" })
+}
+
+fn source_json(source: &SourcePlan) -> serde_json::Value {
+    let items = match source.n_items {
+        Some(KnownItems::All(n)) => Some(n),
+        Some(KnownItems::OfFirst(_)) | None => None,
+    };
+    serde_json::json!({ "name": source.name, "items": items, "in_words": items_in_words(source) })
 }
 
 /// A machine that no driver was asked about.

@@ -78,7 +78,8 @@ impl SourceKind for Csv {
             None => b',',
         };
         let declared = declared(&mut source.fields, &TYPES).ok()?;
-        let (name, record) = first_file(source, delimiter)?;
+        let is_named = source.fields.entry("delimiter").is_some();
+        let (name, record) = first_file(source, delimiter, is_named)?;
         let fields = match declared {
             Some(fields) => fields,
             None => inferred(source, &name, &record)?,
@@ -127,6 +128,8 @@ impl SourceKind for Csv {
 #[derive(Encode, Decode)]
 struct FirstRecord {
     delimiter: u8,
+    /// The workflow file names it.
+    is_named: bool,
     /// The name of the file.
     name: String,
 }
@@ -138,6 +141,13 @@ impl FirstRecord {
     fn of(&self, file: &mut dyn ReadSeek) -> Result<FoundColumns, String> {
         let head = head(file, LARGEST_TEXT).map_err(|error| error.to_string())?;
         let found = first_records(&head, self.delimiter);
+        if let Some(other) = other_delimiter(&head, self.delimiter).filter(|_| !self.is_named) {
+            let why = format!("its header is one column, in which {other} stands");
+            let own = in_quotes(self.delimiter);
+            let help =
+                format!("write delimiter = {other}; or delimiter = {own} where that is the name of a column");
+            return Ok(Err((why, Some(help))));
+        }
         let typed = found.map(|(header, record)| {
             header.into_iter().zip(record.iter().map(|text| found_type(&guess(text)))).collect()
         });
@@ -152,6 +162,7 @@ impl FirstRecord {
 fn first_file(
     source: &mut SourceContext<'_, '_>,
     delimiter: u8,
+    is_named: bool,
 ) -> Option<(String, Vec<(String, FoundType)>)> {
     let span = source.fields.span;
     let what = source.fields.what.clone();
@@ -159,7 +170,8 @@ fn first_file(
         no_first(source, "name the files with `paths`, or with a manifest that is a file");
         return None;
     };
-    let question = KindSettings::of(Csv.name(), &FirstRecord { delimiter, name: first.name.clone() })?;
+    let name = first.name.clone();
+    let question = KindSettings::of(Csv.name(), &FirstRecord { delimiter, is_named, name })?;
     match look::<FoundColumns>(source, &first.locator, &question, Some(NAME_TYPES))?
         .unwrap_or_else(|why| Err((why, None)))
     {
@@ -171,6 +183,20 @@ fn first_file(
             None
         }
     }
+}
+
+/// What seems to stand between the columns of a file whose header is one with this delimiter.
+fn other_delimiter(head: &[u8], delimiter: u8) -> Option<String> {
+    let (_, header) = first_record(head, Ends::Quoted { delimiter }).ok()?;
+    let n_columns = |delimiter: u8| parse_any(header, delimiter).map_or(1, |columns| columns.len());
+    let others = [b';', b'\t', b'|'].into_iter();
+    let mut others = others.filter(|other| n_columns(delimiter) == 1 && n_columns(*other) > 1);
+    others.next().map(in_quotes)
+}
+
+/// As a workflow file names it: strings of TOML are written as those of JSON.
+fn in_quotes(delimiter: u8) -> String {
+    serde_json::Value::from(char::from(delimiter).to_string()).to_string()
 }
 
 /// The header and the first record of a file of which these are the first bytes.

@@ -118,6 +118,27 @@ fn of_an_animation_the_first_frame_is_taken() {
     assert_eq!(preparer.n_pictures(), 2);
 }
 
+#[test]
+fn what_is_said_of_a_damaged_file_is_no_code() {
+    let picture = DynamicImage::ImageRgb8(picture(9, 7));
+    let mut said = std::collections::BTreeSet::new();
+    for format in LOSSLESS.into_iter().chain([ImageFormat::Jpeg]) {
+        let file = encoded(&picture, format);
+        for at in 0..file.len().min(400) {
+            for bit in [0, 7] {
+                let mut damaged = file.clone();
+                damaged[at] ^= 1 << bit;
+                if let Err(error) = Preparer::new().decode(&damaged, MAX_PIXELS) {
+                    said.insert(error.to_string());
+                }
+            }
+        }
+    }
+    let is_code = |text: &&String| [" { ", "::", "Some("].iter().any(|sign| text.contains(sign));
+    assert_eq!(said.iter().filter(is_code).collect::<Vec<_>>(), Vec::<&String>::new());
+    assert!(said.iter().any(|text| text.contains("while decoding IDAT chunk")), "{said:?}");
+}
+
 /// A JPEG that is followed by others, with an index of all of them in front: its type, and what stands in its head, for each.
 fn mpo(others: &[(u32, &[u8])], is_big_endian: bool) -> Vec<u8> {
     let jpeg = |comment: &[u8]| {

@@ -141,11 +141,15 @@ pub fn is_unsigned(leaf: &ColumnDescriptor) -> bool {
     matches!(leaf.converted_type(), UINT_8 | UINT_16 | UINT_32 | UINT_64)
 }
 
-/// Whether the numbers stand for other ones: decimals and halves.
-fn is_scaled(leaf: &ColumnDescriptor) -> bool {
-    let is_logical =
-        matches!(leaf.logical_type_ref(), Some(LogicalType::Decimal { .. } | LogicalType::Float16));
-    is_logical || leaf.converted_type() == ConvertedType::DECIMAL
+/// Why the numbers are not read: decimals and halves stand for other ones.
+fn scaled(leaf: &ColumnDescriptor) -> Option<String> {
+    let (what, dtype) = match leaf.logical_type_ref() {
+        Some(LogicalType::Float16) => ("half", "float32"),
+        Some(LogicalType::Decimal { .. }) => ("decimal", "float64"),
+        _ if leaf.converted_type() == ConvertedType::DECIMAL => ("decimal", "float64"),
+        _ => return None,
+    };
+    Some(format!("is a {what}, which is not read (in pandas, `.astype(\"{dtype}\")` makes floats of it)"))
 }
 
 /// Whether the numbers count days or parts of a second, which a number in a record would not say.
@@ -163,8 +167,8 @@ fn natural(leaf: &ColumnDescriptor) -> Result<FieldType, String> {
     if leaf.max_rep_level() > 0 {
         return Err("is a list, whose length the file does not say (`f32[8]`, for 8 numbers)".into());
     }
-    if is_scaled(leaf) {
-        return Err("is a decimal or a half, which is not read".into());
+    if let Some(why) = scaled(leaf) {
+        return Err(why);
     }
     if is_time(leaf) {
         return Err("is a date or a time, which `i64` reads as the bare count of its unit".into());
@@ -190,16 +194,50 @@ fn fits(leaf: &ColumnDescriptor, ty: &FieldType) -> Result<(), String> {
     if leaf.max_rep_level() > 1 {
         return Err("is a list of lists, which is not read".into());
     }
+    if let Some(why) = scaled(leaf) {
+        return Err(why);
+    }
     let fits = match ty {
         FieldType::Text | FieldType::Json => is_bytes && is_text(leaf),
-        FieldType::Bytes(_) | FieldType::Picture => is_bytes && !is_scaled(leaf),
+        FieldType::Bytes(_) | FieldType::Picture => is_bytes,
         FieldType::Tensor { shape, .. } => {
             use Physical::{BOOLEAN, DOUBLE, FLOAT, INT32, INT64};
-            is_list != shape.is_empty()
-                && matches!(physical, BOOLEAN | INT32 | INT64 | FLOAT | DOUBLE)
-                && !is_scaled(leaf)
+            is_list != shape.is_empty() && matches!(physical, BOOLEAN | INT32 | INT64 | FLOAT | DOUBLE)
         }
     };
     let list = if is_list { "a list of " } else { "" };
     if fits { Ok(()) } else { Err(format!("holds {list}{physical}, and `{ty}` cannot be made of it")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parquet::schema::parser::parse_message_type;
+
+    use super::*;
+
+    #[test]
+    fn decimals_and_halves_are_refused_with_what_makes_floats_of_them() {
+        for (column, says) in [
+            (
+                "fixed_len_byte_array(2) x (FLOAT16)",
+                "is a half, which is not read (in pandas, `.astype(\"float32\")`",
+            ),
+            (
+                "int64 x (DECIMAL(10, 2))",
+                "is a decimal, which is not read (in pandas, `.astype(\"float64\")`",
+            ),
+            ("fixed_len_byte_array(16) x (DECIMAL(30, 2))", "is a decimal"),
+        ] {
+            let schema =
+                parse_message_type(&format!("message rows {{ required {column}; required double y; }}"));
+            let schema = SchemaDescriptor::new(Arc::new(schema.unwrap()));
+            assert!(all(&schema).unwrap_err().contains(says), "{column}");
+            for ty in [FieldType::scalar(DType::F64), FieldType::Bytes("bin".into())] {
+                assert!(fits(&schema.column(0), &ty).unwrap_err().contains(says), "{column}");
+            }
+            assert!(fits(&schema.column(1), &FieldType::scalar(DType::F64)).is_ok());
+        }
+    }
 }

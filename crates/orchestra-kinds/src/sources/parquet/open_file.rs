@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use orchestra_core::data::Refusal;
-use orchestra_core::{Element, FailureKind};
+use orchestra_core::{DType, Element, FailureKind};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
@@ -270,7 +270,10 @@ impl Block {
                 for number in numbers {
                     number.append(*dtype, data).map_err(|why| {
                         let help = match why.would_round {
-                            true => format!("; write columns = {{ {} = \"i64\" }}", key(&field.name)),
+                            true => {
+                                let exact = FieldType::Tensor { dtype: DType::I64, shape: shape.clone() };
+                                format!("; write columns = {{ {} = \"{exact}\" }}", key(&field.name))
+                            }
                             false => String::new(),
                         };
                         wrong(&format!("is no {}: {why}{help}", field.ty))

@@ -147,7 +147,8 @@ impl Cell {
             },
             (Cell::Bytes(data), FieldType::Tensor { dtype, shape }, _) => {
                 data.clear();
-                nested(*dtype, shape, value, data).map_err(|why| no_tensor(field, why))?;
+                let kept_as = if shape.is_empty() { "text" } else { "json" };
+                nested(*dtype, shape, value, data).map_err(|why| no_tensor(field, why, kept_as))?;
             }
             (Cell::Bytes(_), _, _) => return Err(wrong(field, format!("is {}", shown(value)))),
         }
@@ -187,7 +188,7 @@ impl Cell {
                         Err(format!("found the text {:?}", text.chars().take(60).collect::<String>()).into())
                     }
                 };
-                appended.map_err(|why| no_tensor(field, why))?;
+                appended.map_err(|why| no_tensor(field, why, "text"))?;
             }
             _ => return Err(wrong(field, format!("is {:?}", text.chars().take(60).collect::<String>()))),
         }
@@ -207,10 +208,11 @@ fn wrong(field: &Field, found: String) -> Refusal {
     }
 }
 
-fn no_tensor(field: &Field, why: NoNumber) -> Refusal {
+/// `kept_as` is the type of a column that keeps any number.
+fn no_tensor(field: &Field, why: NoNumber, kept_as: &str) -> Refusal {
     let Field { name, ty, .. } = field;
     let help = match why.would_round {
-        true => format!("; write columns = {{ {} = \"text\" }} to keep it as it is written", key(name)),
+        true => format!("; write columns = {{ {} = \"{kept_as}\" }} to keep it as it is written", key(name)),
         false => String::new(),
     };
     Refusal { kind: FailureKind::Decode, error: format!("`{name}` is no {ty}: {}{help}", why.why) }
