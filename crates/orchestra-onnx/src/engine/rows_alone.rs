@@ -91,7 +91,7 @@ impl RowsAlone {
             let alone = match unsafe { alone(bound, model, &mut private, ran, row) } {
                 Ok(alone) => alone,
                 Err(error) if error.kind == RunErrorKind::Shape => {
-                    return Err(mixed(model, format!("item {row} of a batch of {n} alone: {}", error.error)));
+                    return Err(mixed(format!("item {row} of a batch of {n} alone: {}", error.error)));
                 }
                 Err(error) if error.kind == RunErrorKind::Device => return Err(error),
                 // It does not run alone, for want of memory or for its values: nothing can be told.
@@ -129,17 +129,13 @@ impl RowsAlone {
             self.is_unsteady = true;
             return Ok(());
         }
-        Err(mixed(model, format!("{words} (item {row} of a batch of {n})")))
+        Err(mixed(format!("{words} (item {row} of a batch of {n})")))
     }
 }
 
-/// That the items of a batch change each other, and what to do.
-fn mixed(model: &Model, what: String) -> RunError {
-    let alone = match model.batch {
-        None => "set `batch = { max = 1 }`",
-        Some(_) => "export the model for batches of 1",
-    };
-    let error = format!("{what}: the items of a batch change each other; {alone}, or read other outputs");
+/// That the items of a batch change each other.
+fn mixed(what: String) -> RunError {
+    let error = format!("{what}: the items of a batch change each other");
     RunError { kind: RunErrorKind::Mixed, error }
 }
 

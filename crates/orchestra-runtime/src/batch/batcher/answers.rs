@@ -167,10 +167,8 @@ impl BatcherState {
                     (1, _) => {
                         "export the model so that the output has one shape for all items, and declares it"
                     }
-                    (_, None) => "set `batch = { max = 1 }`, with which all of it belongs to one item",
-                    (_, Some(_)) => {
-                        "export the model for batches of 1, with which all of it belongs to one item"
-                    }
+                    (_, None) => "set `batch = { max = 1 }`",
+                    (_, Some(_)) => "export the model for batches of 1",
                 };
                 let name = &self.name;
                 self.args.completion.unusable(format!(
