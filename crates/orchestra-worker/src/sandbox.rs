@@ -15,11 +15,14 @@ use orchestra_core::{ErrorClass, SandboxMode};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch,
+    TargetArch, sock_filter,
 };
 
 use crate::serve::LoadError;
-use calls::{ALLOWED_TO_CLIENTS, ALLOWED_TO_DECODERS, FORBIDDEN, REQUESTS_OF_CLIENTS};
+use calls::{
+    ALLOWED_TO_CLIENTS, ALLOWED_TO_DECODERS, FCNTLS_THAT_SIGNAL, FORBIDDEN, FORBIDDEN_REQUESTS, NEWEST,
+    REQUESTS_OF_CLIENTS, REQUESTS_OF_WORKERS,
+};
 use drivers::DriverPlaces;
 
 mod calls;
@@ -155,7 +158,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The filters, of which the strictest answer counts.
+    /// The filters, of which the strictest answer counts. Behind the last one a decoder takes no further filter.
     fn filters(&self) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
         let arch: TargetArch = std::env::consts::ARCH.try_into()?;
         let filter = |rules, errno: i32| -> Result<BpfProgram, seccompiler::BackendError> {
@@ -170,7 +173,7 @@ impl Sandbox {
         } else {
             filter(self.forbidden()?, libc::EPERM)?
         };
-        Ok(vec![filter(unknown, libc::ENOSYS)?, calls])
+        Ok(vec![filter(unknown, libc::ENOSYS)?, newest(NEWEST), calls])
     }
 
     /// Calls that a process may make which decodes: always, or where one of their conditions holds. All others fail with "operation not
@@ -191,6 +194,8 @@ impl Sandbox {
         let own = u64::from(std::process::id());
         rules.insert(libc::SYS_tgkill, one_of(0, &[own])?);
         rules.insert(libc::SYS_prlimit64, one_of(0, &[0, own])?);
+        rules.insert(libc::SYS_fcntl, vec![none_of(1, &FCNTLS_THAT_SIGNAL)?]);
+        rules.insert(libc::SYS_prctl, vec![none_of(0, &[PDEATHSIG])?]);
         // To read, and nothing else: none is made, cut or written.
         let to_write = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) as u64;
         let to_read = |flags| when(flags, SeccompCmpOp::MaskedEq(to_write), libc::O_RDONLY as u64);
@@ -227,8 +232,17 @@ impl Sandbox {
         let own = u64::from(std::process::id());
         rules.insert(libc::SYS_tgkill, vec![when(0, SeccompCmpOp::Ne, own)?]);
         // Limits of this process, by its number or by 0, are its own.
-        let not = |value| SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value);
-        rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![not(0)?, not(own)?])?]);
+        rules.insert(libc::SYS_prlimit64, vec![none_of(0, &[0, own])?]);
+        let one_of = |argument, values: &[u64]| {
+            values.iter().map(|value| when(argument, SeccompCmpOp::Eq, *value)).collect::<Result<_, _>>()
+        };
+        rules.insert(libc::SYS_fcntl, one_of(1, &FCNTLS_THAT_SIGNAL)?);
+        rules.insert(libc::SYS_prctl, one_of(0, &[PDEATHSIG])?);
+        let requests = match self.gpu {
+            true => one_of(1, &FORBIDDEN_REQUESTS)?,
+            false => vec![none_of(1, &REQUESTS_OF_WORKERS)?],
+        };
+        rules.insert(libc::SYS_ioctl, requests);
         if self.gpu {
             rules.insert(libc::SYS_socket, vec![when(0, SeccompCmpOp::Ne, libc::AF_UNIX as u64)?]);
             // Its driver listens at a socket without a file. No connection gets through: `accept` is refused.
@@ -240,6 +254,28 @@ impl Sandbox {
         }
         Ok(rules)
     }
+}
+
+/// The signal that a process gets when the run ends, which a process could take back.
+const PDEATHSIG: u64 = libc::PR_SET_PDEATHSIG as u64;
+
+/// A rule for an argument that is none of these.
+fn none_of(argument: u8, values: &[u64]) -> Result<SeccompRule, seccompiler::BackendError> {
+    let not =
+        |value: &u64| SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, *value);
+    SeccompRule::new(values.iter().map(not).collect::<Result<_, _>>()?)
+}
+
+/// Says "no such call" to every number above `newest`, as a kernel does that has none. `SeccompFilter` compares calls for equality alone.
+fn newest(newest: i64) -> BpfProgram {
+    let step = |code, jt, k| sock_filter { code: code as u16, jt, jf: 0, k };
+    // The number of the call is the first word of what a filter sees.
+    vec![
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K, 1, newest as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs()),
+    ]
 }
 
 /// The parts of a sandbox that this kernel lacks, in words that end "the kernel has no ..".
@@ -478,6 +514,77 @@ mod tests {
         std::thread::spawn(work).join().expect("it does not panic");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "all of it");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    /// What a call with these arguments ends with.
+    fn call(number: i64, arguments: [u64; 3]) -> Result<i64, i32> {
+        let [first, second, third] = arguments;
+        // SAFETY: the tests make calls that touch no memory where they are refused, and none but their own where they are not.
+        let result = unsafe { libc::syscall(number, first, second, third, 0, 0, 0) };
+        if result < 0 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(result) }
+    }
+
+    #[test]
+    fn no_process_changes_attributes_of_files_sends_signals_for_descriptors_or_outlives_its_run() {
+        if !has_seccomp() {
+            return skip("no seccomp", "run it under a kernel that has it");
+        }
+        let file = tempfile::tempfile().unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&file) as u64;
+        let parent = u64::from(std::os::unix::process::parent_id());
+        let work = move |sandbox: Sandbox| {
+            forbid_privileges().unwrap();
+            for filter in sandbox.filters().unwrap() {
+                seccompiler::apply_filter(&filter).unwrap();
+            }
+            let refused = [
+                (463, [0, 0, 0]),                        // setxattrat
+                (466, [0, 0, 0]),                        // removexattrat
+                (467, [0, 0, 0]),                        // open_tree_attr
+                (469, [0, 0, 0]),                        // file_setattr
+                (libc::SYS_ioctl, [fd, 0x4008_6602, 0]), // FS_IOC_SETFLAGS
+                (libc::SYS_ioctl, [fd, 0x401c_5820, 0]), // FS_IOC_FSSETXATTR
+                (libc::SYS_ioctl, [fd, 0x5412, 0]),      // TIOCSTI
+                (libc::SYS_fcntl, [fd, libc::F_SETOWN as u64, parent]),
+                (libc::SYS_fcntl, [fd, 15, 0]), // F_SETOWN_EX
+                (libc::SYS_fcntl, [fd, 10, libc::SIGKILL as u64]),
+                (libc::SYS_prctl, [PDEATHSIG, 0, 0]),
+            ];
+            for (number, arguments) in refused {
+                assert_eq!(call(number, arguments), Err(libc::EPERM), "{sandbox:?} {number} {arguments:x?}");
+            }
+            assert!(call(libc::SYS_fcntl, [fd, libc::F_GETFD as u64, 0]).is_ok());
+        };
+        let decoder = Sandbox { decodes: true, ..Sandbox::default() };
+        let gpu = Sandbox { gpu: true, ..Sandbox::default() };
+        for sandbox in [Sandbox::default(), gpu, decoder] {
+            std::thread::spawn(move || work(sandbox)).join().expect("it does not panic");
+        }
+        // What Python and its libraries ask a descriptor.
+        let asked = move || {
+            forbid_privileges().unwrap();
+            for filter in Sandbox::default().filters().unwrap() {
+                seccompiler::apply_filter(&filter).unwrap();
+            }
+            assert_eq!(call(libc::SYS_ioctl, [fd, libc::TCGETS as u64, 0]), Err(libc::ENOTTY));
+            assert!(call(libc::SYS_ioctl, [fd, libc::FIOCLEX as u64, 0]).is_ok());
+        };
+        std::thread::spawn(asked).join().expect("it does not panic");
+    }
+
+    #[test]
+    fn a_call_that_is_newer_than_the_lists_is_refused_as_unknown() {
+        if !has_seccomp() {
+            return skip("no seccomp", "run it under a kernel that has it");
+        }
+        let work = || {
+            forbid_privileges().unwrap();
+            assert_ne!(call(libc::SYS_faccessat2, [0, 0, 0]), Err(libc::ENOSYS), "this kernel has it");
+            seccompiler::apply_filter(&newest(libc::SYS_faccessat2 - 1)).unwrap();
+            assert_eq!(call(libc::SYS_faccessat2, [0, 0, 0]), Err(libc::ENOSYS));
+            assert!(call(libc::SYS_getpid, [0, 0, 0]).is_ok());
+        };
+        std::thread::spawn(work).join().expect("it does not panic");
     }
 
     #[test]

@@ -244,9 +244,53 @@ pub(super) const FORBIDDEN: &[i64] = &[
     FCHMODAT2,
     QUOTACTL_FD,
     PROCESS_MRELEASE,
+    SETXATTRAT,
+    REMOVEXATTRAT,
+    OPEN_TREE_ATTR,
+    FILE_SETATTR,
 ];
 
 // Numbers that are the same on all processors, and that `libc` does not name everywhere.
 const FCHMODAT2: i64 = 452;
 const QUOTACTL_FD: i64 = 443;
 const PROCESS_MRELEASE: i64 = 448;
+const SETXATTRAT: i64 = 463;
+const REMOVEXATTRAT: i64 = 466;
+const OPEN_TREE_ATTR: i64 = 467;
+const FILE_SETATTR: i64 = 469;
+
+/// The newest call that these lists were written for. A sandbox refuses every number above it, and so all calls of the x32 interface, whose
+/// numbers begin at 2^30.
+pub(super) const NEWEST: i64 = FILE_SETATTR;
+
+/// Commands of `fcntl` that choose the process and the signal which the kernel sends for a descriptor.
+pub(super) const FCNTLS_THAT_SIGNAL: [u64; 3] = [libc::F_SETOWN as u64, F_SETSIG, F_SETOWN_EX];
+const F_SETSIG: u64 = 10;
+const F_SETOWN_EX: u64 = 15;
+
+/// All requests of a worker without a GPU: whether a descriptor is a terminal, how much is there to read, whether calls on it wait.
+pub(super) const REQUESTS_OF_WORKERS: [u64; 7] = [
+    libc::FIONBIO,
+    libc::FIONREAD,
+    libc::FIOCLEX,
+    libc::FIONCLEX,
+    libc::TCGETS,
+    libc::TCGETS2,
+    libc::TIOCGWINSZ,
+];
+
+/// What no worker of a GPU may request, whose driver needs any other: flags, versions, encryption and seals of files, which Landlock does not
+/// govern; typing for the user of a terminal; signals for a descriptor.
+pub(super) const FORBIDDEN_REQUESTS: [u64; 11] = [
+    0x4008_6602, // FS_IOC_SETFLAGS
+    0x4004_6602, // FS_IOC32_SETFLAGS
+    0x4008_7602, // FS_IOC_SETVERSION
+    0x4004_7602, // FS_IOC32_SETVERSION
+    0x401c_5820, // FS_IOC_FSSETXATTR
+    0x800c_6613, // FS_IOC_SET_ENCRYPTION_POLICY
+    0x4080_6685, // FS_IOC_ENABLE_VERITY
+    0x5412,      // TIOCSTI
+    0x541c,      // TIOCLINUX
+    0x8901,      // FIOSETOWN
+    0x8902,      // SIOCSPGRP
+];
