@@ -217,7 +217,7 @@ def _words(error):  # In a line, with the last place of it that is in the folder
     while not (refused is None or isinstance(refused, (PermissionError, socket.gaierror)) or any(word in str(refused).lower() for word in words)):
         refused = refused.__cause__ or refused.__context__
     confined = "; " + os.environ["ORCHESTRA_CONFINED"] if refused is not None and "ORCHESTRA_CONFINED" in os.environ else ""
-    return f"{type(error).__name__}: {error}{own[-1] if own else ''}{confined}"
+    return f"{type(error).__name__}: {str(error)[:4096]}{own[-1] if own else ''}{confined}"
 def _check():
     status, said = 0, dict(argument.split("=", 1) for argument in sys.argv if "=" in argument)  # x=float32:3,32,32
     try:

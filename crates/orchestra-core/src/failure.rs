@@ -58,3 +58,33 @@ pub struct Failure {
     /// How often the item was tried at that stage, from 1.
     pub attempts: u32,
 }
+
+/// Most bytes of words that another process says of an error. They go to the log, and to a record for each item.
+pub const LONGEST_WORDS: usize = 8 << 10;
+
+/// Cuts words to [`LONGEST_WORDS`], and says so at their end.
+pub fn cut_words(words: &mut String) {
+    const CUT: &str = " .. (cut)";
+    if words.len() > LONGEST_WORDS {
+        words.truncate(words.floor_char_boundary(LONGEST_WORDS - CUT.len()));
+        words.shrink_to_fit();
+        words.push_str(CUT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_cut_between_characters_and_short_ones_are_left() {
+        let mut words = "\u{e9}".repeat(LONGEST_WORDS);
+        cut_words(&mut words);
+        assert!(
+            (LONGEST_WORDS - 2..=LONGEST_WORDS).contains(&words.len()) && words.ends_with("\u{e9} .. (cut)")
+        );
+        let mut short = "x".repeat(LONGEST_WORDS);
+        cut_words(&mut short);
+        assert_eq!(short, "x".repeat(LONGEST_WORDS));
+    }
+}

@@ -64,5 +64,5 @@ pub use pixel_placement::{Placement, Trim};
 pub use program::Program;
 pub use sandbox::{SandboxMode, SandboxRules};
 pub use session_tuning::{ConvSearch, Provider, SessionTuning, TensorRt};
-pub use tensor::{DType, Dim, TensorSpec};
+pub use tensor::{DType, Dim, MAX_RANK, TensorSpec};
 pub use worker_exit::WorkerExit;

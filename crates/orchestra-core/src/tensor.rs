@@ -134,6 +134,10 @@ pub struct TensorSpec {
     pub batch: Dim,
 }
 
+/// Most dimensions of a tensor, wherever its shape comes from: NumPy has no more. Records write each as a list within a list, and so do functions
+/// that call themselves.
+pub const MAX_RANK: usize = 64;
+
 impl TensorSpec {
     /// Elements of one item, if no dimension of it is open.
     pub fn row_len(&self) -> Option<usize> {

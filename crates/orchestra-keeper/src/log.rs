@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::SystemTime;
 
@@ -15,8 +15,14 @@ const MAX_LINE: usize = 64 << 10;
 const LAST_LINES: usize = 200;
 const LAST_BYTES: usize = 64 << 10;
 
+/// Bytes of a log. One that grows beyond them keeps its first half, and begins the second anew.
+const MOST_BYTES: u64 = 1 << 30;
+
 pub(crate) struct Log {
     file: File,
+    /// Bytes that it has, and may have.
+    written: u64,
+    most: u64,
     line: Vec<u8>,
     /// A line feed now belongs to the carriage return before it.
     after_return: bool,
@@ -37,6 +43,8 @@ impl Log {
                 .truncate(true)
                 .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
                 .open(path)?,
+            written: 0,
+            most: MOST_BYTES,
             line: Vec::new(),
             after_return: false,
             last: VecDeque::new(),
@@ -102,9 +110,25 @@ impl Log {
 
     /// A full disk is no reason to end a command: it is told at the end.
     fn write(&mut self, lines: &[u8]) {
-        if let Err(error) = self.file.write_all(lines) {
+        let written = self.make_room(lines.len() as u64).and_then(|()| self.file.write_all(lines));
+        if let Err(error) = written {
             self.error.get_or_insert(error.to_string());
         }
+        self.written += lines.len() as u64;
+    }
+
+    /// How a command has begun and how it ends says most, so what is left out stands between.
+    fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+        if self.written.saturating_add(bytes) <= self.most {
+            return Ok(());
+        }
+        let notice =
+            format!("\n[a log has at most {} MiB: lines that stood here are left out]\n", self.most >> 20);
+        self.file.set_len(self.most / 2)?;
+        self.file.seek(SeekFrom::End(0))?;
+        self.file.write_all(notice.as_bytes())?;
+        self.written = self.most / 2 + notice.len() as u64;
+        Ok(())
     }
 }
 
@@ -131,6 +155,21 @@ mod tests {
             "{text}"
         );
         assert_eq!(bare.len(), 6, "a line that is too long is two");
+    }
+
+    #[test]
+    fn a_log_has_a_size_and_keeps_its_beginning_and_its_end() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut log = Log::create(file.path().to_str().unwrap(), Reader::new(&[]).unwrap()).unwrap();
+        log.most = 64 << 10;
+        for n in 0..100_000 {
+            log.push(format!("line {n}\n").as_bytes());
+            assert!(file.path().metadata().unwrap().len() <= log.most);
+        }
+        log.finish();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        assert!(text.lines().next().unwrap().ends_with(" line 0") && text.ends_with(" line 99999\n"));
+        assert!(text.contains("lines that stood here are left out") && log.error.is_none());
     }
 
     #[test]

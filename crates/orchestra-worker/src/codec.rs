@@ -14,12 +14,16 @@ use bincode::error::{DecodeError, EncodeError};
 use bincode::{Decode, Encode};
 use thiserror::Error;
 
+use orchestra_core::failure::cut_words;
+
 use crate::frames::{FromWorker, ToWorker};
 
 /// Largest frame to a worker, in bytes. They carry no tensors.
 pub const MAX_CONTROL_FRAME: usize = 1 << 20;
-/// Largest frame from a worker, in bytes. Outputs of dynamic shape travel in it.
+/// Largest frame from a worker, in bytes: one with outputs of dynamic shape.
 pub const MAX_FRAME: usize = 1 << 30;
+/// Largest other frame from a worker, in bytes: they carry words.
+pub const MAX_FRAME_OF_WORDS: usize = 16 << 20;
 /// What decoding a frame may allocate at once beyond four times its length, in bytes: small frames hold structures that are
 /// larger in memory than on the wire.
 pub const SLACK: usize = 2 << 20;
@@ -77,6 +81,15 @@ pub enum CodecError {
 pub trait Frame: Encode + Decode<()> {
     /// Largest encoding in bytes that a receiver accepts.
     const MAX_BYTES: usize;
+
+    /// The largest of a frame that begins with this byte.
+    fn max_bytes(first: u8) -> usize {
+        let _ = first;
+        Self::MAX_BYTES
+    }
+
+    /// Cuts words of the sender, which go to logs and records.
+    fn cut_words(&mut self) {}
 }
 
 impl Frame for ToWorker {
@@ -85,6 +98,19 @@ impl Frame for ToWorker {
 
 impl Frame for FromWorker {
     const MAX_BYTES: usize = MAX_FRAME;
+
+    fn max_bytes(first: u8) -> usize {
+        if first == Self::DONE { MAX_FRAME } else { MAX_FRAME_OF_WORDS }
+    }
+
+    fn cut_words(&mut self) {
+        match self {
+            Self::LoadFailed { error, .. } | Self::Failed { error, .. } => cut_words(error),
+            Self::Hello { build, .. } => cut_words(build),
+            Self::Loaded { runtime_version, .. } => cut_words(runtime_version),
+            Self::Done { .. } | Self::Paused { .. } | Self::Heartbeat | Self::Waiting => {}
+        }
+    }
 }
 
 /// Appends `frame`, with its length before it, to `out`. On an error `out` is as it was.
@@ -176,6 +202,10 @@ impl<T: Frame> FrameDecoder<T> {
         if len > T::MAX_BYTES {
             return Err(CodecError::TooLarge { len, max: T::MAX_BYTES });
         }
+        let max = rest.first().map_or(T::MAX_BYTES, |first| T::max_bytes(*first));
+        if len > max {
+            return Err(CodecError::TooLarge { len, max });
+        }
         let Some(body) = rest.get(..len) else { return Ok(None) };
         let frame = decode_body(body)?;
         self.start += HEADER + len;
@@ -209,7 +239,10 @@ fn decode_body<T: Frame>(body: &[u8]) -> Result<T, CodecError> {
         .and_then(|()| T::decode(&mut decoder));
     match decoded {
         Ok(_) if rest.peek_read(1).is_some() => Err(CodecError::Trailing { len }),
-        Ok(frame) => Ok(frame),
+        Ok(mut frame) => {
+            frame.cut_words();
+            Ok(frame)
+        }
         Err(source) => Err(CodecError::Decode { len, source }),
     }
 }

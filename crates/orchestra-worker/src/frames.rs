@@ -20,7 +20,7 @@ use std::time::Duration;
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
 pub use orchestra_core::ledger::RunErrorKind;
-use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, OutputSlotId, SlotId};
+use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, MAX_RANK, OutputSlotId, SlotId};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
 pub const PROTOCOL_VERSION: u32 = 13;
@@ -78,8 +78,6 @@ pub struct DynamicOutput {
 }
 
 impl DynamicOutput {
-    /// Most dimensions of a sound output.
-    pub const MAX_RANK: usize = 64;
     /// Most empty lists that a sound output without elements consists of.
     const MAX_EMPTY_LISTS: usize = 1 << 20;
 
@@ -90,7 +88,7 @@ impl DynamicOutput {
         let before_zero = self.shape.split(|dim| *dim == 0).next().unwrap_or_default();
         let Some(lists) = product(before_zero) else { return false };
         let elements = if before_zero.len() < self.shape.len() { 0 } else { lists };
-        self.shape.len() <= Self::MAX_RANK
+        self.shape.len() <= MAX_RANK
             && elements.checked_mul(self.dtype.size_bytes()) == Some(self.data.len())
             && lists <= elements.max(Self::MAX_EMPTY_LISTS)
     }
@@ -112,6 +110,11 @@ impl RunTiming {
         let Self { bind_ns, run_ns, copy_out_ns } = *self;
         Duration::from_nanos(bind_ns.saturating_add(run_ns).saturating_add(copy_out_ns))
     }
+}
+
+impl FromWorker {
+    /// What the bytes of a `Done` begin with: its place among the frames.
+    pub(crate) const DONE: u8 = 3;
 }
 
 /// Worker to parent.

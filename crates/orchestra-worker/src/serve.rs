@@ -19,6 +19,7 @@ use crate::frames::{
     DynamicOutput, FromWorker, Load, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
 };
 use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::failure::cut_words;
 use orchestra_core::locked;
 use orchestra_core::{ErrorClass, SandboxMode};
 use orchestra_machine::processes::own_memory;
@@ -223,7 +224,7 @@ impl Link {
         let batch = run.batch;
         let mut timing = RunTiming::default();
         let result = engine(run, &mut timing);
-        let RunError { kind, error } = match result {
+        let RunError { kind, mut error } = match result {
             Ok(Answer::Paused) => {
                 let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
                 return Ok(self.send(&FromWorker::Paused { batch, timing, rss_bytes })?);
@@ -241,6 +242,7 @@ impl Link {
             }
             Err(error) => error,
         };
+        cut_words(&mut error);
         self.send(&FromWorker::Failed { batch, kind, error, timing })?;
         match kind {
             RunErrorKind::Device => Err(End::Code(EXIT_DEVICE)),
@@ -345,6 +347,7 @@ impl<E: Engine> Server<'_, E> {
                 if is_confined && DENIED.iter().any(|words| said.contains(words)) {
                     error += &format!("; {}", confined_words("model"));
                 }
+                cut_words(&mut error);
                 self.link.send(&FromWorker::LoadFailed { class, error })?;
                 Err(End::Code(EXIT_LOAD_FAILED))
             }

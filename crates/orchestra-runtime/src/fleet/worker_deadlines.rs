@@ -18,9 +18,14 @@ pub enum Phase {
     Ending,
 }
 
+/// So many times `load_timeout` a worker may wait for others that build what it reads.
+const MOST_LOADS_WAITED_FOR: u32 = 16;
+
 #[derive(Debug, Clone, Copy)]
 pub struct Clocks {
     pub phase: Duration,
+    /// When it first said that its load waits.
+    waiting: Option<Duration>,
     pub sign_of_life: Duration,
     /// Since when we have looked without a gap: what was before does not count.
     awake: Duration,
@@ -42,7 +47,15 @@ pub struct Running {
 
 impl Clocks {
     pub fn start(now: Duration) -> Self {
-        Self { phase: now, sign_of_life: now, awake: now, last_look: now }
+        Self { phase: now, waiting: None, sign_of_life: now, awake: now, last_look: now }
+    }
+
+    /// Its load waits for another process: its time begins anew. A worker that always says so is as one that hangs.
+    pub fn load_waits(&mut self, load_timeout: Duration, now: Duration) {
+        let since = *self.waiting.get_or_insert(now);
+        if now.saturating_sub(since) <= load_timeout.saturating_mul(MOST_LOADS_WAITED_FOR) {
+            self.phase = now;
+        }
     }
 
     /// What a worker has to be ended for, if anything. `batch` is given if it runs one.
@@ -57,7 +70,7 @@ impl Clocks {
         let gap = now.saturating_sub(std::mem::replace(&mut self.last_look, now));
         if gap > TICK * 4 {
             // We slept ourselves (a stopped process, a suspended machine): the worker must not pay for that.
-            *self = Self::start(now);
+            *self = Self { waiting: self.waiting, ..Self::start(now) };
             return None;
         }
         let in_phase = now.saturating_sub(self.phase);
@@ -110,6 +123,19 @@ mod tests {
         assert_eq!(after(Phase::Starting, None, 41), Some(WorkerExit::HandshakeTimeout));
         assert_eq!(after(Phase::Ending, None, 20), None);
         assert_eq!(after(Phase::Ending, None, 21), Some(WorkerExit::Clean));
+    }
+
+    #[test]
+    fn a_load_that_waits_for_others_has_time_and_not_for_ever() {
+        let mut clocks = Clocks::start(Duration::ZERO);
+        let end = (1..=100_000).find_map(|n| {
+            clocks.sign_of_life = TICK * n;
+            clocks.load_waits(LOAD.timeout, TICK * n);
+            Some(TICK * n).zip(clocks.overdue(Phase::Greeted, &Timeouts::default(), LOAD, None, TICK * n))
+        });
+        let (after, exit) = end.expect("it ends");
+        assert!(matches!(exit, WorkerExit::LoadFailed { class: ErrorClass::Transient, .. }), "{exit:?}");
+        assert_eq!(after, LOAD.timeout * (MOST_LOADS_WAITED_FOR + 1) + TICK * 2);
     }
 
     #[test]

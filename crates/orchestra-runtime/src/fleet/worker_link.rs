@@ -176,7 +176,8 @@ impl LinkState {
                 self.end_with(WorkerExit::LoadFailed { class, why: error });
             }
             FromWorker::Waiting if self.phase == Phase::Greeted => {
-                self.clocks.phase = self.args.context.clock.now();
+                let load_timeout = self.args.context.plan.limits_of(self.args.serve.stage).load_timeout;
+                self.clocks.load_waits(load_timeout, self.args.context.clock.now());
             }
             FromWorker::Waiting => {}
             // The port has understood these.
@@ -199,8 +200,14 @@ impl LinkState {
         self.phase = Phase::Greeted;
         self.clocks.phase = self.args.context.clock.now();
         let load = Box::new(self.args.serve.load.clone());
-        if let Err(exit) = self.port.write(&ToWorker::Load(load)).await {
-            self.end_with(exit);
+        // A worker that froze behind its hello reads nothing, and a large frame fills the socket: then no tick would come that ends it.
+        let written = tokio::time::timeout(self.args.context.options.timeouts.handshake, async {
+            self.port.write(&ToWorker::Load(load)).await
+        });
+        match written.await {
+            Ok(Ok(())) => {}
+            Ok(Err(exit)) => self.end_with(exit),
+            Err(_) => self.end_with(WorkerExit::Silent),
         }
     }
 

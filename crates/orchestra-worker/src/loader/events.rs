@@ -6,6 +6,7 @@
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
+use orchestra_core::failure::cut_words;
 use orchestra_core::shapes::KindSettings;
 use orchestra_core::{ErrorClass, FailureKind, LeftOut, SandboxMode};
 use orchestra_store::{PassedOverCounts, StoreTrouble};
@@ -194,13 +195,15 @@ pub struct Refused {
 }
 
 impl From<Refusal> for Refused {
-    fn from(Refusal { kind, error }: Refusal) -> Self {
+    fn from(Refusal { kind, mut error }: Refusal) -> Self {
+        cut_words(&mut error);
         Self { kind, error }
     }
 }
 
 impl From<Refused> for Refusal {
-    fn from(Refused { kind, error }: Refused) -> Self {
+    fn from(Refused { kind, mut error }: Refused) -> Self {
+        cut_words(&mut error);
         Self { kind, error }
     }
 }
@@ -212,4 +215,28 @@ impl Frame for ToLoader {
 
 impl Frame for FromLoader {
     const MAX_BYTES: usize = 64 << 20;
+
+    fn cut_words(&mut self) {
+        match self {
+            Self::Refused { error, .. } => cut_words(error),
+            Self::Hello { build, .. } => cut_words(build),
+            Self::Listed(Err(error)) | Self::Described(Err(error)) => error.cut_words(),
+            // Those of items are cut where they become refusals again.
+            Self::Ready
+            | Self::Events { .. }
+            | Self::Found(_)
+            | Self::Listed(Ok(()))
+            | Self::Described(Ok(_)) => {}
+        }
+    }
+}
+
+impl LookError {
+    fn cut_words(&mut self) {
+        match self {
+            Self::BadFile { reason } => cut_words(reason),
+            Self::AllPassedOver { help, .. } => cut_words(help),
+            Self::Store { url, reason, help, .. } => [url, reason, help].map(cut_words).into_iter().collect(),
+        }
+    }
 }

@@ -2,9 +2,11 @@
 
 use std::io::{self, Cursor, Read, Write};
 
+use orchestra_core::failure::LONGEST_WORDS;
 use orchestra_core::{BatchId, OutputSlotId, SlotId};
 use orchestra_worker::codec::{
-    CodecError, FrameDecoder, FrameReader, FrameWriter, MAX_CONTROL_FRAME, MAX_FRAME, encode,
+    CodecError, FrameDecoder, FrameReader, FrameWriter, MAX_CONTROL_FRAME, MAX_FRAME, MAX_FRAME_OF_WORDS,
+    encode,
 };
 use orchestra_worker::frames::{DynamicOutput, FromWorker, Run, ToWorker};
 use proptest::collection::vec;
@@ -218,4 +220,42 @@ fn a_frame_that_is_too_large_is_never_made() {
     let class = orchestra_core::ErrorClass::Permanent;
     let fits = FromWorker::LoadFailed { class, error };
     assert!(encode(&fits, &mut bytes).is_ok(), "frames from a worker may be larger");
+}
+
+#[test]
+fn words_of_a_worker_are_cut_and_a_frame_of_them_has_a_bound_of_its_own() {
+    let class = orchestra_core::ErrorClass::Transient;
+    let decoded = |frame: &FromWorker| {
+        let (mut bytes, mut decoder) = (Vec::new(), FrameDecoder::<FromWorker>::new());
+        encode(frame, &mut bytes).unwrap();
+        decoder.push(&bytes);
+        decoder.next()
+    };
+    let batch = BatchId(7);
+    let failed = |error: String| FromWorker::Failed {
+        batch,
+        kind: orchestra_worker::frames::RunErrorKind::Model,
+        error,
+        timing: Default::default(),
+    };
+    let words = "x".repeat(5 << 20);
+    for frame in [failed(words.clone()), FromWorker::LoadFailed { class, error: words.clone() }] {
+        match decoded(&frame).unwrap().unwrap() {
+            FromWorker::Failed { error, .. } | FromWorker::LoadFailed { error, .. } => {
+                assert!(error.len() <= LONGEST_WORDS && error.ends_with("x .. (cut)"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut decoder = FrameDecoder::<FromWorker>::new();
+    let (mut bytes, length) = (Vec::new(), MAX_FRAME_OF_WORDS as u32 + 1);
+    encode(&failed(String::new()), &mut bytes).unwrap();
+    decoder.push(&[&length.to_le_bytes(), &bytes[4..]].concat());
+    let refused = decoder.next();
+    assert!(matches!(refused, Err(CodecError::TooLarge { max: MAX_FRAME_OF_WORDS, .. })), "{refused:?}");
+    let data = vec![1; MAX_FRAME_OF_WORDS + 1];
+    let output =
+        DynamicOutput { output: 0, dtype: orchestra_core::DType::U8, shape: vec![1, data.len()], data };
+    let done = FromWorker::Done { batch, dynamic: vec![output], timing: Default::default(), rss_bytes: 0 };
+    assert_eq!(decoded(&done).unwrap(), Some(done.clone()), "outputs may be larger");
 }
