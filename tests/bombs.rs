@@ -98,6 +98,29 @@ fn an_array_that_claims_more_items_than_are_allowed_is_refused_before_anything_i
     assert_eq!(place.n_results(), 6);
 }
 
+/// Records are lists within lists: with 20,001 of them, whatever writes one would run out of stack, and with it all pipelines of the run.
+#[test]
+fn an_array_of_more_dimensions_than_any_record_has_is_refused_by_name_wherever_it_comes_from() {
+    let ones = "1,".repeat(20_001);
+    let array = [npy(&format!("({ones})")), vec![7]].concat();
+    let says = "it has 20001 dimensions, and at most 64 are read";
+    let place = place_of("kind = \"tensors\"\npaths = [\"a.npy\"]", "x");
+    fs::write(place.path("a.npy"), &array).unwrap();
+    ends_with(&place, 78, &["a.npy", says], 0, &[]);
+    // Behind a good one, which was looked at.
+    fs::rename(place.path("a.npy"), place.path("b.npy")).unwrap();
+    fs::write(place.path("a.npy"), [npy("(1,)"), vec![7]].concat()).unwrap();
+    place.edit("\"a.npy\"", "\"a.npy\", \"b.npy\"");
+    let (_, ended) = peak_and_end(&place, &[], 78);
+    ended.must_say(&["b.npy", says]);
+    let place = place_of(&format!("kind = \"random\"\nitems = 1\nshape = [{ones}]"), "x");
+    ends_with(&place, 78, &["a list of at most 64 sizes"], 0, &[]);
+    let place = place_of("kind = \"jsonl\"\npaths = [\"a.jsonl\"]", "x");
+    fs::write(place.path("a.jsonl"), format!("{{\"x\": {}1{}}}", "[".repeat(20_001), "]".repeat(20_001)))
+        .unwrap();
+    ends_with(&place, 78, &["the type of `x` is not known"], 0, &[]);
+}
+
 #[test]
 fn a_source_of_any_kind_with_more_items_than_are_allowed_is_refused_by_name() {
     let most = ["--set", "limits.max_items=2"];

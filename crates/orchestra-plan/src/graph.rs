@@ -63,12 +63,33 @@ impl Graph {
         let mut at: Vec<usize> = order.iter().copied().filter(|s| used[*s]).collect();
         let n_stages = at.len();
         at.extend(order.iter().filter(|s| !used[**s]));
-        at.extend((0..used.len()).filter(|s| !order.contains(s)));
+        let mut is_ordered = vec![false; used.len()];
+        order.iter().for_each(|s| is_ordered[*s] = true);
+        at.extend((0..used.len()).filter(|s| !is_ordered[*s]));
         let mut stages: Vec<_> = std::mem::take(&mut workflow.stages).into_iter().map(Some).collect();
         workflow.stages = at.iter().filter_map(|s| stages[*s].take()).collect();
         // All that is wrong with names was reported.
-        let (reads, sinks) = Names { workflow }.links(&mut Diagnostics::new("", ""));
+        let (mut reads, sinks) = Names { workflow }.links(&mut Diagnostics::new("", ""));
+        cut_long_rows(workflow, &mut reads[..n_ordered], diags);
         Self { reads, sinks, n_stages, n_sources, n_models, n_ordered }
+    }
+}
+
+/// Stages that may stand in a row: maps run one inside of the other, and so does what plans them.
+const MOST_IN_A_ROW: usize = 256;
+
+/// Reports each stage that has too many before it, and takes away what it reads. `reads` are those of stages in their order, on no cycle.
+fn cut_long_rows(workflow: &RawWorkflow, reads: &mut [Vec<Option<Link>>], diags: &mut Diagnostics) {
+    let mut depths: Vec<usize> = Vec::new();
+    for (stage, links) in workflow.stages.iter().zip(reads) {
+        let before = links.iter().flatten().filter_map(Link::stage).filter_map(|stage| depths.get(stage));
+        let depth = 1 + before.max().copied().unwrap_or(0);
+        if depth > MOST_IN_A_ROW {
+            let message = format!("stage `{}` stands behind {MOST_IN_A_ROW} others", stage.name.value);
+            diags.error(stage.name.span, message).help(format!("at most {MOST_IN_A_ROW} may stand in a row"));
+            links.iter_mut().for_each(|link| *link = None);
+        }
+        depths.push(if depth > MOST_IN_A_ROW { 0 } else { depth });
     }
 }
 

@@ -10,7 +10,7 @@ use orchestra_core::onnx_file::{
     DimensionProto, GraphProto, OperatorSetIdProto, STRING, StringStringEntryProto, TensorShapeProto,
     TypeProto, ValueInfoProto, dtype_of, is_onnx,
 };
-use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_core::{DType, Dim, MAX_RANK, TensorSpec};
 use prost::bytes::{Buf, Bytes};
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, int64, skip_field};
 use prost::{DecodeError, Message};
@@ -18,9 +18,6 @@ use sha2::{Digest, Sha256};
 
 use crate::host::{MAX_METADATA, ModelError, ModelFile, Signature, TRAINING, digest_file, open_regular};
 use crate::outputs::{Holds, ModelOutput, OutputDim};
-
-/// Dimensions of a tensor. Records hold lists within lists, one for each.
-const MAX_DIMS: usize = 64;
 
 /// Reads the model file at `path` as a stream: in memory are names and shapes, and never its weights.
 pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
@@ -339,11 +336,11 @@ fn tensor_type(info: &ValueInfoProto) -> Result<(DType, Option<TensorShapeProto>
 
 fn check_rank(what: &str, info: &ValueInfoProto, shape: Option<&TensorShapeProto>) -> Result<(), ModelError> {
     let n_dims = shape.map_or(0, |shape| shape.dim.len());
-    if n_dims <= MAX_DIMS {
+    if n_dims <= MAX_RANK {
         return Ok(());
     }
     let message =
-        format!("its {what} `{}` has {n_dims} dimensions; at most {MAX_DIMS} are supported", info.name);
+        format!("its {what} `{}` has {n_dims} dimensions; at most {MAX_RANK} are supported", info.name);
     Err(ModelError::Unsupported(message))
 }
 

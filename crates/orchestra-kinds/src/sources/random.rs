@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use half::f16;
-use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Opens};
+use orchestra_core::{DType, MAX_RANK};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, Words, key};
 use orchestra_store::{Expand, Found, ListError, PushFound};
 
@@ -71,8 +71,10 @@ impl SourceKind for Random {
         let shape = match fields.entry("shape") {
             Some(entry) => {
                 let Some(shape) = shape_of(&entry.node, dtype) else {
-                    let expected =
-                        format!("a list of sizes from 1, of at most {} MiB in all", LARGEST_TENSOR >> 20);
+                    let expected = format!(
+                        "a list of at most {MAX_RANK} sizes from 1, of {} MiB in all",
+                        LARGEST_TENSOR >> 20
+                    );
                     fields.wrong("shape", &entry.node, &expected);
                     return None;
                 };

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bincode::{Decode, Encode};
-use orchestra_core::DType;
+use orchestra_core::{DType, MAX_RANK};
 use orchestra_plan::tree::{Node, Value as Toml};
 use serde_json::value::RawValue;
 
@@ -79,6 +79,9 @@ impl FieldType {
                 let mut shape = Vec::new();
                 let mut at = first;
                 while let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(at.get()) {
+                    if shape.len() == MAX_RANK {
+                        return None;
+                    }
                     shape.push(items.len());
                     at = items.first()?;
                 }
@@ -111,8 +114,11 @@ impl fmt::Display for Field {
     }
 }
 
-/// Every side is there, and the tensor is not too large.
+/// Every side is there, and neither they nor the tensor are too many or too large.
 fn is_bounded(shape: &[usize], dtype: DType) -> bool {
+    if shape.len() > MAX_RANK {
+        return false;
+    }
     let bytes = shape.iter().try_fold(dtype.size_bytes(), |n, side| n.checked_mul(*side));
     bytes.is_some_and(|bytes| (1..=LARGEST_TENSOR).contains(&bytes))
 }
@@ -148,9 +154,11 @@ mod tests {
             "f32[99999999999, 99999999999]",
             "u8[2000000000]",
         ];
-        for text in wrong {
-            assert_eq!(FieldType::parse(text), None, "{text}");
+        let ones = |n: usize| format!("f32[{}]", vec!["1"; n].join(","));
+        for text in wrong.map(str::to_owned).into_iter().chain([ones(MAX_RANK + 1), ones(20_001)]) {
+            assert_eq!(FieldType::parse(&text), None, "{text}");
         }
+        assert!(FieldType::parse(&ones(MAX_RANK)).is_some());
     }
 
     #[test]
@@ -162,6 +170,12 @@ mod tests {
         {
             assert_eq!(of(text).as_deref(), Some(ty));
         }
+        let lists = |n: usize| ["[".repeat(n), "]".repeat(n)].join("1");
+        assert!(
+            of(&lists(MAX_RANK)).is_some()
+                && of(&lists(MAX_RANK + 1)).is_none()
+                && of(&lists(20_001)).is_none()
+        );
         for text in ["null", "{}", "[]", "[\"a\"]", "[[1], [1, 2]]", "[1, \"a\"]", "18446744073709551615"] {
             assert_eq!(of(text), None, "{text}");
         }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use bincode::{Decode, Encode};
-use orchestra_core::DType;
+use orchestra_core::{DType, MAX_RANK};
 
 /// Bytes at the beginning of a file that hold its header, in all files that NumPy writes.
 pub const HEAD: usize = 64 << 10;
@@ -121,6 +121,9 @@ impl Header {
         let shape: Vec<usize> = dims
             .map(|dim| dim.parse().map_err(|_| format!("its shape has the side `{dim}`")))
             .collect::<Result<_, _>>()?;
+        if shape.len() > MAX_RANK {
+            return Err(format!("it has {} dimensions, and at most {MAX_RANK} are read", shape.len()));
+        }
         let bytes = shape.iter().try_fold(dtype.size_bytes(), |n, dim| n.checked_mul(*dim));
         if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
             return Err(format!("its shape is {shape:?}, which no memory holds"));

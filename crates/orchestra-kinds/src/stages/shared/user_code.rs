@@ -1,14 +1,11 @@
 //! What stages have in common that run code of the user: the keys of their workers, and the outputs that a file declares. It reads no code.
 
-use orchestra_core::{Dim, TensorSpec};
+use orchestra_core::{Dim, MAX_RANK, TensorSpec};
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{Fields, Key, key};
 
 use crate::elements::DTYPES;
-
-/// Most dimensions of a row.
-const MAX_RANK: usize = 32;
 
 /// A table in `outputs`.
 const OUTPUT: [Key; 2] = [
@@ -116,7 +113,9 @@ fn shape(f: &mut Fields<'_, '_>) -> Option<Vec<Dim>> {
         _ => None,
     };
     if dims.is_none() {
-        f.wrong("shape", &entry.node, "a list of sizes; -1 stands for one that is known after the call");
+        let expected =
+            format!("a list of at most {MAX_RANK} sizes; -1 stands for one that is known after the call");
+        f.wrong("shape", &entry.node, &expected);
     }
     dims
 }
