@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -344,6 +345,52 @@ fn what_is_wrong_with_a_script_is_said_with_its_place_before_anything_runs() {
         69,
         &["no device is left for stage `y`", "ZeroDivisionError: division by zero (stage.py:5)"],
     );
+}
+
+/// A program that stands where an interpreter of the workflow is looked for: it tries what an interpreter of the user may, then becomes Python.
+fn interpreter(python: &str, tried: &Path) -> String {
+    format!("#!/bin/sh\necho tried > {tried:?}\nexec {python} \"$@\"\n")
+}
+
+#[test]
+fn a_folder_with_modules_named_like_those_of_python_is_planned_and_nothing_in_it_runs_unconfined() {
+    let Some(python) = python() else { return };
+    let place = place(python, 20, TWICE, "");
+    let run = place.path("was-run");
+    for module in ["json", "types", "os", "posix", "encodings"] {
+        let text = format!("open({run:?}, 'w').write(__name__)\nraise ImportError('no module of Python')\n");
+        fs::write(place.path(&format!("{module}.py")), text).unwrap();
+    }
+    place.run(&[]).must_exit(0);
+    must_be_exact(&place, 20, &[]);
+    assert!(!run.exists(), "{:?}", fs::read_to_string(run));
+}
+
+#[test]
+fn an_interpreter_that_comes_with_the_workflow_is_confined_before_it_says_what_it_reads() {
+    let Some(python) = python() else { return };
+    let place = place(python, 20, TWICE, "");
+    let (tried, folder) = (place.path("tried"), place.path(".venv/bin"));
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("python"), interpreter(python, &tried)).unwrap();
+    fs::set_permissions(folder.join("python"), fs::Permissions::from_mode(0o755)).unwrap();
+    place.edit(&format!("python = {python:?}\n"), "");
+    place.run(&[]).must_exit(0);
+    must_be_exact(&place, 20, &[]);
+    assert!(!tried.exists(), "it wrote a file");
+}
+
+#[test]
+fn a_script_inherits_no_descriptor_of_who_plans_it() {
+    let Some(python) = python() else { return };
+    let script = format!(
+        "import os\nopened = [n for n in range(3, 50) if os.path.exists(f'/proc/self/fd/{{n}}') and 'inherited' in os.readlink(f'/proc/self/fd/{{n}}')]\n\
+         assert not opened, opened\n{TWICE}"
+    );
+    let place = place(python, 20, &script, "");
+    fs::write(place.path("inherited"), "").unwrap();
+    place.run_under(&format!("exec 9< {:?}", place.path("inherited")), &[]).must_exit(0);
+    must_be_exact(&place, 20, &[]);
 }
 
 #[test]

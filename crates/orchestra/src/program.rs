@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use orchestra_core::{DeviceKind, Program, SandboxMode, SandboxRules};
 use orchestra_onnx::probe::PROBE;
 use orchestra_plan::{AskProgram, ModelPlan};
-use orchestra_runtime::launcher::{Launched, WorkerMemory, inherited};
+use orchestra_runtime::launcher::{Launched, WorkerMemory, inherited, with_standard_streams_alone};
 use orchestra_runtime::{EngineSpec, Launcher, ProcessLauncher};
 use orchestra_worker::program::{ConfinedProgram, PROGRAM};
 
@@ -112,7 +112,9 @@ pub(crate) fn listen(
             launcher.program.display()
         ));
     }
-    let mut child = Command::new(&launcher.program)
+    let mut command = Command::new(&launcher.program);
+    with_standard_streams_alone(&mut command);
+    let mut child = command
         .args(&launcher.args)
         .env_clear()
         .envs(inherited())

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orchestra_core::{Code, DType, Dim, Program, SandboxMode, SandboxRules, TensorSpec};
+use orchestra_core::{Code, DType, Dim, MAX_RANK, Program, SandboxMode, SandboxRules, TensorSpec};
 use orchestra_plan::{
     At, Draft, Fields, FileKind, Host, Key, Limits, MAX_BATCH, ProgramContext, ProgramDraft, ResolvedProgram,
     StageKind, Upstreams, key,
@@ -19,9 +19,11 @@ pub struct Python;
 /// What a script imports as `orchestra`.
 const HELPER: &str = include_str!("../../../../clients/python/orchestra.py");
 
-/// What an interpreter says of itself: where it is, and which folders it reads.
-const INTERPRETER: &str = "import json, os, sys; print(json.dumps({'executable': sys.executable, 'read': [os.path.realpath(sys.executable), \
-                           sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix] + sys.path[1:]}))";
+/// What an interpreter says of itself: where it is, and which folders it reads. It imports nothing of the folder that it is started in, that of the
+/// script, whose `json.py` would run unconfined.
+const INTERPRETER: &str = "import posix, sys; sys.path[:] = [p for p in sys.path if p not in ('', posix.getcwd())]; import json, os; \
+                           print(json.dumps({'executable': sys.executable, 'read': [os.path.realpath(sys.executable), sys.prefix, sys.exec_prefix, \
+                           sys.base_prefix, sys.base_exec_prefix] + sys.path}))";
 
 /// Folders whose libraries every worker may read, and whose rest belongs to others.
 const SYSTEM: [&str; 3] = ["/", "/usr", "/usr/local"];
@@ -217,8 +219,13 @@ impl Script {
             env: environment(host),
             ..Program::default()
         };
-        // It is the user's own, and runs nothing of the script: only then is it known what it has to read.
-        let rules = SandboxRules { mode: SandboxMode::Off, ..context.rules.clone() };
+        // It runs nothing of the script, and what it has to read is known only then. One that came with the workflow is not of the user's choice:
+        // it reads all, and does nothing else.
+        let comes_along = [folder, workflow].iter().any(|folder| Path::new(&command).starts_with(folder));
+        let rules = match comes_along {
+            true => SandboxRules { read: vec!["/".into()], write: Vec::new(), ..context.rules.clone() },
+            false => SandboxRules { mode: SandboxMode::Off, ..context.rules.clone() },
+        };
         let answer = host.ask(&program, &rules).and_then(|answer| {
             serde_json::from_slice::<Interpreter>(&answer)
                 .map_err(|error| format!("its answer cannot be read: {error}"))
@@ -285,6 +292,12 @@ impl Script {
             }
             let described: Described = serde_json::from_slice(&answer)
                 .map_err(|error| format!("its answer cannot be read: {error}"))?;
+            let declared = described.inputs.iter().chain(described.outputs.iter().flatten());
+            let too_many =
+                |tensor: &&Tensor| tensor.shape.as_ref().is_some_and(|shape| shape.len() > MAX_RANK);
+            if let Some(tensor) = declared.into_iter().find(too_many) {
+                return Err(format!("`{}` is declared with more than {MAX_RANK} dimensions", tensor.name));
+            }
             match described.batch {
                 Some(rows) if !(1..=MAX_BATCH).contains(&rows) => {
                     Err(format!("`batch` must be from 1 to {MAX_BATCH}, not {rows}"))

@@ -302,11 +302,25 @@ fn pass_descriptors<const N: usize>(socket: i32, memory: [i32; N]) -> io::Result
         }
         next += 1;
     }
-    let from = next.cast_unsigned();
-    // What this process inherited without the flag, a worker would inherit, too. Kernels before 5.11 do not know the call.
+    close_on_exec(next.cast_unsigned());
+    Ok(())
+}
+
+/// What this process inherited without the flag, a process that it starts would inherit, too. Kernels before 5.11 do not know the call.
+fn close_on_exec(from: libc::c_uint) {
     // SAFETY: a plain system call.
     unsafe { libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-    Ok(())
+}
+
+/// Has a process that this command starts inherit its standard streams, and no other descriptor.
+pub fn with_standard_streams_alone(command: &mut StdCommand) {
+    // SAFETY: between fork and exec one system call is made, and nothing is allocated.
+    unsafe {
+        command.pre_exec(|| {
+            close_on_exec(3);
+            Ok(())
+        });
+    }
 }
 // The order in which they are passed.
 const _: () = assert!(WORKER_INPUTS_FD == WORKER_SOCKET_FD + 1 && WORKER_OUTPUTS_FD == WORKER_SOCKET_FD + 2);
