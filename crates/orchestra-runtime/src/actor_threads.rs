@@ -6,6 +6,8 @@ use std::io;
 use orchestra_plan::Plan;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::panics::caught;
+
 /// Starts a tokio runtime for the actors of one run, and nothing else.
 ///
 /// Decoding, models and the journal have threads and processes of their own, and what is left is a few messages per batch: on a small
@@ -20,7 +22,8 @@ pub fn actor_runtime(plan: &Plan) -> io::Result<Runtime> {
     if plan.is_on_cpu() {
         builder.on_thread_start(run_as_batch_work);
     }
-    builder.build()
+    // It panics where a thread cannot be started.
+    caught("internal error: starting threads", || builder.build()).map_err(io::Error::other)?
 }
 
 /// Gives the calling thread the policy `SCHED_BATCH`, so that it waits for its turn on a core instead of interrupting another thread. What it

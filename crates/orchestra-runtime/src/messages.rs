@@ -139,7 +139,7 @@ pub enum RootMsg {
     /// What is finished, so that a pipeline that fell over a bug can be built anew.
     Rebuild(PipelineId, Vec<Arc<orchestra_store::BitSet>>),
     Look,
-    JournalClosed(Result<orchestra_store::Counts, String>),
+    JournalClosed(Result<orchestra_store::Counts, String>, Option<orchestra_store::OutputFolder>),
 }
 
 /// A worker process is gone and reaped; nothing of it can touch shared memory any more.

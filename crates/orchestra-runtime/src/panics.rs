@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ractor::ActorRef;
+use rustix::io::Errno;
 
 use crate::messages::PipelineMsg;
 
@@ -13,6 +14,20 @@ pub fn caught<T>(what: &str, work: impl FnOnce() -> T) -> Result<T, String> {
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         format!("{what} panicked: {}", text.unwrap_or("it does not say why"))
     })
+}
+
+/// Whether something ended because the system starts no further thread or process for this user: that is no bug of ours.
+#[must_use]
+pub fn lacks_threads(why: &str) -> bool {
+    why.contains(&Errno::AGAIN.to_string())
+}
+
+/// The same, and what to do.
+#[must_use]
+pub fn no_threads(why: &str) -> String {
+    format!(
+        "no further thread or process can be started here, raise the limit on processes (`ulimit -u`): {why}"
+    )
 }
 
 /// Runs what may have to wait on the blocking pool. A panic ends the pipeline, which is built anew from the journal.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::{DeviceId, PipelineId};
-use orchestra_store::{BitSet, Counts};
+use orchestra_store::{BitSet, Counts, OutputFolder};
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
 use tokio::sync::{oneshot, watch};
@@ -42,7 +42,7 @@ pub struct RootArgs {
     pub done: oneshot::Sender<Ending>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Ending {
     pub pipelines: BTreeMap<PipelineId, PipelineEnd>,
     /// Those that were started.
@@ -51,6 +51,8 @@ pub struct Ending {
     pub failure_limit: Option<String>,
     /// What the journal holds; an error if it could not be closed.
     pub journal: Result<Counts, String>,
+    /// Locked until the account of the run is written: a start in between would find that of another one.
+    pub folder: Option<OutputFolder>,
 }
 
 pub struct RootState {
@@ -194,8 +196,8 @@ impl Actor for Orchestra {
             RootMsg::Look => state.look(),
             RootMsg::GraceOver => state.grace_over(),
             RootMsg::Abort => state.abort(),
-            RootMsg::JournalClosed(result) => {
-                state.over(result);
+            RootMsg::JournalClosed(result, folder) => {
+                state.over(result, folder);
                 me.stop(None);
                 return Ok(());
             }
@@ -370,6 +372,7 @@ impl RootState {
             let problem = TasksProblem::Bug(format!("the owner of the commands fell over: {error}"));
             self.tasks_end.get_or_insert(TasksEnd { problem: Some(problem), ..TasksEnd::default() });
             self.devices.iter().for_each(|device| drop(device.cast(DeviceMsg::Begin)));
+            self.end_devices_without_pipelines();
             return;
         }
         let pipeline = self.pipelines.iter().find(|(_, p)| p.get_id() == who).map(|(id, _)| *id);
@@ -385,10 +388,11 @@ impl RootState {
         if let Some(index) = device {
             // Its links are dead with it, and the owners of their processes kill these.
             self.devices_left.remove(&DeviceId(index as u16));
+            // Before they count as ended, or none would be told.
+            self.abort();
             for id in self.pipelines.keys().copied().collect::<Vec<_>>() {
                 self.ended.entry(id).or_insert_with(|| bug("a device manager"));
             }
-            self.abort();
         }
     }
 
@@ -410,16 +414,18 @@ impl RootState {
         let has_failed = self.context.stats.failed.get() > 0 || tasks.failed > 0;
         let code = complete.then_some(if has_failed { 65 } else { 0 });
         let me = me.clone();
-        self.committer.close(code, move |result| drop(me.cast(RootMsg::JournalClosed(result))));
+        self.committer
+            .close(code, move |result, folder| drop(me.cast(RootMsg::JournalClosed(result, folder))));
     }
 
-    fn over(&mut self, journal: Result<Counts, String>) {
+    fn over(&mut self, journal: Result<Counts, String>, folder: Option<OutputFolder>) {
         let tasks = self.tasks_end.clone().unwrap_or_default();
         let ending = Ending {
             pipelines: self.ended.clone(),
             tasks,
             failure_limit: self.failure_limit.take(),
             journal,
+            folder,
         };
         if let Some(grace) = self.grace.take() {
             grace.abort();

@@ -6,6 +6,7 @@ use orchestra_store::Counts;
 
 use crate::context::RunContext;
 use crate::messages::PipelineEnd;
+use crate::panics::{lacks_threads, no_threads};
 use crate::root::Ending;
 use crate::tasks::actor::TasksProblem;
 use crate::tasks::board::{TaskReport, TaskStanding};
@@ -90,6 +91,9 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
             (PipelineEnd::SourceFailed(why), _) => (3, 75, why.clone()),
             (PipelineEnd::NotListed(why), _) => (3, 78, why.clone()),
             (PipelineEnd::Unusable(why), _) => (4, 78, why.clone()),
+            (PipelineEnd::NoDevice(why) | PipelineEnd::Bug(why), _) if lacks_threads(why) => {
+                (4, 75, no_threads(why))
+            }
             (PipelineEnd::NoDevice(why), _) => (4, 69, why.clone()),
             (PipelineEnd::Bug(why), _) => (5, 70, bug(why)),
         };
@@ -114,6 +118,10 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
     }
     match &ending.tasks.problem {
         None => {}
+        Some(TasksProblem::Bug(why)) if lacks_threads(why) => {
+            problems.push(no_threads(why));
+            code = if code == 70 { 70 } else { 75 };
+        }
         Some(TasksProblem::Bug(why)) => {
             problems.push(bug(why));
             code = 70;
@@ -138,6 +146,8 @@ fn bug(why: &str) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
+    use rustix::io::Errno;
+
     use super::*;
     use crate::tasks::actor::TasksEnd;
 
@@ -146,11 +156,16 @@ mod tests {
         for (problem, code, says) in [
             (TasksProblem::Journal("no room".to_owned()), 75, "no room"),
             (TasksProblem::Bug("it fell over".to_owned()), 70, "internal error: it fell over"),
+            (
+                TasksProblem::Bug(format!("it fell over: {}", Errno::AGAIN)),
+                75,
+                "no further thread or process",
+            ),
         ] {
             let tasks = TasksEnd { problem: Some(problem), ..TasksEnd::default() };
             let journal = Ok(Counts::default());
-            let (pipelines, failure_limit) = (BTreeMap::new(), None);
-            let (ended, problems) = judge(&Ending { pipelines, tasks, failure_limit, journal }, 0);
+            let (pipelines, failure_limit, folder) = (BTreeMap::new(), None, None);
+            let (ended, problems) = judge(&Ending { pipelines, tasks, failure_limit, journal, folder }, 0);
             assert_eq!((ended, problems.len()), (code, 1));
             assert!(problems[0].starts_with(says), "{problems:?}");
         }

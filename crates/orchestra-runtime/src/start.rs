@@ -1,6 +1,7 @@
 //! A run that is prepared, at work, and ended: the actor tree is started here, and its end is written into `run.json`. What blocks is in
 //! `start/prepare.rs`, before the first actor.
 
+use std::io;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -153,8 +154,11 @@ impl Prepared {
             pipeline.failed_before.add(failed);
         }
         let traces = Traces { tracer: context.tracer.clone(), clock: context.clock, is_broken: false.into() };
-        let files = Files::open(&context.plan, self.journal, &context.run_id, &context.stats)
-            .map_err(StartRunError::Rows)?;
+        let (of, journal) = (Arc::clone(&context), self.journal);
+        // After a kill it may read, sort and write all rows of a reduce, which no thread of the host's executor waits for.
+        let opened =
+            tokio::task::spawn_blocking(move || Files::open(&of.plan, journal, &of.run_id, &of.stats));
+        let files = opened.await.map_err(io::Error::other)?.map_err(StartRunError::Rows)?;
         let (committer, _thread) = committer::start(files, Arc::clone(&context.stats), traces)?;
         let (publish, snapshots) = watch::channel(Snapshot::take(&context));
         let (done_sender, done) = oneshot::channel();
@@ -201,13 +205,16 @@ impl RunHandle {
 
     /// Waits for the end, and writes `run.json`.
     pub async fn wait(mut self) -> RunOutcome {
-        let ending = (&mut self.done).await.unwrap_or_else(|_| Ending {
+        let mut ending = (&mut self.done).await.unwrap_or_else(|_| Ending {
             pipelines: [(PipelineId(0), PipelineEnd::Bug("the root of the actor tree fell over".into()))]
                 .into(),
             tasks: TasksEnd::default(),
             failure_limit: None,
             journal: Err("the journal was not closed; the run can be resumed".into()),
+            folder: None,
         });
+        // Unlocked when all that follows is written.
+        let _folder = ending.folder.take();
         let counts = match &ending.journal {
             Ok(counts) => *counts,
             Err(_) => Counts { done: self.context.stats.done.get(), failed: self.context.stats.failed.get() },

@@ -217,7 +217,7 @@ impl Service {
                 let (output, other) = (spec.name.clone(), row[at].0.clone());
                 return Err(InferError::Ragged { output, first, other });
             }
-            let data = answers.iter().flat_map(|row| &row[at].1).copied().collect();
+            let data = answers.iter().map(|row| &row[at].1[..]).collect::<Vec<_>>().concat();
             Ok(Tensor { dtype: spec.dtype, shape: [&[rows], &first[..]].concat(), data })
         };
         self.answers.outputs.iter().enumerate().map(output).collect()

@@ -4,14 +4,14 @@
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::{Plan, SinkPlan};
-use orchestra_store::{BitSet, Commit, CommitError, Counts, FileIndex, Journal};
+use orchestra_store::{BitSet, Commit, CommitError, Counts, FileIndex, Journal, OutputFolder};
 use ractor::{ActorId, ActorRef};
 
 use crate::account::stats::Stats;
@@ -58,11 +58,14 @@ pub struct CommitJob {
     pub reply_to: ActorRef<ItemEndsMsg>,
 }
 
+/// Is told what the journal holds, and given the folder, which is still locked.
+type TellClosed = Box<dyn FnOnce(Result<Counts, String>, Option<OutputFolder>) + Send>;
+
 enum Job {
     Commit(CommitJob),
     /// Work on what is written, behind all that was sent before.
     Then(Box<dyn FnOnce(&mut Files) + Send>),
-    Close(Option<i32>, Box<dyn FnOnce(Result<Counts, String>) + Send>),
+    Close(Option<i32>, TellClosed),
 }
 
 /// Sends groups to the committer. The queue is bounded by the sources' windows of items in flight; and in bytes, as no source hands out further items
@@ -71,7 +74,7 @@ enum Job {
 pub struct CommitterHandle {
     queue: Sender<Job>,
     thread: Thread,
-    hurry: Arc<AtomicBool>,
+    hurried: Arc<AtomicUsize>,
     waiting: Arc<AtomicUsize>,
 }
 
@@ -108,18 +111,24 @@ impl CommitterHandle {
         self.thread.unpark();
     }
 
-    /// The last items of a pipeline are on their way: from now on nothing waits for more to come.
-    pub fn hurry(&self) {
-        self.hurry.store(true, Ordering::Release);
+    /// The last items of a source are on their way: as long as what this gives lives, nothing waits for more to come.
+    pub fn hurry(&self) -> Hurry {
+        self.hurried.fetch_add(1, Ordering::Release);
         self.thread.unpark();
+        Hurry(Arc::clone(&self.hurried))
     }
 
-    /// Makes everything durable; with a code, also records the end of the run. Then the thread ends.
-    pub fn close(&self, code: Option<i32>, then: impl FnOnce(Result<Counts, String>) + Send + 'static) {
+    /// Makes everything durable; with a code, also records the end of the run. Then the thread ends. The folder is still locked: its account is
+    /// not written yet.
+    pub fn close(
+        &self,
+        code: Option<i32>,
+        then: impl FnOnce(Result<Counts, String>, Option<OutputFolder>) + Send + 'static,
+    ) {
         if let Err(gone) = self.queue.send(Job::Close(code, Box::new(then)))
             && let Job::Close(_, then) = gone.0
         {
-            then(Err("the journal is closed already".into()));
+            then(Err("the journal is closed already".into()), None);
         }
         self.thread.unpark();
     }
@@ -131,13 +140,22 @@ pub fn start(
     traces: Traces,
 ) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
     let (queue, receiver) = channel();
-    let hurry = Arc::new(AtomicBool::new(false));
+    let hurried = Arc::new(AtomicUsize::new(0));
     let waiting = Arc::new(AtomicUsize::new(0));
-    let (theirs, unwritten) = (Arc::clone(&hurry), Arc::clone(&waiting));
+    let (theirs, unwritten) = (Arc::clone(&hurried), Arc::clone(&waiting));
     let thread = std::thread::Builder::new()
         .name("committer".into())
         .spawn(move || run(files, &stats, &traces, &receiver, &theirs, &unwritten))?;
-    Ok((CommitterHandle { queue, thread: thread.thread().clone(), hurry, waiting }, thread))
+    Ok((CommitterHandle { queue, thread: thread.thread().clone(), hurried, waiting }, thread))
+}
+
+/// A source whose last items are on their way. The commits of others are as large as before once it has ended.
+pub struct Hurry(Arc<AtomicUsize>);
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// The tracer of the run, and its clock.
@@ -295,7 +313,7 @@ fn run(
     stats: &Stats,
     traces: &Traces,
     queue: &Receiver<Job>,
-    hurry: &AtomicBool,
+    hurried: &AtomicUsize,
     waiting: &AtomicUsize,
 ) {
     let mut synced = Instant::now();
@@ -335,11 +353,13 @@ fn run(
         if let Some((code, told)) = close {
             let closed = files.guarded(|files| files.close(code));
             let counts = files.journal.counts();
-            drop(files); // The output folder is unlocked before the end of the run is reported.
-            told(closed.map(|()| counts));
+            let Files { part_files, journal, .. } = files;
+            // Threads that read them end before the folder is unlocked.
+            drop(part_files);
+            told(closed.map(|()| counts), Some(journal.into_folder()));
             return;
         }
-        if !more_wait && !hurry.load(Ordering::Acquire) {
+        if !more_wait && hurried.load(Ordering::Acquire) == 0 {
             // `hurry`, `then` and `close` unpark this thread.
             std::thread::park_timeout(pause);
         }

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use orchestra_core::{PipelineId, SourceId};
@@ -11,10 +12,9 @@ use orchestra_plan::{BETWEEN_COMMITS, SourcePlan};
 use orchestra_store::{ListError, ListingReader};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use crate::account::stats::Counter;
 use crate::context::RunContext;
 use crate::flow::chain::Chain;
-use crate::flow::committer::CommitterHandle;
+use crate::flow::committer::{CommitterHandle, Hurry};
 use crate::flow::listing::Listing;
 use crate::flow::loader::ReadablePlaces;
 use crate::flow::loader::inbox::Inbox;
@@ -65,7 +65,7 @@ pub struct SourceState {
     committed: u64,
     /// Nothing more is handed out, for this reason.
     end: Option<PipelineEnd>,
-    drained: bool,
+    drained: Option<Hurry>,
     reported: bool,
 }
 
@@ -89,7 +89,7 @@ impl Actor for Source {
             chain: Arc::clone(&args.chain),
             pipeline: args.pipeline.clone(),
             setup: loader_setup(&args),
-            loaded: Counter::default(),
+            loaded: AtomicU64::new(0),
         });
         me.send_interval(TICK, || SourceMsg::Tick);
         // A source that is gone needs no items.
@@ -107,7 +107,7 @@ impl Actor for Source {
             handed: 0,
             committed: 0,
             end: None,
-            drained: false,
+            drained: None,
             reported: false,
         };
         match reader {
@@ -298,9 +298,8 @@ impl SourceState {
 
     fn look_for_the_end(&mut self) {
         let Some(end) = &self.end else { return };
-        if !self.drained && self.work.loaded.get() >= self.handed {
-            self.drained = true;
-            self.args.committer.hurry();
+        if self.drained.is_none() && self.work.loaded.load(Ordering::Acquire) >= self.handed {
+            self.drained = Some(self.args.committer.hurry());
             self.args.chain.drained();
         }
         if self.committed >= self.handed && !self.reported {

@@ -9,6 +9,7 @@ use ractor::SpawnErr;
 use thiserror::Error;
 
 use crate::flow::uploads::store_error;
+use crate::panics::{lacks_threads, no_threads};
 
 /// Why a run could not be started.
 #[derive(Debug, Error)]
@@ -59,11 +60,16 @@ pub enum StartRunError {
     Tasks { folder: PathBuf, error: io::Error },
     #[error("the run cannot be started: {0}")]
     Io(#[from] io::Error),
-    #[error("the run cannot be started: {0}; this is a bug")]
+    #[error("the run cannot be started: {}", if lacks_threads(&.0.to_string()) { no_threads(&.0.to_string()) } else { format!("{}; this is a bug", .0) })]
     Actors(#[from] SpawnErr),
 }
 
 impl StartRunError {
+    /// Whether the system starts no further thread or process for this user.
+    pub fn lacks_threads(&self) -> bool {
+        lacks_threads(&self.to_string())
+    }
+
     /// Whether something stands in the output folder that no run has made: the next start fails, too.
     pub fn is_of_folder(&self) -> bool {
         match self {

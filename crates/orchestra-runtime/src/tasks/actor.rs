@@ -102,6 +102,8 @@ pub struct TasksState {
     waits_for_others: bool,
     /// A [`TasksMsg::LookAgain`] is on its way.
     looks_again: bool,
+    /// When the [`TasksMsg::Go`] comes that is on its way.
+    wakes_at: Option<Duration>,
     /// Pipelines that have not ended, where some task waits for one.
     pipelines: BTreeSet<PipelineId>,
     control: watch::Sender<Control>,
@@ -146,6 +148,7 @@ impl Actor for Tasks {
             seen_at,
             waits_for_others: false,
             looks_again: false,
+            wakes_at: None,
             pipelines: (0..).map(PipelineId).take(n_pipelines).collect(),
             control: watch::Sender::new(Control::GoOn),
             end: TasksEnd::default(),
@@ -165,7 +168,7 @@ impl Actor for Tasks {
         state: &mut TasksState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            TasksMsg::Go => {}
+            TasksMsg::Go => state.wakes_at = None,
             TasksMsg::LookAgain => state.looks_again = false,
             TasksMsg::Ended(task, outcome) => state.ended(task, *outcome),
             TasksMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(pipeline, &end),
@@ -214,7 +217,8 @@ impl TasksState {
         if waits && !std::mem::replace(&mut self.looks_again, true) {
             me.send_after(self.args.context.options.devices.look_every, || TasksMsg::LookAgain);
         }
-        if let Some(at) = self.schedule.wake_at() {
+        if let Some(at) = self.schedule.wake_at().filter(|at| self.wakes_at.is_none_or(|wakes| *at < wakes)) {
+            self.wakes_at = Some(at);
             me.send_after(at.saturating_sub(self.now()), || TasksMsg::Go);
         }
         let waits = !self.pipelines.is_empty() && !self.is_stopping();

@@ -97,12 +97,10 @@ impl Shared {
             Ok((digest, best)) => (Ok(digest), best),
             Err(end) => (Err(end), Vec::new()),
         };
+        // A copy: to look at the outputs may take long, and no other attempt waits for the journal meanwhile.
+        let record = self.journal().records().get(&task.id).cloned();
         if let Ok(digest) = &digest
-            && let Some(ended) = self
-                .journal()
-                .records()
-                .get(&task.id)
-                .and_then(|record| done(self.plan(), task, record, digest))
+            && let Some(ended) = record.as_ref().and_then(|record| done(self.plan(), task, record, digest))
         {
             self.ends.lock().unwrap_or_else(PoisonError::into_inner)[start.task] = LastEnd::of(task, ended);
             return Ok(Begun::Unchanged(Box::new(ended.clone())));

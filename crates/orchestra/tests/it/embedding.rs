@@ -7,6 +7,7 @@ use crate::common::{
     AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, bounded, each_shows_its_own_picture, until,
 };
 use orchestra::{Earlier, Extent, ProcessLauncher, RunHandle, StartOptions};
+use orchestra_store::{OpenError, OutputFolder};
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
 
@@ -200,6 +201,19 @@ async fn snapshots_end_with_the_account_of_the_run() {
         "never more than there are"
     );
     assert_eq!(seen.last().map(|s| s.done), Some(outcome.report.items.done), "the last one is the account");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_stays_locked_until_the_account_of_its_run_is_written() {
+    let place = workplace();
+    let run = place.start().await;
+    let mut snapshots = run.snapshots();
+    bounded("its actors end", async { while snapshots.changed().await.is_ok() {} }).await;
+    // All is recorded, and nobody has waited for the run: a start now would put its records beside the account of this one.
+    let second = OutputFolder::open(&place.out());
+    assert!(matches!(second, Err(OpenError::Busy { .. })), "{second:?}");
+    Workplace::must_end_with(&bounded("the run ends", run.wait()).await, 0);
+    OutputFolder::open(&place.out()).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

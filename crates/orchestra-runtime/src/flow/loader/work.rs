@@ -1,6 +1,7 @@
 //! What all loader threads of a source work with, and what each has done that is not booked yet. It takes no item.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use orchestra_core::SourceId;
@@ -10,7 +11,6 @@ use ractor::ActorRef;
 use smallvec::SmallVec;
 
 use super::setup::LoaderSetup;
-use crate::account::stats::Counter;
 use crate::context::RunContext;
 use crate::flow::chain::{Chain, MapCount};
 use crate::messages::{PipelineMsg, SourceMsg};
@@ -25,8 +25,9 @@ pub struct LoaderWork {
     pub chain: Arc<Chain>,
     /// What reads and decodes; `None`: the threads do.
     pub setup: Option<LoaderSetup>,
-    /// Items that loaders are through with.
-    pub loaded: Counter,
+    /// Items that loaders are through with. Added to with `Release`, after their rows were claimed: who reads all of them with `Acquire` and tells
+    /// the batcher that no more come lets it see those rows.
+    pub loaded: AtomicU64,
 }
 
 /// What a thread has done since it was last booked. Counters that all threads share cost each of them a trip to another core, so they
@@ -68,7 +69,7 @@ impl Tally {
         for map in maps {
             stats.stage(*map).busy.add_time(self.decoding / u32::try_from(maps.len()).unwrap_or(1));
         }
-        work.loaded.add(self.loaded);
+        work.loaded.fetch_add(self.loaded, Ordering::Release);
     }
 }
 
