@@ -2,7 +2,7 @@
 //! files, and the next start ends exactly.
 
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 
 use crate::common::under::runs_under;
 use crate::common::{Blocks, Ended, Run, Workplace, write_pictures};
@@ -60,6 +60,15 @@ fn a_result_file_that_is_changed_in_the_middle_stops_the_run_and_is_mended_by_th
         place.nothing_is_left();
         completes(&place);
     }
+    // The same size, and no line more or less.
+    let (place, run) = under_way();
+    let results = File::options().write(true).open(place.out().join("results.jsonl")).unwrap();
+    results.write_all_at(b"X", 30).unwrap();
+    ends(&place, run)
+        .must_exit(75)
+        .must_say(&["results.jsonl", "holds other bytes than the run has written"]);
+    place.nothing_is_left();
+    completes(&place);
 }
 
 #[test]

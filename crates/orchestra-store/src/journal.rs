@@ -15,6 +15,7 @@ mod start;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -74,6 +75,11 @@ impl Journal {
         self.finished.of_source(source)
     }
 
+    /// Those of them that have failed.
+    pub fn failed(&self, source: SourceId) -> BitSet {
+        self.finished.failed_of(source)
+    }
+
     /// Finished items of all sources.
     pub fn counts(&self) -> Counts {
         self.finished.counts()
@@ -92,6 +98,12 @@ impl Journal {
     /// The folder that the run writes to.
     pub fn folder(&self) -> &OutputFolder {
         &self.folder
+    }
+
+    /// The same, which stays locked. Nothing is committed any more.
+    #[must_use]
+    pub fn into_folder(self) -> OutputFolder {
+        self.folder
     }
 
     /// Appends the group's records and marks its items as finished: all of it, or nothing. From then on `kill -9` cannot undo
@@ -117,6 +129,9 @@ impl Journal {
         if let Some(outside) = group.files.iter().find(|file| !file.is_inside()) {
             return Err(CommitError::Outside(outside.path.clone()));
         }
+        if !group.files.is_empty() {
+            self.must_lie_where_it_was()?;
+        }
         self.remove_account()?;
         let before = (self.journal.len(), self.crc);
         let written = self
@@ -131,8 +146,7 @@ impl Journal {
             return Err(error);
         }
         for (index, grown) in grown {
-            let file = &mut self.files[index];
-            file.accept(file.len() + grown.bytes);
+            self.files[index].accept_more(grown.bytes, &grown.hasher);
         }
         entry.add_to(&mut self.finished);
         self.unsynced = true;
@@ -298,6 +312,20 @@ impl Journal {
         files.iter().try_for_each(|file| file.write(folder).map_err(write_failed(&folder.join(&file.path))))
     }
 
+    /// Files are placed by their path. In a folder that was moved away, with another one in its place, the journal would count what is not beside it.
+    fn must_lie_where_it_was(&self) -> Result<(), CommitError> {
+        let path = self.journal.path();
+        let there = fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+        let ours = self.journal.identity().map_err(write_failed(path))?;
+        match there == Some(ours) {
+            true => Ok(()),
+            false => Err(CommitError::Disturbed {
+                path: self.folder.path().to_owned(),
+                what: "it was moved or replaced".to_owned(),
+            }),
+        }
+    }
+
     /// Removes the files of a group that does not count. One that cannot be removed is written over when its item is done again.
     fn take_away(&self, files: &[PlacedFile]) {
         let folder = self.folder.path();
@@ -373,6 +401,7 @@ fn undisturbed(file: &AppendFile) -> Result<(), CommitError> {
         Some(Disturbance::Length(found)) => {
             format!("it has {found} bytes, the run has written {}", file.len())
         }
+        Some(Disturbance::Content) => "it holds other bytes than the run has written".to_owned(),
     };
     Err(CommitError::Disturbed { path: file.path().to_owned(), what })
 }

@@ -1,9 +1,12 @@
 //! A file that only grows, with the length that counts. Decides nothing about when it grows.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek as _};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use crc32fast::Hasher;
 
 use crate::folder::foreign;
 
@@ -17,6 +20,11 @@ pub(crate) struct AppendFile {
     file: File,
     len: u64,
     dirty: bool,
+    /// What counts from `own` on was appended by this process, and has this checksum.
+    own: u64,
+    crc: Hasher,
+    /// When this process has changed it last.
+    changed: Cell<(i64, i64)>,
 }
 
 /// Something other than this run changed a file.
@@ -24,6 +32,8 @@ pub(crate) struct AppendFile {
 pub(crate) enum Disturbance {
     Deleted,
     Length(u64),
+    /// What this process has appended is there no more.
+    Content,
 }
 
 impl AppendFile {
@@ -44,8 +54,9 @@ impl AppendFile {
             .truncate(false)
             .custom_flags(NO_FOLLOW)
             .open(path)?;
-        let len = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file, len, dirty: true })
+        let meta = file.metadata()?;
+        let (len, changed) = (meta.len(), Cell::new((meta.mtime(), meta.mtime_nsec())));
+        Ok(Self { path: path.to_owned(), file, len, dirty: true, own: len, crc: Hasher::new(), changed })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -63,16 +74,43 @@ impl AppendFile {
         Ok((m.dev(), m.ino()))
     }
 
-    /// Whether the file is as this run left it.
+    /// Whether the file is as this run left it. Its content is read only where the time of its last change is another one: some file systems set that
+    /// on their own.
     pub(crate) fn disturbance(&self) -> io::Result<Option<Disturbance>> {
         let m = self.file.metadata()?;
-        Ok(if m.nlink() == 0 {
-            Some(Disturbance::Deleted)
-        } else if m.len() != self.len {
-            Some(Disturbance::Length(m.len()))
-        } else {
-            None
-        })
+        if m.nlink() == 0 {
+            return Ok(Some(Disturbance::Deleted));
+        }
+        if m.len() != self.len {
+            return Ok(Some(Disturbance::Length(m.len())));
+        }
+        let changed = (m.mtime(), m.mtime_nsec());
+        if changed != self.changed.get() {
+            if self.crc_of_own()? != self.crc.clone().finalize() {
+                // Shorter than the journal says: so the next start takes no byte of it on trust.
+                self.file.set_len(self.len.saturating_sub(1))?;
+                return Ok(Some(Disturbance::Content));
+            }
+            self.changed.set(changed);
+        }
+        Ok(None)
+    }
+
+    fn crc_of_own(&self) -> io::Result<u32> {
+        let (mut at, mut crc, mut block) = (self.own, Hasher::new(), vec![0; 1 << 18]);
+        while at < self.len {
+            let n = block.len().min(usize::try_from(self.len - at).unwrap_or(usize::MAX));
+            self.file.read_exact_at(&mut block[..n], at)?;
+            crc.update(&block[..n]);
+            at += n as u64;
+        }
+        Ok(crc.finalize())
+    }
+
+    fn note_change(&self) -> io::Result<()> {
+        let m = self.file.metadata()?;
+        self.changed.set((m.mtime(), m.mtime_nsec()));
+        Ok(())
     }
 
     pub(crate) fn read(&self) -> io::Result<Vec<u8>> {
@@ -91,26 +129,34 @@ impl AppendFile {
     /// Writes beyond what counts; it counts only after `accept`.
     pub(crate) fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.dirty = true;
-        self.file.write_all_at(bytes, offset)
+        self.file.write_all_at(bytes, offset)?;
+        self.note_change()
     }
 
-    /// From now on `len` bytes count.
+    /// From now on `len` bytes count. Their content is of no interest, or has checksums of its own.
     pub(crate) fn accept(&mut self, len: u64) {
-        self.len = len;
+        (self.len, self.own, self.crc) = (len, len, Hasher::new());
+    }
+
+    /// From now on so many more bytes count, with this checksum.
+    pub(crate) fn accept_more(&mut self, bytes: u64, crc: &Hasher) {
+        self.len += bytes;
+        self.crc.combine(crc);
     }
 
     /// Cuts the file back to `len` bytes, which then count.
     pub(crate) fn cut(&mut self, len: u64) -> io::Result<()> {
         self.file.set_len(len)?;
-        self.len = len;
+        (self.len, self.own, self.crc) = (len, len, Hasher::new());
         self.dirty = true;
-        Ok(())
+        self.note_change()
     }
 
     /// Cuts off what does not count.
     pub(crate) fn roll_back(&mut self) -> io::Result<()> {
         if self.file.metadata()?.len() > self.len {
             self.file.set_len(self.len)?;
+            self.note_change()?;
         }
         Ok(())
     }

@@ -56,6 +56,10 @@ impl FinishedSet {
         self.sources.get(&source).map(|s| Arc::clone(&s.set)).unwrap_or_default()
     }
 
+    pub(crate) fn failed_of(&self, source: SourceId) -> BitSet {
+        self.sources.get(&source).map(|s| s.failed.clone()).unwrap_or_default()
+    }
+
     pub(crate) fn counts_of(&self, source: SourceId) -> Counts {
         self.sources.get(&source).map(|s| s.counts).unwrap_or_default()
     }

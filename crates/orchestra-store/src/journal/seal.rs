@@ -96,6 +96,7 @@ impl Journal {
         let file = self.files.get(index).filter(|file| is_of_rows(self.inside(file))).ok_or(unknown)?;
         undisturbed(file)?;
         undisturbed(&self.journal)?;
+        self.must_lie_where_it_was()?;
         // `open_files` lets no run have more files than fit.
         let number = u16::try_from(index).unwrap_or(u16::MAX);
         let sealed = Sealed { file: number, bytes: file.len(), part: part.entry() };

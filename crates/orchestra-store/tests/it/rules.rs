@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::common::{
@@ -97,6 +97,36 @@ fn text_that_was_added_to_a_finished_run_is_not_cut_off() {
     let folder = OutputFolder::open(dir.path()).unwrap();
     assert!(matches!(Journal::resume(folder, &identity(), &files()), Err(StartError::Grown(p)) if p == path));
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
+}
+
+#[test]
+fn a_result_file_that_is_edited_to_the_same_size_or_a_folder_that_is_moved_away_ends_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("out");
+    let mut journal = start(&folder);
+    journal.commit(&group(&[item(0, 0)])).unwrap();
+    let results = folder.join("results.jsonl");
+    let text = fs::read(&results).unwrap();
+    let edited: Vec<u8> = text.iter().map(|byte| byte ^ 1).collect();
+    let changed_at = || results.metadata().map(|meta| (meta.mtime(), meta.mtime_nsec())).unwrap();
+    let write = |bytes: &[u8]| {
+        // The clock of a file system ticks some hundred times a second.
+        let before = changed_at();
+        while changed_at() == before {
+            fs::write(&results, bytes).unwrap();
+        }
+    };
+    write(&edited);
+    let refused = journal.commit(&group(&[item(0, 1)])).unwrap_err();
+    assert!(refused.to_string().contains("other bytes than the run has written"), "{refused}");
+    // What has only another time is as it was.
+    write(&text);
+    journal.commit(&group(&[item(0, 1)])).unwrap();
+    fs::rename(&folder, dir.path().join("moved")).unwrap();
+    let files = vec![PlacedFile { path: "arrays/2.npy".into(), bytes: vec![7] }];
+    let refused = journal.commit(&Commit { files, ..group(&[item(0, 2)]) }).unwrap_err();
+    assert!(refused.to_string().contains("it was moved or replaced"), "{refused}");
+    assert!(!folder.exists(), "nothing is written beside the run");
 }
 
 #[test]
