@@ -68,7 +68,7 @@ fn whole_list() -> std::path::PathBuf {
 fn check_extension(old: &Path, new: &Path, old_items: Option<&[ItemEntry]>, new_items: Option<&[ItemEntry]>) {
     let claim = |list| ListingReader::open(list).ok().and_then(|l| l.summary());
     let is_unchanged = claim(old).is_some_and(|old| Some(old) == claim(new));
-    match extend_listing(old, new) {
+    match extend_listing(old, new, None) {
         Err(_) => {
             let both_whole = old_items.is_some() && new_items.is_some();
             assert!(!both_whole, "two lists that can be read can be joined");

@@ -239,6 +239,10 @@ impl Expand for ListsInLoader {
     fn file_of<'a>(&self, locator: &'a Path) -> &'a Path {
         self.expand.file_of(locator)
     }
+
+    fn has_changed(&self, before: &Path, now: &Path) -> bool {
+        self.expand.has_changed(before, now)
+    }
 }
 
 /// What a file was found to hold so far, by all processes that have listed it: the next one finds it again, in the same order.

@@ -61,9 +61,20 @@ impl BitSet {
         })
     }
 
+    /// Takes away all that are not in `other`.
+    pub fn keep(&mut self, other: &BitSet) {
+        self.words.truncate(other.words.len());
+        self.words.iter_mut().zip(&other.words).for_each(|(word, others)| *word &= others);
+        self.recount();
+    }
+
     /// Takes away all that are in `other`.
-    pub(crate) fn subtract(&mut self, other: &BitSet) {
+    pub fn subtract(&mut self, other: &BitSet) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, others)| *word &= !others);
+        self.recount();
+    }
+
+    fn recount(&mut self) {
         self.words.truncate(self.words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1));
         self.count = self.words.iter().map(|word| u64::from(word.count_ones())).sum();
     }

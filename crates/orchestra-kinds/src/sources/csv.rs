@@ -1,5 +1,6 @@
 //! `kind = "csv"`: the records of CSV files, one item each.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use super::reading::encoding::{Foreign, NO_UTF8};
 use super::reading::field_type::{Field, FieldType};
 use super::reading::input::{NAME_TYPES, ReadSeek, describe, head, look, open_to_list};
 use super::reading::limits::LARGEST_TEXT;
-use super::reading::lines::{Ends, RecordReader, first_record, is_closed, list};
+use super::reading::lines::{Ends, RecordReader, first_record, has_changed, is_closed, list};
 use super::reading::number::no_number;
 use super::reading::row::{Row, Taken};
 use crate::objects::{self, Protocol};
@@ -85,7 +86,8 @@ impl SourceKind for Csv {
             None => inferred(source, &name, &record)?,
         };
         let header: Vec<String> = record.into_iter().map(|(name, _)| name).collect();
-        if let Some(unknown) = fields.iter().find(|field| !header.contains(&field.name)) {
+        let known: HashSet<&String> = header.iter().collect();
+        if let Some(unknown) = fields.iter().find(|field| !known.contains(&field.name)) {
             let span = source.fields.entry("columns").map_or(source.fields.span, |entry| entry.key_span);
             let reason = format!("names `{}`, and `{name}` has no such column", unknown.name);
             source
@@ -218,6 +220,7 @@ fn header_of(head: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
     let header = parse_any(header, delimiter).map_err(|why| format!("its header {why}"))?;
     // Many are written as `id, x`, and mean no blank.
     let header: Vec<String> = header.iter().map(|name| name.trim().to_owned()).collect();
+    let mut seen = HashSet::with_capacity(header.len());
     for (at, name) in header.iter().enumerate() {
         if name.contains('\0') {
             return Err(format!("the name of column {} has a NUL character", at + 1));
@@ -225,7 +228,7 @@ fn header_of(head: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
         if name.is_empty() {
             return Err(format!("column {} has no name", at + 1));
         }
-        if header[..at].contains(name) {
+        if !seen.insert(name) {
             return Err(format!("it has the column `{name}` twice"));
         }
     }
@@ -315,6 +318,10 @@ impl Expand for Records {
         list(path, Ends::Quoted { delimiter: self.delimiter }, 1, push)
     }
 
+    fn has_changed(&self, before: &Path, now: &Path) -> bool {
+        has_changed(before, now)
+    }
+
     fn in_loader(&self) -> Option<KindSettings> {
         KindSettings::of(Csv.name(), self)
     }
@@ -323,7 +330,9 @@ impl Expand for Records {
 impl Fetch for Records {
     fn start(&self) -> Box<dyn FetchRun> {
         let row = Row::new(&self.fields, self.max_pixels);
-        Box::new(Record { records: self.clone(), reader: RecordReader::new(&self.protocols), row })
+        let place = |field: &Field| self.header.iter().position(|name| *name == field.name);
+        let places = self.fields.iter().map(place).collect();
+        Box::new(Record { records: self.clone(), places, reader: RecordReader::new(&self.protocols), row })
     }
 
     fn network(&self) -> Option<Network> {
@@ -341,21 +350,22 @@ impl Fetch for Records {
 
 struct Record {
     records: Records,
+    /// Where each field stands in a record.
+    places: Vec<Option<usize>>,
     reader: RecordReader,
     row: Row,
 }
 
 impl FetchRun for Record {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let Self { records, reader, row } = self;
+        let Self { records, places, reader, row } = self;
         let Records { header, delimiter, .. } = &*records;
         let (path, bytes, opener) = reader.read(locator)?;
         let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
         let record =
             parse(bytes, *delimiter, header.len()).map_err(|why| refuse(format!("the record {why}")))?;
-        let beside = row.fill(|_, field, cell| {
-            let at = header.iter().position(|name| *name == field.name);
-            let text = at.and_then(|at| record.get(at));
+        let beside = row.fill(|at, field, cell| {
+            let text = places[at].and_then(|place| record.get(place));
             let text = text.ok_or_else(|| refuse(format!("it has no column `{}`", field.name)))?;
             match text.is_empty() && field.optional {
                 true => Ok(Taken::Missing),
@@ -426,6 +436,9 @@ mod tests {
     #[test]
     fn a_header_names_each_column_once() {
         assert_eq!(header_of(b"id, x ,\" y\"\n", b',').unwrap(), ["id", "x", "y"]);
+        // It would take minutes if each were compared with all others.
+        let wide: String = (0..200_000).map(|n| format!("column {n},")).collect();
+        assert_eq!(header_of(format!("{wide}last\n").as_bytes(), b',').unwrap().len(), 200_001);
         for (head, why) in [("a,a\n", "twice"), ("a, a\n", "twice"), ("a,,b\n", "no name"), ("", "no record")]
         {
             let error = header_of(head.as_bytes(), b',').unwrap_err();

@@ -21,7 +21,7 @@ use super::reading::encoding::{Foreign, NO_UTF8};
 use super::reading::field_type::Field;
 use super::reading::input::{NAME_TYPES, ReadSeek, describe, head, look};
 use super::reading::limits::LARGEST_TEXT;
-use super::reading::lines::{Ends, RecordReader, first_record, list};
+use super::reading::lines::{Ends, RecordReader, first_record, has_changed, list};
 use super::reading::row::{Row, Taken};
 use crate::objects::{self, Protocol};
 
@@ -197,6 +197,10 @@ struct Lines {
 impl Expand for Lines {
     fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         list(path, Ends::Line, 0, push)
+    }
+
+    fn has_changed(&self, before: &Path, now: &Path) -> bool {
+        has_changed(before, now)
     }
 
     fn in_loader(&self) -> Option<KindSettings> {

@@ -16,6 +16,7 @@ use self::sample::{MISSING, Sample, TWICE, place_or};
 use self::sample_columns::{MOST_COLUMNS, columns_of, first_sample, is_npy, key_of, type_of};
 use super::reading::columns::{decoders, schema, settings};
 use super::reading::field_type::Field;
+use super::reading::file_version::FileVersion;
 use super::reading::input::{answer, describe, open_to_list, warn_of_no_item, why_no_item};
 use super::reading::locator::{file_of, locator};
 use super::reading::tar_members::{Member, Members};
@@ -133,7 +134,11 @@ struct Shards {
 
 impl Expand for Shards {
     fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
-        open_to_list(path, |archive| self.samples(path, BufReader::with_capacity(16 << 10, archive), push))
+        // Before anything of it is read.
+        let version = FileVersion::of_paths([path]);
+        open_to_list(path, |archive| {
+            self.samples(path, version, BufReader::with_capacity(16 << 10, archive), push)
+        })
     }
 
     fn in_loader(&self) -> Option<KindSettings> {
@@ -143,7 +148,13 @@ impl Expand for Shards {
 
 impl Shards {
     /// Names the samples of an archive.
-    fn samples(&self, path: &Path, archive: impl Read + Seek, push: PushFound<'_>) -> Result<(), ListError> {
+    fn samples(
+        &self,
+        path: &Path,
+        version: FileVersion,
+        archive: impl Read + Seek,
+        push: PushFound<'_>,
+    ) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let mut members = Members::new(archive).map_err(|error| unreadable(error.to_string()))?;
         let mut sample: Option<ListedSample> = None;
@@ -165,7 +176,7 @@ impl Shards {
             };
             is_without = false;
             if let Some(before) = sample.take_if(|before| before.key != key) {
-                before.push(path, push)?;
+                before.push(path, version, push)?;
             }
             let sample = sample.get_or_insert_with(|| ListedSample {
                 key,
@@ -182,7 +193,7 @@ impl Shards {
             }
         }
         match sample {
-            Some(sample) => sample.push(path, push),
+            Some(sample) => sample.push(path, version, push),
             None if is_without && passed_over.total() > 0 => Err(ListError::AllPassedOver {
                 path: path.to_owned(),
                 passed_over: Box::new(passed_over),
@@ -204,8 +215,9 @@ struct ListedSample {
 }
 
 impl ListedSample {
-    fn push(self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
-        push(Found::Item(&format!("/{}", self.key), &locator(path, &self.places)))?;
+    fn push(self, path: &Path, version: FileVersion, push: PushFound<'_>) -> Result<(), ListError> {
+        let numbers = [&self.places[..], &[version.0]].concat();
+        push(Found::Item(&format!("/{}", self.key), &locator(path, &numbers)))?;
         // A sample without any of its columns fails by its name, and so do the members that it has.
         let is_read = self.places.as_chunks::<2>().0.iter().any(|place| *place != MISSING);
         match self.others {
@@ -282,6 +294,7 @@ mod tests {
             assert_eq!((cls.data, *json), (&7_i64.to_ne_bytes()[..], "{}"));
         });
         std::fs::write(&path, archive(&members[..1])).unwrap();
-        assert!(run.fetch(&items[4].1).is_err());
+        let error = run.fetch(&items[0].1).unwrap_err().error;
+        assert!(error.contains("it was changed after it was listed"), "{error}");
     }
 }

@@ -57,6 +57,38 @@ impl Lists {
         self.relisted.iter().flatten().map(Relisted::new_items).sum()
     }
 
+    /// Why the run cannot go on, where items that are finished are others now, under the same names. Failed ones may have changed where they are
+    /// `retried`.
+    pub fn changed(
+        &self,
+        plan: &Plan,
+        journal: &Journal,
+        retried: bool,
+    ) -> Result<Vec<String>, StartRunError> {
+        let mut changes = Vec::new();
+        for ((source, relisted), id) in plan.sources.iter().zip(&self.relisted).zip((0..).map(SourceId)) {
+            let Some(Relisted { next, extension: Some(extension), .. }) = relisted else { continue };
+            let mut changed = extension.changed.clone();
+            changed.keep(&journal.finished(id));
+            if retried {
+                changed.subtract(&journal.failed(id));
+            }
+            if changed.is_empty() {
+                continue;
+            }
+            let failed = |error| StartRunError::Listing { source_name: source.name.clone(), error };
+            let names = names_of(next, changed.iter().take(CHANGED_SHOWN)).map_err(failed)?.join("`, `");
+            let more = if changed.len() > CHANGED_SHOWN as u64 { ", .." } else { "" };
+            let items = if changed.len() == 1 { "item is" } else { "items are" };
+            changes.push(format!(
+                "{} finished {items} not the same any more in source `{}` (`{names}`{more}), whose files were edited or replaced",
+                changed.len(),
+                source.name
+            ));
+        }
+        Ok(changes)
+    }
+
     pub fn keep(self, plan: &Plan, journal: &Journal) -> Result<Vec<Listing>, StartRunError> {
         let finished = (0..).map(SourceId).map(|source| journal.finished(source));
         let catalogs = match self.relisted.is_empty() {
@@ -91,6 +123,19 @@ fn each_source<T>(
             .map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })
     });
     listed.collect()
+}
+
+/// Names of changed items that are shown.
+const CHANGED_SHOWN: usize = 3;
+
+fn names_of(list: &Path, items: impl Iterator<Item = u64>) -> Result<Vec<String>, ListError> {
+    let mut reader = ListingReader::open(list)?;
+    let mut names = Vec::new();
+    for item in items {
+        reader.skip_to(item)?;
+        names.extend(reader.read()?.map(|(name, _)| name.to_owned()));
+    }
+    Ok(names)
 }
 
 fn is_watched(source: &SourcePlan) -> bool {
@@ -135,7 +180,7 @@ fn relist(
     let mut relisted = Relisted { next, target: listing_path(private, &source.name), extension: None };
     write_items(&source.listing, expand.as_deref(), most, &relisted.next, &|| true)?;
     if relisted.target.exists() {
-        relisted.extension = Some(extend_listing(&relisted.target, &relisted.next)?);
+        relisted.extension = Some(extend_listing(&relisted.target, &relisted.next, expand.as_deref())?);
     }
     Ok(relisted)
 }

@@ -77,6 +77,10 @@ pub fn prepare_with(
     if let Some((_, _, strange)) = part_files(&plan).into_iter().find(is_strange) {
         return Err(StartError::InTheWay(strange).into());
     }
+    let changed = lists.changed(&plan, &journal, earlier == Earlier::RetryFailed)?;
+    if !changed.is_empty() {
+        return Err(past.changed(&plan, changed));
+    }
     let retried = match earlier {
         // What `start` would refuse takes no failure back.
         Earlier::RetryFailed => match engine.and_then(|engine| past.other_version(engine)) {

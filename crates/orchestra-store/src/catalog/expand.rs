@@ -40,6 +40,13 @@ pub trait Expand: fmt::Debug + Send + Sync {
         Path::new(OsStr::from_bytes(&bytes[..end]))
     }
 
+    /// Whether the item of this name, which two locators of two lists name, is another one now. Names say where an item stands: behind a row that was
+    /// inserted above, each is that of the one before.
+    fn has_changed(&self, before: &Path, now: &Path) -> bool {
+        let _ = (before, now);
+        false
+    }
+
     /// The settings from which a loader process makes it again, to list files there. Without them it lists in this process, where it must open nothing
     /// that others made; with them, its locators are the path of the file, a `#` and text without a `#`.
     fn in_loader(&self) -> Option<KindSettings> {

@@ -10,7 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::listing_file::{ListingWriter, folder_of};
-use super::{ItemEntry, ListError, ListingReader};
+use super::{Expand, ItemEntry, ListError, ListingReader};
+use crate::bit_set::BitSet;
 use crate::sorter::{Merge, Sorter};
 
 /// Names of missing items that are reported.
@@ -31,11 +32,14 @@ pub struct Extension {
     pub missing_count: u64,
     /// The names of the first few of them.
     pub missing: Vec<String>,
+    /// The numbers of items that were another one under their name in the old list.
+    pub changed: BitSet,
 }
 
 /// Rewrites the list `new` to begin with the items of `old` in their order, with the locators that `new` gave them, and behind them the items that
-/// only `new` names, in its order. `new` is complete and changes at once or not at all; `old` may be unfinished and is left alone.
-pub fn extend_listing(old: &Path, new: &Path) -> Result<Extension, ListError> {
+/// only `new` names, in its order. `new` is complete and changes at once or not at all; `old` may be unfinished and is left alone. `expand` has made
+/// the items of files, and says which of them have changed.
+pub fn extend_listing(old: &Path, new: &Path, expand: Option<&dyn Expand>) -> Result<Extension, ListError> {
     let before = ListingReader::open_unfinished(old)?;
     let after = ListingReader::open(new)?;
     let mut result = Extension {
@@ -44,6 +48,7 @@ pub fn extend_listing(old: &Path, new: &Path) -> Result<Extension, ListError> {
         appended: 0,
         missing_count: 0,
         missing: Vec::new(),
+        changed: BitSet::default(),
     };
     if before.summary() == after.summary() {
         return Ok(result);
@@ -56,7 +61,13 @@ pub fn extend_listing(old: &Path, new: &Path) -> Result<Extension, ListError> {
     let mut places = Sorter::new(&folder);
     join(old_sorted, new_sorted, &mut |joined| {
         let (place, row) = match joined {
-            Joined::Both { place, row } => (place, row),
+            Joined::Both { place, before, row } => {
+                let path = |locator| Path::new(OsStr::from_bytes(locator));
+                if expand.is_some_and(|expand| expand.has_changed(path(&before), path(&row.locator))) {
+                    result.changed.insert(place);
+                }
+                (place, row)
+            }
             Joined::New(row) => {
                 result.appended += 1;
                 (APPENDED | row.place, row)
@@ -125,9 +136,10 @@ fn by_name(
 }
 
 enum Joined {
-    /// In both lists: the old place, the new locator.
+    /// In both lists: the old place and locator, and the new row.
     Both {
         place: u64,
+        before: Vec<u8>,
         row: Row,
     },
     Old(Row),
@@ -148,7 +160,7 @@ fn join(old: Merge, new: Merge, emit: &mut dyn FnMut(Joined) -> io::Result<()>) 
         let left = if order.is_le() { old.next().transpose()? } else { None };
         let right = if order.is_ge() { new.next().transpose()? } else { None };
         match (left, right) {
-            (Some(a), Some(b)) => emit(Joined::Both { place: a.place, row: b })?,
+            (Some(a), Some(b)) => emit(Joined::Both { place: a.place, before: a.locator, row: b })?,
             (Some(a), None) => emit(Joined::Old(a))?,
             (None, Some(b)) => emit(Joined::New(b))?,
             (None, None) => return Ok(()),
@@ -193,7 +205,7 @@ mod tests {
         let (a, b) = (folder.path().join("a"), folder.path().join("b"));
         write(&a, "/old", old);
         write(&b, "/new", new);
-        let extension = extend_listing(&a, &b).unwrap();
+        let extension = extend_listing(&a, &b, None).unwrap();
         assert_eq!(extension.numbered, old.len() as u64);
         (extension, read(&b))
     }
@@ -213,7 +225,7 @@ mod tests {
             // What comes before in the order now must not take a number that was given.
             let next: Vec<&str> = ["0-new.png"].into_iter().chain(names.iter().copied()).collect();
             write(&b, "/data", &next);
-            let e = extend_listing(&a, &b).unwrap();
+            let e = extend_listing(&a, &b, None).unwrap();
             let items = read(&b);
             assert_eq!((items.len(), e.missing_count), (1101, 0), "{len} of {} bytes", bytes.len());
             let given: Vec<String> = names.iter().map(|n| format!("/data/{n}")).collect();
@@ -252,7 +264,7 @@ mod tests {
         let (a, b) = (folder.path().join("a"), folder.path().join("b"));
         write(&a, "/data", &["x", "y"]);
         write(&b, "/data", &["x", "y"]);
-        let e = extend_listing(&a, &b).unwrap();
+        let e = extend_listing(&a, &b, None).unwrap();
         assert_eq!((e.appended, e.missing_count, e.numbered), (0, 0, 2));
     }
 }

@@ -16,7 +16,10 @@ use super::open_file::OpenFile;
 use crate::objects::{self, Protocol};
 use crate::sources::reading::columns::{declared, decoders, no_first, opens, schema, settings};
 use crate::sources::reading::field_type::Field;
-use crate::sources::reading::input::{Last, Opener, ReadSeek, cannot_read, describe, look, open_to_list};
+use crate::sources::reading::file_version::{FileVersion, has_changed};
+use crate::sources::reading::input::{
+    Last, Opener, ReadSeek, cannot_read, changed, describe, look, open_to_list,
+};
 use crate::sources::reading::limits::check_items;
 use crate::sources::reading::locator::{locator, parts};
 use crate::sources::reading::row::Row;
@@ -113,6 +116,8 @@ struct Files {
 impl Expand for Files {
     fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
+        // Before anything of it is read.
+        let version = FileVersion::of_paths([path]);
         let metadata = open_to_list(path, |file| footer(file).map_err(unreadable))?;
         resolve(&metadata, &self.fields).map_err(unreadable)?;
         let mut before = 0;
@@ -120,11 +125,15 @@ impl Expand for Files {
         check_items(groups.iter().sum(), self.max_items).map_err(unreadable)?;
         for (group, rows) in (0_u64..).zip(groups) {
             for row in 0..rows {
-                push(Found::Item(&format!("[{}]", before + row), &locator(path, &[group, row])))?;
+                push(Found::Item(&format!("[{}]", before + row), &locator(path, &[group, row, version.0])))?;
             }
             before += rows;
         }
         Ok(())
+    }
+
+    fn has_changed(&self, before: &Path, now: &Path) -> bool {
+        has_changed(before, now, 3)
     }
 
     fn in_loader(&self) -> Option<KindSettings> {
@@ -161,14 +170,18 @@ struct RowReader {
 
 impl FetchRun for RowReader {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let (path, numbers) = parts(locator, 2)?;
-        let (group, row) = (numbers[0], numbers[1]);
+        let (path, numbers) = parts(locator, 3)?;
+        let (group, row, listed) = (numbers[0], numbers[1], numbers[2]);
         let file = self.open.get(path, || {
             let input = self.opener.open(path)?;
             let opened = OpenFile::open(input.clone(), &self.fields);
             opened.map_err(|why| input.refusal(cannot_read(path, &why)))
         })?;
         let read = file.read(group, row);
+        // What was decoded of an edited file may be damaged, too.
+        if !file.input.metadata().is_ok_and(|meta| FileVersion::of(&meta).is_as_listed(listed)) {
+            return Err(changed(path));
+        }
         let at = read.map_err(|why| file.input.refusal(cannot_read(path, &why)))?;
         file.take(at, &mut self.row, (path, &self.opener))
     }

@@ -1,6 +1,6 @@
 //! The files and objects that items lie in, open to be read where the bytes lie. It never looks at what they hold.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -74,6 +74,11 @@ fn with_hint(mut refusal: Refusal, folder: &Path, path: &Path) -> Refusal {
     refusal
 }
 
+/// The refusal of an item whose file was edited or replaced after it was listed: what stands in its place is of another one.
+pub fn changed(path: &Path) -> Refusal {
+    cannot_read(path, "it was changed after it was listed; start again when nothing writes to it")
+}
+
 pub fn cannot_read(path: &Path, why: &str) -> Refusal {
     Refusal { kind: FailureKind::Read, error: format!("cannot read `{}`: {why}", path.display()) }
 }
@@ -132,6 +137,14 @@ impl Object {
 }
 
 impl Input {
+    /// What the system says of the file; `None`: it is an object.
+    pub fn metadata(&self) -> io::Result<Option<Metadata>> {
+        match self {
+            Input::File(file) => file.metadata().map(Some),
+            Input::Object(_) => Ok(None),
+        }
+    }
+
     /// Bytes that it has.
     pub fn size(&self) -> io::Result<u64> {
         match self {

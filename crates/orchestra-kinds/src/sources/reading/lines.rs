@@ -4,13 +4,14 @@
 use std::io::{self, Read};
 use std::path::Path;
 
+use crc32fast::Hasher;
 use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use orchestra_store::{Found, ListError, PassedOver, PushFound};
 
-use super::input::{Input, Last, Opener, cannot_read, open_to_list};
+use super::input::{Input, Last, Opener, cannot_read, changed, open_to_list};
 use super::limits::LARGEST_TEXT;
-use super::locator::{locator, parts};
+use super::locator::{locator, parts, stamp_of};
 use crate::objects::Protocol;
 
 /// Bytes that are looked at together.
@@ -28,6 +29,8 @@ pub struct Span {
     pub len: u64,
     /// The line in which it begins, from 1.
     pub line: u64,
+    /// The checksum of its bytes, without the line feed: the last record of a file may get one when it grows.
+    pub crc: u32,
 }
 
 /// How records end.
@@ -81,7 +84,8 @@ pub fn records<E: From<io::Error>>(
 ) -> Result<(), E> {
     let mut block = vec![0; BLOCK];
     let (mut at, mut line) = (0_u64, 1_u64);
-    let mut span = Span { at, len: 0, line };
+    let mut span = Span { at, len: 0, line, crc: 0 };
+    let mut crc = Hasher::new();
     let (mut is_blank, mut place) = (true, Place::FieldStart);
     loop {
         let n = match input.read(&mut block) {
@@ -96,7 +100,9 @@ pub fn records<E: From<io::Error>>(
             at = MARK.len() as u64;
             span.at = at;
         }
-        for byte in bytes {
+        // Where what is not in the checksum yet begins.
+        let mut open = 0;
+        for (place_in_block, byte) in bytes.iter().enumerate() {
             at += 1;
             is_blank &= byte.is_ascii_whitespace();
             if let Ends::Quoted { delimiter } = ends {
@@ -107,14 +113,18 @@ pub fn records<E: From<io::Error>>(
             }
             line += 1;
             if place != Place::Quotes {
-                push((!is_blank).then_some(Span { len: at - span.at, ..span }))?;
-                (span, is_blank) = (Span { at, len: 0, line }, true);
+                crc.update(&bytes[open..place_in_block]);
+                open = place_in_block + 1;
+                let crc = std::mem::take(&mut crc).finalize();
+                push((!is_blank).then_some(Span { len: at - span.at, crc, ..span }))?;
+                (span, is_blank) = (Span { at, len: 0, line, crc: 0 }, true);
             }
         }
+        crc.update(&bytes[open..]);
     }
     match at - span.at {
         0 => Ok(()),
-        len => push((!is_blank).then_some(Span { len, ..span })),
+        len => push((!is_blank).then_some(Span { len, crc: crc.finalize(), ..span })),
     }
 }
 
@@ -147,7 +157,8 @@ pub fn list(path: &Path, ends: Ends, mut skip: u64, push: PushFound<'_>) -> Resu
                 Ok(())
             }
             Some(span) => {
-                let (name, locator) = (format!(":{}", span.line), locator(path, &[span.at, span.len]));
+                let (name, locator) =
+                    (format!(":{}", span.line), locator(path, &[span.at, span.len, span.crc.into()]));
                 push(Found::Item(&name, &locator)).map_err(Stop::Push)
             }
         });
@@ -156,6 +167,11 @@ pub fn list(path: &Path, ends: Ends, mut skip: u64, push: PushFound<'_>) -> Resu
             Stop::Push(error) => error,
         })
     })
+}
+
+/// Whether the record that two locators name is another one now.
+pub fn has_changed(before: &Path, now: &Path) -> bool {
+    matches!((stamp_of(before, 3), stamp_of(now, 3)), (Some(before), Some(now)) if before != now)
 }
 
 /// Why a file is not read to its end.
@@ -188,8 +204,8 @@ impl RecordReader {
     /// # Errors
     /// It cannot be read, or is longer than an item may be.
     pub fn read<'a>(&'a mut self, locator: &'a [u8]) -> Result<(&'a Path, &'a [u8], &'a Opener), Refusal> {
-        let (path, numbers) = parts(locator, 2)?;
-        let (at, len) = (numbers[0], numbers[1]);
+        let (path, numbers) = parts(locator, 3)?;
+        let (at, len, crc) = (numbers[0], numbers[1], numbers[2]);
         if len > LARGEST_TEXT {
             let error =
                 format!("the record has {len} bytes, and at most {} MiB are read", LARGEST_TEXT >> 20);
@@ -199,7 +215,12 @@ impl RecordReader {
         self.bytes.resize(len as usize, 0);
         let read = input.read_exact_at(&mut self.bytes, at);
         read.map_err(|error| input.refusal(cannot_read(path, &error.to_string())))?;
-        Ok((path, self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes), &self.opener))
+        let record = self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes);
+        // A quote that is never closed has the line feed at the end of the file in its checksum.
+        if [record, &self.bytes].iter().all(|bytes| u64::from(crc32fast::hash(bytes)) != crc) {
+            return Err(changed(path));
+        }
+        Ok((path, record, &self.opener))
     }
 }
 

@@ -33,6 +33,11 @@ pub fn parts(locator: &[u8], n: usize) -> Result<(&Path, Vec<u64>), Refusal> {
     })
 }
 
+/// The last number of a locator: what its file or record was when it was listed. `None`: an older program has written it without one.
+pub fn stamp_of(locator: &Path, n: usize) -> Option<u64> {
+    parts(locator.as_os_str().as_bytes(), n).ok()?.1.pop()
+}
+
 /// The file of a locator, whatever the numbers.
 pub fn file_of(locator: &[u8]) -> Option<&Path> {
     let at = locator.iter().rposition(|byte| *byte == b'#')?;

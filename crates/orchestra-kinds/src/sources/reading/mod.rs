@@ -4,6 +4,7 @@ pub mod archive_links;
 pub mod columns;
 pub mod encoding;
 pub mod field_type;
+pub mod file_version;
 pub mod input;
 pub mod limits;
 pub mod lines;

@@ -12,6 +12,8 @@ use super::sample_columns::is_npy;
 use crate::objects::{self, Protocol, ReadObject};
 use crate::sources::reading::archive_links::Astray;
 use crate::sources::reading::field_type::{Field, FieldType};
+use crate::sources::reading::file_version::FileVersion;
+use crate::sources::reading::input::changed;
 use crate::sources::reading::limits::{LARGEST_FILE_BYTES, LARGEST_TENSOR, LARGEST_TEXT};
 use crate::sources::reading::locator::parts;
 use crate::sources::reading::npy_header::{HEAD, Header};
@@ -74,6 +76,13 @@ enum Archive {
 const NEAR: u64 = 4 << 20;
 
 impl Archive {
+    /// Whether a file is still the one that was listed. Objects have no version.
+    fn is_as_listed(&self, listed: Option<u64>) -> bool {
+        let Archive::File(Some((_, file))) = self else { return true };
+        file.metadata()
+            .is_ok_and(|file| listed.is_some_and(|listed| FileVersion::of([&file]).is_as_listed(listed)))
+    }
+
     /// Another sample begins: its members lie here.
     fn begin(&mut self, path: &Path, places: &[u64]) -> Result<(), Refusal> {
         match self {
@@ -131,7 +140,8 @@ fn cannot_read(path: &Path, error: &std::io::Error) -> Refusal {
 
 impl FetchRun for Sample {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let (path, places) = parts(locator, self.n * 2)?;
+        let (path, mut places) = parts(locator, self.n * 2 + 1)?;
+        let listed = places.pop();
         let refuse = |kind: FailureKind, error: String| Refusal { kind, error };
         let (places, _) = places.as_chunks::<2>();
         for (field, place) in self.row.fields().iter().zip(places) {
@@ -152,7 +162,7 @@ impl FetchRun for Sample {
         }
         self.archive.begin(path, places.as_flattened())?;
         let Self { archive, buffer: texts, row, .. } = self;
-        row.fill(|n, field, cell| {
+        let filled = row.fill(|n, field, cell| {
             let [at, len] = places[n];
             let buffer = match cell {
                 Cell::Bytes(bytes) if matches!(field.ty, FieldType::Bytes(_)) => bytes,
@@ -163,7 +173,12 @@ impl FetchRun for Sample {
             take(field, cell, texts)
                 .map_err(|why| refuse(FailureKind::Decode, format!("`.{}` {why}", field.name)))?;
             Ok(Taken::Bytes(len))
-        })
+        });
+        // What is no sample any more may be wrong in any way.
+        match archive.is_as_listed(listed) {
+            true => filled,
+            false => Err(changed(path)),
+        }
     }
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {

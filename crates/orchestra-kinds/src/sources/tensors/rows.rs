@@ -13,7 +13,8 @@ use super::arrays::{Arrays, arrays};
 use super::{Tensors, path_beside};
 use crate::objects::{self, Protocol};
 use crate::sources::reading::field_type::{Field, FieldType};
-use crate::sources::reading::input::{Input, Last, Opener, ReadSeek, cannot_read, open_to_list};
+use crate::sources::reading::file_version::{FileVersion, has_changed};
+use crate::sources::reading::input::{Input, Last, Opener, ReadSeek, cannot_read, changed, open_to_list};
 use crate::sources::reading::limits::check_items;
 use crate::sources::reading::locator::{file_of, locator, parts};
 use crate::sources::reading::npy_header::Header;
@@ -40,6 +41,22 @@ struct Found {
     /// Where its elements begin in the file, where they are not deflated.
     at: u64,
     deflated: Option<Place>,
+}
+
+/// A file and those beside it.
+struct OpenFiles {
+    files: Vec<Input>,
+    /// In the order of the columns.
+    arrays: Vec<OpenArray>,
+    /// Those that they have together.
+    items: u64,
+}
+
+impl OpenFiles {
+    fn version(&self) -> io::Result<FileVersion> {
+        let metadata = self.files.iter().map(Input::metadata).collect::<io::Result<Vec<_>>>()?;
+        Ok(FileVersion::of(metadata.iter().flatten()))
+    }
 }
 
 struct OpenArray {
@@ -160,9 +177,9 @@ impl Rows {
         Ok((found, passed_over))
     }
 
-    /// Opens a file and those beside it: the arrays, in the order of the columns, and the items.
-    fn open(&self, opener: &Opener, path: &Path) -> Result<(Vec<OpenArray>, u64), Refusal> {
-        let mut open = Vec::new();
+    /// Opens a file and those beside it.
+    fn open(&self, opener: &Opener, path: &Path) -> Result<OpenFiles, Refusal> {
+        let (mut open, mut files) = (Vec::new(), Vec::new());
         for (file, fields) in self.files(path) {
             let input = opener.open(&file)?;
             let found = self.find(&mut input.from(0), fields);
@@ -171,16 +188,20 @@ impl Rows {
                 let deflated = deflated.map(|place| Deflated { place, content: None, at: 0 });
                 OpenArray { input: input.clone(), header, at, deflated }
             }));
+            files.push(input);
         }
         let items = self.count(open.iter().map(|array| &array.header).collect());
-        Ok((open, items.map_err(|why| cannot_read(path, &why))?))
+        Ok(OpenFiles { files, arrays: open, items: items.map_err(|why| cannot_read(path, &why))? })
     }
 }
 
 impl Expand for Rows {
     fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let mut found = Vec::new();
-        for (file, fields) in self.files(path) {
+        let files = self.files(path);
+        // Before anything of them is read.
+        let version = FileVersion::of_paths(files.iter().map(|(file, _)| file.as_path()));
+        for (file, fields) in files {
             let failed = |why: String| match file == path {
                 true => ListError::bad_file(path, why),
                 false => ListError::bad_file(path, format!("`{}` beside it: {why}", file.display())),
@@ -203,8 +224,12 @@ impl Expand for Rows {
                 None => format!("[{item}]"),
                 Some(chunk) => format!("[{}:{}]", item * chunk, (item + 1) * chunk),
             };
-            push(Listed::Item(&name, &locator(path, &[item])))
+            push(Listed::Item(&name, &locator(path, &[item, version.0])))
         })
+    }
+
+    fn has_changed(&self, before: &Path, now: &Path) -> bool {
+        has_changed(before, now, 2)
     }
 
     fn in_loader(&self) -> Option<KindSettings> {
@@ -238,17 +263,17 @@ impl Fetch for Rows {
 struct RowReader {
     rows: Rows,
     opener: Opener,
-    /// Arrays, and how many items they have.
-    open: Last<(Vec<OpenArray>, u64)>,
+    open: Last<OpenFiles>,
     /// Per column.
     data: Vec<Vec<u8>>,
 }
 
 impl FetchRun for RowReader {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let (path, item) = parts(locator, 1)?;
-        let item = item[0];
-        let (arrays, items) = self.open.get(path, || self.rows.open(&self.opener, path))?;
+        let (path, numbers) = parts(locator, 2)?;
+        let (item, listed) = (numbers[0], numbers[1]);
+        let open = self.open.get(path, || self.rows.open(&self.opener, path))?;
+        let OpenFiles { arrays, items, .. } = open;
         if item >= *items {
             return Err(cannot_read(path, &format!("it has {items} items by now, and no item {item}")));
         }
@@ -265,7 +290,10 @@ impl FetchRun for RowReader {
             array.header.to_native(data);
             read += data.len() as u64;
         }
-        Ok(read)
+        match open.version() {
+            Ok(version) if version.is_as_listed(listed) => Ok(read),
+            _ => Err(changed(path)),
+        }
     }
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {

@@ -60,7 +60,7 @@ fn every_row_is_an_item_and_is_read_as_it_was_written() {
                 assert_eq!((view.data, view.shape), (&expected[..], &[2, 2][..]));
             });
         }
-        assert_eq!(reader.fetch(&locator(&path, &[3])).unwrap_err().kind, FailureKind::Read);
+        assert_eq!(reader.fetch(&locator(&path, &[3, 0])).unwrap_err().kind, FailureKind::Read);
     }
 }
 
@@ -98,7 +98,7 @@ fn a_pipe_is_refused_and_not_waited_for() {
         .unwrap();
     let error = rows(&[2]).expand(&fifo, &mut |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("it is a pipe"), "{error}");
-    let refusal = rows(&[2]).start().fetch(&locator(&fifo, &[0])).unwrap_err();
+    let refusal = rows(&[2]).start().fetch(&locator(&fifo, &[0, 0])).unwrap_err();
     assert!(refusal.error.contains("it is a pipe"), "{}", refusal.error);
 }
 
@@ -144,7 +144,7 @@ fn bytes_behind_an_array_are_refused_whatever_they_are() {
         std::fs::write(&path, [&one[..], behind].concat()).unwrap();
         let error = rows(&[]).expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains(&format!("{} bytes behind the array", behind.len())), "{error}");
-        let refusal = rows(&[]).start().fetch(&locator(&path, &[0])).unwrap_err();
+        let refusal = rows(&[]).start().fetch(&locator(&path, &[0, 0])).unwrap_err();
         assert!(refusal.error.contains("behind the array"), "{}", refusal.error);
     }
     let (path, longer) = (folder.path().join("a.npz"), [&one[..], b"x"].concat());

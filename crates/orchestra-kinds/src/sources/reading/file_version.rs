@@ -1,0 +1,89 @@
+//! What tells a file from one that was edited or replaced meanwhile, where its items are called by their place in it. Reads nothing of it.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use crc32fast::Hasher;
+use orchestra_store::is_url;
+
+use super::locator::stamp_of;
+
+/// Of files together: 24 bits of their sizes and of the times at which their content changed, 16 of their inodes, and 24 of the times at which
+/// anything of them changed, which no program sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileVersion(pub u64);
+
+impl FileVersion {
+    pub fn of<'a>(files: impl IntoIterator<Item = &'a Metadata>) -> Self {
+        let (mut content, mut inode, mut change) = (Hasher::new(), Hasher::new(), Hasher::new());
+        for file in files {
+            let [size, seconds, nanoseconds] = [file.size().cast_signed(), file.mtime(), file.mtime_nsec()];
+            [size, seconds, nanoseconds].iter().for_each(|number| content.update(&number.to_le_bytes()));
+            inode.update(&file.ino().to_le_bytes());
+            [file.ctime(), file.ctime_nsec()].iter().for_each(|number| change.update(&number.to_le_bytes()));
+        }
+        let [content, inode, change] = [content, inode, change].map(|hasher| u64::from(hasher.finalize()));
+        Self((content & 0xff_ffff) << 40 | (inode & 0xffff) << 24 | change & 0xff_ffff)
+    }
+
+    /// Of files before they are opened to be listed: what cannot be looked at cannot be opened. Objects have none.
+    pub fn of_paths<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
+        let files = paths.into_iter().filter(|path| !path.to_str().is_some_and(is_url));
+        Self::of(&files.filter_map(|path| path.metadata().ok()).collect::<Vec<_>>())
+    }
+
+    /// Whether they are those that were listed as `listed`. Who changes names or rights of them changes no item.
+    pub fn is_as_listed(self, listed: u64) -> bool {
+        self.0 >> 24 == listed >> 24
+    }
+
+    /// Whether files of one start have changed by the next. A copy that has kept its times is what it is a copy of.
+    pub fn has_changed(before: u64, now: u64) -> bool {
+        let is_copy = before >> 24 & 0xffff != now >> 24 & 0xffff;
+        before >> 40 != now >> 40 || (!is_copy && before != now)
+    }
+}
+
+/// The same of the last of `n` numbers in two locators.
+pub fn has_changed(before: &Path, now: &Path, n: usize) -> bool {
+    let [before, now] = [before, now].map(|locator| stamp_of(locator, n));
+    before.zip(now).is_some_and(|(before, now)| FileVersion::has_changed(before, now))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_edited_is_another_one_also_with_its_size_and_time_and_a_copy_with_them_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, copy] = ["a", "b"].map(|name| folder.path().join(name));
+        let version = |path: &Path| FileVersion::of_paths([path]);
+        let set_time =
+            |path: &Path, time| File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+        fs::write(&path, "one").unwrap();
+        let (listed, time) = (version(&path), path.metadata().unwrap().modified().unwrap());
+        assert!(!FileVersion::has_changed(listed.0, version(&path).0));
+        fs::copy(&path, &copy).unwrap();
+        set_time(&copy, time);
+        assert!(!FileVersion::has_changed(listed.0, version(&copy).0));
+        // Clocks of file systems tick some hundred times a second.
+        let changed = || path.metadata().map(|file| (file.ctime(), file.ctime_nsec())).unwrap();
+        let before = changed();
+        while changed() == before {
+            fs::write(&path, "two").unwrap();
+            set_time(&path, time);
+        }
+        assert!(FileVersion::has_changed(listed.0, version(&path).0), "of the same size and time");
+        assert!(version(&path).is_as_listed(listed.0), "what its content is, its time says to a run");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(version(&path).is_as_listed(listed.0));
+        fs::write(&path, "three").unwrap();
+        assert!(!version(&path).is_as_listed(listed.0));
+        assert_eq!(FileVersion::of_paths([Path::new("s3://bucket/a.npy")]), FileVersion::of([]));
+    }
+}
