@@ -88,8 +88,24 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
     told("results.jsonl", &torn, &["line 100 is cut off", "1 damaged", "1 lost"]);
     let foreign = |text: String| text.replacen("\"index\":3,", "\"index\":3000,", 1);
     told("results.jsonl", &foreign, &["[3000], which no source names", "1 stray", "1 lost"]);
-    let both = |text: String| text.replacen("\"index\":10", "\"index\":1", 1);
+    let renamed = |text: String| text.replacen("00000003.png", "00000004.png", 1);
+    told(
+        "results.jsonl",
+        &renamed,
+        &["under the number scans[3], which is that of `00000003.png`", "1 stray", "1 lost"],
+    );
+    told("table.csv", &renamed, &["has a record of `00000004.png`", "1 stray", "1 lost"]);
+    let done = fs::read_to_string(&results).unwrap();
+    let both = |text: String| text + done.lines().next().unwrap() + "\n";
     told("failures.jsonl", &both, &["and in `failures.jsonl`", "doubled"]);
+
+    // An account may claim any number of items.
+    let claims = |n: u64| move |text: String| text.replacen("\"scans\": 105", &format!("\"scans\": {n}"), 1);
+    told("run.json", &claims(60_000_000_000), &["60,000,000,000 items", "`results.jsonl` nor a failure"]);
+    let (account, before) = (out.join("run.json"), fs::read_to_string(out.join("run.json")).unwrap());
+    fs::write(&account, claims(u64::MAX)(before.clone())).unwrap();
+    verify().must_exit(2).must_say(&["18446744073709551615 items, and no run has so many"]);
+    fs::write(&account, before).unwrap();
 
     let arrays = out.join("arrays");
     let array = fs::read_dir(&arrays).unwrap().map(|e| e.unwrap().path());

@@ -180,8 +180,12 @@ impl Diagnostics {
 
     /// The text that `span` points into, the workflow file or an option, and before it what that text is called.
     pub fn text_of(&self, span: Span) -> (&str, &str) {
-        let (name, text) = &self.texts[usize::from(span.text).min(self.texts.len() - 1)];
+        let (name, text) = &self.texts[self.text_index(span)];
         (name, text)
+    }
+
+    fn text_index(&self, span: Span) -> usize {
+        usize::from(span.text).min(self.texts.len() - 1)
     }
 
     /// Text for people: per entry the message, the place with a caret, and the help; then the sum. Ends with a line end unless it
@@ -191,9 +195,11 @@ impl Diagnostics {
             RenderStyle::Plain => Renderer::plain(),
             RenderStyle::Coloured => Renderer::styled(),
         };
+        let begins = |text: &str| text.match_indices('\n').map(|(at, _)| at + 1).collect();
+        let lines: Vec<Vec<usize>> = self.texts.iter().map(|(_, text)| begins(text)).collect();
         let mut text = String::new();
         for entry in &self.entries {
-            text.push_str(&renderer.render(&[self.group(entry)]));
+            text.push_str(&renderer.render(&[self.group(entry, &lines)]));
             text.push_str("\n\n");
         }
         if let Some(sum) = self.sum() {
@@ -202,7 +208,8 @@ impl Diagnostics {
         text
     }
 
-    fn group<'a>(&'a self, entry: &'a Diagnostic) -> Group<'a> {
+    /// `lines` are the places where the lines of each text but the first begin.
+    fn group<'a>(&'a self, entry: &'a Diagnostic, lines: &[Vec<usize>]) -> Group<'a> {
         let level = match entry.severity {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
@@ -212,11 +219,16 @@ impl Diagnostics {
             let (name, text) = self.text_of(span);
             let start = floor_char(text, span.start);
             let end = floor_char(text, span.end.max(start));
-            let mut annotation = AnnotationKind::Primary.span(start..end);
+            // The lines of the span alone: with all of a long text for each of many, the time grows with the square of its length.
+            let before = lines[self.text_index(span)].partition_point(|begin| *begin <= start);
+            let from = before.checked_sub(1).map_or(0, |line| lines[self.text_index(span)][line]);
+            let to = text[end..].find('\n').map_or(text.len(), |at| end + at);
+            let mut annotation = AnnotationKind::Primary.span(start - from..end - from);
             if !entry.label.is_empty() {
                 annotation = annotation.label(visible(&entry.label));
             }
-            group = group.element(Snippet::source(printable(text)).path(name).annotation(annotation));
+            let excerpt = Snippet::source(printable(&text[from..to])).line_start(before + 1).path(name);
+            group = group.element(excerpt.annotation(annotation));
         }
         for help in &entry.help {
             group = group.element(Level::HELP.message(visible(help)));
@@ -275,7 +287,8 @@ pub enum RenderStyle {
 
 /// The text with its control characters spelled out, and those that turn the direction of what follows. A message quotes what a file says, and
 /// that must not steer a terminal.
-fn visible(text: &str) -> Cow<'_, str> {
+#[must_use]
+pub fn visible(text: &str) -> Cow<'_, str> {
     let turns = |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let steers = |c: char| (c.is_control() && c != '\n') || turns(c);
     if !text.contains(steers) {

@@ -260,7 +260,16 @@ pub enum Writes {
 }
 
 /// Reads a file of a sink, and calls `each` with source and index of each record, in their order. An error says what is wrong with the file.
-pub type ReadBack = fn(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), String>;
+pub type ReadBack = fn(file: &Path, each: &mut dyn FnMut(ReadRecord<'_>)) -> Result<(), String>;
+
+/// The item of a record that was read back.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadRecord<'a> {
+    pub source: &'a str,
+    pub index: u64,
+    /// Its name.
+    pub item: &'a str,
+}
 
 pub trait SinkKind: Send + Sync {
     /// As `kind = ".."` names it.

@@ -45,7 +45,7 @@ mod worker_placement;
 pub use build::{PlanOptions, plan};
 pub use bytes::{format_bytes, parse_bytes};
 pub use describe::{describe, items_in_words};
-pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Severity, Span};
+pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Severity, Span, visible};
 pub use fields::{At, Fields};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use host::{
@@ -56,7 +56,7 @@ pub use iteration::{IterationDraft, UntilDraft};
 pub use key::{Key, Word, Words, key};
 pub use kind::{
     BatchDraft, Connect, Draft, Input, InputColumns, Kinds, ProgramContext, ProgramDraft, ReadBack,
-    ResolvedProgram, Runs, SinkKind, SourceConnected, SourceContext, SourceKind, StageConnected,
+    ReadRecord, ResolvedProgram, Runs, SinkKind, SourceConnected, SourceContext, SourceKind, StageConnected,
     StageContext, StageKind, Upstreams, Writes,
 };
 pub use machine_file::machine_from_toml;

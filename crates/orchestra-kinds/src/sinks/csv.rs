@@ -6,7 +6,7 @@ use std::sync::Arc;
 use orchestra_core::Element;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
-use orchestra_plan::{Fields, Input, ReadBack, SinkKind};
+use orchestra_plan::{Fields, Input, ReadBack, ReadRecord, SinkKind};
 use orchestra_store::ObjectOutput;
 
 use crate::elements::csv_number;
@@ -64,16 +64,16 @@ impl SinkKind for Csv {
     }
 }
 
-fn read_rows(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), String> {
+fn read_rows(file: &Path, each: &mut dyn FnMut(ReadRecord<'_>)) -> Result<(), String> {
     let mut reader = csv::Reader::from_path(file).map_err(|error| error.to_string())?;
     let mut record = csv::StringRecord::new();
     while reader.read_record(&mut record).map_err(|error| error.to_string())? {
         let (index, source) = (record.get(1).and_then(|index| index.parse().ok()), record.get(2));
-        let (Some(index), Some(source)) = (index, source) else {
+        let (Some(index), Some(source), Some(item)) = (index, source, record.get(0)) else {
             let line = record.position().map_or(0, csv::Position::line);
             return Err(format!("line {line} is no record"));
         };
-        each(source, index);
+        each(ReadRecord { source, index, item });
     }
     Ok(())
 }

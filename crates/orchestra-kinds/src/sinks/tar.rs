@@ -8,7 +8,7 @@ use std::sync::Arc;
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo, PartFiles};
 use orchestra_core::{DType, Element};
-use orchestra_plan::{Fields, Input, Key, ReadBack, SinkKind, Writes, format_bytes, key};
+use orchestra_plan::{Fields, Input, Key, ReadBack, ReadRecord, SinkKind, Writes, format_bytes, key};
 use orchestra_store::{ObjectOutput, RecordHead};
 use serde::Serialize;
 
@@ -315,7 +315,7 @@ fn unique(taken: &mut HashMap<String, u64>, key: &str) -> String {
 }
 
 /// Reads the records of an archive back.
-fn read_samples(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), String> {
+fn read_samples(file: &Path, each: &mut dyn FnMut(ReadRecord<'_>)) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     let (file, _) = open_regular(file).map_err(text)?;
     let headers = BufReader::with_capacity(16 << 10, file.try_clone().map_err(text)?);
@@ -336,7 +336,7 @@ fn read_samples(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), Stri
         read_part(&file, at, len, &mut record).map_err(text)?;
         let read: RecordHead<'_> =
             serde_json::from_slice(&record).map_err(|error| format!("`{name}` is no record: {error}"))?;
-        each(&read.source, read.index);
+        each(ReadRecord { source: &read.source, index: read.index, item: &read.item });
     }
     Ok(())
 }
@@ -442,7 +442,7 @@ mod tests {
         let read = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
             let mut found = Vec::new();
-            let read = read_samples(&path, &mut |source, index| found.push((source.to_owned(), index)));
+            let read = read_samples(&path, &mut |read| found.push((read.source.to_owned(), read.index)));
             read.map(|()| found)
         };
         assert_eq!(read(&bytes).unwrap(), [0, 1, 2].map(|index| ("s".to_owned(), index)));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo, PartFiles};
+use orchestra_plan::ReadRecord;
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
@@ -49,15 +50,16 @@ impl PartFiles for ParquetRows {
 }
 
 /// Reads the items of the rows of a file back.
-pub fn read_rows(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), String> {
+pub fn read_rows(file: &Path, each: &mut dyn FnMut(ReadRecord<'_>)) -> Result<(), String> {
     let mut read = || -> Result<(), ParquetError> {
         let reader = SerializedFileReader::new(File::open(file)?)?;
         let all = reader.metadata().file_metadata().schema().get_fields();
-        let named = |name: &&TypePtr| ["index", "source"].contains(&name.name());
+        let named = |name: &&TypePtr| ["item", "index", "source"].contains(&name.name());
         let wanted = Type::group_type_builder("row").with_fields(all.iter().filter(named).cloned().collect());
         for row in reader.get_row_iter(Some(wanted.build()?))? {
             let row = row?;
-            each(row.get_string(1)?, row.get_long(0)?.cast_unsigned());
+            let (item, index, source) = (row.get_string(0)?, row.get_long(1)?, row.get_string(2)?);
+            each(ReadRecord { source, index: index.cast_unsigned(), item });
         }
         Ok(())
     };
