@@ -337,6 +337,9 @@ fn library(
     }
 }
 
+/// Class names that are read, at most: each is copied for every stage that uses it.
+const MOST_LABELS: usize = 1 << 20;
+
 /// Reads class names, one per line. Blank lines at the end do not count.
 pub fn read_labels(
     written: &At<String>,
@@ -346,6 +349,12 @@ pub fn read_labels(
 ) -> Option<At<Vec<String>>> {
     let help = "a labels file is text with one class name per line, in the order of the classes";
     let text = read_text("labels", help, written, folder, host, diags)?;
+    let n = text.trim_end().lines().count();
+    if n > MOST_LABELS {
+        let message = format!("labels `{}` has {n} lines, and at most {MOST_LABELS} are read", written.value);
+        diags.error(written.span, message).help(help);
+        return None;
+    }
     Some(At::new(text.trim_end().lines().map(|l| l.trim().to_owned()).collect(), written.span))
 }
 

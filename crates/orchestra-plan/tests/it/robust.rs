@@ -52,6 +52,38 @@ proptest! {
     }
 }
 
+/// Each of these takes minutes where the time grows with more than the length.
+#[test]
+fn a_long_file_is_planned_or_explained_in_a_time_that_grows_with_its_length() {
+    let keys: String = (0..20_000).map(|n| format!("no_key_{n} = {n}\n")).collect();
+    let (_, diags) = FakeHost::with_cores(4).plan(
+        &format!("{DIGITS}\n[sources.more]\nkind = \"range\"\nstop = 1\n{keys}"),
+        &PlanOptions::default(),
+    );
+    let report = diags.render(RenderStyle::Plain);
+    assert!(
+        diags.errors().count() >= 20_000 && report.contains("no_key_19999 = 19999"),
+        "{}",
+        diags.errors().count()
+    );
+    let stage = |n: usize| {
+        let from = if n == 0 { "scans".to_owned() } else { format!("f{}", n - 1) };
+        format!("[stages.f{n}]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"{from}\"\n")
+    };
+    let chain = |n: usize| {
+        let text: String = (0..n).map(stage).collect();
+        let (_, diags) = FakeHost::with_cores(4).plan(&format!("{DIGITS}\n{text}"), &PlanOptions::default());
+        diags.render(RenderStyle::Plain)
+    };
+    assert!(!chain(256).contains("error"), "{}", chain(256));
+    assert!(chain(4_000).contains("stage `f256` stands behind 256 others"), "{}", chain(4_000));
+    let mut host = FakeHost::with_cores(4);
+    host.files.insert("/flows/labels10.txt".into(), b"a\n".repeat((1 << 20) + 1));
+    let (_, diags) = host.plan(&DIGITS.replace("labels3.txt", "labels10.txt"), &PlanOptions::default());
+    let report = diags.render(RenderStyle::Plain);
+    assert!(report.contains("has 1048577 lines, and at most 1048576 are read"), "{report}");
+}
+
 #[test]
 fn a_message_shows_control_characters_and_does_not_send_them_to_the_terminal() {
     let quoted = DIGITS.replace("[32, 32]", "\"\\u001b[2J\"");
