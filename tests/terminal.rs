@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use crate::common::{Blocks, ORCHESTRA, Workplace, until, write_pictures};
+use crate::common::{Blocks, Ended, ORCHESTRA, Workplace, until, write_pictures};
 use orchestra_testkit::GATE;
 use orchestra_testkit::images::write_bad_pictures;
 use rustix::fs::OFlags;
@@ -189,6 +189,32 @@ fn an_interrupted_run_leaves_its_messages_on_the_terminal_and_nothing_of_the_pro
         }
         assert!(!all.contains("\x1b[?25l"), "the cursor was hidden");
     }
+}
+
+/// Also one character that UTF-8 writes in two bytes begins a control sequence.
+#[test]
+fn what_is_printed_of_names_and_words_of_files_steers_no_terminal() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 3);
+    let name = "\u{1b}[2J\u{9b}1A\u{202e}bad.png";
+    fs::write(place.images().join(name), "no picture").unwrap();
+    let (out, shown) = (place.out(), r"\u{1b}[2J\u{9b}1A\u{202e}bad.png");
+    let quiet = |ended: &Ended| {
+        let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!ended.stdout.contains(steers) && !ended.stderr.contains(steers), "{ended:?}");
+    };
+    let ended = place.run(&[]);
+    ended.must_exit(65).must_say(&["for example", shown]);
+    quiet(&ended);
+    fs::write(out.join("failures.jsonl"), "").unwrap();
+    let found = place.start_command(&["verify", out.to_str().unwrap()]).wait();
+    quiet(found.must_exit(70));
+    assert!(found.stdout.contains(shown), "{}", found.stdout);
+    fs::remove_file(place.images().join(name)).unwrap();
+    let refused = place.run(&[]);
+    quiet(refused.must_exit(78).must_say(&[shown]));
+    let arguments = ["check", "no\u{1b}[2Jfile.toml"];
+    quiet(place.start_command(&arguments).wait().must_say(&[r"no\u{1b}[2Jfile.toml"]));
 }
 
 #[test]

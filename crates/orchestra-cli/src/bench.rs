@@ -123,7 +123,7 @@ pub fn bench(
     let report = measure(&mut lab, args);
     lab.close();
     let report = report?;
-    stdout::print(&if args.json { stdout::json(&report)? } else { table::table(&report, args) })
+    if args.json { stdout::print_json(&report) } else { stdout::print(&table::table(&report, args)) }
 }
 
 fn measure(lab: &mut Lab, args: &BenchArgs) -> Result<BenchReport, Failed> {

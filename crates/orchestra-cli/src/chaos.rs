@@ -75,7 +75,11 @@ pub fn chaos(
     let report = storm(&mut lab, args);
     lab.close();
     let report = report?;
-    stdout::print(&if args.json { stdout::json(&report)? } else { table(&report) })?;
+    if args.json {
+        stdout::print_json(&report)?
+    } else {
+        stdout::print(&table(&report))?
+    };
     if report.passed {
         return Ok(ExitCode::Done);
     }

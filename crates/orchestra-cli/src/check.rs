@@ -21,7 +21,7 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
     let machine = if *offline { no_devices() } else { planning::machine(of_workflow) };
     let workflow = match Workflow::read(file) {
         Err(Failed { error: Some(error), code }) if args.json => {
-            stdout::print(&format!("{}\n", unreadable(file, &error)))?;
+            stdout::print_bytes(format!("{}\n", unreadable(file, &error)).as_bytes())?;
             return Ok(code);
         }
         read => read?,
@@ -42,7 +42,7 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
         if let Err(Failed { error: Some(error), code: of_files }) = counted_items {
             (json["errors"], code) = (vec![error_json(&error)].into(), of_files);
         }
-        stdout::print(&format!("{json}\n"))?;
+        stdout::print_bytes(format!("{json}\n").as_bytes())?;
         return Ok(code);
     }
     stderr::say(&diagnostics.render(planning::style(surroundings)));

@@ -27,7 +27,7 @@ pub fn graph(
     }
     let view = GraphView::new(&plan);
     let picture = if is_json { stdout::json(&view)? } else { view.to_mermaid() };
-    let Some(path) = &args.output else { return stdout::print(&picture) };
+    let Some(path) = &args.output else { return stdout::print_bytes(picture.as_bytes()) };
     std::fs::write(path, picture)
         .with_context(|| format!("cannot write the picture `{}`", path.display()))
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;

@@ -29,7 +29,8 @@ pub fn inspect(args: &InspectArgs) -> Result<ExitCode, Failed> {
     let recognised = orchestra::recognise(&file.signature);
     let workflow = orchestra::workflow_for(&path, &file.signature, &recognised);
     if args.json {
-        return stdout::print(&format!("{}\n", in_json(&path, &file, &recognised, workflow.as_ref().ok())));
+        let json = in_json(&path, &file, &recognised, workflow.as_ref().ok());
+        return stdout::print_bytes(format!("{json}\n").as_bytes());
     }
     stdout::print(&in_words(&path, &file, &recognised, &workflow))
 }

@@ -4,6 +4,7 @@
 use std::io::Write as _;
 use std::sync::OnceLock;
 
+use orchestra::plan::visible;
 use orchestra::telemetry::logs::json_line;
 use tracing::Level;
 
@@ -22,7 +23,7 @@ pub fn set_run(run_id: &str) {
     }
 }
 
-/// Writes a text as it is, or as one JSON line.
+/// Writes a text as it is, with what colours it and moves it, or as one JSON line.
 pub fn say(text: &str) {
     match JSON.get() {
         Some(run) => write(&json(text, run.get().map(String::as_str))),
@@ -30,10 +31,16 @@ pub fn say(text: &str) {
     }
 }
 
+/// Writes a text for people, whose lines end. What it quotes of files and models steers no terminal.
+pub fn say_text(text: &str) {
+    say(&visible(text));
+}
+
+/// The same, of a line without its end.
 pub fn say_line(text: &str) {
     match JSON.get() {
         Some(_) => say(text),
-        None => write(&format!("{text}\n")),
+        None => say_text(&format!("{text}\n")),
     }
 }
 

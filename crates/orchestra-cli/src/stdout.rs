@@ -3,18 +3,19 @@
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
+use orchestra::plan::visible;
 
 use crate::Failed;
 use crate::exit_code::ExitCode;
 
-/// Prints a text that is all that the command has to say.
+/// Prints a text that is all that the command has to say. What it quotes of files and models steers no terminal.
 pub fn print(text: &str) -> Result<ExitCode, Failed> {
-    print_bytes(text.as_bytes())
+    print_bytes(visible(text).as_bytes())
 }
 
 /// The same as JSON.
 pub fn print_json(value: &impl serde::Serialize) -> Result<ExitCode, Failed> {
-    print(&json(value)?)
+    print_bytes(json(value)?.as_bytes())
 }
 
 pub fn json(value: &impl serde::Serialize) -> Result<String, Failed> {
@@ -22,7 +23,7 @@ pub fn json(value: &impl serde::Serialize) -> Result<String, Failed> {
     Ok(text + "\n")
 }
 
-/// The same for text that a generator made.
+/// The same for text that has its form already.
 pub fn print_bytes(bytes: &[u8]) -> Result<ExitCode, Failed> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

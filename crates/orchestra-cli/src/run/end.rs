@@ -102,7 +102,7 @@ pub(super) fn finished_before(prepared: Prepared, code: i32, output: Output) -> 
     tracing::debug!(code, "the run was finished before");
     match output {
         Output::Json => print_json(&plan.output.join(orchestra::RUN_SUMMARY))?,
-        Output::Text => stderr::say(&summary.text()),
+        Output::Text => stderr::say_text(&summary.text()),
         Output::Quiet => {}
     }
     Ok(summary.exit_code())
@@ -159,7 +159,7 @@ fn print_summary(summary: &Summary, report: &orchestra::RunReport, output: Outpu
             stdout::print_json(report)?;
         }
         Output::Quiet if summary.exit_code() == ExitCode::Done => {}
-        Output::Text | Output::Quiet => stderr::say(&summary.text()),
+        Output::Text | Output::Quiet => stderr::say_text(&summary.text()),
     }
     Ok(())
 }
