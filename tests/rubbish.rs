@@ -118,6 +118,15 @@ fn a_limit_on_the_size_of_files_is_an_error_like_a_full_disk() {
 }
 
 #[test]
+fn a_stack_that_is_too_small_is_an_error_by_name() {
+    let place = place_of(3);
+    let says = ["a stack may have 512 KiB here, and 1024 are needed: raise `ulimit -s`"];
+    place.run_under("ulimit -s 512", &[]).must_exit(75).must_say(&says);
+    place.run_under("export RUST_MIN_STACK=20000", &[]).must_exit(75).must_say(&["raise `RUST_MIN_STACK`"]);
+    place.run(&[]).must_exit(0);
+}
+
+#[test]
 fn a_check_for_scripts_is_json_also_where_the_file_cannot_be_read() {
     let place = Workplace::new();
     for (file, says) in [(place.path("missing.toml"), "No such file"), (place.images(), "Is a directory")] {

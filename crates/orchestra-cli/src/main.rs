@@ -38,14 +38,40 @@ mod watch;
 use std::process::ExitCode as ProcessExitCode;
 
 use clap::Parser as _;
+use rustix::process::{Resource, getrlimit};
 
 use args::{Cli, Command};
 use exit_code::ExitCode;
 use surroundings::Surroundings;
 
+/// Bytes that the stack of a thread has to have.
+const LEAST_STACK: u64 = 1 << 20;
+
 fn main() -> ProcessExitCode {
+    if let Some((stack, set_by)) = small_stack() {
+        stderr::say_line(&format!(
+            "error: a stack may have {} KiB here, and {} are needed: raise `{set_by}`",
+            stack >> 10,
+            LEAST_STACK >> 10
+        ));
+        return ExitCode::TryAgain.into();
+    }
     // A worker starts often and must start fast: nothing of the command line is set up for it.
     orchestra::run_if_worker();
+    command()
+}
+
+/// A bound on the stacks of this process or of its threads that is too small, in bytes, and what sets it. Beyond a stack, a program ends without a word.
+fn small_stack() -> Option<(u64, &'static str)> {
+    let of_process = getrlimit(Resource::Stack).current.map(|bytes| (bytes, "ulimit -s"));
+    let of_threads = std::env::var("RUST_MIN_STACK").ok().and_then(|bytes| bytes.parse().ok());
+    let bounds = [of_process, of_threads.map(|bytes| (bytes, "RUST_MIN_STACK"))];
+    bounds.into_iter().flatten().find(|(bytes, _)| *bytes < LEAST_STACK)
+}
+
+/// What is needed for it lies on the stack, which [`small_stack`] has looked at.
+#[inline(never)]
+fn command() -> ProcessExitCode {
     let cli = Cli::parse();
     let surroundings = Surroundings::detect();
     let done = match cli.command {

@@ -295,7 +295,7 @@ pub fn not_started(error: StartRunError) -> Failed {
         | StartRunError::Listing { .. }
         | StartRunError::Unreadable { .. }
         | StartRunError::Sealed(_) => ExitCode::BadFile,
-        StartRunError::Actors(_) => ExitCode::Bug,
+        StartRunError::Actors(_) if !error.lacks_threads() => ExitCode::Bug,
         error if error.is_of_folder() => ExitCode::BadFile,
         _ => ExitCode::TryAgain,
     };
