@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener as StdTcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,6 +77,7 @@ impl Server {
 }
 
 async fn serve(listener: TcpListener, source: Source) {
+    let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     let mut clients: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let client = match listener.accept().await {
@@ -96,7 +97,7 @@ async fn serve(listener: TcpListener, source: Source) {
         let source = source.clone();
         let task = tokio::spawn(async move {
             // A client that is late, or goes away in the middle, gets nothing more.
-            let _ = tokio::time::timeout(PATIENCE, answer(client, &source)).await;
+            let _ = tokio::time::timeout(PATIENCE, answer(client, &source, is_local)).await;
         });
         clients.push_back(task.abort_handle());
     }
@@ -116,26 +117,44 @@ pub fn answer_to(request: &[u8], reading: fn() -> Reading) -> std::io::Result<Ve
         client.read_to_end(&mut got).await.map(|_| got)
     };
     // A request that is none ends with an error, and perhaps with an answer.
-    let (_, got) = runtime.block_on(async { tokio::join!(answer(server, &source), asks) });
+    let (_, got) = runtime.block_on(async { tokio::join!(answer(server, &source, true), asks) });
     got
 }
 
 async fn answer(
     client: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     source: &Source,
+    is_local: bool,
 ) -> hyper::Result<()> {
-    let answer =
-        |request: Request<Incoming>| async move { Ok::<_, Infallible>(page_or_hint(&request, source)) };
+    let answer = |request: Request<Incoming>| async move {
+        Ok::<_, Infallible>(page_or_hint(&request, source, is_local))
+    };
     let mut connection = http1::Builder::new();
     // A client that has said all may have closed its side.
     connection.keep_alive(false).half_close(true).max_buf_size(LONGEST_REQUEST);
     connection.serve_connection(TokioIo::new(client), service_fn(answer)).await
 }
 
+/// Whether the request names an address, or this machine. A page that serves this machine alone is asked so; under any other name it is asked by a
+/// site in a browser here, whose name leads to this address.
+fn names_this_machine<B>(request: &Request<B>) -> bool {
+    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
+    let Some(host) = host.or(request.uri().host()) else { return true };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    address.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+}
+
 /// For HEAD, hyper leaves out the body and keeps its length.
-fn page_or_hint(request: &Request<Incoming>, source: &Source) -> Response<Full<Bytes>> {
+fn page_or_hint(request: &Request<Incoming>, source: &Source, is_local: bool) -> Response<Full<Bytes>> {
     let text = "text/plain; charset=utf-8";
     let (status, kind, body) = match request.uri().path() {
+        _ if is_local && !names_this_machine(request) => {
+            (StatusCode::FORBIDDEN, text, "this page answers to localhost and to addresses alone\n".into())
+        }
         _ if ![Method::GET, Method::HEAD].contains(request.method()) => {
             (StatusCode::METHOD_NOT_ALLOWED, text, "only GET and HEAD are answered\n".into())
         }
@@ -181,7 +200,7 @@ mod tests {
     #[test]
     fn the_page_is_there_and_nothing_else_is() {
         let server = server();
-        let page = ask(&server, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let page = ask(&server, "GET /metrics HTTP/1.1\r\nHost: localhost:9000\r\n\r\n");
         assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
         let (head, body) = page.split_once("\r\n\r\n").unwrap();
         let head = head.to_lowercase();
@@ -191,6 +210,11 @@ mod tests {
         for (request, status) in [
             ("GET /metrics?x=1 HTTP/1.1\r\n\r\n", "200"),
             ("GET / HTTP/1.0\r\n\r\n", "200"),
+            ("GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:9000\r\n\r\n", "200"),
+            ("GET /metrics HTTP/1.1\r\nHost: [::1]:9000\r\n\r\n", "200"),
+            ("GET /metrics HTTP/1.1\r\nHost: [::1]\r\n\r\n", "200"),
+            ("GET /metrics HTTP/1.1\r\nHost: site.example:9000\r\n\r\n", "403"),
+            ("GET /metrics HTTP/1.1\r\nHost: localhost.site.example\r\n\r\n", "403"),
             ("GET /other HTTP/1.1\r\n\r\n", "404"),
             ("POST /metrics HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi", "405"),
             ("rubbish\r\n\r\n", "400"),
