@@ -1,12 +1,14 @@
 //! A cached library and the record of what was put there. Reads and checks; what writes is `fetch`.
 //!
-//! A folder counts only when its record is there, names the pinned wheel, and every file has the recorded size. The record is
+//! A folder counts only when its record is there, names the pinned wheel, and every file has the recorded size and digest. The record is
 //! written before the folder gets its final name, so a folder that lacks it was not made by us.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::library::candidate::LIBRARY;
 use crate::library::pins::Pin;
@@ -23,6 +25,9 @@ pub(crate) struct Record {
 pub(crate) struct RecordedFile {
     pub(crate) name: String,
     pub(crate) bytes: u64,
+    /// In lowercase hexadecimal; records of older programs have none.
+    #[serde(default)]
+    pub(crate) sha256: Option<String>,
 }
 
 /// The library in a folder of our cache. The error completes "it cannot be used: ".
@@ -35,7 +40,10 @@ pub(crate) fn lookup(folder: &Path, pin: &Pin) -> Result<PathBuf, String> {
         return Err("it was made from another wheel than this orchestra knows".into());
     }
     for file in &record.files {
-        check_size(&folder.join(&file.name), file.bytes).map_err(|why| format!("`{}`: {why}", file.name))?;
+        let path = folder.join(&file.name);
+        let checked =
+            check_size(&path, file.bytes).and_then(|()| check_digest(&path, file.sha256.as_deref()));
+        checked.map_err(|why| format!("`{}`: {why}", file.name))?;
     }
     let library = record.files.iter().find(|file| file.name.starts_with(LIBRARY));
     library.map(|file| folder.join(&file.name)).ok_or_else(|| format!("its record names no `{LIBRARY}`"))
@@ -50,6 +58,23 @@ fn read_record(path: &Path) -> Result<Record, String> {
     match record.files.iter().find(|file| file.name.contains('/')) {
         Some(file) => Err(format!("its record names `{}`, which is no file beside it", file.name)),
         None => Ok(record),
+    }
+}
+
+/// SHA-256 of a file, in lowercase hexadecimal.
+pub(crate) fn digest_of(path: &Path) -> io::Result<String> {
+    let mut digest = Sha256::new();
+    io::copy(&mut fs::File::open(path)?, &mut digest)?;
+    Ok(digest.finalize().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}")))
+}
+
+/// Code is loaded from it: a bit that flipped on the disk runs in every worker.
+fn check_digest(path: &Path, expected: Option<&str>) -> Result<(), String> {
+    let Some(expected) = expected else { return Ok(()) };
+    match digest_of(path) {
+        Ok(found) if found == expected => Ok(()),
+        Ok(_) => Err("it has other bytes than were put there".to_owned()),
+        Err(error) => Err(format!("it cannot be read: {error}")),
     }
 }
 

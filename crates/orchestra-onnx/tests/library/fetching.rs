@@ -181,12 +181,15 @@ fn a_damaged_cache_is_never_used_and_is_fetched_again() {
     let world = World::with_pip();
     let library = fetch(&world, Flavor::Cpu).unwrap();
     let good = fs::read(&library.path).unwrap();
-    for damage in 0..4 {
+    let flipped = good.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == good.len() / 2));
+    let flipped: Vec<u8> = flipped.collect();
+    for damage in 0..5 {
         let folder = library.path.parent().unwrap();
         match damage {
             0 => fs::write(&library.path, &good[..100]).unwrap(),
             1 => fs::remove_file(folder.join("libonnxruntime_providers_shared.so")).unwrap(),
-            2 => fs::write(folder.join("orchestra.json"), "{").unwrap(),
+            2 => fs::write(&library.path, &flipped).unwrap(),
+            3 => fs::write(folder.join("orchestra.json"), "{").unwrap(),
             _ => fs::remove_file(folder.join("orchestra.json")).unwrap(),
         }
         let (found, tried) = find(&request(Flavor::Cpu), &world.env);
