@@ -94,7 +94,7 @@ impl MediaError {
         if cut {
             return MediaError::Truncated { format, what: "it ends inside the picture" };
         }
-        MediaError::Broken { format, reason: with_names_of_chunks(innermost.to_string()) }
+        MediaError::Broken { format, reason: innermost.to_string() }
     }
 
     /// The same error of a file of `format` in which a picture of another format lies.
@@ -125,16 +125,4 @@ impl MediaError {
             convert: "magick IN OUT.png",
         }
     }
-}
-
-/// What the PNG decoder says, with the name of a chunk where it shows all that it knows of it.
-fn with_names_of_chunks(mut reason: String) -> String {
-    const SHOWN: &str = "ChunkType { type: ";
-    while let Some(at) = reason.find(SHOWN) {
-        let rest = &reason[at + SHOWN.len()..];
-        let Some(end) = rest.find(" }") else { break };
-        let name = rest[..end].split(',').next().unwrap_or_default().to_owned();
-        reason.replace_range(at..at + SHOWN.len() + end + 2, &name);
-    }
-    reason
 }

@@ -109,6 +109,18 @@ fn sort(error: DecodingError, max_pixels: u64) -> MediaError {
         DecodingError::LimitsExceeded => {
             MediaError::TooMuchMemory { format: FORMAT, max_pixels, reason: error.to_string() }
         }
-        other => MediaError::Broken { format: FORMAT, reason: other.to_string() },
+        other => MediaError::Broken { format: FORMAT, reason: with_names_of_chunks(other.to_string()) },
     }
+}
+
+/// What the decoder says, with the name of a chunk where it shows all that it knows of it.
+fn with_names_of_chunks(mut reason: String) -> String {
+    const SHOWN: &str = "ChunkType { type: ";
+    while let Some(at) = reason.find(SHOWN) {
+        let rest = &reason[at + SHOWN.len()..];
+        let Some(end) = rest.find(" }") else { break };
+        let name = rest[..end].split(',').next().unwrap_or_default().to_owned();
+        reason.replace_range(at..at + SHOWN.len() + end + 2, &name);
+    }
+    reason
 }
