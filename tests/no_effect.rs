@@ -17,7 +17,7 @@ fn keys_without_an_effect_are_named_with_their_place_by_check_plan_and_run() {
     let line_of = |key: &str| 1 + text.lines().position(|line| line.trim_start().starts_with(key)).unwrap();
     let warnings = [
         ("model `blocks`: `tf32` has no effect: the model runs on no GPU", "tf32", 1),
-        ("stage `pixels`: `fast` has no effect: its source names no JPEG", "fast", 2),
+        ("`fast` of stage `pixels` has no effect: its source names no JPEG", "fast", 2),
     ];
     for command in ["check", "plan", "run"] {
         let ended = place.start_command(&[command, workflow.to_str().unwrap()]).wait();

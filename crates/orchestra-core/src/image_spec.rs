@@ -3,47 +3,51 @@
 use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
+use crate::choices;
 use crate::tensor::{DType, Dim, TensorSpec};
 
-/// Interpolation used when resizing. All but `Nearest` are antialiased when shrinking, as in Pillow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ResizeFilter {
-    /// The nearest source pixel.
-    Nearest,
-    /// Triangle filter.
-    Bilinear,
-    /// Cubic convolution with a = -0.5 (Catmull-Rom), as Pillow and torchvision use.
-    Bicubic,
-    /// Windowed sinc of three lobes.
-    Lanczos3,
+choices! {
+    /// Interpolation used when resizing: a triangle, Catmull-Rom (a = -0.5, as Pillow and torchvision), or a windowed sinc of three lobes. All but `Nearest`
+    /// are antialiased when shrinking, as in Pillow.
+    #[derive(Encode, Decode, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ResizeFilter {
+        Nearest = "nearest",
+        Bilinear = "bilinear",
+        Bicubic = "bicubic",
+        Lanczos3 = "lanczos3",
+    }
 }
 
-/// How the source rectangle meets the target rectangle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Fit {
-    /// Both sides to the target, whatever the aspect ratio.
-    Stretch,
-    /// Fill the target, cutting what stands over evenly on both sides (one resize of the centred source part).
-    Cover,
-    /// Fit inside the target; the rest is `pad`, evenly on both sides.
-    Contain,
-    /// Resize to the height of the target, at its left; the rest is `pad`. What is too wide is squeezed. (PaddleOCR's lines of text.)
-    Left,
-    /// Fit inside the target, at its left and its top; the rest is `pad`.
-    Corner,
-    /// Resize the shorter side to `resize`, then cut the target out of the centre (torchvision's Resize + CenterCrop).
-    Shorter,
+choices! {
+    /// How the source rectangle meets the target rectangle. What stands over is cut evenly on both sides, and `pad` fills up both sides of `Contain`.
+    #[derive(Encode, Decode, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Fit {
+        /// both sides, whatever the aspect ratio
+        Stretch = "stretch",
+        /// fill, and cut what stands over
+        Cover = "cover",
+        /// fit inside, and fill up with `pad`
+        Contain = "contain",
+        /// fit inside, at the left and the top, and fill up with `pad` to the right and below
+        Corner = "corner",
+        /// to the height, at the left, and fill up with `pad` to the right, or squeeze what is too wide (lines of text)
+        Left = "left",
+        /// shorter side to `shorter`, then cut `size` out of the centre
+        Shorter = "shorter",
+    }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Channels {
-    Rgb,
-    Bgr,
-    /// ITU-R 601-2 luma, as Pillow's "L": (19595 R + 38470 G + 7471 B + 32768) >> 16.
-    Gray,
+choices! {
+    /// Gray is ITU-R 601-2 luma, as Pillow's "L": (19595 R + 38470 G + 7471 B + 32768) >> 16.
+    #[derive(Encode, Decode, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Channels {
+        Rgb = "rgb",
+        Bgr = "bgr",
+        Gray = "gray",
+    }
 }
 
 impl Channels {
@@ -56,14 +60,14 @@ impl Channels {
     }
 }
 
-/// Order of the axes of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Layout {
-    /// Row shape `[channels, height, width]`.
-    Nchw,
-    /// Row shape `[height, width, channels]`.
-    Nhwc,
+choices! {
+    /// Order of the axes of a row: `[channels, height, width]` or `[height, width, channels]`.
+    #[derive(Encode, Decode, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Layout {
+        Nchw = "nchw",
+        Nhwc = "nhwc",
+    }
 }
 
 /// What the graph makes of rows of pixels, u8 `[height, width, channels]`, before the model sees them: the worker puts the nodes for it

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use bincode::{Decode, Encode};
 use serde::Serialize;
 
+use crate::choices;
 use crate::program::Program;
 use crate::tensor::{DType, TensorSpec};
 
@@ -61,15 +62,19 @@ pub struct Scalar {
     pub bytes: Vec<u8>,
 }
 
-/// What a thread, or a block, is launched for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Grid {
-    /// A thread for each element of the first output.
-    #[default]
-    Elements,
-    Rows,
-    Blocks,
+choices! {
+    /// What a thread, or a block, is launched for.
+    #[derive(Default, Encode, Decode, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Grid {
+        /// one for each element of the first output
+        #[default]
+        Elements = "elements",
+        /// one for each row
+        Rows = "rows",
+        /// a block of them for each row
+        Blocks = "blocks",
+    }
 }
 
 impl Grid {

@@ -11,6 +11,7 @@ pub mod batching;
 mod blame;
 pub mod bottleneck;
 mod ceiling;
+mod choices;
 pub mod collect;
 pub mod credentials;
 pub mod data;
@@ -48,6 +49,7 @@ pub mod tensor;
 pub mod worker_exit;
 pub mod worker_places;
 
+pub use choices::{Choice, Word};
 pub use device::{DeviceKind, DeviceSpec};
 pub use element::{CannotHold, Element, compare_numbers};
 pub use failure::{ErrorClass, Failure, FailureKind};

@@ -5,17 +5,21 @@ use std::path::PathBuf;
 use bincode::{Decode, Encode};
 use serde::Serialize;
 
-/// Whether a process gives up what its work does not need before it reads what others made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SandboxMode {
-    /// It keeps all that its user may do.
-    Off,
-    /// As far as the kernel can.
-    #[default]
-    Auto,
-    /// Or it does not start.
-    Require,
+use crate::choices;
+
+choices! {
+    /// Whether a process gives up what its work does not need before it reads what others made.
+    #[derive(Default, Encode, Decode, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum SandboxMode {
+        /// they are not
+        Off = "off",
+        /// as far as the kernel can
+        #[default]
+        Auto = "auto",
+        /// or they do not start
+        Require = "require",
+    }
 }
 
 /// What the workers of a model may do beyond what their engine needs.

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
+use crate::choices;
+
 /// The wishes of `[models.*]` about its sessions. The default is what every model gets that says nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
 pub struct SessionTuning {
@@ -14,16 +16,18 @@ pub struct SessionTuning {
     pub provider: Provider,
 }
 
-/// How cuDNN finds the kernels of a convolution for a shape: what ONNX Runtime calls `cudnn_conv_algo_search`. With cuDNN 9 none of them runs kernels to
-/// compare them; they are the modes of cuDNN's heuristics.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ConvSearch {
-    /// Mode A.
-    #[default]
-    Heuristic,
-    /// Mode B: more exact, and slower for each shape that is new.
-    Exhaustive,
+choices! {
+    /// How cuDNN finds the kernels of a convolution for a shape: what ONNX Runtime calls `cudnn_conv_algo_search`. With cuDNN 9 none of them runs kernels to
+    /// compare them; they are the modes A and B of cuDNN's heuristics.
+    #[derive(Default, Encode, Decode, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ConvSearch {
+        /// as the heuristics of cuDNN say
+        #[default]
+        Heuristic = "heuristic",
+        /// takes longer for each shape that is new and may find faster ones
+        Exhaustive = "exhaustive",
+    }
 }
 
 /// Which of ONNX Runtime's execution providers takes a model's nodes on a GPU.

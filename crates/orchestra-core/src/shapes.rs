@@ -3,6 +3,8 @@
 //! A stage is a [`Map`] (rows to rows, in the thread that made the row), a batch (rows of slots to a worker process, which the plan
 //! describes), or a fold: a [`Fold`] of the rows of all parts to one row, or a [`Reduce`] of the rows of all items.
 
+mod row_work;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +15,8 @@ use crate::collect::Part;
 use crate::data::{OwnedRow, Refusal, Value};
 use crate::ids::ItemId;
 use crate::left_out::LeftOut;
+
+pub use self::row_work::{RowWork, map_from, map_of};
 
 /// How many rows a map makes of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,8 @@ use std::fmt;
 use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
+use crate::choices::{Choice, Word};
+
 /// Declares the element types: each with its name, what NumPy calls it, its code in `.npy` files, and the type of one element.
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $variant:ident: $name:literal, $numpy:literal, $code:literal, $of:ty;)*) => {
@@ -47,6 +49,11 @@ macro_rules! dtypes {
                     $(DType::$variant => $code,)*
                 }
             }
+        }
+
+        impl Choice for DType {
+            const WORDS: &'static [Word] = &[$(Word { text: $name, help: "" }),*];
+            const ALL: &'static [Self] = &DType::ALL;
         }
     };
 }

@@ -2,19 +2,7 @@
 
 use orchestra_core::data::{Refusal, TensorView};
 use orchestra_core::{DType, Element};
-use orchestra_plan::Words;
 use serde::{Serialize, Serializer};
-
-/// All types of elements, as a key names them.
-pub const DTYPES: Words<DType, { DType::ALL.len() }> = {
-    let mut words = [("", DType::F32, ""); DType::ALL.len()];
-    let mut at = 0;
-    while at < words.len() {
-        words[at] = (DType::ALL[at].name(), DType::ALL[at], "");
-        at += 1;
-    }
-    Words::new(words)
-};
 
 /// A number in JSON, which has none for NaN and the infinities: those are the texts that the source `jsonl` reads as such.
 pub struct JsonNumber(pub Element);

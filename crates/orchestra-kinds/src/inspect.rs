@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_plan::Choice as _;
 use orchestra_plan::Signature;
 
 use crate::stages::detect::layout::{Form, Layout, Output, Told};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub use sinks::shared::read_back::read_lines;
 
-use orchestra_plan::Kinds;
+use orchestra_plan::{Kinds, Typed};
 
 /// All kinds that orchestra brings along. A program that embeds it adds its own with [`Kinds::with_stage`] and the like.
 #[must_use]
@@ -31,27 +31,27 @@ pub fn builtin() -> Kinds {
             Arc::new(sources::random::Random),
         ],
         stages: vec![
-            Arc::new(stages::image::Image),
-            Arc::new(stages::pages::Pages),
-            Arc::new(stages::size::Size),
+            Arc::new(Typed::<stages::image::Image>::kind()),
+            Arc::new(Typed::<stages::pages::Pages>::kind()),
+            Arc::new(Typed::<stages::size::Size>::kind()),
             Arc::new(stages::infer::Infer),
             Arc::new(stages::iterate::Iterate),
             Arc::new(stages::python::Python),
             Arc::new(stages::cuda::Cuda),
-            Arc::new(stages::classify::Classify),
-            Arc::new(stages::crop::Crop),
-            Arc::new(stages::detect::Detect),
-            Arc::new(stages::filter::Filter),
-            Arc::new(stages::gather::Gather),
-            Arc::new(stages::merge::Merge),
-            Arc::new(stages::reduce::ReduceStage),
-            Arc::new(stages::ctc::Ctc),
-            Arc::new(stages::select::Select),
-            Arc::new(stages::embed::Embed),
-            Arc::new(stages::threshold::Threshold),
-            Arc::new(stages::argmax::Argmax),
-            Arc::new(stages::mask::Mask),
-            Arc::new(stages::draw::Draw),
+            Arc::new(Typed::<stages::classify::Classify>::kind()),
+            Arc::new(Typed::<stages::crop::Crop>::kind()),
+            Arc::new(Typed::<stages::detect::Detect>::kind()),
+            Arc::new(Typed::<stages::filter::Filter>::kind()),
+            Arc::new(Typed::<stages::gather::Gather>::kind()),
+            Arc::new(Typed::<stages::merge::Merge>::kind()),
+            Arc::new(Typed::<stages::reduce::ReduceStage>::kind()),
+            Arc::new(Typed::<stages::ctc::Ctc>::kind()),
+            Arc::new(Typed::<stages::select::Select>::kind()),
+            Arc::new(Typed::<stages::embed::Embed>::kind()),
+            Arc::new(Typed::<stages::threshold::Threshold>::kind()),
+            Arc::new(Typed::<stages::argmax::Argmax>::kind()),
+            Arc::new(Typed::<stages::mask::Mask>::kind()),
+            Arc::new(Typed::<stages::draw::Draw>::kind()),
         ],
         sinks: vec![
             Arc::new(sinks::jsonl::JsonLines),

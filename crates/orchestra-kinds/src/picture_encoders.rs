@@ -1,9 +1,29 @@
 //! Pixels to the bytes of a picture file. Opens no file.
 
+use bincode::{Decode, Encode};
 use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder as _};
 use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};
 use orchestra_core::data::{Pixels, Refusal};
+use orchestra_plan::choices;
+
+choices! {
+    #[derive(Encode, Decode)]
+    pub enum Format {
+        Png = "png",
+        Jpg = "jpg",
+    }
+}
+
+impl Format {
+    /// The bytes of a file; `quality`, from 1 to 100, is that of a JPEG.
+    pub fn encode(self, pixels: &Pixels<'_>, quality: u8) -> Result<Vec<u8>, Refusal> {
+        match self {
+            Format::Png => png(pixels),
+            Format::Jpg => jpeg(pixels, quality),
+        }
+    }
+}
 
 /// A PNG of 8 bits per channel.
 pub fn png(pixels: &Pixels<'_>) -> Result<Vec<u8>, Refusal> {
@@ -15,8 +35,8 @@ pub fn png(pixels: &Pixels<'_>) -> Result<Vec<u8>, Refusal> {
     Ok(file)
 }
 
-/// A JPEG with full colour, so that thin lines stay sharp; `quality` is from 1 to 100.
-pub fn jpeg(pixels: &Pixels<'_>, quality: u8) -> Result<Vec<u8>, Refusal> {
+/// A JPEG with full colour, so that thin lines stay sharp.
+fn jpeg(pixels: &Pixels<'_>, quality: u8) -> Result<Vec<u8>, Refusal> {
     let format = if pixels.channels == 1 { PixelFormat::Grayscale } else { PixelFormat::Rgb };
     let (width, height) = (pixels.width as usize, pixels.height as usize);
     compress(pixels.bytes, width, height, format, quality, Subsampling::S444)

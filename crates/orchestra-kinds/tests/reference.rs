@@ -36,7 +36,7 @@ fn rows(page: &mut String, of: &str, keys: &[Key]) {
         let Key { name, ty, range, keys, default, .. } = key;
         let is_value = !default.contains(' ') && !["required", "none"].contains(default);
         let default = if is_value { format!("`{default}`") } else { (*default).to_owned() };
-        let each = if ty.starts_with("integer") { "" } else { "each " };
+        let each = if ["list", "two"].iter().any(|many| ty.contains(many)) { "each " } else { "" };
         let range = match range {
             None => String::new(),
             Some((least, most)) if *most >= u64::MAX >> 1 => format!(", {each}at least {least}"),

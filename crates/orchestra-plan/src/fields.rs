@@ -3,9 +3,11 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use orchestra_core::Choice;
+
 use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostics, Span};
-use crate::key::{Key, Words};
+use crate::key::Key;
 use crate::nearest::{list, suggestion};
 use crate::removed_keys;
 use crate::tree::{Entry, Node, Table, Value};
@@ -68,13 +70,8 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// How the key is declared.
-    fn declared(&self, name: &str) -> Option<Key> {
+    pub(crate) fn declared(&self, name: &str) -> Option<Key> {
         self.keys.iter().find(|key| key.name == name).copied()
-    }
-
-    /// The default that is declared for the key, as it stands there, without quotes.
-    fn default_of(&self, key: &str) -> &'static str {
-        self.declared(key).map_or("", |key| key.default.trim_matches('"'))
     }
 
     /// The bounds that are declared for an integer; without any, those of TOML.
@@ -158,12 +155,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         self.string(key)
     }
 
-    /// A text that is not empty; where it is left out, or wrong and reported, the declared default, at the place of the table.
-    pub fn string_or_default(&mut self, key: &str) -> At<String> {
-        let default = self.default_of(key);
-        self.string(key).unwrap_or_else(|| At::new(default.to_owned(), self.span))
-    }
-
     /// A list of strings, or a single one.
     pub fn strings(&mut self, key: &str) -> Option<Vec<At<String>>> {
         let node = &self.entry(key)?.node;
@@ -175,6 +166,39 @@ impl<'a, 'd> Fields<'a, 'd> {
                 None
             }
         }
+    }
+
+    /// A table of texts with their names, in its order. All that are empty or no texts are reported.
+    pub fn texts(&mut self, key: &str) -> Option<Vec<(At<String>, At<String>)>> {
+        let node = &self.entry(key)?.node;
+        let Value::Table(table) = &node.value else {
+            self.wrong(key, node, &format!("a table: {key} = {{ name = \"..\" }}"));
+            return None;
+        };
+        if table.entries.is_empty() {
+            self.bad(key, node.span, "is empty");
+            return None;
+        }
+        let mut texts = Some(Vec::new());
+        for Entry { key: name, key_span, node } in &table.entries {
+            let below = format!("{key}.{name}");
+            match &node.value {
+                Value::String(_) if name.trim().is_empty() => {
+                    self.bad(key, *key_span, "has an entry without a name");
+                }
+                Value::String(text) if text.trim().is_empty() => {
+                    self.bad(&below, node.span, "is empty");
+                }
+                Value::String(text) => {
+                    let named = (At::new(name.clone(), *key_span), At::new(text.clone(), node.span));
+                    texts.iter_mut().for_each(|texts| texts.push(named.clone()));
+                    continue;
+                }
+                _ => self.wrong(&below, node, "a text in quotes"),
+            }
+            texts = None;
+        }
+        texts
     }
 
     fn string_in(&mut self, key: &str, node: &Node) -> Option<At<String>> {
@@ -193,12 +217,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         self.integer_within(key, bounds)
     }
 
-    /// An integer; where it is left out, or wrong and reported, the declared default, at the place of the table.
-    pub fn integer_or_default(&mut self, key: &str) -> At<u64> {
-        let default = self.default_of(key).parse().unwrap_or(0);
-        self.integer(key).unwrap_or(At::new(default, self.span))
-    }
-
     /// An integer whose bounds depend on something else that the file says.
     pub(crate) fn integer_within(&mut self, key: &str, range: RangeInclusive<u64>) -> Option<At<u64>> {
         let node = &self.entry(key)?.node;
@@ -214,12 +232,6 @@ impl<'a, 'd> Fields<'a, 'd> {
                 None
             }
         }
-    }
-
-    /// `true` or `false`; where it is left out, or wrong and reported, the declared default.
-    pub fn flag(&mut self, key: &str) -> bool {
-        let default = self.default_of(key) == "true";
-        self.boolean(key).unwrap_or(default)
     }
 
     /// `true` or `false`.
@@ -252,28 +264,20 @@ impl<'a, 'd> Fields<'a, 'd> {
         numbers.map(|n| At::new(n, node.span))
     }
 
-    /// A number, or a list of one.
+    /// A number within its declared bounds, or a list of one.
     pub fn number(&mut self, key: &str) -> Option<At<f64>> {
         let numbers = self.numbers(key)?;
-        match numbers.value[..] {
-            [one] => Some(At::new(one, numbers.span)),
-            _ => {
-                self.bad(key, numbers.span, "must be one number");
-                None
-            }
+        let [one] = numbers.value[..] else {
+            self.bad(key, numbers.span, "must be one number");
+            return None;
+        };
+        if let Some((least, most)) = self.declared(key).and_then(|key| key.range)
+            && !(least as f64..=most as f64).contains(&one)
+        {
+            self.bad(key, numbers.span, &format!("must be from {least} to {most}"));
+            return None;
         }
-    }
-
-    /// A number, or a list of one; where it is left out, or wrong and reported, the declared default, at the place of the table.
-    pub fn number_or_default(&mut self, key: &str) -> At<f64> {
-        let default = self.default_of(key).parse().unwrap_or(0.0);
-        self.number(key).unwrap_or(At::new(default, self.span))
-    }
-
-    /// A duration; where it is left out, or wrong and reported, the declared default.
-    pub fn duration_or_default(&mut self, key: &str) -> Duration {
-        let default = humantime::parse_duration(self.default_of(key)).unwrap_or_default();
-        self.duration(key).unwrap_or(default)
+        Some(At::new(one, numbers.span))
     }
 
     pub fn duration(&mut self, key: &str) -> Option<Duration> {
@@ -310,60 +314,50 @@ impl<'a, 'd> Fields<'a, 'd> {
         bytes.map(|b| At::new(b, node.span))
     }
 
-    /// What the word stands for, which is one of those that the key is declared with.
-    pub fn word<T: Copy, const N: usize>(&mut self, key: &str, words: &Words<T, N>) -> Option<At<T>> {
+    /// What the word stands for; `None` where it is left out, or wrong and reported.
+    pub fn choice<T: Choice>(&mut self, key: &str) -> Option<T> {
         debug_assert!(
-            self.declared(key).is_none_or(|key| key.words == words.words),
+            self.declared(key).is_none_or(|key| key.words == T::WORDS),
             "`{key}` of {} is declared with other words",
             self.what
         );
         let node = &self.entry(key)?.node;
-        let names = words.words.iter().map(|word| word.text);
+        let names = T::WORDS.iter().map(|word| word.text);
         let Value::String(text) = &node.value else {
             let expected = format!("one of {}", list(names));
             self.wrong(key, node, &expected);
             return None;
         };
-        let value = words.value(text);
-        if value.is_none() {
+        let choice = T::named(text);
+        if choice.is_none() {
             let reason = format!("cannot be `{text}`");
             self.bad(key, node.span, &reason).help(suggestion("choices", text, names));
         }
-        value.map(|value| At::new(value, node.span))
+        choice
     }
 
-    /// What the word stands for; where it is left out, or wrong and reported, what that of the declared default does, at the place of the table. A
-    /// default that is none of them counts as the first.
-    pub fn word_or_default<T: Copy, const N: usize>(&mut self, key: &str, words: &Words<T, N>) -> At<T> {
-        let word = self.word(key, words);
-        word.unwrap_or_else(|| {
-            let value = words.value(self.default_of(key)).unwrap_or_else(|| words.first());
-            At::new(value, self.span)
-        })
-    }
-
-    /// A table of the top level, which messages call `[key]`.
-    pub(crate) fn section(&mut self, key: &str, keys: &[Key]) -> Option<Fields<'a, '_>> {
-        self.table_called(key, format!("[{key}]"), keys)
+    /// A table of the top level, which messages call `[key]`; where it is left out, or wrong and reported, a table without entries.
+    pub(crate) fn section(&mut self, key: &str, keys: &[Key]) -> Fields<'a, '_> {
+        self.table_or_empty_called(key, format!("[{key}]"), keys)
     }
 
     /// A table under `key`, with the keys that are declared for it; others are reported.
     pub fn table(&mut self, key: &str) -> Option<Fields<'a, '_>> {
         let keys = self.declared(key).map_or(&[][..], |key| key.keys);
-        self.table_called(key, format!("`{key}` of {}", self.what), keys)
+        let (table, span) = self.table_under(key, keys)?;
+        Some(Fields::new(format!("`{key}` of {}", self.what), span, table, keys, self.diags))
     }
 
     /// As [`Fields::table`]; where it is left out, or wrong and reported, a table without entries, so that the declared defaults are read.
     pub fn table_or_empty(&mut self, key: &str) -> Fields<'a, '_> {
-        static EMPTY: Table = Table { span: Span { text: 0, start: 0, end: 0 }, entries: Vec::new() };
         let keys = self.declared(key).map_or(&[][..], |key| key.keys);
-        let (table, span) = self.table_under(key, keys).unwrap_or((&EMPTY, self.span));
-        Fields::new(format!("`{key}` of {}", self.what), span, table, keys, self.diags)
+        self.table_or_empty_called(key, format!("`{key}` of {}", self.what), keys)
     }
 
-    fn table_called(&mut self, key: &str, what: String, keys: &[Key]) -> Option<Fields<'a, '_>> {
-        let (table, span) = self.table_under(key, keys)?;
-        Some(Fields::new(what, span, table, keys, self.diags))
+    fn table_or_empty_called(&mut self, key: &str, what: String, keys: &[Key]) -> Fields<'a, '_> {
+        static EMPTY: Table = Table { span: Span { text: 0, start: 0, end: 0 }, entries: Vec::new() };
+        let (table, span) = self.table_under(key, keys).unwrap_or((&EMPTY, self.span));
+        Fields::new(what, span, table, keys, self.diags)
     }
 
     /// The table under `key`, which may hold `keys`, and where it is named.

@@ -1,5 +1,7 @@
 //! The declaration of a key of a table. Reads no value.
 
+use orchestra_core::Word;
+
 /// A key of a table: parsing, `check`, the JSON Schema and the reference pages come from this declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
@@ -7,7 +9,7 @@ pub struct Key {
     pub name: &'static str,
     /// What its value is, in a word or two.
     pub ty: &'static str,
-    /// The least and the most that an integer may be, or each of a list.
+    /// The least and the most that a number may be, or each of a list.
     pub range: Option<(u64, u64)>,
     /// The only texts that there may be; empty: any.
     pub words: &'static [Word],
@@ -19,31 +21,26 @@ pub struct Key {
     pub help: &'static str,
 }
 
-/// A text that a key takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Word {
-    /// As written, without quotes.
-    pub text: &'static str,
-    /// What it says; empty where the word itself does.
-    pub help: &'static str,
-}
-
-/// All words of a key, each with the value that it stands for: `words` are declared with the key ([`Key::one_of`]), values are what
-/// [`Fields::word`](crate::Fields::word) gives.
-#[derive(Debug, Clone, Copy)]
-pub struct Words<T: 'static, const N: usize> {
-    /// In the order in which they are shown.
-    pub words: [Word; N],
-    values: [T; N],
-}
-
 #[must_use]
 pub const fn key(name: &'static str, ty: &'static str, default: &'static str, help: &'static str) -> Key {
     Key { name, ty, range: None, words: &[], keys: &[], default, help }
 }
 
+/// The keys of two lists, `N` in all.
+#[must_use]
+pub const fn joined<const N: usize>(lists: [&[Key]; 2]) -> [Key; N] {
+    let mut all = [key("", "", "", ""); N];
+    let mut at = 0;
+    while at < N {
+        let n = lists[0].len();
+        all[at] = if at < n { lists[0][at] } else { lists[1][at - n] };
+        at += 1;
+    }
+    all
+}
+
 impl Key {
-    /// Of an integer, or of each of a list: its bounds, both of which may be.
+    /// Of a number, or of each of a list: its bounds, both of which may be.
     #[must_use]
     pub const fn from_to(self, least: u64, most: u64) -> Key {
         Key { range: Some((least, most)), ..self }
@@ -85,58 +82,25 @@ impl Key {
     }
 }
 
-impl<T: Copy, const N: usize> Words<T, N> {
-    /// Of words with their values and what they say.
-    #[must_use]
-    pub const fn new(rows: [(&'static str, T, &'static str); N]) -> Self {
-        let mut words = [Word { text: "", help: "" }; N];
-        let mut values = [rows[0].1; N];
-        let mut at = 0;
-        while at < N {
-            words[at] = Word { text: rows[at].0, help: rows[at].2 };
-            values[at] = rows[at].1;
-            at += 1;
-        }
-        Self { words, values }
-    }
-
-    /// What a word stands for; `None` where it is none of these.
-    pub fn value(&self, text: &str) -> Option<T> {
-        self.words.iter().position(|word| word.text == text).map(|at| self.values[at])
-    }
-
-    /// What the first of them stands for.
-    pub fn first(&self) -> T {
-        self.values[0] // `new` takes no fewer.
-    }
-
-    /// All that there are, in their order.
-    pub fn values(&self) -> impl Iterator<Item = T> {
-        self.values.iter().copied()
-    }
-
-    /// The word for a value; empty where there is none.
-    pub fn text(&self, value: T) -> &'static str
-    where
-        T: PartialEq,
-    {
-        self.values.iter().position(|known| *known == value).map_or("", |at| self.words[at].text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use orchestra_core::Choice as _;
 
-    const SIDES: Words<bool, 2> = Words::new([("left", false, "where the heart is"), ("right", true, "")]);
+    use super::*;
+    use crate::choices;
+
+    choices! {
+        pub enum Side {
+            /// where the heart is
+            Left = "left",
+            Right = "right",
+        }
+    }
 
     #[test]
     fn a_word_stands_for_its_value_and_nothing_else_does() {
-        assert_eq!(
-            [SIDES.value("left"), SIDES.value("right"), SIDES.value("Left")],
-            [Some(false), Some(true), None]
-        );
-        assert_eq!((SIDES.text(true), SIDES.values().collect::<Vec<_>>()), ("right", vec![false, true]));
+        assert_eq!(["left", "right", "Left"].map(Side::named), [Some(Side::Left), Some(Side::Right), None]);
+        assert_eq!((Side::Right.name(), Side::ALL), ("right", &[Side::Left, Side::Right][..]));
     }
 
     #[test]
@@ -144,7 +108,7 @@ mod tests {
         const PLAIN: [Word; 2] = [Word { text: "a", help: "" }, Word { text: "b", help: "" }];
         let of =
             |words: &'static [Word]| key("side", "text", "\"left\"", "which one").one_of(words).meaning();
-        assert_eq!(of(&SIDES.words), "which one: `\"left\"`: where the heart is; `\"right\"`");
+        assert_eq!(of(Side::WORDS), "which one: `\"left\"`: where the heart is; `\"right\"`");
         assert_eq!(of(&PLAIN), "which one: `\"a\"` or `\"b\"`");
         assert_eq!(of(&PLAIN[..1]), "which one: `\"a\"`");
         assert_eq!(of(&[]), "which one");

@@ -5,11 +5,10 @@ mod settings;
 mod tasks;
 mod workers;
 
-pub(crate) use self::settings::LOG_FORMATS;
 pub use self::settings::{DEVICES, LIMITS, PIPELINE, TELEMETRY};
+pub(crate) use self::tasks::StopSignal;
 pub use self::tasks::{BEST, METRIC, RETRIES, TASK};
-pub(crate) use self::tasks::{GOALS, SIGNALS};
-pub(crate) use self::workers::{CONV_SEARCHES, PROVIDERS, SANDBOX};
+pub(crate) use self::workers::ProviderName;
 pub use self::workers::{MODEL, RECYCLE, WORKERS};
 
 use crate::key::{Key, key};

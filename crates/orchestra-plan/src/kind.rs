@@ -4,13 +4,14 @@
 mod input;
 mod program;
 mod registry;
+mod typed;
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, Schema};
-use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, KindSettings, Map, Reduce};
+use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, KindSettings, Map, Reduce, map_of};
 use orchestra_core::{ImageSpec, TensorSpec};
 use orchestra_store::{Expand, ItemEntry, ListError, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
@@ -26,6 +27,7 @@ pub(crate) use self::input::whole_row;
 pub use self::input::{Input, InputColumns};
 pub use self::program::{ProgramContext, ProgramDraft, ResolvedProgram};
 pub use self::registry::Kinds;
+pub use self::typed::{Typed, TypedStage};
 
 pub trait SourceKind: Send + Sync {
     /// As `kind = ".."` names it.
@@ -113,7 +115,7 @@ pub trait StageKind: Send + Sync {
         fields.upstreams()
     }
     /// Reads its settings; `None` after an error.
-    fn read(&self, fields: &mut Fields<'_, '_>, limits: &Limits) -> Option<Draft>;
+    fn read(&self, fields: &mut Fields<'_, '_>) -> Option<Draft>;
     /// Makes a map of this kind again, in a loader process: of what its [`Map::in_loader`] gave.
     fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
         let _ = settings;
@@ -176,8 +178,11 @@ pub struct StageContext<'a> {
     pub name: &'a str,
     /// Where that stands.
     pub span: Span,
+    /// The keys that its table has, and where they stand.
+    pub written: &'a [At<String>],
     /// What it reads, in the order of `from`.
     pub inputs: &'a [Input],
+    pub limits: &'a Limits,
     pub host: &'a dyn Host,
     /// The folder of the workflow file.
     pub folder: &'a Path,
@@ -211,6 +216,11 @@ pub enum Runs {
 }
 
 impl Runs {
+    /// The work of a kind on a row. `cost`: in elements that are read or numbers that are printed, where a bound is known.
+    pub fn map<K: TypedStage>(work: K::Work, cost: Option<usize>) -> Self {
+        Runs::Map(map_of(K::NAME, work, cost))
+    }
+
     /// Whether each row becomes several.
     pub fn fan(&self) -> Fan {
         match self {
@@ -229,6 +239,19 @@ impl StageContext<'_> {
     /// The same of the first input alone.
     pub fn whole_first(&mut self) -> Option<(Input, InputColumns)> {
         whole_row(&format!("stage `{}`", self.name), self.inputs.get(..1)?, self.diags)
+    }
+
+    /// Where a key stands, if the file has it.
+    pub fn place_of(&self, key: &str) -> Option<Span> {
+        self.written.iter().find(|written| written.value == key).map(|written| written.span)
+    }
+
+    /// Warns of a key that the file has for nothing: it has no effect, as `why` goes on.
+    pub fn warn_of(&mut self, key: &str, why: &str) {
+        if let Some(span) = self.place_of(key) {
+            let message = format!("`{key}` of stage `{}` has no effect{why}", self.name);
+            self.diags.warning(span, message).label("has no effect").help("leave it out");
+        }
     }
 
     /// The column that input `at` means: the one that is named, or the only one that `fits`. `what` completes "takes ..", for the message

@@ -31,6 +31,7 @@ mod raw;
 mod removed_keys;
 mod routing;
 mod schema;
+mod settings;
 mod sinks;
 mod slots;
 mod sources;
@@ -53,16 +54,17 @@ pub use host::{
     MachineView, ModelError, ModelFile, NodeView, ProbeModel, ProbeRequest, RealHost, Signature, TasksDone,
 };
 pub use iteration::{IterationDraft, UntilDraft};
-pub use key::{Key, Word, Words, key};
+pub use key::{Key, joined, key};
 pub use kind::{
     BatchDraft, Connect, Draft, Input, InputColumns, Kinds, ProgramContext, ProgramDraft, ReadBack,
     ReadRecord, ResolvedProgram, Runs, SinkKind, SourceConnected, SourceContext, SourceKind, StageConnected,
-    StageContext, StageKind, Upstreams, Writes,
+    StageContext, StageKind, Typed, TypedStage, Upstreams, Writes,
 };
 pub use machine_file::machine_from_toml;
 pub use models::{MAX_BATCH, read_labels, read_text};
 pub use nearest::list;
 pub use onnx::read_model;
+pub use orchestra_core::{Choice, Word, choices as declare_choices};
 pub use outputs::{Holds, ModelOutput, OutputDim, UnreadableOutput};
 pub use part_names::{PartFilesPlan, part_number};
 pub use plan::{
@@ -72,6 +74,8 @@ pub use plan::{
     TelemetryPlan, WorkerPlan,
 };
 pub use schema::workflow_schema;
+pub use serde_json::Value as Json;
+pub use settings::{NamedTexts, Setting, Settings, setting};
 pub use sinks::{FAILURES, RESERVED, failure_schema};
 pub use tasks::{
     BEST_FOLDER, BestOf, BestValue, LatePlan, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksEnded,

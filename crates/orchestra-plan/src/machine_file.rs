@@ -35,7 +35,7 @@ pub fn machine_from_toml(text: &str, file: &str) -> (Option<MachineView>, Diagno
         }
         let cores = f.integer("cores").map(|n| n.value as usize);
         let memory = f.bytes("memory").map_or(0, |b| b.value);
-        let n_nodes = f.integer_or_default("nodes").value as u32;
+        let n_nodes = f.value("nodes");
         let devices = devices(&mut f, n_nodes);
         let no_gpu = devices.is_empty().then(|| "the machine file names none".into());
         let cores = cores?;
@@ -94,9 +94,9 @@ fn devices(f: &mut Fields<'_, '_>, n_nodes: u32) -> Vec<DeviceView> {
         let Some(total) = d.bytes("memory") else { continue };
         let free = d.bytes("free").map_or(total.value, |b| b.value.min(total.value));
         let model = d.string("model").map_or_else(String::new, |m| m.value);
-        let mps = d.flag("mps");
+        let mps = d.value("mps");
         let node = d.integer_within("node", 0..=u64::from(n_nodes) - 1).map(|n| n.value as u32);
-        for _ in 0..d.integer_or_default("count").value {
+        for _ in 0..d.value::<u32>("count") {
             let n = found.len();
             let name = format!("cuda:{n}");
             let uuid = format!("GPU-described-{n}");

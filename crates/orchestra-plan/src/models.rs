@@ -55,7 +55,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         memory_limit: at_least_one(&mut f, "memory_limit"),
         streams,
         custom_ops: f.strings("custom_ops").unwrap_or_default(),
-        tf32: f.flag("tf32"),
+        tf32: f.value("tf32"),
         tuning,
         ..workers(name, &mut f)
     }
@@ -85,7 +85,7 @@ fn workers(name: At<String>, f: &mut Fields<'_, '_>) -> RawModel {
         max_batch: None,
         memory: at_least_one(f, "memory"),
         memory_limit: None,
-        priority: f.integer_or_default("priority").value as u32,
+        priority: f.value("priority"),
         threads: f.integer("threads").map(|n| n.value as usize),
         streams: None,
         custom_ops: Vec::new(),
@@ -93,7 +93,7 @@ fn workers(name: At<String>, f: &mut Fields<'_, '_>) -> RawModel {
         tf32: true,
         tuning: RawTuning::default(),
         sandbox: RawSandbox {
-            mode: f.word("sandbox", &keys::SANDBOX).map(|mode| mode.value),
+            mode: f.get("sandbox"),
             read: f.strings("sandbox_read").unwrap_or_default(),
             write: f.strings("sandbox_write").unwrap_or_default(),
             env: f.strings("sandbox_env").unwrap_or_default(),

@@ -147,6 +147,8 @@ pub(crate) struct RawStage {
     pub kind: Option<Arc<dyn StageKind>>,
     /// `None` when a setting is wrong, too.
     pub draft: Option<Draft>,
+    /// The keys of its table, and where they stand.
+    pub written: Vec<At<String>>,
 }
 
 impl RawStage {
@@ -203,7 +205,7 @@ pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut
     let telemetry = telemetry(&mut fields);
     let mut programs = Vec::new();
     let stage = |name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics| {
-        read_stage(name, table, kinds, &limits, &mut programs, diags)
+        read_stage(name, table, kinds, &mut programs, diags)
     };
     let stages = tables(root, "stages", "stage", diags, stage);
     let source = |name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics| {
@@ -259,25 +261,25 @@ fn read_stage(
     name: At<String>,
     table: &Table,
     kinds: &Kinds,
-    limits: &Limits,
     programs: &mut Vec<RawModel>,
     diags: &mut Diagnostics,
 ) -> RawStage {
     let what = format!("stage `{}`", name.value);
     let names = kinds.stages.iter().map(|kind| kind.name());
     let Some(kind) = kind(&what, table, name.span, names, |name| kinds.stage(name), diags) else {
-        return RawStage { name, upstreams: Vec::new(), kind: None, draft: None };
+        return RawStage { name, upstreams: Vec::new(), kind: None, draft: None, written: Vec::new() };
     };
     let keys = declared(&keys::STAGE, kind.keys());
     let mut fields = Fields::new(what, name.span, table, &keys, diags);
     let upstreams = kind.upstreams(&mut fields);
-    let mut draft = kind.read(&mut fields, limits);
+    let mut draft = kind.read(&mut fields);
     if let Some(Draft::Batch(BatchDraft { model: Some(model), program: Some(program), .. })) = &mut draft {
         // No table can be called so.
         model.value = format!("{}/{}", name.value, model.value);
         programs.push(models::of_program(model.clone(), Arc::clone(program), &mut fields));
     }
-    RawStage { name, upstreams, kind: Some(kind), draft }
+    let written = table.entries.iter().map(|entry| At::new(entry.key.clone(), entry.key_span)).collect();
+    RawStage { name, upstreams, kind: Some(kind), draft, written }
 }
 
 fn version(fields: &mut Fields<'_, '_>) {

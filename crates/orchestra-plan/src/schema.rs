@@ -1,9 +1,10 @@
 //! The JSON Schema of a workflow file, for editors: made of the declarations of keys, as parsing and the reference pages are.
 //! It refuses no file that `check` accepts, so a phrase that it does not know as a type says nothing about the value.
 
+use orchestra_core::Word;
 use serde_json::{Map, Value as Json, json};
 
-use crate::key::{Key, Word};
+use crate::key::Key;
 use crate::keys;
 use crate::kind::Kinds;
 use crate::raw::declared;
@@ -219,10 +220,11 @@ fn types(phrase: &str) -> (&'static [&'static str], &'static [&'static str]) {
     }
 }
 
-/// A value of one of these types, or a text with a variable; the bounds are those of an integer.
+/// A value of one of these types, or a text with a variable; the bounds are those of a number.
 fn typed(types: &[&str], range: Option<(u64, u64)>) -> Map<String, Json> {
     let mut schema = Map::new();
-    if let (true, Some((least, most))) = (types.contains(&"integer"), range) {
+    let is_number = types.iter().any(|ty| ["integer", "number"].contains(ty));
+    if let (true, Some((least, most))) = (is_number, range) {
         schema.insert("minimum".into(), json!(least));
         // Beyond that it is no bound: TOML has no larger integers.
         if most < u64::MAX >> 1 {

@@ -48,7 +48,7 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
         }
         (None, Writes::FileEach) => Some(At::new(name.value.clone(), name.span)),
     };
-    let ordered = f.flag("ordered");
+    let ordered = f.value("ordered");
     // A kind that makes parts of its own reads it itself.
     let makes_parts = kind.writes() == Writes::PartFiles;
     let rows_per_file = if makes_parts { None } else { f.integer("rows_per_file") };

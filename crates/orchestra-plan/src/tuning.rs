@@ -5,7 +5,7 @@ use orchestra_core::{ConvSearch, Provider, SessionTuning, TensorRt};
 use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
-use crate::keys;
+use crate::keys::ProviderName;
 
 /// How reports name a wish for TensorRT.
 const TENSORRT: &str = "provider = \"tensorrt\"";
@@ -27,15 +27,15 @@ impl RawTuning {
 /// `has_streams`: several batches are to run at once on a session.
 pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
     let mut raw = RawTuning::default();
-    if let Some(search) = f.word("conv_search", &keys::CONV_SEARCHES) {
+    if let Some(search) = f.get::<At<ConvSearch>>("conv_search") {
         raw.wanted.conv_search = search.value;
         if search.value != ConvSearch::default() {
             raw.gpu_keys.push(At::new("conv_search", search.span));
         }
     }
-    let provider = f.word("provider", &keys::PROVIDERS);
+    let provider = f.get::<At<ProviderName>>("provider");
     let fp16 = gpu_switch(f, "tensorrt_fp16", &mut raw);
-    if let Some(tensorrt) = provider.as_ref().filter(|provider| provider.value) {
+    if let Some(tensorrt) = provider.as_ref().filter(|provider| provider.value == ProviderName::TensorRt) {
         raw.gpu_keys.push(At::new(TENSORRT, tensorrt.span));
         raw.wanted.provider = Provider::TensorRt(TensorRt { fp16, engines: None });
     } else if let Some(span) =
@@ -57,7 +57,7 @@ pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
 
 /// A switch for what only a GPU can do.
 fn gpu_switch(f: &mut Fields<'_, '_>, key: &'static str, raw: &mut RawTuning) -> bool {
-    let is_on = f.flag(key);
+    let is_on = f.value(key);
     if let Some(entry) = f.entry(key).filter(|_| is_on) {
         raw.gpu_keys.push(At::new(key, entry.node.span));
     }

@@ -118,7 +118,9 @@ impl<'a> Wiring<'a> {
         let mut context = StageContext {
             name: &raw.name.value,
             span: raw.name.span,
+            written: &raw.written,
             inputs: &inputs,
+            limits: &self.workflow.limits,
             host: self.host,
             folder: self.folder,
             diags: self.diags,

@@ -1,14 +1,13 @@
 //! A kind of stage that does in a loader process what the trap operator does in a worker: it passes pictures on, but for those with a certain
 //! first pixel, which do harm.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
-use orchestra_core::{DType, FailureKind, TensorSpec};
-use orchestra_plan::{Connect, Draft, Fields, Kinds, Limits, Runs, StageConnected, StageContext, StageKind};
+use orchestra_core::shapes::{Emit, RowWork};
+use orchestra_core::{DType, FailureKind};
+use orchestra_plan::{Connect, Kinds, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 use orchestra_testkit_ops::{GOT_THROUGH, Trap, attempts, bloat, scribble};
 
 /// How often memory is written over before the process aborts, so that others are at work meanwhile.
@@ -17,33 +16,18 @@ const PASSES: usize = 64;
 /// All kinds, and this one, `trap`: for `f32` pixels.
 #[must_use]
 pub fn kinds() -> Kinds {
-    orchestra_kinds::builtin().with_stage(TrapStage)
+    orchestra_kinds::builtin().with_typed_stage::<TrapStage>()
 }
 
-#[derive(Debug, Clone, Encode, Decode)]
-struct TrapMap {
-    tensor: TensorSpec,
+settings! {
+    #[derive(Debug, Encode, Decode)]
+    pub struct TrapStage {}
 }
 
-#[derive(Debug)]
-struct TrapStage;
-
-impl StageKind for TrapStage {
-    fn name(&self) -> &'static str {
-        "trap"
-    }
-
-    fn about(&self) -> &'static str {
-        "A stage of a test, which does harm over certain pictures."
-    }
-
-    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        Some(Draft::Stage(Box::new(TrapStage)))
-    }
-
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(settings.read::<TrapMap>()?))
-    }
+impl TypedStage for TrapStage {
+    const NAME: &'static str = "trap";
+    const ABOUT: &'static str = "A stage of a test, which does harm over certain pictures.";
+    type Work = Self;
 }
 
 impl Connect for TrapStage {
@@ -52,33 +36,21 @@ impl Connect for TrapStage {
         let tensor = stage.inputs[0].gives.0[column].ty.tensor()?.clone();
         assert_eq!(tensor.dtype, DType::F32, "the stage is for f32 pixels");
         Some(StageConnected {
-            gives: Schema::of(&tensor.name.clone(), ColumnType::Tensor(tensor.clone())),
+            gives: Schema::of(&tensor.name.clone(), ColumnType::Tensor(tensor)),
             reads: vec![(0, column)],
-            runs: Runs::Map(Arc::new(TrapMap { tensor })),
-            settings: serde_json::json!({}),
+            runs: Runs::map::<Self>(Self {}, None),
+            settings: self.json(),
             details: Vec::new(),
             about: "trap".to_owned(),
         })
     }
 }
 
-impl Map for TrapMap {
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(self.clone())
-    }
+impl RowWork for TrapStage {
+    type Scratch = ();
 
-    fn cost(&self) -> usize {
-        usize::MAX
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(TrapStage.name(), self)
-    }
-}
-
-impl MapRun for TrapMap {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
-        inputs[0].with_tensor(|tensor| {
+    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        row[0].with_tensor(|tensor| {
             let first = tensor.data.first_chunk().map_or(0.0, |bytes| f32::from_ne_bytes(*bytes));
             spring(first)?;
             emit.row(&[Value::Tensor(*tensor)])

@@ -102,14 +102,15 @@ pub mod kind {
     };
     pub use orchestra_core::shapes::{
         Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, KindSettings, Map, MapRun, Merge,
-        MergeState, Network, Opens, PartFiles, Reduce, ReducedRow, Reduction,
+        MergeState, Network, Opens, PartFiles, Reduce, ReducedRow, Reduction, RowWork,
     };
     pub use orchestra_core::{Code, DType, Dim, FailureKind, Kernel, Program, TensorSpec};
     pub use orchestra_plan::keys::WORKERS;
     pub use orchestra_plan::{
-        At, BatchDraft, Connect, Draft, Fields, Input, InputColumns, Key, Kinds, Limits, ProgramContext,
-        ProgramDraft, ResolvedProgram, Runs, SinkKind, SourceConnected, SourceContext, SourceKind,
-        StageConnected, StageContext, StageKind, Upstreams, Word, Words, Writes, key,
+        At, BatchDraft, Choice, Connect, Draft, Fields, Input, InputColumns, Json, Key, Kinds, Limits,
+        NamedTexts, ProgramContext, ProgramDraft, ResolvedProgram, Runs, Setting, Settings, SinkKind,
+        SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Typed,
+        TypedStage, Upstreams, Word, Writes, choices, key, settings,
     };
     pub use orchestra_store::{Expand, Found, ListError, ObjectStore, PassedOver, PushFound};
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::choices;
 use crate::element::compare_numbers;
 use crate::named_enum;
 
@@ -13,6 +14,15 @@ named_enum! {
         /// Less is better.
         Min = "min",
         /// More is better.
+        Max = "max",
+    }
+}
+
+choices! {
+    for Goal {
+        /// the least one is the best
+        Min = "min",
+        /// the largest one is the best
         Max = "max",
     }
 }

@@ -5,24 +5,28 @@ use std::sync::Arc;
 use orchestra_core::data::{ColumnType, Pixels, Refusal, TensorView, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_core::{DType, Dim, Layout, TensorSpec};
-use orchestra_plan::{Fields, Input, Key, ReadBack, SinkKind, Words, Writes, key, list};
+use orchestra_plan::{
+    Choice as _, Fields, Input, Key, ReadBack, Settings as _, SinkKind, Writes, list, settings,
+};
 use orchestra_store::ObjectOutput;
 
 use super::shared::read_back::read_lines;
 use crate::objects;
-use crate::picture_encoders::{jpeg, png};
+use crate::picture_encoders::Format;
 
 /// The kind `images`.
 pub struct ImageFiles;
 
-const KEYS: [Key; 2] = [
-    key("format", "text", "\"png\"", "of a picture or of pixels; bytes are written as they are")
-        .one_of(&FORMATS.words),
-    key("quality", "integer", "90", "of a JPEG").from_to(1, 100),
-];
-
-/// `format`: whether it is PNG.
-const FORMATS: Words<bool, 2> = Words::new([("png", true, ""), ("jpg", false, "")]);
+settings! {
+    #[derive(Debug, Clone, Copy)]
+    pub struct ImageSettings {
+        /// of a picture or of pixels; bytes are written as they are
+        format: Format = "png",
+        /// of a JPEG
+        #[range(1, 100)]
+        quality: u8 = 90,
+    }
+}
 
 /// Of the ending of a file's name.
 const LONGEST_ENDING: usize = 16;
@@ -48,7 +52,7 @@ impl SinkKind for ImageFiles {
     }
 
     fn keys(&self) -> &'static [Key] {
-        &KEYS
+        ImageSettings::KEYS
     }
 
     fn read_back(&self) -> Option<ReadBack> {
@@ -60,8 +64,7 @@ impl SinkKind for ImageFiles {
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
-        let is_png = fields.word_or_default("format", &FORMATS).value;
-        let quality = fields.integer_or_default("quality").value as u8;
+        let made = ImageSettings::read(fields)?;
         let [column] = &input.gives.0[..] else {
             let what = &fields.what;
             let message = format!(
@@ -96,8 +99,7 @@ impl SinkKind for ImageFiles {
             },
         };
         let Some(ending) = ending else {
-            let made = Made { is_png, quality };
-            let ending = if made.is_png { "png" } else { "jpg" }.to_owned();
+            let ending = made.format.name().to_owned();
             let content = layout.map_or(Content::Picture(made), |layout| Content::Pixels(made, layout));
             return Some(Arc::new(Files { content, ending }));
         };
@@ -147,18 +149,10 @@ fn layout(tensor: &TensorSpec) -> Result<Layout, Unfit> {
     }
 }
 
-/// What is made of pixels.
-#[derive(Debug, Clone, Copy)]
-struct Made {
-    is_png: bool,
-    /// Of a JPEG.
-    quality: u8,
-}
-
-impl Made {
+impl ImageSettings {
+    /// Appends what is made of pixels.
     fn append(self, pixels: &Pixels<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
-        let file = if self.is_png { png(pixels) } else { jpeg(pixels, self.quality) };
-        out.extend_from_slice(&file?);
+        out.extend_from_slice(&self.format.encode(pixels, self.quality)?);
         Ok(())
     }
 
@@ -191,8 +185,8 @@ impl Made {
 enum Content {
     /// Written as it is.
     Bytes,
-    Picture(Made),
-    Pixels(Made, Layout),
+    Picture(ImageSettings),
+    Pixels(ImageSettings, Layout),
 }
 
 #[derive(Debug)]
@@ -253,30 +247,31 @@ mod tests {
     fn rows_of_both_layouts_are_the_same_picture_and_one_without_pixels_fails_its_item() {
         let item =
             ItemInfo { name: "a", id: ItemId { source: SourceId(0), index: 0 }, source: "s", parts: &[] };
-        let write = |layout, shape: &[usize], data: &[u8], is_png| {
-            let content = Content::Pixels(Made { is_png, quality: 90 }, layout);
+        let write = |layout, shape: &[usize], data: &[u8], format| {
+            let content = Content::Pixels(ImageSettings { format, quality: 90 }, layout);
             let mut out = Vec::new();
             let row = [Value::Tensor(TensorView { name: "pixels", dtype: DType::U8, shape, data })];
             Files { content, ending: "png".to_owned() }.encode(&item, &row, &mut out).map(|()| out)
         };
         let read = |file: Vec<u8>| image::load_from_memory(&file).unwrap();
-        let wide = read(write(Layout::Nhwc, &[1, 2, 3], &[1, 2, 3, 4, 5, 6], true).unwrap());
-        let planes = read(write(Layout::Nchw, &[3, 1, 2], &[1, 4, 2, 5, 3, 6], true).unwrap());
+        let wide = read(write(Layout::Nhwc, &[1, 2, 3], &[1, 2, 3, 4, 5, 6], Format::Png).unwrap());
+        let planes = read(write(Layout::Nchw, &[3, 1, 2], &[1, 4, 2, 5, 3, 6], Format::Png).unwrap());
         assert_eq!((wide.width(), wide.height(), wide.as_bytes()), (2, 1, &[1, 2, 3, 4, 5, 6][..]));
         assert_eq!(planes, wide);
         for (layout, shape) in [(Layout::Nhwc, [2, 3, 1]), (Layout::Nchw, [1, 2, 3])] {
-            let gray = read(write(layout, &shape, &[9, 8, 7, 6, 5, 4], true).unwrap());
+            let gray = read(write(layout, &shape, &[9, 8, 7, 6, 5, 4], Format::Png).unwrap());
             assert_eq!(
                 (gray.width(), gray.color(), gray.as_bytes()),
                 (3, image::ColorType::L8, &[9, 8, 7, 6, 5, 4][..])
             );
         }
-        let jpeg = read(write(Layout::Nhwc, &[8, 8, 3], &[[200, 30, 30]; 64].concat(), false).unwrap());
-        assert!(jpeg.to_rgb8().pixels().all(|p| p.0[0] > 180 && p.0[2] < 60));
+        let jpeg = write(Layout::Nhwc, &[8, 8, 3], &[[200, 30, 30]; 64].concat(), Format::Jpg).unwrap();
+        let jpeg = libjpeg_turbo_rs::decompress_to(&jpeg, libjpeg_turbo_rs::PixelFormat::Rgb).unwrap();
+        assert!(jpeg.data.as_chunks::<3>().0.iter().all(|[red, _, blue]| *red > 180 && *blue < 60));
         for (shape, data) in
             [(&[0, 2, 3][..], &[][..]), (&[2, 0, 1], &[]), (&[1, 1, 2], &[1, 2]), (&[3], &[1, 2, 3])]
         {
-            let error = write(Layout::Nhwc, shape, data, true).unwrap_err();
+            let error = write(Layout::Nhwc, shape, data, Format::Png).unwrap_err();
             assert!(error.error.contains("no picture"), "{error:?}");
         }
     }

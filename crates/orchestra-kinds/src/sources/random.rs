@@ -9,13 +9,12 @@ use half::f16;
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Opens};
 use orchestra_core::{DType, MAX_RANK};
-use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, Words, key};
+use orchestra_plan::{At, Choice as _, Key, SourceConnected, SourceContext, SourceKind, choices, key};
 use orchestra_store::{Expand, Found, ListError, PushFound};
 
 use super::reading::field_type::shape_of;
 use super::reading::limits::{LARGEST_TENSOR, MOST_ITEMS};
 use super::reading::locator::{file_of, locator, parts};
-use crate::elements::DTYPES;
 
 pub struct Random;
 
@@ -24,22 +23,20 @@ const KEYS: [Key; 6] = [
         .from_to(1, MOST_ITEMS),
     key("shape", "list of integers", "[]", "the shape of an item; `[]` is a single number"),
     key("dtype", "text", "\"f32\"", "the type of the numbers; whole numbers are any of their type")
-        .one_of(&DTYPES.words),
-    key("distribution", "text", "\"uniform\"", "how they lie").one_of(&DISTRIBUTIONS.words),
+        .one_of(DType::WORDS),
+    key("distribution", "text", "\"uniform\"", "how they lie").one_of(Distribution::WORDS),
     key("seed", "integer", "0", "other seeds give other numbers").from_to(0, i64::MAX as u64),
     key("column", "text", "\"x\"", "the name of the tensor, for `from = \"source.name\"` and in records"),
 ];
 
-/// `distribution`
-const DISTRIBUTIONS: Words<Distribution, 2> = Words::new([
-    ("uniform", Distribution::Uniform, "from 0 to below 1"),
-    ("normal", Distribution::Normal, "of mean 0 and deviation 1, for f64, f32 and f16"),
-]);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-enum Distribution {
-    Uniform,
-    Normal,
+choices! {
+    #[derive(Encode, Decode)]
+    pub enum Distribution {
+        /// from 0 to below 1
+        Uniform = "uniform",
+        /// of mean 0 and deviation 1, for f64, f32 and f16
+        Normal = "normal",
+    }
 }
 
 impl SourceKind for Random {
@@ -61,13 +58,9 @@ impl SourceKind for Random {
 
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
         let fields = &mut source.fields;
-        if fields.entry("items").is_none() {
-            fields.missing("items", "say how many: items = 1000");
-            return None;
-        }
-        let items = fields.integer("items");
-        let seed = fields.integer_or_default("seed").value;
-        let dtype = fields.word_or_default("dtype", &DTYPES).value;
+        let items = fields.setting("items", "say how many: items = 1000");
+        let seed: u64 = fields.value("seed");
+        let dtype: DType = fields.setting("dtype", "")?;
         let shape = match fields.entry("shape") {
             Some(entry) => {
                 let Some(shape) = shape_of(&entry.node, dtype) else {
@@ -82,16 +75,16 @@ impl SourceKind for Random {
             }
             None => Vec::new(),
         };
-        let distribution = fields.word_or_default("distribution", &DISTRIBUTIONS);
+        let distribution = fields.setting::<At<Distribution>>("distribution", "")?;
         if distribution.value == Distribution::Normal && !dtype.is_float() {
             fields
                 .bad("distribution", distribution.span, &format!("cannot be `normal` for {dtype}"))
                 .help("normal numbers are f64, f32 or f16");
             return None;
         }
-        let column = fields.string_or_default("column").value;
+        let column = fields.value("column");
         let numbers = Numbers {
-            items: items?.value,
+            items: items?,
             seed,
             dtype,
             shape: shape.into(),

@@ -1,78 +1,49 @@
 //! `kind = "classify"`: the best classes of a tensor of scores, with their labels.
 
-use std::sync::Arc;
-
+use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
-use orchestra_core::shapes::{Emit, Map, MapRun};
+use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, Element, TensorSpec};
 use orchestra_plan::{
-    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
-    read_labels,
+    At, Choice as _, Connect, Runs, Settings, StageConnected, StageContext, TypedStage, choices, read_labels,
+    settings,
 };
 
 use crate::elements::{Number, no_number, read_numbers, too_large, with_number};
 
-pub struct Classify;
-
-/// How outputs of the model become scores.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scores {
-    /// Outputs are logits.
-    Softmax,
-    /// Outputs are independent logits.
-    Sigmoid,
-    /// Outputs are scores already.
-    None,
-}
-
-const KEYS: [Key; 3] = [
-    key("top_k", "integer", "1", "how many classes are given, best first").from_to(1, 1_000_000),
-    key(
-        "labels",
-        "text",
-        "those of the model",
-        "class names: a text file with one per line, in the order of the classes",
-    ),
-    key("scores", "text", "\"softmax\"", "how numbers of the tensor become scores").one_of(&SCORES.words),
-];
-
-/// `scores`
-const SCORES: Words<Scores, 3> = Words::new([
-    ("softmax", Scores::Softmax, "of logits"),
-    ("sigmoid", Scores::Sigmoid, "of independent logits"),
-    ("none", Scores::None, "they are scores already"),
-]);
-
-impl StageKind for Classify {
-    fn name(&self) -> &'static str {
-        "classify"
-    }
-
-    fn about(&self) -> &'static str {
-        "Gives the best classes of a tensor with one score per class: label, number and score of each, best first. Of equal ones \
-         the first class counts. An item with a score that is no number fails."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let top_k = f.integer_or_default("top_k");
-        let labels = f.string("labels");
-        let scores = f.word_or_default("scores", &SCORES).value;
-        Some(Draft::Stage(Box::new(ClassifyDraft { top_k, labels, scores })))
+settings! {
+    #[derive(Debug)]
+    pub struct Classify {
+        /// how many classes are given, best first
+        #[range(1, 1_000_000)]
+        top_k: At<u64> = 1,
+        /// class names: a text file with one per line, in the order of the classes
+        labels: Option<At<String>> => "those of the model",
+        /// how numbers of the tensor become scores
+        scores: Scores = "softmax",
     }
 }
 
-#[derive(Debug)]
-struct ClassifyDraft {
-    top_k: At<u64>,
-    labels: Option<At<String>>,
-    scores: Scores,
+choices! {
+    #[derive(Encode, Decode)]
+    pub enum Scores {
+        /// of logits
+        Softmax = "softmax",
+        /// of independent logits
+        Sigmoid = "sigmoid",
+        /// they are scores already
+        None = "none",
+    }
 }
 
-impl Connect for ClassifyDraft {
+impl TypedStage for Classify {
+    const NAME: &'static str = "classify";
+    const ABOUT: &'static str = "Gives the best classes of a tensor with one score per class: label, number and score of each, best first. Of equal ones \
+         the first class counts. An item with a score that is no number fails.";
+    type Work = Ranking;
+}
+
+impl Connect for Classify {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let what = "one score per class, which an infer stage gives";
         let output = stage.column(0, what, |c| c.ty.tensor().is_some())?;
@@ -105,23 +76,26 @@ impl Connect for ClassifyDraft {
                 .error(self.top_k.span, format!("`top_k` is {top_k}, but there are {classes} classes"));
         }
         let labels = labels.map_or_else(Vec::new, |l| l.value);
-        let (scores, said) = match self.scores {
-            Scores::Softmax => ("softmax", "softmax"),
-            Scores::Sigmoid => ("sigmoid", "sigmoid"),
-            Scores::None => ("none", "scores as they are"),
+        let said = match self.scores {
+            Scores::None => "scores as they are",
+            scores => scores.name(),
         };
         let named = match labels.len() {
             0 => "class numbers".to_owned(),
             1 => "1 label".to_owned(),
             n => format!("{n} labels"),
         };
+        let mut settings = self.json();
+        settings["labels"] = labels.clone().into();
+        // Each best class prints a number and a name.
+        let cost = classes.map(|n| n.saturating_add(top_k.min(n).saturating_mul(16)));
         Some(StageConnected {
             gives: Schema::of("classes", ColumnType::Labels),
             reads: vec![(0, output)],
-            settings: serde_json::json!({ "output": output, "top_k": top_k, "labels": labels, "scores": scores }),
+            settings,
             details: vec![format!("best {top_k}"), said.to_owned()],
             about: format!("best {top_k}, {named}"),
-            runs: Runs::Map(Arc::new(ClassifyMap::new(self.scores, top_k, classes, labels))),
+            runs: Runs::map::<Self>(Ranking::new(self.scores, top_k, classes, labels), cost),
         })
     }
 }
@@ -150,67 +124,51 @@ fn classes(
 /// Classes without a label whose number is kept as text: as many as classifiers have.
 const MOST_NUMBERED: usize = 4_096;
 
-#[derive(Debug)]
-struct ClassifyMap {
+/// How classes become the best ones.
+#[derive(Debug, Encode, Decode)]
+pub struct Ranking {
     scores: Scores,
     top_k: usize,
-    n_classes: Option<usize>,
-    labels: Arc<[String]>,
+    labels: Vec<String>,
 }
 
-impl ClassifyMap {
+impl Ranking {
     /// A class without a label is called by its number, from 0.
     fn new(scores: Scores, top_k: usize, n_classes: Option<usize>, mut labels: Vec<String>) -> Self {
         let named = labels.len().max(n_classes.unwrap_or(0).min(MOST_NUMBERED));
         labels.extend((labels.len()..named).map(|class| class.to_string()));
-        Self { scores, top_k, n_classes, labels: labels.into() }
+        Self { scores, top_k, labels }
     }
 }
 
-impl Map for ClassifyMap {
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(ClassifyRun {
-            scores: self.scores,
-            top_k: self.top_k,
-            labels: Arc::clone(&self.labels),
-            values: Vec::new(),
-            best: Vec::new(),
-        })
-    }
+/// The scores of all classes, and the best so far, best first.
+#[derive(Default)]
+pub struct Ranks(Vec<f32>, Vec<Ranked>);
 
-    fn cost(&self) -> usize {
-        // Each best class prints a number and a name.
-        self.n_classes.map_or(usize::MAX, |n| n.saturating_add(self.top_k.min(n).saturating_mul(16)))
-    }
-}
+impl RowWork for Ranking {
+    type Scratch = Ranks;
+    const IN_LOADER: bool = false;
 
-struct ClassifyRun {
-    scores: Scores,
-    top_k: usize,
-    labels: Arc<[String]>,
-    values: Vec<f32>,
-    /// The best so far, best first.
-    best: Vec<Ranked>,
-}
-
-impl MapRun for ClassifyRun {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
-        let values = &mut self.values;
-        let [scores] = inputs else { return Err(Refusal::result("the output to classify is missing")) };
-        scores.with_tensor(|tensor| {
+    fn apply(
+        &self,
+        Ranks(values, best): &mut Ranks,
+        row: &[Value<'_>],
+        emit: &mut dyn Emit,
+    ) -> Result<(), Refusal> {
+        row[0].with_tensor(|tensor| {
             // Classes are ranked by what the model gives: scores that saturate are equal, and the numbers that they come of are not.
             if matches!(tensor.dtype, DType::F64 | DType::I64 | DType::I32) {
                 let numbers = tensor.data.chunks_exact(tensor.dtype.size_bytes());
                 let wide: Vec<f64> = numbers.map(|v| Element::read(tensor.dtype, v).to_f64()).collect();
                 can_be_ranked(tensor.name, wide.iter().copied(), self.scores)?;
                 with_number!(tensor.dtype, read => {
-                    best_of_wide(tensor.data.as_chunks().0, read, self.top_k, &mut self.best)
+                    best_of_wide(tensor.data.as_chunks().0, read, self.top_k, best)
                 });
                 return scores_of_wide(tensor.name, &wide, self.scores, values);
             }
             read_numbers(tensor, values)?;
             can_be_ranked(tensor.name, values.iter().map(|v| f64::from(*v)), self.scores)?;
-            best_of(values, self.top_k, &mut self.best);
+            best_of(values, self.top_k, best);
             match self.scores {
                 Scores::Softmax => softmax(values),
                 Scores::Sigmoid => values.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
@@ -218,17 +176,17 @@ impl MapRun for ClassifyRun {
             }
             Ok(())
         })?;
-        let best = self.best.iter().map(|ranked| ranked.class());
+        let classes = best.iter().map(|ranked| ranked.class());
         // Few classes, the usual case, need no memory.
         let mut few = [Label { label: "", class: 0, score: 0.0 }; FEW];
-        if self.best.len() <= FEW && best.clone().all(|class| class < self.labels.len()) {
-            for (place, class) in few.iter_mut().zip(best) {
+        if best.len() <= FEW && classes.clone().all(|class| class < self.labels.len()) {
+            for (place, class) in few.iter_mut().zip(classes) {
                 *place = Label { label: &self.labels[class], class: class as u32, score: values[class] };
             }
-            return emit.row(&[Value::Labels(&few[..self.best.len()])]);
+            return emit.row(&[Value::Labels(&few[..best.len()])]);
         }
-        let numbers: Vec<String> = best.clone().map(|class| class.to_string()).collect();
-        let labels: Vec<Label<'_>> = best
+        let numbers: Vec<String> = classes.clone().map(|class| class.to_string()).collect();
+        let labels: Vec<Label<'_>> = classes
             .zip(&numbers)
             .map(|(class, number)| Label {
                 label: self.labels.get(class).unwrap_or(number),
@@ -359,19 +317,17 @@ mod tests {
     use orchestra_core::compare_numbers;
     use orchestra_core::data::TensorView;
 
-    use super::super::shared::testing::each_row;
+    use super::super::shared::testing;
     use super::*;
 
     type Class = (String, u32, f32);
 
-    fn apply(map: &ClassifyMap, tensor: TensorView<'_>) -> Result<Vec<Class>, Refusal> {
+    fn apply(ranking: &Ranking, tensor: TensorView<'_>) -> Result<Vec<Class>, Refusal> {
         let mut classes = Vec::new();
-        let mut emit = each_row(|row| {
+        testing::apply(ranking, &[Value::Tensor(tensor)], |row| {
             let [Value::Labels(labels)] = row else { panic!("not labels: {row:?}") };
             classes.extend(labels.iter().map(|l| (l.label.to_owned(), l.class, l.score)));
-        });
-        map.start().apply(&[Value::Tensor(tensor)], &mut emit)?;
-        drop(emit);
+        })?;
         Ok(classes)
     }
 
@@ -380,7 +336,7 @@ mod tests {
         let tensor = TensorView { name: "y", dtype: DType::F32, shape: &[values.len()], data: &data };
         let run = |n_classes| {
             let labels = labels.iter().map(|l| (*l).to_owned()).collect();
-            apply(&ClassifyMap::new(scores, top_k, n_classes, labels), tensor).unwrap()
+            apply(&Ranking::new(scores, top_k, n_classes, labels), tensor).unwrap()
         };
         let known = run(Some(values.len()));
         let bits =
@@ -419,7 +375,7 @@ mod tests {
                 assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [0, 1], "{scores:?}");
                 let wide: Vec<u8> = zeros.iter().flat_map(|v| f64::from(*v).to_ne_bytes()).collect();
                 let tensor = TensorView { name: "y", dtype: DType::F64, shape: &[2], data: &wide };
-                let wide = apply(&ClassifyMap::new(scores, 2, None, Vec::new()), tensor).unwrap();
+                let wide = apply(&Ranking::new(scores, 2, None, Vec::new()), tensor).unwrap();
                 assert_eq!(wide, best);
             }
         }
@@ -434,7 +390,7 @@ mod tests {
         let integers = [1 << 24, 1 << 24 | 1, 1 << 53, 1 << 53 | 1];
         let data: Vec<u8> = integers.iter().flat_map(|v: &i64| v.to_ne_bytes()).collect();
         let tensor = TensorView { name: "y", dtype: DType::I64, shape: &[4], data: &data };
-        let best = apply(&ClassifyMap::new(Scores::Softmax, 4, None, Vec::new()), tensor).unwrap();
+        let best = apply(&Ranking::new(Scores::Softmax, 4, None, Vec::new()), tensor).unwrap();
         assert_eq!(best.iter().map(|class| class.1).collect::<Vec<_>>(), [3, 2, 1, 0]);
     }
 
@@ -443,10 +399,10 @@ mod tests {
         let logits = [1.0, 1.0 + f64::EPSILON, 1e300, -1e300, 1e300 * (1.0 + f64::EPSILON)];
         let data: Vec<u8> = logits.iter().flat_map(|v| v.to_ne_bytes()).collect();
         let tensor = TensorView { name: "y", dtype: DType::F64, shape: &[5], data: &data };
-        let best = apply(&ClassifyMap::new(Scores::Softmax, 5, None, Vec::new()), tensor).unwrap();
+        let best = apply(&Ranking::new(Scores::Softmax, 5, None, Vec::new()), tensor).unwrap();
         assert_eq!(best.iter().map(|class| class.1).collect::<Vec<_>>(), [4, 2, 1, 0, 3]);
         assert_eq!(best[0].2, 1.0);
-        let refused = apply(&ClassifyMap::new(Scores::None, 5, None, Vec::new()), tensor).unwrap_err();
+        let refused = apply(&Ranking::new(Scores::None, 5, None, Vec::new()), tensor).unwrap_err();
         assert!(refused.error.contains("at place 2, which is too large for f32"), "{}", refused.error);
     }
 
@@ -458,7 +414,7 @@ mod tests {
             let wide: Vec<u8> = values.iter().flat_map(|v| f64::from(*v).to_ne_bytes()).collect();
             let said = [(DType::F32, &data), (DType::F64, &wide)].map(|(dtype, data)| {
                 let tensor = TensorView { name: "y", dtype, shape: &[values.len()], data };
-                let applied = apply(&ClassifyMap::new(scores, 1, None, Vec::new()), tensor);
+                let applied = apply(&Ranking::new(scores, 1, None, Vec::new()), tensor);
                 applied.err().map(|refusal| refusal.error)
             });
             assert_eq!(said[0], said[1], "{values:?}");

@@ -1,185 +1,124 @@
 //! `kind = "crop"`: cuts boxes out of a picture, each a tensor row and a part of the item of its own.
 
-use std::sync::Arc;
-
+use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{DType, Dim, ImageSpec, TensorSpec};
 use orchestra_plan::{
-    At, Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind, Words, key,
-    list,
+    At, Connect, Fields, Json, Key, Runs, Settings, StageConnected, StageContext, TypedStage, choices,
+    joined, list, settings,
 };
 
-use self::run::CropMap;
+use self::run::Cutting;
 use super::shared::box_order::Order;
-use super::shared::image_settings as settings;
+use super::shared::image_settings;
 
 mod run;
 
-pub struct Crop;
-
-/// The corners that the numbers of a box mean.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Corners {
-    /// Left, top, right, bottom.
-    Xyxy,
-    /// Left, top, width, height.
-    Xywh,
-    /// Centre, width, height.
-    Cxcywh,
+#[derive(Debug)]
+pub struct Crop {
+    spec: ImageSpec,
+    boxes: BoxSettings,
 }
 
-/// `corners`
-const CORNERS: Words<Corners, 3> = Words::new([
-    ("xyxy", Corners::Xyxy, "left, top, right, bottom"),
-    ("xywh", Corners::Xywh, "left, top, width, height"),
-    ("cxcywh", Corners::Cxcywh, "centre, width, height"),
-]);
-
-/// `units`: whether they are relative.
-const UNITS: Words<bool, 2> = Words::new([
-    ("relative", true, "from 0 to 1 of the sides of the picture"),
-    ("pixels", false, "of the picture as it was decoded, upright"),
-]);
-
-/// What becomes of a box that sticks out of its picture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outside {
-    Pad,
-    Clip,
+settings! {
+    #[derive(Debug)]
+    pub struct BoxSettings {
+        /// what the first four numbers of a box are
+        corners: Corners = "xyxy",
+        /// what these numbers are; lists are in pixels
+        units: Units = "relative",
+        /// boxes with a lower score, the fifth number of a box or `score` of a list, are left out
+        threshold: Option<f64>,
+        /// the order of the parts
+        order: Order = "given",
+        /// how much larger the cut is on each side, as a share of the side of the box
+        margin: At<f64> = 0,
+        /// what becomes of a box that sticks out of the picture; not with `rotate`
+        outside: Outside = "pad",
+        /// only with a list that has `polygon`: cut the turned rectangle out and set it upright; what is 1.5 times as high as wide is turned to the left
+        rotate: At<bool> = false,
+        /// only with `rotate`: a column of the list, true or false or one number; what it is true or not 0 for is turned by 180 degrees
+        turn: Option<At<String>>,
+    }
 }
 
-/// `outside`
-const OUTSIDE: Words<Outside, 2> = Words::new([
-    (
-        "pad",
-        Outside::Pad,
-        "the whole box is cut out, with `pad` for what the picture lacks, as models expect and `crop` of Pillow does",
-    ),
-    (
-        "clip",
-        Outside::Clip,
-        "the box ends at the edge of the picture; what is left of it is brought to `size`",
-    ),
-]);
-
-const OWN_KEYS: [Key; 8] = [
-    key("corners", "text", "\"xyxy\"", "what the first four numbers of a box are").one_of(&CORNERS.words),
-    key("units", "text", "\"relative\"", "what these numbers are; lists are in pixels").one_of(&UNITS.words),
-    key(
-        "threshold",
-        "number",
-        "none",
-        "boxes with a lower score, the fifth number of a box or `score` of a list, are left out",
-    ),
-    key("order", "text", "\"given\"", "the order of the parts").one_of(&Order::WORDS.words),
-    key(
-        "margin",
-        "number",
-        "0",
-        "how much larger the cut is on each side, as a share of the side of the box",
-    ),
-    key(
-        "outside",
-        "text",
-        "\"pad\"",
-        "what becomes of a box that sticks out of the picture; not with `rotate`",
-    )
-    .one_of(&OUTSIDE.words),
-    key(
-        "rotate",
-        "true or false",
-        "false",
-        "only with a list that has `polygon`: cut the turned rectangle out and set it upright; what is 1.5 times as high as wide is turned to the left",
-    ),
-    key(
-        "turn",
-        "text",
-        "none",
-        "only with `rotate`: a column of the list, true or false or one number; what it is true or not 0 for is turned by 180 degrees",
-    ),
-];
-
-/// Those of rows of pictures but `fast`, which would have no effect on a picture that is decoded in full; and our own.
-const KEYS: [Key; 21] = {
-    let mut keys = [OWN_KEYS[0]; 21];
-    let mut at = 0;
-    let mut from = 0;
-    while from < settings::KEYS.len() {
-        if from != settings::FAST {
-            keys[at] = settings::KEYS[from];
-            at += 1;
-        }
-        from += 1;
+choices! {
+    #[derive(Encode, Decode)]
+    pub enum Corners {
+        /// left, top, right, bottom
+        Xyxy = "xyxy",
+        /// left, top, width, height
+        Xywh = "xywh",
+        /// centre, width, height
+        Cxcywh = "cxcywh",
     }
-    let mut own = 0;
-    while own < OWN_KEYS.len() {
-        keys[at + own] = OWN_KEYS[own];
-        own += 1;
-    }
-    keys
-};
+}
 
-impl StageKind for Crop {
-    fn name(&self) -> &'static str {
-        "crop"
+choices! {
+    pub enum Units {
+        /// from 0 to 1 of the sides of the picture
+        Relative = "relative",
+        /// of the picture as it was decoded, upright
+        Pixels = "pixels",
+    }
+}
+
+choices! {
+    #[derive(Encode, Decode)]
+    pub enum Outside {
+        /// the whole box is cut out, with `pad` for what the picture lacks, as models expect and `crop` of Pillow does
+        Pad = "pad",
+        /// the box ends at the edge of the picture; what is left of it is brought to `size`
+        Clip = "clip",
+    }
+}
+
+impl Settings for Crop {
+    /// Without `fast`, which would have no effect on a picture that is decoded in full.
+    const KEYS: &'static [Key] =
+        &joined::<{ KEYS_OF_ROWS.len() + BoxSettings::KEYS.len() }>([KEYS_OF_ROWS, BoxSettings::KEYS]);
+
+    fn read(f: &mut Fields<'_, '_>) -> Option<Self> {
+        let (spec, boxes) = (image_settings::read(f), BoxSettings::read(f));
+        Some(Self { spec: spec?, boxes: boxes? })
     }
 
-    fn about(&self) -> &'static str {
-        "Cuts boxes out of the picture of an item: `from = [\"pictures\", \"boxes\"]`. Each box becomes a part of the item with a tensor row of its \
+    fn json(&self) -> Json {
+        self.boxes.json()
+    }
+}
+
+/// Those of [`image_settings`] but the last, `fast`.
+const KEYS_OF_ROWS: &[Key] = image_settings::KEYS.split_at(image_settings::KEYS.len() - 1).0;
+
+impl TypedStage for Crop {
+    const NAME: &'static str = "crop";
+    const ABOUT: &'static str = "Cuts boxes out of the picture of an item: `from = [\"pictures\", \"boxes\"]`. Each box becomes a part of the item with a tensor row of its \
          own, `pixels`; parts of many items share batches. A box that lies outside of the picture, is turned round or has no area makes no part: such boxes are \
          counted in `run.json` and said at the end of the run. Boxes are a tensor `[boxes, 4]`, or `[boxes, 5]` with a score; or a list that has `box`, as `detect` \
-         gives it: then each part has the other columns of its row, too, such as `label` and `score`."
-    }
+         gives it: then each part has the other columns of its row, too, such as `label` and `score`.";
+    type Work = Cutting;
 
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn read(&self, f: &mut Fields<'_, '_>, limits: &Limits) -> Option<Draft> {
-        let spec = settings::read(f, limits.max_pixels);
-        let margin = f.number_or_default("margin");
-        let boxes = Boxes {
-            corners: f.word_or_default("corners", &CORNERS).value,
-            is_relative: f.word_or_default("units", &UNITS).value,
-            threshold: f.number("threshold").map(|n| n.value as f32),
-            order: f.word_or_default("order", &Order::WORDS).value,
-            margin: margin.value as f32,
-            outside: f.word_or_default("outside", &OUTSIDE).value,
-        };
-        if !boxes.margin.is_finite() {
+    fn check(&self, f: &mut Fields<'_, '_>) {
+        let BoxSettings { margin, rotate: At { value: rotates, .. }, turn, .. } = &self.boxes;
+        if !(margin.value as f32).is_finite() {
             f.bad("margin", margin.span, "is too large for f32, in which boxes are computed");
         }
-        if boxes.margin < 0.0 {
+        if margin.value < 0.0 {
             f.bad("margin", margin.span, "must not be below 0");
         }
-        let rotate = f.entry("rotate").map(|entry| entry.node.span);
-        let rotate = f.boolean("rotate").and_then(|is| is.then_some(rotate).flatten());
-        if let Some(span) = f.entry("outside").map(|entry| entry.key_span).filter(|_| rotate.is_some()) {
-            f.bad("outside", span, "has no effect")
+        if let Some(entry) = f.entry("outside").filter(|_| *rotates) {
+            f.bad("outside", entry.key_span, "has no effect")
                 .help("leave it out: with `rotate = true` the pixels at the edge of the picture go on outside of it");
         }
-        let turn = f.string("turn");
-        if let Some(turn) = turn.as_ref().filter(|_| rotate.is_none()) {
+        if let Some(turn) = turn.as_ref().filter(|_| !rotates) {
             f.bad("turn", turn.span, "has no effect").help("it belongs to `rotate = true`");
         }
-        let of_tensors = ["corners", "units"].map(|key| Some((key, f.entry(key)?.key_span)));
-        let of_tensors = of_tensors.into_iter().flatten().collect();
-        Some(Draft::Stage(Box::new(CropDraft { spec: spec?, boxes, rotate, turn, of_tensors })))
     }
 }
 
-#[derive(Debug)]
-struct CropDraft {
-    spec: ImageSpec,
-    boxes: Boxes,
-    /// Where `rotate = true` stands.
-    rotate: Option<Span>,
-    turn: Option<At<String>>,
-    /// Keys that have no effect on lists, and where they stand.
-    of_tensors: Vec<(&'static str, Span)>,
-}
-
-#[derive(Debug, Clone)]
+/// What is done with boxes, whatever they are read from.
+#[derive(Debug, Clone, Encode, Decode)]
 struct Boxes {
     corners: Corners,
     is_relative: bool,
@@ -189,7 +128,24 @@ struct Boxes {
     outside: Outside,
 }
 
-impl Connect for CropDraft {
+impl BoxSettings {
+    fn boxes(&self) -> Boxes {
+        Boxes {
+            corners: self.corners,
+            is_relative: self.units == Units::Relative,
+            threshold: self.threshold.map(|score| score as f32),
+            order: self.order,
+            margin: self.margin.value as f32,
+            outside: self.outside,
+        }
+    }
+
+    fn needs_score(&self) -> bool {
+        self.threshold.is_some() || self.order == Order::Score
+    }
+}
+
+impl Connect for Crop {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let picture =
             stage.column(0, "pictures first, which a source gives", |c| c.ty == ColumnType::Picture)?;
@@ -197,13 +153,13 @@ impl Connect for CropDraft {
         let boxes =
             stage.column(1, "boxes second, which a detect or infer stage gives", |c| is_boxes(&c.ty))?;
         if let Some(rows) = list_of(&stage.inputs[1].gives.0[boxes].ty).cloned() {
-            return self.connect_list(picture, boxes, &rows, stage);
+            return self.connect_list((picture, boxes), &rows, stage);
         }
-        if let Some(span) = self.rotate {
+        if self.boxes.rotate.value {
             let message = format!("`rotate` of stage `{}` has no effect", stage.name);
             stage
                 .diags
-                .error(span, message)
+                .error(self.boxes.rotate.span, message)
                 .help("it takes a list with `polygon`, which a detect stage of layout `dbnet` or `yolov8_obb` gives");
             return None;
         }
@@ -211,7 +167,7 @@ impl Connect for CropDraft {
         let tensor = input.gives.0[boxes].ty.tensor()?;
         let numbers = tensor.row.last().and_then(|dim| dim.fixed());
         let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
-        let needed = if self.boxes.threshold.is_some() || self.boxes.order == Order::Score { 5 } else { 4 };
+        let needed = if self.boxes.needs_score() { 5 } else { 4 };
         if !floats || tensor.row.len() > 2 || numbers.is_none_or(|n| n < needed) {
             let name = stage.name;
             let message =
@@ -224,29 +180,9 @@ impl Connect for CropDraft {
                 .help(format!("boxes are f32[batch, boxes, {needed}] or more numbers each{score}"));
             return None;
         }
-        let spec = &self.spec;
-        let map = CropMap {
-            spec: spec.clone(),
-            tensor: spec.tensor(),
-            boxes: self.boxes.clone(),
-            many: tensor.row.first().and_then(|d| Dim::fixed(*d)).filter(|_| tensor.row.len() == 2),
-            list: None,
-        };
-        let order = self.boxes.order.name();
-        let mut details = settings::details(spec);
-        details.push("one part per box".to_owned());
-        Some(StageConnected {
-            gives: settings::column(spec),
-            reads: vec![(0, picture), (1, boxes)],
-            runs: Runs::Map(Arc::new(map)),
-            settings: serde_json::json!({
-                "spec": spec, "corners": format!("{:?}", self.boxes.corners).to_lowercase(),
-                "relative": self.boxes.is_relative, "threshold": self.boxes.threshold, "order": order,
-                "margin": self.boxes.margin, "boxes": boxes, "outside": OUTSIDE.text(self.boxes.outside),
-            }),
-            details,
-            about: format!("a part per box, {}", settings::about(spec)),
-        })
+        let many = tensor.row.first().and_then(|d| Dim::fixed(*d)).filter(|_| tensor.row.len() == 2);
+        let gives = image_settings::column(&self.spec);
+        Some(self.connected(stage, gives, (picture, boxes), (self.boxes.boxes(), many, None)))
     }
 
     fn trims(&self) -> Option<&ImageSpec> {
@@ -254,7 +190,7 @@ impl Connect for CropDraft {
     }
 
     fn advice(&self, name: &str, want: &TensorSpec) -> Option<String> {
-        Some(settings::advice(name, &self.spec.for_model(), want))
+        Some(image_settings::advice(name, &self.spec.for_model(), want))
     }
 }
 
@@ -272,20 +208,20 @@ fn floats(rows: &Schema, name: &str, shape: &[usize]) -> Option<usize> {
     (tensor.dtype == DType::F32 && tensor.fixed_row().as_deref() == Some(shape)).then_some(at)
 }
 
-impl CropDraft {
+impl Crop {
     /// As `connect`, for a list of boxes with these columns.
     fn connect_list(
         &self,
-        picture: usize,
-        boxes: usize,
+        boxes: (usize, usize),
         rows: &Schema,
         stage: &mut StageContext<'_>,
     ) -> Option<StageConnected> {
         let (name, input) = (stage.name, &stage.inputs[1]);
-        if let Some((key, span)) = self.of_tensors.first() {
+        for key in ["corners", "units"] {
+            let Some(span) = stage.place_of(key) else { continue };
             let message = format!("`{key}` of stage `{name}` has no effect on a list of boxes");
             let help = "leave it out: `box` of a list is left, top, right, bottom in pixels";
-            stage.diags.error(*span, message).help(help);
+            stage.diags.error(span, message).help(help);
             return None;
         }
         let lacks = |what: &str, stage: &mut StageContext<'_>| {
@@ -293,57 +229,64 @@ impl CropDraft {
             stage.diags.error(input.span, message).label(format!("it gives {}", input.gives));
         };
         let score = floats(rows, "score", &[]);
-        if score.is_none() && (self.boxes.threshold.is_some() || self.boxes.order == Order::Score) {
+        if score.is_none() && self.boxes.needs_score() {
             lacks("score", stage);
             return None;
         }
         let polygon = floats(rows, "polygon", &[4, 2]);
-        if polygon.is_none() && self.rotate.is_some() {
+        let rotates = self.boxes.rotate.value;
+        if polygon.is_none() && rotates {
             lacks("polygon", stage);
             return None;
         }
-        let mut gives = settings::column(&self.spec);
+        let mut gives = image_settings::column(&self.spec);
         let n_own = gives.0.len();
         // What cannot be shown beside the cut.
         let is_taken = |column: &Column| gives.0.iter().any(|own| own.name == column.name);
         let passed: Vec<usize> = (0..rows.0.len()).filter(|at| !is_taken(&rows.0[*at])).collect();
         let columns: Vec<Column> = passed.iter().map(|at| rows.0[*at].clone()).collect();
         gives.0.splice(n_own - 1..n_own - 1, columns);
-        let turn = match &self.turn {
+        let turn = match &self.boxes.turn {
             None => None,
             Some(written) => Some(turn_column(rows, written, name, stage)?),
         };
         let list = ListColumns {
             corners: floats(rows, "box", &[4])?,
             score,
-            polygon: polygon.filter(|_| self.rotate.is_some()),
+            polygon: polygon.filter(|_| rotates),
             turn,
             passed,
         };
-        let spec = &self.spec;
-        let mut details = settings::details(spec);
+        let is = Boxes { corners: Corners::Xyxy, is_relative: false, ..self.boxes.boxes() };
+        Some(self.connected(stage, gives, boxes, (is, None, Some(list))))
+    }
+
+    /// The stage, which reads a picture and boxes; an item has no more than `many` of them, where that is known.
+    fn connected(
+        &self,
+        stage: &StageContext<'_>,
+        gives: Schema,
+        reads: (usize, usize),
+        (boxes, many, list): (Boxes, Option<usize>, Option<ListColumns>),
+    ) -> StageConnected {
+        let spec = ImageSpec { max_pixels: stage.limits.max_pixels, ..self.spec.clone() };
+        let mut details = image_settings::details(&spec);
         details.push("one part per box".to_owned());
-        details.extend(self.rotate.map(|_| "set upright".to_owned()));
-        Some(StageConnected {
+        let rotates = self.boxes.rotate.value;
+        details.extend(rotates.then(|| "set upright".to_owned()));
+        let upright = if rotates { ", set upright" } else { "" };
+        let mut settings = self.json();
+        settings["spec"] = serde_json::json!(spec);
+        let tensor = spec.tensor();
+        let cost = many.zip(tensor.row_len()).map(|(many, pixels)| many.saturating_mul(pixels));
+        StageConnected {
             gives,
-            reads: vec![(0, picture), (1, boxes)],
-            settings: serde_json::json!({
-                "spec": spec, "threshold": self.boxes.threshold, "order": self.boxes.order.name(),
-                "margin": self.boxes.margin, "boxes": boxes, "outside": OUTSIDE.text(self.boxes.outside), "rotate": self.rotate.is_some(), "turn": turn,
-            }),
-            runs: Runs::Map(Arc::new(CropMap {
-                spec: spec.clone(),
-                tensor: spec.tensor(),
-                boxes: Boxes { corners: Corners::Xyxy, is_relative: false, ..self.boxes.clone() },
-                many: None,
-                list: Some(list),
-            })),
+            reads: vec![(0, reads.0), (1, reads.1)],
+            settings,
             details,
-            about: match self.rotate {
-                Some(_) => format!("a part per box, set upright, {}", settings::about(spec)),
-                None => format!("a part per box, {}", settings::about(spec)),
-            },
-        })
+            about: format!("a part per box{upright}, {}", image_settings::about(&spec)),
+            runs: Runs::map::<Self>(Cutting { spec, tensor, boxes, list }, cost),
+        }
     }
 }
 
@@ -372,7 +315,7 @@ fn turn_column(
     column
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Encode, Decode)]
 struct ListColumns {
     corners: usize,
     score: Option<usize>,

@@ -1,100 +1,88 @@
 //! `kind = "ctc"`: the text that a recognition model reads, decoded greedily.
 
-use std::sync::Arc;
-
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
+use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, Element};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{
-    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
-    read_text,
+    At, Connect, Fields, Json, Runs, Setting, Settings, StageConnected, StageContext, TypedStage, Word,
+    choices, read_text, settings,
 };
 
 use super::shared::largest::largest;
 use crate::elements::{Number as _, too_large, with_number};
 
-pub struct Ctc;
-
 /// Where the exporter of PP-OCR models for RapidOCR writes the characters, one per line.
 const METADATA: &str = "character";
 
-const KEYS: [Key; 4] = [
-    key(
-        "charset",
-        "text",
-        "that of the model",
-        "what the classes stand for, in their order and without the blank: a text file with one character per line; or the entry `character` of the \
-         metadata of the model, as PP-OCR models exported for RapidOCR have it",
-    ),
-    key("blank", "integer", "0", "the class that stands for no character").from_to(0, 10_000_000),
-    key(
-        "space",
-        "boolean or `\"auto\"`",
-        "\"auto\"",
-        "whether a space follows the characters as one more class; or `true` or `false`",
-    )
-    .one_of(&SPACE.words),
-    key("scores", "text", "\"none\"", "how outputs of the model become probabilities").one_of(&SCORES.words),
-];
-
-/// `space`, where it is no boolean.
-const SPACE: Words<(), 1> = Words::new([("auto", (), "as the number of classes of the model says")]);
-
-/// `scores`: whether outputs are logits.
-const SCORES: Words<bool, 2> =
-    Words::new([("none", false, "they are probabilities"), ("softmax", true, "they are logits")]);
-
-impl StageKind for Ctc {
-    fn name(&self) -> &'static str {
-        "ctc"
-    }
-
-    fn about(&self) -> &'static str {
-        "Reads the text of a tensor `[steps, classes]`: the best class of each step, without repetitions and blanks (CTC, decoded greedily). It gives \
-         `text`, and `score`: the mean probability of the steps that gave a character, 0 where none did."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let space = match f.entry("space").map(|entry| &entry.node) {
-            None => None,
-            Some(node) => match &node.value {
-                Toml::Boolean(space) => Some(*space),
-                Toml::String(text) if SPACE.value(text).is_some() => None,
-                _ => {
-                    f.wrong("space", node, "true, false or \"auto\"");
-                    return None;
-                }
-            },
-        };
-        let is_softmax = f.word_or_default("scores", &SCORES).value;
-        let blank = f.integer_or_default("blank");
-        Some(Draft::Stage(Box::new(CtcDraft { charset: f.string("charset"), blank, space, is_softmax })))
-    }
-
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(settings.read::<CtcMap>()?))
+settings! {
+    #[derive(Debug)]
+    pub struct Ctc {
+        /// what the classes stand for, in their order and without the blank: a text file with one character per line; or the entry `character` of the
+        /// metadata of the model, as PP-OCR models exported for RapidOCR have it
+        charset: Option<At<String>> => "that of the model",
+        /// the class that stands for no character
+        #[range(0, 10_000_000)]
+        blank: At<u64> = 0,
+        /// whether a space follows the characters as one more class; or `true` or `false`
+        space: Space = "auto",
+        /// how outputs of the model become probabilities
+        scores: Scores = "none",
     }
 }
 
+/// Whether a space is one more class; `None`: where the model has a class for it.
 #[derive(Debug)]
-struct CtcDraft {
-    charset: Option<At<String>>,
-    blank: At<u64>,
-    /// `None`: where the model has a class for it.
-    space: Option<bool>,
-    is_softmax: bool,
+pub struct Space(Option<bool>);
+
+impl Setting for Space {
+    const TYPE: &'static str = "boolean or `\"auto\"`";
+    const WORDS: &'static [Word] =
+        &[Word { text: "auto", help: "as the number of classes of the model says" }];
+
+    fn read(f: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
+        let node = &f.entry(key)?.node;
+        match &node.value {
+            Toml::Boolean(space) => Some(Self(Some(*space))),
+            Toml::String(text) if text == "auto" => Some(Self(None)),
+            _ => {
+                f.wrong(key, node, "true, false or \"auto\"");
+                None
+            }
+        }
+    }
+
+    fn of_default(_: &str, _: &Fields<'_, '_>) -> Option<Self> {
+        Some(Self(None))
+    }
+
+    fn json(&self) -> Json {
+        self.0.into()
+    }
 }
 
-impl Connect for CtcDraft {
+choices! {
+    #[derive(Encode, Decode)]
+    pub enum Scores {
+        /// they are probabilities
+        None = "none",
+        /// they are logits
+        Softmax = "softmax",
+    }
+}
+
+impl TypedStage for Ctc {
+    const NAME: &'static str = "ctc";
+    const ABOUT: &'static str = "Reads the text of a tensor `[steps, classes]`: the best class of each step, without repetitions and blanks (CTC, decoded greedily). It gives \
+         `text`, and `score`: the mean probability of the steps that gave a character, 0 where none did.";
+    type Work = Reader;
+}
+
+impl Connect for Ctc {
     /// The probability of a class comes of all of its step's logits.
     fn reads_largest(&self) -> bool {
-        !self.is_softmax
+        self.scores == Scores::None
     }
 
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
@@ -133,23 +121,25 @@ impl Connect for CtcDraft {
             },
         };
         let n = charset.len();
-        let (least, most) = match self.space {
+        let (least, most) = match self.space.0 {
             Some(true) => (n + 2, n + 2),
             Some(false) => (n + 1, n + 1),
             None => (n + 1, n + 2),
         };
-        let map = CtcMap {
+        let reader = Reader {
             charset: charset.into_iter().chain([" ".to_owned()]).collect(),
             blank: self.blank.value as usize,
             classes: (least, most),
-            is_softmax: self.is_softmax,
+            scores: self.scores,
             is_largest,
-            cost: steps
-                .zip(classes.filter(|_| !is_largest).or(Some(1)))
-                .map(|(steps, n)| steps.saturating_mul(n)),
         };
+        // An exponential is as much as reading this many numbers.
+        let per_number = if self.scores == Scores::Softmax { 16 } else { 1 };
+        let cost = steps
+            .zip(classes.filter(|_| !is_largest).or(Some(1)))
+            .map(|(steps, n)| steps.saturating_mul(n).saturating_mul(per_number));
         if let Some(classes) = classes
-            && let Err(why) = map.fits(classes)
+            && let Err(why) = reader.fits(classes)
         {
             stage
                 .diags
@@ -158,17 +148,19 @@ impl Connect for CtcDraft {
                 .help("the characters must be those that the model was trained with; with `space = true` a space follows them");
             return None;
         }
-        if map.blank >= classes.unwrap_or(most) {
+        if reader.blank >= classes.unwrap_or(most) {
             let message = format!(
                 "`blank` of stage `{}` is {}, but classes end at {}",
                 stage.name,
-                map.blank,
+                reader.blank,
                 most - 1
             );
             stage.diags.error(self.blank.span, message).help("the blank is the first class, 0, or the last");
             return None;
         }
-        let said = if self.is_softmax { "logits" } else { "probabilities" };
+        let said = if self.scores == Scores::Softmax { "logits" } else { "probabilities" };
+        let mut settings = self.json();
+        settings["charset"] = reader.charset[..n].join("\n").into();
         Some(StageConnected {
             gives: Schema(vec![
                 Column { name: "text".into(), ty: ColumnType::Text },
@@ -178,13 +170,10 @@ impl Connect for CtcDraft {
                 },
             ]),
             reads: vec![(0, place)],
-            settings: serde_json::json!({
-                "output": place, "charset": map.charset[..n].join("\n"), "blank": map.blank, "space": self.space,
-                "softmax": self.is_softmax,
-            }),
+            settings,
             details: vec![format!("{n} characters"), said.to_owned()],
             about: format!("text of {n} characters, {said}"),
-            runs: Runs::Map(Arc::new(map)),
+            runs: Runs::map::<Self>(reader, cost),
         })
     }
 }
@@ -205,21 +194,30 @@ fn lines(text: &str) -> Vec<String> {
     text.strip_suffix(ENDS).unwrap_or(&text).split(ENDS).map(str::to_owned).collect()
 }
 
-#[derive(Debug, Clone, Encode, Decode)]
-struct CtcMap {
+/// What reads texts.
+#[derive(Debug, Encode, Decode)]
+pub struct Reader {
     /// The characters, and a space behind them.
-    charset: Arc<[String]>,
+    charset: Vec<String>,
     blank: usize,
     /// The least and the most classes that these characters are for, the blank among them.
     classes: (usize, usize),
-    is_softmax: bool,
+    scores: Scores,
     /// Of a step there are the best class and its probability.
     is_largest: bool,
-    /// Numbers that are read for a row, where that is known.
-    cost: Option<usize>,
 }
 
-impl CtcMap {
+impl RowWork for Reader {
+    type Scratch = String;
+
+    fn apply(&self, text: &mut String, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let score = row[0].with_tensor(|tensor| self.decode(tensor, text))?.to_ne_bytes();
+        let score = TensorView { name: "score", dtype: DType::F32, shape: &[], data: &score };
+        emit.row(&[Value::Text(text), Value::Tensor(score)])
+    }
+}
+
+impl Reader {
     /// Whether a model of so many classes can have been trained with these characters; if not, why.
     fn fits(&self, classes: usize) -> Result<(), String> {
         let (least, most) = self.classes;
@@ -247,52 +245,19 @@ impl CtcMap {
     fn character(&self, class: usize) -> &str {
         &self.charset[if class > self.blank { class - 1 } else { class }]
     }
-}
 
-impl Map for CtcMap {
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(CtcRun { map: self.clone(), text: String::new() })
-    }
-
-    fn cost(&self) -> usize {
-        // An exponential is as much as reading this many numbers.
-        const EXPONENTIAL: usize = 16;
-        self.cost.map_or(usize::MAX, |n| if self.is_softmax { n.saturating_mul(EXPONENTIAL) } else { n })
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Ctc.name(), self)
-    }
-}
-
-struct CtcRun {
-    map: CtcMap,
-    text: String,
-}
-
-impl MapRun for CtcRun {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
-        let [steps] = inputs else { return Err(Refusal::result("the output to read a text of is missing")) };
-        let score = steps.with_tensor(|tensor| self.decode(tensor))?;
-        let score = score.to_ne_bytes();
-        let score = TensorView { name: "score", dtype: DType::F32, shape: &[], data: &score };
-        emit.row(&[Value::Text(&self.text), Value::Tensor(score)])
-    }
-}
-
-impl CtcRun {
     /// Writes the text, and gives its score.
-    fn decode(&mut self, tensor: &TensorView<'_>) -> Result<f32, Refusal> {
+    fn decode(&self, tensor: &TensorView<'_>, text: &mut String) -> Result<f32, Refusal> {
         let classes = tensor.shape.last().copied().unwrap_or(0);
-        if !self.map.is_largest {
-            self.map.fits(classes).map_err(|why| {
+        if !self.is_largest {
+            self.fits(classes).map_err(|why| {
                 Refusal::result(format!("the characters do not fit `{}`: {why}", tensor.name))
             })?;
         }
-        self.text.clear();
-        let (mut sum, mut kept, mut last) = (0.0, 0_u32, self.map.blank);
+        text.clear();
+        let (mut sum, mut kept, mut last) = (0.0, 0_u32, self.blank);
         for (n, step) in tensor.data.chunks_exact(classes * tensor.dtype.size_bytes()).enumerate() {
-            let best = if self.map.is_largest { self.map.best(step) } else { largest(tensor.dtype, step) };
+            let best = if self.is_largest { self.best(step) } else { largest(tensor.dtype, step) };
             let Some((class, value)) = best else {
                 return Err(Refusal::result(format!(
                     "step {n} of `{}` holds no number: it is NaN",
@@ -306,11 +271,11 @@ impl CtcRun {
                     return Err(too_large(tensor.name, number, n * classes + class));
                 }
             }
-            if class != last && class != self.map.blank {
-                self.text.push_str(self.map.character(class));
-                let probability = match self.map.is_softmax {
-                    true => 1.0 / sum_of_powers(tensor.dtype, step, value),
-                    false => value,
+            if class != last && class != self.blank {
+                text.push_str(self.character(class));
+                let probability = match self.scores {
+                    Scores::Softmax => 1.0 / sum_of_powers(tensor.dtype, step, value),
+                    Scores::None => value,
                 };
                 if probability.is_nan() {
                     let error = format!(
@@ -335,26 +300,24 @@ fn sum_of_powers(dtype: DType, step: &[u8], max: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared::testing::each_row;
+    use super::super::shared::testing::apply;
     use super::*;
 
-    fn map(charset: &[&str], blank: usize, is_softmax: bool) -> CtcMap {
+    fn reader(charset: &[&str], blank: usize, scores: Scores) -> Reader {
         let n = charset.len();
         let charset = charset.iter().chain(&[" "]).map(|c| (*c).to_owned()).collect();
-        CtcMap { charset, blank, classes: (n + 1, n + 2), is_softmax, is_largest: false, cost: None }
+        Reader { charset, blank, classes: (n + 1, n + 2), scores, is_largest: false }
     }
 
-    fn decode(map: &CtcMap, classes: usize, values: &[f32]) -> Result<(String, f32), Refusal> {
+    fn decode(reader: &Reader, classes: usize, values: &[f32]) -> Result<(String, f32), Refusal> {
         let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
         let shape = [values.len() / classes.max(1), classes];
         let view = TensorView { name: "y", dtype: DType::F32, shape: &shape, data: &data };
         let mut texts = Vec::new();
-        let mut emit = each_row(|row| {
+        apply(reader, &[Value::Tensor(view)], |row| {
             let [Value::Text(text), Value::Tensor(score)] = row else { panic!("not a text: {row:?}") };
             texts.push(((*text).to_owned(), f32::from_ne_bytes(score.data.try_into().unwrap())));
-        });
-        map.start().apply(&[Value::Tensor(view)], &mut emit)?;
-        drop(emit);
+        })?;
         Ok(texts.remove(0))
     }
 
@@ -371,20 +334,22 @@ mod tests {
     #[test]
     fn repetitions_and_blanks_are_dropped_and_the_kept_steps_make_the_score() {
         let read = [(0, 0.9), (1, 0.8), (1, 0.7), (0, 0.9), (1, 0.6), (2, 0.9), (2, 0.9), (3, 0.5), (0, 1.0)];
-        let (text, score) = decode(&map(&["a", "b"], 0, false), 4, &steps(4, &read)).unwrap();
+        let (text, score) = decode(&reader(&["a", "b"], 0, Scores::None), 4, &steps(4, &read)).unwrap();
         assert_eq!(text, "aab ", "class 3 is the space");
         assert!((score - (0.8 + 0.6 + 0.9 + 0.5) / 4.0).abs() < 1e-6, "{score}");
-        let (text, score) = decode(&map(&["a", "b"], 0, false), 3, &steps(3, &[(0, 0.9), (0, 0.9)])).unwrap();
+        let (text, score) =
+            decode(&reader(&["a", "b"], 0, Scores::None), 3, &steps(3, &[(0, 0.9), (0, 0.9)])).unwrap();
         assert_eq!((&*text, score), ("", 0.0));
         let last =
-            decode(&map(&["a", "b"], 2, false), 3, &steps(3, &[(0, 0.9), (2, 0.9), (1, 0.9)])).unwrap();
+            decode(&reader(&["a", "b"], 2, Scores::None), 3, &steps(3, &[(0, 0.9), (2, 0.9), (1, 0.9)]))
+                .unwrap();
         assert_eq!(last.0, "ab", "the blank may be the last class");
     }
 
     #[test]
     fn logits_become_probabilities() {
         let values = [1.0_f32, 3.0, 2.0, 900.0, -900.0, 0.0];
-        let (text, score) = decode(&map(&["a", "b"], 0, true), 3, &values).unwrap();
+        let (text, score) = decode(&reader(&["a", "b"], 0, Scores::Softmax), 3, &values).unwrap();
         let expected = 3.0_f64.exp() / (1.0_f64.exp() + 3.0_f64.exp() + 2.0_f64.exp());
         assert_eq!(text, "a");
         assert!((f64::from(score) - expected).abs() < 1e-6, "{score} {expected}");
@@ -392,16 +357,16 @@ mod tests {
 
     #[test]
     fn what_fits_no_characters_or_holds_no_number_fails_the_item() {
-        let map = map(&["a", "b"], 0, false);
+        let reader = reader(&["a", "b"], 0, Scores::None);
         for classes in [0, 2, 5] {
-            let error = decode(&map, classes, &[0.5; 10]).unwrap_err().error;
+            let error = decode(&reader, classes, &[0.5; 10]).unwrap_err().error;
             assert!(error.contains(&format!("for {classes} classes")), "{error}");
         }
-        let error = decode(&map, 3, &[0.1, 0.2, 0.3, f32::NAN, f32::NAN, f32::NAN]).unwrap_err().error;
+        let error = decode(&reader, 3, &[0.1, 0.2, 0.3, f32::NAN, f32::NAN, f32::NAN]).unwrap_err().error;
         assert!(error.contains("step 1"), "{error}");
-        let error = decode(&map, 3, &[f32::NAN, 0.2, 0.3]).unwrap_err().error;
+        let error = decode(&reader, 3, &[f32::NAN, 0.2, 0.3]).unwrap_err().error;
         assert!(error.contains("step 0"), "{error}");
-        assert_eq!(decode(&map, 3, &[]).unwrap(), (String::new(), 0.0));
+        assert_eq!(decode(&reader, 3, &[]).unwrap(), (String::new(), 0.0));
     }
 
     #[test]
@@ -409,9 +374,9 @@ mod tests {
         let steps: Vec<u8> =
             [0.1, 0.5, 0.4, 0.1, 1e300, 0.1].iter().flat_map(|v: &f64| v.to_ne_bytes()).collect();
         let view = TensorView { name: "y", dtype: DType::F64, shape: &[2, 3], data: &steps };
-        for is_softmax in [false, true] {
-            let map = map(&["a", "b"], 0, is_softmax);
-            let refused = map.start().apply(&[Value::Tensor(view)], &mut each_row(|_| ())).unwrap_err();
+        for scores in [Scores::None, Scores::Softmax] {
+            let reader = reader(&["a", "b"], 0, scores);
+            let refused = apply(&reader, &[Value::Tensor(view)], |_| ()).unwrap_err();
             assert!(refused.error.contains("at place 4, which is too large for f32"), "{}", refused.error);
         }
     }

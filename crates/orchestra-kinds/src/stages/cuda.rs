@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use orchestra_core::kernel::{Grid, Scalar};
 use orchestra_core::{Code, DType, Element, Kernel, TensorSpec};
+use orchestra_plan::keys::WORKERS;
 use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{
-    At, Draft, Fields, FileKind, Host, Key, Limits, ProgramContext, ProgramDraft, ResolvedProgram, StageKind,
-    Upstreams, Words, key,
+    At, Choice as _, Draft, Fields, FileKind, Host, Key, ProgramContext, ProgramDraft, ResolvedProgram,
+    StageKind, Upstreams, joined, key,
 };
 
 use super::shared::batches;
-use super::shared::user_code::{self, beside_workers};
-use crate::elements::DTYPES;
+use super::shared::user_code;
 
 pub struct Cuda;
 
@@ -58,7 +58,7 @@ const OWN: [Key; 9] = [
         "\"elements\"",
         "how many threads a launch has",
     )
-    .one_of(&GRIDS.words),
+    .one_of(Grid::WORDS),
     key("options", "list", "none", "options of NVRTC, the compiler: `[\"--use_fast_math\"]`"),
     key(
         "batch",
@@ -69,14 +69,7 @@ const OWN: [Key; 9] = [
     .of(&[batches::MAX, batches::WAIT]),
 ];
 
-/// `grid`
-const GRIDS: Words<Grid, 3> = Words::new([
-    ("elements", Grid::Elements, "one for each element of the first output"),
-    ("rows", Grid::Rows, "one for each row"),
-    ("blocks", Grid::Blocks, "a block of them for each row"),
-]);
-
-const KEYS: [Key; 18] = beside_workers(OWN, Some("threads"));
+const KEYS: [Key; OWN.len() + WORKERS.len() - 1] = joined([&OWN, &WORKERS]);
 
 impl StageKind for Cuda {
     fn name(&self) -> &'static str {
@@ -96,13 +89,13 @@ impl StageKind for Cuda {
         batches::upstreams_of_model(f)
     }
 
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+    fn read(&self, f: &mut Fields<'_, '_>) -> Option<Draft> {
         let source = f.required_string("source", "name the file with the kernel: source = \"kernel.cu\"");
         let function = f.required_string("kernel", "name the function: kernel = \"vadd\"");
         let outputs = outputs(f);
         let scalars = scalars(f);
-        let block = f.integer_or_default("block").value as u32;
-        let grid = f.word_or_default("grid", &GRIDS).value;
+        let block = f.value("block");
+        let grid = f.value("grid");
         let options = options(f)?;
         let (source, function, outputs, scalars) = (source?, function?, outputs?, scalars?);
         let inputs = inputs(f);
@@ -156,7 +149,7 @@ fn outputs(f: &mut Fields<'_, '_>) -> Option<Vec<TensorSpec>> {
 
 /// A table in `arguments`.
 const ARGUMENT: [Key; 2] = [
-    key("dtype", "text", "required", "the type of the number").one_of(&DTYPES.words),
+    key("dtype", "text", "required", "the type of the number").one_of(DType::WORDS),
     key("value", "number", "required", "the number, or `true` or `false`"),
 ];
 
@@ -177,22 +170,19 @@ fn scalars(f: &mut Fields<'_, '_>) -> Option<Vec<Scalar>> {
         };
         let what = format!("argument `{}` of {}", argument.key, f.what);
         let mut of = Fields::new(what, argument.key_span, of, &ARGUMENT, f.diags);
-        let dtype = of.word("dtype", &DTYPES);
-        if of.entry("dtype").is_none() {
-            of.missing("dtype", "for example dtype = \"f32\"");
-        }
+        let dtype = of.setting("dtype", "for example dtype = \"f32\"");
         let Some(value) = of.entry("value") else {
             of.missing("value", "for example value = 0.5");
             scalars = None;
             continue;
         };
-        let bytes = dtype.as_ref().and_then(|dtype| bytes_of(dtype.value, &value.node));
+        let bytes = dtype.and_then(|dtype| bytes_of(dtype, &value.node));
         match (dtype, bytes, &mut scalars) {
             (Some(dtype), Some(bytes), Some(scalars)) => {
-                scalars.push(Scalar { name: argument.key.clone(), dtype: dtype.value, bytes });
+                scalars.push(Scalar { name: argument.key.clone(), dtype, bytes });
             }
             (Some(dtype), None, _) => {
-                of.wrong("value", &value.node, expected(dtype.value));
+                of.wrong("value", &value.node, expected(dtype));
                 scalars = None;
             }
             _ => scalars = None,

@@ -1,77 +1,42 @@
 //! `kind = "draw"`: boxes and their labels on the picture that they were found in.
 
-use std::sync::Arc;
-
 use bincode::{Decode, Encode};
 use font8x8::UnicodeFonts as _;
 use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Pixels, Refusal, Schema, Value};
-use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
+use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Element};
 use orchestra_plan::{
-    Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
+    Choice as _, Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
 };
 
-use crate::picture_encoders::{jpeg, png};
+use crate::picture_encoders::Format;
 
-pub struct Draw;
-
-const KEYS: [Key; 3] = [
-    key("format", "text", "\"jpg\"", "of the drawing").one_of(&FORMATS.words),
-    key("quality", "integer", "90", "of a JPEG").from_to(1, 100),
-    key(
-        "line",
-        "integer",
-        "by the size",
-        "pixels that the lines of boxes are thick; letters are 8 pixels high for each 2 of them",
-    )
-    .from_to(1, MAX_LINE),
-];
-
-/// `format`: whether it is PNG.
-const FORMATS: Words<bool, 2> = Words::new([("jpg", false, ""), ("png", true, "")]);
+settings! {
+    #[derive(Debug)]
+    pub struct Draw {
+        /// of the drawing
+        format: Format = "jpg",
+        /// of a JPEG
+        #[range(1, 100)]
+        quality: u8 = 90,
+        /// pixels that the lines of boxes are thick; letters are 8 pixels high for each 2 of them
+        #[range(1, MAX_LINE as u64)]
+        line: Option<u32> => "by the size",
+    }
+}
 
 /// Thickest line, in pixels.
-const MAX_LINE: u64 = 64;
+const MAX_LINE: u32 = 64;
 
-impl StageKind for Draw {
-    fn name(&self) -> &'static str {
-        "draw"
-    }
-
-    fn about(&self) -> &'static str {
-        "Draws boxes with label and score on the picture of an item: `from = [\"pictures\", \"detections\"]`. Detections are a list with `box`, f32[4]: left, \
+impl TypedStage for Draw {
+    const NAME: &'static str = "draw";
+    const ABOUT: &'static str = "Draws boxes with label and score on the picture of an item: `from = [\"pictures\", \"detections\"]`. Detections are a list with `box`, f32[4]: left, \
          top, right and bottom in pixels; and `label`, `class` and `score`, where it has them. Each class has its colour. It gives `drawing`, the \
-         content of a picture file."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let is_png = f.word_or_default("format", &FORMATS).value;
-        if let Some(quality) = f.entry("quality").filter(|_| is_png) {
-            let message = format!("`quality` of {} has no effect: a PNG keeps every pixel", f.what);
-            f.diags.warning(quality.node.span, message).label("has no effect").help("leave it out");
-        }
-        let line = f.integer("line").map(|line| line.value as u32);
-        let quality = f.integer_or_default("quality").value as u8;
-        Some(Draft::Stage(Box::new(DrawDraft { is_png, quality, line })))
-    }
-
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(settings.read::<DrawMap>()?))
-    }
+         content of a picture file.";
+    type Work = Pen;
 }
 
-#[derive(Debug)]
-struct DrawDraft {
-    is_png: bool,
-    quality: u8,
-    line: Option<u32>,
-}
-
-impl Connect for DrawDraft {
+impl Connect for Draw {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let picture =
             stage.column(0, "pictures first, which a source gives", |c| c.ty == ColumnType::Picture)?;
@@ -82,25 +47,22 @@ impl Connect for DrawDraft {
         };
         let list = stage.column(1, what, |column| fits(&column.ty))?;
         let ColumnType::List(schema) = &stage.inputs[1].gives.0[list].ty else { return None };
-        let map = DrawMap {
-            is_png: self.is_png,
-            quality: self.quality,
-            line: self.line,
-            places: Places::of(schema)?,
+        let places = Places::of(schema)?;
+        let (format, quality) = (self.format, self.quality);
+        let about = match format {
+            Format::Png => "png".to_owned(),
+            Format::Jpg => format!("jpg of quality {quality}"),
         };
-        let about = match self.is_png {
-            true => "png".to_owned(),
-            false => format!("jpg of quality {}", self.quality),
-        };
+        if format == Format::Png {
+            stage.warn_of("quality", ": a PNG keeps every pixel");
+        }
         Some(StageConnected {
-            gives: Schema::of("drawing", ColumnType::Bytes(if self.is_png { "png" } else { "jpg" }.into())),
+            gives: Schema::of("drawing", ColumnType::Bytes(format.name().into())),
             reads: vec![(0, picture), (1, list)],
-            settings: serde_json::json!({
-                "detections": list, "png": self.is_png, "quality": self.quality, "line": self.line,
-            }),
+            settings: self.json(),
             details: vec![about.clone()],
             about: format!("boxes on the picture, {about}"),
-            runs: Runs::Map(Arc::new(map)),
+            runs: Runs::map::<Self>(Pen { format, quality, line: self.line, places }, None),
         })
     }
 }
@@ -130,56 +92,40 @@ impl Places {
     }
 }
 
-#[derive(Debug, Clone, Encode, Decode)]
-struct DrawMap {
-    is_png: bool,
+/// How boxes are drawn.
+#[derive(Debug, Encode, Decode)]
+pub struct Pen {
+    format: Format,
     quality: u8,
     line: Option<u32>,
     places: Places,
 }
 
-impl Map for DrawMap {
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(DrawRun { map: self.clone(), canvas: Canvas::default() })
-    }
+impl RowWork for Pen {
+    type Scratch = Canvas;
 
-    fn cost(&self) -> usize {
-        usize::MAX
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Draw.name(), self)
-    }
-}
-
-struct DrawRun {
-    map: DrawMap,
-    canvas: Canvas,
-}
-
-impl MapRun for DrawRun {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
-        let [Value::Picture(picture), Value::List(detections)] = inputs else {
+    fn apply(&self, canvas: &mut Canvas, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let [Value::Picture(picture), Value::List(detections)] = row else {
             return Err(Refusal::result("internal error: a draw stage was given no picture; this is a bug"));
         };
         picture.with_pixels(&mut |pixels| {
-            self.canvas.load(&pixels);
+            canvas.load(&pixels);
             Ok(())
         })?;
-        let shorter = self.canvas.width.min(self.canvas.height);
-        let line = self.map.line.unwrap_or((shorter / 250).clamp(1, MAX_LINE as u32));
+        let shorter = canvas.width.min(canvas.height);
+        let line = self.line.unwrap_or((shorter / 250).clamp(1, MAX_LINE));
         for (n, row) in detections.iter().enumerate() {
-            self.detection(n, row, line)?;
+            self.detection(n, row, line, canvas)?;
         }
-        let drawn = self.canvas.pixels();
-        let file = if self.map.is_png { png(&drawn)? } else { jpeg(&drawn, self.map.quality)? };
+        let drawn = canvas.pixels();
+        let file = self.format.encode(&drawn, self.quality)?;
         emit.row(&[Value::Bytes(&file)])
     }
 }
 
-impl DrawRun {
-    fn detection(&mut self, n: usize, row: &OwnedRow, line: u32) -> Result<(), Refusal> {
-        let places = self.map.places;
+impl Pen {
+    fn detection(&self, n: usize, row: &OwnedRow, line: u32, canvas: &mut Canvas) -> Result<(), Refusal> {
+        let places = self.places;
         let floats = |at: usize| match row.get(at) {
             Some(OwnedValue::Tensor { data, .. }) => {
                 data.as_chunks().0.iter().map(|v| f32::from_ne_bytes(*v)).collect()
@@ -209,13 +155,13 @@ impl DrawRun {
         let whole = |v: f32| v.clamp(-1e6, 1e6).round() as i64;
         let (left, top, right, bottom) = (whole(left), whole(top), whole(right), whole(bottom));
         let line = i64::from(line);
-        self.canvas.frame([left, top, right, bottom], line, color);
+        canvas.frame([left, top, right, bottom], line, color);
         if !text.is_empty() {
             let scale = (line / 2).max(1);
             let high = (GLYPH + 2) * scale;
             // Above the box, where there is room; else inside of it.
             let y = if top >= high { top - high } else { top.max(0) };
-            self.canvas.label(&text, (left.max(0), y), scale, color);
+            canvas.label(&text, (left.max(0), y), scale, color);
         }
         Ok(())
     }
@@ -242,7 +188,7 @@ const GLYPH: i64 = 8;
 
 /// A picture in red, green and blue that is drawn on.
 #[derive(Default)]
-struct Canvas {
+pub struct Canvas {
     width: u32,
     height: u32,
     bytes: Vec<u8>,
@@ -318,7 +264,7 @@ fn glyph(letter: char) -> [u8; 8] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared::testing::each_row;
+    use super::super::shared::testing::apply;
     use super::*;
 
     #[derive(Debug)]
@@ -363,14 +309,12 @@ mod tests {
     fn draw(is_png: bool, rows: &[OwnedRow]) -> Result<image::RgbImage, Refusal> {
         let places = Places { corners: 3, label: Some(0), class: Some(1), score: Some(2) };
         let mut file = Vec::new();
-        let map = DrawMap { is_png, quality: 95, line: Some(2), places };
-        map.start().apply(
-            &[Value::Picture(&Gray), Value::List(rows)],
-            &mut each_row(|row| {
-                let [Value::Bytes(bytes)] = row else { panic!("{row:?}") };
-                file = bytes.to_vec();
-            }),
-        )?;
+        let format = if is_png { Format::Png } else { Format::Jpg };
+        let pen = Pen { format, quality: 95, line: Some(2), places };
+        apply(&pen, &[Value::Picture(&Gray), Value::List(rows)], |row| {
+            let [Value::Bytes(bytes)] = row else { panic!("{row:?}") };
+            file = bytes.to_vec();
+        })?;
         if is_png {
             return Ok(image::load_from_memory(&file).unwrap().into_rgb8());
         }

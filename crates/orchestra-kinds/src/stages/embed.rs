@@ -1,28 +1,37 @@
 //! `kind = "embed"`: a vector of unit length for each item, out of what an encoder gives.
 
-use std::sync::Arc;
-
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
-use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
+use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Words, key,
+    Choice as _, Connect, Runs, Settings, StageConnected, StageContext, TypedStage, choices, settings,
 };
 
 use crate::elements::read_numbers;
 
-pub struct Embed;
+settings! {
+    #[derive(Debug)]
+    pub struct Embed {
+        /// what becomes of several vectors; `[tokens, D]` is pooled over the tokens, `[C, height, width]` over the places
+        pool: Pool = "none",
+        /// the vector is divided by its length (L2), so that a product of two is their cosine
+        normalize: bool = true,
+    }
+}
 
-/// What becomes of several vectors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-enum Pool {
-    /// There is one.
-    None,
-    Mean,
-    Max,
-    /// The first: that of the token that stands for all.
-    Cls,
+choices! {
+    #[derive(Encode, Decode)]
+    pub enum Pool {
+        /// there is one, `[D]`
+        None = "none",
+        /// the mean of each number
+        Mean = "mean",
+        /// the largest of each number
+        Max = "max",
+        /// the first is taken
+        Cls = "cls",
+    }
 }
 
 /// How vectors lie in a tensor.
@@ -34,65 +43,17 @@ enum Layout {
     Planes,
 }
 
-const KEYS: [Key; 2] = [
-    key(
-        "pool",
-        "text",
-        "\"none\"",
-        "what becomes of several vectors; `[tokens, D]` is pooled over the tokens, `[C, height, width]` over the places",
-    )
-    .one_of(&POOLS.words),
-    key(
-        "normalize",
-        "boolean",
-        "true",
-        "the vector is divided by its length (L2), so that a product of two is their cosine",
-    ),
-];
-
-/// `pool`
-const POOLS: Words<Pool, 4> = Words::new([
-    ("none", Pool::None, "there is one, `[D]`"),
-    ("mean", Pool::Mean, "the mean of each number"),
-    ("max", Pool::Max, "the largest of each number"),
-    ("cls", Pool::Cls, "the first is taken"),
-]);
-
 /// Shorter vectors are divided by this instead of their length, as PyTorch does: zeros stay zeros.
 const LEAST_LENGTH: f64 = 1e-12;
 
-impl StageKind for Embed {
-    fn name(&self) -> &'static str {
-        "embed"
-    }
-
-    fn about(&self) -> &'static str {
-        "Gives one vector per item, `embedding`, f32, of the output of an encoder. With `from = [\"tokens\", \"mask\"]` only the tokens count whose number \
-         in the mask is not 0."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let pool = f.word_or_default("pool", &POOLS).value;
-        let normalize = f.flag("normalize");
-        Some(Draft::Stage(Box::new(EmbedDraft { pool, normalize })))
-    }
-
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(settings.read::<EmbedMap>()?))
-    }
+impl TypedStage for Embed {
+    const NAME: &'static str = "embed";
+    const ABOUT: &'static str = "Gives one vector per item, `embedding`, f32, of the output of an encoder. With `from = [\"tokens\", \"mask\"]` only the tokens count whose number \
+         in the mask is not 0.";
+    type Work = Pooling;
 }
 
-#[derive(Debug)]
-struct EmbedDraft {
-    pool: Pool,
-    normalize: bool,
-}
-
-impl Connect for EmbedDraft {
+impl Connect for Embed {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let what = "vectors, which an infer stage gives";
         let place = stage.column(0, what, |c| c.ty.tensor().is_some())?;
@@ -129,14 +90,8 @@ impl Connect for EmbedDraft {
         if let Some(many) = many.filter(|_| stage.inputs.len() > 1 && self.pool != Pool::Cls) {
             reads.push((1, mask(stage, many)?));
         }
-        let pool = match self.pool {
-            Pool::None => "none",
-            Pool::Mean => "mean",
-            Pool::Max => "max",
-            Pool::Cls => "cls",
-        };
         let mut details = vec![if self.normalize { "unit length" } else { "any length" }.to_owned()];
-        details.extend((self.pool != Pool::None).then(|| format!("{pool} of several")));
+        details.extend((self.pool != Pool::None).then(|| format!("{} of several", self.pool.name())));
         let spec = TensorSpec {
             name: "embedding".into(),
             dtype: DType::F32,
@@ -145,15 +100,13 @@ impl Connect for EmbedDraft {
         };
         Some(StageConnected {
             gives: Schema::of("embedding", ColumnType::Tensor(spec)),
-            settings: serde_json::json!({ "reads": reads, "pool": pool, "normalize": self.normalize }),
+            settings: self.json(),
             about: format!("a vector, {}", details.join(", ")),
             details,
-            runs: Runs::Map(Arc::new(EmbedMap {
-                pool: self.pool,
-                layout,
-                normalize: self.normalize,
-                cost: tensor.row_len(),
-            })),
+            runs: Runs::map::<Self>(
+                Pooling { pool: self.pool, layout, normalize: self.normalize },
+                tensor.row_len(),
+            ),
             reads,
         })
     }
@@ -176,74 +129,55 @@ fn mask(stage: &mut StageContext<'_>, many: Dim) -> Option<usize> {
     Some(place)
 }
 
-#[derive(Debug, Clone, Encode, Decode)]
-struct EmbedMap {
+/// How a vector is made of a tensor.
+#[derive(Debug, Encode, Decode)]
+pub struct Pooling {
     pool: Pool,
     layout: Layout,
     normalize: bool,
-    /// Numbers that are read for a row, where that is known.
-    cost: Option<usize>,
 }
 
-impl Map for EmbedMap {
-    fn start(&self) -> Box<dyn MapRun> {
-        let [values, mask, embedding] = [const { Vec::new() }; 3];
-        Box::new(EmbedRun { map: self.clone(), values, mask, sums: Vec::new(), embedding })
-    }
-
-    fn cost(&self) -> usize {
-        self.cost.unwrap_or(usize::MAX)
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Embed.name(), self)
-    }
-}
-
-struct EmbedRun {
-    map: EmbedMap,
+#[derive(Default)]
+pub struct Buffers {
     values: Vec<f32>,
     mask: Vec<f32>,
     sums: Vec<f64>,
-    embedding: Vec<f32>,
 }
 
-impl MapRun for EmbedRun {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
-        let Some((vectors, mask)) = inputs.split_first() else {
-            return Err(Refusal::result("the output to make a vector of is missing"));
-        };
+impl RowWork for Pooling {
+    type Scratch = Buffers;
+
+    fn apply(&self, buffers: &mut Buffers, row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
         let mut shape = Vec::new();
-        vectors.with_tensor(|view| {
-            read_numbers(view, &mut self.values)?;
+        row[0].with_tensor(|view| {
+            read_numbers(view, &mut buffers.values)?;
             shape.extend_from_slice(view.shape);
             Ok(())
         })?;
-        self.mask.clear();
-        if let Some(mask) = mask.first() {
-            mask.with_tensor(|view| read_numbers(view, &mut self.mask))?;
+        buffers.mask.clear();
+        if let Some(mask) = row.get(1) {
+            mask.with_tensor(|view| read_numbers(view, &mut buffers.mask))?;
             let many = shape.first().copied().unwrap_or(0);
-            if self.mask.len() != many {
-                let n = self.mask.len();
+            if buffers.mask.len() != many {
+                let n = buffers.mask.len();
                 return Err(Refusal::result(format!("the mask has {n} numbers for {many} tokens")));
             }
         }
-        self.pool(&shape)?;
-        if self.map.normalize {
-            let squares: f64 = self.sums.iter().map(|v| v * v).sum();
+        self.pool(&shape, buffers)?;
+        let sums = &mut buffers.sums;
+        if self.normalize {
+            let squares: f64 = sums.iter().map(|v| v * v).sum();
             let length = squares.sqrt().max(LEAST_LENGTH);
-            self.sums.iter_mut().for_each(|v| *v /= length);
+            sums.iter_mut().for_each(|v| *v /= length);
         }
         // Of an infinity there is no unit length, and two make a mean that is no number.
-        if let Some(place) = self.sums.iter().position(|v| v.is_nan()) {
+        if let Some(place) = sums.iter().position(|v| v.is_nan()) {
             return Err(Refusal::result(format!(
                 "there is no vector: its number {place} comes of an infinity"
             )));
         }
-        self.embedding.clear();
-        self.embedding.extend(self.sums.iter().map(|v| *v as f32));
-        let data: Vec<u8> = self.embedding.iter().flat_map(|v| v.to_ne_bytes()).collect();
-        let shape = [self.embedding.len()];
+        let data: Vec<u8> = sums.iter().flat_map(|v| (*v as f32).to_ne_bytes()).collect();
+        let shape = [sums.len()];
         emit.row(&[Value::Tensor(TensorView {
             name: "embedding",
             dtype: DType::F32,
@@ -253,26 +187,26 @@ impl MapRun for EmbedRun {
     }
 }
 
-impl EmbedRun {
+impl Pooling {
     /// Makes one vector of all, in `sums`.
-    fn pool(&mut self, shape: &[usize]) -> Result<(), Refusal> {
+    fn pool(&self, shape: &[usize], buffers: &mut Buffers) -> Result<(), Refusal> {
         let nothing =
             || Refusal::result("there is no vector to pool: none is there, or the mask leaves none");
-        let Self { values, sums, mask, .. } = self;
+        let Buffers { values, sums, mask } = buffers;
         sums.clear();
-        if self.map.layout == Layout::Planes {
+        if self.layout == Layout::Planes {
             let places: usize = shape.iter().skip(1).product();
             if places == 0 {
                 return Err(nothing());
             }
             let planes = values.chunks_exact(places);
-            sums.extend(planes.map(|plane| match self.map.pool {
+            sums.extend(planes.map(|plane| match self.pool {
                 Pool::Max => f64::from(plane.iter().copied().fold(f32::NEG_INFINITY, f32::max)),
                 _ => plane.iter().map(|v| f64::from(*v)).sum::<f64>() / places as f64,
             }));
             return Ok(());
         }
-        if self.map.pool == Pool::None {
+        if self.pool == Pool::None {
             sums.extend(values.iter().map(|v| f64::from(*v)));
             return Ok(());
         }
@@ -285,13 +219,13 @@ impl EmbedRun {
             n += 1;
             if n == 1 {
                 sums.extend(vector.iter().map(|v| f64::from(*v)));
-                if self.map.pool == Pool::Cls {
+                if self.pool == Pool::Cls {
                     break;
                 }
                 continue;
             }
             let pairs = sums.iter_mut().zip(vector);
-            match self.map.pool {
+            match self.pool {
                 Pool::Max => pairs.for_each(|(sum, v)| *sum = sum.max(f64::from(*v))),
                 _ => pairs.for_each(|(sum, v)| *sum += f64::from(*v)),
             }
@@ -299,7 +233,7 @@ impl EmbedRun {
         if n == 0 {
             return Err(nothing());
         }
-        if self.map.pool == Pool::Mean {
+        if self.pool == Pool::Mean {
             sums.iter_mut().for_each(|sum| *sum /= n as f64);
         }
         Ok(())
@@ -308,7 +242,7 @@ impl EmbedRun {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared::testing::each_row;
+    use super::super::shared::testing::apply;
     use super::*;
 
     fn embed(pool: Pool, layout: Layout, shape: &[usize], mask: Option<&[u8]>) -> Result<Vec<f32>, Refusal> {
@@ -321,9 +255,9 @@ mod tests {
             mask.map(|data| Value::Tensor(TensorView { name: "m", dtype: DType::U8, shape: &n, data })),
         );
         let mut kept = Vec::new();
-        let mut emit = each_row(|row| row[0].with_tensor(|view| read_numbers(view, &mut kept)).unwrap());
-        EmbedMap { pool, layout, normalize: false, cost: None }.start().apply(&inputs, &mut emit)?;
-        drop(emit);
+        apply(&Pooling { pool, layout, normalize: false }, &inputs, |row| {
+            row[0].with_tensor(|view| read_numbers(view, &mut kept)).unwrap();
+        })?;
         Ok(kept)
     }
 

@@ -1,54 +1,30 @@
 //! `kind = "filter"`: drops rows that do not meet a condition.
 
-use std::sync::Arc;
-
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Emit, Fan, KindSettings, Map, MapRun};
-use orchestra_plan::{
-    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
-};
+use orchestra_core::shapes::{Emit, Fan, RowWork};
+use orchestra_plan::{At, Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
 use super::shared::expression::{Expression, Type, of_key};
 
-pub struct Filter;
-
-const KEYS: [Key; 1] = [key("keep", "text", "required", KEEP)];
-
-/// Help of the key; the expressions are those of `select`.
-const KEEP: &str = "what a row must be to go on, an expression that is true or false: `score >= 0.5 and not (label == 'background' or count > 9)`. \
-     It has the signs, functions and fields of an expression of `select`. What has no value, because there is no class, is unequal to \
-     everything and passes no other comparison; NaN and what is missing fail the item, but for `is_nan` and `is_missing`";
-
-impl StageKind for Filter {
-    fn name(&self) -> &'static str {
-        "filter"
-    }
-
-    fn about(&self) -> &'static str {
-        "Drops rows that do not meet a condition; the others go on as they are. An item whose rows are all dropped is done, without a record."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let keep = f.required_string("keep", "say which rows go on: keep = \"score >= 0.5\"")?;
-        Some(Draft::Stage(Box::new(FilterDraft { keep })))
-    }
-
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(settings.read::<FilterMap>()?))
+settings! {
+    #[derive(Debug)]
+    pub struct Filter {
+        /// what a row must be to go on, an expression that is true or false: `score >= 0.5 and not (label == 'background' or count > 9)`.
+        /// It has the signs, functions and fields of an expression of `select`. What has no value, because there is no class, is unequal to
+        /// everything and passes no other comparison; NaN and what is missing fail the item, but for `is_nan` and `is_missing`
+        #[missing("say which rows go on: keep = \"score >= 0.5\"")]
+        keep: At<String>,
     }
 }
 
-#[derive(Debug)]
-struct FilterDraft {
-    keep: At<String>,
+impl TypedStage for Filter {
+    const NAME: &'static str = "filter";
+    const ABOUT: &'static str = "Drops rows that do not meet a condition; the others go on as they are. An item whose rows are all dropped is done, without a record.";
+    type Work = Condition;
 }
 
-impl Connect for FilterDraft {
+impl Connect for Filter {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let (input, reads) = stage.whole_row()?;
         let keep = of_key(stage, &input, "keep", &self.keep)?;
@@ -64,44 +40,29 @@ impl Connect for FilterDraft {
                 .help("for example keep = \"score >= 0.5 and label != 'background'\"");
             return None;
         }
+        let cost = keep.n_parts() * 16;
         Some(StageConnected {
             gives: input.gives,
             reads,
-            runs: Runs::Map(Arc::new(FilterMap { keep: Arc::new(keep) })),
-            settings: serde_json::json!({ "keep": self.keep.value }),
+            runs: Runs::map::<Self>(Condition(keep), Some(cost)),
+            settings: self.json(),
             details: vec![self.keep.value.clone()],
             about: self.keep.value.clone(),
         })
     }
 }
 
-#[derive(Debug, Clone, Encode, Decode)]
-struct FilterMap {
-    keep: Arc<Expression>,
-}
+/// What a row must meet to go on.
+#[derive(Debug, Encode, Decode)]
+pub struct Condition(Expression);
 
-impl Map for FilterMap {
-    fn fan(&self) -> Fan {
-        Fan::AtMostOne
-    }
+impl RowWork for Condition {
+    type Scratch = ();
+    const FAN: Fan = Fan::AtMostOne;
 
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(self.clone())
-    }
-
-    fn cost(&self) -> usize {
-        self.keep.n_parts() * 16
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Filter.name(), self)
-    }
-}
-
-impl MapRun for FilterMap {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
-        match self.keep.truth(inputs)? {
-            true => emit.row(inputs),
+    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        match self.0.truth(row)? {
+            true => emit.row(row),
             false => Ok(()),
         }
     }
@@ -112,7 +73,7 @@ mod tests {
     use orchestra_core::data::{Column, ColumnType, Label, Schema};
 
     use super::super::shared::expression::parse;
-    use super::super::shared::testing::each_row;
+    use super::super::shared::testing::{each_row, in_loader};
     use super::*;
 
     #[test]
@@ -120,9 +81,9 @@ mod tests {
         let columns = [("classes", ColumnType::Labels), ("text", ColumnType::Text)];
         let schema = Schema(columns.map(|(name, ty)| Column { name: name.into(), ty }).into());
         let keep = parse(&schema, &|_| None, "score >= 0.5 and text != ''").unwrap();
-        let map = FilterMap { keep: Arc::new(keep) };
+        let map = in_loader::<Filter>(Condition(keep));
         assert_eq!(map.fan(), Fan::AtMostOne);
-        let mut run = Filter.revive(&map.in_loader().unwrap()).unwrap().start();
+        let mut run = map.start();
         let mut kept = Vec::new();
         let mut emit = each_row(|row| kept.push(format!("{row:?}")));
         let mut apply = |score, text| {

@@ -4,29 +4,21 @@ use std::sync::Arc;
 
 use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Refusal, Schema};
 use orchestra_core::shapes::Fold;
-use orchestra_plan::{Connect, Draft, Fields, Limits, Runs, StageConnected, StageContext, StageKind};
+use orchestra_plan::{Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
-pub struct Gather;
-
-impl StageKind for Gather {
-    fn name(&self) -> &'static str {
-        "gather"
-    }
-
-    fn about(&self) -> &'static str {
-        "Brings the parts of an item back together, in the order in which they were made: `parts`, a list with the columns of what it reads. Parts \
-         that were filtered out are absent; an item without parts gives an empty list."
-    }
-
-    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        Some(Draft::Stage(Box::new(GatherDraft)))
-    }
+settings! {
+    #[derive(Debug)]
+    pub struct Gather {}
 }
 
-#[derive(Debug)]
-struct GatherDraft;
+impl TypedStage for Gather {
+    const NAME: &'static str = "gather";
+    const ABOUT: &'static str = "Brings the parts of an item back together, in the order in which they were made: `parts`, a list with the columns of what it reads. Parts \
+         that were filtered out are absent; an item without parts gives an empty list.";
+    type Work = ();
+}
 
-impl Connect for GatherDraft {
+impl Connect for Gather {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let (input, reads) = stage.whole_row()?;
         let gives = &input.gives.0;
@@ -40,7 +32,7 @@ impl Connect for GatherDraft {
             return None;
         }
         Some(StageConnected {
-            settings: serde_json::json!({ "columns": reads.iter().map(|(_, column)| column).collect::<Vec<_>>() }),
+            settings: self.json(),
             reads,
             gives: Schema::of("parts", ColumnType::List(input.gives)),
             runs: Runs::Fold(Arc::new(GatherFold)),

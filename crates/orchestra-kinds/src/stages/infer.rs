@@ -1,7 +1,7 @@
 //! `kind = "infer"`: runs an ONNX model over batches of rows, in worker processes. What runs where follows from the model and the machine,
 //! and is planned with them.
 
-use orchestra_plan::{Draft, Fields, Key, Limits, StageKind, Upstreams, key};
+use orchestra_plan::{Draft, Fields, Key, StageKind, Upstreams, key};
 
 use super::shared::batches::{INPUTS, MAX, MODEL, WAIT, draft, upstreams_of_model};
 
@@ -27,7 +27,7 @@ impl StageKind for Infer {
         upstreams_of_model(f)
     }
 
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+    fn read(&self, f: &mut Fields<'_, '_>) -> Option<Draft> {
         Some(Draft::Batch(draft(f)))
     }
 }

@@ -2,7 +2,7 @@
 //! its state leaves it at checkpoints only; what runs where is planned as for `infer`.
 
 use orchestra_plan::tree::Value;
-use orchestra_plan::{At, Draft, Fields, IterationDraft, Key, Limits, StageKind, UntilDraft, Upstreams, key};
+use orchestra_plan::{At, Draft, Fields, IterationDraft, Key, StageKind, UntilDraft, Upstreams, key};
 
 use super::shared::batches;
 
@@ -61,7 +61,7 @@ impl StageKind for Iterate {
         batches::upstreams_of_model(f)
     }
 
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+    fn read(&self, f: &mut Fields<'_, '_>) -> Option<Draft> {
         let mut draft = batches::draft(f);
         if f.entry("rounds").is_none() {
             f.missing("rounds", "say how many rounds a row takes at most: rounds = 100");

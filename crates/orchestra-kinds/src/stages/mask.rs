@@ -1,60 +1,33 @@
 //! `kind = "mask"`: what a segmentation model gives, as a picture.
 
-use std::sync::Arc;
-
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Pixels, Refusal, Schema, TensorView, Value};
-use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
+use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{Dim, Element, Placement};
-use orchestra_plan::{
-    Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind, key,
-};
+use orchestra_plan::{Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
 use super::shared::best_classes::BestClasses;
 use crate::elements::no_number;
 use crate::picture_encoders::png;
 
-pub struct Mask;
-
-const KEYS: [Key; 1] =
-    [key("above", "number", "0.5", "of one score per pixel: what is above it is class 1, all else class 0")];
-
-impl StageKind for Mask {
-    fn name(&self) -> &'static str {
-        "mask"
+settings! {
+    #[derive(Debug)]
+    pub struct Mask {
+        /// of one score per pixel: what is above it is class 1, all else class 0
+        above: f64 = 0.5,
     }
+}
 
-    fn about(&self) -> &'static str {
-        "Makes a mask, `mask`, the content of a gray PNG file of 8 bits with the number of the class in each pixel, of scores `[C, height, width]` (the best class of each pixel counts), of one score per pixel (`[1, height, width]` or \
+impl TypedStage for Mask {
+    const NAME: &'static str = "mask";
+    const ABOUT: &'static str = "Makes a mask, `mask`, the content of a gray PNG file of 8 bits with the number of the class in each pixel, of scores `[C, height, width]` (the best class of each pixel counts), of one score per pixel (`[1, height, width]` or \
          `[height, width]`, float), or of classes `[height, width]` (integer or bool, as `argmax` and `threshold` give them). With `from = [\"pictures\", \
          \"scores\"]` it has the size of the picture and lies on it as the row of the image or crop stage did, whatever its `fit` (nearest pixel); \
-         what the row does not show is class 0."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        Some(Draft::Stage(Box::new(MaskDraft {
-            above: f.number_or_default("above").value,
-            above_span: f.entry("above").map(|entry| entry.key_span),
-        })))
-    }
-
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(settings.read::<MaskMap>()?))
-    }
+         what the row does not show is class 0.";
+    type Work = MaskWork;
 }
 
-#[derive(Debug)]
-struct MaskDraft {
-    above: f64,
-    /// Where it stands in the file.
-    above_span: Option<Span>,
-}
-
-impl Connect for MaskDraft {
+impl Connect for Mask {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let mut reads = Vec::new();
         if stage.inputs.len() > 1 {
@@ -85,65 +58,47 @@ impl Connect for MaskDraft {
             }
         };
         let open = matches!(tensor.row[..], [Dim::Dynamic, _, _]);
-        if let Some(span) = self.above_span.filter(|_| one != Some(true) && !open) {
-            let message =
-                format!("stage `{name}`: `above` has no effect on `{}`, which is {tensor}", tensor.name);
-            stage.diags.warning(span, message).label("has no effect").help("leave it out");
+        if one != Some(true) && !open {
+            stage.warn_of("above", &format!(" on `{}`, which is {tensor}", tensor.name));
         }
-        let map = MaskMap {
-            above: self.above,
-            cost: tensor.row_len().filter(|_| at == 0),
-            is_placed: placed.is_some(),
-        };
+        // No picture says how large the mask is.
+        let cost = tensor.row_len().filter(|_| at == 0).map(|n| n.saturating_mul(PER_PIXEL));
         let about = "classes as PNG".to_owned();
         let mut details = vec![about.clone()];
         details.extend((at == 1).then(|| "size of the picture".to_owned()));
         Some(StageConnected {
             gives: Schema::of("mask", ColumnType::Bytes("png".into())),
-            settings: serde_json::json!({ "reads": reads, "above": map.above }),
+            settings: self.json(),
             reads,
             details,
             about,
-            runs: Runs::Map(Arc::new(map)),
+            runs: Runs::map::<Self>(MaskWork { above: self.above, is_placed: placed.is_some() }, cost),
         })
     }
-}
-
-#[derive(Debug, Clone, Encode, Decode)]
-struct MaskMap {
-    above: f64,
-    /// Numbers of a row, where that is known and no picture says how large the mask is.
-    cost: Option<usize>,
-    /// The last column read is a placement.
-    is_placed: bool,
 }
 
 /// What a pixel costs to encode, in numbers that are read.
 const PER_PIXEL: usize = 8;
 
-impl Map for MaskMap {
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(MaskRun { map: self.clone(), best: BestClasses::default() })
-    }
-
-    fn cost(&self) -> usize {
-        self.cost.map_or(usize::MAX, |n| n.saturating_mul(PER_PIXEL))
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Mask.name(), self)
-    }
+/// How a mask is made of scores.
+#[derive(Debug, Encode, Decode)]
+pub struct MaskWork {
+    above: f64,
+    /// The last column read is a placement.
+    is_placed: bool,
 }
 
-struct MaskRun {
-    map: MaskMap,
-    best: BestClasses,
-}
+impl RowWork for MaskWork {
+    type Scratch = BestClasses;
 
-impl MapRun for MaskRun {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(
+        &self,
+        best: &mut BestClasses,
+        inputs: &[Value<'_>],
+        emit: &mut dyn Emit,
+    ) -> Result<(), Refusal> {
         let (inputs, placed) = match inputs {
-            [inputs @ .., placed] if self.map.is_placed => (inputs, Some(Placement::of(placed)?)),
+            [inputs @ .., placed] if self.is_placed => (inputs, Some(Placement::of(placed)?)),
             inputs => (inputs, None),
         };
         let Some((scores, picture)) = inputs.split_last() else {
@@ -151,7 +106,7 @@ impl MapRun for MaskRun {
         };
         let mut size = (0, 0);
         scores.with_tensor(|view| {
-            size = self.classes(view)?;
+            size = self.classes(view, best)?;
             Ok(())
         })?;
         let mut wanted = size;
@@ -162,14 +117,14 @@ impl MapRun for MaskRun {
             })?;
         }
         let to_mask = placed.map_or(stretched(size, wanted), |placed| to_mask(&placed, size));
-        let grid = Grid { classes: &self.best.classes, size, wanted, to_mask };
+        let grid = Grid { classes: &best.classes, size, wanted, to_mask };
         emit.row(&[Value::Bytes(&grid.png()?)])
     }
 }
 
-impl MaskRun {
+impl MaskWork {
     /// Finds the class of each pixel; gives width and height.
-    fn classes(&mut self, view: &TensorView<'_>) -> Result<(usize, usize), Refusal> {
+    fn classes(&self, view: &TensorView<'_>, best: &mut BestClasses) -> Result<(usize, usize), Refusal> {
         let (n, height, width) = match *view.shape {
             [height, width] => (1, height, width),
             [n, height, width] => (n, height, width),
@@ -182,20 +137,19 @@ impl MaskRun {
             )));
         }
         if n > 1 {
-            self.best.find(view, 0)?;
+            best.find(view, 0)?;
             return Ok((width, height));
         }
-        let above = self.map.above;
-        self.best.classes.clear();
+        best.classes.clear();
         for (place, bytes) in view.data.chunks_exact(view.dtype.size_bytes()).enumerate() {
             let element = Element::read(view.dtype, bytes);
             let class = match element.to_i64() {
                 Some(v) => i32::try_from(v).ok().filter(|v| *v >= 0).ok_or_else(|| {
                     Refusal::result(format!("`{}` holds {v}, which is no class", view.name))
                 })?,
-                None => i32::from(element.is_above(above).ok_or_else(|| no_number(view.name, place))?),
+                None => i32::from(element.is_above(self.above).ok_or_else(|| no_number(view.name, place))?),
             };
-            self.best.classes.push(class);
+            best.classes.push(class);
         }
         Ok((width, height))
     }
@@ -264,19 +218,18 @@ impl Grid<'_> {
 mod tests {
     use orchestra_core::DType;
 
-    use super::super::shared::testing::each_row;
+    use super::super::shared::testing::apply;
     use super::*;
 
     fn mask(dtype: DType, shape: &[usize], data: &[u8]) -> Result<Vec<u8>, String> {
-        let map = MaskMap { above: 0.5, cost: None, is_placed: false };
+        let work = MaskWork { above: 0.5, is_placed: false };
+        let view = TensorView { name: "y", dtype, shape, data };
         let mut made = Vec::new();
-        let mut emit = each_row(|row| match row {
+        let applied = apply(&work, &[Value::Tensor(view)], |row| match row {
             [Value::Bytes(bytes)] => made.extend(*bytes),
             other => panic!("{other:?}"),
         });
-        let view = TensorView { name: "y", dtype, shape, data };
-        map.start().apply(&[Value::Tensor(view)], &mut emit).map_err(|refusal| refusal.error)?;
-        drop(emit);
+        applied.map_err(|refusal| refusal.error)?;
         Ok(made)
     }
 

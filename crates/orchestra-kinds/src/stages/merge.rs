@@ -1,51 +1,30 @@
 //! `kind = "merge"`: several lists of an item to one.
 
-use std::sync::Arc;
-
+use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Refusal, Schema, Value};
-use orchestra_core::shapes::{Emit, Map, MapRun};
+use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Element};
 use orchestra_plan::{
-    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
+    At, Choice as _, Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
 };
 
 use super::shared::box_order::{BoxPosition, Order};
 
-pub struct Merge;
-
-const KEYS: [Key; 1] = [key(
-    "order",
-    "text",
-    "\"given\"",
-    "the order of the rows; as they come, those of the first list are first, and the other orders go by the columns `box` and `score`",
-)
-.one_of(&Order::WORDS.words)];
-
-impl StageKind for Merge {
-    fn name(&self) -> &'static str {
-        "merge"
-    }
-
-    fn about(&self) -> &'static str {
-        "Makes one list, `parts`, of several with the same columns, such as `gather` gives for parts that went different ways: `from = [\"short\", \"long\"]`."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let order = f.word_or_default("order", &Order::WORDS);
-        Some(Draft::Stage(Box::new(MergeDraft { order })))
+settings! {
+    #[derive(Debug)]
+    pub struct Merge {
+        /// the order of the rows; as they come, those of the first list are first, and the other orders go by the columns `box` and `score`
+        order: At<Order> = "given",
     }
 }
 
-#[derive(Debug)]
-struct MergeDraft {
-    order: At<Order>,
+impl TypedStage for Merge {
+    const NAME: &'static str = "merge";
+    const ABOUT: &'static str = "Makes one list, `parts`, of several with the same columns, such as `gather` gives for parts that went different ways: `from = [\"short\", \"long\"]`.";
+    type Work = Merging;
 }
 
-impl Connect for MergeDraft {
+impl Connect for Merge {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let what = "lists, which `gather` and `detect` give";
         let mut reads = Vec::new();
@@ -102,9 +81,9 @@ impl Connect for MergeDraft {
         };
         Some(StageConnected {
             gives: Schema::of("parts", ColumnType::List(rows.clone())),
-            settings: serde_json::json!({ "columns": reads.iter().map(|(_, column)| column).collect::<Vec<_>>(), "order": order.name() }),
+            settings: self.json(),
             reads,
-            runs: Runs::Map(Arc::new(MergeMap { order, columns })),
+            runs: Runs::map::<Self>(Merging { order, columns }, None), // Lists have no bound.
             details: vec![about.clone()],
             about,
         })
@@ -112,32 +91,25 @@ impl Connect for MergeDraft {
 }
 
 /// Where a row has what it is ordered by.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Encode, Decode)]
 struct OrderColumns {
     corners: Option<usize>,
     polygon: Option<usize>,
     score: Option<usize>,
 }
 
-#[derive(Debug, Clone)]
-struct MergeMap {
+/// How lists become one.
+#[derive(Debug, Encode, Decode)]
+pub struct Merging {
     order: Order,
     columns: OrderColumns,
 }
 
-impl Map for MergeMap {
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(self.clone())
-    }
+impl RowWork for Merging {
+    type Scratch = ();
+    const IN_LOADER: bool = false;
 
-    fn cost(&self) -> usize {
-        // Lists have no bound.
-        usize::MAX
-    }
-}
-
-impl MapRun for MergeMap {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+    fn apply(&self, (): &mut (), inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
         let mut rows: Vec<(BoxPosition, OwnedRow)> = Vec::new();
         for input in inputs {
             let Value::List(list) = input else {
@@ -187,7 +159,7 @@ impl OrderColumns {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared::testing::each_row;
+    use super::super::shared::testing::apply;
     use super::*;
 
     fn row(corners: [f32; 4]) -> OwnedRow {
@@ -203,15 +175,11 @@ mod tests {
             let mut taken: Vec<OwnedRow> = Vec::new();
             let columns = OrderColumns { corners: Some(0), polygon: None, score: None };
             let lists = [Value::List(&first), Value::List(&[]), Value::List(&second)];
-            MergeMap { order, columns }
-                .apply(
-                    &lists,
-                    &mut each_row(|row| {
-                        let [Value::List(rows)] = row else { panic!("{row:?}") };
-                        taken.extend_from_slice(rows);
-                    }),
-                )
-                .unwrap();
+            apply(&Merging { order, columns }, &lists, |row| {
+                let [Value::List(rows)] = row else { panic!("{row:?}") };
+                taken.extend_from_slice(rows);
+            })
+            .unwrap();
             let left = |row: &OwnedRow| row[0].clone();
             taken.iter().map(|row| format!("{:?}", left(row))).collect::<Vec<_>>()
         };
@@ -225,7 +193,7 @@ mod tests {
         let list = [row([0.0, 0.0, 9.0, 10.0]), row([0.0, f32::NAN, 9.0, 10.0])];
         for (order, fails) in [(Order::Given, false), (Order::Reading, true), (Order::LeftToRight, true)] {
             let columns = OrderColumns { corners: Some(0), polygon: None, score: None };
-            let merged = MergeMap { order, columns }.apply(&[Value::List(&list)], &mut each_row(|_| ()));
+            let merged = apply(&Merging { order, columns }, &[Value::List(&list)], |_| ());
             assert_eq!(merged.is_err(), fails, "{order:?}");
         }
     }

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orchestra_core::{Code, DType, Dim, MAX_RANK, Program, SandboxMode, SandboxRules, TensorSpec};
+use orchestra_plan::keys::WORKERS;
 use orchestra_plan::{
-    At, Draft, Fields, FileKind, Host, Key, Limits, MAX_BATCH, ProgramContext, ProgramDraft, ResolvedProgram,
-    StageKind, Upstreams, key,
+    At, Draft, Fields, FileKind, Host, Key, MAX_BATCH, ProgramContext, ProgramDraft, ResolvedProgram,
+    StageKind, Upstreams, joined, key,
 };
 use serde::Deserialize;
 
 use super::shared::batches;
-use super::shared::user_code::{beside_workers, outputs};
+use super::shared::user_code::outputs;
 
 pub struct Python;
 
@@ -64,7 +65,7 @@ const OWN: [Key; 6] = [
     .of(&[batches::MAX, batches::WAIT]),
 ];
 
-const KEYS: [Key; 16] = beside_workers(OWN, None);
+const KEYS: [Key; OWN.len() + WORKERS.len()] = joined([&OWN, &WORKERS]);
 
 impl StageKind for Python {
     fn name(&self) -> &'static str {
@@ -84,7 +85,7 @@ impl StageKind for Python {
         batches::upstreams_of_model(f)
     }
 
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+    fn read(&self, f: &mut Fields<'_, '_>) -> Option<Draft> {
         let script = f.required_string("script", "name the file with the function: script = \"stage.py\"");
         let (function, python) = (f.string("function"), f.string("python"));
         let outputs = match f.entry("outputs") {

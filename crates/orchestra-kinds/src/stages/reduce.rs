@@ -6,8 +6,8 @@ use std::sync::Arc;
 use orchestra_core::data::{Column, ColumnType};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, Upstreams, Words,
-    key,
+    At, Choice as _, Connect, Fields, Runs, StageConnected, StageContext, TypedStage, Upstreams, choices,
+    settings,
 };
 
 use cell::Op;
@@ -19,176 +19,116 @@ mod concat;
 mod exact;
 mod merged;
 
-pub struct ReduceStage;
-
 /// The most numbers of a result with one key: 512 MiB of counts.
 const MOST_NUMBERS: usize = 1 << 26;
 
-/// `op`
-const OPS: Words<Name, 7> = Words::new([
-    ("sum", Name::Sum, ""),
-    ("mean", Name::Mean, ""),
-    ("min", Name::Min, "the least"),
-    ("max", Name::Max, "the largest"),
-    ("histogram", Name::Histogram, "how many lie in each bin"),
-    ("count", Name::Count, "how many rows there are"),
-    ("concat", Name::Concat, "every row as it is, in the order of the items"),
-]);
-
-/// `over`
-const OVER: Words<Over, 2> = Words::new([
-    ("rows", Over::Rows, "each element by itself, so the result has the shape of a row"),
-    ("elements", Over::Elements, "all elements of all rows, to one number"),
-]);
-
-const KEYS: [Key; 7] = [
-    key("op", "text", "required", "what is made of the rows").one_of(&OPS.words),
-    key("over", "text", "\"rows\"", "what it is made of").one_of(&OVER.words),
-    key(
-        "by",
-        "text",
-        "all rows in one",
-        "a row of the result for each value of this column, `\"stage\"` or `\"stage.column\"`: the best class of classes, or an integer; of `concat` only \
-         with `join`",
-    ),
-    key(
-        "by_folder",
-        "true or false",
-        "false",
-        "a row of the result for each folder that items lie in; of `concat` only with `join`",
-    ),
-    key(
-        "range",
-        "two numbers",
-        "none",
-        "of a histogram: the lower edge of its first bin and the upper edge of its last one",
-    ),
-    key("bins", "integer", "none", "of a histogram: how many bins of the same width").from_to(1, 65_536),
-    key(
-        "join",
-        "true or false",
-        "false",
-        "of `concat`: one row, or one for each key, its tensors those of all rows one behind the other along their first dimension, as \
-         numpy.concatenate has them; up to 1 GiB of each over all keys, in memory",
-    ),
-];
-
-impl StageKind for ReduceStage {
-    fn name(&self) -> &'static str {
-        "reduce"
+settings! {
+    #[derive(Debug)]
+    pub struct ReduceStage {
+        /// what is made of the rows
+        #[missing("say what is made of the rows: op = \"mean\"")]
+        op: Name,
+        /// what it is made of
+        over: Over = "rows",
+        /// a row of the result for each value of this column, `"stage"` or `"stage.column"`: the best class of classes, or an integer; of `concat` only
+        /// with `join`
+        by: Option<String> => "all rows in one",
+        /// a row of the result for each folder that items lie in; of `concat` only with `join`
+        by_folder: bool = false,
+        /// of a histogram: the lower edge of its first bin and the upper edge of its last one
+        range: Option<At<[f64; 2]>>,
+        /// of a histogram: how many bins of the same width
+        #[range(1, 65_536)]
+        bins: Option<u64>,
+        /// of `concat`: one row, or one for each key, its tensors those of all rows one behind the other along their first dimension, as
+        /// numpy.concatenate has them; up to 1 GiB of each over all keys, in memory
+        join: bool = false,
     }
+}
 
-    fn about(&self) -> &'static str {
-        "Makes one row of the rows of all items, once all have ended; only sinks read it. Columns: the result, called as `op`, then `rows` and \
+choices! {
+    pub enum Name {
+        Sum = "sum",
+        Mean = "mean",
+        /// the least
+        Min = "min",
+        /// the largest
+        Max = "max",
+        /// how many lie in each bin
+        Histogram = "histogram",
+        /// how many rows there are
+        Count = "count",
+        /// every row as it is, in the order of the items
+        Concat = "concat",
+    }
+}
+
+impl TypedStage for ReduceStage {
+    const NAME: &'static str = "reduce";
+    const ABOUT: &'static str = "Makes one row of the rows of all items, once all have ended; only sinks read it. Columns: the result, called as `op`, then `rows` and \
          `items`, how many are in it; items that failed are not. Sums and means are exact and rounded once, to f64, or to i64 for a sum of integers, so \
          neither the order of the items nor a restart changes a bit; the least and the largest of integers are i64, too. An item with NaN fails, and for \
          sum and mean one with an infinity. `histogram` is i64, with `outside`: how many were below its range, and above it. In records, \
          `item` is the key, or the name of the stage, and `source` the name of the stage; rows are in the order of their keys. Nothing gives no row. \
-         `concat` gives the columns and items that it reads; with `join`, one row called as the stage, or one for each key, called as that."
-    }
+         `concat` gives the columns and items that it reads; with `join`, one row called as the stage, or one for each key, called as that.";
+    type Work = ();
 
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn upstreams(&self, f: &mut Fields<'_, '_>) -> Upstreams {
+    fn upstreams(f: &mut Fields<'_, '_>) -> Upstreams {
         let from = f.required_string("from", "name the stage whose rows are reduced");
         from.into_iter().chain(f.string("by")).map(|name| (None, name)).collect()
     }
 
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let called = f.required_string("op", "say what is made of the rows: op = \"mean\"")?.value;
-        let name = f.word("op", &OPS)?.value;
-        let by = match (f.entry("by"), f.boolean("by_folder")) {
-            (Some(by), Some(true)) => {
-                f.bad("by_folder", by.key_span, "stands beside `by`").help("a row has one key");
-                return None;
-            }
-            (Some(_), _) => By::Column,
-            (None, Some(true)) => By::Folder,
-            (None, _) => By::Nothing,
-        };
-        let join = f.flag("join");
-        let has_effect = |key: &str| match key {
-            "range" | "bins" => name == Name::Histogram,
-            "join" => name == Name::Concat,
-            "over" => !matches!(name, Name::Count | Name::Concat),
+    fn check(&self, f: &mut Fields<'_, '_>) {
+        if let Some(by) = f.entry("by").filter(|_| self.by_folder) {
+            f.bad("by_folder", by.key_span, "stands beside `by`").help("a row has one key");
+        }
+        let is_concat = self.op == Name::Concat;
+        let is_histogram = self.op == Name::Histogram;
+        for (key, has_effect) in [
+            ("range", is_histogram),
+            ("bins", is_histogram),
+            ("over", !is_concat && self.op != Name::Count),
             // Rows that stay as they are have no key.
-            _ => name != Name::Concat || join,
-        };
-        for key in ["range", "bins", "over", "by", "by_folder", "join"] {
-            if let Some(entry) = f.entry(key).filter(|_| !has_effect(key)) {
-                let reason = format!("has no effect on `op = \"{called}\"`");
+            ("by", !is_concat || self.join),
+            ("by_folder", !is_concat || self.join),
+            ("join", is_concat),
+        ] {
+            if let Some(entry) = f.entry(key).filter(|_| !has_effect) {
+                let reason = format!("has no effect on `op = \"{}\"`", self.op.name());
                 let help = match key {
                     "by" | "by_folder" => "leave it out, or add `join = true`: one row for each key",
                     _ => "leave it out",
                 };
                 f.bad(key, entry.key_span, &reason).help(help);
-                return None;
+            }
+            if is_histogram && ["range", "bins"].contains(&key) && f.entry(key).is_none() {
+                f.missing(key, "say where the bins lie: range = [0.0, 1.0], bins = 10");
             }
         }
-        let over = f.word_or_default("over", &OVER).value;
-        let op = match name {
+        if let Some(At { value: [low, high], span }) = self.range.as_ref()
+            && low >= high
+        {
+            f.bad("range", *span, "is not two numbers, the smaller one first")
+                .help("write range = [0.0, 1.0]");
+        }
+    }
+}
+
+impl Connect for ReduceStage {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let op = match self.op {
+            Name::Concat => return self.concat(stage),
+            Name::Count => None,
             Name::Sum => Some(Op::Sum),
             Name::Mean => Some(Op::Mean),
             Name::Min => Some(Op::Min),
             Name::Max => Some(Op::Max),
-            Name::Histogram => Some(histogram(f)?),
-            Name::Count | Name::Concat => None,
+            Name::Histogram => {
+                let [low, high] = self.range.as_ref()?.value;
+                Some(Op::histogram(low, high, self.bins?))
+            }
         };
-        let is_concat = name == Name::Concat;
-        Some(Draft::Stage(Box::new(ReduceDraft { called, is_concat, join, op, over, by })))
-    }
-}
-
-fn histogram(f: &mut Fields<'_, '_>) -> Option<Op> {
-    let (range, bins) = (f.numbers("range"), f.integer("bins"));
-    for key in ["range", "bins"] {
-        if f.entry(key).is_none() {
-            f.missing(key, "say where the bins lie: range = [0.0, 1.0], bins = 10");
-        }
-    }
-    let (At { value: range, span }, bins) = (range?, bins?);
-    match range[..] {
-        [low, high] if low < high => Some(Op::histogram(low, high, bins.value)),
-        _ => {
-            f.bad("range", span, "is not two numbers, the smaller one first")
-                .help("write range = [0.0, 1.0]");
-            None
-        }
-    }
-}
-
-/// As `op` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Name {
-    Sum,
-    Mean,
-    Min,
-    Max,
-    Histogram,
-    Count,
-    Concat,
-}
-
-#[derive(Debug)]
-struct ReduceDraft {
-    /// `op`, as written.
-    called: String,
-    is_concat: bool,
-    join: bool,
-    /// `None`: rows are counted, or kept.
-    op: Option<Op>,
-    over: Over,
-    by: By,
-}
-
-impl Connect for ReduceDraft {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
-        if self.is_concat {
-            return self.concat(stage);
-        }
-        let value = match &self.op {
+        let value = match &op {
             Some(_) => stage.column(0, "a tensor", |c| matches!(c.ty.required(), ColumnType::Tensor(_)))?,
             // Any column will do, and none that is costly to have.
             None => {
@@ -199,7 +139,7 @@ impl Connect for ReduceDraft {
         reads.extend(self.key_column(stage)?);
         let input = &stage.inputs[0];
         let spec = input.gives.0[value].ty.tensor();
-        let shape = match (&self.op, self.over) {
+        let shape = match (&op, self.over) {
             (Some(_), Over::Rows) => match spec.and_then(TensorSpec::fixed_row) {
                 Some(shape) => shape,
                 None => {
@@ -215,10 +155,10 @@ impl Connect for ReduceDraft {
         let dtype = spec.map_or(DType::I64, |spec| spec.dtype);
         let reduce = Reduced {
             stage: stage.name.to_owned(),
-            column: self.called.clone(),
-            op: self.op.clone(),
+            column: self.op.name().to_owned(),
+            op: op.clone(),
             over: self.over,
-            by: self.by,
+            by: self.key(),
             dtype,
             shape,
         };
@@ -237,35 +177,43 @@ impl Connect for ReduceDraft {
             return None;
         }
         let by = self.by_words(stage);
-        let over = match (&self.op, self.over) {
+        let over = match (&op, self.over) {
             (None, _) => "rows",
             (Some(_), Over::Rows) => "each element",
             (Some(_), Over::Elements) => "all elements",
         };
-        let edges = match &self.op {
+        let edges = match &op {
             Some(Op::Histogram(edges)) => &edges[..],
             _ => &[],
         };
         Some(StageConnected {
             settings: serde_json::json!({
-                "op": self.called, "value": value, "over": over, "by": by, "edges": edges,
+                "op": self.op.name(), "value": value, "over": over, "by": by, "edges": edges,
                 "key": reads.get(1).map(|(_, column)| column),
                 // An earlier program rounded to f32.
                 "result": reduce.columns().first().map(|(_, dtype, _)| dtype.name()),
             }),
             gives: reduce.gives(),
             reads,
-            details: vec![format!("{} of {over}{by}", self.called)],
-            about: format!("{} of {over}{by}, over the whole run", self.called),
+            details: vec![format!("{} of {over}{by}", self.op.name())],
+            about: format!("{} of {over}{by}, over the whole run", self.op.name()),
             runs: Runs::Reduce(Arc::new(reduce)),
         })
     }
 }
 
-impl ReduceDraft {
+impl ReduceStage {
+    fn key(&self) -> By {
+        match (&self.by, self.by_folder) {
+            (Some(_), _) => By::Column,
+            (None, true) => By::Folder,
+            (None, false) => By::Nothing,
+        }
+    }
+
     /// The column that keys are in, if they are in one; `None` after an error.
     fn key_column(&self, stage: &mut StageContext<'_>) -> Option<Option<(usize, usize)>> {
-        if self.by != By::Column {
+        if self.key() != By::Column {
             return Some(None);
         }
         let is_key = |c: &Column| c.ty == ColumnType::Labels || is_integer(&c.ty);
@@ -273,7 +221,7 @@ impl ReduceDraft {
     }
 
     fn by_words(&self, stage: &StageContext<'_>) -> String {
-        match self.by {
+        match self.key() {
             By::Nothing => String::new(),
             By::Folder => " by folder".to_owned(),
             By::Column => format!(" by `{}`", stage.inputs[1].name),
@@ -288,7 +236,7 @@ impl ReduceDraft {
             return None;
         }
         let mut settings = serde_json::json!({
-            "op": self.called, "columns": reads.iter().map(|(_, column)| column).collect::<Vec<_>>(),
+            "op": self.op.name(), "columns": reads.iter().map(|(_, column)| column).collect::<Vec<_>>(),
         });
         if !self.join {
             return Some(StageConnected {
@@ -315,7 +263,7 @@ impl ReduceDraft {
         }
         settings["join"] = true.into();
         let by = self.by_words(stage);
-        if self.by != By::Nothing {
+        if self.key() != By::Nothing {
             settings["by"] = by.clone().into();
         }
         if let Some(key) = self.key_column(stage)? {
@@ -327,7 +275,7 @@ impl ReduceDraft {
             reads,
             gives,
             runs: Runs::Reduce(Arc::new(Concat {
-                joining: Some(Joining { stage: stage.name.to_owned(), by: self.by }),
+                joining: Some(Joining { stage: stage.name.to_owned(), by: self.key() }),
             })),
             details: vec![format!("one array of all rows{by}, in order")],
             about: format!("one array of all rows of the run{by}, in the order of the items"),

@@ -2,91 +2,39 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
+use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, TensorSpec};
-use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{
-    At, Connect, Draft, Fields, Input, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
+    At, Connect, Input, NamedTexts, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
 };
 
 use super::shared::expression::{self, Expression, Field, Type, of_key};
 
-pub struct Select;
-
-const KEYS: [Key; 1] = [key("columns", "table", "required", COLUMNS)];
-
-const COLUMNS: &str = "the columns of the new row, in this order: `columns = { name = \"expression\", .. }`. The name of a column alone passes it on as it is, \
-     whatever it holds. Anything else is an \
-     expression: comparisons (`==`, `!=`, `<`, `<=`, `>`, `>=`), `and`, `or`, `not`, parentheses, `+`, `-`, `*`, `/`, numbers, `true`, `false`, texts in \
-     single quotes, the functions `len`, `lower`, `upper`, `starts_with`, `ends_with`, `contains`, `is_missing(field)`, `is_nan(field)` and `or_else(field, 0)`, and fields: `label`, `class` and `score` of the best \
-     class, `count` of a list, the name of a text or of a tensor of one number, or `name[3]` for one number of a tensor; where several stages are read, \
-     `stage.score` and so on";
-
-impl StageKind for Select {
-    fn name(&self) -> &'static str {
-        "select"
-    }
-
-    fn about(&self) -> &'static str {
-        "Makes a row of new columns: those of its input under other names, and what is computed of them. A computed column is a text, or a tensor of \
-         one number: i64 where all of it is whole, else f64, or bool. What has no value, because there is no class, fails its item."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let help = "say what the new row holds: columns = { name = \"label\", sure = \"score >= 0.9\" }";
-        let Some(entry) = f.entry("columns") else {
-            f.missing("columns", help);
-            return None;
-        };
-        let Toml::Table(table) = &entry.node.value else {
-            f.wrong("columns", &entry.node, "a table: columns = { name = \"expression\" }");
-            return None;
-        };
-        if table.entries.is_empty() {
-            f.bad("columns", entry.node.span, "is empty").help(help);
-            return None;
-        }
-        let mut columns = Vec::new();
-        let mut is_fine = true;
-        for entry in &table.entries {
-            let key = format!("columns.{}", entry.key);
-            match &entry.node.value {
-                Toml::String(text) if !entry.key.trim().is_empty() && !text.trim().is_empty() => {
-                    columns.push((entry.key.clone(), At::new(text.clone(), entry.node.span)));
-                    continue;
-                }
-                Toml::String(_) if entry.key.trim().is_empty() => {
-                    f.bad("columns", entry.key_span, "has a column without a name");
-                }
-                Toml::String(_) => {
-                    f.bad(&key, entry.node.span, "is empty").help(help);
-                }
-                _ => f.wrong(&key, &entry.node, "an expression in quotes"),
-            }
-            is_fine = false;
-        }
-        is_fine.then(|| Draft::Stage(Box::new(SelectDraft { columns })))
-    }
-
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(settings.read::<SelectMap>()?))
+settings! {
+    #[derive(Debug)]
+    pub struct Select {
+        /// the columns of the new row, in this order: `columns = { name = "expression", .. }`. The name of a column alone passes it on as it is,
+        /// whatever it holds. Anything else is an
+        /// expression: comparisons (`==`, `!=`, `<`, `<=`, `>`, `>=`), `and`, `or`, `not`, parentheses, `+`, `-`, `*`, `/`, numbers, `true`, `false`, texts in
+        /// single quotes, the functions `len`, `lower`, `upper`, `starts_with`, `ends_with`, `contains`, `is_missing(field)`, `is_nan(field)` and `or_else(field, 0)`, and fields: `label`, `class` and `score` of the best
+        /// class, `count` of a list, the name of a text or of a tensor of one number, or `name[3]` for one number of a tensor; where several stages are read,
+        /// `stage.score` and so on
+        #[missing("say what the new row holds: columns = { name = \"label\", sure = \"score >= 0.9\" }")]
+        columns: NamedTexts,
     }
 }
 
-#[derive(Debug)]
-struct SelectDraft {
-    columns: Vec<(String, At<String>)>,
+impl TypedStage for Select {
+    const NAME: &'static str = "select";
+    const ABOUT: &'static str = "Makes a row of new columns: those of its input under other names, and what is computed of them. A computed column is a text, or a tensor of \
+         one number: i64 where all of it is whole, else f64, or bool. What has no value, because there is no class, fails its item.";
+    type Work = Selection;
 }
 
-impl Connect for SelectDraft {
+impl Connect for Select {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let (mut input, mut reads) = stage.whole_row()?;
         // Columns that are not needed are neither read nor carried for this stage: what is left is looked at again.
@@ -96,29 +44,32 @@ impl Connect for SelectDraft {
         reads = needed.iter().map(|place| reads[*place]).collect();
         let columns = self.columns(stage, &input)?;
         let (gives, makes): (Vec<Column>, Vec<Makes>) = columns.into_iter().unzip();
-        let written = |(name, written): &(String, At<String>)| match *name == written.value.trim() {
-            true => name.clone(),
-            false => format!("{name} = {}", written.value),
+        let written = |(name, written): &(At<String>, At<String>)| match name.value == written.value.trim() {
+            true => name.value.clone(),
+            false => format!("{} = {}", name.value, written.value),
         };
-        let details: Vec<String> = self.columns.iter().map(written).collect();
-        let settings: serde_json::Map<_, _> =
-            self.columns.iter().map(|(name, written)| (name.clone(), written.value.clone().into())).collect();
+        let details: Vec<String> = self.columns.0.iter().map(written).collect();
+        let cost = |makes: &Makes| match makes {
+            Makes::Passed(_) => 1,
+            Makes::Computed(_, expression) => expression.n_parts() * 16,
+        };
+        let cost = makes.iter().map(cost).sum();
         Some(StageConnected {
             gives: Schema(gives),
             reads,
-            runs: Runs::Map(Arc::new(SelectMap { columns: makes.into() })),
-            settings: serde_json::json!({ "columns": settings }),
+            runs: Runs::map::<Self>(Selection(makes), Some(cost)),
+            settings: self.json(),
             about: details.join(", "),
             details,
         })
     }
 }
 
-impl SelectDraft {
+impl Select {
     /// Each column with what makes it; `None` after an error. All are looked at, so that all errors are reported at once.
     fn columns(&self, stage: &mut StageContext<'_>, input: &Input) -> Option<Vec<(Column, Makes)>> {
         let columns: Vec<_> =
-            self.columns.iter().map(|(name, written)| column(stage, input, name, written)).collect();
+            self.columns.0.iter().map(|(name, written)| column(stage, input, &name.value, written)).collect();
         columns.into_iter().collect()
     }
 }
@@ -181,28 +132,9 @@ impl Makes {
     }
 }
 
-#[derive(Debug, Clone, Encode, Decode)]
-struct SelectMap {
-    columns: Arc<[Makes]>,
-}
-
-impl Map for SelectMap {
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(self.clone())
-    }
-
-    fn cost(&self) -> usize {
-        let cost = |makes: &Makes| match makes {
-            Makes::Passed(_) => 1,
-            Makes::Computed(_, expression) => expression.n_parts() * 16,
-        };
-        self.columns.iter().map(cost).sum()
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Select.name(), self)
-    }
-}
+/// The columns of the new row.
+#[derive(Debug, Encode, Decode)]
+pub struct Selection(Vec<Makes>);
 
 /// A computed value, which lies here until the row has been used.
 enum Computed<'a> {
@@ -211,10 +143,12 @@ enum Computed<'a> {
     Text(Cow<'a, str>),
 }
 
-impl MapRun for SelectMap {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
-        let mut computed = Vec::with_capacity(self.columns.len());
-        for makes in &*self.columns {
+impl RowWork for Selection {
+    type Scratch = ();
+
+    fn apply(&self, (): &mut (), inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let mut computed = Vec::with_capacity(self.0.len());
+        for makes in &self.0 {
             computed.push(match makes {
                 Makes::Passed(place) => {
                     Computed::Passed(*inputs.get(*place).ok_or_else(|| no_value("a column"))?)
@@ -222,7 +156,7 @@ impl MapRun for SelectMap {
                 Makes::Computed(name, expression) => compute(name, expression, inputs)?,
             });
         }
-        let names = self.columns.iter().map(|makes| match makes {
+        let names = self.0.iter().map(|makes| match makes {
             Makes::Passed(_) => "",
             Makes::Computed(name, _) => name,
         });

@@ -1,40 +1,26 @@
 //! `kind = "size"`: the width and the height of what a model sees, as a tensor row that the model can read.
 
-use std::sync::Arc;
-
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Emit, KindSettings, Map, MapRun};
+use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Placement};
-use orchestra_plan::{Connect, Draft, Fields, Limits, Runs, StageConnected, StageContext, StageKind};
+use orchestra_plan::{Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
-pub struct Size;
-
-impl StageKind for Size {
-    fn name(&self) -> &'static str {
-        "size"
-    }
-
-    fn about(&self) -> &'static str {
-        "Gives `size`, i64[2]: width and height, in this order, of the rows of pixels of an `image` or `crop` stage, padding included; where they are trimmed, of what is left. It feeds the \
-         input `orig_target_sizes` of RT-DETR and D-FINE exports, which multiply their boxes by it: \
-         `inputs = { images = \"small\", orig_target_sizes = \"size\" }`. Their boxes are then in pixels of what the model sees, and `detect` brings \
-         them back to the picture."
-    }
-
-    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        Some(Draft::Stage(Box::new(SizeDraft)))
-    }
-
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Map>> {
-        Some(Arc::new(settings.read::<SizeMap>()?))
-    }
+settings! {
+    #[derive(Debug, Encode, Decode)]
+    pub struct Size {}
 }
 
-#[derive(Debug)]
-struct SizeDraft;
+impl TypedStage for Size {
+    const NAME: &'static str = "size";
+    const ABOUT: &'static str = "Gives `size`, i64[2]: width and height, in this order, of the rows of pixels of an `image` or `crop` stage, padding included; where they are trimmed, of what is left. It feeds the \
+         input `orig_target_sizes` of RT-DETR and D-FINE exports, which multiply their boxes by it: \
+         `inputs = { images = \"small\", orig_target_sizes = \"size\" }`. Their boxes are then in pixels of what the model sees, and `detect` brings \
+         them back to the picture.";
+    type Work = Self;
+}
 
-impl Connect for SizeDraft {
+impl Connect for Size {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let [input, more @ ..] = stage.inputs else { return None };
         if let Some(other) = more.first() {
@@ -62,39 +48,19 @@ impl Connect for SizeDraft {
         Some(StageConnected {
             gives: Schema::of("size", ColumnType::Tensor(fixed_tensor("size", DType::I64, &[2]))),
             reads: vec![(0, placed)],
-            settings: serde_json::json!({}),
+            settings: self.json(),
             details: vec!["width, height".to_owned()],
             about,
-            runs: Runs::Map(Arc::new(SizeMap)),
+            runs: Runs::map::<Self>(Self {}, Some(2)),
         })
     }
 }
 
-#[derive(Debug, Clone, Encode, Decode)]
-struct SizeMap;
+impl RowWork for Size {
+    type Scratch = ();
 
-impl Map for SizeMap {
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(self.clone())
-    }
-
-    fn cost(&self) -> usize {
-        2
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Size.name(), self)
-    }
-}
-
-impl MapRun for SizeMap {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
-        let [placed] = inputs else {
-            return Err(Refusal::result(
-                "internal error: a size stage was given no placement; this is a bug",
-            ));
-        };
-        let [width, height] = Placement::of(placed)?.row.map(|side| i64::from(side).to_ne_bytes());
+    fn apply(&self, (): &mut (), row: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let [width, height] = Placement::of(&row[0])?.row.map(|side| i64::from(side).to_ne_bytes());
         let data = [width, height].concat();
         emit.row(&[Value::Tensor(TensorView { name: "size", dtype: DType::I64, shape: &[2], data: &data })])
     }
@@ -102,14 +68,14 @@ impl MapRun for SizeMap {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared::testing::each_row;
+    use super::super::shared::testing::{each_row, in_loader};
     use super::*;
 
     #[test]
     fn it_is_the_size_of_the_row_and_not_of_the_picture_also_in_another_process() {
         let placed =
             Placement { row: [96, 64], picture: [300, 200], to_picture: [3.0, 0.0, 1.0, 0.0, 3.0, 2.0] };
-        let map = Size.revive(&SizeMap.in_loader().unwrap()).unwrap();
+        let map = in_loader::<Size>(Size {});
         let (mut run, mut sides) = (map.start(), Vec::new());
         let mut emit = each_row(|row| {
             let [Value::Tensor(view)] = row else { panic!("{row:?}") };

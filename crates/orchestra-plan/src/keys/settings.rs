@@ -1,14 +1,9 @@
 //! The keys of what holds for the whole run, or for one of its pipelines.
 
-use super::workers::SANDBOX;
-use crate::key::{Key, Words, key};
-use crate::plan::{LogFormat, OtlpProtocol};
+use orchestra_core::{Choice as _, SandboxMode};
 
-/// `log_format` of `[telemetry]`.
-pub(crate) const LOG_FORMATS: Words<LogFormat, 2> = Words::new([
-    ("text", LogFormat::Text, "time, level, message, and `name=value` for each field"),
-    ("json", LogFormat::Json, "a JSON object"),
-]);
+use crate::key::{Key, key};
+use crate::plan::{LogFormat, OtlpProtocol};
 
 /// `[devices]`
 pub const DEVICES: [Key; 3] = [
@@ -89,7 +84,7 @@ pub const LIMITS: [Key; 11] = [
         "\"auto\"",
         "whether loaders and workers are [confined](../security.md) to what they need",
     )
-    .one_of(&SANDBOX.words),
+    .one_of(SandboxMode::WORDS),
 ];
 
 /// `[pipelines.NAME]`
@@ -129,8 +124,7 @@ pub const PIPELINE: [Key; 5] = [
 /// `[telemetry]`
 pub const TELEMETRY: [Key; 7] = [
     key("otlp", "text", "none", "address of an OTLP collector: `\"http://localhost:4318\"`"),
-    key("protocol", "text", "by the port", "how the collector is spoken to")
-        .one_of(&OtlpProtocol::WORDS.words),
+    key("protocol", "text", "by the port", "how the collector is spoken to").one_of(OtlpProtocol::WORDS),
     key(
         "sample",
         "number, 0 to 1",
@@ -145,5 +139,5 @@ pub const TELEMETRY: [Key; 7] = [
         "how long the end of the run waits for spans that are not made yet, and again for those that are not sent",
     ),
     key("metrics", "text", "none", "where the page of metrics is served: `\"127.0.0.1:9464\"`"),
-    key("log_format", "text", "\"text\"", "lines of the log files").one_of(&LOG_FORMATS.words),
+    key("log_format", "text", "\"text\"", "lines of the log files").one_of(LogFormat::WORDS),
 ];

@@ -2,24 +2,30 @@
 
 use orchestra_core::tasks::Goal;
 
-use crate::key::{Key, Words, key};
+use orchestra_core::Choice as _;
 
-/// `stop_signal` of tasks, with the numbers that Linux gives them.
-pub(crate) const SIGNALS: Words<i32, 7> = Words::new([
-    ("SIGTERM", 15, ""),
-    ("SIGINT", 2, ""),
-    ("SIGHUP", 1, ""),
-    ("SIGQUIT", 3, ""),
-    ("SIGUSR1", 10, ""),
-    ("SIGUSR2", 12, ""),
-    ("SIGKILL", 9, ""),
-]);
+use crate::choices;
+use crate::key::{Key, key};
 
-/// `goal` of `best`.
-pub(crate) const GOALS: Words<Goal, 2> = Words::new([
-    (Goal::Min.as_str(), Goal::Min, "the least one is the best"),
-    (Goal::Max.as_str(), Goal::Max, "the largest one is the best"),
-]);
+choices! {
+    /// `stop_signal` of tasks.
+    pub enum StopSignal {
+        Term = "SIGTERM",
+        Int = "SIGINT",
+        Hup = "SIGHUP",
+        Quit = "SIGQUIT",
+        Usr1 = "SIGUSR1",
+        Usr2 = "SIGUSR2",
+        Kill = "SIGKILL",
+    }
+}
+
+impl StopSignal {
+    /// The number that Linux gives it.
+    pub(crate) fn number(self) -> i32 {
+        [15, 2, 1, 3, 10, 12, 9][self as usize]
+    }
+}
 
 /// `[tasks.NAME]`
 pub const TASK: [Key; 20] = [
@@ -83,7 +89,7 @@ pub const TASK: [Key; 20] = [
         "\"SIGTERM\"",
         "what asks it to end",
     )
-    .one_of(&SIGNALS.words),
+    .one_of(StopSignal::WORDS),
     key(
         "grace",
         "duration",
@@ -142,7 +148,7 @@ pub const RETRIES: [Key; 6] = [
 /// `best` of tasks.
 pub const BEST: [Key; 2] = [
     key("metric", "text", "required", "one of `metrics`"),
-    key("goal", "text", "required", "which values are better").one_of(&GOALS.words),
+    key("goal", "text", "required", "which values are better").one_of(Goal::WORDS),
 ];
 
 /// A table in `metrics` of tasks.

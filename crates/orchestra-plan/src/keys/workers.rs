@@ -1,31 +1,19 @@
 //! The keys of models, and of stages that run a program: what their workers are told.
 
-use orchestra_core::{ConvSearch, SandboxMode};
+use orchestra_core::{Choice as _, ConvSearch, SandboxMode};
 
-use crate::key::{Key, Words, key};
+use crate::choices;
+use crate::key::{Key, key};
 
-/// `conv_search` of a model.
-pub(crate) const CONV_SEARCHES: Words<ConvSearch, 2> = Words::new([
-    ("heuristic", ConvSearch::Heuristic, "as the heuristics of cuDNN say"),
-    (
-        "exhaustive",
-        ConvSearch::Exhaustive,
-        "takes longer for each shape that is new and may find faster ones",
-    ),
-]);
-
-/// `provider` of a model: whether it is TensorRT.
-pub(crate) const PROVIDERS: Words<bool, 2> = Words::new([
-    ("cuda", false, "ONNX Runtime's own kernels"),
-    ("tensorrt", true, "TensorRT compiles the model, and CUDA runs what it does not take"),
-]);
-
-/// `sandbox` of workers and of `[limits]`.
-pub(crate) const SANDBOX: Words<SandboxMode, 3> = Words::new([
-    ("off", SandboxMode::Off, "they are not"),
-    ("auto", SandboxMode::Auto, "as far as the kernel can"),
-    ("require", SandboxMode::Require, "or they do not start"),
-]);
+choices! {
+    /// `provider` of a model.
+    pub enum ProviderName {
+        /// ONNX Runtime's own kernels
+        Cuda = "cuda",
+        /// TensorRT compiles the model, and CUDA runs what it does not take
+        TensorRt = "tensorrt",
+    }
+}
 
 /// `[models.NAME]`. No more than 8 streams: each takes memory of its own, and a GPU is busy with fewer.
 pub const MODEL: [Key; 20] = [
@@ -82,14 +70,14 @@ pub const MODEL: [Key; 20] = [
         "\"heuristic\"",
         "on a GPU, how cuDNN finds the kernels of a convolution for a shape; ONNX Runtime calls the ways `HEURISTIC` and `EXHAUSTIVE`",
     )
-    .one_of(&CONV_SEARCHES.words),
+    .one_of(ConvSearch::WORDS),
     key(
         "provider",
         "text",
         "\"cuda\"",
         "what runs the model on a GPU; see [devices](../guide/devices.md)",
     )
-    .one_of(&PROVIDERS.words),
+    .one_of(ProviderName::WORDS),
     key(
         "tensorrt_fp16",
         "true or false",
@@ -102,7 +90,7 @@ pub const MODEL: [Key; 20] = [
         "that of `[limits]`",
         "whether workers of the model are confined to what they need; see [security](../security.md)",
     )
-    .one_of(&SANDBOX.words),
+    .one_of(SandboxMode::WORDS),
     key("sandbox_read", "text or list", "none", "files and folders that libraries of `custom_ops` read"),
     key("sandbox_write", "text or list", "none", "files and folders that libraries of `custom_ops` write"),
     key(
@@ -126,7 +114,7 @@ pub const RECYCLE: [Key; 2] = [
     key("growth", "memory", "none", "when its memory has grown by so much since its first batch"),
 ];
 
-/// Every stage that runs a program in workers of its own: how those are run.
+/// Every stage that runs a program in workers of its own: how those are run. A kernel has all but the last.
 pub const WORKERS: [Key; 10] = [
     key("devices", "text or list", "those of `[devices]`", "devices for this stage only"),
     key(
@@ -135,12 +123,6 @@ pub const WORKERS: [Key; 10] = [
         "its share of the cores; on a GPU 1, or up to 4 with MPS",
         "worker processes per device, each of which runs one batch at a time",
     ).from_to(1, 256),
-    key(
-        "threads",
-        "integer",
-        "1",
-        "threads of each worker: what the libraries of linear algebra are told to take",
-    ).from_to(1, 1024),
     key(
         "memory",
         "memory",
@@ -160,7 +142,7 @@ pub const WORKERS: [Key; 10] = [
         "that of `[limits]`",
         "whether workers are confined to what they need; see [security](../security.md)",
     )
-    .one_of(&SANDBOX.words),
+    .one_of(SandboxMode::WORDS),
     key(
         "sandbox_read",
         "text or list",
@@ -169,4 +151,10 @@ pub const WORKERS: [Key; 10] = [
     ),
     key("sandbox_write", "text or list", "none", "files and folders that the code writes"),
     key("sandbox_env", "text or list", "none", "variables of the environment that the code needs"),
+    key(
+        "threads",
+        "integer",
+        "1",
+        "threads of each worker: what the libraries of linear algebra are told to take",
+    ).from_to(1, 1024),
 ];

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use orchestra_core::shapes::{Fetch, KindSettings, Map, Registry};
 use orchestra_store::{Expand, FileKinds, ListError};
 
-use super::{SinkKind, SourceKind, StageKind};
+use super::{SinkKind, SourceKind, StageKind, Typed, TypedStage};
 
 /// The kinds that a workflow file may name. Several may have one name: [`Kinds::source`], [`Kinds::stage`] and [`Kinds::sink`] say which counts.
 #[derive(Clone, Default)]
@@ -43,6 +43,12 @@ impl Kinds {
     pub fn with_stage(mut self, kind: impl StageKind + 'static) -> Self {
         self.stages.push(Arc::new(kind));
         self
+    }
+
+    /// These, and the kind of stage with these settings.
+    #[must_use]
+    pub fn with_typed_stage<K: TypedStage>(self) -> Self {
+        self.with_stage(Typed::<K>::kind())
     }
 
     /// These, and one more kind of sink.

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use orchestra_core::SandboxMode;
+use orchestra_core::{SandboxMode, choices};
 use serde::Serialize;
-
-use crate::key::Words;
 
 /// `[limits]`
 #[derive(Debug, Clone, Serialize)]
@@ -104,16 +102,19 @@ pub enum OtlpProtocol {
     HttpProtobuf,
 }
 
-impl OtlpProtocol {
-    /// What files and variables call them.
-    pub const WORDS: Words<Self, 2> = Words::new([
-        ("grpc", Self::Grpc, "in a build that has it"),
-        ("http/protobuf", Self::HttpProtobuf, ""),
-    ]);
+choices! {
+    for OtlpProtocol {
+        /// in a build that has it
+        Grpc = "grpc",
+        HttpProtobuf = "http/protobuf",
+    }
+}
 
-    /// The protocol that files and variables call so.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::WORDS.value(name)
+choices! {
+    for LogFormat {
+        /// time, level, message, and `name=value` for each field
+        Text = "text",
+        /// a JSON object
+        Json = "json",
     }
 }

@@ -2,47 +2,35 @@
 
 use std::time::Duration;
 
-use orchestra_core::SandboxMode;
-
 use super::RawDevices;
-use crate::bytes::parse_bytes;
 use crate::fields::{At, Fields};
 use crate::keys;
-use crate::plan::{Limits, MaxFailed, OtlpProtocol, TelemetryPlan};
+use crate::plan::{Limits, MaxFailed, TelemetryPlan};
+use crate::settings::Bytes;
 use crate::tree::Value;
 
-/// Default of `limits.max_pixels`: 2^28, a square of 16,384 pixels.
-const MAX_PIXELS: u64 = 1 << 28;
-/// Default of `limits.first_failed`.
-const FIRST_FAILED: u64 = 100;
-/// Of a source, whose list takes some dozens of bytes for each.
-const MAX_ITEMS: u64 = 100_000_000;
-
 pub(super) fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<At<u64>>) {
-    let mut limits = Limits {
-        max_failed: None,
-        first_failed: FIRST_FAILED,
-        item_timeout: Duration::from_secs(30),
-        batch_timeout: Duration::from_secs(60),
-        load_timeout: Duration::from_secs(600),
-        // What sends SIGTERM and then SIGKILL mostly leaves 30 seconds between.
-        grace: Duration::from_secs(25),
-        max_pixels: MAX_PIXELS,
-        max_items: MAX_ITEMS,
-        sandbox: SandboxMode::default(),
+    let mut f = fields.section("limits", &keys::LIMITS);
+    let limits = Limits {
+        max_failed: max_failed(&mut f),
+        first_failed: f.value("first_failed"),
+        item_timeout: positive_or_default(&mut f, "item_timeout"),
+        batch_timeout: positive_or_default(&mut f, "batch_timeout"),
+        load_timeout: positive_or_default(&mut f, "load_timeout"),
+        grace: f.value("grace"),
+        max_pixels: f.value("max_pixels"),
+        max_items: f.value("max_items"),
+        sandbox: f.value("sandbox"),
         own: None,
     };
-    let Some(mut f) = fields.section("limits", &keys::LIMITS) else { return (limits, None, None) };
-    limits.max_failed = max_failed(&mut f);
-    limits.first_failed = f.integer("first_failed").map_or(limits.first_failed, |n| n.value);
-    limits.item_timeout = positive(&mut f, "item_timeout").unwrap_or(limits.item_timeout);
-    limits.batch_timeout = positive(&mut f, "batch_timeout").unwrap_or(limits.batch_timeout);
-    limits.load_timeout = positive(&mut f, "load_timeout").unwrap_or(limits.load_timeout);
-    limits.grace = f.duration("grace").unwrap_or(limits.grace);
-    limits.max_pixels = f.integer("max_pixels").map_or(limits.max_pixels, |n| n.value);
-    limits.max_items = f.integer("max_items").map_or(limits.max_items, |n| n.value);
-    limits.sandbox = f.word("sandbox", &keys::SANDBOX).map_or(limits.sandbox, |mode| mode.value);
     (limits, f.bytes("memory"), f.integer("loaders"))
+}
+
+fn positive_or_default(f: &mut Fields<'_, '_>, key: &str) -> Duration {
+    match f.entry(key) {
+        Some(_) => positive(f, key).unwrap_or_default(),
+        None => f.value(key),
+    }
 }
 
 pub(crate) fn positive(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
@@ -74,8 +62,7 @@ pub(super) fn max_failed(f: &mut Fields<'_, '_>) -> Option<MaxFailed> {
 }
 
 pub(super) fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
-    let default = RawDevices { use_: None, headroom: parse_bytes("2GiB").unwrap_or_default(), slots: None };
-    let Some(mut f) = fields.section("devices", &keys::DEVICES) else { return default };
+    let mut f = fields.section("devices", &keys::DEVICES);
     let use_ = f.strings("use").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
     if let (Some([]), Some(entry)) = (use_.as_deref(), f.entry("use")) {
         f.bad("use", entry.node.span, "names no device")
@@ -83,13 +70,13 @@ pub(super) fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
     }
     RawDevices {
         use_,
-        headroom: f.bytes("headroom").map_or(default.headroom, |b| b.value),
+        headroom: f.value::<Bytes>("headroom").0,
         slots: f.integer("slots").map(|n| n.value as usize),
     }
 }
 
 pub(super) fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
-    let Some(mut f) = fields.section("telemetry", &keys::TELEMETRY) else { return TelemetryPlan::default() };
+    let mut f = fields.section("telemetry", &keys::TELEMETRY);
     let otlp = f.string("otlp");
     if let Some(url) = &otlp
         && !url.value.starts_with("http://")
@@ -99,12 +86,12 @@ pub(super) fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
     }
     TelemetryPlan {
         otlp: otlp.map(|u| u.value),
-        protocol: f.word("protocol", &OtlpProtocol::WORDS).map(|p| p.value),
+        protocol: f.get("protocol"),
         sample: sample(&mut f),
         slow: f.duration("slow"),
         flush_timeout: f.duration("flush_timeout"),
         metrics: metrics_page(&mut f),
-        log_format: f.word("log_format", &keys::LOG_FORMATS).map(|l| l.value),
+        log_format: f.get("log_format"),
     }
 }
 

@@ -127,9 +127,6 @@ fn place(name: &At<String>, metrics: &[TaskMetric], diags: &mut Diagnostics) -> 
 fn best(f: &mut Fields<'_, '_>, metrics: &[TaskMetric]) -> Option<Objective> {
     let mut f = f.table("best")?;
     let metric = f.required_string("metric", "the metric that tasks are compared by");
-    let goal = f.word("goal", &keys::GOALS);
-    if goal.is_none() && f.entry("goal").is_none() {
-        f.missing("goal", "\"min\" where less is better, \"max\" where more is");
-    }
-    Some(Objective { metric: place(&metric?, metrics, f.diags)?, goal: goal?.value })
+    let goal = f.setting("goal", "\"min\" where less is better, \"max\" where more is");
+    Some(Objective { metric: place(&metric?, metrics, f.diags)?, goal: goal? })
 }

@@ -80,14 +80,14 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         env: env(&mut f),
         pass_env: f.strings("pass_env").unwrap_or_default(),
         device: device(&mut f),
-        priority: f.integer_or_default("priority").value as u32,
+        priority: f.value("priority"),
         gpu_memory: f.bytes("gpu_memory"),
         after: f.strings("after").unwrap_or_default(),
         matrix: matrix(&mut f),
         for_each: f.string("for_each"),
         timeout: bounded(&mut f, "timeout", positive),
         retries: retries(&mut f),
-        stop_signal: f.word_or_default("stop_signal", &keys::SIGNALS).value,
+        stop_signal: f.setting("stop_signal", "").map_or(15, keys::StopSignal::number),
         grace: bounded(&mut f, "grace", Fields::duration).unwrap_or(Duration::from_secs(10)),
         memory: memory(&mut f),
         cpus: f.integer("cpus").map(|n| n.value as usize),
@@ -233,12 +233,12 @@ fn memory(f: &mut Fields<'_, '_>) -> Option<u64> {
 fn retries(f: &mut Fields<'_, '_>) -> Retries {
     let Some(entry) = f.entry("retries") else { return Retries::default() };
     if matches!(entry.node.value, Value::Integer(_)) {
-        let n = f.integer_or_default("retries").value as u32;
+        let n = f.value("retries");
         let pause = Duration::ZERO;
         return Retries { out_of_memory: n, device_lost: n, timeout: n, code: n, signal: n, pause };
     }
     let Some(mut f) = f.table("retries") else { return Retries::default() };
-    let mut times = |key| f.integer_or_default(key).value as u32;
+    let mut times = |key| f.value::<u32>(key);
     Retries {
         out_of_memory: times("out_of_memory"),
         device_lost: times("device_lost"),

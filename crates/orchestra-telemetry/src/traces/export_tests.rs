@@ -59,7 +59,7 @@ fn run(settings: &TraceSettings, spans: u64) -> SpanReport {
 /// One collector for each protocol that this build speaks.
 fn collectors(first: &[Do]) -> Vec<(Collector, TraceSettings)> {
     let of = |collector: Collector| {
-        let protocol = Protocol::from_name(collector.protocol);
+        let protocol = <Protocol as orchestra_plan::Choice>::named(collector.protocol);
         let settings = TraceSettings::new(&collector.url(), "a test", protocol).unwrap();
         (collector, TraceSettings { timeout: LONG, patience: LONG, ..settings })
     };

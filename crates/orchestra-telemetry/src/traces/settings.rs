@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use http::Uri;
+use orchestra_plan::Choice as _;
 pub use orchestra_plan::OtlpProtocol as Protocol;
 use orchestra_plan::TelemetryPlan;
 
@@ -132,7 +133,7 @@ impl TraceSettings {
         let exporter = text("OTEL_TRACES_EXPORTER").unwrap_or_default().to_lowercase();
         let asks_for = |wanted: &str| exporter.split(',').any(|name| name.trim() == wanted);
         let protocol = match (configured.protocol, of_exporter("PROTOCOL")) {
-            (None, Some((value, variable))) => match Protocol::from_name(&value) {
+            (None, Some((value, variable))) => match Protocol::named(&value) {
                 None => return Err(TelemetryError::Protocol { variable, value }),
                 known => known,
             },

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, audited, bounded};
 use orchestra::kind::{
-    At, BatchDraft, Code, DType, Dim, Draft, Fields, Limits, Program, ProgramContext, ProgramDraft,
-    ResolvedProgram, StageKind, TensorSpec,
+    At, BatchDraft, Code, DType, Dim, Draft, Fields, Program, ProgramContext, ProgramDraft, ResolvedProgram,
+    StageKind, TensorSpec,
 };
 use orchestra_testkit::striker::{Fault, strike_workers};
 use serde_json::Value;
@@ -27,7 +27,7 @@ impl StageKind for Double {
         "Gives every number twice."
     }
 
-    fn read(&self, fields: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+    fn read(&self, fields: &mut Fields<'_, '_>) -> Option<Draft> {
         Some(Draft::Batch(BatchDraft {
             model: Some(At::new("worker.c".to_owned(), fields.span)),
             program: Some(Arc::new(Doubling(self.0.clone()))),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::common::number_stages::{SCATTER, Stage, n_parts};
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, scan};
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Kinds, Limits, Map, MapRun, Refusal, Runs, Schema,
+    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Kinds, Map, MapRun, Refusal, Runs, Schema,
     StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
 use orchestra_testkit::models;
@@ -47,7 +47,7 @@ impl StageKind for Beside {
         "A stage of a test."
     }
 
-    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+    fn read(&self, _: &mut Fields<'_, '_>) -> Option<Draft> {
         Some(Draft::Stage(Box::new(*self)))
     }
 }

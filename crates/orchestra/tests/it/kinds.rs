@@ -9,7 +9,7 @@ mod listed;
 mod replaced;
 
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, pixels};
-use orchestra::kind::{KindSettings, StageKind as _};
+use orchestra::kind::{KindSettings, StageKind as _, Typed};
 use orchestra::{PlanOptions, RenderStyle};
 use orchestra_testkit::records::items;
 
@@ -36,7 +36,7 @@ fn the_guide_shows_this_code() {
 #[test]
 fn settings_of_another_version_make_no_map() {
     let other = KindSettings { kind: "invert".into(), settings: vec![] };
-    assert!(Invert.revive(&other).is_none());
+    assert!(Typed::<Invert>::kind().revive(&other).is_none());
 }
 
 fn workflow(place: &mut Workplace, more: &str) {
@@ -51,7 +51,7 @@ fn workflow(place: &mut Workplace, more: &str) {
 async fn a_kind_of_the_host_program_works_on_rows_without_a_model() {
     let mut place = Workplace::with_pictures(40);
     workflow(&mut place, "below = 255");
-    let plan = place.plan_with(orchestra::kinds().with_stage(Invert));
+    let plan = place.plan_with(orchestra::kinds().with_typed_stage::<Invert>());
     let outcome = place.run_plan(plan).await;
     Workplace::must_end_with(&outcome, 0);
     let records = place.records(&["results.jsonl"]);
@@ -67,7 +67,7 @@ async fn a_kind_of_the_host_program_works_on_rows_without_a_model() {
 async fn a_kind_that_replaces_another_does_so_in_the_plan_and_in_loader_processes() {
     let mut place = Workplace::with_pictures(5);
     workflow(&mut place, "below = 255");
-    let kinds = orchestra::kinds().with_stage(Replaced).with_stage(Invert);
+    let kinds = orchestra::kinds().with_stage(Replaced).with_typed_stage::<Invert>();
     assert!(kinds.stage("invert").unwrap().keys().iter().any(|key| key.name == "below"));
     let outcome = place.run_plan(place.plan_with(kinds)).await;
     Workplace::must_end_with(&outcome, 0);
@@ -98,7 +98,7 @@ fn a_replaced_kind_is_named_once_to_the_user() {
     let mut place = Workplace::with_pictures(1);
     workflow(&mut place, "");
     place.set("\"invert\"", "\"zebra\"").write_workflow();
-    let kinds = orchestra::kinds().with_stage(Replaced).with_stage(Invert);
+    let kinds = orchestra::kinds().with_stage(Replaced).with_typed_stage::<Invert>();
     let options = PlanOptions::default();
     let file = place.path("workflow.toml");
     let (plan, diagnostics) =
@@ -121,7 +121,7 @@ fn keys_of_a_kind_of_the_host_program_are_checked_like_any_others() {
         assert!(plan.is_none());
         diagnostics.render(RenderStyle::Plain)
     };
-    let text = plan(orchestra::kinds().with_stage(Invert));
+    let text = plan(orchestra::kinds().with_typed_stage::<Invert>());
     assert!(text.contains("stage `inverted` has no key `belw`") && text.contains("`below`"), "{text}");
     let text = plan(orchestra::kinds());
     assert!(text.contains("unknown kind `invert`") && text.contains("`classify`"), "{text}");
@@ -131,7 +131,7 @@ fn keys_of_a_kind_of_the_host_program_are_checked_like_any_others() {
 async fn a_workflow_without_a_model_needs_no_onnx_runtime() {
     let mut place = Workplace::with_pictures(5);
     workflow(&mut place, "");
-    let plan = place.plan_with(orchestra::kinds().with_stage(Invert));
+    let plan = place.plan_with(orchestra::kinds().with_typed_stage::<Invert>());
     let library =
         orchestra::runtime_library(&plan, Some("/no/such/library.so".into()), true, &mut orchestra::Silent);
     assert!(library.unwrap().is_none(), "nothing is looked for");

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::common::{AS_IT_IS, Workplace};
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fields, Limits, Map, MapRun, Refusal, Runs, Schema,
-    StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
+    ColumnType, Connect, DType, Draft, Emit, Fields, Map, MapRun, Refusal, Runs, Schema, StageConnected,
+    StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
 use orchestra_testkit::models;
 
@@ -42,7 +42,7 @@ impl StageKind for Stage {
         "A stage of a test."
     }
 
-    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+    fn read(&self, _: &mut Fields<'_, '_>) -> Option<Draft> {
         Some(Draft::Stage(Box::new(*self)))
     }
 }

@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::common::{AS_IT_IS, Workplace, each_shows_its_own_picture};
 use orchestra::StartOptions;
 use orchestra::kind::{
-    Connect, Draft, Emit, Fields, Limits, Map, MapRun, Refusal, Runs, StageConnected, StageContext,
-    StageKind, Value,
+    Connect, Draft, Emit, Fields, Map, MapRun, Refusal, Runs, StageConnected, StageContext, StageKind, Value,
 };
 use orchestra::trace::{
     BatchNumber, BatchTrace, DeviceTrace, EndedItems, RunBegan, RunEnded, RunTracer, TaskTrace, Tracer,
@@ -92,7 +91,7 @@ impl StageKind for Falls {
         "A stage of a test."
     }
 
-    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+    fn read(&self, _: &mut Fields<'_, '_>) -> Option<Draft> {
         Some(Draft::Stage(Box::new(self.clone())))
     }
 }

@@ -5,8 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, pixels};
 use orchestra::kind::{
-    Connect, Draft, Emit, Fields, Limits, Map, MapRun, Refusal, Runs, StageConnected, StageContext,
-    StageKind, Value,
+    Connect, Draft, Emit, Fields, Map, MapRun, Refusal, Runs, StageConnected, StageContext, StageKind, Value,
 };
 use orchestra_testkit::records::{ItemKey, items};
 
@@ -32,7 +31,7 @@ impl StageKind for Barrier {
         "Keeps the thread of one row."
     }
 
-    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+    fn read(&self, _: &mut Fields<'_, '_>) -> Option<Draft> {
         Some(Draft::Stage(Box::new(self.clone())))
     }
 }

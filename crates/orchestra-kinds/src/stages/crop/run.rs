@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 
+use bincode::{Decode, Encode};
 use orchestra_core::data::{OwnedRow, OwnedValue, Pixels, Refusal, TensorView, Value, WriteTensor};
-use orchestra_core::shapes::{Emit, Fan, Map, MapRun};
+use orchestra_core::shapes::{Emit, Fan, RowWork};
 use orchestra_core::{DType, Element, ImageSpec, LeftOut, Placement, TensorSpec};
 use orchestra_media::{MediaError, PixelRect, Preparer, Quadrilateral};
 
@@ -11,50 +12,33 @@ use super::{Boxes, Corners, ListColumns, Outside};
 use crate::elements::read_numbers;
 use crate::stages::shared::box_order::BoxPosition;
 
-#[derive(Debug)]
-pub struct CropMap {
-    pub spec: ImageSpec,
-    pub tensor: TensorSpec,
-    pub boxes: Boxes,
-    /// How many boxes an item has at most, where that is known.
-    pub many: Option<usize>,
+/// What cuts boxes out of pictures.
+#[derive(Debug, Encode, Decode)]
+pub struct Cutting {
+    pub(super) spec: ImageSpec,
+    pub(super) tensor: TensorSpec,
+    pub(super) boxes: Boxes,
     /// Boxes are a list and no tensor.
-    pub list: Option<ListColumns>,
+    pub(super) list: Option<ListColumns>,
 }
 
-impl Map for CropMap {
-    fn fan(&self) -> Fan {
-        Fan::Parts
-    }
-
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(CropRun {
-            spec: self.spec.clone(),
-            tensor: self.tensor.clone(),
-            boxes: self.boxes.clone(),
-            list: self.list.clone(),
-            values: Vec::new(),
-            preparer: RefCell::new(Preparer::new()),
-        })
-    }
-
-    fn cost(&self) -> usize {
-        let pixels = self.tensor.row_len().unwrap_or(usize::MAX);
-        self.many.map_or(usize::MAX, |n| n.saturating_mul(pixels))
-    }
-}
-
-struct CropRun {
-    spec: ImageSpec,
-    tensor: TensorSpec,
-    boxes: Boxes,
-    list: Option<ListColumns>,
+#[derive(Default)]
+pub struct Buffers {
     values: Vec<f32>,
     preparer: RefCell<Preparer>,
 }
 
-impl MapRun for CropRun {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+impl RowWork for Cutting {
+    type Scratch = Buffers;
+    const FAN: Fan = Fan::Parts;
+    const IN_LOADER: bool = false;
+
+    fn apply(
+        &self,
+        Buffers { values, preparer }: &mut Buffers,
+        inputs: &[Value<'_>],
+        emit: &mut dyn Emit,
+    ) -> Result<(), Refusal> {
         let [Value::Picture(picture), boxes] = inputs else {
             return Err(Refusal::result("internal error: a crop stage was given no picture; this is a bug"));
         };
@@ -65,25 +49,25 @@ impl MapRun for CropRun {
         let mut numbers = 0;
         if let Some(list) = &self.list {
             numbers = NUMBERS;
-            self.values.clear();
+            values.clear();
             for row in rows {
-                list.read(row, &mut self.values)?;
+                list.read(row, values)?;
             }
-            if let Some(place) = self.values.iter().position(|v| v.is_nan()) {
+            if let Some(place) = values.iter().position(|v| v.is_nan()) {
                 return Err(Refusal::result(format!("box {} holds no number: it is NaN", place / NUMBERS)));
             }
         } else {
             boxes.with_tensor(|view: &TensorView<'_>| {
                 numbers = view.shape.last().copied().unwrap_or(0);
-                read_numbers(view, &mut self.values)
+                read_numbers(view, values)
             })?;
         }
         picture.with_pixels(&mut |pixels| {
             let picture = [pixels.width, pixels.height];
             let turns = self.list.as_ref().is_some_and(|list| list.polygon.is_some());
             let cuts = match turns {
-                true => self.boxes.quadrilaterals(&self.values, picture),
-                false => self.boxes.rects(&self.values, numbers, picture)?,
+                true => self.boxes.quadrilaterals(values, picture),
+                false => self.boxes.rects(values, numbers, picture)?,
             };
             cuts.tell(emit);
             emit.parts(cuts.areas.len())?;
@@ -91,15 +75,15 @@ impl MapRun for CropRun {
                 if let Area::Turned(quad) = &mut area {
                     quad.is_upside_down = self.list.as_ref().is_some_and(|list| list.turns(&rows[n]));
                 }
-                let cut = Cut { run: &*self, pixels, area };
+                let cut = Cut { work: self, preparer, pixels, area };
                 let placed = area.placement(&self.spec, picture).bytes();
                 let passed = self.list.as_ref().map_or(&[][..], |list| &list.passed);
-                let values: Vec<&OwnedValue> =
+                let passed: Vec<&OwnedValue> =
                     passed.iter().filter_map(|column| rows.get(n)?.get(*column)).collect();
-                let labels: Vec<_> = values.iter().map(|value| value.labels()).collect();
-                let mut row = Vec::with_capacity(2 + values.len());
+                let labels: Vec<_> = passed.iter().map(|value| value.labels()).collect();
+                let mut row = Vec::with_capacity(2 + passed.len());
                 row.push(Value::Unwritten(&cut));
-                row.extend(values.iter().zip(&labels).map(|(value, labels)| value.borrowed(labels)));
+                row.extend(passed.iter().zip(&labels).map(|(value, labels)| value.borrowed(labels)));
                 row.push(Placement::value(&placed));
                 emit.row(&row)?;
             }
@@ -190,25 +174,26 @@ impl Cuts {
 }
 
 struct Cut<'a> {
-    run: &'a CropRun,
+    work: &'a Cutting,
+    preparer: &'a RefCell<Preparer>,
     pixels: Pixels<'a>,
     area: Area,
 }
 
 impl WriteTensor for Cut<'_> {
     fn spec(&self) -> &TensorSpec {
-        &self.run.tensor
+        &self.work.tensor
     }
 
     fn write(&self, row: &mut [u8]) -> Result<(), Refusal> {
         let refusal = |error: MediaError| Refusal { kind: error.kind(), error: error.to_string() };
-        let mut preparer = self.run.preparer.borrow_mut();
+        let mut preparer = self.preparer.borrow_mut();
         match self.area {
-            Area::Upright(rect) => preparer.load(&self.pixels, rect, &self.run.spec),
+            Area::Upright(rect) => preparer.load(&self.pixels, rect, &self.work.spec),
             Area::Turned(quad) => preparer.load_quadrilateral(&self.pixels, &quad),
         }
         .map_err(refusal)?;
-        preparer.write_row(&self.run.spec, row).map_err(refusal)
+        preparer.write_row(&self.work.spec, row).map_err(refusal)
     }
 }
 

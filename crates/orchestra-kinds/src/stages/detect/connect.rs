@@ -5,35 +5,18 @@ use std::sync::Arc;
 use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
 use orchestra_plan::{
-    At, Connect, Diagnostics, Input, Runs, Span, StageConnected, StageContext, list, read_labels,
+    At, Choice as _, Connect, Diagnostics, Input, Runs, StageConnected, StageContext, list, read_labels,
 };
 
 use super::dbnet::Dbnet;
-use super::decode::{Boxes, Decode};
+use super::decode::{Boxes, Decoding};
 use super::layout::{Form, Layout, Output, Told};
 use super::lists::Logits;
 use super::recognise::{self, Contradiction, Recognised};
-use super::run::DetectMap;
+use super::run::Detecting;
+use super::{Detect, Units};
 
-#[derive(Debug)]
-pub struct DetectDraft {
-    pub layout: Option<At<Layout>>,
-    pub threshold: Option<f64>,
-    pub iou: f64,
-    pub max: Option<usize>,
-    pub labels: Option<At<String>>,
-    pub is_relative: Option<bool>,
-    pub has_background: bool,
-    pub scores: Option<Logits>,
-    pub box_threshold: f64,
-    pub unclip: f64,
-    pub min_size: f64,
-    pub dilates: bool,
-    /// The keys that stand in the file, and where their values do.
-    pub written: Vec<(&'static str, Span)>,
-}
-
-impl Connect for DetectDraft {
+impl Connect for Detect {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let name = stage.name;
         let input = match stage.inputs {
@@ -87,7 +70,7 @@ impl Connect for DetectDraft {
                 ));
             return None;
         };
-        self.keys_of_others(name, layout, outputs.form, stage.diags)?;
+        self.keys_of_others(layout, outputs.form, stage)?;
         let decode = self.decode(name, layout, outputs.form, told.classes, stage)?;
         let placed = input.gives.0.iter().position(|column| column.ty == ColumnType::Placement);
         if placed.is_none() && decode.needs_row() {
@@ -121,13 +104,15 @@ impl Connect for DetectDraft {
             }),
             details: vec![format!("{}, {named}", layout.name()), format!("pixels {pixels}")],
             about: format!("layout {} ({why}), {named}, pixels {pixels}", layout.name()),
-            runs: Runs::Map(Arc::new(DetectMap {
-                decode,
-                is_placed: placed.is_some(),
-                labels: labels.into_iter().map(Arc::from).collect(),
+            runs: Runs::map::<Self>(
+                Detecting {
+                    decode,
+                    is_placed: placed.is_some(),
+                    labels: labels.into_iter().map(Arc::from).collect(),
+                },
                 // Each number is looked at, and some more than once.
-                cost: cost.map_or(usize::MAX, |n| n.saturating_mul(4)),
-            })),
+                cost.map(|n| n.saturating_mul(4)),
+            ),
         })
     }
 }
@@ -175,7 +160,7 @@ fn schema(has_polygon: bool) -> Schema {
     Schema(columns)
 }
 
-impl DetectDraft {
+impl Detect {
     /// The layout, and why it is this one.
     fn layout(
         &self,
@@ -211,12 +196,12 @@ impl DetectDraft {
     }
 
     /// Reports keys that belong to other layouts.
-    fn keys_of_others(&self, stage: &str, layout: Layout, form: Form, diags: &mut Diagnostics) -> Option<()> {
+    fn keys_of_others(&self, layout: Layout, form: Form, stage: &mut StageContext<'_>) -> Option<()> {
         let is_dbnet = layout == Layout::Dbnet;
         let suppresses = layout.suppresses();
         let mut is_fine = true;
-        for (key, span) in &self.written {
-            let has_effect = match *key {
+        for At { value: key, span } in stage.written {
+            let has_effect = match &**key {
                 "iou" => suppresses,
                 "labels" => !is_dbnet,
                 "boxes" => layout == Layout::Ssd || form == Form::Labelled,
@@ -227,8 +212,8 @@ impl DetectDraft {
             };
             if !has_effect {
                 let message =
-                    format!("`{key}` of stage `{stage}` has no effect on layout `{}`", layout.name());
-                diags.error(*span, message).help("leave it out");
+                    format!("`{key}` of stage `{}` has no effect on layout `{}`", stage.name, layout.name());
+                stage.diags.error(*span, message).help("leave it out");
                 is_fine = false;
             }
         }
@@ -242,15 +227,15 @@ impl DetectDraft {
         form: Form,
         classes: Option<usize>,
         stage: &mut StageContext<'_>,
-    ) -> Option<Decode> {
+    ) -> Option<Decoding> {
         if layout == Layout::Dbnet {
-            return Some(Decode::Texts(Dbnet {
+            return Some(Decoding::Texts(Dbnet {
                 threshold: self.threshold.unwrap_or(0.3) as f32,
                 box_threshold: self.box_threshold as f32,
                 unclip: self.unclip,
-                max: self.max.unwrap_or(1000),
+                max: self.max.unwrap_or(1000) as usize,
                 min_size: self.min_size,
-                dilate: self.dilates,
+                dilate: self.dilate,
             }));
         }
         let logits = match (self.scores, form) {
@@ -267,15 +252,15 @@ impl DetectDraft {
             }
             (None, _) => Logits::Sigmoid,
         };
-        Some(Decode::Boxes(Boxes {
+        Some(Decoding::Boxes(Boxes {
             layout,
             classes,
             logits,
             threshold: self.threshold.unwrap_or(0.25) as f32,
             iou: self.iou,
-            max: self.max.unwrap_or(300),
-            is_relative: self.is_relative.unwrap_or(form != Form::Labelled),
-            background: self.has_background,
+            max: self.max.unwrap_or(300) as usize,
+            is_relative: self.boxes.map_or(form != Form::Labelled, |boxes| boxes == Units::Relative),
+            background: self.background,
         }))
     }
 }

@@ -1,5 +1,6 @@
 //! `dbnet`: a map of how likely each pixel belongs to a text, to rotated rectangles around the texts, as PaddleOCR and RapidOCR make them.
 
+use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
 use serde::Serialize;
 
@@ -7,7 +8,7 @@ use super::layout::Tensor;
 use super::rectangle::{Quad, min_area_rectangle, score_within, unclip};
 
 /// The settings of the layout.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Encode, Decode)]
 pub struct Dbnet {
     /// Pixels that are more likely than this belong to a text.
     pub threshold: f32,

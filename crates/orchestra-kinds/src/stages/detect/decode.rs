@@ -1,5 +1,6 @@
 //! The settings of a layout, and what they make of a row of outputs. Knows no picture.
 
+use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
 use serde::Serialize;
 
@@ -9,15 +10,15 @@ use super::layout::{Layout, Tensor};
 use super::lists::{self, Logits};
 use super::yolo;
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Encode, Decode)]
 #[serde(rename_all = "lowercase")]
-pub enum Decode {
+pub enum Decoding {
     Boxes(Boxes),
     Texts(Dbnet),
 }
 
 /// The settings of all layouts but `dbnet`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Encode, Decode)]
 pub struct Boxes {
     pub layout: Layout,
     pub classes: Option<usize>,
@@ -29,12 +30,12 @@ pub struct Boxes {
     pub background: bool,
 }
 
-impl Decode {
+impl Decoding {
     /// Whether boxes mean nothing without the size of the model's input.
     pub fn needs_row(&self) -> bool {
         match self {
-            Decode::Texts(_) => false,
-            Decode::Boxes(boxes) => match boxes.layout {
+            Decoding::Texts(_) => false,
+            Decoding::Boxes(boxes) => match boxes.layout {
                 Layout::Yolov5
                 | Layout::Yolov8
                 | Layout::Yolov8Obb

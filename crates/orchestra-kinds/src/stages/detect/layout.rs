@@ -1,47 +1,39 @@
 //! How the outputs of a detector are laid out: which layouts there are, and which of the outputs of a model is what. Decodes nothing.
 
+use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
 use orchestra_core::{DType, Dim, TensorSpec};
-use orchestra_plan::Words;
+use orchestra_plan::choices;
 use serde::Serialize;
 
-/// A family of detectors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Layout {
-    Yolov5,
-    Yolov8,
-    Yolov8Obb,
-    YoloEnd2end,
-    YoloEnd2endObb,
-    Yolox,
-    Ssd,
-    Detr,
-    Tf,
-    Ultraface,
-    Dbnet,
+choices! {
+    /// A family of detectors.
+    #[derive(Serialize, Encode, Decode)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Layout {
+        /// also v7
+        Yolov5 = "yolov5",
+        /// v8 to v12
+        Yolov8 = "yolov8",
+        /// turned boxes, v8 to v12
+        Yolov8Obb = "yolov8_obb",
+        /// v10, v26, or exported with `nms = True`
+        YoloEnd2end = "yolo_end2end",
+        /// turned boxes of these
+        YoloEnd2endObb = "yolo_end2end_obb",
+        Yolox = "yolox",
+        Ssd = "ssd",
+        /// RT-DETR, D-FINE, RF-DETR; an input `orig_target_sizes` reads a `size` stage
+        Detr = "detr",
+        /// `detection_boxes`, ..
+        Tf = "tf",
+        Ultraface = "ultraface",
+        /// texts
+        Dbnet = "dbnet",
+    }
 }
 
 impl Layout {
-    /// As `layout = ".."` names them.
-    pub const WORDS: Words<Layout, 11> = Words::new([
-        ("yolov5", Layout::Yolov5, "also v7"),
-        ("yolov8", Layout::Yolov8, "v8 to v12"),
-        ("yolov8_obb", Layout::Yolov8Obb, "turned boxes, v8 to v12"),
-        ("yolo_end2end", Layout::YoloEnd2end, "v10, v26, or exported with `nms = True`"),
-        ("yolo_end2end_obb", Layout::YoloEnd2endObb, "turned boxes of these"),
-        ("yolox", Layout::Yolox, ""),
-        ("ssd", Layout::Ssd, ""),
-        ("detr", Layout::Detr, "RT-DETR, D-FINE, RF-DETR; an input `orig_target_sizes` reads a `size` stage"),
-        ("tf", Layout::Tf, "`detection_boxes`, .."),
-        ("ultraface", Layout::Ultraface, ""),
-        ("dbnet", Layout::Dbnet, "texts"),
-    ]);
-
-    pub fn name(self) -> &'static str {
-        Self::WORDS.text(self)
-    }
-
     /// Whether its boxes overlap, so that all but the best of a place are left out.
     pub fn suppresses(self) -> bool {
         matches!(

@@ -1,29 +1,24 @@
 //! Detectors that give boxes, scores and classes as tensors of their own: `ssd`, `ultraface`, `detr` and `tf`. Suppresses nothing.
 
+use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
-use orchestra_plan::Words;
+use orchestra_plan::choices;
 use serde::Serialize;
 
 use super::found::{Found, around, largest};
 use super::layout::Tensor;
 use super::yolo::class_of;
 
-/// What the scores of classes are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Logits {
-    /// Independent of each other.
-    Sigmoid,
-    /// Of all classes and of nothing, which is the last.
-    Softmax,
-}
-
-impl Logits {
-    /// As `scores = ".."` names them.
-    pub const WORDS: Words<Logits, 2> = Words::new([
-        ("sigmoid", Logits::Sigmoid, "each by itself (RT-DETR, D-FINE)"),
-        ("softmax", Logits::Softmax, "with a last class that stands for nothing (DETR)"),
-    ]);
+choices! {
+    /// What the scores of classes are: independent of each other, or of all classes and of nothing, which is the last.
+    #[derive(Serialize, Encode, Decode)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Logits {
+        /// each by itself (RT-DETR, D-FINE)
+        Sigmoid = "sigmoid",
+        /// with a last class that stands for nothing (DETR)
+        Softmax = "softmax",
+    }
 }
 
 /// Boxes `[boxes, 4]` (corners) and scores `[boxes, classes]`, `[classes, boxes]` or `[boxes]`; with `background` the first class is nothing. A box counts

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use orchestra_plan::Choice as _;
+
 use super::layout::{Layout, Output, Told, fixed};
 
 /// What is known of the layout of a model.
@@ -67,7 +69,7 @@ pub fn recognise(outputs: &[Output<'_>], metadata: &BTreeMap<String, String>) ->
         return by_name(Layout::Detr);
     }
     let Some((task, layouts)) = exported(metadata) else {
-        return Recognised::Open(Layout::WORDS.values().filter(fits).collect());
+        return Recognised::Open(Layout::ALL.iter().copied().filter(fits).collect());
     };
     let said = match task {
         Some(task) if layouts.is_empty() => {

@@ -2,60 +2,50 @@
 
 use std::sync::Arc;
 
+use bincode::{Decode, Encode};
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, Value};
-use orchestra_core::shapes::{Emit, Map, MapRun};
+use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Placement, compare_numbers};
 
 use super::dbnet::{Dbnet, Regions};
-use super::decode::Decode;
+use super::decode::Decoding;
 use super::found::Found;
 use super::layout::Tensor;
 use super::rectangle::Quad;
 use crate::elements::read_numbers;
 
-#[derive(Debug)]
-pub struct DetectMap {
-    pub decode: Decode,
+/// What makes lists of outputs.
+#[derive(Debug, Encode, Decode)]
+pub struct Detecting {
+    pub decode: Decoding,
     /// The last column read is a placement.
     pub is_placed: bool,
-    pub labels: Arc<[Arc<str>]>,
-    pub cost: usize,
+    pub labels: Vec<Arc<str>>,
 }
 
-impl Map for DetectMap {
-    fn start(&self) -> Box<dyn MapRun> {
-        Box::new(DetectRun {
-            decode: self.decode.clone(),
-            is_placed: self.is_placed,
-            labels: Arc::clone(&self.labels),
-            tensors: Vec::new(),
-            found: Vec::new(),
-            regions: Regions::default(),
-        })
-    }
-
-    fn cost(&self) -> usize {
-        self.cost
-    }
-}
-
-struct DetectRun {
-    decode: Decode,
-    is_placed: bool,
-    labels: Arc<[Arc<str>]>,
+#[derive(Default)]
+pub struct Buffers {
     tensors: Vec<Tensor>,
     found: Vec<Found>,
     regions: Regions,
 }
 
-impl MapRun for DetectRun {
-    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+impl RowWork for Detecting {
+    type Scratch = Buffers;
+    const IN_LOADER: bool = false;
+
+    fn apply(
+        &self,
+        Buffers { tensors, found, regions }: &mut Buffers,
+        inputs: &[Value<'_>],
+        emit: &mut dyn Emit,
+    ) -> Result<(), Refusal> {
         let (outputs, placed) = match inputs {
             [outputs @ .., placed] if self.is_placed => (outputs, Some(Placement::of(placed)?)),
             outputs => (outputs, None),
         };
-        self.tensors.resize_with(outputs.len(), Tensor::default);
-        for (tensor, output) in self.tensors.iter_mut().zip(outputs) {
+        tensors.resize_with(outputs.len(), Tensor::default);
+        for (tensor, output) in tensors.iter_mut().zip(outputs) {
             output.with_tensor(|view| {
                 view.name.clone_into(&mut tensor.name);
                 view.shape.clone_into(&mut tensor.shape);
@@ -63,27 +53,27 @@ impl MapRun for DetectRun {
             })?;
         }
         let rows = match &self.decode {
-            Decode::Boxes(boxes) => {
-                self.found.clear();
+            Decoding::Boxes(boxes) => {
+                found.clear();
                 let row = placed.map_or([0; 2], |placed| placed.row);
-                boxes.found(&self.tensors, row, &mut self.found)?;
-                self.boxes(placed.as_ref())?
+                boxes.found(tensors, row, found)?;
+                self.boxes(found, placed.as_ref())?
             }
-            Decode::Texts(settings) => {
-                let [map] = &self.tensors[..] else {
+            Decoding::Texts(settings) => {
+                let [map] = &tensors[..] else {
                     return Err(Refusal::result("internal error: an output is missing; this is a bug"));
                 };
-                texts(settings, map, placed.as_ref(), &mut self.regions)?
+                texts(settings, map, placed.as_ref(), regions)?
             }
         };
         emit.row(&[Value::List(&rows)])
     }
 }
 
-impl DetectRun {
-    fn boxes(&self, placed: Option<&Placement>) -> Result<Vec<OwnedRow>, Refusal> {
-        let mut rows = Vec::with_capacity(self.found.len());
-        for (n, found) in self.found.iter().enumerate() {
+impl Detecting {
+    fn boxes(&self, found: &[Found], placed: Option<&Placement>) -> Result<Vec<OwnedRow>, Refusal> {
+        let mut rows = Vec::with_capacity(found.len());
+        for (n, found) in found.iter().enumerate() {
             let [a, b, c, d] = found.corners;
             let place = |point| placed.map_or(point, |placed| placed.point(point));
             let polygon = found.rectangle.map(|rectangle| rectangle.ordered().map(place));

@@ -6,16 +6,16 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
-use orchestra_core::shapes::Map;
 use orchestra_core::{DType, Placement};
+use orchestra_plan::Choice as _;
 use serde_json::{Value as Json, json};
 
-use super::super::shared::testing::each_row;
+use super::super::shared::testing::apply;
 use super::dbnet::Dbnet;
-use super::decode::{Boxes, Decode};
+use super::decode::{Boxes, Decoding};
 use super::layout::{Layout, Tensor};
 use super::lists::Logits;
-use super::run::DetectMap;
+use super::run::Detecting;
 
 /// Numbers that look random, the same ones always.
 struct Random(u64);
@@ -50,8 +50,8 @@ fn settings(layout: Layout) -> Boxes {
     }
 }
 
-fn run(decode: Decode, tensors: &[Tensor]) -> Result<Vec<OwnedRow>, Refusal> {
-    let map = DetectMap { decode, is_placed: true, labels: Arc::new([Arc::from("zero")]), cost: 0 };
+fn run(decode: Decoding, tensors: &[Tensor]) -> Result<Vec<OwnedRow>, Refusal> {
+    let work = Detecting { decode, is_placed: true, labels: vec![Arc::from("zero")] };
     let data: Vec<Vec<u8>> =
         tensors.iter().map(|t| t.values.iter().flat_map(|v| v.to_ne_bytes()).collect()).collect();
     let mut inputs: Vec<Value<'_>> = tensors
@@ -64,12 +64,10 @@ fn run(decode: Decode, tensors: &[Tensor]) -> Result<Vec<OwnedRow>, Refusal> {
     let placed = placed().bytes();
     inputs.push(Placement::value(&placed));
     let mut found: Vec<OwnedRow> = Vec::new();
-    let mut emit = each_row(|row| {
+    apply(&work, &inputs, |row| {
         let [Value::List(rows)] = row else { panic!("no list: {row:?}") };
         found.extend_from_slice(rows);
-    });
-    map.start().apply(&inputs, &mut emit)?;
-    drop(emit);
+    })?;
     Ok(found)
 }
 
@@ -206,7 +204,7 @@ fn are_close(a: &[f64], b: &[f64], by: f64) -> bool {
 #[test]
 fn every_layout_finds_what_another_implementation_finds() {
     let cases: Vec<_> = (0..20).flat_map(cases).collect();
-    for layout in Layout::WORDS.values() {
+    for layout in Layout::ALL.iter().copied() {
         // Texts have a test of their own.
         let is_here = cases.iter().any(|(settings, ..)| settings.layout == layout);
         assert!(is_here || layout == Layout::Dbnet, "`{}` is compared with nothing", layout.name());
@@ -215,7 +213,7 @@ fn every_layout_finds_what_another_implementation_finds() {
         reference(&cases.iter().map(|(s, t, more)| json_of(s.layout, t, more)).collect::<Vec<_>>());
     for ((settings, tensors, _), expected) in cases.into_iter().zip(expected) {
         let layout = settings.layout;
-        let found = run(Decode::Boxes(settings), &tensors).unwrap();
+        let found = run(Decoding::Boxes(settings), &tensors).unwrap();
         assert!(found.len() > 5, "{layout:?} finds {}", found.len());
         assert_eq!(found.len(), expected.len(), "{layout:?}");
         for (row, wanted) in found.iter().zip(&expected) {
@@ -261,7 +259,7 @@ fn texts_are_where_another_implementation_finds_them() {
         });
         let case = json_of(Layout::Dbnet, std::slice::from_ref(&map), &more);
         let [expected] = &reference(&[case])[..] else { panic!() };
-        let found = run(Decode::Texts(dbnet), std::slice::from_ref(&map)).unwrap();
+        let found = run(Decoding::Texts(dbnet), std::slice::from_ref(&map)).unwrap();
         assert_eq!((found.len(), expected.len()), (n, n), "{dilate}");
         for row in &found {
             let polygon = numbers(&row[4]);
@@ -294,7 +292,7 @@ fn outputs_of_another_shape_than_the_plan_says_fail_the_item_by_name() {
                 let n = shape.iter().product();
                 broken[at] = tensor("broken", shape, vec![0.9; n]);
                 // Anything but a panic.
-                if let Err(refusal) = run(Decode::Boxes(settings.clone()), &broken) {
+                if let Err(refusal) = run(Decoding::Boxes(settings.clone()), &broken) {
                     assert!(!refusal.error.contains("bug"), "{layout:?}: {refusal:?}");
                 }
             }
@@ -307,6 +305,6 @@ fn outputs_of_another_shape_than_the_plan_says_fail_the_item_by_name() {
                 tensor(&t.name, &t.shape, values)
             })
             .collect();
-        drop(run(Decode::Boxes(settings), &rubbish));
+        drop(run(Decoding::Boxes(settings), &rubbish));
     }
 }

@@ -8,14 +8,18 @@ use orchestra_core::data::{
 };
 use orchestra_core::shapes::{ItemInfo, Merge, MergeState, Reduce, ReducedRow, Reduction};
 use orchestra_core::{DType, Element, ItemId, TensorSpec};
+use orchestra_plan::choices;
 
 use super::cell::{Cell, OUTSIDE, Op};
 use super::exact::{Narrow, Wide};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Over {
-    Rows,
-    Elements,
+choices! {
+    pub enum Over {
+        /// each element by itself, so the result has the shape of a row
+        Rows = "rows",
+        /// all elements of all rows, to one number
+        Elements = "elements",
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -46,7 +46,7 @@ pub fn draft_of(model: Option<At<String>>, f: &mut Fields<'_, '_>) -> BatchDraft
         model,
         program: None,
         max_batch: batch.integer("max"),
-        wait: batch.duration_or_default("wait"),
+        wait: batch.value("wait"),
         iteration: None,
     }
 }

@@ -1,17 +1,24 @@
 //! The orders in which boxes of a picture may come.
 
+use bincode::{Decode, Encode};
 use orchestra_core::compare_numbers;
-use orchestra_plan::Words;
+use orchestra_plan::choices;
 
-/// An order of boxes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    Given,
-    Score,
-    LeftToRight,
-    TopToBottom,
-    /// Lines from top to bottom, each from left to right.
-    Reading,
+choices! {
+    /// An order of boxes.
+    #[derive(Encode, Decode)]
+    pub enum Order {
+        /// as they come
+        Given = "given",
+        /// best first
+        Score = "score",
+        /// by the middle of the box
+        LeftToRight = "left-to-right",
+        /// by the middle of the box
+        TopToBottom = "top-to-bottom",
+        /// by lines, each from left to right
+        Reading = "reading",
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,20 +32,6 @@ pub struct BoxPosition {
 }
 
 impl Order {
-    /// As a key names them.
-    pub const WORDS: Words<Order, 5> = Words::new([
-        ("given", Order::Given, "as they come"),
-        ("score", Order::Score, "best first"),
-        ("left-to-right", Order::LeftToRight, "by the middle of the box"),
-        ("top-to-bottom", Order::TopToBottom, "by the middle of the box"),
-        ("reading", Order::Reading, "by lines, each from left to right"),
-    ]);
-
-    /// The name in a workflow file.
-    pub fn name(self) -> &'static str {
-        Self::WORDS.text(self)
-    }
-
     /// Stable: equal ones stay in the order of the model.
     pub fn sort<T>(self, mut found: Vec<(BoxPosition, T)>) -> Vec<T> {
         let by = |key: fn(&BoxPosition) -> f64| {
@@ -71,6 +64,8 @@ impl Order {
 
 #[cfg(test)]
 mod tests {
+    use orchestra_plan::Choice as _;
+
     use super::*;
 
     #[test]
@@ -89,11 +84,11 @@ mod tests {
         assert_eq!(sorted(Order::LeftToRight), [1, 3, 2, 0]);
         assert_eq!(sorted(Order::Score), [1, 2, 3, 0]);
         let zeros = [position(0.0, 0.0, -0.0), position(-0.0, -0.0, 0.0), position(0.0, 0.0, 0.0)];
-        for order in Order::WORDS.values() {
+        for order in Order::ALL.iter().copied() {
             assert_eq!(order.sort(zeros.into_iter().zip(0..).collect()), [0, 1, 2], "equal ones stay");
         }
         let rubbish = [position(f32::NAN, f64::NAN, f64::INFINITY), position(0.0, 0.0, f64::NAN), boxes[0]];
-        for order in Order::WORDS.values() {
+        for order in Order::ALL.iter().copied() {
             assert_eq!(order.sort(rubbish.into_iter().zip(0..).collect()).len(), 3);
         }
     }

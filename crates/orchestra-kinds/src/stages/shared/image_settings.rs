@@ -5,13 +5,13 @@ use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, PixelInput, Resize
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{Dim, TensorSpec};
 use orchestra_plan::tree::{Node, Value};
-use orchestra_plan::{Fields, Key, Span, Words, key};
+use orchestra_plan::{Choice as _, Fields, Key, Span, choices, key};
 
-/// The keys that say how a picture becomes a row: those of `image`, and of every other kind that makes rows of pictures.
+/// The keys that say how a picture becomes a row: those of `image`, and but for the last of every other kind that makes rows of pictures.
 pub const KEYS: [Key; 14] = [
     key("size", "two integers", "required", "`[height, width]` of the row in pixels")
         .from_to(1, MAX_SIDE as u64),
-    key("fit", "text", "\"stretch\"", "how the picture is brought to `size`").one_of(&FITS.words),
+    key("fit", "text", "\"stretch\"", "how the picture is brought to `size`").one_of(Fit::WORDS),
     key(
         "shorter",
         "integer",
@@ -25,10 +25,10 @@ pub const KEYS: [Key; 14] = [
         "\"bilinear\"",
         "how it is resized; all but the first are antialiased, as in Pillow",
     )
-    .one_of(&FILTERS.words),
-    key("color", "text", "\"rgb\"", "the channels of the row, in their order").one_of(&COLORS.words),
-    key("layout", "text", "\"nchw\"", "the order of its dimensions").one_of(&LAYOUTS.words),
-    key("dtype", "text", "\"f32\"", "the type of its numbers").one_of(&DTYPES.words),
+    .one_of(ResizeFilter::WORDS),
+    key("color", "text", "\"rgb\"", "the channels of the row, in their order").one_of(Channels::WORDS),
+    key("layout", "text", "\"nchw\"", "the order of its dimensions").one_of(Layout::WORDS),
+    key("dtype", "text", "\"f32\"", "the type of its numbers").one_of(PixelType::WORDS),
     key("scale", "number", "1/255", "factor on the pixel value 0 to 255"),
     key("mean", "number or list", "0", "subtracted after `scale`, one for all or one per channel"),
     key("std", "number or list", "1", "then divided by it, one for all or one per channel; never 0"),
@@ -39,18 +39,12 @@ pub const KEYS: [Key; 14] = [
         "pixel value 0 to 255 around a contained picture and behind transparent pixels",
     ),
     key(
-        "fast",
-        "true or false",
-        "false",
-        "decode a JPEG that is much larger than `size` to a fraction of it; not with `filter = \"nearest\"`",
-    ),
-    key(
         "normalize",
         "text",
         "\"host\"",
         "where pixels become numbers; `dtype` and `layout` always say what the model takes",
     )
-    .one_of(&NORMALIZE.words),
+    .one_of(NormalizedBy::WORDS),
     key(
         "trim",
         "integer",
@@ -58,73 +52,48 @@ pub const KEYS: [Key; 14] = [
         "only with `fit = \"left\"` or `\"corner\"`: a model whose height and width are open computes no more of the row than the picture fills, up to the next multiple of so many pixels; a batch has rows of one such size. Maps and sinks see the whole row",
     )
     .from_to(1, MAX_SIDE as u64),
+    key(
+        "fast",
+        "true or false",
+        "false",
+        "decode a JPEG that is much larger than `size` to a fraction of it; not with `filter = \"nearest\"`",
+    ),
 ];
 
-/// `fit`
-const FITS: Words<Fit, 6> = Words::new([
-    ("stretch", Fit::Stretch, "both sides, whatever the aspect ratio"),
-    ("cover", Fit::Cover, "fill, and cut what stands over"),
-    ("contain", Fit::Contain, "fit inside, and fill up with `pad`"),
-    (
-        "corner",
-        Fit::Corner,
-        "fit inside, at the left and the top, and fill up with `pad` to the right and below",
-    ),
-    (
-        "left",
-        Fit::Left,
-        "to the height, at the left, and fill up with `pad` to the right, or squeeze what is too wide (lines of text)",
-    ),
-    ("shorter", Fit::Shorter, "shorter side to `shorter`, then cut `size` out of the centre"),
-]);
+choices! {
+    pub enum PixelType {
+        F32 = "f32",
+        F16 = "f16",
+        /// pixels as they are, without `scale`, `mean` and `std`
+        U8 = "u8",
+    }
+}
 
-/// `filter`
-const FILTERS: Words<ResizeFilter, 4> = Words::new([
-    ("nearest", ResizeFilter::Nearest, ""),
-    ("bilinear", ResizeFilter::Bilinear, ""),
-    ("bicubic", ResizeFilter::Bicubic, ""),
-    ("lanczos3", ResizeFilter::Lanczos3, ""),
-]);
-
-/// `color`
-const COLORS: Words<Channels, 3> =
-    Words::new([("rgb", Channels::Rgb, ""), ("bgr", Channels::Bgr, ""), ("gray", Channels::Gray, "")]);
-
-/// `layout`
-const LAYOUTS: Words<Layout, 2> = Words::new([("nchw", Layout::Nchw, ""), ("nhwc", Layout::Nhwc, "")]);
-
-/// `dtype`
-const DTYPES: Words<DType, 3> = Words::new([
-    ("f32", DType::F32, ""),
-    ("f16", DType::F16, ""),
-    ("u8", DType::U8, "pixels as they are, without `scale`, `mean` and `std`"),
-]);
-
-/// `normalize`: whether the graph of the model does it.
-const NORMALIZE: Words<bool, 2> = Words::new([
-    ("host", false, "where they are decoded"),
-    (
-        "device",
-        true,
-        "the row holds pixels as bytes, a quarter of the memory and of the copies, and nodes in front of the model scale and lay them out",
-    ),
-]);
-
-/// The place of `fast` among them.
-pub const FAST: usize = 11;
+choices! {
+    pub enum NormalizedBy {
+        /// where they are decoded
+        Host = "host",
+        /// the row holds pixels as bytes, a quarter of the memory and of the copies, and nodes in front of the model scale and lay them out
+        Device = "device",
+    }
+}
 
 /// Largest side of a row in pixels.
 const MAX_SIDE: u32 = 32_768;
 
 /// Reads all settings; `None` where one is wrong.
-pub fn read(f: &mut Fields<'_, '_>, max_pixels: u64) -> Option<ImageSpec> {
+pub fn read(f: &mut Fields<'_, '_>) -> Option<ImageSpec> {
     let errors_before = f.diags.errors().count();
     let size = size(f);
-    let fit = f.word_or_default("fit", &FITS).value;
-    let filter = f.word_or_default("filter", &FILTERS).value;
-    let color = f.word_or_default("color", &COLORS).value;
-    let layout = f.word_or_default("layout", &LAYOUTS).value;
-    let dtype = f.word_or_default("dtype", &DTYPES).value;
+    let fit = f.setting("fit", "")?;
+    let filter = f.setting("filter", "")?;
+    let color: Channels = f.setting("color", "")?;
+    let layout = f.setting("layout", "")?;
+    let dtype = match f.setting("dtype", "")? {
+        PixelType::F32 => DType::F32,
+        PixelType::F16 => DType::F16,
+        PixelType::U8 => DType::U8,
+    };
     let shorter = shorter(f, fit, size);
     let (scale, mean, std) = normalisation(f, dtype, color.count());
     let pad = pad(f, color.count());
@@ -142,7 +111,7 @@ pub fn read(f: &mut Fields<'_, '_>, max_pixels: u64) -> Option<ImageSpec> {
         mean: mean?,
         std: std?,
         pad: pad?,
-        max_pixels,
+        max_pixels: 0, // That of the run, which `connect` knows.
         fast,
         in_graph: None,
         trim,
@@ -175,7 +144,7 @@ fn trim(f: &mut Fields<'_, '_>, fit: Fit, size: Option<[u32; 2]>) -> Option<u32>
 
 /// Whether the graph of the model and not the loader makes numbers of the pixels.
 fn normalizes_in_graph(f: &mut Fields<'_, '_>, dtype: DType) -> bool {
-    let in_graph = f.word_or_default("normalize", &NORMALIZE).value;
+    let in_graph = f.setting("normalize", "") == Some(NormalizedBy::Device);
     if let (true, DType::U8, Some(entry)) = (in_graph, dtype, f.entry("normalize")) {
         f.bad("normalize", entry.key_span, "has no effect beside dtype = \"u8\"").help(
             "`dtype` says what the model takes, \"f32\" or \"f16\"; the pixels travel as bytes by themselves",
@@ -329,7 +298,7 @@ fn pad(f: &mut Fields<'_, '_>, channels: usize) -> Option<Vec<u8>> {
 }
 
 fn fast(f: &mut Fields<'_, '_>, filter: ResizeFilter) -> bool {
-    let fast = f.flag("fast");
+    let fast = f.value("fast");
     if let (true, ResizeFilter::Nearest, Some(entry)) = (fast, filter, f.entry("fast")) {
         f.bad("fast", entry.key_span, "cannot stand beside filter = \"nearest\"").help(
             "the nearest pixel of a reduced picture is another one; leave `fast` out, or use \"bilinear\"",
@@ -351,27 +320,14 @@ pub fn column(spec: &ImageSpec) -> Schema {
 
 /// The settings in a few words, one line each.
 pub fn details(spec: &ImageSpec) -> Vec<String> {
-    let color = match spec.color {
-        Channels::Rgb => "rgb",
-        Channels::Bgr => "bgr",
-        Channels::Gray => "gray",
-    };
     let fit = match spec.fit {
-        Fit::Stretch => "stretch".to_owned(),
-        Fit::Cover => "cover".to_owned(),
-        Fit::Contain => "contain".to_owned(),
-        Fit::Corner => "corner".to_owned(),
-        Fit::Left => "left".to_owned(),
         Fit::Shorter => format!("shorter side {}", spec.shorter),
+        fit => fit.name().to_owned(),
     };
-    let filter = match spec.filter {
-        ResizeFilter::Nearest => "nearest",
-        ResizeFilter::Bilinear => "bilinear",
-        ResizeFilter::Bicubic => "bicubic",
-        ResizeFilter::Lanczos3 => "lanczos3",
-    };
-    let mut details =
-        vec![format!("{} x {} {color}", spec.size[0], spec.size[1]), format!("{fit}, {filter}")];
+    let mut details = vec![
+        format!("{} x {} {}", spec.size[0], spec.size[1], spec.color.name()),
+        format!("{fit}, {}", spec.filter.name()),
+    ];
     details.extend(spec.trim.map(|step| format!("trimmed to multiples of {step}")));
     if spec.in_graph.is_some() {
         details.push("normalised in the model's graph".to_owned());
@@ -438,8 +394,7 @@ fn settings_for(spec: &ImageSpec, layout: Layout, row: &[Dim]) -> Option<Vec<Str
         Dim::Fixed(_) => return None,
     }
     if layout != spec.layout {
-        let name = if layout == Layout::Nchw { "nchw" } else { "nhwc" };
-        settings.push(format!("`layout = \"{name}\"`"));
+        settings.push(format!("`layout = \"{}\"`", layout.name()));
     }
     Some(settings)
 }

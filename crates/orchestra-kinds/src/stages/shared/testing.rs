@@ -1,7 +1,21 @@
 //! What the tests of stages share.
 
+use std::sync::Arc;
+
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::Emit;
+use orchestra_core::shapes::{Emit, Map, RowWork, map_of};
+use orchestra_plan::{StageKind, Typed, TypedStage};
+
+/// Does the work to a row, and gives what it makes to a function.
+pub fn apply(work: &impl RowWork, row: &[Value<'_>], each: impl FnMut(&[Value<'_>])) -> Result<(), Refusal> {
+    work.apply(&mut Default::default(), row, &mut each_row(each))
+}
+
+/// The map of a kind, as a loader process makes it again.
+pub fn in_loader<K: TypedStage>(work: K::Work) -> Arc<dyn Map> {
+    let settings = map_of(K::NAME, work, None).in_loader().expect("the kind works in loaders");
+    Typed::<K>::kind().revive(&settings).expect("these are its settings")
+}
 
 /// Gives each row to a function.
 pub fn each_row(row: impl FnMut(&[Value<'_>])) -> impl Emit {

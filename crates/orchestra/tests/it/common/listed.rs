@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use orchestra::kind::{
-    ColumnType, Connect, Draft, Emit, Fields, KindSettings, Limits, Map, MapRun, OwnedValue, Refusal, Runs,
-    Schema, StageConnected, StageContext, StageKind, Value,
+    ColumnType, Connect, Draft, Emit, Fields, KindSettings, Map, MapRun, OwnedValue, Refusal, Runs, Schema,
+    StageConnected, StageContext, StageKind, Value,
 };
 
 #[derive(Debug, Clone, Copy, bincode::Encode, bincode::Decode)]
@@ -19,7 +19,7 @@ impl StageKind for Listed {
         "A stage of a test."
     }
 
-    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+    fn read(&self, _: &mut Fields<'_, '_>) -> Option<Draft> {
         Some(Draft::Stage(Box::new(*self)))
     }
 

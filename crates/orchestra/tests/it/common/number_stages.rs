@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Limits, Map, MapRun, Refusal, Runs, Schema,
-    StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
+    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Map, MapRun, Refusal, Runs, Schema, StageConnected,
+    StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
 use orchestra_testkit::images::index_of_blocks;
 
@@ -30,7 +30,7 @@ impl StageKind for Stage {
         "A stage of a test."
     }
 
-    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+    fn read(&self, _: &mut Fields<'_, '_>) -> Option<Draft> {
         Some(Draft::Stage(Box::new(*self)))
     }
 }

@@ -1,6 +1,6 @@
 //! A kind of stage that `Invert` replaces, as a host replaces a builtin one: it has the same name, is registered earlier, and can do nothing.
 
-use orchestra::kind::{Draft, Fields, Limits, StageKind};
+use orchestra::kind::{Draft, Fields, StageKind};
 
 pub struct Replaced;
 
@@ -13,7 +13,7 @@ impl StageKind for Replaced {
         "A stage of a test, which another one replaces."
     }
 
-    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+    fn read(&self, _: &mut Fields<'_, '_>) -> Option<Draft> {
         None
     }
 }
