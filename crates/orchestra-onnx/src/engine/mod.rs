@@ -149,7 +149,7 @@ impl Serving {
             bound: BoundSession::new(session, &load.device)?,
             padded_to: load.padded_to,
             padding: None,
-            alone: RowsAlone::default(),
+            alone: RowsAlone::new(spec),
             shared: Arc::new(Shared { model, arena }),
         };
         let others: Vec<Serving> =
@@ -164,7 +164,7 @@ impl Serving {
             bound: self.bound.another(&load.device)?,
             padded_to: self.padded_to,
             padding: None,
-            alone: RowsAlone::default(),
+            alone: self.alone.clone(),
             shared: Arc::clone(&self.shared),
         })
     }

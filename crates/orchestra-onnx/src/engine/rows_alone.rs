@@ -12,6 +12,8 @@ use orchestra_worker::serve::RunError;
 use super::binding::BoundSession;
 use super::memory::PrivateRows;
 use super::model::{Model, RowAddresses};
+use super::rows_graph;
+use crate::spec::OnnxSpec;
 
 /// Rows of a batch that are compared, at most.
 const ROWS: usize = 8;
@@ -23,14 +25,14 @@ const AT_FIRST: Duration = Duration::from_millis(100);
 const PART: u32 = 64;
 
 /// How much has been compared.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 pub struct RowsAlone {
     /// Time of batches, and of comparisons.
     ran: Duration,
     spent: Duration,
     comparisons: usize,
-    /// The model gives other outputs at each run: nothing can be told.
-    is_unsteady: bool,
+    /// Nothing can be told: the model gives other outputs at each run. Or nothing may be run: its own operators may keep what they have seen.
+    is_left_out: bool,
 }
 
 /// A batch that has run, and its outputs.
@@ -44,10 +46,14 @@ pub struct Ran<'a> {
 }
 
 impl RowsAlone {
+    pub fn new(spec: &OnnxSpec) -> Self {
+        Self { is_left_out: !spec.custom_ops.is_empty(), ..Self::default() }
+    }
+
     /// Whether a batch of so many rows is to be compared.
     pub fn is_due(&mut self, rows: usize, took: Duration) -> bool {
         self.ran += took;
-        rows > 1 && !self.is_unsteady && self.spent <= AT_FIRST + self.ran / PART
+        rows > 1 && !self.is_left_out && self.spent <= AT_FIRST + self.ran / PART
     }
 
     /// Runs rows of the batch alone, one at least, and no longer than the batch itself took or a small part of [`AT_FIRST`]: its deadline goes on.
@@ -111,11 +117,7 @@ impl RowsAlone {
             let pairs: Option<Vec<_>> =
                 pairs.iter().map(|(a, b)| Some(Pair { in_batch: of(a)?, alone: of(b)? })).collect();
             let (at, words) = Pair::that_differs(&pairs?, near)?;
-            Some((
-                output,
-                at,
-                format!("its output `{}` has {words}", super::rows_graph::output_of(&spec.name)),
-            ))
+            Some((output, at, format!("its output `{}` has {words}", rows_graph::output_of(&spec.name))))
         });
         let Some((output, at, words)) = found.next() else { return Ok(()) };
         let row = compared[at];
@@ -126,7 +128,7 @@ impl RowsAlone {
             Pair::that_differs(&[pair], near).is_none()
         });
         if !is_steady {
-            self.is_unsteady = true;
+            self.is_left_out = true;
             return Ok(());
         }
         Err(mixed(format!("{words} (item {row} of a batch of {n})")))
