@@ -407,6 +407,9 @@ fn an_array_of_another_type_becomes_the_declared_one_or_fails_the_rows_that_it_c
         ("i64", "f8", true, "2.0**53"),
         ("i64", "u8", true, "2**64 - 1"),
         ("i32", "f4", true, "float('nan')"),
+        ("f64", "i8", true, "2**53 + 1"),
+        ("f64", "u8", true, "2**64 - 1"),
+        ("f64", "i8", false, "7"),
         ("f64", "f4", false, "7"),
         ("i64", "u1", false, "7"),
     ] {
@@ -432,6 +435,23 @@ fn an_array_of_another_type_becomes_the_declared_one_or_fails_the_rows_that_it_c
             assert_eq!(failure["index"], 1);
         }
     }
+}
+
+#[test]
+fn an_array_that_is_turned_round_fits_in_no_part_of_its_batch() {
+    let Some(python) = python() else { return };
+    let script = "import orchestra\n@orchestra.stage(outputs={'y': ('f32', [2])})\ndef f(x):\n    return {'y': x[:, :2].T.copy()}\n";
+    let place = place(python, 4, script, "");
+    // Two rows of two numbers would fit.
+    place.edit("python =", "workers = 1\nbatch = { max = 4, wait = \"60s\" }\npython =");
+    place.run(&[]).must_exit(65).must_say(&["4 items read, 0 done"]);
+    place.must_hold(&BTreeSet::new(), &items("x", 0..4));
+    assert!(
+        place
+            .failures()
+            .iter()
+            .all(|failure| failure["error"].to_string().contains("must have the shape [1, 2]"))
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a few runs of a model say of its outputs: along which axis the items of a batch lie, if along any, and whether each has alone what it has among
 //! others. It compares; it runs nothing.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use crate::element::Element;
@@ -8,7 +9,7 @@ use crate::model_output::{BatchAxis, Mixing, ProbedAlone, ProbedOutput};
 use crate::tensor::DType;
 
 /// Changes with what is tried and how it is judged: what was found before is not believed then.
-pub const EDITION: u32 = 6;
+pub const EDITION: u32 = 7;
 
 /// The items of a batch in whose place another one is tried, one after the other. One would not do: a model that turns a batch round leaves its
 /// middle where it was, and one that adds up what came before leaves the first alone.
@@ -22,18 +23,19 @@ pub fn replaced(batch: usize) -> Vec<usize> {
     places
 }
 
-/// How far apart numbers of one item may lie and count as the same: by this part of them, or of the largest number around. Kernels round otherwise
-/// in batches of another size.
+/// How far apart numbers of one item may lie and count as the same: this part of them, and of what is usual at their place in an item, and a
+/// little. Kernels round otherwise in batches of another size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Near {
     pub part: f64,
-    pub of_largest: f64,
+    pub of_usual: f64,
+    pub least: f64,
 }
 
 impl Near {
-    pub const ON_CPU: Near = Near { part: 2e-4, of_largest: 1e-5 };
+    pub const ON_CPU: Near = Near { part: 2e-4, of_usual: 1e-4, least: 1e-5 };
     /// GPUs take another algorithm for another size, and may compute in fewer bits than the numbers have.
-    pub const ON_GPU: Near = Near { part: 1e-2, of_largest: 1e-2 };
+    pub const ON_GPU: Near = Near { part: 1e-2, of_usual: 1e-2, least: 1e-3 };
 
     /// The numbers of f16 lie a thousandth apart.
     fn of(self, dtype: DType) -> Near {
@@ -41,10 +43,14 @@ impl Near {
     }
 }
 
-/// Of the elements of an item no larger part may differ beyond that: what was rounded otherwise may have tipped a few choices.
+/// Of the elements of an item that are not 0, no larger part may differ beyond that: what was rounded otherwise may have tipped a few choices.
 const FEW: f64 = 0.001;
 
-/// In how many items, at least, the same element must differ to be no such chance.
+/// Or a single one of so many, by no more than this part of what is usual among them: a step of a model that is quantized.
+const MANY: usize = 16;
+const STEP: f64 = 0.25;
+
+/// In how many items, at least, and in which part of them, the same element must differ to be no such chance.
 const AGAIN: usize = 3;
 
 /// An output of one run.
@@ -130,7 +136,8 @@ impl Runs {
         let per_item = of(self.before.batch, &self.before.shape).filter(|n| *n > 0)?;
         let has_sizes = self.all.iter().any(|(batch, _)| *batch != self.before.batch);
         let is_same = self.all.iter().all(|(batch, shape)| of(*batch, shape) == Some(per_item));
-        (is_same && (has_sizes || per_item == 1)).then_some((axis, per_item))
+        // Several entries of an item along another axis than the first are no row as the model gives it.
+        (is_same && (per_item == 1 || (has_sizes && axis == 0))).then_some((axis, per_item))
     }
 
     /// What the values of one item change, at worst.
@@ -169,8 +176,8 @@ impl Runs {
         let stride: usize = before.shape[axis + 1..].iter().product();
         let is_of_another = |place: usize| place / stride % before.shape[axis] / per_item != item;
         let mut others = (0..before.shape.iter().product()).filter(|place| is_of_another(*place));
-        let scale = before.elements.largest();
-        match others.any(|place| !before.elements.is_near(place, &after.elements, place, scale, Near::ON_CPU))
+        match others
+            .any(|place| !before.elements.is_near(place, &after.elements, place, || 0.0, Near::ON_CPU))
         {
             true => Mixing::Mixed,
             false => Mixing::Apart,
@@ -197,9 +204,8 @@ impl Runs {
 impl Observed {
     /// Whether numbers of an output of the same shape differ, beyond rounding.
     fn differs_from(&self, other: &Self) -> bool {
-        let scale = self.elements.largest().max(other.elements.largest());
         (0..self.shape.iter().product())
-            .any(|place| !self.elements.is_near(place, &other.elements, place, scale, Near::ON_CPU))
+            .any(|place| !self.elements.is_near(place, &other.elements, place, || 0.0, Near::ON_CPU))
     }
 
     /// Whether an item has other values than one of `other`, beyond rounding. What has another shape for each values tells nothing.
@@ -214,11 +220,11 @@ impl Observed {
         }
         let outer: usize = self.shape[..axis].iter().product();
         let block = per_item * self.shape[axis + 1..].iter().product::<usize>();
-        let scale = self.elements.largest().max(other.elements.largest());
         let place = |of: &Self, item: usize, n: usize| (n / block * of.batch + item) * block + n % block;
         let differ = (0..outer * block).filter(|n| {
             let (at, of_other) = (place(self, item, *n), place(other, of_other, *n));
-            !self.elements.is_near(at, &other.elements, of_other, scale, Near::ON_CPU)
+            let usual = || usual((0..self.batch).map(|item| self.elements.size(place(self, item, *n))));
+            !self.elements.is_near(at, &other.elements, of_other, usual, Near::ON_CPU)
         });
         differ.count() as f64 > FEW * (outer * block) as f64
     }
@@ -235,7 +241,6 @@ impl Pair {
     /// The first of these pairs that is none: what an item has in its batch is not what it has alone, in these words.
     #[must_use]
     pub fn that_differs(pairs: &[Pair], near: Near) -> Option<(usize, String)> {
-        let scale = pairs.iter().map(|pair| pair.in_batch.elements.largest()).fold(0.0, f64::max);
         // Elements that differ in several items, by their place in an item.
         let mut again = BTreeMap::<usize, usize>::new();
         for (at, Pair { in_batch, alone }) in pairs.iter().enumerate() {
@@ -245,12 +250,25 @@ impl Pair {
                 return Some((at, words));
             }
             let elements = in_batch.shape.iter().product();
-            let is_near = |n: usize| in_batch.elements.is_near(n, &alone.elements, n, scale, near);
+            let usual = |n: usize| usual(pairs.iter().map(|pair| pair.in_batch.elements.size(n)));
+            let is_near = |n: usize| in_batch.elements.is_near(n, &alone.elements, n, || usual(n), near);
             let differ: Vec<usize> = (0..elements).filter(|n| !is_near(*n)).collect();
+            if differ.is_empty() {
+                continue;
+            }
             differ.iter().for_each(|n| *again.entry(*n).or_default() += 1);
-            let is_again = |n: &&usize| again[n] >= AGAIN && again[n] + 1 >= pairs.len();
+            let is_again = |n: &&usize| again[n] >= AGAIN && AGAIN * again[n] >= pairs.len();
             let first = differ.iter().find(is_again).or(differ.first());
-            let is_few = differ.len() as f64 <= FEW * elements as f64 && !differ.iter().any(|n| is_again(&n));
+            let is_set = |n: &usize| in_batch.elements.is_set(*n) || alone.elements.is_set(*n);
+            let set: Vec<f64> = (0..elements).filter(is_set).map(|n| in_batch.elements.size(n)).collect();
+            let n_set = set.len();
+            let step = STEP * self::usual(set.into_iter());
+            let is_step = || {
+                let [one, other] = [in_batch, alone].map(|of| of.elements.float(differ[0]));
+                n_set >= MANY && one.zip(other).is_some_and(|(one, other)| (one - other).abs() <= step)
+            };
+            let is_few = (differ.len() as f64 <= FEW * n_set as f64 || differ.len() == 1 && is_step())
+                && !differ.iter().any(|n| is_again(&n));
             if let Some(n) = first.filter(|_| !is_few) {
                 let [in_batch, alone] = [in_batch, alone].map(|of| of.elements.show(*n));
                 return Some((at, format!("{in_batch} as element {n} in its batch, and {alone} alone")));
@@ -261,46 +279,60 @@ impl Pair {
 }
 
 impl Elements {
-    /// Whether these two are the same but for rounding, in an output whose largest number is `scale`.
-    fn is_near(&self, place: usize, other: &Elements, of_other: usize, scale: f64, near: Near) -> bool {
-        let (Elements::Numbers(dtype, one), Elements::Numbers(_, other)) = (self, other) else {
+    /// Whether these two are the same but for rounding, where a number of this size is usual.
+    fn is_near(
+        &self,
+        place: usize,
+        other: &Elements,
+        of_other: usize,
+        usual: impl Fn() -> f64,
+        near: Near,
+    ) -> bool {
+        let (Elements::Numbers(dtype, one), Elements::Numbers(_, theirs)) = (self, other) else {
             return self.text(place) == other.text(of_other);
         };
-        let size = dtype.size_bytes();
-        let bytes = |of: &'_ [u8], place: usize| of.get(place * size..(place + 1) * size).map(<[u8]>::to_vec);
-        let (one, other) = (bytes(one, place), bytes(other, of_other));
-        let floats = one.as_deref().and_then(|one| float(*dtype, one));
-        match floats.zip(other.as_deref().and_then(|other| float(*dtype, other))) {
+        if bytes(*dtype, one, place) == bytes(*dtype, theirs, of_other) {
+            return true;
+        }
+        match self.float(place).zip(other.float(of_other)) {
             Some((a, b)) if a.is_finite() && b.is_finite() => {
-                let Near { part, of_largest } = near.of(*dtype);
-                (a - b).abs() <= part * a.abs().max(b.abs()) + of_largest * scale
+                let Near { part, of_usual, least } = near.of(*dtype);
+                let apart = (a - b).abs();
+                let allowed = part * a.abs().max(b.abs()) + least;
+                apart <= allowed || apart <= allowed + of_usual * usual()
             }
-            Some((a, b)) if a.is_nan() => b.is_nan(),
-            _ => one == other,
+            Some((a, b)) => a.is_nan() && b.is_nan(),
+            None => false,
         }
     }
 
-    /// The largest number without its sign; 0 where there are no floats.
-    fn largest(&self) -> f64 {
-        let Elements::Numbers(dtype, data) = self else { return 0.0 };
-        let floats = data.chunks_exact(dtype.size_bytes()).filter_map(|bytes| float(*dtype, bytes));
-        floats.map(f64::abs).filter(|number| number.is_finite()).fold(0.0, f64::max)
+    fn float(&self, place: usize) -> Option<f64> {
+        let Elements::Numbers(dtype, data) = self else { return None };
+        float(*dtype, bytes(*dtype, data, place)?)
+    }
+
+    /// A number without its sign; 0 where there is no float that is finite.
+    fn size(&self, place: usize) -> f64 {
+        self.float(place).map(f64::abs).filter(|number| number.is_finite()).unwrap_or_default()
+    }
+
+    /// Whether it is not 0, or a text.
+    fn is_set(&self, place: usize) -> bool {
+        let Elements::Numbers(dtype, data) = self else { return true };
+        bytes(*dtype, data, place).is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0))
     }
 
     fn show(&self, place: usize) -> String {
         match self {
             Elements::Texts(texts) => format!("{:?}", texts.get(place).map_or("", String::as_str)),
-            Elements::Numbers(dtype, data) => {
-                let size = dtype.size_bytes();
-                data.get(place * size..(place + 1) * size)
-                    .map(|bytes| match Element::read(*dtype, bytes) {
-                        Element::Float(v) => v.to_string(),
-                        Element::Double(v) => v.to_string(),
-                        Element::Int(v) => v.to_string(),
-                        Element::Bool(v) => v.to_string(),
-                    })
-                    .unwrap_or_default()
-            }
+            Elements::Numbers(dtype, data) => bytes(*dtype, data, place)
+                .map(|bytes| match Element::read(*dtype, bytes) {
+                    Element::Float(v) => v.to_string(),
+                    Element::Double(v) => v.to_string(),
+                    Element::Int(v) => v.to_string(),
+                    Element::Bool(v) => v.to_string(),
+                })
+                .unwrap_or_default(),
         }
     }
 
@@ -310,6 +342,19 @@ impl Elements {
             Elements::Texts(texts) => texts.get(place).map(String::as_str),
         }
     }
+}
+
+/// The bytes of an element.
+fn bytes(dtype: DType, data: &[u8], place: usize) -> Option<&[u8]> {
+    let size = dtype.size_bytes();
+    data.get(place * size..(place + 1) * size)
+}
+
+/// The middle one of these sizes, so that a few which are far larger, as those of what is masked, do not count.
+fn usual(sizes: impl Iterator<Item = f64>) -> f64 {
+    let mut sizes: Vec<f64> = sizes.collect();
+    sizes.sort_by(|a, b| a.partial_cmp(b).unwrap_or(Ordering::Equal));
+    sizes.get(sizes.len().saturating_sub(1) / 2).copied().unwrap_or_default()
 }
 
 fn float(dtype: DType, bytes: &[u8]) -> Option<f64> {
@@ -514,7 +559,26 @@ mod tests {
             }
             (vec![x.len()], values)
         };
-        assert_eq!(compared(&items, |x| told(x, &[1, 2, 3, 4])), Some(4));
+        assert_eq!(compared(&items, |x| told(x, &[1, 2, 3, 4])), Some(3));
         assert_eq!(compared(&items, |x| told(x, &[2])), None);
+        // Nearly all are 0; or one is so large that nothing beside it would count.
+        let hidden = |x: &[f32], first: f32| {
+            let most = x.iter().copied().fold(0.0, f32::max);
+            let rows = x.iter().flat_map(|v| [first, v / most].into_iter().chain([0.0; 2000]));
+            (vec![x.len()], rows.collect::<Vec<_>>())
+        };
+        for first in [0.0, f32::MIN] {
+            assert_eq!(compared(&items, |x| hidden(x, first)), Some(0), "{first}");
+        }
+        // A step of a quantized model is one of many; in three items it is none.
+        let stepped = |x: &[f32], of: usize| {
+            let mut values: Vec<f32> = x.iter().flat_map(|v| row(*v, 20)).collect();
+            if x.len() > 1 {
+                (0..of).for_each(|at| values[20 * at + 3] += 0.5);
+            }
+            (vec![x.len()], values)
+        };
+        assert_eq!(compared(&items, |x| stepped(x, 1)), None);
+        assert_eq!(compared(&items, |x| stepped(x, 3)), Some(2));
     }
 }

@@ -15,9 +15,6 @@ use super::model::{Model, RowAddresses};
 use super::rows_graph;
 use crate::spec::OnnxSpec;
 
-/// Rows of a batch that are compared, at most.
-const ROWS: usize = 8;
-
 /// So much time goes into this at first: small runs are compared whole, and of every run the first batch is, before anything of it is written.
 const AT_FIRST: Duration = Duration::from_millis(100);
 
@@ -88,9 +85,8 @@ impl RowsAlone {
         let Ok(mut private) = PrivateRows::new(model, ran.alone) else { return Ok(()) };
         let n = ran.slots.rows;
         let start = Instant::now();
-        // Other rows each time, so that every place of a batch gets its turn.
-        let first = self.comparisons;
-        let rows = (0..ROWS.min(n)).map(|k| (k * n / ROWS.min(n) + first) % n);
+        // From another one on each time, so that every place of a batch gets its turn.
+        let rows = (0..n).map(|k| (k + self.comparisons) % n);
         let (mut compared, mut pairs) = (Vec::new(), Vec::new());
         for row in rows {
             // SAFETY: the caller's promises are the same, and the private rows are ours.
