@@ -22,9 +22,6 @@ class ItemError(Exception):
         super().__init__(f"row {row}: {why}")
         self.row, self.why = operator.index(row), why
 
-class NoRows(ValueError):
-    """An output has no row for each item of the batch: each runs alone, since a part of the batch might fit by chance."""
-
 def stage(code=None, *, outputs=None, inputs=None, batch=None, gpu=False):
     """Makes a stage of a function, or of a class with `__call__`, which is made once in each worker. `outputs` and `inputs` are
     `{"name": ("float32", [3, None])}`: type and shape of a row, with `None` where an output is known after the call and an input is any.
@@ -81,21 +78,19 @@ def _called(code, rows, inputs, outputs):  # The arrays of the outputs, in their
         array, dtype, shape = np.asarray(given[one["name"]]), one["dtype"], [rows, *one["shape"]]
         has = [*array.shape]
         if has != shape and (len(has) != len(shape) or any(want not in (None, n) for want, n in zip(shape, has))):
-            raise (NoRows if rows > 1 else ValueError)(f"output `{one['name']}` of {rows} rows must have the shape {shape}, and has {has}")
-        is_held = np.can_cast(array.dtype, dtype, "safe") and (array.dtype.kind not in "iu" or np.dtype(dtype).kind in "iu" or array.itemsize < 8)
-        arrays.append(array if is_held else _converted(array, one["name"], np.dtype(dtype)))
+            error = ValueError(f"output `{one['name']}` of {rows} rows must have the shape {shape}, and has {has}")
+            error.kind = 4 if rows > 1 else 1  # Each row runs alone, since a part of the batch might fit by chance.
+            raise error
+        arrays.append(array if array.dtype == dtype else _converted(array, one["name"], np.dtype(dtype)))
     return arrays
 def _converted(array, name, dtype):  # By the rule of numbers.md: a number that the type cannot hold fails its row.
-    if array.dtype.kind not in ("iuf" if dtype.kind in "iu" or dtype == np.float64 else dtype.kind):
+    if not np.can_cast(array.dtype, dtype, "safe") and array.dtype.kind not in ("iuf" if dtype.kind in "iu" else dtype.kind):
         raise ValueError(f"output `{name}` is declared as {dtype}, and is {array.dtype}: use .astype(\"{dtype}\")")
-    made, rounded = array.astype(dtype), (array.dtype.kind == "f") & (np.abs(array) >= 2**53)  # Those are whole, rounded or not.
-    if dtype.kind in "iu":
-        wrong = (made != array) | rounded
-    elif array.dtype.kind == "f":
-        wrong = np.isinf(made) & np.isfinite(array)
+    made = array.astype(dtype)
+    if array.dtype.kind == "f":  # Whole numbers from 2^53 on may have been rounded before.
+        wrong = np.isinf(made) & np.isfinite(array) if dtype.kind == "f" else (made != array) | (np.abs(array) >= 2**53)
     else:
-        with np.errstate(invalid="ignore"):
-            wrong = (made.astype(array.dtype) != array) | (np.abs(made) > 2**53)
+        wrong = (np.abs(made) >= 2**53) & (np.abs(array) != 2**53) if dtype.kind == "f" else made != array
     for row, *place in np.argwhere(wrong).tolist():
         raise ItemError(row, f"output `{name}` is declared as {dtype}, which cannot hold {array[(row, *place)]} at {place} of its row")
     return made
@@ -198,11 +193,9 @@ class _Worker:
                 answer += _int(at, DTYPES.index(array.dtype.name), array.ndim, *array.shape) + _text(array.tobytes())
             answer += _int(*spent, self.rss)
         except BaseException as error:
-            kind, why, broken = [0 if _is_memory(error) else 1], _words(error), self.device and _is_broken()
+            kind, why, broken = [0 if _is_memory(error) else getattr(error, "kind", 1)], _words(error), self.device and _is_broken()
             if isinstance(error, ItemError) and 0 <= error.row < rows:
                 kind, why = [3, error.row], str(error.why)
-            elif isinstance(error, NoRows):
-                kind = [4]
             elif rows == 1:
                 traceback.print_exc()
             answer = _int(5, batch, *([2] if broken else kind)) + _text(why) + _int(*spent)

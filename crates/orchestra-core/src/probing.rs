@@ -264,7 +264,7 @@ impl Pair {
             let n_set = set.len();
             let step = STEP * self::usual(set.into_iter());
             let is_step = || {
-                let [one, other] = [in_batch, alone].map(|of| of.elements.float(differ[0]));
+                let [one, other] = [in_batch, alone].map(|of| of.elements.number(differ[0]));
                 n_set >= MANY && one.zip(other).is_some_and(|(one, other)| (one - other).abs() <= step)
             };
             let is_few = (differ.len() as f64 <= FEW * n_set as f64 || differ.len() == 1 && is_step())
@@ -311,9 +311,14 @@ impl Elements {
         float(*dtype, bytes(*dtype, data, place)?)
     }
 
-    /// A number without its sign; 0 where there is no float that is finite.
+    fn number(&self, place: usize) -> Option<f64> {
+        let Elements::Numbers(dtype, data) = self else { return None };
+        Some(Element::read(*dtype, bytes(*dtype, data, place)?).to_f64())
+    }
+
+    /// A number without its sign; 0 where there is none that is finite.
     fn size(&self, place: usize) -> f64 {
-        self.float(place).map(f64::abs).filter(|number| number.is_finite()).unwrap_or_default()
+        self.number(place).map(f64::abs).filter(|number| number.is_finite()).unwrap_or_default()
     }
 
     /// Whether it is not 0, or a text.
