@@ -566,8 +566,8 @@ mod tests {
             for filter in Sandbox::default().filters().unwrap() {
                 seccompiler::apply_filter(&filter).unwrap();
             }
-            assert_eq!(call(libc::SYS_ioctl, [fd, libc::TCGETS as u64, 0]), Err(libc::ENOTTY));
-            assert!(call(libc::SYS_ioctl, [fd, libc::FIOCLEX as u64, 0]).is_ok());
+            assert_eq!(call(libc::SYS_ioctl, [fd, libc::TCGETS, 0]), Err(libc::ENOTTY));
+            assert!(call(libc::SYS_ioctl, [fd, libc::FIOCLEX, 0]).is_ok());
         };
         std::thread::spawn(asked).join().expect("it does not panic");
     }
