@@ -84,7 +84,7 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
         // What an item has alone may be more than its row of a batch, or another one where the model lets items change each other.
         if let Some(batch) = stage.batch() {
             let is_one = (batch.max_batch == 1).to_string();
-            entries.push((format!("whether batches of stage `{}` have one item", stage.name), is_one));
+            entries.push((format!("`batch.max = 1` of stage `{}`", stage.name), is_one));
         }
     }
     for sink in &plan.sinks {

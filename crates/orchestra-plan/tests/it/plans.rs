@@ -364,6 +364,7 @@ fn the_fingerprint_covers_results_and_nothing_else() {
             "`tf32` of model `digits`",
             "stage `pixels`",
             "stage `classify`",
+            "`batch.max = 1` of stage `classify`",
             "stage `answer`",
             "sink `results`"
         ]
@@ -386,6 +387,7 @@ fn the_fingerprint_covers_results_and_nothing_else() {
         (("models.digits.custom_ops", "[\"ops.so\"]"), "model `digits`, `custom_ops` of model `digits`"),
         (("models.digits.tf32", "false"), "`tf32` of model `digits`"),
         (("stages.pixels.filter", "\"nearest\""), "stage `pixels`"),
+        (("stages.classify.batch", "{ max = 1 }"), "`batch.max = 1` of stage `classify`"),
         (("stages.answer.top_k", "2"), "stage `answer`"),
         (("stages.answer.scores", "none"), "stage `answer`"),
         (("sinks.results.path", "\"r.jsonl\""), "sink `results`"),
