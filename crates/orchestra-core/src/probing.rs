@@ -279,6 +279,15 @@ impl Pair {
 }
 
 impl Elements {
+    /// How many bytes they hold.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Elements::Numbers(_, data) => data.len(),
+            Elements::Texts(texts) => texts.iter().map(String::len).sum(),
+        }
+    }
+
     /// Whether these two are the same but for rounding, where a number of this size is usual.
     fn is_near(
         &self,

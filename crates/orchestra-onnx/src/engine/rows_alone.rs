@@ -21,6 +21,9 @@ const AT_FIRST: Duration = Duration::from_millis(100);
 /// And this part of the time of batches after it, so that a long run is looked at to its end.
 const PART: u32 = 64;
 
+/// No further row is run alone once those before hold so many bytes of outputs: a worker may be near the end of its memory.
+const MOST_BYTES: usize = 64 << 20;
+
 /// How much has been compared.
 #[derive(Debug, Clone, Default)]
 pub struct RowsAlone {
@@ -87,7 +90,8 @@ impl RowsAlone {
         let start = Instant::now();
         // From another one on each time, so that every place of a batch gets its turn.
         let rows = (0..n).map(|k| (k + self.comparisons) % n);
-        let (mut compared, mut pairs) = (Vec::new(), Vec::new());
+        let (mut compared, mut held) = (Vec::new(), 0);
+        let mut pairs: Vec<Vec<Pair>> = vec![Vec::new(); model.outputs.len()];
         for row in rows {
             // SAFETY: the caller's promises are the same, and the private rows are ours.
             let alone = match unsafe { alone(bound, model, &mut private, ran, row) } {
@@ -101,18 +105,19 @@ impl RowsAlone {
             };
             compared.push(row);
             // SAFETY: as above.
-            pairs.push((unsafe { in_batch(model, ran, row) }, alone));
-            if start.elapsed() >= ran.took.max(AT_FIRST / 8) {
+            let in_batch = unsafe { in_batch(model, ran, row) };
+            for (pairs, (in_batch, alone)) in pairs.iter_mut().zip(in_batch.into_iter().zip(alone)) {
+                held += in_batch.elements.bytes() + alone.elements.bytes();
+                pairs.push(Pair { in_batch, alone });
+            }
+            if start.elapsed() >= ran.took.max(AT_FIRST / 8) || held >= MOST_BYTES {
                 break;
             }
         }
         let near = if bound.is_on_device() { Near::ON_GPU } else { Near::ON_CPU };
-        let outputs = model.session_outputs.iter().enumerate();
-        let mut found = outputs.filter_map(|(output, spec)| {
-            let of = |observed: &Vec<Observed>| observed.get(output).cloned();
-            let pairs: Option<Vec<_>> =
-                pairs.iter().map(|(a, b)| Some(Pair { in_batch: of(a)?, alone: of(b)? })).collect();
-            let (at, words) = Pair::that_differs(&pairs?, near)?;
+        let outputs = model.session_outputs.iter().zip(&pairs).enumerate();
+        let mut found = outputs.filter_map(|(output, (spec, pairs))| {
+            let (at, words) = Pair::that_differs(pairs, near)?;
             Some((output, at, format!("its output `{}` has {words}", rows_graph::output_of(&spec.name))))
         });
         let Some((output, at, words)) = found.next() else { return Ok(()) };
@@ -120,7 +125,7 @@ impl RowsAlone {
         // SAFETY: as above.
         let again = unsafe { alone(bound, model, &mut private, ran, row) };
         let is_steady = again.is_ok_and(|again| {
-            let pair = Pair { in_batch: again[output].clone(), alone: pairs[at].1[output].clone() };
+            let pair = Pair { in_batch: again[output].clone(), alone: pairs[output][at].alone.clone() };
             Pair::that_differs(&[pair], near).is_none()
         });
         if !is_steady {

@@ -209,7 +209,7 @@ async fn a_folder_stays_locked_until_the_account_of_its_run_is_written() {
     let run = place.start().await;
     let mut snapshots = run.snapshots();
     bounded("its actors end", async { while snapshots.changed().await.is_ok() {} }).await;
-    // All is recorded, and nobody has waited for the run: a start now would put its records beside the account of this one.
+    // Every item has its record, but the host has not waited for the run. A start now would write records beside the report of this run.
     let second = OutputFolder::open(&place.out());
     assert!(matches!(second, Err(OpenError::Busy { .. })), "{second:?}");
     Workplace::must_end_with(&bounded("the run ends", run.wait()).await, 0);
