@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// Their list is longer than what a socket holds.
-const ROWS: usize = 60_000;
+const ROWS: usize = 30_000;
 
 #[test]
 fn a_list_whose_process_is_killed_is_finished_by_another_one_exactly() {

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::common::{Workplace, write_pictures};
 use orchestra_core::{DType, Element};
 use orchestra_testkit::models;
+use orchestra_testkit::size::scaled;
 use serde_json::Value;
 
 /// The hard values of each type.
@@ -29,7 +30,7 @@ fn values(dtype: DType) -> Vec<Element> {
     }
 }
 
-/// Numbers of any bits, those around each power of two, and what floats beside them hold; but for NaN, which has many forms and keeps none.
+/// Numbers of any bits, those around powers of two, and what floats beside them hold; but for NaN, which has many forms and keeps none.
 fn any_values(dtype: DType) -> Vec<Element> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = || {
@@ -38,10 +39,16 @@ fn any_values(dtype: DType) -> Vec<Element> {
         state ^= state << 17;
         state
     };
-    let mut bits: Vec<u64> = (0..400).map(|_| random()).collect();
-    bits.extend((0..64).flat_map(|n| [1_u64 << n, (1 << n) - 1, (1 << n) + 1, (1_u64 << n).wrapping_neg()]));
+    let every = scaled(1, 5);
+    let mut bits: Vec<u64> = (0..scaled(400, 60)).map(|_| random()).collect();
+    bits.extend(
+        (0..64)
+            .step_by(every)
+            .flat_map(|n| [1_u64 << n, (1 << n) - 1, (1 << n) + 1, (1_u64 << n).wrapping_neg()]),
+    );
     let powers = |n: i32| [2_f64.powi(n), -2_f64.powi(n), 2_f64.powi(n) + 1.0, 2_f64.powi(n).next_down()];
-    let floats = bits.iter().map(|bits| f64::from_bits(*bits)).chain((-60..60).flat_map(powers));
+    let floats =
+        bits.iter().map(|bits| f64::from_bits(*bits)).chain((-60..60).step_by(every).flat_map(powers));
     let all: Vec<Element> = match dtype {
         DType::F32 => floats.map(|float| Element::Double(f64::from(float as f32))).collect(),
         DType::F64 | DType::F16 => floats.map(Element::Double).collect(),
