@@ -237,9 +237,15 @@ pub trait Picture {
     ///
     /// # Errors
     /// The bytes are no picture, or it is too large.
-    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), Refusal>;
+    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), Refusal> {
+        let _ = row;
+        Ok(())
+    }
     /// Writes it as one row of `spec`.
-    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), Refusal>;
+    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), Refusal> {
+        let _ = (spec, row);
+        Err(Refusal::result("internal error: a picture that is decoded is read as pixels; this is a bug"))
+    }
     /// Shows its pixels, decoded in full.
     fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal>;
     /// Its width and height in pixels, upright and in full. Decodes it, unless it is.
@@ -280,6 +286,16 @@ pub struct Pixels<'a> {
     pub channels: usize,
     /// `width * height * channels` bytes.
     pub bytes: &'a [u8],
+}
+
+impl Picture for Pixels<'_> {
+    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        show(*self)
+    }
+
+    fn size(&self) -> Result<[u32; 2], Refusal> {
+        Ok([self.width, self.height])
+    }
 }
 
 /// A row that owns its values: what a fold keeps of a part until all parts are there.

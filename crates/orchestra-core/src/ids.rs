@@ -83,3 +83,29 @@ impl fmt::Display for ItemId {
         write!(f, "{}[{}]", self.source, self.index)
     }
 }
+
+/// A source or a stage, as what gives rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Encode, Decode, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    Source(SourceId),
+    Stage(StageId),
+}
+
+impl Origin {
+    /// The stage, if it is one.
+    pub fn stage(self) -> Option<StageId> {
+        match self {
+            Origin::Source(_) => None,
+            Origin::Stage(stage) => Some(stage),
+        }
+    }
+}
+
+/// A column of what a source or a stage gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode, Serialize)]
+pub struct ColumnRef {
+    pub from: Origin,
+    /// Which of its columns.
+    pub column: usize,
+}

@@ -54,7 +54,8 @@ pub use device::{DeviceKind, DeviceSpec};
 pub use element::{CannotHold, Element, compare_numbers};
 pub use failure::{ErrorClass, Failure, FailureKind};
 pub use ids::{
-    BatchId, DeviceId, ItemId, ModelId, OutputSlotId, PipelineId, SinkId, SlotId, SourceId, StageId, WorkerId,
+    BatchId, ColumnRef, DeviceId, ItemId, ModelId, Origin, OutputSlotId, PipelineId, SinkId, SlotId,
+    SourceId, StageId, WorkerId,
 };
 pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
 pub use iteration::Iteration;

@@ -34,6 +34,11 @@ impl Share {
         Share(self.0 + other.0)
     }
 
+    /// So many of it, which were cut off the same share.
+    pub fn times(self, n: usize) -> Share {
+        Share(self.0 * n as u64)
+    }
+
     /// What is left of it without `other`, which is a part of it.
     pub fn minus(self, other: Share) -> Share {
         Share(self.0.saturating_sub(other.0))

@@ -3,6 +3,7 @@
 //! A stage is a [`Map`] (rows to rows, in the thread that made the row), a batch (rows of slots to a worker process, which the plan
 //! describes), or a fold: a [`Fold`] of the rows of all parts to one row, or a [`Reduce`] of the rows of all items.
 
+mod map_tree;
 mod row_work;
 
 use std::fmt;
@@ -16,6 +17,9 @@ use crate::data::{OwnedRow, Refusal, Value};
 use crate::ids::ItemId;
 use crate::left_out::LeftOut;
 
+pub use self::map_tree::{
+    Leaves, MapCount, MapRuns, MapStep, MapStepOf, Over, RowScope, Step, StepOf, Walk, too_many_parts,
+};
 pub use self::row_work::{RowWork, map_from, map_of};
 
 /// How many rows a map makes of one.

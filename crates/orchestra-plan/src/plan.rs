@@ -18,6 +18,8 @@ mod settings;
 mod sink;
 mod stage;
 
+pub use orchestra_core::{ColumnRef, Origin};
+
 pub use batch::{BatchPlan, DeviceMemory, DevicePlan, Growth, ModelPlan, NodeCores, Recycle, WorkerPlan};
 pub use settings::{Limits, LogFormat, MaxFailed, OtlpProtocol, TelemetryPlan};
 pub use sink::{BucketPlan, FilesPlan, RecordsPerItem, SinkPlan};
@@ -261,32 +263,6 @@ pub enum KnownItems {
     All(u64),
     /// In the first of its files.
     OfFirst(u64),
-}
-
-/// A source or a stage, as what gives rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Origin {
-    Source(SourceId),
-    Stage(StageId),
-}
-
-impl Origin {
-    /// The stage, if it is one.
-    pub fn stage(self) -> Option<StageId> {
-        match self {
-            Origin::Source(_) => None,
-            Origin::Stage(stage) => Some(stage),
-        }
-    }
-}
-
-/// A column of what a source or a stage gives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct ColumnRef {
-    pub from: Origin,
-    /// Which of its columns.
-    pub column: usize,
 }
 
 /// Of the window of a pipeline: items that may be on their way from the models to the disk. Several hundred of them come together in

@@ -191,7 +191,7 @@ impl PipelineState {
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
         let chain = Chain::new(context, ends, Origin::Stage(stage), &self.targets);
-        let downstream = Arc::clone(&chain.folds);
+        let downstream = Arc::from(chain.folds());
         let args = FoldArgs { context: Arc::clone(context), stage, of, chain, pipeline: me.clone() };
         let (actor, _) = Actor::spawn_linked(None, FoldActor, args, me.get_cell()).await?;
         self.targets.folds.push(FoldTarget { stage, actor, way: None, downstream });
@@ -207,7 +207,7 @@ impl PipelineState {
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
         let chain = Chain::new(context, ends, Origin::Stage(stage), &self.targets);
-        let folds = Arc::clone(&chain.folds);
+        let folds = Arc::from(chain.folds());
         let completion = Arc::new(Processor::new(stage, chain, me.clone()));
         let devices = &self.args.devices;
         let (BatchStage { pool, batcher }, _) =

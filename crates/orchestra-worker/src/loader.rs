@@ -6,8 +6,8 @@
 //!   Hello            ->
 //!                    <-       Load
 //!   Ready|Refused    ->
-//!                    <-       Items      (locators of items, in order, and how many frames of events are done with)
-//!   Events           ->                  (what became of some items, in their order; an item is whole in one frame)
+//!                    <-       Items      (locators of items, in order, and how many frames of answers are done with)
+//!   Answers          ->                  (what became of some items, in their order; an item is whole in one frame)
 //!                    <-       end of file: the loader ends
 //! ```
 //!
@@ -18,11 +18,11 @@
 //! parent's to judge.
 
 pub mod events;
+mod item;
 mod look;
 mod parent;
 mod region;
 mod serve;
-mod walk;
 
 pub use region::LoaderRegion;
 pub use serve::{LoaderKinds, run_loader};

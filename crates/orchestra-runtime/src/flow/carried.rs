@@ -8,8 +8,8 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use orchestra_core::FailureKind;
 use orchestra_core::data::{KeptPicture, Picture, Pixels, Refusal};
-use orchestra_core::{FailureKind, ImageSpec};
 use orchestra_worker::mapping::Mapping;
 
 /// Blocks begin at multiples of this, so that no two of them share a cache line.
@@ -148,14 +148,6 @@ impl fmt::Debug for CarriedPicture {
 impl KeptPicture for CarriedPicture {}
 
 impl Picture for CarriedPicture {
-    fn decode(&self, _: Option<&ImageSpec>) -> Result<(), Refusal> {
-        Ok(())
-    }
-
-    fn write_row(&self, _: &ImageSpec, _: &mut [u8]) -> Result<(), Refusal> {
-        Err(Refusal::result("a picture that was carried along is read as pixels; this is a bug"))
-    }
-
     fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
         // SAFETY: the block lies within the map, was written before it was shared, and is only read from then on.
         let bytes =

@@ -4,13 +4,15 @@
 //! Whatever a chain does not hand on ends with it: the share of a token that was given to batches and folds is counted, and the rest is
 //! reported to the item-ends actor, with the records or with the failure.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
-use orchestra_core::data::{ColumnType, Refusal, Value};
+use orchestra_core::data::{ColumnType, Refusal};
 use orchestra_core::lineage::End;
-use orchestra_core::shapes::{Encoder, KindSettings, Map, MapRun, Reduce};
+use orchestra_core::shapes::{
+    Encoder, Leaves as _, Map, MapCount, MapRuns, Over, Reduce, RowScope, Step, Walk,
+};
 use orchestra_core::{Failure, FailureKind, SinkId, StageId};
 use orchestra_plan::{ColumnRef, Origin, Plan};
 use ractor::ActorRef;
@@ -20,16 +22,17 @@ mod build;
 mod in_loader;
 mod leaf;
 mod outcome;
-mod walk;
+mod row_in_hand;
 
-use build::{Builder, connect_folds, cost, start};
-pub use in_loader::own_bytes;
-pub use outcome::{MapCount, Outcome};
-use outcome::{RecordRange, RowState, tell_dropped, tell_failed};
-use walk::{Walk, too_many};
+use build::Builder;
+pub use in_loader::{SentRows, own_bytes};
+pub use outcome::Outcome;
+use outcome::RecordRange;
+use row_in_hand::RowInHand;
 
 use super::carried::CarriedArena;
 use super::fold_target::{FoldMsg, FoldPart, FoldTarget};
+use super::loader::ItemInHand;
 use super::ticket::Ticket;
 use super::token::{PartPath, Token};
 use crate::batch::slot_pool::SlotPool;
@@ -83,13 +86,13 @@ pub fn kept_pictures(plan: &Plan, origin: Origin) -> Vec<ColumnRef> {
 pub struct Chain {
     pub context: Arc<RunContext>,
     pub ends: ActorRef<ItemEndsMsg>,
+    /// What reads the rows that enter; a leaf is its place among `leaves`.
     steps: Vec<Step>,
-    /// In the order of [`Outcome::counts`].
-    pub maps: Vec<StageId>,
+    /// In the order in which a row comes to them.
+    pub maps: Vec<MapPlace>,
+    leaves: Vec<Leaf>,
     /// The one sink that all items end in, here, if nothing has to be counted.
     pub linear: Option<SinkId>,
-    /// The folds that wait for the rows that enter.
-    pub folds: Arc<[FoldTarget]>,
     origin: Origin,
     /// Where pictures that are made here are kept, if some are.
     pictures: Option<Arc<CarriedArena>>,
@@ -100,99 +103,43 @@ pub struct Chain {
     pub cost: usize,
 }
 
-enum Step {
-    Map(MapStep),
+/// A map, by what stands behind it.
+pub struct MapPlace {
+    pub stage: StageId,
+    map: Arc<dyn Map>,
+    leaves: Range<usize>,
+    /// How many splits stand in front of it.
+    n_splits: usize,
+    /// The folds that must hear of a row that it makes nothing of.
+    folds: Vec<FoldTarget>,
+}
+
+/// Where rows leave the chain.
+struct Leaf {
+    /// The stage that reads there; before a sink, the last one in front of it.
+    stage: StageId,
+    reads: Vec<ColumnRef>,
+    /// Columns that a batch carries along for stages behind it.
+    carries: Vec<ColumnRef>,
+    does: Does,
+    /// The folds that must hear of a row that does not get here, by how many splits it was in.
+    folds: Vec<Vec<FoldTarget>>,
+}
+
+/// What a leaf does with a row.
+enum Does {
     Batch {
         target: BatchTarget,
-        reads: Vec<ColumnRef>,
-        carries: Vec<ColumnRef>,
-        /// The placement among `reads` that says what a row is trimmed to.
+        /// The placement among the columns that it reads that says what a row is trimmed to.
         trims: Option<ColumnRef>,
     },
-    Fold {
-        fold: FoldTarget,
-        reads: Vec<ColumnRef>,
-    },
-    Reduce {
-        stage: StageId,
-        reads: Vec<ColumnRef>,
-        reduce: Arc<dyn Reduce>,
-    },
+    Fold(FoldTarget),
+    Reduce(Arc<dyn Reduce>),
     Sink {
         sink: SinkId,
-        from: StageId,
-        reads: Vec<ColumnRef>,
         encoder: Arc<dyn Encoder>,
     },
 }
-
-struct MapStep {
-    stage: StageId,
-    /// Its place among the maps of the chain.
-    at: usize,
-    map: Arc<dyn Map>,
-    /// What a loader process needs to run it, where that may.
-    in_loader: Option<KindSettings>,
-    reads: Vec<ColumnRef>,
-    next: Vec<Step>,
-    /// The folds that must hear of a row that ends here.
-    folds: Vec<FoldTarget>,
-    /// The folds that must hear of the rows that are made here.
-    inner_folds: Vec<FoldTarget>,
-}
-
-pub struct ChainRun {
-    runs: Vec<StepRun>,
-}
-
-struct StepRun {
-    /// Only maps have one.
-    map: Option<Box<dyn MapRun>>,
-    next: Vec<StepRun>,
-}
-
-/// A row and the rows that it was made of, innermost first: what the stages behind it can read.
-#[derive(Clone, Copy)]
-pub struct RowScope<'a> {
-    pub from: Origin,
-    pub row: &'a [Value<'a>],
-    pub carried: &'a [(ColumnRef, Value<'a>)],
-    pub up: Option<&'a RowScope<'a>>,
-}
-
-impl<'a> RowScope<'a> {
-    pub fn get(&self, read: ColumnRef) -> Option<Value<'a>> {
-        let mut at = Some(self);
-        while let Some(scope) = at {
-            if scope.from == read.from {
-                return scope.row.get(read.column).copied();
-            }
-            if let Some((_, value)) = scope.carried.iter().find(|(column, _)| *column == read) {
-                return Some(*value);
-            }
-            at = scope.up;
-        }
-        None
-    }
-}
-
-/// What a thread that runs chains is told on the way.
-pub trait Hooks {
-    /// The first row of the item is about to be handed on, and what it took to load it ends. `false`: it was given up meanwhile, and nothing is
-    /// to be done with it.
-    fn leaves_loading(&mut self) -> bool {
-        true
-    }
-
-    /// So long was waited for a free row, or for room.
-    fn waited(&mut self, time: Duration) {
-        let _ = time;
-    }
-}
-
-pub struct NoHooks;
-
-impl Hooks for NoHooks {}
 
 impl Chain {
     pub fn new(
@@ -202,89 +149,108 @@ impl Chain {
         targets: &Targets,
     ) -> Self {
         let plan = &context.plan;
-        let mut builder = Builder { context, targets, origin, maps: Vec::new(), steps: Vec::new() };
-        builder.leaves();
-        debug_assert!(
-            !builder.steps.is_empty(),
-            "a stage from which nothing is reached is left out of the plan"
-        );
-        let linear = plan.linear_from(origin);
-        let Builder { maps, mut steps, .. } = builder;
-        let folds = connect_folds(&mut steps).into();
-        if let Origin::Source(_) = origin {
-            in_loader::mark(plan, &mut steps, &mut vec![origin]);
-        }
-        let pictures =
-            targets.pictures.iter().find(|(of, _)| *of == origin).map(|(_, arena)| Arc::clone(arena));
-        let keep_lock = (kept_pictures(plan, origin).len() > 1).then(Mutex::default);
+        let mut builder = Builder { context, targets, origin, steps: Vec::new(), leaves: Vec::new() };
+        builder.find_leaves();
+        let Builder { mut steps, leaves: mut found, .. } = builder;
+        debug_assert!(!steps.is_empty(), "a stage from which nothing is reached is left out of the plan");
+        let arena = targets.pictures.iter().find(|(of, _)| *of == origin).map(|(_, arena)| Arc::clone(arena));
+        let mut chain = Self {
+            context: Arc::clone(context),
+            ends: ends.clone(),
+            steps: Vec::new(),
+            maps: Vec::new(),
+            leaves: Vec::new(),
+            linear: plan.linear_from(origin),
+            origin,
+            pictures: arena,
+            keep_lock: (kept_pictures(plan, origin).len() > 1).then(Mutex::default),
+            cost: usize::MAX,
+        };
+        chain.number(&mut steps, 0, &mut found);
+        chain.steps = steps;
         // A thread that keeps a picture may have to wait.
-        let cost = if pictures.is_some() { usize::MAX } else { cost(&steps, context) };
-        let context = Arc::clone(context);
-        Self { context, ends: ends.clone(), steps, maps, linear, folds, origin, pictures, keep_lock, cost }
+        if chain.pictures.is_none() {
+            chain.cost = chain.cost_of_row();
+        }
+        chain
     }
 
-    pub fn start(&self) -> ChainRun {
-        ChainRun { runs: start(&self.steps) }
+    /// The folds that wait for the rows that enter.
+    pub fn folds(&self) -> Vec<FoldTarget> {
+        self.folds_of(0..self.leaves.len(), 0)
     }
 
     /// The stage that is blamed for what goes wrong before the first map: the first that reads the rows.
     pub fn first_stage(&self) -> StageId {
-        match self.steps.first() {
-            Some(Step::Map(map)) => map.stage,
-            Some(Step::Batch { target, .. }) => target.stage,
-            Some(Step::Fold { fold, .. }) => fold.stage,
-            Some(Step::Reduce { stage, .. }) => *stage,
-            Some(Step::Sink { from, .. }) => *from,
-            None => StageId(0),
+        self.steps.first().map_or(StageId(0), |step| self.stage_of(step))
+    }
+
+    /// The stage that reads there.
+    fn stage_of(&self, step: &Step) -> StageId {
+        match step {
+            Step::Map(map) => map.stage,
+            Step::Leaf(leaf) => self.leaves[*leaf].stage,
+        }
+    }
+
+    fn first_leaf(&self, step: &Step) -> usize {
+        match step {
+            Step::Map(map) => self.maps[map.at].leaves.start,
+            Step::Leaf(leaf) => *leaf,
         }
     }
 
     /// Tells batches and folds that no further row will come from here.
     pub fn drained(&self) {
-        fn each(steps: &[Step]) {
-            for step in steps {
-                match step {
-                    Step::Map(map) => each(&map.next),
-                    // Those that are gone belong to a pipeline that is being torn down.
-                    Step::Batch { target, .. } => drop(target.batcher.cast(BatcherMsg::Drained)),
-                    Step::Fold { fold, .. } => drop(fold.actor.cast(FoldMsg::Drained)),
-                    Step::Reduce { .. } | Step::Sink { .. } => {}
-                }
+        for leaf in &self.leaves {
+            match &leaf.does {
+                // Those that are gone belong to a pipeline that is being torn down.
+                Does::Batch { target, .. } => drop(target.batcher.cast(BatcherMsg::Drained)),
+                Does::Fold(fold) => drop(fold.actor.cast(FoldMsg::Drained)),
+                Does::Reduce(_) | Does::Sink { .. } => {}
             }
         }
-        each(&self.steps);
     }
 
     /// Does everything that there is to do with a row. What became of it is added to `out`.
-    pub fn row(
-        &self,
-        run: &mut ChainRun,
+    pub fn row<'a>(
+        &'a self,
+        runs: &mut MapRuns,
         token: &Token,
         scope: &RowScope<'_>,
         out: &mut Outcome,
-        hooks: &mut dyn Hooks,
+        item: Option<&mut ItemInHand<'a>>,
     ) {
         self.context.stats.first_items(scope.from).pass();
-        out.counts.resize(self.maps.len(), MapCount::default());
-        out.row = RowState::default();
+        self.with(token, out, item, |row| Walk { runs, leaves: row }.steps(&self.steps, scope));
+    }
+
+    /// Has a row worked on, which belongs to `token`, and ends what was not handed on of it.
+    fn with<'a>(
+        &'a self,
+        token: &Token,
+        out: &mut Outcome,
+        item: Option<&mut ItemInHand<'a>>,
+        work: impl FnOnce(&mut RowInHand<'_, '_>) -> Result<(), Over>,
+    ) {
         let before = out.text.len();
-        let share = token.share();
-        let mut walk = Walk { chain: self, out, hooks, keeping: None };
-        if walk.steps(&self.steps, &mut run.runs, token, share, scope).is_err() {
-            debug_assert!(out.row.failure.is_some() || out.row.is_void, "why it is over is noted");
+        let mut row = RowInHand::new(self, token, out, item);
+        if work(&mut row).is_err() && !row.is_void {
+            debug_assert!(row.failure.is_some(), "why it is over is noted");
+            row.fail_rest();
         }
-        let row = std::mem::take(&mut out.row);
-        if row.is_void {
+        let RowInHand { handed, records, failure, failed_at, is_void, out, .. } = row;
+        if is_void {
             return out.text.truncate(before);
         }
-        if let Some(stage) = row.failed_at {
+        if let Some(stage) = failed_at {
             self.context.stats.stage(stage).failed.add(1);
         }
-        let share = row.handed.map_or(share, |handed| share.minus(handed));
-        match (row.failure, self.linear) {
+        let share = token.share().minus(handed);
+        match (failure, self.linear) {
             (None, Some(_)) => out.done.push(token.ticket.id()),
-            (None, None) if share.is_none() && row.records.is_empty() => {}
-            (None, None) => out.end(token, share, row.records, None),
+            (None, None) if share.is_none() && records.is_empty() => {}
+            (None, None) => out.end(token, share, records, None),
             (Some(failure), _) if share.is_none() => {
                 // All of it was handed on before: what becomes of that decides about the item.
                 let (stage, error) = (failure.stage, failure.error);
@@ -299,45 +265,40 @@ impl Chain {
 
     /// Fails an item that its source could not read: the first stage gets none of it, and is named.
     pub fn fail_in_front(&self, token: &Token, refusal: Refusal, attempts: u32, out: &mut Outcome) {
-        let item = token.ticket.id();
+        let (item, stage) = (token.ticket.id(), self.first_stage());
         self.context.stats.first_items(Origin::Source(item.source)).fail(item);
-        self.fail_at(token, self.first_stage(), refusal, attempts, out);
-    }
-
-    /// Fails a token at the stage that this chain begins behind, or at the first one.
-    pub fn fail(&self, token: &Token, stage: StageId, refusal: Refusal, attempts: u32, out: &mut Outcome) {
-        self.context.stats.stage(stage).first_items.fail(token.ticket.id());
-        self.fail_at(token, stage, refusal, attempts, out);
-    }
-
-    fn fail_at(&self, token: &Token, stage: StageId, refusal: Refusal, attempts: u32, out: &mut Outcome) {
         self.context.stats.stage(stage).failed.add(1);
         let failure = Failure { attempts, ..self.failure(stage, refusal.kind, refusal.error) };
         self.end_failed(token, failure, out);
     }
 
+    /// Fails a token at the stage that this chain begins behind.
+    pub fn fail(&self, token: &Token, stage: StageId, refusal: Refusal, out: &mut Outcome) {
+        self.with(token, out, None, |row| Err(row.fail(stage, refusal)));
+    }
+
     /// Ends a token with a failure that is counted already.
     pub fn end_failed(&self, token: &Token, failure: Failure, out: &mut Outcome) {
-        tell_failed(&self.folds, token, token.path(), out);
-        out.end(token, token.share(), SmallVec::new(), Some(failure));
+        self.with(token, out, None, |row| {
+            row.failure = Some(failure);
+            Err(Over)
+        });
     }
 
     /// Ends a token in front of the chain, because it was dropped.
     pub fn end_dropped(&self, token: &Token, out: &mut Outcome) {
-        if self.folds.is_empty() {
-            return out.end(token, token.share(), SmallVec::new(), None);
-        }
-        if tell_dropped(&self.folds, token, token.path(), token.share(), out).is_none() {
-            self.fail(token, self.first_stage(), too_many(), 1, out);
-        }
+        self.with(token, out, None, |row| {
+            let dropped = row.drop_at(&(0..self.leaves.len()), &self.folds(), None);
+            dropped.map_err(|refusal| row.fail(self.first_stage(), refusal))
+        });
     }
 
     /// Ends a token in front of the chain, a part of which has failed: that failure is reported.
     pub fn end_with_failed_part(&self, token: &Token, out: &mut Outcome) {
-        tell_failed(&self.folds, token, token.path(), out);
-        if !token.share().is_none() {
-            out.end(token, token.share(), SmallVec::new(), None);
-        }
+        self.with(token, out, None, |row| {
+            row.fail_rest();
+            Ok(())
+        });
     }
 
     fn failure(&self, stage: StageId, kind: FailureKind, error: String) -> Failure {
@@ -345,8 +306,7 @@ impl Chain {
         Failure { stage, kind, error, attempts: 1 }
     }
 
-    /// Sends what became of some rows. What is left in it is [`Outcome::done`], which are in `whole` by now, the counts, which the caller books, and text of
-    /// no record.
+    /// Sends what became of some rows. What is left in it is [`Outcome::done`], which are in `whole` by now, and text of no record.
     pub fn send(&self, out: &mut Outcome) {
         for (fold, parts) in out.parts.drain(..) {
             drop(fold.cast(FoldMsg::Parts(parts)));
@@ -371,22 +331,10 @@ impl Chain {
     }
 
     pub fn book(&self, counts: &[MapCount]) {
-        for (stage, count) in self.maps.iter().zip(counts) {
-            let stats = self.context.stats.stage(*stage);
+        for (place, count) in self.maps.iter().zip(counts) {
+            let stats = self.context.stats.stage(place.stage);
             stats.entered.add(count.entered);
             stats.left.add(count.left);
-        }
-    }
-}
-
-impl Step {
-    /// The folds that must hear of a row that ends before this step.
-    fn folds(&self) -> &[FoldTarget] {
-        match self {
-            Step::Map(map) => &map.folds,
-            Step::Batch { target, .. } => &target.folds,
-            Step::Fold { fold, .. } => std::slice::from_ref(fold),
-            Step::Reduce { .. } | Step::Sink { .. } => &[],
         }
     }
 }

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use orchestra_core::collect::{Arrival, Collected, Collector};
 use orchestra_core::data::{Label, OwnedRow, OwnedValue, Refusal, Value};
-use orchestra_core::shapes::Fold;
+use orchestra_core::shapes::{Fold, MapRuns, RowScope};
 use orchestra_core::{ItemId, StageId};
 use orchestra_plan::{ColumnRef, JoinWay, Origin};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use super::chain::{Chain, ChainRun, NoHooks, Outcome, RowScope};
+use super::chain::{Chain, Outcome};
 use super::fold_target::{FoldMsg, FoldPart};
 use super::token::{PartPath, Token};
 use crate::context::RunContext;
@@ -57,7 +57,7 @@ struct Work {
     args: FoldArgs,
     /// Columns that a join carries, in the order of its ways.
     carries: Vec<ColumnRef>,
-    runs: Mutex<Vec<(ChainRun, Outcome)>>,
+    runs: Mutex<Vec<(MapRuns, Outcome)>>,
 }
 
 impl Actor for FoldActor {
@@ -167,29 +167,28 @@ impl Work {
     fn process(&self, complete: Vec<(Token, Vec<OwnedRow>)>) {
         let lock = || self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let chain = &self.args.chain;
-        let kept = lock().pop();
-        let (mut run, mut out) = kept.unwrap_or_else(|| (chain.start(), Outcome::default()));
+        let (mut runs, mut out) = lock().pop().unwrap_or_default();
         let mut left = 0;
         for (token, parts) in complete {
             match self.merge(parts) {
                 Ok(Some(row)) => {
                     left += 1;
-                    self.row(&row, &token, &mut run, &mut out);
+                    self.row(&row, &token, &mut runs, &mut out);
                 }
                 Ok(None) => {
                     self.args.context.stats.stage(self.args.stage).first_items.pass();
                     chain.end_dropped(&token, &mut out);
                 }
-                Err(refusal) => chain.fail(&token, self.args.stage, refusal, 1, &mut out),
+                Err(refusal) => chain.fail(&token, self.args.stage, refusal, &mut out),
             }
         }
         self.args.context.stats.stage(self.args.stage).left.add(left);
-        chain.book(&out.counts);
-        out.counts.clear();
+        chain.book(&runs.counts);
+        runs.counts.clear();
         // Nothing is linear behind a fold: every end is counted.
         chain.send(&mut out);
         out.text.clear();
-        lock().push((run, out));
+        lock().push((runs, out));
     }
 
     /// The row of a token; `None` where it was dropped on one of the ways of a join.
@@ -206,7 +205,7 @@ impl Work {
         }
     }
 
-    fn row(&self, row: &[OwnedValue], token: &Token, run: &mut ChainRun, out: &mut Outcome) {
+    fn row(&self, row: &[OwnedValue], token: &Token, runs: &mut MapRuns, out: &mut Outcome) {
         let labels: Vec<Vec<Label<'_>>> = row.iter().map(OwnedValue::labels).collect();
         let values = row.iter().zip(&labels).map(|(value, labels)| value.borrowed(labels));
         let from = Origin::Stage(self.args.stage);
@@ -215,6 +214,6 @@ impl Work {
             FoldOf::Join(_) => (Vec::new(), self.carries.iter().copied().zip(values).collect()),
         };
         let scope = RowScope { from, row: &row, carried: &carried, up: None };
-        self.args.chain.row(run, token, &scope, out, &mut NoHooks);
+        self.args.chain.row(runs, token, &scope, out, None);
     }
 }

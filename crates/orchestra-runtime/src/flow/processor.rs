@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use orchestra_core::data::{Column, Label, Refusal, Value};
+use orchestra_core::shapes::{MapRuns, RowScope};
 use orchestra_core::{Failure, StageId};
 use orchestra_plan::{ColumnRef, Origin};
 use ractor::ActorRef;
 use smallvec::SmallVec;
 
-use super::chain::{Chain, ChainRun, NoHooks, Outcome, RowScope};
+use super::chain::{Chain, Outcome};
 use super::token::Token;
 use crate::batch::completion::Completion;
 use crate::batch::outputs::OutputRows;
@@ -77,7 +78,7 @@ struct Work {
     outputs: Vec<Column>,
     carries: Vec<ColumnRef>,
     /// What threads that have done a batch keep for the next one.
-    runs: Mutex<Vec<(ChainRun, Outcome)>>,
+    runs: Mutex<Vec<(MapRuns, Outcome)>>,
     /// Bytes of the records of the last batch.
     usual_text: AtomicUsize,
     /// Batches that are worked on in the blocking pool, and one more for those that may still come.
@@ -108,8 +109,7 @@ impl Work {
     fn process(&self, batch: CompletedBatch) {
         let began = batch.trace.as_ref().map(|_| self.chain.context.clock.now());
         let lock = || self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = lock().pop();
-        let (mut run, mut out) = kept.unwrap_or_else(|| (self.chain.start(), Outcome::default()));
+        let (mut runs, mut out) = lock().pop().unwrap_or_default();
         let outputs = batch.outputs(&self.outputs);
         let linear = self.chain.linear;
         let usual_text = self.usual_text.load(Ordering::Relaxed);
@@ -126,8 +126,8 @@ impl Work {
             }
             let before = (out.done.len(), out.n_failed);
             match &outputs {
-                Ok(outputs) => self.row(outputs, row - batch.rows.first, token, &mut run, &mut out),
-                Err(error) => self.chain.fail(token, self.stage, Refusal::result(error.clone()), 1, &mut out),
+                Ok(outputs) => self.row(outputs, row - batch.rows.first, token, &mut runs, &mut out),
+                Err(error) => self.chain.fail(token, self.stage, Refusal::result(error.clone()), &mut out),
             }
             n_failed += out.n_failed - before.1;
             if linear.is_some() && out.done.len() == before.0 {
@@ -139,8 +139,8 @@ impl Work {
         }
         drop(outputs);
         self.chain.context.stats.stage(self.stage).left.add(n_rows - n_failed as u64);
-        self.chain.book(&out.counts);
-        out.counts.clear();
+        self.chain.book(&runs.counts);
+        runs.counts.clear();
         self.usual_text.store(out.text.len(), Ordering::Relaxed);
         if let (Some(trace), Some(began)) = (&batch.trace, began) {
             trace.processed.get_or_init(|| (began, self.chain.context.clock.now()));
@@ -159,7 +159,7 @@ impl Work {
         drop(batch);
         self.chain.send(&mut out);
         out.text.clear();
-        lock().push((run, out));
+        lock().push((runs, out));
     }
 
     fn row(
@@ -167,7 +167,7 @@ impl Work {
         outputs: &[OutputRows<'_>],
         row: usize,
         token: &Token,
-        run: &mut ChainRun,
+        runs: &mut MapRuns,
         out: &mut Outcome,
     ) {
         let values: SmallVec<[Value<'_>; 4]> = outputs.iter().map(|o| o.row(row)).collect();
@@ -179,6 +179,6 @@ impl Work {
             .map(|(read, (value, labels))| (*read, value.borrowed(labels)))
             .collect();
         let scope = RowScope { from: Origin::Stage(self.stage), row: &values, carried: &carried, up: None };
-        self.chain.row(run, token, &scope, out, &mut NoHooks);
+        self.chain.row(runs, token, &scope, out, None);
     }
 }

@@ -161,7 +161,7 @@ fn loader_setup(args: &SourceArgs) -> Option<LoaderSetup> {
     let plan = &args.context.plan;
     let fetch = &*plan.sources[args.source.index()].fetch;
     let launcher = args.context.options.loaders.clone()?.with_network(fetch.network().as_ref());
-    let load = args.chain.spec_for_loader(fetch)?;
+    let (load, rows) = args.chain.in_loader(fetch)?;
     let (alone_bytes, limits) = (plan.alone_bytes(), plan.limits_of_source(args.source).clone());
     let stats = Arc::clone(&args.context.stats);
     let SourcePlan { listing, sandbox_read, .. } = &plan.sources[args.source.index()];
@@ -174,6 +174,7 @@ fn loader_setup(args: &SourceArgs) -> Option<LoaderSetup> {
         handshake,
         first_pause,
         load,
+        rows,
         readable,
         alone_bytes,
         alone,

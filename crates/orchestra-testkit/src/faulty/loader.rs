@@ -8,10 +8,11 @@ use std::process::ExitCode;
 
 use orchestra_worker::codec::{FrameReader, FrameWriter};
 use orchestra_worker::frames::PROTOCOL_VERSION;
-use orchestra_worker::loader::events::{Event, FromLoader, Refused, SentValue, ToLoader};
+use orchestra_worker::loader::events::{FromLoader, ItemAnswer, Refused, RowEvent, SentValue, ToLoader};
 use orchestra_worker::{BUILD, WORKER_SOCKET_FD};
 
-use orchestra_core::FailureKind;
+use orchestra_core::shapes::MapCount;
+use orchestra_core::{FailureKind, LeftOut, Origin, StageId};
 
 /// What the first loader does: one of [`LoaderFault::NAMES`] or of [`LoaderFault::AT_START`].
 pub const LOADER_FAULT: &str = "ORCHESTRA_LOADER_FAULT";
@@ -25,9 +26,9 @@ pub enum LoaderFault {
     Nothing,
     /// Two answers for each item.
     Twice,
-    /// Half of an item.
-    Half,
-    /// Values that lie outside of its region, and more parts than there are events.
+    /// An item of which no row comes to a leaf.
+    NoRow,
+    /// Values that lie outside of its region, and more parts than there are rows.
     Nonsense,
     /// Bytes that are no frame.
     Garbage,
@@ -56,7 +57,7 @@ impl LoaderFault {
     pub const NAMES: [(&str, LoaderFault); 6] = [
         ("nothing", LoaderFault::Nothing),
         ("twice", LoaderFault::Twice),
-        ("half", LoaderFault::Half),
+        ("no-row", LoaderFault::NoRow),
         ("nonsense", LoaderFault::Nonsense),
         ("garbage", LoaderFault::Garbage),
         ("hang-up", LoaderFault::HangUp),
@@ -97,8 +98,15 @@ fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
     if is_another {
         live_on();
     }
-    let ended = || Event::Ended { began_ns: 0, read_ns: u64::MAX, took_ns: 0, left_out: Vec::new() };
-    let refused = || Refused { kind: FailureKind::Read, error: "made up".to_owned() };
+    let answer = |rows| ItemAnswer {
+        rows,
+        read_bytes: u64::MAX,
+        counts: vec![MapCount { entered: u64::MAX, left: u64::MAX }; 3],
+        left_out: vec![(Origin::Stage(StageId(u16::MAX)), LeftOut::Pages, 1)],
+        began_ns: 0,
+        read_ns: u64::MAX,
+        took_ns: 0,
+    };
     while let Some(frame) = reader.read()? {
         let ToLoader::Items { ends, .. } = frame else {
             writer.write(&FromLoader::Ready)?;
@@ -109,29 +117,23 @@ fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
         }
         match fault {
             LoaderFault::Nothing => loop {
-                writer.write(&FromLoader::Events { sent_ns: 0, events: Vec::new() })?;
+                writer.write(&FromLoader::Answers { sent_ns: 0, answers: Vec::new() })?;
             },
             LoaderFault::Twice => {
-                let answer = || [Event::Read(Err(refused())), ended()];
-                let twice = ends.iter().flat_map(|_| answer().into_iter().chain(answer()));
-                writer.write(&FromLoader::Events { sent_ns: u64::MAX, events: twice.collect() })?;
+                let refused = Refused { kind: FailureKind::Read, error: "made up".to_owned() };
+                let answers = vec![answer(Err((None, refused))); ends.len() * 2];
+                writer.write(&FromLoader::Answers { sent_ns: u64::MAX, answers })?;
             }
-            LoaderFault::Half => {
-                writer.write(&FromLoader::Events { sent_ns: 0, events: vec![Event::Read(Ok(1))] })?;
-            }
-            LoaderFault::Nonsense => {
-                let outside =
-                    SentValue::Tensor { at: u64::MAX - 1, len: u64::MAX, shape: vec![usize::MAX; 3] };
+            LoaderFault::NoRow | LoaderFault::Nonsense => {
+                let outside = SentValue::Tensor { at: u64::MAX - 1, shape: vec![usize::MAX; 3] };
                 let huge = SentValue::Picture { at: 4096, width: u32::MAX, height: u32::MAX, channels: 3 };
-                let events = vec![
-                    Event::Read(Ok(u64::MAX)),
-                    Event::Row(vec![outside, huge]),
-                    Event::Parts(u64::MAX),
-                    Event::Row(Vec::new()),
-                    Event::Applied(Ok(())),
-                    ended(),
+                let nonsense = vec![
+                    RowEvent::Row { leaf: 0, values: vec![outside, huge] },
+                    RowEvent::Parts { at: 0, n: u32::MAX },
+                    RowEvent::Nothing { at: usize::MAX },
                 ];
-                writer.write(&FromLoader::Events { sent_ns: 0, events })?;
+                let rows = if fault == LoaderFault::NoRow { Vec::new() } else { nonsense };
+                writer.write(&FromLoader::Answers { sent_ns: 0, answers: vec![answer(Ok(rows))] })?;
                 // The others of its items are left to those after it.
                 return Ok(());
             }

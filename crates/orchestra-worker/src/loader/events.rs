@@ -1,28 +1,27 @@
 //! The frames between a loader process and the parent, as data.
 //!
-//! What becomes of an item is a sequence of events: [`Event::Read`], then the row of the source, then for each map that reads it, in the
-//! order of the plan, the rows that it makes (each followed in the same way by the maps behind it) and [`Event::Applied`]; at last
-//! [`Event::Ended`]. After the first refusal only `Ended` follows, and the `Applied` of maps that are under way.
+//! What becomes of an item is what its rows come to, in the order in which they come there ([`RowEvent`]): the leaves are what the parent does with rows
+//! (batches, folds, sinks, and maps that no loader may run), and each is known by its place. Of an item that failed nothing else is said.
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
 use orchestra_core::failure::cut_words;
-use orchestra_core::shapes::KindSettings;
-use orchestra_core::{ErrorClass, FailureKind, LeftOut, SandboxMode};
+use orchestra_core::shapes::{KindSettings, MapCount, StepOf};
+use orchestra_core::{ColumnRef, ErrorClass, FailureKind, LeftOut, Origin, SandboxMode, StageId};
 use orchestra_store::{PassedOverCounts, StoreTrouble};
 
 use crate::codec::Frame;
 
-/// What gives rows: `None` is the source, otherwise a stage by its number.
-pub type RowOrigin = Option<u16>;
-
 /// The chain of a loader: what it does with each item.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct ChainSpec {
+    pub source: Origin,
     pub fetch: KindSettings,
-    /// The columns of the source's row that the parent reads.
-    pub sends: Vec<usize>,
-    pub maps: Vec<MapSpec>,
+    pub steps: Vec<StepOf<KindSettings>>,
+    /// What `steps` come to.
+    pub leaves: Vec<SentLeaf>,
+    /// What leaves read.
+    pub sends: Vec<SentColumn>,
     /// Bytes of the region, which is inherited as the arena of a worker is.
     pub region_bytes: u64,
     /// Bytes of the region of a process that has an item alone. What finds no room in less, or behind what lies there of others, ends its process, and gets that.
@@ -35,15 +34,23 @@ pub struct ChainSpec {
     pub memory: u64,
 }
 
-/// A map, and those that read what it makes.
+/// A leaf of the parent, or a map that it runs itself with all that is behind it.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
-pub struct MapSpec {
-    pub stage: u16,
-    pub map: KindSettings,
-    pub reads: Vec<(RowOrigin, usize)>,
-    /// The columns of its rows that the parent reads.
-    pub sends: Vec<usize>,
-    pub next: Vec<MapSpec>,
+pub struct SentLeaf {
+    /// What reads there.
+    pub stage: StageId,
+    /// Places among [`ChainSpec::sends`].
+    pub columns: Vec<usize>,
+}
+
+/// A column that leaves read.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct SentColumn {
+    /// The place of the map that gives it; `None`: the source does.
+    pub at: Option<usize>,
+    pub read: ColumnRef,
+    /// Bytes of its smaller form, where it has one.
+    pub packed: Option<usize>,
 }
 
 /// What a loader process that looks into files is told, in place of a chain.
@@ -78,7 +85,7 @@ pub enum ToLoader {
         /// As in `List`.
         file: Vec<u8>,
     },
-    /// More items, and how many frames of events the parent is done with: what lies in the region for them is free.
+    /// More items, and how many frames of answers the parent is done with: what lies in the region for them is free.
     Items {
         frames_done: u64,
         /// Locators, one behind the other.
@@ -101,10 +108,10 @@ pub enum FromLoader {
         class: ErrorClass,
         error: String,
     },
-    Events {
+    Answers {
         /// Nanoseconds since the process began, when the frame was sent.
         sent_ns: u64,
-        events: Vec<Event>,
+        answers: Vec<ItemAnswer>,
     },
     /// Some of what a file holds.
     Found(FoundBlock),
@@ -132,27 +139,34 @@ pub enum LookError {
     Store { url: String, reason: String, help: String, trouble: StoreTrouble },
 }
 
+/// What became of an item.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
-pub enum Event {
-    /// The item is read: so many bytes.
-    Read(Result<u64, Refused>),
-    /// A row, with those of its columns that the parent reads.
-    Row(Vec<SentValue>),
-    /// So many rows follow, each a part of its own.
-    Parts(u64),
-    /// A map is through with a row.
-    Applied(Result<(), Refused>),
-    /// Nothing more comes of this item.
-    Ended {
-        /// When it was begun, in nanoseconds since the process began.
-        began_ns: u64,
-        /// How long reading took.
-        read_ns: u64,
-        /// How long all of it took.
-        took_ns: u64,
-        /// What the item holds beside its row.
-        left_out: Vec<(LeftOut, u64)>,
-    },
+pub struct ItemAnswer {
+    /// Its rows; or the stage that failed it, `None` being the source, and why.
+    pub rows: Result<Vec<RowEvent>, (Option<StageId>, Refused)>,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Of the maps, by their place.
+    pub counts: Vec<MapCount>,
+    /// What the item holds beside its row, and what maps made nothing of.
+    pub left_out: Vec<(Origin, LeftOut, u64)>,
+    /// When it was begun, in nanoseconds since the process began.
+    pub began_ns: u64,
+    /// How long reading took.
+    pub read_ns: u64,
+    /// How long all of it took.
+    pub took_ns: u64,
+}
+
+/// What comes next of an item.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub enum RowEvent {
+    /// The map at this place splits its row into so many parts, at least one, which follow one behind the other.
+    Parts { at: usize, n: u32 },
+    /// The map at this place gives nothing: no row, or no parts.
+    Nothing { at: usize },
+    /// This one of [`ChainSpec::leaves`] has a row: its columns, in the order of [`SentLeaf::columns`].
+    Row { leaf: usize, values: Vec<SentValue> },
 }
 
 /// A value of a row. Places are bytes from the beginning of the region.
@@ -160,7 +174,6 @@ pub enum Event {
 pub enum SentValue {
     Tensor {
         at: u64,
-        len: u64,
         shape: Vec<usize>,
     },
     /// All pixels of a picture, upright, 8 bits per channel, rows without a gap.
@@ -177,8 +190,8 @@ pub enum SentValue {
         at: u64,
         len: u64,
     },
-    /// It could not be made.
-    Refused(Refused),
+    /// That of the last row that had this column.
+    Same,
     /// The item lacks it.
     Missing,
     /// A tensor in its smaller form, whose length the map says.
@@ -223,7 +236,7 @@ impl Frame for FromLoader {
             Self::Listed(Err(error)) | Self::Described(Err(error)) => error.cut_words(),
             // Those of items are cut where they become refusals again.
             Self::Ready
-            | Self::Events { .. }
+            | Self::Answers { .. }
             | Self::Found(_)
             | Self::Listed(Ok(()))
             | Self::Described(Ok(_)) => {}

@@ -1,20 +1,20 @@
-//! The parent, as a loader process sees it: where items come from, and events and the values of rows go to. It makes nothing of an item.
+//! The parent, as a loader process sees it: where items come from, and answers and the values of rows go to. It makes nothing of an item.
 
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
-use orchestra_core::{FailureKind, LeftOut};
 
-use super::events::{Event, FromLoader, ToLoader};
+use super::events::{FromLoader, ItemAnswer, ToLoader};
 use super::region::{Mark, Ring};
 use crate::codec::{CodecError, FrameReader, FrameWriter};
 use crate::serve::nanos;
 
 /// What is done is sent at least so often, so that small items share a frame and large ones do not wait.
 const SEND_EVERY: Duration = Duration::from_millis(1);
-/// Or when so many events are there.
+/// Or when there are so many rows.
 const SEND_AT: usize = 1024;
 
 /// Why a loader ends.
@@ -26,7 +26,7 @@ pub(super) enum End {
 }
 
 /// The parent is gone, or what it sent makes no sense.
-pub(super) struct Gone;
+struct Gone;
 
 impl From<CodecError> for End {
     fn from(error: CodecError) -> Self {
@@ -45,12 +45,12 @@ pub(super) struct Parent {
     has_all_room: bool,
     began: Instant,
     items: VecDeque<Vec<u8>>,
-    /// What is not sent yet.
-    events: Vec<Event>,
-    /// How many of `events` are of earlier items than the one in hand.
-    item_events: usize,
-    /// Where the values of the earlier items end.
-    item_head: Mark,
+    /// What is not sent yet: earlier items than the one in hand.
+    answers: Vec<ItemAnswer>,
+    /// Rows in them, and such as there are none of.
+    n_rows: usize,
+    /// Where their values end.
+    answers_end: Mark,
     sent_at: Instant,
     /// Why there are no more items.
     pub end: Option<End>,
@@ -64,7 +64,7 @@ impl Parent {
         ring: Ring,
         has_all_room: bool,
     ) -> Self {
-        let (began, item_head) = (Instant::now(), ring.mark());
+        let (began, answers_end) = (Instant::now(), ring.mark());
         Self {
             reader,
             writer,
@@ -72,24 +72,24 @@ impl Parent {
             has_all_room,
             began,
             items: VecDeque::new(),
-            events: Vec::new(),
-            item_events: 0,
-            item_head,
+            answers: Vec::new(),
+            n_rows: 0,
+            answers_end,
             sent_at: began,
             end: None,
         }
     }
 
-    /// Waits for the next item.
+    /// Waits for the next item; `None`: there are no more.
     pub fn next_item(&mut self) -> Option<Vec<u8>> {
-        loop {
+        while self.end.is_none() {
             if let Some(item) = self.items.pop_front() {
                 return Some(item);
             }
-            self.begin_item();
             self.send().ok()?;
             self.receive().ok()?;
         }
+        None
     }
 
     fn receive(&mut self) -> Result<(), Gone> {
@@ -120,53 +120,34 @@ impl Parent {
     /// Sends what is known of earlier items than the one in hand.
     fn send(&mut self) -> Result<(), Gone> {
         self.sent_at = Instant::now();
-        if self.item_events == 0 {
+        if self.answers.is_empty() {
             return Ok(());
         }
-        let events = self.events.drain(..self.item_events).collect();
-        self.item_events = 0;
+        let answers = std::mem::take(&mut self.answers);
+        self.n_rows = 0;
         let sent_ns = nanos(self.began.elapsed());
-        self.ring.frame_sent(self.item_head);
-        self.writer.write(&FromLoader::Events { sent_ns, events }).map_err(|error| {
+        self.ring.frame_sent(self.answers_end);
+        self.writer.write(&FromLoader::Answers { sent_ns, answers }).map_err(|error| {
             self.end = Some(error.into());
             Gone
         })
     }
 
-    pub fn begin_item(&mut self) {
-        self.item_events = self.events.len();
-        self.item_head = self.ring.mark();
-        self.ring.item_begins();
-    }
-
-    /// Nothing has become of the item in hand so far.
-    pub fn forget_item(&mut self) {
-        self.events.truncate(self.item_events);
-    }
-
-    pub fn note(&mut self, event: Event) {
-        self.events.push(event);
-    }
-
-    pub fn end_item(&mut self, began: Instant, read: Instant, left_out: Vec<(LeftOut, u64)>) {
+    /// The item in hand is through. Its times are filled in.
+    pub fn end_item(&mut self, began: Instant, read: Instant, mut answer: ItemAnswer) {
         let now = Instant::now();
-        self.note(Event::Ended {
-            began_ns: nanos(began - self.began),
-            read_ns: nanos(read - began),
-            took_ns: nanos(now - began),
-            left_out,
-        });
+        answer.began_ns = nanos(began - self.began);
+        answer.read_ns = nanos(read - began);
+        answer.took_ns = nanos(now - began);
+        self.n_rows += answer.rows.as_ref().map_or(1, Vec::len);
+        self.answers.push(answer);
         self.ring.item_done();
-        self.begin_item();
-        if now - self.sent_at >= SEND_EVERY || self.events.len() >= SEND_AT {
+        self.answers_end = self.ring.mark();
+        self.ring.item_begins();
+        if now - self.sent_at >= SEND_EVERY || self.n_rows >= SEND_AT {
             // Where the parent is gone, `next_item` finds that out.
             drop(self.send());
         }
-    }
-
-    /// `Gone` once nothing more can be sent or received.
-    pub fn is_there(&self) -> Result<(), Gone> {
-        if self.end.is_some() { Err(Gone) } else { Ok(()) }
     }
 
     /// Room in the region, and where it is. Waits until the parent is done with earlier items, if need be.

@@ -5,16 +5,17 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use orchestra_core::ErrorClass;
-use orchestra_core::shapes::{KindSettings, Registry};
+use orchestra_core::shapes::{KindSettings, Map, MapRuns, MapStep, MapStepOf, Registry, Step, StepOf};
 use orchestra_store::FileKinds;
 
-use super::events::{ChainSpec, FromLoader, MapSpec, ToLoader};
+use super::events::{ChainSpec, FromLoader, ToLoader};
+use super::item::LoaderChain;
 use super::look;
 use super::parent::{End, Parent};
 use super::region::Ring;
-use super::walk::{LoaderChain, MapNode};
 use crate::BUILD;
 use crate::codec::{FrameReader, FrameWriter};
 use crate::frames::PROTOCOL_VERSION;
@@ -52,7 +53,8 @@ fn serve(socket: &UnixStream, region: OwnedFd, kinds: &dyn LoaderKinds) -> Resul
         }
         None => return Err(End::Gone),
     };
-    let ready = ready(&load, region, kinds);
+    let has_all_room = load.region_bytes >= load.most_region_bytes;
+    let ready = ready(*load, region, kinds);
     let (mut chain, ring) = match ready {
         Ok(ready) => ready,
         Err(LoadError { class, error }) => {
@@ -61,19 +63,16 @@ fn serve(socket: &UnixStream, region: OwnedFd, kinds: &dyn LoaderKinds) -> Resul
         }
     };
     writer.write(&FromLoader::Ready)?;
-    let has_all_room = load.region_bytes >= load.most_region_bytes;
     let mut parent = Parent::new(reader, writer, ring, has_all_room);
     while let Some(item) = parent.next_item() {
-        if chain.item(&item, &mut parent).is_err() {
-            break;
-        }
+        chain.item(&item, &mut parent);
     }
     Err(parent.end.unwrap_or(End::Gone))
 }
 
 /// Confines the process and makes the chain.
 fn ready(
-    load: &ChainSpec,
+    load: ChainSpec,
     region: OwnedFd,
     registry: &dyn LoaderKinds,
 ) -> Result<(LoaderChain, Ring), LoadError> {
@@ -87,19 +86,20 @@ fn ready(
             settings.kind
         ))
     };
-    fn nodes(
-        specs: &[MapSpec],
-        registry: &dyn LoaderKinds,
-        unknown: &dyn Fn(&KindSettings) -> LoadError,
-    ) -> Result<Vec<MapNode>, LoadError> {
-        let node = |spec: &MapSpec| {
-            let map = registry.map(&spec.map).ok_or_else(|| unknown(&spec.map))?;
-            let (run, next) = (map.start(), nodes(&spec.next, registry, unknown)?);
-            let packed = |column: &usize| map.packing(*column).map(|packing| packing.bytes());
-            let packed = spec.sends.iter().map(packed).collect();
-            Ok(MapNode { spec: MapSpec { next: Vec::new(), ..spec.clone() }, map, run, packed, next })
+    fn with_maps(
+        steps: Vec<StepOf<KindSettings>>,
+        map: &dyn Fn(&KindSettings) -> Result<Arc<dyn Map>, LoadError>,
+    ) -> Result<Vec<Step>, LoadError> {
+        let step = |step| {
+            Ok(match step {
+                StepOf::Map(MapStepOf { stage, at, map: settings, reads, next }) => {
+                    let (made, next) = (map(&settings)?, with_maps(next, map)?);
+                    Step::Map(MapStep { stage, at, map: made, reads, next })
+                }
+                StepOf::Leaf(leaf) => Step::Leaf(leaf),
+            })
         };
-        specs.iter().map(node).collect()
+        steps.into_iter().map(step).collect()
     }
     let fetch = registry.fetch(&load.fetch).ok_or_else(|| unknown(&load.fetch))?;
     let network = fetch.network();
@@ -112,6 +112,8 @@ fn ready(
         ..Sandbox::default()
     }
     .enter()?;
-    let (run, maps) = (fetch.start(), nodes(&load.maps, registry, &unknown)?);
-    Ok((LoaderChain { fetch, sends: load.sends.clone(), maps, run }, ring))
+    let map = |settings: &KindSettings| registry.map(settings).ok_or_else(|| unknown(settings));
+    let (run, steps, runs) = (fetch.start(), with_maps(load.steps, &map)?, MapRuns::default());
+    let ChainSpec { source, leaves, sends, .. } = load;
+    Ok((LoaderChain { source, fetch, run, steps, runs, leaves, sends }, ring))
 }

@@ -1,51 +1,51 @@
 //! From the plan to a chain: which maps stand between an origin and what its rows end in.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use orchestra_core::collect::Part;
-use orchestra_core::shapes::Fan;
+use orchestra_core::shapes::{Fan, MapStep, Step};
 use orchestra_core::{SinkId, StageId};
 use orchestra_plan::{ColumnRef, FoldPlan, Origin, Shape};
 
-use super::{FoldTarget, MapStep, RunContext, Step, StepRun, Targets};
+use super::{Chain, Does, FoldTarget, Leaf, MapPlace, RunContext, Targets};
 
 pub(super) struct Builder<'a> {
     pub context: &'a Arc<RunContext>,
     pub targets: &'a Targets,
     pub origin: Origin,
-    pub maps: Vec<StageId>,
     pub steps: Vec<Step>,
+    /// As they were found; `steps` name them by their places here.
+    pub leaves: Vec<Option<Leaf>>,
 }
 
 impl Builder<'_> {
     /// Adds all batch stages, folds and sinks that rows of the origin reach.
-    pub fn leaves(&mut self) {
+    pub fn find_leaves(&mut self) {
         let (plan, origin) = (Arc::clone(&self.context.plan), self.origin);
         for (id, stage) in (0..).map(StageId).zip(&plan.stages) {
             match &stage.runs {
                 Shape::Map(_) => {}
                 Shape::Batch(batch) if stage.home == origin => {
                     let Some(target) = self.targets.batch(id) else { continue };
-                    let (reads, carries) = (stage.reads.clone(), batch.carries.clone());
                     // The plan puts it behind the columns that the model takes.
-                    let trims = batch.trim.and(reads.last().copied());
-                    self.leaf(&stage.from, Step::Batch { target, reads, carries, trims });
+                    let trims = batch.trim.and(stage.reads.last().copied());
+                    self.leaf(&stage.from, id, &stage.reads, Does::Batch { target, trims });
                 }
                 Shape::Fold(FoldPlan::Parts(_)) if stage.home == origin => {
                     let Some(fold) = self.targets.fold(id) else { continue };
-                    self.leaf(&stage.from, Step::Fold { fold, reads: stage.reads.clone() });
+                    self.leaf(&stage.from, id, &stage.reads, Does::Fold(fold));
                 }
                 Shape::Fold(FoldPlan::Reduce(reduce)) if stage.home == origin => {
-                    let (reads, reduce) = (stage.reads.clone(), Arc::clone(reduce));
-                    self.leaf(&stage.from, Step::Reduce { stage: id, reads, reduce });
+                    self.leaf(&stage.from, id, &stage.reads, Does::Reduce(Arc::clone(reduce)));
                 }
                 Shape::Fold(FoldPlan::Join { ways }) => {
                     let of = u32::try_from(ways.len()).unwrap_or(u32::MAX);
                     for (index, way) in (0..).zip(ways).filter(|(_, way)| way.home == origin) {
                         let Some(fold) = self.targets.fold(id) else { continue };
                         let fold = FoldTarget { way: Some(Part { index, of }), ..fold };
-                        self.leaf(&way.from, Step::Fold { fold, reads: way.reads.clone() });
+                        self.leaf(&way.from, id, &way.reads, Does::Fold(fold));
                     }
                 }
                 Shape::Batch(_) | Shape::Fold(_) => {}
@@ -53,13 +53,13 @@ impl Builder<'_> {
         }
         for (id, sink) in (0..).map(SinkId).zip(&plan.sinks).filter(|(_, sink)| sink.home == origin) {
             let from = sink.from.iter().rev().find_map(|from| from.stage()).unwrap_or(StageId(0));
-            let (reads, encoder) = (sink.reads.clone(), Arc::clone(&sink.encoder));
-            self.leaf(&sink.from, Step::Sink { sink: id, from, reads, encoder });
+            let does = Does::Sink { sink: id, encoder: Arc::clone(&sink.encoder) };
+            self.leaf(&sink.from, from, &sink.reads, does);
         }
     }
 
     /// Puts a leaf behind the maps that it is made of, each inside of the one before. Leaves with the same maps in front share them.
-    fn leaf(&mut self, from: &[Origin], leaf: Step) {
+    fn leaf(&mut self, from: &[Origin], stage: StageId, reads: &[ColumnRef], does: Does) {
         let plan = &self.context.plan;
         // Stages stand after what they read from, so the order of their numbers is that of the data.
         let made_of: BTreeSet<Origin> = from.iter().flat_map(|from| plan.ancestors(*from)).collect();
@@ -74,41 +74,88 @@ impl Builder<'_> {
                 let Shape::Map(map) = &plan.stages[stage.index()].runs else {
                     unreachable!("only maps were taken above")
                 };
-                let place = self.maps.len();
-                self.maps.push(stage);
                 steps.push(Step::Map(MapStep {
                     stage,
-                    at: place,
+                    at: 0,
                     map: Arc::clone(map),
-                    in_loader: None,
                     reads: plan.stages[stage.index()].reads.clone(),
                     next: Vec::new(),
-                    folds: Vec::new(),
-                    inner_folds: Vec::new(),
                 }));
                 steps.len() - 1
             });
             let Step::Map(map) = &mut steps[at] else { unreachable!("the step at hand is a map") };
             steps = &mut map.next;
         }
-        steps.push(leaf);
+        steps.push(Step::Leaf(self.leaves.len()));
+        let folds = match &does {
+            Does::Batch { target, .. } => target.folds.to_vec(),
+            Does::Fold(fold) => vec![fold.clone()],
+            Does::Reduce(_) | Does::Sink { .. } => Vec::new(),
+        };
+        let carries = match &plan.stages[stage.index()].runs {
+            Shape::Batch(batch) if matches!(does, Does::Batch { .. }) => batch.carries.clone(),
+            _ => Vec::new(),
+        };
+        self.leaves.push(Some(Leaf { stage, reads: reads.to_vec(), carries, does, folds: vec![folds] }));
     }
 }
 
-/// Fills in which folds each map has to tell of what ends there, and gives those that wait for the row that enters the steps.
-pub(super) fn connect_folds(steps: &mut [Step]) -> Vec<FoldTarget> {
-    let mut all = Vec::new();
-    for step in steps {
-        if let Step::Map(map) = step {
-            map.inner_folds = connect_folds(&mut map.next);
-            map.folds = match map.map.fan() {
-                Fan::Parts => whole(&map.inner_folds),
-                Fan::One | Fan::AtMostOne => map.inner_folds.clone(),
-            };
+impl Chain {
+    /// Numbers maps and leaves in the order in which a row comes to them, and takes the leaves over.
+    pub(super) fn number(&mut self, steps: &mut [Step], n_splits: usize, found: &mut [Option<Leaf>]) {
+        for step in steps {
+            match step {
+                Step::Map(step) => {
+                    step.at = self.maps.len();
+                    let (map, begin) = (Arc::clone(&step.map), self.leaves.len());
+                    let behind = n_splits + usize::from(map.fan() == Fan::Parts);
+                    let (leaves, folds) = (begin..begin, Vec::new());
+                    self.maps.push(MapPlace { stage: step.stage, map, leaves, n_splits, folds });
+                    self.number(&mut step.next, behind, found);
+                    let leaves = begin..self.leaves.len();
+                    self.maps[step.at].folds = self.folds_of(leaves.clone(), behind);
+                    self.maps[step.at].leaves = leaves;
+                }
+                Step::Leaf(leaf) => {
+                    let found = found[*leaf].take();
+                    *leaf = self.leaves.len();
+                    self.leaves.extend(found.map(|mut found| {
+                        for _ in 0..n_splits {
+                            found.folds.insert(0, whole(&found.folds[0]));
+                        }
+                        found
+                    }));
+                }
+            }
         }
-        add(&mut all, step.folds());
     }
-    all
+
+    /// The folds that must hear of a row, in so many splits, that would come to these leaves.
+    pub(super) fn folds_of(&self, leaves: Range<usize>, n_splits: usize) -> Vec<FoldTarget> {
+        let mut all = Vec::new();
+        self.leaves[leaves].iter().for_each(|leaf| add(&mut all, &leaf.folds[n_splits]));
+        all
+    }
+
+    /// A bound on what one row costs.
+    pub(super) fn cost_of_row(&self) -> usize {
+        let lengths = |leaf: &Leaf, of: &dyn Fn(Option<usize>) -> usize| {
+            let row_len = |read: &ColumnRef| {
+                let tensor = self.context.plan.column(*read).ty.stored();
+                of(tensor.map(|tensor| tensor.row_len().unwrap_or(usize::MAX)))
+            };
+            leaf.reads.iter().map(row_len).fold(0, usize::saturating_add)
+        };
+        let of_leaf = |leaf: &Leaf| match leaf.does {
+            Does::Batch { .. } => usize::MAX,
+            Does::Fold(_) => 64,
+            Does::Reduce(_) => lengths(leaf, &|copied| copied.unwrap_or(64)),
+            // Records of whole tensors print every number. What a map gives has its cost there.
+            Does::Sink { .. } => lengths(leaf, &|printed| printed.map_or(0, |n| n.saturating_mul(17))),
+        };
+        let maps = self.maps.iter().map(|place| place.map.cost());
+        maps.chain(self.leaves.iter().map(of_leaf)).fold(0, usize::saturating_add)
+    }
 }
 
 /// The folds that wait for a token, of those that wait for its parts.
@@ -129,41 +176,4 @@ fn add(all: &mut Vec<FoldTarget>, more: &[FoldTarget]) {
             all.push(fold.clone());
         }
     }
-}
-
-pub(super) fn start(steps: &[Step]) -> Vec<StepRun> {
-    let run = |step: &Step| match step {
-        Step::Map(map) => StepRun { map: Some(map.map.start()), next: start(&map.next) },
-        _ => StepRun { map: None, next: Vec::new() },
-    };
-    steps.iter().map(run).collect()
-}
-
-/// A bound on what one row costs in some steps.
-pub(super) fn cost(steps: &[Step], context: &RunContext) -> usize {
-    let of = |step: &Step| match step {
-        Step::Map(map) => map.map.cost().saturating_add(cost(&map.next, context)),
-        Step::Batch { .. } => usize::MAX,
-        Step::Fold { .. } => 64,
-        Step::Reduce { reads, .. } => {
-            let copied = |read: &ColumnRef| {
-                context
-                    .plan
-                    .column(*read)
-                    .ty
-                    .stored()
-                    .map_or(64, |tensor| tensor.row_len().unwrap_or(usize::MAX))
-            };
-            reads.iter().map(copied).fold(0, usize::saturating_add)
-        }
-        Step::Sink { reads, .. } => {
-            // Records of whole tensors print every number. What a map gives has its cost there.
-            let printed = |read: &ColumnRef| match context.plan.column(*read).ty.stored() {
-                Some(tensor) => tensor.row_len().unwrap_or(usize::MAX).saturating_mul(17),
-                None => 0,
-            };
-            reads.iter().map(printed).fold(0, usize::saturating_add)
-        }
-    };
-    steps.iter().map(of).fold(0, usize::saturating_add)
 }

@@ -1,89 +1,45 @@
-//! What of a chain a loader process does: the maps whose kinds can be made again there, as far as they read nothing else. The rest of the
-//! chain, batches, folds and sinks among it, reads their rows here.
+//! What of a chain a loader process does: the maps whose kinds can be made again there, as far as they read nothing else. What it sends comes to the leaves
+//! and to the other maps here, as rows that are made here do.
 
-use orchestra_core::Placement;
-use orchestra_core::data::{ColumnType, Schema};
-use orchestra_core::shapes::{Fan, Fetch};
-use orchestra_plan::{ColumnRef, LEAST_LOADER_BYTES, Origin, Plan, Shape};
-use orchestra_worker::loader::events::{ChainSpec, MapSpec, RowOrigin};
+use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
+use orchestra_core::shapes::{
+    Fan, Fetch, KindSettings, Leaves as _, MapCount, MapRuns, MapStep, MapStepOf, Over, RowScope, Step,
+    StepOf, Walk,
+};
+use orchestra_core::{Placement, StageId};
+use orchestra_plan::{ColumnRef, LEAST_LOADER_BYTES, Origin};
+use orchestra_worker::loader::LoaderRegion;
+use orchestra_worker::loader::events::{ChainSpec, ItemAnswer, RowEvent, SentColumn, SentLeaf, SentValue};
+use smallvec::SmallVec;
 
-use super::{Chain, ChainRun, MapStep, Step, StepRun};
-use crate::flow::loader::{ItemEvents, Replay, SentColumns};
+use super::row_in_hand::RowInHand;
+use super::{Chain, ItemInHand, Outcome, Token};
+use crate::flow::loader::{Cell, CellType, out_of_order};
 
-/// Whether a loader process can send rows of these columns.
-fn can_be_sent(gives: &Schema) -> bool {
-    !gives.0.iter().any(|column| matches!(column.ty, ColumnType::List(_)))
+/// How rows of a loader process are read.
+#[derive(Default)]
+pub struct SentRows {
+    columns: Vec<CellType>,
+    leaves: Vec<SentTo>,
 }
 
-/// Marks the maps that a loader process runs. `known` is what they may read: the source, and maps in front of them that it runs, too.
-pub(super) fn mark(plan: &Plan, steps: &mut [Step], known: &mut Vec<Origin>) {
-    for step in steps {
-        let Step::Map(map) = step else { continue };
-        if !map.reads.iter().all(|read| known.contains(&read.from)) {
-            continue;
-        }
-        let is_sent = can_be_sent(&plan.stages[map.stage.index()].gives);
-        map.in_loader = map.map.in_loader().filter(|_| is_sent);
-        if map.in_loader.is_some() {
-            known.push(Origin::Stage(map.stage));
-            mark(plan, &mut map.next, known);
-            known.pop();
-        }
-    }
+/// What takes rows of a loader process: a leaf, or a map that runs here.
+struct SentTo {
+    step: Step,
+    /// Its first leaf.
+    at: usize,
+    n_splits: usize,
+    columns: Vec<usize>,
 }
 
-/// Adds the columns of `of` that are read here, and not by the loader.
-fn read_here(steps: &[Step], of: Origin, columns: &mut Vec<usize>) {
-    let mut add = |reads: &[ColumnRef]| {
-        for read in reads.iter().filter(|read| read.from == of) {
-            if !columns.contains(&read.column) {
-                columns.push(read.column);
-            }
-        }
-    };
-    for step in steps {
-        match step {
-            Step::Map(map) => {
-                if map.in_loader.is_none() {
-                    add(&map.reads);
-                }
-            }
-            Step::Batch { reads, carries, .. } => {
-                add(reads);
-                add(carries);
-            }
-            Step::Fold { reads, .. } | Step::Reduce { reads, .. } | Step::Sink { reads, .. } => add(reads),
-        }
-    }
-    for step in steps {
-        if let Step::Map(map) = step {
-            read_here(&map.next, of, columns);
-        }
-    }
-}
-
-fn sends(steps: &[Step], of: Origin) -> Vec<usize> {
-    let mut columns = Vec::new();
-    read_here(steps, of, &mut columns);
-    columns
-}
-
-fn from(origin: Origin) -> RowOrigin {
-    origin.stage().map(|stage| stage.0)
-}
-
-fn map_specs(steps: &[Step]) -> Vec<MapSpec> {
-    let spec = |step: &Step| {
-        let Step::Map(MapStep { stage, reads, next, in_loader: Some(spec), .. }) = step else { return None };
-        Some(MapSpec {
-            stage: stage.0,
-            map: spec.clone(),
-            reads: reads.iter().map(|read| (from(read.from), read.column)).collect(),
-            sends: sends(next, Origin::Stage(*stage)),
-            next: map_specs(next),
-        })
-    };
-    steps.iter().filter_map(spec).collect()
+/// Cuts a chain in two.
+struct Cut<'a> {
+    chain: &'a Chain,
+    /// What the loader's maps may read: the source, and maps in front of them, by their places.
+    known: Vec<(Origin, Option<usize>)>,
+    sends: Vec<SentColumn>,
+    rows: SentRows,
+    bytes: SentBytes,
 }
 
 /// What values take in the region that are sent of one item.
@@ -95,37 +51,78 @@ struct SentBytes {
     has_unknown: bool,
 }
 
-impl SentBytes {
-    fn of(plan: &Plan, origin: Origin, sends: &[usize], maps: &[MapSpec]) -> Self {
-        let map = origin.stage().and_then(|stage| match &plan.stages[stage.index()].runs {
-            Shape::Map(map) => Some(map),
-            Shape::Batch(_) | Shape::Fold(_) => None,
-        });
-        let column = |column: &usize| {
-            if let Some(packing) = map.and_then(|map| map.packing(*column)) {
-                return Some(packing.bytes());
+/// Whether a loader process can send rows of these columns.
+fn can_be_sent(gives: &Schema) -> bool {
+    !gives.0.iter().any(|column| matches!(column.ty, ColumnType::List(_)))
+}
+
+impl Cut<'_> {
+    /// The loader's steps.
+    fn steps(&mut self, steps: &[Step], n_splits: usize) -> Vec<StepOf<KindSettings>> {
+        let step = |step: &Step| {
+            if let Step::Map(map) = step
+                && let Some(settings) = self.in_loader(map)
+            {
+                self.known.push((Origin::Stage(map.stage), Some(map.at)));
+                let next = self.steps(&map.next, n_splits + usize::from(map.map.fan() == Fan::Parts));
+                self.known.pop();
+                let MapStep { stage, at, ref reads, .. } = *map;
+                return StepOf::Map(MapStepOf { stage, at, map: settings, reads: reads.clone(), next });
             }
-            match &plan.column(ColumnRef { from: origin, column: *column }).ty {
+            let (at, mut columns) = (self.chain.first_leaf(step), Vec::new());
+            self.read_here(step, &mut columns);
+            self.rows.leaves.push(SentTo { step: step.clone(), at, n_splits, columns });
+            StepOf::Leaf(self.rows.leaves.len() - 1)
+        };
+        steps.iter().map(step).collect()
+    }
+
+    /// What a loader process needs to run a map, where that may.
+    fn in_loader(&self, map: &MapStep) -> Option<KindSettings> {
+        let knows = |read: &ColumnRef| self.known.iter().any(|(known, _)| *known == read.from);
+        let can = map.reads.iter().all(knows)
+            && can_be_sent(self.chain.context.plan.gives(Origin::Stage(map.stage)));
+        map.map.in_loader().filter(|_| can)
+    }
+
+    /// Adds what is read of the loader's rows from a step on.
+    fn read_here(&mut self, step: &Step, columns: &mut Vec<usize>) {
+        let chain = self.chain;
+        let (reads, carries, next) = match step {
+            Step::Map(map) => (&map.reads, &[][..], &map.next[..]),
+            Step::Leaf(leaf) => (&chain.leaves[*leaf].reads, &chain.leaves[*leaf].carries[..], &[][..]),
+        };
+        for read in reads.iter().chain(carries) {
+            let Some((_, at)) = self.known.iter().find(|(known, _)| *known == read.from) else { continue };
+            let column = self.column(*read, *at);
+            if !columns.contains(&column) {
+                columns.push(column);
+            }
+        }
+        next.iter().for_each(|step| self.read_here(step, columns));
+    }
+
+    /// The place of a column among those that are sent.
+    fn column(&mut self, read: ColumnRef, at: Option<usize>) -> usize {
+        let known = self.sends.iter().position(|sent| sent.at == at && sent.read == read);
+        known.unwrap_or_else(|| {
+            let plan = &self.chain.context.plan;
+            let place = at.map(|at| &self.chain.maps[at]);
+            let packing = place.and_then(|place| place.map.packing(read.column));
+            let packed = packing.as_ref().map(|packing| packing.bytes());
+            let bytes = packed.or_else(|| match &plan.column(read).ty {
                 ColumnType::Placement => Placement::tensor().row_bytes(),
-                // These go with the events.
+                // These go with the answer.
                 ColumnType::Text | ColumnType::Labels => Some(0),
                 ty => ty.stored().and_then(|spec| spec.row_bytes()),
-            }
-        };
-        let here = sends
-            .iter()
-            .map(column)
-            .map(|bytes| Self { known: bytes.unwrap_or(0) as u64, has_unknown: bytes.is_none() });
-        let behind = maps.iter().map(|map| {
-            let stage = orchestra_core::StageId(map.stage);
-            Self::of(plan, Origin::Stage(stage), &map.sends, &map.next)
-        });
-        let mut all = here.chain(behind).fold(Self::default(), |all, of| Self {
-            known: all.known + of.known,
-            has_unknown: all.has_unknown || of.has_unknown,
-        });
-        all.has_unknown |= all.known > 0 && map.is_some_and(|map| map.fan() == Fan::Parts);
-        all
+            });
+            let is_in_split = place.is_some_and(|place| place.n_splits > 0 || place.map.fan() == Fan::Parts);
+            self.bytes.known += bytes.unwrap_or(0) as u64;
+            self.bytes.has_unknown |= bytes.is_none_or(|bytes| bytes > 0 && is_in_split);
+            self.rows.columns.push(CellType { read, column: plan.column(read).clone(), packing });
+            self.sends.push(SentColumn { at, read, packed });
+            self.sends.len() - 1
+        })
     }
 }
 
@@ -182,60 +179,146 @@ impl LoaderMemory {
 }
 
 impl Chain {
-    /// What a loader process is told; `None` where the source can only be read here.
-    pub fn spec_for_loader(&self, fetch: &dyn Fetch) -> Option<ChainSpec> {
+    /// What a loader process is told, and how its rows are read; `None` where the source can only be read here.
+    pub fn in_loader(&self, fetch: &dyn Fetch) -> Option<(ChainSpec, SentRows)> {
         let plan = &self.context.plan;
-        if let Origin::Source(source) = self.origin
-            && !can_be_sent(&plan.sources[source.index()].gives)
-        {
-            return None;
-        }
-        let (sends, maps) = (sends(&self.steps, self.origin), map_specs(&self.steps));
+        let fetch = fetch.in_loader().filter(|_| can_be_sent(plan.gives(self.origin)))?;
+        let (known, sends) = (vec![(self.origin, None)], Vec::new());
+        let (rows, bytes) = (SentRows::default(), SentBytes::default());
+        let mut cut = Cut { chain: self, known, sends, rows, bytes };
+        let steps = cut.steps(&self.steps, 0);
+        let Cut { sends, rows, bytes, .. } = cut;
+        let leaf = |to: &SentTo| SentLeaf { stage: self.stage_of(&to.step), columns: to.columns.clone() };
+        let leaves = rows.leaves.iter().map(leaf).collect();
         // Pictures that are carried go on into the memory for them.
         let pictures = self.pictures.as_ref().map_or(0, |arena| arena.len() as u64);
-        let sent = SentBytes::of(plan, self.origin, &sends, &maps);
-        let memory = LoaderMemory::of(plan.loader_share(), sent, pictures, plan.n_loaders() as u64);
-        Some(ChainSpec {
-            fetch: fetch.in_loader()?,
-            region_bytes: memory.region,
-            most_region_bytes: LoaderMemory::most_region(plan.alone_bytes(), sent, pictures),
+        let memory = LoaderMemory::of(plan.loader_share(), bytes, pictures, plan.n_loaders() as u64);
+        let spec = ChainSpec {
+            source: self.origin,
+            fetch,
+            steps,
+            leaves,
             sends,
-            maps,
+            region_bytes: memory.region,
+            most_region_bytes: LoaderMemory::most_region(plan.alone_bytes(), bytes, pictures),
             sandbox: plan.limits.sandbox,
             // Each process is told what they are by then.
             readable: Vec::new(),
             memory: memory.own,
-        })
+        };
+        Some((spec, rows))
     }
 
-    /// As `start`, over items that a loader process has loaded.
-    pub fn start_behind_loader(&self, events: &ItemEvents) -> ChainRun {
-        ChainRun { runs: self.replays(&self.steps, events) }
-    }
-
-    fn replays(&self, steps: &[Step], events: &ItemEvents) -> Vec<StepRun> {
-        let plan = &self.context.plan;
-        let run = |step: &Step| match step {
-            Step::Map(map) if map.in_loader.is_some() => {
-                let gives = &plan.stages[map.stage.index()].gives;
-                let gives =
-                    SentColumns::new(gives, &sends(&map.next, Origin::Stage(map.stage)), Some(&*map.map));
-                let replay = Replay { events: events.clone(), gives };
-                StepRun { map: Some(Box::new(replay)), next: self.replays(&map.next, events) }
+    /// As `row`, of an item that a loader process has loaded. Gives why its source could not read it.
+    pub fn loaded<'a>(
+        &'a self,
+        runs: &mut MapRuns,
+        token: &Token,
+        (sent, answer, region): (&SentRows, ItemAnswer, &LoaderRegion),
+        out: &mut Outcome,
+        item: &mut ItemInHand<'a>,
+    ) -> Result<(), Refusal> {
+        let stats = &self.context.stats;
+        let knows = |stage: StageId| {
+            let places = self.maps.iter().map(|place| place.stage);
+            places.chain(self.leaves.iter().map(|leaf| leaf.stage)).any(|known| known == stage)
+        };
+        let ItemAnswer { rows, mut counts, left_out, .. } = answer;
+        counts.truncate(self.maps.len());
+        MapCount::add_all(&mut runs.counts, &counts);
+        for (of, what, n) in left_out {
+            if of == self.origin || of.stage().is_some_and(knows) {
+                stats.left_out.add(of, what, n);
             }
-            Step::Map(map) => StepRun { map: Some(map.map.start()), next: super::start(&map.next) },
-            _ => StepRun { map: None, next: Vec::new() },
+        }
+        let rows = match rows {
+            Err((None, refused)) => return Err(refused.into()),
+            Err((Some(stage), refused)) if knows(stage) => Err((stage, refused.into())),
+            Err((Some(_), _)) => Err((self.first_stage(), out_of_order())),
+            Ok(rows) => Ok(rows),
         };
-        steps.iter().map(run).collect()
+        stats.first_items(self.origin).pass();
+        for (place, count) in self.maps.iter().zip(&counts) {
+            if count.left > 0 || (count.entered > 0 && rows.is_ok()) {
+                stats.stage(place.stage).first_items.pass();
+            }
+        }
+        self.with(token, out, Some(item), |row| match rows {
+            Ok(rows) => sent.take(rows, region, runs, row),
+            Err((stage, refusal)) => {
+                row.leave_loading()?;
+                Err(row.fail(stage, refusal))
+            }
+        });
+        Ok(())
+    }
+}
+
+impl SentRows {
+    /// Takes what a loader process has sent of an item. Nothing of it is believed: it must be what a row can come to.
+    fn take(
+        &self,
+        sent: Vec<RowEvent>,
+        region: &LoaderRegion,
+        runs: &mut MapRuns,
+        row: &mut RowInHand<'_, '_>,
+    ) -> Result<(), Over> {
+        let chain = row.chain;
+        let mut last: Vec<Option<SentValue>> = vec![None; self.columns.len()];
+        let mut events = sent.into_iter();
+        while let Some(event) = events.next() {
+            let (at, split) = match event {
+                RowEvent::Row { leaf, values } => {
+                    self.row(leaf, values, &mut last, region, runs, row)?;
+                    continue;
+                }
+                RowEvent::Parts { at, n } => (at, Some(n)),
+                RowEvent::Nothing { at } => (at, None),
+            };
+            let place = chain.maps.get(at).filter(|place| row.is_at(place.leaves.start, place.n_splits));
+            let taken = match (place.map(|place| place.map.fan()), split) {
+                // Each part has an event at least: a number beyond that was made up.
+                (Some(Fan::Parts), Some(n)) if n > 0 && n as usize <= events.len() => row.parts(at, n),
+                (Some(Fan::Parts | Fan::AtMostOne), None) => row.nothing(at),
+                _ => Err(out_of_order()),
+            };
+            let stage = place.map_or(chain.first_stage(), |place| place.stage);
+            taken.map_err(|refusal| row.fail(stage, refusal))?;
+        }
+        match row.is_at(chain.leaves.len(), 0) {
+            true => Ok(()),
+            false => Err(row.fail(chain.first_stage(), out_of_order())),
+        }
     }
 
-    /// The row of the source, as a loader process sends it.
-    pub fn source_gives(&self) -> SentColumns {
-        let Origin::Source(source) = self.origin else {
-            return SentColumns::new(&Default::default(), &[], None);
+    /// Takes a row on that has come to a leaf of the loader.
+    fn row(
+        &self,
+        leaf: usize,
+        values: Vec<SentValue>,
+        last: &mut [Option<SentValue>],
+        region: &LoaderRegion,
+        runs: &mut MapRuns,
+        row: &mut RowInHand<'_, '_>,
+    ) -> Result<(), Over> {
+        let to = self.leaves.get(leaf).filter(|to| row.is_at(to.at, to.n_splits));
+        let Some(SentTo { step, columns, .. }) = to.filter(|to| to.columns.len() == values.len()) else {
+            return Err(row.fail(row.chain.first_stage(), out_of_order()));
         };
-        let gives = &self.context.plan.sources[source.index()].gives;
-        SentColumns::new(gives, &sends(&self.steps, self.origin), None)
+        for (column, value) in columns.iter().zip(values) {
+            if value != SentValue::Same {
+                last[*column] = Some(value);
+            }
+        }
+        let cell = |column: &usize| Cell::new(&self.columns[*column], last[*column].as_ref()?, region);
+        let Some(cells) = columns.iter().map(cell).collect::<Option<SmallVec<[Cell<'_>; 4]>>>() else {
+            return Err(row.fail(row.chain.stage_of(step), out_of_order()));
+        };
+        let values =
+            columns.iter().zip(&cells).map(|(column, cell)| (self.columns[*column].read, cell.value()));
+        let carried: SmallVec<[(ColumnRef, Value<'_>); 4]> = values.collect();
+        let scope = RowScope { from: row.chain.origin, row: &[], carried: &carried, up: None };
+        Walk { runs, leaves: row }.steps(std::slice::from_ref(step), &scope)
     }
 }
 

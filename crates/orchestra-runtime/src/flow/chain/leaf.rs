@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use orchestra_core::collect::Arrival;
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
 use orchestra_core::lineage::Share;
-use orchestra_core::shapes::ItemInfo;
+use orchestra_core::shapes::{ItemInfo, Leaves as _, Over, RowScope};
 use orchestra_core::{Placement, StageId};
 use orchestra_plan::ColumnRef;
 use smallvec::SmallVec;
 
 use super::outcome::RecordRange;
-use super::walk::{Over, Walk, missing};
-use super::{BatchTarget, FoldTarget, RowScope, Step, Token};
+use super::row_in_hand::RowInHand;
+use super::{BatchTarget, Does, Leaf, Token};
 use crate::batch::slot_pool::{RowLease, TrimmedSize};
 use crate::flow::file_name::{file_name, index_line};
 use crate::flow::file_rows::end_file_row;
@@ -22,35 +22,31 @@ use crate::flow::reduce_rows::write_head;
 use crate::flow::row_lengths::{HEAD, begin_row, end_row};
 use crate::messages::RecordTo;
 
-impl Walk<'_, '_> {
-    pub(super) fn leaf(
+impl RowInHand<'_, '_> {
+    pub(super) fn take(
         &mut self,
-        step: &Step,
+        leaf: &Leaf,
         token: &Token,
         share: Share,
         scope: &RowScope<'_>,
     ) -> Result<(), Over> {
-        match step {
-            Step::Map(_) => Ok(()),
-            Step::Batch { target, reads, carries, trims } => {
-                self.leave_loading()?;
+        self.leave_loading()?;
+        let Leaf { stage, reads, carries, .. } = leaf;
+        match &leaf.does {
+            Does::Batch { target, trims } => {
                 let size = trims.map(|read| {
-                    trimmed_size(read, scope)
-                        .map_err(|refusal| self.fail_at(read, target.stage, &target.folds, token, refusal))
+                    trimmed_size(read, scope).map_err(|refusal| self.fail_at(read, *stage, refusal))
                 });
                 let size = size.transpose()?;
                 self.batch((target, size), reads, carries, token, share, scope)
             }
-            Step::Fold { fold, reads } => {
-                self.leave_loading()?;
-                let folds = std::slice::from_ref(fold);
-                let row = self.keep_all(reads, fold.stage, folds, token, scope)?;
+            Does::Fold(fold) => {
+                let row = self.keep_all(reads, *stage, scope)?;
                 self.hand(share);
                 self.out.part(fold, fold.part(token, token.path(), share, Arrival::Row(row)));
                 Ok(())
             }
-            Step::Reduce { stage, reads, reduce } => {
-                self.leave_loading()?;
+            Does::Reduce(reduce) => {
                 self.chain.context.stats.stage(*stage).entered.add(1);
                 let row = begin_row(&mut self.out.text);
                 let begin = row - HEAD;
@@ -59,15 +55,14 @@ impl Walk<'_, '_> {
                     .record(reads, token, scope, |item, row, out| reduce.contribute(item, row, out))
                     .and_then(|()| end_row(&mut self.out.text, row));
                 if let Err(refusal) = contributed {
-                    return Err(self.fail(&[], token, *stage, refusal));
+                    return Err(self.fail(*stage, refusal));
                 }
                 self.pass(*stage);
                 let bytes = begin..self.out.text.len();
-                self.out.row.records.push(RecordRange { to: RecordTo::Reduce(*stage), bytes, file: None });
+                self.records.push(RecordRange { to: RecordTo::Reduce(*stage), bytes, file: None });
                 Ok(())
             }
-            Step::Sink { sink, from, reads, encoder } => {
-                self.leave_loading()?;
+            Does::Sink { sink, encoder } => {
                 let begin = self.out.text.len();
                 let plan = &self.chain.context.plan.sinks[sink.index()];
                 let file = plan.files.as_ref().map(|files| file_name(files, token)).transpose();
@@ -86,12 +81,12 @@ impl Walk<'_, '_> {
                     Ok(file) => {
                         first_items.pass();
                         let bytes = begin..self.out.text.len();
-                        self.out.row.records.push(RecordRange { to: RecordTo::Sink(*sink), bytes, file });
+                        self.records.push(RecordRange { to: RecordTo::Sink(*sink), bytes, file });
                         Ok(())
                     }
                     Err(refusal) => {
                         first_items.fail(token.ticket.id());
-                        Err(self.fail(&[], token, *from, refusal))
+                        Err(self.fail(*stage, refusal))
                     }
                 }
             }
@@ -121,7 +116,7 @@ impl Walk<'_, '_> {
         encode: impl FnOnce(&ItemInfo<'_>, &[Value<'_>], &mut Vec<u8>) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let row: SmallVec<[Value<'_>; 4]> =
-            reads.iter().map(|read| scope.get(*read).ok_or_else(missing)).collect::<Result<_, _>>()?;
+            reads.iter().map(|read| scope.get(*read)).collect::<Result<_, _>>()?;
         let id = token.ticket.id();
         let source = &self.chain.context.plan.sources[id.source.index()].name;
         let item = ItemInfo { name: token.ticket.name(), id, source, parts: token.path() };
@@ -139,7 +134,7 @@ impl Walk<'_, '_> {
     ) -> Result<(), Over> {
         let chain = self.chain;
         // Before `claim`: a thread that waits for room must hold no row, or the two waits could lock each other.
-        let carried = self.keep_all(carries, target.stage, &target.folds, token, scope)?;
+        let carried = self.keep_all(carries, target.stage, scope)?;
         let open = if size.is_none() { target.pool.claim_now() } else { None };
         let lease = match open {
             Some(lease) => Some(lease),
@@ -149,7 +144,7 @@ impl Walk<'_, '_> {
                     None => target.pool.claim(),
                     Some(size) => target.pool.claim_trimmed(size),
                 };
-                self.hooks.waited(since.elapsed());
+                self.waited(since.elapsed());
                 lease
             }
         };
@@ -157,7 +152,7 @@ impl Walk<'_, '_> {
         let Some(mut lease) = lease else { return Err(self.void()) };
         if let Err((read, refusal)) = write(reads, scope, &mut lease) {
             drop(lease); // It becomes a hole.
-            return Err(self.fail_at(read, target.stage, &target.folds, token, refusal));
+            return Err(self.fail_at(read, target.stage, refusal));
         }
         if let Some(trace) = token.ticket.timeline() {
             trace.queued(target.stage, chain.context.clock.now());
@@ -172,8 +167,6 @@ impl Walk<'_, '_> {
         &mut self,
         reads: &[ColumnRef],
         reader: StageId,
-        folds: &[FoldTarget],
-        token: &Token,
         scope: &RowScope<'_>,
     ) -> Result<OwnedRow, Over> {
         let mut row = OwnedRow::with_capacity(reads.len());
@@ -181,7 +174,7 @@ impl Walk<'_, '_> {
             match self.keep(*read, scope) {
                 Ok(Some(value)) => row.push(value),
                 Ok(None) => return Err(self.void()),
-                Err(refusal) => return Err(self.fail_at(*read, reader, folds, token, refusal)),
+                Err(refusal) => return Err(self.fail_at(*read, reader, refusal)),
             }
         }
         Ok(row)
@@ -189,14 +182,16 @@ impl Walk<'_, '_> {
 
     /// Keeps a column for the stages behind a batch or a fold. `None`: the pipeline is being torn down.
     fn keep(&mut self, read: ColumnRef, scope: &RowScope<'_>) -> Result<Option<OwnedValue>, Refusal> {
-        let value = scope.get(read).ok_or_else(missing)?;
+        let value = scope.get(read)?;
         let Value::Picture(picture) = value else { return OwnedValue::copy_of(&value).map(Some) };
-        let known = self.out.row.kept.iter().find(|(column, _)| *column == read);
+        let known = self.kept.iter().find(|(column, _)| *column == read);
         if let Some(kept) = picture.kept().or_else(|| known.map(|(_, kept)| Arc::clone(kept))) {
             return Ok(Some(OwnedValue::Picture(kept)));
         }
         let chain = self.chain;
-        let arena = chain.pictures.as_ref().ok_or_else(missing)?;
+        let no_room =
+            || Refusal::result("internal error: no room for pictures that are carried; this is a bug");
+        let arena = chain.pictures.as_ref().ok_or_else(no_room)?;
         let (mut kept, mut waited) = (None, Duration::ZERO);
         picture.with_pixels(&mut |pixels| {
             let since = Instant::now();
@@ -207,39 +202,35 @@ impl Walk<'_, '_> {
             waited = since.elapsed();
             Ok(())
         })?;
-        self.hooks.waited(waited);
+        self.waited(waited);
         let Some(kept) = kept else { return Ok(None) };
         // The row that came in is the same for all of its parts; what a map makes is not.
         if read.from == chain.origin {
-            self.out.row.kept.push((read, Arc::clone(&kept)));
+            self.kept.push((read, Arc::clone(&kept)));
         }
         Ok(Some(OwnedValue::Picture(kept)))
     }
 
-    fn leave_loading(&mut self) -> Result<(), Over> {
-        if self.out.row.is_out_of_loading {
-            return Ok(());
+    pub(super) fn leave_loading(&mut self) -> Result<(), Over> {
+        let goes_on = self.item.as_mut().is_none_or(|item| item.leaves_loading());
+        if goes_on { Ok(()) } else { Err(self.void()) }
+    }
+
+    fn waited(&mut self, time: Duration) {
+        if let Some(item) = &mut self.item {
+            item.waited += time;
         }
-        self.out.row.is_out_of_loading = true;
-        if self.hooks.leaves_loading() { Ok(()) } else { Err(self.void()) }
     }
 
     /// A column could not be made: the stage that gives it is to blame, or else the one that reads it.
-    fn fail_at(
-        &mut self,
-        read: ColumnRef,
-        reader: StageId,
-        folds: &[FoldTarget],
-        token: &Token,
-        refusal: Refusal,
-    ) -> Over {
-        self.fail(folds, token, read.from.stage().unwrap_or(reader), refusal)
+    fn fail_at(&mut self, read: ColumnRef, reader: StageId, refusal: Refusal) -> Over {
+        self.fail(read.from.stage().unwrap_or(reader), refusal)
     }
 }
 
 /// What the row is trimmed to whose placement this is.
 fn trimmed_size(placed: ColumnRef, scope: &RowScope<'_>) -> Result<TrimmedSize, Refusal> {
-    Ok(Placement::of(&scope.get(placed).ok_or_else(missing)?)?.row)
+    Ok(Placement::of(&scope.get(placed)?)?.row)
 }
 
 /// Writes the columns to the row. An error comes with the column that cannot be made.
@@ -253,14 +244,11 @@ fn write(
 ) -> Result<(), (ColumnRef, Refusal)> {
     for (input, read) in reads.iter().enumerate().rev() {
         let dtype = lease.dtype(input);
-        let written = match scope.get(*read) {
-            Some(Value::Tensor(view)) if view.dtype == dtype => copy(&view, lease.input_mut(input)),
-            Some(Value::Unwritten(tensor)) if tensor.spec().dtype == dtype => {
-                tensor.write(lease.input_mut(input))
-            }
-            Some(value) => value.with_tensor(|view| view.write_as(dtype, lease.input_mut(input))),
-            None => Err(missing()),
-        };
+        let written = scope.get(*read).and_then(|value| match value {
+            Value::Tensor(view) if view.dtype == dtype => copy(&view, lease.input_mut(input)),
+            Value::Unwritten(tensor) if tensor.spec().dtype == dtype => tensor.write(lease.input_mut(input)),
+            value => value.with_tensor(|view| view.write_as(dtype, lease.input_mut(input))),
+        });
         written.map_err(|refusal| (*read, refusal))?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use orchestra_core::data::Refusal;
 use orchestra_core::loader_blame::{LoaderBlame, LoaderVerdict};
 use orchestra_core::{FailureKind, WorkerExit};
-use orchestra_worker::loader::events::{ChainSpec, Event};
+use orchestra_worker::loader::events::ChainSpec;
 use orchestra_worker::process::EXIT_NO_MEMORY;
 
 use super::alone::AloneTurn;
@@ -262,7 +262,7 @@ impl<'a> LoaderItems<'a> {
 impl LoadedItem {
     /// Its file could not be opened or read.
     fn was_not_read(&self) -> bool {
-        matches!(self.events.first(), Some(Event::Read(Err(refused))) if refused.kind == FailureKind::Read)
+        matches!(&self.answer.rows, Err((None, refused)) if refused.kind == FailureKind::Read)
     }
 }
 

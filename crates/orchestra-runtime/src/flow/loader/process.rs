@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use orchestra_core::{LeftOut, WorkerExit};
+use orchestra_core::WorkerExit;
 use orchestra_worker::loader::LoaderRegion;
-use orchestra_worker::loader::events::{ChainSpec, Event, FromLoader, ToLoader};
+use orchestra_worker::loader::events::{ChainSpec, FromLoader, ItemAnswer, ToLoader};
 
 use super::child::LoaderChild;
 use super::setup::LoaderSetup;
@@ -16,8 +16,6 @@ use crate::trace::LoaderTrace;
 
 /// A frame of locators is full with so many bytes, and takes the locator that reaches it.
 const FULL_FRAME: usize = 64 << 10;
-/// Room is made for no more events of an item before they come.
-const FEW_EVENTS: usize = 64;
 
 pub struct LoaderProcess<'a> {
     setup: &'a LoaderSetup,
@@ -40,13 +38,11 @@ pub struct LoaderProcess<'a> {
 }
 
 pub struct LoadedItem {
-    /// All but `Event::Ended`, whose times are below.
-    pub events: Vec<Event>,
+    pub answer: ItemAnswer,
     pub region: Arc<LoaderRegion>,
     pub began: Instant,
     pub read: Duration,
     pub took: Duration,
-    pub left_out: Vec<(LeftOut, u64)>,
     frame: u64,
 }
 
@@ -138,43 +134,29 @@ impl<'a> LoaderProcess<'a> {
     /// Waits until something becomes of an item.
     pub fn wait(&mut self, until: Instant) -> Result<(), Lost> {
         let received = self.child.receive(until).and_then(|frame| match frame {
-            FromLoader::Events { sent_ns, events } => self.accept(sent_ns, events),
+            FromLoader::Answers { sent_ns, answers } => self.accept(sent_ns, answers),
             _ => Err(self.child.garbled("a frame out of order")),
         });
         received.map_err(|exit| self.lost(exit))
     }
 
-    /// Cuts the events of a frame into items.
-    fn accept(&mut self, sent_ns: u64, events: Vec<Event>) -> Result<(), WorkerExit> {
-        let (now, before) = (Instant::now(), self.n_received);
+    fn accept(&mut self, sent_ns: u64, answers: Vec<ItemAnswer>) -> Result<(), WorkerExit> {
+        let (now, n) = (Instant::now(), answers.len() as u64);
         let age = now - self.started;
         self.n_frames += 1;
-        let mut of_item = Vec::new();
-        for event in events {
-            let Event::Ended { began_ns, read_ns, took_ns, left_out } = event else {
-                of_item.push(event);
-                continue;
-            };
+        self.n_received += n;
+        if n == 0 || self.n_received > self.n_given {
+            return Err(self.child.garbled("answers for other items than those that it was given"));
+        }
+        let (region, frame) = (&self.region, self.n_frames);
+        self.ready.extend(answers.into_iter().map(|answer| {
             // No longer ago than it was started, and nothing took longer than that.
-            let ago = Duration::from_nanos(sent_ns.saturating_sub(began_ns)).min(age);
-            let took = Duration::from_nanos(took_ns).min(ago);
-            self.n_received += 1;
-            let n_events = of_item.len();
-            self.ready.push_back(LoadedItem {
-                // The next one has most likely as many.
-                events: std::mem::replace(&mut of_item, Vec::with_capacity(n_events.min(FEW_EVENTS))),
-                region: Arc::clone(&self.region),
-                began: now.checked_sub(ago).unwrap_or(now),
-                read: Duration::from_nanos(read_ns).min(took),
-                took,
-                left_out,
-                frame: self.n_frames,
-            });
-        }
-        match of_item.is_empty() && before < self.n_received && self.n_received <= self.n_given {
-            true => Ok(()),
-            false => Err(self.child.garbled("answers for other items than those that it was given")),
-        }
+            let ago = Duration::from_nanos(sent_ns.saturating_sub(answer.began_ns)).min(age);
+            let took = Duration::from_nanos(answer.took_ns).min(ago);
+            let (read, region) = (Duration::from_nanos(answer.read_ns).min(took), Arc::clone(region));
+            LoadedItem { answer, region, began: now.checked_sub(ago).unwrap_or(now), read, took, frame }
+        }));
+        Ok(())
     }
 
     fn lost(&mut self, exit: WorkerExit) -> Lost {

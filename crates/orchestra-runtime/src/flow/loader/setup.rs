@@ -12,6 +12,7 @@ use super::readable_places::ReadablePlaces;
 use crate::account::stats::Stats;
 use crate::context::RunClock;
 use crate::fleet::launcher::ProcessLauncher;
+use crate::flow::chain::SentRows;
 use crate::trace::MaybeTracer;
 
 /// How the loader processes of a source are started.
@@ -22,6 +23,8 @@ pub struct LoaderSetup {
     /// After a process that has loaded nothing, and twice as long after each further one.
     pub first_pause: Duration,
     pub load: ChainSpec,
+    /// How what it sends is read.
+    pub rows: SentRows,
     pub readable: ReadablePlaces,
     /// Bytes of memory, with its region, that a process gets for an item that does not fit into its share, one such item at a time.
     pub alone_bytes: u64,

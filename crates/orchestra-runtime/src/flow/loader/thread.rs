@@ -9,19 +9,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
-use orchestra_core::shapes::FetchRun;
-use orchestra_core::{FailureKind, LeftOut};
+use orchestra_core::shapes::{FetchRun, MapRuns, RowScope};
 use orchestra_plan::Origin;
 use rustix::thread::sched_setaffinity;
 
 use crate::fleet::launcher::cpu_set;
-use crate::flow::chain::{ChainRun, Hooks, Outcome, RowScope};
+use crate::flow::chain::Outcome;
 use crate::flow::loader::inbox::{Abandoned, Inbox, NextItem, NoneThere};
 use crate::flow::loader::items::{ItemOutcome, LoaderItems};
 use crate::flow::loader::setup::LoaderSetup;
 use crate::flow::loader::work::{LoaderWork, Tally, took_too_long};
-use crate::flow::loader::{AloneTurn, ItemEvents, LoadedItem, SentColumns};
+use crate::flow::loader::{AloneTurn, LoadedItem};
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
 use crate::messages::{PipelineMsg, SourceMsg};
@@ -95,15 +95,8 @@ impl LoaderWork {
         self.chain.fail_in_front(token, refusal, attempts, out);
     }
 
-    /// Counts what an item holds beside its row.
-    fn note_left_out(&self, left_out: &[(LeftOut, u64)]) {
-        for (what, n) in left_out {
-            self.context.stats.left_out.add(Origin::Source(self.source), *what, *n);
-        }
-    }
-
     /// Notes and sends what became of an item.
-    fn finish(&self, token: &Token, out: &mut Outcome, times: &Times) -> Tally {
+    fn finish(&self, token: &Token, runs: &mut MapRuns, out: &mut Outcome, times: &Times) -> Tally {
         let Times { began, read_after, left_after, waited, .. } = *times;
         if let Some(item) = token.ticket.timeline() {
             let start = self.context.clock.at(began);
@@ -119,7 +112,7 @@ impl LoaderWork {
             decoding: left_after,
             waiting_for_row: waited,
             loading: times.busy.saturating_sub(waited),
-            counts: std::mem::take(&mut out.counts),
+            counts: std::mem::take(&mut runs.counts),
         };
         self.chain.send(out);
         out.text.clear();
@@ -143,13 +136,13 @@ struct LocalThread<'a> {
     work: &'a LoaderWork,
     inbox: &'a Inbox,
     fetch: Box<dyn FetchRun>,
-    run: ChainRun,
+    runs: MapRuns,
     out: Outcome,
 }
 
 impl<'a> LocalThread<'a> {
     fn new(work: &'a LoaderWork, inbox: &'a Inbox) -> Self {
-        Self { work, inbox, fetch: work.fetch.start(), run: work.chain.start(), out: Outcome::default() }
+        Self { work, inbox, fetch: work.fetch.start(), runs: MapRuns::default(), out: Outcome::default() }
     }
 
     fn run(mut self, me: usize) {
@@ -174,17 +167,15 @@ impl<'a> LocalThread<'a> {
             Err(Refusal { kind: FailureKind::Read, error })
         });
         let read_after = (fetched.is_ok() && is_traced).then(|| started.elapsed());
-        let mut in_hand =
-            ItemInHand { inbox: self.inbox, left_at: None, given_up: false, waited: Duration::ZERO };
-        let mut bytes = 0;
+        let mut in_hand = ItemInHand::new(self.inbox);
+        let (mut bytes, from) = (0, Origin::Source(work.source));
         match fetched {
             Ok(read) => {
                 bytes = read;
-                let from = Origin::Source(work.source);
-                let (run, out) = (&mut self.run, &mut self.out);
+                let (runs, out) = (&mut self.runs, &mut self.out);
                 self.fetch.with_row(&mut |row| {
                     let scope = RowScope { from, row, carried: &[], up: None };
-                    work.chain.row(run, &token, &scope, out, &mut in_hand);
+                    work.chain.row(runs, &token, &scope, out, Some(&mut in_hand));
                 });
             }
             Err(refusal) => {
@@ -194,20 +185,20 @@ impl<'a> LocalThread<'a> {
             }
         }
         // What failed before it was handed on has not said so yet.
-        if in_hand.left_at.is_none() {
-            in_hand.leaves_loading();
-        }
+        in_hand.leaves_loading();
         let ItemInHand { left_at, given_up, waited, .. } = in_hand;
         if given_up {
             // The item was given up meanwhile, and reported.
             self.out = Outcome::default();
             return Tally::default();
         }
-        work.note_left_out(&self.fetch.left_out());
+        for (what, n) in self.fetch.left_out() {
+            work.context.stats.left_out.add(from, what, n);
+        }
         let left_after = left_at.map_or(Duration::ZERO, |left_at| left_at - started);
         let busy = started.elapsed();
         let times = Times { began: started, read_after, left_after, busy, waited, bytes };
-        work.finish(&token, &mut self.out, &times)
+        work.finish(&token, &mut self.runs, &mut self.out, &times)
     }
 }
 
@@ -215,19 +206,16 @@ impl<'a> LocalThread<'a> {
 struct ProcessThread<'a> {
     work: &'a LoaderWork,
     inbox: &'a Inbox,
+    setup: &'a LoaderSetup,
     items: LoaderItems<'a>,
-    events: ItemEvents,
-    gives: SentColumns,
-    run: ChainRun,
+    runs: MapRuns,
     out: Outcome,
 }
 
 impl<'a> ProcessThread<'a> {
     fn new(work: &'a LoaderWork, inbox: &'a Inbox, setup: &'a LoaderSetup) -> Self {
-        let events = ItemEvents::default();
-        let (run, gives) = (work.chain.start_behind_loader(&events), work.chain.source_gives());
         let items = LoaderItems::new(setup, inbox);
-        Self { work, inbox, items, events, gives, run, out: Outcome::default() }
+        Self { work, inbox, setup, items, runs: MapRuns::default(), out: Outcome::default() }
     }
 
     fn run(mut self, me: usize) {
@@ -259,47 +247,33 @@ impl<'a> ProcessThread<'a> {
         }
     }
 
-    fn loaded(&mut self, item: Ticket, mut loaded: LoadedItem, turn: Option<AloneTurn>) -> Tally {
+    fn loaded(&mut self, item: Ticket, loaded: LoadedItem, turn: Option<AloneTurn>) -> Tally {
         let (work, since) = (self.work, Instant::now());
         let token = Token::whole(item);
-        let (began, read, took) = (loaded.began, loaded.read, loaded.took);
-        let left_out = std::mem::take(&mut loaded.left_out);
-        self.events.set(loaded);
+        let LoadedItem { answer, region, began, read, took, .. } = loaded;
         // What stands here in front of the first batch may be code of a host that never comes back.
         self.inbox.lend(&token.ticket, since, &mut self.items.unanswered, turn);
-        let mut in_hand =
-            ItemInHand { inbox: self.inbox, left_at: None, given_up: false, waited: Duration::ZERO };
-        let fetched = self.events.read();
-        let is_read = fetched.is_ok();
-        let bytes = fetched.as_ref().copied().unwrap_or(0);
-        let shown = fetched.and_then(|_| {
-            let from = Origin::Source(work.source);
-            let (run, out) = (&mut self.run, &mut self.out);
-            self.events.with_row(&self.gives, &mut |row| {
-                let scope = RowScope { from, row, carried: &[], up: None };
-                work.chain.row(run, &token, &scope, out, &mut in_hand);
-            })
-        });
-        if let Err(refusal) = shown
+        let mut in_hand = ItemInHand::new(self.inbox);
+        let (runs, out, bytes) = (&mut self.runs, &mut self.out, answer.read_bytes);
+        let sent = (&self.setup.rows, answer, &*region);
+        let loaded = work.chain.loaded(runs, &token, sent, out, &mut in_hand);
+        let read_after = loaded.is_ok().then_some(read);
+        if let Err(refusal) = loaded
             && in_hand.leaves_loading()
         {
-            work.fail(&token, refusal, 1, &mut self.out);
+            work.fail(&token, refusal, 1, out);
         }
-        if in_hand.left_at.is_none() {
-            in_hand.leaves_loading();
-        }
-        self.events.clear();
+        in_hand.leaves_loading();
+        drop(region);
         self.items.unanswered = self.inbox.take_back();
         if in_hand.given_up {
             self.out = Outcome::default();
             return Tally::default();
         }
-        work.note_left_out(&left_out);
         let waited = in_hand.waited;
         let busy = took + since.elapsed();
-        let read_after = is_read.then_some(read);
         let times = Times { began, read_after, left_after: took, busy, waited, bytes };
-        work.finish(&token, &mut self.out, &times)
+        work.finish(&token, &mut self.runs, &mut self.out, &times)
     }
 
     fn failed(&mut self, item: Ticket, refusal: Refusal, tries: u32) -> Tally {
@@ -309,28 +283,32 @@ impl<'a> ProcessThread<'a> {
         let began = Instant::now();
         let (left_after, busy, waited) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         let times = Times { began, read_after: None, left_after, busy, waited, bytes: 0 };
-        self.work.finish(&token, &mut self.out, &times)
+        self.work.finish(&token, &mut self.runs, &mut self.out, &times)
     }
 }
 
 /// Follows the item in hand.
-struct ItemInHand<'a> {
+pub struct ItemInHand<'a> {
     /// Until its first row is handed on, an item may be given up with the thread that has it.
     inbox: &'a Inbox,
     /// When it left the loading.
     left_at: Option<Instant>,
     given_up: bool,
-    waited: Duration,
+    /// How long was waited for a free row, or for room.
+    pub waited: Duration,
 }
 
-impl Hooks for ItemInHand<'_> {
-    fn leaves_loading(&mut self) -> bool {
-        self.left_at = Some(Instant::now());
-        self.given_up = !self.inbox.stop_deadline();
-        !self.given_up
+impl<'a> ItemInHand<'a> {
+    fn new(inbox: &'a Inbox) -> Self {
+        Self { inbox, left_at: None, given_up: false, waited: Duration::ZERO }
     }
 
-    fn waited(&mut self, time: Duration) {
-        self.waited += time;
+    /// Its first row is about to be handed on, and what it took to load it ends. `false`: it was given up meanwhile, and nothing is to be done with it.
+    pub fn leaves_loading(&mut self) -> bool {
+        if self.left_at.is_none() {
+            self.left_at = Some(Instant::now());
+            self.given_up = !self.inbox.stop_deadline();
+        }
+        !self.given_up
     }
 }

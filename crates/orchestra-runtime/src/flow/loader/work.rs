@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use orchestra_core::SourceId;
-use orchestra_core::shapes::Fetch;
+use orchestra_core::shapes::{Fetch, MapCount};
 use orchestra_plan::Limits;
 use ractor::ActorRef;
 use smallvec::SmallVec;
 
 use super::setup::LoaderSetup;
 use crate::context::RunContext;
-use crate::flow::chain::{Chain, MapCount};
+use crate::flow::chain::Chain;
 use crate::messages::{PipelineMsg, SourceMsg};
 
 /// What all loader threads of one source share.
@@ -47,11 +47,7 @@ pub struct Tally {
 impl Tally {
     pub fn add(&mut self, other: Tally) {
         self.loaded += other.loaded;
-        self.counts.resize(self.counts.len().max(other.counts.len()), MapCount::default());
-        for (count, more) in self.counts.iter_mut().zip(other.counts) {
-            count.entered += more.entered;
-            count.left += more.left;
-        }
+        MapCount::add_all(&mut self.counts, &other.counts);
         // What a loader process says it has read may be anything.
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.decoding += other.decoding;
@@ -67,7 +63,7 @@ impl Tally {
         work.chain.book(&self.counts);
         let maps = &work.chain.maps;
         for map in maps {
-            stats.stage(*map).busy.add_time(self.decoding / u32::try_from(maps.len()).unwrap_or(1));
+            stats.stage(map.stage).busy.add_time(self.decoding / u32::try_from(maps.len()).unwrap_or(1));
         }
         work.loaded.fetch_add(self.loaded, Ordering::Release);
     }

@@ -1,0 +1,162 @@
+//! The values of rows that a loader process has made, in its region.
+
+use std::sync::{Arc, LazyLock};
+
+use orchestra_core::data::{Column, ColumnType, Label, Pixels, Refusal, TensorView, Value, WriteTensor};
+use orchestra_core::shapes::Packing;
+use orchestra_core::{Dim, FailureKind, Placement, TensorSpec};
+use orchestra_plan::ColumnRef;
+use orchestra_worker::loader::LoaderRegion;
+use orchestra_worker::loader::events::SentValue;
+
+/// A column that is sent.
+pub struct CellType {
+    pub read: ColumnRef,
+    pub column: Column,
+    /// Its smaller form, where it has one.
+    pub packing: Option<Arc<dyn Packing>>,
+}
+
+/// A value as it was sent. Nothing of it is believed before it is looked at.
+pub enum Cell<'a> {
+    Value(Value<'a>),
+    Labels(Vec<Label<'a>>),
+    Picture(Pixels<'a>),
+    Packed(PackedTensor<'a>),
+}
+
+impl<'a> Cell<'a> {
+    /// `None`: it is not what the plan says, or lies outside of the region.
+    pub fn new(of: &'a CellType, sent: &'a SentValue, region: &'a LoaderRegion) -> Option<Self> {
+        let CellType { column, packing, .. } = of;
+        let may_be_missing = matches!(column.ty, ColumnType::Optional(_));
+        Some(match (column.ty.required(), sent) {
+            (_, SentValue::Missing) if may_be_missing => Cell::Value(Value::Missing(&column.name)),
+            (ColumnType::Picture, &SentValue::Picture { at, width, height, channels }) => {
+                let channels = usize::from(channels);
+                let len = (width as usize).checked_mul(height as usize)?.checked_mul(channels)?;
+                let is_picture = width > 0 && height > 0 && matches!(channels, 1 | 3);
+                let bytes = region.bytes(at, len).filter(|_| is_picture)?;
+                Cell::Picture(Pixels { width, height, channels, bytes })
+            }
+            (ColumnType::Labels, SentValue::Labels(labels)) => {
+                let label = |(label, class, score): &'a (String, u32, f32)| Label {
+                    label,
+                    class: *class,
+                    score: *score,
+                };
+                Cell::Labels(labels.iter().map(label).collect())
+            }
+            (ColumnType::Text, SentValue::Text(text)) => Cell::Value(Value::Text(text)),
+            (ColumnType::Bytes(_), SentValue::Bytes { at, len }) => {
+                Cell::Value(Value::Bytes(region.bytes(*at, usize::try_from(*len).ok()?)?))
+            }
+            (ty, SentValue::Packed { at }) => {
+                let (spec, packing) = ty.stored().zip(packing.as_deref())?;
+                let packed = region.bytes(*at, packing.bytes())?;
+                Cell::Packed(PackedTensor { spec, packing, packed })
+            }
+            (ty, SentValue::Tensor { at, shape }) => {
+                let TensorSpec { name, dtype, row, .. } = spec_of(ty)?;
+                let is_allowed = |(dim, n): (&Dim, &usize)| dim.fixed().is_none_or(|fixed| fixed == *n);
+                let elements = shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim))?;
+                let bytes = elements.checked_mul(dtype.size_bytes())?;
+                let is_of = row.len() == shape.len() && row.iter().zip(shape).all(is_allowed);
+                let data = region.bytes(*at, bytes).filter(|_| is_of)?;
+                Cell::Value(Value::Tensor(TensorView { name, dtype: *dtype, shape, data }))
+            }
+            _ => return None,
+        })
+    }
+
+    pub fn value(&self) -> Value<'_> {
+        match self {
+            Cell::Value(value) => *value,
+            Cell::Labels(labels) => Value::Labels(labels),
+            Cell::Picture(pixels) => Value::Picture(pixels),
+            Cell::Packed(tensor) => Value::Unwritten(tensor),
+        }
+    }
+}
+
+/// The tensor that lies in memory for a value of this type.
+fn spec_of(ty: &ColumnType) -> Option<&TensorSpec> {
+    static PLACEMENT: LazyLock<TensorSpec> = LazyLock::new(Placement::tensor);
+    match ty {
+        ColumnType::Placement => Some(&PLACEMENT),
+        ty => ty.stored(),
+    }
+}
+
+/// A tensor that is made where it shall lie, of its smaller form in the region of a loader.
+pub struct PackedTensor<'a> {
+    spec: &'a TensorSpec,
+    packing: &'a dyn Packing,
+    packed: &'a [u8],
+}
+
+impl WriteTensor for PackedTensor<'_> {
+    fn spec(&self) -> &TensorSpec {
+        self.spec
+    }
+
+    fn write(&self, row: &mut [u8]) -> Result<(), Refusal> {
+        self.packing.unpack(self.packed, row)
+    }
+}
+
+/// Of an item of which a process sends what the plan does not know.
+pub fn out_of_order() -> Refusal {
+    let error = "the loader gave something else than the plan says; this is a bug, or a loader that ran wild"
+        .to_owned();
+    Refusal { kind: FailureKind::Crash, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::{DType, SourceId};
+    use orchestra_plan::Origin;
+
+    use super::*;
+
+    /// Each element is twice its byte.
+    #[derive(Debug)]
+    struct Doubled;
+
+    impl Packing for Doubled {
+        fn bytes(&self) -> usize {
+            4
+        }
+
+        fn unpack(&self, packed: &[u8], row: &mut [u8]) -> Result<(), Refusal> {
+            row.iter_mut().zip(packed).for_each(|(to, from)| *to = from * 2);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_packed_value_is_read_within_the_region_and_nowhere_else() {
+        let spec =
+            TensorSpec { name: "t".into(), dtype: DType::U8, row: vec![Dim::Fixed(4)], batch: Dim::Dynamic };
+        let column = Column { name: "t".into(), ty: ColumnType::Tensor(spec) };
+        let region = LoaderRegion::new(4096).unwrap();
+        let from = Origin::Source(SourceId(0));
+        let row = |packing: Option<Arc<dyn Packing>>, at| {
+            let of = CellType { read: ColumnRef { from, column: 0 }, column: column.clone(), packing };
+            let sent = SentValue::Packed { at };
+            let cell = Cell::new(&of, &sent, &region)?;
+            let Value::Unwritten(tensor) = cell.value() else { panic!("a tensor to be written") };
+            let mut row = [7; 4];
+            tensor.write(&mut row).unwrap();
+            Some(row)
+        };
+        let doubled = || Some(Arc::new(Doubled) as Arc<dyn Packing>);
+        assert_eq!(row(doubled(), 4096), Some([0; 4]));
+        assert_eq!(row(doubled(), 8188), Some([0; 4]));
+        for outside in [0, 4092, 8189, 8192, u64::MAX - 1, u64::MAX] {
+            assert_eq!(row(doubled(), outside), None, "{outside}");
+        }
+        // Sent where the plan has no smaller form.
+        assert_eq!(row(None, 4096), None);
+    }
+}
