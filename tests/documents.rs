@@ -42,10 +42,10 @@ const NO_KINDS: [(&str, &str, &str); 12] = [
     ("crates/orchestra-plan/src/graph.rs", "jsonl", "help"),
     ("crates/orchestra-plan/src/keys/workers.rs", "cuda", "a word of `provider`"),
     ("crates/orchestra-plan/src/removed_keys.rs", "zip", "a removed key of a task"),
-    ("crates/orchestra-plan/src/tasks/raw.rs", "python", "a program, in help"),
+    ("crates/orchestra-plan/src/workflow/tasks.rs", "python", "a program, in help"),
     ("crates/orchestra-plan/src/tasks/rows.rs", "csv", "the end of the name of a table"),
     ("crates/orchestra-plan/src/tasks/rows.rs", "jsonl", "the end of the name of a table"),
-    ("crates/orchestra-plan/src/wiring/batch.rs", "image", "help"),
+    ("crates/orchestra-plan/src/connect/batch.rs", "image", "help"),
     ("crates/orchestra-runtime/src/flow/file_name.rs", "jsonl", "the end of the name of an index"),
 ];
 

@@ -39,7 +39,7 @@ pub struct TensorSpan {
     pub row_bytes: usize,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
 pub struct BatchLayout {
     /// Rows of a slot: those of the largest batch.
     pub slot_rows: usize,

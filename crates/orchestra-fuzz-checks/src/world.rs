@@ -5,7 +5,7 @@ use std::path::Path;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    DeviceView, FileKind, Host, LookRequest, MachineView, ModelError, ModelFile, Signature,
+    DeviceView, FileKind, Files, Host, LookRequest, MachineView, ModelError, ModelFile, Signature,
 };
 use orchestra_store::{FileKinds as _, ItemEntry, ListError, ListingSpec};
 
@@ -55,11 +55,7 @@ impl World {
     }
 }
 
-impl Host for World {
-    fn kinds(&self) -> orchestra_plan::Kinds {
-        orchestra_kinds::builtin()
-    }
-
+impl Files for World {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         if let Some((item, bytes)) = &self.item
@@ -87,6 +83,21 @@ impl Host for World {
         let copy = tempfile::NamedTempFile::new().expect("a file can be made for the test");
         std::fs::write(copy.path(), bytes).expect("a file can be made for the test");
         Some(self.kinds().describe(request.question, copy.path()))
+    }
+
+    fn file_kind(&self, path: &Path) -> FileKind {
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("csv" | "txt" | "jsonl" | "onnx") => FileKind::Regular,
+            Some("pipe") => FileKind::Other,
+            Some(_) => FileKind::Missing,
+            None => FileKind::Folder,
+        }
+    }
+}
+
+impl Host for World {
+    fn kinds(&self) -> orchestra_plan::Kinds {
+        orchestra_kinds::builtin()
     }
 
     fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
@@ -127,15 +138,6 @@ impl Host for World {
             ListingSpec::Manifest { path, .. } => {
                 Ok((!path.as_ref().is_some_and(|p| p.ends_with("empty.csv"))).then_some(item))
             }
-        }
-    }
-
-    fn file_kind(&self, path: &Path) -> FileKind {
-        match path.extension().and_then(|e| e.to_str()) {
-            Some("csv" | "txt" | "jsonl" | "onnx") => FileKind::Regular,
-            Some("pipe") => FileKind::Other,
-            Some(_) => FileKind::Missing,
-            None => FileKind::Folder,
         }
     }
 

@@ -10,9 +10,8 @@ use crate::bytes::format_bytes;
 use crate::iteration;
 use crate::plan::{
     BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FoldPlan, KnownItems, MaxFailed, Origin, PipelinePlan,
-    Plan, Shape, SourcePlan, StagePlan,
+    Plan, Shape, SourcePlan, StagePlan, TasksPlan,
 };
-use crate::tasks::TasksPlan;
 use crate::worker_placement::plural;
 
 /// What will run where, and why, as text of several lines.

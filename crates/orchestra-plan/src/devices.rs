@@ -1,12 +1,14 @@
 //! Which devices are in use: `[devices]`, `--devices` and `models.*.devices` against what the machine has. Places no worker.
 
-use orchestra_core::DeviceKind;
+use orchestra_core::{Code, DeviceKind};
 
-use crate::diagnostics::{Diagnostics, Span};
+use crate::cx::Cx;
+use crate::diagnostics::{Reported, Span};
 use crate::fields::At;
-use crate::host::MachineView;
+use crate::host::{DeviceView, MachineView};
 use crate::nearest::{list, suggestion};
-use crate::raw::RawModel;
+use crate::plan::BatchPlan;
+use crate::workflow::ModelNode;
 
 /// A device that work may be placed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +19,7 @@ pub(crate) struct Device {
     pub product: String,
     /// Total and free bytes, where known.
     pub memory: Option<(u64, u64)>,
-    /// [`DeviceView::mps`](crate::host::DeviceView::mps)
+    /// [`DeviceView::mps`]
     pub mps: bool,
     /// The NUMA node that it is plugged into, where known.
     pub node: Option<u32>,
@@ -36,15 +38,20 @@ impl Device {
     }
 }
 
+/// Some worker of a stage runs on a GPU.
+pub(crate) fn is_on_cuda(batch: &BatchPlan, devices: &[Device]) -> bool {
+    batch.workers.iter().any(|worker| devices[worker.device.index()].is_cuda())
+}
+
 /// Names of devices in the order of the file, resolved.
 #[derive(Debug)]
 pub(crate) struct Devices<'a> {
     /// `None` when the machine is not looked at (`--offline`): then every name is believed.
-    machine: Option<&'a MachineView>,
+    pub machine: Option<&'a MachineView>,
     /// What stages without `devices` of their own use.
     pub in_use: Vec<Device>,
     /// Whether the user named them.
-    named: bool,
+    pub are_named: bool,
     /// Those of them that lack something which models need, and where they are named.
     lacking: Vec<(Device, Span)>,
     /// Why these, for `orchestra plan`.
@@ -52,42 +59,36 @@ pub(crate) struct Devices<'a> {
 }
 
 impl<'a> Devices<'a> {
-    /// Resolves `[devices]` or, where given, `--devices`. Unknown names are reported; `None` if no device is left.
+    /// Resolves `[devices]` or, where given, `--devices`. Unknown names are reported.
     pub fn resolve(
         use_: Option<&[At<String>]>,
         machine: Option<&'a MachineView>,
-        diags: &mut Diagnostics,
-    ) -> Option<Self> {
+        cx: &mut Cx<'_>,
+    ) -> Result<Self, Reported> {
         let mut devices = Self {
             machine,
             in_use: Vec::new(),
-            named: use_.is_some(),
+            are_named: use_.is_some(),
             lacking: Vec::new(),
             reason: String::new(),
         };
-        match use_ {
-            Some(names) => {
-                let mut fine = true;
-                for name in names {
-                    let Some(device) = devices.named(name, diags) else {
-                        fine = false;
-                        continue;
-                    };
-                    if devices.in_use.contains(&device) {
-                        fine = false;
-                        diags.error(name.span, format!("device `{}` is named twice", device.name));
-                    } else {
-                        devices.in_use.push(device);
-                    }
+        let Some(names) = use_ else {
+            devices.auto();
+            return Ok(devices);
+        };
+        devices.reason = "devices: as named".into();
+        let mut fine = if names.is_empty() { Err(Reported) } else { Ok(()) };
+        for name in names {
+            match devices.named(name, cx) {
+                Ok(device) if devices.in_use.contains(&device) => {
+                    let message = format!("device `{}` is named twice", device.name);
+                    fine = cx.error(name.span, message).fail();
                 }
-                if !fine {
-                    return None;
-                }
-                devices.reason = "devices: as named".into();
+                Ok(device) => devices.in_use.push(device),
+                Err(reported) => fine = Err(reported),
             }
-            None => devices.auto(),
         }
-        (!devices.in_use.is_empty()).then_some(devices)
+        fine.map(|()| devices)
     }
 
     fn auto(&mut self) {
@@ -111,141 +112,172 @@ impl<'a> Devices<'a> {
     }
 
     /// Those in use for work that runs on no GPU: the cores, whatever is in use.
-    pub fn cores(&self) -> Vec<Device> {
+    fn cores(&self) -> Vec<Device> {
         let cores: Vec<Device> = self.in_use.iter().filter(|device| !device.is_cuda()).cloned().collect();
         if cores.is_empty() { vec![cpu(0)] } else { cores }
     }
 
-    /// These, for a model; `None` where it cannot use one that is named, which is reported once.
-    pub fn for_model(&mut self, own: Vec<Device>, diags: &mut Diagnostics) -> Option<Vec<Device>> {
+    /// Those that a model or a program may run on.
+    pub fn of_model(&mut self, model: &ModelNode, cx: &mut Cx<'_>) -> Result<Vec<Device>, Reported> {
+        let code = model.code();
+        let own = match &model.devices {
+            Some(names) => self.named_by_model(names, cx)?,
+            None if model.known.as_ref().is_some_and(|known| known.on_cores) => self.cores(),
+            None if code.is_some() => self.for_code(),
+            None => self.in_use.clone(),
+        };
+        match code {
+            Some(Code::Kernel(_)) => self.gpus(model, own, cx),
+            Some(_) => Ok(own),
+            None => self.for_model(own, cx),
+        }
+    }
+
+    /// These, for a model; one that it cannot use is reported once.
+    fn for_model(&mut self, own: Vec<Device>, cx: &mut Cx<'_>) -> Result<Vec<Device>, Reported> {
         let Some(at) = self.lacking.iter().position(|(device, _)| own.contains(device)) else {
-            return Some(own);
+            return Ok(own);
         };
         let (device, span) = self.lacking.remove(at);
-        self.not_available(&device.name, span, diags);
-        None
+        self.not_available(&device.name, span, cx)
     }
 
     /// Those for code that needs nothing of what models need: GPUs that lack something for models alone will do.
-    pub fn for_code(&self) -> Vec<Device> {
+    fn for_code(&self) -> Vec<Device> {
         let all = self.for_commands();
-        match all.iter().any(Device::is_cuda) && !self.in_use.iter().any(Device::is_cuda) && !self.named {
+        match all.iter().any(Device::is_cuda) && !self.in_use.iter().any(Device::is_cuda) && !self.are_named {
             true => all.into_iter().filter(Device::is_cuda).collect(),
             false => self.in_use.clone(),
         }
     }
 
-    /// Of these, the GPUs: a kernel runs on nothing else. `None` where there is none, or one that the stage names is none, which is reported.
-    pub fn gpus(&self, model: &RawModel, own: Vec<Device>, diags: &mut Diagnostics) -> Option<Vec<Device>> {
-        let machine = self.machine?;
+    /// Of these, the GPUs: a kernel runs on nothing else.
+    fn gpus(&self, model: &ModelNode, own: Vec<Device>, cx: &mut Cx<'_>) -> Result<Vec<Device>, Reported> {
+        let Some(machine) = self.machine else { return Ok(own) };
         let (gpus, others): (Vec<Device>, Vec<Device>) = own.into_iter().partition(Device::is_cuda);
         let is_named = model.devices.is_some() && !others.is_empty();
         if !gpus.is_empty() && !is_named {
-            return Some(gpus);
+            return Ok(gpus);
         }
-        let stage = model.name.value.split('/').next().unwrap_or_default();
-        let why = match (is_named || self.named, &machine.no_gpu) {
+        let stage = model.program.as_ref().map_or("", |program| &program.stage);
+        let why = match (is_named || self.are_named, &machine.no_gpu) {
             (false, Some(why)) => why.clone(),
             (false, None) => "none was found".to_owned(),
             (true, _) => format!("in use: {}", list(others.iter().map(|d| d.name.as_str()))),
         };
-        diags
-            .error(model.name.span, format!("stage `{stage}` launches a CUDA kernel, which runs on GPUs alone"))
+        let message = format!("stage `{stage}` launches a CUDA kernel, which runs on GPUs alone");
+        cx.error(model.name.span, message)
             .label(why)
             .help("`orchestra doctor` says what this machine lacks for a GPU; `orchestra devices` lists those that can be named in `devices`")
-            .unavailable();
-        None
+            .unavailable()
+            .fail()
     }
 
     /// The devices that commands get: those in use, and, where the user has named none, GPUs that lack something for models alone.
     pub fn for_commands(&self) -> Vec<Device> {
-        let more = self.machine.filter(|_| !self.named).into_iter().flat_map(|machine| &machine.for_commands);
+        let more =
+            self.machine.filter(|_| !self.are_named).into_iter().flat_map(|machine| &machine.for_commands);
         self.in_use.iter().cloned().chain(more.map(cuda)).collect()
     }
 
     /// The devices that a model names itself.
-    pub fn of_model(&mut self, names: &[At<String>], diags: &mut Diagnostics) -> Option<Vec<Device>> {
+    fn named_by_model(&mut self, names: &[At<String>], cx: &mut Cx<'_>) -> Result<Vec<Device>, Reported> {
         let mut found = Vec::new();
         for name in names {
             let device = match name.value.as_str() {
                 // Here `cpu` is a name like any other, not one more CPU device.
                 "cpu" => cpu(0),
-                _ => self.named(name, diags)?,
+                _ => self.named(name, cx)?,
             };
-            if self.named && !self.in_use.contains(&device) {
-                diags
-                    .error(name.span, format!("device `{}` is not among the devices in use", device.name))
-                    .help(format!("in use: {}", list(self.in_use.iter().map(|d| d.name.as_str()))));
-                return None;
+            if self.are_named && !self.in_use.contains(&device) {
+                let help = format!("in use: {}", list(self.in_use.iter().map(|d| d.name.as_str())));
+                let message = format!("device `{}` is not among the devices in use", device.name);
+                return cx.error(name.span, message).help(help).fail();
             }
             if found.contains(&device) {
-                diags.error(name.span, format!("device `{}` is named twice", device.name));
-                return None;
+                return cx.error(name.span, format!("device `{}` is named twice", device.name)).fail();
             }
             found.push(device);
         }
-        Some(found)
+        Ok(found)
     }
 
-    fn named(&mut self, name: &At<String>, diags: &mut Diagnostics) -> Option<Device> {
+    fn named(&mut self, name: &At<String>, cx: &mut Cx<'_>) -> Result<Device, Reported> {
         let text = name.value.as_str();
         if text == "cpu" {
-            let free = (0..).find(|n| !self.in_use.contains(&cpu(*n)));
-            return free.map(cpu);
+            return (0..).map(cpu).find(|cpu| !self.in_use.contains(cpu)).ok_or(Reported);
         }
         if let Some(n) = text.strip_prefix("cpu:") {
             if let Ok(n) = n.parse() {
-                return Some(cpu(n));
+                return Ok(cpu(n));
             }
         } else if text.starts_with("cuda:") || text.starts_with("GPU-") || text.starts_with("MIG-") {
-            return self.gpu(name, diags);
+            return self.gpu(name, cx);
         }
-        let d = diags.error(name.span, format!("`{text}` names no device"));
-        match text {
-            "cuda" | "gpu" => d.help("number the GPU: \"cuda:0\"; \"auto\" takes all of them"),
-            "auto" => d.help("\"auto\" stands alone: use = \"auto\""),
-            _ => d.help(
-                "devices are \"cuda:0\", \"cpu\" or the UUID of a GPU (`orchestra devices` lists them)",
-            ),
-        };
-        None
+        let d = cx.error(name.span, format!("`{text}` names no device"));
+        d.help(match text {
+            "cuda" | "gpu" => "number the GPU: \"cuda:0\"; \"auto\" takes all of them",
+            "auto" => "\"auto\" stands alone: use = \"auto\"",
+            _ => "devices are \"cuda:0\", \"cpu\" or the UUID of a GPU (`orchestra devices` lists them)",
+        });
+        d.fail()
     }
 
-    fn gpu(&mut self, name: &At<String>, diags: &mut Diagnostics) -> Option<Device> {
+    fn gpu(&mut self, name: &At<String>, cx: &mut Cx<'_>) -> Result<Device, Reported> {
         let text = name.value.as_str();
         let Some(machine) = self.machine else {
             let kind = DeviceKind::Cuda { uuid: String::new() };
-            return Some(Device { name: text.into(), kind, ..cpu(0) });
+            return Ok(Device { name: text.into(), kind, ..cpu(0) });
         };
-        let is_meant = |d: &&crate::host::DeviceView| d.name == text || d.uuid == text;
+        let is_meant = |d: &&DeviceView| d.name == text || d.uuid == text;
         if let Some(found) = machine.devices.iter().find(is_meant) {
-            return Some(cuda(found));
+            return Ok(cuda(found));
         }
         if let Some(found) = machine.for_commands.iter().find(is_meant) {
             self.lacking.push((cuda(found), name.span));
-            return Some(cuda(found));
+            return Ok(cuda(found));
         }
-        self.not_available(text, name.span, diags);
-        None
+        self.not_available(text, name.span, cx)
     }
 
-    fn not_available(&self, text: &str, span: Span, diags: &mut Diagnostics) {
-        let d = diags.error(span, format!("device `{text}` is not available")).unavailable();
-        let Some(machine) = self.machine else { return };
+    fn not_available<T>(&self, text: &str, span: Span, cx: &mut Cx<'_>) -> Result<T, Reported> {
+        let d = cx.error(span, format!("device `{text}` is not available")).unavailable();
+        let Some(machine) = self.machine else { return d.fail() };
         if let Some(why) = &machine.no_gpu {
             d.label(why.clone());
         }
-        if machine.devices.is_empty() {
-            d.help("`orchestra doctor` checks the driver and the libraries; use = [\"cpu\"] runs on the CPU");
+        d.help(match machine.devices.is_empty() {
+            true => "`orchestra doctor` checks the driver and the libraries; use = [\"cpu\"] runs on the CPU"
+                .to_owned(),
+            false => suggestion("GPUs here", text, machine.devices.iter().map(|d| d.name.as_str())),
+        });
+        d.fail()
+    }
+}
+
+/// Reports what a model asks for and needs a GPU, where it is to run on other `devices`, too. Whether the file `named` them decides whose fault it
+/// is: the file's or the machine's.
+pub(crate) fn check_tuning(model: &ModelNode, devices: &[Device], named: bool, cx: &mut Cx<'_>) {
+    // Without a look at the machine, `auto` may be anything.
+    let Some(other) = devices.iter().find(|device| !device.is_cuda() && device.name != "auto") else {
+        return;
+    };
+    for key in &model.tuning.gpu_keys {
+        let (name, other) = (&model.name.value, &other.name);
+        let d =
+            cx.error(key.span, format!("model `{name}`: `{}` needs a GPU, and `{other}` is none", key.value));
+        if named || model.devices.is_some() {
+            d.help("set `devices` of the model to GPUs, or leave the key out");
         } else {
-            d.help(suggestion("GPUs here", text, machine.devices.iter().map(|d| d.name.as_str())));
+            d.help("there is no GPU here (`orchestra doctor` says why); leave the key out to run on the CPU")
+                .unavailable();
         }
     }
 }
 
 /// Names given by `--devices`, each with its place in the option.
-pub(crate) fn from_option(names: &[String], diags: &mut Diagnostics) -> Option<Vec<At<String>>> {
-    let text = diags.add_text("--devices", &names.join(","));
+pub(crate) fn from_option(names: &[String], cx: &mut Cx<'_>) -> Option<Vec<At<String>>> {
+    let text = cx.diags.add_text("--devices", &names.join(","));
     let mut start = 0;
     let mut result = Vec::new();
     for name in names {
@@ -253,7 +285,7 @@ pub(crate) fn from_option(names: &[String], diags: &mut Diagnostics) -> Option<V
         start += name.len() + 1;
     }
     if result.is_empty() {
-        diags.error(Span::new(text, 0..0), "`--devices` names no device");
+        cx.error(Span::new(text, 0..0), "`--devices` names no device");
     }
     match &result[..] {
         [one] if one.value == "auto" => None,
@@ -261,7 +293,7 @@ pub(crate) fn from_option(names: &[String], diags: &mut Diagnostics) -> Option<V
     }
 }
 
-fn cuda(view: &crate::host::DeviceView) -> Device {
+fn cuda(view: &DeviceView) -> Device {
     Device {
         name: view.name.clone(),
         kind: DeviceKind::Cuda { uuid: view.uuid.clone() },

@@ -85,7 +85,16 @@ impl Diagnostic {
         }
         self
     }
+
+    /// The end of a function that found this error.
+    pub fn fail<T>(&self) -> Result<T, Reported> {
+        Err(Reported)
+    }
 }
+
+/// An error was reported, so there will be no plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reported;
 
 /// All errors and warnings about one workflow file, in the order of the file; those without a place come last.
 #[derive(Debug, Clone)]

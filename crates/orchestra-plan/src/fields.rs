@@ -6,7 +6,7 @@ use std::time::Duration;
 use orchestra_core::Choice;
 
 use crate::bytes::parse_bytes;
-use crate::diagnostics::{Diagnostics, Span};
+use crate::diagnostics::{Diagnostic, Diagnostics, Span};
 use crate::key::Key;
 use crate::nearest::{list, suggestion};
 use crate::removed_keys;
@@ -26,6 +26,9 @@ impl<T> At<T> {
         Self { value, span }
     }
 }
+
+/// What a stage reads from, as written, in order; the first part names the input that is fed, where the file says it.
+pub type Upstreams = Vec<(Option<At<String>>, At<String>)>;
 
 /// A table that is being read.
 pub struct Fields<'a, 'd> {
@@ -81,7 +84,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// `from`: a name, or a list of names.
-    pub fn upstreams(&mut self) -> crate::kind::Upstreams {
+    pub fn upstreams(&mut self) -> Upstreams {
         self.names("from", "name what it reads from").into_iter().map(|name| (None, name)).collect()
     }
 
@@ -119,7 +122,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// Reports a value of the right type that cannot be.
-    pub fn bad(&mut self, key: &str, span: Span, reason: &str) -> &mut crate::diagnostics::Diagnostic {
+    pub fn bad(&mut self, key: &str, span: Span, reason: &str) -> &mut Diagnostic {
         let message = format!("`{key}` of {} {reason}", self.what);
         self.diags.error(span, message)
     }

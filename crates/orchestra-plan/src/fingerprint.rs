@@ -1,19 +1,15 @@
 //! What a resumed run must have in common with the run it continues. Covers what decides results, and nothing else.
 
-use std::fmt::Write;
-
-use orchestra_core::{Provider, TensorRt};
-use serde::Serialize;
-use sha2::{Digest, Sha256};
-
+use crate::digest::{digest, hex};
 use crate::iteration;
 use crate::plan::{ColumnRef, Origin, Plan, Shape, SinkPlan};
-use crate::raw::{RawListing, RawSource};
 use crate::sinks::FAILURES;
+use crate::workflow::{RawListing, SourceNode};
+use orchestra_core::{Provider, TensorRt};
 
 /// One entry per source, model, stage and sink of `plan`, in the order of the plan. `sources` are those of the plan, as
 /// written: absolute paths do not count, so that a moved workflow goes on.
-pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, String)> {
+pub(crate) fn fingerprint(plan: &Plan, sources: &[SourceNode]) -> Vec<(String, String)> {
     let mut entries = Vec::new();
     for (source, planned) in sources.iter().zip(&plan.sources) {
         let listing = match &source.listing {
@@ -44,11 +40,15 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
         // Named beside the model, whose digest they are part of: who changed one of these files has not touched that of the model.
         if !model.custom_ops.is_empty() {
             let operators: Vec<String> = model.custom_ops.iter().map(|(_, digest)| hex(digest)).collect();
-            entries.push((format!("`custom_ops` of model `{}`", model.name), self::digest(&operators)));
+            entries
+                .push((format!("`custom_ops` of model `{}`", model.name), crate::digest::digest(&operators)));
         }
         if !model.weights.is_empty() {
             let weights: Vec<String> = model.weights.iter().map(|(_, digest)| hex(digest)).collect();
-            entries.push((format!("external weights of model `{}`", model.name), self::digest(&weights)));
+            entries.push((
+                format!("external weights of model `{}`", model.name),
+                crate::digest::digest(&weights),
+            ));
         }
         entries.push((format!("`tf32` of model `{}`", model.name), model.tf32.to_string()));
     }
@@ -116,16 +116,4 @@ fn is_all_of(plan: &Plan, sink: &SinkPlan, from: Origin) -> bool {
 
 fn name_of<'a>(plan: &'a Plan, read: &ColumnRef) -> (&'a str, usize) {
     (plan.name_of(read.from), read.column)
-}
-
-pub(crate) fn digest(value: &impl Serialize) -> String {
-    let text = serde_json::to_vec(value).expect("maps with text keys, and numbers that are finite");
-    format!("{:x}", Sha256::digest(text))
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a string takes any text");
-        text
-    })
 }

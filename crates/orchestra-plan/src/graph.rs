@@ -1,100 +1,31 @@
-//! Who reads from whom: names to tables, cycles, order, and what is used. Knows no shapes.
+//! Who reads from whom: names to places in the tables, cycles, order, and what is used. Knows no shapes.
+
+use std::collections::{HashMap, HashSet};
 
 use orchestra_core::{SourceId, StageId};
 
-use crate::diagnostics::{Diagnostics, Span};
+use crate::cx::Cx;
+use crate::diagnostics::Span;
 use crate::fields::At;
-use crate::kind::{BatchDraft, Draft, Writes};
+use crate::kind::{Draft, Writes};
 use crate::nearest::suggestion;
 use crate::plan::Origin;
-use crate::raw::{RawModel, RawSink, RawStage, RawWorkflow};
 use crate::sinks::FAILURES;
+use crate::workflow::{Link, StageNode, Workflow};
 
-/// A resolved `from`.
-#[derive(Debug, Clone)]
-pub(crate) struct Link {
-    pub target: Origin,
-    /// `stage.tensor`
-    pub tensor: Option<String>,
-    pub span: Span,
-}
-
-impl Link {
-    pub fn stage(&self) -> Option<usize> {
-        self.target.stage().map(StageId::index)
-    }
-}
-
-/// The topology. It has sorted the tables of the file as the plan will have them, what is used before the rest, so that places in the tables
-/// are ids.
-#[derive(Debug)]
-pub(crate) struct Graph {
-    /// Per stage, per entry of its `reads`; `None` was reported.
-    pub reads: Vec<Vec<Option<Link>>>,
-    /// Per sink, per entry of its `from`; `None` was reported.
-    pub sinks: Vec<Vec<Option<Link>>>,
-    /// Stages, each after what it reads from, from which some sink is reached: the first of all, with the sources and the models that they
-    /// name.
-    pub n_stages: usize,
-    pub n_sources: usize,
-    pub n_models: usize,
-    /// Stages on no cycle: behind those that are used, those that are not.
-    pub n_ordered: usize,
-}
-
-impl Graph {
-    /// Resolves every `from`, reports what is wrong with any, and sorts the tables.
-    pub fn new(workflow: &mut RawWorkflow, diags: &mut Diagnostics) -> Self {
-        find_failure_sinks(workflow, diags);
-        let names = Names { workflow };
-        names.report_doubles(diags);
-        let (reads, sinks) = names.links(diags);
-        let order = order(workflow, &reads, diags);
-        let used = used(&reads, &sinks);
-        report_unused(workflow, &reads, &sinks, diags);
-        let read = |target: Origin| (0..reads.len()).any(|s| used[s] && names_it(&reads[s], target));
-        let sources = |s: usize| read(Origin::Source(SourceId(s as u16))); // tables are no more than ids
-        let n_sources = sort(&mut workflow.sources, sources);
-        let models: Vec<_> = (0..used.len()).filter(|s| used[*s]).map(|s| &workflow.stages[s]).collect();
-        let named = |m: &RawModel| models.iter().any(|s| s.batch().is_some_and(|b| names_model(b, m)));
-        let named: Vec<bool> = workflow.models.iter().map(named).collect();
-        let n_models = sort(&mut workflow.models, |m| named[m]);
-        let n_ordered = order.len();
-        let mut at: Vec<usize> = order.iter().copied().filter(|s| used[*s]).collect();
-        let n_stages = at.len();
-        at.extend(order.iter().filter(|s| !used[**s]));
-        let mut is_ordered = vec![false; used.len()];
-        order.iter().for_each(|s| is_ordered[*s] = true);
-        at.extend((0..used.len()).filter(|s| !is_ordered[*s]));
-        let mut stages: Vec<_> = std::mem::take(&mut workflow.stages).into_iter().map(Some).collect();
-        workflow.stages = at.iter().filter_map(|s| stages[*s].take()).collect();
-        // All that is wrong with names was reported.
-        let (mut reads, sinks) = Names { workflow }.links(&mut Diagnostics::new("", ""));
-        cut_long_rows(workflow, &mut reads[..n_ordered], diags);
-        Self { reads, sinks, n_stages, n_sources, n_models, n_ordered }
-    }
-}
-
-/// Stages that may stand in a row: maps run one inside of the other, and so does what plans them.
-const MOST_IN_A_ROW: usize = 256;
-
-/// Reports each stage that has too many before it, and takes away what it reads. `reads` are those of stages in their order, on no cycle.
-fn cut_long_rows(workflow: &RawWorkflow, reads: &mut [Vec<Option<Link>>], diags: &mut Diagnostics) {
-    let mut depths: Vec<usize> = Vec::new();
-    for (stage, links) in workflow.stages.iter().zip(reads) {
-        let before = links.iter().flatten().filter_map(Link::stage).filter_map(|stage| depths.get(stage));
-        let depth = 1 + before.max().copied().unwrap_or(0);
-        if depth > MOST_IN_A_ROW {
-            let message = format!("stage `{}` stands behind {MOST_IN_A_ROW} others", stage.name.value);
-            diags.error(stage.name.span, message).help(format!("at most {MOST_IN_A_ROW} may stand in a row"));
-            links.iter_mut().for_each(|link| *link = None);
-        }
-        depths.push(if depth > MOST_IN_A_ROW { 0 } else { depth });
-    }
+/// Resolves every `from` and `model`, reports what is wrong with any, and sorts the tables.
+pub(crate) fn resolve(workflow: &mut Workflow, cx: &mut Cx<'_>) {
+    find_failure_sinks(workflow, cx);
+    resolve_models(workflow, cx);
+    Names::of(workflow, cx).resolve(workflow, cx);
+    let order = order(&workflow.stages, cx);
+    report_unused(workflow, cx);
+    sort(workflow, order);
+    cut_long_rows(workflow, cx);
 }
 
 /// Sinks that read from `failures`, where no source and no stage is called so, write the failures of the run.
-fn find_failure_sinks(workflow: &mut RawWorkflow, diags: &mut Diagnostics) {
+fn find_failure_sinks(workflow: &mut Workflow, cx: &mut Cx<'_>) {
     let sources = workflow.sources.iter().map(|source| &source.name);
     if sources.chain(workflow.stages.iter().map(|stage| &stage.name)).any(|name| name.value == FAILURES) {
         return;
@@ -108,104 +39,94 @@ fn find_failure_sinks(workflow: &mut RawWorkflow, diags: &mut Diagnostics) {
                 true => format!("sink `{name}` cannot write each failure to a file of its own"),
                 false => format!("sink `{name}` reads from `{FAILURES}` and from something else"),
             };
-            diags.error(from.span, message).help("for example: kind = \"csv\", from = \"failures\"");
+            cx.error(from.span, message).help("for example: kind = \"csv\", from = \"failures\"");
         }
         (sink.is_of_failures, sink.ordered) = (true, false);
     }
 }
 
-/// Moves what is used to the front, both parts in the order of the file; how many are used.
-fn sort<T>(tables: &mut Vec<T>, is_used: impl Fn(usize) -> bool) -> usize {
-    let (front, back): (Vec<_>, Vec<_>) =
-        std::mem::take(tables).into_iter().enumerate().partition(|(i, _)| is_used(*i));
-    let n = front.len();
-    tables.extend(front.into_iter().chain(back).map(|(_, table)| table));
-    n
+/// Finds what runs the batches of each stage: a model of the file, or the program of the stage, which stands behind those from now on.
+fn resolve_models(workflow: &mut Workflow, cx: &mut Cx<'_>) {
+    let names = workflow.models.iter().enumerate();
+    let places: HashMap<String, usize> = names.map(|(at, model)| (model.name.value.clone(), at)).collect();
+    let names: Vec<String> = workflow.models.iter().map(|model| model.name.value.clone()).collect();
+    for stage in &mut workflow.stages {
+        if let Some(program) = stage.program.take() {
+            stage.model = Some(workflow.models.len());
+            workflow.models.push(*program);
+            continue;
+        }
+        let Some(model) = stage.batch().and_then(|batch| batch.model.as_ref()) else { continue };
+        let found = places.get(&model.value).copied();
+        if found.is_none() && !stage.is_deferred {
+            let (stage, name) = (&stage.name.value, &model.value);
+            let message = format!("stage `{stage}` uses model `{name}`, but there is no such model");
+            let help = suggestion("models", name, names.iter().map(String::as_str));
+            cx.error(model.span, message).help(help);
+        }
+        stage.model = found;
+    }
 }
 
-fn names_it(links: &[Option<Link>], target: Origin) -> bool {
-    links.iter().flatten().any(|link| link.target == target)
+/// What can be read from.
+struct Names {
+    all: Vec<String>,
+    places: HashMap<String, Origin>,
 }
 
-fn names_model(batch: &BatchDraft, model: &RawModel) -> bool {
-    batch.model.as_ref().is_some_and(|name| name.value == model.name.value)
-}
-
-struct Names<'a> {
-    workflow: &'a RawWorkflow,
-}
-
-type Links = Vec<Vec<Option<Link>>>;
-
-impl Names<'_> {
-    /// Of the stages, and of the sinks.
-    fn links(&self, diags: &mut Diagnostics) -> (Links, Links) {
-        let mut of_stage = |stage: &RawStage| {
-            let reader = format!("stage `{}`", stage.name.value);
-            stage.upstreams.iter().map(|(_, from)| self.resolve(&reader, from, diags)).collect()
-        };
-        let stages = self.workflow.stages.iter().map(&mut of_stage).collect();
-        let mut of_sink = |sink: &RawSink| {
-            if sink.is_of_failures { Vec::new() } else { self.sink_links(sink, diags) }
-        };
-        (stages, self.workflow.sinks.iter().map(&mut of_sink).collect())
+impl Names {
+    fn of(workflow: &Workflow, cx: &mut Cx<'_>) -> Self {
+        // Tables are no more than ids.
+        let sources = (0..).map(SourceId).map(Origin::Source).zip(&workflow.sources);
+        let mut places: HashMap<String, Origin> =
+            sources.map(|(origin, source)| (source.name.value.clone(), origin)).collect();
+        for (id, stage) in (0..).map(StageId).zip(&workflow.stages) {
+            let name = &stage.name.value;
+            if places.contains_key(name) {
+                cx.error(stage.name.span, format!("`{name}` is the name of a source and of a stage"))
+                    .help("`from` could mean either; rename one of them");
+            } else {
+                places.insert(name.clone(), Origin::Stage(id));
+            }
+        }
+        let sources = workflow.sources.iter().map(|source| &source.name);
+        let all = sources.chain(workflow.stages.iter().map(|stage| &stage.name));
+        Self { all: all.map(|name| name.value.clone()).collect(), places }
     }
 
-    fn report_doubles(&self, diags: &mut Diagnostics) {
-        for stage in &self.workflow.stages {
-            if self.workflow.sources.iter().any(|s| s.name.value == stage.name.value) {
-                diags
-                    .error(
-                        stage.name.span,
-                        format!("`{}` is the name of a source and of a stage", stage.name.value),
-                    )
-                    .help("`from` could mean either; rename one of them");
+    fn resolve(&self, workflow: &mut Workflow, cx: &mut Cx<'_>) {
+        for stage in &mut workflow.stages {
+            let reader = format!("stage `{}`", stage.name.value);
+            stage.links = stage.upstreams.iter().map(|(_, from)| self.link(&reader, from, cx)).collect();
+        }
+        for sink in workflow.sinks.iter_mut().filter(|sink| !sink.is_of_failures) {
+            let reader = format!("sink `{}`", sink.name.value);
+            sink.links = sink.from.iter().map(|from| self.link(&reader, from, cx)).collect();
+            // What a sink reads from: stages, and beside them sources.
+            let first = sink.links.iter().flatten().next();
+            if let Some(Link { target: Origin::Source(source), span, .. }) = first
+                && sink.links.iter().flatten().all(|link| link.stage().is_none())
+            {
+                let source = &workflow.sources[source.index()].name.value;
+                cx.error(*span, format!("{reader} cannot read from source `{source}` alone"))
+                    .help("a sink writes the results of a stage, and columns of a source beside them; a stage `select` picks columns of a source");
+                sink.links.iter_mut().for_each(|link| *link = None);
             }
         }
     }
 
-    fn resolve(&self, reader: &str, from: &At<String>, diags: &mut Diagnostics) -> Option<Link> {
+    fn link(&self, reader: &str, from: &At<String>, cx: &mut Cx<'_>) -> Option<Link> {
         let (name, tensor) = match from.value.split_once('.') {
             Some((name, tensor)) => (name, Some(tensor.to_owned())),
             None => (from.value.as_str(), None),
         };
-        let sources = || self.workflow.sources.iter().map(|s| s.name.value.as_str());
-        let stages = || self.workflow.stages.iter().map(|s| s.name.value.as_str());
-        let target = match sources().position(|s| s == name) {
-            Some(source) => Origin::Source(SourceId(source as u16)), // tables are no more than ids
-            None => match stages().position(|s| s == name) {
-                Some(stage) => Origin::Stage(StageId(stage as u16)),
-                None => {
-                    let known: Vec<&str> = sources().chain(stages()).collect();
-                    diags
-                        .error(
-                            from.span,
-                            format!("{reader} reads from `{name}`, but there is no such source or stage"),
-                        )
-                        .help(suggestion("sources and stages", name, known.iter().copied()));
-                    return None;
-                }
-            },
+        let Some(target) = self.places.get(name).copied() else {
+            let message = format!("{reader} reads from `{name}`, but there is no such source or stage");
+            let help = suggestion("sources and stages", name, self.all.iter().map(String::as_str));
+            cx.error(from.span, message).help(help);
+            return None;
         };
         Some(Link { target, tensor, span: from.span })
-    }
-
-    /// What a sink reads from: stages, and beside them sources.
-    fn sink_links(&self, sink: &RawSink, diags: &mut Diagnostics) -> Vec<Option<Link>> {
-        let reader = format!("sink `{}`", sink.name.value);
-        let mut links: Vec<Option<Link>> =
-            sink.from.iter().map(|from| self.resolve(&reader, from, diags)).collect();
-        let first = links.iter().flatten().next();
-        if let Some(Link { target: Origin::Source(source), span, .. }) = first
-            && links.iter().flatten().all(|link| link.stage().is_none())
-        {
-            let source = &self.workflow.sources[source.index()].name.value;
-            diags
-                .error(*span, format!("{reader} cannot read from source `{source}` alone"))
-                .help("a sink writes the results of a stage, and columns of a source beside them; a stage `select` picks columns of a source");
-            links.iter_mut().for_each(|link| *link = None);
-        }
-        links
     }
 }
 
@@ -218,10 +139,10 @@ enum Mark {
 }
 
 /// Depth-first order; each cycle is reported with its path.
-fn order(workflow: &RawWorkflow, reads: &[Vec<Option<Link>>], diags: &mut Diagnostics) -> Vec<usize> {
-    let mut marks = vec![Mark::New; reads.len()];
+fn order(stages: &[StageNode], cx: &mut Cx<'_>) -> Vec<usize> {
+    let mut marks = vec![Mark::New; stages.len()];
     let mut order = Vec::new();
-    for start in 0..reads.len() {
+    for start in 0..stages.len() {
         if marks[start] != Mark::New {
             continue;
         }
@@ -229,7 +150,7 @@ fn order(workflow: &RawWorkflow, reads: &[Vec<Option<Link>>], diags: &mut Diagno
         // An explicit stack: a chain in the file may be longer than ours.
         let mut path = vec![(start, 0)];
         while let Some((stage, next)) = path.last_mut() {
-            let (stage, link) = (*stage, reads[*stage].get(*next));
+            let (stage, link) = (*stage, stages[*stage].links.get(*next));
             *next += 1;
             match link {
                 None => {
@@ -247,7 +168,7 @@ fn order(workflow: &RawWorkflow, reads: &[Vec<Option<Link>>], diags: &mut Diagno
                     Mark::OnPath => {
                         let from = path.iter().position(|(s, _)| *s == up.index()).unwrap_or(0);
                         let cycle: Vec<usize> = path[from..].iter().map(|(s, _)| *s).collect();
-                        report_cycle(workflow, &cycle, *span, diags);
+                        report_cycle(stages, &cycle, *span, cx);
                         cycle.iter().for_each(|s| marks[*s] = Mark::OnCycle);
                     }
                     Mark::Done | Mark::OnCycle => {}
@@ -259,75 +180,125 @@ fn order(workflow: &RawWorkflow, reads: &[Vec<Option<Link>>], diags: &mut Diagno
     order
 }
 
-fn report_cycle(workflow: &RawWorkflow, cycle: &[usize], span: Span, diags: &mut Diagnostics) {
+fn report_cycle(stages: &[StageNode], cycle: &[usize], span: Span, cx: &mut Cx<'_>) {
     let names: Vec<String> =
-        cycle.iter().chain(cycle.first()).map(|s| format!("`{}`", workflow.stages[*s].name.value)).collect();
-    diags
-        .error(span, format!("stages read from each other in a circle: {}", names.join(" reads ")))
+        cycle.iter().chain(cycle.first()).map(|s| format!("`{}`", stages[*s].name.value)).collect();
+    cx.error(span, format!("stages read from each other in a circle: {}", names.join(" reads ")))
         .help("data flows one way: every stage must lead back to a source");
 }
 
-fn used(reads: &[Vec<Option<Link>>], sinks: &[Vec<Option<Link>>]) -> Vec<bool> {
-    let mut used = vec![false; reads.len()];
-    let mut open: Vec<usize> = sinks.iter().flatten().flatten().filter_map(Link::stage).collect();
+/// Moves what some sink is reached from to the front, the stages of it in their order.
+fn sort(workflow: &mut Workflow, order: Vec<usize>) {
+    let used = used(workflow);
+    let used_stages = || workflow.stages.iter().zip(&used).filter(|(_, used)| **used).map(|(stage, _)| stage);
+    let read: HashSet<Origin> =
+        used_stages().flat_map(|stage| &stage.links).flatten().map(|link| link.target).collect();
+    let named: HashSet<usize> = used_stages().filter_map(|stage| stage.model).collect();
+    workflow.n_ordered = order.len();
+    let is_ordered: HashSet<usize> = order.iter().copied().collect();
+    let (mut stages, unused): (Vec<usize>, Vec<usize>) = order.into_iter().partition(|stage| used[*stage]);
+    workflow.n_stages = stages.len();
+    stages.extend(unused.into_iter().chain((0..used.len()).filter(|stage| !is_ordered.contains(stage))));
+    let stages = reorder(&mut workflow.stages, &stages);
+    let is_read = |source: &usize| read.contains(&Origin::Source(SourceId(*source as u16))); // tables are no more than ids
+    let sources;
+    (sources, workflow.n_sources) = used_first(&mut workflow.sources, is_read);
+    let models;
+    (models, workflow.n_models) = used_first(&mut workflow.models, |model| named.contains(model));
+    workflow.stages.iter_mut().filter_map(|stage| stage.model.as_mut()).for_each(|at| *at = models[*at]);
+    let of_stages = workflow.stages.iter_mut().flat_map(|stage| &mut stage.links);
+    for link in of_stages.chain(workflow.sinks.iter_mut().flat_map(|sink| &mut sink.links)).flatten() {
+        match &mut link.target {
+            Origin::Source(id) => id.0 = sources[id.index()] as u16,
+            Origin::Stage(id) => id.0 = stages[id.index()] as u16,
+        }
+    }
+}
+
+/// The new place of each table, and how many are used.
+fn used_first<T>(tables: &mut Vec<T>, is_used: impl Fn(&usize) -> bool) -> (Vec<usize>, usize) {
+    let (mut order, unused): (Vec<usize>, Vec<usize>) = (0..tables.len()).partition(is_used);
+    let n_used = order.len();
+    order.extend(unused);
+    (reorder(tables, &order), n_used)
+}
+
+/// Puts tables into an order, and gives the new place of each.
+fn reorder<T>(tables: &mut Vec<T>, order: &[usize]) -> Vec<usize> {
+    let mut places = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(new, old)| places[*old] = new);
+    let mut placed: Vec<(usize, T)> = places.iter().copied().zip(std::mem::take(tables)).collect();
+    placed.sort_by_key(|(place, _)| *place);
+    tables.extend(placed.into_iter().map(|(_, table)| table));
+    places
+}
+
+/// Per stage whether a sink is reached from it.
+fn used(workflow: &Workflow) -> Vec<bool> {
+    let mut used = vec![false; workflow.stages.len()];
+    let sinks = workflow.sinks.iter().flat_map(|sink| &sink.links);
+    let mut open: Vec<usize> = sinks.flatten().filter_map(Link::stage).collect();
     while let Some(stage) = open.pop() {
         if !std::mem::replace(&mut used[stage], true) {
-            open.extend(reads[stage].iter().flatten().filter_map(Link::stage));
+            open.extend(workflow.stages[stage].links.iter().flatten().filter_map(Link::stage));
         }
     }
     used
 }
 
-fn names_its_model(workflow: &RawWorkflow, stage: &RawStage) -> bool {
-    match &stage.draft {
-        Some(Draft::Batch(batch)) => workflow.models.iter().any(|model| names_model(batch, model)),
-        Some(Draft::Stage(_)) => true,
-        // A wrong setting was reported.
-        None => stage.kind.is_some(),
+/// Stages that may stand in a row: maps run one inside of the other, and so does what plans them.
+const MOST_IN_A_ROW: usize = 256;
+
+/// Reports each stage that has too many before it, and takes away what it reads.
+fn cut_long_rows(workflow: &mut Workflow, cx: &mut Cx<'_>) {
+    let mut depths: Vec<usize> = Vec::new();
+    for stage in &mut workflow.stages[..workflow.n_ordered] {
+        let before = stage.links.iter().flatten().filter_map(Link::stage).filter_map(|at| depths.get(at));
+        let depth = 1 + before.max().copied().unwrap_or(0);
+        if depth > MOST_IN_A_ROW {
+            let message = format!("stage `{}` stands behind {MOST_IN_A_ROW} others", stage.name.value);
+            cx.error(stage.name.span, message).help(format!("at most {MOST_IN_A_ROW} may stand in a row"));
+            stage.links.iter_mut().for_each(|link| *link = None);
+        }
+        depths.push(if depth > MOST_IN_A_ROW { 0 } else { depth });
     }
 }
 
 /// Sources, stages and models that no table names.
-fn report_unused(
-    workflow: &RawWorkflow,
-    reads: &[Vec<Option<Link>>],
-    sinks: &[Vec<Option<Link>>],
-    diags: &mut Diagnostics,
-) {
-    let has_tasks_alone =
-        !workflow.tasks.is_empty() && workflow.sources.is_empty() && workflow.stages.is_empty();
-    if workflow.sinks.iter().all(|sink| sink.is_of_failures) && !has_tasks_alone {
-        diags
-            .error(None, "the workflow has no sink, so its results would go nowhere")
+fn report_unused(workflow: &Workflow, cx: &mut Cx<'_>) {
+    let Workflow { sources, models, stages, sinks, tasks, .. } = workflow;
+    let has_tasks_alone = !tasks.is_empty() && sources.is_empty() && stages.is_empty();
+    if sinks.iter().all(|sink| sink.is_of_failures) && !has_tasks_alone {
+        cx.error(None, "the workflow has no sink, so its results would go nowhere")
             .help("add [sinks.results] with kind = \"jsonl\" and from = \"..\"");
         return;
     }
+    let links =
+        || stages.iter().map(|stage| &stage.links).chain(sinks.iter().map(|sink| &sink.links)).flatten();
+    let names_its_model = |stage: &StageNode| match &stage.draft {
+        Some(Draft::Batch(_)) => stage.model.is_some(),
+        Some(Draft::Stage(_)) => true,
+        // A wrong setting was reported.
+        None => stage.kind.is_some(),
+    };
     // A name that leads nowhere probably meant one of those that no table names.
-    let all_lead_somewhere = reads.iter().chain(sinks).flatten().all(Option::is_some)
-        && workflow.stages.iter().all(|s| !s.upstreams.is_empty() && names_its_model(workflow, s))
-        && workflow.sinks.iter().all(|s| !s.from.is_empty());
+    let all_lead_somewhere = links().all(Option::is_some)
+        && stages.iter().all(|stage| !stage.upstreams.is_empty() && names_its_model(stage))
+        && sinks.iter().all(|sink| !sink.from.is_empty());
     if !all_lead_somewhere {
         return;
     }
-    let read = |target: Origin| reads.iter().chain(sinks).any(|links| names_it(links, target));
-    let mut warn = |what: &str, name: &At<String>| {
-        diags
-            .warning(name.span, format!("nothing uses {what} `{}`", name.value))
+    let read: HashSet<Origin> = links().flatten().map(|link| link.target).collect();
+    let named: HashSet<usize> = stages.iter().filter_map(|stage| stage.model).collect();
+    let sources = (0..)
+        .map(SourceId)
+        .zip(sources)
+        .map(|(id, s)| ("source", &s.name, read.contains(&Origin::Source(id))));
+    let models = models.iter().enumerate().map(|(at, m)| ("model", &m.name, named.contains(&at)));
+    let stages =
+        (0..).map(StageId).zip(stages).map(|(id, s)| ("stage", &s.name, read.contains(&Origin::Stage(id))));
+    for (what, name, _) in sources.chain(models).chain(stages).filter(|(.., is_used)| !is_used) {
+        cx.warning(name.span, format!("nothing uses {what} `{}`", name.value))
             .label("it is left out of the plan");
-    };
-    for (i, source) in workflow.sources.iter().enumerate() {
-        if !read(Origin::Source(SourceId(i as u16))) {
-            warn("source", &source.name);
-        }
-    }
-    for model in &workflow.models {
-        if !workflow.stages.iter().any(|s| s.batch().is_some_and(|batch| names_model(batch, model))) {
-            warn("model", &model.name);
-        }
-    }
-    for (i, stage) in workflow.stages.iter().enumerate() {
-        if !read(Origin::Stage(StageId(i as u16))) {
-            warn("stage", &stage.name);
-        }
     }
 }

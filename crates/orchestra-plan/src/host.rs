@@ -1,60 +1,25 @@
 //! Everything the planner may ask of the world, and the real world's answers. Decides nothing.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use orchestra_core::kernel::Compiler;
-use orchestra_core::shapes::{KindSettings, Network};
-use orchestra_core::{Dim, ProbedModel, Program, SandboxMode, SandboxRules, TensorSpec};
+use orchestra_core::{ProbedModel, Program, SandboxRules, TensorSpec};
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 use serde::Serialize;
-use sha2::{Digest, Sha256};
-use thiserror::Error;
 
+use crate::files::{FileKind, Files, LookRequest, MAX_SMALL_FILE, digest_file, lexical, open_regular};
 use crate::kind::Kinds;
-use crate::outputs::ModelOutput;
-use crate::plan::ModelPlan;
-use crate::tasks::{TasksEnded, TasksPlan};
-
-/// What is larger holds no labels.
-const MAX_SMALL_FILE: u64 = 64 << 20;
+use crate::model_file::{ModelError, ModelFile};
+use crate::onnx::read_model;
+use crate::plan::{ModelPlan, TasksEnded, TasksPlan};
 
 /// The world, as far as a plan depends on it.
-pub trait Host {
+pub trait Host: Files {
     /// The kinds of sources, stages and sinks that a file may name.
     fn kinds(&self) -> Kinds;
-
-    /// The first `n` bytes of a file, or all of it where it is shorter.
-    fn head(&self, path: &Path, n: usize) -> io::Result<Vec<u8>> {
-        self.read(path).map(|mut bytes| {
-            bytes.truncate(n);
-            bytes
-        })
-    }
-
-    /// What a file or object of a source holds, as far as its kind asks for it; `None`: no file is looked into here.
-    fn look(&self, request: &LookRequest<'_>) -> Option<Result<Vec<u8>, ListError>> {
-        let _ = request;
-        None
-    }
-
-    /// The contents of a small file (labels).
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
-
-    /// A variable of the environment; `None` where there is none, or no text.
-    fn variable(&self, name: &str) -> Option<String> {
-        let _ = name;
-        None
-    }
-
-    /// SHA-256 of a file (custom operator libraries).
-    fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
-        self.read(path).map(|bytes| Sha256::digest(bytes).into())
-    }
 
     /// Reads a model file: its digest, inputs and outputs.
     ///
@@ -67,31 +32,6 @@ pub trait Host {
     /// # Errors
     /// A missing file, a bad pattern, a bad row.
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError>;
-
-    /// What lies at `path`, links followed.
-    fn file_kind(&self, path: &Path) -> FileKind;
-
-    /// The path without `.` and `..`, as far as that changes nothing.
-    fn resolve(&self, path: &Path) -> PathBuf {
-        lexical(path)
-    }
-
-    /// What a program prints that is confined to `rules`, and ends by itself soon.
-    ///
-    /// # Errors
-    /// It cannot be started, takes too long, prints too much or fails; with its last words.
-    fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
-        let _ = (program, rules);
-        Err("programs cannot be started here".to_owned())
-    }
-
-    /// What can compile kernels on this machine, newest first.
-    ///
-    /// # Errors
-    /// Nothing can, and what to do.
-    fn compilers(&self) -> Result<Vec<Compiler>, String> {
-        Ok(Vec::new())
-    }
 
     /// Per task: whether it was done in a run into this folder, and nothing that it depends on or has left has changed since.
     fn tasks_done(&self, tasks: &TasksPlan, output: &Path) -> Vec<bool> {
@@ -124,86 +64,6 @@ pub trait Host {
 
     /// Cores, memory and devices.
     fn machine(&self) -> Result<MachineView, String>;
-}
-
-/// What lies at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileKind {
-    /// Nothing that can be reached.
-    Missing,
-    /// A file that can be read more than once.
-    Regular,
-    Folder,
-    /// A pipe, a device or a socket.
-    Other,
-}
-
-/// A model file, read but not loaded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelFile {
-    /// SHA-256 of the file alone.
-    pub file_digest: [u8; 32],
-    /// SHA-256 of the file; with external weights, over that and the names and digests of the weight files.
-    pub digest: [u8; 32],
-    /// Its files of external weights, by their names in the folder of the model, with the SHA-256 of each.
-    pub weights: Vec<(String, [u8; 32])>,
-    /// Bytes of the file and of its external weights.
-    pub bytes: u64,
-    /// What it takes and gives.
-    pub signature: Signature,
-}
-
-/// Inputs and outputs of a model as its file states them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Signature {
-    /// What must be fed. Weights that the file lists among its inputs are left out.
-    pub inputs: Vec<TensorSpec>,
-    /// What comes out.
-    pub outputs: Vec<ModelOutput>,
-    /// Version of the ONNX file format.
-    pub ir_version: i64,
-    /// Version of the default operator set; 0 where the file names none.
-    pub opset: i64,
-    /// What those who exported it wrote into it (`metadata_props`). No more than [`MAX_METADATA`] bytes are kept.
-    pub metadata: BTreeMap<String, String>,
-    /// How often the graph and those within it use each operator, by its name, with its domain where that is not ONNX's own.
-    pub operators: BTreeMap<String, u64>,
-}
-
-/// Behind the name of an operator that works as in training.
-pub(crate) const TRAINING: &str = "(training)";
-
-impl Signature {
-    /// The outputs that are tensors, as they seem to be by their declaration: with the batch as the first dimension. A dimension that the
-    /// file does not state is `Dynamic`; an output of unknown rank has the row `[?]`.
-    #[must_use]
-    pub fn output_tensors(&self) -> Vec<TensorSpec> {
-        let batch = self.inputs.first().map_or(Dim::Dynamic, |input| input.batch);
-        self.outputs.iter().filter_map(|output| output.tensor(batch)).collect()
-    }
-
-    /// The classifier of a table gives a list of maps in place of a tensor.
-    pub(crate) fn has_zip_map(&self) -> bool {
-        self.operators.contains_key("ai.onnx.ml.ZipMap")
-    }
-
-    /// An operator that works as in training: it takes the batch for the world, and changes what it knows of it from run to run.
-    pub(crate) fn training(&self) -> Option<&str> {
-        self.operators.keys().find_map(|name| name.strip_suffix(TRAINING)).map(str::trim_end)
-    }
-}
-
-/// A file or object of a source that its kind asks something of, while it is planned.
-#[derive(Debug, Clone, Copy)]
-pub struct LookRequest<'a> {
-    /// In a form of the kind, which alone reads the answer.
-    pub question: &'a KindSettings,
-    /// Its path, or its URL.
-    pub file: &'a Path,
-    /// What is needed to reach it, where it is an object.
-    pub network: Option<&'a Network>,
-    /// Whether what looks into it is confined.
-    pub sandbox: SandboxMode,
 }
 
 /// Looks into files for a plan: in a process of its own, since others made them.
@@ -243,38 +103,8 @@ pub trait AskProgram: fmt::Debug + Send + Sync {
     /// What it prints.
     ///
     /// # Errors
-    /// Those of [`Host::ask`].
+    /// Those of [`Files::ask`].
     fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String>;
-}
-
-/// Bytes of metadata of a model that are kept: class names and settings take kilobytes.
-pub const MAX_METADATA: usize = 4 << 20;
-
-/// Why a model cannot be planned with. Each completes "model `name`: ".
-#[derive(Debug, Error)]
-pub enum ModelError {
-    /// No such file.
-    #[error("the file does not exist")]
-    Missing,
-    /// It cannot be opened or read.
-    #[error("the file cannot be read: {0}")]
-    Unreadable(io::Error),
-    /// It is something else.
-    #[error("the file is no ONNX model: {0}")]
-    NotOnnx(String),
-    /// It ends too early.
-    #[error("the file is cut short: it ends inside a field, after {0} bytes")]
-    Truncated(u64),
-    /// A tensor that cannot be fed or taken.
-    #[error("{0}")]
-    Unsupported(String),
-    /// A file of external weights is missing or unreadable.
-    #[error("its weights `{file}` cannot be read: {reason}")]
-    Weights {
-        /// As the model names it, relative to the model's folder.
-        file: String,
-        reason: String,
-    },
 }
 
 /// A machine as the planner sees it.
@@ -334,9 +164,9 @@ pub struct RealHost {
     pub engines: Option<PathBuf>,
     /// The machine is not this one: nothing on this one is looked for.
     pub is_described: bool,
-    /// What answers [`Host::ask`]; `None`: nothing is started.
+    /// What answers [`Files::ask`]; `None`: nothing is started.
     pub ask: Option<Arc<dyn AskProgram>>,
-    /// What answers [`Host::compilers`]; `None`: nothing is looked for.
+    /// What answers [`Files::compilers`]; `None`: nothing is looked for.
     pub compilers: Option<FindCompilers>,
     /// What answers [`Host::tasks_done`]; `None`: none is.
     pub tasks_done: Option<TasksDone>,
@@ -346,14 +176,14 @@ pub struct RealHost {
     pub tasks_ended: Option<FindTasksEnded>,
     /// What answers [`Host::probe`]; `None`: no model is run.
     pub probe: Option<Arc<dyn ProbeModel>>,
-    /// What answers [`Host::look`]; `None`: no file is looked into.
+    /// What answers [`Files::look`]; `None`: no file is looked into.
     pub look: Option<Arc<dyn LookInto>>,
 }
 
 /// As [`Host::tasks_ended`].
 pub type FindTasksEnded = fn(&TasksPlan, &Path) -> TasksEnded;
 
-/// As [`Host::compilers`].
+/// As [`Files::compilers`].
 pub type FindCompilers = fn() -> Result<Vec<Compiler>, String>;
 
 /// As [`Host::has_best`].
@@ -382,11 +212,7 @@ impl RealHost {
     }
 }
 
-impl Host for RealHost {
-    fn kinds(&self) -> Kinds {
-        self.kinds.clone()
-    }
-
+impl Files for RealHost {
     fn head(&self, path: &Path, n: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         open_regular(path)?.take(n as u64).read_to_end(&mut bytes)?;
@@ -410,14 +236,6 @@ impl Host for RealHost {
         digest_file(path)
     }
 
-    fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
-        crate::onnx::read_model(path)
-    }
-
-    fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
-        orchestra_store::first_item(spec)
-    }
-
     fn file_kind(&self, path: &Path) -> FileKind {
         match std::fs::metadata(path) {
             Ok(m) if m.is_file() => FileKind::Regular,
@@ -437,10 +255,6 @@ impl Host for RealHost {
         lexical(path)
     }
 
-    fn engines(&self) -> Option<PathBuf> {
-        self.engines.clone()
-    }
-
     fn compilers(&self) -> Result<Vec<Compiler>, String> {
         self.compilers.filter(|_| !self.is_described).map_or_else(|| Ok(Vec::new()), |look| look())
     }
@@ -448,6 +262,28 @@ impl Host for RealHost {
     fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
         let ask = self.ask.as_ref().ok_or_else(|| "this program plans without starting others".to_owned())?;
         ask.ask(program, rules)
+    }
+
+    fn look(&self, request: &LookRequest<'_>) -> Option<Result<Vec<u8>, ListError>> {
+        self.look.as_ref().map(|look| look.look(request))
+    }
+}
+
+impl Host for RealHost {
+    fn kinds(&self) -> Kinds {
+        self.kinds.clone()
+    }
+
+    fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
+        read_model(path)
+    }
+
+    fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
+        orchestra_store::first_item(spec)
+    }
+
+    fn engines(&self) -> Option<PathBuf> {
+        self.engines.clone()
     }
 
     fn tasks_done(&self, tasks: &TasksPlan, output: &Path) -> Vec<bool> {
@@ -466,43 +302,7 @@ impl Host for RealHost {
         self.probe.as_ref().map(|probe| probe.probe(request))
     }
 
-    fn look(&self, request: &LookRequest<'_>) -> Option<Result<Vec<u8>, ListError>> {
-        self.look.as_ref().map(|look| look.look(request))
-    }
-
     fn machine(&self) -> Result<MachineView, String> {
         Ok(self.machine.clone())
     }
-}
-
-/// Opens a file that can be read more than once: to open a pipe waits for its writer, and a device may never end.
-pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    let meta = std::fs::metadata(path)?;
-    if !meta.is_file() && !meta.is_dir() {
-        return Err(io::Error::other("it is a pipe, a device or a socket; a file is expected"));
-    }
-    File::open(path)
-}
-
-/// SHA-256 of a file, read as a stream.
-pub(crate) fn digest_file(path: &Path) -> io::Result<[u8; 32]> {
-    let mut hash = Sha256::new();
-    io::copy(&mut open_regular(path)?, &mut hash)?;
-    Ok(hash.finalize().into())
-}
-
-/// The path without `.` and `..`, by its text alone.
-pub(crate) fn lexical(path: &Path) -> PathBuf {
-    let mut clean = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir if matches!(clean.components().next_back(), Some(Component::Normal(_))) => {
-                clean.pop();
-            }
-            Component::ParentDir if clean.has_root() => {}
-            part => clean.push(part),
-        }
-    }
-    clean
 }

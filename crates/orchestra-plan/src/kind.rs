@@ -17,9 +17,8 @@ use orchestra_store::{Expand, ItemEntry, ListError, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
 
 use crate::diagnostics::{Diagnostics, Span};
-use crate::fields::{At, Fields};
-use crate::host::Host;
-use crate::iteration::IterationDraft;
+use crate::fields::{At, Fields, Upstreams};
+use crate::files::Files;
 use crate::key::Key;
 use crate::plan::Limits;
 
@@ -61,7 +60,7 @@ pub trait SourceKind: Send + Sync {
         let _ = settings;
         None
     }
-    /// Answers, in a loader process, what `connect` has asked of a file by [`Host::look`].
+    /// Answers, in a loader process, what `connect` has asked of a file by [`Files::look`].
     ///
     /// # Errors
     /// The file cannot be read, or this kind asks nothing of the sort.
@@ -80,7 +79,7 @@ pub struct SourceContext<'a, 'd> {
     /// The URLs that it names; empty where it reads files.
     pub urls: &'a [String],
     pub limits: &'a Limits,
-    pub host: &'a dyn Host,
+    pub host: &'a dyn Files,
     /// A kind that knows it says how many items the first file has, or the source where it has no files.
     pub n_items: Option<u64>,
 }
@@ -123,9 +122,6 @@ pub trait StageKind: Send + Sync {
     }
 }
 
-/// What a stage reads from, as written, in order; the first part names the input that is fed, where the file says it.
-pub type Upstreams = Vec<(Option<At<String>>, At<String>)>;
-
 /// A stage whose settings are read.
 #[derive(Debug)]
 pub enum Draft {
@@ -149,6 +145,28 @@ pub struct BatchDraft {
     pub wait: std::time::Duration,
     /// The model runs on its own outputs.
     pub iteration: Option<Box<IterationDraft>>,
+}
+
+/// The settings of a loop, as written.
+#[derive(Debug, Clone)]
+pub struct IterationDraft {
+    /// The most rounds of a row, at least 1.
+    pub rounds: u32,
+    /// The inputs of the next round, and the outputs that they take; `None` where the file leaves it to the model.
+    pub feed: Option<Vec<(At<String>, At<String>)>>,
+    /// What ends a row before that.
+    pub until: Option<UntilDraft>,
+    /// Rounds between two checkpoints; 0: none.
+    pub checkpoint: u32,
+}
+
+/// A bound below which a row has ended, as written.
+#[derive(Debug, Clone)]
+pub struct UntilDraft {
+    pub output: At<String>,
+    pub below: f64,
+    /// Whether the bound itself is low enough.
+    pub or_equal: bool,
 }
 
 /// The settings of a stage, waiting for what the stage reads.
@@ -183,7 +201,7 @@ pub struct StageContext<'a> {
     /// What it reads, in the order of `from`.
     pub inputs: &'a [Input],
     pub limits: &'a Limits,
-    pub host: &'a dyn Host,
+    pub host: &'a dyn Files,
     /// The folder of the workflow file.
     pub folder: &'a Path,
     /// Where errors go.

@@ -1,183 +1,67 @@
-//! `[models.*]`: reading the tables, and what their files say. Loads no weights.
+//! What the files of models and the programs of stages say. Loads no weights.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orchestra_core::{DType, Dim, Provider, SandboxMode, SandboxRules, TensorSpec};
 use sha2::{Digest as _, Sha256};
 
-use crate::build::resolve;
-use crate::diagnostics::Diagnostics;
-use crate::fields::{At, Fields};
-use crate::fingerprint::hex;
-use crate::host::{FileKind, Host, ModelError, ModelFile};
-use crate::keys;
-use crate::kind::{ProgramContext, ProgramDraft, ResolvedProgram};
-use crate::outputs::ModelOutput;
-use crate::plan::{ModelPlan, Recycle};
-use crate::raw::{RawModel, RawSandbox};
-use crate::tree::{Entry, Table};
-use crate::tuning::{self, RawTuning};
+use crate::cx::Cx;
+use crate::diagnostics::{Diagnostics, Reported};
+use crate::digest::hex;
+use crate::fields::At;
+use crate::files::{FileKind, Files};
+use crate::kind::{ProgramContext, ResolvedProgram};
+use crate::model_file::{ModelError, ModelFile};
+use crate::plan::ModelPlan;
+use crate::workflow::{KnownModel, ModelNode, StageProgram};
 
 /// Largest batch that can be asked for.
 pub const MAX_BATCH: u64 = 65_536;
 
-/// A model whose file has been read.
-#[derive(Debug)]
-pub(crate) struct Model {
-    pub plan: ModelPlan,
-    pub labels: Option<At<Vec<String>>>,
-    pub metadata: Arc<BTreeMap<String, String>>,
-    /// Version of ONNX's operators; 0 for a program.
-    pub opset: i64,
-    /// Per input: whether it takes any tensor of fixed shape.
-    pub open_inputs: Vec<bool>,
-    /// Rows of a batch, where the stage does not say it.
-    pub max_batch: Option<u64>,
-    /// It runs on the cores, whatever the machine has.
-    pub on_cores: bool,
-    /// All outputs of a model file; none of a program.
-    pub declared: Vec<ModelOutput>,
-    /// It has nodes that make maps of tensors.
-    pub has_zip_map: bool,
-}
-
-pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawModel {
-    let what = format!("model `{}`", name.value);
-    let mut f = Fields::new(what, name.span, table, &keys::MODEL, diags);
-    let streams = f.integer("streams");
-    let tuning = tuning::read(&mut f, streams.as_ref().is_some_and(|n| n.value > 1));
-    RawModel {
-        path: f.required_string("path", "name the ONNX file, relative to this file"),
-        labels: f.string("labels"),
-        max_batch: f.integer("max_batch"),
-        memory_limit: at_least_one(&mut f, "memory_limit"),
-        streams,
-        custom_ops: f.strings("custom_ops").unwrap_or_default(),
-        tf32: f.value("tf32"),
-        tuning,
-        ..workers(name, &mut f)
+/// Reads the model's file, labels and libraries, or asks its program.
+pub(crate) fn connect(model: &ModelNode, cx: &mut Cx<'_>) -> Result<KnownModel, Reported> {
+    let labels = model.labels.as_ref().map(|l| read_labels(l, &cx.folder, cx.host, &mut cx.diags));
+    let custom_ops: Vec<_> = model.custom_ops.iter().map(|written| library(model, written, cx)).collect();
+    check_sandbox(model, cx);
+    if let Some(program) = &model.program {
+        return connect_program(model, program, cx);
     }
-}
-
-/// The model that stands for a program: the table of its stage says how its workers are run.
-pub(crate) fn of_program(
-    name: At<String>,
-    program: Arc<dyn ProgramDraft>,
-    f: &mut Fields<'_, '_>,
-) -> RawModel {
-    RawModel { program: Some(program), ..workers(name, f) }
-}
-
-/// What `keys::WORKERS` say, and nothing else.
-fn workers(name: At<String>, f: &mut Fields<'_, '_>) -> RawModel {
-    let devices = f.strings("devices").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
-    if let (Some([]), Some(entry)) = (devices.as_deref(), f.entry("devices")) {
-        f.bad("devices", entry.node.span, "names no device").help("leave the key out to use all devices");
-    }
-    RawModel {
-        program: None,
-        path: None,
-        labels: None,
-        devices,
-        workers: f.integer("workers"),
-        max_batch: None,
-        memory: at_least_one(f, "memory"),
-        memory_limit: None,
-        priority: f.value("priority"),
-        threads: f.integer("threads").map(|n| n.value as usize),
-        streams: None,
-        custom_ops: Vec::new(),
-        recycle: recycle(f),
-        tf32: true,
-        tuning: RawTuning::default(),
-        sandbox: RawSandbox {
-            mode: f.get("sandbox"),
-            read: f.strings("sandbox_read").unwrap_or_default(),
-            write: f.strings("sandbox_write").unwrap_or_default(),
-            env: f.strings("sandbox_env").unwrap_or_default(),
-        },
-        name,
-    }
-}
-
-fn at_least_one(f: &mut Fields<'_, '_>, key: &str) -> Option<At<u64>> {
-    let bytes = f.bytes(key)?;
-    if bytes.value == 0 {
-        f.bad(key, bytes.span, "must be more than nothing");
-        return None;
-    }
-    Some(bytes)
-}
-
-fn recycle(f: &mut Fields<'_, '_>) -> Recycle {
-    let Some(mut f) = f.table("recycle") else { return Recycle::default() };
-    if f.entry("batches").is_none() && f.entry("growth").is_none() {
-        let message = format!("{} has no effect: it has neither `batches` nor `growth`", f.what);
-        f.diags.warning(f.span, message).help("leave it out, or say when a worker is to be replaced");
-    }
-    Recycle {
-        batches: f.integer("batches").map(|n| n.value),
-        growth_bytes: at_least_one(&mut f, "growth").map(|b| b.value),
-    }
-}
-
-/// Reads the model's file, labels and libraries; `None` after an error.
-pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut Diagnostics) -> Option<Model> {
-    let labels = raw.labels.as_ref().map(|l| read_labels(l, folder, host, diags));
-    let custom_ops: Vec<_> = raw.custom_ops.iter().map(|l| library(raw, l, folder, host, diags)).collect();
-    check_sandbox(raw, folder, host, diags);
-    if let Some(program) = &raw.program {
-        return connect_program(raw, program.as_ref(), folder, host, diags);
-    }
-    let written = raw.path.as_ref()?;
-    let path = resolve(folder, &written.value, host);
-    let file = match host.model(&path) {
-        Ok(file) => file,
-        Err(error) => {
-            let name = &raw.name.value;
-            let d = diags.error(written.span, format!("model `{name}`: {error}")).unavailable();
-            d.label(format!("looked for `{}`", path.display()));
-            match error {
-                ModelError::Missing => d.help("paths are relative to the folder of the workflow file"),
-                ModelError::NotOnnx(_) => {
-                    d.help("name a file in the ONNX format, which often ends in `.onnx`")
-                }
-                ModelError::Truncated(_) => d.help("copy, download or export it again"),
-                _ => d,
-            };
-            return None;
-        }
-    };
-    let labels = match labels {
-        Some(None) => return None,
-        labels => labels.flatten(),
-    };
+    let written = model.path.as_ref().ok_or(Reported)?;
+    let path = cx.resolve(&written.value);
+    let file = cx.host.model(&path).or_else(|error| {
+        let d = cx.error(written.span, format!("model `{}`: {error}", model.name.value)).unavailable();
+        d.label(format!("looked for `{}`", path.display()));
+        match error {
+            ModelError::Missing => d.help("paths are relative to the folder of the workflow file"),
+            ModelError::NotOnnx(_) => d.help("name a file in the ONNX format, which often ends in `.onnx`"),
+            ModelError::Truncated(_) => d.help("copy, download or export it again"),
+            _ => d,
+        };
+        d.fail()
+    })?;
+    let labels = labels.map(|labels| labels.ok_or(Reported)).transpose()?;
     let ModelFile { file_digest, digest, weights, signature, .. } = file;
     if let Some(operator) = signature.training() {
-        let what = format!(
-            "model `{}` was exported for training: its `{operator}` has `training_mode = 1`",
-            raw.name.value
-        );
-        diags
+        let name = &model.name.value;
+        let what =
+            format!("model `{name}` was exported for training: its `{operator}` has `training_mode = 1`");
+        return cx
             .error(written.span, what)
             .label("it would judge an item by the others of its batch")
-            .help("export it for inference, in PyTorch after `model.eval()`");
-        return None;
+            .help("export it for inference, in PyTorch after `model.eval()`")
+            .fail();
     }
     let beside = path.parent().unwrap_or(Path::new(""));
     let weights = weights.into_iter().map(|(name, digest)| (beside.join(name), digest)).collect();
     let (outputs, has_zip_map) = (signature.output_tensors(), signature.has_zip_map());
-    let (metadata, opset, declared) = (Arc::new(signature.metadata), signature.opset, signature.outputs);
-    let custom_ops = custom_ops.into_iter().collect::<Option<Vec<_>>>()?;
-    let mut tuning = raw.tuning.wanted.clone();
+    let custom_ops = custom_ops.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let mut tuning = model.tuning.wanted.clone();
     if let Provider::TensorRt(wanted) = &mut tuning.provider {
-        wanted.engines = host.engines().map(|folder| folder.join(hex(&digest)));
+        wanted.engines = cx.host.engines().map(|folder| folder.join(hex(&digest)));
     }
-    let open_inputs = vec![false; signature.inputs.len()];
     let plan = ModelPlan {
-        name: raw.name.value.clone(),
+        name: model.name.value.clone(),
         path,
         digest,
         file_digest,
@@ -185,39 +69,43 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         inputs: signature.inputs,
         outputs,
         custom_ops,
-        memory_limit: raw.memory_limit.as_ref().map(|m| m.value),
-        memory: raw.memory.as_ref().map(|m| m.value),
-        tf32: raw.tf32,
+        memory_limit: model.memory_limit.as_ref().map(|m| m.value),
+        memory: model.memory.as_ref().map(|m| m.value),
+        tf32: model.tf32,
         tuning,
-        sandbox: sandbox_rules(raw, folder, host),
+        sandbox: sandbox_rules(model, cx),
         code: None,
     };
-    Some(Model {
+    Ok(KnownModel {
+        open_inputs: vec![false; plan.inputs.len()],
         plan,
         labels,
-        metadata,
-        opset,
-        open_inputs,
+        metadata: Arc::new(signature.metadata),
+        opset: signature.opset,
         max_batch: None,
         on_cores: false,
-        declared,
+        declared: signature.outputs,
         has_zip_map,
     })
 }
 
-/// Asks a program what it takes and gives; `None` after an error.
+/// Asks a program what it takes and gives.
 fn connect_program(
-    raw: &RawModel,
-    program: &dyn ProgramDraft,
-    folder: &Path,
-    host: &dyn Host,
-    diags: &mut Diagnostics,
-) -> Option<Model> {
-    let rules = sandbox_rules(raw, folder, host);
-    let stage = raw.name.value.split('/').next().unwrap_or_default();
-    let mut context = ProgramContext { stage, span: raw.name.span, host, folder, rules: &rules, diags };
+    model: &ModelNode,
+    program: &StageProgram,
+    cx: &mut Cx<'_>,
+) -> Result<KnownModel, Reported> {
+    let rules = sandbox_rules(model, cx);
+    let mut context = ProgramContext {
+        stage: &program.stage,
+        span: model.name.span,
+        host: cx.host,
+        folder: &cx.folder,
+        rules: &rules,
+        diags: &mut cx.diags,
+    };
     let ResolvedProgram { path, identity, inputs, outputs, max_batch, gpu, code } =
-        program.resolve(&mut context)?;
+        program.draft.resolve(&mut context).ok_or(Reported)?;
     let digest: [u8; 32] = Sha256::digest(identity).into();
     let open_inputs = inputs.iter().map(|(_, tensor)| tensor.is_none()).collect();
     // What an open input is, is known with what feeds it.
@@ -226,7 +114,7 @@ fn connect_program(
         tensor.unwrap_or(open)
     };
     let plan = ModelPlan {
-        name: raw.name.value.clone(),
+        name: model.name.value.clone(),
         path,
         digest,
         file_digest: digest,
@@ -235,17 +123,16 @@ fn connect_program(
         outputs,
         custom_ops: Vec::new(),
         memory_limit: None,
-        memory: raw.memory.as_ref().map(|m| m.value),
-        tf32: raw.tf32,
-        tuning: raw.tuning.wanted.clone(),
+        memory: model.memory.as_ref().map(|m| m.value),
+        tf32: model.tf32,
+        tuning: model.tuning.wanted.clone(),
         sandbox: rules,
         code: Some(code),
     };
-    let metadata = Arc::default();
-    Some(Model {
+    Ok(KnownModel {
         plan,
         labels: None,
-        metadata,
+        metadata: Arc::default(),
         opset: 0,
         open_inputs,
         max_batch,
@@ -255,13 +142,13 @@ fn connect_program(
     })
 }
 
-fn sandbox_rules(raw: &RawModel, folder: &Path, host: &dyn Host) -> SandboxRules {
-    let paths = |written: &[At<String>]| written.iter().map(|p| resolve(folder, &p.value, host)).collect();
+fn sandbox_rules(model: &ModelNode, cx: &Cx<'_>) -> SandboxRules {
+    let paths = |written: &[At<String>]| written.iter().map(|path| cx.resolve(&path.value)).collect();
     SandboxRules {
-        mode: raw.sandbox.mode.unwrap_or_default(),
-        read: paths(&raw.sandbox.read),
-        write: paths(&raw.sandbox.write),
-        env: raw.sandbox.env.iter().map(|name| name.value.clone()).collect(),
+        mode: model.sandbox.mode.unwrap_or_default(),
+        read: paths(&model.sandbox.read),
+        write: paths(&model.sandbox.write),
+        env: model.sandbox.env.iter().map(|name| name.value.clone()).collect(),
     }
 }
 
@@ -269,20 +156,17 @@ fn sandbox_rules(raw: &RawModel, folder: &Path, host: &dyn Host) -> SandboxRules
 pub(crate) fn allowed_paths(
     (what, key, is_off): (&str, &str, bool),
     paths: &[At<String>],
-    folder: &Path,
-    host: &dyn Host,
-    diags: &mut Diagnostics,
+    cx: &mut Cx<'_>,
 ) -> Vec<PathBuf> {
     let mut resolved = Vec::new();
     for written in paths {
         if written.value.trim().is_empty() {
-            diags.error(written.span, format!("{what}: `{key}` holds an empty path"));
+            cx.error(written.span, format!("{what}: `{key}` holds an empty path"));
             continue;
         }
-        let path = resolve(folder, &written.value, host);
-        if !is_off && host.file_kind(&path) == FileKind::Missing {
-            diags
-                .warning(written.span, format!("{what}: there is no `{}` to allow", written.value))
+        let path = cx.resolve(&written.value);
+        if !is_off && cx.host.file_kind(&path) == FileKind::Missing {
+            cx.warning(written.span, format!("{what}: there is no `{}` to allow", written.value))
                 .label(format!("looked for `{}`", path.display()))
                 .help("a process may use what is there when it starts; create it before the run");
         }
@@ -292,49 +176,34 @@ pub(crate) fn allowed_paths(
 }
 
 /// Reports what no sandbox can allow.
-fn check_sandbox(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut Diagnostics) {
-    let (name, sandbox) = (&raw.name.value, &raw.sandbox);
-    let (what, is_off) = (format!("model `{name}`"), sandbox.mode == Some(SandboxMode::Off));
+fn check_sandbox(model: &ModelNode, cx: &mut Cx<'_>) {
+    let (what, sandbox) = (format!("model `{}`", model.name.value), &model.sandbox);
+    let is_off = sandbox.mode == Some(SandboxMode::Off);
     for (key, paths) in [("sandbox_read", &sandbox.read), ("sandbox_write", &sandbox.write)] {
-        allowed_paths((&what, key, is_off), paths, folder, host, diags);
+        allowed_paths((&what, key, is_off), paths, cx);
     }
     for written in &sandbox.env {
         if written.value.is_empty() || written.value.contains(['=', '\0']) {
-            diags
-                .error(
-                    written.span,
-                    format!(
-                        "model `{name}`: `{}` can be no name of a variable",
-                        written.value.escape_debug()
-                    ),
-                )
+            let name = written.value.escape_debug();
+            cx.error(written.span, format!("{what}: `{name}` can be no name of a variable"))
                 .help("write the name alone: its value is that of the environment of the run");
         }
     }
 }
 
 fn library(
-    raw: &RawModel,
+    model: &ModelNode,
     written: &At<String>,
-    folder: &Path,
-    host: &dyn Host,
-    diags: &mut Diagnostics,
-) -> Option<(PathBuf, [u8; 32])> {
-    let path = resolve(folder, &written.value, host);
-    match host.digest(&path) {
-        Ok(digest) => Some((path, digest)),
-        Err(error) => {
-            let name = &raw.name.value;
-            diags
-                .error(
-                    written.span,
-                    format!("model `{name}`: operator library `{}` cannot be read: {error}", written.value),
-                )
-                .label(format!("looked for `{}`", path.display()))
-                .unavailable();
-            None
-        }
-    }
+    cx: &mut Cx<'_>,
+) -> Result<(PathBuf, [u8; 32]), Reported> {
+    let path = cx.resolve(&written.value);
+    let digest = cx.host.digest(&path).or_else(|error| {
+        let (name, library) = (&model.name.value, &written.value);
+        let message = format!("model `{name}`: operator library `{library}` cannot be read: {error}");
+        let label = format!("looked for `{}`", path.display());
+        cx.error(written.span, message).label(label).unavailable().fail()
+    })?;
+    Ok((path, digest))
 }
 
 /// Class names that are read, at most: each is copied for every stage that uses it.
@@ -344,7 +213,7 @@ const MOST_LABELS: usize = 1 << 20;
 pub fn read_labels(
     written: &At<String>,
     folder: &Path,
-    host: &dyn Host,
+    host: &dyn Files,
     diags: &mut Diagnostics,
 ) -> Option<At<Vec<String>>> {
     let help = "a labels file is text with one class name per line, in the order of the classes";
@@ -365,10 +234,10 @@ pub fn read_text(
     help: &str,
     written: &At<String>,
     folder: &Path,
-    host: &dyn Host,
+    host: &dyn Files,
     diags: &mut Diagnostics,
 ) -> Option<String> {
-    let path = resolve(folder, &written.value, host);
+    let path = host.resolve(&folder.join(&written.value));
     let text = host.read(&path).map_err(|error| error.to_string()).and_then(|bytes| {
         let text = String::from_utf8(bytes).map_err(|_| "it is no UTF-8 text".to_owned())?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);

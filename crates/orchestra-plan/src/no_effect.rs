@@ -5,33 +5,27 @@ use orchestra_core::credentials::can_mean_one;
 use orchestra_core::data::ColumnType;
 use orchestra_core::shapes::Opens;
 
+use crate::cx::Cx;
 use crate::devices::Device;
-use crate::diagnostics::Diagnostics;
-use crate::kind::{Draft, SourceConnected};
-use crate::plan::WorkerPlan;
-use crate::raw::{RawModel, RawWorkflow};
+use crate::kind::Draft;
+use crate::plan::SourcePlan;
 use crate::tree::{Entry, Table, Value};
-use crate::wiring::Wired;
+use crate::workflow::{ModelNode, StageNode, Workflow};
 
-/// A plan without errors, as far as keys depend on it.
+/// A workflow that is placed without errors.
 pub(crate) struct NoEffect<'a> {
     pub tree: &'a Table,
-    pub workflow: &'a RawWorkflow,
-    pub sources: &'a [Option<SourceConnected>],
-    /// Per stage.
-    pub wired: &'a [Option<Wired>],
+    pub workflow: &'a Workflow,
     pub devices: &'a [Device],
-    /// Per stage; none for a stage that is not used.
-    pub workers: &'a [Vec<WorkerPlan>],
 }
 
 impl NoEffect<'_> {
-    pub fn warn(&self, diags: &mut Diagnostics) {
-        let used: Vec<(&RawModel, Vec<&Device>)> = self.used_models();
+    pub fn warn(&self, cx: &mut Cx<'_>) {
+        let used: Vec<(&ModelNode, Vec<&Device>)> = self.used_models();
         for (model, devices) in &used {
             let name = &model.name.value;
             let mut warn = |key: &str, why: &str| {
-                self.at(&["models", name, key], &format!("model `{name}`: `{key}`"), why, diags);
+                self.at(&["models", name, key], &format!("model `{name}`: `{key}`"), why, cx);
             };
             if none_is_cuda(devices) {
                 for key in ["tf32", "memory"] {
@@ -43,7 +37,7 @@ impl NoEffect<'_> {
                     warn(key, "its workers are not confined: `sandbox` is \"off\"");
                 }
             }
-            let shares = |(other, on): &(&RawModel, Vec<&Device>)| {
+            let shares = |(other, on): &(&ModelNode, Vec<&Device>)| {
                 other.name != model.name && on.iter().any(|device| devices.contains(device))
             };
             if !used.iter().any(shares) && self.workflow.tasks.is_empty() {
@@ -51,23 +45,21 @@ impl NoEffect<'_> {
             }
         }
         for (at, stage) in self.workflow.stages.iter().enumerate() {
-            let is_trimmed_by = |wired: &Option<Wired>| match wired {
-                Some(Wired::Batch { trim: Some(_), inputs, .. }) => inputs
-                    .last()
-                    .is_some_and(|placed| placed.from.stage().is_some_and(|from| from.index() == at)),
-                _ => false,
+            let is_trimmed = |of: &StageNode| {
+                let placed = of.plan().and_then(|plan| plan.reads.last());
+                of.batch_plan().is_some_and(|batch| batch.trim.is_some() && !batch.workers.is_empty())
+                    && placed.and_then(|placed| placed.from.stage()).is_some_and(|from| from.index() == at)
             };
             let trims = matches!(&stage.draft, Some(Draft::Stage(draft)) if draft.trims().is_some());
-            let mut used = self.wired.iter().zip(self.workers).filter(|(_, workers)| !workers.is_empty());
-            if trims && !used.any(|(wired, _)| is_trimmed_by(wired)) {
+            if trims && !self.workflow.stages.iter().any(is_trimmed) {
                 let name = &stage.name.value;
                 let what = format!("stage `{name}`: `trim`");
-                self.at(&["stages", name, "trim"], &what, "no model is given its rows", diags);
+                self.at(&["stages", name, "trim"], &what, "no model is given its rows", cx);
             }
         }
         let is_off = self.workflow.limits.sandbox == SandboxMode::Off;
-        for (source, connected) in self.workflow.sources.iter().zip(self.sources) {
-            let reads_all = connected.as_ref().is_some_and(|c| matches!(c.fetch.opens(), Opens::Any));
+        for source in &self.workflow.sources {
+            let reads_all = source.plan.as_ref().is_some_and(|plan| matches!(plan.fetch.opens(), Opens::Any));
             let why = match (is_off, reads_all) {
                 (true, _) => "its loaders are not confined: `limits.sandbox` is \"off\"",
                 (false, true) => "its loaders read as their user",
@@ -75,7 +67,7 @@ impl NoEffect<'_> {
             };
             let name = &source.name.value;
             let what = format!("source `{name}`: `sandbox_read`");
-            self.at(&["sources", name, "sandbox_read"], &what, why, diags);
+            self.at(&["sources", name, "sandbox_read"], &what, why, cx);
         }
         for task in &self.workflow.tasks {
             for name in task.pass_env.iter().filter(|name| !can_mean_one(&name.value)) {
@@ -83,12 +75,11 @@ impl NoEffect<'_> {
                 let message = format!(
                     "task `{task}`: `{variable}` in `pass_env` has no effect: it is no credential, so the command gets it anyway"
                 );
-                diags.warning(name.span, message).label("has no effect").help("leave it out");
+                cx.warning(name.span, message).label("has no effect").help("leave it out");
             }
         }
-        let mut warn = |table: &str, key: &str, why: &str| {
-            self.at(&[table, key], &format!("`{table}.{key}`"), why, diags)
-        };
+        let mut warn =
+            |table: &str, key: &str, why: &str| self.at(&[table, key], &format!("`{table}.{key}`"), why, cx);
         if used.is_empty() {
             for (table, key) in [
                 ("devices", "use"),
@@ -108,30 +99,20 @@ impl NoEffect<'_> {
             warn("devices", "slots", "the workflow has no tasks");
         }
         let gives_pictures =
-            |source: &SourceConnected| source.gives.0.iter().any(|column| column.ty == ColumnType::Picture);
-        if !self.sources.iter().flatten().any(gives_pictures) {
+            |source: &SourcePlan| source.gives.0.iter().any(|column| column.ty == ColumnType::Picture);
+        if !self.workflow.sources.iter().filter_map(|source| source.plan.as_ref()).any(gives_pictures) {
             warn("limits", "max_pixels", "no source gives pictures");
         }
     }
 
     /// With the devices of all stages that run them.
-    fn used_models(&self) -> Vec<(&RawModel, Vec<&Device>)> {
-        let stages = || self.workflow.stages.iter().zip(self.workers);
-        let models = self.workflow.models.iter().map(|model| {
-            let runs = |stage: &crate::raw::RawStage| {
-                stage
-                    .batch()
-                    .and_then(|batch| batch.model.as_ref())
-                    .is_some_and(|m| m.value == model.name.value)
-            };
-            let workers = stages().filter(|(stage, _)| runs(stage)).flat_map(|(_, workers)| workers);
-            (model, self.devices_of(workers))
+    fn used_models(&self) -> Vec<(&ModelNode, Vec<&Device>)> {
+        let models = self.workflow.models.iter().enumerate().map(|(at, model)| {
+            let stages = self.workflow.stages.iter().filter(|stage| stage.model == Some(at));
+            let workers = stages.filter_map(StageNode::batch_plan).flat_map(|batch| &batch.workers);
+            (model, workers.map(|worker| &self.devices[worker.device.index()]).collect::<Vec<_>>())
         });
         models.filter(|(_, devices)| !devices.is_empty()).collect()
-    }
-
-    fn devices_of<'w>(&self, workers: impl IntoIterator<Item = &'w WorkerPlan>) -> Vec<&Device> {
-        workers.into_iter().map(|worker| &self.devices[worker.device.index()]).collect()
     }
 
     fn find(&self, path: &[&str]) -> Option<&Entry> {
@@ -144,10 +125,9 @@ impl NoEffect<'_> {
     }
 
     /// Warns of the key at `path`, if the file has it.
-    fn at(&self, path: &[&str], what: &str, why: &str, diags: &mut Diagnostics) {
+    fn at(&self, path: &[&str], what: &str, why: &str, cx: &mut Cx<'_>) {
         if let Some(entry) = self.find(path) {
-            diags
-                .warning(entry.key_span, format!("{what} has no effect: {why}"))
+            cx.warning(entry.key_span, format!("{what} has no effect: {why}"))
                 .label("has no effect")
                 .help("leave it out");
         }

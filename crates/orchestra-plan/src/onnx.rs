@@ -16,7 +16,8 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, int64,
 use prost::{DecodeError, Message};
 use sha2::{Digest, Sha256};
 
-use crate::host::{MAX_METADATA, ModelError, ModelFile, Signature, TRAINING, digest_file, open_regular};
+use crate::files::{digest_file, open_regular};
+use crate::model_file::{MAX_METADATA, ModelError, ModelFile, Signature, TRAINING};
 use crate::outputs::{Holds, ModelOutput, OutputDim};
 
 /// Reads the model file at `path` as a stream: in memory are names and shapes, and never its weights.

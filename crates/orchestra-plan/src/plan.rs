@@ -11,19 +11,22 @@ use orchestra_store::Expand;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::tasks::{LatePlan, TasksPlan};
-
 mod batch;
+mod late;
 mod settings;
 mod sink;
 mod stage;
+mod tasks;
 
 pub use orchestra_core::{ColumnRef, Origin};
 
 pub use batch::{BatchPlan, DeviceMemory, DevicePlan, Growth, ModelPlan, NodeCores, Recycle, WorkerPlan};
+pub use late::{LatePlan, TasksEnded};
 pub use settings::{Limits, LogFormat, MaxFailed, OtlpProtocol, TelemetryPlan};
 pub use sink::{BucketPlan, FilesPlan, RecordsPerItem, SinkPlan};
 pub use stage::{FoldPlan, JoinWay, Shape, StagePlan};
+pub use tasks::{BEST_FOLDER, BestOf, BestValue, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksPlan};
+pub(crate) use tasks::{id_of, task_names};
 
 /// A workflow, resolved. Every id is an index into the table of its kind.
 #[derive(Debug, Clone, Serialize)]
@@ -148,10 +151,8 @@ impl Plan {
     /// first.
     #[must_use]
     pub fn without_growth(mut self) -> Self {
-        let workers = self.stages.iter_mut().flat_map(|stage| match &mut stage.runs {
-            Shape::Batch(batch) => batch.workers.as_mut_slice(),
-            Shape::Map(_) | Shape::Fold(_) => &mut [],
-        });
+        let batches = self.stages.iter_mut().filter_map(StagePlan::batch_mut);
+        let workers = batches.flat_map(|batch| &mut batch.workers);
         for worker in workers {
             if let Some(Growth { most, is_asked: true }) = worker.growth.take() {
                 worker.count = most;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::key::Key;
 use crate::keys;
 use crate::kind::Kinds;
-use crate::raw::declared;
+use crate::workflow::declared;
 
 /// A text with a variable in it may stand for a value of any type.
 const VARIABLE: &str = r"\$\{";

@@ -4,11 +4,12 @@ use orchestra_core::TensorSpec;
 use orchestra_core::batch_layout::{BatchLayout, LayoutError};
 
 use crate::bytes::format_bytes;
+use crate::fields::At;
 
 /// A stage that needs slots.
 #[derive(Debug)]
 pub(crate) struct SlotDemand<'a> {
-    pub stage: &'a str,
+    pub stage: &'a At<String>,
     pub inputs: &'a [TensorSpec],
     pub outputs: &'a [TensorSpec],
     pub max_batch: usize,
@@ -91,7 +92,7 @@ pub(crate) fn allot(
             if slots[s] < wanted[s] {
                 reasons.push(format!(
                     "stage `{}`: {} batch slots instead of {}: all slots together may take {}",
-                    demand.stage,
+                    demand.stage.value,
                     slots[s],
                     wanted[s],
                     format_bytes(limit)

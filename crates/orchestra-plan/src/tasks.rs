@@ -5,13 +5,8 @@ mod checks;
 mod combine;
 mod fill;
 mod late;
-mod measure;
 mod order;
-mod plan;
-mod raw;
 mod rows;
-mod shell;
-mod template;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -20,34 +15,24 @@ use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 
 pub(crate) use self::beside::{leave_to_models, leave_to_shares};
 pub(crate) use self::late::Late;
-pub use self::late::{LatePlan, TasksEnded, is_output_of_task};
-pub use self::measure::TaskMetric;
-pub use self::plan::{BestOf, BestValue, TaskGpu, TaskPlan, TasksPlan};
-use self::raw::{RawCommand, RawDevice};
-pub(crate) use self::raw::{RawTask, read};
-use crate::build::resolve;
+pub use self::late::is_output_of_task;
 use crate::bytes::format_bytes;
+use crate::cx::Cx;
 use crate::devices::Device;
-use crate::diagnostics::{Diagnostics, Span};
+use crate::diagnostics::{Reported, Span};
 use crate::fields::At;
-use crate::host::Host;
 use crate::nearest::{list, suggestion};
+use crate::plan::{BestOf, TASKS_FOLDER, TaskGpu, TaskPlan, TasksPlan, id_of, task_names};
+use crate::workflow::{RawCommand, RawDevice, RawTask};
 
 /// Most tasks of a file: each is a process, a folder and a log.
 const MAX_TASKS: usize = 100_000;
 /// Most pairs of a task and one that it comes after.
 const MAX_LINKS: usize = 10_000_000;
-/// The folder of the tasks in the output folder.
-pub const TASKS_FOLDER: &str = "tasks";
-/// The folder in the output folder with a link for each table, by its name, to the output of its best task. It lies apart from the folders of tables, which
-/// may be inputs of tasks and sources of items.
-pub const BEST_FOLDER: &str = ".orchestra/best";
 
 /// What tasks depend on beside their tables.
+#[derive(Default)]
 pub(crate) struct Surroundings<'a> {
-    /// The folder of the workflow file.
-    pub folder: &'a Path,
-    pub output: &'a Path,
     pub devices: &'a [Device],
     /// Bytes of each GPU that stay free.
     pub headroom: u64,
@@ -58,11 +43,10 @@ pub(crate) struct Surroundings<'a> {
     pub is_known: bool,
     /// The sinks, and what each writes: a file, a folder of files, a glob of part files or a URL.
     pub sinks: &'a [(String, String)],
-    pub host: &'a dyn Host,
 }
 
 /// A task of which the values are known, and nothing else yet.
-struct Instance {
+pub(crate) struct Instance {
     table: usize,
     id: String,
     /// Relative to the output folder.
@@ -70,26 +54,22 @@ struct Instance {
     values: Vec<(String, String)>,
 }
 
-/// The tasks of all tables; `None` after an error.
+/// The tasks of all tables.
 pub(crate) fn expand(
     raws: &[RawTask],
+    instances: &[Instance],
     around: &Surroundings<'_>,
-    diags: &mut Diagnostics,
-) -> Option<TasksPlan> {
-    if !checks::are_names_fine(raws, around, diags) {
-        return None;
-    }
-    let instances = instances(raws, around, diags)?;
-    let expander = Expander::new(raws, &instances, around);
+    cx: &mut Cx<'_>,
+) -> Result<TasksPlan, Reported> {
+    let expander = Expander::new(raws, instances, around, cx);
     let mut tasks: Vec<TaskPlan> = Vec::new();
-    let (mut is_fine, mut links) = (true, 0);
-    let too_many = |raw: &RawTask, each: usize, diags: &mut Diagnostics| {
+    let (mut is_fine, mut links) = (Ok(()), 0);
+    let too_many = |raw: &RawTask, each: usize, cx: &mut Cx<'_>| {
         let span = raw.after.first().map_or(raw.name.span, |after| after.span);
-        diags
-            .error(span, format!("tasks come after one another more than {MAX_LINKS} times"))
+        cx.error(span, format!("tasks come after one another more than {MAX_LINKS} times"))
             .label(format!("each task of `{}` waits for {each} others", raw.name.value))
-            .help("let a task between come after the many, and these after that one");
-        None
+            .help("let a task between come after the many, and these after that one")
+            .fail()
     };
     for (table, raw) in raws.iter().enumerate() {
         let own = || instances.iter().filter(|instance| instance.table == table);
@@ -97,63 +77,66 @@ pub(crate) fn expand(
         let named = raw.after.iter().filter_map(|after| expander.of_table.get(&after.value[..]));
         let each = named.map(Vec::len).sum();
         if own().count().saturating_mul(each).saturating_add(links) > MAX_LINKS {
-            return too_many(raw, each, diags);
+            return too_many(raw, each, cx);
         }
         for instance in own() {
             // What is wrong with a table is wrong with all of its instances: it is said once.
-            let Some(task) = expander.task(raw, instance, diags) else {
-                is_fine = false;
-                break;
+            let task = match expander.task(raw, instance, cx) {
+                Ok(task) => task,
+                Err(reported) => {
+                    is_fine = Err(reported);
+                    break;
+                }
             };
             links += task.after.len();
             if links > MAX_LINKS {
-                return too_many(raw, task.after.len(), diags);
+                return too_many(raw, task.after.len(), cx);
             }
             tasks.push(task);
         }
     }
-    if !is_fine {
-        return None;
-    }
+    is_fine?;
     let span_of = |task: usize| raws[instances[task].table].name.span;
-    order::complete(&mut tasks, span_of, diags).then(|| TasksPlan {
+    order::complete(&mut tasks, span_of, cx)?;
+    Ok(TasksPlan {
         tasks,
         gpus: expander.gpus,
         cpu_slots: around.slots.unwrap_or(around.cores).max(1),
         cores: around.cores,
-        folder: around.folder.to_owned(),
+        folder: cx.folder.clone(),
     })
 }
 
-fn instances(raws: &[RawTask], around: &Surroundings<'_>, diags: &mut Diagnostics) -> Option<Vec<Instance>> {
+/// Which tasks there are.
+pub(crate) fn instances(raws: &[RawTask], cx: &mut Cx<'_>) -> Result<Vec<Instance>, Reported> {
+    checks::check_names(raws, cx)?;
     let mut instances: Vec<Instance> = Vec::new();
-    let mut is_fine = true;
+    let mut is_fine = Ok(());
     for (table, raw) in raws.iter().enumerate() {
-        let Some(combinations) = combine::combinations(raw, MAX_TASKS, around, diags) else {
-            is_fine = false;
-            continue;
+        let combinations = match combine::combinations(raw, MAX_TASKS, cx) {
+            Ok(combinations) => combinations,
+            Err(reported) => {
+                is_fine = Err(reported);
+                continue;
+            }
         };
         let mut seen = BTreeSet::new();
         for values in combinations {
-            let (id, folder) = combine::names(&raw.name.value, &values);
+            let (id, folder) = task_names(&raw.name.value, &values);
             if !seen.insert(folder.clone()) {
-                diags
-                    .error(raw.name.span, format!("there are two tasks `{id}`"))
-                    .help("values must differ between any two of them");
-                is_fine = false;
+                let message = format!("there are two tasks `{id}`");
+                let help = "values must differ between any two of them";
+                is_fine = cx.error(raw.name.span, message).help(help).fail();
                 break;
             }
             instances.push(Instance { table, id, folder: Path::new(TASKS_FOLDER).join(folder), values });
         }
     }
     if instances.len() > MAX_TASKS {
-        diags.error(
-            raws[0].name.span,
-            format!("these are {} tasks, and {MAX_TASKS} is the most", instances.len()),
-        );
-        return None;
+        let message = format!("these are {} tasks, and {MAX_TASKS} is the most", instances.len());
+        return cx.error(raws[0].name.span, message).fail();
     }
-    is_fine.then_some(instances)
+    is_fine.map(|()| instances)
 }
 
 struct Expander<'a> {
@@ -169,7 +152,12 @@ struct Expander<'a> {
 }
 
 impl<'a> Expander<'a> {
-    fn new(raws: &'a [RawTask], instances: &'a [Instance], around: &'a Surroundings<'a>) -> Self {
+    fn new(
+        raws: &'a [RawTask],
+        instances: &'a [Instance],
+        around: &'a Surroundings<'a>,
+        cx: &Cx<'_>,
+    ) -> Self {
         let mut of_table: HashMap<&str, Vec<usize>> = HashMap::new();
         for (at, instance) in instances.iter().enumerate() {
             of_table.entry(&raws[instance.table].name.value).or_default().push(at);
@@ -188,49 +176,54 @@ impl<'a> Expander<'a> {
             of_table,
             by_id: instances.iter().enumerate().map(|(at, instance)| (&instance.id[..], at)).collect(),
             instances,
-            outputs: instances.iter().map(|i| around.output.join(&i.folder).join("output")).collect(),
+            outputs: instances.iter().map(|i| cx.output.join(&i.folder).join("output")).collect(),
             gpus: around.devices.iter().filter(|device| device.is_cuda()).map(gpu).collect(),
         }
     }
 
-    fn task(&self, raw: &RawTask, instance: &Instance, diags: &mut Diagnostics) -> Option<TaskPlan> {
+    fn task(&self, raw: &RawTask, instance: &Instance, cx: &mut Cx<'_>) -> Result<TaskPlan, Reported> {
         let place = self.by_id[&instance.id[..]];
         let mut fill = fill::Fill::new(self, &instance.values, &self.outputs[place]);
-        let command = match raw.command.as_ref()? {
+        let command = match raw.command.as_ref().ok_or(Reported)? {
             RawCommand::Words(words) => {
-                let word = |(at, word)| fill.late_text(Some(at)).text(word, diags);
-                words.iter().enumerate().map(word).collect::<Option<_>>()?
+                let word = |(at, word)| fill.late_text(Some(at)).text(word, cx);
+                words.iter().enumerate().map(word).collect::<Result<_, _>>()?
             }
             RawCommand::Shell(text) => {
-                vec!["/bin/sh".to_owned(), "-c".to_owned(), fill.late_text(Some(2)).shell(text, diags)?]
+                vec!["/bin/sh".to_owned(), "-c".to_owned(), fill.late_text(Some(2)).shell(text, cx)?]
             }
         };
         let variable = |(at, (name, value)): (usize, &(String, At<String>))| {
-            Some((name.clone(), fill.late_text(Some(command.len() + at)).text(value, diags)?))
+            Ok((name.clone(), fill.late_text(Some(command.len() + at)).text(value, cx)?))
         };
-        let mut env = raw.env.iter().enumerate().map(variable).collect::<Option<Vec<_>>>()?;
+        let mut env = raw.env.iter().enumerate().map(variable).collect::<Result<Vec<_>, _>>()?;
         env.append(&mut fill.variables);
         fill.late_text(None);
-        let folder = self.around.folder;
         let cwd = match &raw.cwd {
-            Some(cwd) => resolve(folder, &fill.text(cwd, diags)?, self.around.host),
-            None => folder.to_owned(),
+            Some(cwd) => {
+                let cwd = fill.text(cwd, cx)?;
+                cx.resolve(&cwd)
+            }
+            None => cx.folder.clone(),
         };
         let pass_env = raw.pass_env.iter().map(|name| name.value.clone()).collect();
-        let mut paths = |key: &str, paths: &[At<String>]| -> Option<Vec<PathBuf>> {
+        let mut paths = |key: &str, paths: &[At<String>]| -> Result<Vec<PathBuf>, Reported> {
             paths
                 .iter()
-                .map(|path| self.path(key, path.span, &cwd, &fill.text(path, diags)?, diags))
+                .map(|path| {
+                    let written = fill.text(path, cx)?;
+                    self.path(key, path.span, &cwd, &written, cx)
+                })
                 .collect()
         };
         let (inputs, outputs) = (paths("inputs", &raw.inputs)?, paths("outputs", &raw.outputs)?);
         let (mut after, mut after_sinks) = (BTreeSet::new(), BTreeSet::new());
         for earlier in &raw.after {
-            let named = At::new(fill.text(earlier, diags)?, earlier.span);
+            let named = At::new(fill.text(earlier, cx)?, earlier.span);
             match named.value.strip_prefix("sinks.") {
-                Some(sink) => after_sinks.insert(self.sink(sink, named.span, diags)?.0.clone()),
+                Some(sink) => after_sinks.insert(self.sink(sink, named.span, cx)?.0.clone()),
                 None => {
-                    after.extend(self.named(&named, diags)?);
+                    after.extend(self.named(&named, cx)?);
                     continue;
                 }
             };
@@ -245,7 +238,7 @@ impl<'a> Expander<'a> {
         let may_fail = of_best.difference(&after).copied().collect();
         after.extend(of_best);
         after_sinks.extend(fill.after_sinks);
-        Some(TaskPlan {
+        Ok(TaskPlan {
             id: instance.id.clone(),
             name: raw.name.value.clone(),
             values: instance.values.clone(),
@@ -253,7 +246,7 @@ impl<'a> Expander<'a> {
             cwd,
             env,
             pass_env,
-            demand: self.demand(raw, diags)?,
+            demand: self.demand(raw, cx)?,
             after: after.into_iter().collect(),
             best_of,
             best_values: fill.best_values,
@@ -286,38 +279,32 @@ impl<'a> Expander<'a> {
     }
 
     /// The tasks that `after` names: all of a table, or one of them.
-    fn named(&self, name: &At<String>, diags: &mut Diagnostics) -> Option<Vec<usize>> {
+    fn named(&self, name: &At<String>, cx: &mut Cx<'_>) -> Result<Vec<usize>, Reported> {
         if let Some(all) = self.of_table.get(&name.value[..]) {
-            return Some(all.clone());
+            return Ok(all.clone());
         }
         let by_id = |id: &str| self.by_id.get(id).map(|one| vec![*one]);
-        if let Some(one) = by_id(&name.value).or_else(|| by_id(&combine::id_of(&name.value)?)) {
-            return Some(one);
+        if let Some(one) = by_id(&name.value).or_else(|| by_id(&id_of(&name.value)?)) {
+            return Ok(one);
         }
-        self.unknown(&name.value, name.span, diags);
-        None
+        self.unknown(&name.value, name.span, cx)
     }
 
-    fn sink(&self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<&'a (String, String)> {
+    fn sink(&self, name: &str, span: Span, cx: &mut Cx<'_>) -> Result<&'a (String, String), Reported> {
         let sinks = self.around.sinks;
-        let found = sinks.iter().find(|(sink, _)| sink == name);
-        if found.is_none() {
-            diags.error(span, format!("there is no sink `{name}`")).help(suggestion(
-                "sinks",
-                name,
-                sinks.iter().map(|(sink, _)| &sink[..]),
-            ));
-        }
-        found
+        sinks.iter().find(|(sink, _)| sink == name).ok_or(()).or_else(|()| {
+            let help = suggestion("sinks", name, sinks.iter().map(|(sink, _)| &sink[..]));
+            cx.error(span, format!("there is no sink `{name}`")).help(help).fail()
+        })
     }
 
-    fn unknown(&self, name: &str, span: Span, diags: &mut Diagnostics) {
+    fn unknown<T>(&self, name: &str, span: Span, cx: &mut Cx<'_>) -> Result<T, Reported> {
         let table = name.split_once('[').map_or(name, |(table, _)| table);
-        let d = diags.error(span, format!("there is no task `{name}`"));
-        match self.of_table.get(table) {
-            Some(tasks) => d.help(format!("tasks of `{table}`: {}", self.some_of(tasks))),
-            None => d.help(suggestion("tasks", name, self.raws.iter().map(|raw| &raw.name.value[..]))),
+        let help = match self.of_table.get(table) {
+            Some(tasks) => format!("tasks of `{table}`: {}", self.some_of(tasks)),
+            None => suggestion("tasks", name, self.raws.iter().map(|raw| &raw.name.value[..])),
         };
+        cx.error(span, format!("there is no task `{name}`")).help(help).fail()
     }
 
     /// A few of their ids, for messages.
@@ -332,7 +319,7 @@ impl<'a> Expander<'a> {
         if more > 0 { format!("{shown} and {more} more") } else { shown }
     }
 
-    fn demand(&self, raw: &RawTask, diags: &mut Diagnostics) -> Option<Demand> {
+    fn demand(&self, raw: &RawTask, cx: &mut Cx<'_>) -> Result<Demand, Reported> {
         let name = &raw.name.value;
         let gpus = match &raw.device {
             RawDevice::None => Gpus::None,
@@ -341,7 +328,7 @@ impl<'a> Expander<'a> {
             RawDevice::Named(device) => {
                 let is_meant = |gpu: &TaskGpu| gpu.name == device.value || gpu.uuid == device.value;
                 let Some(gpu) = self.gpus.iter().position(is_meant) else {
-                    diags
+                    return cx
                         .error(
                             device.span,
                             format!(
@@ -353,8 +340,8 @@ impl<'a> Expander<'a> {
                             "GPUs in use: {}; \"auto\" takes any of them",
                             none_if_empty(&list(self.gpus.iter().map(|gpu| &gpu.name[..])))
                         ))
-                        .unavailable();
-                    return None;
+                        .unavailable()
+                        .fail();
                 };
                 Gpus::This(gpu)
             }
@@ -392,13 +379,13 @@ impl<'a> Expander<'a> {
                 format!("{} ({} to give away)", gpu.name, format_bytes(gpu.memory.unwrap_or(0)))
             };
             let free: Vec<String> = self.gpus.iter().map(free).collect();
-            diags
+            return cx
                 .error(span, format!("task `{name}` asks for {what}, and no lease can have that"))
                 .help(format!("GPUs in use: {}", free.join(", ")))
-                .unavailable();
-            return None;
+                .unavailable()
+                .fail();
         }
-        Some(demand)
+        Ok(demand)
     }
 }
 

@@ -1,21 +1,20 @@
 //! `${NAME}` and `${NAME:-default}` in texts: values of `[variables]`, else of the environment. Knows no other key.
 
-use crate::diagnostics::{Diagnostics, Span};
-use crate::host::Host;
+use crate::cx::Cx;
+use crate::diagnostics::{Reported, Span};
 use crate::nearest::suggestion;
 use crate::tree::{Node, Table, Value, value_of};
 
 const KEY: &str = "variables";
 
 /// Takes `[variables]` out of the tree, and puts values into all texts that name them.
-pub(crate) fn fill_in(root: &mut Table, host: &dyn Host, diags: &mut Diagnostics) {
+pub(crate) fn fill_in(root: &mut Table, cx: &mut Cx<'_>) {
     let mut own = Table { span: root.span, entries: Vec::new() };
     if let Some(at) = root.entries.iter().position(|entry| entry.key == KEY) {
         match root.entries.remove(at).node {
             Node { value: Value::Table(table), .. } => own = table,
             other => {
-                diags
-                    .error(other.span, format!("`{KEY}` must be a table"))
+                cx.error(other.span, format!("`{KEY}` must be a table"))
                     .label(format!("found {}", other.found()))
                     .help("write [variables] and a line for each: size = 32");
             }
@@ -23,15 +22,14 @@ pub(crate) fn fill_in(root: &mut Table, host: &dyn Host, diags: &mut Diagnostics
     }
     // Their own values may name those of the environment.
     let none = Table { span: own.span, entries: Vec::new() };
-    let outside = Names { own: &none, host };
-    own.entries.iter_mut().for_each(|entry| outside.node(&mut entry.node, diags));
-    let names = Names { own: &own, host };
-    root.entries.iter_mut().for_each(|entry| names.node(&mut entry.node, diags));
+    let outside = Names { own: &none };
+    own.entries.iter_mut().for_each(|entry| outside.node(&mut entry.node, cx));
+    let names = Names { own: &own };
+    root.entries.iter_mut().for_each(|entry| names.node(&mut entry.node, cx));
 }
 
 struct Names<'a> {
     own: &'a Table,
-    host: &'a dyn Host,
 }
 
 enum Part<'a> {
@@ -40,14 +38,14 @@ enum Part<'a> {
 }
 
 impl Names<'_> {
-    fn node(&self, node: &mut Node, diags: &mut Diagnostics) {
+    fn node(&self, node: &mut Node, cx: &mut Cx<'_>) {
         match &mut node.value {
-            Value::Array(nodes) => nodes.iter_mut().for_each(|node| self.node(node, diags)),
+            Value::Array(nodes) => nodes.iter_mut().for_each(|node| self.node(node, cx)),
             Value::Table(table) => {
-                table.entries.iter_mut().for_each(|entry| self.node(&mut entry.node, diags));
+                table.entries.iter_mut().for_each(|entry| self.node(&mut entry.node, cx));
             }
             Value::String(text) if text.contains("${") => {
-                if let Some(value) = self.text(&parts(text), node.span, diags) {
+                if let Ok(value) = self.text(&parts(text), node.span, cx) {
                     node.value = value;
                 }
             }
@@ -56,35 +54,41 @@ impl Names<'_> {
     }
 
     /// A text with values in it; one that is nothing but a variable is what the value is.
-    fn text(&self, parts: &[Part<'_>], span: Span, diags: &mut Diagnostics) -> Option<Value> {
+    fn text(&self, parts: &[Part<'_>], span: Span, cx: &mut Cx<'_>) -> Result<Value, Reported> {
         if let [Part::Variable { name, default }] = parts {
-            return self.value(name, *default, span, diags);
+            return self.value(name, *default, span, cx);
         }
         let mut filled = String::new();
         for part in parts {
             match part {
                 Part::Text(text) => filled.push_str(text),
                 Part::Variable { name, default } => {
-                    let Some(text) = self.value(name, *default, span, diags)?.to_text() else {
+                    let Some(text) = self.value(name, *default, span, cx)?.to_text() else {
                         let message = format!("the variable `{name}` is no part of a text");
-                        diags
+                        return cx
                             .error(span, message)
-                            .help("it is a list or a table: let it be all of the value");
-                        return None;
+                            .help("it is a list or a table: let it be all of the value")
+                            .fail();
                     };
                     filled.push_str(&text);
                 }
             }
         }
-        Some(Value::String(filled))
+        Ok(Value::String(filled))
     }
 
-    fn value(&self, name: &str, default: Option<&str>, span: Span, diags: &mut Diagnostics) -> Option<Value> {
+    fn value(
+        &self,
+        name: &str,
+        default: Option<&str>,
+        span: Span,
+        cx: &mut Cx<'_>,
+    ) -> Result<Value, Reported> {
         if let Some(entry) = self.own.get(name) {
-            return Some(entry.node.value.clone());
+            return Ok(entry.node.value.clone());
         }
-        if let Some(text) = self.host.variable(name).as_deref().or(default) {
-            return Some(value_of(text, span));
+        if let Some(text) = cx.host.variable(name).as_deref().or(default) {
+            return Ok(value_of(text, span));
         }
         let known: Vec<&str> = self.own.entries.iter().map(|entry| entry.key.as_str()).collect();
         let help = match &known[..] {
@@ -93,8 +97,7 @@ impl Names<'_> {
             ),
             known => suggestion("variables", name, known.iter().copied()),
         };
-        diags.error(span, format!("the variable `{name}` has no value")).help(help);
-        None
+        cx.error(span, format!("the variable `{name}` has no value")).help(help).fail()
     }
 }
 

@@ -4,11 +4,12 @@ use orchestra_core::DeviceId;
 use orchestra_core::device_share::{Want, share_out};
 
 use crate::bytes::format_bytes;
+use crate::cx::Cx;
 use crate::devices::Device;
-use crate::diagnostics::{Diagnostics, Span};
+use crate::diagnostics::Span;
 use crate::plan::{Growth, WorkerPlan};
 use crate::priority::{are_weighed, divide, shares, threads_by_weight};
-use crate::raw::RawModel;
+use crate::workflow::ModelNode;
 
 /// One-thread workers on the CPU beyond this number gain nothing but memory use.
 const MAX_DEFAULT_CPU_WORKERS: usize = 8;
@@ -20,44 +21,49 @@ const DEFAULT_CUDA_WORKERS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Demand<'a> {
     pub stage: &'a str,
-    pub model: &'a RawModel,
+    /// Its place among the stages.
+    pub at: usize,
+    pub model: &'a ModelNode,
     /// Places in the device table.
     pub devices: Vec<usize>,
 }
 
-/// Places the workers of all stages. Errors (memory) are reported. `of_shares`: bytes of each device that more than one worker of
-/// each model leaves to commands.
-pub(crate) fn place(
-    demands: &[Demand<'_>],
-    (devices, of_shares): (&[Device], &[u64]),
-    cores: usize,
-    headroom: u64,
-    reasons: &mut Vec<String>,
-    diags: &mut Diagnostics,
-) -> Vec<Vec<WorkerPlan>> {
-    let mut workers: Vec<Vec<WorkerPlan>> = demands.iter().map(|_| Vec::new()).collect();
-    let on = |device: usize| -> Vec<usize> {
-        (0..demands.len()).filter(|d| demands[*d].devices.contains(&device)).collect()
-    };
-    let n_cpus = (0..devices.len()).filter(|d| !devices[*d].is_cuda() && !on(*d).is_empty()).count();
-    for (index, device) in devices.iter().enumerate() {
-        let stages = on(index);
-        let id = DeviceId(index as u16); // a machine has fewer
-        let placed = if stages.is_empty() {
-            continue;
-        } else if device.is_cuda() {
-            let of_shares = of_shares[index];
-            let on = OnCuda { demands, stages: &stages, id, device, headroom, of_shares };
-            on.place(reasons, diags)
-        } else {
-            let cores = (cores / n_cpus.max(1)).max(1);
-            on_cpu(demands, &stages, (id, device), cores, reasons)
+/// All stages that want workers, and what they share.
+pub(crate) struct Placement<'a> {
+    pub demands: &'a [Demand<'a>],
+    pub devices: &'a [Device],
+    /// Bytes of each device that more than one worker of each model leaves to commands.
+    pub of_shares: Vec<u64>,
+    pub cores: usize,
+    /// Bytes of each GPU that stay free.
+    pub headroom: u64,
+}
+
+impl Placement<'_> {
+    /// The workers of each stage. Errors (memory) are reported.
+    pub fn place(&self, cx: &mut Cx<'_>) -> Vec<Vec<WorkerPlan>> {
+        let mut workers: Vec<Vec<WorkerPlan>> = self.demands.iter().map(|_| Vec::new()).collect();
+        let on = |device: usize| -> Vec<usize> {
+            (0..self.demands.len()).filter(|d| self.demands[*d].devices.contains(&device)).collect()
         };
-        for (stage, placed) in stages.into_iter().zip(placed) {
-            workers[stage].push(placed);
+        let is_used_cpu = |device: &usize| !self.devices[*device].is_cuda() && !on(*device).is_empty();
+        let n_cpus = (0..self.devices.len()).filter(is_used_cpu).count();
+        for (index, device) in self.devices.iter().enumerate() {
+            let (stages, id) = (on(index), DeviceId(index as u16)); // a machine has fewer
+            let placed = if stages.is_empty() {
+                continue;
+            } else if device.is_cuda() {
+                OnCuda { of: self, stages: &stages, id, device }.place(cx)
+            } else {
+                let cores = (self.cores / n_cpus.max(1)).max(1);
+                on_cpu(self.demands, &stages, (id, device), cores, &mut cx.reasons)
+            };
+            for (stage, placed) in stages.into_iter().zip(placed) {
+                workers[stage].push(placed);
+            }
         }
+        workers
     }
-    workers
 }
 
 fn on_cpu(
@@ -139,17 +145,20 @@ fn workers_and_threads(
 
 /// The stages that share a GPU.
 struct OnCuda<'a> {
-    demands: &'a [Demand<'a>],
+    of: &'a Placement<'a>,
     stages: &'a [usize],
     id: DeviceId,
     device: &'a Device,
-    headroom: u64,
-    of_shares: u64,
 }
 
 impl OnCuda<'_> {
-    fn model(&self, stage: usize) -> &RawModel {
-        self.demands[stage].model
+    /// Bytes that more than one worker of each model leaves to commands.
+    fn of_shares(&self) -> u64 {
+        self.of.of_shares[self.id.index()]
+    }
+
+    fn model(&self, stage: usize) -> &ModelNode {
+        self.of.demands[stage].model
     }
 
     /// What one worker of a stage takes, where the file declares it.
@@ -169,7 +178,7 @@ impl OnCuda<'_> {
 
     /// What all workers together may take.
     fn room(&self) -> Option<u64> {
-        self.device.memory.map(|(_, free)| free.saturating_sub(self.headroom))
+        self.device.memory.map(|(_, free)| free.saturating_sub(self.of.headroom))
     }
 
     /// The file does not declare of each model here what a worker takes, and the run can find out.
@@ -231,10 +240,10 @@ impl OnCuda<'_> {
 
     /// Workers and threads of each stage. One worker each, then the rest in turns, the stage furthest behind its priority
     /// first, as long as there is room.
-    fn place(&self, reasons: &mut Vec<String>, diags: &mut Diagnostics) -> Vec<WorkerPlan> {
+    fn place(&self, cx: &mut Cx<'_>) -> Vec<WorkerPlan> {
         let room = self.room().unwrap_or(u64::MAX);
         if self.needed() > room {
-            self.report_full(diags);
+            self.report_full(cx);
         }
         let needed = self.needed();
         let want = |s: &usize| Want {
@@ -244,7 +253,7 @@ impl OnCuda<'_> {
             priority: self.model(*s).priority,
         };
         let wants: Vec<Want> = self.stages.iter().map(want).collect();
-        let for_more = room.saturating_sub(needed).saturating_sub(self.of_shares);
+        let for_more = room.saturating_sub(needed).saturating_sub(self.of_shares());
         let counts = share_out(for_more, &wants);
         let place = |((&stage, count), want): ((&usize, usize), &Want)| {
             let growth = self.growth(stage, count);
@@ -252,9 +261,9 @@ impl OnCuda<'_> {
                 Some(growth) => self.why_to_grow(stage, growth),
                 None => self.reason(stage, count, want.most),
             };
-            reasons.push(format!(
+            cx.reasons.push(format!(
                 "stage `{}` on {}: {}: {why}",
-                self.demands[stage].stage,
+                self.of.demands[stage].stage,
                 self.device.name,
                 plural(count, "worker")
             ));
@@ -281,15 +290,15 @@ impl OnCuda<'_> {
                     Some(_) => format!(" of the {wanted} asked for"),
                     None => String::new(),
                 };
-                let of_shares = match self.of_shares {
+                let of_shares = match self.of_shares() {
                     0 => String::new(),
                     bytes => format!(" and {} for commands", format_bytes(bytes)),
                 };
                 format!(
                     "as many{asked} as fit: {} each (declared), and {} are free beyond the headroom of {}{of_shares}",
                     format_bytes(memory),
-                    format_bytes(room.saturating_sub(self.of_shares)),
-                    format_bytes(self.headroom)
+                    format_bytes(room.saturating_sub(self.of_shares())),
+                    format_bytes(self.of.headroom)
                 )
             }
             (_, _) if self.model(stage).workers.is_some() => "as asked".into(),
@@ -303,7 +312,7 @@ impl OnCuda<'_> {
         }
     }
 
-    fn report_full(&self, diags: &mut Diagnostics) {
+    fn report_full(&self, cx: &mut Cx<'_>) {
         let needed = self.needed();
         let mut spans = self.stages.iter().filter_map(|s| self.model(*s).memory.as_ref().map(|m| m.span));
         let span: Option<Span> = spans.next_back();
@@ -312,11 +321,10 @@ impl OnCuda<'_> {
             .stages
             .iter()
             .filter(|s| self.worker(**s) > 0)
-            .map(|s| format!("`{}` {}", self.demands[*s].stage, format_bytes(self.worker(*s))))
+            .map(|s| format!("`{}` {}", self.of.demands[*s].stage, format_bytes(self.worker(*s))))
             .collect();
         let sum = if parts.len() > 1 { format!(" ({})", parts.join(" + ")) } else { String::new() };
-        diags
-            .error(
+        cx.error(
                 span,
                 format!(
                     "device `{}` is too full: one worker per model needs {}{sum}, and {} of {} are free, {} of them headroom",
@@ -324,7 +332,7 @@ impl OnCuda<'_> {
                     format_bytes(needed),
                     format_bytes(free),
                     format_bytes(total),
-                    format_bytes(self.headroom.min(free))
+                    format_bytes(self.of.headroom.min(free))
                 ),
             )
             .help("free the device, lower `devices.headroom`, or put models on different devices with `devices`")

@@ -9,7 +9,7 @@ use orchestra_core::{Code, DType, Element, Kernel, TensorSpec};
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{
-    At, Choice as _, Draft, Fields, FileKind, Host, Key, ProgramContext, ProgramDraft, ResolvedProgram,
+    At, Choice as _, Draft, Fields, FileKind, Files, Key, ProgramContext, ProgramDraft, ResolvedProgram,
     StageKind, Upstreams, joined, key,
 };
 
@@ -317,14 +317,14 @@ impl ProgramDraft for Unread {
     }
 }
 
-fn read(host: &dyn Host, path: &Path) -> Result<String, String> {
+fn read(host: &dyn Files, path: &Path) -> Result<String, String> {
     let bytes = host.read(path).map_err(|error| error.to_string())?;
     String::from_utf8(bytes).map_err(|_| "it is no UTF-8 text".to_owned())
 }
 
 /// What a source includes from its folder, and what that includes, by the names that they use. What is not there is for the compiler to name,
 /// which looks into the folders of `options`, too.
-fn headers(host: &dyn Host, folder: &Path, source: &str) -> Vec<(String, String)> {
+fn headers(host: &dyn Files, folder: &Path, source: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut next = 0;
     let mut text = source.to_owned();

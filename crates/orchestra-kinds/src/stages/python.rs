@@ -7,7 +7,7 @@ use std::sync::Arc;
 use orchestra_core::{Code, DType, Dim, MAX_RANK, Program, SandboxMode, SandboxRules, TensorSpec};
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::{
-    At, Draft, Fields, FileKind, Host, Key, MAX_BATCH, ProgramContext, ProgramDraft, ResolvedProgram,
+    At, Draft, Fields, FileKind, Files, Key, MAX_BATCH, ProgramContext, ProgramDraft, ResolvedProgram,
     StageKind, Upstreams, joined, key,
 };
 use serde::Deserialize;
@@ -255,7 +255,7 @@ impl Script {
         path: &Path,
         folder: &Path,
         interpreter: &Interpreter,
-        host: &dyn Host,
+        host: &dyn Files,
         mode: &str,
     ) -> Program {
         let is_own = |folder: &&PathBuf| {
@@ -325,7 +325,7 @@ impl Script {
 /// Variables of its processes: they write no compiled files, which the sandbox forbids, and keep nothing that they say in buffers. Of memory
 /// that is freed they keep up to 256 MiB: else glibc gives the arrays of each call back, and each page of the next ones is a fault. CuPy keeps
 /// compiled kernels in memory: else it writes them to a folder of the user, and each call that needs one fails in the sandbox.
-fn environment(host: &dyn Host) -> Vec<(String, String)> {
+fn environment(host: &dyn Files) -> Vec<(String, String)> {
     let own = [
         ("PYTHONDONTWRITEBYTECODE", "1"),
         ("PYTHONUNBUFFERED", "1"),

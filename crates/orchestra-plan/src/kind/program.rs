@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use orchestra_core::{Code, SandboxRules, TensorSpec};
 
 use crate::diagnostics::{Diagnostics, Span};
-use crate::host::Host;
+use crate::files::Files;
 
 /// A program that a stage runs instead of a model, waiting to be asked what it takes and gives.
 pub trait ProgramDraft: fmt::Debug + Send + Sync {
@@ -20,7 +20,7 @@ pub struct ProgramContext<'a> {
     /// Where that stands.
     pub span: Span,
     /// Files and variables, and answers of programs.
-    pub host: &'a dyn Host,
+    pub host: &'a dyn Files,
     /// The folder of the workflow file.
     pub folder: &'a Path,
     /// What the file allows its workers.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use orchestra_core::shapes::{KindSettings, Map, RowWork, map_from};
 
-use super::{Connect, Draft, StageKind, Upstreams};
-use crate::fields::Fields;
+use super::{Connect, Draft, StageKind};
+use crate::fields::{Fields, Upstreams};
 use crate::key::Key;
 use crate::settings::Settings;
 

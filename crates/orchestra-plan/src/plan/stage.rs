@@ -120,4 +120,11 @@ impl StagePlan {
             Shape::Map(_) | Shape::Fold(_) => None,
         }
     }
+
+    pub(crate) fn batch_mut(&mut self) -> Option<&mut BatchPlan> {
+        match &mut self.runs {
+            Shape::Batch(batch) => Some(batch),
+            Shape::Map(_) | Shape::Fold(_) => None,
+        }
+    }
 }

@@ -2,12 +2,11 @@
 
 use orchestra_core::tasks::Gpus;
 
-use super::raw::RawTask;
-use super::{TaskGpu, TaskPlan, TasksPlan};
 use crate::bytes::format_bytes;
+use crate::cx::Cx;
 use crate::devices::Device;
-use crate::diagnostics::Diagnostics;
-use crate::plan::WorkerPlan;
+use crate::plan::{TaskGpu, TaskPlan, TasksPlan, WorkerPlan};
+use crate::workflow::{StageNode, Workflow};
 
 /// What a command with a share of a GPU says that it needs of it; commands that have a GPU alone have it before or after the models.
 fn declared(task: &TaskPlan) -> Option<u64> {
@@ -29,23 +28,23 @@ pub(crate) fn leave_to_shares(tasks: &mut TasksPlan, are_done: impl FnOnce(&Task
 /// Notes what the models that are placed may take of each GPU. Says which commands have to wait for their end.
 pub(crate) fn leave_to_models(
     tasks: &mut TasksPlan,
-    (devices, workers): (&[Device], &[Vec<WorkerPlan>]),
-    raws: &[RawTask],
-    diags: &mut Diagnostics,
+    devices: &[Device],
+    workflow: &Workflow,
+    cx: &mut Cx<'_>,
 ) {
     for gpu in &mut tasks.gpus {
         let is_it = |worker: &&WorkerPlan| devices[worker.device.index()].name == gpu.name;
-        let here: Vec<&WorkerPlan> = workers.iter().flatten().filter(is_it).collect();
+        let batches = workflow.stages.iter().filter_map(StageNode::batch_plan);
+        let here: Vec<&WorkerPlan> = batches.flat_map(|batch| &batch.workers).filter(is_it).collect();
         gpu.of_models = of_workers(gpu, &here);
     }
     let left = |gpu: &TaskGpu| gpu.memory.unwrap_or(0).saturating_sub(gpu.of_models);
     let most = tasks.gpus.iter().map(left).max().unwrap_or(0);
-    for raw in raws {
+    for raw in &workflow.tasks {
         let needs = tasks.tasks.iter().filter(|task| task.name == raw.name.value).find_map(declared);
         if let Some(bytes) = needs.filter(|bytes| *bytes > most) {
             let span = raw.gpu_memory.as_ref().map_or(raw.name.span, |bytes| bytes.span);
-            diags
-                .warning(span, format!("task `{}` has no room beside the models", raw.name.value))
+            cx.warning(span, format!("task `{}` has no room beside the models", raw.name.value))
                 .label(format!("it asks for {}, and models leave {} of a GPU", format_bytes(bytes), format_bytes(most)))
                 .help("it starts when the pipelines that use the GPU have ended; fewer `workers`, or `devices` of the models, leave more");
         }

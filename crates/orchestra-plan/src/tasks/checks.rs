@@ -2,34 +2,29 @@
 
 use std::path::{Path, PathBuf};
 
-use super::raw::RawTask;
-use super::{Expander, Surroundings};
-use crate::build::resolve;
-use crate::diagnostics::{Diagnostics, Span};
+use super::Expander;
+use crate::cx::Cx;
+use crate::diagnostics::{Reported, Span};
+use crate::workflow::RawTask;
 
 /// The longest name of a table, in bytes: it is that of a folder.
 const MAX_TABLE: usize = 255;
 
-/// Reports names that are too long for a folder, and folders that no command can be told of; whether there are none.
-pub(super) fn are_names_fine(raws: &[RawTask], around: &Surroundings<'_>, diags: &mut Diagnostics) -> bool {
-    let mut is_fine = true;
+/// Reports names that are too long for a folder, and folders that no command can be told of.
+pub(super) fn check_names(raws: &[RawTask], cx: &mut Cx<'_>) -> Result<(), Reported> {
+    let mut is_fine = Ok(());
     for raw in raws.iter().filter(|raw| raw.name.value.len() > MAX_TABLE) {
         let bytes = raw.name.value.len();
-        diags
-            .error(
-                raw.name.span,
-                format!("the name of a task has {bytes} bytes, and {MAX_TABLE} is the most"),
-            )
-            .label("it is the name of a folder, too");
-        is_fine = false;
+        let message = format!("the name of a task has {bytes} bytes, and {MAX_TABLE} is the most");
+        is_fine = cx.error(raw.name.span, message).label("it is the name of a folder, too").fail();
     }
-    for (what, folder) in [("of the workflow file", around.folder), ("`output`", around.output)] {
+    for (what, folder) in [("of the workflow file", cx.folder.clone()), ("`output`", cx.output.clone())] {
         if let Some(first) = raws.first().filter(|_| folder.to_str().is_none()) {
-            diags
+            is_fine = cx
                 .error(first.name.span, format!("the folder {what}, `{}`, is no UTF-8", folder.display()))
                 .label("commands are told of it in texts")
-                .help("give it another name, or another `output`");
-            is_fine = false;
+                .help("give it another name, or another `output`")
+                .fail();
         }
     }
     is_fine
@@ -43,20 +38,19 @@ impl Expander<'_> {
         span: Span,
         cwd: &Path,
         written: &str,
-        diags: &mut Diagnostics,
-    ) -> Option<PathBuf> {
-        let path = resolve(cwd, written, self.around.host);
+        cx: &mut Cx<'_>,
+    ) -> Result<PathBuf, Reported> {
+        let path = cx.host.resolve(&cwd.join(written));
         let why = match () {
             () if written.is_empty() => "is empty".to_owned(),
             // What every start of the run changes can be the same as before in no start.
-            () if self.around.output.starts_with(&path) => {
+            () if cx.output.starts_with(&path) => {
                 format!("has `{}`, which holds the output folder of the run", path.display())
             }
-            () => return Some(path),
+            () => return Ok(path),
         };
-        diags
-            .error(span, format!("`{key}` {why}"))
-            .help("name files, or folders that hold nothing else: inputs = [\"train.py\", \"data\"]");
-        None
+        cx.error(span, format!("`{key}` {why}"))
+            .help("name files, or folders that hold nothing else: inputs = [\"train.py\", \"data\"]")
+            .fail()
     }
 }

@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::Expander;
 use super::combine::RESERVED;
-use super::template::{Part, parts};
-use super::{BEST_FOLDER, BestValue, Expander, TASKS_FOLDER, shell};
-use crate::diagnostics::{Diagnostics, Span};
+use crate::cx::Cx;
+use crate::diagnostics::{Reported, Span};
 use crate::fields::At;
 use crate::nearest::suggestion;
+use crate::plan::{BEST_FOLDER, BestValue, TASKS_FOLDER};
+use crate::shell;
+use crate::template::{Part, parts};
 
 pub(super) struct Fill<'a> {
     of: &'a Expander<'a>,
@@ -40,27 +43,27 @@ impl<'a> Fill<'a> {
         self
     }
 
-    /// The text with its values; `None` was reported.
-    pub fn text(&mut self, text: &At<String>, diags: &mut Diagnostics) -> Option<String> {
-        self.fill(&text.value, text.span, diags)
+    /// The text with its values.
+    pub fn text(&mut self, text: &At<String>, cx: &mut Cx<'_>) -> Result<String, Reported> {
+        self.fill(&text.value, text.span, cx)
     }
 
-    fn fill(&mut self, text: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
+    fn fill(&mut self, text: &str, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
         let mut filled = String::new();
         for part in parts(text) {
             match part {
                 Part::Text(text) => filled.push_str(text),
                 Part::Name(name) => {
-                    let value = self.value_at(name, filled.len(), span, diags)?;
+                    let value = self.value_at(name, filled.len(), span, cx)?;
                     filled.push_str(&value);
                 }
             }
         }
-        without_nul(filled, span, diags)
+        without_nul(filled, span, cx)
     }
 
     /// The same for a text of the shell, in which each value is one word. One that is not plain is given in a variable: see [`shell`].
-    pub fn shell(&mut self, text: &At<String>, diags: &mut Diagnostics) -> Option<String> {
+    pub fn shell(&mut self, text: &At<String>, cx: &mut Cx<'_>) -> Result<String, Reported> {
         let mut filled = String::new();
         for part in parts(&text.value) {
             let name = match part {
@@ -71,7 +74,7 @@ impl<'a> Fill<'a> {
                 Part::Name(name) => name,
             };
             let known = self.best_values.len();
-            let value = self.value_at(name, filled.len(), text.span, diags)?;
+            let value = self.value_at(name, filled.len(), text.span, cx)?;
             let late = self.best_values.get_mut(known);
             let not_plain = match late {
                 Some(late) => {
@@ -84,8 +87,7 @@ impl<'a> Fill<'a> {
             if let Some(value) = &not_plain
                 && let Some(within) = shell::enclosing(&filled)
             {
-                let error = diags
-                    .error(text.span, format!("`{{{name}}}` stands {within}, and its value `{value}` can only be a word by itself"))
+                let error = cx.error(text.span, format!("`{{{name}}}` stands {within}, and its value `{value}` can only be a word by itself"))
                     .help(format!("write {{{name}}} as a word by itself, or `command` as a list"));
                 // In arithmetic a shell may run what is in a variable, too.
                 if within != shell::Within::Arithmetic {
@@ -93,21 +95,19 @@ impl<'a> Fill<'a> {
                         "or give it a name: env = {{ VALUE = \"{{{name}}}\" }}, and \"$VALUE\" in the text"
                     ));
                 }
-                return None;
+                return error.fail();
             }
             let is_late = self.best_values.len() > known;
             let not_plain = not_plain.filter(|_| !is_late);
             let part_files = not_plain.as_deref().filter(|_| name.starts_with("sinks."));
             filled.push_str(&match (part_files.and_then(shell::part_files), &not_plain) {
                 (Some((stem, glob)), _) if shell::is_plain(stem) => format!("{stem}{glob}"),
-                (Some((stem, glob)), _) => {
-                    self.variable(without_nul(stem.to_owned(), text.span, diags)?) + glob
-                }
-                (None, Some(value)) => self.variable(without_nul(value.clone(), text.span, diags)?),
+                (Some((stem, glob)), _) => self.variable(without_nul(stem.to_owned(), text.span, cx)?) + glob,
+                (None, Some(value)) => self.variable(without_nul(value.clone(), text.span, cx)?),
                 (None, None) => value,
             });
         }
-        without_nul(filled, text.span, diags)
+        without_nul(filled, text.span, cx)
     }
 
     /// The word of a text that stands for this value.
@@ -121,30 +121,30 @@ impl<'a> Fill<'a> {
     }
 
     /// The value, and where it stands, if it is known only later.
-    fn value_at(&mut self, name: &str, at: usize, span: Span, diags: &mut Diagnostics) -> Option<String> {
+    fn value_at(&mut self, name: &str, at: usize, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
         let known = self.best_values.len();
-        let value = self.value(name, span, diags)?;
+        let value = self.value(name, span, cx)?;
         if let Some(late) = self.best_values.get_mut(known) {
             late.at = at..at + value.len();
         }
-        Some(value)
+        Ok(value)
     }
 
-    pub fn value(&mut self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
+    pub fn value(&mut self, name: &str, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
         if let Some((_, value)) = self.values.iter().find(|(own, _)| own == name) {
-            return Some(value.clone());
+            return Ok(value.clone());
         }
         if name == "output" {
-            return Some(self.output.display().to_string());
+            return Ok(self.output.display().to_string());
         }
         if let Some(of_task) = name.strip_prefix("tasks.") {
-            return self.of_task(of_task, span, diags);
+            return self.of_task(of_task, span, cx);
         }
         if let Some(of_sink) = name.strip_prefix("sinks.") {
-            return self.of_sink(of_sink, span, diags);
+            return self.of_sink(of_sink, span, cx);
         }
         let known = self.values.iter().map(|(name, _)| &name[..]).chain(RESERVED.iter().copied().take(1));
-        let error = diags
+        let error = cx
             .error(span, format!("nothing is called `{name}` here"))
             .label(format!("`{{{name}}}` has no value"));
         // What is known only when the command starts, it is told by variables.
@@ -162,41 +162,39 @@ impl<'a> Fill<'a> {
         }
         error
             .help(suggestion("values", name, known))
-            .help(format!("`{{{{{name}}}}}` stands for the text `{{{name}}}`"));
-        None
+            .help(format!("`{{{{{name}}}}}` stands for the text `{{{name}}}`"))
+            .fail()
     }
 
     /// `NAME.path`
-    fn of_sink(&mut self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
+    fn of_sink(&mut self, name: &str, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
         let (sink, key) = name.split_once('.').unwrap_or((name, ""));
-        let (_, path) = self.of.sink(sink, span, diags)?;
+        let (_, path) = self.of.sink(sink, span, cx)?;
         if key != "path" {
-            diags.error(span, format!("sinks have no value `{key}`")).help(suggestion(
-                "values of sinks",
-                key,
-                ["path"],
-            ));
-            return None;
+            return cx
+                .error(span, format!("sinks have no value `{key}`"))
+                .help(suggestion("values of sinks", key, ["path"]))
+                .fail();
         }
         self.after_sinks.insert(sink.to_owned());
-        Some(path.clone())
+        Ok(path.clone())
     }
 
     /// `NAME.output`, `NAME[..].output`, `NAME.best.output` or `NAME.folder`.
-    fn of_task(&mut self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
+    fn of_task(&mut self, name: &str, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
         let end = name.rfind(']').map_or(0, |at| at + 1);
         let dot = name[end..].rfind('.').map(|dot| end + dot);
         let (task, key) = dot.map_or((name, ""), |dot| (&name[..dot], &name[dot + 1..]));
         // Which task it is has to be known now.
         let late_text = self.late_text.take();
-        let task = self.fill(task, span, diags);
+        let task = self.fill(task, span, cx);
         self.late_text = late_text;
         let task = task?;
         let table = task.strip_suffix(".best").filter(|_| !self.of.of_table.contains_key(&task[..]));
         if let Some(table) = table {
-            return self.of_best(table, key, span, diags);
+            return self.of_best(table, key, span, cx);
         }
-        let named = self.of.named(&At::new(task.clone(), span), diags)?;
+        let named = self.of.named(&At::new(task.clone(), span), cx)?;
         let table = task.split_once('[').map_or(&task[..], |(table, _)| table);
         let raw = self.of.raws.iter().find(|raw| raw.name.value == table);
         let own =
@@ -205,7 +203,7 @@ impl<'a> Fill<'a> {
             (Some(rest), [one]) => joined(&self.of.outputs[*one], rest),
             (Some(_), several) => {
                 let some = self.of.some_of(several);
-                diags
+                return cx
                     .error(
                         span,
                         format!("`{task}` is {} tasks, and each has an output of its own", several.len()),
@@ -215,47 +213,41 @@ impl<'a> Fill<'a> {
                     ))
                     .help(format!(
                         "{{tasks.{task}.folder}} is the folder of them all, with NAME=VALUE/output in it"
-                    ));
-                return None;
+                    ))
+                    .fail();
             }
-            (None, _) if key == "folder" => {
-                self.of.around.output.join(TASKS_FOLDER).join(table).display().to_string()
-            }
+            (None, _) if key == "folder" => cx.output.join(TASKS_FOLDER).join(table).display().to_string(),
             _ => {
                 let outputs = raw.iter().flat_map(|raw| raw.named_outputs.keys()).map(String::as_str);
                 let known = outputs.chain(["output", "best.output", "folder"]);
-                diags.error(span, format!("tasks have no value `{key}`")).help(suggestion(
-                    "values of tasks",
-                    key,
-                    known,
-                ));
-                return None;
+                return cx
+                    .error(span, format!("tasks have no value `{key}`"))
+                    .help(suggestion("values of tasks", key, known))
+                    .fail();
             }
         };
         self.after.extend(named);
-        Some(value)
+        Ok(value)
     }
 
     /// The link of the table: which task is best is known when all have ended.
-    fn of_best(&mut self, table: &str, key: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
+    fn of_best(&mut self, table: &str, key: &str, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
         let Some(raw) = self.of.raws.iter().find(|raw| raw.name.value == table) else {
             let names = self.of.raws.iter().map(|raw| &raw.name.value[..]);
-            diags
+            return cx
                 .error(span, format!("there is no table `{table}` of tasks"))
-                .help(suggestion("tables", table, names));
-            return None;
+                .help(suggestion("tables", table, names))
+                .fail();
         };
         if raw.measured.best.is_none() {
-            diags
-                .error(span, format!("`{table}` does not say which of its tasks is the best"))
-                .help(format!("for example, in [tasks.{table}]: metrics = [\"loss\"] and best = {{ metric = \"loss\", goal = \"min\" }}"));
-            return None;
+            return cx.error(span, format!("`{table}` does not say which of its tasks is the best"))
+                .help(format!("for example, in [tasks.{table}]: metrics = [\"loss\"] and best = {{ metric = \"loss\", goal = \"min\" }}")).fail();
         }
         if key != "output"
             && !raw.named_outputs.contains_key(key)
             && self.of.values(table, key).next().is_some()
         {
-            return self.value_of_best(table, key, span, diags);
+            return self.value_of_best(table, key, span, cx);
         }
         let outputs = &raw.named_outputs;
         let Some(rest) = (if key == "output" { Some("") } else { outputs.get(key).map(String::as_str) })
@@ -263,14 +255,12 @@ impl<'a> Fill<'a> {
             let values = self.of.named_values(table);
             let known: Vec<&str> =
                 outputs.keys().map(String::as_str).chain(["output"]).chain(values).collect();
-            diags
-                .error(span, format!("the best task of `{table}` has no value `{key}`"))
+            return cx.error(span, format!("the best task of `{table}` has no value `{key}`"))
                 .help(suggestion("values of the best task", key, known.iter().copied()))
-                .help(format!("names are those of its values and of its outputs: [tasks.{table}] outputs = {{ model = \"{{output}}/model.onnx\" }}"));
-            return None;
+                .help(format!("names are those of its values and of its outputs: [tasks.{table}] outputs = {{ model = \"{{output}}/model.onnx\" }}")).fail();
         };
         self.best_of.insert(table.to_owned());
-        Some(joined(&self.of.around.output.join(BEST_FOLDER).join(table), rest))
+        Ok(joined(&cx.output.join(BEST_FOLDER).join(table), rest))
     }
 
     /// The placeholder of a value of the best task, which stands there until that is known.
@@ -279,27 +269,30 @@ impl<'a> Fill<'a> {
         table: &str,
         name: &str,
         span: Span,
-        diags: &mut Diagnostics,
-    ) -> Option<String> {
+        cx: &mut Cx<'_>,
+    ) -> Result<String, Reported> {
         let placeholder = format!("{{tasks.{table}.best.{name}}}");
         let Some(text) = self.late_text else {
-            diags
+            return cx
                 .error(span, format!("`{placeholder}` is known only when all tasks of `{table}` have ended"))
-                .label("`command` and `env` of a task may have it, and no other key");
-            return None;
+                .label("`command` and `env` of a task may have it, and no other key")
+                .fail();
         };
-        let of_table = self.of.of_table.get(table)?.len();
+        let of_table = self.of.of_table.get(table).map_or(0, Vec::len);
         if self.of.values(table, name).count() < of_table {
-            diags.error(
-                span,
-                format!("not every task of `{table}` has a value `{name}`, and any of them may be the best"),
-            );
-            return None;
+            return cx
+                .error(
+                    span,
+                    format!(
+                        "not every task of `{table}` has a value `{name}`, and any of them may be the best"
+                    ),
+                )
+                .fail();
         }
         self.best_of.insert(table.to_owned());
         let (table, name) = (table.to_owned(), name.to_owned());
         self.best_values.push(BestValue { table, name, text, at: 0..0, is_word: false });
-        Some(placeholder)
+        Ok(placeholder)
     }
 }
 
@@ -310,10 +303,9 @@ fn joined(folder: &Path, rest: &str) -> String {
 }
 
 /// A filled text, if the system can take it.
-fn without_nul(filled: String, span: Span, diags: &mut Diagnostics) -> Option<String> {
+fn without_nul(filled: String, span: Span, cx: &mut Cx<'_>) -> Result<String, Reported> {
     if filled.contains('\0') {
-        diags.error(span, "a text for a command cannot hold a NUL character");
-        return None;
+        return cx.error(span, "a text for a command cannot hold a NUL character").fail();
     }
-    Some(filled)
+    Ok(filled)
 }

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::tasks::in_order;
 
-use super::{MAX_LINKS, TaskPlan};
-use crate::diagnostics::{Diagnostics, Span};
+use super::MAX_LINKS;
+use crate::cx::Cx;
+use crate::diagnostics::{Reported, Span};
+use crate::plan::TaskPlan;
 
 /// Which tasks write which files and folders.
 #[derive(Default)]
@@ -25,13 +27,13 @@ impl Makers {
 }
 
 /// Lets a task that reads what another one declares to write come after it; reports what two tasks write, what a task reads and writes, circles, and
-/// more than [`MAX_LINKS`]. Whether there is nothing of that.
+/// more than [`MAX_LINKS`].
 pub(super) fn complete(
     tasks: &mut [TaskPlan],
     span_of: impl Fn(usize) -> Span,
-    diags: &mut Diagnostics,
-) -> bool {
-    let Some(makers) = makers(tasks, &span_of, diags) else { return false };
+    cx: &mut Cx<'_>,
+) -> Result<(), Reported> {
+    let makers = makers(tasks, &span_of, cx)?;
     let mut links: usize = tasks.iter().map(|task| task.after.len()).sum();
     for (at, task) in tasks.iter_mut().enumerate() {
         let mut implied = BTreeSet::new();
@@ -39,23 +41,22 @@ pub(super) fn complete(
             for (output, maker) in makers.of(input) {
                 if maker == at {
                     let (output, input) = (output.display(), input.display());
-                    diags
-                        .error(span_of(at), format!("task `{}` reads `{input}` and writes `{output}`", task.id))
+                    return cx.error(span_of(at), format!("task `{}` reads `{input}` and writes `{output}`", task.id))
                         .label("what it writes would be a change of what it reads, and no start would find it done")
-                        .help("name what it reads without what it writes: inputs = [\"data/raw\"]");
-                    return false;
+                        .help("name what it reads without what it writes: inputs = [\"data/raw\"]")
+                        .fail();
                 }
                 let is_new = implied.insert(maker) && task.after.binary_search(&maker).is_err();
                 links += usize::from(is_new);
                 if links > MAX_LINKS {
-                    diags
+                    return cx
                         .error(
                             span_of(at),
                             format!("tasks come after one another more than {MAX_LINKS} times"),
                         )
                         .label(format!("in `{}` are outputs of many tasks", input.display()))
-                        .help("let a task between come after the many, and these after that one");
-                    return false;
+                        .help("let a task between come after the many, and these after that one")
+                        .fail();
                 }
             }
         }
@@ -63,17 +64,16 @@ pub(super) fn complete(
         implied.extend(&task.after);
         task.after = implied.into_iter().collect();
     }
-    let Some(circle) = circle(tasks) else { return true };
+    let Some(circle) = circle(tasks) else { return Ok(()) };
     let names: Vec<String> = circle.iter().map(|task| format!("`{}`", tasks[*task].id)).collect();
-    diags
-        .error(span_of(circle[0]), format!("task {} would come after itself", names[0]))
+    cx.error(span_of(circle[0]), format!("task {} would come after itself", names[0]))
         .label(format!("it comes after {}", names[1..].join(", which comes after ")))
-        .help("`after`, values of other tasks and inputs that are outputs of others make an order; it must not be a circle");
-    false
+        .help("`after`, values of other tasks and inputs that are outputs of others make an order; it must not be a circle")
+        .fail()
 }
 
-/// What is written by whom; `None` where two tasks write the same or one into what the other one makes, which was reported.
-fn makers(tasks: &[TaskPlan], span_of: impl Fn(usize) -> Span, diags: &mut Diagnostics) -> Option<Makers> {
+/// What is written by whom. Reports two tasks that write the same, or one into what the other one makes.
+fn makers(tasks: &[TaskPlan], span_of: impl Fn(usize) -> Span, cx: &mut Cx<'_>) -> Result<Makers, Reported> {
     let mut makers = Makers::default();
     for (at, task) in tasks.iter().enumerate() {
         for output in &task.outputs {
@@ -85,16 +85,14 @@ fn makers(tasks: &[TaskPlan], span_of: impl Fn(usize) -> Span, diags: &mut Diagn
                         format!("task `{other}` writes `{}` and task `{id}` writes `{own}`", path.display())
                     }
                 };
-                diags
-                    .error(span_of(at), what)
+                return cx.error(span_of(at), what)
                     .label("what one makes would be a change of what the other one has made")
-                    .help("put a value into its path, or write it into the task's own folder: outputs = [\"{output}/model.onnx\"]");
-                return None;
+                    .help("put a value into its path, or write it into the task's own folder: outputs = [\"{output}/model.onnx\"]").fail();
             }
             makers.0.insert(output.clone(), at);
         }
     }
-    Some(makers)
+    Ok(makers)
 }
 
 /// Tasks of which each comes after the next, the first of them again at the end.

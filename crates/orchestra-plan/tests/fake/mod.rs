@@ -5,7 +5,8 @@ use std::path::Path;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, Plan, PlanOptions, RenderStyle, Signature,
+    DeviceView, FileKind, Files, Host, MachineView, ModelError, ModelFile, Plan, PlanOptions, RenderStyle,
+    Signature,
 };
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 
@@ -26,13 +27,19 @@ pub struct FakeHost {
     pub memory: u64,
 }
 
+impl Files for FakeHost {
+    fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn file_kind(&self, _: &Path) -> FileKind {
+        FileKind::Regular
+    }
+}
+
 impl Host for FakeHost {
     fn kinds(&self) -> orchestra_plan::Kinds {
         orchestra_kinds::builtin()
-    }
-
-    fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
-        Err(io::ErrorKind::NotFound.into())
     }
 
     fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
@@ -58,10 +65,6 @@ impl Host for FakeHost {
 
     fn first_item(&self, _: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
         Ok(Some(ItemEntry { name: "0".into(), locator: "/fake/items/0".into() }))
-    }
-
-    fn file_kind(&self, _: &Path) -> FileKind {
-        FileKind::Regular
     }
 
     fn machine(&self) -> Result<MachineView, String> {

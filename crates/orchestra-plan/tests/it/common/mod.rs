@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::{DType, Dim, Program, SandboxRules, TensorSpec};
 use orchestra_plan::{
-    BatchPlan, DeviceView, Diagnostics, FileKind, Host, LookRequest, MachineView, ModelError, ModelFile,
-    Plan, PlanOptions, RenderStyle, Signature,
+    BatchPlan, DeviceView, Diagnostics, FileKind, Files, Host, LookRequest, MachineView, ModelError,
+    ModelFile, Plan, PlanOptions, RenderStyle, Signature,
 };
 use orchestra_store::{FileKinds as _, ItemEntry, ListError, ListingSpec};
 
@@ -110,11 +110,7 @@ impl FakeHost {
     }
 }
 
-impl Host for FakeHost {
-    fn kinds(&self) -> orchestra_plan::Kinds {
-        orchestra_kinds::builtin()
-    }
-
+impl Files for FakeHost {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.files.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -132,6 +128,44 @@ impl Host for FakeHost {
     fn variable(&self, name: &str) -> Option<String> {
         let variables = [("THREE", "3"), ("FOLDER", "images"), ("SIZES", "[32, 32]")];
         variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+    }
+
+    fn file_kind(&self, path: &Path) -> FileKind {
+        let is_script = path.extension().is_some_and(|e| e == "py") && !path.ends_with("nowhere.py");
+        if is_script || self.files.contains_key(path) { FileKind::Regular } else { FileKind::Missing }
+    }
+
+    fn ask(&self, program: &Program, _: &SandboxRules) -> Result<Vec<u8>, String> {
+        let command: Vec<&str> = program.command.iter().map(String::as_str).collect();
+        let answer = match command[..] {
+            ["python9", ..] => return Err("it is not there".to_owned()),
+            [_, "-c", _] => r#"{ "executable": "/usr/bin/python3", "read": ["/usr", "/opt/python"] }"#,
+            [.., "/flows/broken.py"] => r#"{ "error": "NameError: name 'np' is not defined (broken.py:7)" }"#,
+            [.., "/flows/rubbish.py"] => "{{{",
+            [.., "/flows/slow.py"] => return Err("it took longer than 60 s".to_owned()),
+            [.., "/flows/cores.py"] => {
+                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }],
+                     "outputs": [{ "name": "y", "dtype": "float16", "shape": [2, null] }], "batch": 16, "gpu": false, "files": [] }"#
+            }
+            [.., "/flows/gpu.py"] => {
+                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }],
+                     "outputs": [{ "name": "y", "dtype": "float32", "shape": [] }], "batch": null, "gpu": true, "files": [] }"#
+            }
+            [.., "/flows/silent.py"] => {
+                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }], "outputs": null, "batch": null, "gpu": false, "files": [] }"#
+            }
+            _ => {
+                r#"{ "name": "f", "inputs": [{ "name": "left", "dtype": null, "shape": null }, { "name": "right", "dtype": "float32", "shape": [null, 8] }],
+                     "outputs": [{ "name": "y", "dtype": "float32", "shape": [2, null] }], "batch": 16, "gpu": false, "files": [["stage.py", "00"]] }"#
+            }
+        };
+        Ok(answer.as_bytes().to_vec())
+    }
+}
+
+impl Host for FakeHost {
+    fn kinds(&self) -> orchestra_plan::Kinds {
+        orchestra_kinds::builtin()
     }
 
     fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
@@ -188,38 +222,6 @@ impl Host for FakeHost {
                 Ok((!empty).then_some(item))
             }
         }
-    }
-
-    fn file_kind(&self, path: &Path) -> FileKind {
-        let is_script = path.extension().is_some_and(|e| e == "py") && !path.ends_with("nowhere.py");
-        if is_script || self.files.contains_key(path) { FileKind::Regular } else { FileKind::Missing }
-    }
-
-    fn ask(&self, program: &Program, _: &SandboxRules) -> Result<Vec<u8>, String> {
-        let command: Vec<&str> = program.command.iter().map(String::as_str).collect();
-        let answer = match command[..] {
-            ["python9", ..] => return Err("it is not there".to_owned()),
-            [_, "-c", _] => r#"{ "executable": "/usr/bin/python3", "read": ["/usr", "/opt/python"] }"#,
-            [.., "/flows/broken.py"] => r#"{ "error": "NameError: name 'np' is not defined (broken.py:7)" }"#,
-            [.., "/flows/rubbish.py"] => "{{{",
-            [.., "/flows/slow.py"] => return Err("it took longer than 60 s".to_owned()),
-            [.., "/flows/cores.py"] => {
-                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }],
-                     "outputs": [{ "name": "y", "dtype": "float16", "shape": [2, null] }], "batch": 16, "gpu": false, "files": [] }"#
-            }
-            [.., "/flows/gpu.py"] => {
-                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }],
-                     "outputs": [{ "name": "y", "dtype": "float32", "shape": [] }], "batch": null, "gpu": true, "files": [] }"#
-            }
-            [.., "/flows/silent.py"] => {
-                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }], "outputs": null, "batch": null, "gpu": false, "files": [] }"#
-            }
-            _ => {
-                r#"{ "name": "f", "inputs": [{ "name": "left", "dtype": null, "shape": null }, { "name": "right", "dtype": "float32", "shape": [null, 8] }],
-                     "outputs": [{ "name": "y", "dtype": "float32", "shape": [2, null] }], "batch": 16, "gpu": false, "files": [["stage.py", "00"]] }"#
-            }
-        };
-        Ok(answer.as_bytes().to_vec())
     }
 
     fn machine(&self) -> Result<MachineView, String> {

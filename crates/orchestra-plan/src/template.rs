@@ -4,13 +4,13 @@
 //! `{"json": 1}` and `{a,b}` stay as they are.
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part<'a> {
+pub(crate) enum Part<'a> {
     Text(&'a str),
     /// What stands between the braces; may have placeholders of its own between brackets.
     Name(&'a str),
 }
 
-pub(super) fn parts(text: &str) -> Vec<Part<'_>> {
+pub(crate) fn parts(text: &str) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     let mut begin = 0;
     let mut at = 0;

@@ -1,9 +1,8 @@
-//! `[models.*]`: what a model asks of its sessions, and where it cannot have it. Knows what ONNX Runtime can do; starts nothing.
+//! What a model asks of its sessions. Knows what ONNX Runtime can do.
 
 use orchestra_core::{ConvSearch, Provider, SessionTuning, TensorRt};
 
-use crate::devices::Device;
-use crate::diagnostics::{Diagnostics, Span};
+use crate::diagnostics::Span;
 use crate::fields::{At, Fields};
 use crate::keys::ProviderName;
 
@@ -15,7 +14,7 @@ const TENSORRT: &str = "provider = \"tensorrt\"";
 pub(crate) struct RawTuning {
     pub wanted: SessionTuning,
     /// Keys that ask for something that only a GPU can do.
-    gpu_keys: Vec<At<&'static str>>,
+    pub gpu_keys: Vec<At<&'static str>>,
 }
 
 impl RawTuning {
@@ -25,7 +24,7 @@ impl RawTuning {
 }
 
 /// `has_streams`: several batches are to run at once on a session.
-pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
+pub(super) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
     let mut raw = RawTuning::default();
     if let Some(search) = f.get::<At<ConvSearch>>("conv_search") {
         raw.wanted.conv_search = search.value;
@@ -62,31 +61,4 @@ fn gpu_switch(f: &mut Fields<'_, '_>, key: &'static str, raw: &mut RawTuning) ->
         raw.gpu_keys.push(At::new(key, entry.node.span));
     }
     is_on
-}
-
-/// Reports what is asked for and needs a GPU, where the model `name` is to run on other `devices`, too. Whether the file `named` them
-/// decides whose fault it is: the file's or the machine's.
-pub(crate) fn check_devices(
-    name: &str,
-    raw: &RawTuning,
-    devices: &[Device],
-    named: bool,
-    diags: &mut Diagnostics,
-) {
-    // Without a look at the machine, `auto` may be anything.
-    let Some(other) = devices.iter().find(|device| !device.is_cuda() && device.name != "auto") else {
-        return;
-    };
-    for key in &raw.gpu_keys {
-        let d = diags.error(
-            key.span,
-            format!("model `{name}`: `{}` needs a GPU, and `{}` is none", key.value, other.name),
-        );
-        if named {
-            d.help("set `devices` of the model to GPUs, or leave the key out");
-        } else {
-            d.help("there is no GPU here (`orchestra doctor` says why); leave the key out to run on the CPU")
-                .unavailable();
-        }
-    }
 }

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use orchestra_core::tasks::{Retries, WHOLE};
 
-use super::measure::{self, Measured};
-use super::template::{Part, parts};
+use super::metrics::{self, Measured};
+use super::settings::positive;
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
-use crate::raw::positive;
+use crate::template::{Part, parts};
 use crate::tree::{Entry, Node, Table, Value};
 
-pub(super) const VALUES_OF_TASKS: [&str; 3] = ["output", "folder", "best"];
+const VALUES_OF_TASKS: [&str; 3] = ["output", "folder", "best"];
 
 /// The longest `timeout`, `grace` or pause: a task without a `timeout` may run for ever.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -70,7 +70,7 @@ pub(crate) struct RawValues {
     pub values: Vec<String>,
 }
 
-pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawTask {
+pub(super) fn read(name: At<String>, table: &Table, diags: &mut Diagnostics) -> RawTask {
     let what = format!("task `{}`", name.value);
     let mut f = Fields::new(what, name.span, table, &keys::TASK, diags);
     let (outputs, named_outputs) = outputs(&mut f);
@@ -94,7 +94,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         inputs: f.strings("inputs").unwrap_or_default(),
         outputs,
         named_outputs,
-        measured: measure::read(&mut f),
+        measured: metrics::read(&mut f),
         name,
     }
 }
@@ -204,7 +204,6 @@ fn device(f: &mut Fields<'_, '_>) -> RawDevice {
     }
 }
 
-/// A duration that can be added to any time.
 /// What `read` gives of the key, of a year at most.
 fn bounded<'a, 'd>(
     f: &mut Fields<'a, 'd>,

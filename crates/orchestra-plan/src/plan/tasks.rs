@@ -6,10 +6,19 @@ use std::time::Duration;
 
 use orchestra_core::tasks::{Demand, Leases, Objective, Retries, with_earlier};
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 
-use super::combine::id_of;
-use super::measure::TaskMetric;
-use super::shell;
+use crate::digest::hex;
+use crate::shell;
+
+/// The folder of the tasks in the output folder.
+pub const TASKS_FOLDER: &str = "tasks";
+/// The folder in the output folder with a link for each table, by its name, to the output of its best task. It lies apart from the folders of tables, which
+/// may be inputs of tasks and sources of items.
+pub const BEST_FOLDER: &str = ".orchestra/best";
+
+/// A longer name is cut, and told from others by its checksum.
+const MAX_NAME: usize = 120;
 
 /// All tasks, and what they share.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -94,6 +103,14 @@ pub struct TaskPlan {
     pub metrics: Vec<TaskMetric>,
     /// What it is compared with the others of its table by.
     pub best: Option<Objective>,
+}
+
+/// A metric, and where its values are found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TaskMetric {
+    pub name: String,
+    /// The expression whose first group has its values in any line; `None`: lines that are JSON objects have them under its name.
+    pub regex: Option<String>,
 }
 
 /// A table of which a task takes the best.
@@ -205,4 +222,37 @@ impl TasksPlan {
         });
         Ok(Self { tasks: tasks.collect(), ..self.clone() })
     }
+}
+
+/// The id of a task, and its folder below that of all tasks. Both are the same in every run.
+pub(crate) fn task_names(table: &str, values: &[(String, String)]) -> (String, PathBuf) {
+    if values.is_empty() {
+        return (table.to_owned(), table.into());
+    }
+    let pairs: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let written = pairs.join(",");
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._+-=,@".contains(c);
+    (id(table, &written), PathBuf::from(table).join(short(&written, is_plain)))
+}
+
+/// The id of the task that `train[lr=0.1,seed=2]` names with its values in full, of which a long id has a part.
+pub(crate) fn id_of(written: &str) -> Option<String> {
+    let (table, values) = written.strip_suffix(']')?.split_once('[')?;
+    Some(id(table, values))
+}
+
+fn id(table: &str, written: &str) -> String {
+    format!("{table}[{}]", short(written, |c| !c.is_control()))
+}
+
+/// The text with `_` for characters that must not be in it. Where anything was lost a checksum of all of it follows.
+fn short(text: &str, may_be: impl Fn(char) -> bool) -> String {
+    if text.len() <= MAX_NAME && text.chars().all(&may_be) {
+        return text.to_owned();
+    }
+    let kept = text.chars().map(|c| if may_be(c) { c } else { '_' });
+    let mut kept: String = kept.collect();
+    kept.truncate(kept.floor_char_boundary(MAX_NAME - 9));
+    let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+    format!("{kept}-{}", &hex(&digest)[..8])
 }

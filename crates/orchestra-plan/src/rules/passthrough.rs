@@ -8,40 +8,27 @@ use orchestra_core::shapes::Fan;
 use orchestra_core::{PipelineId, SinkId, SourceId, StageId};
 use serde_json::Value as Json;
 
-use crate::diagnostics::{Diagnostics, Span};
-use crate::graph::{Graph, Link};
+use crate::cx::Cx;
+use crate::diagnostics::{Reported, Span};
 use crate::nearest::list;
 use crate::plan::{ColumnRef, FoldPlan, JoinWay, Origin, Plan, Shape, StagePlan};
-use crate::raw::RawWorkflow;
+use crate::workflow::{Link, Workflow};
 
-/// Fills in `home`, `within` and what is carried of all stages and sinks, and `linear` of all pipelines; adds the joins. `None` after an
-/// error.
-pub(crate) fn route(
-    plan: &mut Plan,
-    file: &RawWorkflow,
-    graph: &Graph,
-    diags: &mut Diagnostics,
-) -> Option<()> {
-    let mut is_fine = true;
-    let stages = file.stages.iter().zip(&graph.reads).take(graph.n_stages);
-    for (stage, (raw, links)) in (0..).map(StageId).zip(stages) {
-        let spans = Spans { name: raw.name.span, links };
-        is_fine &= route_stage(plan, stage, spans, diags).is_some();
-    }
-    if !is_fine {
-        return None; // What stands behind a stage with an error has one, too.
-    }
-    for (sink, (raw, links)) in (0..).map(SinkId).zip(file.sinks.iter().zip(&graph.sinks)) {
-        let spans = Spans { name: raw.name.span, links };
-        is_fine &= route_sink(plan, sink, spans, diags).is_some();
-    }
-    if !is_fine {
-        return None;
-    }
+/// Fills in `home`, `within` and what is carried of all stages and sinks, and `linear` of all pipelines; adds the joins.
+pub(crate) fn route(plan: &mut Plan, workflow: &Workflow, cx: &mut Cx<'_>) -> Result<(), Reported> {
+    let stages = (0..).map(StageId).zip(&workflow.stages[..workflow.n_stages]);
+    let routes = stages
+        .map(|(id, node)| route_stage(plan, id, Spans { name: node.name.span, links: &node.links }, cx));
+    // What stands behind a stage with an error has one, too.
+    routes.fold(Ok(()), Result::and)?;
+    let sinks = (0..).map(SinkId).zip(&workflow.sinks);
+    let routes =
+        sinks.map(|(id, node)| route_sink(plan, id, Spans { name: node.name.span, links: &node.links }, cx));
+    routes.fold(Ok(()), Result::and)?;
     for at in 0..plan.pipelines.len() {
         plan.pipelines[at].linear = linear(plan, at);
     }
-    Some(())
+    Ok(())
 }
 
 /// The span of the name of a stage or a sink in the file, and the links to what it reads, with their spans.
@@ -63,7 +50,7 @@ struct Reader<'a> {
     reads: Vec<ColumnRef>,
 }
 
-fn route_stage(plan: &mut Plan, stage: StageId, spans: Spans<'_>, diags: &mut Diagnostics) -> Option<()> {
+fn route_stage(plan: &mut Plan, stage: StageId, spans: Spans<'_>, cx: &mut Cx<'_>) -> Result<(), Reported> {
     let at = stage.index();
     let StagePlan { name, pipeline, from, reads, .. } = &plan.stages[at];
     let reader = Reader {
@@ -74,29 +61,29 @@ fn route_stage(plan: &mut Plan, stage: StageId, spans: Spans<'_>, diags: &mut Di
         from: from.clone(),
         reads: reads.clone(),
     };
-    let home = reach(plan, &reader, diags)?;
+    let home = reach(plan, &reader, cx)?;
     let mut within = within(plan, home, &reader.from);
     let this = &mut plan.stages[at];
     this.home = home;
     match (&this.runs, this.fan()) {
         (Shape::Fold(FoldPlan::Reduce(_)), _) => within.clear(),
         (Shape::Fold(_), _) if within.pop().is_none() => {
-            diags
+            return cx
                 .error(spans.name, format!("stage `{}` has no parts to bring together", this.name))
-                .help("it reads from a stage behind one that makes several rows of one, such as `crop`");
-            return None;
+                .help("it reads from a stage behind one that makes several rows of one, such as `crop`")
+                .fail();
         }
         (_, Fan::Parts) => within.push(stage),
         (_, Fan::One | Fan::AtMostOne) => {}
     }
     this.within = within;
-    Some(())
+    Ok(())
 }
 
-fn route_sink(plan: &mut Plan, sink: SinkId, spans: Spans<'_>, diags: &mut Diagnostics) -> Option<()> {
+fn route_sink(plan: &mut Plan, sink: SinkId, spans: Spans<'_>, cx: &mut Cx<'_>) -> Result<(), Reported> {
     let this = &plan.sinks[sink.index()];
     if this.is_of_failures {
-        return Some(());
+        return Ok(());
     }
     let reader = Reader {
         what: format!("sink `{}`", this.name),
@@ -106,16 +93,15 @@ fn route_sink(plan: &mut Plan, sink: SinkId, spans: Spans<'_>, diags: &mut Diagn
         from: this.from.clone(),
         reads: this.reads.clone(),
     };
-    let home = reach(plan, &reader, diags)?;
+    let home = reach(plan, &reader, cx)?;
     let this = &mut plan.sinks[sink.index()];
     this.home = home;
     if this.ordered && home.stage().is_some_and(|stage| plan.stages[stage.index()].reduce().is_some()) {
-        diags
-            .warning(spans.name, format!("`ordered` of sink `{}` has no effect", this.name))
+        cx.warning(spans.name, format!("`ordered` of sink `{}` has no effect", this.name))
             .help("what is reduced is written in the order of its keys, or of the items");
         this.ordered = false;
     }
-    Some(())
+    Ok(())
 }
 
 impl Reader<'_> {
@@ -127,35 +113,34 @@ impl Reader<'_> {
 }
 
 /// Finds the rows that reach a reader, and has all that it reads carried there.
-fn reach(plan: &mut Plan, reader: &Reader<'_>, diags: &mut Diagnostics) -> Option<Origin> {
-    only_sinks_read_reduced(plan, reader, diags)?;
+fn reach(plan: &mut Plan, reader: &Reader<'_>, cx: &mut Cx<'_>) -> Result<Origin, Reported> {
+    only_sinks_read_reduced(plan, reader, cx)?;
     let ways = ways(plan, &reader.from);
     for way in &ways {
-        one_fan_at_a_time(plan, reader, way, diags)?;
+        one_fan_at_a_time(plan, reader, way, cx)?;
     }
     let home = match &ways[..] {
         [way] => way.home,
-        ways => join(plan, reader, ways, diags)?,
+        ways => join(plan, reader, ways, cx)?,
     };
     for read in &reader.reads {
-        carry(plan, reader, home, *read, diags)?;
+        carry(plan, reader, home, *read, cx)?;
     }
-    Some(home)
+    Ok(home)
 }
 
 /// What is reduced is there when the items are gone, so it goes to sinks and with no other rows.
-fn only_sinks_read_reduced(plan: &Plan, reader: &Reader<'_>, diags: &mut Diagnostics) -> Option<()> {
+fn only_sinks_read_reduced(plan: &Plan, reader: &Reader<'_>, cx: &mut Cx<'_>) -> Result<(), Reported> {
     let is_reduced =
         |origin: &Origin| origin.stage().is_some_and(|stage| plan.stages[stage.index()].reduce().is_some());
-    let Some(&reduced) = reader.from.iter().find(|from| is_reduced(from)) else { return Some(()) };
+    let Some(&reduced) = reader.from.iter().find(|from| is_reduced(from)) else { return Ok(()) };
     let (what, name) = (&reader.what, plan.name_of(reduced));
     let help = match (reader.stage, &reader.from[..]) {
-        (None, [_]) => return Some(()),
+        (None, [_]) => return Ok(()),
         (None, _) => "its rows belong to no item: give it a sink of its own",
         (Some(_), _) => "only sinks do: what is reduced is there when all items have ended",
     };
-    diags.error(reader.span_of(&[reduced]), format!("{what} cannot read from `{name}`")).help(help);
-    None
+    cx.error(reader.span_of(&[reduced]), format!("{what} cannot read from `{name}`")).help(help).fail()
 }
 
 /// Inputs that are read of one row.
@@ -237,7 +222,7 @@ fn within(plan: &Plan, home: Origin, from: &[Origin]) -> Vec<StageId> {
 }
 
 /// The stage that waits for the rows of one token by all of these ways; one that does so already, or a new one.
-fn join(plan: &mut Plan, reader: &Reader<'_>, ways: &[Way], diags: &mut Diagnostics) -> Option<Origin> {
+fn join(plan: &mut Plan, reader: &Reader<'_>, ways: &[Way], cx: &mut Cx<'_>) -> Result<Origin, Reported> {
     let sources = |way: &Way| {
         let mut all = plan.ancestors(way.from[0]);
         all.retain(|origin| origin.stage().is_none());
@@ -248,21 +233,19 @@ fn join(plan: &mut Plan, reader: &Reader<'_>, ways: &[Way], diags: &mut Diagnost
         Some(split) => format!("parts that `{}` makes", plan.stages[split.index()].name),
         None => format!("items of {}", names(&sources(way).into_iter().collect::<Vec<_>>())),
     };
-    let [first, rest @ ..] = ways else { return None };
+    let [first, rest @ ..] = ways else { return Err(Reported) };
     let apart = |way: &&Way| {
         sources(way) != sources(first)
             || within(plan, way.home, &way.from) != within(plan, first.home, &first.from)
     };
     if let Some(other) = rest.iter().find(apart) {
         let (a, b) = (names(&first.from), names(&other.from));
-        diags
-            .error(
-                reader.span_of(&other.from),
-                format!("the inputs of {} do not belong together", reader.what),
-            )
+        let message = format!("the inputs of {} do not belong together", reader.what);
+        return cx
+            .error(reader.span_of(&other.from), message)
             .label(format!("rows of {a} are {}, and rows of {b} are {}", of(first), of(other)))
-            .help("what is read together is made of the same items, or of the same parts");
-        return None;
+            .help("what is read together is made of the same items, or of the same parts")
+            .fail();
     }
     let is_same = |stage: &StagePlan| match &stage.runs {
         Shape::Fold(FoldPlan::Join { ways: known }) => {
@@ -272,11 +255,10 @@ fn join(plan: &mut Plan, reader: &Reader<'_>, ways: &[Way], diags: &mut Diagnost
         _ => false,
     };
     if let Some(known) = plan.stages.iter().position(is_same) {
-        return Some(Origin::Stage(StageId(u16::try_from(known).ok()?)));
+        return Ok(Origin::Stage(StageId(known as u16))); // it has an id
     }
     let Ok(id) = u16::try_from(plan.stages.len()).map(StageId) else {
-        diags.error(reader.spans.name, "the workflow has too many stages");
-        return None;
+        return cx.error(reader.spans.name, "the workflow has too many stages").fail();
     };
     let from: Vec<Origin> = ways.iter().flat_map(|way| way.from.iter().copied()).collect();
     let name = from.iter().map(|from| plan.name_of(*from)).collect::<Vec<_>>().join("+");
@@ -298,7 +280,7 @@ fn join(plan: &mut Plan, reader: &Reader<'_>, ways: &[Way], diags: &mut Diagnost
     let stages = &mut plan.pipelines[reader.pipeline.index()].stages;
     let before = stages.iter().position(|stage| Some(*stage) == reader.stage).unwrap_or(stages.len());
     stages.insert(before, id);
-    Some(Origin::Stage(id))
+    Ok(Origin::Stage(id))
 }
 
 /// Has every batch and join between a column and what reads it carry the column along.
@@ -307,16 +289,17 @@ fn carry(
     reader: &Reader<'_>,
     home: Origin,
     read: ColumnRef,
-    diags: &mut Diagnostics,
-) -> Option<()> {
+    cx: &mut Cx<'_>,
+) -> Result<(), Reported> {
     let Some(carriers) = carriers(plan, home, read.from) else {
         let (what, giver) = (&reader.what, plan.name_of(read.from));
         let message = format!("{what} cannot read from `{giver}`");
         let span = reader.span_of(&[read.from]);
-        diags.error(span, message).label("no row of it leads here").help(
-            "a stage that brings parts together makes one row of many, which has the columns that it gives and no others",
-        );
-        return None;
+        return cx
+            .error(span, message)
+            .label("no row of it leads here")
+            .help("a stage that brings parts together makes one row of many, which has the columns that it gives and no others")
+            .fail();
     };
     for (carrier, way) in carriers {
         let columns = match &mut plan.stages[carrier.index()].runs {
@@ -328,12 +311,12 @@ fn carry(
             columns.push(read);
         }
     }
-    Some(())
+    Ok(())
 }
 
 /// The maps of one way run one inside of the other: two of them cannot both split a row, unless one reads what the other gives. Two that
 /// drop rows can, in any order.
-fn one_fan_at_a_time(plan: &Plan, reader: &Reader<'_>, way: &Way, diags: &mut Diagnostics) -> Option<()> {
+fn one_fan_at_a_time(plan: &Plan, reader: &Reader<'_>, way: &Way, cx: &mut Cx<'_>) -> Result<(), Reported> {
     let fan = |origin: &Origin| origin.stage().map_or(Fan::One, |stage| plan.stages[stage.index()].fan());
     let before = way.from.iter().flat_map(|from| plan.ancestors(*from));
     let fans: BTreeSet<Origin> =
@@ -352,11 +335,13 @@ fn one_fan_at_a_time(plan: &Plan, reader: &Reader<'_>, way: &Way, diags: &mut Di
                 "{} reads rows of both `{one}` and `{other}`, which do not belong together",
                 reader.what
             );
-            diags.error(reader.spans.name, message).help("have one of them read what the other gives");
-            return None;
+            return cx
+                .error(reader.spans.name, message)
+                .help("have one of them read what the other gives")
+                .fail();
         }
     }
-    Some(())
+    Ok(())
 }
 
 /// The only sink of a pipeline of one source in which every row has one reader, where no order is asked.

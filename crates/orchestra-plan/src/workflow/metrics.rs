@@ -2,26 +2,18 @@
 
 use orchestra_core::tasks::Objective;
 use regex_lite::Regex;
-use serde::Serialize;
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
 use crate::nearest::suggestion;
+use crate::plan::TaskMetric;
 use crate::tree::{Node, Value};
 
 /// Most metrics of a table: each is looked for in each line.
 const MAX_METRICS: usize = 32;
 /// Bytes of the longest name of a metric.
 const LONGEST_NAME: usize = 100;
-
-/// A metric, and where its values are found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TaskMetric {
-    pub name: String,
-    /// The expression whose first group has its values in any line; `None`: lines that are JSON objects have them under its name.
-    pub regex: Option<String>,
-}
 
 /// What a table says of its metrics.
 #[derive(Debug, Default)]

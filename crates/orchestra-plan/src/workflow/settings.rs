@@ -33,7 +33,7 @@ fn positive_or_default(f: &mut Fields<'_, '_>, key: &str) -> Duration {
     }
 }
 
-pub(crate) fn positive(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
+pub(super) fn positive(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
     let duration = f.duration(key)?;
     if duration.is_zero()
         && let Some(entry) = f.entry(key)

@@ -8,7 +8,7 @@ use crate::fields::At;
 use crate::key::Key;
 use crate::keys;
 use crate::nearest::suggestion;
-use crate::tree::{Entry, Table, Value};
+use crate::tree::{Table, Value};
 
 /// Tables of one kind. Ids of the plan have 16 bits; a file beyond this bound is a mistake of the program that generated it.
 const MAX_TABLES: usize = 10_000;
@@ -19,7 +19,7 @@ pub(crate) fn declared(common: &[Key], own: &[Key]) -> Vec<Key> {
 }
 
 /// The kind that a table names: what `find` finds of these names, else reported.
-pub(crate) fn kind<'k, K: ?Sized + 'k>(
+pub(super) fn kind<'k, K: ?Sized + 'k>(
     what: &str,
     table: &Table,
     span: Span,
@@ -60,7 +60,7 @@ pub(super) fn tables<T>(
     key: &str,
     what: &str,
     diags: &mut Diagnostics,
-    mut read: impl FnMut(At<String>, &Entry, &Table, &mut Diagnostics) -> T,
+    mut read: impl FnMut(At<String>, &Table, &mut Diagnostics) -> T,
 ) -> Vec<T> {
     let Some(section) = root.get(key) else { return Vec::new() };
     let Value::Table(named) = &section.node.value else {
@@ -85,7 +85,7 @@ pub(super) fn tables<T>(
                 .help("names are made of letters, digits, `_` and `-`");
         }
         match &entry.node.value {
-            Value::Table(table) => result.push(read(name, entry, table, diags)),
+            Value::Table(table) => result.push(read(name, table, diags)),
             _ => {
                 diags
                     .error(entry.key_span, format!("{what} `{}` must be a table", entry.key))

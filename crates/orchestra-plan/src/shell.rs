@@ -7,31 +7,31 @@
 use std::fmt;
 
 /// Whether the shell takes a value for one word wherever it stands in a text, and for the same text between quotes.
-pub(super) fn is_plain(value: &str) -> bool {
+pub(crate) fn is_plain(value: &str) -> bool {
     !value.is_empty() && value.chars().all(|c| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c))
 }
 
 const VARIABLE: &str = "ORCHESTRA_VALUE_";
 
 /// The variable with a value, by its number.
-pub(super) fn variable(number: usize) -> String {
+pub(crate) fn variable(number: usize) -> String {
     format!("{VARIABLE}{number}")
 }
 
 /// The word of a text that names a variable.
-pub(super) fn word(variable: &str) -> String {
+pub(crate) fn word(variable: &str) -> String {
     format!("\"${{{variable}}}\"")
 }
 
 /// What stands before the numbers of the part files of a sink, and the rest of their glob, which the shell is to expand; `None`: the value is no such
 /// glob.
-pub(super) fn part_files(value: &str) -> Option<(&str, &str)> {
+pub(crate) fn part_files(value: &str) -> Option<(&str, &str)> {
     let (stem, glob) = value.split_at(value.rfind("-*.")?);
     is_plain(&glob[3..]).then_some((stem, glob))
 }
 
 /// A text that names variables with their values between quotes, for people.
-pub(super) fn in_full(text: &str, variables: &[(String, String)]) -> String {
+pub(crate) fn in_full(text: &str, variables: &[(String, String)]) -> String {
     let values = variables.iter().filter(|(name, _)| name.starts_with(VARIABLE));
     values.fold(text.to_owned(), |text, (name, value)| {
         text.replace(&word(name), &format!("'{}'", value.replace('\'', r"'\''")))
@@ -40,7 +40,7 @@ pub(super) fn in_full(text: &str, variables: &[(String, String)]) -> String {
 
 /// What a value that is not plain cannot stand in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Within {
+pub(crate) enum Within {
     Quotes,
     Backslash,
     HereDocument,
@@ -87,7 +87,7 @@ impl Open {
 }
 
 /// What the end of a text lies in; `None` where a word may stand.
-pub(super) fn enclosing(text: &str) -> Option<Within> {
+pub(crate) fn enclosing(text: &str) -> Option<Within> {
     let mut reader = Reader { rest: text, open: Vec::new(), documents: Vec::new(), in_word: false };
     while !reader.rest.is_empty() {
         if let Err(within) = reader.step() {

@@ -1,0 +1,353 @@
+//! What a batch stage is fed: the inputs of its model, beside what the stages before it give.
+
+use std::sync::Arc;
+
+use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::{
+    DType, Dim, Iteration, ModelId, PixelInput, Placement, ProbedModel, ReadOutput, TensorSpec,
+};
+
+use super::iterated::IteratedModel;
+use super::{Wiring, links, placed, stage_plan};
+use crate::diagnostics::Reported;
+use crate::fields::At;
+use crate::host::ProbeRequest;
+use crate::kind::{BatchDraft, Draft, Input};
+use crate::nearest::{list, suggestion};
+use crate::outputs::{Batches, StageOutput, UnreadableOutput};
+use crate::plan::{BatchPlan, ColumnRef, Shape, StagePlan};
+use crate::rules::{largest, trim};
+use crate::workflow::{Connected, KnownModel, Link, ModelNode, SlotTensors, StageNode};
+
+/// An input of a model, and what feeds it.
+struct Fed {
+    read: ColumnRef,
+    /// The input with what is given for its open dimensions.
+    want: TensorSpec,
+    /// The tensor as it lies in a slot.
+    stored: TensorSpec,
+    pixels: Option<PixelInput>,
+}
+
+impl<'a> Wiring<'a, '_> {
+    pub(super) fn batch(
+        &mut self,
+        stage: usize,
+        node: &'a StageNode,
+        draft: &BatchDraft,
+    ) -> Result<Connected, Reported> {
+        // That there is no such model was reported.
+        let index = node.model.ok_or(Reported)?;
+        let model = &self.workflow.models[index];
+        let known = model.known.as_ref().ok_or(Reported)?;
+        let signature = &known.plan;
+        let fixed_batch = self.fixed_batch(node, &signature.inputs);
+        let links = self.inputs(node, &model.name.value, &signature.inputs)?;
+        let inputs = signature.inputs.iter().zip(&known.open_inputs).zip(links);
+        let fed: Vec<Result<Fed, Reported>> = inputs
+            .map(|((want, is_open), link)| self.fed(node, model, known, (want, *is_open), link))
+            .collect();
+        let fixed_batch = fixed_batch?;
+        let Ok(fed) = fed.into_iter().collect::<Result<Vec<Fed>, _>>() else {
+            return Err(Reported);
+        };
+        let mut inputs: Vec<ColumnRef> = fed.iter().map(|fed| fed.read).collect();
+        let mut places: Vec<ColumnRef> =
+            inputs.iter().filter_map(|read| placed(self.workflow, read.from)).collect();
+        places.dedup();
+        let placed = places.pop().filter(|_| places.is_empty());
+        let trim = trim::trim(self.workflow, stage, &inputs, self.cx)?;
+        let wants: Vec<TensorSpec> = fed.iter().map(|fed| fed.want.clone()).collect();
+        let mut tensors: Vec<TensorSpec> = fed.iter().map(|fed| fed.stored.clone()).collect();
+        let (given, unreadable) = self.given(model, known, draft, &wants, fixed_batch);
+        let mut outputs: Vec<TensorSpec> = given.iter().map(|output| output.read.tensor.clone()).collect();
+        let iteration = match &draft.iteration {
+            Some(draft) => {
+                let pixels: Vec<Option<PixelInput>> = fed.into_iter().map(|fed| fed.pixels).collect();
+                let (inputs, outputs, pixels) = (&tensors, &outputs, &pixels);
+                let iterated = IteratedModel { stage: &node.name, model: signature, inputs, outputs, pixels };
+                Some(iterated.resolve(draft, self.cx)?)
+            }
+            None => None,
+        };
+        if let Some(iteration) = &iteration {
+            tensors.extend(iteration.rounds_input());
+            outputs.push(Iteration::rounds_output());
+        }
+        if let Some((_, placed)) = trim {
+            inputs.push(placed);
+            tensors.push(Placement::tensor());
+        }
+        let column = |output: &TensorSpec, ty| Column { name: output.name.clone(), ty };
+        let said =
+            outputs[given.len()..].iter().map(|output| column(output, ColumnType::Tensor(output.clone())));
+        let mut gives: Vec<Column> =
+            given.iter().map(|output| column(&output.read.tensor, output.column())).chain(said).collect();
+        if iteration.is_none()
+            && let ([output], [StageOutput { read: ReadOutput { is_text: false, .. }, .. }]) =
+                (&mut outputs[..], &given[..])
+            && largest::is_all_that_is_read(self.workflow, stage, known)
+            && let Some(stored) = largest::of(output)
+        {
+            let model = std::mem::replace(output, stored.clone());
+            gives = vec![column(&model.clone(), ColumnType::Largest { stored, model })];
+        }
+        let batch = BatchPlan {
+            model: ModelId(index as u16), // tables are no more than ids
+            carries: Vec::new(),
+            max_batch: 0,
+            fixed_batch,
+            wait: draft.wait,
+            padded_to: None,
+            workers: Vec::new(),
+            streams: model.streams(),
+            ready: 0,
+            priority: model.priority,
+            recycle: model.recycle,
+            outputs: Vec::new(),
+            iteration,
+            trim: trim.map(|(trim, _)| trim),
+            layout: BatchLayout::default(),
+        };
+        let plan = stage_plan(node, Shape::Batch(Box::new(batch)))?;
+        Ok(Connected {
+            plan: StagePlan { reads: inputs, gives: Schema(gives), ..plan },
+            placed,
+            labels: known.labels.clone(),
+            metadata: Arc::clone(&known.metadata),
+            unreadable,
+            slots: Some(SlotTensors { inputs: tensors, outputs, given }),
+        })
+    }
+
+    /// What a link feeds an input of the model; one that is open takes any tensor.
+    fn fed(
+        &mut self,
+        node: &StageNode,
+        model: &ModelNode,
+        known: &KnownModel,
+        (want, is_open): (&TensorSpec, bool),
+        link: &Link,
+    ) -> Result<Fed, Reported> {
+        let reader = format!("stage `{}`", node.name.value);
+        let input = self.input(link)?;
+        let fitting = if is_open { None } else { only_fitting(&input, want) };
+        let column = fitting.map_or_else(|| self.tensor_of(&reader, &input), Ok)?;
+        let ty = &input.gives.0[column].ty;
+        let tensor = ty.tensor().ok_or(Reported)?;
+        let want = match is_open {
+            true => TensorSpec { name: want.name.clone(), batch: Dim::Dynamic, ..tensor.clone() },
+            false => want.clone(),
+        };
+        let pixels = match ty {
+            ColumnType::Pixels { input, .. } => Some(input.clone()),
+            _ => None,
+        };
+        if known.plan.code.is_some() && pixels.is_some() {
+            let giver = &input.name;
+            let message =
+                format!("{reader} runs a program, and `{giver}` leaves normalising to the graph of a model");
+            let help = format!("leave `normalize` of `{giver}` out");
+            return self.cx.error(link.span, message).help(help).fail();
+        }
+        let stored = self.fits(&model.name.value, &want, link, ty)?;
+        let (read, row) = (ColumnRef { from: link.target, column }, tensor.row.clone());
+        Ok(Fed { read, want: TensorSpec { row, ..want }, stored, pixels })
+    }
+
+    /// The column that a link means: a tensor.
+    fn tensor_of(&mut self, reader: &str, input: &Input) -> Result<usize, Reported> {
+        let has_pictures = input.gives.0.iter().any(|column| column.ty == ColumnType::Picture);
+        let what = match input.is_source && has_pictures {
+            true => format!(
+                "a tensor: put an image stage in between: [stages.pixels], kind = \"image\", from = \"{}\", size = [..]",
+                input.name
+            ),
+            false => "a tensor".to_owned(),
+        };
+        let is_tensor = |column: &Column| column.ty.tensor().is_some();
+        input.column(reader, &what, is_tensor, &mut self.cx.diags).ok_or(Reported)
+    }
+
+    /// The link of each model input, in the order of the model.
+    fn inputs(
+        &mut self,
+        node: &'a StageNode,
+        model: &str,
+        wanted: &[TensorSpec],
+    ) -> Result<Vec<&'a Link>, Reported> {
+        let names = || wanted.iter().map(|w| w.name.as_str());
+        if let [(None, from)] = &node.upstreams[..] {
+            if wanted.len() > 1 {
+                let n = wanted.len();
+                return self
+                    .cx
+                    .error(from.span, format!("model `{model}` has {n} inputs, but `from` names one stage"))
+                    .help(format!("write inputs = {{ name = \"stage\", .. }}; inputs: {}", list(names())))
+                    .fail();
+            }
+            return links(&node.links);
+        }
+        if node.upstreams.is_empty() {
+            return Err(Reported);
+        }
+        let mut found = Ok(Vec::new());
+        for name in node.upstreams.iter().filter_map(|(name, _)| name.as_ref()) {
+            if !names().any(|n| n == name.value) {
+                let message = format!("model `{model}` has no input `{}`", name.value);
+                let help = suggestion("inputs", &name.value, names());
+                found = self.cx.error(name.span, message).help(help).fail();
+            }
+        }
+        for name in names() {
+            let is_it =
+                |(input, _): &(Option<At<String>>, _)| input.as_ref().is_some_and(|i| i.value == name);
+            match node.upstreams.iter().position(is_it).map(|at| node.links[at].as_ref()) {
+                Some(Some(link)) => found.iter_mut().for_each(|found| found.push(link)),
+                Some(None) => found = Err(Reported),
+                None => {
+                    let stage = &node.name.value;
+                    let message = format!("stage `{stage}` does not feed input `{name}` of model `{model}`");
+                    let help = format!("add it to `inputs`: {name} = \"stage\"");
+                    found = self.cx.error(node.name.span, message).help(help).fail();
+                }
+            }
+        }
+        found
+    }
+
+    /// What the stage can have of the outputs of its model, and the others. `fed` are the inputs of the model.
+    fn given(
+        &self,
+        model: &ModelNode,
+        known: &KnownModel,
+        draft: &BatchDraft,
+        fed: &[TensorSpec],
+        fixed: Option<usize>,
+    ) -> (Vec<StageOutput>, Vec<UnreadableOutput>) {
+        if known.plan.code.is_some() {
+            let outputs = known.plan.outputs.iter().cloned();
+            return (outputs.map(StageOutput::of_program).collect(), Vec::new());
+        }
+        let asked = draft.max_batch.as_ref().or(model.max_batch.as_ref()).map(|asked| asked.value);
+        let is_single = fixed.map_or(asked == Some(1), |batch| batch == 1);
+        let probed = self.probed(known, fed, fixed, is_single);
+        let size_limit = probed.as_ref().ok().and_then(|found| found.size_limit.as_ref());
+        let size_limit = size_limit.filter(|limit| !is_single || limit.runs > 1);
+        let batches = Batches { fixed, is_single, size_limit };
+        let batch = fixed.map_or(Dim::Dynamic, Dim::Fixed);
+        let (mut given, mut unreadable) = (Vec::new(), Vec::new());
+        for output in &known.declared {
+            let probed = match &probed {
+                Ok(found) => found.outputs.iter().find(|found| found.name == output.name).ok_or(None),
+                Err(why) => Err(why.as_deref()),
+            };
+            match output.stage_output(batch, batches, probed, known.has_zip_map) {
+                Ok(output) => given.push(output),
+                Err(output) => unreadable.push(output),
+            }
+        }
+        (given, unreadable)
+    }
+
+    /// What a probe says of a model; an error without a reason where none is made.
+    fn probed(
+        &self,
+        known: &KnownModel,
+        fed: &[TensorSpec],
+        batch: Option<usize>,
+        is_single: bool,
+    ) -> Result<ProbedModel, Option<String>> {
+        if fed.is_empty() {
+            return Err(None);
+        }
+        let tensors = known.declared.iter().filter(|output| output.is_tensor());
+        let outputs: Vec<String> = tensors.map(|output| output.name.clone()).collect();
+        let is_alone = is_single && !known.declared.iter().any(|output| output.is_open(batch));
+        let request = ProbeRequest { model: &known.plan, inputs: fed, outputs: &outputs, batch, is_alone };
+        self.cx.host.probe(&request).ok_or(None)?.map_err(Some)
+    }
+
+    /// The only batch the model takes, if there is one.
+    fn fixed_batch(&mut self, node: &StageNode, inputs: &[TensorSpec]) -> Result<Option<usize>, Reported> {
+        let first = inputs.first().ok_or(Reported)?;
+        let Some(other) = inputs.iter().find(|input| input.batch != first.batch) else {
+            return Ok(first.batch.fixed());
+        };
+        let Some(model) = node.batch().and_then(|batch| batch.model.as_ref()) else { return Err(Reported) };
+        let message = format!("the inputs of model `{}` have different batch dimensions", model.value);
+        let label = format!("`{}` is {first}, `{}` is {other}", first.name, other.name);
+        self.cx.error(model.span, message).label(label).fail()
+    }
+
+    /// The tensor as it lies in a slot.
+    fn fits(
+        &mut self,
+        model: &str,
+        want: &TensorSpec,
+        link: &Link,
+        ty: &ColumnType,
+    ) -> Result<TensorSpec, Reported> {
+        let give = ty.tensor().ok_or(Reported)?;
+        let giver = self.workflow.name_of(link.target);
+        let stage = link.stage().map(|stage| &self.workflow.stages[stage]);
+        if stage.and_then(StageNode::plan).is_some_and(|plan| plan.reduce().is_some()) {
+            return self.cx
+                .error(link.span, format!("stage `{giver}` gives its rows when all items have ended, so only sinks can read it"))
+                .help("write them by a sink, and read its file in a workflow of its own; a task may run that: command = [\"orchestra\", \"run\", \"next.toml\"], after = [\"sinks.NAME\"]")
+                .fail();
+        }
+        if give.fixed_row().is_none() {
+            let message = format!(
+                "output `{}` of stage `{giver}` has no fixed shape, so it cannot be fed on",
+                give.name
+            );
+            return self
+                .cx
+                .error(link.span, message)
+                .label(format!("`{giver}` gives {give}"))
+                .help("export the model with fixed dimensions other than the batch")
+                .fail();
+        }
+        let same_row = is_same_row(want, give);
+        // Pixels become what the model takes inside of its graph, and nothing else is made of them.
+        let fits = give.dtype == want.dtype || ty.stored() == Some(give) && give.dtype.goes_into(want.dtype);
+        if !same_row || !fits {
+            let what = if same_row { "type" } else { "shape" };
+            let advice = match stage.map(|stage| &stage.draft) {
+                Some(Some(Draft::Stage(draft))) => draft.advice(giver, want),
+                _ => None,
+            };
+            let input = &want.name;
+            let message =
+                format!("stage `{giver}` gives another {what} than input `{input}` of model `{model}` takes");
+            let d = self.cx.error(link.span, message);
+            d.label(format!("`{giver}` gives {give}, `{model}` takes {want}"));
+            d.help.extend(advice);
+            return d.fail();
+        }
+        // What lies in a slot.
+        let lies = ty.stored().ok_or(Reported)?;
+        let dtype = if give.dtype == want.dtype { lies.dtype } else { want.dtype };
+        Ok(TensorSpec { name: want.name.clone(), batch: want.batch, dtype, ..lies.clone() })
+    }
+}
+
+/// Of several tensors the only one that the model can take is meant.
+fn only_fitting(input: &Input, want: &TensorSpec) -> Option<usize> {
+    let is_of_type: [fn(DType, DType) -> bool; 2] = [|give, want| give == want, DType::goes_into];
+    is_of_type.into_iter().filter(|_| input.column.is_none()).find_map(|is_of_type| {
+        let mut fitting = (0..input.gives.0.len()).filter(|place| {
+            let tensor = input.gives.0[*place].ty.tensor();
+            tensor.is_some_and(|give| is_of_type(give.dtype, want.dtype) && is_same_row(want, give))
+        });
+        fitting.next().filter(|_| fitting.next().is_none())
+    })
+}
+
+/// Whether rows of `give` have the shape that `want` asks for.
+fn is_same_row(want: &TensorSpec, give: &TensorSpec) -> bool {
+    let fits = |(want, give): (&Dim, &Dim)| want.fixed().is_none_or(|n| give.fixed() == Some(n));
+    want.row.len() == give.row.len() && give.fixed_row().is_some() && want.row.iter().zip(&give.row).all(fits)
+}

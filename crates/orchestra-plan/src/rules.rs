@@ -1,0 +1,6 @@
+//! What is made better of a graph whose nodes fit: a rule each. None of them changes what comes out.
+
+pub(crate) mod largest;
+pub(crate) mod passthrough;
+pub(crate) mod read_outputs;
+pub(crate) mod trim;

@@ -1,0 +1,127 @@
+//! Reads the tables of a workflow file, each by itself.
+
+use std::sync::Arc;
+
+use super::settings::{devices, limits, max_failed, positive, telemetry};
+use super::tables::{declared, kind, tables};
+use super::{RawPipeline, RawTask, StageNode, StageProgram, Workflow, models, sinks, sources, tasks};
+use crate::diagnostics::{Diagnostics, Span};
+use crate::fields::{At, Fields};
+use crate::key::key;
+use crate::keys;
+use crate::kind::{BatchDraft, Draft, Kinds};
+use crate::tree::{Table, Value};
+
+const TABLES: [&str; 9] =
+    ["sources", "models", "stages", "sinks", "tasks", "pipelines", "devices", "limits", "telemetry"];
+
+/// `tasks` were read before: what follows may use values of them.
+pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut Diagnostics) -> Workflow {
+    // Errors about the file as a whole point at its first line.
+    let top = Span::new(0, 0..0);
+    let tables_of = TABLES.map(|name| key(name, "table", "none", "tables"));
+    let keys = [&keys::TOP_LEVEL[..], &tables_of].concat();
+    let mut fields = Fields::new("the workflow file".into(), top, root, &keys, diags);
+    version(&mut fields);
+    let name = fields.string("name").map(|n| n.value);
+    let (limits, memory, loaders) = limits(&mut fields);
+    let devices = devices(&mut fields);
+    let telemetry = telemetry(&mut fields);
+    let mut models = tables(root, "models", "model", diags, models::read);
+    let mut stages =
+        tables(root, "stages", "stage", diags, |name, table, diags| read_stage(name, table, kinds, diags));
+    let programs = stages.iter_mut().filter_map(|stage| stage.program.as_deref_mut());
+    for model in models.iter_mut().chain(programs) {
+        model.sandbox.mode.get_or_insert(limits.sandbox);
+    }
+    Workflow {
+        name,
+        sources: tables(root, "sources", "source", diags, |name, table, diags| {
+            sources::read(name, table, kinds, diags)
+        }),
+        models,
+        stages,
+        sinks: tables(root, "sinks", "sink", diags, |name, table, diags| {
+            sinks::read(name, table, kinds, diags)
+        }),
+        tasks,
+        pipelines: tables(root, "pipelines", "pipeline", diags, pipeline),
+        devices,
+        limits,
+        memory,
+        loaders,
+        telemetry,
+        n_sources: 0,
+        n_models: 0,
+        n_stages: 0,
+        n_ordered: 0,
+    }
+}
+
+/// `[tasks.*]`, as written.
+pub(crate) fn tasks_as_written(root: &Table, diags: &mut Diagnostics) -> Vec<RawTask> {
+    tables(root, "tasks", "task", diags, tasks::read)
+}
+
+fn pipeline(name: At<String>, table: &Table, diags: &mut Diagnostics) -> RawPipeline {
+    let what = format!("pipeline `{}`", name.value);
+    let mut f = Fields::new(what, name.span, table, &keys::PIPELINE, diags);
+    let of_models = ["batch_timeout", "load_timeout"].into_iter();
+    let of_models = of_models.filter_map(|key| Some(At::new(key, f.entry(key)?.key_span))).collect();
+    RawPipeline {
+        max_failed: max_failed(&mut f),
+        first_failed: f.integer("first_failed"),
+        item_timeout: positive(&mut f, "item_timeout"),
+        batch_timeout: positive(&mut f, "batch_timeout"),
+        load_timeout: positive(&mut f, "load_timeout"),
+        of_models,
+        name,
+    }
+}
+
+fn read_stage(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> StageNode {
+    let what = format!("stage `{}`", name.value);
+    let mut node = StageNode {
+        name,
+        upstreams: Vec::new(),
+        kind: None,
+        draft: None,
+        written: Vec::new(),
+        program: None,
+        is_deferred: false,
+        links: Vec::new(),
+        model: None,
+        connected: None,
+    };
+    let names = kinds.stages.iter().map(|kind| kind.name());
+    let Some(kind) = kind(&what, table, node.name.span, names, |name| kinds.stage(name), diags) else {
+        return node;
+    };
+    let keys = declared(&keys::STAGE, kind.keys());
+    let mut fields = Fields::new(what, node.name.span, table, &keys, diags);
+    node.upstreams = kind.upstreams(&mut fields);
+    node.draft = kind.read(&mut fields);
+    if let Some(Draft::Batch(BatchDraft { model: Some(model), program: Some(draft), .. })) = &node.draft {
+        let stage = node.name.value.clone();
+        let name = At::new(format!("{stage}/{}", model.value), model.span);
+        let program = StageProgram { stage, draft: Arc::clone(draft) };
+        node.program = Some(Box::new(models::of_program(name, program, &mut fields)));
+    }
+    let written = table.entries.iter().map(|entry| At::new(entry.key.clone(), entry.key_span));
+    StageNode { kind: Some(kind), written: written.collect(), ..node }
+}
+
+fn version(fields: &mut Fields<'_, '_>) {
+    let Some(entry) = fields.entry("version") else {
+        fields.missing("version", "add `version = 1` as the first line");
+        return;
+    };
+    if !matches!(entry.node.value, Value::Integer(1)) {
+        let found = entry.node.found();
+        fields
+            .diags
+            .error(entry.node.span, "`version` of the workflow file must be 1")
+            .label(format!("found {found}"))
+            .help("this build reads version 1 of the format");
+    }
+}

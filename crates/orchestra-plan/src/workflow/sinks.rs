@@ -1,0 +1,47 @@
+//! `[sinks.*]`: what each writes, and where.
+
+use super::SinkNode;
+use super::tables::{declared, kind};
+use crate::diagnostics::Diagnostics;
+use crate::fields::{At, Fields};
+use crate::keys;
+use crate::kind::{Kinds, Writes};
+use crate::tree::Table;
+
+pub(super) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> SinkNode {
+    let what = format!("sink `{}`", name.value);
+    let mut node = SinkNode {
+        name,
+        kind: None,
+        table: table.clone(),
+        from: Vec::new(),
+        is_of_failures: false,
+        path: None,
+        rows_per_file: None,
+        ordered: false,
+        file: None,
+        links: Vec::new(),
+        plan: None,
+    };
+    let names = kinds.sinks.iter().map(|kind| kind.name());
+    let Some(kind) = kind(&what, table, node.name.span, names, |name| kinds.sink(name), diags) else {
+        return node;
+    };
+    let keys = declared(&keys::SINK, kind.keys());
+    let mut f = Fields::new(what, node.name.span, table, &keys, diags);
+    node.from = f.names("from", "name the stage whose results are written");
+    let name = &node.name;
+    node.path = match (f.entry("path"), kind.writes()) {
+        (Some(_), _) => f.string("path"),
+        (None, Writes::Append | Writes::PartFiles) => {
+            Some(At::new(format!("{}.{}", name.value, kind.extension()), name.span))
+        }
+        (None, Writes::FileEach) => Some(name.clone()),
+    };
+    node.ordered = f.value("ordered");
+    // A kind that makes parts of its own reads it itself.
+    if kind.writes() != Writes::PartFiles {
+        node.rows_per_file = f.integer("rows_per_file");
+    }
+    SinkNode { kind: Some(kind), ..node }
+}

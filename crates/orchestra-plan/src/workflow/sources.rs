@@ -1,0 +1,114 @@
+//! `[sources.*]`: what each lists.
+
+use std::time::Duration;
+
+use orchestra_store::Watch;
+
+use super::tables::{declared, kind};
+use super::{RawListing, SourceNode};
+use crate::diagnostics::Diagnostics;
+use crate::fields::{At, Fields};
+use crate::keys;
+use crate::kind::Kinds;
+use crate::tree::Table;
+
+pub(super) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> SourceNode {
+    let what = format!("source `{}`", name.value);
+    let mut node = SourceNode {
+        name,
+        kind: None,
+        table: table.clone(),
+        listing: None,
+        watch: None,
+        sandbox_read: Vec::new(),
+        is_deferred: false,
+        plan: None,
+    };
+    let names = kinds.sources.iter().map(|kind| kind.name());
+    let Some(kind) = kind(&what, table, node.name.span, names, |name| kinds.source(name), diags) else {
+        return node;
+    };
+    let has_files = kind.has_files();
+    let keys = declared(if has_files { &keys::SOURCE[..] } else { &[] }, kind.keys());
+    node.kind = Some(kind);
+    let mut f = Fields::new(what, node.name.span, table, &keys, diags);
+    node.listing = if has_files { listing(&mut f) } else { Some(RawListing::Generated) };
+    if has_files {
+        node.watch = read_watch(&mut f);
+        node.sandbox_read = f.strings("sandbox_read").unwrap_or_default();
+    }
+    node
+}
+
+/// What is listed; `None` was reported.
+fn listing(f: &mut Fields<'_, '_>) -> Option<RawListing> {
+    match (f.entry("paths"), f.entry("manifest")) {
+        (None, None) => {
+            f.missing("paths", "paths = [\"images/*.png\"], or manifest = \"list.csv\"");
+            None
+        }
+        (Some(_), Some(second)) => {
+            f.bad("manifest", second.key_span, "stands beside `paths`")
+                .help("a source has one or the other; make two sources of it");
+            None
+        }
+        (Some(entry), None) => {
+            if let Some(root) = f.entry("root") {
+                f.bad("root", root.key_span, "belongs to a manifest, but this source has `paths`");
+            }
+            let paths = f.strings("paths");
+            if paths.as_ref().is_some_and(Vec::is_empty) {
+                f.bad("paths", entry.node.span, "is empty").help("name a file, a folder or a glob");
+            }
+            paths.filter(|p| !p.is_empty()).map(RawListing::Paths)
+        }
+        (None, Some(_)) => {
+            let root = f.string("root");
+            f.string("manifest").map(|path| RawListing::Manifest { path, root })
+        }
+    }
+}
+
+/// How long a file has to stay the same, where nothing is said.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// How the source is watched, if it is.
+fn read_watch(f: &mut Fields<'_, '_>) -> Option<At<Watch>> {
+    let is_watched = f.entry("watch").is_some() && f.boolean("watch")?;
+    let without = |key: &&&str| f.entry(key).is_some() && (!is_watched || f.entry("manifest").is_some());
+    let keys = ["watch", "watch_settle", "watch_idle"];
+    if let Some(key) = keys[usize::from(!is_watched)..].iter().find(without) {
+        let (key, span) = (*key, f.entry(key)?.key_span);
+        let (reason, help) = match is_watched {
+            true => (
+                "needs `paths`",
+                "a manifest cannot be watched: name the folder, for example paths = [\"inbox\"]",
+            ),
+            false => ("has no effect without `watch`", "add watch = true, or leave it out"),
+        };
+        f.bad(key, span, reason).help(help);
+        return None;
+    }
+    if !is_watched {
+        return None;
+    }
+    let settle = match f.entry("watch_settle") {
+        Some(_) => f.duration("watch_settle")?,
+        None => SETTLE,
+    };
+    let idle = f.duration("watch_idle");
+    if let Some(entry) = f.entry("watch_idle")
+        && idle.is_some_and(|idle| idle < settle.saturating_mul(2))
+    {
+        let twice = humantime::format_duration(settle.saturating_mul(2));
+        let help = format!("write \"{twice}\" or more, or a shorter `watch_settle`");
+        f.bad(
+            "watch_idle",
+            entry.node.span,
+            "is less than twice `watch_settle`: a file could be left out that is there",
+        )
+        .help(help);
+        return None;
+    }
+    Some(At::new(Watch { settle, idle }, f.entry("watch")?.key_span))
+}
