@@ -102,7 +102,7 @@ fn plan_file(text: &str, file: &Path, options: &PlanOptions, cx: &mut Cx<'_>) ->
     NoEffect { tree: &tree, workflow: &workflow, devices: &devices }.warn(cx);
     let outputs = match late.is_empty() {
         true => Vec::new(),
-        false => late.outputs(&tasks, &cx.host.tasks_ended(&tasks, &cx.output)),
+        false => late.outputs(&tasks, &cx.host.task_history(&tasks, &cx.output)),
     };
     let mut plan = assemble(workflow, &devices, machine.as_ref(), tasks, file, cx)?;
     plan.fingerprint.extend(outputs);
@@ -126,7 +126,7 @@ fn expand_tasks(
         sinks: &sinks::places(&workflow.sinks, &cx.output),
     };
     let mut tasks = tasks::expand(&workflow.tasks, instances, &around, cx)?;
-    tasks::leave_to_shares(&mut tasks, |tasks| cx.host.tasks_done(tasks, &cx.output));
+    tasks::leave_to_shares(&mut tasks, |tasks| cx.host.task_history(tasks, &cx.output).done);
     Ok(tasks)
 }
 
@@ -141,9 +141,8 @@ fn are_done(late: &Late, tasks: Option<&TasksPlan>, options: &PlanOptions, cx: &
             late.is_done(|task| is_done(&tasks.tasks[task]), of_table)
         }
         None => {
-            let done = cx.host.tasks_done(tasks, &cx.output);
-            let is_done = |task| done.get(task) == Some(&true);
-            late.is_done(is_done, |table| cx.host.has_best(tasks, &cx.output, table))
+            let history = cx.host.task_history(tasks, &cx.output);
+            late.is_done(|task| history.done.contains(&task), |table| history.have_best.contains(table))
         }
     }
 }

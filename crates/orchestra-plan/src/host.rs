@@ -14,7 +14,7 @@ use crate::files::{FileKind, Files, LookRequest, MAX_SMALL_FILE, digest_file, le
 use crate::kind::Kinds;
 use crate::model_file::{ModelError, ModelFile};
 use crate::onnx::read_model;
-use crate::plan::{ModelPlan, TasksEnded, TasksPlan};
+use crate::plan::{ModelPlan, TaskHistory, TasksPlan};
 
 /// The world, as far as a plan depends on it.
 pub trait Host: Files {
@@ -33,22 +33,10 @@ pub trait Host: Files {
     /// A missing file, a bad pattern, a bad row.
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError>;
 
-    /// Per task: whether it was done in a run into this folder, and nothing that it depends on or has left has changed since.
-    fn tasks_done(&self, tasks: &TasksPlan, output: &Path) -> Vec<bool> {
-        let _ = output;
-        vec![false; tasks.tasks.len()]
-    }
-
-    /// Whether all tasks of a table are done, and its link leads to the best of them.
-    fn has_best(&self, tasks: &TasksPlan, output: &Path, table: &str) -> bool {
-        let _ = (tasks, output, table);
-        false
-    }
-
-    /// When tasks have ended in runs into this folder.
-    fn tasks_ended(&self, tasks: &TasksPlan, output: &Path) -> TasksEnded {
+    /// What earlier runs into this folder have left of these tasks.
+    fn task_history(&self, tasks: &TasksPlan, output: &Path) -> TaskHistory {
         let _ = (tasks, output);
-        TasksEnded::default()
+        TaskHistory::default()
     }
 
     /// Where programs keep what they have compiled of models; `None` where there is no such folder.
@@ -168,29 +156,19 @@ pub struct RealHost {
     pub ask: Option<Arc<dyn AskProgram>>,
     /// What answers [`Files::compilers`]; `None`: nothing is looked for.
     pub compilers: Option<FindCompilers>,
-    /// What answers [`Host::tasks_done`]; `None`: none is.
-    pub tasks_done: Option<TasksDone>,
-    /// What answers [`Host::has_best`]; `None`: no table has.
-    pub has_best: Option<HasBest>,
-    /// What answers [`Host::tasks_ended`]; `None`: no task has.
-    pub tasks_ended: Option<FindTasksEnded>,
+    /// What answers [`Host::task_history`]; `None`: there were no runs.
+    pub task_history: Option<FindTaskHistory>,
     /// What answers [`Host::probe`]; `None`: no model is run.
     pub probe: Option<Arc<dyn ProbeModel>>,
     /// What answers [`Files::look`]; `None`: no file is looked into.
     pub look: Option<Arc<dyn LookInto>>,
 }
 
-/// As [`Host::tasks_ended`].
-pub type FindTasksEnded = fn(&TasksPlan, &Path) -> TasksEnded;
+/// As [`Host::task_history`].
+pub type FindTaskHistory = fn(&TasksPlan, &Path) -> TaskHistory;
 
 /// As [`Files::compilers`].
 pub type FindCompilers = fn() -> Result<Vec<Compiler>, String>;
-
-/// As [`Host::has_best`].
-pub type HasBest = fn(&TasksPlan, &Path, &str) -> bool;
-
-/// As [`Host::tasks_done`].
-pub type TasksDone = fn(&TasksPlan, &Path) -> Vec<bool>;
 
 impl RealHost {
     /// A host that remembers nothing of earlier runs.
@@ -203,9 +181,7 @@ impl RealHost {
             is_described: false,
             ask: None,
             compilers: None,
-            tasks_done: None,
-            has_best: None,
-            tasks_ended: None,
+            task_history: None,
             probe: None,
             look: None,
         }
@@ -286,16 +262,8 @@ impl Host for RealHost {
         self.engines.clone()
     }
 
-    fn tasks_done(&self, tasks: &TasksPlan, output: &Path) -> Vec<bool> {
-        self.tasks_done.map_or_else(|| vec![false; tasks.tasks.len()], |done| done(tasks, output))
-    }
-
-    fn has_best(&self, tasks: &TasksPlan, output: &Path, table: &str) -> bool {
-        self.has_best.is_some_and(|has_best| has_best(tasks, output, table))
-    }
-
-    fn tasks_ended(&self, tasks: &TasksPlan, output: &Path) -> TasksEnded {
-        self.tasks_ended.map_or_else(TasksEnded::default, |ended| ended(tasks, output))
+    fn task_history(&self, tasks: &TasksPlan, output: &Path) -> TaskHistory {
+        self.task_history.map_or_else(TaskHistory::default, |history| history(tasks, output))
     }
 
     fn probe(&self, request: &ProbeRequest<'_>) -> Option<Result<ProbedModel, String>> {

@@ -61,8 +61,8 @@ pub use fields::{At, Fields, Upstreams};
 pub use files::{FileKind, Files, LookRequest};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use host::{
-    AskProgram, DeviceView, FindCompilers, HasBest, Host, LookInto, MachineView, NodeView, ProbeModel,
-    ProbeRequest, RealHost, TasksDone,
+    AskProgram, DeviceView, FindCompilers, FindTaskHistory, Host, LookInto, MachineView, NodeView,
+    ProbeModel, ProbeRequest, RealHost,
 };
 pub use key::{Key, joined, key};
 pub use kind::{
@@ -82,8 +82,8 @@ pub use plan::{
     BEST_FOLDER, BETWEEN_COMMITS, BatchPlan, BestOf, BestValue, BucketPlan, ColumnRef, DeviceMemory,
     DevicePlan, FilesPlan, FoldPlan, Growth, JoinWay, KnownItems, LEAST_LOADER_BYTES, LatePlan, Limits,
     LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, RecordsPerItem,
-    Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TASKS_FOLDER, TaskGpu, TaskMetric, TaskPlan, TasksEnded,
-    TasksPlan, TelemetryPlan, WorkerPlan,
+    Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TASKS_FOLDER, TaskGpu, TaskHistory, TaskMetric,
+    TaskPlan, TasksPlan, TelemetryPlan, WorkerPlan,
 };
 pub use schema::workflow_schema;
 pub use serde_json::Value as Json;

@@ -21,7 +21,7 @@ mod tasks;
 pub use orchestra_core::{ColumnRef, Origin};
 
 pub use batch::{BatchPlan, DeviceMemory, DevicePlan, Growth, ModelPlan, NodeCores, Recycle, WorkerPlan};
-pub use late::{LatePlan, TasksEnded};
+pub use late::{LatePlan, TaskHistory};
 pub use settings::{Limits, LogFormat, MaxFailed, OtlpProtocol, TelemetryPlan};
 pub use sink::{BucketPlan, FilesPlan, RecordsPerItem, SinkPlan};
 pub use stage::{FoldPlan, JoinWay, Shape, StagePlan};

@@ -59,9 +59,9 @@ pub use orchestra_core::worker_exit::ExitKind;
 pub use start::{
     Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare, prepare_with,
 };
-pub use tasks::best::{best_task, has_best, tasks_ended};
+pub use tasks::best::best_task;
 pub use tasks::board::{RunningCommand, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot};
-pub use tasks::earlier::{KnownTask, commands_live, known as known_tasks};
+pub use tasks::earlier::{KnownTask, commands_live, known as known_tasks, task_history};
 pub use tasks::groups::{GroupOwner, command_bounds};
 pub use tasks::live::running_commands;
 pub use tasks::measured::{MetricReport, MetricReports};

@@ -63,9 +63,7 @@ pub use orchestra_onnx::library::{
 };
 use orchestra_onnx::library::{Env, Request};
 pub use orchestra_plan as plan;
-use orchestra_plan::{
-    AskProgram, BatchPlan, DeviceView, Kinds, LookInto, NodeView, RealHost, TasksPlan, WorkerPlan,
-};
+use orchestra_plan::{AskProgram, BatchPlan, DeviceView, Kinds, LookInto, NodeView, RealHost, WorkerPlan};
 pub use orchestra_plan::{
     Cause, Diagnostics, MachineView, ModelError, ModelFile, Plan, PlanOptions, RenderStyle, Signature,
     read_model, workflow_schema,
@@ -319,25 +317,11 @@ pub fn host(kinds: Kinds, machine: MachineView, start: &StartOptions) -> RealHos
         engines: engines(),
         ask: Some(ask),
         compilers: Some(engines::compilers as _),
-        tasks_done: Some(tasks_done as _),
-        has_best: Some(has_best as _),
-        tasks_ended: Some(orchestra_runtime::tasks_ended as _),
+        task_history: Some(orchestra_runtime::task_history as _),
         look,
         probe: Some(Arc::new(probe)),
         ..RealHost::with_machine(kinds, machine)
     }
-}
-
-/// Whether all tasks of a table are done, and its link leads to the best of them: what is better may be said anew.
-fn has_best(tasks: &TasksPlan, output: &Path, table: &str) -> bool {
-    let records = TaskJournal::read(output).unwrap_or_default();
-    orchestra_runtime::has_best(tasks, output, table, &known_tasks(tasks, &records))
-}
-
-/// Which tasks earlier starts into this output folder have done; none where their journal cannot be read, which the start will say.
-fn tasks_done(tasks: &TasksPlan, output: &Path) -> Vec<bool> {
-    let records = TaskJournal::read(output).unwrap_or_default();
-    known_tasks(tasks, &records).iter().map(|task| task.is_done).collect()
 }
 
 /// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA and TensorRT, if the plan needs them. `None` for a

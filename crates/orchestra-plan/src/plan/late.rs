@@ -1,6 +1,6 @@
-//! What is planned when tasks have ended, and when they did. Data only.
+//! What is planned when tasks have ended, and what earlier runs have left of them. Data only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -19,13 +19,17 @@ pub struct LatePlan {
     pub pipelines: Vec<String>,
 }
 
-/// When the tasks of a plan have ended.
+/// What earlier runs have left of the tasks of a plan, which are named by their places in it.
 #[derive(Debug, Clone, Default)]
-pub struct TasksEnded {
-    /// Microseconds since 1970, by the places of the tasks; tasks that are not in it have not.
-    pub at: BTreeMap<usize, u64>,
+pub struct TaskHistory {
+    /// Tasks that are done, and of which nothing that they depend on or have left has changed since.
+    pub done: BTreeSet<usize>,
+    /// When tasks have ended, in microseconds since 1970.
+    pub ended_at: BTreeMap<usize, u64>,
     /// The task that the link of a table leads to.
-    pub best: BTreeMap<String, usize>,
+    pub linked: BTreeMap<String, usize>,
+    /// Tables of which all tasks are done, and whose link leads to the best of them.
+    pub have_best: BTreeSet<String>,
 }
 
 impl LatePlan {

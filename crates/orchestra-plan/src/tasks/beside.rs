@@ -1,5 +1,7 @@
 //! What models and commands of a file have of each GPU's memory: one sum, of what was free. Arithmetic only.
 
+use std::collections::BTreeSet;
+
 use orchestra_core::tasks::Gpus;
 
 use crate::bytes::format_bytes;
@@ -14,14 +16,14 @@ fn declared(task: &TaskPlan) -> Option<u64> {
     Some(task.demand.gpu_memory).filter(|bytes| *bytes > 0)
 }
 
-/// Has models leave as much of each GPU as the largest share needs of all that are still to run. `are_done`: by their places.
-pub(crate) fn leave_to_shares(tasks: &mut TasksPlan, are_done: impl FnOnce(&TasksPlan) -> Vec<bool>) {
+/// Has models leave as much of each GPU as the largest share needs of all that are still to run. `done`: by their places.
+pub(crate) fn leave_to_shares(tasks: &mut TasksPlan, done: impl FnOnce(&TasksPlan) -> BTreeSet<usize>) {
     if tasks.gpus.is_empty() || tasks.tasks.iter().all(|task| declared(task).is_none()) {
         return;
     }
-    let are_done = are_done(tasks);
-    let open = tasks.tasks.iter().zip(are_done).filter(|(_, is_done)| !is_done);
-    let most = open.filter_map(|(task, _)| declared(task)).max().unwrap_or(0);
+    let done = done(tasks);
+    let open = tasks.tasks.iter().enumerate().filter(|(at, _)| !done.contains(at));
+    let most = open.filter_map(|(_, task)| declared(task)).max().unwrap_or(0);
     tasks.gpus.iter_mut().for_each(|gpu| gpu.of_shares = most);
 }
 

@@ -10,7 +10,7 @@ use super::{Expander, Instance, Surroundings, fill};
 use crate::cx::Cx;
 use crate::diagnostics::{Reported, Span};
 use crate::digest::digest;
-use crate::plan::{LatePlan, TASKS_FOLDER, TasksEnded, TasksPlan};
+use crate::plan::{LatePlan, TASKS_FOLDER, TaskHistory, TasksPlan};
 use crate::template::{Part, parts};
 use crate::tree::{Node, Table, Value};
 use crate::workflow::RawTask;
@@ -136,19 +136,19 @@ impl Late {
 
     /// Which outputs of tasks the sources and stages read, as parts of the fingerprint: a name and a digest of when these tasks have ended. Of
     /// models the contents count, which are a part by themselves.
-    pub fn outputs(&self, tasks: &TasksPlan, ended: &TasksEnded) -> Vec<(String, String)> {
+    pub fn outputs(&self, tasks: &TasksPlan, history: &TaskHistory) -> Vec<(String, String)> {
         let mut outputs = Vec::new();
         for ((section, name), used) in &self.0 {
             if !["sources", "stages"].contains(&&section[..]) {
                 continue;
             }
             let mut ends: BTreeMap<String, Vec<(&str, Option<u64>)>> = BTreeMap::new();
-            let end = |task: usize| (&tasks.tasks[task].id[..], ended.at.get(&task).copied());
+            let end = |task: usize| (&tasks.tasks[task].id[..], history.ended_at.get(&task).copied());
             for task in used.tasks.keys() {
                 ends.entry(tasks.tasks[*task].name.clone()).or_default().push(end(*task));
             }
             for best in used.best.keys() {
-                let of_best = ended.best.get(best).map(|task| end(*task));
+                let of_best = history.linked.get(best).map(|task| end(*task));
                 ends.entry(format!("{best}.best")).or_default().extend(of_best);
             }
             let reader = in_words(section, name);

@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::tasks::{EndClass, best};
-use orchestra_plan::{BEST_FOLDER, BestOf, TaskPlan, TasksEnded, TasksPlan};
-use orchestra_store::{TaskEnded, TaskJournal};
+use orchestra_plan::{BEST_FOLDER, BestOf, TaskPlan, TasksPlan};
+use orchestra_store::TaskEnded;
 
 use crate::tasks::earlier::KnownTask;
 
@@ -46,32 +46,10 @@ pub fn best_task(plan: &TasksPlan, table: &str, known: &[KnownTask]) -> Option<u
     best(goal, ends.filter_map(|(at, (task, known))| Some((at, LastEnd::of_known(task, known).value?))))
 }
 
-/// Whether all tasks of a table are done, and its link leads to the best of them.
-#[must_use]
-pub fn has_best(plan: &TasksPlan, output: &Path, table: &str, known: &[KnownTask]) -> bool {
-    let mut of_table = plan.tasks.iter().zip(known).filter(|(task, _)| task.name == table);
-    let leads_to =
-        |best| fs::read_link(output.join(BEST_FOLDER).join(table)).ok() == Some(target(plan, best));
-    of_table.all(|(_, known)| known.is_done) && best_task(plan, table, known).is_some_and(leads_to)
-}
-
-/// When the tasks of a plan have ended in starts into this folder, and where the links of its tables lead. What cannot be read has not: the start
-/// says so.
-#[must_use]
-pub fn tasks_ended(plan: &TasksPlan, output: &Path) -> TasksEnded {
-    let records = TaskJournal::read(output).unwrap_or_default();
-    let ended = |(at, task): (usize, &TaskPlan)| Some((at, records.get(&task.id)?.ended.as_ref()?.at));
-    let mut tables: Vec<&str> = plan.tasks.iter().map(|task| &task.name[..]).collect();
-    tables.dedup();
-    let linked = |table: &str| {
-        let to = fs::read_link(output.join(BEST_FOLDER).join(table)).ok()?;
-        let best = (0..plan.tasks.len()).find(|task| target(plan, *task) == to)?;
-        Some((table.to_owned(), best))
-    };
-    TasksEnded {
-        at: plan.tasks.iter().enumerate().filter_map(ended).collect(),
-        best: tables.into_iter().filter_map(linked).collect(),
-    }
+/// The task that the link of a table leads to.
+pub fn linked(plan: &TasksPlan, output: &Path, table: &str) -> Option<usize> {
+    let to = fs::read_link(output.join(BEST_FOLDER).join(table)).ok()?;
+    (0..plan.tasks.len()).find(|task| target(plan, *task) == to)
 }
 
 /// Links the best of each of these tables, for what is planned when all of their tasks have ended. A table of which none is the best has no link then.

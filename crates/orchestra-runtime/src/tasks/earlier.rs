@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use orchestra_core::PipelineId;
 use orchestra_core::tasks::{EndClass, Exit, TaskEnd, in_order, judge};
 use orchestra_keeper::{Ended, holders, is_stopped, kill_tree};
-use orchestra_plan::{Plan, TaskPlan, TasksPlan};
+use orchestra_plan::{Plan, TaskHistory, TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
 
 use crate::account::report::RunReport;
@@ -105,6 +105,31 @@ impl KnownTasks {
         }
         self.known = known(&plan.tasks, self.journal.records());
         Ok(())
+    }
+}
+
+/// What starts into this folder have left of the tasks of a plan. What cannot be read has left nothing: the start says so.
+#[must_use]
+pub fn task_history(plan: &TasksPlan, output: &Path) -> TaskHistory {
+    let records = TaskJournal::read(output).unwrap_or_default();
+    let known = known(plan, &records);
+    let ended = |(at, task): (usize, &TaskPlan)| Some((at, records.get(&task.id)?.ended.as_ref()?.at));
+    let mut tables: Vec<&str> = plan.tasks.iter().map(|task| &task.name[..]).collect();
+    tables.dedup();
+    let linked =
+        tables.iter().filter_map(|table| Some(((*table).to_owned(), best::linked(plan, output, table)?)));
+    let linked: BTreeMap<String, usize> = linked.collect();
+    let has_best = |table: &&&str| {
+        let mut of_table = plan.tasks.iter().zip(&known).filter(|(task, _)| task.name == ***table);
+        let best = best::best_task(plan, table, &known);
+        of_table.all(|(_, known)| known.is_done)
+            && best.is_some_and(|best| linked.get(**table) == Some(&best))
+    };
+    TaskHistory {
+        done: (0..known.len()).filter(|at| known[*at].is_done).collect(),
+        ended_at: plan.tasks.iter().enumerate().filter_map(ended).collect(),
+        have_best: tables.iter().filter(has_best).map(|table| (*table).to_owned()).collect(),
+        linked,
     }
 }
 
