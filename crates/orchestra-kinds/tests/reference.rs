@@ -64,11 +64,9 @@ fn entries() -> [Vec<Entry>; 3] {
 fn the_pages_of_the_kinds_are_what_the_kinds_declare() {
     let [sources, stages, sinks] = entries();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
-    for (what, common, entries) in [
-        ("source", &keys::SOURCE[..], sources),
-        ("stage", &keys::STAGE, stages),
-        ("sink", &keys::SINK, sinks),
-    ] {
+    for (what, common, entries) in
+        [("source", keys::SOURCE, sources), ("stage", keys::STAGE, stages), ("sink", keys::SINK, sinks)]
+    {
         must_be(&folder.join(format!("{what}s.md")), &page(what, common, &entries));
     }
     must_be(&folder.join("workflow.md"), &workflow_page());
@@ -78,13 +76,13 @@ fn the_pages_of_the_kinds_are_what_the_kinds_declare() {
 fn workflow_page() -> String {
     let mut page = include_str!("workflow.md.in").to_owned();
     for (name, keys) in [
-        ("TOP_LEVEL", &keys::TOP_LEVEL[..]),
-        ("MODEL", &keys::MODEL),
-        ("DEVICES", &keys::DEVICES),
-        ("TASK", &keys::TASK),
-        ("LIMITS", &keys::LIMITS),
-        ("PIPELINE", &keys::PIPELINE),
-        ("TELEMETRY", &keys::TELEMETRY),
+        ("TOP_LEVEL", keys::TOP_LEVEL),
+        ("MODEL", keys::MODEL),
+        ("DEVICES", keys::DEVICES),
+        ("TASK", keys::TASK),
+        ("LIMITS", keys::LIMITS),
+        ("PIPELINE", keys::PIPELINE),
+        ("TELEMETRY", keys::TELEMETRY),
     ] {
         let mut rows = String::new();
         table(&mut rows, keys);

@@ -26,6 +26,28 @@ pub const fn key(name: &'static str, ty: &'static str, default: &'static str, he
     Key { name, ty, range: None, words: &[], keys: &[], default, help }
 }
 
+/// Declares the keys of tables: each with what it is for, what its value is in a word or two, and what holds where it is left out.
+///
+/// `#[range(least, most)]` bounds a number, `#[words(..)]` names the only texts that there may be, `#[table(..)]` the keys of a table.
+#[macro_export]
+macro_rules! keys {
+    ($($(#[doc = $about:literal])* $vis:vis const $list:ident {$(
+        $(#[doc = $help:literal])+
+        $(#[range($least:expr, $most:expr)])?
+        $(#[words($words:expr)])?
+        $(#[table($keys:expr)])?
+        $name:ident: $ty:literal = $default:literal
+    ),* $(,)?})*) => {$(
+        $(#[doc = $about])*
+        $vis const $list: &[$crate::Key] = &[$(
+            $crate::key(stringify!($name), $ty, $default, concat!($($help),+).trim_ascii_start())
+                $(.from_to($least, $most))?
+                $(.one_of($words))?
+                $(.of($keys))?
+        ),*];
+    )*};
+}
+
 /// The keys of two lists, `N` in all.
 #[must_use]
 pub const fn joined<const N: usize>(lists: [&[Key]; 2]) -> [Key; N] {

@@ -27,20 +27,20 @@ pub fn workflow_schema(kinds: &Kinds) -> Json {
     let sources = kinds.sources.iter().map(|kind| KindTable {
         name: kind.name(),
         about: kind.about(),
-        keys: declared(if kind.has_files() { &keys::SOURCE } else { &[] }, kind.keys()),
+        keys: declared(if kind.has_files() { keys::SOURCE } else { &[] }, kind.keys()),
     });
     let stages = kinds.stages.iter().map(|kind| KindTable {
         name: kind.name(),
         about: kind.about(),
-        keys: declared(&keys::STAGE, kind.keys()),
+        keys: declared(keys::STAGE, kind.keys()),
     });
     let sinks = kinds.sinks.iter().map(|kind| KindTable {
         name: kind.name(),
         about: kind.about(),
-        keys: declared(&keys::SINK, kind.keys()),
+        keys: declared(keys::SINK, kind.keys()),
     });
     let mut definitions = Map::new();
-    let mut properties = properties_of(&keys::TOP_LEVEL);
+    let mut properties = properties_of(keys::TOP_LEVEL);
     let mut required = Map::new();
     for (group, about, tables) in [
         ("sources", "What names and reads items, by names.", distinct(sources)),
@@ -53,17 +53,17 @@ pub fn workflow_schema(kinds: &Kinds) -> Json {
         properties.insert(group.into(), named(about, table_of_a_kind(group, &tables, &mut definitions)));
     }
     for (group, about, keys) in [
-        ("models", "ONNX files and how they are run, by names.", &keys::MODEL[..]),
-        ("tasks", "Commands, by names.", &keys::TASK),
-        ("pipelines", "Limits of one of several graphs, by the names of their sources.", &keys::PIPELINE),
+        ("models", "ONNX files and how they are run, by names.", keys::MODEL),
+        ("tasks", "Commands, by names.", keys::TASK),
+        ("pipelines", "Limits of one of several graphs, by the names of their sources.", keys::PIPELINE),
     ] {
         required.insert(group.into(), json!({ "additionalProperties": required_of(keys) }));
         properties.insert(group.into(), named(about, table(keys)));
     }
     for (name, about, keys) in [
-        ("devices", "What the run may use.", &keys::DEVICES[..]),
-        ("limits", "When the run gives up waiting, items, or all.", &keys::LIMITS),
-        ("telemetry", "Traces, metrics and log files.", &keys::TELEMETRY),
+        ("devices", "What the run may use.", keys::DEVICES),
+        ("limits", "When the run gives up waiting, items, or all.", keys::LIMITS),
+        ("telemetry", "Traces, metrics and log files.", keys::TELEMETRY),
     ] {
         properties.insert(name.into(), described(table(keys), about));
     }
@@ -73,7 +73,7 @@ pub fn workflow_schema(kinds: &Kinds) -> Json {
         "type": "object",
         "properties": properties,
         "additionalProperties": false,
-        "required": names_of_required(&keys::TOP_LEVEL),
+        "required": names_of_required(keys::TOP_LEVEL),
         "allOf": [open(json!({ "properties": required }))],
         "definitions": definitions,
     })

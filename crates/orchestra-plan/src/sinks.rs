@@ -114,7 +114,7 @@ pub(crate) fn parts_of(sink: &SinkNode, path: &Path) -> Option<PartFilesPlan> {
 /// The encoder of a sink; one of parts where it writes to a store and its kind makes none.
 pub(crate) fn encoder(sink: &SinkNode, input: &Input, cx: &mut Cx<'_>) -> Result<Arc<dyn Encoder>, Reported> {
     let kind = sink.kind.as_ref().ok_or(Reported)?;
-    let (what, keys) = (format!("sink `{}`", sink.name.value), declared(&keys::SINK, kind.keys()));
+    let (what, keys) = (format!("sink `{}`", sink.name.value), declared(keys::SINK, kind.keys()));
     let mut fields = Fields::again(what, sink.name.span, &sink.table, &keys, &mut cx.diags);
     let encoder = kind.connect(input, &mut fields).ok_or(Reported)?;
     let rows = sink.rows_per_file.as_ref().map(|rows| rows.value);

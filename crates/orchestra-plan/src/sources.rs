@@ -44,7 +44,7 @@ pub(crate) fn connect(source: &SourceNode, limits: &Limits, cx: &mut Cx<'_>) -> 
     };
     let mut unseen = Diagnostics::new("", "");
     let diags = if listing.is_ok() { &mut cx.diags } else { &mut unseen };
-    let keys = declared(&keys::SOURCE, kind.keys());
+    let keys = declared(keys::SOURCE, kind.keys());
     let fields = Fields::again(what, source.name.span, &source.table, &keys, diags);
     let host = cx.host;
     let mut context = SourceContext { fields, first: first.as_ref(), urls, limits, host, n_items: None };

@@ -8,7 +8,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_core::{FailureKind, LeftOut};
-use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
+use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, keys};
 use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
 use serde_json::value::RawValue;
 
@@ -26,21 +26,14 @@ use crate::objects::{self, Protocol};
 
 pub struct Csv;
 
-const KEYS: [Key; 2] = [
-    key(
-        "columns",
-        "table",
-        "all, typed by the first record",
-        "names of columns with their types: `text`, `picture` (a path, relative to the file), or a tensor: `i64`, `f64`, `f32[8]` (written `[1, 2.5, ..]`), ..; \
-         `f64?` or `text?` has rows without it, whose field is empty; without `columns`, all of them: numbers as f64, `true` and `false` as bool, else text",
-    ),
-    key(
-        "delimiter",
-        "text",
-        "\",\"",
-        "what stands between two fields, one ASCII character; `\"\\t\"` is a tab",
-    ),
-];
+keys! {
+    const KEYS {
+        /// names of columns with their types: `text`, `picture` (a path, relative to the file), or a tensor: `i64`, `f64`, `f32[8]` (written `[1, 2.5, ..]`), ..; `f64?` or `text?` has rows without it, whose field is empty; without `columns`, all of them: numbers as f64, `true` and `false` as bool, else text
+        columns: "table" = "all, typed by the first record",
+        /// what stands between two fields, one ASCII character; `"\t"` is a tab
+        delimiter: "text" = "\",\"",
+    }
+}
 
 const TYPES: [&str; 2] = ["text", "picture"];
 
@@ -59,7 +52,7 @@ impl SourceKind for Csv {
     }
 
     fn keys(&self) -> &'static [Key] {
-        &KEYS
+        KEYS
     }
 
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use orchestra_core::shapes::{Fetch, KindSettings};
 use orchestra_plan::tree::Value as Toml;
-use orchestra_plan::{At, Fields, Key, SourceConnected, SourceContext, SourceKind, key};
+use orchestra_plan::{At, Fields, Key, SourceConnected, SourceContext, SourceKind, keys};
 use orchestra_store::{Expand, ListError, ObjectStore, is_url};
 
 use self::arrays::{Array, Arrays, arrays};
@@ -20,29 +20,19 @@ mod rows;
 
 pub struct Tensors;
 
-const KEYS: [Key; 4] = [
-    key(
-        "column",
-        "text",
-        "\"x\"",
-        "only for `.npy`: the name of the tensor, for `from = \"source.name\"` and in records",
-    ),
-    key("columns", "list", "all", "only for `.npz`: the arrays that items have, each a column of its name"),
-    key(
-        "beside",
-        "table",
-        "none",
-        "only for `.npy`: more columns of the same rows, each out of a file of its own: `beside = { b = \"b.npy\" }`. The path is relative to the file of `paths`; a \
-         `*` in it stands for the name of that file, as in `\"../masks/*\"`",
-    ),
-    key(
-        "rows",
-        "integer",
-        "one row",
-        "an item is so many rows together, called `file.npy[from:to]`, with them as its first dimension; the rows of each file must be a multiple of it",
-    )
-    .from_to(1, LARGEST_TENSOR as u64),
-];
+keys! {
+    const KEYS {
+        /// only for `.npy`: the name of the tensor, for `from = "source.name"` and in records
+        column: "text" = "\"x\"",
+        /// only for `.npz`: the arrays that items have, each a column of its name
+        columns: "list" = "all",
+        /// only for `.npy`: more columns of the same rows, each out of a file of its own: `beside = { b = "b.npy" }`. The path is relative to the file of `paths`; a `*` in it stands for the name of that file, as in `"../masks/*"`
+        beside: "table" = "none",
+        /// an item is so many rows together, called `file.npy[from:to]`, with them as its first dimension; the rows of each file must be a multiple of it
+        #[range(1, LARGEST_TENSOR as u64)]
+        rows: "integer" = "one row",
+    }
+}
 
 impl SourceKind for Tensors {
     fn name(&self) -> &'static str {
@@ -59,7 +49,7 @@ impl SourceKind for Tensors {
     }
 
     fn keys(&self) -> &'static [Key] {
-        &KEYS
+        KEYS
     }
 
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {

@@ -10,7 +10,7 @@ use orchestra_plan::keys::WORKERS;
 use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{
     At, Choice as _, Draft, Fields, FileKind, Files, Key, ProgramContext, ProgramDraft, ResolvedProgram,
-    StageKind, Upstreams, joined, key,
+    StageKind, Upstreams, joined, keys,
 };
 
 use super::shared::batches;
@@ -25,51 +25,33 @@ const MOST_THREADS: u64 = 1024;
 /// Most bytes of a source with what it includes: all of it is told to workers.
 const MOST_TEXT: usize = 512 << 10;
 
-const OWN: [Key; 9] = [
-    key("source", "text", "required", "the file with the kernel, in CUDA C++"),
-    key(
-        "kernel",
-        "text",
-        "required",
-        "the function, which is `__global__` and takes what [CUDA](../guide/cuda.md#arguments) says: `vadd`, `scale<float>`",
-    ),
-    key(
-        "inputs",
-        "table",
-        "none",
-        "instead of `from`, for several inputs: `{ a = \"stage\" }` or `\"stage.tensor\"`; the kernel takes them in this order",
-    ),
-    key(
-        "outputs",
-        "table",
-        "required",
-        "`{ sum = { dtype = \"f32\", shape = [3] } }`: what it gives for a row; the kernel takes them behind the inputs, in this order",
-    ),
-    key(
-        "arguments",
-        "table",
-        "none",
-        "`{ alpha = { dtype = \"f32\", value = 0.5 } }`: what the kernel takes behind the number of rows, in this order",
-    ),
-    key("block", "integer", "256", "threads of a block").from_to(1, MOST_THREADS),
-    key(
-        "grid",
-        "text",
-        "\"elements\"",
-        "how many threads a launch has",
-    )
-    .one_of(Grid::WORDS),
-    key("options", "list", "none", "options of NVRTC, the compiler: `[\"--use_fast_math\"]`"),
-    key(
-        "batch",
-        "table",
-        "by device",
-        "how rows become batches, of which each is a launch; memory of the GPU is taken once, for the most rows",
-    )
-    .of(&[batches::MAX, batches::WAIT]),
-];
+keys! {
+    const OWN {
+        /// the file with the kernel, in CUDA C++
+        source: "text" = "required",
+        /// the function, which is `__global__` and takes what [CUDA](../guide/cuda.md#arguments) says: `vadd`, `scale<float>`
+        kernel: "text" = "required",
+        /// instead of `from`, for several inputs: `{ a = "stage" }` or `"stage.tensor"`; the kernel takes them in this order
+        inputs: "table" = "none",
+        /// `{ sum = { dtype = "f32", shape = [3] } }`: what it gives for a row; the kernel takes them behind the inputs, in this order
+        outputs: "table" = "required",
+        /// `{ alpha = { dtype = "f32", value = 0.5 } }`: what the kernel takes behind the number of rows, in this order
+        arguments: "table" = "none",
+        /// threads of a block
+        #[range(1, MOST_THREADS)]
+        block: "integer" = "256",
+        /// how many threads a launch has
+        #[words(Grid::WORDS)]
+        grid: "text" = "\"elements\"",
+        /// options of NVRTC, the compiler: `["--use_fast_math"]`
+        options: "list" = "none",
+        /// how rows become batches, of which each is a launch; memory of the GPU is taken once, for the most rows
+        #[table(&[batches::MAX, batches::WAIT])]
+        batch: "table" = "by device",
+    }
+}
 
-const KEYS: [Key; OWN.len() + WORKERS.len() - 1] = joined([&OWN, &WORKERS]);
+const KEYS: [Key; OWN.len() + WORKERS.len() - 1] = joined([OWN, WORKERS]);
 
 impl StageKind for Cuda {
     fn name(&self) -> &'static str {
@@ -147,11 +129,16 @@ fn outputs(f: &mut Fields<'_, '_>) -> Option<Vec<TensorSpec>> {
     Some(outputs)
 }
 
-/// A table in `arguments`.
-const ARGUMENT: [Key; 2] = [
-    key("dtype", "text", "required", "the type of the number").one_of(DType::WORDS),
-    key("value", "number", "required", "the number, or `true` or `false`"),
-];
+keys! {
+    /// A table in `arguments`.
+    const ARGUMENT {
+        /// the type of the number
+        #[words(DType::WORDS)]
+        dtype: "text" = "required",
+        /// the number, or `true` or `false`
+        value: "number" = "required",
+    }
+}
 
 /// `arguments`; `None` after an error.
 fn scalars(f: &mut Fields<'_, '_>) -> Option<Vec<Scalar>> {
@@ -169,7 +156,7 @@ fn scalars(f: &mut Fields<'_, '_>) -> Option<Vec<Scalar>> {
             continue;
         };
         let what = format!("argument `{}` of {}", argument.key, f.what);
-        let mut of = Fields::new(what, argument.key_span, of, &ARGUMENT, f.diags);
+        let mut of = Fields::new(what, argument.key_span, of, ARGUMENT, f.diags);
         let dtype = of.setting("dtype", "for example dtype = \"f32\"");
         let Some(value) = of.entry("value") else {
             of.missing("value", "for example value = 0.5");

@@ -14,7 +14,7 @@ use super::shared::image_settings as settings;
 pub struct Image(ImageSpec);
 
 impl Settings for Image {
-    const KEYS: &'static [Key] = &settings::KEYS;
+    const KEYS: &'static [Key] = settings::KEYS;
 
     fn read(f: &mut Fields<'_, '_>) -> Option<Self> {
         settings::read(f).map(Self)

@@ -8,7 +8,7 @@ use orchestra_core::{Code, DType, Dim, MAX_RANK, Program, SandboxMode, SandboxRu
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::{
     At, Draft, Fields, FileKind, Files, Key, MAX_BATCH, ProgramContext, ProgramDraft, ResolvedProgram,
-    StageKind, Upstreams, joined, key,
+    StageKind, Upstreams, joined, keys,
 };
 use serde::Deserialize;
 
@@ -29,43 +29,25 @@ const INTERPRETER: &str = "import posix, sys; sys.path[:] = [p for p in sys.path
 /// Folders whose libraries every worker may read, and whose rest belongs to others.
 const SYSTEM: [&str; 3] = ["/", "/usr", "/usr/local"];
 
-const OWN: [Key; 6] = [
-    key(
-        "script",
-        "text",
-        "required",
-        "the file with the function or class below `@orchestra.stage`; workers may read its folder",
-    ),
-    key("function", "text", "the only one", "which of several stages of the script"),
-    key(
-        "python",
-        "text",
-        "see right",
-        "the interpreter: a path, or a name that is looked for in `PATH`. Without it that of the active virtual environment, or of `.venv` beside \
-         the script or this file, else `python3`",
-    ),
-    key(
-        "inputs",
-        "table",
-        "none",
-        "instead of `from`, for several arguments: `{ argument = \"stage\" }` or `\"stage.tensor\"`",
-    ),
-    key(
-        "outputs",
-        "table",
-        "those of the decorator",
-        "`{ mean = { dtype = \"f32\", shape = [3] } }`: what it gives for a row; -1 stands for a dimension that is known after the call",
-    ),
-    key(
-        "batch",
-        "table",
-        "`max` of the decorator, else by device",
-        "how rows become batches, of which each is a call",
-    )
-    .of(&[batches::MAX, batches::WAIT]),
-];
+keys! {
+    const OWN {
+        /// the file with the function or class below `@orchestra.stage`; workers may read its folder
+        script: "text" = "required",
+        /// which of several stages of the script
+        function: "text" = "the only one",
+        /// the interpreter: a path, or a name that is looked for in `PATH`. Without it that of the active virtual environment, or of `.venv` beside the script or this file, else `python3`
+        python: "text" = "see right",
+        /// instead of `from`, for several arguments: `{ argument = "stage" }` or `"stage.tensor"`
+        inputs: "table" = "none",
+        /// `{ mean = { dtype = "f32", shape = [3] } }`: what it gives for a row; -1 stands for a dimension that is known after the call
+        outputs: "table" = "those of the decorator",
+        /// how rows become batches, of which each is a call
+        #[table(&[batches::MAX, batches::WAIT])]
+        batch: "table" = "`max` of the decorator, else by device",
+    }
+}
 
-const KEYS: [Key; OWN.len() + WORKERS.len()] = joined([&OWN, &WORKERS]);
+const KEYS: [Key; OWN.len() + WORKERS.len()] = joined([OWN, WORKERS]);
 
 impl StageKind for Python {
     fn name(&self) -> &'static str {

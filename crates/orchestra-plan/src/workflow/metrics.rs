@@ -55,7 +55,7 @@ fn metric(f: &mut Fields<'_, '_>, node: &Node) -> Option<TaskMetric> {
     let (name, regex) = match &node.value {
         Value::String(name) => (At::new(name.clone(), node.span), None),
         Value::Table(table) => {
-            let mut of = Fields::new(what, node.span, table, &keys::METRIC, f.diags);
+            let mut of = Fields::new(what, node.span, table, keys::METRIC, f.diags);
             let name = of.required_string("name", "as reports shall call it")?;
             let regex = of.required_string(
                 "regex",

@@ -9,7 +9,7 @@ use crate::tree::Table;
 
 pub(super) fn read(name: At<String>, table: &Table, diags: &mut Diagnostics) -> ModelNode {
     let what = format!("model `{}`", name.value);
-    let mut f = Fields::new(what, name.span, table, &keys::MODEL, diags);
+    let mut f = Fields::new(what, name.span, table, keys::MODEL, diags);
     let streams = f.integer("streams");
     let tuning = tuning::read(&mut f, streams.as_ref().is_some_and(|n| n.value > 1));
     ModelNode {

@@ -20,7 +20,7 @@ pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut
     // Errors about the file as a whole point at its first line.
     let top = Span::new(0, 0..0);
     let tables_of = TABLES.map(|name| key(name, "table", "none", "tables"));
-    let keys = [&keys::TOP_LEVEL[..], &tables_of].concat();
+    let keys = [keys::TOP_LEVEL, &tables_of].concat();
     let mut fields = Fields::new("the workflow file".into(), top, root, &keys, diags);
     version(&mut fields);
     let name = fields.string("name").map(|n| n.value);
@@ -65,7 +65,7 @@ pub(crate) fn tasks_as_written(root: &Table, diags: &mut Diagnostics) -> Vec<Raw
 
 fn pipeline(name: At<String>, table: &Table, diags: &mut Diagnostics) -> RawPipeline {
     let what = format!("pipeline `{}`", name.value);
-    let mut f = Fields::new(what, name.span, table, &keys::PIPELINE, diags);
+    let mut f = Fields::new(what, name.span, table, keys::PIPELINE, diags);
     let of_models = ["batch_timeout", "load_timeout"].into_iter();
     let of_models = of_models.filter_map(|key| Some(At::new(key, f.entry(key)?.key_span))).collect();
     RawPipeline {
@@ -97,7 +97,7 @@ fn read_stage(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagno
     let Some(kind) = kind(&what, table, node.name.span, names, |name| kinds.stage(name), diags) else {
         return node;
     };
-    let keys = declared(&keys::STAGE, kind.keys());
+    let keys = declared(keys::STAGE, kind.keys());
     let mut fields = Fields::new(what, node.name.span, table, &keys, diags);
     node.upstreams = kind.upstreams(&mut fields);
     node.draft = kind.read(&mut fields);

@@ -10,7 +10,7 @@ use crate::settings::Bytes;
 use crate::tree::Value;
 
 pub(super) fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<At<u64>>) {
-    let mut f = fields.section("limits", &keys::LIMITS);
+    let mut f = fields.section("limits", keys::LIMITS);
     let limits = Limits {
         max_failed: max_failed(&mut f),
         first_failed: f.value("first_failed"),
@@ -62,7 +62,7 @@ pub(super) fn max_failed(f: &mut Fields<'_, '_>) -> Option<MaxFailed> {
 }
 
 pub(super) fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
-    let mut f = fields.section("devices", &keys::DEVICES);
+    let mut f = fields.section("devices", keys::DEVICES);
     let use_ = f.strings("use").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
     if let (Some([]), Some(entry)) = (use_.as_deref(), f.entry("use")) {
         f.bad("use", entry.node.span, "names no device")
@@ -76,7 +76,7 @@ pub(super) fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
 }
 
 pub(super) fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
-    let mut f = fields.section("telemetry", &keys::TELEMETRY);
+    let mut f = fields.section("telemetry", keys::TELEMETRY);
     let otlp = f.string("otlp");
     if let Some(url) = &otlp
         && !url.value.starts_with("http://")

@@ -27,7 +27,7 @@ pub(super) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
     let Some(kind) = kind(&what, table, node.name.span, names, |name| kinds.sink(name), diags) else {
         return node;
     };
-    let keys = declared(&keys::SINK, kind.keys());
+    let keys = declared(keys::SINK, kind.keys());
     let mut f = Fields::new(what, node.name.span, table, &keys, diags);
     node.from = f.names("from", "name the stage whose results are written");
     let name = &node.name;

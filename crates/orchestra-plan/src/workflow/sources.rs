@@ -29,7 +29,7 @@ pub(super) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
         return node;
     };
     let has_files = kind.has_files();
-    let keys = declared(if has_files { &keys::SOURCE[..] } else { &[] }, kind.keys());
+    let keys = declared(if has_files { keys::SOURCE } else { &[] }, kind.keys());
     node.kind = Some(kind);
     let mut f = Fields::new(what, node.name.span, table, &keys, diags);
     node.listing = if has_files { listing(&mut f) } else { Some(RawListing::Generated) };

@@ -72,7 +72,7 @@ pub(crate) struct RawValues {
 
 pub(super) fn read(name: At<String>, table: &Table, diags: &mut Diagnostics) -> RawTask {
     let what = format!("task `{}`", name.value);
-    let mut f = Fields::new(what, name.span, table, &keys::TASK, diags);
+    let mut f = Fields::new(what, name.span, table, keys::TASK, diags);
     let (outputs, named_outputs) = outputs(&mut f);
     RawTask {
         command: command(&mut f),

@@ -23,14 +23,14 @@ fn tables(host: &FakeHost) -> Vec<(usize, String, Vec<Key>)> {
             (["limits"], _) => (name.to_owned(), keys::LIMITS.to_vec()),
             (["models", _], _) => ("model".to_owned(), keys::MODEL.to_vec()),
             (["tasks", _], _) => ("task".to_owned(), keys::TASK.to_vec()),
-            (["tasks", _, table], _) => (format!("task.{table}"), nested(&keys::TASK, table)),
+            (["tasks", _, table], _) => (format!("task.{table}"), nested(keys::TASK, table)),
             (["stages", _, table], _) => {
                 let infer = kinds.stage("infer").unwrap();
                 (format!("infer.{table}"), nested(infer.keys(), table))
             }
             (["sources", _], Some(kind)) => {
                 let kind = kinds.source(kind).unwrap();
-                let of_all = if kind.has_files() { &keys::SOURCE[..] } else { &[] };
+                let of_all = if kind.has_files() { keys::SOURCE } else { &[] };
                 (format!("source {}", kind.name()), [of_all, kind.keys()].concat())
             }
             (["stages", _], Some(kind)) => {
@@ -39,7 +39,7 @@ fn tables(host: &FakeHost) -> Vec<(usize, String, Vec<Key>)> {
             }
             (["sinks", _], Some(kind)) => {
                 let keys = kinds.sink(kind).unwrap().keys();
-                (format!("sink {kind}"), [&keys::SINK[..], keys].concat())
+                (format!("sink {kind}"), [keys::SINK, keys].concat())
             }
             _ => panic!("{name}"),
         };

@@ -56,11 +56,11 @@ fn handed_out() -> Vec<PathBuf> {
 fn tables_of_kinds(kinds: &Kinds) -> Vec<(&'static str, &'static str, Vec<Key>)> {
     let all = |common: &[Key], own: &[Key]| [&[keys::KIND], common, own].concat();
     let sources = kinds.sources.iter().map(|kind| {
-        let common = if kind.has_files() { &keys::SOURCE[..] } else { &[] };
+        let common = if kind.has_files() { keys::SOURCE } else { &[] };
         ("sources", kind.name(), all(common, kind.keys()))
     });
-    let stages = kinds.stages.iter().map(|kind| ("stages", kind.name(), all(&keys::STAGE, kind.keys())));
-    let sinks = kinds.sinks.iter().map(|kind| ("sinks", kind.name(), all(&keys::SINK, kind.keys())));
+    let stages = kinds.stages.iter().map(|kind| ("stages", kind.name(), all(keys::STAGE, kind.keys())));
+    let sinks = kinds.sinks.iter().map(|kind| ("sinks", kind.name(), all(keys::SINK, kind.keys())));
     sources.chain(stages).chain(sinks).collect()
 }
 
@@ -159,7 +159,7 @@ fn every_key_of_every_table_is_there_as_it_is_declared() {
     for (name, schema, keys) in of_kinds.chain(tables) {
         n_keys += compare(&name, schema, &keys);
     }
-    for key in &keys::TOP_LEVEL {
+    for key in keys::TOP_LEVEL {
         assert!(!at(key.name).is_null(), "{}", key.name);
     }
     assert!(n_keys > 300, "{n_keys}");

@@ -5,60 +5,50 @@ use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, PixelInput, Resize
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{Dim, TensorSpec};
 use orchestra_plan::tree::{Node, Value};
-use orchestra_plan::{Choice as _, Fields, Key, Span, choices, key};
+use orchestra_plan::{Choice as _, Fields, Span, choices, keys};
 
-/// The keys that say how a picture becomes a row: those of `image`, and but for the last of every other kind that makes rows of pictures.
-pub const KEYS: [Key; 14] = [
-    key("size", "two integers", "required", "`[height, width]` of the row in pixels")
-        .from_to(1, MAX_SIDE as u64),
-    key("fit", "text", "\"stretch\"", "how the picture is brought to `size`").one_of(Fit::WORDS),
-    key(
-        "shorter",
-        "integer",
-        "the larger side of `size`",
-        "only with `fit = \"shorter\"`, and not smaller than `size`",
-    )
-    .from_to(1, MAX_SIDE as u64),
-    key(
-        "filter",
-        "text",
-        "\"bilinear\"",
-        "how it is resized; all but the first are antialiased, as in Pillow",
-    )
-    .one_of(ResizeFilter::WORDS),
-    key("color", "text", "\"rgb\"", "the channels of the row, in their order").one_of(Channels::WORDS),
-    key("layout", "text", "\"nchw\"", "the order of its dimensions").one_of(Layout::WORDS),
-    key("dtype", "text", "\"f32\"", "the type of its numbers").one_of(PixelType::WORDS),
-    key("scale", "number", "1/255", "factor on the pixel value 0 to 255"),
-    key("mean", "number or list", "0", "subtracted after `scale`, one for all or one per channel"),
-    key("std", "number or list", "1", "then divided by it, one for all or one per channel; never 0"),
-    key(
-        "pad",
-        "number or list",
-        "0",
-        "pixel value 0 to 255 around a contained picture and behind transparent pixels",
-    ),
-    key(
-        "normalize",
-        "text",
-        "\"host\"",
-        "where pixels become numbers; `dtype` and `layout` always say what the model takes",
-    )
-    .one_of(NormalizedBy::WORDS),
-    key(
-        "trim",
-        "integer",
-        "none",
-        "only with `fit = \"left\"` or `\"corner\"`: a model whose height and width are open computes no more of the row than the picture fills, up to the next multiple of so many pixels; a batch has rows of one such size. Maps and sinks see the whole row",
-    )
-    .from_to(1, MAX_SIDE as u64),
-    key(
-        "fast",
-        "true or false",
-        "false",
-        "decode a JPEG that is much larger than `size` to a fraction of it; not with `filter = \"nearest\"`",
-    ),
-];
+keys! {
+    /// The keys that say how a picture becomes a row: those of `image`, and but for the last of every other kind that makes rows of pictures.
+    pub const KEYS {
+        /// `[height, width]` of the row in pixels
+        #[range(1, MAX_SIDE as u64)]
+        size: "two integers" = "required",
+        /// how the picture is brought to `size`
+        #[words(Fit::WORDS)]
+        fit: "text" = "\"stretch\"",
+        /// only with `fit = "shorter"`, and not smaller than `size`
+        #[range(1, MAX_SIDE as u64)]
+        shorter: "integer" = "the larger side of `size`",
+        /// how it is resized; all but the first are antialiased, as in Pillow
+        #[words(ResizeFilter::WORDS)]
+        filter: "text" = "\"bilinear\"",
+        /// the channels of the row, in their order
+        #[words(Channels::WORDS)]
+        color: "text" = "\"rgb\"",
+        /// the order of its dimensions
+        #[words(Layout::WORDS)]
+        layout: "text" = "\"nchw\"",
+        /// the type of its numbers
+        #[words(PixelType::WORDS)]
+        dtype: "text" = "\"f32\"",
+        /// factor on the pixel value 0 to 255
+        scale: "number" = "1/255",
+        /// subtracted after `scale`, one for all or one per channel
+        mean: "number or list" = "0",
+        /// then divided by it, one for all or one per channel; never 0
+        std: "number or list" = "1",
+        /// pixel value 0 to 255 around a contained picture and behind transparent pixels
+        pad: "number or list" = "0",
+        /// where pixels become numbers; `dtype` and `layout` always say what the model takes
+        #[words(NormalizedBy::WORDS)]
+        normalize: "text" = "\"host\"",
+        /// only with `fit = "left"` or `"corner"`: a model whose height and width are open computes no more of the row than the picture fills, up to the next multiple of so many pixels; a batch has rows of one such size. Maps and sinks see the whole row
+        #[range(1, MAX_SIDE as u64)]
+        trim: "integer" = "none",
+        /// decode a JPEG that is much larger than `size` to a fraction of it; not with `filter = "nearest"`
+        fast: "true or false" = "false",
+    }
+}
 
 choices! {
     pub enum PixelType {
