@@ -82,10 +82,9 @@ pub(crate) fn connect(model: &ModelNode, cx: &mut Cx<'_>) -> Result<KnownModel, 
         labels,
         metadata: Arc::new(signature.metadata),
         opset: signature.opset,
-        max_batch: None,
-        on_cores: false,
         declared: signature.outputs,
         has_zip_map,
+        ..KnownModel::default()
     })
 }
 
@@ -118,28 +117,15 @@ fn connect_program(
         path,
         digest,
         file_digest: digest,
-        weights: Vec::new(),
         inputs: inputs.into_iter().map(tensor).collect(),
         outputs,
-        custom_ops: Vec::new(),
-        memory_limit: None,
         memory: model.memory.as_ref().map(|m| m.value),
         tf32: model.tf32,
-        tuning: model.tuning.wanted.clone(),
         sandbox: rules,
         code: Some(code),
+        ..ModelPlan::default()
     };
-    Ok(KnownModel {
-        plan,
-        labels: None,
-        metadata: Arc::default(),
-        opset: 0,
-        open_inputs,
-        max_batch,
-        on_cores: !gpu,
-        declared: Vec::new(),
-        has_zip_map: false,
-    })
+    Ok(KnownModel { plan, open_inputs, max_batch, on_cores: !gpu, ..KnownModel::default() })
 }
 
 fn sandbox_rules(model: &ModelNode, cx: &Cx<'_>) -> SandboxRules {

@@ -7,7 +7,7 @@ use crate::diagnostics::Reported;
 use crate::host::MachineView;
 use crate::nearest::suggestion;
 use crate::plan::{BETWEEN_COMMITS, BatchPlan, Limits, Origin, PipelinePlan, Plan};
-use crate::workflow::{Link, RawPipeline, Workflow};
+use crate::workflow::{Link, PipelineNode, Workflow};
 
 /// The pipelines of all sources and stages that are used.
 pub(crate) struct Pipelines {
@@ -54,8 +54,8 @@ impl Pipelines {
         &self,
         workflow: &'w Workflow,
         cx: &mut Cx<'_>,
-    ) -> Result<Vec<Option<&'w RawPipeline>>, Reported> {
-        let mut own: Vec<Option<&RawPipeline>> = vec![None; self.names.len()];
+    ) -> Result<Vec<Option<&'w PipelineNode>>, Reported> {
+        let mut own: Vec<Option<&PipelineNode>> = vec![None; self.names.len()];
         for raw in &workflow.pipelines {
             let name = &raw.name.value;
             if let Some(at) = self.names.iter().position(|of| of == name) {
@@ -76,15 +76,15 @@ impl Pipelines {
     }
 
     /// Puts them into a plan that has all else. Each source has an equal share of the loaders.
-    pub fn put_into(&self, plan: &mut Plan, own: &[Option<&RawPipeline>], cx: &mut Cx<'_>) {
+    pub fn put_into(&self, plan: &mut Plan, own: &[Option<&PipelineNode>], cx: &mut Cx<'_>) {
         let loaders = plan.loader_threads.div_ceil(plan.sources.len().max(1)).max(1);
-        let pipeline = |(name, own): (&String, &Option<&RawPipeline>)| PipelinePlan {
+        let pipeline = |(name, own): (&String, &Option<&PipelineNode>)| PipelinePlan {
             name: name.clone(),
             sources: Vec::new(),
             stages: Vec::new(),
             sinks: Vec::new(),
             limits: match own {
-                Some(own) => own.limits(&plan.limits),
+                Some(own) => own.limits.clone(),
                 None => Limits { max_failed: None, ..plan.limits.clone() },
             },
             loaders,

@@ -14,7 +14,6 @@ mod tuning;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use orchestra_core::{Code, SandboxMode, StageId, TensorSpec};
 use orchestra_store::Watch;
@@ -28,8 +27,7 @@ use crate::fields::{At, Upstreams};
 use crate::kind::{BatchDraft, Draft, ProgramDraft, SinkKind, SourceKind, StageKind};
 use crate::outputs::{ModelOutput, StageOutput, UnreadableOutput};
 use crate::plan::{
-    BatchPlan, ColumnRef, Limits, MaxFailed, ModelPlan, Origin, Recycle, SinkPlan, SourcePlan, StagePlan,
-    TelemetryPlan,
+    BatchPlan, ColumnRef, Limits, ModelPlan, Origin, Recycle, SinkPlan, SourcePlan, StagePlan, TelemetryPlan,
 };
 use crate::tree::Table;
 
@@ -44,7 +42,7 @@ pub(crate) struct Workflow {
     pub stages: Vec<StageNode>,
     pub sinks: Vec<SinkNode>,
     pub tasks: Vec<RawTask>,
-    pub pipelines: Vec<RawPipeline>,
+    pub pipelines: Vec<PipelineNode>,
     pub devices: RawDevices,
     pub limits: Limits,
     pub memory: Option<At<u64>>,
@@ -58,39 +56,13 @@ pub(crate) struct Workflow {
     pub n_ordered: usize,
 }
 
-/// `[pipelines.NAME]`: what holds for one pipeline instead of what `[limits]` says.
-pub(crate) struct RawPipeline {
+/// `[pipelines.NAME]`
+pub(crate) struct PipelineNode {
     pub name: At<String>,
-    pub max_failed: Option<MaxFailed>,
-    pub first_failed: Option<At<u64>>,
-    pub item_timeout: Option<Duration>,
-    pub batch_timeout: Option<Duration>,
-    pub load_timeout: Option<Duration>,
+    /// `[limits]` as it changes them.
+    pub limits: Limits,
     /// Of its keys, those that have no effect on a pipeline without a model.
     pub of_models: Vec<At<&'static str>>,
-}
-
-impl RawPipeline {
-    /// Its limits, where those of the file are these.
-    pub fn limits(&self, of_file: &Limits) -> Limits {
-        let first_failed = self.first_failed.as_ref().map(|n| n.value);
-        let set = [
-            ("first_failed", first_failed.is_some()),
-            ("item_timeout", self.item_timeout.is_some()),
-            ("batch_timeout", self.batch_timeout.is_some()),
-            ("load_timeout", self.load_timeout.is_some()),
-        ];
-        let own = set.iter().filter(|(_, is_set)| *is_set).map(|(key, _)| *key).collect();
-        Limits {
-            max_failed: self.max_failed,
-            first_failed: first_failed.unwrap_or(of_file.first_failed),
-            item_timeout: self.item_timeout.unwrap_or(of_file.item_timeout),
-            batch_timeout: self.batch_timeout.unwrap_or(of_file.batch_timeout),
-            load_timeout: self.load_timeout.unwrap_or(of_file.load_timeout),
-            own: Some((self.name.value.clone(), own)),
-            ..of_file.clone()
-        }
-    }
 }
 
 /// `[sources.NAME]`
@@ -156,7 +128,7 @@ pub(crate) struct StageProgram {
 }
 
 /// What is known of a model or a program before it runs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct KnownModel {
     pub plan: ModelPlan,
     pub labels: Option<At<Vec<String>>>,

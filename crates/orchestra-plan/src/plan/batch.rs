@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::ColumnRef;
 
 /// A model file and what is known of it without loading it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct ModelPlan {
     pub name: String,
     /// The file, absolute.

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::settings::{devices, limits, max_failed, positive, telemetry};
 use super::tables::{declared, kind, tables};
-use super::{RawPipeline, RawTask, StageNode, StageProgram, Workflow, models, sinks, sources, tasks};
+use super::{PipelineNode, RawTask, StageNode, StageProgram, Workflow, models, sinks, sources, tasks};
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
 use crate::key::key;
 use crate::keys;
 use crate::kind::{BatchDraft, Draft, Kinds};
+use crate::plan::Limits;
 use crate::tree::{Table, Value};
 
 const TABLES: [&str; 9] =
@@ -45,7 +46,9 @@ pub(crate) fn read(root: &Table, tasks: Vec<RawTask>, kinds: &Kinds, diags: &mut
             sinks::read(name, table, kinds, diags)
         }),
         tasks,
-        pipelines: tables(root, "pipelines", "pipeline", diags, pipeline),
+        pipelines: tables(root, "pipelines", "pipeline", diags, |name, table, diags| {
+            pipeline(name, table, &limits, diags)
+        }),
         devices,
         limits,
         memory,
@@ -63,20 +66,23 @@ pub(crate) fn tasks_as_written(root: &Table, diags: &mut Diagnostics) -> Vec<Raw
     tables(root, "tasks", "task", diags, tasks::read)
 }
 
-fn pipeline(name: At<String>, table: &Table, diags: &mut Diagnostics) -> RawPipeline {
+fn pipeline(name: At<String>, table: &Table, of_file: &Limits, diags: &mut Diagnostics) -> PipelineNode {
     let what = format!("pipeline `{}`", name.value);
     let mut f = Fields::new(what, name.span, table, keys::PIPELINE, diags);
+    let own = ["first_failed", "item_timeout", "batch_timeout", "load_timeout"];
+    let own = own.into_iter().filter(|key| f.entry(key).is_some()).collect();
     let of_models = ["batch_timeout", "load_timeout"].into_iter();
     let of_models = of_models.filter_map(|key| Some(At::new(key, f.entry(key)?.key_span))).collect();
-    RawPipeline {
+    let limits = Limits {
         max_failed: max_failed(&mut f),
-        first_failed: f.integer("first_failed"),
-        item_timeout: positive(&mut f, "item_timeout"),
-        batch_timeout: positive(&mut f, "batch_timeout"),
-        load_timeout: positive(&mut f, "load_timeout"),
-        of_models,
-        name,
-    }
+        first_failed: f.integer("first_failed").map_or(of_file.first_failed, |n| n.value),
+        item_timeout: positive(&mut f, "item_timeout").unwrap_or(of_file.item_timeout),
+        batch_timeout: positive(&mut f, "batch_timeout").unwrap_or(of_file.batch_timeout),
+        load_timeout: positive(&mut f, "load_timeout").unwrap_or(of_file.load_timeout),
+        own: Some((name.value.clone(), own)),
+        ..of_file.clone()
+    };
+    PipelineNode { name, limits, of_models }
 }
 
 fn read_stage(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> StageNode {
