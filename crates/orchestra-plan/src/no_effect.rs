@@ -21,44 +21,41 @@ pub(crate) struct NoEffect<'a> {
 
 impl NoEffect<'_> {
     pub fn warn(&self, cx: &mut Cx<'_>) {
+        let Workflow { stages, sources, tasks, limits, .. } = self.workflow;
         let used: Vec<(&ModelNode, Vec<&Device>)> = self.used_models();
         for (model, devices) in &used {
             let name = &model.name.value;
-            let mut warn = |key: &str, why: &str| {
-                self.at(&["models", name, key], &format!("model `{name}`: `{key}`"), why, cx);
-            };
-            if none_is_cuda(devices) {
-                for key in ["tf32", "memory"] {
-                    warn(key, "the model runs on no GPU");
-                }
-            }
-            if model.sandbox.mode == Some(SandboxMode::Off) {
-                for key in ["sandbox_read", "sandbox_write", "sandbox_env"] {
-                    warn(key, "its workers are not confined: `sandbox` is \"off\"");
-                }
-            }
             let shares = |(other, on): &(&ModelNode, Vec<&Device>)| {
                 other.name != model.name && on.iter().any(|device| devices.contains(device))
             };
-            if !used.iter().any(shares) && self.workflow.tasks.is_empty() {
-                warn("priority", "no other model runs on its devices");
+            let is_alone = !used.iter().any(shares) && tasks.is_empty();
+            let is_off = model.sandbox.mode == Some(SandboxMode::Off);
+            let unconfined = "its workers are not confined: `sandbox` is \"off\"";
+            for (holds, keys, why) in [
+                (none_is_cuda(devices), &["tf32", "memory"][..], "the model runs on no GPU"),
+                (is_off, &["sandbox_read", "sandbox_write", "sandbox_env"], unconfined),
+                (is_alone, &["priority"], "no other model runs on its devices"),
+            ] {
+                for key in keys.iter().filter(|_| holds) {
+                    self.at(&["models", name, key], &format!("model `{name}`: `{key}`"), why, cx);
+                }
             }
         }
-        for (at, stage) in self.workflow.stages.iter().enumerate() {
+        for (at, stage) in stages.iter().enumerate() {
             let is_trimmed = |of: &StageNode| {
                 let placed = of.plan().and_then(|plan| plan.reads.last());
                 of.batch_plan().is_some_and(|batch| batch.trim.is_some() && !batch.workers.is_empty())
                     && placed.and_then(|placed| placed.from.stage()).is_some_and(|from| from.index() == at)
             };
             let trims = matches!(&stage.draft, Some(Draft::Stage(draft)) if draft.trims().is_some());
-            if trims && !self.workflow.stages.iter().any(is_trimmed) {
+            if trims && !stages.iter().any(is_trimmed) {
                 let name = &stage.name.value;
                 let what = format!("stage `{name}`: `trim`");
                 self.at(&["stages", name, "trim"], &what, "no model is given its rows", cx);
             }
         }
-        let is_off = self.workflow.limits.sandbox == SandboxMode::Off;
-        for source in &self.workflow.sources {
+        let is_off = limits.sandbox == SandboxMode::Off;
+        for source in sources {
             let reads_all = source.plan.as_ref().is_some_and(|plan| matches!(plan.fetch.opens(), Opens::Any));
             let why = match (is_off, reads_all) {
                 (true, _) => "its loaders are not confined: `limits.sandbox` is \"off\"",
@@ -69,7 +66,7 @@ impl NoEffect<'_> {
             let what = format!("source `{name}`: `sandbox_read`");
             self.at(&["sources", name, "sandbox_read"], &what, why, cx);
         }
-        for task in &self.workflow.tasks {
+        for task in tasks {
             for name in task.pass_env.iter().filter(|name| !can_mean_one(&name.value)) {
                 let (task, variable) = (&task.name.value, &name.value);
                 let message = format!(
@@ -78,30 +75,23 @@ impl NoEffect<'_> {
                 cx.warning(name.span, message).label("has no effect").help("leave it out");
             }
         }
-        let mut warn =
-            |table: &str, key: &str, why: &str| self.at(&[table, key], &format!("`{table}.{key}`"), why, cx);
-        if used.is_empty() {
-            for (table, key) in [
-                ("devices", "use"),
-                ("devices", "headroom"),
-                ("limits", "batch_timeout"),
-                ("limits", "load_timeout"),
-            ] {
-                let is_for_tasks = table == "devices" && !self.workflow.tasks.is_empty();
-                if !is_for_tasks {
-                    warn(table, key, "the workflow runs no model");
-                }
-            }
-        } else if none_is_cuda(&self.devices.iter().collect::<Vec<_>>()) {
-            warn("devices", "headroom", "no model runs on a GPU");
-        }
-        if self.workflow.tasks.is_empty() {
-            warn("devices", "slots", "the workflow has no tasks");
-        }
         let gives_pictures =
             |source: &SourcePlan| source.gives.0.iter().any(|column| column.ty == ColumnType::Picture);
-        if !self.workflow.sources.iter().filter_map(|source| source.plan.as_ref()).any(gives_pictures) {
-            warn("limits", "max_pixels", "no source gives pictures");
+        let has_pictures = sources.iter().filter_map(|source| source.plan.as_ref()).any(gives_pictures);
+        let (runs_none, has_tasks) = (used.is_empty(), !tasks.is_empty());
+        let on_cpu = !runs_none && none_is_cuda(&self.devices.iter().collect::<Vec<_>>());
+        for (holds, table, key, why) in [
+            (runs_none && !has_tasks, "devices", "use", "the workflow runs no model"),
+            (runs_none && !has_tasks, "devices", "headroom", "the workflow runs no model"),
+            (runs_none, "limits", "batch_timeout", "the workflow runs no model"),
+            (runs_none, "limits", "load_timeout", "the workflow runs no model"),
+            (on_cpu, "devices", "headroom", "no model runs on a GPU"),
+            (!has_tasks, "devices", "slots", "the workflow has no tasks"),
+            (!has_pictures, "limits", "max_pixels", "no source gives pictures"),
+        ] {
+            if holds {
+                self.at(&[table, key], &format!("`{table}.{key}`"), why, cx);
+            }
         }
     }
 

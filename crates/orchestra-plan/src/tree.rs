@@ -117,51 +117,33 @@ pub(crate) fn value_of(text: &str, span: Span) -> Value {
 pub(crate) fn set(root: &mut Table, key: &str, value: &str, diags: &mut Diagnostics) {
     let flag = format!("{key}={value}");
     let text = diags.add_text("--set", &flag);
-    let whole = Span::new(text, 0..flag.len());
+    let key_span = Span::new(text, 0..key.len());
     let value_span = Span::new(text, key.len() + 1..flag.len());
+    let whole = Span::new(text, 0..flag.len());
+    let mut refuse = |span: Span, why: String, help: &str| {
+        diags.error(span, format!("`--set {flag}`: {why}")).help(help);
+    };
     let path = match Key::parse(key) {
         Ok(path) if !path.is_empty() => path,
         _ => {
-            diags
-                .error(Span::new(text, 0..key.len()), format!("`--set {flag}`: `{key}` is no key"))
-                .help("expected names joined by dots: --set stages.pixels.size=[64,64]");
-            return;
+            let help = "expected names joined by dots: --set stages.pixels.size=[64,64]";
+            return refuse(key_span, format!("`{key}` is no key"), help);
         }
     };
-    let node = match Document::parse(format!("v={value}")) {
-        Ok(parsed) if parsed.len() == 1 => match parsed.get("v") {
-            Some(item) => {
-                let mut node = Builder { text }.item(item, 0..flag.len());
-                respan(&mut node, value_span);
-                node
-            }
-            None => Node { span: value_span, value: Value::String(value.into()) },
-        },
-        _ if value.trim_start().starts_with(['[', '{', '"', '\'']) => {
-            diags
-                .error(value_span, format!("`--set {flag}`: the value is no valid TOML"))
-                .help("quote the whole option for the shell: --set 'stages.pixels.size=[64, 64]'");
-            return;
-        }
-        _ => Node { span: value_span, value: Value::String(value.into()) },
-    };
+    let parsed = Document::parse(format!("v={value}")).ok().filter(|parsed| parsed.len() == 1);
+    if parsed.is_none() && value.trim_start().starts_with(['[', '{', '"', '\'']) {
+        let help = "quote the whole option for the shell: --set 'stages.pixels.size=[64, 64]'";
+        return refuse(value_span, "the value is no valid TOML".to_owned(), help);
+    }
+    let node = Node { span: value_span, value: value_of(value, value_span) };
     let names: Vec<&str> = path.iter().map(Key::get).collect();
     if let Some((group, name, there)) = unknown_name(root, &names) {
-        diags
-            .error(
-                Span::new(text, 0..key.len()),
-                format!("`--set {flag}`: there is no `{group}.{name}` in the file"),
-            )
-            .help(suggestion(&group, &name, there.iter().map(String::as_str)));
-        return;
+        let help = suggestion(&group, &name, there.iter().map(String::as_str));
+        return refuse(key_span, format!("there is no `{group}.{name}` in the file"), &help);
     }
     if let Err(stopped_at) = insert(root, &names, node, whole) {
-        diags
-            .error(
-                Span::new(text, 0..key.len()),
-                format!("`--set {flag}`: `{stopped_at}` is a value, not a table"),
-            )
-            .help("only keys of tables can be set");
+        let why = format!("`{stopped_at}` is a value, not a table");
+        refuse(key_span, why, "only keys of tables can be set");
     }
 }
 

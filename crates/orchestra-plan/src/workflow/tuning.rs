@@ -33,7 +33,10 @@ pub(super) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
         }
     }
     let provider = f.get::<At<ProviderName>>("provider");
-    let fp16 = gpu_switch(f, "tensorrt_fp16", &mut raw);
+    let fp16 = f.value("tensorrt_fp16");
+    if let Some(entry) = f.entry("tensorrt_fp16").filter(|_| fp16) {
+        raw.gpu_keys.push(At::new("tensorrt_fp16", entry.node.span));
+    }
     if let Some(tensorrt) = provider.as_ref().filter(|provider| provider.value == ProviderName::TensorRt) {
         raw.gpu_keys.push(At::new(TENSORRT, tensorrt.span));
         raw.wanted.provider = Provider::TensorRt(TensorRt { fp16, engines: None });
@@ -52,13 +55,4 @@ pub(super) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
         .help("ask for `workers` instead, each with its own; or leave out one of them");
     }
     raw
-}
-
-/// A switch for what only a GPU can do.
-fn gpu_switch(f: &mut Fields<'_, '_>, key: &'static str, raw: &mut RawTuning) -> bool {
-    let is_on = f.value(key);
-    if let Some(entry) = f.entry(key).filter(|_| is_on) {
-        raw.gpu_keys.push(At::new(key, entry.node.span));
-    }
-    is_on
 }
