@@ -7,8 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 use orchestra_worker::codec::{FrameReader, FrameWriter};
-use orchestra_worker::frames::PROTOCOL_VERSION;
-use orchestra_worker::loader::events::{FromLoader, ItemAnswer, Refused, RowEvent, SentValue, ToLoader};
+use orchestra_worker::loader::events::{
+    FromLoader, ItemAnswer, LOADER_PROTOCOL, Refused, RowEvent, SentValue, ToLoader,
+};
 use orchestra_worker::{BUILD, WORKER_SOCKET_FD};
 
 use orchestra_core::shapes::MapCount;
@@ -82,7 +83,7 @@ pub(super) fn misbehave() -> Option<ExitCode> {
 fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
     let mut reader: FrameReader<UnixStream, ToLoader> = FrameReader::new(socket.try_clone()?);
     let mut writer: FrameWriter<UnixStream, FromLoader> = FrameWriter::new(socket.try_clone()?);
-    let (mut protocol, mut build) = (PROTOCOL_VERSION, BUILD.to_owned());
+    let (mut protocol, mut build) = (LOADER_PROTOCOL, BUILD.to_owned());
     match fault {
         LoaderFault::NeverHello => live_on(),
         LoaderFault::DieAtStart => {
@@ -93,7 +94,7 @@ fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
         LoaderFault::OtherProtocol => protocol += 1,
         _ => {}
     }
-    let is_another = (protocol, &build[..]) != (PROTOCOL_VERSION, BUILD);
+    let is_another = (protocol, &build[..]) != (LOADER_PROTOCOL, BUILD);
     writer.write(&FromLoader::Hello { protocol, build })?;
     if is_another {
         live_on();

@@ -12,6 +12,9 @@ use orchestra_store::{PassedOverCounts, StoreTrouble};
 
 use crate::codec::Frame;
 
+/// Raised with every change of a frame of loaders. Both sides must agree exactly; workers have a number of their own.
+pub const LOADER_PROTOCOL: u32 = 14;
+
 /// The chain of a loader: what it does with each item.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct ChainSpec {

@@ -11,14 +11,13 @@ use orchestra_core::ErrorClass;
 use orchestra_core::shapes::{KindSettings, Map, MapRuns, MapStep, MapStepOf, Registry, Step, StepOf};
 use orchestra_store::FileKinds;
 
-use super::events::{ChainSpec, FromLoader, ToLoader};
+use super::events::{ChainSpec, FromLoader, LOADER_PROTOCOL, ToLoader};
 use super::item::LoaderChain;
 use super::look;
 use super::parent::{End, Parent};
 use super::region::Ring;
 use crate::BUILD;
 use crate::codec::{FrameReader, FrameWriter};
-use crate::frames::PROTOCOL_VERSION;
 use crate::process::{EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use crate::sandbox::Sandbox;
 use crate::serve::LoadError;
@@ -44,7 +43,7 @@ fn serve(socket: &UnixStream, region: OwnedFd, kinds: &dyn LoaderKinds) -> Resul
     let clone = || socket.try_clone().map_err(|e| End::Protocol(e.to_string()));
     let mut reader: FrameReader<UnixStream, ToLoader> = FrameReader::new(clone()?);
     let mut writer: FrameWriter<UnixStream, FromLoader> = FrameWriter::new(clone()?);
-    writer.write(&FromLoader::Hello { protocol: PROTOCOL_VERSION, build: BUILD.to_owned() })?;
+    writer.write(&FromLoader::Hello { protocol: LOADER_PROTOCOL, build: BUILD.to_owned() })?;
     let load = match reader.read()? {
         Some(ToLoader::Load(load)) => load,
         Some(ToLoader::Look(spec)) => return look::serve(&spec, &mut reader, &mut writer, kinds),

@@ -11,8 +11,7 @@ use orchestra_core::WorkerExit;
 use orchestra_machine::processes::process;
 use orchestra_worker::BUILD;
 use orchestra_worker::codec::{CodecError, FrameDecoder, FrameWriter};
-use orchestra_worker::frames::PROTOCOL_VERSION;
-use orchestra_worker::loader::events::{FromLoader, ToLoader};
+use orchestra_worker::loader::events::{FromLoader, LOADER_PROTOCOL, ToLoader};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -82,10 +81,10 @@ impl LoaderChild {
         loop {
             match self.receive(until).map_err(late)? {
                 FromLoader::Hello { protocol, build }
-                    if (protocol, &build[..]) == (PROTOCOL_VERSION, BUILD) => {}
+                    if (protocol, &build[..]) == (LOADER_PROTOCOL, BUILD) => {}
                 FromLoader::Hello { protocol, build } => {
                     return Err(WorkerExit::ProtocolMismatch(format!(
-                        "its version {build} speaks {protocol}, this is version {BUILD}, which speaks {PROTOCOL_VERSION}"
+                        "its version {build} speaks {protocol}, this is version {BUILD}, which speaks {LOADER_PROTOCOL}"
                     )));
                 }
                 FromLoader::Ready => return Ok(()),
