@@ -106,12 +106,13 @@ fn text_lines_are_the_default_and_the_file_may_ask_for_json() {
 #[test]
 fn the_filter_of_the_environment_chooses_in_detail() {
     let place = workplace(16);
-    let ended = run_in_json(&place, &[], &[("RUST_LOG", "error,orchestra_runtime::fleet::worker_link=info")]);
+    let ended =
+        run_in_json(&place, &[], &[("RUST_LOG", "error,orchestra_runtime::fleet::worker::death=info")]);
     ended.must_exit(0);
     let lines = log(&place, "scans.log");
     assert!(!lines.is_empty());
     for line in &lines {
-        assert_eq!(line["target"], "orchestra_runtime::fleet::worker_link");
+        assert_eq!(line["target"], "orchestra_runtime::fleet::worker::death");
     }
 }
 

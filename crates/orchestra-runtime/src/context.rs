@@ -14,9 +14,10 @@ use tokio::time::Instant;
 
 use crate::account::report::RunReport;
 use crate::account::stats::Stats;
+use crate::child::spawn::ProcessLauncher;
 use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
-use crate::fleet::launcher::{Engines, ProcessLauncher};
+use crate::fleet::launcher::Engines;
 use crate::flow::loader::AloneTurns;
 use crate::messages::{LimitReached, Stopped};
 use crate::tasks::board::TaskBoard;

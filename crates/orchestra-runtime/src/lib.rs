@@ -3,7 +3,7 @@
 //! ```text
 //! Orchestra (root)
 //! ├── Tasks, which owns the leases of all commands
-//! ├── DeviceManager per device ── WorkerLink per live worker process
+//! ├── DeviceManager per device ── a task per worker process, which lives its life
 //! └── Pipeline per graph
 //!       ├── Source, which owns the loader threads
 //!       ├── Batcher per stage that runs in workers, FoldActor per stage that brings parts together
@@ -18,6 +18,7 @@
 mod account;
 mod actor_threads;
 mod batch;
+mod child;
 mod context;
 mod events;
 #[cfg(test)]
@@ -45,13 +46,12 @@ pub use account::snapshot::{DeviceSnapshot, Snapshot, StageSnapshot};
 pub use account::stats::{Counter, DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
 pub use actor_threads::actor_runtime;
 pub use batch::service::{InferError, Service, StartServiceError, Tensor};
+pub use child::spawn::{Launched, ProcessLauncher, WorkerProcess, inherited, with_standard_streams_alone};
 pub use context::{EngineVersion, RunOptions, Timeouts};
 pub use events::{EventHook, WorkerEvent};
 pub use fleet::device_use::{DeviceUse, WorkerUse};
 pub use fleet::device_watch::{DeviceOptions, DeviceWatch};
-pub use fleet::launcher;
-pub use fleet::launcher::{EngineSpec, Engines, load_frame};
-pub use fleet::launcher::{Launcher, ProcessLauncher};
+pub use fleet::launcher::{EngineSpec, Engines, Launcher, WorkerMemory, load_frame};
 pub use fleet::live_workers::{LiveWorker, LiveWorkers};
 pub use flow::uploads::{Manifest, ManifestPart, digest};
 pub use look::{LooksInLoader, expand_of};

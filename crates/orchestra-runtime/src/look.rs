@@ -16,8 +16,8 @@ use orchestra_store::{Expand, Found, ListError, PassedOverCounts, PushFound};
 use orchestra_worker::loader::LoaderRegion;
 use orchestra_worker::loader::events::{FoundBlock, FromLoader, LookSpec, ToLoader};
 
+use crate::child::spawn::ProcessLauncher;
 use crate::context::Timeouts;
-use crate::fleet::launcher::ProcessLauncher;
 use crate::flow::loader::child::{LOOK_EVERY, LoaderChild};
 use crate::flow::loader::{Lost, ReadablePlaces};
 

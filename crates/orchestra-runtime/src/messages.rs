@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::sync::{Arc, Once};
-use std::time::Duration;
 
 use bytes::Bytes;
 use orchestra_core::FailureKind;
@@ -18,11 +17,10 @@ use orchestra_worker::arena::Arena;
 use orchestra_worker::frames::{DynamicOutput, Load, RunErrorKind};
 use ractor::ActorRef;
 
-use crate::batch::output_slots::DoneOutputs;
+use crate::batch::output_slots::{DoneOutputs, OutputSlots};
 use crate::batch::slot_pool::{FilledSlot, SlotPool};
 use crate::fleet::launcher::EngineSpec;
-use crate::fleet::worker_port::WorkerPort;
-use crate::fleet::worker_process::ProcessEvent;
+use crate::fleet::worker::{DeathNotice, WorkerOrders};
 use crate::flow::carried::CarriedArena;
 use crate::flow::ticket::Ticket;
 use crate::tasks::actor::TasksEnd;
@@ -216,20 +214,6 @@ pub enum DeviceMsg {
     },
 }
 
-pub enum LinkMsg {
-    Start,
-    /// What happened to the process, but for the frames that its port has understood.
-    Process(ProcessEvent),
-    /// It has answered that its device is broken.
-    Broken,
-    /// It has answered with the results of so many rows, which was asked for.
-    BatchDone(usize),
-    Tick,
-    Shutdown,
-    /// Kill it, for this reason.
-    Kill(WorkerExit),
-}
-
 pub enum BatcherMsg {
     /// The memory that it works on: first message.
     Attach(Arc<SlotPool>),
@@ -240,7 +224,9 @@ pub enum BatcherMsg {
     WorkerReady {
         worker: WorkerId,
         device: DeviceId,
-        port: Arc<WorkerPort>,
+        orders: WorkerOrders,
+        /// Where its outputs go.
+        outputs: Arc<OutputSlots>,
     },
     Done {
         worker: WorkerId,
@@ -264,12 +250,7 @@ pub enum BatcherMsg {
     },
     /// Give this worker nothing new; end it when it holds nothing.
     DrainWorker(WorkerId, Handover),
-    WorkerLost {
-        end: WorkerEnd,
-        manager: ActorRef<DeviceMsg>,
-        /// What it has begun of what it holds, and since when each was among the next for it.
-        begun: Vec<(BatchId, Duration)>,
-    },
+    WorkerLost(DeathNotice),
     /// A worker process outlives its SIGKILL, as this says. What it holds is given to no other worker.
     WorkerUndying(String),
     DeviceGone {

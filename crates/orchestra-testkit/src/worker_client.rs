@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::{WorkerExit, locked};
-use orchestra_runtime::launcher::Launched;
+use orchestra_runtime::Launched;
 use orchestra_worker::codec::{self, CodecError, FrameDecoder};
 use orchestra_worker::frames::{FromWorker, ToWorker};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};

@@ -9,8 +9,7 @@ use orchestra_cuda::KernelSpec;
 use orchestra_onnx::OnnxSpec;
 use orchestra_onnx::library::{Env, Library, find_nvrtc};
 use orchestra_plan::{BatchPlan, Plan};
-use orchestra_runtime::launcher::{Launched, WorkerMemory};
-use orchestra_runtime::{EngineSpec, EngineVersion, Engines, Launcher};
+use orchestra_runtime::{EngineSpec, EngineVersion, Engines, Launched, Launcher, WorkerMemory};
 
 use crate::program::{ProgramEngine, allowed};
 

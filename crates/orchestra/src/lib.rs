@@ -69,7 +69,6 @@ pub use orchestra_plan::{
     read_model, workflow_schema,
 };
 use orchestra_runtime::LooksInLoader;
-pub use orchestra_runtime::launcher::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
@@ -81,6 +80,7 @@ pub use orchestra_runtime::{
     TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, WorkerEvent, WorkerUse, actor_runtime,
     best_task, command_bounds, commands_live, expand_of, failure_causes, known_tasks, running_commands,
 };
+pub use orchestra_runtime::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
 #[cfg(feature = "telemetry")]
 pub use orchestra_telemetry as telemetry;

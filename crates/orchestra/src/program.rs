@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use orchestra_core::{DeviceKind, Program, SandboxMode, SandboxRules};
 use orchestra_onnx::probe::PROBE;
 use orchestra_plan::{AskProgram, ModelPlan};
-use orchestra_runtime::launcher::{Launched, WorkerMemory, inherited, with_standard_streams_alone};
 use orchestra_runtime::{EngineSpec, Launcher, ProcessLauncher};
+use orchestra_runtime::{Launched, WorkerMemory, inherited, with_standard_streams_alone};
 use orchestra_worker::program::{ConfinedProgram, PROGRAM};
 
 /// How long a program may take to say what it takes and gives: what it imports may be large, and lie on a slow disk.

@@ -1,6 +1,6 @@
 //! Batcher of a batch stage: gives batches to workers and owns every one of them until it is done or failed. When the open batch
 //! leaves is decided in `orchestra_core::batching`; what follows from faults and deaths, in `orchestra_core::ledger`. This actor
-//! carries the decisions out; it never touches pixels, and waits for nothing but a frame's way into the buffer of a socket.
+//! carries the decisions out; it never touches pixels, and waits for nothing.
 
 mod answers;
 
@@ -17,10 +17,11 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::batch::batches_in_flight::BatchesInFlight;
 use crate::batch::checkpoint;
 use crate::batch::completion::Completion;
+use crate::batch::output_slots::OutputSlots;
 use crate::batch::slot_pool::{FilledSlot, SlotPool, Watch};
 use crate::context::RunContext;
-use crate::fleet::worker_port::WorkerPort;
-use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, LinkMsg};
+use crate::fleet::worker::{WorkerOrder, WorkerOrders};
+use crate::messages::{BatcherMsg, CompletedBatch};
 
 pub struct Batcher;
 
@@ -40,7 +41,7 @@ pub struct BatcherState {
     ledger: Ledger,
     pool: Option<Arc<SlotPool>>,
     slots: HashMap<SlotId, SlotInUse>,
-    ports: HashMap<WorkerId, Arc<WorkerPort>>,
+    workers: HashMap<WorkerId, (WorkerOrders, Arc<OutputSlots>)>,
     in_flight: BatchesInFlight,
     look_at: Option<Duration>,
     drained: bool,
@@ -80,8 +81,8 @@ impl Actor for Batcher {
             // Another look may have been asked for since, sooner or later than this one.
             BatcherMsg::Look => state.look_at = state.look_at.filter(|at| *at > state.now()),
             BatcherMsg::Drained => state.drained = true,
-            BatcherMsg::WorkerReady { worker, device, port } => {
-                state.ports.insert(worker, port);
+            BatcherMsg::WorkerReady { worker, device, orders, outputs } => {
+                state.workers.insert(worker, (orders, outputs));
                 state.ledger.worker_ready(worker, device);
                 state.args.completion.serving();
             }
@@ -94,15 +95,13 @@ impl Actor for Batcher {
                 state.ledger.drain_worker(worker, handover);
                 state.end_if_drained(worker);
             }
-            BatcherMsg::WorkerLost { mut end, manager, begun } => {
-                end.bisecting = state.worker_lost(&end, &begun);
-                // No manager, no restart: the run is ending.
-                drop(manager.cast(DeviceMsg::WorkerEnded(end)));
+            BatcherMsg::WorkerLost(mut notice) => {
+                notice.end.bisecting = state.worker_lost(&notice.end, &notice.begun);
             }
             BatcherMsg::WorkerUndying(why) => state.args.completion.no_device(why),
             BatcherMsg::DeviceGone { device, why } => state.device_gone(device, &why),
         }
-        state.pump(&me).await;
+        state.pump(&me);
         if let Some(batch) = state.completed.take() {
             state.args.completion.completed(batch);
         }
@@ -127,7 +126,7 @@ impl BatcherState {
             ledger,
             pool: None,
             slots: HashMap::new(),
-            ports: HashMap::new(),
+            workers: HashMap::new(),
             in_flight: BatchesInFlight::new(&args.context, args.stage),
             look_at: None,
             drained: false,
@@ -155,11 +154,11 @@ impl BatcherState {
     }
 
     /// Sends what can be sent, and closes the open batch if it is time.
-    async fn pump(&mut self, me: &ActorRef<BatcherMsg>) {
+    fn pump(&mut self, me: &ActorRef<BatcherMsg>) {
         let now = self.now();
-        self.take_and_send(now).await;
+        self.take_and_send(now);
         while self.watch_and_look(now) {
-            self.take_and_send(now).await;
+            self.take_and_send(now);
         }
         while let Some(row) = self.ledger.next_convicted() {
             self.fail_row(row);
@@ -186,12 +185,12 @@ impl BatcherState {
         }
     }
 
-    async fn take_and_send(&mut self, now: Duration) {
+    fn take_and_send(&mut self, now: Duration) {
         while let Some(slot) = self.pool.as_ref().and_then(SlotPool::next_filled) {
             self.filled(slot);
         }
         while let Some(assignment) = self.ledger.dispatch(now) {
-            self.send(assignment).await;
+            self.send(assignment);
         }
     }
 
@@ -274,11 +273,11 @@ impl BatcherState {
         }
     }
 
-    async fn send(&mut self, a: Assignment) {
+    fn send(&mut self, a: Assignment) {
         self.count_sent(&a);
         let from = self.slots.get(&a.rows.slot).map(|s| &*s.slot);
-        let port = self.ports.get(&a.worker);
-        let outputs = port.and_then(|port| port.room_for(a.rows));
+        let worker = self.workers.get(&a.worker).cloned();
+        let outputs = worker.as_ref().map(|(_, outputs)| outputs.take(a.rows));
         let output_slot = outputs.as_ref().map(|outputs| outputs.slot);
         let trace_id = self.in_flight.begin(a, from, outputs);
         tracing::debug!(
@@ -286,7 +285,7 @@ impl BatcherState {
             reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), worker = %a.worker,
             trace_id, "batch sent"
         );
-        if let (Some(port), Some(output_slot)) = (port, output_slot) {
+        if let (Some((orders, _)), Some(output_slot)) = (worker, output_slot) {
             let run = Run {
                 batch: a.batch,
                 attempt: a.attempt,
@@ -295,7 +294,7 @@ impl BatcherState {
                 first_row: a.rows.first,
                 rows: a.rows.count,
             };
-            port.send(run).await;
+            orders.give(WorkerOrder::Run(run));
         }
     }
 
@@ -333,9 +332,9 @@ impl BatcherState {
     fn end_if_drained(&mut self, worker: WorkerId) {
         if self.ledger.is_draining(worker)
             && self.ledger.holds_nothing(worker)
-            && let Some(port) = self.ports.get(&worker)
+            && let Some((orders, _)) = self.workers.get(&worker)
         {
-            drop(port.link.cast(LinkMsg::Shutdown));
+            orders.give(WorkerOrder::Retire);
         }
     }
 

@@ -18,8 +18,9 @@ use super::fake_worker::Worker;
 use super::gpus::Gpus;
 use super::log::{Log, What};
 use super::script::{KILLED, Script, Start, ms};
+use crate::child::spawn::{Launched, WorkerProcess};
 use crate::fleet::launcher::EngineSpec;
-use crate::fleet::launcher::{Launched, WorkerMemory, WorkerProcess};
+use crate::fleet::launcher::WorkerMemory;
 
 /// Room of each in-memory stream in bytes: as much as a socket has, so that neither side waits for the other to read.
 const STREAM: usize = 256 << 10;

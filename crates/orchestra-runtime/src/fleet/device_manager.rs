@@ -6,21 +6,19 @@ mod loads;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use orchestra_core::load_order::LoadOrder;
 use orchestra_core::worker_places::{Handover, Order, Predecessor, Role, WorkerPlaces};
 use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 use ractor::concurrency::JoinHandle;
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 
 use crate::account::stats::DeviceStats;
 use crate::context::RunContext;
 use crate::events::WorkerEvent;
-use crate::fleet::link_start::LinkArgs;
-use crate::fleet::worker_link::WorkerLink;
-use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
+use crate::fleet::worker::{self, WorkerArgs, WorkerOrder, WorkerOrders};
+use crate::messages::{BatcherMsg, DeviceMsg, ServeStage};
 use crate::trace::{DeviceStep, WorkerStep};
 
 pub struct DeviceManager;
@@ -77,11 +75,15 @@ struct Post {
 struct Worker {
     /// By its place in the table.
     post: usize,
-    link: ActorRef<LinkMsg>,
-    args: Arc<LinkArgs>,
-    /// Its link has ended, and its process with it; the batcher still has to say what that means.
-    gone: bool,
+    orders: WorkerOrders,
     ready_since: Option<Duration>,
+}
+
+/// No worker outlives its manager.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.orders.give(WorkerOrder::Kill(WorkerExit::Clean));
+    }
 }
 
 impl Actor for DeviceManager {
@@ -115,47 +117,26 @@ impl Actor for DeviceManager {
         state: &mut DeviceState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            DeviceMsg::Serve(serve) => state.serve(&me, serve).await,
+            DeviceMsg::Serve(serve) => state.serve(&me, serve),
             DeviceMsg::Begin => {
                 for serve in state.held.take().unwrap_or_default() {
-                    state.serve(&me, serve).await;
+                    state.serve(&me, serve);
                 }
             }
-            DeviceMsg::StartWorker { post, place } => state.start_place(&me, post, place).await,
+            DeviceMsg::StartWorker { post, place } => state.start_place(&me, post, place),
             DeviceMsg::GoOn => {} // What follows below.
             DeviceMsg::Looked { number, free } => state.looked(number, free),
-            DeviceMsg::WorkerReady { worker, is_warm } => state.worker_ready(&me, worker, is_warm).await,
+            DeviceMsg::WorkerReady { worker, is_warm } => state.worker_ready(&me, worker, is_warm),
             DeviceMsg::WorkerProgressed(worker) => state.worker_progressed(worker),
-            DeviceMsg::RecycleWorker(worker) => state.recycle(&me, worker).await,
-            DeviceMsg::WorkerEnded(end) => state.worker_ended(&me, &end).await,
+            DeviceMsg::RecycleWorker(worker) => state.recycle(&me, worker),
+            DeviceMsg::WorkerEnded(end) => state.worker_ended(&me, &end),
             // Nothing takes its place: its stage ends.
             DeviceMsg::WorkerUndying(worker) => drop(state.workers.remove(&worker)),
             DeviceMsg::Retire(stage) => state.retire(stage),
             DeviceMsg::Lost(why) => state.lost(&why),
             DeviceMsg::Shutdown { now } => state.shut_down(now),
         }
-        state.go_on(&me).await;
-        Ok(())
-    }
-
-    /// A link that ends has told the batcher, which tells us; but a batcher that was stopped just then drops what it is told. A link
-    /// that fails is a bug of ours. The owner of its process kills the process and tells the batcher, which tells us; where there is no
-    /// process yet, there is no other actor to tell.
-    async fn handle_supervisor_evt(
-        &self,
-        me: ActorRef<DeviceMsg>,
-        event: SupervisionEvent,
-        state: &mut DeviceState,
-    ) -> Result<(), ActorProcessingErr> {
-        match event {
-            SupervisionEvent::ActorTerminated(who, ..) => state.link_ended(who.get_id()),
-            SupervisionEvent::ActorFailed(who, error) => {
-                tracing::error!(%error, "the link of a worker failed; this is a bug");
-                state.link_failed(&me, who.get_id(), error.to_string()).await;
-            }
-            _ => {}
-        }
-        state.go_on(&me).await;
+        state.go_on(&me);
         Ok(())
     }
 }
@@ -165,7 +146,7 @@ impl DeviceState {
         self.args.context.stats.device(self.args.device)
     }
 
-    async fn serve(&mut self, me: &ActorRef<DeviceMsg>, serve: Arc<ServeStage>) {
+    fn serve(&mut self, me: &ActorRef<DeviceMsg>, serve: Arc<ServeStage>) {
         if self.shutting_down {
             return;
         }
@@ -179,18 +160,18 @@ impl DeviceState {
         match &mut self.load_order {
             // It starts them when it is their turn.
             Some(order) => order.served(stage),
-            None => self.begin(me, stage).await,
+            None => self.begin(me, stage),
         }
     }
 
     /// Starts the first workers of a stage, and all that were asked for where nothing is measured.
-    async fn begin(&mut self, me: &ActorRef<DeviceMsg>, stage: StageId) {
+    fn begin(&mut self, me: &ActorRef<DeviceMsg>, stage: StageId) {
         let Some(post) = self.open_post(stage) else { return };
         let orders = self.posts[post].worker_places.start();
-        self.carry_out(me, post, orders).await;
+        self.carry_out(me, post, orders);
         if self.load_order.is_none() {
             let more = loads::asked_for_later(&self.args.context, self.args.device, stage);
-            self.grow(me, stage, more).await;
+            self.grow(me, stage, more);
         }
     }
 
@@ -199,20 +180,15 @@ impl DeviceState {
         self.posts.iter().rposition(|p| p.stage == stage && p.serve.is_some())
     }
 
-    async fn start_place(&mut self, me: &ActorRef<DeviceMsg>, post: usize, place: usize) {
+    fn start_place(&mut self, me: &ActorRef<DeviceMsg>, post: usize, place: usize) {
         let order = self.posts[post].worker_places.start_place(place);
-        self.carry_out(me, post, order).await;
+        self.carry_out(me, post, order);
     }
 
-    async fn carry_out(
-        &mut self,
-        me: &ActorRef<DeviceMsg>,
-        post: usize,
-        orders: impl IntoIterator<Item = Order>,
-    ) {
+    fn carry_out(&mut self, me: &ActorRef<DeviceMsg>, post: usize, orders: impl IntoIterator<Item = Order>) {
         for order in orders {
             match order {
-                Order::Start { role, instead_of } => self.start_worker(me, post, role, instead_of).await,
+                Order::Start { role, instead_of } => self.start_worker(me, post, role, instead_of),
                 Order::StartLater { place, pause } => {
                     drop(me.send_after(pause, move || DeviceMsg::StartWorker { post, place }));
                 }
@@ -236,7 +212,7 @@ impl DeviceState {
         }
     }
 
-    async fn start_worker(
+    fn start_worker(
         &mut self,
         me: &ActorRef<DeviceMsg>,
         post: usize,
@@ -254,53 +230,33 @@ impl DeviceState {
         if instead_of.is_some_and(|old| old.has_died) {
             self.stats().restarts.add(1);
         }
-        let args = LinkArgs {
-            owned: AtomicBool::new(false),
+        let orders = worker::start(WorkerArgs {
             context: Arc::clone(context),
             worker,
             device: self.args.device,
             instead_of: instead_of.map(|old| old.worker),
             serve,
             manager: me.clone(),
-        };
-        let args = Arc::new(args);
-        match Actor::spawn_linked(None, WorkerLink, Arc::clone(&args), me.get_cell()).await {
-            Ok((link, _)) => {
-                self.workers.insert(worker, Worker { post, link, args, gone: false, ready_since: None });
-                self.posts[post].worker_places.joined(worker, role);
-            }
-            Err(error) => tracing::error!(%error, "a worker link could not be spawned; this is a bug"),
-        }
-    }
-
-    fn link_ended(&mut self, link: ractor::ActorId) {
-        if let Some(w) = self.workers.values_mut().find(|w| w.link.get_id() == link) {
-            w.gone = true;
-        }
-        self.forget_the_gone();
-    }
-
-    /// Workers that are gone without a message about it: nothing depends any more on how they ended.
-    fn forget_the_gone(&mut self) {
-        let (posts, shutting_down) = (&self.posts, self.shutting_down);
-        self.workers.retain(|_, w| !(w.gone && (shutting_down || posts[w.post].serve.is_none())));
+        });
+        self.workers.insert(worker, Worker { post, orders, ready_since: None });
+        self.posts[post].worker_places.joined(worker, role);
     }
 
     /// Whatever has happened, something else may have become possible.
-    async fn go_on(&mut self, me: &ActorRef<DeviceMsg>) {
-        self.go_on_with_loads(me).await;
+    fn go_on(&mut self, me: &ActorRef<DeviceMsg>) {
+        self.go_on_with_loads(me);
         if self.shutting_down && self.workers.is_empty() {
             (self.args.ended)(self.args.device);
             me.stop(None);
         }
     }
 
-    async fn worker_ready(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId, is_warm: bool) {
+    fn worker_ready(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId, is_warm: bool) {
         let Some(w) = self.workers.get_mut(&worker) else { return };
         w.ready_since = Some(self.args.context.clock.now());
         let post = w.post;
         let orders = self.posts[post].worker_places.ready(worker);
-        self.carry_out(me, post, orders).await;
+        self.carry_out(me, post, orders);
         let Post { stage, worker_places, serve } = &self.posts[post];
         if let Some(order) = self.load_order.as_mut().filter(|_| serve.is_some() && worker_places.is_served())
         {
@@ -314,14 +270,14 @@ impl DeviceState {
         }
     }
 
-    async fn recycle(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId) {
+    fn recycle(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId) {
         let Some(post) = self.workers.get(&worker).map(|w| w.post) else { return };
         let handover = self.handover(self.posts[post].stage);
         let orders = self.posts[post].worker_places.recycle(worker, handover);
         if !orders.is_empty() {
             tracing::info!(%worker, "worker is being recycled");
         }
-        self.carry_out(me, post, orders).await;
+        self.carry_out(me, post, orders);
     }
 
     /// Tells the tracer what followed from the death of `worker`.
@@ -336,7 +292,7 @@ impl DeviceState {
         self.args.context.tell(|| WorkerEvent::DeviceLost { device, why: why.to_owned() });
         self.trace_device(|| DeviceStep::Lost { why: why.to_owned() });
         for w in self.workers.values() {
-            drop(w.link.cast(LinkMsg::Kill(WorkerExit::DeviceLost(why.to_owned()))));
+            w.orders.give(WorkerOrder::Kill(WorkerExit::DeviceLost(why.to_owned())));
         }
     }
 
@@ -345,21 +301,19 @@ impl DeviceState {
             held.retain(|serve| serve.stage != stage);
         }
         for w in self.workers.values().filter(|w| self.posts[w.post].stage == stage) {
-            drop(w.link.cast(LinkMsg::Shutdown));
+            w.orders.give(WorkerOrder::Retire);
         }
         for post in self.posts.iter_mut().filter(|p| p.stage == stage) {
             post.serve = None;
         }
         self.is_complete(stage);
-        self.forget_the_gone();
     }
 
     fn shut_down(&mut self, now: bool) {
         self.shutting_down = true;
         self.held = None;
         for w in self.workers.values() {
-            drop(w.link.cast(if now { LinkMsg::Kill(WorkerExit::Clean) } else { LinkMsg::Shutdown }));
+            w.orders.give(if now { WorkerOrder::Kill(WorkerExit::Clean) } else { WorkerOrder::Retire });
         }
-        self.forget_the_gone();
     }
 }

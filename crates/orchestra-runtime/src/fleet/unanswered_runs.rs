@@ -11,6 +11,8 @@ pub struct UnansweredRuns {
     /// Batches that run at once, at least 1.
     pub streams: usize,
     pub runs: VecDeque<UnansweredRun>,
+    /// It has reported a broken device, is about to exit, and begins nothing more.
+    pub is_broken: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +26,7 @@ pub struct UnansweredRun {
 impl UnansweredRuns {
     /// Nothing yet, with a worker that runs up to `streams` batches at once.
     pub fn new(streams: usize) -> Self {
-        Self { streams: streams.max(1), runs: VecDeque::new() }
+        Self { streams: streams.max(1), runs: VecDeque::new(), is_broken: false }
     }
 
     pub fn push(&mut self, batch: BatchId, rows: usize) {
@@ -33,7 +35,8 @@ impl UnansweredRuns {
 
     /// The first of those that wait count as begun, as many as run at once.
     pub fn begin(&mut self, now: Duration) {
-        for run in self.runs.iter_mut().take(self.streams) {
+        let n = if self.is_broken { 0 } else { self.streams };
+        for run in self.runs.iter_mut().take(n) {
             run.begun.get_or_insert(now);
         }
     }

@@ -12,7 +12,7 @@ use orchestra_store::{
 };
 
 use super::StartRunError;
-use crate::fleet::launcher::ProcessLauncher;
+use crate::child::spawn::ProcessLauncher;
 use crate::flow::listing::Listing;
 use crate::look::expand_of;
 

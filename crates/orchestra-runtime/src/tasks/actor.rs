@@ -15,8 +15,8 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 use tokio::task::JoinError;
 
+use crate::child::spawn::ProcessLauncher;
 use crate::context::RunContext;
-use crate::fleet::launcher::ProcessLauncher;
 use crate::messages::{DeviceMsg, PipelineEnd, RootMsg};
 use crate::panics::caught;
 use crate::tasks::attempt::{Control, Outcome, Shared, attempt};

@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, timeout_at};
 
 use super::credentials::credentials;
-use crate::fleet::launcher::ProcessLauncher;
+use crate::child::spawn::ProcessLauncher;
 
 /// How often it is looked whether a keeper was stopped (`kill -STOP`), and the looks in a row after which it counts as lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

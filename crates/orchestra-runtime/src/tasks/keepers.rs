@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::fleet::launcher::ProcessLauncher;
+use crate::child::spawn::ProcessLauncher;
 use crate::tasks::keeper_link::Keeper;
 
 /// Files that this process may open for its keepers: two for each.

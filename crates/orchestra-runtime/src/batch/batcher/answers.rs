@@ -11,7 +11,8 @@ use super::BatcherState;
 use crate::batch::batches_in_flight::{self, BatchInFlight};
 use crate::batch::checkpoint;
 use crate::batch::output_slots::PendingOutputs;
-use crate::messages::{CompletedBatch, LinkMsg, WorkerEnd};
+use crate::fleet::worker::WorkerOrder;
+use crate::messages::{CompletedBatch, WorkerEnd};
 use crate::trace::{BatchEnd, Ran};
 
 impl BatcherState {
@@ -61,8 +62,8 @@ impl BatcherState {
         if let Err(what) = kept {
             // The batch comes back with the death of its worker.
             self.in_flight.by_batch.insert(batch, flight);
-            if let Some(port) = self.ports.get(&worker) {
-                drop(port.link.cast(LinkMsg::Kill(WorkerExit::Garbled(what))));
+            if let Some((orders, _)) = self.workers.get(&worker) {
+                orders.give(WorkerOrder::Kill(WorkerExit::Garbled(what)));
             }
             return;
         }
@@ -112,7 +113,7 @@ impl BatcherState {
     pub(super) fn worker_lost(&mut self, end: &WorkerEnd, begun: &[(BatchId, Duration)]) -> bool {
         let WorkerEnd { worker, exit, last_words, .. } = end;
         let worker = *worker;
-        if self.ports.remove(&worker).is_none()
+        if self.workers.remove(&worker).is_none()
             && exit.evidence() == orchestra_core::worker_exit::Evidence::Weak
         {
             self.ledger.weak_death_elsewhere();

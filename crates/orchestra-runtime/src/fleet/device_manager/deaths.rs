@@ -1,7 +1,6 @@
 //! What the death of a worker means for its place: another one, a pause before it, or none.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use orchestra_core::restart::Death;
@@ -14,7 +13,7 @@ use crate::messages::{BatcherMsg, DeviceMsg, WorkerEnd};
 use crate::trace::WorkerStep;
 
 impl DeviceState {
-    pub(super) async fn worker_ended(&mut self, me: &ActorRef<DeviceMsg>, end: &WorkerEnd) {
+    pub(super) fn worker_ended(&mut self, me: &ActorRef<DeviceMsg>, end: &WorkerEnd) {
         let worker = end.worker;
         let Some(gone) = self.workers.remove(&worker) else { return };
         let post = gone.post;
@@ -33,7 +32,7 @@ impl DeviceState {
         worker_places.had_stood(stood);
         let orders = worker_places.ended(worker, &death);
         orders.iter().for_each(|order| self.given_up(post, *order, end));
-        self.carry_out(me, post, orders).await;
+        self.carry_out(me, post, orders);
         // A place that is given up is none that has to be served.
         let Post { stage, worker_places, serve } = &self.posts[post];
         let is_served = serve.is_some() && worker_places.is_served();
@@ -77,26 +76,6 @@ impl DeviceState {
             _ => {}
         }
         self.is_complete(self.posts[post].stage);
-    }
-
-    pub(super) async fn link_failed(
-        &mut self,
-        me: &ActorRef<DeviceMsg>,
-        link: ractor::ActorId,
-        error: String,
-    ) {
-        let orphan = self
-            .workers
-            .iter()
-            .find(|(_, w)| w.link.get_id() == link && !w.args.owned.load(Ordering::Acquire));
-        if let Some((&worker, _)) = orphan {
-            let exit = WorkerExit::SpawnFailed(error);
-            let last_words = String::new();
-            let end = WorkerEnd { worker, exit, last_words, progressed: false, bisecting: false };
-            self.worker_ended(me, &end).await;
-        } else {
-            self.link_ended(link);
-        }
     }
 }
 

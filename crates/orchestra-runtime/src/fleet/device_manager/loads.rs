@@ -64,7 +64,7 @@ impl DeviceState {
     }
 
     /// Starts what may be started now.
-    pub(super) async fn go_on_with_loads(&mut self, me: &ActorRef<DeviceMsg>) {
+    pub(super) fn go_on_with_loads(&mut self, me: &ActorRef<DeviceMsg>) {
         loop {
             let now = self.args.context.clock.now();
             let is_settled =
@@ -75,12 +75,12 @@ impl DeviceState {
                 return;
             }
             for step in steps {
-                self.take(me, step).await;
+                self.take(me, step);
             }
         }
     }
 
-    async fn take(&mut self, me: &ActorRef<DeviceMsg>, step: Step) {
+    fn take(&mut self, me: &ActorRef<DeviceMsg>, step: Step) {
         match step {
             Step::Look(number) => {
                 let me = me.clone();
@@ -92,9 +92,9 @@ impl DeviceState {
                 self.args.context.watch.ask(self.args.device, tell);
             }
             Step::WakeAfter(pause) => drop(me.send_after(pause, || DeviceMsg::GoOn)),
-            Step::Begin(stage) => self.begin(me, stage).await,
+            Step::Begin(stage) => self.begin(me, stage),
             Step::Measured { stage, bytes } => self.measured(stage, bytes),
-            Step::Add(stage) => self.grow(me, stage, 1).await,
+            Step::Add(stage) => self.grow(me, stage, 1),
         }
     }
 
@@ -117,7 +117,7 @@ impl DeviceState {
         }
     }
 
-    pub(super) async fn grow(&mut self, me: &ActorRef<DeviceMsg>, stage: StageId, more: usize) {
+    pub(super) fn grow(&mut self, me: &ActorRef<DeviceMsg>, stage: StageId, more: usize) {
         let Some(post) = self.open_post(stage).filter(|_| more > 0) else { return };
         let device = &self.args.context.plan.devices[self.args.device.index()].spec;
         if let Some(serve) = &self.posts[post].serve {
@@ -126,7 +126,7 @@ impl DeviceState {
         self.stats().added.add(more as u64);
         self.trace_device(|| DeviceStep::WorkersAdded { stage, more });
         let orders = self.posts[post].worker_places.grow(more);
-        self.carry_out(me, post, orders).await;
+        self.carry_out(me, post, orders);
     }
 
     /// Tells the tracer what happened to the device, or was found out about it.

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::fleet::launcher::{ProcessLauncher, exit_of};
+use crate::child::spawn::{ProcessLauncher, exit_of};
 
 /// How often a process that says nothing is looked at: one that is stopped is not waited for.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);

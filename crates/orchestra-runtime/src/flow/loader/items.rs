@@ -14,7 +14,7 @@ use super::alone::AloneTurn;
 use super::process::{LoadedItem, LoaderProcess, Lost};
 use super::setup::LoaderSetup;
 use super::work::took_too_long;
-use crate::fleet::launcher::ProcessLauncher;
+use crate::child::spawn::ProcessLauncher;
 use crate::flow::chain::own_bytes;
 use crate::flow::loader::inbox::Inbox;
 use crate::flow::ticket::Ticket;

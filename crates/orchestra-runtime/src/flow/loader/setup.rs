@@ -10,8 +10,8 @@ use orchestra_worker::loader::events::ChainSpec;
 use super::alone::AloneTurns;
 use super::readable_places::ReadablePlaces;
 use crate::account::stats::Stats;
+use crate::child::spawn::ProcessLauncher;
 use crate::context::RunClock;
-use crate::fleet::launcher::ProcessLauncher;
 use crate::flow::chain::SentRows;
 use crate::trace::MaybeTracer;
 

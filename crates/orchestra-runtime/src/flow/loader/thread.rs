@@ -15,7 +15,7 @@ use orchestra_core::shapes::{FetchRun, MapRuns, RowScope};
 use orchestra_plan::Origin;
 use rustix::thread::sched_setaffinity;
 
-use crate::fleet::launcher::cpu_set;
+use crate::child::spawn::cpu_set;
 use crate::flow::chain::Outcome;
 use crate::flow::loader::inbox::{Abandoned, Inbox, NextItem, NoneThere};
 use crate::flow::loader::items::{ItemOutcome, LoaderItems};

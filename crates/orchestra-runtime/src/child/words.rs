@@ -1,5 +1,5 @@
-//! What a worker says on stderr: logged with the worker that says it, and the end of it kept as its last words. It reads whatever comes, so
-//! that no worker ever waits for us; what is too much for a log is counted instead of logged.
+//! What a process says on stderr: the end of it is kept as its last words, and its owner logs the lines. It reads whatever comes, so
+//! that no process ever waits for us; what is too much for a log is counted instead of logged.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,38 +7,25 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::time::Instant;
 
-/// Lines of stderr that are kept as a worker's last words.
+/// Lines of stderr that are kept as last words.
 const LAST_LINES: usize = 12;
 /// Longest line of stderr that is kept, in bytes; what is longer is cut into several.
 const LONGEST_LINE: usize = 2000;
-/// Lines of one worker that are logged whenever they come.
+/// Lines of one process that are logged whenever they come.
 const BURST: u64 = 200;
 /// Lines beyond `BURST` that are logged in a second.
 const LINES_PER_SECOND: u64 = 20;
 
-#[derive(Debug, Clone)]
-pub struct Speaker {
-    pub pipeline: String,
-    pub stage: String,
-    pub device: String,
-    pub worker: String,
-    pub pid: Option<u32>,
+/// What is to be logged of it.
+#[derive(Debug, Clone, Copy)]
+pub enum Said<'a> {
+    Line(&'a str),
+    /// So many lines were more than is logged.
+    TooMuch(u64),
 }
 
-impl Speaker {
-    fn says(&self, text: &str) {
-        let Self { pipeline, stage, device, worker, pid } = self;
-        tracing::info!(%pipeline, %stage, %device, %worker, pid, stderr = %text, "worker says");
-    }
-
-    fn said_too_much(&self, lines: u64) {
-        let Self { pipeline, stage, device, worker, pid } = self;
-        tracing::info!(%pipeline, %stage, %device, %worker, pid, lines, "worker says more than is logged");
-    }
-}
-
-/// Logs what the worker says until it says no more; gives back the end of it.
-pub async fn last_words(stderr: Box<dyn AsyncRead + Send + Unpin>, speaker: Speaker) -> String {
+/// Tells `log` what the process says until it says no more; gives back the end of it.
+pub async fn last_words(stderr: Box<dyn AsyncRead + Send + Unpin>, mut log: impl FnMut(Said<'_>)) -> String {
     let mut tail: VecDeque<String> = VecDeque::with_capacity(LAST_LINES + 1);
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
@@ -46,7 +33,7 @@ pub async fn last_words(stderr: Box<dyn AsyncRead + Send + Unpin>, speaker: Spea
     let mut allowance = Allowance::new();
     loop {
         line.clear();
-        // A worker that floods stderr without a newline must not fill our memory.
+        // A process that floods stderr without a newline must not fill our memory.
         let mut limited = (&mut reader).take(LONGEST_LINE as u64);
         match limited.read_until(b'\n', &mut line).await {
             Ok(0) | Err(_) => break,
@@ -58,9 +45,9 @@ pub async fn last_words(stderr: Box<dyn AsyncRead + Send + Unpin>, speaker: Spea
         }
         if let Some(left_out) = allowance.spend(began.elapsed()) {
             if left_out > 0 {
-                speaker.said_too_much(left_out);
+                log(Said::TooMuch(left_out));
             }
-            speaker.says(&text);
+            log(Said::Line(&text));
         }
         tail.push_back(text);
         if tail.len() > LAST_LINES {
@@ -68,7 +55,7 @@ pub async fn last_words(stderr: Box<dyn AsyncRead + Send + Unpin>, speaker: Spea
         }
     }
     if allowance.left_out > 0 {
-        speaker.said_too_much(allowance.left_out);
+        log(Said::TooMuch(allowance.left_out));
     }
     Vec::from(tail).join(" | ")
 }
@@ -107,18 +94,8 @@ impl Allowance {
 mod tests {
     use super::*;
 
-    fn speaker() -> Speaker {
-        Speaker {
-            pipeline: "scans".into(),
-            stage: "read".into(),
-            device: "cpu".into(),
-            worker: "7".into(),
-            pid: Some(4711),
-        }
-    }
-
     async fn words(said: &[u8]) -> String {
-        last_words(Box::new(std::io::Cursor::new(said.to_vec())), speaker()).await
+        last_words(Box::new(std::io::Cursor::new(said.to_vec())), |_| ()).await
     }
 
     #[test]

@@ -1,18 +1,18 @@
-//! The start of a worker's link: what it is told, and how its process is started. It speaks no protocol; the end is in `worker_end.rs`.
+//! What a worker is started with, and the start of its process.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use orchestra_core::{DeviceId, WorkerExit, WorkerId};
 use ractor::ActorRef;
 
 use crate::batch::output_slots::OutputSlots;
+use crate::child::spawn::Launched;
 use crate::context::RunContext;
-use crate::fleet::launcher::{Launched, WorkerMemory};
+use crate::fleet::launcher::WorkerMemory;
 use crate::messages::{DeviceMsg, ServeStage};
 use crate::trace::WorkerStep;
 
-pub struct LinkArgs {
+pub struct WorkerArgs {
     pub context: Arc<RunContext>,
     pub worker: WorkerId,
     pub device: DeviceId,
@@ -20,22 +20,19 @@ pub struct LinkArgs {
     pub instead_of: Option<WorkerId>,
     pub serve: Arc<ServeStage>,
     pub manager: ActorRef<DeviceMsg>,
-    /// Set once a task owns the process, which will report its death even if this actor is gone.
-    pub owned: AtomicBool,
 }
 
-impl LinkArgs {
-    pub fn trace(&self, step: impl FnOnce() -> WorkerStep) {
+impl WorkerArgs {
+    pub(super) fn device_name(&self) -> &str {
+        &self.context.plan.devices[self.device.index()].spec.name
+    }
+
+    pub(super) fn trace(&self, step: impl FnOnce() -> WorkerStep) {
         self.context.trace_worker(self.worker, self.serve.stage, self.device, step);
     }
 
-    /// Traces that the process was started, or could not be.
-    pub fn trace_start(&self, pid: Option<u32>) {
-        self.trace(|| WorkerStep::Started { pid, instead_of: self.instead_of });
-    }
-
     /// Makes the memory for its outputs and starts the process, on the cores that are near to its device.
-    pub fn launch(&self) -> Result<(Launched, Arc<OutputSlots>), WorkerExit> {
+    pub(super) fn launch(&self) -> Result<(Launched, Arc<OutputSlots>), WorkerExit> {
         let context = &self.context;
         if let Some(why) = context.watch.lost(self.device) {
             return Err(WorkerExit::DeviceLost(why));
