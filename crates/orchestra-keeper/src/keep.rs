@@ -6,13 +6,13 @@
 //!    +---------+-----------------------------+--> ended, or given up => what is left is killed => told
 //! ```
 
-use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use orchestra_worker::codec::{CodecError, FrameReader, FrameWriter};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, set_child_subreaper, setsid};
@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group, set_child_subreaper, sets
 use crate::claim::claim;
 use crate::descendants::{kill_all, reap, reap_all_but};
 use crate::group::kernel_kills;
-use crate::messages::{Ended, MAX_MESSAGE, Order, Report, STOP_KILL, decode, encode};
+use crate::messages::{Ended, Order, Report, ToKeeper};
 use crate::start::{Running, start};
 
 /// How long what was killed may take to be gone: what hangs in the kernel longer cannot be waited for.
@@ -57,47 +57,32 @@ fn survive_the_limit_on_file_sizes() {
     unsafe { libc::signal(libc::SIGXFSZ, handler as usize) };
 }
 
-fn keep(mut socket: UnixStream) -> io::Result<()> {
+fn keep(socket: UnixStream) -> io::Result<()> {
     // It leaves the terminal, and so does the command: Ctrl-C is for orchestra alone.
     setsid()?;
     set_child_subreaper(Some(rustix::process::getpid()))?;
-    match read_order(&mut socket)? {
-        Some(order) => carry_out(socket, &order),
-        None => Ok(()),
+    let mut link = Link::new(socket)?;
+    match link.reader.read().map_err(io::Error::other)? {
+        Some(ToKeeper::Order(order)) => carry_out(link, &order),
+        Some(ToKeeper::Stop | ToKeeper::Kill) => Err(io::Error::other("the first message is no order")),
+        None => Ok(()), // Orchestra is gone.
     }
 }
 
-/// The order; `None` where orchestra is gone.
-fn read_order(socket: &mut UnixStream) -> io::Result<Option<Order>> {
-    let mut length = [0; 4];
-    match socket.read_exact(&mut length) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(error),
-    }
-    let length = u32::from_le_bytes(length);
-    if length > MAX_MESSAGE {
-        return Err(io::Error::other("the order is too long"));
-    }
-    let mut body = vec![0; length as usize];
-    socket.read_exact(&mut body)?;
-    Ok(Some(decode(&body)?))
-}
-
-fn carry_out(mut socket: UnixStream, order: &Order) -> io::Result<()> {
+fn carry_out(mut link: Link, order: &Order) -> io::Result<()> {
     let _claim = match claim(order) {
         Ok(lock) => lock,
         Err(error) => {
-            tell(&mut socket, &Report::NotStarted(format!("`{}` cannot be locked: {error}", order.lock)));
+            link.tell(&Report::NotStarted(format!("`{}` cannot be locked: {error}", order.lock)));
             return Ok(());
         }
     };
-    socket.set_nonblocking(true)?;
+    link.socket.set_nonblocking(true)?;
     // Orchestra may have been gone before the lock was held: then nothing begins.
-    match socket.read(&mut [0]) {
-        Ok(0) => return Ok(()),
-        Ok(_) => {
-            tell(&mut socket, &Report::NotStarted("it was stopped before".to_owned()));
+    match link.reader.read() {
+        Ok(None) => return Ok(()),
+        Ok(Some(_)) => {
+            link.tell(&Report::NotStarted("it was stopped before".to_owned()));
             return Ok(());
         }
         Err(_) => {} // Nothing is said yet.
@@ -105,38 +90,43 @@ fn carry_out(mut socket: UnixStream, order: &Order) -> io::Result<()> {
     let command = match start(order) {
         Ok(command) => command,
         Err(why) => {
-            tell(&mut socket, &Report::NotStarted(why));
+            link.tell(&Report::NotStarted(why));
             return Ok(());
         }
     };
-    tell(&mut socket, &Report::Started(command.group.as_raw_nonzero().get()));
-    let mut kept = Kept::new(command, socket, Duration::from_millis(order.grace_ms));
+    link.tell(&Report::Started(command.group.as_raw_nonzero().get()));
+    let mut kept = Kept::new(command, link, Duration::from_millis(order.grace_ms));
     let ended = kept.run(order.stop_signal)?;
     // Before it is told: so the next start knows of an end that orchestra did not live to note. Where there is no room for it, that is told alone.
-    drop(write_end(&order.end, &ended));
-    tell(&mut kept.socket, &Report::Ended(ended));
+    drop(ended.write(&order.end));
+    kept.link.tell(&Report::Ended(ended));
     Ok(())
 }
 
-/// Sends a report. An error means that orchestra is gone, which `Kept::listen` learns from the end of the socket.
-fn tell(socket: &mut UnixStream, report: &Report) {
-    let told = encode(report).and_then(|bytes| {
-        socket.set_nonblocking(false)?;
-        socket.write_all(&bytes)?;
-        socket.set_nonblocking(true)
-    });
-    drop(told);
+/// The socket to orchestra.
+struct Link {
+    socket: UnixStream,
+    reader: FrameReader<UnixStream, ToKeeper>,
+    writer: FrameWriter<UnixStream, Report>,
 }
 
-fn write_end(path: &str, ended: &Ended) -> io::Result<()> {
-    let next = format!("{path}.next");
-    fs::write(&next, &encode(ended)?[4..])?;
-    fs::rename(next, path)
+impl Link {
+    fn new(socket: UnixStream) -> io::Result<Self> {
+        let (reader, writer) = (FrameReader::new(socket.try_clone()?), FrameWriter::new(socket.try_clone()?));
+        Ok(Self { socket, reader, writer })
+    }
+
+    /// Sends a report. An error means that orchestra is gone, which `Kept::listen` learns from the end of the socket.
+    fn tell(&mut self, report: &Report) {
+        drop(self.socket.set_nonblocking(false));
+        drop(self.writer.write(report));
+        drop(self.socket.set_nonblocking(true));
+    }
 }
 
 struct Kept {
     command: Running,
-    socket: UnixStream,
+    link: Link,
     /// Orchestra may still say something; else it is gone.
     listens: bool,
     has_output: bool,
@@ -152,10 +142,10 @@ struct Kept {
 }
 
 impl Kept {
-    fn new(command: Running, socket: UnixStream, grace: Duration) -> Self {
+    fn new(command: Running, link: Link, grace: Duration) -> Self {
         Self {
             command,
-            socket,
+            link,
             listens: true,
             has_output: true,
             grace,
@@ -189,7 +179,7 @@ impl Kept {
             ),
             None => {
                 let report = Report::CannotBeKilled(self.command.group.as_raw_nonzero().get());
-                tell(&mut self.socket, &report);
+                self.link.tell(&report);
                 (None, Some(libc::SIGKILL), 0, LAST_ROUNDS)
             }
         };
@@ -241,7 +231,7 @@ impl Kept {
         let watched = [
             (at_most.is_none(), self.command.process.as_fd()),
             (self.has_output, self.command.output.as_fd()),
-            (self.listens, self.socket.as_fd()),
+            (self.listens, self.link.socket.as_fd()),
         ];
         let mut polled: Vec<PollFd<'_>> = watched
             .iter()
@@ -268,17 +258,18 @@ impl Kept {
         Ok(has_ended)
     }
 
-    /// Reads what orchestra says.
+    /// Hears all that orchestra has said.
     fn listen(&mut self, stop_signal: i32) {
-        let mut byte = [0];
-        match self.socket.read(&mut byte) {
-            Ok(1..) if byte == [STOP_KILL] => self.kill(),
-            Ok(1..) => self.ask(stop_signal),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Orchestra is gone.
-            Ok(0) | Err(_) => {
-                self.listens = false;
-                self.ask(stop_signal);
+        while self.listens {
+            match self.link.reader.read() {
+                Ok(Some(ToKeeper::Kill)) => self.kill(),
+                Ok(Some(ToKeeper::Stop | ToKeeper::Order(_))) => self.ask(stop_signal),
+                Err(CodecError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // Orchestra is gone.
+                Ok(None) | Err(_) => {
+                    self.listens = false;
+                    self.ask(stop_signal);
+                }
             }
         }
     }
@@ -304,9 +295,9 @@ impl Kept {
             return;
         }
         let Some(read) = metrics.due() else { return };
-        let mut polled = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT)];
+        let mut polled = [PollFd::from_borrowed_fd(self.link.socket.as_fd(), PollFlags::OUT)];
         match poll(&mut polled, Some(&Timespec::default())) {
-            Ok(1..) => tell(&mut self.socket, &Report::Metrics(read)),
+            Ok(1..) => self.link.tell(&Report::Metrics(read)),
             _ => metrics.was_not_told(),
         }
     }
@@ -382,23 +373,20 @@ mod tests {
             limited: None,
             // What the kill does not reach, as if it hung in the kernel: this process.
             process: pidfd_open(getpid(), PidfdFlags::empty()).unwrap(),
-            output: fs::File::open("/dev/null").unwrap(),
+            output: std::fs::File::open("/dev/null").unwrap(),
             log: Log::create(file.path().to_str().unwrap(), reader).unwrap(),
             started: Instant::now(),
             kernel_kills: None,
         };
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
-        ours.write_all(&[STOP_KILL]).unwrap();
-        let mut kept = Kept::new(command, theirs, Duration::from_secs(3600));
+        FrameWriter::new(ours.try_clone().unwrap()).write(&ToKeeper::Kill).unwrap();
+        let mut kept = Kept::new(command, Link::new(theirs).unwrap(), Duration::from_secs(3600));
         kept.kill_patience = Duration::ZERO;
         let ended = kept.run(libc::SIGTERM).unwrap();
         assert_eq!((ended.code, ended.signal, ended.was_stopped), (None, Some(9), true));
-        let mut length = [0; 4];
-        ours.read_exact(&mut length).unwrap();
-        let mut body = vec![0; u32::from_le_bytes(length) as usize];
-        ours.read_exact(&mut body).unwrap();
-        assert_eq!(decode::<Report>(&body).unwrap(), Report::CannotBeKilled(group.as_raw_nonzero().get()));
+        let told: Option<Report> = FrameReader::new(ours).read().unwrap();
+        assert_eq!(told, Some(Report::CannotBeKilled(group.as_raw_nonzero().get())));
         // What was killed may take a moment to be gone.
         while reap() {
             std::thread::yield_now();

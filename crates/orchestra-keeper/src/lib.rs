@@ -19,7 +19,5 @@ pub use claim::holders;
 pub use descendants::{OfTree, is_stopped, kill_tree, trees};
 pub use group::kill_control_group;
 pub use keep::main;
-pub use messages::{
-    Ended, Group, KEEPER, MAX_MESSAGE, Order, Report, STOP_KILL, STOP_SIGNAL, decode, encode,
-};
+pub use messages::{Ended, Group, KEEPER, Order, Report, ToKeeper};
 pub use metrics::{MetricOrder, MetricValues};

@@ -1,24 +1,29 @@
-//! What orchestra and a keeper say to each other: an order, then bytes to stop it; reports, the last of which says how it ended.
-//! Each message has its length before it.
+//! What orchestra and a keeper say to each other: an order, then to stop it; reports, the last of which says how it ended.
 
-use std::io;
+use std::path::Path;
+use std::{fs, io};
 
 use bincode::{Decode, Encode};
+use orchestra_worker::codec::{self, Frame};
 
 use crate::metrics::{MetricOrder, MetricValues};
 
 /// The last argument of a process that shall be a keeper. Its standard input is the socket to orchestra.
 pub const KEEPER: &str = "keeper";
-/// The byte that asks a keeper to end its command: the signal, the grace, the kill.
-pub const STOP_SIGNAL: u8 = b's';
-/// The byte that makes it kill the command at once.
-pub const STOP_KILL: u8 = b'k';
-/// The longest message, in bytes: the kernel takes no longer command.
-pub const MAX_MESSAGE: u32 = 16 << 20;
-
 /// What people are shown of the last words: so many lines, and bytes of each.
 const SHOWN_LINES: usize = 20;
 const SHOWN_BYTES: usize = 400;
+
+/// What a keeper is told.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub enum ToKeeper {
+    /// Once, before all else.
+    Order(Box<Order>),
+    /// To end its command: the signal, the grace, the kill.
+    Stop,
+    /// To kill the command at once.
+    Kill,
+}
 
 /// What a keeper is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -99,6 +104,20 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// The end that [`Ended::write`] has noted there.
+    #[must_use]
+    pub fn read(file: &Path) -> Option<Self> {
+        codec::decode(&fs::read(file).ok()?).ok()
+    }
+
+    /// Notes it there, whole or not at all.
+    pub(crate) fn write(&self, file: &str) -> io::Result<()> {
+        let (next, mut frame) = (format!("{file}.next"), Vec::new());
+        codec::encode(self, &mut frame).map_err(io::Error::other)?;
+        fs::write(&next, &frame[4..])?;
+        fs::rename(next, file)
+    }
+
     /// The end of the last words, for people.
     #[must_use]
     pub fn excerpt(&self) -> String {
@@ -109,22 +128,17 @@ impl Ended {
     }
 }
 
-/// The bytes of a message.
-pub fn encode(message: &impl Encode) -> io::Result<Vec<u8>> {
-    let body = bincode::encode_to_vec(message, bincode::config::standard()).map_err(io::Error::other)?;
-    let length = u32::try_from(body.len()).ok().filter(|length| *length <= MAX_MESSAGE);
-    let length = length.ok_or_else(|| io::Error::other("the command is longer than 16 MiB"))?;
-    Ok([&length.to_le_bytes()[..], &body].concat())
+impl Frame for ToKeeper {
+    /// The kernel takes no longer command.
+    const MAX_BYTES: usize = 16 << 20;
 }
 
-/// The message of a body that [`encode`] has made, without its length.
-pub fn decode<M: Decode<()>>(body: &[u8]) -> io::Result<M> {
-    let config = bincode::config::standard().with_limit::<{ MAX_MESSAGE as usize }>();
-    match bincode::decode_from_slice(body, config) {
-        Ok((message, length)) if length == body.len() => Ok(message),
-        Ok(_) => Err(io::Error::other("a message is longer than what it says")),
-        Err(error) => Err(io::Error::other(error)),
-    }
+impl Frame for Report {
+    const MAX_BYTES: usize = 16 << 20;
+}
+
+impl Frame for Ended {
+    const MAX_BYTES: usize = Report::MAX_BYTES;
 }
 
 #[cfg(test)]
@@ -136,14 +150,16 @@ mod tests {
         let last_words = "words".to_owned();
         let report =
             Report::Ended(Ended { code: Some(3), milliseconds: 300, last_words, ..Ended::default() });
-        let bytes = encode(&report).unwrap();
+        let mut bytes = Vec::new();
+        codec::encode(&report, &mut bytes).unwrap();
         assert_eq!(bytes[..4], (bytes.len() as u32 - 4).to_le_bytes());
-        assert_eq!(decode::<Report>(&bytes[4..]).unwrap(), report);
-        assert!((4..bytes.len()).all(|end| decode::<Report>(&bytes[4..end]).is_err()));
-        assert!(decode::<Report>(&[&bytes[4..], &[0]].concat()).is_err());
+        assert_eq!(codec::decode::<Report>(&bytes[4..]).unwrap(), report);
+        assert!((4..bytes.len()).all(|end| codec::decode::<Report>(&bytes[4..end]).is_err()));
+        assert!(codec::decode::<Report>(&[&bytes[4..], &[0]].concat()).is_err());
         // A text that claims to be longer than any message.
-        assert!(decode::<String>(&[253, 255, 255, 255, 255, 255, 255, 255, 127]).is_err());
+        assert!(codec::decode::<Report>(&[1, 253, 255, 255, 255, 255, 255, 255, 255, 127]).is_err());
     }
+
     #[test]
     fn people_are_shown_the_end_of_the_last_words() {
         let lines: Vec<String> = (0..30).map(|n| format!("{n}{}", "é".repeat(300))).collect();

@@ -207,7 +207,7 @@ impl<T: Frame> FrameDecoder<T> {
             return Err(CodecError::TooLarge { len, max });
         }
         let Some(body) = rest.get(..len) else { return Ok(None) };
-        let frame = decode_body(body)?;
+        let frame = decode(body)?;
         self.start += HEADER + len;
         Ok(Some(frame))
     }
@@ -227,7 +227,8 @@ impl<T: Frame> Default for FrameDecoder<T> {
     }
 }
 
-fn decode_body<T: Frame>(body: &[u8]) -> Result<T, CodecError> {
+/// The message of a frame, without the length before it.
+pub fn decode<T: Frame>(body: &[u8]) -> Result<T, CodecError> {
     let len = body.len();
     let mut rest = SliceReader::new(body);
     // bincode allocates what a container claims before it reads it, up to a limit that has to be a constant, for which all of this is compiled. What

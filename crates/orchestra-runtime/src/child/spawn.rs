@@ -139,19 +139,23 @@ impl Launched {
         memory: [BorrowedFd<'_>; N],
     ) -> io::Result<Self> {
         let runtime = Handle::current();
-        let (ours, mut child) = launcher.spawn(env, memory, move |command| {
+        let (ours, child) = launcher.spawn(env, memory, move |command| {
             let _entered = runtime.enter();
             Command::from(command).kill_on_drop(true).spawn()
         })?;
+        Self::of(ours, child, AtDrop::Kill)
+    }
+
+    /// A process that was started, with our end of its socket. Must be called within a tokio runtime.
+    pub(crate) fn of(ours: StdUnixStream, mut child: TokioChild, at_drop: AtDrop) -> io::Result<Self> {
         ours.set_nonblocking(true)?;
         let (reader, writer) = UnixStream::from_std(ours)?.into_split();
-        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("no stderr pipe"))?;
-        Ok(Self {
-            reader: Box::new(reader),
-            writer: Box::new(writer),
-            stderr: Box::new(stderr),
-            process: Box::new(ChildProcess(child)),
-        })
+        let stderr: Box<dyn AsyncRead + Send + Unpin> = match child.stderr.take() {
+            Some(stderr) => Box::new(stderr),
+            None => Box::new(tokio::io::empty()),
+        };
+        let process = Box::new(ChildProcess { child, at_drop });
+        Ok(Self { reader: Box::new(reader), writer: Box::new(writer), stderr, process })
     }
 }
 
@@ -277,27 +281,40 @@ pub fn with_standard_streams_alone(command: &mut StdCommand) {
 const _: () = assert!(WORKER_INPUTS_FD == WORKER_SOCKET_FD + 1 && WORKER_OUTPUTS_FD == WORKER_SOCKET_FD + 2);
 const _: () = assert!(LOADER_REGION_FD == WORKER_SOCKET_FD + 1);
 
-struct ChildProcess(TokioChild);
+/// What becomes of a process that nobody waits for any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtDrop {
+    Kill,
+    /// The end of its socket tells it to end.
+    Leave,
+}
+
+struct ChildProcess {
+    child: TokioChild,
+    at_drop: AtDrop,
+}
 
 impl WorkerProcess for ChildProcess {
     fn pid(&self) -> Option<u32> {
-        self.0.id()
+        self.child.id()
     }
 
     fn keep_on(&mut self, cores: &[u32]) -> io::Result<()> {
         // A process that is gone already needs no cores.
-        let Some(pid) = self.0.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) else { return Ok(()) };
+        let Some(pid) = self.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) else {
+            return Ok(());
+        };
         Ok(sched_setaffinity(Some(pid), &cpu_set(cores))?)
     }
 
     fn kill(&mut self) {
         // An error means that it is gone already.
-        let _ = self.0.start_kill();
+        let _ = self.child.start_kill();
     }
 
     fn wait(&mut self) -> Pin<Box<dyn Future<Output = WorkerExit> + Send + '_>> {
         Box::pin(async {
-            match self.0.wait().await {
+            match self.child.wait().await {
                 Ok(status) => exit_of(status),
                 // Our children are reaped here only, so this cannot be "no such child"; treat it as a death that proves nothing.
                 Err(error) => WorkerExit::SpawnFailed(format!("its end could not be awaited: {error}")),
@@ -309,7 +326,8 @@ impl WorkerProcess for ChildProcess {
 /// A host may drop its runtime, and its own with it all that would wait for the end of a killed process.
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        let Some(pid) = self.0.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) else { return };
+        let pid = self.child.id().filter(|_| self.at_drop == AtDrop::Kill);
+        let Some(pid) = pid.and_then(|pid| Pid::from_raw(pid.cast_signed())) else { return };
         self.kill();
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
         // By its descriptor, so that it cannot be another process; that tokio was first is no error.

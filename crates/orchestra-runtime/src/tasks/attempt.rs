@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use orchestra_core::tasks::{Lease, Start, TaskEnd};
-use orchestra_keeper::{Ended, Order, Report, STOP_KILL, STOP_SIGNAL};
+use orchestra_keeper::{Ended, Order, Report, ToKeeper};
 use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::{TaskEnded, TaskJournal, TaskStarted};
 use tokio::sync::watch;
@@ -205,7 +205,7 @@ impl Shared {
     ) -> (TaskEnd, Option<Ended>) {
         let plan = &self.plan().tasks[start.task];
         let gpus = start.lease.gpus.iter().map(|gpu| self.plan().gpus[*gpu].uuid.clone()).collect();
-        self.watch.begin(start.task, &plan.id, keeper.pid(), gpus);
+        self.watch.begin(start.task, &plan.id, keeper.pid, gpus);
         let mut deadline: Option<Instant> = None;
         let mut timed_out = false;
         let mut told = Control::GoOn;
@@ -218,26 +218,26 @@ impl Shared {
             };
             tokio::select! {
                 report = keeper.report() => match report {
-                    Ok(Some(Report::Started(_))) => deadline = plan.timeout.map(|timeout| Instant::now() + timeout),
-                    Ok(Some(Report::Metrics(metrics))) => {
+                    Some(Report::Started(_)) => deadline = plan.timeout.map(|timeout| Instant::now() + timeout),
+                    Some(Report::Metrics(metrics)) => {
                         self.context.tasks.measured(start.task, measured::reports(&measured::named(plan, &metrics)));
                     }
-                    Ok(Some(Report::CannotBeKilled(pid))) => tracing::error!(
+                    Some(Report::CannotBeKilled(pid)) => tracing::error!(
                         task = %plan.id, pid,
                         "a command was killed and does not end: it hangs in the kernel, and keeps what it has, such as memory of a GPU"
                     ),
-                    Ok(Some(report)) => break Some(report),
-                    Ok(None) | Err(_) => break None,
+                    ended => break ended,
                 },
                 () = time_is_over => {
                     (timed_out, deadline) = (true, None);
-                    keeper.tell(STOP_SIGNAL).await;
+                    drop(keeper.tell(&ToKeeper::Stop).await);
                 }
                 changed = control.changed(), if told != Control::Kill => {
                     // The actor is gone, and with it the run.
                     let now = if changed.is_ok() { *control.borrow_and_update() } else { Control::Kill };
                     told = told.max(now);
-                    keeper.tell(if told == Control::Kill { STOP_KILL } else { STOP_SIGNAL }).await;
+                    let what = if told == Control::Kill { ToKeeper::Kill } else { ToKeeper::Stop };
+                    drop(keeper.tell(&what).await);
                 }
             }
         };

@@ -262,7 +262,7 @@ pub fn end_file(task: &TaskPlan, output: &Path, attempt: u32) -> PathBuf {
 
 /// The end that the keeper of an attempt has noted.
 pub fn read_end(task: &TaskPlan, output: &Path, attempt: u32) -> Option<Ended> {
-    orchestra_keeper::decode(&fs::read(end_file(task, output, attempt)).ok()?).ok()
+    Ended::read(&end_file(task, output, attempt))
 }
 
 /// Removes what the keeper of an attempt has left beside its log: it says no more than the journal.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orchestra_keeper::{Order, encode};
+use orchestra_keeper::{Order, ToKeeper};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Notify;
@@ -34,12 +34,12 @@ impl Keepers {
     /// A keeper that has this order. Where the system has no room for another process or file, it waits until it has.
     pub async fn start(&self, order: &Order) -> io::Result<Keeper> {
         let control_group = order.group.as_ref().map(|group| PathBuf::from(&group.folder));
-        let order = encode(order)?;
+        let order = ToKeeper::Order(Box::new(order.clone()));
         let mut was_said = false;
         loop {
             match Keeper::start(&self.launcher, control_group.clone()) {
                 Ok(mut keeper) => {
-                    keeper.order(&order).await;
+                    keeper.tell(&order).await?;
                     return Ok(keeper);
                 }
                 Err(error) if is_lack(&error) => {
