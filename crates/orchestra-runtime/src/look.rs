@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -18,7 +19,7 @@ use orchestra_worker::loader::events::{FoundBlock, FromLoader, LookSpec, ToLoade
 
 use crate::child::spawn::ProcessLauncher;
 use crate::context::Timeouts;
-use crate::flow::loader::child::{LOOK_EVERY, LoaderChild};
+use crate::flow::loader::child::LoaderChild;
 use crate::flow::loader::{Lost, ReadablePlaces};
 
 /// Bytes of memory that a process may take to look into a file: directories of archives and footers of tables, not what lies behind them.
@@ -27,6 +28,8 @@ const MEMORY: u64 = 256 << 20;
 const PATIENCE: u32 = 10;
 /// And no less: it may share its cores with all of the run.
 const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+/// How often the list is told that a process that finds nothing is still at it.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// After a process that could not be started.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long an answer for a plan may take.
@@ -60,6 +63,15 @@ pub struct LooksInLoader {
 
 impl LookInto for LooksInLoader {
     fn look(&self, request: &LookRequest<'_>) -> Result<Vec<u8>, ListError> {
+        // The caller may be in a runtime, where no process may be waited for.
+        let looking = || self.look_from_here(request);
+        let looked = thread::scope(|scope| scope.spawn(looking).join());
+        looked.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl LooksInLoader {
+    fn look_from_here(&self, request: &LookRequest<'_>) -> Result<Vec<u8>, ListError> {
         let LookRequest { question, file, network, sandbox } = *request;
         let looker = Looker::new(&self.launcher, question.clone(), network, sandbox);
         let place = file.canonicalize().ok().map(|file| file.as_os_str().as_bytes().to_vec());
@@ -69,12 +81,13 @@ impl LookInto for LooksInLoader {
                 let file = file.as_os_str().as_bytes().to_vec();
                 let answer = process
                     .write(&ToLoader::Describe { file })
-                    .and_then(|()| process.receive(Instant::now() + ANSWER_WITHIN))
+                    .and_then(|()| process.receive_within(Instant::now() + ANSWER_WITHIN))
                     .and_then(|frame| match frame {
-                        FromLoader::Described(answer) => Ok(answer),
-                        _ => Err(process.garbled("a frame that is no answer")),
+                        Some(FromLoader::Described(answer)) => Ok(answer),
+                        Some(_) => Err(process.garbled("a frame that is no answer")),
+                        None => Err(process.end(WorkerExit::Hung)),
                     });
-                answer.map_err(|exit| Death { lost: lost(&mut process, exit), has_begun: true })
+                answer.map_err(|lost| Death { lost, has_begun: true })
             });
             match answered {
                 Ok(answer) => return answer.map_err(|error| error.of(file)),
@@ -133,12 +146,10 @@ impl Looker {
         readable.extend(self.files.iter().cloned());
         // It needs none, and what starts loaders hands one over.
         let region = LoaderRegion::new(0).map_err(failed)?;
-        let mut process = LoaderChild::launch(&self.launcher, region.fd()).map_err(failed)?;
+        let (mut process, _) = LoaderChild::launch(&self.launcher, region.fd()).map_err(failed)?;
         let spec = LookSpec { readable, ..self.spec.clone() };
-        match process.handshake(&ToLoader::Look(Box::new(spec)), self.handshake) {
-            Ok(()) => Ok(process),
-            Err(exit) => Err(Death { lost: lost(&mut process, exit), has_begun: false }),
-        }
+        let ready = process.handshake(&ToLoader::Look(Box::new(spec)), self.handshake);
+        ready.map(|()| process).map_err(|lost| Death { lost, has_begun: false })
     }
 
     /// What the end of a process means for the file that it looked into: `Ok`, another one tries again.
@@ -183,10 +194,6 @@ impl Looker {
         };
         Err(ListError::bad_file(file, reason))
     }
-}
-
-fn lost(process: &mut LoaderChild, exit: WorkerExit) -> Lost {
-    Lost { exit, last_words: process.last_words(), through: 0, without_memory: false }
 }
 
 /// Lists the files of a source, one after the other, in a process that it starts with the first of them.
@@ -270,44 +277,37 @@ impl ListsInLoader {
             *open = Some(Open { process: self.looker.start(readable)?, n_places });
         }
         let Some(Open { process, .. }) = open else { return Ok(Err(ListError::Stopped)) };
-        let died = |process: &mut LoaderChild, exit| Death { lost: lost(process, exit), has_begun: true };
+        let died = |lost| Death { lost, has_begun: true };
         let asked = process.write(&ToLoader::List { file: file.as_os_str().as_bytes().to_vec() });
-        asked.map_err(|exit| died(process, exit))?;
+        asked.map_err(died)?;
         let (mut heard, mut heard_at) = (Pushed::default(), Instant::now());
         loop {
-            match process.receive_within(Instant::now() + LOOK_EVERY) {
+            match process.receive_within(Instant::now() + TELL_EVERY) {
                 Ok(Some(FromLoader::Found(block))) => {
                     heard_at = Instant::now();
                     match pushed.take(file, &block, &mut heard, push) {
                         Some(Ok(())) => {}
                         Some(Err(error)) => return Ok(Err(error)),
-                        None => {
-                            let exit = process.garbled("items that lie in no file");
-                            return Err(died(process, exit));
-                        }
+                        None => return Err(died(process.garbled("items that lie in no file"))),
                     }
                     // What it says while the list is written does not count as silence.
                     heard_at = heard_at.max(Instant::now());
                 }
                 Ok(Some(FromLoader::Listed(listed))) => return Ok(listed.map_err(|error| error.of(file))),
                 Ok(Some(FromLoader::Refused { class, error })) => {
-                    let exit = WorkerExit::LoadFailed { class, why: error };
-                    return Err(Death { lost: lost(process, exit), has_begun: false });
+                    let lost = process.end(WorkerExit::LoadFailed { class, why: error });
+                    return Err(Death { lost, has_begun: false });
                 }
-                Ok(Some(_)) => {
-                    let exit = process.garbled("a frame out of order");
-                    return Err(died(process, exit));
-                }
+                Ok(Some(_)) => return Err(died(process.garbled("a frame out of order"))),
                 Ok(None) if heard_at.elapsed() >= self.patience => {
-                    process.kill();
-                    return Err(died(process, WorkerExit::Hung));
+                    return Err(died(process.end(WorkerExit::Hung)));
                 }
                 Ok(None) => {
                     if let Err(error) = push(Found::Nothing) {
                         return Ok(Err(error));
                     }
                 }
-                Err(exit) => return Err(died(process, exit)),
+                Err(lost) => return Err(died(lost)),
             }
         }
     }

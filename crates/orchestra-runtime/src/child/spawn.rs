@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::process::{Child, Command as StdCommand, ExitStatus, Stdio};
+use std::process::{Command as StdCommand, ExitStatus, Stdio};
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
@@ -40,14 +40,6 @@ pub struct Launched {
 pub trait WorkerProcess: Send {
     /// Its process id, for messages.
     fn pid(&self) -> Option<u32>;
-    /// Keeps it, and what it starts from now on, on these cores. What is no process of its own ignores that.
-    ///
-    /// # Errors
-    /// The kernel refuses: none of the cores may be used.
-    fn keep_on(&mut self, cores: &[u32]) -> io::Result<()> {
-        let _ = cores;
-        Ok(())
-    }
     /// Kills it; `wait` then returns soon.
     fn kill(&mut self);
     /// Waits until it is gone and can touch nothing any more. May be dropped and called again.
@@ -81,13 +73,13 @@ impl ProcessLauncher {
     }
 
     /// Starts a process that inherits `memory`, and gives our end of its socket and the process. It is killed when this program ends, however
-    /// that is, and runs on the cores of the calling thread, as eagerly.
-    pub(crate) fn spawn<C: Send + 'static, const N: usize>(
+    /// that is, and runs on the cores of the calling thread, as eagerly. Must be called within a tokio runtime.
+    pub(crate) fn spawn<const N: usize>(
         &self,
         env: impl Iterator<Item = (OsString, OsString)>,
         memory: [BorrowedFd<'_>; N],
-        spawn: impl FnOnce(StdCommand) -> io::Result<C> + Send + 'static,
-    ) -> io::Result<(StdUnixStream, C)> {
+        more: impl FnOnce(&mut StdCommand),
+    ) -> io::Result<(StdUnixStream, TokioChild)> {
         let (ours, theirs) = StdUnixStream::pair()?;
         let mut command = StdCommand::new(&self.program);
         command
@@ -117,35 +109,29 @@ impl ProcessLauncher {
             });
         }
         let named = |e: io::Error| io::Error::new(e.kind(), format!("`{}`: {e}", self.program.display()));
-        let child = on_spawner(move || spawn(command)).map_err(named)?;
+        more(&mut command);
+        let runtime = Handle::current();
+        let child = on_spawner(move || {
+            let _entered = runtime.enter();
+            Command::from(command).kill_on_drop(true).spawn()
+        });
+        let child = child.map_err(named)?;
         drop(theirs); // Or the end of file would never come.
         Ok((ours, child))
     }
 
-    /// Starts a loader process over `region`.
-    pub(crate) fn launch_loader(&self, region: BorrowedFd<'_>) -> io::Result<(StdUnixStream, Child)> {
-        self.spawn(std::iter::empty(), [region], |mut command| {
+    /// Starts a loader process over `region`, and gives another end of its socket, by which it is shut down from elsewhere.
+    pub(crate) fn launch_loader(&self, region: BorrowedFd<'_>) -> io::Result<(Launched, StdUnixStream)> {
+        let (ours, child) = self.spawn(std::iter::empty(), [region], |command| {
             // What a decoder dies of is said in a line; where in our code is for developers, who run it by hand.
-            command.arg(LOADER).env_remove("RUST_BACKTRACE").spawn()
-        })
+            command.arg(LOADER).env_remove("RUST_BACKTRACE");
+        })?;
+        let other = ours.try_clone()?;
+        Ok((Launched::of(ours, child, AtDrop::Kill)?, other))
     }
 }
 
 impl Launched {
-    /// Starts a process as [`ProcessLauncher::spawn`] does. Must be called within a tokio runtime.
-    pub(crate) fn start<const N: usize>(
-        launcher: &ProcessLauncher,
-        env: impl Iterator<Item = (OsString, OsString)>,
-        memory: [BorrowedFd<'_>; N],
-    ) -> io::Result<Self> {
-        let runtime = Handle::current();
-        let (ours, child) = launcher.spawn(env, memory, move |command| {
-            let _entered = runtime.enter();
-            Command::from(command).kill_on_drop(true).spawn()
-        })?;
-        Self::of(ours, child, AtDrop::Kill)
-    }
-
     /// A process that was started, with our end of its socket. Must be called within a tokio runtime.
     pub(crate) fn of(ours: StdUnixStream, mut child: TokioChild, at_drop: AtDrop) -> io::Result<Self> {
         ours.set_nonblocking(true)?;
@@ -297,14 +283,6 @@ struct ChildProcess {
 impl WorkerProcess for ChildProcess {
     fn pid(&self) -> Option<u32> {
         self.child.id()
-    }
-
-    fn keep_on(&mut self, cores: &[u32]) -> io::Result<()> {
-        // A process that is gone already needs no cores.
-        let Some(pid) = self.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) else {
-            return Ok(());
-        };
-        Ok(sched_setaffinity(Some(pid), &cpu_set(cores))?)
     }
 
     fn kill(&mut self) {

@@ -49,7 +49,10 @@ pub async fn last_words(stderr: Box<dyn AsyncRead + Send + Unpin>, mut log: impl
             }
             log(Said::Line(&text));
         }
-        tail.push_back(text);
+        // Notes are hints for people who run a program by hand.
+        if !text.starts_with("note:") {
+            tail.push_back(text);
+        }
         if tail.len() > LAST_LINES {
             tail.pop_front();
         }

@@ -10,7 +10,7 @@ use orchestra_plan::BatchPlan;
 use orchestra_worker::arena::SharedMemory;
 use orchestra_worker::frames::Load;
 
-use crate::child::spawn::{Launched, ProcessLauncher};
+use crate::child::spawn::{AtDrop, Launched, ProcessLauncher};
 
 /// Starts workers. Real ones are processes; tests have others.
 pub trait Launcher: Send + Sync {
@@ -83,7 +83,8 @@ impl Launcher for ProcessLauncher {
         // Whatever else is asked for, a worker sees its own device.
         let device = orchestra_machine::worker_environment(device);
         let env = asked.chain(device.into_iter().map(|(name, value)| (name.into(), value.into())));
-        Launched::start(self, env, [memory.inputs, memory.outputs])
+        let (ours, child) = self.spawn(env, [memory.inputs, memory.outputs], |_| ())?;
+        Launched::of(ours, child, AtDrop::Kill)
     }
 
     fn loaders(&self) -> Option<ProcessLauncher> {

@@ -15,7 +15,8 @@ pub mod thread;
 pub mod work;
 
 pub use alone::{AloneTurn, AloneTurns};
-pub use process::{LoadedItem, Lost};
+pub use child::Lost;
+pub use process::LoadedItem;
 pub use readable_places::ReadablePlaces;
 pub use sent_values::{Cell, CellType, out_of_order};
 pub use thread::ItemInHand;

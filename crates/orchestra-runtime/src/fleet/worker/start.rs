@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use orchestra_core::{DeviceId, WorkerExit, WorkerId};
 use ractor::ActorRef;
+use rustix::thread::{Pid, sched_setaffinity};
 
 use crate::batch::output_slots::OutputSlots;
-use crate::child::spawn::Launched;
+use crate::child::spawn::{Launched, cpu_set};
 use crate::context::RunContext;
 use crate::fleet::launcher::WorkerMemory;
 use crate::messages::{DeviceMsg, ServeStage};
@@ -44,10 +45,11 @@ impl WorkerArgs {
         })?;
         let memory = WorkerMemory { inputs: arena.fd(), outputs: outputs.fd() };
         let launched = self.serve.engine.launch(&device.spec.kind, memory);
-        let mut launched = launched.map_err(|error| WorkerExit::SpawnFailed(error.to_string()))?;
+        let launched = launched.map_err(|error| WorkerExit::SpawnFailed(error.to_string()))?;
+        let pid = launched.process.pid().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         // It has not been told to load anything yet: the threads that matter will be where it is.
-        if let Some(near) = &device.near
-            && let Err(error) = launched.process.keep_on(&near.cores)
+        if let (Some(near), Some(_)) = (&device.near, pid)
+            && let Err(error) = sched_setaffinity(pid, &cpu_set(&near.cores))
         {
             tracing::warn!(device = %device.spec, node = near.node, %error, "a worker cannot be kept near its device");
         }

@@ -11,7 +11,8 @@ use orchestra_worker::loader::events::ChainSpec;
 use orchestra_worker::process::EXIT_NO_MEMORY;
 
 use super::alone::AloneTurn;
-use super::process::{LoadedItem, LoaderProcess, Lost};
+use super::child::Lost;
+use super::process::{LoadedItem, LoaderProcess};
 use super::setup::LoaderSetup;
 use super::work::took_too_long;
 use crate::child::spawn::ProcessLauncher;

@@ -9,7 +9,7 @@ use orchestra_core::WorkerExit;
 use orchestra_worker::loader::LoaderRegion;
 use orchestra_worker::loader::events::{ChainSpec, FromLoader, ItemAnswer, ToLoader};
 
-use super::child::LoaderChild;
+use super::child::{LoaderChild, Lost};
 use super::setup::LoaderSetup;
 use crate::flow::loader::inbox::Inbox;
 use crate::trace::LoaderTrace;
@@ -46,37 +46,14 @@ pub struct LoadedItem {
     frame: u64,
 }
 
-/// A process that is gone.
-#[derive(Debug)]
-pub struct Lost {
-    pub exit: WorkerExit,
-    pub last_words: String,
-    /// Of the items that it had and did not answer for: how many it was through with.
-    pub through: u64,
-    /// There was no memory to start it.
-    pub without_memory: bool,
-}
-
-impl Lost {
-    /// Of a process that could not be started.
-    pub fn not_started(error: &io::Error) -> Self {
-        Self {
-            without_memory: error.kind() == io::ErrorKind::OutOfMemory,
-            exit: WorkerExit::SpawnFailed(error.to_string()),
-            last_words: String::new(),
-            through: 0,
-        }
-    }
-}
-
 impl<'a> LoaderProcess<'a> {
     /// Starts it and waits until it is ready, or until `inbox` is closed: then, and later, it ends.
     pub fn start(setup: &'a LoaderSetup, load: &ChainSpec, inbox: &'a Inbox) -> Result<Self, Lost> {
         let failed = |error: io::Error| Lost::not_started(&error);
         let region = usize::try_from(load.region_bytes).unwrap_or(usize::MAX);
         let region = Arc::new(LoaderRegion::new(region).map_err(failed)?);
-        let child = LoaderChild::launch(&setup.launcher, region.fd()).map_err(failed)?;
-        inbox.wake_with(child.socket().map_err(failed)?);
+        let (child, socket) = LoaderChild::launch(&setup.launcher, region.fd()).map_err(failed)?;
+        inbox.wake_with(socket);
         let mut process = Self {
             setup,
             inbox,
@@ -91,10 +68,9 @@ impl<'a> LoaderProcess<'a> {
             frames_told: 0,
         };
         let ready = process.child.handshake(&ToLoader::Load(Box::new(load.clone())), setup.handshake);
+        ready.map_err(|lost| process.lost(lost))?;
         // While it is at work on an item, it reads nothing.
-        let patience = setup.limits.item_timeout.max(setup.handshake);
-        let ready = ready.and_then(|()| process.child.set_write_timeout(patience));
-        ready.map_err(|exit| process.lost(exit))?;
+        process.child.patience = setup.limits.item_timeout.max(setup.handshake);
         Ok(process)
     }
 
@@ -118,7 +94,7 @@ impl<'a> LoaderProcess<'a> {
             return Ok(n);
         }
         let written = self.child.write(&ToLoader::Items { frames_done, text, ends });
-        written.map(|()| n).map_err(|exit| self.lost(exit))
+        written.map(|()| n).map_err(|lost| self.lost(lost))
     }
 
     /// Whether nothing is known of any item.
@@ -133,14 +109,15 @@ impl<'a> LoaderProcess<'a> {
 
     /// Waits until something becomes of an item.
     pub fn wait(&mut self, until: Instant) -> Result<(), Lost> {
-        let received = self.child.receive(until).and_then(|frame| match frame {
-            FromLoader::Answers { sent_ns, answers } => self.accept(sent_ns, answers),
-            _ => Err(self.child.garbled("a frame out of order")),
+        let received = self.child.receive_within(until).and_then(|frame| match frame {
+            Some(FromLoader::Answers { sent_ns, answers }) => self.accept(sent_ns, answers),
+            Some(_) => Err(self.child.garbled("a frame out of order")),
+            None => Err(self.child.end(WorkerExit::Hung)),
         });
-        received.map_err(|exit| self.lost(exit))
+        received.map_err(|lost| self.lost(lost))
     }
 
-    fn accept(&mut self, sent_ns: u64, answers: Vec<ItemAnswer>) -> Result<(), WorkerExit> {
+    fn accept(&mut self, sent_ns: u64, answers: Vec<ItemAnswer>) -> Result<(), Lost> {
         let (now, n) = (Instant::now(), answers.len() as u64);
         let age = now - self.started;
         self.n_frames += 1;
@@ -159,17 +136,17 @@ impl<'a> LoaderProcess<'a> {
         Ok(())
     }
 
-    fn lost(&mut self, exit: WorkerExit) -> Lost {
-        let through = self.region.items_done().saturating_sub(self.n_received);
-        let last_words = self.child.last_words();
-        self.lost = Some((exit.clone(), last_words.clone()));
-        Lost { exit, last_words, through, without_memory: false }
+    fn lost(&mut self, lost: Lost) -> Lost {
+        self.lost = Some((lost.exit.clone(), lost.last_words.clone()));
+        Lost { through: self.region.items_done().saturating_sub(self.n_received), ..lost }
     }
 }
 
 impl Drop for LoaderProcess<'_> {
     fn drop(&mut self) {
-        self.child.kill();
+        if self.lost.is_none() {
+            self.child.end(WorkerExit::Clean);
+        }
         let Some(tracer) = self.setup.tracer.get() else { return };
         // At the end of the run it is the run that ends the connection.
         let lost = self.lost.take().filter(|_| !self.inbox.is_closed());
