@@ -92,7 +92,7 @@ impl<'a> Wiring<'a, '_> {
         let read = |(input, column): &(usize, usize)| {
             let (from, column) = (links[*input].target, *column);
             // Behind the columns that a stage gives stands the placement of an earlier one.
-            let is_own = column < self.n_columns(from);
+            let is_own = gives(self.workflow, from).is_some_and(|gives| column < gives.0.len());
             if is_own { Some(ColumnRef { from, column }) } else { placed(self.workflow, from) }
         };
         let reads = connected.reads.iter().map(read).collect::<Option<_>>().ok_or(Reported)?;
@@ -120,15 +120,6 @@ impl<'a> Wiring<'a, '_> {
             unreadable: Vec::new(),
             slots: None,
         })
-    }
-
-    fn n_columns(&self, from: Origin) -> usize {
-        gives(self.workflow, from).map_or(0, |gives| gives.0.len())
-    }
-
-    /// What a link leads to, as kinds see it.
-    fn input(&self, link: &Link) -> Result<Input, Reported> {
-        input(self.workflow, link)
     }
 }
 

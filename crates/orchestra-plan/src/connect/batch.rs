@@ -9,7 +9,7 @@ use orchestra_core::{
 };
 
 use super::iterated::IteratedModel;
-use super::{Wiring, links, placed, stage_plan};
+use super::{Wiring, input, links, placed, stage_plan};
 use crate::diagnostics::Reported;
 use crate::fields::At;
 use crate::host::ProbeRequest;
@@ -131,7 +131,7 @@ impl<'a> Wiring<'a, '_> {
         link: &Link,
     ) -> Result<Fed, Reported> {
         let reader = format!("stage `{}`", node.name.value);
-        let input = self.input(link)?;
+        let input = input(self.workflow, link)?;
         let fitting = if is_open { None } else { only_fitting(&input, want) };
         let column = fitting.map_or_else(|| self.tensor_of(&reader, &input), Ok)?;
         let ty = &input.gives.0[column].ty;

@@ -461,3 +461,21 @@ fn a_key_is_without_effect_only_where_its_devices_are_known() {
     assert!(!warned(&FakeHost::with_gpus(1), false));
     assert!(!warned(&FakeHost::with_cores(4), true));
 }
+
+#[test]
+fn a_model_gives_its_largest_numbers_alone_where_nothing_reads_more() {
+    let text = digits(&[
+        ("digits.onnx", "text.onnx"),
+        ("labels = \"labels10.txt\"", ""),
+        ("kind = \"classify\"", "kind = \"ctc\""),
+        ("top_k = 3", "charset = \"chars.txt\""),
+    ]);
+    let charset: String = ('\u{4e00}'..).take(96).map(|c| format!("{c}\n")).collect();
+    let largest = |text: &str| {
+        let plan = FakeHost::with_cores(4).file("/flows/chars.txt", &charset).good(text);
+        plan.largest_outputs(plan.batch_stages().next().unwrap().0)
+    };
+    assert_eq!(largest(&text), ["letters"]);
+    let more = text + "[sinks.all]\nkind = \"jsonl\"\nfrom = \"classify\"\npath = \"all.jsonl\"\n";
+    assert!(largest(&more).is_empty(), "a sink writes all of them");
+}

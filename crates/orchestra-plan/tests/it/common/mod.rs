@@ -188,6 +188,7 @@ impl Host for FakeHost {
             "open_two.onnx" => signature(&["image:f32:?,3,?,?", "mask:f32:?,?,?,?"], &["logits:f32:?,3"]),
             "head.onnx" => signature(&["features:f32:?,16"], &["logits:f32:?,3"]),
             "loop.onnx" => signature(&["x:f32:?"], &["y:f32:?"]),
+            "text.onnx" => signature(&["image:f32:?,1,32,32"], &["letters:f32:?,40,97"]),
             "tokens.onnx" => signature(&["ids:i64:?,128"], &["ids:i64:?,3"]),
             "sloppy.onnx" => signature(&["image:f32:?,1,32,32"], &["logits:f32:1,10"]),
             "uneven.onnx" => signature(&["image:f32:4,1,32,32"], &["logits:f32:2,10"]),
