@@ -39,18 +39,21 @@ pub fn all() -> impl Iterator<Item = Process> {
 /// One process; `None` if there is none with this id.
 #[must_use]
 pub fn process(pid: u32) -> Option<Process> {
+    parsed(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parsed(pid: u32, stat: &[u8]) -> Option<Process> {
     /// `USER_HZ`, which Linux promises to programs on x86-64 and 64-bit ARM whatever the kernel counts in.
     const TICK: Duration = Duration::from_millis(10);
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    // The name is in parentheses and may itself hold any character. Field 3 of `man 5 proc_pid_stat` follows.
+    let stat = String::from_utf8_lossy(stat);
+    // The name is in parentheses and may itself hold any character. Field 3 of `man 5 proc_pid_stat` follows. Priorities may be negative.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
-    let mut numbers = fields.skip(9).map_while(|field| field.parse::<u64>().ok());
-    let ticks = numbers.next()?.saturating_add(numbers.next()?);
+    let mut number_behind = |n| fields.nth(n)?.parse::<u64>().ok();
+    let ticks = number_behind(9)?.saturating_add(number_behind(0)?);
     let cpu_time = TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX));
-    Some(Process { pid, parent, state, cpu_time, resident_pages: numbers.nth(8)? })
+    Some(Process { pid, parent, state, cpu_time, resident_pages: number_behind(8)? })
 }
 
 impl Process {
@@ -104,6 +107,24 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         assert_eq!((process_memory(child.id()), process(child.id())), (None, None));
+    }
+
+    #[test]
+    fn a_process_of_any_name_and_priority_is_seen() {
+        let stat = |name: &str, priority: &str| {
+            format!(
+                "7 ({name}) S 3 7 7 0 -1 4194560 11 0 12 0 150 50 1 2 {priority} 4 0 900 8192 77 18446744073709551615 1 1\n"
+            )
+        };
+        let expected =
+            Process { pid: 7, parent: 3, state: 'S', cpu_time: Duration::from_secs(2), resident_pages: 77 };
+        for (name, priority) in [("a", "20 0"), ("b", "15 -5"), ("c) R 1 (d", "-2 0"), ("e f", "-100 19")] {
+            assert_eq!(
+                parsed(7, stat(name, priority).as_bytes()),
+                Some(expected.clone()),
+                "{name}, {priority}"
+            );
+        }
     }
 
     #[test]

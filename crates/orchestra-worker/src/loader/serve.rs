@@ -85,10 +85,8 @@ fn ready(
             settings.kind
         ))
     };
-    fn with_maps(
-        steps: Vec<StepOf<KindSettings>>,
-        map: &dyn Fn(&KindSettings) -> Result<Arc<dyn Map>, LoadError>,
-    ) -> Result<Vec<Step>, LoadError> {
+    type MakeMap<'a> = dyn Fn(&KindSettings) -> Result<Arc<dyn Map>, LoadError> + 'a;
+    fn with_maps(steps: Vec<StepOf<KindSettings>>, map: &MakeMap<'_>) -> Result<Vec<Step>, LoadError> {
         let step = |step| {
             Ok(match step {
                 StepOf::Map(MapStepOf { stage, at, map: settings, reads, next }) => {

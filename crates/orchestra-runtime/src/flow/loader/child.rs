@@ -152,6 +152,8 @@ fn waiting(runtime: &Option<Runtime>) -> &Runtime {
 impl Drop for LoaderChild {
     fn drop(&mut self) {
         // The caller may be in a runtime, where none may be waited for.
-        self.runtime.take().map(Runtime::shutdown_background);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
