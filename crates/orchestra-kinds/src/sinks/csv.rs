@@ -9,6 +9,7 @@ use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, ReadRecord, SinkKind};
 use orchestra_store::ObjectOutput;
 
+use super::shared::column_names;
 use crate::elements::csv_number;
 use crate::objects;
 
@@ -21,8 +22,8 @@ impl SinkKind for Csv {
 
     fn about(&self) -> &'static str {
         "Comma-separated values (RFC 4180), a line per record: `item`, `index`, `source`, then for classes `label`, `class` and `score` of the \
-         best, and a column for each number of a tensor. Names stand in the first line. NaN and infinities are `nan`, `inf` and `-inf`; a field of what is missing is \
-         empty."
+         best, and a column for each number of a tensor. Names stand in the first line; a column whose name is taken gets `result_` in front. NaN and \
+         infinities are `nan`, `inf` and `-inf`; a field of what is missing is empty."
     }
 
     fn extension(&self) -> &'static str {
@@ -85,21 +86,18 @@ struct Rows {
 
 impl Encoder for Rows {
     fn header(&self) -> Vec<u8> {
-        let mut names: Vec<String> = ["item", "index", "source"].map(str::to_owned).into();
         let several = self.schema.0.len() > 1;
-        for column in &self.schema.0 {
-            match column.ty.required() {
-                ColumnType::Labels => names.extend(["label", "class", "score"].map(|name| match several {
-                    true => format!("{}.{name}", column.name),
-                    false => name.to_owned(),
-                })),
-                ColumnType::Text => names.push(column.name.clone()),
-                ty => match ty.stored().and_then(|spec| spec.row_len()) {
-                    Some(1) => names.push(column.name.clone()),
-                    n => names.extend((0..n.unwrap_or(0)).map(|n| format!("{}.{n}", column.name))),
-                },
-            }
-        }
+        let of_column = column_names::unique(&self.schema, |column, called| match column.ty.required() {
+            ColumnType::Labels => ["label", "class", "score"]
+                .map(|name| if several { format!("{called}.{name}") } else { name.to_owned() })
+                .into(),
+            ColumnType::Text => vec![called.to_owned()],
+            ty => match ty.stored().and_then(|spec| spec.row_len()) {
+                Some(1) => vec![called.to_owned()],
+                n => (0..n.unwrap_or(0)).map(|n| format!("{called}.{n}")).collect(),
+            },
+        });
+        let names = [column_names::OF_ITEM.map(str::to_owned).into(), of_column.concat()].concat();
         let mut out = Vec::new();
         line(&names, &mut out).expect("memory takes any text");
         out
@@ -152,6 +150,8 @@ mod tests {
         let schema = Schema(vec![
             Column { name: "classes".into(), ty: ColumnType::Labels },
             Column { name: "y".into(), ty: tensor },
+            Column { name: "index".into(), ty: ColumnType::Text },
+            Column { name: "y.1".into(), ty: ColumnType::Text },
         ]);
         let rows = Rows { schema };
         let mut out = rows.header();
@@ -164,15 +164,19 @@ mod tests {
             source: "s",
             parts: &[],
         };
-        rows.encode(&item, &[Value::Labels(&labels), Value::Tensor(view)], &mut out).unwrap();
-        rows.encode(&item, &[Value::Labels(&[]), Value::Tensor(view)], &mut out).unwrap();
+        let texts = [Value::Text("i"), Value::Text("t")];
+        for labels in [&labels[..], &[]] {
+            let row = [Value::Labels(labels), Value::Tensor(view), texts[0], texts[1]];
+            rows.encode(&item, &row, &mut out).unwrap();
+        }
         let mut reader = csv::Reader::from_reader(&out[..]);
         let names =
-            ["item", "index", "source", "classes.label", "classes.class", "classes.score", "y.0", "y.1"];
-        assert_eq!(reader.headers().unwrap().iter().collect::<Vec<_>>(), names);
+            "item,index,source,classes.label,classes.class,classes.score,y.0,y.1,result_index,result_y.1";
+        assert_eq!(reader.headers().unwrap().iter().collect::<Vec<_>>().join(","), names);
         let records: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
-        let expected = ["x,y.png", "7", "s", "a, \"b\"\nc", "3", "0.25", "1.5", "-2"];
+        let expected = ["x,y.png", "7", "s", "a, \"b\"\nc", "3", "0.25", "1.5", "-2", "i", "t"];
         assert_eq!(records[0].iter().collect::<Vec<_>>(), expected);
-        assert_eq!(records[1].iter().collect::<Vec<_>>(), ["x,y.png", "7", "s", "", "", "", "1.5", "-2"]);
+        let expected = ["x,y.png", "7", "s", "", "", "", "1.5", "-2", "i", "t"];
+        assert_eq!(records[1].iter().collect::<Vec<_>>(), expected);
     }
 }

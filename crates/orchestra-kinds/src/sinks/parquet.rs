@@ -27,8 +27,7 @@ impl SinkKind for Parquet {
     fn about(&self) -> &'static str {
         "Parquet files of many rows: `path = \"pages.parquet\"` gives `pages-00000.parquet`, `pages-00001.parquet`, ..., each there once it is whole, \
          compressed with Snappy. Columns `item`, `index`, `source`, then those that it reads: a tensor is nested lists of its dimensions, classes are \
-         a list of `{label, class, score}`, and parts a list of their columns. A column that is called as one of the first three gets `result_` in \
-         front."
+         a list of `{label, class, score}`, and parts a list of their columns. A column whose name is taken gets `result_` in front."
     }
 
     fn extension(&self) -> &'static str {

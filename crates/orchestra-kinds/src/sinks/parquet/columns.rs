@@ -6,6 +6,8 @@ use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, OwnedRow, Refusal, Schema, TensorView, Value};
 use orchestra_core::shapes::ItemInfo;
 
+use super::super::shared::column_names;
+
 #[derive(Debug, Clone, PartialEq)]
 pub enum Node {
     Leaf(Leaf),
@@ -42,17 +44,11 @@ pub struct Rows {
 impl Rows {
     /// Those of a record of these; fails with the column that cannot be written.
     pub fn new(schema: &Schema) -> Result<Self, Box<Column>> {
+        let of_item = [Leaf::Text, Leaf::I64, Leaf::Text];
         let mut fields: Vec<(String, Node)> =
-            [("item", Leaf::Text), ("index", Leaf::I64), ("source", Leaf::Text)]
-                .map(|(name, leaf)| (name.to_owned(), Node::Leaf(leaf)))
-                .into();
-        for column in &schema.0 {
-            let mut name = column.name.clone();
-            while fields[..3].iter().any(|(taken, _)| *taken == name)
-                || schema.0.iter().any(|other| other.name == name && other.name != column.name)
-            {
-                name.insert_str(0, "result_");
-            }
+            column_names::OF_ITEM.map(str::to_owned).into_iter().zip(of_item.map(Node::Leaf)).collect();
+        let names = column_names::unique(schema, |_, called| vec![called.to_owned()]).concat();
+        for (column, name) in schema.0.iter().zip(names) {
             fields.push((name, node_of(column)?));
         }
         Ok(Self { schema: schema.clone(), node: Node::Struct(fields) })
