@@ -432,7 +432,35 @@ fn an_array_of_another_type_becomes_the_declared_one_or_fails_the_rows_that_it_c
             let error = failure["error"].as_str().unwrap();
             let words = ["output `y` is declared as", "which cannot hold", "at [3] of its row"];
             assert!(words.iter().all(|word| error.contains(word)), "{declared} {made}: {error}");
+            let is_told = error.contains("a float from 2^53 on may stand for another integer");
+            assert_eq!(is_told, bad == "2.0**53", "{declared} {made}: {error}");
             assert_eq!(failure["index"], 1);
+        }
+    }
+}
+
+#[test]
+fn a_masked_number_fails_its_row_in_whatever_array_or_list_it_is_given() {
+    let Some(python) = python() else { return };
+    for (given, masks) in [
+        ("np.ma.masked_equal(x, 7)", true),
+        ("list(np.ma.masked_equal(x, 7))", true),
+        ("np.ma.masked_equal(x, 7).astype('f8')", true),
+        ("np.ma.masked_equal(x, 99)", false),
+        ("np.ma.masked_equal(x, 7).filled(7)", false),
+    ] {
+        let script = format!(
+            "import numpy as np\nimport orchestra\n@orchestra.stage(outputs={{'y': ('f32', [4])}})\ndef f(x):\n    return {{'y': {given}}}\n"
+        );
+        let place = place(python, 3, &script, "");
+        place.run(&[]).must_exit(if masks { 65 } else { 0 });
+        // The numbers of the second row are 4 to 7.
+        let failed = items("x", masks.then_some(1));
+        place.must_hold(&items("x", (0..3).filter(|n| !masks || *n != 1)), &failed);
+        for failure in place.failures() {
+            let error = failure["error"].as_str().unwrap();
+            let words = "output `y` is masked at [3] of its row: say what stands there, with .filled(..)";
+            assert!(error.contains(words), "{given}: {error}");
         }
     }
 }

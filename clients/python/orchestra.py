@@ -46,7 +46,6 @@ def _tensor(name, of):
     if not all(dim is None or isinstance(dim, int) and dim >= 0 for dim in shape or ()):
         raise TypeError(f"`{name}`: {shape} is no shape of a row: a list of sizes, or of None")
     return {"name": name, "dtype": dtype, "shape": None if shape is None else list(shape)}
-
 def _load(script, *name):
     sys.path[0], sys.modules["orchestra"] = os.path.dirname(script), sys.modules[__name__]
     spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(script))[0], script)
@@ -74,13 +73,14 @@ def _called(code, rows, inputs, outputs):  # The arrays of the outputs, in their
     if not isinstance(given, dict) or given.keys() != {one["name"] for one in outputs}:
         given = list(given) if isinstance(given, dict) else type(given).__name__
         raise ValueError(f"it must give a dict of {[one['name'] for one in outputs]}, and gave {given}")
-    for one in outputs:
-        array, dtype, shape = np.asarray(given[one["name"]]), one["dtype"], [rows, *one["shape"]]
-        has = [*array.shape]
-        if has != shape and (len(has) != len(shape) or any(want not in (None, n) for want, n in zip(shape, has))):
-            error = ValueError(f"output `{one['name']}` of {rows} rows must have the shape {shape}, and has {has}")
+    for one, value in [(one, given[one["name"]]) for one in outputs]:
+        array, dtype, shape = np.asarray(value), one["dtype"], [rows, *one["shape"]]
+        if array.ndim != len(shape) or any(want not in (None, n) for want, n in zip(shape, array.shape)):
+            error = ValueError(f"output `{one['name']}` of {rows} rows must have the shape {shape}, and has {[*array.shape]}")
             error.kind = 4 if rows > 1 else 1  # Each row runs alone, since a part of the batch might fit by chance.
             raise error
+        for row, *place in [] if type(value) is np.ndarray else np.argwhere(np.ma.getmask(np.ma.asarray(value))).tolist():
+            raise ItemError(row, f"output `{one['name']}` is masked at {place} of its row: say what stands there, with .filled(..)")
         arrays.append(array if array.dtype == dtype else _converted(array, one["name"], np.dtype(dtype)))
     return arrays
 def _converted(array, name, dtype):  # By the rule of numbers.md: a number that the type cannot hold fails its row.
@@ -92,7 +92,9 @@ def _converted(array, name, dtype):  # By the rule of numbers.md: a number that 
     else:
         wrong = (np.abs(made) >= 2**53) & (np.abs(array) != 2**53) if dtype.kind == "f" else made != array
     for row, *place in np.argwhere(wrong).tolist():
-        raise ItemError(row, f"output `{name}` is declared as {dtype}, which cannot hold {array[(row, *place)]} at {place} of its row")
+        at, why = array[(row, *place)], "; a float from 2^53 on may stand for another integer"
+        why = why if dtype == "int64" and array.dtype.kind == "f" and 2**53 <= abs(at) < 2**63 else ""
+        raise ItemError(row, f"output `{name}` is declared as {dtype}, which cannot hold {at} at {place} of its row{why}")
     return made
 class _Bytes:  # Reads what bincode wrote: integers of variable length, little-endian.
     def __init__(self, data):
@@ -118,7 +120,6 @@ def _int(*numbers):
 def _text(text):
     data = text.encode(errors="replace") if isinstance(text, str) else text
     return _int(len(data)) + data
-
 def _lock_pages(maps):  # The GPU then copies from and to the slots by itself. Where that is refused, copies only take longer.
     try:
         cuda, context, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_int()

@@ -156,15 +156,24 @@ pub struct CannotHold {
 impl fmt::Display for CannotHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { dtype, number, would_round } = self;
-        let number: &dyn fmt::Display = match number {
+        let shown: &dyn fmt::Display = match number {
             Element::Float(v) => v,
             Element::Double(v) => v,
             Element::Int(v) => v,
             Element::Bool(v) => return write!(f, "{v} is no {dtype}"),
         };
-        match would_round {
-            true => write!(f, "{dtype} would round {number}"),
-            false => write!(f, "{dtype} cannot hold {number}"),
+        let is_float = matches!(number, Element::Float(_) | Element::Double(_));
+        let is_whole = number.to_f64().fract() == 0.0;
+        match (would_round, dtype) {
+            (true, _) => write!(f, "{dtype} would round {shown}"),
+            // It may have been rounded to what it is.
+            (_, DType::I64) if is_float && is_whole && number.to_f64().abs() < 2_f64.powi(63) => {
+                write!(
+                    f,
+                    "{shown} is a float from 2^53 on, which may stand for another integer, so no {dtype} is made of it"
+                )
+            }
+            _ => write!(f, "{dtype} cannot hold {shown}"),
         }
     }
 }
@@ -189,5 +198,37 @@ impl TensorView<'_> {
         }
         to.copy_from_slice(&converted);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_number_that_a_type_cannot_hold_is_true() {
+        for (element, dtype, said) in [
+            (
+                Element::Double(2_f64.powi(53)),
+                DType::I64,
+                "a float from 2^53 on, which may stand for another",
+            ),
+            (
+                Element::Float(-2_f32.powi(62)),
+                DType::I64,
+                "a float from 2^53 on, which may stand for another",
+            ),
+            (Element::Double(2_f64.powi(63)), DType::I64, "i64 cannot hold 9223372036854776000"),
+            (Element::Double(f64::INFINITY), DType::I64, "i64 cannot hold inf"),
+            (Element::Double(f64::NAN), DType::I64, "i64 cannot hold NaN"),
+            (Element::Double(4.5), DType::I64, "i64 cannot hold 4.5"),
+            (Element::Double(2_f64.powi(53)), DType::I32, "i32 cannot hold 9007199254740992"),
+            (Element::Int((1 << 53) + 1), DType::F64, "f64 would round 9007199254740993"),
+            (Element::Int(256), DType::U8, "u8 cannot hold 256"),
+            (Element::Bool(true), DType::F32, "true is no f32"),
+        ] {
+            let error = element.append(dtype, &mut Vec::new()).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
     }
 }
