@@ -15,7 +15,7 @@ settings! {
     pub struct Embed {
         /// what becomes of several vectors; `[tokens, D]` is pooled over the tokens, `[C, height, width]` over the places
         pool: Pool = "none",
-        /// the vector is divided by its length (L2), so that a product of two is their cosine
+        /// the vector is divided by its length (L2), so that a product of two is their cosine; one of zeros fails its item
         normalize: bool = true,
     }
 }
@@ -42,9 +42,6 @@ enum Layout {
     /// `[numbers, height, width]`
     Planes,
 }
-
-/// Shorter vectors are divided by this instead of their length, as PyTorch does: zeros stay zeros.
-const LEAST_LENGTH: f64 = 1e-12;
 
 impl TypedStage for Embed {
     const NAME: &'static str = "embed";
@@ -166,8 +163,13 @@ impl RowWork for Pooling {
         self.pool(&shape, buffers)?;
         let sums = &mut buffers.sums;
         if self.normalize {
-            let squares: f64 = sums.iter().map(|v| v * v).sum();
-            let length = squares.sqrt().max(LEAST_LENGTH);
+            // The square of the least `f32` is far from the least `f64`.
+            let length = sums.iter().map(|v| v * v).sum::<f64>().sqrt();
+            if length == 0.0 {
+                return Err(Refusal::result(
+                    "all numbers of the vector are 0, so it has no direction and no unit length; `normalize = false` keeps it as it is",
+                ));
+            }
             sums.iter_mut().for_each(|v| *v /= length);
         }
         // Of an infinity there is no unit length, and two make a mean that is no number.
@@ -246,8 +248,17 @@ mod tests {
     use super::*;
 
     fn embed(pool: Pool, layout: Layout, shape: &[usize], mask: Option<&[u8]>) -> Result<Vec<f32>, Refusal> {
-        let data: Vec<u8> = [3.0_f32, 1.0, 1.0, 7.0, 2.0, 4.0].iter().flat_map(|v| v.to_ne_bytes()).collect();
-        let data = &data[..shape.iter().product::<usize>() * 4];
+        let numbers = &[3.0, 1.0, 1.0, 7.0, 2.0, 4.0][..shape.iter().product()];
+        embed_of(Pooling { pool, layout, normalize: false }, shape, numbers, mask)
+    }
+
+    fn embed_of(
+        pooling: Pooling,
+        shape: &[usize],
+        numbers: &[f32],
+        mask: Option<&[u8]>,
+    ) -> Result<Vec<f32>, Refusal> {
+        let data = &numbers.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<u8>>();
         let mut inputs = vec![Value::Tensor(TensorView { name: "y", dtype: DType::F32, shape, data })];
         let n = mask.map_or(0, <[u8]>::len);
         let n = [n];
@@ -255,7 +266,7 @@ mod tests {
             mask.map(|data| Value::Tensor(TensorView { name: "m", dtype: DType::U8, shape: &n, data })),
         );
         let mut kept = Vec::new();
-        apply(&Pooling { pool, layout, normalize: false }, &inputs, |row| {
+        apply(&pooling, &inputs, |row| {
             row[0].with_tensor(|view| read_numbers(view, &mut kept)).unwrap();
         })?;
         Ok(kept)
@@ -271,6 +282,26 @@ mod tests {
         assert_eq!(rows(Pool::Max, Some(&[0, 0, 2])), [2.0, 4.0]);
         assert_eq!(embed(Pool::Mean, Layout::Planes, &[2, 3, 1], None).unwrap(), [5.0 / 3.0, 13.0 / 3.0]);
         assert_eq!(embed(Pool::Max, Layout::Planes, &[3, 1, 2], None).unwrap(), [3.0, 7.0, 4.0]);
+    }
+
+    #[test]
+    fn a_vector_of_any_length_but_0_gets_unit_length() {
+        let unit = |numbers: &[f32]| {
+            let pooling = Pooling { pool: Pool::None, layout: Layout::Rows, normalize: true };
+            embed_of(pooling, &[numbers.len()], numbers, None)
+        };
+        let least = f32::from_bits(1);
+        for scale in [f32::MAX / 8.0, 1.0, 1e-12, 1e-13, 1e-30, least] {
+            let vector = unit(&[3.0 * scale, -4.0 * scale]).unwrap();
+            assert!(
+                (vector[0] - 0.6).abs() < 1e-6 && (vector[1] + 0.8).abs() < 1e-6,
+                "{scale:e}: {vector:?}"
+            );
+        }
+        for zeros in [&[0.0, -0.0][..], &[0.0]] {
+            let error = unit(zeros).unwrap_err().error;
+            assert!(error.contains("no direction") && error.contains("normalize = false"), "{error}");
+        }
     }
 
     #[test]
