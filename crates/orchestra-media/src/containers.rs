@@ -1,7 +1,9 @@
-//! Walks over the chunks of PNG and WebP, the blocks of GIF, and the header of BMP, for what their decoders do not say. It decodes no pixels.
+//! Walks over the chunks of PNG and WebP, the blocks of GIF, and the header of BMP, for what their decoders do not say, and over the files that stand
+//! behind a picture in its file. It decodes no pixels.
 
 use crate::error::MediaError;
 use crate::format::Format;
+use crate::jpeg;
 use crate::orientation::Orientation;
 use crate::picture::check_size;
 
@@ -11,16 +13,48 @@ pub(crate) struct Told {
     pub(crate) orientation: Orientation,
     /// Frames of an animation; 1 for a picture.
     pub(crate) n_frames: u32,
+    /// Where the picture ends, if it says so.
+    end: Option<usize>,
 }
 
 impl Told {
-    pub(crate) const ONE_UPRIGHT: Told = Told { orientation: Orientation::UPRIGHT, n_frames: 1 };
+    pub(crate) const ONE_UPRIGHT: Told = Told { orientation: Orientation::UPRIGHT, n_frames: 1, end: None };
+
+    /// With the pictures that stand behind this one in its file.
+    pub(crate) fn and_behind(self, bytes: &[u8]) -> Told {
+        Told { n_frames: self.n_frames.saturating_add(n_behind(bytes, self.end)), ..self }
+    }
 }
 
-/// Checks that a PNG has its end and returns what it tells. EXIF may stand before or behind the pixels.
+/// How many pictures begin where the first one ends, or where one of them does. A gain map of HDR is none.
+pub(crate) fn n_behind(bytes: &[u8], end: Option<usize>) -> u32 {
+    let (mut end, mut n) = (end, 0_u32);
+    while let Some(rest) = end.and_then(|end| bytes.get(end..)) {
+        let told = match Format::of(rest) {
+            Ok(Format::Jpeg) => {
+                let end = jpeg::end_of(rest);
+                let is_picture = !jpeg::is_gain_map(&rest[..end.unwrap_or(rest.len())]);
+                Ok(Told { n_frames: is_picture.into(), end, ..Told::ONE_UPRIGHT })
+            }
+            Ok(Format::Png) => walk_png(rest),
+            Ok(Format::WebP) => walk_webp(rest, u64::MAX),
+            Ok(Format::Gif) => Ok(walk_gif(rest)),
+            // Two bytes alone are no sign of a BMP, and a TIFF may have its pages anywhere.
+            Ok(Format::Bmp | Format::Tiff) | Err(_) => return n,
+        };
+        // One that is cut is there.
+        let told = told.unwrap_or(Told::ONE_UPRIGHT);
+        n = n.saturating_add(told.n_frames);
+        end = told.end.and_then(|length| end?.checked_add(length));
+    }
+    n
+}
+
+/// Checks that a PNG has its end and returns what it tells. EXIF may stand before or behind the pixels. The frames of an animation are those that it has,
+/// whatever its header says; the picture that is read is one of them if its control stands in front of the pixels.
 pub(crate) fn walk_png(bytes: &[u8]) -> Result<Told, MediaError> {
     let cut = MediaError::Truncated { format: Format::Png, what: "its end chunk is missing" };
-    let mut told = Told::ONE_UPRIGHT;
+    let (mut told, mut n_frames, mut is_frame) = (Told::ONE_UPRIGHT, 0_u32, false);
     let mut rest = &bytes[8..];
     // A chunk: length, name, payload, checksum.
     loop {
@@ -31,12 +65,17 @@ pub(crate) fn walk_png(bytes: &[u8]) -> Result<Told, MediaError> {
         let Some((payload, behind)) = behind.split_at_checked(length) else { return Err(cut) };
         let Some((_checksum, behind)) = behind.split_at_checked(4) else { return Err(cut) };
         match &[n0, n1, n2, n3] {
-            b"IEND" => return Ok(told),
-            b"eXIf" => told.orientation = Orientation::from_exif_block(payload),
-            // The control of an animation begins with the number of its frames.
-            b"acTL" => {
-                told.n_frames = payload.first_chunk().map_or(1, |n| u32::from_be_bytes(*n)).max(1);
+            b"IEND" => {
+                let others = n_frames - u32::from(is_frame);
+                return Ok(Told {
+                    n_frames: others.saturating_add(1),
+                    end: Some(bytes.len() - behind.len()),
+                    ..told
+                });
             }
+            b"eXIf" => told.orientation = Orientation::from_exif_block(payload),
+            b"fcTL" => n_frames = n_frames.saturating_add(1),
+            b"IDAT" => is_frame |= n_frames > 0,
             _ => {}
         }
         rest = behind;
@@ -54,7 +93,9 @@ pub(crate) fn walk_webp(bytes: &[u8], max_pixels: u64) -> Result<Told, MediaErro
         return Err(cut);
     }
     let (mut orientation, mut n_frames) = (Orientation::UPRIGHT, 0_u32);
-    walk_riff(&bytes[12..], &mut |name, payload| {
+    // The decoder takes chunks that begin up to 10 bytes behind that end. What follows is another file.
+    let own = usize::try_from(claimed + 32).map_or(bytes.len(), |end| end.min(bytes.len()));
+    walk_riff(&bytes[12..own], &mut |name, payload| {
         match name {
             b"EXIF" => orientation = Orientation::from_exif_block(payload),
             // An animation's frame: position, size, duration, flags, and then chunks of its own.
@@ -66,11 +107,14 @@ pub(crate) fn walk_webp(bytes: &[u8], max_pixels: u64) -> Result<Told, MediaErro
         }
         Ok(())
     })?;
-    Ok(Told { orientation, n_frames: n_frames.max(1) })
+    // So the byte that pads an odd size is there or not.
+    let ends = [claimed, claimed + claimed % 2].map(|end| usize::try_from(end).ok());
+    let is_another = |end: &usize| bytes.get(*end..).is_some_and(|rest| Format::of(rest).is_ok());
+    Ok(Told { orientation, n_frames: n_frames.max(1), end: ends.into_iter().flatten().find(is_another) })
 }
 
 /// The frames of a GIF, as far as its blocks are whole: its decoder checks the first frame.
-pub(crate) fn gif_frames(bytes: &[u8]) -> u32 {
+pub(crate) fn walk_gif(bytes: &[u8]) -> Told {
     let mut blocks = GifBlocks { bytes, at: 13 };
     // The table of colours that all frames share.
     blocks.skip_colours(bytes.get(10).copied());
@@ -86,7 +130,10 @@ pub(crate) fn gif_frames(bytes: &[u8]) -> u32 {
             }
             // The name of an extension.
             Some(0x21) => blocks.at += 1,
-            _ => return n_frames.max(1),
+            last => {
+                let end = (last == Some(0x3b)).then_some(blocks.at);
+                return Told { n_frames: n_frames.max(1), end, ..Told::ONE_UPRIGHT };
+            }
         }
         while let Some(length @ 1..) = blocks.next() {
             blocks.at += usize::from(length);

@@ -4,6 +4,7 @@
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
 use memchr::{memchr, memmem};
 
+use crate::containers::n_behind;
 use crate::directory::Directories;
 use crate::error::MediaError;
 use crate::format::Format;
@@ -26,7 +27,7 @@ pub(crate) fn decode(
     pixels: &mut Vec<u8>,
 ) -> Result<PictureInfo, MediaError> {
     let sorted = |error| sort(error, max_pixels);
-    let mut decoder = open(bytes, max_pixels)?;
+    let (mut decoder, end) = open(bytes, max_pixels)?;
     let frame = decoder.header();
     let (kind, format) = match frame.components.len() {
         1 => (PixelKind::Gray, PixelFormat::Grayscale),
@@ -35,7 +36,7 @@ pub(crate) fn decode(
     // A picture is not lost for its metadata.
     let orientation = decoder.exif_data().map(Orientation::from_exif_block).unwrap_or_default();
     let info = PictureInfo::full(frame.width.into(), frame.height.into(), kind, orientation);
-    let info = info.one_of(n_pictures(bytes));
+    let info = info.one_of(n_pictures(bytes, end));
     let info = info.reduced(reduce(info.shown_size()));
     decoder.set_output_format(format);
     decoder.set_scale(ScalingFactor::try_new(1, info.reduction.factor()).map_err(sorted)?);
@@ -43,14 +44,15 @@ pub(crate) fn decode(
     Ok(info)
 }
 
-/// How many pictures the index of an MPO names (CIPA DC-007), such as those of both eyes. Smaller copies and the maps of HDR pictures are none.
-fn n_pictures(bytes: &[u8]) -> u32 {
+/// How many pictures the index of an MPO names (CIPA DC-007), such as those of both eyes; without one, how many there are from the end of the first.
+/// Smaller copies and the maps of HDR pictures are none.
+fn n_pictures(bytes: &[u8], end: usize) -> u32 {
     const INDEX: u16 = 0xb002;
     /// Type, size, place, and two pictures that it depends on.
     const ENTRY: usize = 16;
     const SMALLER_COPY: u32 = 0x01;
-    let Some((at, index)) = mpo_index(bytes) else { return 1 };
-    let Some(directory) = Directories::of(index).and_then(Directories::first) else { return 1 };
+    let mpo = mpo_index(bytes).and_then(|(at, index)| Some((at, index, Directories::of(index)?.first()?)));
+    let Some((at, index, directory)) = mpo else { return n_behind(bytes, Some(end)).saturating_add(1) };
     let entries = directory.bytes(INDEX).unwrap_or_default().as_chunks::<ENTRY>().0;
     let number = |entry: &[u8; ENTRY], from: usize| {
         let number = [0, 1, 2, 3].map(|byte| entry[from + byte]);
@@ -82,7 +84,7 @@ fn mpo_index(bytes: &[u8]) -> Option<(usize, &[u8])> {
 }
 
 /// Whether a picture says in its head that it is the gain map of another: by Adobe's names, Apple's or the ISO's.
-fn is_gain_map(picture: &[u8]) -> bool {
+pub(crate) fn is_gain_map(picture: &[u8]) -> bool {
     const HEAD: usize = 64 << 10;
     let head = &picture[..picture.len().min(HEAD)];
     let names: [&[u8]; 3] = [b"hdrgm:", b"hdrgainmap", b"urn:iso:std:iso:ts:21496"];
@@ -105,7 +107,7 @@ pub(crate) fn decode_chunk(
     samples: Samples,
     pixels: &mut Vec<u8>,
 ) -> Result<(PictureSize, usize), MediaError> {
-    let mut decoder = open(bytes, max_pixels)?;
+    let (mut decoder, _) = open(bytes, max_pixels)?;
     let frame = decoder.header();
     let (width, height) = (frame.width.into(), frame.height.into());
     let kind = match frame.components.len() {
@@ -127,11 +129,11 @@ pub(crate) fn decode_chunk(
     Ok((PictureSize { width, height }, kind.channels()))
 }
 
-/// Reads the headers, within the limits.
-fn open(bytes: &[u8], max_pixels: u64) -> Result<Decoder<'_>, MediaError> {
-    if !has_end_marker(bytes) {
+/// Reads the headers, within the limits. Gives where the picture ends, too.
+fn open(bytes: &[u8], max_pixels: u64) -> Result<(Decoder<'_>, usize), MediaError> {
+    let Some(end) = end_of(bytes) else {
         return Err(MediaError::Truncated { format: FORMAT, what: "its end marker is missing" });
-    }
+    };
     let limits = DecodeLimits {
         max_width: usize::from(u16::MAX),
         max_height: usize::from(u16::MAX),
@@ -143,7 +145,7 @@ fn open(bytes: &[u8], max_pixels: u64) -> Result<Decoder<'_>, MediaError> {
     let frame = decoder.header();
     check_size(FORMAT, frame.width.into(), frame.height.into(), max_pixels)?;
     check_coding(&decoder)?;
-    Ok(decoder)
+    Ok((decoder, end))
 }
 
 fn write_all(
@@ -176,26 +178,25 @@ fn check_coding(decoder: &Decoder<'_>) -> Result<(), MediaError> {
     Err(MediaError::Broken { format: FORMAT, reason: format!("{what}; convert it first") })
 }
 
-/// Whether the marker is there that closes the picture. The decoder can do without it once it has all pixels, but a file that lacks it was cut.
+/// The end of the marker that closes the picture. The decoder can do without it once it has all pixels, but a file that lacks it was cut.
 /// Cameras write more pictures or padding behind it.
-fn has_end_marker(bytes: &[u8]) -> bool {
+pub(crate) fn end_of(bytes: &[u8]) -> Option<usize> {
     let mut at = 2;
     while let Some(ff) = bytes.get(at..).and_then(|rest| memchr(0xff, rest)) {
         at += ff;
-        let Some(marker) = bytes.get(at + 1) else { return false };
-        match marker {
-            0xd9 => return true,
+        match bytes.get(at + 1)? {
+            0xd9 => return Some(at + 2),
             0xff => at += 1,
             // A stuffed byte, or a marker without a payload.
             0x00 | 0x01 | 0xd0..=0xd8 => at += 2,
             // The payload of a segment may hold anything.
-            _ => match bytes.get(at + 2..at + 4) {
-                Some(length) => at += 2 + usize::from(u16::from_be_bytes([length[0], length[1]])),
-                None => return false,
-            },
+            _ => {
+                let length = bytes.get(at + 2..at + 4)?;
+                at += 2 + usize::from(u16::from_be_bytes([length[0], length[1]]));
+            }
         }
     }
-    false
+    None
 }
 
 /// The decoder's error as one of ours.

@@ -22,7 +22,7 @@ pub(crate) fn decode(
     pixels: &mut Vec<u8>,
 ) -> Result<(PictureInfo, Option<Lowered>), MediaError> {
     let sorted = |error| sort(error, max_pixels);
-    let told = walk_png(bytes)?;
+    let told = walk_png(bytes)?.and_behind(bytes);
     let limit = usize::try_from(most_memory(max_pixels)).unwrap_or(usize::MAX);
     let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: limit });
     // Read by nothing here, so no file fails for what is in them.

@@ -8,7 +8,7 @@ use image::codecs::webp::WebPDecoder;
 use image::{ImageDecoder, Limits};
 use orchestra_core::ImageSpec;
 
-use crate::containers::{Told, check_bmp, gif_frames, walk_webp};
+use crate::containers::{Told, check_bmp, walk_gif, walk_webp};
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::jpeg;
@@ -40,7 +40,7 @@ pub(crate) fn decode(
     let info = match format {
         Format::Png => return png::decode(bytes, max_pixels, (specs, whole_bytes), job.pixels),
         Format::WebP => {
-            let told = walk_webp(bytes, max_pixels)?;
+            let told = walk_webp(bytes, max_pixels)?.and_behind(bytes);
             job.run(WebPDecoder::new(reader).map_err(broken)?, told)
         }
         Format::Bmp => {
@@ -48,7 +48,7 @@ pub(crate) fn decode(
             job.run(BmpDecoder::new(reader).map_err(broken)?, Told::ONE_UPRIGHT)
         }
         Format::Gif => {
-            let told = Told { n_frames: gif_frames(bytes), ..Told::ONE_UPRIGHT };
+            let told = walk_gif(bytes).and_behind(bytes);
             job.run(GifDecoder::new(reader).map_err(broken)?, told)
         }
         Format::Tiff => {

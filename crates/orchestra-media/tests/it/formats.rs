@@ -113,9 +113,61 @@ fn of_an_animation_the_first_frame_is_taken() {
     }
     drop(encoder);
     assert_eq!(pixels_of(&file, 4, 4, Channels::Rgb)[..3], [200, 0, 0]);
+    assert_eq!(n_pictures(&file), 2);
+}
+
+fn n_pictures(file: &[u8]) -> u32 {
     let mut preparer = Preparer::new();
-    preparer.decode(&file, MAX_PIXELS).unwrap();
-    assert_eq!(preparer.n_pictures(), 2);
+    preparer.decode(file, MAX_PIXELS).unwrap();
+    preparer.n_pictures()
+}
+
+#[test]
+fn pictures_that_stand_behind_the_first_are_counted_whatever_their_formats() {
+    let picture = DynamicImage::ImageRgb8(picture(9, 7));
+    let formats = [ImageFormat::Jpeg, ImageFormat::Png, ImageFormat::WebP, ImageFormat::Gif];
+    let files = formats.map(|format| encoded(&picture, format));
+    for (first, format) in files.iter().zip(formats) {
+        for second in &files {
+            assert_eq!(n_pictures(&[&first[..], second].concat()), 2, "{format:?}");
+            assert_eq!(n_pictures(&[&first[..], second, first].concat()), 3, "{format:?}");
+            // One that is cut is one.
+            assert_eq!(n_pictures(&[&first[..], &second[..second.len() / 2]].concat()), 2, "{format:?}");
+        }
+        for behind in [&b"\0\0\0\0"[..], b"BMP", b"RIFF", b"\xff\xd8", b"\0\0\0\x18ftypmp42"] {
+            assert_eq!(n_pictures(&[first, behind].concat()), 1, "{format:?} {behind:?}");
+        }
+    }
+    // A gain map says what it is; the size of a WebP is even, and a last chunk of an odd size may lack the byte that pads it.
+    let segment = [&[0xff, 0xe1, 0, 11][..], b"hdrgm:a=1"].concat();
+    let gain_map = [&files[0][..2], &segment, &files[0][2..]].concat();
+    assert_eq!(n_pictures(&[&files[0][..], &gain_map, &files[1]].concat()), 2);
+    let mut odd = files[2].clone();
+    odd.extend(b"EXIF\x01\0\0\0x");
+    let size = odd.len() as u32 - 8;
+    odd[4..8].copy_from_slice(&size.to_le_bytes());
+    for pad in [&b""[..], b"\0"] {
+        assert_eq!(n_pictures(&[&odd, pad, &files[3]].concat()), 2, "{pad:?}");
+    }
+}
+
+#[test]
+fn the_frames_of_a_png_are_those_that_it_has_whatever_its_header_says() {
+    // Of one pixel.
+    let mut frame = [0; 26];
+    (frame[7], frame[11]) = (1, 1);
+    for (claimed, before, behind, n) in
+        [(u32::MAX, 1, 1, 2), (1, 1, 2, 3), (2, 0, 2, 3), (9, 0, 0, 1), (0, 1, 0, 1)]
+    {
+        let control = [claimed.to_be_bytes(), [0; 4]].concat();
+        let mut chunks = vec![(b"acTL", &control[..])];
+        chunks.extend(std::iter::repeat_n((b"fcTL", &frame[..]), before));
+        let file = png(1, 1, 8, 0, &chunks, &[0, 7]);
+        let more: Vec<u8> = std::iter::repeat_n(chunk(b"fcTL", &frame), behind).flatten().collect();
+        // In front of the end, which has 12 bytes.
+        let (pixels, end) = file.split_at(file.len() - 12);
+        assert_eq!(n_pictures(&[pixels, &more, end].concat()), n, "{claimed} {before} {behind}");
+    }
 }
 
 #[test]
@@ -180,11 +232,6 @@ fn mpo(others: &[(u32, &[u8])], is_big_endian: bool) -> Vec<u8> {
 
 #[test]
 fn the_pictures_of_an_mpo_are_counted_without_smaller_copies_and_gain_maps() {
-    let n_pictures = |file: &[u8]| {
-        let mut preparer = Preparer::new();
-        preparer.decode(file, MAX_PIXELS).unwrap();
-        preparer.n_pictures()
-    };
     for is_big_endian in [true, false] {
         let count = |others: &[(u32, &[u8])]| n_pictures(&mpo(others, is_big_endian));
         assert_eq!(count(&[]), 1);
@@ -226,13 +273,13 @@ fn png(width: u32, height: u32, depth: u8, color: u8, chunks: &[(&[u8; 4], &[u8]
         .into_iter()
         .chain(chunks.iter().copied())
         .chain([(b"IDAT", data.as_slice()), (b"IEND", &[])]);
-    for (name, payload) in all {
-        file.extend((payload.len() as u32).to_be_bytes());
-        let body = [name.as_slice(), payload].concat();
-        file.extend(&body);
-        file.extend(crc32fast::hash(&body).to_be_bytes());
-    }
+    file.extend(all.flat_map(|(name, payload)| chunk(name, payload)));
     file
+}
+
+fn chunk(name: &[u8; 4], payload: &[u8]) -> Vec<u8> {
+    let body = [name.as_slice(), payload].concat();
+    [&(payload.len() as u32).to_be_bytes()[..], &body, &crc32fast::hash(&body).to_be_bytes()].concat()
 }
 
 fn adler32(bytes: &[u8]) -> u32 {
