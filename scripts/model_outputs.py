@@ -4,7 +4,7 @@
     model_outputs.py make FOLDER     writes NAME.onnx and NAME.npz (the items), and models.json
     model_outputs.py check FOLDER    reads NAME-BATCH.jsonl for each, and prints what differs
 
-models.json has for each model `inputs`, `read` (what a sink reads: names of outputs, or null for all), and `refused`: "batches" where an output has no row
+models.json has for each model `inputs`, `read` (what a sink reads: names of outputs, or null for all), `is_run` (else it is inspected alone), and `refused`: "batches" where an output has no row
 for each item of a batch, "at run" where that may show in a run only, "always" where no stage can read it, "may" where it may be refused, and null.
 The judge is ONNX Runtime for Python, one item after the other in a batch of one.
 """
@@ -23,12 +23,12 @@ BATCHES = (1, 3, 8, 32)
 MODELS = []
 
 
-def model(name, inputs, nodes, outputs, data, initializers=(), read=None, refused=None, fixed=None, axis=0, domains=()):
+def model(name, inputs, nodes, outputs, data, initializers=(), read=None, refused=None, fixed=None, axis=0, domains=(), is_run=True):
     """`fixed`: the only batch that the model takes; its outputs are then cut along `axis`."""
     graph = h.make_graph(nodes, "g", inputs, outputs, [nh.from_array(value, key) for key, value in initializers])
     opsets = [h.make_opsetid("", 17)] + [h.make_opsetid(domain, 3) for domain in domains]
     made = h.make_model(graph, opset_imports=opsets, ir_version=9)
-    MODELS.append((name, made, data, dict(read=read, refused=refused, fixed=fixed, axis=axis)))
+    MODELS.append((name, made, data, dict(read=read, refused=refused, fixed=fixed, axis=axis, is_run=is_run)))
 
 
 def value(name, kind, *dims):
@@ -158,6 +158,14 @@ def make():
     model("double_unread", x, double, [f32("y", "N", 4), value("d", T.DOUBLE, "N", 4)], x4, read=["y"])
     model("double_read", x, double, [f32("y", "N", 4), value("d", T.DOUBLE, "N", 4)], x4, refused="may")
     model("int8_read", x, [node("Cast", ["x"], ["y"], to=T.INT8)], [value("y", T.INT8, "N", 4)], {"x": np.abs(numbers(4)) * 9}, refused="may")
+    quantize = [node("QuantizeLinear", ["x", "scale", zero], [name]) for zero, name in (("zu", "u"), ("zi", "i"))]
+    scales = [("scale", np.float32(0.1)), ("zu", np.uint8(0)), ("zi", np.int8(0))]
+    model("quantized", x, quantize, [value("u", T.UINT8, "N", 4), value("i", T.INT8, "N", 4)], x4, scales, is_run=False)
+    model("bfloat16", x, [node("Cast", ["x"], ["y"], to=T.BFLOAT16)], [value("y", T.BFLOAT16, "N", 4)], x4, is_run=False)
+    for name, kind in (("int8", T.INT8), ("uint16", T.UINT16), ("uint32", T.UINT32), ("uint64", T.UINT64), ("bf16", T.BFLOAT16), ("text", T.STRING)):
+        identity = [node("Identity", ["x"], ["y"])]
+        model(f"takes_{name}", [value("x", kind, "N", 4)], identity, [value("y", kind, "N", 4)], x4, is_run=False)
+    model("takes_texts", [value(name, T.STRING, "N") for name in "ab"], [node("Identity", ["a"], ["y"])], [value("y", T.STRING, "N")], x4, is_run=False)
     # Texts, lists, maps, and what may be missing.
     keys = {"x": np.random.RandomState(3).randint(0, 3, ITEMS)}
     encoder = node("LabelEncoder", ["x"], ["label"], domain="ai.onnx.ml", keys_int64s=[0, 1, 2], values_strings=["", "weiß", "a,b\n"], default_string="?")
@@ -217,6 +225,7 @@ def write(folder):
     for name, made, data, settings in MODELS:
         onnx.save(made, os.path.join(folder, name + ".onnx"))
         np.savez(os.path.join(folder, name + ".npz"), **data)
+        np.save(os.path.join(folder, name + ".npy"), next(iter(data.values())))
         about[name] = {"inputs": sorted(data), **settings}
     with open(os.path.join(folder, "models.json"), "w") as file:
         json.dump(about, file)

@@ -74,8 +74,38 @@ fn not_stopped(name: &str, ended: &Ended) -> Option<String> {
     if is_stopped { None } else { not_refused(name, ended) }
 }
 
+/// Says what is wrong with the workflow that `inspect` writes for a model: it can be checked and planned, but for what trying the model alone shows; or
+/// `inspect` says why there is none.
+fn inspect(place: &Workplace, folder: &Path, name: &str, about: &Value) -> Option<String> {
+    let model = folder.join(format!("{name}.onnx"));
+    let said = place.start_command(&["inspect", model.to_str().unwrap(), "--json"]).wait();
+    if said.status.code() == Some(69) {
+        let is_told = said.stderr.contains("is of type") && said.stderr.contains("are supported");
+        return (!is_told).then(|| format!("{name} inspected: {said:?}"));
+    }
+    let json: Value = serde_json::from_str(&said.must_exit(0).stdout).unwrap();
+    let Some(workflow) = json["workflow"].as_str() else {
+        let why = json["no_workflow"].as_str().unwrap_or_default();
+        return why.is_empty().then(|| format!("{name} inspected: nothing is said"));
+    };
+    let own = place.path(&format!("inspected-{name}"));
+    fs::create_dir_all(own.join("rows")).unwrap();
+    fs::hard_link(folder.join(format!("{name}.npy")), own.join("rows/x.npy")).unwrap();
+    let file = own.join("workflow.toml");
+    fs::write(&file, workflow).unwrap();
+    let of =
+        |command: &str| place.start_command(&[command, file.to_str().unwrap(), "--devices", "cpu"]).wait();
+    let (checked, planned) = (of("check"), of("plan"));
+    let shows_when_tried = about["refused"].is_string() && not_refused(name, &planned).is_none();
+    let is_right = checked.status.success() && (planned.status.success() || shows_when_tried);
+    (!is_right).then(|| format!("{name} inspected: {workflow}\n{checked:?}\n{planned:?}"))
+}
+
 /// Runs a model at all sizes; says what is wrong.
 fn try_model(place: &Workplace, folder: &Path, name: &str, about: &Value) -> Vec<String> {
+    if about["is_run"] == false {
+        return Vec::new();
+    }
     let all = run(place, folder, name, about, &BATCHES);
     let is_right = all.status.success();
     match about["refused"].as_str() {
@@ -103,7 +133,7 @@ fn try_model(place: &Workplace, folder: &Path, name: &str, about: &Value) -> Vec
 }
 
 #[test]
-fn each_item_has_what_the_model_gives_for_it_alone_or_the_run_is_refused() {
+fn each_item_has_what_the_model_gives_for_it_alone_and_what_inspect_writes_is_planned() {
     let Some(python) = python_env("reference") else { return };
     let place = Workplace::new();
     let folder = place.path("models");
@@ -124,7 +154,8 @@ fn each_item_has_what_the_model_gives_for_it_alone_or_the_run_is_refused() {
                 loop {
                     let Some((name, about)) = left.lock().unwrap().next() else { return };
                     let found = try_model(&place, &folder, name, about);
-                    wrong.lock().unwrap().extend(found);
+                    let inspected = inspect(&place, &folder, name, about);
+                    wrong.lock().unwrap().extend(found.into_iter().chain(inspected));
                 }
             });
         }

@@ -29,7 +29,7 @@ pub fn inspect(args: &InspectArgs) -> Result<ExitCode, Failed> {
     let recognised = orchestra::recognise(&file.signature);
     let workflow = orchestra::workflow_for(&path, &file.signature, &recognised);
     if args.json {
-        let json = in_json(&path, &file, &recognised, workflow.as_ref().ok());
+        let json = in_json(&path, &file, &recognised, &workflow);
         return stdout::print_bytes(format!("{json}\n").as_bytes());
     }
     stdout::print(&in_words(&path, &file, &recognised, &workflow))
@@ -39,7 +39,7 @@ fn in_json(
     path: &str,
     file: &ModelFile,
     recognised: &Recognised,
-    workflow: Option<&String>,
+    workflow: &Result<String, String>,
 ) -> serde_json::Value {
     let tensor = |spec: &TensorSpec| {
         let shape: Vec<_> =
@@ -75,7 +75,8 @@ fn in_json(
             "possible_layouts": recognised.possible_layouts,
             "why": recognised.why,
         },
-        "workflow": workflow,
+        "workflow": workflow.as_ref().ok(),
+        "no_workflow": workflow.as_ref().err(),
     })
 }
 

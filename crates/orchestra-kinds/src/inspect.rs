@@ -4,10 +4,12 @@ use std::fmt::Write as _;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::Choice as _;
-use orchestra_plan::Signature;
+use orchestra_plan::{Signature, UnreadableOutput};
 
+use crate::sources::reading::row::key;
 use crate::stages::detect::layout::{Form, Layout, Output, Told};
 use crate::stages::detect::recognise;
+use crate::stages::shared::image_settings::MAX_SIDE;
 
 /// What a model seems to be for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,11 +50,61 @@ pub fn recognise(signature: &Signature) -> Recognised {
     }
 }
 
+/// The outputs of a model that a sink reads.
+struct ReadOutputs {
+    /// As `from` names them.
+    from: String,
+    /// By the file each has a row for each item of a batch.
+    have_rows: bool,
+}
+
+impl ReadOutputs {
+    /// All that stages can read.
+    ///
+    /// # Errors
+    /// There are none, and why.
+    fn of(signature: &Signature) -> Result<Self, String> {
+        let (mut names, mut unreadable, mut have_rows) = (Vec::new(), Vec::new(), true);
+        for (output, read) in signature.outputs.iter().zip(signature.readable_outputs()) {
+            match read {
+                Ok(has_rows) => {
+                    names.push(format!("outputs.{}", output.name));
+                    have_rows &= has_rows;
+                }
+                Err(UnreadableOutput { name, what, remedy }) => {
+                    unreadable.push(format!("`{name}` is {what}: {remedy}"));
+                }
+            }
+        }
+        let from = match &names[..] {
+            [] => return Err(format!("no stage can read its outputs: {}", unreadable.join("; "))),
+            _ if unreadable.is_empty() => quoted("outputs"),
+            names => format!("[{}]", names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ")),
+        };
+        let is_fixed = signature.inputs.first().and_then(|input| input.batch.fixed()).is_some_and(|n| n > 1);
+        if is_fixed && !have_rows {
+            return Err("its batch is fixed, and an output has no row for each item of it: export the model with an open batch".to_owned());
+        }
+        Ok(Self { from, have_rows })
+    }
+}
+
+/// A text as TOML has it, which is that of JSON.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
 /// A workflow that runs the model in the file `path`, or why there is none.
 ///
 /// # Errors
-/// What an orchestra workflow cannot feed by itself.
+/// What an orchestra workflow cannot feed by itself, or read.
 pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> Result<String, String> {
+    if let Some(operator) = signature.training() {
+        return Err(format!(
+            "the model was exported for training: its `{operator}` has `training_mode = 1`; export it for inference, in PyTorch after `model.eval()`"
+        ));
+    }
+    let outputs = ReadOutputs::of(signature)?;
     let (input, size) = match &signature.inputs[..] {
         [input] => (input, None),
         [input, size] | [size, input] if is_size(size) && pixels(input, signature).is_some() => {
@@ -75,21 +127,23 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
         }
         None => {
             text += "[sources.rows]\nkind = \"tensors\"\npaths = [\"rows/*.npy\"]  # ";
-            let _ = writeln!(text, "each {input}, without the batch\n");
+            let _ = writeln!(text, "each {input}, a row for each item\n");
             "rows"
         }
     };
-    let _ = writeln!(text, "[models.model]\npath = {path:?}\n");
+    let _ = writeln!(text, "[models.model]\npath = {}\n", quoted(path));
     let from = match size {
         Some(size) => {
             text += "[stages.size]\nkind = \"size\"  # width and height of what the model sees\nfrom = \"pixels\"\n\n";
-            let is_bare = input.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-            let name = if is_bare { input.name.clone() } else { format!("{:?}", input.name) };
-            format!("inputs = {{ {name} = \"{reads}\", {} = \"size\" }}", size.name)
+            format!("inputs = {{ {} = \"{reads}\", {} = \"size\" }}", key(&input.name), size.name)
         }
         None => format!("from = \"{reads}\""),
     };
-    let _ = writeln!(text, "[stages.outputs]\nkind = \"infer\"\n{from}\nmodel = \"model\"\n");
+    let _ = writeln!(text, "[stages.outputs]\nkind = \"infer\"\n{from}\nmodel = \"model\"");
+    if !outputs.have_rows {
+        text += "batch = { max = 1 }  # an output has no row for each item of a batch\n";
+    }
+    text.push('\n');
     let last = match (recognised.purpose, recognised.layout) {
         ("detector", Some(layout)) => {
             let _ = writeln!(
@@ -102,15 +156,15 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
                 text += "# scores = \"softmax\"  # DETR\n";
             }
             text.push('\n');
-            "found"
+            quoted("found")
         }
         ("classifier", _) => {
             text += "[stages.classes]\nkind = \"classify\"\nfrom = \"outputs\"\ntop_k = 1\n\n";
-            "classes"
+            quoted("classes")
         }
-        _ => "outputs",
+        _ => outputs.from,
     };
-    let _ = writeln!(text, "[sinks.results]\nkind = \"jsonl\"\nfrom = \"{last}\"\npath = \"results.jsonl\"");
+    let _ = writeln!(text, "[sinks.results]\nkind = \"jsonl\"\nfrom = {last}\npath = \"results.jsonl\"");
     Ok(text)
 }
 
@@ -153,7 +207,11 @@ fn pixels(input: &TensorSpec, signature: &Signature) -> Option<PixelInput> {
         Some([sides.next()??, sides.next()??])
     });
     let side = |at: usize| sides[at].fixed().or_else(|| said.map(|sides: [usize; 2]| sides[at]));
-    let size = [0, 1].map(|at| side(at).filter(|n| (1..=32_768).contains(n)));
+    // A picture of a larger size than that is none.
+    if sides.iter().any(|side| side.fixed().is_some_and(|n| n > MAX_SIDE as usize)) {
+        return None;
+    }
+    let size = [0, 1].map(|at| side(at).filter(|n| (1..=MAX_SIDE as usize).contains(n)));
     Some(PixelInput {
         layout,
         color: if channels == Dim::Fixed(1) { "gray" } else { "rgb" },

@@ -6,7 +6,7 @@ use std::io;
 use orchestra_core::{Dim, TensorSpec};
 use thiserror::Error;
 
-use crate::outputs::ModelOutput;
+use crate::outputs::{Batches, ModelOutput, Standing, UnreadableOutput};
 
 /// A model file, read but not loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,13 +52,26 @@ impl Signature {
         self.outputs.iter().filter_map(|output| output.tensor(batch)).collect()
     }
 
+    /// Whether each output has a row for each item, by what the file says of it; or why no stage can read it.
+    #[must_use]
+    pub fn readable_outputs(&self) -> Vec<Result<bool, UnreadableOutput>> {
+        let batch = self.inputs.first().map_or(Dim::Dynamic, |input| input.batch);
+        let batches = Batches { fixed: batch.fixed(), is_single: false, size_limit: None };
+        let read = |output: &ModelOutput| {
+            let read = output.stage_output(batch, batches, Err(None), self.has_zip_map())?;
+            Ok(!matches!(read.standing, Standing::NoRows(_)))
+        };
+        self.outputs.iter().map(read).collect()
+    }
+
     /// The classifier of a table gives a list of maps in place of a tensor.
     pub(crate) fn has_zip_map(&self) -> bool {
         self.operators.contains_key("ai.onnx.ml.ZipMap")
     }
 
     /// An operator that works as in training: it takes the batch for the world, and changes what it knows of it from run to run.
-    pub(crate) fn training(&self) -> Option<&str> {
+    #[must_use]
+    pub fn training(&self) -> Option<&str> {
         self.operators.keys().find_map(|name| name.strip_suffix(TRAINING)).map(str::trim_end)
     }
 }

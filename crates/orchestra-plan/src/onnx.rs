@@ -324,8 +324,10 @@ fn row(info: &ValueInfoProto, dtype: DType, shape: &TensorShapeProto) -> Option<
 fn tensor_type(info: &ValueInfoProto) -> Result<(DType, Option<TensorShapeProto>), ModelError> {
     let unsupported = |found: &str| {
         let known = DType::ALL.map(DType::name).join(", ");
-        let message =
-            format!("its input `{}` is of type {found}; tensors of {known} are supported", info.name);
+        let message = format!(
+            "its input `{}` is of type {found}; tensors of {known} are supported: export the model with an input of one of these, and a `Cast` behind it",
+            info.name
+        );
         ModelError::Unsupported(message)
     };
     let tensor = info.kind.as_ref().and_then(|t| t.tensor_type.as_ref());

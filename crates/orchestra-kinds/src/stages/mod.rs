@@ -19,6 +19,6 @@ pub mod pages;
 pub mod python;
 pub mod reduce;
 pub mod select;
-mod shared;
+pub mod shared;
 pub mod size;
 pub mod threshold;

@@ -69,7 +69,7 @@ choices! {
 }
 
 /// Largest side of a row in pixels.
-const MAX_SIDE: u32 = 32_768;
+pub const MAX_SIDE: u32 = 32_768;
 
 /// Reads all settings; `None` where one is wrong.
 pub fn read(f: &mut Fields<'_, '_>) -> Option<ImageSpec> {
