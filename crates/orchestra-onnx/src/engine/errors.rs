@@ -1,4 +1,5 @@
-//! What ONNX Runtime's error texts mean. It reads texts only: the runtime gives `GenericFailure` for nearly everything.
+//! What ONNX Runtime's error texts mean, and the words of them that are for users. It reads texts only: the runtime gives `GenericFailure` for nearly
+//! everything.
 
 use orchestra_core::ErrorClass;
 use orchestra_worker::frames::RunErrorKind;
@@ -90,8 +91,51 @@ pub fn is_refusal(text: &str) -> bool {
     run_kind(text) == RunErrorKind::Model && NOT_FOR_THIS_DEVICE.iter().any(|p| lower.contains(p))
 }
 
+/// Where the sources lie that its builds are made of.
+const SOURCES: &str = "/onnxruntime_src/";
+
+/// An error without the places in the sources of ONNX Runtime: paths with their lines, and the functions behind them.
+pub fn words(error: impl ToString) -> String {
+    let text = error.to_string();
+    let (mut words, mut rest) = (String::with_capacity(text.len()), &*text);
+    while let Some((before, path)) = rest.split_once(SOURCES) {
+        let behind = &path[path.find(char::is_whitespace).unwrap_or(path.len())..];
+        if let Some(before) = before.strip_suffix("file=") {
+            words += before.trim_end_matches([' ', ';']);
+            let line = behind.strip_prefix(" ; line=");
+            rest = line.map_or(behind, |line| line.trim_start_matches(|c: char| c.is_ascii_digit()));
+            continue;
+        }
+        words += before;
+        if !words.is_empty() && !words.ends_with(char::is_whitespace) {
+            words.push(' ');
+        }
+        rest = behind_signature(behind.trim_start());
+    }
+    words += rest;
+    words
+}
+
+/// What follows a function of C++ with its arguments, `void onnxruntime::f(int) const [with T = float]`; all of a text that begins with none.
+fn behind_signature(text: &str) -> &str {
+    let closed = |text: &str, [opens, closes]: [char; 2]| {
+        let mut depth = 0;
+        let end = text.char_indices().find(|(_, c)| {
+            depth += i32::from(*c == opens) - i32::from(*c == closes);
+            depth == 0 && *c == closes
+        });
+        end.map(|(at, c)| at + c.len_utf8())
+    };
+    let is_function = |head: &&str| head.contains("onnxruntime::") && !head.contains(": ");
+    let Some(_) = text.split('(').next().filter(is_function) else { return text };
+    let Some(end) = closed(text, ['(', ')']) else { return text };
+    let rest = text[end..].strip_prefix(" const").unwrap_or(&text[end..]);
+    let template = rest.strip_prefix(" [with ").and_then(|_| closed(rest, ['[', ']']));
+    rest[template.unwrap_or(0)..].trim_start()
+}
+
 pub fn run(error: &ort::Error) -> RunError {
-    let error = error.to_string();
+    let error = words(error);
     let kind = run_kind(&error);
     match (kind, other_shape(&error)) {
         (RunErrorKind::Shape, Some(error)) => RunError { kind, error },
@@ -125,7 +169,7 @@ pub fn no_memory(rows: usize) -> RunError {
 
 /// An error of loading, by its text: a device that fails may be better next time, a model that is refused will not.
 pub fn load(error: impl ToString) -> LoadError {
-    let error = error.to_string();
+    let error = words(error);
     let class = match run_kind(&error) {
         RunErrorKind::OutOfMemory => ErrorClass::Overload,
         RunErrorKind::Device => ErrorClass::Transient,
@@ -138,7 +182,7 @@ pub fn load(error: impl ToString) -> LoadError {
 
 /// A provider did not load. Where memory ran out, another time may do; whatever else it is, it stays.
 pub fn provider(error: &ort::Error, in_words: impl FnOnce(&str) -> String) -> LoadError {
-    let text = error.to_string();
+    let text = words(error);
     let class = match load(&text).class {
         ErrorClass::Overload => ErrorClass::Overload,
         _ => ErrorClass::Permanent,
@@ -226,9 +270,51 @@ mod tests {
         {
             assert_eq!(is_refusal(text), refused, "{text}");
         }
+        for text in [NO_PLAN, NOT_SUPPORTED, PLAN_FAILED] {
+            assert_eq!(
+                (run_kind(&words(text)), is_refusal(&words(text))),
+                (run_kind(text), is_refusal(text))
+            );
+        }
         assert!(!is_refusal("indices element out of data bounds, idx=9"));
         assert_eq!(load("CUDA failure 2: out of memory").class, ErrorClass::Overload);
         assert_eq!(load("CUDA failure 46: all CUDA-capable devices are busy").class, ErrorClass::Transient);
         assert_eq!(load("Protobuf parsing failed.").class, ErrorClass::Permanent);
+    }
+
+    #[test]
+    fn places_in_the_sources_of_onnx_runtime_are_no_words_for_users() {
+        for (text, said) in [
+            (
+                "Non-zero status code returned while running Reshape node. Name:'r' Status Message: /onnxruntime_src/onnxruntime/core/providers/cpu/\
+                 tensor/reshape_helper.h:47 onnxruntime::ReshapeHelper::ReshapeHelper(const onnxruntime::TensorShape&, onnxruntime::TensorShapeVector&, \
+                 bool) input_shape_size == size was false. The input tensor cannot be reshaped to the requested shape. Input shape:{1,4}",
+                "Non-zero status code returned while running Reshape node. Name:'r' Status Message: input_shape_size == size was false. The input \
+                 tensor cannot be reshaped to the requested shape. Input shape:{1,4}",
+            ),
+            (
+                "/onnxruntime_src/include/onnxruntime/core/framework/op_kernel_context.h:42 const T* \
+                 onnxruntime::OpKernelContext::Input(int) const [with T = onnxruntime::Tensor] Missing Input: x (it)",
+                "Missing Input: x (it)",
+            ),
+            (
+                "/onnxruntime_src/onnxruntime/core/graph/model.cc:181 Unknown model file format (x)",
+                "Unknown model file format (x)",
+            ),
+            (
+                PLAN_FAILED,
+                "Non-zero status code returned while running Conv node. Name:'/f/Conv' Status Message: CUDNN_FE failure 11: \
+                 CUDNN_BACKEND_API_FAILED ; GPU=0 ; hostname=h ; expr=s_.cudnn_fe_graph->execute(cudnn_handle, s_.variant_pack, ws.get()); ",
+            ),
+            ("no file of /onnxruntime_src/", "no file of "),
+            ("indices element out of data bounds", "indices element out of data bounds"),
+        ] {
+            assert_eq!(words(text), said);
+        }
+        let no_plan = words(NO_PLAN);
+        assert!(
+            no_plan.contains("CUDNN Frontend CUDNN_FE failure 11") && !no_plan.contains("std::"),
+            "{no_plan}"
+        );
     }
 }

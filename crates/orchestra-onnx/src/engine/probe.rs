@@ -192,7 +192,7 @@ impl Probe {
                 },
             )?;
         let observed = self.outputs_of(session, batch, &mut memory);
-        observed.map_err(|error| format!("it does not run a batch of {batch}: {error}"))
+        observed.map_err(|error| format!("it does not run a batch of {batch}: {}", errors::words(error)))
     }
 
     fn outputs_of(

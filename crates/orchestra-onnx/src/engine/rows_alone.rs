@@ -87,33 +87,27 @@ impl RowsAlone {
     ) -> Result<(), RunError> {
         let Ok(mut private) = PrivateRows::new(model, ran.alone) else { return Ok(()) };
         let n = ran.slots.rows;
-        let start = Instant::now();
         // From another one on each time, so that every place of a batch gets its turn.
         let rows = (0..n).map(|k| (k + self.comparisons) % n);
-        let (mut compared, mut held) = (Vec::new(), 0);
-        let mut pairs: Vec<Vec<Pair>> = vec![Vec::new(); model.outputs.len()];
-        for row in rows {
+        let of_row = |row: usize| {
             // SAFETY: the caller's promises are the same, and the private rows are ours.
-            let alone = match unsafe { alone(bound, model, &mut private, ran, row) } {
-                Ok(alone) => alone,
-                Err(error) if error.kind == RunErrorKind::Shape => {
-                    return Err(mixed(format!("item {row} of a batch of {n} alone: {}", error.error)));
-                }
-                Err(error) if error.kind == RunErrorKind::Device => return Err(error),
-                // It does not run alone, for want of memory or for its values: nothing can be told.
-                Err(_) => return Ok(()),
-            };
-            compared.push(row);
+            let alone = unsafe { alone(bound, model, &mut private, ran, row) };
+            let alone = alone.map_err(|error| match error.kind {
+                RunErrorKind::Shape => mixed(format!("item {row} of a batch of {n} alone: {}", error.error)),
+                _ => error,
+            })?;
             // SAFETY: as above.
             let in_batch = unsafe { in_batch(model, ran, row) };
-            for (pairs, (in_batch, alone)) in pairs.iter_mut().zip(in_batch.into_iter().zip(alone)) {
-                held += in_batch.elements.bytes() + alone.elements.bytes();
-                pairs.push(Pair { in_batch, alone });
+            Ok(in_batch.into_iter().zip(alone).map(|(in_batch, alone)| Pair { in_batch, alone }).collect())
+        };
+        let (compared, pairs) = match pairs(rows, model.outputs.len(), ran.took.max(AT_FIRST / 8), of_row) {
+            Ok(pairs) => pairs,
+            Err(error) if [RunErrorKind::Mixed, RunErrorKind::Device].contains(&error.kind) => {
+                return Err(error);
             }
-            if start.elapsed() >= ran.took.max(AT_FIRST / 8) || held >= MOST_BYTES {
-                break;
-            }
-        }
+            // A row does not run alone, for want of memory or for its values: nothing can be told.
+            Err(_) => return Ok(()),
+        };
         let near = if bound.is_on_device() { Near::ON_GPU } else { Near::ON_CPU };
         let outputs = model.session_outputs.iter().zip(&pairs).enumerate();
         let mut found = outputs.filter_map(|(output, (spec, pairs))| {
@@ -134,6 +128,30 @@ impl RowsAlone {
         }
         Err(mixed(format!("{words} (item {row} of a batch of {n})")))
     }
+}
+
+/// The rows that are compared, one at least, and for each of so many outputs the pairs of them: until this time is spent, or what is kept of them is
+/// enough.
+fn pairs(
+    rows: impl Iterator<Item = usize>,
+    n_outputs: usize,
+    within: Duration,
+    mut of_row: impl FnMut(usize) -> Result<Vec<Pair>, RunError>,
+) -> Result<(Vec<usize>, Vec<Vec<Pair>>), RunError> {
+    let start = Instant::now();
+    let (mut compared, mut held) = (Vec::new(), 0);
+    let mut pairs: Vec<Vec<Pair>> = vec![Vec::new(); n_outputs];
+    for row in rows {
+        for (pairs, pair) in pairs.iter_mut().zip(of_row(row)?) {
+            held += pair.in_batch.elements.bytes() + pair.alone.elements.bytes();
+            pairs.push(pair);
+        }
+        compared.push(row);
+        if start.elapsed() >= within || held >= MOST_BYTES {
+            break;
+        }
+    }
+    Ok((compared, pairs))
 }
 
 /// That the items of a batch change each other.
@@ -225,4 +243,37 @@ fn of_row(output: &DynamicOutput, is_text: bool, row: usize) -> (Vec<usize>, Ele
     let bytes = shape.iter().product::<usize>() * output.dtype.size_bytes();
     let row = output.data.get(row * bytes..(row + 1) * bytes).unwrap_or_default();
     (shape, Elements::Numbers(output.dtype, row.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::DType;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(1 << 20);
+
+    #[test]
+    fn what_is_kept_of_rows_that_are_compared_is_bounded_but_for_the_last_one() {
+        let numbers = |bytes: usize| Elements::Numbers(DType::U8, vec![0; bytes]);
+        let text = |bytes: usize| Elements::Texts(vec!["x".repeat(bytes)]);
+        let pair = |elements: Elements| {
+            let observed = Observed { batch: 1, shape: Vec::new(), elements };
+            Pair { in_batch: observed.clone(), alone: observed }
+        };
+        for (outputs, most) in [
+            (vec![numbers(1 << 20)], 32),
+            (vec![numbers(20 << 20)], 2),
+            (vec![numbers(40 << 20)], 1),
+            (vec![numbers(2 << 20), text(2 << 20)], 8),
+            (vec![numbers(1), text(0)], 100),
+        ] {
+            let of_row = |_| Ok(outputs.iter().cloned().map(pair).collect());
+            let (rows, pairs) = pairs((0..100).rev(), outputs.len(), LONG, of_row).ok().unwrap();
+            assert_eq!(rows, (0..100).rev().take(most).collect::<Vec<_>>());
+            assert!(pairs.len() == outputs.len() && pairs.iter().all(|pairs| pairs.len() == most));
+        }
+        let (rows, _) = pairs(3..9, 1, Duration::ZERO, |_| Ok(vec![pair(numbers(1))])).ok().unwrap();
+        assert_eq!(rows, [3], "one at least");
+    }
 }

@@ -32,8 +32,9 @@ pub fn open(
         builder = registered.map_err(|e| LoadError {
             class: ErrorClass::Permanent,
             error: format!(
-                "custom operators `{}` cannot be registered: {e}; check `custom_ops` of the model",
-                library.display()
+                "custom operators `{}` cannot be registered: {}; check `custom_ops` of the model",
+                library.display(),
+                errors::words(e)
             ),
         })?;
     }
