@@ -28,6 +28,7 @@ mod detect_genuine;
 mod digits;
 mod disk_full;
 mod documents;
+mod edited_sources;
 mod examples_checked;
 mod first_failed;
 mod frozen_worker;

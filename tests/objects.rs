@@ -649,3 +649,53 @@ fn rows_arrays_and_members_of_objects_are_what_they_are_in_files() {
     }
     place.no_process_is_left();
 }
+
+#[test]
+fn rows_of_an_object_that_is_another_one_at_the_next_start_are_refused_by_name_also_at_its_size() {
+    let Some(moto) = Moto::start() else { return };
+    let place = Workplace::new();
+    let npy = |last: f32| crate::common::npy("(3,)", [1.0, 2.0, last]);
+    let line = |last: u8| format!("{{\"x\": 1}}\n{{\"x\": {last}}}\n").into_bytes();
+    // A file of Parquet is what our own sink makes of lines.
+    let table = |last: u8| {
+        let place = Workplace::new();
+        fs::write(place.path("x.jsonl"), line(last)).unwrap();
+        let text = "version = 1\n[sources.s]\nkind = \"jsonl\"\npaths = [\"x.jsonl\"]\n[stages.all]\nkind = \"filter\"\nkeep = \"true\"\n\
+                    from = \"s\"\n[sinks.t]\nkind = \"parquet\"\nfrom = \"all\"\n";
+        fs::write(place.workflow(), text).unwrap();
+        place.run(&[]).must_exit(0);
+        fs::read(place.out().join("t-00000.parquet")).unwrap()
+    };
+    for (kind, file, first, other, item) in [
+        ("jsonl", "x.jsonl", line(2), line(3), "x.jsonl:2`"),
+        ("csv", "x.csv", b"x\n1\n2\n".to_vec(), b"x\n1\n3\n".to_vec(), "x.csv:3`"),
+        ("tensors", "x.npy", npy(2.0), npy(3.0), "x.npy[0]`"),
+        ("parquet", "x.parquet", table(2), table(3), "x.parquet[0]`"),
+    ] {
+        assert_eq!(first.len(), other.len(), "{kind}");
+        let put = |bytes: &[u8]| {
+            fs::write(place.path(file), bytes).unwrap();
+            moto.python(&format!(
+                "s3.upload_file({:?}, 'digits', 'edited/{file}')",
+                place.path(file).to_str().unwrap()
+            ));
+        };
+        let text = format!(
+            "version = 1\n[sources.s]\nkind = {kind:?}\npaths = [\"s3://digits/edited/{file}\"]\n[stages.all]\nkind = \"filter\"\n\
+             keep = \"true\"\nfrom = \"s\"\n[sinks.lines]\nkind = \"jsonl\"\nfrom = \"all\"\n"
+        );
+        let (workflow, out) = (place.path(&format!("{kind}.toml")), place.path(&format!("out-{kind}")));
+        fs::write(&workflow, text).unwrap();
+        let arguments = ["run", workflow.to_str().unwrap(), "--output", out.to_str().unwrap()];
+        let start = || place.start_command_with(&arguments, &moto.variables()).wait();
+        put(&first);
+        start().must_exit(0);
+        let before = fs::read(out.join("lines.jsonl")).unwrap();
+        // The same again, and then another one.
+        put(&first);
+        start().must_exit(0).must_say(&["was finished before"]);
+        put(&other);
+        start().must_exit(78).must_say(&["not the same any more", item, "--fresh"]);
+        assert_eq!(fs::read(out.join("lines.jsonl")).unwrap(), before);
+    }
+}

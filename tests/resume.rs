@@ -2,11 +2,9 @@
 //! kills (`kills.rs`) and signals (`interrupt.rs`).
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-use crate::common::{Blocks, Workplace, copy_folder, npy, write_pictures};
+use crate::common::{Blocks, Workplace, copy_folder, write_pictures};
 use orchestra_onnx::library::{self, Env, Flavor, Request};
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_picture};
 use orchestra_testkit::records::items;
@@ -294,100 +292,4 @@ fn a_moved_workplace_goes_on() {
     }
     other.run(&[]).must_exit(0).must_say(&["going on: "]);
     other.holds_exactly(2_000);
-}
-
-/// A workplace whose rows go through a filter to one file of records, from files of this kind.
-fn rows_of(kind: &str, file: &str) -> Workplace {
-    let place = Workplace::new();
-    let text = format!(
-        "version = 1\n[sources.s]\nkind = {kind:?}\npaths = [{file:?}]\n[stages.all]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n\
-         [sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\n"
-    );
-    fs::write(place.workflow(), text).unwrap();
-    place
-}
-
-/// Writes a file in its place, and gives it the time that it had.
-fn edit_and_hide(file: &Path, bytes: &[u8]) {
-    let meta = file.metadata().unwrap();
-    assert_eq!(bytes.len() as u64, meta.len(), "of the same size");
-    let changed_at = || file.metadata().map(|meta| (meta.ctime(), meta.ctime_nsec())).unwrap();
-    // The clock of a file system ticks some hundred times a second.
-    while changed_at() == (meta.ctime(), meta.ctime_nsec()) {
-        fs::write(file, bytes).unwrap();
-        fs::File::options().write(true).open(file).unwrap().set_modified(meta.modified().unwrap()).unwrap();
-    }
-}
-
-#[test]
-fn rows_that_stand_elsewhere_since_a_run_are_refused_by_name_and_those_behind_them_are_done() {
-    for (kind, file, header, row) in [
-        ("csv", "rows.csv", "id,text\n", (|n: u64| format!("{n},row {n:03}")) as fn(u64) -> String),
-        ("jsonl", "rows.jsonl", "", |n| format!("{{\"id\": {n}, \"text\": \"row {n:03}\"}}")),
-    ] {
-        let place = rows_of(kind, file);
-        let path = place.path(file);
-        let text = |rows: &[u64]| {
-            let rows: Vec<String> = rows.iter().map(|n| row(*n)).collect();
-            format!("{header}{}", rows.join("\n"))
-        };
-        let rows: Vec<u64> = (100..120).collect();
-        fs::write(&path, text(&rows)).unwrap();
-        place.run(&[]).must_exit(0);
-        let before = results(&place);
-        let refused = |names: &[&str]| {
-            place.run(&[]).must_exit(78).must_say(&["finished item", "`s`", "--fresh"]).must_say(names);
-            place.run(&["--retry-failed"]).must_exit(78).must_say(names);
-            assert_eq!(results(&place), before);
-        };
-        // One more above: all behind it are others, and one is new.
-        fs::write(&path, text(&[&[999], &rows[..]].concat())).unwrap();
-        let first =
-            if kind == "csv" { "20 finished items are not the same any more" } else { "rows.jsonl:1`" };
-        refused(&[first, file]);
-        let mut swapped = rows.clone();
-        swapped.swap(3, 17);
-        fs::write(&path, text(&rows)).unwrap();
-        edit_and_hide(&path, text(&swapped).as_bytes());
-        let line = if kind == "csv" { 5 } else { 4 };
-        refused(&[&format!("`{file}:{line}`, `{file}:{}`", line + 14), "2 finished items are not"]);
-        // What comes behind is new, also behind a row that had no line feed; a copy is what it is a copy of.
-        fs::write(&path, text(&[&rows[..], &[120, 121]].concat()) + "\n").unwrap();
-        place.run(&[]).must_exit(0).must_say(&["22 items read, 22 done"]);
-        assert!(results(&place).starts_with(&before));
-    }
-}
-
-#[test]
-fn rows_of_an_array_that_was_edited_or_replaced_are_refused_by_name_and_those_of_a_copy_go_on() {
-    let place = rows_of("tensors", "a.npy");
-    let array = |rows: &[f32]| npy(&format!("({},)", rows.len()), rows.iter().copied());
-    let (path, rows) = (place.path("a.npy"), [0.0, 1.0, 2.0, 3.0]);
-    fs::write(&path, array(&rows)).unwrap();
-    place.run(&[]).must_exit(0);
-    let before = results(&place);
-    let copy = place.path("copy.npy");
-    assert!(
-        Command::new("cp")
-            .args(["-p".as_ref(), path.as_os_str(), copy.as_os_str()])
-            .status()
-            .unwrap()
-            .success()
-    );
-    fs::rename(&copy, &path).unwrap();
-    place.run(&[]).must_exit(0).must_say(&["was finished before"]);
-    let refused = || {
-        let ended = place.run(&[]);
-        ended.must_exit(78).must_say(&[
-            "4 finished items are not the same any more",
-            "`a.npy[0]`",
-            "--fresh",
-        ]);
-        assert_eq!(results(&place), before);
-    };
-    edit_and_hide(&path, &array(&[0.0, 2.0, 1.0, 3.0]));
-    refused();
-    fs::write(&path, array(&[9.0, 0.0, 1.0, 2.0, 3.0])).unwrap();
-    refused();
-    place.run(&["--fresh"]).must_exit(0).must_say(&["5 items read, 5 done"]);
 }

@@ -11,6 +11,7 @@ use orchestra_core::data::Refusal;
 use orchestra_core::shapes::{Network, Opens};
 use orchestra_store::{ListError, ObjectOutput, ObjectStore};
 
+use crate::sources::reading::file_version::Seen;
 use crate::sources::reading::input::ReadSeek;
 
 #[cfg(feature = "cloud")]
@@ -185,12 +186,13 @@ const BUILD_IT: &str = "this program was built without object storage; build it 
 /// The store, or those of `read`.
 pub fn read_pieces<T>(
     url: &str,
-    read: impl FnOnce(&mut dyn ReadSeek) -> Result<T, ListError>,
+    read: impl FnOnce(&mut dyn ReadSeek, &Seen) -> Result<T, ListError>,
 ) -> Result<T, ListError> {
     #[cfg(feature = "cloud")]
     {
         let mut pieces = pieces::Pieces::open(url).map_err(|trouble| listing::list_error(url, trouble))?;
-        let read = read(&mut pieces);
+        let seen = pieces.seen();
+        let read = read(&mut pieces, &seen);
         match pieces.trouble() {
             Some(trouble) => Err(listing::list_error(url, trouble)),
             None => read,

@@ -6,12 +6,13 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStoreExt as _};
 
 use super::Protocol;
 use super::client::{Client, Patience, Url, runtime};
 use super::trouble::Trouble;
+use crate::sources::reading::file_version::Seen;
 
 /// Bytes of the first request: some headers.
 const LEAST: u64 = 4 << 10;
@@ -26,6 +27,7 @@ pub struct Pieces {
     answers: Receiver<Answer>,
     /// Bytes of the object.
     len: u64,
+    tag: u32,
     /// Where the next byte is read.
     at: u64,
     /// Bytes of the object from `from` on.
@@ -52,7 +54,12 @@ impl Pieces {
             Ok(runtime) => {
                 let head = runtime.block_on(client.objects.head(&path));
                 // An error means that the reader is gone; the next request then ends this thread.
-                drop(opened.send(head.map(|meta| meta.size).map_err(|error| Trouble::of(protocol, &error))));
+                drop(
+                    opened.send(
+                        head.map(|meta| (meta.size, tag_of(&meta)))
+                            .map_err(|error| Trouble::of(protocol, &error)),
+                    ),
+                );
                 while let Ok(range) = asked.recv() {
                     if answer.send(runtime.block_on(read(&client, protocol, &path, range))).is_err() {
                         return;
@@ -63,9 +70,14 @@ impl Pieces {
         };
         let started = thread::Builder::new().name("store".into()).spawn(serve);
         started.map_err(|error| Trouble::of_machine(&error))?;
-        let len = length.recv().map_err(|_| gone())??;
+        let (len, tag) = length.recv().map_err(|_| gone())??;
         let (piece, trouble) = (Vec::new(), None);
-        Ok(Self { requests, answers, len, at: 0, piece, from: 0, ahead: LEAST, trouble })
+        Ok(Self { requests, answers, len, tag, at: 0, piece, from: 0, ahead: LEAST, trouble })
+    }
+
+    /// What the store said of the object when it was opened.
+    pub fn seen(&self) -> Seen {
+        Seen::Object { len: self.len, tag: self.tag }
     }
 
     /// What went wrong with the store, if something did.
@@ -88,6 +100,12 @@ impl Pieces {
             false => Ok(()),
         }
     }
+}
+
+/// What tells the object from another one of its size under its name.
+fn tag_of(meta: &ObjectMeta) -> u32 {
+    let changed_at = || meta.last_modified.timestamp_micros().to_string();
+    crc32fast::hash(meta.e_tag.clone().unwrap_or_else(changed_at).as_bytes())
 }
 
 fn gone() -> Trouble {

@@ -19,7 +19,7 @@ use super::reading::encoding::{Foreign, NO_UTF8};
 use super::reading::field_type::{Field, FieldType};
 use super::reading::input::{NAME_TYPES, ReadSeek, describe, head, look, open_to_list};
 use super::reading::limits::LARGEST_TEXT;
-use super::reading::lines::{Ends, RecordReader, first_record, has_changed, is_closed, list};
+use super::reading::lines::{Ends, RecordReader, first_record, has_changed, list, open_quote};
 use super::reading::number::no_number;
 use super::reading::row::{Row, Taken};
 use crate::objects::{self, Protocol};
@@ -136,7 +136,9 @@ impl FirstRecord {
     fn of(&self, file: &mut dyn ReadSeek) -> Result<FoundColumns, String> {
         let head = head(file, LARGEST_TEXT).map_err(|error| error.to_string())?;
         let found = first_records(&head, self.delimiter);
-        if let Some(other) = other_delimiter(&head, self.delimiter).filter(|_| !self.is_named) {
+        let is_hint = |(_, line): (_, &[u8])| delimiter_hint(line).is_some();
+        let tells = first_record(&head, Ends::Line).is_ok_and(is_hint);
+        if let Some(other) = other_delimiter(&head, self.delimiter).filter(|_| !self.is_named && !tells) {
             let why = format!("its header is one column, in which {other} stands");
             let own = in_quotes(self.delimiter);
             let help =
@@ -209,7 +211,21 @@ fn first_records(head: &[u8], delimiter: u8) -> Result<(Vec<String>, Vec<String>
 
 /// The names of the columns of a file of which these are the first bytes.
 fn header_of(head: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
-    let (_, header) = first_record(head, Ends::Quoted { delimiter })?;
+    let (_, header) = first_record(head, Ends::Quoted { delimiter }).map_err(|why| {
+        let starts_open =
+            first_record(head, Ends::Line).is_ok_and(|(_, line)| open_quote(line, delimiter).is_some());
+        if starts_open { format!("{why}: a quote in its first line is not closed there") } else { why }
+    })?;
+    if let Some(hint) = delimiter_hint(header) {
+        let named = in_quotes(hint);
+        return Err(format!(
+            "its first line tells spreadsheets the delimiter, `sep={}`, and names no columns: take that line out, and write delimiter = {named}",
+            char::from(hint).escape_default()
+        ));
+    }
+    if let Some(why) = never_closed(header, delimiter) {
+        return Err(format!("its header {why}"));
+    }
     let header = parse_any(header, delimiter).map_err(|why| format!("its header {why}"))?;
     // Many are written as `id, x`, and mean no blank.
     let header: Vec<String> = header.iter().map(|name| name.trim().to_owned()).collect();
@@ -226,6 +242,32 @@ fn header_of(head: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
         }
     }
     Ok(header)
+}
+
+/// The delimiter that a first line `sep=;` tells.
+fn delimiter_hint(line: &[u8]) -> Option<u8> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let quoted = line.strip_prefix(b"\"").and_then(|line| line.strip_suffix(b"\""));
+    match quoted.unwrap_or(line) {
+        [b's' | b'S', b'e' | b'E', b'p' | b'P', b'=', delimiter] if delimiter.is_ascii() => Some(*delimiter),
+        _ => None,
+    }
+}
+
+/// Where a quote opens that is never closed, in words.
+fn never_closed(record: &[u8], delimiter: u8) -> Option<String> {
+    const SHOWN: usize = 20;
+    let at = open_quote(record, delimiter)?;
+    let n_lines = record[..at].iter().filter(|byte| **byte == b'\n').count();
+    let line = match n_lines {
+        0 => "in its first line".to_owned(),
+        n => format!("{n} {} below its first one", if n == 1 { "line" } else { "lines" }),
+    };
+    let quoted = String::from_utf8_lossy(&record[at..]);
+    let quoted: String = quoted.lines().next().unwrap_or_default().chars().take(SHOWN).collect();
+    Some(format!(
+        "has a quote that is never closed, up to the end of the file: it opens {line}, at `{quoted}`; close it, or double it where it is a part of the text"
+    ))
 }
 
 fn parse_any(record: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
@@ -247,8 +289,8 @@ fn parse_any(record: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
 }
 
 fn parse(record: &[u8], delimiter: u8, n: usize) -> Result<Vec<String>, String> {
-    if !is_closed(record, delimiter) {
-        return Err("has a quote that is never closed, up to the end of the file".into());
+    if let Some(why) = never_closed(record, delimiter) {
+        return Err(why);
     }
     let fields = parse_any(record, delimiter)?;
     if fields.len() == n {
@@ -290,7 +332,7 @@ struct Records {
 impl Expand for Records {
     fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
-        let head = open_to_list(path, |file| {
+        let head = open_to_list(path, |file, _| {
             head(file, LARGEST_TEXT).map_err(|error| ListError::bad_file(path, error))
         })?;
         let foreign = |why: String| {
@@ -353,7 +395,16 @@ impl FetchRun for Record {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let Self { records, places, reader, row } = self;
         let Records { header, delimiter, .. } = &*records;
-        let (path, bytes, opener) = reader.read(locator)?;
+        let (path, bytes, opener) = reader.read(locator).map_err(|refusal| match refusal.kind {
+            FailureKind::TooLarge => Refusal {
+                error: format!(
+                    "{}; a quote that is not closed in its line takes in those that follow",
+                    refusal.error
+                ),
+                ..refusal
+            },
+            _ => refusal,
+        })?;
         let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
         let record =
             parse(bytes, *delimiter, header.len()).map_err(|why| refuse(format!("the record {why}")))?;
@@ -416,7 +467,10 @@ mod tests {
             (2, "has 2 fields, and the header 3"),
             (3, "is no UTF-8"),
             (4, "`v` is no f32[2]"),
-            (5, "never closed"),
+            (
+                5,
+                "never closed, up to the end of the file: it opens in its first line, at `\"f,\"\"`; close it",
+            ),
         ] {
             let Refusal { kind, error } = run.fetch(&items[at].1).unwrap_err();
             assert!(kind == FailureKind::Decode && error.contains(why), "{error}");
@@ -432,10 +486,31 @@ mod tests {
         // It would take minutes if each were compared with all others.
         let wide: String = (0..200_000).map(|n| format!("column {n},")).collect();
         assert_eq!(header_of(format!("{wide}last\n").as_bytes(), b',').unwrap().len(), 200_001);
-        for (head, why) in [("a,a\n", "twice"), ("a, a\n", "twice"), ("a,,b\n", "no name"), ("", "no record")]
-        {
-            let error = header_of(head.as_bytes(), b',').unwrap_err();
-            assert!(error.contains(why), "{error}");
+        let sep = "take that line out, and write delimiter = \";\"";
+        let tab = "tells spreadsheets the delimiter, `sep=\\t`";
+        let open = "has a quote that is never closed, up to the end of the file: it opens in its first line, at `\"b`";
+        let long = format!("a,\"b\n{}", "1,2\n".repeat(5 << 20));
+        for (head, why) in [
+            ("a,a\n", "twice"),
+            ("a, a\n", "twice"),
+            ("a,,b\n", "no name"),
+            ("", "no record"),
+            ("sep=;\na;b\n", sep),
+            ("\"sep=;\"\r\na;b\n", sep),
+            ("SEP=\t\n", tab),
+            ("a,\"b\n1,2\n", open),
+            (&long, "a quote in its first line is not closed there"),
+        ] {
+            for delimiter in [b',', b';'] {
+                let error = header_of(head.as_bytes(), delimiter);
+                let is_said = error.as_ref().is_err_and(|error| error.contains(why));
+                assert!(is_said || delimiter == b';' && !head.starts_with("sep"), "{why}: {error:?}");
+            }
+        }
+        for delimiter in [b',', b';'] {
+            let first = FirstRecord { delimiter, is_named: false, name: "a.csv".into() };
+            let (why, _) = first.of(&mut std::io::Cursor::new(b"sep=;\na;b\n")).unwrap().unwrap_err();
+            assert!(why.contains(sep), "{why}");
         }
     }
 }

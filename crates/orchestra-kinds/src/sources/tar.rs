@@ -134,9 +134,8 @@ struct Shards {
 
 impl Expand for Shards {
     fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
-        // Before anything of it is read.
-        let version = FileVersion::of_paths([path]);
-        open_to_list(path, |archive| {
+        open_to_list(path, |archive, seen| {
+            let version = FileVersion::of([seen]);
             self.samples(path, version, BufReader::with_capacity(16 << 10, archive), push)
         })
     }

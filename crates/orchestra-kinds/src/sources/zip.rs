@@ -128,7 +128,7 @@ impl Expand for Pictures {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let (mut n_items, mut passed_over) = (0_u64, PassedOverCounts::default());
         let takes_hidden = self.takes_hidden();
-        open_to_list(path, |file| {
+        open_to_list(path, |file, _| {
             let mut directory = Directory::new(BufReader::new(file)).map_err(unreadable)?;
             while let Some(member) = directory.next().map_err(unreadable)? {
                 let is_taken = || self.takes(&member.name);

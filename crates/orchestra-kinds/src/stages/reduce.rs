@@ -1,6 +1,7 @@
 //! `kind = "reduce"`: one row of the rows of all items of a run, or one for each key: their sum, mean, least, largest, number or histogram; or all of
 //! them in the order of the items.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType};
@@ -105,11 +106,17 @@ impl TypedStage for ReduceStage {
                 f.missing(key, "say where the bins lie: range = [0.0, 1.0], bins = 10");
             }
         }
-        if let Some(At { value: [low, high], span }) = self.range.as_ref()
-            && low >= high
-        {
-            f.bad("range", *span, "is not two numbers, the smaller one first")
-                .help("write range = [0.0, 1.0]");
+        if let Some(At { value: [low, high], span }) = &self.range {
+            let bins = self.bins.unwrap_or(1);
+            if low.partial_cmp(high) != Some(Ordering::Less) {
+                f.bad("range", *span, "is not two numbers, the smaller one first")
+                    .help("write range = [0.0, 1.0]");
+            } else if !Op::histogram(*low, *high, bins).has_bins() {
+                let reason =
+                    format!("has no {bins} bins of the same width: f64 cannot tell their edges apart");
+                f.bad("range", *span, &reason)
+                    .help("its width times `bins` must be below 1.7e308, and its numbers must not be almost the same");
+            }
         }
     }
 }

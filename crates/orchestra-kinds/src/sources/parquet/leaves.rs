@@ -141,15 +141,24 @@ pub fn is_unsigned(leaf: &ColumnDescriptor) -> bool {
     matches!(leaf.converted_type(), UINT_8 | UINT_16 | UINT_32 | UINT_64)
 }
 
-/// Why the numbers are not read: decimals and halves stand for other ones.
-fn scaled(leaf: &ColumnDescriptor) -> Option<String> {
-    let (what, dtype) = match leaf.logical_type_ref() {
-        Some(LogicalType::Float16) => ("half", "float32"),
-        Some(LogicalType::Decimal { .. }) => ("decimal", "float64"),
-        _ if leaf.converted_type() == ConvertedType::DECIMAL => ("decimal", "float64"),
+/// Why no type reads the column, and what makes another one of it. Decimals and halves stand for other numbers than they hold.
+fn unread(leaf: &ColumnDescriptor) -> Option<String> {
+    let is_decimal = matches!(leaf.logical_type_ref(), Some(LogicalType::Decimal { .. }))
+        || leaf.converted_type() == ConvertedType::DECIMAL;
+    let (what, instead) = match leaf.logical_type_ref() {
+        _ if leaf.max_rep_level() > 1 => (
+            "list of lists",
+            "write it as one list, and give the lengths of the inner ones a column of their own",
+        ),
+        _ if leaf.physical_type() == Physical::INT96 => (
+            "time of the old type INT96",
+            "in pandas, `.astype(\"int64\")` makes nanoseconds since 1970 of it",
+        ),
+        Some(LogicalType::Float16) => ("half", "in pandas, `.astype(\"float32\")` makes floats of it"),
+        _ if is_decimal => ("decimal", "in pandas, `.astype(\"float64\")` makes floats of it"),
         _ => return None,
     };
-    Some(format!("is a {what}, which is not read (in pandas, `.astype(\"{dtype}\")` makes floats of it)"))
+    Some(format!("is a {what}, which is not read ({instead})"))
 }
 
 /// Whether the numbers count days or parts of a second, which a number in a record would not say.
@@ -164,11 +173,11 @@ fn is_time(leaf: &ColumnDescriptor) -> bool {
 }
 
 fn natural(leaf: &ColumnDescriptor) -> Result<FieldType, String> {
+    if let Some(why) = unread(leaf) {
+        return Err(why);
+    }
     if leaf.max_rep_level() > 0 {
         return Err("is a list, whose length the file does not say (`f32[8]`, for 8 numbers)".into());
-    }
-    if let Some(why) = scaled(leaf) {
-        return Err(why);
     }
     if is_time(leaf) {
         return Err("is a date or a time, which `i64` reads as the bare count of its unit".into());
@@ -183,7 +192,7 @@ fn natural(leaf: &ColumnDescriptor) -> Result<FieldType, String> {
         Physical::DOUBLE => FieldType::scalar(DType::F64),
         Physical::BYTE_ARRAY if is_text(leaf) => FieldType::Text,
         Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY => FieldType::Bytes("bin".into()),
-        Physical::INT96 => return Err("is an INT96, which is not read".into()),
+        Physical::INT96 => unreachable!("no type reads it"),
     })
 }
 
@@ -191,10 +200,7 @@ fn fits(leaf: &ColumnDescriptor, ty: &FieldType) -> Result<(), String> {
     let physical = leaf.physical_type();
     let is_list = leaf.max_rep_level() > 0;
     let is_bytes = !is_list && matches!(physical, Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY);
-    if leaf.max_rep_level() > 1 {
-        return Err("is a list of lists, which is not read".into());
-    }
-    if let Some(why) = scaled(leaf) {
+    if let Some(why) = unread(leaf) {
         return Err(why);
     }
     let fits = match ty {
@@ -218,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decimals_and_halves_are_refused_with_what_makes_floats_of_them() {
+    fn columns_that_no_type_reads_are_refused_with_what_to_make_of_them() {
         for (column, says) in [
             (
                 "fixed_len_byte_array(2) x (FLOAT16)",
@@ -229,9 +235,18 @@ mod tests {
                 "is a decimal, which is not read (in pandas, `.astype(\"float64\")`",
             ),
             ("fixed_len_byte_array(16) x (DECIMAL(30, 2))", "is a decimal"),
+            (
+                "int96 x",
+                "is a time of the old type INT96, which is not read (in pandas, `.astype(\"int64\")`",
+            ),
+            (
+                "group x (LIST) { repeated group list { optional group element (LIST) { repeated group list { optional float element; } } } }",
+                "is a list of lists, which is not read (write it as one list",
+            ),
         ] {
+            let end = if column.ends_with('}') { "" } else { ";" };
             let schema =
-                parse_message_type(&format!("message rows {{ required {column}; required double y; }}"));
+                parse_message_type(&format!("message rows {{ required {column}{end} required double y; }}"));
             let schema = SchemaDescriptor::new(Arc::new(schema.unwrap()));
             assert!(all(&schema).unwrap_err().contains(says), "{column}");
             for ty in [FieldType::scalar(DType::F64), FieldType::Bytes("bin".into())] {

@@ -51,6 +51,8 @@ struct OpenColumn {
 #[derive(Default)]
 struct Block {
     numbers: Vec<Element>,
+    /// Places among them of numbers beyond `i64`, for which others stand there.
+    beyond: Vec<(usize, u64)>,
     bytes: Vec<ByteArray>,
     /// Per row: where its values end, and whether there is a null among them.
     rows: Vec<(usize, bool)>,
@@ -147,8 +149,9 @@ impl OpenColumn {
     /// Passes over rows, and reads the next ones into the block.
     fn read(&mut self, skip: usize, n: usize) -> Result<(), ParquetError> {
         let unsigned = is_unsigned(&self.descr);
-        let Block { numbers, bytes, rows } = &mut self.block;
+        let Block { numbers, beyond, bytes, rows } = &mut self.block;
         numbers.clear();
+        beyond.clear();
         bytes.clear();
         rows.clear();
         let int = |v: i64| Element::Int(v);
@@ -162,9 +165,8 @@ impl OpenColumn {
             }
             ColumnReader::Int64ColumnReader(reader) => {
                 let read = values(reader, skip, n, rows, &self.descr)?;
-                if unsigned && read.iter().any(|v| *v < 0) {
-                    return Err(ParquetError::NYI("a number beyond i64".into()));
-                }
+                let too_large = read.iter().enumerate().filter(|(_, v)| unsigned && **v < 0);
+                beyond.extend(too_large.map(|(place, v)| (place, v.cast_unsigned())));
                 numbers.extend(read.into_iter().map(int));
             }
             ColumnReader::FloatColumnReader(reader) => {
@@ -267,6 +269,13 @@ impl Block {
                     )));
                 }
                 data.clear();
+                if let Some((_, number)) = self.beyond.iter().find(|(place, _)| (begin..end).contains(place))
+                {
+                    return Err(wrong(&format!(
+                        "is no {}: {number} is beyond the integers of 64 bits with a sign, and would be rounded; write the column as text (in pandas, `.astype(str)`)",
+                        field.ty
+                    )));
+                }
                 for number in numbers {
                     number.append(*dtype, data).map_err(|why| {
                         let help = match why.would_round {

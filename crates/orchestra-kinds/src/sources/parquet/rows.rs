@@ -116,9 +116,9 @@ struct Files {
 impl Expand for Files {
     fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
-        // Before anything of it is read.
-        let version = FileVersion::of_paths([path]);
-        let metadata = open_to_list(path, |file| footer(file).map_err(unreadable))?;
+        let (metadata, version) = open_to_list(path, |file, seen| {
+            Ok((footer(file).map_err(unreadable)?, FileVersion::of([seen])))
+        })?;
         resolve(&metadata, &self.fields).map_err(unreadable)?;
         let mut before = 0;
         let groups = row_groups(&metadata).map_err(unreadable)?;
@@ -179,7 +179,7 @@ impl FetchRun for RowReader {
         })?;
         let read = file.read(group, row);
         // What was decoded of an edited file may be damaged, too.
-        if !file.input.metadata().is_ok_and(|meta| FileVersion::of(&meta).is_as_listed(listed)) {
+        if !FileVersion::are_as_listed([&file.input], listed) {
             return Err(changed(path));
         }
         let at = read.map_err(|why| file.input.refusal(cannot_read(path, &why)))?;
@@ -199,8 +199,8 @@ impl FetchRun for RowReader {
 mod tests {
     use std::fs::File;
 
-    use orchestra_core::DType;
-    use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, FloatType, Int32Type};
+    use orchestra_core::{DType, Element};
+    use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, FloatType, Int32Type, Int64Type};
     use parquet::file::properties::WriterProperties;
     use parquet::file::writer::SerializedFileWriter;
     use parquet::schema::parser::parse_message_type;
@@ -304,6 +304,49 @@ mod tests {
                 assert_eq!((n.data, *text), (&unsigned.to_ne_bytes()[..], &*format!("t{i}")));
                 assert_eq!(x.data, (f / 2.0).to_ne_bytes());
             });
+        }
+    }
+
+    #[test]
+    fn integers_without_a_sign_are_read_as_they_are_or_fail_their_row_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        let schema = parse_message_type("message rows { required int64 u (INTEGER(64,false)); }").unwrap();
+        let file = File::create(&path).unwrap();
+        let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::default()).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let numbers: [u64; 5] = [7, u64::MAX, (1 << 53) + 1, 1 << 63, (1 << 63) - 1];
+        column.typed::<Int64Type>().write_batch(&numbers.map(u64::cast_signed), None, None).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        writer.close().unwrap();
+        let beyond = ["is beyond the integers of 64 bits", "write the column as text"];
+        let rounded = ["f64 would round", "write columns = { u = \"i64\" }"];
+        for (dtype, failed) in [
+            (DType::I64, [None, Some(beyond), None, Some(beyond), None]),
+            (DType::F64, [None, Some(beyond), Some(rounded), Some(beyond), Some(rounded)]),
+        ] {
+            let ty = FieldType::Tensor { dtype, shape: vec![] };
+            let source = Files { fields: vec![Field::new("u", ty)], ..files() };
+            let (items, _) = listed(&source, &path).unwrap();
+            let mut run = source.start();
+            for (((_, locator), number), failed) in items.iter().zip(numbers).zip(failed) {
+                match (run.fetch(locator), failed) {
+                    (Ok(_), None) => run.with_row(&mut |row| {
+                        let [Value::Tensor(u)] = row else { panic!("other values") };
+                        let read = Element::read(dtype, u.data);
+                        assert!(
+                            read == Element::Int(number as i64) || read == Element::Double(number as f64)
+                        );
+                    }),
+                    (Err(Refusal { error, .. }), Some(words)) => {
+                        assert!(error.contains(&number.to_string()), "{error}");
+                        assert!(words.iter().all(|words| error.contains(words)), "{error}");
+                    }
+                    (read, failed) => panic!("{number} {dtype}: {read:?}, and not {failed:?}"),
+                }
+            }
         }
     }
 

@@ -1,23 +1,45 @@
 //! What tells a file from one that was edited or replaced meanwhile, where its items are called by their place in it. Reads nothing of it.
 
 use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crc32fast::Hasher;
-use orchestra_store::is_url;
 
+use super::input::Input;
 use super::locator::stamp_of;
 
+/// What is known of a file or an object before anything of it is read.
+#[derive(Debug, Clone)]
+pub enum Seen {
+    File(Metadata),
+    #[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "stores are read with that feature"))]
+    Object {
+        len: u64,
+        /// Of its ETag; or of the time at which it changed, where its store gives none.
+        tag: u32,
+    },
+}
+
 /// Of files together: 24 bits of their sizes and of the times at which their content changed, 16 of their inodes, and 24 of the times at which
-/// anything of them changed, which no program sets.
+/// anything of them changed, which no program sets. Of an object, its tag stands for all times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileVersion(pub u64);
 
 impl FileVersion {
-    pub fn of<'a>(files: impl IntoIterator<Item = &'a Metadata>) -> Self {
+    pub fn of<'a>(files: impl IntoIterator<Item = &'a Seen>) -> Self {
         let (mut content, mut inode, mut change) = (Hasher::new(), Hasher::new(), Hasher::new());
-        for file in files {
+        for seen in files {
+            let file = match seen {
+                Seen::File(file) => file,
+                Seen::Object { len, tag } => {
+                    content.update(&len.to_le_bytes());
+                    content.update(&tag.to_le_bytes());
+                    change.update(&tag.to_le_bytes());
+                    continue;
+                }
+            };
             let [size, seconds, nanoseconds] = [file.size().cast_signed(), file.mtime(), file.mtime_nsec()];
             [size, seconds, nanoseconds].iter().for_each(|number| content.update(&number.to_le_bytes()));
             inode.update(&file.ino().to_le_bytes());
@@ -27,10 +49,11 @@ impl FileVersion {
         Self((content & 0xff_ffff) << 40 | (inode & 0xffff) << 24 | change & 0xff_ffff)
     }
 
-    /// Of files before they are opened to be listed: what cannot be looked at cannot be opened. Objects have none.
-    pub fn of_paths<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
-        let files = paths.into_iter().filter(|path| !path.to_str().is_some_and(is_url));
-        Self::of(&files.filter_map(|path| path.metadata().ok()).collect::<Vec<_>>())
+    /// Whether open files are those that were listed. Objects are compared between two starts alone: a store may give another tag with each answer.
+    pub fn are_as_listed<'a>(files: impl IntoIterator<Item = &'a Input>, listed: u64) -> bool {
+        let seen = files.into_iter().map(|file| Ok(file.metadata()?.map(Seen::File)));
+        let seen: io::Result<Option<Vec<Seen>>> = seen.collect();
+        seen.is_ok_and(|seen| seen.is_none_or(|seen| Self::of(&seen).is_as_listed(listed)))
     }
 
     /// Whether they are those that were listed as `listed`. Who changes names or rights of them changes no item.
@@ -62,7 +85,7 @@ mod tests {
     fn a_file_that_was_edited_is_another_one_also_with_its_size_and_time_and_a_copy_with_them_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let [path, copy] = ["a", "b"].map(|name| folder.path().join(name));
-        let version = |path: &Path| FileVersion::of_paths([path]);
+        let version = |path: &Path| FileVersion::of([&Seen::File(path.metadata().unwrap())]);
         let set_time =
             |path: &Path, time| File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
         fs::write(&path, "one").unwrap();
@@ -84,6 +107,16 @@ mod tests {
         assert!(version(&path).is_as_listed(listed.0));
         fs::write(&path, "three").unwrap();
         assert!(!version(&path).is_as_listed(listed.0));
-        assert_eq!(FileVersion::of_paths([Path::new("s3://bucket/a.npy")]), FileVersion::of([]));
+    }
+
+    #[test]
+    fn an_object_is_another_one_with_another_size_or_tag() {
+        let of = |len, tag| FileVersion::of([&Seen::Object { len, tag }]).0;
+        assert!(!FileVersion::has_changed(of(7, 1), of(7, 1)));
+        for other in [of(7, 2), of(8, 1)] {
+            assert!(FileVersion::has_changed(of(7, 1), other));
+        }
+        let two = |tag| FileVersion::of(&[1, tag].map(|tag| Seen::Object { len: 7, tag })).0;
+        assert!(FileVersion::has_changed(two(1), two(2)), "beside another one");
     }
 }

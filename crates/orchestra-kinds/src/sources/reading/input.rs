@@ -15,6 +15,7 @@ use orchestra_core::shapes::KindSettings;
 use orchestra_plan::{LookRequest, SourceContext};
 use orchestra_store::{Expand, Found, ListError, PushFound, StoreTrouble, is_url};
 
+use super::file_version::Seen;
 use super::read_file::{open_regular, read_file};
 use crate::objects::{self, Protocol, ReadObject};
 
@@ -258,19 +259,21 @@ pub trait ReadSeek: Read + Seek {}
 
 impl<T: Read + Seek> ReadSeek for T {}
 
-/// Reads a file or object to list or describe it, in a loader.
+/// Reads a file or object to list or describe it, in a loader; `read` is told what was seen of it before.
 ///
 /// # Errors
 /// It cannot be opened, and those of `read`; where the store cannot be asked, that.
 pub fn open_to_list<T>(
     path: &Path,
-    read: impl FnOnce(&mut dyn ReadSeek) -> Result<T, ListError>,
+    read: impl FnOnce(&mut dyn ReadSeek, &Seen) -> Result<T, ListError>,
 ) -> Result<T, ListError> {
     match path.to_str().filter(|path| is_url(path)) {
         Some(url) => objects::read_pieces(url, read),
         None => {
-            let (file, _) = open_regular(path).map_err(|error| ListError::bad_file(path, error))?;
-            read(&mut BufReader::new(file))
+            let unreadable = |error: io::Error| ListError::bad_file(path, error);
+            let (file, _) = open_regular(path).map_err(unreadable)?;
+            let seen = Seen::File(file.metadata().map_err(unreadable)?);
+            read(&mut BufReader::new(file), &seen)
         }
     }
 }
@@ -280,7 +283,7 @@ pub fn describe<T: Encode>(
     path: &Path,
     read: impl FnOnce(&mut dyn ReadSeek) -> Result<T, String>,
 ) -> Result<Vec<u8>, ListError> {
-    answer(path, open_to_list(path, |file| Ok(read(file)))?)
+    answer(path, open_to_list(path, |file, _| Ok(read(file)))?)
 }
 
 /// An answer as [`look`] reads it.

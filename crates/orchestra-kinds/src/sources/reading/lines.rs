@@ -68,9 +68,16 @@ impl Place {
     }
 }
 
-/// Whether each quote of a record is closed: one that is not takes all that follows it in the file for a part of its record.
-pub fn is_closed(record: &[u8], delimiter: u8) -> bool {
-    record.iter().fold(Place::FieldStart, |place, byte| place.after(*byte, delimiter)) != Place::Quotes
+/// Where in a record a quote opens that is never closed: it takes all that follows it in the file for a part of its record.
+pub fn open_quote(record: &[u8], delimiter: u8) -> Option<usize> {
+    let (mut place, mut opened) = (Place::FieldStart, 0);
+    for (at, byte) in record.iter().enumerate() {
+        if place == Place::FieldStart {
+            opened = at;
+        }
+        place = place.after(*byte, delimiter);
+    }
+    (place == Place::Quotes).then_some(opened)
 }
 
 /// Calls `push` with every record, and with `None` for each blank line. A quote that is never closed makes a record of all that follows it.
@@ -149,7 +156,7 @@ pub fn first_record(head: &[u8], ends: Ends) -> Result<(Span, &[u8]), String> {
 
 /// Names the records of a file: `:17` for the one that begins in line 17. `skip` of them come before the first item.
 pub fn list(path: &Path, ends: Ends, mut skip: u64, push: PushFound<'_>) -> Result<(), ListError> {
-    open_to_list(path, |file| {
+    open_to_list(path, |file, _| {
         let listed = records(file, ends, |span| match span {
             None => push(Found::PassedOver(PassedOver::BlankLine, 1)).map_err(Stop::Push),
             Some(_) if skip > 0 => {
@@ -239,6 +246,20 @@ mod tests {
         });
         listed.unwrap();
         all
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed_is_found_where_it_opens() {
+        for (record, at) in [
+            ("1,\"a\nb\",\"c\nd", Some(8)),
+            ("\"", Some(0)),
+            ("1,\"a\"\",2\n3", Some(2)),
+            ("1,\"a\"\"\"", None),
+            ("1,a\"b", None),
+            ("", None),
+        ] {
+            assert_eq!(open_quote(record.as_bytes(), b','), at, "{record}");
+        }
     }
 
     #[test]

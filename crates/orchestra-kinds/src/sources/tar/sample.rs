@@ -12,7 +12,7 @@ use super::sample_columns::is_npy;
 use crate::objects::{self, Protocol, ReadObject};
 use crate::sources::reading::archive_links::Astray;
 use crate::sources::reading::field_type::{Field, FieldType};
-use crate::sources::reading::file_version::FileVersion;
+use crate::sources::reading::file_version::{FileVersion, Seen};
 use crate::sources::reading::input::changed;
 use crate::sources::reading::limits::{LARGEST_FILE_BYTES, LARGEST_TENSOR, LARGEST_TEXT};
 use crate::sources::reading::locator::parts;
@@ -76,11 +76,11 @@ enum Archive {
 const NEAR: u64 = 4 << 20;
 
 impl Archive {
-    /// Whether a file is still the one that was listed. Objects have no version.
+    /// Whether a file is still the one that was listed.
     fn is_as_listed(&self, listed: Option<u64>) -> bool {
         let Archive::File(Some((_, file))) = self else { return true };
-        file.metadata()
-            .is_ok_and(|file| listed.is_some_and(|listed| FileVersion::of([&file]).is_as_listed(listed)))
+        let version = file.metadata().map(|file| FileVersion::of([&Seen::File(file)]));
+        version.is_ok_and(|version| listed.is_some_and(|listed| version.is_as_listed(listed)))
     }
 
     /// Another sample begins: its members lie here.

@@ -52,13 +52,6 @@ struct OpenFiles {
     items: u64,
 }
 
-impl OpenFiles {
-    fn version(&self) -> io::Result<FileVersion> {
-        let metadata = self.files.iter().map(Input::metadata).collect::<io::Result<Vec<_>>>()?;
-        Ok(FileVersion::of(metadata.iter().flatten()))
-    }
-}
-
 struct OpenArray {
     input: Input,
     header: Header,
@@ -197,18 +190,16 @@ impl Rows {
 
 impl Expand for Rows {
     fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
-        let mut found = Vec::new();
-        let files = self.files(path);
-        // Before anything of them is read.
-        let version = FileVersion::of_paths(files.iter().map(|(file, _)| file.as_path()));
-        for (file, fields) in files {
+        let (mut found, mut all_seen) = (Vec::new(), Vec::new());
+        for (file, fields) in self.files(path) {
             let failed = |why: String| match file == path {
                 true => ListError::bad_file(path, why),
                 false => ListError::bad_file(path, format!("`{}` beside it: {why}", file.display())),
             };
-            match open_to_list(&file, |reader| Ok(self.find(reader, fields))) {
-                Ok(read) => {
+            match open_to_list(&file, |reader, seen| Ok((self.find(reader, fields), seen.clone()))) {
+                Ok((read, seen)) => {
                     let (arrays, passed_over) = read.map_err(failed)?;
+                    all_seen.push(seen);
                     found.extend(arrays);
                     passed_over.iter().try_for_each(|(reason, n)| push(Listed::PassedOver(reason, n)))?;
                 }
@@ -219,6 +210,7 @@ impl Expand for Rows {
         }
         let items = self.count(found.iter().map(|array| &array.header).collect());
         let items = items.map_err(|why| ListError::bad_file(path, why))?;
+        let version = FileVersion::of(&all_seen);
         (0..items).try_for_each(|item| {
             let name = match self.chunk {
                 None => format!("[{item}]"),
@@ -290,9 +282,9 @@ impl FetchRun for RowReader {
             array.header.to_native(data);
             read += data.len() as u64;
         }
-        match open.version() {
-            Ok(version) if version.is_as_listed(listed) => Ok(read),
-            _ => Err(changed(path)),
+        match FileVersion::are_as_listed(&open.files, listed) {
+            true => Ok(read),
+            false => Err(changed(path)),
         }
     }
 

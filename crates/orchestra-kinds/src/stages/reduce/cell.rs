@@ -23,6 +23,12 @@ impl Op {
         Op::Histogram((0..=bins).map(edge).collect())
     }
 
+    /// Whether each bin is wider than nothing, and none ends at an infinity.
+    pub fn has_bins(&self) -> bool {
+        let Op::Histogram(edges) = self else { return false };
+        edges.iter().all(|edge| edge.is_finite()) && edges.windows(2).all(|bin| bin[0] < bin[1])
+    }
+
     /// Of no number of this type.
     pub fn cell(&self, dtype: DType) -> Cell {
         match self {
@@ -154,6 +160,25 @@ mod tests {
         let Op::Histogram(edges) = &thirds else { unreachable!() };
         assert_eq!((edges[0], edges[3]), (0.0, 1.0));
         assert_eq!(all(&thirds, &[0.0, 0.33, 0.34, 0.67, 1.0]), Cell::Counts(vec![2, 1, 2, 0, 0]));
+    }
+
+    #[test]
+    fn a_range_that_floats_cannot_cut_into_bins_has_none() {
+        for (low, high, bins, has_bins) in [
+            (0.0, 1.0, 65_536, true),
+            (-8e307, 8e307, 1, true),
+            (0.0, 1e300, 65_536, true),
+            (-1e308, 1e308, 10, false),
+            (0.0, 1e305, 65_536, false),
+            (f64::NEG_INFINITY, 0.0, 10, false),
+            (0.0, f64::INFINITY, 1, false),
+            (0.0, f64::NAN, 1, false),
+            (1.0, 1.0 + f64::EPSILON, 1, true),
+            (1.0, 1.0 + f64::EPSILON, 2, false),
+            (0.0, f64::from_bits(2), 2, true),
+        ] {
+            assert_eq!(Op::histogram(low, high, bins).has_bins(), has_bins, "{low} {high} {bins}");
+        }
     }
 
     #[test]

@@ -1,0 +1,305 @@
+//! Sources that are edited between two starts: a row that is finished is refused by name where another one stands in its place, and nothing is lost, doubled or
+//! taken for another item.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use fastrand::Rng;
+use orchestra_testkit::size::scaled;
+use serde_json::Value;
+
+use crate::common::random::random;
+use crate::common::{Workplace, npy};
+
+fn results(place: &Workplace) -> Vec<u8> {
+    fs::read(place.out().join("results.jsonl")).unwrap()
+}
+
+/// A workplace whose rows go through a filter to one file of records, from files of this kind.
+fn rows_of(kind: &str, file: &str) -> Workplace {
+    let place = Workplace::new();
+    let text = format!(
+        "version = 1\n[sources.s]\nkind = {kind:?}\npaths = [{file:?}]\n[stages.all]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n\
+         [sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\n"
+    );
+    fs::write(place.workflow(), text).unwrap();
+    place
+}
+
+/// Writes a file in its place, and gives it the time that it had.
+fn edit_and_hide(file: &Path, bytes: &[u8]) {
+    let meta = file.metadata().unwrap();
+    assert_eq!(bytes.len() as u64, meta.len(), "of the same size");
+    let changed_at = || file.metadata().map(|meta| (meta.ctime(), meta.ctime_nsec())).unwrap();
+    // The clock of a file system ticks some hundred times a second.
+    while changed_at() == (meta.ctime(), meta.ctime_nsec()) {
+        fs::write(file, bytes).unwrap();
+        fs::File::options().write(true).open(file).unwrap().set_modified(meta.modified().unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn rows_that_stand_elsewhere_since_a_run_are_refused_by_name_and_those_behind_them_are_done() {
+    for (kind, file, header, row) in [
+        ("csv", "rows.csv", "id,text\n", (|n: u64| format!("{n},row {n:03}")) as fn(u64) -> String),
+        ("jsonl", "rows.jsonl", "", |n| format!("{{\"id\": {n}, \"text\": \"row {n:03}\"}}")),
+    ] {
+        let place = rows_of(kind, file);
+        let path = place.path(file);
+        let text = |rows: &[u64]| {
+            let rows: Vec<String> = rows.iter().map(|n| row(*n)).collect();
+            format!("{header}{}", rows.join("\n"))
+        };
+        let rows: Vec<u64> = (100..120).collect();
+        fs::write(&path, text(&rows)).unwrap();
+        place.run(&[]).must_exit(0);
+        let before = results(&place);
+        let refused = |names: &[&str]| {
+            place.run(&[]).must_exit(78).must_say(&["finished item", "`s`", "--fresh"]).must_say(names);
+            place.run(&["--retry-failed"]).must_exit(78).must_say(names);
+            assert_eq!(results(&place), before);
+        };
+        // One more above: all behind it are others, and one is new.
+        fs::write(&path, text(&[&[999], &rows[..]].concat())).unwrap();
+        let first =
+            if kind == "csv" { "20 finished items are not the same any more" } else { "rows.jsonl:1`" };
+        refused(&[first, file]);
+        let mut swapped = rows.clone();
+        swapped.swap(3, 17);
+        fs::write(&path, text(&rows)).unwrap();
+        edit_and_hide(&path, text(&swapped).as_bytes());
+        let line = if kind == "csv" { 5 } else { 4 };
+        refused(&[&format!("`{file}:{line}`, `{file}:{}`", line + 14), "2 finished items are not"]);
+        // What comes behind is new, also behind a row that had no line feed; a copy is what it is a copy of.
+        fs::write(&path, text(&[&rows[..], &[120, 121]].concat()) + "\n").unwrap();
+        place.run(&[]).must_exit(0).must_say(&["22 items read, 22 done"]);
+        assert!(results(&place).starts_with(&before));
+    }
+}
+
+#[test]
+fn rows_of_an_array_that_was_edited_or_replaced_are_refused_by_name_and_those_of_a_copy_go_on() {
+    let place = rows_of("tensors", "a.npy");
+    let array = |rows: &[f32]| npy(&format!("({},)", rows.len()), rows.iter().copied());
+    let (path, rows) = (place.path("a.npy"), [0.0, 1.0, 2.0, 3.0]);
+    fs::write(&path, array(&rows)).unwrap();
+    place.run(&[]).must_exit(0);
+    let before = results(&place);
+    let copy = place.path("copy.npy");
+    assert!(
+        Command::new("cp")
+            .args(["-p".as_ref(), path.as_os_str(), copy.as_os_str()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    fs::rename(&copy, &path).unwrap();
+    place.run(&[]).must_exit(0).must_say(&["was finished before"]);
+    let refused = || {
+        let ended = place.run(&[]);
+        ended.must_exit(78).must_say(&[
+            "4 finished items are not the same any more",
+            "`a.npy[0]`",
+            "--fresh",
+        ]);
+        assert_eq!(results(&place), before);
+    };
+    edit_and_hide(&path, &array(&[0.0, 2.0, 1.0, 3.0]));
+    refused();
+    fs::write(&path, array(&[9.0, 0.0, 1.0, 2.0, 3.0])).unwrap();
+    refused();
+    place.run(&["--fresh"]).must_exit(0).must_say(&["5 items read, 5 done"]);
+}
+
+/// A tar archive of these members.
+fn tar(members: &[(String, Vec<u8>)]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for (name, bytes) in members {
+        let mut header = [0; 512];
+        header[..name.len()].copy_from_slice(name.as_bytes());
+        let fields = [
+            (100, "0000644"),
+            (124, &format!("{:011o}", bytes.len())),
+            (148, "        "),
+            (156, "0"),
+            (257, "ustar\u{0}00"),
+        ];
+        for (at, text) in fields {
+            header[at..at + text.len()].copy_from_slice(text.as_bytes());
+        }
+        let sum = format!("{:06o}", header.iter().map(|byte| u32::from(*byte)).sum::<u32>());
+        header[148..155].copy_from_slice(format!("{sum}\0").as_bytes());
+        file.extend_from_slice(&header);
+        file.extend_from_slice(bytes);
+        file.resize(file.len().next_multiple_of(512), 0);
+    }
+    file.resize(file.len() + 1024, 0);
+    file
+}
+
+/// A zip archive of these members, as they are.
+fn zip(members: &[(String, Vec<u8>)]) -> Vec<u8> {
+    let (mut file, mut directory) = (Vec::new(), Vec::new());
+    for (name, bytes) in members {
+        let mut crc = flate2::Crc::new();
+        crc.update(bytes);
+        let [len, at] = [bytes.len(), file.len()].map(|n| (n as u32).to_le_bytes());
+        // The version, flags, method, and time; then the sizes, and the length of the name.
+        let about = [
+            &[20, 0, 0, 0, 0, 0, 0, 0, 0x21, 0][..],
+            &crc.sum().to_le_bytes(),
+            &len,
+            &len,
+            &[name.len() as u8, 0, 0, 0],
+        ]
+        .concat();
+        file.extend([b"PK\x03\x04", &about[..], name.as_bytes(), bytes].concat());
+        directory.extend([b"PK\x01\x02\x14\0", &about[..], &[0; 10], &at, name.as_bytes()].concat());
+    }
+    let [len, at] = [directory.len(), file.len()].map(|n| (n as u32).to_le_bytes());
+    let n = (members.len() as u16).to_le_bytes();
+    [&file[..], &directory, b"PK\x05\x06\0\0\0\0", &n, &n, &len, &at, &[0; 2]].concat()
+}
+
+const KINDS: [(&str, &str); 6] = [
+    ("csv", "a.csv"),
+    ("jsonl", "a.jsonl"),
+    ("tensors", "a.npy"),
+    ("tar", "a.tar"),
+    ("zip", "a.zip"),
+    ("parquet", "a.parquet"),
+];
+
+/// The file of these numbers, an item each, and what the items are called.
+fn file_of(kind: &str, file: &str, rows: &[u64]) -> (Vec<u8>, Vec<String>) {
+    let named = |name: &dyn Fn(usize, u64) -> String| {
+        rows.iter().enumerate().map(|(at, n)| format!("{file}{}", name(at, *n))).collect::<Vec<_>>()
+    };
+    let lines = |line: &dyn Fn(&u64) -> String| rows.iter().map(line).collect::<String>().into_bytes();
+    let members = |name: &str, bytes: &dyn Fn(u64) -> Vec<u8>| {
+        rows.iter().map(|n| (format!("k{n}.{name}"), bytes(*n))).collect::<Vec<_>>()
+    };
+    let csv = || [b"id,text\n".to_vec(), lines(&|n| format!("{n},\"the\nrow\"\n"))].concat();
+    match kind {
+        // Each row has two lines.
+        "csv" => (csv(), named(&|at, _| format!(":{}", 2 + 2 * at))),
+        "jsonl" => (lines(&|n| format!("{{\"id\": {n}}}\n")), named(&|at, _| format!(":{}", 1 + at))),
+        "tensors" => {
+            let array = npy(&format!("({},)", rows.len()), rows.iter().map(|n| *n as f32));
+            (array, named(&|at, _| format!("[{at}]")))
+        }
+        "tar" => (tar(&members("txt", &|n| n.to_string().into_bytes())), named(&|_, n| format!("/k{n}"))),
+        "zip" => {
+            let picture = |n: u64| {
+                let mut png = std::io::Cursor::new(Vec::new());
+                image::GrayImage::from_pixel(1, 1, image::Luma([n as u8]))
+                    .write_to(&mut png, image::ImageFormat::Png)
+                    .unwrap();
+                png.into_inner()
+            };
+            (zip(&members("png", &picture)), named(&|_, n| format!("/k{n}.png")))
+        }
+        // Our own sink makes it of CSV.
+        _ => {
+            let place = rows_of("csv", "a.csv");
+            fs::write(place.path("a.csv"), csv()).unwrap();
+            place.edit("kind = \"jsonl\"", "kind = \"parquet\"\npath = \"a.parquet\"\nordered = true");
+            place.run(&[]).must_exit(0);
+            let table = fs::read(place.out().join("a-00000.parquet")).unwrap();
+            (table, named(&|at, _| format!("[{at}]")))
+        }
+    }
+}
+
+/// What each item of the results holds.
+fn numbers(place: &Workplace) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    for record in serde_json::Deserializer::from_slice(&results(place)).into_iter::<Value>() {
+        let record = record.unwrap();
+        let result = &record["result"];
+        let values = [&result["id"], &result["x"], &result["pixels"]["data"][0][0][0], result];
+        let number = values.iter().find_map(|value| value.as_f64().or_else(|| value.as_str()?.parse().ok()));
+        let number = number.unwrap_or_else(|| panic!("{record}")) as u64;
+        let is_new = found.insert(record["item"].as_str().unwrap().to_owned(), number).is_none();
+        assert!(is_new, "an item has two records: {record}");
+    }
+    found
+}
+
+/// Another list of numbers, and whether the items that it had are the same under their names: then the run must go on, unless all of a file is compared.
+fn edited(rng: &mut Rng, kind: &str, rows: &[u64]) -> (Vec<u64>, bool) {
+    let (mut rows, n) = (rows.to_vec(), rows.len());
+    let unused = (100..250).find(|number| !rows.contains(number)).unwrap();
+    // A member of an archive is called by its key, and not by its place.
+    let is_keyed = ["tar", "zip"].contains(&kind);
+    match rng.u8(..5) {
+        0 => rows.push(unused),
+        1 => {
+            let at = rng.usize(..n);
+            rows.insert(at, unused);
+            return (rows, is_keyed);
+        }
+        2 => {
+            let (one, other) = (rng.usize(..n - 1), n - 1);
+            rows.swap(one, other);
+            return (rows, is_keyed);
+        }
+        3 => {
+            rows[rng.usize(..n)] = unused;
+            return (rows, false);
+        }
+        _ => {
+            rows.remove(rng.usize(..n));
+            return (rows, false);
+        }
+    }
+    (rows, true)
+}
+
+#[test]
+fn whatever_is_done_to_a_source_between_two_starts_no_record_is_wrong_lost_or_doubled_without_a_word() {
+    let mut rng = random();
+    for round in 0..scaled(300, 30) {
+        let (kind, file) = KINDS[round % KINDS.len()];
+        let place = rows_of(kind, file);
+        if kind == "zip" {
+            place.edit(
+                "kind = \"filter\"\nkeep = \"true\"",
+                "kind = \"image\"\nsize = [1, 1]\ncolor = \"gray\"\ndtype = \"u8\"",
+            );
+        }
+        let mut rows: Vec<u64> = (100..250).collect();
+        rng.shuffle(&mut rows);
+        rows.truncate(rng.usize(2..12));
+        let path = place.path(file);
+        fs::write(&path, file_of(kind, file, &rows).0).unwrap();
+        place.run(&[]).must_exit(0);
+        let before = results(&place);
+        let (now, is_same) = edited(&mut rng, kind, &rows);
+        let (bytes, names) = file_of(kind, file, &now);
+        let of = |path: &Path| path.metadata().unwrap();
+        match bytes.len() as u64 == of(&path).len() {
+            true => edit_and_hide(&path, &bytes),
+            false => {
+                let time = of(&path).modified().unwrap();
+                fs::write(&path, bytes).unwrap();
+                fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+            }
+        }
+        let what = format!("{kind}: {rows:?}, then {now:?}");
+        let ended = place.run(&[]);
+        if ended.status.code() == Some(78) {
+            ended.must_say(&["`s`", "--fresh"]);
+            assert_eq!(results(&place), before, "{what}");
+            // Of a table or an array all of the file is compared.
+            assert!(!is_same || ["tensors", "parquet"].contains(&kind), "{what}: {ended:?}");
+        } else {
+            ended.must_exit(0);
+            let expected: BTreeMap<String, u64> = names.into_iter().zip(now).collect();
+            assert_eq!(numbers(&place), expected, "{what}");
+        }
+    }
+}
