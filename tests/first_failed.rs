@@ -38,7 +38,7 @@ fn was_stopped(place: &Workplace, ended: &Ended, where_: &str) {
         " stopped: ",
         where_,
         "all failed there",
-        "--fresh",
+        "--retry-failed",
         "limits.first_failed = 0",
     ]);
     let report = place.report();
@@ -49,6 +49,40 @@ fn was_stopped(place: &Workplace, ended: &Ended, where_: &str) {
     assert!(causes.len() == 1 && causes[0]["items"] == read, "{causes:?}");
     let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
     verified.must_exit(2).must_say(&["has not ended"]);
+}
+
+/// The arguments of the command that stands in the line behind these words.
+fn told(ended: &Ended, words: &str) -> Vec<String> {
+    let line = ended.stderr.lines().skip_while(|line| !line.contains(words)).nth(1);
+    let line = line.unwrap_or_else(|| panic!("nothing is told: {}", ended.stderr));
+    line.split_whitespace().skip(1).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_command_that_is_told_when_a_limit_of_failures_stops_a_run_goes_on_to_its_end() {
+    const ROWS: u64 = 3_000;
+    let limits = ["limits.first_failed=100", "limits.first_failed=0 --set limits.max_failed=200"];
+    let of_pipeline =
+        ["pipelines.n.first_failed=100", "limits.first_failed=0 --set pipelines.n.max_failed=10%"];
+    for set in limits.iter().chain(&of_pipeline) {
+        for is_mended in [false, true] {
+            let place = place(&pipeline("n", "rows.jsonl"));
+            rows(&place, "rows.jsonl", 0, ROWS);
+            let set: Vec<&str> = std::iter::once("--set").chain(set.split(' ')).collect();
+            let ended = place.run(&set);
+            ended.must_exit(65).must_say(&[" stopped: "]);
+            if is_mended {
+                rows(&place, "rows.jsonl", ROWS, ROWS);
+            }
+            let words = if is_mended { "try again what has failed" } else { "go on regardless" };
+            let told = told(&ended, words);
+            let ended = place.start_command(&told.iter().map(String::as_str).collect::<Vec<_>>()).wait();
+            let (code, done) = if is_mended { (0, ROWS) } else { (65, 0) };
+            ended.must_exit(code).must_say(&["workflow finished"]);
+            let items = &place.report()["items"];
+            assert_eq!((&items["read"], &items["done"]), (&ROWS.into(), &done.into()), "{set:?} {told:?}");
+        }
+    }
 }
 
 #[test]

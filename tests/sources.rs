@@ -607,3 +607,39 @@ from = ["twice", "numbers"]
     fs::write(place.workflow(), text.replace("[\"twice\", \"numbers\"]", "\"numbers\"")).unwrap();
     place.run(&["--fresh"]).must_exit(78).must_say(&["cannot read from source `numbers` alone", "select"]);
 }
+
+#[test]
+fn a_summary_names_the_results_that_are_there_and_says_where_no_rows_came() {
+    let sink = |kind: &str| format!("[sinks.{kind}]\nkind = \"{kind}\"\nfrom = \"few\"\n");
+    let sinks: String = ["jsonl", "csv", "npy", "parquet", "tar"].map(sink).concat();
+    for least in [2, 9] {
+        let place = Workplace::new();
+        let text = format!(
+            "version = 1\n[sources.numbers]\nkind = \"range\"\nstop = 5\n[stages.all]\nkind = \"select\"\nfrom = \"numbers\"\n\
+             columns = {{ n = \"n\" }}\n[stages.few]\nkind = \"filter\"\nfrom = \"all\"\nkeep = \"n >= {least}\"\n{sinks}"
+        );
+        fs::write(place.workflow(), text).unwrap();
+        // The second start says what the first one has left.
+        for _ in 0..2 {
+            let ended = place.run(&[]);
+            let named =
+                ended.must_exit(0).stderr.lines().filter_map(|line| line.trim().strip_prefix("results "));
+            let (told, paths): (Vec<&str>, Vec<&str>) =
+                named.map(str::trim).partition(|what| what.contains("no rows"));
+            let none: &[&str] =
+                &["no rows for sink `parquet`, so no file", "no rows for sink `tar`, so no file"];
+            assert_eq!(told, if least == 9 { none } else { &[] });
+            assert_eq!(paths.len() + told.len(), 5, "{ended:?}");
+            for path in paths {
+                // Of part files, a glob.
+                let (stem, rest) = path.split_once('*').unwrap_or((path, ""));
+                let stem = Path::new(stem);
+                let is_named = |name: &str| {
+                    name.starts_with(stem.file_name().unwrap().to_str().unwrap()) && name.ends_with(rest)
+                };
+                let mut files = fs::read_dir(stem.parent().unwrap()).unwrap();
+                assert!(files.any(|file| is_named(file.unwrap().file_name().to_str().unwrap())), "{path}");
+            }
+        }
+    }
+}

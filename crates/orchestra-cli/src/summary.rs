@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use orchestra::{Bottleneck, FailureCause, TaskReport, TaskStanding};
 
+use crate::args::shell_word;
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted, elapsed, per_second};
 use crate::tasks::metrics;
@@ -36,7 +37,8 @@ pub struct Summary {
     pub tasks: Vec<TaskReport>,
     /// The workflow has sources.
     pub has_items: bool,
-    pub outputs: Vec<PathBuf>,
+    /// Where the records of each sink are.
+    pub outputs: Vec<String>,
     pub failures_path: PathBuf,
     pub output: PathBuf,
     /// Items that earlier starts had finished, if this one continued them.
@@ -61,6 +63,8 @@ pub enum RunEnd {
     FailureLimit {
         /// Which limit, in words.
         reason: String,
+        /// The settings with which the command goes on regardless; none: it takes no settings.
+        lifted: Vec<String>,
     },
     /// It could not go on: no device is left, the disk is full. The text says what, and what to do.
     Stopped {
@@ -131,8 +135,8 @@ impl Summary {
                 fact("pace", words.to_owned());
             }
         }
-        for path in &self.outputs {
-            fact("results", path.display().to_string());
+        for output in &self.outputs {
+            fact("results", output.clone());
         }
         if self.failed > 0 {
             fact("failures", self.failures_path.display().to_string());
@@ -271,7 +275,7 @@ impl Summary {
 
     fn reason(&self) -> Option<&str> {
         match &self.end {
-            RunEnd::FailureLimit { reason } | RunEnd::Stopped { reason, .. } => Some(reason),
+            RunEnd::FailureLimit { reason, .. } | RunEnd::Stopped { reason, .. } => Some(reason),
             RunEnd::Finished | RunEnd::FinishedBefore | RunEnd::Interrupted => None,
         }
     }
@@ -288,9 +292,15 @@ impl Summary {
             }
             RunEnd::FinishedBefore => Some("To start over, add --fresh.".to_owned()),
             RunEnd::Interrupted => Some(format!("What is done is kept. To go on:\n  {command}")),
-            RunEnd::FailureLimit { .. } => Some(format!(
-                "See the failures, then fix the cause or raise the limit. To go on:\n  {command}"
+            RunEnd::FailureLimit { lifted, .. } if lifted.is_empty() => Some(format!(
+                "See the failures, then mend the cause or raise the limit in the workflow file. To go on:\n  {command}"
             )),
+            RunEnd::FailureLimit { lifted, .. } => {
+                let set: String = lifted.iter().map(|set| format!(" --set {}", shell_word(set))).collect();
+                Some(format!(
+                    "See the failures. When the cause is mended, go on and try again what has failed:\n  {command} --retry-failed\nTo go on regardless:\n  {command}{set}"
+                ))
+            }
             RunEnd::Stopped { .. } => {
                 Some(format!("What is done is kept. When the cause is gone, go on:\n  {command}"))
             }
@@ -438,10 +448,11 @@ digits finished: 10,000 items read, 9,998 done, 2 failed
     #[test]
     fn a_run_over_the_failure_limit_counts_as_failed_items() {
         let reason = "more items failed than `limits.max_failed` allows".to_owned();
-        let summary = Summary { end: RunEnd::FailureLimit { reason }, failed: 11, ..summary() };
-        assert!(
-            summary.text().contains("`limits.max_failed`") && summary.text().contains("out/failures.jsonl")
-        );
+        let lifted = vec!["limits.max_failed=100%".to_owned()];
+        let summary = Summary { end: RunEnd::FailureLimit { reason, lifted }, failed: 11, ..summary() };
+        let said =
+            ["`limits.max_failed`", "out/failures.jsonl", "digits.toml --set limits.max_failed=100%\n"];
+        assert!(said.iter().all(|words| summary.text().contains(words)), "{}", summary.text());
         assert_eq!(summary.exit_code(), ExitCode::ItemsFailed);
     }
 

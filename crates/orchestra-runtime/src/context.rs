@@ -155,14 +155,16 @@ impl RunContext {
         };
         if exceeds(self.plan.limits.max_failed, stats.failed.get(), stats.extent()) {
             let why = "more items failed than `limits.max_failed` allows".to_owned();
-            return Some(LimitReached { stopped: Stopped::Run, why });
+            let lifted = "limits.max_failed=100%".to_owned();
+            return Some(LimitReached { stopped: Stopped::Run, why, lifted });
         }
         let own = &stats.pipelines[pipeline.index()];
         let failed = own.failed.get() + own.failed_before.get();
         let PipelinePlan { name, limits, .. } = &self.plan.pipelines[pipeline.index()];
         exceeds(limits.max_failed, failed, stats.extent_of(pipeline)).then(|| {
             let why = format!("pipeline `{name}` was stopped: more of its items failed than `pipelines.{name}.max_failed` allows");
-            LimitReached { stopped: Stopped::Pipeline(pipeline), why }
+            let lifted = format!("pipelines.{name}.max_failed=100%");
+            LimitReached { stopped: Stopped::Pipeline(pipeline), why, lifted }
         })
     }
 
@@ -191,9 +193,9 @@ impl RunContext {
             false => (Stopped::Pipeline(pipeline), format!("pipeline `{name}`")),
         };
         let why = format!(
-            "{who} was stopped: the first {limit} items that came to {what} `{place}` all failed there; mend the cause and start over with `--fresh`, or go on regardless with `{key} = 0`"
+            "{who} was stopped: the first {limit} items that came to {what} `{place}` all failed there; mend the cause and go on with `--retry-failed`, or go on regardless with `{key} = 0`"
         );
-        Some(LimitReached { stopped, why })
+        Some(LimitReached { stopped, why, lifted: format!("{key}=0") })
     }
 
     /// An id that no other worker of this run has or had.

@@ -75,7 +75,7 @@ pub enum PipelineEnd {
     /// It was asked to stop; what was in flight is committed.
     Stopped,
     /// As `Stopped`, since more of its items have failed than its own limit allows.
-    TooManyFailed(String),
+    TooManyFailed(LimitReached),
     /// No device is left for one of its stages.
     NoDevice(String),
     /// The model of one of its stages gives what is no row of an item.
@@ -98,7 +98,7 @@ impl fmt::Display for PipelineEnd {
             | PipelineEnd::SinkFailed(why)
             | PipelineEnd::NotListed(why)
             | PipelineEnd::SourceFailed(why)
-            | PipelineEnd::TooManyFailed(why)
+            | PipelineEnd::TooManyFailed(LimitReached { why, .. })
             | PipelineEnd::Bug(why) => f.write_str(why),
         }
     }
@@ -117,6 +117,8 @@ pub struct LimitReached {
     pub stopped: Stopped,
     /// Which limit, and what to do, in words.
     pub why: String,
+    /// The setting, as `--set` takes it, with which a start goes on regardless.
+    pub lifted: String,
 }
 
 pub enum RootMsg {
@@ -282,6 +284,8 @@ pub enum SourceMsg {
     /// Loaders are through with some more items, or its list has grown or ended: both are seen where they are counted. The list tells no more
     /// than once for each time that it is forced to the disk.
     Progressed,
+    /// Records that were too many to hand out more items are written, also those of other sources.
+    Written,
     /// The thread of a loader has ended by a bug of ours.
     LoaderPanicked,
     Stop,

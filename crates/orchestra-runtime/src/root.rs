@@ -48,7 +48,7 @@ pub struct Ending {
     /// Those that were started.
     pub tasks: TasksEnd,
     /// Why a limit on failures stopped all of it.
-    pub failure_limit: Option<String>,
+    pub failure_limit: Option<LimitReached>,
     /// What the journal holds; an error if it could not be closed.
     pub journal: Result<Counts, String>,
     /// Locked until the account of the run is written: a start in between would find that of another one.
@@ -71,9 +71,9 @@ pub struct RootState {
     ended: BTreeMap<PipelineId, PipelineEnd>,
     stopping: bool,
     aborted: bool,
-    failure_limit: Option<String>,
+    failure_limit: Option<LimitReached>,
     /// Pipelines that limits of their own stopped, and why.
-    over_their_limits: BTreeMap<PipelineId, String>,
+    over_their_limits: BTreeMap<PipelineId, LimitReached>,
     closing: bool,
     /// Ends when a run that was told to stop has had its time.
     grace: Option<JoinHandle<Result<(), MessagingErr<RootMsg>>>>,
@@ -165,18 +165,20 @@ impl Actor for Orchestra {
                 state.devices_left.remove(&device);
                 state.tell_tasks(TasksMsg::DeviceEnded(device));
             }
-            RootMsg::FailureLimit(LimitReached { stopped: Stopped::Pipeline(pipeline), why }) => {
-                state.over_their_limits.entry(pipeline).or_insert(why);
-                if let Some(actor) = state.pipelines.get(&pipeline) {
-                    drop(actor.cast(PipelineMsg::Stop)); // One that is gone has ended.
+            RootMsg::FailureLimit(reached) => match reached.stopped {
+                Stopped::Pipeline(pipeline) => {
+                    state.over_their_limits.entry(pipeline).or_insert(reached);
+                    if let Some(actor) = state.pipelines.get(&pipeline) {
+                        drop(actor.cast(PipelineMsg::Stop)); // One that is gone has ended.
+                    }
                 }
-            }
-            RootMsg::FailureLimit(LimitReached { stopped: Stopped::Run, why }) => {
-                state.failure_limit.get_or_insert(why);
-                state.stopping = true;
-                state.stop_pipelines(|| PipelineMsg::Stop);
-                state.tell_tasks(TasksMsg::Stop);
-            }
+                Stopped::Run => {
+                    state.failure_limit.get_or_insert(reached);
+                    state.stopping = true;
+                    state.stop_pipelines(|| PipelineMsg::Stop);
+                    state.tell_tasks(TasksMsg::Stop);
+                }
+            },
             RootMsg::Interrupt => {
                 state.stopping = true;
                 state.stop_pipelines(|| PipelineMsg::Stop);
@@ -337,9 +339,9 @@ impl RootState {
 
     fn record_end(&mut self, pipeline: PipelineId, mut end: PipelineEnd) {
         if end == PipelineEnd::Stopped
-            && let Some(why) = self.over_their_limits.get(&pipeline)
+            && let Some(reached) = self.over_their_limits.get(&pipeline)
         {
-            end = PipelineEnd::TooManyFailed(why.clone());
+            end = PipelineEnd::TooManyFailed(reached.clone());
         }
         self.context.stats.pipelines_ended.set_time(self.context.clock.now());
         self.tell_tasks(TasksMsg::PipelineEnded(pipeline, end.clone()));

@@ -76,6 +76,15 @@ fn without_best(context: &RunContext, tables: &[String], reports: &[TaskReport])
     })
 }
 
+/// The settings with which a start goes on regardless of the limits that have stopped this one.
+pub fn lifted(ending: &Ending) -> Vec<String> {
+    let of_pipelines = ending.pipelines.values().filter_map(|end| match end {
+        PipelineEnd::TooManyFailed(reached) => Some(reached),
+        _ => None,
+    });
+    of_pipelines.chain(&ending.failure_limit).map(|reached| reached.lifted.clone()).collect()
+}
+
 pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
     let mut code = if failed > 0 || ending.tasks.failed > 0 { 65 } else { 0 };
     let mut problems = Vec::new();
@@ -83,7 +92,9 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
     for end in ending.pipelines.values() {
         let (rank, c, text) = match (end, &ending.failure_limit) {
             (PipelineEnd::Complete, _) => continue,
-            (PipelineEnd::Stopped, Some(why)) | (PipelineEnd::TooManyFailed(why), _) => (1, 65, why.clone()),
+            (PipelineEnd::Stopped, Some(reached)) | (PipelineEnd::TooManyFailed(reached), _) => {
+                (1, 65, reached.why.clone())
+            }
             (PipelineEnd::Stopped, None) => {
                 (2, 130, "interrupted; run the same command again to go on".to_owned())
             }
@@ -111,10 +122,10 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
             problems.push(text);
         }
     }
-    if let Some(why) = ending.failure_limit.as_ref().filter(|_| ending.tasks.was_stopped)
-        && !problems.contains(why)
+    if let Some(reached) = ending.failure_limit.as_ref().filter(|_| ending.tasks.was_stopped)
+        && !problems.contains(&reached.why)
     {
-        problems.push(why.clone());
+        problems.push(reached.why.clone());
     }
     match &ending.tasks.problem {
         None => {}

@@ -18,9 +18,10 @@ use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::Watcher;
 use crate::flow::committer::{self, Files, Traces};
 use crate::flow::listing::Listing;
+use crate::flow::result_files::sink_file;
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::root::{Ending, Orchestra, RootArgs};
-use crate::run_end::{TellTheEnd, judge, not_started};
+use crate::run_end::{TellTheEnd, judge, lifted, not_started};
 use crate::tasks::actor::TasksEnd;
 use crate::tasks::board::TaskReport;
 use crate::tasks::earlier::KnownTasks;
@@ -81,6 +82,8 @@ pub struct RunOutcome {
     pub exit_code: i32,
     /// What stopped it, where it is not complete, in words.
     pub problems: Vec<String>,
+    /// Where limits of failed items stopped it: the settings (`limits.first_failed=0`) with which a start goes on regardless.
+    pub lifted_limits: Vec<String>,
     /// This was the first of two parts, and nothing has been written about it: the file is to be planned again, and started with this report as
     /// [`RunOptions::first_part`]. See [`Plan::late`].
     pub goes_on: bool,
@@ -108,6 +111,11 @@ impl Prepared {
     /// Items that are finished already.
     pub fn counts(&self) -> Counts {
         self.journal.counts()
+    }
+
+    /// How many part files there are of the sink with this place in the plan.
+    pub fn n_part_files(&self, sink: usize) -> u64 {
+        self.journal.n_part_files(sink_file(sink))
     }
 
     /// Records the end of a run that had nothing (more) to do.
@@ -221,6 +229,7 @@ impl RunHandle {
         };
         drop(self.watcher);
         let (mut exit_code, mut problems) = judge(&ending, counts.failed);
+        let lifted_limits = lifted(&ending);
         let goes_on = self.context.is_first_part() && problems.is_empty();
         if !goes_on && let Some((code, problem)) = not_started(&self.context) {
             problems.push(problem);
@@ -236,7 +245,7 @@ impl RunHandle {
                 tracing::warn!(%error, "the account of the first part cannot be written");
             }
             self.end.tell(counts, Some(exit_code), &problems);
-            return RunOutcome { report, exit_code, problems, goes_on };
+            return RunOutcome { report, exit_code, problems, lifted_limits, goes_on };
         }
         if let Err(error) = report.write(&self.context.plan.output) {
             problems.push(error.to_string());
@@ -247,7 +256,7 @@ impl RunHandle {
             }
         }
         self.end.tell(counts, Some(exit_code), &problems);
-        RunOutcome { report, exit_code, problems, goes_on }
+        RunOutcome { report, exit_code, problems, lifted_limits, goes_on }
     }
 }
 

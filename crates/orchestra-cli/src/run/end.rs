@@ -38,6 +38,7 @@ pub(super) fn end(
         tasks: report.tasks.clone(),
         passed_over: report.passed_over.clone(),
         resumed_from,
+        outputs: outputs(plan, |sink| report.outputs.get(sink).and_then(|output| output.part_files)),
         ..summary(plan, &report.run_id, run_end(outcome, plan))
     };
     print_summary(&summary, report, output)?;
@@ -81,7 +82,12 @@ fn run_end(outcome: &RunOutcome, plan: &Plan) -> RunEnd {
         0 => RunEnd::Finished,
         65 if outcome.problems.is_empty() => RunEnd::Finished,
         65 if plan.late.is_some() => RunEnd::Stopped { reason, code: ExitCode::ItemsFailed },
-        65 => RunEnd::FailureLimit { reason },
+        65 => {
+            // `orchestra retry` takes no settings.
+            let is_retry = std::env::args_os().nth(1).is_some_and(|command| command == "retry");
+            let lifted = if is_retry { Vec::new() } else { outcome.lifted_limits.clone() };
+            RunEnd::FailureLimit { reason, lifted }
+        }
         130 => RunEnd::Interrupted,
         code => RunEnd::Stopped { reason, code: ExitCode::of(code) },
     }
@@ -96,6 +102,7 @@ pub(super) fn finished_before(prepared: Prepared, code: i32, output: Output) -> 
         done: counts.done,
         failed: counts.failed,
         causes: if counts.failed > 0 { orchestra::failure_causes(&plan.output) } else { Vec::new() },
+        outputs: outputs(&plan, |sink| Some(prepared.n_part_files(sink))),
         ..summary(&plan, &prepared.run_id, RunEnd::FinishedBefore)
     };
     prepared.close().map_err(not_started)?;
@@ -106,6 +113,16 @@ pub(super) fn finished_before(prepared: Prepared, code: i32, output: Output) -> 
         Output::Quiet => {}
     }
     Ok(summary.exit_code())
+}
+
+/// Where the records of each sink are. Of no rows no part file is made.
+fn outputs(plan: &Plan, n_part_files: impl Fn(usize) -> Option<u64>) -> Vec<String> {
+    let sinks = plan.sinks.iter().enumerate();
+    let outputs = sinks.map(|(at, sink)| match &sink.part_files {
+        Some(_) if n_part_files(at) == Some(0) => format!("no rows for sink `{}`, so no file", sink.name),
+        _ => sink.place().display().to_string(),
+    });
+    outputs.collect()
 }
 
 /// Of a run in which nothing has happened.
@@ -125,7 +142,7 @@ fn summary(plan: &Plan, run_id: &str, end: RunEnd) -> Summary {
         bottleneck: Bottleneck::Unknown,
         tasks: Vec::new(),
         has_items: !plan.pipelines.is_empty(),
-        outputs: plan.sinks.iter().map(|s| s.place()).collect(),
+        outputs: Vec::new(),
         failures_path: plan.output.join(orchestra::FAILURE_RECORDS),
         output: plan.output.clone(),
         resumed_from: None,

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::account::left_out::LeftOutReport;
 use crate::account::snapshot::Snapshot;
-use crate::account::stats::StageStats;
+use crate::account::stats::{Counter, StageStats, Stats};
 use crate::context::RunContext;
 use crate::messages::PipelineEnd;
 use crate::tasks::board::{TaskReport, TaskStanding};
@@ -98,6 +98,9 @@ pub struct OutputReport {
     pub sources: Vec<String>,
     /// How many records an item has that is done.
     pub records: RecordsPerItem,
+    /// Of part files: how many there are. A sink that got no rows has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part_files: Option<u64>,
     /// What the URLs of its parts begin with, where they are in a store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
@@ -272,7 +275,7 @@ impl RunReport {
             sources: sources(context),
             passed_over: passed_over(context),
             left_out: context.stats.left_out.reports(&context.plan),
-            outputs: outputs(&context.plan),
+            outputs: outputs(&context.plan, &context.stats),
             pipelines: pipelines(context, ends),
             loaders: LoaderReport {
                 seconds_loading: snapshot.time.loading.as_secs_f64(),
@@ -333,16 +336,17 @@ fn passed_over(context: &RunContext) -> BTreeMap<String, BTreeMap<&'static str, 
     counted.filter(|(_, by_reason): &(_, BTreeMap<_, _>)| !by_reason.is_empty()).collect()
 }
 
-fn outputs(plan: &Plan) -> Vec<OutputReport> {
-    let output = |sink: &SinkPlan| OutputReport {
+fn outputs(plan: &Plan, stats: &Stats) -> Vec<OutputReport> {
+    let output = |(sink, n_part_files): (&SinkPlan, &Counter)| OutputReport {
         sink: sink.name.clone(),
         kind: sink.kind.clone(),
         path: sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path).to_owned(),
         sources: plan.sources_of(sink).map(|source| source.name.clone()).collect(),
         records: plan.records_of(sink),
+        part_files: sink.part_files.as_ref().map(|_| n_part_files.get()),
         url: sink.bucket.as_ref().map(|bucket| bucket.url.clone()),
     };
-    plan.sinks.iter().map(output).collect()
+    plan.sinks.iter().zip(&stats.n_part_files).map(output).collect()
 }
 
 fn pipelines(

@@ -230,6 +230,8 @@ pub struct Stats {
     pub first_of_sources: Vec<FirstItems>,
     /// And of those that came to each sink: whether they could be written.
     pub first_of_sinks: Vec<FirstItems>,
+    /// The part files of each sink, once the journal is closed.
+    pub n_part_files: Vec<Counter>,
     pub stages: Vec<StageStats>,
     pub devices: Vec<DeviceStats>,
     pub workers: LiveWorkers,
@@ -244,6 +246,7 @@ impl Stats {
             pipelines: plan.pipelines.iter().map(|_| PipelineStats::default()).collect(),
             first_of_sources: plan.sources.iter().map(|_| FirstItems::default()).collect(),
             first_of_sinks: plan.sinks.iter().map(|_| FirstItems::default()).collect(),
+            n_part_files: plan.sinks.iter().map(|_| Counter::default()).collect(),
             stages: (0..plan.stages.len()).map(|stage| StageStats::of(plan, stage)).collect(),
             devices: plan.devices.iter().map(|_| DeviceStats::default()).collect(),
             pipeline_of_source: plan.sources.iter().map(|source| source.pipeline).collect(),

@@ -1,5 +1,5 @@
 //! Memory for pictures that stages carry along, handed out in blocks of an arena of fixed size. A thread that finds no room waits, so the
-//! pictures in flight are bounded by bytes.
+//! pictures in flight are bounded by bytes. Threads are served in the order in which they come, so none waits for ever beside smaller pictures.
 //!
 //! A picture is kept once, by the chain that made it, and shared by all that carry it on. So no thread that holds a
 //! picture waits for room in the same arena, and stages behind a batch or a join always go on and free room.
@@ -27,6 +27,9 @@ pub struct CarriedArena {
 struct State {
     /// Free blocks, `(start, len)`, by their place; no two of them touch.
     free: Vec<(usize, usize)>,
+    /// The number of the thread that comes next, and of the one that is served now.
+    next: u64,
+    served: u64,
     is_shut: bool,
 }
 
@@ -42,7 +45,7 @@ impl CarriedArena {
     pub fn new(len: usize) -> io::Result<Arc<Self>> {
         let len = len.max(ALIGN) / ALIGN * ALIGN;
         let map = Mapping::of_new_memory("orchestra-carried", len)?;
-        let state = State { free: vec![(0, len)], is_shut: false };
+        let state = State { free: vec![(0, len)], next: 0, served: 0, is_shut: false };
         Ok(Arc::new(Self { map, len, state: Mutex::new(state), changed: Condvar::new() }))
     }
 
@@ -82,20 +85,27 @@ impl CarriedArena {
         self.changed.notify_all();
     }
 
-    /// First fit.
+    /// First fit, once those that came before have theirs.
     fn take(self: &Arc<Self>, len: usize) -> Option<Block> {
         let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
         loop {
             if state.is_shut {
                 return None;
             }
-            if let Some(at) = state.free.iter().position(|(_, free)| *free >= len) {
+            if state.served == number
+                && let Some(at) = state.free.iter().position(|(_, free)| *free >= len)
+            {
+                state.served += 1;
                 let (start, free) = state.free[at];
                 if free == len {
                     state.free.remove(at);
                 } else {
                     state.free[at] = (start + len, free - len);
                 }
+                drop(state);
+                self.changed.notify_all();
                 return Some(Block { arena: Arc::clone(self), start, len });
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -195,6 +205,29 @@ mod tests {
         let too_large =
             arena.keep(&Pixels { width: 33, height: 33, channels: 1, bytes: &bytes }).unwrap_err();
         assert_eq!(too_large.kind, FailureKind::TooLarge);
+    }
+
+    #[test]
+    fn a_large_picture_gets_its_room_before_smaller_ones_that_come_later() {
+        let arena = CarriedArena::new(1024).unwrap();
+        let first = keep(&arena, 16, 1).unwrap();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let waiting = [32, 16, 16].map(|side| {
+            let (arena, order, before) = (Arc::clone(&arena), Arc::clone(&order), arena.lock().next);
+            let theirs = Arc::clone(&arena);
+            let thread = std::thread::spawn(move || {
+                let kept = keep(&theirs, side, 2).unwrap();
+                order.lock().unwrap().push(side);
+                drop(kept);
+            });
+            while arena.lock().next == before {
+                std::thread::yield_now();
+            }
+            thread
+        });
+        drop(first);
+        waiting.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(order.lock().unwrap()[0], 32);
     }
 
     #[test]

@@ -94,6 +94,11 @@ impl CommitterHandle {
         self.waiting.load(Ordering::Relaxed)
     }
 
+    /// Calls `then` once everything that was sent before is written, or is refused.
+    pub fn when_written(&self, then: impl FnOnce() + Send + 'static) {
+        self.then(move |_| then());
+    }
+
     /// Gives the finished items by source, in the order of the plan, once everything sent before is written.
     pub fn finished(&self, then: impl FnOnce(Vec<Arc<BitSet>>) + Send + 'static) {
         self.then(move |files| then(files.finished()));
@@ -353,6 +358,9 @@ fn run(
         if let Some((code, told)) = close {
             let closed = files.guarded(|files| files.close(code));
             let counts = files.journal.counts();
+            for (sink, n) in stats.n_part_files.iter().enumerate() {
+                n.set(files.journal.n_part_files(sink_file(sink)));
+            }
             let Files { part_files, journal, .. } = files;
             // Threads that read them end before the folder is unlocked.
             drop(part_files);

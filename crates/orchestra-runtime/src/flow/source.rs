@@ -61,6 +61,8 @@ pub struct SourceState {
     waiting: VecDeque<(usize, u64)>,
     /// Since when loaders wait because the window is full, or records that wait are enough: what is done is not written fast enough.
     full_since: Option<Duration>,
+    /// A [`SourceMsg::Written`] is to come: the commits that make room may be none of its own.
+    waits_for_records: bool,
     handed: u64,
     committed: u64,
     /// Nothing more is handed out, for this reason.
@@ -104,6 +106,7 @@ impl Actor for Source {
             to_do: 0,
             waiting: VecDeque::new(),
             full_since: None,
+            waits_for_records: false,
             handed: 0,
             committed: 0,
             end: None,
@@ -129,6 +132,7 @@ impl Actor for Source {
         match message {
             SourceMsg::Demand { loader, items } => state.waiting.push_back((loader, items)),
             SourceMsg::Progressed => {}
+            SourceMsg::Written => state.waits_for_records = false,
             SourceMsg::LoaderPanicked => return Err("a thread of its loaders panicked".into()),
             SourceMsg::Tick => {
                 for (loader, inbox) in state.loaders.iter_mut().enumerate() {
@@ -245,6 +249,11 @@ impl SourceState {
             let is_piled_up = self.args.committer.waiting() as u64 > self.args.context.plan.record_bytes();
             if room == 0 || is_piled_up {
                 self.full_since.get_or_insert(now);
+                if is_piled_up && !std::mem::replace(&mut self.waits_for_records, true) {
+                    let me = self.work.from.clone();
+                    // One that is gone needs no items.
+                    self.args.committer.when_written(move || drop(me.cast(SourceMsg::Written)));
+                }
                 return;
             }
             if let Some(since) = self.full_since.take() {
