@@ -1,6 +1,6 @@
 //! The real command sends its traces to a real Jaeger, and Jaeger's own query API gives back what happened: one trace of the run with its
 //! batches and what the worker processes did, and traces of items that are linked with them. Where no Jaeger has been built it says so and looks
-//! at nothing; `tracing_otlp.rs` looks at the same spans without one, and at a crash with its retry.
+//! at nothing; `tracing_otlp.rs` looks at the same spans without one.
 
 use crate::common::{Workplace, until};
 use crate::jaeger::Jaeger;

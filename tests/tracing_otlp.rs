@@ -1,18 +1,17 @@
 //! The real command sends its traces over the network to a collector, which is a server of another make: the run's tree, the links, what
-//! the worker processes did, a crash and its retry, and every kind of end; and a collector that fails in one of the ways in which
+//! the worker processes did, and the attempts at tasks; and a collector that fails in one of the ways in which
 //! collectors do costs a run its traces and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::collectors::{Collector, Do};
 use crate::common::{Blocks, Ended, Workplace, python, write_pictures};
-use crate::spans::{Link, Span, Trace, check_attempts, check_crash, check_items, check_retried, check_run};
-use crate::traced::{CRASH_ITEMS, IMAGES, attempts, batches, complete, crash, digits, run_id};
+use crate::spans::{Link, Span, Trace, check_attempts, check_items, check_run};
+use crate::traced::{IMAGES, attempts, batches, complete, digits, run_id};
 use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::common::v1::{AnyValue as Any, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::Span as WireSpan;
 use orchestra_testkit::records::items;
-use orchestra_testkit::{DEADLY, IN_LOAD, LAST_WORDS, Trap};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -96,19 +95,6 @@ fn over_each_protocol_a_run_is_one_trace_and_its_items_are_linked_with_its_batch
 }
 
 #[test]
-fn a_worker_that_is_killed_shows_as_a_failed_attempt_and_its_retry() {
-    let collector = Collector::http(&[]);
-    let place = crash(&collector.url());
-    let traces = Traces::of(&collector);
-    check_crash(&traces.run);
-    assert_eq!(traces.run.only("workflow.run").number("orchestra.items.done"), CRASH_ITEMS);
-    let kept = |item: &&Trace| item.only("item").text("orchestra.item.kept") == "retried";
-    assert!(traces.items.iter().any(|item| kept(&item)));
-    traces.items.iter().filter(kept).for_each(check_retried);
-    place.nothing_is_left();
-}
-
-#[test]
 fn batches_of_a_stage_in_python_are_spans_with_what_its_workers_did() {
     const ROWS: u64 = 40;
     let Some(python) = python() else { return };
@@ -174,54 +160,6 @@ fn each_attempt_at_a_task_is_a_span_below_the_run() {
     let run = Traces::of(&collector).run;
     check_run_is_closed(&run);
     check_attempts(&run);
-}
-
-#[test]
-fn a_run_that_is_aborted_has_all_its_spans() {
-    let collector = Collector::http(&[]);
-    let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
-    write_pictures(&place.images(), 500);
-    orchestra_testkit::images::write_trap_picture(&place.images(), 0, Trap::Hang).unwrap();
-    let otlp = format!("{}/v1/traces", collector.url());
-    let mut run = place.start(&["--otlp", &otlp, "--set", "limits.batch_timeout=1h"]);
-    assert!(run.until("results come in beside the batch that hangs", || place.n_results() >= 100));
-    run.signal(Signal::INT);
-    let stderr = run.stderr();
-    let says = |what: &str| std::fs::read_to_string(&stderr).unwrap().contains(what);
-    assert!(run.until("the first signal is noticed", || says("stopping: finishing what is in flight")));
-    run.signal(Signal::INT);
-    let ended = run.wait();
-    ended.must_exit(130);
-    complete(&ended);
-    let traces = Traces::of(&collector);
-    assert_eq!(traces.run.only("workflow.run").number("orchestra.exit_code"), 130);
-    let hung: Vec<&Span> = traces.run.named("batch").into_iter().filter(|batch| batch.failed).collect();
-    assert!(!hung.is_empty(), "the batch that hung is closed with its error");
-    check_run_is_closed(&traces.run);
-}
-
-#[test]
-fn a_run_whose_model_kills_its_workers_has_their_last_words() {
-    let collector = Collector::http(&[]);
-    let place = Workplace::with_blocks(&Blocks { trap: true, devices: 1, ..Blocks::default() });
-    place.edit("threads = 1\n", "threads = 1\nworkers = 1\n");
-    write_pictures(&place.images(), 20);
-    let variables = [(DEADLY, IN_LOAD), ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url())];
-    let ended = place.run_with(&variables);
-    ended.must_exit(69);
-    complete(&ended);
-    let traces = Traces::of(&collector);
-    let root = traces.run.only("workflow.run");
-    assert!(root.failed && root.number("orchestra.exit_code") == 69, "{root:#?}");
-    let loads = traces.run.named("worker.load");
-    assert!(!loads.is_empty());
-    for load in loads {
-        assert!(load.failed && load.text("orchestra.worker.last_words").contains(LAST_WORDS), "{load:#?}");
-    }
-    let loaders = traces.run.named("loader");
-    assert!(!loaders.is_empty() && loaders.iter().all(|loader| !loader.failed), "{loaders:#?}");
-    let happened: Vec<&str> = root.events.iter().map(|(name, _)| name.as_str()).collect();
-    assert!(happened.contains(&"device.parked"), "{happened:?}");
 }
 
 /// Each span has ended, no earlier than it began, and its parent is there.

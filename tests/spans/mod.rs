@@ -157,35 +157,6 @@ pub fn check_attempts(run: &Trace) {
     assert!(attempts[&expected[1]].end <= bad.start, "one attempt after the other");
 }
 
-/// A run in which a worker was killed while it held batches: each is a failed attempt, and another one follows it.
-pub fn check_crash(trace: &Trace) {
-    let lost = |batch: &&Span| batch.text("orchestra.batch.outcome") == "worker_lost";
-    let lost: Vec<&Span> = trace.named("batch").into_iter().filter(lost).collect();
-    assert!(!lost.is_empty(), "the worker held a batch");
-    for batch in lost {
-        assert!(batch.failed && batch.text("error.type") == "killed", "{batch:#?}");
-        let runs = trace.below(batch);
-        assert!(runs.iter().all(|run| run.name == "worker.run" && run.failed), "{runs:#?}");
-        assert_eq!(runs.len(), 1);
-        let requeued = batch.events.iter().find(|(name, _)| name == "batch.requeued");
-        let next = requeued.and_then(|(_, attributes)| attributes["orchestra.batch.next"].as_u64());
-        let follows = |other: &&Span| Some(other.number("orchestra.batch.id")) == next;
-        let retries: Vec<&Span> = trace.named("batch").into_iter().filter(follows).collect();
-        assert!(retries.iter().any(|retry| !retry.failed), "no batch follows {batch:#?}");
-    }
-    let root = trace.only("workflow.run");
-    let happened: Vec<&str> = root.events.iter().map(|(name, _)| name.as_str()).collect();
-    assert!(happened.contains(&"worker.lost"), "{happened:?}");
-}
-
-/// An item that was in a batch whose worker died shows the attempt that failed, and at last one that did not.
-pub fn check_retried(item: &Trace) {
-    let below = item.below(item.only("item"));
-    let attempts: Vec<bool> =
-        below.iter().filter(|span| span.name == "item.infer").map(|span| span.failed).collect();
-    assert!(attempts.len() >= 2 && attempts[0] && !attempts[attempts.len() - 1], "{attempts:?}");
-}
-
 /// A batch has one run in a worker, with its phases inside it, one after the other.
 fn check_batch(trace: &Trace, batch: &Span) {
     let below = trace.below(batch);

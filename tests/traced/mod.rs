@@ -1,16 +1,12 @@
-//! Runs that are traced: the example, and one of which a worker is killed. It looks at no span.
+//! Runs that are traced: the example, and one of two commands. It looks at no span.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::path::Path;
 
-use rustix::process::{Pid, Signal, kill_process};
-
-use crate::common::{Blocks, Ended, Workplace, write_pictures};
+use crate::common::{Ended, Workplace};
 
 /// Images of the example.
 pub const IMAGES: u64 = 400;
-/// Items of the run that loses a worker.
-pub const CRASH_ITEMS: u64 = 1_000;
 
 /// Starts the example with these settings and variables, to its end, which waits for all spans on the busiest machine.
 pub fn digits(place: &Workplace, arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
@@ -31,26 +27,6 @@ pub fn run_id(place: &Workplace) -> String {
 pub fn batches(place: &Workplace) -> u64 {
     let report = place.report();
     report["devices"].as_array().unwrap().iter().map(|device| device["batches"].as_u64().unwrap()).sum()
-}
-
-/// A run that does all of its items although its only worker is killed in the middle, while it waits at the gate with a batch. No item is
-/// traced for the share.
-pub fn crash(otlp: &str) -> Workplace {
-    let place = Workplace::with_blocks(&Blocks { trap: true, devices: 1, ..Blocks::default() });
-    place.edit("threads = 1\n", "threads = 1\nworkers = 1\n");
-    write_pictures(&place.images(), CRASH_ITEMS);
-    place.close_gate_after(50);
-    let mut run = place.start(&["--otlp", otlp, "--set", "telemetry.sample=0"]);
-    assert!(run.until("its worker waits with a batch", || place.waiting_at_gate() > 0));
-    let workers = run.workers();
-    assert_eq!(workers.len(), 1);
-    kill_process(Pid::from_raw(i32::try_from(workers[0]).unwrap()).unwrap(), Signal::KILL).unwrap();
-    place.open_gate();
-    let ended = run.wait();
-    ended.must_exit(0);
-    complete(&ended);
-    place.holds_exactly(CRASH_ITEMS);
-    place
 }
 
 /// A run of two commands, one of which fails in both of its attempts.

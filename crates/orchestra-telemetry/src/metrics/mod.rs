@@ -76,19 +76,7 @@ fn reader(source: &Arc<Mutex<Option<Source>>>) -> Source {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
     use super::*;
-
-    #[test]
-    fn an_address_that_is_taken_is_named_with_its_origin() {
-        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = taken.local_addr().unwrap();
-        let error = Metrics::start(address).err().unwrap().to_string();
-        for part in [&format!("`{address}`") as &str, "`--metrics`", "port 0"] {
-            assert!(error.contains(part), "{error}");
-        }
-    }
 
     #[test]
     fn before_the_run_begins_the_version_is_known_and_nothing_else() {

@@ -252,16 +252,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_answered_without_a_socket_is_what_the_page_answers() {
-        for (request, begins) in
-            [("GET /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 200 OK\r\n"), ("rubbish\r\n\r\n", "HTTP/1.1 400 ")]
-        {
-            let answer = String::from_utf8(answer_to(request.as_bytes(), Reading::new).unwrap()).unwrap();
-            assert!(answer.starts_with(begins), "{answer}");
-        }
-    }
-
-    #[test]
     fn a_dropped_server_gives_its_port_back() {
         let server = server();
         let address = server.address;

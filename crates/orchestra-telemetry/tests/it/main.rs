@@ -2,5 +2,4 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
-mod host;
 mod routing;

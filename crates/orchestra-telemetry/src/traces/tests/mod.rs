@@ -217,6 +217,7 @@ fn the_run_says_how_it_ended_and_what_happened_to_its_workers() {
     assert_eq!(loads.iter().map(|l| &*l.name).collect::<Vec<_>>(), [span::WORKER_LOAD; 2]);
     assert_eq!(loads[0].status, Status::Unset);
     assert_eq!(text(loads[1], attribute::ERROR_TYPE), "code");
+    assert_eq!(text(loads[1], attribute::LAST_WORDS), "boom");
     assert_eq!(get(loads[1], attribute::PID), Some(Value::I64(4711)));
 }
 
