@@ -1,11 +1,10 @@
-//! JPEG: every kind of file gives the pixels of libjpeg-turbo, and nearly those of another decoder, reduced as well; no damaged file gives any.
+//! JPEG: every kind of file gives the pixels of libjpeg-turbo, and nearly those when it is reduced; no damaged file gives any.
 
-use std::io::Cursor;
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::*;
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader};
+use image::{DynamicImage, ImageFormat};
 use orchestra_core::{Channels, FailureKind, Fit, ImageSpec, ResizeFilter};
 use orchestra_media::{MediaError, PictureSize, Preparer};
 
@@ -73,22 +72,6 @@ fn pixels_are_the_same_without_vector_instructions() {
     let ended = tests.output().unwrap();
     let said = String::from_utf8(ended.stdout).unwrap();
     assert!(ended.status.success() && said.contains("1 passed"), "{said}");
-}
-
-#[test]
-fn every_kind_of_file_has_nearly_the_pixels_of_another_decoder() {
-    for name in FILES {
-        let file = golden(name);
-        let mut decoder =
-            ImageReader::with_format(Cursor::new(&file), ImageFormat::Jpeg).into_decoder().unwrap();
-        let turn = decoder.orientation().unwrap();
-        let mut other = DynamicImage::from_decoder(decoder).unwrap();
-        other.apply_orientation(turn);
-        let size = [other.height(), other.width()];
-        let spec = byte_spec(size, Fit::Stretch, ResizeFilter::Bilinear, Channels::Rgb);
-        let (max, mean) = difference(&row_of(&file, &spec), &other.to_rgb8());
-        assert!(max <= 12 && mean <= 0.6, "{name}: {max} {mean}");
-    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every filter, fit, colour, layout and dtype against the slow plain reference.
+//! Every fit, colour, layout and dtype of rows. What filters make of pixels is in `golden.rs`.
 
 use crate::common::*;
 use half::f16;
@@ -8,23 +8,17 @@ use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
 use orchestra_media::{MediaError, PixelRect, Preparer};
 
 #[test]
-fn every_filter_fit_and_colour_agrees_with_the_reference() {
-    for (width, height) in [(61, 47), (33, 70), (24, 20), (7, 5)] {
-        let picture = picture(width, height);
-        let file = encoded(&DynamicImage::ImageRgb8(picture.clone()), ImageFormat::Png);
-        for size in [[20, 24], [31, 17]] {
-            for filter in FILTERS {
-                for fit in FITS {
-                    for color in [Channels::Rgb, Channels::Gray] {
-                        let spec = byte_spec(size, fit, filter, color);
-                        let (max, mean) = difference(&row_of(&file, &spec), &reference(&picture, &spec));
-                        let what =
-                            format!("{width}x{height} {size:?} {filter:?} {fit:?} {color:?}: {max} {mean}");
-                        assert!(max <= 3 && mean <= 1.0, "{what}");
-                        assert!(filter != ResizeFilter::Nearest || max == 0, "{what}");
-                    }
-                }
-            }
+fn corner_is_the_picture_as_large_as_it_fits_and_padding_below() {
+    let file = encoded(&DynamicImage::ImageRgb8(picture(61, 47)), ImageFormat::Png);
+    for filter in FILTERS {
+        for color in COLORS {
+            let spec = byte_spec([20, 24], Fit::Corner, filter, color);
+            let inner = row_of(&file, &byte_spec([18, 24], Fit::Stretch, filter, color));
+            assert_eq!(
+                row_of(&file, &spec),
+                [inner, spec.pad.repeat(2 * 24)].concat(),
+                "{filter:?} {color:?}"
+            );
         }
     }
 }
@@ -117,18 +111,6 @@ fn the_pixels_of_a_row_unpack_to_the_row() {
         }
     }
     assert_eq!(byte_spec([2, 2], Fit::Cover, ResizeFilter::Bilinear, Channels::Rgb).packed(), None);
-}
-
-#[test]
-fn shorter_pads_around_a_picture_that_is_smaller_than_the_crop() {
-    let picture = picture(40, 30);
-    let file = encoded(&DynamicImage::ImageRgb8(picture.clone()), ImageFormat::Png);
-    for shorter in [9, 10, 23] {
-        let mut spec = byte_spec([20, 25], Fit::Shorter, ResizeFilter::Bilinear, Channels::Rgb);
-        spec.shorter = shorter;
-        let (max, _) = difference(&row_of(&file, &spec), &reference(&picture, &spec));
-        assert!(max <= 2, "{shorter}: {max}");
-    }
 }
 
 #[test]
@@ -292,10 +274,4 @@ fn a_spec_that_cannot_be_used_is_an_error_that_says_why() {
         let error = preparer.write_row(&spec, &mut [0; 192]).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
-}
-
-#[test]
-fn a_preparer_may_move_to_another_thread() {
-    fn is_send<T: Send>(_: &T) {}
-    is_send(&Preparer::new());
 }
