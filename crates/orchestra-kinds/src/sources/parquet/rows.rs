@@ -351,20 +351,6 @@ mod tests {
     }
 
     #[test]
-    fn files_behind_one_another_and_other_bytes_around_one_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.parquet");
-        write(&path);
-        let whole = std::fs::read(&path).unwrap();
-        let around: [(&[u8], &[u8]); 4] = [(&whole, b""), (b"x", b""), (b"PAR1", b""), (b"", b"x")];
-        for (before, behind) in around {
-            std::fs::write(&path, [before, &whole, behind].concat()).unwrap();
-            let error = items(&path).unwrap_err().to_string();
-            assert!(["before it", "in front", "at the end"].iter().any(|why| error.contains(why)), "{error}");
-        }
-    }
-
-    #[test]
     fn no_damage_ends_the_process_or_makes_more_rows_than_there_are() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");

@@ -515,55 +515,11 @@ pub mod tests {
         members.iter().filter_map(file).collect()
     }
 
-    /// A link to `target`.
-    fn link(name: &str, kind: u8, target: &str) -> Vec<u8> {
-        let mut bytes = member(name, kind, b"");
-        bytes[157..157 + target.len()].copy_from_slice(target.as_bytes());
-        with_its_sum(bytes)
-    }
-
     fn with_its_sum(mut bytes: Vec<u8>) -> Vec<u8> {
         bytes[148..156].fill(b' ');
         let sum: u32 = bytes[..512].iter().map(|byte| u32::from(*byte)).sum();
         bytes[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
         bytes
-    }
-
-    #[test]
-    fn a_link_has_the_bytes_of_the_member_that_it_leads_to_wherever_that_stands() {
-        let mut bytes = link("before", b'1', "d/a");
-        bytes.extend(link("d/s", b'2', "a"));
-        bytes.extend(member("d/a", b'0', b"first"));
-        bytes.extend(link("chain", b'2', "./d/s"));
-        bytes.extend(link("d/a", b'1', "d/a"));
-        bytes.extend(link("folder", b'2', "d"));
-        bytes.extend(link("none", b'1', "d/b"));
-        bytes.extend(link("out", b'2', "../a"));
-        bytes.extend(link("round", b'2', "round"));
-        // Written by old programs, with the size of the file to which it links.
-        let mut sized = link("old", b'1', "d/a");
-        sized[124..135].copy_from_slice(b"00000000005");
-        bytes.extend(with_its_sum(sized));
-        bytes.extend(member("pipe", b'6', b""));
-        bytes.extend(member("last", b'0', b"last"));
-        bytes.resize(bytes.len() + 1024, 0);
-        let members = read(&bytes).unwrap();
-        let first = Ok(&b"first"[..]);
-        let expected = [
-            ("before", first),
-            ("d/s", first),
-            ("d/a", first),
-            ("chain", first),
-            ("d/a", first),
-            ("none", Err(Astray::Nowhere)),
-            ("out", Err(Astray::Outside)),
-            ("round", Err(Astray::Loop)),
-            ("old", first),
-            ("last", Ok(b"last")),
-        ];
-        assert_eq!(files(&bytes, &members), expected);
-        assert_eq!(members[5], Member::PassedOver(PassedOver::FolderLink));
-        assert_eq!(members[10], Member::PassedOver(PassedOver::Special));
     }
 
     #[test]

@@ -2,7 +2,6 @@ use orchestra_core::DType;
 
 use std::path::Path;
 
-use orchestra_core::FailureKind;
 use orchestra_core::data::Value;
 use orchestra_core::shapes::{Fetch as _, FetchRun};
 use orchestra_store::Expand as _;
@@ -41,30 +40,6 @@ fn rows(shape: &[usize]) -> Rows {
 }
 
 #[test]
-fn every_row_is_an_item_and_is_read_as_it_was_written() {
-    let folder = tempfile::tempdir().unwrap();
-    let values: Vec<f32> = (0..12).map(|n| n as f32 / 2.0).collect();
-    for (descr, order) in [("<f4", f32::to_le_bytes as fn(f32) -> [u8; 4]), (">f4", f32::to_be_bytes)] {
-        let data: Vec<u8> = values.iter().flat_map(|v| order(*v)).collect();
-        let path = folder.path().join("a.npy");
-        std::fs::write(&path, npy(descr, "(3, 2, 2)", &data)).unwrap();
-        let rows = rows(&[2, 2]);
-        let (items, _) = listed(&rows, &path).unwrap();
-        assert_eq!(items.iter().map(|i| i.0.as_str()).collect::<Vec<_>>(), ["[0]", "[1]", "[2]"]);
-        let mut reader = rows.start();
-        for (n, (_, locator)) in items.iter().enumerate().rev() {
-            assert_eq!(reader.fetch(locator).unwrap(), 16);
-            reader.with_row(&mut |row| {
-                let [Value::Tensor(view)] = row else { panic!("not a tensor") };
-                let expected: Vec<u8> = values[n * 4..][..4].iter().flat_map(|v| v.to_ne_bytes()).collect();
-                assert_eq!((view.data, view.shape), (&expected[..], &[2, 2][..]));
-            });
-        }
-        assert_eq!(reader.fetch(&locator(&path, &[3, 0])).unwrap_err().kind, FailureKind::Read);
-    }
-}
-
-#[test]
 fn no_header_is_believed_that_is_cut_short_or_claims_too_much() {
     let whole = npy("<f4", "(3, 2)", &[0; 24]);
     assert_eq!(Header::parse(&whole).unwrap().shape, [3, 2]);
@@ -90,18 +65,6 @@ fn no_header_is_believed_that_is_cut_short_or_claims_too_much() {
     assert!(error.contains("the first file of the source"), "{error}");
 }
 
-#[test]
-fn a_pipe_is_refused_and_not_waited_for() {
-    let folder = tempfile::tempdir().unwrap();
-    let fifo = folder.path().join("pipe.npy");
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
-        .unwrap();
-    let error = rows(&[2]).expand(&fifo, &mut |_| Ok(())).unwrap_err().to_string();
-    assert!(error.contains("it is a pipe"), "{error}");
-    let refusal = rows(&[2]).start().fetch(&locator(&fifo, &[0, 0])).unwrap_err();
-    assert!(refusal.error.contains("it is a pipe"), "{}", refusal.error);
-}
-
 fn items(rows: &Rows, path: &Path) -> Vec<(String, Vec<u8>)> {
     let (items, _) = listed(rows, path).unwrap();
     items
@@ -116,23 +79,6 @@ fn floats(run: &dyn FetchRun) -> Vec<Vec<f32>> {
         }
     });
     all
-}
-
-#[test]
-fn chunks_hold_all_rows_or_the_file_is_refused_with_a_size_that_fits() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("a.npy");
-    let data: Vec<u8> = (0..12).flat_map(|n| (n as f32).to_le_bytes()).collect();
-    std::fs::write(&path, npy("<f4", "(6, 2)", &data)).unwrap();
-    let chunks = Rows { chunk: Some(3), ..rows(&[3, 2]) };
-    let items = items(&chunks, &path);
-    assert_eq!(items.iter().map(|item| item.0.as_str()).collect::<Vec<_>>(), ["[0:3]", "[3:6]"]);
-    let mut run = chunks.start();
-    run.fetch(&items[1].1).unwrap();
-    assert_eq!(floats(&*run), [(6..12).map(|n| n as f32).collect::<Vec<_>>()]);
-    let uneven = Rows { chunk: Some(4), ..rows(&[4, 2]) };
-    let error = uneven.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
-    assert!(error.contains("6 rows") && error.contains("use `rows = 3`"), "{error}");
 }
 
 #[test]
