@@ -428,12 +428,4 @@ mod tests {
         assert!(map_inputs_again().is_some());
         assert!(make_inputs_writable().is_some());
     }
-
-    #[test]
-    fn what_a_test_lays_out_is_told_whole() {
-        let bait =
-            Bait { folder: "/a b".into(), read: "/c".into(), port: 1, victim: 2, address: 3, queue: 4 };
-        assert_eq!(Bait::parse(&bait.to_text()), Some(bait));
-        assert_eq!(Bait::parse(""), None);
-    }
 }

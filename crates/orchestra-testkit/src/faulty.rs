@@ -3,7 +3,6 @@
 //! | `ORCHESTRA_FAULT` | what it does |
 //! |---|---|
 //! | `segfault-on-batch:N`, `abort-on-batch:N`, `exit0-on-batch:N`, `hang-on-batch:N` | dies or hangs in its N-th run, from 1 |
-//! | `kill-beside:N` | its N-th run never ends, and it dies of SIGKILL in the one after: while two run, where it has two streams |
 //! | `kill-at-P`, `abort-at-P`, `exit0-at-P` | dies (SIGKILL, SIGABRT, exit code 0) at the point P of the protocol: see [`Point`] |
 //! | `oom-above:N` | reports that memory ran out for batches of more than N rows |
 //! | `fail-on-batch:N`, `device-error-on-batch:N` | reports a model error (a broken device) for its N-th run |
@@ -17,22 +16,16 @@
 //! | `never-hello` | keeps the socket open and says nothing on it; a line on standard error tells when |
 //! | `die-on-load` | aborts while it loads |
 //! | `load-failed` | reports that the model cannot be loaded, for good |
-//! | `until-next-starts:N`, `until-next-serves:N` | in its N-th run, waits until the process after it runs, or was given a batch |
 //! | `stubborn` | serves well, but ends neither when it is asked to nor on SIGTERM |
 //!
-//! With `ORCHESTRA_FAULT_ONCE=PATH` only the first process that manages to create the file `PATH` misbehaves. More faults, with commas
-//! between them, are for the processes after it, one each: `none,load-failed` is for the second. The processes create `PATH`, `PATH.1`,
-//! `PATH.2` and so on, each with its id in it.
-//!
-//! With `ORCHESTRA_FAULT_LOG=PATH` each run appends a line: the process id, the number of rows, and `ok` or what was reported.
+//! With `ORCHESTRA_FAULT_ONCE=PATH` only the first process misbehaves, the one that manages to create the file `PATH`.
 
 mod engine;
 mod loader;
 mod points;
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -43,11 +36,8 @@ pub use loader::{LOADER_FAULT, LOADER_FAULT_ONCE, LoaderFault};
 
 /// The variable that chooses the fault.
 pub const FAULT: &str = "ORCHESTRA_FAULT";
-/// The variable that names the file by which each process has a number, and so a fault of its own.
+/// The variable that names the file which the process that misbehaves creates.
 pub const FAULT_ONCE: &str = "ORCHESTRA_FAULT_ONCE";
-/// The variable that names the file into which each run is noted.
-pub const FAULT_LOG: &str = "ORCHESTRA_FAULT_LOG";
-
 /// What `never-hello` writes to standard error before it falls silent.
 pub const SILENT: &str = "not saying hello, as asked";
 
@@ -64,8 +54,6 @@ pub enum Fault {
     ExitOnBatch(u64),
     /// The N-th run never ends.
     HangOnBatch(u64),
-    /// The N-th run never ends, and SIGKILL comes in the one after.
-    KillBeside(u64),
     /// Death at a point of the protocol.
     DieAt(Death, Point),
     /// Out of memory for more rows than this.
@@ -94,10 +82,6 @@ pub enum Fault {
     DieOnLoad,
     /// A permanent load error.
     LoadFailed,
-    /// The N-th run ends when the process after this one runs.
-    UntilNextStarts(u64),
-    /// The N-th run ends when the process after this one was given a batch.
-    UntilNextServes(u64),
     /// Does not end when it is asked to.
     Stubborn,
 }
@@ -119,7 +103,6 @@ impl Fault {
             ("abort-on-batch", Some(n)) => Fault::AbortOnBatch(n),
             ("exit0-on-batch", Some(n)) => Fault::ExitOnBatch(n),
             ("hang-on-batch", Some(n)) => Fault::HangOnBatch(n),
-            ("kill-beside", Some(n)) => Fault::KillBeside(n),
             ("oom-above", Some(n)) => Fault::OutOfMemoryAbove(n),
             ("fail-on-batch", Some(n)) => Fault::FailOnBatch(n),
             ("device-error-on-batch", Some(n)) => Fault::DeviceErrorOnBatch(n),
@@ -133,8 +116,6 @@ impl Fault {
             ("never-hello", None) => Fault::NeverHello,
             ("die-on-load", None) => Fault::DieOnLoad,
             ("load-failed", None) => Fault::LoadFailed,
-            ("until-next-starts", Some(n)) => Fault::UntilNextStarts(n),
-            ("until-next-serves", Some(n)) => Fault::UntilNextServes(n),
             ("stubborn", None) => Fault::Stubborn,
             _ => return None,
         })
@@ -150,19 +131,18 @@ pub fn main() -> ExitCode {
         return orchestra_worker::process::run_as_loader(&crate::trap_stage::kinds());
     }
     let wanted = std::env::var(FAULT).unwrap_or_default();
-    let faults: Option<Vec<Fault>> = wanted.split(',').map(Fault::parse).collect();
-    let Some(faults) = faults else {
+    let Some(mut fault) = Fault::parse(&wanted) else {
         eprintln!("`{FAULT}` is `{wanted}`, which is no known fault");
         return ExitCode::from(2);
     };
-    let turn = match std::env::var_os(FAULT_ONCE).map(PathBuf::from).map(Turn::take).transpose() {
-        Ok(turn) => turn,
-        Err(error) => {
+    match std::env::var_os(FAULT_ONCE).map(File::create_new) {
+        None | Some(Ok(_)) => {}
+        Some(Err(error)) if error.kind() == io::ErrorKind::AlreadyExists => fault = Fault::None,
+        Some(Err(error)) => {
             eprintln!("the file that `{FAULT_ONCE}` names cannot be made: {error}");
             return ExitCode::from(2);
         }
-    };
-    let fault = faults.get(turn.as_ref().map_or(0, |t| t.number)).copied().unwrap_or(Fault::None);
+    }
     match fault {
         Fault::NeverHello => {
             // For a test that has to know when the process runs this program, and no longer that of its parent.
@@ -175,72 +155,11 @@ pub fn main() -> ExitCode {
         Fault::DieAt(death, point) => points::before_serving(death, point),
         _ => {}
     }
-    let mut engine = FaultyEngine::new(fault, turn);
+    let mut engine = FaultyEngine::new(fault);
     match fault {
         Fault::Stubborn => points::serve_and_then(&mut engine, None),
         Fault::DieAt(death, Point::HangUp) => points::serve_and_then(&mut engine, Some(death)),
         _ => orchestra_worker::run_with(&mut engine),
-    }
-}
-
-/// The file that the process with this number, from 0, creates.
-#[must_use]
-pub fn file_of(once: &Path, number: usize) -> PathBuf {
-    match number {
-        0 => once.to_owned(),
-        n => {
-            let mut name = once.as_os_str().to_owned();
-            name.push(format!(".{n}"));
-            name.into()
-        }
-    }
-}
-
-/// The place of this process among those that share a file.
-struct Turn {
-    once: PathBuf,
-    number: usize,
-}
-
-impl Turn {
-    fn take(once: PathBuf) -> io::Result<Self> {
-        for number in 0.. {
-            match OpenOptions::new().write(true).create_new(true).open(file_of(&once, number)) {
-                Ok(mut file) => {
-                    // One call of few bytes: who finds the file not empty finds all of it.
-                    file.write_all(std::process::id().to_string().as_bytes())?;
-                    return Ok(Self { once, number });
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(io::ErrorKind::OutOfMemory.into()) // There are not so many numbers.
-    }
-
-    /// Lets the process before this one know that this one was given a batch.
-    fn serves(&self) {
-        // A mark that is missing shows as a process that waits for it.
-        let _ = std::fs::write(self.mark(self.number), "");
-    }
-
-    fn wait_until_next_starts(&self) {
-        wait_for(&file_of(&self.once, self.number + 1));
-    }
-
-    fn wait_until_next_serves(&self) {
-        wait_for(&self.mark(self.number + 1));
-    }
-
-    fn mark(&self, number: usize) -> PathBuf {
-        file_of(&self.once, number).with_added_extension("serves")
-    }
-}
-
-/// Another process makes the file, and the test has a bound on how long that may take.
-fn wait_for(file: &Path) {
-    while !file.exists() {
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

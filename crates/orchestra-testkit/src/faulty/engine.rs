@@ -1,7 +1,5 @@
 //! The engine of the misbehaving worker: copies inputs to outputs, and does what its fault says. It loads no runtime.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -13,7 +11,7 @@ use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming
 use orchestra_worker::{Answer, Engine, LoadError, Loaded, RunError, Sandbox, Stream};
 
 use super::points::{self, Death, Point};
-use super::{FAULT_LOG, Fault, Turn, flood, sleep_for_ever};
+use super::{Fault, flood, sleep_for_ever};
 
 /// What a worker writes that dies in the middle of its outputs: no test picture looks like it.
 const TORN: u8 = 0xee;
@@ -26,7 +24,6 @@ pub(super) struct FaultyEngine {
 /// What all streams of a worker have in common.
 struct Shared {
     fault: Fault,
-    turn: Option<Turn>,
     arena: OnceLock<WorkerArena>,
     /// Runs so far.
     runs: AtomicU64,
@@ -58,7 +55,6 @@ impl Engine for FaultyEngine {
             Fault::DieAt(death, Point::Loaded) => {
                 points::write_frame(&loaded.into_frame(1, 1));
                 points::wait_for_unread_frame();
-                shared.say_that_it_serves();
                 death.die()
             }
             Fault::LoadFailed => {
@@ -93,9 +89,9 @@ impl Stream for FaultyStream {
 }
 
 impl FaultyEngine {
-    pub(super) fn new(fault: Fault, turn: Option<Turn>) -> Self {
+    pub(super) fn new(fault: Fault) -> Self {
         let shared =
-            Shared { fault, turn, arena: OnceLock::new(), runs: AtomicU64::new(0), last: Mutex::new(None) };
+            Shared { fault, arena: OnceLock::new(), runs: AtomicU64::new(0), last: Mutex::new(None) };
         Self { shared: Arc::new(shared), streams: 1 }
     }
 }
@@ -103,26 +99,16 @@ impl FaultyEngine {
 impl Shared {
     fn run(&self, run: &Run) -> Result<Vec<DynamicOutput>, RunError> {
         let n = self.runs.fetch_add(1, Ordering::Relaxed) + 1;
-        if n == 1 {
-            self.say_that_it_serves();
-        }
         let nth = Nth { run, n };
         let result = self.misbehave(nth).and_then(|()| match self.arena.get() {
             Some(arena) => copy_rows(arena, run),
             None => Err(failure(RunErrorKind::Device, "a run came before the load")),
         });
-        note(run.rows, &result);
         if result.is_ok() {
             self.misbehave_afterwards(nth);
         }
         *locked(&self.last) = Some(run.batch);
         result.map(|()| Vec::new())
-    }
-
-    fn say_that_it_serves(&self) {
-        if let Some(turn) = &self.turn {
-            turn.serves();
-        }
     }
 
     fn misbehave(&self, Nth { run, n: nth }: Nth<'_>) -> Result<(), RunError> {
@@ -135,19 +121,11 @@ impl Shared {
             Fault::AbortOnBatch(n) if n == nth => Death::Abort.die(),
             Fault::ExitOnBatch(n) if n == nth => Death::Exit.die(),
             Fault::HangOnBatch(n) if n == nth => sleep_for_ever(),
-            Fault::KillBeside(n) if n == nth => sleep_for_ever(),
-            Fault::KillBeside(n) if n + 1 == nth => Death::Kill.die(),
             Fault::DieAt(death, Point::Run(n)) if n == nth => {
                 if let Some(arena) = self.arena.get() {
                     tear_rows(arena, run)?;
                 }
                 death.die()
-            }
-            Fault::UntilNextStarts(n) if n == nth => {
-                self.turn.iter().for_each(Turn::wait_until_next_starts);
-            }
-            Fault::UntilNextServes(n) if n == nth => {
-                self.turn.iter().for_each(Turn::wait_until_next_serves);
             }
             // The time is the fault itself; it synchronises nothing.
             Fault::Slow(ms) => std::thread::sleep(Duration::from_millis(ms)),
@@ -220,22 +198,6 @@ fn tear_rows(arena: &WorkerArena, run: &Run) -> Result<(), RunError> {
         unsafe { std::ptr::write_bytes(to.ptr, TORN, to.len / 2) };
     }
     Ok(())
-}
-
-/// Appends a line to the log of runs, if there is one.
-fn note(rows: usize, result: &Result<(), RunError>) {
-    let Some(path) = std::env::var_os(FAULT_LOG) else { return };
-    let what = match result {
-        Ok(()) => "ok".to_owned(),
-        Err(error) => format!("{:?}", error.kind),
-    };
-    let line = format!("{} {rows} {what}\n", std::process::id());
-    // One call: lines of several processes do not mix. A log that is missing shows in the test that reads it.
-    let _ = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)
-        .and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
 fn out_of_memory() -> RunError {

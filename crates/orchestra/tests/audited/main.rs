@@ -11,5 +11,4 @@ mod kill_points;
 mod leaks;
 mod service;
 mod slow_sink;
-mod streams;
 mod worker_in_c;

@@ -50,21 +50,6 @@ async fn completes(place: &Workplace) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_run_says_so_and_a_second_start_completes_it() {
-    let place = workplace();
-    let run = under_way(&place).await;
-    run.stop_handle().interrupt();
-    place.gate().open().unwrap();
-    let outcome = bounded("the run ends", run.wait()).await;
-    Workplace::must_end_with(&outcome, 130);
-    let counts = outcome.report.items;
-    assert!(counts.done >= SOME as u64 && counts.done < ITEMS, "{counts:?}");
-    assert_eq!(place.n_lines("all.jsonl") as u64, counts.done, "what was in flight is finished and written");
-    assert_eq!(place.workers(), []);
-    completes(&place).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn an_aborted_run_says_so_and_a_second_start_completes_it() {
     let place = workplace();
     let run = under_way(&place).await;

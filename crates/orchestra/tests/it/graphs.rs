@@ -2,43 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::{
-    AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, each_shows_its_own_picture, numbers, pixels, scan,
-};
+use crate::common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, numbers, pixels};
 use orchestra_core::DType;
-use orchestra_testkit::images;
 use orchestra_testkit::models::{self, spec};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_testkit::records::items;
-use orchestra_testkit::{Trap, trap_library};
 
 const NONE: BTreeSet<orchestra_testkit::records::ItemKey> = BTreeSet::new();
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_item_that_fails_in_one_branch_has_no_record_in_any_sink_and_one_failure() {
-    let mut place = Workplace::with_pictures(20);
-    images::write_trap_picture(&place.path("images"), 3, Trap::Fail).unwrap();
-    let plain = models::blocks(&place.models(), [1, 32, 32]).unwrap();
-    let trap = models::blocks_behind_trap(&place.models(), [1, 32, 32]).unwrap();
-    place
-        .model("plain", plain, "")
-        .model("trap", trap, &format!("custom_ops = [{:?}]", trap_library().unwrap()))
-        .image("pixels", "scans", AS_IT_IS)
-        .infer("left", "pixels", "plain", 4)
-        .infer("right", "pixels", "trap", 4)
-        .sink("left", "left", "")
-        .sink("right", "right", "")
-        .devices(2);
-    let outcome = place.run().await;
-    Workplace::must_end_with(&outcome, 65);
-    let records = place.records(&["left.jsonl", "right.jsonl"]);
-    let done = items("scans", (0..20).filter(|i| *i != 3));
-    records.must_be(2, &done, &items("scans", [3])).unwrap();
-    assert_eq!(records.failure_kind(&scan(3)), Some("model"));
-    assert_eq!(records.failed[&scan(3)]["stage"], "right");
-    each_shows_its_own_picture(&records, "left.jsonl", "blocks");
-    each_shows_its_own_picture(&records, "right.jsonl", "blocks");
-}
 
 /// f32 `fine` of row shape 1 by 8 by 16 is averaged to the shape of `coarse`, 1 by 4 by 8; `sum` and `difference` of both.
 fn two_sizes(place: &Workplace) -> std::path::PathBuf {
@@ -159,66 +129,5 @@ async fn the_end_of_a_stage_is_told_to_the_one_behind_after_its_last_batch() {
         place.records(&["twice.jsonl"]).must_be(1, &items("scans", 0..256), &NONE).unwrap();
         let reasons = &outcome.report.batches_by_reason;
         assert_eq!((reasons["full"], reasons["drain"]), (8, 0), "{reasons:?}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn pixels_of_every_element_type_pass_through_a_model_unchanged() {
-    let mut place = Workplace::with_pictures(12);
-    let types = [DType::F32, DType::F16, DType::U8];
-    for dtype in types {
-        let model = models::identity(&place.models(), dtype, &ROW).unwrap();
-        let image = format!("size = [4, 8]\ncolor = \"gray\"\nfilter = \"nearest\"\ndtype = \"{dtype}\"");
-        let scale = if dtype == DType::U8 { "" } else { "\nscale = 1.0" };
-        place
-            .model(dtype.name(), model, "")
-            .image(&format!("pixels-{dtype}"), "scans", &format!("{image}{scale}"))
-            .infer(&format!("same-{dtype}"), &format!("pixels-{dtype}"), dtype.name(), 4)
-            .sink(dtype.name(), &format!("same-{dtype}"), "");
-    }
-    let outcome = place.devices(1).run().await;
-    Workplace::must_end_with(&outcome, 0);
-    let records = place.records(&["f32.jsonl", "f16.jsonl", "u8.jsonl"]);
-    records.must_be(3, &items("scans", 0..12), &NONE).unwrap();
-    for (key, of_item) in &records.done {
-        for dtype in types {
-            let record = &of_item[&format!("{dtype}.jsonl")];
-            assert_eq!(numbers(record, "y"), pixels(key.index), "{key} as {dtype}");
-            assert_eq!(record["result"]["y"]["dtype"], dtype.name());
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_output_whose_shape_follows_from_its_values_is_the_item_s_or_ends_the_run() {
-    for batch in [1, 4] {
-        let mut place = Workplace::with_pictures(21);
-        let blocks = models::blocks(&place.models(), ROW).unwrap();
-        let columns = models::positive_columns(&place.models(), 32).unwrap();
-        place
-            .model("blocks", blocks, "")
-            .model("columns", columns, "")
-            .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
-            .infer("flat", "pixels", "blocks", 4)
-            .infer("chosen", "flat", "columns", batch)
-            .sink("all", "chosen", "")
-            .devices(1);
-        let outcome = place.run().await;
-        if batch > 1 {
-            // An item has the columns of all in its batch.
-            Workplace::must_end_with(&outcome, 78);
-            assert_eq!(place.n_lines("all.jsonl"), 0);
-            continue;
-        }
-        Workplace::must_end_with(&outcome, 0);
-        let records = place.records(&["all.jsonl"]);
-        records.must_be(1, &items("scans", 0..21), &NONE).unwrap();
-        for (key, of_item) in &records.done {
-            let record = &of_item["all.jsonl"];
-            // One block is always white; the others are the bits of the index.
-            let white = key.index.count_ones() as usize + 1;
-            assert_eq!(numbers(record, "y"), vec![255.0; white], "{key}: {record}");
-            assert_eq!(record["result"]["y"]["shape"], serde_json::json!([white]));
-        }
     }
 }

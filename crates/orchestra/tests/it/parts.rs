@@ -7,7 +7,6 @@ use crate::common::number_stages::{SCATTER, Stage, index_of, n_parts};
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace};
 use orchestra::kind::{Fan, Kinds, Refusal};
 use orchestra_testkit::models;
-use serde_json::Value as Json;
 
 /// Each row becomes two parts.
 const TWICE: Stage = Stage {
@@ -45,13 +44,6 @@ fn scattered(items: u64) -> Workplace {
     place
 }
 
-/// The parts in a gathered record, each as `2 x + 1` of index and place.
-fn parts_of(record: &Json) -> Vec<Vec<f64>> {
-    let parts = record["result"].as_array().unwrap();
-    let data = |part: &Json| part["y"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
-    parts.iter().map(data).collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn an_item_of_which_a_part_fails_has_one_failure_and_no_record() {
     const ITEMS: u64 = 60;
@@ -75,33 +67,6 @@ async fn an_item_of_which_a_part_fails_has_one_failure_and_no_record() {
     assert_eq!(done, (0..ITEMS).filter(|index| ![13, 23].contains(index)).collect());
     let partial = place.lines("each.jsonl");
     assert!(partial.iter().all(|record| record["index"] != 13 && record["index"] != 23));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn parts_of_parts_come_back_one_level_after_the_other() {
-    const ITEMS: u64 = 100;
-    let mut place = scattered(ITEMS);
-    place
-        .add("[stages.halves]\nkind = \"twice\"\nfrom = \"read\"")
-        .infer("again", "halves", "affine", 4)
-        .add("[stages.inner]\nkind = \"gather\"\nfrom = \"again\"")
-        .add("[stages.outer]\nkind = \"gather\"\nfrom = \"inner\"")
-        .sink("gathered", "outer", "ordered = true")
-        .devices(1);
-    let outcome = place.run_plan(place.plan_with(kinds())).await;
-    Workplace::must_end_with(&outcome, 0);
-    let records = place.lines("gathered.jsonl");
-    let indices: Vec<u64> = records.iter().map(|record| record["index"].as_u64().unwrap()).collect();
-    assert_eq!(indices, (0..ITEMS).collect::<Vec<_>>(), "in the order of the source");
-    for (index, record) in (0..).zip(&records) {
-        let outer = record["result"].as_array().unwrap();
-        assert_eq!(outer.len() as u64, n_parts(index));
-        for (part, inner) in (0_u64..).zip(outer) {
-            let second = |half: u64| 2.0 * (10.0 * (2.0 * part as f64 + 1.0) + half as f64) + 1.0;
-            let found = parts_of(&serde_json::json!({ "result": inner }));
-            assert_eq!(found.iter().map(|row| row[1]).collect::<Vec<_>>(), [second(0), second(1)]);
-        }
-    }
 }
 
 /// As [`SCATTER`], but for item 13, which it refuses, item 23, of which it announces none and makes one, and item 33, of which it announces

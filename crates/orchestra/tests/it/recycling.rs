@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::{
-    AS_IT_IS, Workplace, all_copied, copying, each_shows_its_own_picture, hurried, restarts,
-};
-use orchestra_testkit::faulty::{FAULT, FAULT_ONCE, file_of};
+use crate::common::{AS_IT_IS, Workplace, each_shows_its_own_picture};
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
 
@@ -50,49 +47,4 @@ async fn a_worker_whose_memory_has_not_grown_is_kept() {
     Workplace::must_end_with(&outcome, 0);
     check(&place);
     assert_eq!(outcome.report.devices[0].starts, WORKERS);
-}
-
-/// One worker and its successors, each with a fault of its own; the first one is worn after three batches of one item. Gives the number
-/// of dead workers that were replaced.
-async fn replaced_in(faults: &str) -> u64 {
-    const ITEMS: u64 = 40;
-    let place = copying(ITEMS, 1, 1, "workers = 1\nrecycle = { batches = 3 }");
-    let once = place.path("once");
-    let workers = place.faulty_workers(&[(FAULT, faults), (FAULT_ONCE, once.to_str().unwrap())]);
-    let outcome = place.run_with(hurried(workers)).await;
-    assert_eq!(outcome.exit_code, 0, "`{faults}`: {:?}", outcome.problems);
-    all_copied(&place, ITEMS, faults);
-    let last = faults.split(',').count() - 1;
-    assert!(file_of(&once, last).exists(), "`{faults}`: not all of them were started");
-    restarts(&outcome)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_worn_worker_or_its_successor_that_dies_is_no_loss() {
-    // How they die stands for `HOW`.
-    for (when, faults, points, replaced) in [
-        // In the batch after, when its successor loads; when it is asked to end, because its successor is there.
-        ("it is worn", "HOW-at-POINT", &["run:4", "unread:3", "answered:4", "hang-up"][..], 0..=0),
-        // The old one stays at work.
-        (
-            "its successor does not serve yet",
-            "until-next-starts:5,HOW-at-POINT",
-            &["start", "hello", "load"],
-            0..=0,
-        ),
-        (
-            "its successor has its first batch",
-            "until-next-serves:5,HOW-at-POINT",
-            &["loaded", "run:1", "outputs:1", "half-answer:1"],
-            1..=1,
-        ),
-        ("both die", "HOW-at-run:4,HOW-at-POINT", &["start", "load"], 1..=u64::MAX),
-    ] {
-        for how in ["kill", "abort"] {
-            for point in points {
-                let faults = faults.replace("HOW", how).replace("POINT", point);
-                assert!(replaced.contains(&replaced_in(&faults).await), "{when}: `{faults}`");
-            }
-        }
-    }
 }
