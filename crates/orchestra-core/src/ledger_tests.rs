@@ -10,23 +10,6 @@ fn rows(slot: u32, count: usize) -> Rows {
 const T: Duration = Duration::ZERO;
 
 #[test]
-fn what_a_dead_worker_had_not_begun_is_sent_again_without_a_stain() {
-    let mut ledger = Ledger::new(4);
-    ledger.worker_ready(WorkerId(0), DeviceId(0));
-    ledger.add(rows(0, 4), LeaveReason::Full);
-    ledger.add(rows(1, 4), LeaveReason::Full);
-    let (a, b) = (ledger.dispatch(T).unwrap(), ledger.dispatch(T).unwrap());
-    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(9), "", T);
-    assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_), Aftermath::Requeued(_)]));
-    ledger.worker_ready(WorkerId(1), DeviceId(0));
-    let again = ledger.dispatch(T).unwrap();
-    assert_eq!((again.rows, again.attempt, again.reason), (a.rows, 2, LeaveReason::Retry));
-    assert!(a.first_time && !again.first_time, "it is not counted as new");
-    let second = ledger.dispatch(T).unwrap();
-    assert_eq!((second.rows, second.attempt, second.reason), (b.rows, 1, LeaveReason::Retry));
-}
-
-#[test]
 fn a_worker_that_reports_a_broken_device_stains_only_the_batch_it_reported() {
     let mut ledger = Ledger::new(1);
     ledger.worker_ready(WorkerId(0), DeviceId(0));
@@ -44,23 +27,6 @@ fn a_worker_that_reports_a_broken_device_stains_only_the_batch_it_reported() {
     let _ = ledger.done(WorkerId(1), first.batch);
     let second = ledger.dispatch(T).unwrap();
     assert_eq!((second.rows, second.attempt), (b.rows, 1), "what had not begun is not an attempt");
-}
-
-#[test]
-fn a_worker_that_runs_several_batches_begins_them_in_order_and_one_more_is_ready() {
-    let mut ledger = Ledger::new(1).with_streams(2);
-    ledger.worker_ready(WorkerId(0), DeviceId(0));
-    (0..5).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
-    assert_eq!(ledger.idle_workers(T), 0, "more waits than it can begin");
-    let sent: Vec<_> = std::iter::from_fn(|| ledger.dispatch(T)).collect();
-    assert_eq!(sent.len(), 3);
-    assert!(ledger.done(WorkerId(0), sent[1].batch).is_some(), "they are done in any order");
-    let next = ledger.dispatch(T).unwrap();
-    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "", T);
-    assert_eq!(lost.held, [sent[0].batch, sent[2].batch, next.batch]);
-    ledger.worker_ready(WorkerId(1), DeviceId(0));
-    let again = ledger.dispatch(T).unwrap();
-    assert_eq!((again.rows, again.attempt), (next.rows, 1), "what it had not begun has no stain");
 }
 
 #[test]
@@ -84,48 +50,6 @@ fn what_ran_when_a_device_broke_is_suspected_beside_the_batch_that_was_reported(
         assert_eq!(ledger.dispatch(T), None, "nothing runs beside a suspect");
         assert!(ledger.done(WorkerId(1), suspect.batch).is_some());
     }
-}
-
-#[test]
-fn out_of_memory_halves_the_batch_and_what_follows_is_cut_to_the_ceiling() {
-    let mut ledger = Ledger::new(8);
-    ledger.worker_ready(WorkerId(0), DeviceId(0));
-    ledger.add(rows(0, 8), LeaveReason::Full);
-    let a = ledger.dispatch(T).unwrap();
-    assert_eq!(
-        ledger.fault(WorkerId(0), a.batch, RunErrorKind::OutOfMemory, String::new(), T),
-        Some(Aftermath::Split(a.batch))
-    );
-    assert_eq!(ledger.ceiling(DeviceId(0)), 4);
-    ledger.add(rows(1, 8), LeaveReason::Full);
-    let mut seen = Vec::new();
-    while let Some(a) = ledger.dispatch(T) {
-        seen.push((a.rows.slot.0, a.rows.first, a.rows.count));
-        ledger.done(WorkerId(0), a.batch).unwrap();
-    }
-    assert_eq!(seen, [(0, 0, 4), (0, 4, 4), (1, 0, 4), (1, 4, 4)]);
-}
-
-#[test]
-fn an_item_that_never_fits_is_failed_after_it_had_the_device_to_itself_for_a_while() {
-    let mut ledger = Ledger::new(1);
-    ledger.worker_ready(WorkerId(0), DeviceId(0));
-    ledger.add(rows(0, 1), LeaveReason::Full);
-    let mut now = T;
-    let end = loop {
-        let a = ledger.dispatch(now).expect("it is due");
-        match ledger.fault(WorkerId(0), a.batch, RunErrorKind::OutOfMemory, "no memory".into(), now).unwrap()
-        {
-            Aftermath::Failed(f) => break f,
-            Aftermath::Requeued(_) => {
-                assert_eq!(ledger.dispatch(now), None, "not at once");
-                now = ledger.next_due(now).unwrap();
-            }
-            other => panic!("a single row is failed or waits, and is not {other:?}"),
-        }
-    };
-    assert_eq!(end.kind, FailureKind::OutOfMemory);
-    assert!(now >= Duration::from_secs(5), "another process has had time to give memory back");
 }
 
 #[test]
@@ -203,19 +127,6 @@ fn a_kill_storm_fails_no_row() {
         let lost = ledger.worker_lost(WorkerId(2 * i), &WorkerExit::Signal(9), "", T);
         assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_)]));
     }
-}
-
-#[test]
-fn a_draining_worker_gets_nothing_new_and_says_when_it_is_empty() {
-    let mut ledger = Ledger::new(2);
-    ledger.worker_ready(WorkerId(0), DeviceId(0));
-    ledger.add(rows(0, 2), LeaveReason::Full);
-    ledger.add(rows(1, 2), LeaveReason::Full);
-    let a = ledger.dispatch(T).unwrap();
-    assert!(!ledger.drain_worker(WorkerId(0), Handover::SuccessorFirst));
-    assert_eq!(ledger.dispatch(T), None);
-    let _ = ledger.done(WorkerId(0), a.batch);
-    assert!(ledger.holds_nothing(WorkerId(0)));
 }
 
 #[test]

@@ -121,24 +121,6 @@ impl World {
 }
 
 #[test]
-fn the_first_worker_loads_alone_and_one_at_a_time_follows_as_long_as_one_fits() {
-    for (total, most, more) in [(24, 4, 3), (24, 2, 1), (16, 4, 1), (11, 4, 0), (24, 9, 3)] {
-        let mut world = World::new(total, &[unknown(0, most)]);
-        assert_eq!(world.begun, [] as [u16; 0], "the GPU is looked at first");
-        world.look();
-        assert_eq!(world.loading, [0]);
-        world.load(0);
-        assert_eq!(world.loading, [] as [u16; 0], "the GPU is looked at again");
-        world.look();
-        assert_eq!(world.measured, [(0, Some(5))]);
-        assert_eq!(world.loading.len(), more.min(1), "one at a time");
-        world.settle();
-        assert_eq!(world.added.len(), more, "on {total} GiB");
-        assert_eq!(world.measured.len(), 1, "what is known is not told again");
-    }
-}
-
-#[test]
 fn every_stage_has_its_first_worker_before_one_more_is_started_by_priority() {
     let mut world = World::new(40, &[unknown(0, 4), Candidate { priority: 30, ..unknown(1, 3) }]);
     world.settle();

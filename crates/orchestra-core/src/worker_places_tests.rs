@@ -7,8 +7,6 @@ use crate::failure::ErrorClass;
 
 #[path = "worker_places_tests/interleavings.rs"]
 mod interleavings;
-#[path = "worker_places_tests/recycling.rs"]
-mod recycling;
 
 fn died(exit: &WorkerExit, progressed: bool) -> Death<'_> {
     Death { exit, progressed, bisecting: false, jitter: 0.5 }
@@ -92,10 +90,6 @@ impl World {
         self.carry_out(orders);
     }
 
-    fn recycle(&mut self, worker: WorkerId) {
-        self.replace(worker, SuccessorFirst);
-    }
-
     fn replace(&mut self, worker: WorkerId, handover: Handover) {
         let orders = self.worker_places.recycle(worker, handover);
         self.carry_out(orders);
@@ -111,23 +105,6 @@ impl World {
 
     fn serving(&self, place: usize) -> Vec<WorkerId> {
         self.in_role(|r| r == Role::Serving { place })
-    }
-}
-
-#[test]
-fn workers_that_end_as_asked_without_a_result_are_replaced_at_once_however_often() {
-    let mut world = World::at_rest(1);
-    for n in 1..20 {
-        let old = world.serving(0)[0];
-        let orders = world.worker_places.ended(old, &died(&WorkerExit::Clean, false));
-        let renewed = Some(Predecessor { worker: old, has_died: false });
-        assert_eq!(
-            orders,
-            [Order::Start { role: Role::Serving { place: 0 }, instead_of: renewed }],
-            "it did not die"
-        );
-        world.carry_out(orders);
-        assert_eq!((world.left, world.waiting.len(), world.starts), (None, 0, 1 + n));
     }
 }
 
@@ -170,4 +147,20 @@ fn a_place_that_was_added_is_taken_back_if_its_first_worker_does_not_fit_and_cos
     world.carry_out(orders);
     world.end(world.serving(1)[0], &KILLED, false);
     assert_eq!((world.withdrawn, &world.waiting[..]), (0, &[1][..]), "a process outside the run did that");
+}
+
+#[test]
+fn of_workers_that_reach_their_bound_together_each_makes_way_once_and_one_at_a_time() {
+    let mut world = World::new(4);
+    world.all_ready();
+    let old: Vec<WorkerId> = world.members();
+    old.iter().chain(&old).for_each(|worker| world.replace(*worker, Handover::OldFirst));
+    for n in 1..=old.len() {
+        assert_eq!(world.yielding.len(), n);
+        let leaves = world.yielding[n - 1];
+        world.end(leaves, &WorkerExit::Clean, true);
+        world.all_ready();
+    }
+    assert_eq!((&world.yielding, world.starts), (&old, 8));
+    assert!(world.worker_places.is_served());
 }

@@ -380,22 +380,4 @@ mod tests {
             assert_eq!(judge(Exit::Code(1), fault), TaskEnd::Code(1), "{fault}");
         }
     }
-
-    #[test]
-    fn a_shell_tells_the_signal_of_its_command_and_no_other_program_does() {
-        for (program, code, exit) in [
-            ("/bin/sh", 134, Exit::Signal(6)),
-            ("bash", 137, Exit::Signal(9)),
-            ("/usr/bin/dash", 139, Exit::Signal(11)),
-            ("/bin/sh", 143, Exit::Signal(15)),
-            ("/bin/sh", 128, Exit::Code(128)),
-            ("/bin/sh", 127, Exit::Code(127)),
-            ("/bin/sh", 255, Exit::Code(255)),
-            ("/bin/sh", 1, Exit::Code(1)),
-            ("python", 134, Exit::Code(134)),
-            ("./flash", 137, Exit::Code(137)),
-        ] {
-            assert_eq!(Exit::of(program, code), exit, "{program}, {code}");
-        }
-    }
 }

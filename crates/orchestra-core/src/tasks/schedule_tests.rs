@@ -108,39 +108,6 @@ proptest! {
 }
 
 #[test]
-fn a_failed_task_skips_all_that_come_after_it_by_name_and_nothing_else() {
-    let specs =
-        vec![spec(&[], Gpus::None), spec(&[0], Gpus::None), spec(&[1], Gpus::None), spec(&[], Gpus::None)];
-    let mut schedule = Schedule::new(specs, Leases::new(&[], 1, 1));
-    assert_eq!(schedule.start(NOW).iter().map(|start| start.task).collect::<Vec<_>>(), [0]);
-    assert_eq!(schedule.ended(0, TaskEnd::Code(2), NOW), After::Failed { skipped: vec![1, 2] });
-    assert_eq!((schedule.state(1), schedule.state(2)), (&TaskState::Skipped(0), &TaskState::Skipped(0)));
-    assert_eq!(schedule.start(NOW)[0].task, 3);
-    assert_eq!(schedule.ended(3, TaskEnd::Done, NOW), After::Done);
-    assert!(schedule.is_over());
-}
-
-#[test]
-fn a_task_that_takes_the_best_of_others_waits_for_all_of_them_and_starts_after_failures() {
-    let best = TaskSpec { may_fail: vec![0, 1, 2], ..spec(&[0, 1, 2], Gpus::None) };
-    let specs = vec![
-        spec(&[], Gpus::None),
-        spec(&[0], Gpus::None),
-        spec(&[], Gpus::None),
-        best,
-        spec(&[2, 3], Gpus::None),
-    ];
-    let mut schedule = Schedule::new(specs, Leases::new(&[], 2, 1));
-    assert_eq!(schedule.start(NOW).len(), 2);
-    assert_eq!(schedule.ended(0, TaskEnd::Code(1), NOW), After::Failed { skipped: vec![1] });
-    assert_eq!((schedule.start(NOW), schedule.state(3)), (vec![], &TaskState::Waiting(1)));
-    assert_eq!(schedule.ended(2, TaskEnd::Done, NOW), After::Done);
-    assert_eq!(schedule.start(NOW)[0].task, 3);
-    assert_eq!(schedule.ended(3, TaskEnd::NoBest(String::new()), NOW), After::Failed { skipped: vec![4] });
-    assert!(schedule.is_over());
-}
-
-#[test]
 fn retries_are_counted_by_class_and_wait_for_their_pause() {
     let pause = Duration::from_secs(5);
     let retries = Retries { timeout: 1, code: 1, pause, ..Retries::default() };
@@ -165,40 +132,6 @@ fn a_share_that_ran_out_of_memory_is_tried_again_with_the_gpu_to_itself() {
     assert_eq!(schedule.start(NOW), [], "the other half is taken");
     assert_eq!(schedule.ended(1, TaskEnd::Done, NOW), After::Done);
     assert_eq!(schedule.start(NOW).len(), 1);
-}
-
-#[test]
-fn a_gpu_that_loses_every_command_does_not_swallow_a_matrix() {
-    let retries = Retries { device_lost: 1, ..Retries::default() };
-    let specs = vec![TaskSpec { retries, ..spec(&[], Gpus::Count(1)) }; 6];
-    let mut schedule = Schedule::new(specs, Leases::new(&[0, 0, 0], 1, 1));
-    let gpus = |starts: Vec<Start>| -> Vec<(usize, usize)> {
-        starts.into_iter().map(|start| (start.task, start.lease.gpus[0])).collect()
-    };
-    assert_eq!(gpus(schedule.start(NOW)), [(0, 0), (1, 1), (2, 2)]);
-    assert_eq!(schedule.ended(0, TaskEnd::DeviceLost, NOW), After::Again);
-    assert_eq!(gpus(schedule.start(NOW)), [(3, 0)], "the one that has lost it waits for others");
-    assert_eq!(schedule.ended(3, TaskEnd::DeviceLost, NOW), After::Again);
-    assert_eq!(schedule.start(NOW), [], "two losses in a row");
-    for (task, next) in [(1, 0), (2, 3), (0, 4), (3, 5)] {
-        let on = match schedule.state(task) {
-            TaskState::Running(lease) => lease.gpus[0],
-            _ => panic!("task {task} does not run"),
-        };
-        assert_eq!(schedule.ended(task, TaskEnd::Done, NOW), After::Done);
-        assert_eq!(gpus(schedule.start(NOW)), [(next, on)]);
-    }
-}
-
-#[test]
-fn a_schedule_that_is_stopped_starts_nothing_and_is_over_when_nothing_runs() {
-    let mut schedule =
-        Schedule::new(vec![spec(&[], Gpus::None), spec(&[], Gpus::None)], Leases::new(&[], 1, 1));
-    schedule.start(NOW);
-    schedule.stop();
-    assert!(!schedule.is_over());
-    assert_eq!(schedule.ended(0, TaskEnd::Stopped, NOW), After::Stopped);
-    assert!(schedule.is_over() && schedule.start(NOW).is_empty());
 }
 
 #[test]
@@ -244,47 +177,6 @@ fn with_priority(priority: u32, spec: TaskSpec) -> TaskSpec {
 
 fn tasks_of(starts: Vec<Start>) -> Vec<usize> {
     starts.into_iter().map(|start| start.task).collect()
-}
-
-#[test]
-fn a_gpu_goes_to_commands_above_the_models_then_to_these_then_to_commands_below() {
-    let specs = vec![
-        with_priority(9, spec(&[], Gpus::Count(1))),
-        with_priority(11, spec(&[], Gpus::This(0))),
-        with_priority(10, spec(&[], Gpus::Count(1))),
-        with_priority(1, spec(&[], Gpus::Share(500))),
-    ];
-    let mut schedule = Schedule::new(specs, Leases::new(&[0], 4, 4));
-    schedule.leases().await_models(10, [0]);
-    assert_eq!(schedule.hand_over(), []);
-    assert_eq!(tasks_of(schedule.start(NOW)), [1]);
-    assert_eq!(schedule.hand_over(), [], "it has the GPU alone");
-    assert_eq!(schedule.ended(1, TaskEnd::Done, NOW), After::Done);
-    assert_eq!(schedule.hand_over(), [0], "none of those that are left is above the models");
-    assert_eq!(tasks_of(schedule.start(NOW)), [3], "a share goes beside them");
-    schedule.ended(3, TaskEnd::Done, NOW);
-    schedule.leases().models_ended(0);
-    assert_eq!(tasks_of(schedule.start(NOW)), [2], "the higher one first");
-}
-
-#[test]
-fn slots_of_the_cpu_go_beside_models_of_the_same_priority_and_before_or_after_others() {
-    for (priority, is_first) in [(11, true), (10, true), (9, false)] {
-        let specs =
-            vec![with_priority(priority, spec(&[], Gpus::Instead)), with_priority(1, spec(&[], Gpus::None))];
-        let mut schedule = Schedule::new(specs, Leases::new(&[], 4, 4));
-        schedule.leases().await_models(10, [0]);
-        assert_eq!(schedule.hand_over().is_empty(), priority > 10);
-        let expected: &[usize] = if is_first { &[0, 1] } else { &[1] };
-        assert_eq!(tasks_of(schedule.start(NOW)), expected);
-        assert_eq!(schedule.hand_over(), [], "{priority}");
-        if is_first {
-            schedule.ended(0, TaskEnd::Done, NOW);
-        }
-        assert_eq!(schedule.hand_over().len(), usize::from(priority > 10));
-        schedule.leases().models_ended(0);
-        assert_eq!(schedule.start(NOW).len(), usize::from(!is_first));
-    }
 }
 
 #[test]

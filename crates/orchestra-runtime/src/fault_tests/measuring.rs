@@ -106,26 +106,6 @@ async fn a_worker_more_that_finds_no_memory_is_taken_back_and_the_run_goes_on_wi
 }
 
 #[tokio::test(start_paused = true)]
-async fn workers_that_run_out_of_memory_beside_each_other_lose_no_item() {
-    let gpus = Gpus::new(2, 24);
-    let run = stage(800, &gpus, 2, "tight")
-        .run(|l| Script { memory: vec![(secs(0), if l.nth_here == 1 { 4 } else { 1 })], ..Script::taking(5) })
-        .await;
-    run.all_done();
-    run.check(run.added == 6 && run.restarts == 0, "they stay");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_first_worker_that_never_loads_ends_the_run_as_without_measuring() {
-    let gpus = Gpus::new(1, 24);
-    let run = stage(40, &gpus, 1, "never").run(|_| Script::loading(Load::Fails(ErrorClass::Permanent))).await;
-    run.check(run.account.no_device.is_some() && run.starts == 1, "at once");
-    let gpus = Gpus::new(1, 3);
-    let run = stage(40, &gpus, 1, "too small").run(|_| Script::taking(5)).await;
-    run.check(run.account.no_device.is_some() && run.starts == 6, "after the tries of the budget");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_gpu_that_is_lost_while_another_one_works_is_told_once_and_costs_no_item() {
     let gpus = Gpus::new(2, 24);
     let (stage, probe) = (stage(800, &gpus, 2, "lost"), gpus.probe.clone());

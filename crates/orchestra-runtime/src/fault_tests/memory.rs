@@ -80,11 +80,3 @@ async fn an_item_that_fits_again_in_time_is_done() {
     run.all_done();
     run.check(run.restarts == 0, "no worker is replaced");
 }
-
-#[tokio::test(start_paused = true)]
-async fn items_that_fit_on_one_device_only_are_done_there() {
-    let mut two = stage(40, 4);
-    two.devices = 2;
-    let run = two.run(|l| Script::with_memory(if l.device == 0 { 0 } else { 1 })).await;
-    run.all_done();
-}

@@ -48,29 +48,12 @@ async fn several_poison_items_are_found_also_when_they_share_a_batch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_item_that_hangs_fails_as_a_timeout_and_its_neighbours_are_done() {
-    let run = poisoned(200, 8, &[77], RunFault::Hang).await;
-    run.all_done_but([77]).failed_as(FailureKind::Timeout);
-    run.check(run.exits.len() as u64 <= at_most(8), "halving finds it");
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_item_that_gets_its_worker_killed_from_outside_fails_when_nothing_else_can_be_to_blame() {
     for does in [mid_run(KILLED), RunFault::Freeze] {
         let run = poisoned(100, 4, &[50], does).await;
         run.all_done_but([50]).failed_as(FailureKind::Crash);
         run.check(run.times_begun(50) >= 8, "after many tries");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn poison_is_found_while_other_workers_go_on() {
-    let script = Script::poisoned([5, 250, 251], mid_run(SEGFAULT));
-    let mut stage = Stage::of(500);
-    (stage.workers, stage.devices, stage.max_batch) = (2, 2, 8);
-    let run = stage.run(move |_| script.clone()).await;
-    run.all_done_but([5, 250, 251]).failed_as(FailureKind::Crash);
-    run.check(run.exits.len() as u64 <= 3 * at_most(8), "halving finds them");
 }
 
 #[tokio::test(start_paused = true)]

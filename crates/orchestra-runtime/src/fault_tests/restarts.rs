@@ -115,28 +115,6 @@ async fn deaths_from_outside_before_any_progress_are_forgiven_a_hundred_times() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_has_done_a_batch_is_replaced_at_once_however_often() {
-    for exit in [KILLED, SEGFAULT, WorkerExit::Code(3)] {
-        let dies = Script::at_run(2, RunFault::Die(Point::MidRun, exit.clone()));
-        let run = Stage::of(200).named(exit.to_string()).run(move |_| dies.clone()).await;
-        run.all_done();
-        run.check(run.restarts >= 40, "every batch but the last costs a worker");
-        run.check(pauses(&run).iter().all(|p| *p <= ms(2)), "at once");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn progress_makes_earlier_deaths_forgotten() {
-    let dies_loading = Script::loading(Load::Dies(SEGFAULT));
-    let dies_later = Script::at_run(2, RunFault::Die(Point::MidRun, SEGFAULT));
-    let run = Stage::of(40)
-        .run(move |l| if l.nth.is_multiple_of(6) { dies_later.clone() } else { dies_loading.clone() })
-        .await;
-    run.all_done();
-    run.check(run.starts >= 54, "five deaths before each batch");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_device_on_which_every_batch_hangs_is_given_up_or_its_items_fail_by_name() {
     for batch in [1, 4, 16] {
         let mut stage = Stage::of(64).named(format!("batches of {batch}"));
@@ -151,17 +129,6 @@ async fn a_device_on_which_every_batch_hangs_is_given_up_or_its_items_fail_by_na
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_on_which_every_batch_freezes_is_given_up_after_a_hundred_deaths() {
-    let mut stage = Stage::of(64);
-    stage.bound = secs(3600);
-    let run = stage.run(|_| Script::at_every_run(RunFault::Freeze)).await;
-    run.check(run.account.no_device.is_some() && run.starts == 101, "it is the device");
-    run.check(run.account.failed.len() <= 10, "few items are blamed for it");
-    // Three seconds of silence each time, a load, and a short pause.
-    run.check(run.over <= ms(3_500) * 101, "within a few minutes");
-}
-
-#[tokio::test(start_paused = true)]
 async fn deaths_of_workers_that_had_stood_idle_for_long_are_no_crash_loop() {
     let mut stage = Stage::of(40);
     stage.first_item = secs(1_200);
@@ -170,24 +137,4 @@ async fn deaths_of_workers_that_had_stood_idle_for_long_are_no_crash_loop() {
     run.all_done();
     run.check(run.restarts == 10, "each is replaced");
     run.check(pauses(&run).iter().all(|p| *p <= ms(250)), "and soon");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_storm_of_kills_and_stops_fails_no_item() {
-    for (kills_every, stops_every) in [(3, 7), (2, 5), (4, 3)] {
-        let mut stage = Stage::of(400).named(format!("{kills_every}, {stops_every}"));
-        stage.workers = 2;
-        let run = stage
-            .run(move |l| {
-                let after = ms(101 + (l.nth as u64 * 37) % 90);
-                match l.nth {
-                    n if n.is_multiple_of(stops_every) => Script::later(after, Later::Freezes),
-                    n if n.is_multiple_of(kills_every) => Script::starting(Start::Dies(KILLED)),
-                    _ => Script::later(after, Later::Dies(KILLED)),
-                }
-            })
-            .await;
-        run.all_done();
-        run.check(run.restarts >= 5, "it was a storm");
-    }
 }

@@ -132,15 +132,6 @@ async fn a_batch_that_hangs_is_taken_away_at_its_own_deadline_while_others_go_on
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_batches_side_by_side_are_left_alone_as_long_as_each_keeps_its_deadline() {
-    let slow = Script { run_takes: ms(9_900), ..Script::honest() };
-    let run = stage(80, 4).run(move |_| slow.clone()).await;
-    run.all_done();
-    run.check((run.restarts, run.retries) == (0, 0), "no worker is replaced");
-    run.check_time(run.over, ms(49_600), ms(49_610), "five rounds");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_device_that_breaks_under_several_batches_costs_no_item() {
     for streams in STREAMS {
         for fault in [RunFault::Fails(RunErrorKind::Device), RunFault::BreaksAndStays] {
@@ -161,15 +152,4 @@ async fn an_answer_for_a_batch_that_waits_is_one_of_a_worker_that_has_lost_its_w
     let run = first(stage(120, 2), Script::at_run(2, RunFault::AnswersFor(Other::Next))).await;
     run.all_done();
     run.check(matches!(&run.exits[..], [WorkerExit::Garbled(_)]), "it is not believed");
-}
-
-#[tokio::test(start_paused = true)]
-async fn memory_that_runs_out_lowers_the_ceiling_and_fails_no_item() {
-    for streams in STREAMS {
-        let mut stage = Stage { max_batch: 16, ..stage(600, streams) };
-        stage.workers = 2;
-        let run = stage.run(|_| Script::with_memory(5)).await;
-        run.all_done();
-        run.check(run.restarts == 0, "no worker dies of it");
-    }
 }

@@ -101,30 +101,6 @@ mod tests {
         LoadLimit { timeout: Duration::from_secs(600), called: "limits.load_timeout" };
     const BATCH: Running = Running { begun: Duration::ZERO, timeout: Duration::from_secs(60) };
 
-    /// What is overdue after so many looks, one per tick, without a sign of life.
-    fn after(phase: Phase, batch: Option<Running>, looks: u32) -> Option<WorkerExit> {
-        let mut clocks = Clocks::start(Duration::ZERO);
-        (1..=looks)
-            .map(|n| clocks.overdue(phase, &Timeouts::default(), LOAD, batch, TICK * n))
-            .find_map(|exit| exit)
-    }
-
-    #[test]
-    fn a_worker_that_is_silent_is_overdue_also_without_a_batch() {
-        for phase in [Phase::Greeted, Phase::Serving] {
-            assert_eq!(after(phase, None, 12), None, "{phase:?}");
-            assert_eq!(after(phase, None, 13), Some(WorkerExit::Silent), "{phase:?}");
-        }
-    }
-
-    #[test]
-    fn a_worker_that_never_says_hello_or_never_ends_is_overdue() {
-        assert_eq!(after(Phase::Starting, None, 40), None);
-        assert_eq!(after(Phase::Starting, None, 41), Some(WorkerExit::HandshakeTimeout));
-        assert_eq!(after(Phase::Ending, None, 20), None);
-        assert_eq!(after(Phase::Ending, None, 21), Some(WorkerExit::Clean));
-    }
-
     #[test]
     fn a_load_that_waits_for_others_has_time_and_not_for_ever() {
         let mut clocks = Clocks::start(Duration::ZERO);
@@ -136,18 +112,6 @@ mod tests {
         let (after, exit) = end.expect("it ends");
         assert!(matches!(exit, WorkerExit::LoadFailed { class: ErrorClass::Transient, .. }), "{exit:?}");
         assert_eq!(after, LOAD.timeout * (MOST_LOADS_WAITED_FOR + 1) + TICK * 2);
-    }
-
-    #[test]
-    fn a_batch_has_its_time_however_alive_its_worker_is() {
-        let mut clocks = Clocks::start(Duration::ZERO);
-        let mut found = None;
-        for n in 1..=241 {
-            clocks.sign_of_life = TICK * n;
-            assert_eq!(found, None, "before look {n}");
-            found = clocks.overdue(Phase::Serving, &Timeouts::default(), LOAD, Some(BATCH), TICK * n);
-        }
-        assert_eq!(found, Some(WorkerExit::Hung));
     }
 
     #[test]
@@ -165,29 +129,5 @@ mod tests {
             });
             assert_eq!(frozen, Some(WorkerExit::Silent), "{seconds} s");
         }
-    }
-
-    #[test]
-    fn a_worker_does_not_pay_for_our_own_sleep() {
-        let mut clocks = Clocks::start(Duration::ZERO);
-        let later = Duration::from_secs(3600);
-        assert_eq!(clocks.overdue(Phase::Serving, &Timeouts::default(), LOAD, Some(BATCH), later), None);
-        assert_eq!(
-            clocks.overdue(Phase::Serving, &Timeouts::default(), LOAD, Some(BATCH), later + TICK),
-            None
-        );
-    }
-
-    #[test]
-    fn a_batch_counts_from_when_it_began_and_not_from_when_the_worker_did() {
-        let begun = Duration::from_secs(30);
-        let mut clocks = Clocks::start(Duration::ZERO);
-        let hung = (1..=400).find(|n| {
-            clocks.sign_of_life = TICK * *n;
-            let batch = Some(Running { begun, ..BATCH });
-            clocks.overdue(Phase::Serving, &Timeouts::default(), LOAD, batch, TICK * *n)
-                == Some(WorkerExit::Hung)
-        });
-        assert_eq!(hung.map(|n| TICK * n), Some(begun + BATCH.timeout + TICK));
     }
 }

@@ -180,23 +180,6 @@ fn a_result_that_was_cut_off_goes_on_behind_what_is_written() {
 }
 
 #[test]
-fn rows_that_come_behind_a_result_give_it_anew() {
-    let dir = tempfile::tempdir().unwrap();
-    let plan = plan_in(dir.path());
-    let mut journal = open(&plan);
-    commit_all(&plan, &mut journal, &[2, 1], &[]);
-    left(&plan, &journal).iter().for_each(|commit| journal.commit(commit).unwrap());
-    commit_all(&plan, &mut journal, &[0], &[0]);
-    left(&plan, &journal).iter().for_each(|commit| journal.commit(commit).unwrap());
-    let (every, total) = written(dir.path());
-    let numbers: Vec<&str> = every.lines().map(|line| &line[..12]).collect();
-    let line = |index: u64| format!("{{\"item\":\"{index}-x");
-    let expected: Vec<String> = [1, 2, 0, 1, 2].map(line).into();
-    assert_eq!(numbers, expected.iter().map(|line| &line[..12]).collect::<Vec<_>>());
-    assert!(total.ends_with(&3f64.to_ne_bytes()));
-}
-
-#[test]
 fn a_head_sorts_as_items_and_parts_do_and_what_is_damaged_is_no_contribution() {
     let head = |source, index, parts: &[u32]| {
         let id = ItemId { source: SourceId(source), index };
