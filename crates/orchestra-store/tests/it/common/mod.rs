@@ -188,12 +188,3 @@ pub fn audit(dir: &Path, journal: &Journal) -> BTreeSet<ItemId> {
 pub fn no_stray_parts(dir: &Path, journal: &Journal) {
     assert_eq!(parts(dir).len() as u64, journal.n_part_files(ROWS), "{:?}", parts(dir));
 }
-
-/// No item that is not done has a file. What a power cut has taken from the journal may leave some.
-pub fn no_strays(dir: &Path, finished: &BTreeSet<ItemId>) {
-    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().map(|e| e.unwrap().path());
-    let there: Vec<PathBuf> =
-        entries(&dir.join("own")).flat_map(|folder| entries(&folder).collect::<Vec<_>>()).collect();
-    let expected = finished.iter().filter_map(|item| own_file(*item)).count();
-    assert_eq!(there.len(), expected, "{there:?}");
-}
