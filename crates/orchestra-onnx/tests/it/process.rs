@@ -1,15 +1,13 @@
 //! Real worker processes: how they begin, serve and end.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{Process, Setup, affine_setup, f32s, flat, run_of, to_f32s};
-use orchestra_core::{BatchId, DType, ErrorClass, OutputSlotId, WorkerExit};
+use crate::common::{Setup, affine_setup, f32s, flat, run_of, to_f32s};
+use orchestra_core::{BatchId, DType, OutputSlotId, WorkerExit};
+use orchestra_testkit::models;
 use orchestra_testkit::programs::beside_this_program;
-use orchestra_testkit::{Trap, models, trap_library};
 use orchestra_worker::frames::{FromWorker, PROTOCOL_VERSION, Run, ToWorker};
-use orchestra_worker::output_region::OutputRegion;
-use orchestra_worker::process::{EXIT_LOAD_FAILED, EXIT_PROTOCOL, EXIT_USAGE};
+use orchestra_worker::process::{EXIT_PROTOCOL, EXIT_USAGE};
 
 #[test]
 fn a_worker_says_hello_loads_runs_in_order_and_ends_when_asked() {
@@ -104,29 +102,6 @@ fn frames_out_of_order_and_garbage_are_protocol_errors() {
 }
 
 #[test]
-fn a_model_that_cannot_be_loaded_is_reported_and_ends_the_process() {
-    let mut setup = affine_setup(None, 4);
-    setup.spec.library = "/nowhere/libonnxruntime.so".into();
-    let mut worker = setup.spawn();
-    let FromWorker::LoadFailed { class, error } = worker.load(&setup.load_frame()) else { panic!("loaded") };
-    assert_eq!(class, ErrorClass::Permanent);
-    assert!(error.contains("onnx runtime cannot be loaded from `/nowhere/libonnxruntime.so`"), "{error}");
-    assert_eq!(worker.next(), None);
-    assert_eq!(worker.end().0, WorkerExit::Code(EXIT_LOAD_FAILED));
-}
-
-#[test]
-fn an_arena_of_another_size_is_refused() {
-    let setup = affine_setup(None, 4);
-    let mut load = setup.load_frame();
-    load.layout = affine_setup(None, 4000).load.layout;
-    let mut worker = setup.spawn();
-    let FromWorker::LoadFailed { class, error } = worker.load(&load) else { panic!("loaded") };
-    assert_eq!(class, ErrorClass::Permanent);
-    assert!(error.contains("the batch slots cannot be mapped"), "{error}");
-}
-
-#[test]
 fn started_by_hand_it_says_so() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_orchestra-bare-worker")).stdin(Stdio::null()).output().unwrap();
@@ -144,49 +119,6 @@ fn the_terminal_s_interrupt_does_not_end_a_worker() {
     assert_eq!(unsafe { libc::kill(worker.pid() as i32, libc::SIGINT) }, 0);
     worker.send(ToWorker::Run(run_of(1, 0, 0, 1)));
     assert!(matches!(worker.next(), Some(FromWorker::Done { .. })));
-}
-
-#[test]
-fn a_worker_that_writes_over_all_its_outputs_reaches_those_of_no_other_one() {
-    let tensors = [flat("x", DType::F32, 3), flat("y", DType::F32, 3)];
-    let write = |folder: &Path| models::trap(folder, &[3]);
-    let mut setup = Setup::new(write, &tensors[..1], &tensors[1..], 4, 2);
-    let library = trap_library().unwrap();
-    let digest = orchestra_onnx::digest::model_digest(&library).unwrap();
-    setup.spec.custom_ops = vec![(library, digest)];
-    let rows: Vec<Vec<u8>> = (1..=4_u8).map(|row| f32s(&[f32::from(row); 3])).collect();
-    setup.fill_input(0, 0, 0, &rows);
-    setup.fill_input(1, 0, 0, &[f32s(&[f32::from(Trap::Scribble.value()); 3])]);
-    let others = OutputRegion::create("others", setup.load.layout.clone()).unwrap();
-    let (mut hostile, mut sound) = (setup.spawn(), setup.spawn_beside(&others));
-    for worker in [&mut hostile, &mut sound] {
-        assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
-    }
-    let run = |worker: &mut Process, batch| {
-        worker.send(ToWorker::Run(run_of(batch, 0, 0, 4)));
-        assert!(matches!(worker.next(), Some(FromWorker::Done { .. })));
-    };
-    run(&mut hostile, 1);
-    run(&mut sound, 1);
-    assert_eq!(setup.output(0, 0), rows.concat());
-    hostile.send(ToWorker::Run(run_of(2, 1, 0, 1)));
-    // From here on it writes over the results of its first batch again and again.
-    let scribbled = |before: &[u8]| {
-        while setup.output(0, 0) == before {
-            std::thread::yield_now();
-        }
-        setup.output(0, 0)
-    };
-    let first = scribbled(&rows.concat());
-    assert_eq!(setup.output_of(&others, 0, 0), rows.concat(), "they were there when it began");
-    for batch in 2..50 {
-        run(&mut sound, batch);
-        assert_eq!(setup.output_of(&others, 0, 0), rows.concat());
-        assert_eq!(setup.output_of(&others, 1, 0), [0; 48], "no run was told to write there");
-    }
-    scribbled(&first);
-    hostile.0.kill();
-    assert_eq!(setup.output_of(&others, 0, 0), rows.concat());
 }
 
 #[test]

@@ -111,13 +111,9 @@ impl Setup {
 
     /// All rows of an output in an output slot.
     pub fn output(&self, slot: u32, output: usize) -> Vec<u8> {
-        self.output_of(&self.outputs, slot, output)
-    }
-
-    /// The same of another worker.
-    pub fn output_of(&self, outputs: &OutputRegion, slot: u32, output: usize) -> Vec<u8> {
+        let rows = self.load.layout.slot_rows;
         // SAFETY: no run is on its way while a test reads rows.
-        unsafe { outputs.rows(OutputSlotId(slot), output, 0, self.load.layout.slot_rows) }.unwrap().to_vec()
+        unsafe { self.outputs.rows(OutputSlotId(slot), output, 0, rows) }.unwrap().to_vec()
     }
 
     /// Sets every byte of an output in an output slot.
@@ -135,17 +131,8 @@ impl Setup {
 
     /// Starts another worker program on the arena.
     pub fn spawn_program(&self, program: &Path) -> Process {
-        self.start(program, &self.outputs)
-    }
-
-    /// Starts one more worker on the arena, with outputs of its own.
-    pub fn spawn_beside(&self, outputs: &OutputRegion) -> Process {
-        self.start(Path::new(env!("CARGO_BIN_EXE_orchestra-bare-worker")), outputs)
-    }
-
-    fn start(&self, program: &Path, outputs: &OutputRegion) -> Process {
         let launcher = ProcessLauncher { program: program.to_owned(), args: Vec::new(), env: Vec::new() };
-        let memory = SharedMemory { inputs: self.arena.fd(), outputs: outputs.fd() };
+        let memory = SharedMemory { inputs: self.arena.fd(), outputs: self.outputs.fd() };
         Process(WorkerClient::start(|| launcher.launch(&DeviceKind::Cpu, &ENVIRONMENT, memory)).unwrap())
     }
 }
