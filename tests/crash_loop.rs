@@ -5,11 +5,9 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use crate::common::{Blocks, Workplace, write_pictures};
-use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::items;
 use orchestra_testkit::size::scaled;
-use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS, Trap, models};
-use serde_json::Value;
+use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS, models};
 
 const ITEMS: u64 = 300;
 
@@ -71,30 +69,6 @@ fn a_pipeline_that_cannot_go_on_leaves_the_other_one_of_the_file_to_finish() {
 }
 
 #[test]
-fn each_of_two_pipelines_has_a_log_of_its_own_without_a_line_of_the_other() {
-    let place = with_neighbour(workplace());
-    let file = place.workflow();
-    let run = ["run", file.to_str().unwrap(), "--log-files", "json"];
-    place.start_command_with(&run, &[(DEADLY, IN_LOAD)]).wait().must_exit(69);
-    let log = |name: &str| -> Vec<Value> {
-        let text = fs::read_to_string(place.out().join("logs").join(name)).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    };
-    let (scans, copies) = (log("scans.log"), log("copies.log"));
-    assert!(scans.iter().all(|line| line["pipeline"] == "scans"), "{scans:#?}");
-    assert!(copies.iter().all(|line| line["pipeline"] == "copies"), "{copies:#?}");
-    // What concerns one of them is in its log alone.
-    assert!(log("run.log").iter().all(|line| line["pipeline"].is_null()));
-    let says = |lines: &[Value], message: &str, stage: &str| {
-        lines.iter().any(|line| line["message"] == message && line["stage"] == stage)
-    };
-    assert!(says(&scans, "worker lost", "read") && !says(&scans, "worker ready", "read"), "{scans:#?}");
-    assert!(says(&copies, "worker ready", "well") && !says(&copies, "worker lost", "well"), "{copies:#?}");
-    let has_last_words = |line: &Value| line.to_string().contains(LAST_WORDS);
-    assert!(scans.iter().any(has_last_words) && !copies.iter().any(has_last_words));
-}
-
-#[test]
 fn a_pipeline_of_which_too_many_items_fail_is_stopped_alone_and_goes_on_with_a_higher_limit() {
     // More than may be read beyond the first failure that has no end yet.
     let n: u64 = scaled(20_000, 8_000);
@@ -129,20 +103,6 @@ fn a_pipeline_of_which_too_many_items_fail_is_stopped_alone_and_goes_on_with_a_h
     assert_eq!(place.n_results(), done.len());
     assert_eq!(place.failures().len(), failed.len());
     assert_eq!(fs::read_to_string(place.path("out/copies.jsonl")).unwrap(), copies, "nothing is done again");
-}
-
-#[test]
-fn a_batch_may_run_as_long_as_its_pipeline_allows() {
-    // A minute is the default, and the neighbour has an hour.
-    let more = "[limits]\nbatch_timeout = \"1h\"\n[pipelines.scans]\nbatch_timeout = \"5s\"\n";
-    let place = Workplace::with_blocks(&Blocks { trap: true, batch: 1, more, ..Blocks::default() });
-    write_pictures(&place.images(), 30);
-    let place = with_neighbour(place);
-    write_trap_picture(&place.images(), 7, Trap::Hang).unwrap();
-    place.run(&[]).must_exit(65);
-    let report = place.report();
-    assert_eq!((&report["items"]["done"], &report["items"]["failed"]), (&59.into(), &1.into()), "{report}");
-    assert_eq!(place.failures()[0]["kind"], "timeout");
 }
 
 /// With a second pipeline over the same pictures, whose model is well.

@@ -210,16 +210,6 @@ fn a_column_may_be_called_with_its_stage_whatever_else_that_gives() {
     }
 }
 
-#[test]
-fn a_header_with_blanks_names_its_columns_without_them() {
-    let place = Workplace::new();
-    fs::write(place.path("d.csv"), "id, x\n1, 2\n").unwrap();
-    fs::write(place.workflow(), format!("version = 1\n{CELLS}")).unwrap();
-    place.run(&[]).must_exit(0);
-    let out = fs::read_to_string(place.out().join("o.jsonl")).unwrap();
-    assert!(out.contains("\"id\":1.0,\"x\":2.0"), "{out}");
-}
-
 fn check_json(place: &Workplace, code: i32) -> serde_json::Value {
     let ended = place.start_command(&["check", "--json", place.workflow().to_str().unwrap()]).wait();
     serde_json::from_str(&ended.must_exit(code).stdout).unwrap()

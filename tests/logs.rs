@@ -74,22 +74,6 @@ fn json_lines_hold_the_ids_of_what_they_are_about() {
 }
 
 #[test]
-fn a_file_name_with_control_characters_forges_no_line() {
-    let place = workplace(2);
-    let name = "bad\n{\"level\":\"ERROR\"}\u{1b}[2J.png";
-    fs::write(place.images().join(name), "no picture").unwrap();
-    let ended = run_in_json(&place, &[], &[]);
-    ended.must_exit(65);
-    let failed: Vec<Value> = [objects(&ended.stderr), log(&place, "scans.log")].concat();
-    let failed = of(&failed, "item failed");
-    assert_eq!(failed.len(), 2, "on the terminal and in the file");
-    for line in failed {
-        assert_eq!(line["item"], name);
-        assert_eq!((&line["kind"], &line["attempts"]), (&"decode".into(), &1.into()));
-    }
-}
-
-#[test]
 fn text_lines_are_the_default_and_the_file_may_ask_for_json() {
     let place = workplace(2);
     place.run(&[]).must_exit(0);
@@ -101,19 +85,6 @@ fn text_lines_are_the_default_and_the_file_may_ask_for_json() {
     assert!(ended.stderr.contains("2 done") && !ended.stderr.contains("{\""), "{}", ended.stderr);
     let text = fs::read_to_string(place.out().join("logs/scans.log")).unwrap();
     assert!(text.lines().any(|l| serde_json::from_str::<Value>(l).is_ok()), "{text}");
-}
-
-#[test]
-fn the_filter_of_the_environment_chooses_in_detail() {
-    let place = workplace(16);
-    let ended =
-        run_in_json(&place, &[], &[("RUST_LOG", "error,orchestra_runtime::fleet::worker::death=info")]);
-    ended.must_exit(0);
-    let lines = log(&place, "scans.log");
-    assert!(!lines.is_empty());
-    for line in &lines {
-        assert_eq!(line["target"], "orchestra_runtime::fleet::worker::death");
-    }
 }
 
 #[test]

@@ -32,31 +32,6 @@ fn a_server_is_planned_for_on_a_machine_without_gpus() {
 }
 
 #[test]
-fn a_model_of_five_gigabytes_gets_four_workers_on_each_of_eight_gpus_of_24() {
-    let place = Workplace::new();
-    let machine = configs().join("machines/8x24gb.toml");
-    let ended = plan(&place, "eight-gpus-memory.toml", &machine, &[]);
-    assert_eq!(ended.must_exit(0).stderr, "");
-    let sums = ended.stdout.lines().filter(|l| l.trim() == "classify: 4 workers x 5 GiB (declared) = 20 GiB");
-    assert_eq!(sums.count(), 1, "{}", ended.stdout);
-    assert!(ended.stdout.contains("cuda:0 to cuda:7: 4 workers of 1 thread"), "{}", ended.stdout);
-    let json = plan(&place, "eight-gpus-memory.toml", &machine, &["--json"]).stdout;
-    let json: Value = serde_json::from_str(&json).unwrap();
-    let stages = json["stages"].as_array().unwrap();
-    let workers = stages.iter().find_map(|s| s["runs"]["workers"].as_array()).unwrap();
-    let counts: Vec<_> = workers.iter().map(|w| w["count"].as_u64().unwrap()).collect();
-    assert_eq!(counts, [4; 8], "{json}");
-    // A worker that does not fit once is an error before anything runs, with the sum.
-    let ended =
-        plan(&place, "eight-gpus-memory.toml", &machine, &["--set", "models.digits.memory=\"22GiB\""]);
-    ended.must_exit(69).must_say(&[
-        "device `cuda:0` is too full",
-        "needs 22 GiB",
-        "23.5 GiB of 24 GiB are free",
-    ]);
-}
-
-#[test]
 fn every_machine_file_can_plan_a_workflow_that_takes_what_is_there() {
     let place = Workplace::new();
     let files = fs::read_dir(configs().join("machines")).unwrap().map(|e| e.unwrap().path());

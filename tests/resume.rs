@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::common::{Blocks, Workplace, copy_folder, write_pictures};
+use crate::common::{Blocks, Workplace, write_pictures};
 use orchestra_onnx::library::{self, Env, Flavor, Request};
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_picture};
 use orchestra_testkit::records::items;
@@ -174,14 +174,6 @@ fn another_version_of_a_decoder_is_named_and_nothing_is_touched() {
 }
 
 #[test]
-fn what_does_not_decide_results_may_change() {
-    let place = finished();
-    place.edit("wait = \"5ms\"", "wait = \"7ms\"");
-    place.edit("use = [\"cpu\", \"cpu\"]", "use = [\"cpu\"]");
-    place.run(&["--set", "limits.batch_timeout=10s"]).must_exit(0).must_say(&["was finished before"]);
-}
-
-#[test]
 fn new_pictures_are_done_and_only_they() {
     let place = finished();
     let before = results(&place);
@@ -221,30 +213,6 @@ fn a_second_run_in_the_same_folder_is_refused_and_harms_nothing() {
 }
 
 #[test]
-fn a_run_whose_results_lost_their_end_is_completed_exactly() {
-    const ITEMS: u64 = 2_000;
-    let place = Workplace::with_gate(ITEMS);
-    let run = place.start_until(1_200);
-    run.signal(Signal::KILL);
-    run.wait();
-    place.no_process_is_left();
-    place.open_gate();
-    let kept = place.path("kept");
-    copy_folder(&place.out(), &kept);
-    let records = fs::metadata(kept.join("results.jsonl")).unwrap().len();
-    for length in [records - 1, records / 2, 0] {
-        fs::remove_dir_all(place.out()).unwrap();
-        copy_folder(&kept, &place.out());
-        let file = place.out().join("results.jsonl");
-        fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(length).unwrap();
-        println!("`{}` cut to {length} bytes", file.display());
-        place.run(&[]).must_exit(0);
-        place.holds_exactly(ITEMS);
-    }
-    place.nothing_is_left();
-}
-
-#[test]
 fn a_journal_of_which_nothing_is_left_is_refused_and_the_results_stay() {
     let place = finished();
     let before = results(&place);
@@ -271,25 +239,4 @@ fn a_list_that_lost_numbers_of_finished_items_is_refused_and_the_results_stay() 
     place.run(&[]).must_exit(0);
     place.holds_exactly(200);
     place.nothing_is_left();
-}
-
-#[test]
-fn a_moved_workplace_goes_on() {
-    let place = Workplace::with_gate(2_000);
-    let model = "models/blocks_behind_trap.onnx";
-    place.edit(&format!("path = {:?}", place.path(model)), &format!("path = {model:?}"));
-    let mut run = place.start_until(100);
-    run.signal(Signal::INT);
-    assert!(run.until_it_says("stopping: finishing what is in flight"));
-    place.open_gate();
-    run.wait().must_exit(130);
-    let other = Workplace::new();
-    for name in ["images", "models", "workflow.toml", "out"] {
-        let to = other.path(name);
-        // An empty folder of the name is there already.
-        drop(fs::remove_dir(&to));
-        fs::rename(place.path(name), to).unwrap();
-    }
-    other.run(&[]).must_exit(0).must_say(&["going on: "]);
-    other.holds_exactly(2_000);
 }

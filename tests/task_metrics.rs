@@ -57,25 +57,6 @@ metrics = [{ name = "loss", regex = 'loss=([-+0-9.e]+)' }, "acc", "never"]
     assert!(listed.contains("acc 0.7500, loss 0.7500"), "{listed}");
 }
 
-/// A progress bar writes to standard error without an end of line, and two processes write their texts before their ends of lines.
-#[test]
-fn numbers_beside_a_progress_bar_and_of_several_processes_are_read() {
-    let place = place(
-        r#"
-[tasks.train]
-command = '''
-printf '\r 10%%|#         | 1/10' >&2
-printf '{"loss": 0.5}\n'
-printf '{"loss": 0.125}{"loss": 0.25}\n\n'
-'''
-metrics = ["loss"]
-"#,
-    );
-    place.run(&[]).must_exit(0);
-    let loss = json!({ "last": 0.25, "min": 0.125, "max": 0.5, "count": 3 });
-    assert_eq!(place.tasks()["train"]["metrics"], json!({ "loss": loss }));
-}
-
 #[test]
 fn numbers_of_a_command_outlive_the_run() {
     let place = place(

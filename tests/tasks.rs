@@ -243,27 +243,6 @@ fn no_value_is_run_by_the_shell_and_no_row_renames_what_is_given() {
 }
 
 #[test]
-fn tasks_and_pipelines_go_together() {
-    let place = place("[tasks.a]\ncommand = \"echo a >> ran\"\n");
-    place.run(&[]).must_exit(0).must_say(&["1 task, 1 done"]);
-    fs::write(
-        place.workflow(),
-        "version = 1\n[sources.numbers]\nkind = \"range\"\nstop = 5\n[stages.all]\nkind = \"select\"\nfrom = \"numbers\"\ncolumns = { n = \"n\" }\n[sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\n\
-         [tasks.a]\ncommand = \"echo a >> ran\"\n",
-    )
-    .unwrap();
-    place.run(&["--only", "a"]).must_exit(0).must_say(&["1 task, 1 done"]);
-    place
-        .run(&[])
-        .must_exit(0)
-        .must_say(&["5 items read, 5 done, 0 failed", "1 task, 1 done (1 before this start)"]);
-    assert_eq!(lines(&place.path("ran")), ["a"]);
-    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
-    place.nothing_is_left();
-    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
-}
-
-#[test]
 fn a_watch_without_a_terminal_prints_a_line_for_each_begin_and_end_and_says_where_no_run_is_going_on() {
     let place = place(
         r#"

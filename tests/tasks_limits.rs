@@ -147,32 +147,3 @@ timeout = "10s"
     assert_eq!((&asked[..], &place.tasks()["asked"]["end"]), ("USR1\n", &"timeout".into()));
     place.no_process_is_left();
 }
-
-#[test]
-fn a_command_that_lost_its_device_is_tried_again_as_often_as_its_class_allows() {
-    let place = place(
-        r#"
-[tasks.back]
-command = "echo 'Unable to determine the device handle: GPU is lost.' >&2; test $ORCHESTRA_ATTEMPT = 3"
-retries = { device_lost = 2 }
-
-[tasks.gone]
-command = "echo 'NVRM: Xid 79, GPU has fallen off the bus.'; exit 1"
-retries = { device_lost = 1, code = 5 }
-
-[tasks.code]
-command = "echo 'no such luck'; exit 1"
-retries = { device_lost = 5 }
-"#,
-    );
-    place
-        .run(&[])
-        .must_exit(65)
-        .must_say(&["3 tasks, 1 done, 2 failed", "gone: the command lost its device"]);
-    let tasks = place.tasks();
-    let seen =
-        ["back", "gone", "code"].map(|task| (tasks[task]["end"].as_str(), tasks[task]["attempts"].as_u64()));
-    let expected = [(Some("done"), Some(3)), (Some("device_lost"), Some(2)), (Some("code"), Some(1))];
-    assert_eq!(seen, expected);
-    place.no_process_is_left();
-}

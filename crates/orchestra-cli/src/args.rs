@@ -353,25 +353,6 @@ mod tests {
     }
 
     #[test]
-    fn a_run_with_every_option_is_understood() {
-        let (args, verbosity) = run(
-            "orchestra run w.toml --fresh --devices cuda:0,cuda:1 --set a.b=1 --set c=d=e --output o --offline \
-             --ort-library l.so --json --otlp http://c:4318 --metrics 127.0.0.1:9464 --log-format json --log-files text -vv",
-        );
-        assert_eq!(args.workflow.file, PathBuf::from("w.toml"));
-        assert_eq!(args.workflow.devices, ["cuda:0", "cuda:1"]);
-        let set: Vec<_> = args.workflow.set.iter().map(|s| (s.key.as_str(), s.value.as_str())).collect();
-        assert_eq!(set, [("a.b", "1"), ("c", "d=e")]);
-        assert_eq!(args.output, Some(PathBuf::from("o")));
-        assert_eq!(args.workflow.ort_library, Some(PathBuf::from("l.so")));
-        assert_eq!(args.otlp.as_deref(), Some("http://c:4318"));
-        assert_eq!(args.metrics.as_deref(), Some("127.0.0.1:9464"));
-        assert_eq!((args.log_format, args.log_files), (Some(LogFormat::Json), Some(LogFormat::Text)));
-        assert!(args.fresh && args.workflow.offline && args.json);
-        assert_eq!((verbosity.verbose, verbosity.quiet), (2, false));
-    }
-
-    #[test]
     fn wrong_settings_and_devices_say_what_was_expected() {
         for (line, expected) in [
             ("orchestra run w --set nothing", "it has no `=`"),
@@ -402,20 +383,6 @@ mod tests {
         assert_eq!(chaos("orchestra chaos w"), (seconds(1), seconds(10)));
         assert_eq!(chaos("orchestra chaos w --kill-every 0 --stop-every 2min"), (None, seconds(120)));
         assert_eq!(chaos("orchestra chaos w --kill-every never --stop-every 1s"), (None, seconds(1)));
-    }
-
-    #[test]
-    fn the_worker_is_hidden_but_there() {
-        assert!(matches!(parse("orchestra worker").unwrap().command, Command::Worker));
-        assert!(!Cli::command().render_long_help().to_string().contains("worker "));
-    }
-
-    #[test]
-    fn help_and_version_end_well() {
-        for line in ["orchestra --help", "orchestra --version", "orchestra run --help", "orchestra check -h"]
-        {
-            assert_eq!(parse(line).unwrap_err().exit_code(), 0, "{line}");
-        }
     }
 
     #[test]

@@ -444,23 +444,4 @@ digits finished: 10,000 items read, 9,998 done, 2 failed
         assert!(summary.text().contains("orchestra run digits.toml"));
         assert_eq!(summary.exit_code(), ExitCode::Unavailable);
     }
-
-    #[test]
-    fn a_run_over_the_failure_limit_counts_as_failed_items() {
-        let reason = "more items failed than `limits.max_failed` allows".to_owned();
-        let lifted = vec!["limits.max_failed=100%".to_owned()];
-        let summary = Summary { end: RunEnd::FailureLimit { reason, lifted }, failed: 11, ..summary() };
-        let said =
-            ["`limits.max_failed`", "out/failures.jsonl", "digits.toml --set limits.max_failed=100%\n"];
-        assert!(said.iter().all(|words| summary.text().contains(words)), "{}", summary.text());
-        assert_eq!(summary.exit_code(), ExitCode::ItemsFailed);
-    }
-
-    #[test]
-    fn a_run_that_was_finished_before_ends_with_its_code_at_once() {
-        let before = |failed| Summary { end: RunEnd::FinishedBefore, failed, ..summary() };
-        assert!(before(0).text().contains("--fresh") && !before(0).text().contains("time"));
-        assert_eq!(before(0).exit_code(), ExitCode::Done);
-        assert_eq!(before(2).exit_code(), ExitCode::ItemsFailed);
-    }
 }
