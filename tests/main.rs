@@ -31,6 +31,7 @@ mod documents;
 mod edited_sources;
 mod examples_checked;
 mod first_failed;
+mod flipped_bits;
 mod frozen_worker;
 mod gpu_smoke;
 mod graph;

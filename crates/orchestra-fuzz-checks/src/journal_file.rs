@@ -19,7 +19,7 @@ pub(crate) const PLACED: u8 = 6;
 pub(crate) const SEALED: u8 = 7;
 
 /// Version of the format.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 /// What the first frame's checksum starts from.
 pub(crate) const SEED: u32 = 0x4f52_4348;
 

@@ -12,8 +12,13 @@ const ENDING: &str = ".tmp";
 /// # Errors
 /// Whatever the file system says. `path` is then unchanged and nothing is left beside it.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, |file| file.write_all(bytes))
+}
+
+/// The same of what `write` writes; gives what it gives.
+pub(crate) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     let neighbour = path.with_file_name(format!("{}{}{ENDING}", prefix_of(path)?, std::process::id()));
-    let written = write_and_rename(&neighbour, path, bytes);
+    let written = write_and_rename(&neighbour, path, write);
     if written.is_err() {
         // The first error is what the caller must hear of; there may be nothing to remove.
         let _ = fs::remove_file(&neighbour);
@@ -66,12 +71,16 @@ pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
     }
 }
 
-fn write_and_rename(neighbour: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_and_rename<T>(
+    neighbour: &Path,
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<T>,
+) -> io::Result<T> {
     let mut file = File::create(neighbour)?;
-    file.write_all(bytes)?;
+    let written = write(&mut file)?;
     file.sync_all()?;
     fs::rename(neighbour, path)?;
-    sync_folder_of(path)
+    sync_folder_of(path).map(|()| written)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ const LOCK: &str = "lock";
 const LOGS: &str = "logs";
 /// Logs and folders of commands.
 const TASKS: &str = "tasks";
-const JOURNAL: &str = "journal";
+pub(crate) const JOURNAL: &str = "journal";
 /// In the private folder, besides the lock and the journal: files by their names, files by the beginnings of their names, and folders. Of the
 /// store, of the runtime, and of the command (`command.json`).
 const FILES: [&str; 4] = ["tasks", "commands", "keepers", "command.json"];
@@ -203,7 +203,7 @@ impl OutputFolder {
         if let Found::Run(run) = &self.found {
             discarded.counts = run.replayed.finished.counts();
             // First: where one cannot be removed, the journal and the records are still there.
-            placed_files(&self.folder, &self.journal_path(), 0, |path| {
+            placed_files(&self.folder, &self.journal_path(), 0, |_, path| {
                 remove_placed(&path, &self.folder)
                     .map_err(|source| DiscardError { path: path.clone(), source })?;
                 remove_empty_folders(&path, &self.folder);

@@ -6,9 +6,11 @@ pub(crate) mod commit;
 pub(crate) mod entry;
 pub(crate) mod finished;
 pub(crate) mod frame;
+pub(crate) mod log;
 mod open_files;
 pub(crate) mod placed;
 pub(crate) mod recovery;
+mod retry;
 mod seal;
 mod start;
 
@@ -23,11 +25,13 @@ use orchestra_core::{ItemId, SourceId};
 
 use self::append_file::{AppendFile, Disturbance};
 pub use self::commit::{Commit, CommitError, FileIndex};
-use self::entry::{Appended, Group, Retried, kind};
+use self::entry::{Appended, Group, kind};
 use self::finished::FinishedSet;
 pub use self::finished::{Counts, MAX_ITEM_INDEX};
+use self::log::Log;
 pub use self::placed::PlacedFile;
 use self::placed::{Placed, remove_placed};
+pub use self::recovery::altered_files;
 pub use self::start::{Recovered, StartError};
 use crate::atomic::sync_folder_of;
 use crate::bit_set::BitSet;
@@ -38,13 +42,10 @@ use crate::identity::RunIdentity;
 #[derive(Debug)]
 pub struct Journal {
     folder: OutputFolder,
-    journal: AppendFile,
-    /// Checksum of the journal's last entry.
-    crc: u32,
+    log: Log,
     files: Vec<AppendFile>,
     /// How many parts each file was sealed into.
     parts: Vec<u64>,
-    retired_parts: Vec<u64>,
     finished: FinishedSet,
     recovered: Recovered,
     phase: Phase,
@@ -123,7 +124,7 @@ impl Journal {
         for index in grown.keys() {
             undisturbed(&self.files[*index])?;
         }
-        undisturbed(&self.journal)?;
+        undisturbed(&self.log.file)?;
         let appended = grown.iter().map(|(index, grown)| grown.appended(*index)).collect();
         let entry = Group::new(appended, &done, &failed);
         if let Some(outside) = group.files.iter().find(|file| !file.is_inside()) {
@@ -133,18 +134,11 @@ impl Journal {
             self.must_lie_where_it_was()?;
         }
         self.remove_account()?;
-        let before = (self.journal.len(), self.crc);
-        let written = self
-            .place(&group.files)
-            .and_then(|()| self.write_records(group))
-            .and_then(|()| self.append(kind::GROUP, &entry));
-        if let Err(error) = written {
-            self.journal.accept(before.0);
-            self.crc = before.1;
-            self.roll_back();
-            self.take_away(&group.files);
-            return Err(error);
-        }
+        self.all_or_nothing(&group.files, |this| {
+            this.place(&group.files)?;
+            this.write_records(group)?;
+            this.append(kind::GROUP, &entry)
+        })?;
         for (index, grown) in grown {
             self.files[index].accept_more(grown.bytes, &grown.hasher);
         }
@@ -176,37 +170,6 @@ impl Journal {
         Ok(())
     }
 
-    /// Every item that has failed is to be done again, and the files, which hold nothing but records of such items, are empty: both, or neither.
-    /// Parts that rows of such a file were sealed into count no more; [`Journal::is_retired`] says of the files which are to be removed.
-    /// Durable at once. Gives how many items that are.
-    ///
-    /// # Errors
-    /// See [`CommitError`]. On a failure after the entry was written the journal is closed, and the next start empties the files.
-    pub fn retry_failed(&mut self, files: &[FileIndex]) -> Result<u64, CommitError> {
-        self.must_be_open()?;
-        let n_failed = self.counts().failed;
-        if n_failed == 0 {
-            return Ok(0);
-        }
-        let mut begin_anew = Vec::new();
-        for FileIndex(index) in files {
-            let file = self.files.get(*index).ok_or(CommitError::UnknownFile(FileIndex(*index)))?;
-            undisturbed(file)?;
-            // `open_files` lets no run have more files than fit.
-            begin_anew.push((u16::try_from(*index).unwrap_or(u16::MAX), file.len()));
-        }
-        undisturbed(&self.journal)?;
-        self.remove_account()?;
-        self.make_durable(kind::RETRIED, &Retried(begin_anew))?;
-        for FileIndex(index) in files {
-            self.empty(*index)?;
-            let parts = std::mem::take(&mut self.parts[*index]);
-            self.retired_parts[*index] = self.retired_parts[*index].max(parts);
-        }
-        self.finished.forget_failed();
-        Ok(n_failed)
-    }
-
     /// Removes the account of an earlier end before the first change behind it. Who counts by it after a kill would take the items that are done again for
     /// lost, and their records for strays.
     fn remove_account(&mut self) -> Result<(), CommitError> {
@@ -222,17 +185,6 @@ impl Journal {
         };
         removed.map_err(write_failed(&path))?;
         self.may_have_account = false;
-        Ok(())
-    }
-
-    /// Empties a file that begins anew.
-    fn empty(&mut self, index: usize) -> Result<(), CommitError> {
-        let file = &mut self.files[index];
-        if let Err(error) = file.cut(0) {
-            let failed = write_failed(file.path())(error);
-            self.phase = Phase::Closed(failed.to_string());
-            return Err(failed);
-        }
         Ok(())
     }
 
@@ -314,9 +266,9 @@ impl Journal {
 
     /// Files are placed by their path. In a folder that was moved away, with another one in its place, the journal would count what is not beside it.
     fn must_lie_where_it_was(&self) -> Result<(), CommitError> {
-        let path = self.journal.path();
+        let path = self.log.file.path();
         let there = fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-        let ours = self.journal.identity().map_err(write_failed(path))?;
+        let ours = self.log.file.identity().map_err(write_failed(path))?;
         match there == Some(ours) {
             true => Ok(()),
             false => Err(CommitError::Disturbed {
@@ -334,40 +286,43 @@ impl Journal {
         }
     }
 
-    /// Writes an entry, which then counts; on an error the journal counts as before, with a torn entry behind it.
+    /// Writes an entry, which then counts.
     fn append(&mut self, kind: u8, body: &impl bincode::Encode) -> Result<(), CommitError> {
-        let (bytes, crc) = frame::encode(kind, body, self.crc).map_err(write_failed(self.journal.path()))?;
-        let at = self.journal.len();
-        self.journal.write_at(&bytes, at).map_err(write_failed(self.journal.path()))?;
-        self.journal.accept(at + bytes.len() as u64);
-        self.crc = crc;
-        Ok(())
+        self.log.append(kind, body).map_err(write_failed(self.log.file.path()))
     }
 
-    fn roll_back(&mut self) {
-        for file in self.files.iter_mut().chain([&mut self.journal]) {
-            if let Err(error) = file.roll_back() {
-                let why = format!("`{}` could not be cut back: {error}", file.path().display());
-                self.phase = Phase::Closed(why);
-                return;
+    /// What `write` writes counts where it succeeds; else the files are as before, and `placed` are gone.
+    fn all_or_nothing(
+        &mut self,
+        placed: &[PlacedFile],
+        write: impl FnOnce(&mut Self) -> Result<(), CommitError>,
+    ) -> Result<(), CommitError> {
+        let before = self.log.end();
+        write(self).inspect_err(|_| {
+            self.log.end_at(before);
+            for file in self.files.iter_mut().chain([&mut self.log.file]) {
+                if let Err(error) = file.roll_back() {
+                    self.phase =
+                        Phase::Closed(format!("`{}` could not be cut back: {error}", file.path().display()));
+                    return;
+                }
             }
-        }
+            self.take_away(placed);
+        })
+    }
+
+    /// After an error it is unknown what the disk holds, until it is read again.
+    fn or_close<T>(&mut self, done: Result<T, CommitError>) -> Result<T, CommitError> {
+        done.inspect_err(|error| self.phase = Phase::Closed(error.to_string()))
     }
 
     /// Files first: an entry that says that they are durable must not be read before they are.
     fn make_durable(&mut self, kind: u8, body: &impl bincode::Encode) -> Result<(), CommitError> {
-        let durable = self.sync_files().and_then(|()| {
-            let appended = self.append(kind, body);
-            if appended.is_err() {
-                self.roll_back();
-            }
-            appended?;
-            self.journal.sync().map_err(write_failed(self.journal.path()))
-        });
-        if let Err(error) = &durable {
-            self.phase = Phase::Closed(error.to_string());
-        }
-        durable
+        let appended =
+            self.sync_files().and_then(|()| self.all_or_nothing(&[], |this| this.append(kind, body)));
+        let durable =
+            appended.and_then(|()| self.log.file.sync().map_err(write_failed(self.log.file.path())));
+        self.or_close(durable)
     }
 
     fn sync_files(&mut self) -> Result<(), CommitError> {

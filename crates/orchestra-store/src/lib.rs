@@ -80,6 +80,7 @@ pub use folder::{
 pub use identity::{Change, RunIdentity};
 pub use journal::{
     Commit, CommitError, Counts, FileIndex, Journal, MAX_ITEM_INDEX, PlacedFile, Recovered, StartError,
+    altered_files,
 };
 pub use lock::OpenError;
 pub use object_output::{ObjectOutput, StoredObject};

@@ -12,7 +12,8 @@ use bincode::{Decode, Encode};
 use crate::folder::PRIVATE;
 use crate::journal::append_file::AppendFile;
 use crate::journal::entry::decode;
-use crate::journal::frame::{FrameReader, SEED, encode};
+use crate::journal::frame::{FrameReader, LogEnd};
+use crate::journal::log::Log;
 
 const NAME: &str = "tasks";
 const STARTED: u8 = 1;
@@ -83,8 +84,7 @@ pub struct TaskRecord {
 /// The journal of tasks of an output folder, whose owner writes it. Every call may block on the disk.
 #[derive(Debug)]
 pub struct TaskJournal {
-    file: AppendFile,
-    crc: u32,
+    log: Log,
     records: BTreeMap<String, TaskRecord>,
     synced: Instant,
     damaged: Option<PathBuf>,
@@ -93,16 +93,16 @@ pub struct TaskJournal {
 impl TaskJournal {
     /// Opens the journal of the output folder, or begins it.
     pub fn open(output: &Path) -> io::Result<Self> {
-        let mut file = AppendFile::open(&path(output))?;
-        let (records, end, crc) = read_all(File::open(file.path())?)?;
-        let mut damaged = None;
-        if file.len() > end {
-            let whole = path(output).with_extension("damaged");
-            fs::copy(file.path(), &whole)?;
-            file.cut(end)?;
+        let (path, mut damaged) = (path(output), None);
+        let file = AppendFile::open(&path)?;
+        let (records, end) = read_all(File::open(&path)?)?;
+        if file.len() > end.len {
+            let whole = path.with_extension("damaged");
+            fs::copy(&path, &whole)?;
             damaged = Some(whole);
         }
-        Ok(Self { file, crc, records, synced: Instant::now(), damaged })
+        let log = Log::go_on(&path, end)?;
+        Ok(Self { log, records, synced: Instant::now(), damaged })
     }
 
     /// Where the journal lies as it was found, if its end could not be read and was cut off: by a power cut in the middle of an entry, or by
@@ -136,7 +136,7 @@ impl TaskJournal {
     /// # Errors
     /// It is not noted: the command must not be started.
     pub fn started(&mut self, started: TaskStarted) -> io::Result<()> {
-        self.append(STARTED, &started)?;
+        self.log.append(STARTED, &started)?;
         note_start(&mut self.records, started);
         Ok(())
     }
@@ -146,7 +146,7 @@ impl TaskJournal {
     /// # Errors
     /// It is not noted: the next start runs the task again.
     pub fn ended(&mut self, ended: TaskEnded) -> io::Result<()> {
-        self.append(ENDED, &ended)?;
+        self.log.append(ENDED, &ended)?;
         note_end(&mut self.records, ended);
         if self.synced.elapsed() >= SYNC_EVERY {
             self.sync()?;
@@ -157,16 +157,7 @@ impl TaskJournal {
     /// Makes all that is noted survive a power cut.
     pub fn sync(&mut self) -> io::Result<()> {
         self.synced = Instant::now();
-        self.file.sync()
-    }
-
-    fn append(&mut self, kind: u8, entry: &impl Encode) -> io::Result<()> {
-        let (bytes, crc) = encode(kind, entry, self.crc)?;
-        // A part of it that was written is written over by the next.
-        self.file.write_at(&bytes, self.file.len())?;
-        self.file.accept(self.file.len() + bytes.len() as u64);
-        self.crc = crc;
-        Ok(())
+        self.log.file.sync()
     }
 }
 
@@ -186,11 +177,11 @@ fn note_end(records: &mut BTreeMap<String, TaskRecord>, ended: TaskEnded) {
     record.ended = Some(ended);
 }
 
-/// The records, and where the last whole entry ends, with its checksum.
-fn read_all(file: File) -> io::Result<(BTreeMap<String, TaskRecord>, u64, u32)> {
+/// The records, and where the last whole entry ends.
+fn read_all(file: File) -> io::Result<(BTreeMap<String, TaskRecord>, LogEnd)> {
     let mut reader = FrameReader::new(file)?;
     let mut records = BTreeMap::new();
-    let (mut end, mut crc) = (0, SEED);
+    let mut end = LogEnd::START;
     while let Some((kind, body)) = reader.next()? {
         let is_known = match kind {
             STARTED => decode(body).map(|entry| note_start(&mut records, entry)).is_some(),
@@ -201,14 +192,15 @@ fn read_all(file: File) -> io::Result<(BTreeMap<String, TaskRecord>, u64, u32)> 
         if !is_known {
             break;
         }
-        (end, crc) = (reader.end, reader.crc);
+        end = reader.end;
     }
-    Ok((records, end, crc))
+    Ok((records, end))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::frame::encode;
 
     fn started(task: &str, attempt: u32) -> TaskStarted {
         TaskStarted {
@@ -225,10 +217,10 @@ mod tests {
     fn an_entry_that_claims_a_text_of_a_tebibyte_takes_no_memory_and_ends_the_journal() {
         for kind in [STARTED, ENDED] {
             let mut file = tempfile::tempfile().unwrap();
-            let (bytes, _) = encode(kind, &(1_u64 << 40), SEED).unwrap();
+            let (bytes, _) = encode(kind, &(1_u64 << 40), LogEnd::START).unwrap();
             io::Write::write_all(&mut file, &bytes).and_then(|()| io::Seek::rewind(&mut file)).unwrap();
-            let (records, end, _) = read_all(file).unwrap();
-            assert!(records.is_empty() && end == 0);
+            let (records, end) = read_all(file).unwrap();
+            assert!(records.is_empty() && end == LogEnd::START);
         }
     }
 

@@ -12,7 +12,7 @@ use orchestra_plan::{Kinds, ReadBack, ReadRecord, RecordsPerItem, TASKS_FOLDER, 
 use orchestra_runtime::{Manifest, OutputReport, digest};
 use orchestra_store::{
     BitSet, FAILURE_RECORDS, ListError, ListingReader, MANIFEST, MAX_ITEM_INDEX, ObjectOutput, OutputFolder,
-    RUN_SUMMARY, one_by_one, only_files,
+    RUN_SUMMARY, altered_files, one_by_one, only_files,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -194,6 +194,7 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
     for output in &account.outputs {
         count.output(output, kinds, &account.run_id, &failed)?;
     }
+    count.altered();
     count.strays(&account.outputs);
     count.found.items = count.sources.values().sum();
     count.found.failed = failed.values().map(Items::len).sum();
@@ -512,6 +513,19 @@ impl<'a> Count<'a> {
             .collect();
         files.sort();
         files
+    }
+
+    /// Files that hold other bytes than the run has written, where its journal is still there.
+    fn altered(&mut self) {
+        match altered_files(self.folder) {
+            Ok(files) => files.iter().for_each(|file| {
+                let what = || format!("`{}` holds other bytes than the run has written", file.display());
+                self.fault(FaultKind::Damaged, what);
+            }),
+            Err(error) => self.fault(FaultKind::Damaged, || {
+                format!("its files cannot be compared with its journal: {error}")
+            }),
+        }
     }
 
     /// Files that nothing names, and named ones that are not there as they were written.

@@ -70,7 +70,6 @@ pub fn prepare_with(
     let new_items = lists.new_items();
     let identity = past.go_on(&plan);
     let mut journal = open_journal(&plan, folder, &past, &identity, fresh)?;
-    remove_retired(&plan, &journal)?;
     // A reader of all parts would take it for one of them.
     let is_strange =
         |(sink, number, _): &(usize, u64, PathBuf)| *number >= journal.n_part_files(sink_file(*sink));
@@ -175,16 +174,7 @@ fn retry_failed(plan: &Plan, journal: &mut Journal) -> Result<u64, StartRunError
         }
         files.push(sink_file(at));
     }
-    let retried = journal.retry_failed(&files)?;
-    remove_retired(plan, journal)?;
-    Ok(retried)
-}
-
-/// Removes parts whose records were taken back; the start that took them back may have been killed before it did.
-fn remove_retired(plan: &Plan, journal: &Journal) -> io::Result<()> {
-    let is_retired =
-        |(sink, number, _): &(usize, u64, PathBuf)| journal.is_retired(sink_file(*sink), *number);
-    part_files(plan).iter().filter(|part| is_retired(part)).try_for_each(|(.., path)| fs::remove_file(path))
+    Ok(journal.retry_failed(&files)?)
 }
 
 fn open_tasks(plan: &Plan, listings: &[Listing]) -> Result<Option<KnownTasks>, StartRunError> {

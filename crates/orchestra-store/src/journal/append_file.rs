@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crc32fast::Hasher;
 
 use crate::folder::foreign;
+use crate::journal::frame::crc_of;
 
 /// What takes its place since it was looked at is no link either.
 const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
@@ -86,7 +87,7 @@ impl AppendFile {
         }
         let changed = (m.mtime(), m.mtime_nsec());
         if changed != self.changed.get() {
-            if self.crc_of_own()? != self.crc.clone().finalize() {
+            if crc_of(&self.file, self.own, self.len - self.own)? != self.crc.clone().finalize() {
                 // Shorter than the journal says: so the next start takes no byte of it on trust.
                 self.file.set_len(self.len.saturating_sub(1))?;
                 return Ok(Some(Disturbance::Content));
@@ -94,17 +95,6 @@ impl AppendFile {
             self.changed.set(changed);
         }
         Ok(None)
-    }
-
-    fn crc_of_own(&self) -> io::Result<u32> {
-        let (mut at, mut crc, mut block) = (self.own, Hasher::new(), vec![0; 1 << 18]);
-        while at < self.len {
-            let n = block.len().min(usize::try_from(self.len - at).unwrap_or(usize::MAX));
-            self.file.read_exact_at(&mut block[..n], at)?;
-            crc.update(&block[..n]);
-            at += n as u64;
-        }
-        Ok(crc.finalize())
     }
 
     fn note_change(&self) -> io::Result<()> {

@@ -9,11 +9,12 @@ use orchestra_core::{ItemId, SourceId};
 
 use crate::folder::PRIVATE;
 use crate::identity::RunIdentity;
+use crate::journal::commit::FileIndex;
 use crate::journal::finished::{Ended, FinishedSet, MAX_ITEM_INDEX};
 use crate::journal::placed::Placed;
 
 /// Raised with every change of an entry.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 /// What a frame holds: its first byte.
 pub(crate) mod kind {
@@ -31,8 +32,6 @@ pub(crate) mod kind {
     pub(crate) const PLACED: u8 = 6;
     /// `Sealed`: the rows of a file lie in a part file or in a state now, and all before it is durable. A `PLACED` frame that names the part stands before it.
     pub(crate) const SEALED: u8 = 7;
-    /// `Retried`: every item that had failed is to be done again, and all before it is durable.
-    pub(crate) const RETRIED: u8 = 8;
 }
 
 /// First frame.
@@ -48,6 +47,17 @@ impl Header {
     pub(crate) fn new(identity: &RunIdentity, files: &[PathBuf]) -> Self {
         let files = files.iter().map(|f| f.as_os_str().as_bytes().to_vec()).collect();
         Self { format: FORMAT, identity: identity.clone(), files }
+    }
+
+    /// Reads the first frame; else why it is none.
+    pub(crate) fn read(frame: Option<(u8, &[u8])>) -> Result<Self, String> {
+        match frame.filter(|(kind, _)| *kind == kind::HEADER).and_then(|(_, body)| decode::<Self>(body)) {
+            Some(header) if header.format == FORMAT => Ok(header),
+            Some(Self { format, .. }) => {
+                Err(format!("it has format {format}, this version reads format {FORMAT}"))
+            }
+            None => Err("its first entry is damaged or of another version".to_owned()),
+        }
     }
 
     pub(crate) fn files(&self) -> Vec<PathBuf> {
@@ -83,25 +93,6 @@ pub(crate) struct Sealed {
     pub(crate) part: Placed,
 }
 
-impl Sealed {
-    /// Whether a file of that name can have been sealed where the files of the run are so long.
-    pub(crate) fn is_sane(&self, lengths: &[u64]) -> bool {
-        lengths.get(usize::from(self.file)) == Some(&self.bytes)
-            && (self.part.is_part() || self.part.is_state())
-    }
-}
-
-/// The files that hold records of failed items and nothing else, and begin anew: the place of each in the header, and how many bytes it held.
-#[derive(Debug, Clone, Encode, Decode)]
-pub(crate) struct Retried(pub(crate) Vec<(u16, u64)>);
-
-impl Retried {
-    /// As [`Sealed::is_sane`].
-    pub(crate) fn is_sane(&self, lengths: &[u64]) -> bool {
-        self.0.iter().all(|(file, bytes)| lengths.get(usize::from(*file)) == Some(bytes))
-    }
-}
-
 /// Consecutive items of one source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 struct Span {
@@ -120,6 +111,13 @@ impl Group {
     pub(crate) fn is_sane(&self, n_files: usize) -> bool {
         let files_known = self.appended.iter().all(|a| usize::from(a.file) < n_files);
         files_known && self.done.iter().chain(&self.failed).all(Span::is_sane)
+    }
+
+    /// Takes failures back, with all that it appended to files that begin anew; `false` where nothing is left.
+    pub(crate) fn without_failures(&mut self, anew: &[FileIndex]) -> bool {
+        self.appended.retain(|appended| !anew.contains(&FileIndex(appended.file.into())));
+        self.failed.clear();
+        !self.appended.is_empty() || !self.done.is_empty()
     }
 
     /// The number behind the largest item in it; `None`: behind all that there can be.

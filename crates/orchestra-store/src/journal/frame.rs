@@ -8,12 +8,22 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
 
 use bincode::Encode;
 
 const HEAD: usize = 8;
-/// Checksum before the first frame.
-pub(crate) const SEED: u32 = 0x4f52_4348;
+/// Where a frame ends, and its checksum, from which that of the next one starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LogEnd {
+    pub(crate) len: u64,
+    crc: u32,
+}
+
+impl LogEnd {
+    /// Before the first frame.
+    pub(crate) const START: Self = Self { len: 0, crc: 0x4f52_4348 };
+}
 
 /// The last valid frame that was read.
 #[derive(Debug)]
@@ -21,17 +31,15 @@ pub(crate) struct FrameReader {
     input: BufReader<File>,
     bytes_left: u64,
     body: Vec<u8>,
-    /// Where the last valid frame ends.
-    pub(crate) end: u64,
-    /// Checksum of the last valid frame.
-    pub(crate) crc: u32,
+    /// Of the last valid frame.
+    pub(crate) end: LogEnd,
 }
 
 impl FrameReader {
     pub(crate) fn new(file: File) -> io::Result<Self> {
         let bytes_left = file.metadata()?.len();
         let input = BufReader::with_capacity(1 << 18, file);
-        Ok(Self { input, bytes_left, body: Vec::new(), end: 0, crc: SEED })
+        Ok(Self { input, bytes_left, body: Vec::new(), end: LogEnd::START })
     }
 
     /// The next frame's kind and body, or `None` at the end or at the first broken one.
@@ -51,30 +59,54 @@ impl FrameReader {
         }
         self.body.resize(length as usize, 0);
         self.input.read_exact(&mut self.body)?;
-        if checksum(self.crc, &head[..4], &self.body) != expected {
+        if checksum(self.end.crc, &head[..4], &self.body) != expected {
             self.bytes_left = 0;
             return Ok(None);
         }
         self.bytes_left = after - u64::from(length);
-        self.end += HEAD as u64 + u64::from(length);
-        self.crc = expected;
+        self.end = LogEnd { len: self.end.len + HEAD as u64 + u64::from(length), crc: expected };
         Ok(Some((self.body[0], &self.body[1..])))
     }
 }
 
-/// The bytes of a frame after one with checksum `previous`, and its own checksum.
-pub(crate) fn encode(kind: u8, body: &impl Encode, previous: u32) -> io::Result<(Vec<u8>, u32)> {
+/// The bytes of a frame behind this end, and where it ends itself.
+pub(crate) fn encode(kind: u8, body: &impl Encode, after: LogEnd) -> io::Result<(Vec<u8>, LogEnd)> {
     let mut bytes = vec![0; HEAD];
     bytes.push(kind);
     bincode::encode_into_std_write(body, &mut bytes, bincode::config::standard())
         .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e.to_string()))?;
+    seal(bytes, after)
+}
+
+/// The same of a body that is encoded.
+pub(crate) fn encode_body(kind: u8, body: &[u8], after: LogEnd) -> io::Result<(Vec<u8>, LogEnd)> {
+    seal([&[0; HEAD][..], &[kind], body].concat(), after)
+}
+
+fn seal(mut bytes: Vec<u8>, after: LogEnd) -> io::Result<(Vec<u8>, LogEnd)> {
     let length = u32::try_from(bytes.len() - HEAD)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a journal entry is larger than 4 GiB"))?;
     let length = length.to_le_bytes();
-    let crc = checksum(previous, &length, &bytes[HEAD..]);
+    let crc = checksum(after.crc, &length, &bytes[HEAD..]);
     bytes[..4].copy_from_slice(&length);
     bytes[4..HEAD].copy_from_slice(&crc.to_le_bytes());
-    Ok((bytes, crc))
+    let end = LogEnd { len: after.len + bytes.len() as u64, crc };
+    Ok((bytes, end))
+}
+
+/// Checksum of so many bytes of a file from `from` on.
+pub(crate) fn crc_of(file: &File, from: u64, bytes: u64) -> io::Result<u32> {
+    let mut hasher = crc32fast::Hasher::new();
+    let mut buffer = vec![0; usize::try_from(bytes.min(1 << 18)).unwrap_or(1 << 18)];
+    let (mut at, end) = (from, from + bytes);
+    while at < end {
+        let part = (end - at).min(buffer.len() as u64);
+        let part = &mut buffer[..usize::try_from(part).unwrap_or(0)];
+        file.read_exact_at(part, at)?;
+        hasher.update(part);
+        at += part.len() as u64;
+    }
+    Ok(hasher.finalize())
 }
 
 fn checksum(previous: u32, length: &[u8], body: &[u8]) -> u32 {
@@ -102,15 +134,16 @@ mod tests {
         while let Some((kind, body)) = reader.next().unwrap() {
             frames.push((kind, body.to_vec()));
         }
-        (frames, reader.end)
+        (frames, reader.end.len)
     }
 
     fn three_frames() -> (Vec<u8>, Vec<usize>) {
-        let (mut bytes, mut crc, mut ends) = (Vec::new(), SEED, vec![0]);
+        let (mut bytes, mut end, mut ends) = (Vec::new(), LogEnd::START, vec![0]);
         for text in ["one", "", "three"] {
-            let (frame, next) = encode(7, &text.to_owned(), crc).unwrap();
+            let (frame, next) = encode(7, &text.to_owned(), end).unwrap();
             bytes.extend(frame);
-            crc = next;
+            end = next;
+            assert_eq!(end.len, bytes.len() as u64);
             ends.push(bytes.len());
         }
         (bytes, ends)

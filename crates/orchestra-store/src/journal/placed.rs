@@ -2,7 +2,7 @@
 //! rows were folded into. A reader sees such a file whole or not at all.
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -10,6 +10,7 @@ use bincode::{Decode, Encode};
 
 use crate::atomic::sync_folder_of;
 use crate::folder::PRIVATE;
+use crate::journal::frame::crc_of;
 
 /// A file of a commit, a part file, or a state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,22 +113,12 @@ impl Placed {
         let Some(path) = self.path(folder) else { return Ok(false) };
         // A file that is not as long as it was need not be read.
         match fs::symlink_metadata(&path) {
-            Ok(m) if m.is_file() && m.len() == self.bytes => Ok(crc_of(&path)? == self.crc),
+            Ok(m) if m.is_file() && m.len() == self.bytes => {
+                Ok(crc_of(&fs::File::open(&path)?, 0, self.bytes)? == self.crc)
+            }
             Ok(_) => Ok(false),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(e) => Err(e),
-        }
-    }
-}
-
-/// That of a file of any length, which may be all holes.
-fn crc_of(path: &Path) -> io::Result<u32> {
-    let (mut file, mut hasher) = (fs::File::open(path)?, crc32fast::Hasher::new());
-    let mut part = [0; 64 << 10];
-    loop {
-        match file.read(&mut part)? {
-            0 => return Ok(hasher.finalize()),
-            n => hasher.update(&part[..n]),
         }
     }
 }

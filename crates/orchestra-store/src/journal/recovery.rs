@@ -1,21 +1,22 @@
 //! Finds out what of an earlier run survives: the longest whole part of the journal that agrees with the files. Only reads.
 //!
-//! The rows of a file that was sealed lie in its part from then on. A journal that ends before the seal would count rows that lie nowhere, so it
-//! ends before the first of them instead. A state holds the rows of all states before it: only the last one is looked at.
-
-mod on_disk;
+//! The journal is read once, into what it says of each file, and then the files are looked at. Where one does not hold what is said of it, the journal
+//! counts up to that entry, and is read again up to there. Bytes that are known to be durable are taken on trust, unless some of them are gone. The rows
+//! of a file that was sealed lie in its part: where that is wrong, the journal ends before the first of them. A state holds the rows of all states
+//! before it, so only the last one is looked at.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use self::on_disk::Files;
+use super::append_file::length_of;
+use super::entry::{self, Appended, Group, Header, Sealed, is_of_rows, kind, resolve};
+use super::finished::FinishedSet;
+use super::frame::{FrameReader, LogEnd, crc_of};
+use super::placed::{Placed, is_below, state_path};
 use crate::catalog::written;
+use crate::folder::{Foreign, JOURNAL, PRIVATE, is_foreign};
 use crate::identity::RunIdentity;
-use crate::journal::entry::{self, FORMAT, Group, Header, Retried, Sealed, kind, resolve};
-use crate::journal::finished::FinishedSet;
-use crate::journal::frame::FrameReader;
-use crate::journal::placed::{Placed, is_below, state_path};
 
 /// What an output folder holds.
 #[derive(Debug)]
@@ -34,86 +35,188 @@ pub(crate) struct FoundRun {
     pub(crate) code: Option<i32>,
     /// What it achieved: for a finished run as the journal says, else as far as the files agree.
     pub(crate) replayed: Replayed,
-    overview: Overview,
+    /// Commits in all of the journal.
+    commits: u64,
 }
 
 /// The part of a run that counts.
 #[derive(Debug, Clone)]
 pub(crate) struct Replayed {
     pub(crate) identity: RunIdentity,
-    pub(crate) journal_len: u64,
-    pub(crate) crc: u32,
-    pub(crate) lengths: Vec<u64>,
-    /// How many parts each file was sealed into.
-    pub(crate) parts: Vec<u64>,
-    /// How many it had when its items were to be done again: what is left of those that do not count any more.
-    pub(crate) retired_parts: Vec<u64>,
-    /// Where in the journal the first rows stand that each file holds.
-    begun: Vec<Option<u64>>,
+    /// Where it ends.
+    pub(crate) end: LogEnd,
+    pub(crate) files: Vec<FileState>,
     pub(crate) finished: FinishedSet,
     /// Commits in the part that counts.
     pub(crate) commits: u64,
+    /// Files of groups that are not known to be durable, and where in the journal these stand.
+    placed: Vec<(u64, Placed)>,
+    /// End of the last entry that says that all before it is durable.
+    durable_to: u64,
+    trust: Trust,
+}
+
+/// What the journal says of a file of the run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FileState {
+    pub(crate) len: u64,
+    /// How many parts, or states, it was sealed into.
+    pub(crate) parts: u64,
+    /// Where in the journal the first rows stand that it holds.
+    begun: Option<u64>,
+    /// It is at least so long, and so much of it is taken on trust.
+    durable: u64,
+    /// What lies behind that, with the places of its entries in the journal.
+    appended: Vec<(u64, Appended)>,
+    /// What is to be there of its parts or states, with the place of the first row in each.
+    sealed: Vec<(u64, Placed)>,
+}
+
+/// What is taken on trust.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    /// What was durable before something happened.
+    Durable,
+    Nothing,
 }
 
 impl Replayed {
     /// Those of a run that has done nothing.
-    pub(crate) fn none(identity: RunIdentity, n_files: usize, crc: u32) -> Self {
+    pub(crate) fn none(identity: RunIdentity, n_files: usize, end: LogEnd) -> Self {
         Self {
             identity,
-            journal_len: 0,
-            crc,
-            lengths: vec![0; n_files],
-            parts: vec![0; n_files],
-            retired_parts: vec![0; n_files],
-            begun: vec![None; n_files],
+            end,
+            files: vec![FileState::default(); n_files],
             finished: FinishedSet::default(),
             commits: 0,
+            placed: Vec::new(),
+            durable_to: 0,
+            trust: Trust::Durable,
         }
     }
 
     /// The states that rows of `files` were folded into last.
     pub(crate) fn states(&self, files: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
-        files.iter().zip(&self.parts).filter_map(|(file, parts)| state_path(file, parts.checked_sub(1)?))
+        let states = files.iter().zip(&self.files);
+        states.filter_map(|(name, file)| state_path(name, file.parts.checked_sub(1)?))
     }
 
-    /// Where the journal has to end instead of `end`: before rows that count and were taken from their file by a seal that does not; else where
-    /// it ends already, if a state that does not count may have replaced one that does, which was not looked at.
-    fn cut_back(&self, beginnings: &[Beginning], end: u64) -> Option<u64> {
-        let undone = || beginnings.iter().filter(|b| b.at >= self.journal_len);
-        let rows = undone().filter_map(|b| *self.begun.get(usize::from(b.file))?).min();
-        let is_state = undone().any(|b| b.is_state);
-        rows.or((is_state && self.journal_len < end).then_some(self.journal_len))
+    /// Takes up an entry; `None`: it is none that a run writes here. `placed` are the files that belong to it.
+    fn take_up(&mut self, kind: u8, body: &[u8], at: u64, placed: Vec<Placed>) -> Option<()> {
+        match kind {
+            kind::GROUP => {
+                let group = entry::decode::<Group>(body).filter(|group| group.is_sane(self.files.len()))?;
+                for appended in &group.appended {
+                    let file = &mut self.files[usize::from(appended.file)];
+                    // A length that no file has is found out with the file.
+                    file.len = file.len.saturating_add(appended.bytes);
+                    file.begun.get_or_insert(at);
+                    file.appended.push((at, *appended));
+                }
+                self.placed.extend(placed.into_iter().map(|file| (at, file)));
+                group.add_to(&mut self.finished);
+                self.commits += 1;
+            }
+            kind::SEALED => {
+                let Sealed { file, bytes, part } = entry::decode::<Sealed>(body)?;
+                let trust = self.trust;
+                let file = self.files.get_mut(usize::from(file)).filter(|file| file.len == bytes)?;
+                if !part.is_part() && !part.is_state() {
+                    return None;
+                }
+                let begun = file.begun.unwrap_or(at);
+                let parts = file.parts + 1;
+                let mut sealed = std::mem::take(&mut file.sealed);
+                // What became of a durable part is the user's business. A state is the only copy of its rows.
+                if part.is_state() || trust == Trust::Nothing {
+                    sealed.push((begun, part));
+                }
+                *file = FileState { parts, sealed, ..FileState::default() };
+            }
+            kind::RESUMED => self.identity = entry::decode(body)?,
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// All so far is durable.
+    fn settle(&mut self, names: &[PathBuf]) {
+        self.durable_to = self.end.len;
+        self.placed.clear();
+        if self.trust == Trust::Nothing {
+            return;
+        }
+        // Files of rows are always read: what lies in one may be of later rows, where the journal lost the seal of these.
+        for (file, _) in self.files.iter_mut().zip(names).filter(|(_, name)| !is_of_rows(name)) {
+            file.durable = file.len;
+            file.appended.clear();
+        }
+    }
+
+    /// Where in the journal the first entry stands that the files disagree with.
+    fn first_wrong(&self, folder: &Path, names: &[PathBuf]) -> io::Result<Option<u64>> {
+        let mut wrong = Vec::new();
+        for (file, name) in self.files.iter().zip(names) {
+            wrong.extend(file.first_wrong(&resolve(folder, name))?);
+            wrong.extend(file.first_wrong_seal(folder)?);
+        }
+        for (at, file) in &self.placed {
+            if !file.is_there(folder)? {
+                wrong.push(*at);
+                break;
+            }
+        }
+        Ok(wrong.into_iter().min())
     }
 }
 
-/// Where in the journal a file begins anew: it was sealed, or its items are done again.
-#[derive(Debug, Clone, Copy)]
-struct Beginning {
-    at: u64,
-    file: u16,
-    is_state: bool,
-    /// Its items are done again.
-    is_retry: bool,
-}
+impl FileState {
+    /// The place of the first entry whose bytes `path` does not hold.
+    fn first_wrong(&self, path: &Path) -> io::Result<Option<u64>> {
+        let named = |error: io::Error| {
+            let text = format!("`{}`: {error}", path.display());
+            match is_foreign(&error) {
+                true => io::Error::other(Foreign(text)),
+                false => io::Error::new(error.kind(), text),
+            }
+        };
+        let len = length_of(path).map_err(named)?;
+        if len < self.durable {
+            return Ok(Some(0));
+        }
+        let (mut from, mut file) = (self.durable, None);
+        for (at, appended) in &self.appended {
+            // Without bytes there need not be a file.
+            if appended.bytes == 0 {
+                continue;
+            }
+            if len - from < appended.bytes {
+                return Ok(Some(*at));
+            }
+            let file = match &mut file {
+                Some(file) => file,
+                none => none.insert(File::open(path).map_err(named)?),
+            };
+            if crc_of(file, from, appended.bytes).map_err(named)? != appended.crc {
+                return Ok(Some(*at));
+            }
+            from += appended.bytes;
+        }
+        Ok(None)
+    }
 
-#[derive(Debug, Clone)]
-struct Overview {
-    header: Header,
-    /// End of the last entry that says that all before it is durable.
-    durable_to: u64,
-    commits: u64,
-    code: Option<i32>,
-    /// In their order.
-    beginnings: Vec<Beginning>,
-}
-
-/// How far a replay believes the journal.
-#[derive(Debug, Clone, Copy)]
-enum Check {
-    /// Wholly: the run is over, and its files are the user's.
-    Nothing,
-    /// The files must be long enough, and beyond this place in the journal their bytes must have the recorded checksums.
-    Files { checksums_from: u64 },
+    /// The place of the first row that lies in no part or state that is there.
+    fn first_wrong_seal(&self, folder: &Path) -> io::Result<Option<u64>> {
+        let mut wrong = None;
+        for (begun, part) in self.sealed.iter().rev() {
+            match part.is_there(folder)? {
+                true if part.is_state() => break,
+                true => {}
+                false => wrong = Some(*begun),
+            }
+        }
+        Ok(wrong)
+    }
 }
 
 /// What the files of lists of items begin with: `items-<source>`.
@@ -146,206 +249,154 @@ fn most_items(journal: &Path) -> io::Result<u64> {
 
 /// Looks at the journal at `journal` of the output folder `folder`.
 pub(crate) fn examine(folder: &Path, journal: &Path) -> io::Result<Found> {
-    let overview = match overview(journal)? {
-        Ok(overview) => overview,
+    let all = match read(journal, u64::MAX, Trust::Durable)? {
+        Ok(all) => all,
         Err(found) => return Ok(found),
     };
-    let files = overview.header.files();
-    let code = overview.code;
-    let replayed = if code.is_some() {
-        replay(folder, journal, &overview, Check::Nothing)?
-    } else {
-        replay_checked(folder, journal, &overview)?
+    let (files, code, commits) = (all.names.clone(), all.code, all.commits);
+    let replayed = match code {
+        Some(_) => all.replayed,
+        None => agreeing(folder, journal, all)?,
     };
-    Ok(Found::Run(Box::new(FoundRun { files, code, replayed, overview })))
+    Ok(Found::Run(Box::new(FoundRun { files, code, replayed, commits })))
 }
 
 impl FoundRun {
     /// What survives when the run is to go on, so that its files must agree, and how many commits do not.
     pub(crate) fn resumable(&self, folder: &Path, journal: &Path) -> io::Result<(Replayed, u64)> {
-        let replayed = match self.code {
-            Some(_) => replay_checked(folder, journal, &self.overview)?,
-            None => self.replayed.clone(),
+        let replayed = match (self.code, read(journal, u64::MAX, Trust::Durable)?) {
+            (Some(_), Ok(all)) => agreeing(folder, journal, all)?,
+            _ => self.replayed.clone(),
         };
-        let lost = self.overview.commits - replayed.commits;
+        let lost = self.commits - replayed.commits;
         Ok((replayed, lost))
     }
 }
 
-fn replay_checked(folder: &Path, journal: &Path, overview: &Overview) -> io::Result<Replayed> {
-    let check = Check::Files { checksums_from: overview.durable_to };
-    let replayed = replay(folder, journal, overview, check)?;
-    if replayed.journal_len >= overview.durable_to {
-        return Ok(replayed);
+/// The longest part that the files agree with.
+fn agreeing(folder: &Path, journal: &Path, all: Read) -> io::Result<Replayed> {
+    let mut read_so_far = all;
+    loop {
+        let Read { names, replayed, .. } = read_so_far;
+        let Some(wrong) = replayed.first_wrong(folder, &names)? else { return Ok(replayed) };
+        // Something else has changed what was durable, so no byte is taken on trust.
+        let (end, trust) = match replayed.trust {
+            Trust::Durable if wrong < replayed.durable_to => (u64::MAX, Trust::Nothing),
+            trust => (wrong, trust),
+        };
+        let Ok(earlier) = read(journal, end, trust)? else {
+            return Err(io::Error::other("the journal changed while it was read"));
+        };
+        read_so_far = earlier;
     }
-    // A file is shorter than it was when it was durable: something else changed it, so no byte of it is taken on trust.
-    replay(folder, journal, overview, Check::Files { checksums_from: 0 })
 }
 
-fn overview(journal: &Path) -> io::Result<Result<Overview, Found>> {
+/// The result files of an ended run that are there and hold other bytes than it has written, relative to its folder.
+///
+/// # Errors
+/// The journal or a file cannot be read.
+pub fn altered_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let journal = folder.join(PRIVATE).join(JOURNAL);
+    let Ok(Read { names, replayed, .. }) = read(&journal, u64::MAX, Trust::Nothing)? else {
+        return Ok(Vec::new());
+    };
+    let mut altered = Vec::new();
+    for (name, file) in names.into_iter().zip(&replayed.files).filter(|(name, _)| !is_of_rows(name)) {
+        let path = resolve(folder, &name);
+        if path.is_file() && file.first_wrong(&path)?.is_some() {
+            altered.push(name);
+        }
+    }
+    placed_files(folder, &journal, 0, |placed, path| {
+        if !placed.is_state() && path.is_file() && !placed.is_there(folder)? {
+            altered.extend(path.strip_prefix(folder).map(Path::to_owned));
+        }
+        Ok::<(), io::Error>(())
+    })?;
+    Ok(altered)
+}
+
+/// What a journal says.
+struct Read {
+    /// Of its files.
+    names: Vec<PathBuf>,
+    /// The exit code, where that is its last entry.
+    code: Option<i32>,
+    /// In all of it.
+    commits: u64,
+    /// Up to `end`, or the first entry that no run writes.
+    replayed: Replayed,
+}
+
+fn read(journal: &Path, end: u64, trust: Trust) -> io::Result<Result<Read, Found>> {
+    let unreadable = |why: String| Ok(Err(Found::Unreadable(why)));
     let file = match File::open(journal) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Err(Found::Nothing)),
         Err(e) => return Err(e),
     };
     let mut frames = FrameReader::new(file)?;
-    let header = match frames.next()? {
-        Some((kind::HEADER, body)) => entry::decode::<Header>(body),
-        _ => None,
+    let header = match Header::read(frames.next()?) {
+        Ok(header) => header,
+        Err(why) => return unreadable(why),
     };
-    let Some(header) = header else {
-        return Ok(Err(Found::Unreadable("its first entry is damaged or of another version".into())));
-    };
-    if header.format != FORMAT {
-        let why = format!("it has format {}, this version reads format {FORMAT}", header.format);
-        return Ok(Err(Found::Unreadable(why)));
-    }
-    if let Some(outside) = header.files().iter().find(|file| !is_below(file)) {
-        let why =
-            format!("it names `{}`, which is no file below the folder: no run wrote that", outside.display());
-        return Ok(Err(Found::Unreadable(why)));
+    let names = header.files();
+    if let Some(outside) = names.iter().find(|file| !is_below(file)) {
+        return unreadable(format!(
+            "it names `{}`, which is no file below the folder: no run wrote that",
+            outside.display()
+        ));
     }
     let most = most_items(journal)?;
-    let mut overview = Overview { header, durable_to: 0, commits: 0, code: None, beginnings: Vec::new() };
+    let replayed = Replayed { trust, ..Replayed::none(header.identity, names.len(), frames.end) };
+    let mut read = Read { names, code: None, commits: 0, replayed };
+    let (mut is_over, mut placed) = (false, Vec::new());
     loop {
-        let at = frames.end;
-        let Some((kind, body)) = frames.next()? else { break };
-        overview.code = None;
+        let at = frames.end.len;
+        let Some((kind, body)) = frames.next()? else { return Ok(Ok(read)) };
+        read.code = None;
         match kind {
             kind::GROUP => {
-                overview.commits += 1;
+                read.commits += 1;
                 let end = entry::decode::<Group>(body).map_or(Some(0), |group| group.end());
                 if end.is_none_or(|end| end > most) {
-                    let why = format!(
+                    return unreadable(format!(
                         "it counts items as finished whose numbers are larger than the lists beside it can hold ({most} items)"
-                    );
-                    return Ok(Err(Found::Unreadable(why)));
+                    ));
                 }
             }
-            kind::FINISHED => overview.code = entry::decode(body),
-            kind::SEALED => {
-                let of = |sealed: Sealed| {
-                    let (file, is_state) = (sealed.file, sealed.part.is_state());
-                    Beginning { at, file, is_state, is_retry: false }
-                };
-                overview.beginnings.extend(entry::decode(body).map(of));
-            }
-            kind::RETRIED => {
-                let Retried(files) = entry::decode(body).unwrap_or(Retried(Vec::new()));
-                let of = |(file, _)| Beginning { at, file, is_state: false, is_retry: true };
-                overview.beginnings.extend(files.into_iter().map(of));
-            }
+            kind::FINISHED => read.code = entry::decode(body),
             _ => {}
         }
-        if matches!(kind, kind::SYNCED | kind::FINISHED | kind::SEALED | kind::RETRIED) {
-            overview.durable_to = frames.end;
+        is_over |= at >= end;
+        if is_over {
+            continue;
+        }
+        if kind == kind::PLACED {
+            // It counts with the entry that follows.
+            match entry::decode(body) {
+                Some(files) => placed = files,
+                None => is_over = true,
+            }
+            continue;
+        }
+        if read.replayed.take_up(kind, body, at, std::mem::take(&mut placed)).is_none() {
+            is_over = true;
+            continue;
+        }
+        read.replayed.end = frames.end;
+        if matches!(kind, kind::SYNCED | kind::FINISHED | kind::SEALED) {
+            read.replayed.settle(&read.names);
         }
     }
-    Ok(Ok(overview))
 }
 
-fn replay(folder: &Path, journal: &Path, overview: &Overview, check: Check) -> io::Result<Replayed> {
-    let mut end = u64::MAX;
-    loop {
-        let state = replay_to(folder, journal, overview, check, end)?;
-        // Each time it ends earlier.
-        match state.cut_back(&overview.beginnings, end) {
-            Some(earlier) => end = earlier,
-            None => return Ok(state),
-        }
-    }
-}
-
-/// Replays the part of the journal that ends before `end`.
-fn replay_to(
-    folder: &Path,
-    journal: &Path,
-    overview: &Overview,
-    check: Check,
-    end: u64,
-) -> io::Result<Replayed> {
-    let mut frames = FrameReader::new(File::open(journal)?)?;
-    let named = overview.header.files();
-    let mut files = Files::look(folder, &named, &overview.beginnings, check)?;
-    let mut state = Replayed::none(overview.header.identity.clone(), named.len(), 0);
-    // Files that belong to the next group.
-    let mut placed: Vec<Placed> = Vec::new();
-    loop {
-        // `end` before `next`: the entry's own start decides whether it lies in the durable part.
-        let start = frames.end;
-        let Some((kind, body)) = frames.next()?.filter(|_| start < end) else { break };
-        match kind {
-            kind::GROUP => {
-                let group = entry::decode::<Group>(body).filter(|g| g.is_sane(state.lengths.len()));
-                let Some(group) = group else { break };
-                let placed = std::mem::take(&mut placed);
-                if !files.hold_placed(&placed, start)? || !files.hold(&group, start, &mut state.lengths)? {
-                    break;
-                }
-                for appended in &group.appended {
-                    state.begun[usize::from(appended.file)].get_or_insert(start);
-                }
-                group.add_to(&mut state.finished);
-                state.commits += 1;
-            }
-            kind::SEALED => {
-                let sealed = entry::decode::<Sealed>(body).filter(|sealed| sealed.is_sane(&state.lengths));
-                let Some(sealed) = sealed else { break };
-                placed.clear(); // It is the part.
-                let file = usize::from(sealed.file);
-                let of_file = |b: &&Beginning| b.file == sealed.file && b.at > start;
-                let mut retries = overview.beginnings.iter().filter(|b| of_file(b) && b.is_retry);
-                let holds = match sealed.part.is_state() {
-                    // The part is removed, or about to be.
-                    false if retries.any(|b| b.at < end) => true,
-                    true if overview.beginnings.iter().filter(of_file).any(|b| b.at < end) => true,
-                    // The only copy of its rows, and small: it is always read.
-                    true => sealed.part.is_there(folder)? || matches!(check, Check::Nothing),
-                    false => files.hold_placed(&[sealed.part], start)?,
-                };
-                if !holds {
-                    break;
-                }
-                (state.lengths[file], state.begun[file]) = (0, None);
-                state.parts[file] += 1;
-            }
-            kind::RETRIED => {
-                let retried =
-                    entry::decode::<Retried>(body).filter(|retried| retried.is_sane(&state.lengths));
-                let Some(retried) = retried else { break };
-                for (file, _) in retried.0 {
-                    let file = usize::from(file);
-                    (state.lengths[file], state.begun[file]) = (0, None);
-                    let parts = std::mem::take(&mut state.parts[file]);
-                    state.retired_parts[file] = state.retired_parts[file].max(parts);
-                }
-                state.finished.forget_failed();
-            }
-            kind::PLACED => match entry::decode(body) {
-                Some(files) => {
-                    placed = files;
-                    continue; // It counts with its group.
-                }
-                None => break,
-            },
-            kind::RESUMED => match entry::decode(body) {
-                Some(identity) => state.identity = identity,
-                None => break,
-            },
-            _ => {}
-        }
-        state.journal_len = frames.end;
-        state.crc = frames.crc;
-    }
-    Ok(state)
-}
-
-/// Calls `each` with the path of every file that was placed, or was about to be, by the part of the journal from `from` on.
+/// Calls `each` with every file that was placed, or was about to be, by the part of the journal from `from` on, and where it lies.
 pub(crate) fn placed_files<E: From<io::Error>>(
     folder: &Path,
     journal: &Path,
     from: u64,
-    mut each: impl FnMut(PathBuf) -> Result<(), E>,
+    mut each: impl FnMut(&Placed, PathBuf) -> Result<(), E>,
 ) -> Result<(), E> {
     let file = match File::open(journal) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -355,16 +406,18 @@ pub(crate) fn placed_files<E: From<io::Error>>(
     // Whatever a journal says: the files that grow are no placed ones.
     let mut growing: Vec<PathBuf> = Vec::new();
     loop {
-        let start = frames.end;
+        let start = frames.end.len;
         let Some((kind, body)) = frames.next()? else { return Ok(()) };
         if kind == kind::HEADER {
-            let files = entry::decode::<Header>(body).map(|header| header.files()).unwrap_or_default();
+            let files = Header::read(Some((kind, body))).map(|header| header.files()).unwrap_or_default();
             growing.extend(files.iter().map(|file| resolve(folder, file)));
         }
         if kind == kind::PLACED && start >= from {
-            let files = entry::decode::<Vec<Placed>>(body).unwrap_or_default();
-            let paths = files.iter().filter_map(|placed| placed.path(folder));
-            paths.filter(|path| !growing.contains(path)).try_for_each(&mut each)?;
+            for placed in entry::decode::<Vec<Placed>>(body).unwrap_or_default() {
+                if let Some(path) = placed.path(folder).filter(|path| !growing.contains(path)) {
+                    each(&placed, path)?;
+                }
+            }
         }
     }
 }
@@ -374,8 +427,7 @@ mod tests {
     use orchestra_core::{ItemId, SourceId};
 
     use super::*;
-    use crate::journal::entry::Appended;
-    use crate::journal::frame::{SEED, encode};
+    use crate::journal::frame::{LogEnd, encode};
 
     #[test]
     fn a_commit_that_added_nothing_to_a_file_needs_no_file() {
@@ -388,10 +440,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let journal = dir.path().join("journal");
         let header = Header::new(&identity, &["failures.jsonl".into()]);
-        let (mut bytes, crc) = encode(kind::HEADER, &header, SEED).unwrap();
+        let (mut bytes, end) = encode(kind::HEADER, &header, LogEnd::START).unwrap();
         let item = ItemId { source: SourceId(0), index: 3 };
         let group = Group::new(vec![Appended { file: 0, bytes: 0, crc: 0 }], &[item], &[]);
-        bytes.extend(encode(kind::GROUP, &group, crc).unwrap().0);
+        bytes.extend(encode(kind::GROUP, &group, end).unwrap().0);
         std::fs::write(&journal, bytes).unwrap();
         match examine(dir.path(), &journal).unwrap() {
             Found::Run(run) => assert!(run.replayed.finished.contains(item)),

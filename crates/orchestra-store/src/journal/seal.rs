@@ -48,12 +48,6 @@ impl Journal {
         self.parts.get(index).copied().unwrap_or(0)
     }
 
-    /// Whether part `number` of a file held records of items that are done again, and counts no more.
-    pub fn is_retired(&self, FileIndex(index): FileIndex, number: u64) -> bool {
-        let retired = self.retired_parts.get(index).copied().unwrap_or(0);
-        (self.n_part_files(FileIndex(index))..retired).contains(&number)
-    }
-
     /// All rows of the file are in `part` from now on, and the file is empty: both, or neither. Unlike a commit it is durable at once.
     ///
     /// # Errors
@@ -95,26 +89,21 @@ impl Journal {
         let unknown = CommitError::UnknownFile(FileIndex(index));
         let file = self.files.get(index).filter(|file| is_of_rows(self.inside(file))).ok_or(unknown)?;
         undisturbed(file)?;
-        undisturbed(&self.journal)?;
+        undisturbed(&self.log.file)?;
         self.must_lie_where_it_was()?;
         // `open_files` lets no run have more files than fit.
         let number = u16::try_from(index).unwrap_or(u16::MAX);
         let sealed = Sealed { file: number, bytes: file.len(), part: part.entry() };
-        let (len, crc) = (self.journal.len(), self.crc);
         let folder = self.folder.path().to_owned();
-        let written = self
-            .append(kind::PLACED, &[part.entry()].to_vec())
-            .and_then(|()| part.write_durably(&folder).map_err(write_failed(&folder.join(&part.path))));
-        if let Err(error) = written {
-            self.journal.accept(len);
-            self.crc = crc;
-            self.roll_back();
-            self.take_away(std::slice::from_ref(part));
-            return Err(error);
-        }
+        self.all_or_nothing(std::slice::from_ref(part), |this| {
+            this.append(kind::PLACED, &[part.entry()].to_vec())?;
+            part.write_durably(&folder).map_err(write_failed(&folder.join(&part.path)))
+        })?;
         self.make_durable(kind::SEALED, &sealed)?;
         self.unsynced = false;
         self.parts[index] += 1;
-        self.empty(index)
+        let file = &mut self.files[index];
+        let emptied = file.cut(0).map_err(write_failed(file.path()));
+        self.or_close(emptied)
     }
 }

@@ -8,12 +8,11 @@ use thiserror::Error;
 use super::append_file::AppendFile;
 use super::commit::CommitError;
 use super::entry::{Header, kind};
-use super::frame::{self, SEED};
+use super::log::Log;
 use super::open_files::{cut_files, open_files, remove_links};
 use super::placed::{remove_empty_folders, remove_placed};
 use super::recovery::{Found, Replayed, placed_files};
 use super::{Journal, Phase};
-use crate::atomic::write_atomic;
 use crate::folder::OutputFolder;
 use crate::identity::RunIdentity;
 
@@ -96,12 +95,9 @@ impl Journal {
             file.cut(0).and_then(|()| file.sync()).map_err(failed(file.path()))?;
         }
         let path = folder.journal_path();
-        let (header, crc) =
-            frame::encode(kind::HEADER, &Header::new(identity, files), SEED).map_err(failed(&path))?;
-        write_atomic(&path, &header).map_err(failed(&path))?;
-        let journal = AppendFile::open(&path).map_err(failed(&path))?;
-        let replayed = Replayed::none(identity.clone(), files.len(), crc);
-        Ok(Self::new(folder, journal, open, replayed, Recovered::default()))
+        let log = Log::begin(&path, kind::HEADER, &Header::new(identity, files)).map_err(failed(&path))?;
+        let replayed = Replayed::none(identity.clone(), files.len(), log.end());
+        Ok(Self::new(folder, log, open, replayed, Recovered::default()))
     }
 
     /// Goes on with the run in the folder: cuts off what was written but not committed, and knows what is finished. `identity`
@@ -121,10 +117,9 @@ impl Journal {
         let path = folder.journal_path();
         let (replayed, lost_commits) = run.resumable(folder.path(), &path).map_err(failed(&path))?;
         let mut open = open_files(&folder, files)?;
-        let mut journal = AppendFile::open(&path).map_err(failed(&path))?;
         let counted: Vec<PathBuf> = replayed.states(files).map(|state| folder.path().join(state)).collect();
         // Files of items that do not count: a file is there exactly if its item is done.
-        placed_files(folder.path(), &path, replayed.journal_len, |file| {
+        placed_files(folder.path(), &path, replayed.end.len, |_, file| {
             if counted.contains(&file) {
                 return Ok(()); // A state that does not count was to replace it, and has not.
             }
@@ -133,11 +128,12 @@ impl Journal {
             Ok::<(), StartError>(())
         })?;
         let is_finished = run.code.is_some() && lost_commits == 0;
-        let cut_bytes = cut_files(&mut open, &replayed.lengths, is_finished)?;
-        journal.cut(replayed.journal_len).map_err(failed(&path))?;
+        let lengths: Vec<u64> = replayed.files.iter().map(|file| file.len).collect();
+        let cut_bytes = cut_files(&mut open, &lengths, is_finished)?;
+        let log = Log::go_on(&path, replayed.end).map_err(failed(&path))?;
         let reopen = run.code.is_some() || replayed.identity != *identity;
         let recovered = Recovered { lost_commits, cut_bytes };
-        let mut this = Self::new(folder, journal, open, replayed, recovered);
+        let mut this = Self::new(folder, log, open, replayed, recovered);
         // Also makes the cuts durable, so that no cut byte comes back after a power cut, and files that the killed run had no time to sync.
         (this.unsynced, this.has_placed) = (true, true);
         let begun = if reopen { this.append(kind::RESUMED, identity) } else { Ok(()) };
@@ -150,25 +146,22 @@ impl Journal {
 
     fn new(
         folder: OutputFolder,
-        journal: AppendFile,
+        log: Log,
         files: Vec<AppendFile>,
         replayed: Replayed,
         recovered: Recovered,
     ) -> Self {
-        let Replayed { crc, parts, retired_parts, finished, .. } = replayed;
-        let (phase, unsynced, has_placed) = (Phase::Open, false, false);
+        let parts = replayed.files.iter().map(|file| file.parts).collect();
         Self {
             folder,
-            journal,
-            crc,
+            log,
             files,
             parts,
-            retired_parts,
-            finished,
+            finished: replayed.finished,
             recovered,
-            phase,
-            unsynced,
-            has_placed,
+            phase: Phase::Open,
+            unsynced: false,
+            has_placed: false,
             may_have_account: true,
         }
     }
