@@ -156,7 +156,7 @@ impl History {
         if what != 3 {
             self.journal.frame(PLACED, &vec![part.clone()]);
         }
-        self.journal.frame(SEALED, &Sealed { file, bytes, part });
+        self.journal.frame(SEALED, &Sealed { file, bytes, part, note: Vec::new() });
         if what != 4 && PART_NAMES[..3].contains(&name) {
             self.parts.insert(name.to_owned(), waiting.clone());
         }
@@ -186,7 +186,7 @@ impl History {
         let part = Placed { path: name.into(), bytes: state.len() as u64, crc: crc32fast::hash(state) };
         self.journal.frame(PLACED, &vec![part.clone()]);
         if what != 1 {
-            self.journal.frame(SEALED, &Sealed { file: FOLDED, bytes, part });
+            self.journal.frame(SEALED, &Sealed { file: FOLDED, bytes, part, note: Vec::new() });
         }
         if what != 2 {
             self.parts.insert(name.to_owned(), state.clone());

@@ -199,7 +199,7 @@ fn go_on(mut journal: Journal, folder: &Path) {
     assert!(committed.is_ok() && journal.is_finished(item), "{committed:?}");
     let rows = FileIndex(usize::from(ROWS));
     let bytes = journal.rows(rows).expect("what counts of a file can be read");
-    let sealed = journal.seal(rows, &PlacedFile { path: "parts-99999.x".into(), bytes });
+    let sealed = journal.seal(rows, &PlacedFile { path: "parts-99999.x".into(), bytes }, Vec::new());
     assert!(sealed.is_ok() && journal.rows(rows).is_ok_and(|rows| rows.is_empty()), "{sealed:?}");
     let kept = journal.keep_state(FileIndex(usize::from(FOLDED)), b"all rows".to_vec());
     assert!(kept.is_ok(), "{kept:?}");

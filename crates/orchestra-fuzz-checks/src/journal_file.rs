@@ -19,7 +19,7 @@ pub(crate) const PLACED: u8 = 6;
 pub(crate) const SEALED: u8 = 7;
 
 /// Version of the format.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
 /// What the first frame's checksum starts from.
 pub(crate) const SEED: u32 = 0x4f52_4348;
 
@@ -53,6 +53,7 @@ pub(crate) struct Sealed {
     pub(crate) file: u16,
     pub(crate) bytes: u64,
     pub(crate) part: Placed,
+    pub(crate) note: Vec<u8>,
 }
 
 /// A whole file.
@@ -207,7 +208,11 @@ mod tests {
         journal.commit(&Commit { appends, done: vec![item(5)], ..Commit::default() }).unwrap();
         journal.sync().unwrap();
         journal
-            .seal(FileIndex(2), &PlacedFile { path: "c-00000.x".into(), bytes: b"part".to_vec() })
+            .seal(
+                FileIndex(2),
+                &PlacedFile { path: "c-00000.x".into(), bytes: b"part".to_vec() },
+                b"note".to_vec(),
+            )
             .unwrap();
         let appends = vec![(FileIndex(3), b"more".to_vec())];
         journal.commit(&Commit { appends, done: vec![item(6)], ..Commit::default() }).unwrap();
@@ -225,13 +230,13 @@ mod tests {
         expected.frame(SYNCED, &());
         let part = Placed { path: b"c-00000.x".to_vec(), bytes: 4, crc: crc32fast::hash(b"part") };
         expected.frame(PLACED, &vec![part.clone()]);
-        expected.frame(SEALED, &Sealed { file: 2, bytes: 5, part });
+        expected.frame(SEALED, &Sealed { file: 2, bytes: 5, part, note: b"note".to_vec() });
         let appended = vec![Appended { file: 3, bytes: 4, crc: crc32fast::hash(b"more") }];
         expected.frame(GROUP, &Group { appended, done: vec![span(6, 1)], failed: vec![] });
         let part =
             Placed { path: b".orchestra/state-d.0".to_vec(), bytes: 5, crc: crc32fast::hash(b"state") };
         expected.frame(PLACED, &vec![part.clone()]);
-        expected.frame(SEALED, &Sealed { file: 3, bytes: 4, part });
+        expected.frame(SEALED, &Sealed { file: 3, bytes: 4, part, note: Vec::new() });
         expected.frame(FINISHED, &65_i32);
         let written = fs::read(dir.path().join(".orchestra/journal")).unwrap();
         assert_eq!(written, expected.bytes);

@@ -30,7 +30,7 @@ pub(crate) const JOURNAL: &str = "journal";
 /// In the private folder, besides the lock and the journal: files by their names, files by the beginnings of their names, and folders. Of the
 /// store, of the runtime, and of the command (`command.json`).
 const FILES: [&str; 4] = ["tasks", "commands", "keepers", "command.json"];
-const FILES_BY_PREFIX: [&str; 5] = ["items-", "rows-", "fold-", "state-", "uploads-"];
+const FILES_BY_PREFIX: [&str; 4] = ["items-", "rows-", "fold-", "state-"];
 const FOLDERS: [&str; 1] = ["best"];
 
 /// What an earlier run left in the folder.

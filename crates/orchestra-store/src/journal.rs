@@ -44,8 +44,8 @@ pub struct Journal {
     folder: OutputFolder,
     log: Log,
     files: Vec<AppendFile>,
-    /// How many parts each file was sealed into.
-    parts: Vec<u64>,
+    /// What is noted of the parts, or states, that each file was sealed into.
+    parts: Vec<Vec<Vec<u8>>>,
     finished: FinishedSet,
     recovered: Recovered,
     phase: Phase,

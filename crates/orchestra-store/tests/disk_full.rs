@@ -125,11 +125,11 @@ fn every_byte_of_a_part() {
     let before = content(dir.path());
     let part = long_part(&journal);
     for room in (1000..4900).step_by(100).chain(4900..part.bytes.len() as u64) {
-        must_not_fit(on_a_disk_of(room, || journal.seal(ROWS, &part)), "parts-00000.txt");
+        must_not_fit(on_a_disk_of(room, || journal.seal(ROWS, &part, Vec::new())), "parts-00000.txt");
         assert_eq!(content(dir.path()), before, "with room for {room} bytes");
         no_stray_parts(dir.path(), &journal);
     }
-    journal.seal(ROWS, &part).unwrap();
+    journal.seal(ROWS, &part, Vec::new()).unwrap();
     drop(journal);
     let journal = start(dir.path());
     assert_eq!((journal.counts().total(), journal.n_part_files(ROWS)), (12, 1));

@@ -14,7 +14,7 @@ use orchestra_store::{CommitError, FileIndex, Journal, PlacedFile};
 use thiserror::Error;
 
 use super::row_lengths::rows_in;
-use super::uploads::Upload;
+use super::uploads::{TORN, Upload};
 
 /// Why rows did not become a part file. They wait in their file, and the next start goes on with them.
 #[derive(Debug, Error)]
@@ -85,7 +85,7 @@ impl OpenPartFile {
             sinks.filter_map(|(at, sink)| Some((file_of(at), sink, sink.part_files.clone()?)));
         let open = with_part_files.map(|(file, sink, plan)| {
             let left = journal.rows(file)?;
-            let upload = Upload::open(sink, output, run_id, journal.n_part_files(file))
+            let upload = Upload::open(sink, output, run_id, journal.notes(file))
                 .map_err(|why| SealError::Upload { sink: sink.name.clone(), why })?;
             let (sink, encoder) = (sink.name.clone(), Arc::clone(&sink.encoder));
             let mut open = Self { sink, file, plan, encoder, rows: 0, bytes: 0, upload };
@@ -125,14 +125,16 @@ impl OpenPartFile {
         let parts = self.encoder.part_files().ok_or_else(|| refused("its kind makes none; this is a bug"))?;
         let bytes = parts.file(&rows).map_err(|refusal| refused(&refusal.error))?;
         let number = journal.n_part_files(self.file);
-        let not_there = |why: String| SealError::Upload { sink: self.sink.clone(), why };
-        if let Some(upload) = &mut self.upload {
-            upload.note(number, rows.len() as u64, &bytes).map_err(|error| not_there(error.to_string()))?;
-        }
-        journal.seal(self.file, &PlacedFile { path: self.plan.file(number), bytes })?;
+        let note = match &self.upload {
+            Some(upload) => upload.note(rows.len() as u64, &bytes).ok_or_else(|| refused(TORN))?,
+            None => Vec::new(),
+        };
+        journal.seal(self.file, &PlacedFile { path: self.plan.file(number), bytes }, note.clone())?;
         (self.rows, self.bytes) = (0, 0);
         match &mut self.upload {
-            Some(upload) => upload.send(number).map_err(not_there),
+            Some(upload) => {
+                upload.send(&note).map_err(|why| SealError::Upload { sink: self.sink.clone(), why })
+            }
             None => Ok(()),
         }
     }

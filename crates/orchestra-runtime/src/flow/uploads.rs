@@ -1,8 +1,7 @@
 //! Part files on their way to a store, and the manifest of those that are there. It makes no part file, and decides nothing about rows.
 //!
 //! ```text
-//! note      a line of `.orchestra/uploads-SINK` says what the part file will be  of several lines with one number the last counts
-//! sealed    the journal has the part file, durably, and its file lies in the folder
+//! sealed    the journal has the part file and what its object will be, durably, and its file lies in the folder
 //! files     where each record is one: all objects of the part file are there     then the part file is the index of them
 //! created   the object is there, whole                                           one that was there before must have the same bytes
 //! removed   the file is gone: a sealed part file without a file is in the store
@@ -17,8 +16,7 @@ mod part_objects;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,11 +24,12 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use orchestra_plan::{BucketPlan, SinkPlan};
-use orchestra_store::{ListError, MANIFEST, OutputFolder, one_by_one};
+use orchestra_store::{ListError, MANIFEST, one_by_one};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use self::part_objects::{PANICKED, TORN, UploadedFiles, index_of};
+pub use self::part_objects::TORN;
+use self::part_objects::{PANICKED, UploadedFiles, index_of};
 use crate::flow::file_rows::files_in;
 
 /// Parts that wait for the store.
@@ -78,10 +77,9 @@ pub fn store_error(error: &ListError) -> String {
     }
 }
 
-/// What a part file will be, before it is sealed.
+/// What the object of a part file is: the journal keeps it with the part file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Note {
-    number: u64,
     rows: u64,
     bytes: u64,
     sha256: String,
@@ -93,8 +91,8 @@ pub struct Upload {
     kind: String,
     run_id: String,
     files: UploadedFiles,
-    notes: BTreeMap<u64, Note>,
-    note_file: File,
+    /// By the numbers of the part files.
+    notes: Vec<Note>,
     queue: Option<SyncSender<u64>>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(), String>>>,
@@ -109,22 +107,19 @@ impl fmt::Debug for Upload {
 }
 
 impl Upload {
-    /// Goes on with the part files that an earlier start has left, `sealed` of them; `None`: the sink writes to the output folder.
-    pub fn open(sink: &SinkPlan, output: &Path, run_id: &str, sealed: u64) -> Result<Option<Self>, String> {
+    /// Goes on with the part files that an earlier start has left, of which the journal has these notes; `None`: the sink writes to the output folder.
+    pub fn open(
+        sink: &SinkPlan,
+        output: &Path,
+        run_id: &str,
+        notes: &[Vec<u8>],
+    ) -> Result<Option<Self>, String> {
         let Some((bucket, parts)) = sink.bucket.clone().zip(sink.part_files.clone()) else { return Ok(None) };
-        let path = output.join(OutputFolder::private_file(&format!("uploads-{}", sink.name)));
-        let failed = |error: io::Error| format!("cannot use `{}`: {error}", path.display());
-        let (note_file, mut notes) = read_notes(&path).map_err(failed)?;
-        notes.retain(|number, _| *number < sealed);
-        if let Some(lost) = (0..sealed).find(|number| !notes.contains_key(number)) {
-            return Err(format!(
-                "`{}` does not say what part {lost} is: start over with `--fresh`",
-                path.display()
-            ));
-        }
+        let notes = notes.iter().map(|note| serde_json::from_slice(note)).collect::<Result<Vec<Note>, _>>();
+        let notes = notes.map_err(|error| format!("the journal does not say what a part is: {error}"))?;
         let holds_files = sink.files.is_some();
         let files = UploadedFiles { output: output.to_owned(), parts, bucket, holds_files };
-        let left: Vec<u64> = (0..sealed).filter(|number| files.path(*number).exists()).collect();
+        let left: Vec<u64> = (0..notes.len() as u64).filter(|number| files.path(*number).exists()).collect();
         let (queue, waiting) = sync_channel(MOST_WAITING);
         let is_over = Arc::new(AtomicBool::new(false));
         let (theirs, over) = (files.clone(), Arc::clone(&is_over));
@@ -138,7 +133,6 @@ impl Upload {
             run_id: run_id.to_owned(),
             files,
             notes,
-            note_file,
             queue: Some(queue),
             is_over,
             thread: Some(thread),
@@ -146,24 +140,20 @@ impl Upload {
         }))
     }
 
-    /// Says what the next part file will be, durably. It is sealed next.
-    pub fn note(&mut self, number: u64, rows: u64, bytes: &[u8]) -> io::Result<()> {
+    /// What the journal shall keep of the next part file; `None`: its files are not whole.
+    pub fn note(&self, rows: u64, bytes: &[u8]) -> Option<Vec<u8>> {
         let index = match self.files.holds_files {
-            true => Some(index_of(&files_in(bytes).ok_or_else(|| io::Error::other(TORN))?)),
+            true => Some(index_of(&files_in(bytes)?)),
             false => None,
         };
         let object = index.as_deref().unwrap_or(bytes);
-        let note = Note { number, rows, bytes: object.len() as u64, sha256: digest(object) };
-        let mut line = serde_json::to_vec(&note)?;
-        line.push(b'\n');
-        self.note_file.write_all(&line)?;
-        self.note_file.sync_data()?;
-        self.notes.insert(number, note);
-        Ok(())
+        serde_json::to_vec(&Note { rows, bytes: object.len() as u64, sha256: digest(object) }).ok()
     }
 
-    /// Hands over a part file that is sealed. Waits while others wait.
-    pub fn send(&mut self, number: u64) -> Result<(), String> {
+    /// Hands over the part file that was sealed last, with its note. Waits while others wait.
+    pub fn send(&mut self, note: &[u8]) -> Result<(), String> {
+        let number = self.notes.len() as u64;
+        self.notes.push(serde_json::from_slice(note).map_err(|error| error.to_string())?);
         match self.queue.as_ref().is_some_and(|queue| queue.send(number).is_ok()) {
             true => Ok(()),
             false => self.join().and(Err("no part is written any more".to_owned())),
@@ -203,13 +193,13 @@ impl Upload {
 
     fn write_manifest(&self) -> Result<(), String> {
         let BucketPlan { url, store } = &self.files.bucket;
-        let part = |note: &Note| ManifestPart {
-            name: self.files.name(note.number),
+        let part = |(number, note): (u64, &Note)| ManifestPart {
+            name: self.files.name(number),
             rows: note.rows,
             bytes: note.bytes,
             sha256: note.sha256.clone(),
         };
-        let parts: Vec<ManifestPart> = self.notes.values().map(part).collect();
+        let parts: Vec<ManifestPart> = (0..).zip(&self.notes).map(part).collect();
         let mut missing: BTreeMap<String, u64> =
             parts.iter().map(|part| (format!("{url}{}", part.name), part.bytes)).collect();
         for object in one_by_one(store.objects(url).map_err(|error| store_error(&error))?) {
@@ -288,19 +278,6 @@ pub fn is_free(sink: &SinkPlan, run_id: &str, is_new: bool) -> Result<bool, List
     Ok(true)
 }
 
-/// All notes, and the file for more: a line that was cut off is ended.
-fn read_notes(path: &Path) -> io::Result<(File, BTreeMap<u64, Note>)> {
-    let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-    let mut text = Vec::new();
-    file.read_to_end(&mut text)?;
-    if text.last().is_some_and(|last| *last != b'\n') {
-        file.write_all(b"\n")?;
-    }
-    let lines = text.split(|byte| *byte == b'\n');
-    let notes = lines.filter_map(|line| serde_json::from_slice::<Note>(line).ok());
-    Ok((file, notes.map(|note| (note.number, note)).collect()))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -369,14 +346,14 @@ mod tests {
             kind: "lines".to_owned(),
             run_id: "r".to_owned(),
             files,
-            notes: BTreeMap::new(),
-            note_file: tempfile::tempfile().unwrap(),
+            notes: Vec::new(),
             has_manifest: false,
             queue: None,
             is_over: Arc::default(),
             thread: None,
         };
-        upload.note(0, 2, b"1\n2\n").unwrap();
+        let note = upload.note(2, b"1\n2\n").unwrap();
+        upload.notes.push(serde_json::from_slice(&note).unwrap());
         upload.write_manifest()
     }
 

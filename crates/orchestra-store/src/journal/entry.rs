@@ -14,7 +14,7 @@ use crate::journal::finished::{Ended, FinishedSet, MAX_ITEM_INDEX};
 use crate::journal::placed::Placed;
 
 /// Raised with every change of an entry.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
 
 /// What a frame holds: its first byte.
 pub(crate) mod kind {
@@ -91,6 +91,8 @@ pub(crate) struct Sealed {
     pub(crate) bytes: u64,
     /// The part file, or the state.
     pub(crate) part: Placed,
+    /// What the caller knows it by.
+    pub(crate) note: Vec<u8>,
 }
 
 /// Consecutive items of one source.

@@ -60,8 +60,8 @@ pub(crate) struct Replayed {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FileState {
     pub(crate) len: u64,
-    /// How many parts, or states, it was sealed into.
-    pub(crate) parts: u64,
+    /// What is noted of each part, or state, that it was sealed into.
+    pub(crate) parts: Vec<Vec<u8>>,
     /// Where in the journal the first rows stand that it holds.
     begun: Option<u64>,
     /// It is at least so long, and so much of it is taken on trust.
@@ -98,7 +98,7 @@ impl Replayed {
     /// The states that rows of `files` were folded into last.
     pub(crate) fn states(&self, files: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
         let states = files.iter().zip(&self.files);
-        states.filter_map(|(name, file)| state_path(name, file.parts.checked_sub(1)?))
+        states.filter_map(|(name, file)| state_path(name, (file.parts.len() as u64).checked_sub(1)?))
     }
 
     /// Takes up an entry; `None`: it is none that a run writes here. `placed` are the files that belong to it.
@@ -118,15 +118,15 @@ impl Replayed {
                 self.commits += 1;
             }
             kind::SEALED => {
-                let Sealed { file, bytes, part } = entry::decode::<Sealed>(body)?;
+                let Sealed { file, bytes, part, note } = entry::decode::<Sealed>(body)?;
                 let trust = self.trust;
                 let file = self.files.get_mut(usize::from(file)).filter(|file| file.len == bytes)?;
                 if !part.is_part() && !part.is_state() {
                     return None;
                 }
                 let begun = file.begun.unwrap_or(at);
-                let parts = file.parts + 1;
-                let mut sealed = std::mem::take(&mut file.sealed);
+                let FileState { mut parts, mut sealed, .. } = std::mem::take(file);
+                parts.push(note);
                 // What became of a durable part is the user's business. A state is the only copy of its rows.
                 if part.is_state() || trust == Trust::Nothing {
                     sealed.push((begun, part));

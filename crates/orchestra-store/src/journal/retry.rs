@@ -60,7 +60,7 @@ impl Journal {
         }
         for FileIndex(index) in files {
             self.files[*index].cut(0)?;
-            self.parts[*index] = 0;
+            self.parts[*index].clear();
         }
         self.log = Log::go_on(path, end)?;
         Ok(())

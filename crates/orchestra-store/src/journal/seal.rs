@@ -45,20 +45,31 @@ impl Journal {
 
     /// How many part files, or states, a file was sealed into: the number of the next one.
     pub fn n_part_files(&self, FileIndex(index): FileIndex) -> u64 {
-        self.parts.get(index).copied().unwrap_or(0)
+        self.parts.get(index).map_or(0, |parts| parts.len() as u64)
     }
 
-    /// All rows of the file are in `part` from now on, and the file is empty: both, or neither. Unlike a commit it is durable at once.
+    /// What was noted of each of them when it was sealed.
+    pub fn notes(&self, FileIndex(index): FileIndex) -> &[Vec<u8>] {
+        self.parts.get(index).map_or(&[], Vec::as_slice)
+    }
+
+    /// All rows of the file are in `part` from now on, of which `note` is kept, and the file is empty: both, or neither. Unlike a commit it is durable
+    /// at once.
     ///
     /// # Errors
     /// See [`CommitError`]. The rows are then in their file as before; a failure after the part was written closes the journal, and the next start
     /// finds out which of both counts.
-    pub fn seal(&mut self, FileIndex(index): FileIndex, part: &PlacedFile) -> Result<(), CommitError> {
+    pub fn seal(
+        &mut self,
+        FileIndex(index): FileIndex,
+        part: &PlacedFile,
+        note: Vec<u8>,
+    ) -> Result<(), CommitError> {
         self.must_be_open()?;
         if !part.is_part() {
             return Err(CommitError::NoPart(part.path.clone()));
         }
-        self.seal_rows(index, part)
+        self.seal_rows(index, part, note)
     }
 
     /// All rows of the file are in `state` from now on, with those of the state before it, and the file is empty: both, or neither. Durable at
@@ -66,7 +77,7 @@ impl Journal {
     pub fn keep_state(&mut self, FileIndex(index): FileIndex, state: Vec<u8>) -> Result<(), CommitError> {
         let unknown = CommitError::UnknownFile(FileIndex(index));
         let path = self.state_path(index, self.n_part_files(FileIndex(index))).ok_or(unknown)?;
-        self.seal_rows(index, &PlacedFile { path, bytes: state })
+        self.seal_rows(index, &PlacedFile { path, bytes: state }, Vec::new())
     }
 
     /// The state that a file's rows were last sealed into; `None`: they never were.
@@ -84,7 +95,7 @@ impl Journal {
         state_path(self.inside(self.files.get(index)?), number)
     }
 
-    fn seal_rows(&mut self, index: usize, part: &PlacedFile) -> Result<(), CommitError> {
+    fn seal_rows(&mut self, index: usize, part: &PlacedFile, note: Vec<u8>) -> Result<(), CommitError> {
         self.must_be_open()?;
         let unknown = CommitError::UnknownFile(FileIndex(index));
         let file = self.files.get(index).filter(|file| is_of_rows(self.inside(file))).ok_or(unknown)?;
@@ -93,7 +104,7 @@ impl Journal {
         self.must_lie_where_it_was()?;
         // `open_files` lets no run have more files than fit.
         let number = u16::try_from(index).unwrap_or(u16::MAX);
-        let sealed = Sealed { file: number, bytes: file.len(), part: part.entry() };
+        let sealed = Sealed { file: number, bytes: file.len(), part: part.entry(), note };
         let folder = self.folder.path().to_owned();
         self.all_or_nothing(std::slice::from_ref(part), |this| {
             this.append(kind::PLACED, &[part.entry()].to_vec())?;
@@ -101,7 +112,7 @@ impl Journal {
         })?;
         self.make_durable(kind::SEALED, &sealed)?;
         self.unsynced = false;
-        self.parts[index] += 1;
+        self.parts[index].push(sealed.note);
         let file = &mut self.files[index];
         let emptied = file.cut(0).map_err(write_failed(file.path()));
         self.or_close(emptied)

@@ -151,7 +151,7 @@ impl Journal {
         replayed: Replayed,
         recovered: Recovered,
     ) -> Self {
-        let parts = replayed.files.iter().map(|file| file.parts).collect();
+        let parts = replayed.files.into_iter().map(|file| file.parts).collect();
         Self {
             folder,
             log,

@@ -282,18 +282,23 @@ fn a_part_has_the_name_of_one_and_takes_the_rows_once() {
     ];
     for path in names.map(PathBuf::from) {
         let part = PlacedFile { path: path.clone(), bytes: rows.clone() };
-        assert!(is_refused(&journal.seal(ROWS, &part).unwrap_err()), "{}", path.display());
+        assert!(is_refused(&journal.seal(ROWS, &part, Vec::new()).unwrap_err()), "{}", path.display());
     }
     assert!(matches!(journal.rows(FileIndex(9)), Err(CommitError::UnknownFile(_))));
     let part = PlacedFile { path: "parts-00000.txt".into(), bytes: Vec::new() };
-    assert!(matches!(journal.seal(RESULTS, &part), Err(CommitError::UnknownFile(RESULTS))), "it only grows");
+    assert!(
+        matches!(journal.seal(RESULTS, &part, Vec::new()), Err(CommitError::UnknownFile(RESULTS))),
+        "it only grows"
+    );
     assert_eq!(journal.rows(ROWS).unwrap(), rows, "nothing has happened");
-    journal.seal(ROWS, &PlacedFile { path: "sub/parts-00000.txt".into(), bytes: rows.clone() }).unwrap();
+    let part = PlacedFile { path: "sub/parts-00000.txt".into(), bytes: rows.clone() };
+    journal.seal(ROWS, &part, b"two rows".to_vec()).unwrap();
     assert_eq!(fs::read(dir.path().join("out/sub/parts-00000.txt")).unwrap(), rows);
     assert_eq!((journal.n_part_files(ROWS), journal.rows(ROWS).unwrap().len()), (1, 0));
+    assert_eq!(journal.notes(ROWS), [b"two rows"]);
     journal.finish(0).unwrap();
     let part = PlacedFile { path: "parts-00001.txt".into(), bytes: Vec::new() };
-    assert!(matches!(journal.seal(ROWS, &part), Err(CommitError::Finished)));
+    assert!(matches!(journal.seal(ROWS, &part, Vec::new()), Err(CommitError::Finished)));
 }
 
 #[test]
@@ -608,7 +613,7 @@ fn a_fresh_start_removes_what_runs_keep_in_the_private_folder_and_nothing_else()
     fs::write(elsewhere.path().join("mine"), b"mine").unwrap();
     drop(start(dir.path()));
     let private = dir.path().join(".orchestra");
-    let ours = ["items-scans", "items-scans.next", "rows-parts", "fold-all", "state-all.0", "uploads-shards"];
+    let ours = ["items-scans", "items-scans.next", "rows-parts", "fold-all", "state-all.0"];
     let ours = [&ours[..], &["tasks", "commands", "keepers", "command.json"]].concat();
     let mine = ["notes.txt", ".notes", "items", "my-items-list", "journal.old"];
     for name in ours.iter().chain(&mine) {

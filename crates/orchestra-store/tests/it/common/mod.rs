@@ -87,7 +87,7 @@ pub fn seal(journal: &mut Journal) -> Result<(), CommitError> {
         return Ok(());
     }
     let path = format!("parts-{:05}.txt", journal.n_part_files(ROWS)).into();
-    journal.seal(ROWS, &PlacedFile { path, bytes })
+    journal.seal(ROWS, &PlacedFile { path, bytes }, Vec::new())
 }
 
 /// Folds the rows that are there, if some are: the state is the text of all rows.
