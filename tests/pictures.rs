@@ -4,6 +4,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::common::{Workplace, python_env, repository};
@@ -93,6 +94,40 @@ fn pages_behind_the_first_are_counted_and_said() {
         .collect();
     assert_eq!(levels, [json!([[[10]]]), json!([[[20]]]), json!([[[30]]])]);
     place.no_process_is_left();
+}
+
+#[test]
+fn pages_behind_the_first_are_counted_once_over_several_starts_and_killed_ones() {
+    const ITEMS: u64 = 300;
+    let place = Workplace::with_gate(0);
+    for n in 0..ITEMS {
+        fs::write(place.images().join(format!("{n:03}.tif")), tiff(&[1, 2, 3][..1 + n as usize % 3]))
+            .unwrap();
+    }
+    for signal in [Signal::KILL, Signal::INT] {
+        let mut run = place.start_until(60);
+        run.signal(signal);
+        if signal == Signal::INT {
+            assert!(run.until_it_says("stopping: finishing what is in flight"));
+        }
+        place.open_gate();
+        run.wait();
+        place.no_process_is_left();
+    }
+    place.run(&[]).must_exit(0);
+    assert_eq!(left_out(&place.report()), [("scans".into(), "pages".into(), ITEMS / 3 * 2, ITEMS)]);
+    // Items that are added are counted to the others.
+    fs::write(place.images().join("more.tif"), tiff(&[1, 2, 3, 4])).unwrap();
+    place.run(&[]).must_exit(0);
+    let expected = [("scans".into(), "pages".into(), ITEMS / 3 * 2 + 1, ITEMS + 3)];
+    assert_eq!(left_out(&place.report()), expected);
+    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    let said = format!(
+        "left out by `scans`, as run.json says: pages {}, of {} items\n",
+        ITEMS + 3,
+        ITEMS / 3 * 2 + 1
+    );
+    assert!(verified.must_exit(0).stdout.contains(&said), "{}", verified.stdout);
 }
 
 #[test]

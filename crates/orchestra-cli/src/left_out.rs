@@ -1,12 +1,12 @@
 //! What is said at the end of a run of pages, frames and boxes that no stage was given. It counts nothing.
 
-use orchestra::{LeftOut, LeftOutReport};
+use orchestra::{LeftOut, LeftOutCount};
 
 use crate::human::counted;
 
 /// The warning about one count.
-pub fn warning(report: &LeftOutReport) -> String {
-    let LeftOutReport { by, what, items, count } = report;
+pub fn warning(report: &LeftOutCount) -> String {
+    let LeftOutCount { by, what, items, count } = report;
     let files = counted(*items, "file has", "files have");
     let said = match what {
         LeftOut::Pages => {
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_said_with_its_count() {
-        let of = |what, items, count| warning(&LeftOutReport { by: "s".into(), what, items, count });
+        let of = |what, items, count| warning(&LeftOutCount { by: "s".into(), what, items, count });
         assert_eq!(
             of(LeftOut::Pages, 2, 3),
             "warning: source `s`: 2 files have more than one page, and only the first was read: 3 pages were passed over; a stage of kind `pages` takes each"

@@ -46,10 +46,6 @@ fn text(found: &Verified) -> String {
         let (n, items) = (count(*n), counted(*items, "item", "items"));
         text.push_str(&format!("left out by `{by}`, as run.json says: {what} {n}, of {items}\n"));
     }
-    if found.done_before > 0 && !found.left_out.is_empty() {
-        let before = counted(found.done_before, "item", "items");
-        text.push_str(&format!("what is left out is of the last start alone: {before} were done before\n"));
-    }
     text.push_str(&format!(
         "{}: {} done, {} failed, {}; {} lost, {} doubled, {} stray, {} damaged\n",
         counted(found.items, "item", "items"),

@@ -60,7 +60,7 @@ pub use ids::{
 pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
 pub use iteration::Iteration;
 pub use kernel::{Code, Kernel};
-pub use left_out::LeftOut;
+pub use left_out::{LeftOut, LeftOutCount};
 pub use lock::locked;
 pub use model_output::{BatchAxis, Mixing, ProbedAlone, ProbedModel, ProbedOutput, ReadOutput, SizeLimit};
 pub use pixel_placement::{Placement, Trim};

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use bincode::config;
 use bincode::{Decode, Encode};
-use orchestra_core::SourceId;
+use orchestra_core::{LeftOutCount, SourceId};
 use orchestra_store::{MAX_ITEM_INDEX, RunIdentity};
 
 pub(crate) const HEADER: u8 = 1;
@@ -19,7 +19,7 @@ pub(crate) const PLACED: u8 = 6;
 pub(crate) const SEALED: u8 = 7;
 
 /// Version of the format.
-pub(crate) const FORMAT: u32 = 3;
+pub(crate) const FORMAT: u32 = 4;
 /// What the first frame's checksum starts from.
 pub(crate) const SEED: u32 = 0x4f52_4348;
 
@@ -37,6 +37,7 @@ pub(crate) struct Group {
     pub(crate) appended: Vec<Appended>,
     pub(crate) done: Vec<Span>,
     pub(crate) failed: Vec<Span>,
+    pub(crate) left_out: Vec<LeftOutCount>,
 }
 
 /// What a commit added to a file.
@@ -177,7 +178,7 @@ fn checksum(previous: u32, length: &[u8], rest: &[u8]) -> u32 {
 mod tests {
     use std::fs;
 
-    use orchestra_core::ItemId;
+    use orchestra_core::{ItemId, LeftOut};
     use orchestra_store::{Commit, FileIndex, Journal, OutputFolder, PlacedFile};
 
     use super::*;
@@ -196,11 +197,13 @@ mod tests {
         let mut journal = Journal::begin(folder, &identity, &files.map(Into::into)).unwrap();
         let item = |index| ItemId { source: SourceId(2), index };
         let appends = vec![(FileIndex(1), b"one\n".to_vec())];
+        let passed_over = LeftOutCount { by: "s".into(), what: LeftOut::Pages, items: 1, count: 2 };
         journal
             .commit(&Commit {
                 appends,
                 done: vec![item(4), item(3)],
                 failed: vec![item(9)],
+                left_out: vec![passed_over.clone()],
                 ..Commit::default()
             })
             .unwrap();
@@ -224,15 +227,23 @@ mod tests {
         expected.frame(HEADER, &Header { format: FORMAT, identity, files });
         let span = |first, count| Span { source: SourceId(2), first, count };
         let appended = vec![Appended { file: 1, bytes: 4, crc: crc32fast::hash(b"one\n") }];
-        expected.frame(GROUP, &Group { appended, done: vec![span(3, 2)], failed: vec![span(9, 1)] });
+        expected.frame(
+            GROUP,
+            &Group {
+                appended,
+                done: vec![span(3, 2)],
+                failed: vec![span(9, 1)],
+                left_out: vec![passed_over],
+            },
+        );
         let appended = vec![Appended { file: 2, bytes: 5, crc: crc32fast::hash(b"a row") }];
-        expected.frame(GROUP, &Group { appended, done: vec![span(5, 1)], failed: vec![] });
+        expected.frame(GROUP, &Group { appended, done: vec![span(5, 1)], failed: vec![], left_out: vec![] });
         expected.frame(SYNCED, &());
         let part = Placed { path: b"c-00000.x".to_vec(), bytes: 4, crc: crc32fast::hash(b"part") };
         expected.frame(PLACED, &vec![part.clone()]);
         expected.frame(SEALED, &Sealed { file: 2, bytes: 5, part, note: b"note".to_vec() });
         let appended = vec![Appended { file: 3, bytes: 4, crc: crc32fast::hash(b"more") }];
-        expected.frame(GROUP, &Group { appended, done: vec![span(6, 1)], failed: vec![] });
+        expected.frame(GROUP, &Group { appended, done: vec![span(6, 1)], failed: vec![], left_out: vec![] });
         let part =
             Placed { path: b".orchestra/state-d.0".to_vec(), bytes: 5, crc: crc32fast::hash(b"state") };
         expected.frame(PLACED, &vec![part.clone()]);

@@ -36,7 +36,6 @@ mod tasks;
 pub mod trace;
 
 pub use account::histogram::HistogramReading;
-pub use account::left_out::LeftOutReport;
 pub use account::meter::{Meter, Remains};
 pub use account::report::{
     DeviceReport, ItemCounts, LoaderReport, OutputReport, PipelineReport, RunReport, StageReport,

@@ -21,7 +21,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use orchestra_core::{ItemId, SourceId};
+use orchestra_core::{ItemId, LeftOutCount, SourceId};
 
 use self::append_file::{AppendFile, Disturbance};
 pub use self::commit::{Commit, CommitError, FileIndex};
@@ -47,6 +47,7 @@ pub struct Journal {
     /// What is noted of the parts, or states, that each file was sealed into.
     parts: Vec<Vec<Vec<u8>>>,
     finished: FinishedSet,
+    left_out: Vec<LeftOutCount>,
     recovered: Recovered,
     phase: Phase,
     /// Something was committed since the last `sync`.
@@ -91,6 +92,11 @@ impl Journal {
         self.finished.counts_of(source)
     }
 
+    /// What was passed over in items that are done, over all starts of the run.
+    pub fn left_out(&self) -> &[LeftOutCount] {
+        &self.left_out
+    }
+
     /// What `resume` threw away.
     pub fn recovered(&self) -> Recovered {
         self.recovered
@@ -126,7 +132,7 @@ impl Journal {
         }
         undisturbed(&self.log.file)?;
         let appended = grown.iter().map(|(index, grown)| grown.appended(*index)).collect();
-        let entry = Group::new(appended, &done, &failed);
+        let entry = Group::new(appended, &done, &failed, group.left_out.clone());
         if let Some(outside) = group.files.iter().find(|file| !file.is_inside()) {
             return Err(CommitError::Outside(outside.path.clone()));
         }
@@ -143,6 +149,7 @@ impl Journal {
             self.files[index].accept_more(grown.bytes, &grown.hasher);
         }
         entry.add_to(&mut self.finished);
+        entry.left_out.into_iter().for_each(|count| count.add_to(&mut self.left_out));
         self.unsynced = true;
         Ok(())
     }

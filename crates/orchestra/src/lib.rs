@@ -49,7 +49,8 @@ pub use orchestra_core::failure_causes::FailureCause;
 pub use orchestra_core::restart::RestartPolicy;
 pub use orchestra_core::tasks::EndClass;
 pub use orchestra_core::{
-    DType, DeviceId, DeviceKind, FailureKind, LeftOut, PipelineId, StageId, TensorSpec, WorkerExit, WorkerId,
+    DType, DeviceId, DeviceKind, FailureKind, LeftOut, LeftOutCount, PipelineId, StageId, TensorSpec,
+    WorkerExit, WorkerId,
 };
 pub use orchestra_kinds::inspect::{Recognised, recognise, workflow as workflow_for};
 pub use orchestra_machine::{
@@ -73,12 +74,12 @@ pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
     EngineVersion, Engines, EventHook, ExitKind, Found, GroupOwner, HistogramReading, InferError, ItemCounts,
-    KnownTask, Launcher, LeftOutReport, LiveWorker, LiveWorkers, LoaderReport, Meter, MetricReport,
-    MetricReports, OutputReport, PipelineReport, PipelineStats, Prepared, ProcessLauncher, Remains,
-    RunHandle, RunOptions, RunOutcome, RunReport, RunningCommand, Service, Snapshot, StageOnDevice,
-    StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats, StopHandle, TaskNumbers,
-    TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, WorkerEvent, WorkerUse, actor_runtime,
-    best_task, command_bounds, commands_live, expand_of, failure_causes, known_tasks, running_commands,
+    KnownTask, Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, MetricReport, MetricReports,
+    OutputReport, PipelineReport, PipelineStats, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions,
+    RunOutcome, RunReport, RunningCommand, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot,
+    StageStats, StartRunError, StartServiceError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding,
+    TasksSnapshot, Tensor, Timeouts, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds,
+    commands_live, expand_of, failure_causes, known_tasks, running_commands,
 };
 pub use orchestra_runtime::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};
@@ -89,7 +90,7 @@ use probe::ModelProbe;
 pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
-pub use verify::{FaultKind, LeftOutCount, Verified, VerifyError, verify};
+pub use verify::{FaultKind, Verified, VerifyError, verify};
 
 /// What a kind of source, stage or sink of your own is made of. A kind is an object that reads its keys and says what it gives for what it
 /// reads; what it does to a row is a `Map`, a `Fold`, a `Fetch` or an `Encoder`.

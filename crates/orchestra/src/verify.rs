@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use orchestra_core::LeftOutCount;
 use orchestra_kinds::read_lines;
 use orchestra_plan::{Kinds, ReadBack, ReadRecord, RecordsPerItem, TASKS_FOLDER, Writes, part_number};
 use orchestra_runtime::{Manifest, OutputReport, digest};
@@ -58,30 +59,15 @@ pub struct Verified {
     /// What each source was given that is no item, by reason, as `run.json` says.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub passed_over: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Pages, frames and boxes that no stage was given, as `run.json` says.
+    /// Pages, frames and boxes of done items that no stage was given, as `run.json` says.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOutCount>,
-    /// Items that were done before the start to which `left_out` belongs, and are not in it.
-    pub done_before: u64,
     /// Sinks whose kind cannot be read back, and those of `reduce`: their records are not counted.
     pub not_counted: Vec<String>,
     /// How many faults of each kind there are.
     pub counts: BTreeMap<FaultKind, u64>,
     /// The first 20 of each kind, in words.
     pub faults: Vec<String>,
-}
-
-/// What a source or stage passed over within its items.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftOutCount {
-    /// The source or stage.
-    pub by: String,
-    /// `pages`, `frames`, `boxes_outside`, ..
-    pub what: String,
-    /// Items that hold any.
-    pub items: u64,
-    /// How many in all of them.
-    pub count: u64,
 }
 
 /// What may be wrong with the files of a run.
@@ -110,15 +96,7 @@ struct Account {
     passed_over: BTreeMap<String, BTreeMap<String, u64>>,
     #[serde(default)]
     left_out: Vec<LeftOutCount>,
-    #[serde(default)]
-    items: Resumed,
     outputs: Vec<OutputReport>,
-}
-
-#[derive(Default, Deserialize)]
-struct Resumed {
-    #[serde(default)]
-    resumed: u64,
 }
 
 fn yes() -> bool {
@@ -201,7 +179,6 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
     count.found.done = count.found.items.saturating_sub(count.found.failed);
     count.found.passed_over = account.passed_over.clone();
     count.found.left_out = account.left_out.clone();
-    count.found.done_before = account.items.resumed;
     Ok(count.found)
 }
 

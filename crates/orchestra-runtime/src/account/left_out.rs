@@ -1,58 +1,57 @@
-//! Counts what items hold that no stage was given, by the source or stage that passed it over. It says nothing of it.
+//! Counts what items hold that no stage was given, by the source or stage that passed it over. The journal adds up what done items hold. It says nothing
+//! of it.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Mutex;
 
-use orchestra_core::{LeftOut, locked};
+use orchestra_core::{ItemId, LeftOut, LeftOutCount, SourceId, locked};
 use orchestra_plan::{Origin, Plan};
-use serde::Serialize;
+use orchestra_store::Commit;
 
 /// Few items hold such things, so one lock serves all threads.
 #[derive(Debug, Default)]
-pub struct LeftOutCounts(Mutex<BTreeMap<(Origin, LeftOut), Count>>);
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Count {
-    items: u64,
-    count: u64,
-}
-
-/// What was passed over, in `run.json`: of this start of the run alone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct LeftOutReport {
-    /// The source whose items hold it, or the stage that made nothing of it.
-    pub by: String,
-    #[serde(serialize_with = "name")]
-    pub what: LeftOut,
-    /// Items, or rows of a stage, that hold any.
-    pub items: u64,
-    /// How many in all of them.
-    pub count: u64,
-}
-
-fn name<S: serde::Serializer>(what: &LeftOut, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(what.as_str())
+pub struct LeftOutCounts {
+    /// Of items on their way.
+    by_item: Mutex<HashMap<ItemId, Vec<(Origin, LeftOut, u64)>>>,
+    /// Of items that are done, over all starts of the run.
+    done: Mutex<Vec<LeftOutCount>>,
 }
 
 impl LeftOutCounts {
-    pub fn add(&self, by: Origin, what: LeftOut, n: u64) {
-        let mut counts = locked(&self.0);
-        let count = counts.entry((by, what)).or_default();
-        count.items += 1;
-        // What a loader process says may be anything.
-        count.count = count.count.saturating_add(n);
+    /// An item holds `n` of these. Before its last row is handed on.
+    pub fn add(&self, item: ItemId, by: Origin, what: LeftOut, n: u64) {
+        locked(&self.by_item).entry(item).or_default().push((by, what, n));
     }
 
-    pub fn reports(&self, plan: &Plan) -> Vec<LeftOutReport> {
-        let report = |(&(by, what), count): (&(Origin, LeftOut), &Count)| LeftOutReport {
-            by: match by {
+    /// Gives a commit what its items hold; of failed ones nothing is counted.
+    pub fn give(&self, plan: &Plan, commit: &mut Commit) {
+        let mut by_item = locked(&self.by_item);
+        if by_item.is_empty() {
+            return;
+        }
+        commit.failed.iter().for_each(|item| drop(by_item.remove(item)));
+        let counts = commit.done.iter().filter_map(|item| by_item.remove(item)).flatten();
+        for (by, what, count) in counts {
+            let by = match by {
                 Origin::Source(source) => plan.sources[source.index()].name.clone(),
                 Origin::Stage(stage) => plan.stages[stage.index()].name.clone(),
-            },
-            what,
-            items: count.items,
-            count: count.count,
-        };
-        locked(&self.0).iter().map(report).collect()
+            };
+            LeftOutCount { by, what, items: 1, count }.add_to(&mut commit.left_out);
+        }
+    }
+
+    /// Items of these sources that are on their way are done again.
+    pub fn forget(&self, is_of: impl Fn(SourceId) -> bool) {
+        locked(&self.by_item).retain(|item, _| !is_of(item.source));
+    }
+
+    /// What the journal has added up.
+    pub fn note(&self, done: &[LeftOutCount]) {
+        *locked(&self.done) = done.to_vec();
+    }
+
+    /// Of all items that are done.
+    pub fn done(&self) -> Vec<LeftOutCount> {
+        locked(&self.done).clone()
     }
 }

@@ -9,12 +9,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_core::failure_causes::{FailureCause, FailureCauses};
-use orchestra_core::{DeviceId, PipelineId};
+use orchestra_core::{DeviceId, LeftOutCount, PipelineId};
 use orchestra_plan::{Plan, RecordsPerItem, SinkPlan, StagePlan};
 use orchestra_store::{Counts, Extent, FAILURE_RECORDS, each_record};
 use serde::{Deserialize, Serialize};
 
-use crate::account::left_out::LeftOutReport;
 use crate::account::snapshot::Snapshot;
 use crate::account::stats::{Counter, StageStats, Stats};
 use crate::context::RunContext;
@@ -58,7 +57,7 @@ pub struct RunReport {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub passed_over: BTreeMap<String, BTreeMap<&'static str, u64>>,
     /// What items hold that no stage was given, in this part of the run.
-    pub left_out: Vec<LeftOutReport>,
+    pub left_out: Vec<LeftOutCount>,
     /// What the sinks have written, in the order of the plan.
     pub outputs: Vec<OutputReport>,
     /// By name.
@@ -274,7 +273,7 @@ impl RunReport {
             devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
             sources: sources(context),
             passed_over: passed_over(context),
-            left_out: context.stats.left_out.reports(&context.plan),
+            left_out: context.stats.left_out.done(),
             outputs: outputs(&context.plan, &context.stats),
             pipelines: pipelines(context, ends),
             loaders: LoaderReport {

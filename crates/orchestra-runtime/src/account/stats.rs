@@ -302,6 +302,7 @@ impl Stats {
         let held = of_pipeline.in_flight();
         of_pipeline.returned.add(held);
         self.returned.add(held);
+        self.left_out.forget(|source| self.pipeline_of_source[source.index()] == pipeline);
     }
 
     /// Batches that left for this reason, of all stages.

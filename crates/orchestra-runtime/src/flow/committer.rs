@@ -201,6 +201,7 @@ impl Files {
         let mut files =
             Self { journal, plan, stats, part_files, reduces, ended: BTreeSet::new(), broken: None };
         files.write_results(OpenReduce::is_half_written)?;
+        files.stats.left_out.note(files.journal.left_out());
         Ok(files)
     }
 
@@ -224,6 +225,9 @@ impl Files {
             return (committed, Ok(()));
         }
         let gathered = self.guarded(|files| {
+            if !commit.left_out.is_empty() {
+                files.stats.left_out.note(files.journal.left_out());
+            }
             files.add(commit);
             files.seal(OpenPartFile::is_full)?;
             files.fold()
@@ -410,6 +414,7 @@ impl PipelineCommit {
         self.commit.files.extend(job.commit.files);
         self.commit.done.extend(job.commit.done);
         self.commit.failed.extend(job.commit.failed);
+        job.commit.left_out.into_iter().for_each(|count| count.add_to(&mut self.commit.left_out));
         self.counts.add(&job.counts);
         self.traced.extend(job.traced);
         self.holds.extend(job.hold);

@@ -148,6 +148,7 @@ impl ItemEndsState {
                 }
             }
         }
+        self.args.context.stats.left_out.give(&self.args.context.plan, &mut commit);
         let each = handed.filter(|_| !each.is_empty()).map(|handed| EndedItems::each_of(each, handed));
         let traced = of_batch.into_iter().chain(each).collect();
         CommitJob { commit, counts, traced, hold, reply_to: me.clone() }

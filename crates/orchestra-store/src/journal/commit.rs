@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use orchestra_core::ItemId;
+use orchestra_core::{ItemId, LeftOutCount};
 use thiserror::Error;
 
 use crate::journal::placed::PlacedFile;
@@ -23,6 +23,8 @@ pub struct Commit {
     pub done: Vec<ItemId>,
     /// Items that have failed for good, in any order.
     pub failed: Vec<ItemId>,
+    /// What was passed over in those that are done, added up.
+    pub left_out: Vec<LeftOutCount>,
 }
 
 impl Commit {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode};
-use orchestra_core::{ItemId, SourceId};
+use orchestra_core::{ItemId, LeftOutCount, SourceId};
 
 use crate::folder::PRIVATE;
 use crate::identity::RunIdentity;
@@ -14,7 +14,7 @@ use crate::journal::finished::{Ended, FinishedSet, MAX_ITEM_INDEX};
 use crate::journal::placed::Placed;
 
 /// Raised with every change of an entry.
-pub(crate) const FORMAT: u32 = 3;
+pub(crate) const FORMAT: u32 = 4;
 
 /// What a frame holds: its first byte.
 pub(crate) mod kind {
@@ -70,6 +70,7 @@ pub(crate) struct Group {
     pub(crate) appended: Vec<Appended>,
     done: Vec<Span>,
     failed: Vec<Span>,
+    pub(crate) left_out: Vec<LeftOutCount>,
 }
 
 /// What a commit added to a file.
@@ -105,8 +106,13 @@ struct Span {
 
 impl Group {
     /// `done` and `failed` are sorted and without doubles.
-    pub(crate) fn new(appended: Vec<Appended>, done: &[ItemId], failed: &[ItemId]) -> Self {
-        Self { appended, done: spans(done), failed: spans(failed) }
+    pub(crate) fn new(
+        appended: Vec<Appended>,
+        done: &[ItemId],
+        failed: &[ItemId],
+        left_out: Vec<LeftOutCount>,
+    ) -> Self {
+        Self { appended, done: spans(done), failed: spans(failed), left_out }
     }
 
     /// Whether every number in it is one that a sane journal has.
@@ -203,16 +209,16 @@ mod tests {
         let claim = [&[0, 253][..], &(1_u64 << 62).to_le_bytes()].concat();
         assert!(decode::<Group>(&claim).is_none());
         let spans = vec![Span { source: SourceId(0), first: 0, count: 1 }; 100_000];
-        let group = Group { appended: Vec::new(), done: spans, failed: Vec::new() };
+        let group = Group { appended: Vec::new(), done: spans, failed: Vec::new(), left_out: Vec::new() };
         let body = bincode::encode_to_vec(&group, bincode::config::standard()).unwrap();
         assert_eq!(decode::<Group>(&body).map(|g| g.done.len()), Some(100_000));
     }
 
     #[test]
     fn an_entry_with_numbers_out_of_range_is_not_sane() {
-        assert!(Group::new(vec![], &[item(0, MAX_ITEM_INDEX - 1)], &[]).is_sane(0));
-        assert!(!Group::new(vec![], &[], &[item(0, MAX_ITEM_INDEX)]).is_sane(0));
+        assert!(Group::new(vec![], &[item(0, MAX_ITEM_INDEX - 1)], &[], vec![]).is_sane(0));
+        assert!(!Group::new(vec![], &[], &[item(0, MAX_ITEM_INDEX)], vec![]).is_sane(0));
         let appended = vec![Appended { file: 1, bytes: 0, crc: 0 }];
-        assert!(!Group::new(appended, &[], &[]).is_sane(1));
+        assert!(!Group::new(appended, &[], &[], vec![]).is_sane(1));
     }
 }

@@ -9,6 +9,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use orchestra_core::LeftOutCount;
+
 use super::append_file::length_of;
 use super::entry::{self, Appended, Group, Header, Sealed, is_of_rows, kind, resolve};
 use super::finished::FinishedSet;
@@ -47,6 +49,8 @@ pub(crate) struct Replayed {
     pub(crate) end: LogEnd,
     pub(crate) files: Vec<FileState>,
     pub(crate) finished: FinishedSet,
+    /// What was passed over in items that are done.
+    pub(crate) left_out: Vec<LeftOutCount>,
     /// Commits in the part that counts.
     pub(crate) commits: u64,
     /// Files of groups that are not known to be durable, and where in the journal these stand.
@@ -88,6 +92,7 @@ impl Replayed {
             end,
             files: vec![FileState::default(); n_files],
             finished: FinishedSet::default(),
+            left_out: Vec::new(),
             commits: 0,
             placed: Vec::new(),
             durable_to: 0,
@@ -115,6 +120,7 @@ impl Replayed {
                 }
                 self.placed.extend(placed.into_iter().map(|file| (at, file)));
                 group.add_to(&mut self.finished);
+                group.left_out.into_iter().for_each(|count| count.add_to(&mut self.left_out));
                 self.commits += 1;
             }
             kind::SEALED => {
@@ -442,7 +448,7 @@ mod tests {
         let header = Header::new(&identity, &["failures.jsonl".into()]);
         let (mut bytes, end) = encode(kind::HEADER, &header, LogEnd::START).unwrap();
         let item = ItemId { source: SourceId(0), index: 3 };
-        let group = Group::new(vec![Appended { file: 0, bytes: 0, crc: 0 }], &[item], &[]);
+        let group = Group::new(vec![Appended { file: 0, bytes: 0, crc: 0 }], &[item], &[], vec![]);
         bytes.extend(encode(kind::GROUP, &group, end).unwrap().0);
         std::fs::write(&journal, bytes).unwrap();
         match examine(dir.path(), &journal).unwrap() {

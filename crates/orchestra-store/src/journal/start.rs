@@ -158,6 +158,7 @@ impl Journal {
             files,
             parts,
             finished: replayed.finished,
+            left_out: replayed.left_out,
             recovered,
             phase: Phase::Open,
             unsynced: false,

@@ -228,7 +228,7 @@ impl Chain {
         MapCount::add_all(&mut runs.counts, &counts);
         for (of, what, n) in left_out {
             if of == self.origin || of.stage().is_some_and(knows) {
-                stats.left_out.add(of, what, n);
+                stats.left_out.add(token.ticket.id(), of, what, n);
             }
         }
         let rows = match rows {

@@ -223,6 +223,6 @@ impl Leaves for RowInHand<'_, '_> {
     }
 
     fn left_out(&mut self, stage: StageId, what: LeftOut, n: u64) {
-        self.chain.context.stats.left_out.add(Origin::Stage(stage), what, n);
+        self.chain.context.stats.left_out.add(self.token.ticket.id(), Origin::Stage(stage), what, n);
     }
 }

@@ -172,6 +172,10 @@ impl<'a> LocalThread<'a> {
         match fetched {
             Ok(read) => {
                 bytes = read;
+                // Before its row is handed on: what follows may end the item.
+                for (what, n) in self.fetch.left_out() {
+                    work.context.stats.left_out.add(token.ticket.id(), from, what, n);
+                }
                 let (runs, out) = (&mut self.runs, &mut self.out);
                 self.fetch.with_row(&mut |row| {
                     let scope = RowScope { from, row, carried: &[], up: None };
@@ -191,9 +195,6 @@ impl<'a> LocalThread<'a> {
             // The item was given up meanwhile, and reported.
             self.out = Outcome::default();
             return Tally::default();
-        }
-        for (what, n) in self.fetch.left_out() {
-            work.context.stats.left_out.add(from, what, n);
         }
         let left_after = left_at.map_or(Duration::ZERO, |left_at| left_at - started);
         let busy = started.elapsed();
