@@ -137,7 +137,7 @@ pub enum RootMsg {
     /// Second signal: kill the workers, record, end.
     Abort,
     /// What is finished, so that a pipeline that fell over a bug can be built anew.
-    Rebuild(PipelineId, Vec<Arc<orchestra_store::BitSet>>),
+    Rebuild(PipelineId, Vec<Arc<orchestra_store::NumberSet>>),
     Look,
     JournalClosed(Result<orchestra_store::Counts, String>, Option<orchestra_store::OutputFolder>),
 }

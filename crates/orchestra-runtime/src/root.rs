@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::{DeviceId, PipelineId};
-use orchestra_store::{BitSet, Counts, OutputFolder};
+use orchestra_store::{Counts, NumberSet, OutputFolder};
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
 use tokio::sync::{oneshot, watch};
@@ -323,7 +323,7 @@ impl RootState {
         &mut self,
         me: &ActorRef<RootMsg>,
         pipeline: PipelineId,
-        finished: Vec<Arc<BitSet>>,
+        finished: Vec<Arc<NumberSet>>,
     ) -> Result<(), ActorProcessingErr> {
         for (listing, items) in self.listings.iter_mut().zip(finished) {
             listing.finished = items;

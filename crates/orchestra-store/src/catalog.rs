@@ -48,7 +48,6 @@ pub use self::item_name::escape;
 use self::lister::list;
 pub use self::lister::{first_item, write_items, write_listing};
 use self::listing_file::ListingWriter;
-pub(crate) use self::listing_file::written;
 pub use self::listing_file::{ListingReader, ListingSummary};
 pub use self::objects::{Object, ObjectPage, ObjectStore, Objects, SourceStore, is_url, one_by_one};
 pub use self::passed_over::{PassedOver, PassedOverCounts, is_hidden, is_hidden_part};

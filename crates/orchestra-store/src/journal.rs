@@ -26,17 +26,17 @@ use orchestra_core::{ItemId, LeftOutCount, SourceId};
 use self::append_file::{AppendFile, Disturbance};
 pub use self::commit::{Commit, CommitError, FileIndex};
 use self::entry::{Appended, Group, kind};
+pub use self::finished::Counts;
 use self::finished::FinishedSet;
-pub use self::finished::{Counts, MAX_ITEM_INDEX};
 use self::log::Log;
 pub use self::placed::PlacedFile;
 use self::placed::{Placed, remove_placed};
 pub use self::recovery::altered_files;
 pub use self::start::{Recovered, StartError};
 use crate::atomic::sync_folder_of;
-use crate::bit_set::BitSet;
 use crate::folder::{OutputFolder, RUN_SUMMARY};
 use crate::identity::RunIdentity;
+use crate::number_set::NumberSet;
 
 /// An open run. One thread owns it; every call may block on the disk.
 #[derive(Debug)]
@@ -73,12 +73,12 @@ impl Journal {
     }
 
     /// The finished items of a source, as they are now. Cheap: the set is shared.
-    pub fn finished(&self, source: SourceId) -> Arc<BitSet> {
+    pub fn finished(&self, source: SourceId) -> Arc<NumberSet> {
         self.finished.of_source(source)
     }
 
     /// Those of them that have failed.
-    pub fn failed(&self, source: SourceId) -> BitSet {
+    pub fn failed(&self, source: SourceId) -> NumberSet {
         self.finished.failed_of(source)
     }
 
@@ -222,9 +222,6 @@ impl Journal {
             }
         }
         for item in done.iter().chain(failed) {
-            if item.index >= MAX_ITEM_INDEX {
-                return Err(CommitError::ImpossibleItem(*item));
-            }
             if self.finished.contains(*item) {
                 return Err(CommitError::FinishedTwice(*item));
             }

@@ -55,19 +55,18 @@
 //! ```
 
 mod atomic;
-mod bit_set;
 mod catalog;
 mod folder;
 mod identity;
 mod journal;
 mod lock;
+mod number_set;
 mod object_output;
 mod record_lines;
 mod sorter;
 mod task_journal;
 
 pub use atomic::write_atomic;
-pub use bit_set::BitSet;
 pub use catalog::{
     Catalog, Expand, Extension, Extent, FileKinds, Found, Growth, INDEX, ItemEntry, ListError, ListingReader,
     ListingSpec, ListingSummary, MANIFEST, Object, ObjectPage, ObjectStore, Objects, PassedOver,
@@ -79,10 +78,10 @@ pub use folder::{
 };
 pub use identity::{Change, RunIdentity};
 pub use journal::{
-    Commit, CommitError, Counts, FileIndex, Journal, MAX_ITEM_INDEX, PlacedFile, Recovered, StartError,
-    altered_files,
+    Commit, CommitError, Counts, FileIndex, Journal, PlacedFile, Recovered, StartError, altered_files,
 };
 pub use lock::OpenError;
+pub use number_set::NumberSet;
 pub use object_output::{ObjectOutput, StoredObject};
 pub use record_lines::{RecordHead, each_record};
 pub use sorter::{Merge, Sorter};

@@ -1,5 +1,5 @@
 //! Counts the items of a finished run again, from its files alone: `run.json`, what the sinks have written, and `failures.jsonl`. Opens no journal,
-//! changes nothing, and holds one bit per item and file. Which items there are it believes `run.json`. The tests read
+//! changes nothing, and holds of items only which have a record in a file. Which items there are it believes `run.json`. The tests read
 //! records as it does (`orchestra_store::each_record`), and know that from elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,11 +12,14 @@ use orchestra_kinds::read_lines;
 use orchestra_plan::{Kinds, ReadBack, ReadRecord, RecordsPerItem, TASKS_FOLDER, Writes, part_number};
 use orchestra_runtime::{Manifest, OutputReport, digest};
 use orchestra_store::{
-    BitSet, FAILURE_RECORDS, ListError, ListingReader, MANIFEST, MAX_ITEM_INDEX, ObjectOutput, OutputFolder,
-    RUN_SUMMARY, altered_files, one_by_one, only_files,
+    FAILURE_RECORDS, ListError, ListingReader, MANIFEST, NumberSet, ObjectOutput, OutputFolder, RUN_SUMMARY,
+    altered_files, one_by_one, only_files,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+/// More items than any source has: a larger number is a damaged account.
+const MOST_ITEMS: u64 = 1 << 36;
 
 /// What is said of each kind of fault by name; the rest is counted.
 const NAMED: usize = 20;
@@ -104,44 +107,7 @@ fn yes() -> bool {
 }
 
 /// Items by source.
-type Sets<'a> = BTreeMap<&'a str, Items>;
-
-/// Numbers of items, in blocks of so many bits: what a record claims to be decides nothing about memory.
-#[derive(Debug, Clone, Default)]
-struct Items(BTreeMap<u64, BitSet>);
-
-const BLOCK: u64 = 1 << 20;
-
-impl Items {
-    fn insert(&mut self, index: u64) -> bool {
-        self.0.entry(index / BLOCK).or_default().insert(index % BLOCK)
-    }
-
-    fn contains(&self, index: u64) -> bool {
-        self.0.get(&(index / BLOCK)).is_some_and(|block| block.contains(index % BLOCK))
-    }
-
-    fn len(&self) -> u64 {
-        self.0.values().map(BitSet::len).sum()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        self.0.iter().flat_map(|(block, items)| items.iter().map(move |index| block * BLOCK + index))
-    }
-
-    /// The first that is not there, from `from` on.
-    fn next_missing(&self, from: u64) -> u64 {
-        let mut from = from;
-        while let Some(block) = self.0.get(&(from / BLOCK)) {
-            let (begin, missing) = (from / BLOCK * BLOCK, block.next_missing(from % BLOCK));
-            from = begin + missing.min(BLOCK);
-            if missing < BLOCK {
-                break;
-            }
-        }
-        from
-    }
-}
+type Sets<'a> = BTreeMap<&'a str, NumberSet>;
 
 /// Counts the items of the run in `folder`. Blocks.
 ///
@@ -160,7 +126,7 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
     let sources: Option<BTreeMap<&str, u64>> =
         account.sources.iter().map(|(name, items)| Some((name.as_str(), (*items)?))).collect();
     let Some(sources) = sources else { return Err(VerifyError::Unfinished(folder.to_owned())) };
-    if let Some((name, items)) = sources.iter().find(|(_, items)| **items > MAX_ITEM_INDEX) {
+    if let Some((name, items)) = sources.iter().find(|(_, items)| **items > MOST_ITEMS) {
         return Err(no_account(format!(
             "source `{name}` is said to have {items} items, and no run has so many"
         )));
@@ -175,7 +141,7 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
     count.altered();
     count.strays(&account.outputs);
     count.found.items = count.sources.values().sum();
-    count.found.failed = failed.values().map(Items::len).sum();
+    count.found.failed = failed.values().map(NumberSet::len).sum();
     count.found.done = count.found.items.saturating_sub(count.found.failed);
     count.found.passed_over = account.passed_over.clone();
     count.found.left_out = account.left_out.clone();
@@ -357,7 +323,7 @@ impl<'a> Count<'a> {
         for name in &output.sources {
             let Some((&source, &items)) = self.sources.get_key_value(name.as_str()) else { continue };
             let mut ended = seen.remove(source).unwrap_or_default();
-            for index in failed.get(source).into_iter().flat_map(Items::iter) {
+            for index in failed.get(source).into_iter().flat_map(NumberSet::iter) {
                 ended.insert(index);
             }
             let mut lost = items.saturating_sub(ended.len());

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::{Plan, SinkPlan};
-use orchestra_store::{BitSet, Commit, CommitError, Counts, FileIndex, Journal, OutputFolder};
+use orchestra_store::{Commit, CommitError, Counts, FileIndex, Journal, NumberSet, OutputFolder};
 use ractor::{ActorId, ActorRef};
 
 use crate::account::stats::Stats;
@@ -100,7 +100,7 @@ impl CommitterHandle {
     }
 
     /// Gives the finished items by source, in the order of the plan, once everything sent before is written.
-    pub fn finished(&self, then: impl FnOnce(Vec<Arc<BitSet>>) + Send + 'static) {
+    pub fn finished(&self, then: impl FnOnce(Vec<Arc<NumberSet>>) + Send + 'static) {
         self.then(move |files| then(files.finished()));
     }
 
@@ -273,7 +273,7 @@ impl Files {
     }
 
     /// The finished items by source, in the order of the plan.
-    fn finished(&self) -> Vec<Arc<BitSet>> {
+    fn finished(&self) -> Vec<Arc<NumberSet>> {
         let sources = (0..).map(SourceId).take(self.plan.sources.len());
         sources.map(|source| self.journal.finished(source)).collect()
     }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use orchestra_store::{BitSet, Catalog};
+use orchestra_store::{Catalog, NumberSet};
 
 /// The items of a source, and what of them is finished already.
 #[derive(Clone)]
 pub struct Listing {
     pub catalog: Arc<Catalog>,
-    pub finished: Arc<BitSet>,
+    pub finished: Arc<NumberSet>,
 }
 
 impl Listing {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use orchestra_core::SourceId;
 use orchestra_plan::{Plan, SourcePlan};
 use orchestra_store::{
-    BitSet, Catalog, Expand, Extension, Journal, ListError, ListingReader, extend_listing, write_items,
+    Catalog, Expand, Extension, Journal, ListError, ListingReader, NumberSet, extend_listing, write_items,
 };
 
 use super::StartRunError;
@@ -148,7 +148,7 @@ fn watch_on(
     expand: Option<Arc<dyn Expand>>,
     most: u64,
     list: &Path,
-    finished: &BitSet,
+    finished: &NumberSet,
 ) -> Result<Catalog, ListError> {
     // Before anything is added to it, which would take the numbers that are missing.
     if finished.count_below(ListingReader::open_unfinished(list)?.n_items()) < finished.len() {
@@ -208,7 +208,7 @@ impl Relisted {
     }
 
     /// Makes it the list of the run. Only done when nothing speaks against the run: a refused start must leave no trace.
-    fn keep(self, finished: &BitSet) -> Result<(), ListError> {
+    fn keep(self, finished: &NumberSet) -> Result<(), ListError> {
         let Self { next, target, extension } = &self;
         if extension.as_ref().is_some_and(|e| finished.count_below(e.numbered) < finished.len()) {
             return Err(ends_early(target));

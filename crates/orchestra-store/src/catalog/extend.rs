@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::listing_file::{ListingWriter, folder_of};
 use super::{Expand, ItemEntry, ListError, ListingReader};
-use crate::bit_set::BitSet;
+use crate::number_set::NumberSet;
 use crate::sorter::{Merge, Sorter};
 
 /// Names of missing items that are reported.
@@ -33,7 +33,7 @@ pub struct Extension {
     /// The names of the first few of them.
     pub missing: Vec<String>,
     /// The numbers of items that were another one under their name in the old list.
-    pub changed: BitSet,
+    pub changed: NumberSet,
 }
 
 /// Rewrites the list `new` to begin with the items of `old` in their order, with the locators that `new` gave them, and behind them the items that
@@ -48,7 +48,7 @@ pub fn extend_listing(old: &Path, new: &Path, expand: Option<&dyn Expand>) -> Re
         appended: 0,
         missing_count: 0,
         missing: Vec::new(),
-        changed: BitSet::default(),
+        changed: NumberSet::default(),
     };
     if before.summary() == after.summary() {
         return Ok(result);

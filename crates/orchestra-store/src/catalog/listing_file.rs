@@ -224,7 +224,7 @@ pub struct ListingReader {
 
 /// Bytes of a file up to its first hole: a length that takes no room on the disk proves nothing, and all that a list claims is bounded by it. Moves
 /// the place where the file is read.
-pub(crate) fn written(file: &File) -> u64 {
+fn written(file: &File) -> u64 {
     let size = file.metadata().map_or(0, |meta| meta.len());
     // Where the file system does not tell, there is none.
     rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(0)).unwrap_or(size).min(size)

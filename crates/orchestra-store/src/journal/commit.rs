@@ -57,9 +57,6 @@ pub enum CommitError {
     /// A bug guard: the item is finished already, or comes twice in the group. Nothing was written.
     #[error("item {0} was to be finished twice")]
     FinishedTwice(ItemId),
-    /// A bug guard: no item of a source has such a number. Nothing was written.
-    #[error("item {0} has an impossible number")]
-    ImpossibleItem(ItemId),
     /// A bug guard: the run has fewer files. Nothing was written.
     #[error("the run has no file number {}", .0.0)]
     UnknownFile(FileIndex),

@@ -5,11 +5,7 @@ use std::sync::Arc;
 
 use orchestra_core::{ItemId, SourceId};
 
-use crate::bit_set::BitSet;
-
-/// Items of one source are numbered below this: 68 billion. A larger number is a damaged entry or a bug, and would cost
-/// gigabytes of memory.
-pub const MAX_ITEM_INDEX: u64 = 1 << 36;
+use crate::number_set::NumberSet;
 
 /// How many items ended, and how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,9 +32,14 @@ pub(crate) enum Ended {
 #[derive(Debug, Clone, Default)]
 struct OfSource {
     // Shared with sources, which skip finished items; a later commit copies the set once if it is still shared.
-    set: Arc<BitSet>,
-    failed: BitSet,
-    counts: Counts,
+    set: Arc<NumberSet>,
+    failed: NumberSet,
+}
+
+impl OfSource {
+    fn counts(&self) -> Counts {
+        Counts { done: self.set.len() - self.failed.len(), failed: self.failed.len() }
+    }
 }
 
 /// The finished items of all sources.
@@ -52,22 +53,22 @@ impl FinishedSet {
         self.sources.get(&item.source).is_some_and(|s| s.set.contains(item.index))
     }
 
-    pub(crate) fn of_source(&self, source: SourceId) -> Arc<BitSet> {
+    pub(crate) fn of_source(&self, source: SourceId) -> Arc<NumberSet> {
         self.sources.get(&source).map(|s| Arc::clone(&s.set)).unwrap_or_default()
     }
 
-    pub(crate) fn failed_of(&self, source: SourceId) -> BitSet {
+    pub(crate) fn failed_of(&self, source: SourceId) -> NumberSet {
         self.sources.get(&source).map(|s| s.failed.clone()).unwrap_or_default()
     }
 
     pub(crate) fn counts_of(&self, source: SourceId) -> Counts {
-        self.sources.get(&source).map(|s| s.counts).unwrap_or_default()
+        self.sources.get(&source).map(OfSource::counts).unwrap_or_default()
     }
 
     pub(crate) fn counts(&self) -> Counts {
-        self.sources.values().fold(Counts::default(), |sum, s| Counts {
-            done: sum.done + s.counts.done,
-            failed: sum.failed + s.counts.failed,
+        self.sources.values().map(OfSource::counts).fold(Counts::default(), |sum, counts| Counts {
+            done: sum.done + counts.done,
+            failed: sum.failed + counts.failed,
         })
     }
 
@@ -75,10 +76,11 @@ impl FinishedSet {
     pub(crate) fn insert(&mut self, source: SourceId, first: u64, count: u64, ended: Ended) {
         let of = self.sources.entry(source).or_default();
         let set = Arc::make_mut(&mut of.set);
-        let added = (first..first.saturating_add(count)).filter(|i| set.insert(*i));
-        match ended {
-            Ended::Done => of.counts.done += added.count() as u64,
-            Ended::Failed => added.for_each(|index| of.counts.failed += u64::from(of.failed.insert(index))),
+        for new in set.missing(first..first.saturating_add(count)) {
+            set.insert_all(new.clone());
+            if ended == Ended::Failed {
+                of.failed.insert_all(new);
+            }
         }
     }
 
@@ -86,7 +88,7 @@ impl FinishedSet {
     pub(crate) fn forget_failed(&mut self) {
         for of in self.sources.values_mut() {
             Arc::make_mut(&mut of.set).subtract(&of.failed);
-            (of.failed, of.counts.failed) = (BitSet::default(), 0);
+            of.failed = NumberSet::default();
         }
     }
 }

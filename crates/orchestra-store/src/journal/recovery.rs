@@ -5,7 +5,7 @@
 //! of a file that was sealed lie in its part: where that is wrong, the journal ends before the first of them. A state holds the rows of all states
 //! before it, so only the last one is looked at.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,6 @@ use super::entry::{self, Appended, Group, Header, Sealed, is_of_rows, kind, reso
 use super::finished::FinishedSet;
 use super::frame::{FrameReader, LogEnd, crc_of};
 use super::placed::{Placed, is_below, state_path};
-use crate::catalog::written;
 use crate::folder::{Foreign, JOURNAL, PRIVATE, is_foreign};
 use crate::identity::RunIdentity;
 
@@ -225,34 +224,6 @@ impl FileState {
     }
 }
 
-/// What the files of lists of items begin with: `items-<source>`.
-const LISTS: &str = "items-";
-
-/// So many items may have ended without a list of items that could hold them.
-const ITEMS_WITHOUT_LIST: u64 = 1 << 20;
-
-/// Bytes of a list that an item takes at least: the lengths of its path and its name.
-const LISTED_BYTES: u64 = 8;
-
-/// An upper bound of the items of any source, by the size of all lists beside the journal, up to their first hole: what a journal claims beyond that would cost memory
-/// and time for nothing.
-fn most_items(journal: &Path) -> io::Result<u64> {
-    let Some(private) = journal.parent() else { return Ok(ITEMS_WITHOUT_LIST) };
-    let entries = match fs::read_dir(private) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(ITEMS_WITHOUT_LIST),
-        Err(e) => return Err(e),
-    };
-    let mut bytes = 0;
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(LISTS.as_bytes()) {
-            bytes += written(&File::open(entry.path())?);
-        }
-    }
-    Ok(ITEMS_WITHOUT_LIST + bytes / LISTED_BYTES)
-}
-
 /// Looks at the journal at `journal` of the output folder `folder`.
 pub(crate) fn examine(folder: &Path, journal: &Path) -> io::Result<Found> {
     let all = match read(journal, u64::MAX, Trust::Durable)? {
@@ -353,7 +324,6 @@ fn read(journal: &Path, end: u64, trust: Trust) -> io::Result<Result<Read, Found
             outside.display()
         ));
     }
-    let most = most_items(journal)?;
     let replayed = Replayed { trust, ..Replayed::none(header.identity, names.len(), frames.end) };
     let mut read = Read { names, code: None, commits: 0, replayed };
     let (mut is_over, mut placed) = (false, Vec::new());
@@ -362,15 +332,7 @@ fn read(journal: &Path, end: u64, trust: Trust) -> io::Result<Result<Read, Found
         let Some((kind, body)) = frames.next()? else { return Ok(Ok(read)) };
         read.code = None;
         match kind {
-            kind::GROUP => {
-                read.commits += 1;
-                let end = entry::decode::<Group>(body).map_or(Some(0), |group| group.end());
-                if end.is_none_or(|end| end > most) {
-                    return unreadable(format!(
-                        "it counts items as finished whose numbers are larger than the lists beside it can hold ({most} items)"
-                    ));
-                }
-            }
+            kind::GROUP => read.commits += 1,
             kind::FINISHED => read.code = entry::decode(body),
             _ => {}
         }
