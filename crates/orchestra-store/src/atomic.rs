@@ -1,13 +1,13 @@
-//! Replaces a small file as a whole: a reader sees the old text or the new, also after a power cut. Not for files that grow.
+//! Replaces a file as a whole: a reader sees the old bytes or the new. Not for files that grow.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// How the names of neighbours end.
-const ENDING: &str = ".tmp";
+/// What a file is called until it is whole. One thread at a time writes in an output folder, so one name is enough.
+pub(crate) const NEIGHBOUR: &str = ".placing.tmp";
 
-/// Writes `bytes` to a neighbour of `path`, makes it durable and renames it over `path`.
+/// Replaces the file at `path`, also across a power cut: it then has the old bytes or these.
 ///
 /// # Errors
 /// Whatever the file system says. `path` is then unchanged and nothing is left beside it.
@@ -15,47 +15,37 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace(path, |file| file.write_all(bytes))
 }
 
-/// The same of what `write` writes; gives what it gives.
+/// Replaces the file at `path`: a reader sees the old bytes or these. They are durable only after the file system is synced.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_and_rename(path, |file| file.write_all(bytes))
+}
+
+/// As [`write_atomic`], with what `write` writes; gives what it gives.
 pub(crate) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
-    let neighbour = path.with_file_name(format!("{}{}{ENDING}", prefix_of(path)?, std::process::id()));
-    let written = write_and_rename(&neighbour, path, write);
+    let written = write_and_rename(path, |file| {
+        let written = write(file)?;
+        file.sync_all()?;
+        Ok(written)
+    })?;
+    sync_folder_of(path)?;
+    Ok(written)
+}
+
+fn write_and_rename<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    let neighbour = path.with_file_name(NEIGHBOUR);
+    let create = || OpenOptions::new().write(true).create_new(true).open(&neighbour);
+    let mut file = match create() {
+        // A killed run has left it, or it is a link of the user's: the name goes, and the link is not followed.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_file(&neighbour).and_then(|()| create())
+        }
+        created => created,
+    }?;
+    let written = write(&mut file).and_then(|written| fs::rename(&neighbour, path).map(|()| written));
     if written.is_err() {
-        // The first error is what the caller must hear of; there may be nothing to remove.
-        let _ = fs::remove_file(&neighbour);
+        drop(fs::remove_file(&neighbour)); // The first error is what the caller must hear of.
     }
     written
-}
-
-/// Removes what processes that were killed in the middle of [`write_atomic`] have left beside `path`. Only for a caller that knows that nothing else
-/// writes it now.
-pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
-    let (Some(folder), prefix) = (path.parent(), prefix_of(path)?) else { return Ok(()) };
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let process = name.to_str().and_then(|n| n.strip_prefix(&*prefix)?.strip_suffix(ENDING));
-        if process.is_some_and(is_process) {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether it is the name of a neighbour, of whatever file.
-pub(crate) fn is_neighbour(name: &str) -> bool {
-    let of_file = name.strip_prefix('.').and_then(|n| n.strip_suffix(ENDING)?.rsplit_once('.'));
-    of_file.is_some_and(|(file, process)| !file.is_empty() && is_process(process))
-}
-
-fn is_process(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
-}
-
-/// How the names of neighbours begin; the id of the process and [`ENDING`] follow.
-fn prefix_of(path: &Path) -> io::Result<String> {
-    let name = path.file_name().and_then(|n| n.to_str());
-    let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
-    Ok(format!(".{name}."))
 }
 
 /// Makes the names in the folder of `path` durable, where the file system can.
@@ -71,18 +61,6 @@ pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
     }
 }
 
-fn write_and_rename<T>(
-    neighbour: &Path,
-    path: &Path,
-    write: impl FnOnce(&mut File) -> io::Result<T>,
-) -> io::Result<T> {
-    let mut file = File::create(neighbour)?;
-    let written = write(&mut file)?;
-    file.sync_all()?;
-    fs::rename(neighbour, path)?;
-    sync_folder_of(path).map(|()| written)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,32 +70,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run.json");
         write_atomic(&path, b"a long first text").unwrap();
+        fs::write(dir.path().join(NEIGHBOUR), b"a killed run has left this").unwrap();
         write_atomic(&path, b"second").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"second");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn what_killed_processes_left_is_removed_and_nothing_else() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("run.json");
-        let kept = [
-            "run.json",
-            ".run.json",
-            ".run.json.tmp",
-            ".run.json.x.tmp",
-            ".run.json.1.tmp.txt",
-            ".other.1.tmp",
-        ];
-        for name in kept.iter().chain(&[".run.json.1.tmp", ".run.json.4711.tmp"]) {
-            fs::write(dir.path().join(name), b"half").unwrap();
-        }
-        remove_leftovers(&path).unwrap();
-        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        left.sort();
-        let mut kept = kept;
-        kept.sort();
-        assert_eq!(left, kept);
     }
 
     #[test]

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::atomic::{is_neighbour, remove_leftovers, sync_folder_of};
+use crate::atomic::{NEIGHBOUR, sync_folder_of};
 use crate::identity::RunIdentity;
 use crate::journal::entry::resolve;
 use crate::journal::finished::Counts;
-use crate::journal::placed::{NEIGHBOUR, lies_below, remove_empty_folders, remove_placed};
+use crate::journal::placed::{lies_below, remove_empty_folders, remove_placed};
 use crate::journal::recovery::{Found, examine, placed_files};
 use crate::lock::{FolderLock, OpenError, make_folder};
 
@@ -144,9 +144,8 @@ impl OutputFolder {
         make_folder(&private)?;
         let lock = FolderLock::take(&private.join(LOCK), folder)?;
         let journal = private.join(JOURNAL);
-        remove_leftovers(&folder.join(RUN_SUMMARY))
-            .and_then(|()| remove_half_written(&private))
-            .map_err(|source| OpenError::Io { path: folder.to_owned(), source })?;
+        drop(fs::remove_file(folder.join(NEIGHBOUR))); // There is one only where a run was killed while it wrote.
+        remove_half_written(&private).map_err(|source| OpenError::Io { path: folder.to_owned(), source })?;
         let found =
             examine(folder, &journal).map_err(|source| OpenError::Io { path: journal.clone(), source })?;
         Ok(Self { folder: folder.to_owned(), private, found, discarded: false, _lock: lock })
@@ -289,7 +288,7 @@ fn is_half_written(name: &str) -> bool {
     let is_of_tempfile = name
         .strip_prefix(".tmp")
         .is_some_and(|rest| rest.len() == 6 && rest.bytes().all(|b| b.is_ascii_alphanumeric()));
-    is_of_tempfile || name == NEIGHBOUR || is_neighbour(name)
+    is_of_tempfile || name == NEIGHBOUR
 }
 
 /// Removes what a killed run was about to write in the private folder: journal and lists are written to files of other names, and renamed when

@@ -33,7 +33,7 @@ pub use self::placed::PlacedFile;
 use self::placed::{Placed, remove_placed};
 pub use self::recovery::altered_files;
 pub use self::start::{Recovered, StartError};
-use crate::atomic::sync_folder_of;
+use crate::atomic::{sync_folder_of, write_whole};
 use crate::folder::{OutputFolder, RUN_SUMMARY};
 use crate::identity::RunIdentity;
 use crate::number_set::NumberSet;
@@ -265,7 +265,10 @@ impl Journal {
         self.append(kind::PLACED, &files.iter().map(PlacedFile::entry).collect::<Vec<Placed>>())?;
         self.has_placed = true;
         let folder = self.folder.path();
-        files.iter().try_for_each(|file| file.write(folder).map_err(write_failed(&folder.join(&file.path))))
+        let written = |file: &PlacedFile| {
+            file.write(folder, write_whole).map_err(write_failed(&folder.join(&file.path)))
+        };
+        files.iter().try_for_each(written)
     }
 
     /// Files are placed by their path. In a folder that was moved away, with another one in its place, the journal would count what is not beside it.

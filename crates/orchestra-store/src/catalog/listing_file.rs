@@ -21,6 +21,7 @@ use tempfile::{NamedTempFile, TempPath};
 
 use super::growth::{Growth, STRIDE};
 use super::{ItemEntry, ListError, PassedOverCounts};
+use crate::atomic::sync_folder_of;
 
 const MAGIC: &[u8; 8] = b"orclist1";
 const TRAILER_BYTES: u64 = 8 + 8 + 32 + 8;
@@ -183,11 +184,7 @@ impl ListingWriter {
         self.out.get_ref().sync_data()?;
         let Some(temporary) = self.temporary.take() else { return Ok(()) };
         temporary.persist(&self.target).map_err(|e| e.error)?;
-        match File::open(folder_of(&self.target))?.sync_all() {
-            // Some file systems cannot sync folders; their names are as durable as they make them.
-            Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
-            other => other,
-        }
+        sync_folder_of(&self.target)
     }
 
     fn write_end(&mut self, summary: ListingSummary) -> io::Result<()> {

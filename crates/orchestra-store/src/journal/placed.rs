@@ -2,13 +2,13 @@
 //! rows were folded into. A reader sees such a file whole or not at all.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use bincode::{Decode, Encode};
 
-use crate::atomic::sync_folder_of;
+use crate::atomic::NEIGHBOUR;
 use crate::folder::PRIVATE;
 use crate::journal::frame::crc_of;
 
@@ -36,51 +36,16 @@ impl PlacedFile {
         is_part(&self.path)
     }
 
-    /// Writes a neighbour and renames it. It is durable only after the file system is synced.
-    pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
-        self.write_and_rename(folder, |_| Ok(()))
-    }
-
-    /// The same, and durable: its bytes before it has its name, its name before this returns.
-    pub(crate) fn write_durably(&self, folder: &Path) -> io::Result<()> {
-        self.write_and_rename(folder, fs::File::sync_all)?;
-        sync_folder_of(&folder.join(&self.path))
-    }
-
-    fn write_and_rename(
-        &self,
-        folder: &Path,
-        before_rename: fn(&fs::File) -> io::Result<()>,
-    ) -> io::Result<()> {
+    /// Puts it where it shall be by `put`, and makes the folders of it.
+    pub(crate) fn write(&self, folder: &Path, put: fn(&Path, &[u8]) -> io::Result<()>) -> io::Result<()> {
         let path = folder.join(&self.path);
-        let parent = path.parent().unwrap_or(folder);
-        let neighbour = parent.join(NEIGHBOUR);
-        let written = match write_new(&neighbour, &self.bytes) {
+        match put(&path, &self.bytes) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(parent).and_then(|()| write_new(&neighbour, &self.bytes))
+                fs::create_dir_all(path.parent().unwrap_or(folder)).and_then(|()| put(&path, &self.bytes))
             }
-            // A killed run has left it, or it is a link of the user's: the name goes, and the link is not followed.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                fs::remove_file(&neighbour).and_then(|()| write_new(&neighbour, &self.bytes))
-            }
-            other => other,
-        };
-        let placed =
-            written.and_then(|file| before_rename(&file)).and_then(|()| fs::rename(&neighbour, &path));
-        if placed.is_err() {
-            drop(fs::remove_file(&neighbour)); // The first error is what the caller must hear of.
+            done => done,
         }
-        placed
     }
-}
-
-/// One thread writes at a time, so one name is enough.
-pub(crate) const NEIGHBOUR: &str = ".placing.tmp";
-
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<fs::File> {
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).open(path)?;
-    file.write_all(bytes)?;
-    Ok(file)
 }
 
 /// What the journal knows of a file.

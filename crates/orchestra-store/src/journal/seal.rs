@@ -15,6 +15,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use crate::atomic::write_atomic;
 use crate::journal::append_file::AppendFile;
 use crate::journal::commit::{CommitError, FileIndex};
 use crate::journal::entry::{Sealed, is_of_rows, kind};
@@ -108,7 +109,7 @@ impl Journal {
         let folder = self.folder.path().to_owned();
         self.all_or_nothing(std::slice::from_ref(part), |this| {
             this.append(kind::PLACED, &[part.entry()].to_vec())?;
-            part.write_durably(&folder).map_err(write_failed(&folder.join(&part.path)))
+            part.write(&folder, write_atomic).map_err(write_failed(&folder.join(&part.path)))
         })?;
         self.make_durable(kind::SEALED, &sealed)?;
         self.unsynced = false;

@@ -568,8 +568,7 @@ fn what_a_killed_run_was_about_to_write_is_removed_by_the_next_start_and_nothing
     journal.commit(&group(&[item(0, 1)])).unwrap();
     drop(journal);
     let leftovers = [
-        ".run.json.17.tmp",
-        ".orchestra/.journal.17.tmp",
+        ".placing.tmp",
         ".orchestra/.placing.tmp",
         ".orchestra/.tmpXyZ123",
     ];
@@ -581,7 +580,6 @@ fn what_a_killed_run_was_about_to_write_is_removed_by_the_next_start_and_nothing
         ".orchestra/.tmp",
         ".orchestra/.tmp-notes",
         ".orchestra/.notes.tmp",
-        ".orchestra/.notes.old.tmp",
     ];
     for name in leftovers.iter().chain(&kept) {
         std::fs::write(dir.path().join(name), b"half").unwrap();
