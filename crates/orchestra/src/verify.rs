@@ -1,6 +1,6 @@
-//! Counts the items of a finished run again, from its files alone: `run.json`, what the sinks have written, and `failures.jsonl`. Opens no journal,
-//! changes nothing, and holds of items only which have a record in a file. Which items there are it believes `run.json`. The tests read
-//! records as it does (`orchestra_store::each_record`), and know that from elsewhere.
+//! Counts the items of a finished run again, from its files: `run.json`, what the sinks have written, and `failures.jsonl`. The journal says which
+//! bytes they have been written with, and nothing of items. Changes nothing, and holds of items only which have a record in a file. Which items there
+//! are it believes `run.json`. The tests read records as it does (`orchestra_store::each_record`), and know that from elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -131,15 +131,20 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
             "source `{name}` is said to have {items} items, and no run has so many"
         )));
     }
-    let mut count = Count { folder, sources, names: Names::default(), found: Verified::default() };
+    let altered = altered_files(folder).map_err(|error| no_account(format!("its journal: {error}")))?;
+    let altered = altered.into_iter().collect();
+    let mut count = Count { folder, sources, names: Names::default(), altered, found: Verified::default() };
     let mut failed = Sets::new();
     let path = folder.join(FAILURE_RECORDS);
     count.read(FAILURE_RECORDS.as_ref(), &path, read_lines, RecordsPerItem::AtMostOne, None, &mut failed);
     for output in &account.outputs {
         count.output(output, kinds, &account.run_id, &failed)?;
     }
-    count.altered();
     count.strays(&account.outputs);
+    for file in std::mem::take(&mut count.altered) {
+        let what = || format!("`{}` holds other bytes than the run has written", file.display());
+        count.fault(FaultKind::Damaged, what);
+    }
     count.found.items = count.sources.values().sum();
     count.found.failed = failed.values().map(NumberSet::len).sum();
     count.found.done = count.found.items.saturating_sub(count.found.failed);
@@ -170,6 +175,8 @@ struct Count<'a> {
     /// Their items.
     sources: BTreeMap<&'a str, u64>,
     names: Names,
+    /// Files with other bytes than the run has written, of which nothing was said yet.
+    altered: BTreeSet<PathBuf>,
     found: Verified,
 }
 
@@ -279,6 +286,7 @@ impl<'a> Count<'a> {
             }
         });
         if let Err(why) = read {
+            self.altered.remove(file);
             self.fault(FaultKind::Damaged, || format!("`{}`: {why}", file.display()));
         }
     }
@@ -458,19 +466,6 @@ impl<'a> Count<'a> {
         files
     }
 
-    /// Files that hold other bytes than the run has written, where its journal is still there.
-    fn altered(&mut self) {
-        match altered_files(self.folder) {
-            Ok(files) => files.iter().for_each(|file| {
-                let what = || format!("`{}` holds other bytes than the run has written", file.display());
-                self.fault(FaultKind::Damaged, what);
-            }),
-            Err(error) => self.fault(FaultKind::Damaged, || {
-                format!("its files cannot be compared with its journal: {error}")
-            }),
-        }
-    }
-
     /// Files that nothing names, and named ones that are not there as they were written.
     fn strays(&mut self, outputs: &[OutputReport]) {
         let mut known: BTreeSet<PathBuf> =
@@ -510,9 +505,12 @@ impl<'a> Count<'a> {
             let path = folder.join(file);
             match fs::metadata(&path) {
                 Ok(meta) if meta.len() == bytes => {}
-                Ok(meta) => self.fault(FaultKind::Damaged, || {
-                    format!("`{}` has {} bytes, and its index says {bytes}", path.display(), meta.len())
-                }),
+                Ok(meta) => {
+                    self.altered.remove(path.strip_prefix(self.folder).unwrap_or(&path));
+                    self.fault(FaultKind::Damaged, || {
+                        format!("`{}` has {} bytes, and its index says {bytes}", path.display(), meta.len())
+                    });
+                }
                 Err(error) => {
                     self.fault(FaultKind::Lost, || {
                         format!("`{}`, which its index names: {error}", path.display())

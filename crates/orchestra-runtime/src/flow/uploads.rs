@@ -280,6 +280,7 @@ pub fn is_free(sink: &SinkPlan, run_id: &str, is_new: bool) -> Result<bool, List
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::sync::Mutex;
 
     use orchestra_plan::PartFilesPlan;

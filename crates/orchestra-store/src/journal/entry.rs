@@ -9,7 +9,6 @@ use orchestra_core::{ItemId, LeftOutCount, SourceId};
 
 use crate::folder::PRIVATE;
 use crate::identity::RunIdentity;
-use crate::journal::commit::FileIndex;
 use crate::journal::finished::{Ended, FinishedSet};
 use crate::journal::placed::Placed;
 
@@ -122,8 +121,8 @@ impl Group {
     }
 
     /// Takes failures back, with all that it appended to files that begin anew; `false` where nothing is left.
-    pub(crate) fn without_failures(&mut self, anew: &[FileIndex]) -> bool {
-        self.appended.retain(|appended| !anew.contains(&FileIndex(appended.file.into())));
+    pub(crate) fn without_failures(&mut self, begins_anew: impl Fn(u16) -> bool) -> bool {
+        self.appended.retain(|appended| !begins_anew(appended.file));
         self.failed.clear();
         !self.appended.is_empty() || !self.done.is_empty()
     }

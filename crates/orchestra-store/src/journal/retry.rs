@@ -24,7 +24,7 @@ impl Journal {
     /// Parts that rows of such a file were sealed into are gone. Durable at once. Gives how many items that are.
     ///
     /// # Errors
-    /// See [`CommitError`]. On a failure after the journal was replaced it is closed, and the next start empties the files.
+    /// See [`CommitError`]. The journal is closed then, and the next start finds out which of both is so.
     pub fn retry_failed(&mut self, files: &[FileIndex]) -> Result<u64, CommitError> {
         self.must_be_open()?;
         let n_failed = self.counts().failed;
@@ -40,8 +40,9 @@ impl Journal {
         let synced = self.sync_files();
         self.or_close(synced)?;
         let path = self.log.file.path().to_owned();
-        let (end, parts) = without_failures(&path, files).map_err(write_failed(&path))?;
-        let taken_back = self.take_back(&path, files, end, &parts).map_err(write_failed(&path));
+        let taken_back = without_failures(&path, files)
+            .and_then(|(end, parts)| self.take_back(&path, files, end, &parts))
+            .map_err(write_failed(&path));
         self.or_close(taken_back)?;
         self.finished.forget_failed();
         Ok(n_failed)
@@ -69,6 +70,7 @@ impl Journal {
 
 /// Replaces the journal at `path`. Gives where it ends but for its last entry, and what that names: the parts of files that begin `anew`.
 fn without_failures(path: &Path, anew: &[FileIndex]) -> io::Result<(LogEnd, Vec<Placed>)> {
+    let begins_anew = |file: u16| anew.contains(&FileIndex(file.into()));
     let (mut end, mut gone) = (LogEnd::START, Vec::new());
     replace(path, |file| {
         let mut out = BufWriter::new(file);
@@ -87,11 +89,13 @@ fn without_failures(path: &Path, anew: &[FileIndex]) -> io::Result<(LogEnd, Vec<
             let mut group = if kind == kind::GROUP { decode::<Group>(body) } else { None };
             let sealed = if kind == kind::SEALED { decode::<Sealed>(body) } else { None };
             let placed = placed.take();
-            if let Some(sealed) = sealed.filter(|sealed| anew.contains(&FileIndex(sealed.file.into()))) {
+            if let Some(sealed) = sealed.filter(|sealed| begins_anew(sealed.file)) {
                 gone.push(sealed.part);
                 continue;
             }
-            if kind == kind::FINISHED || group.as_mut().is_some_and(|group| !group.without_failures(anew)) {
+            if kind == kind::FINISHED
+                || group.as_mut().is_some_and(|group| !group.without_failures(begins_anew))
+            {
                 continue;
             }
             if let Some(placed) = placed {

@@ -567,11 +567,7 @@ fn what_a_killed_run_was_about_to_write_is_removed_by_the_next_start_and_nothing
     let mut journal = start(dir.path());
     journal.commit(&group(&[item(0, 1)])).unwrap();
     drop(journal);
-    let leftovers = [
-        ".placing.tmp",
-        ".orchestra/.placing.tmp",
-        ".orchestra/.tmpXyZ123",
-    ];
+    let leftovers = [".placing.tmp", ".orchestra/.placing.tmp", ".orchestra/.tmpXyZ123"];
     let kept = [
         ".hidden",
         "notes.tmp",
