@@ -8,11 +8,14 @@ use orchestra_core::{ItemId, LeftOut, LeftOutCount, SourceId, locked};
 use orchestra_plan::{Origin, Plan};
 use orchestra_store::Commit;
 
+/// What one item holds: who passed it over, what, and how many.
+type OfItem = Vec<(Origin, LeftOut, u64)>;
+
 /// Few items hold such things, so one lock serves all threads.
 #[derive(Debug, Default)]
 pub struct LeftOutCounts {
     /// Of items on their way.
-    by_item: Mutex<HashMap<ItemId, Vec<(Origin, LeftOut, u64)>>>,
+    by_item: Mutex<HashMap<ItemId, OfItem>>,
     /// Of items that are done, over all starts of the run.
     done: Mutex<Vec<LeftOutCount>>,
 }
