@@ -74,7 +74,7 @@ fn a_command_that_is_told_when_a_limit_of_failures_stops_a_run_goes_on_to_its_en
             if is_mended {
                 rows(&place, "rows.jsonl", ROWS, ROWS);
             }
-            let words = if is_mended { "try again what has failed" } else { "go on regardless" };
+            let words = if is_mended { "try again what has failed:" } else { "To go on regardless:" };
             let told = told(&ended, words);
             let ended = place.start_command(&told.iter().map(String::as_str).collect::<Vec<_>>()).wait();
             let (code, done) = if is_mended { (0, ROWS) } else { (65, 0) };

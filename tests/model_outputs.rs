@@ -96,7 +96,8 @@ fn inspect(place: &Workplace, folder: &Path, name: &str, about: &Value) -> Optio
     let of =
         |command: &str| place.start_command(&[command, file.to_str().unwrap(), "--devices", "cpu"]).wait();
     let (checked, planned) = (of("check"), of("plan"));
-    let shows_when_tried = about["refused"].is_string() && not_refused(name, &planned).is_none();
+    let is_unconfirmed = about["refused"].is_string() || checked.stderr.contains("it is not confirmed");
+    let shows_when_tried = is_unconfirmed && not_refused(name, &planned).is_none();
     let is_right = checked.status.success() && (planned.status.success() || shows_when_tried);
     (!is_right).then(|| format!("{name} inspected: {workflow}\n{checked:?}\n{planned:?}"))
 }

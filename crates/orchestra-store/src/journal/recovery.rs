@@ -193,7 +193,10 @@ impl FileState {
         for (at, appended) in &self.appended {
             // Without bytes there need not be a file.
             if appended.bytes == 0 {
-                continue;
+                if appended.crc == crc32fast::hash(&[]) {
+                    continue;
+                }
+                return Ok(Some(*at));
             }
             if len - from < appended.bytes {
                 return Ok(Some(*at));

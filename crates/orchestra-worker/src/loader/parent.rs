@@ -84,6 +84,10 @@ impl Parent {
     pub fn next_item(&mut self) -> Option<Vec<u8>> {
         while self.end.is_none() {
             if let Some(item) = self.items.pop_front() {
+                if self.items.is_empty() {
+                    // What is done does not wait for the last item, however long that takes.
+                    self.send().ok()?;
+                }
                 return Some(item);
             }
             self.send().ok()?;
