@@ -110,7 +110,8 @@ fn what_cannot_be_fed_is_named() {
     let with_input = |input: Vec<u8>| read(&model(&[field(11, &input), field(12, &good)])).unwrap_err();
     assert_eq!(
         with_input(value("x", 3, Some(&[OPEN]))),
-        "its input `x` is of type int8; tensors of f32, f16, i64, i32, u8, bool, f64, i16 are supported"
+        "its input `x` is of type int8; tensors of f32, f16, i64, i32, u8, bool, f64, i16 are supported: export the model with an input of one \
+         of these, and a `Cast` behind it"
     );
     assert!(with_input(value("x", 8, Some(&[OPEN]))).contains("type string"));
     assert!(with_input(value("x", 1, None)).contains("input `x` has no shape"));
