@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of its frames that are read at once.
 const READ_AT_ONCE: usize = 64 << 10;
 
-/// A process that sends frames `F`. Dropping it kills the process.
+/// A process that sends frames `F`. Dropping it kills the process, but a keeper.
 pub struct Child<F> {
     process: Box<dyn WorkerProcess>,
     reader: Box<dyn AsyncRead + Send + Unpin>,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Service
-//! ├── DeviceManager per device ── WorkerLink per live worker process
+//! ├── DeviceManager per device ── a task per worker process
 //! └── Batcher
 //! ```
 //!

@@ -36,7 +36,7 @@ pub struct Launched {
     pub process: Box<dyn WorkerProcess>,
 }
 
-/// The life of a process. Dropping it kills the process.
+/// The life of a process. Dropping it kills the process, but a keeper.
 pub trait WorkerProcess: Send {
     /// Its process id, for messages.
     fn pid(&self) -> Option<u32>;
@@ -267,11 +267,11 @@ pub fn with_standard_streams_alone(command: &mut StdCommand) {
 const _: () = assert!(WORKER_INPUTS_FD == WORKER_SOCKET_FD + 1 && WORKER_OUTPUTS_FD == WORKER_SOCKET_FD + 2);
 const _: () = assert!(LOADER_REGION_FD == WORKER_SOCKET_FD + 1);
 
-/// What becomes of a process that nobody waits for any more.
+/// What dropping a [`Launched`] does to its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtDrop {
     Kill,
-    /// The end of its socket tells it to end.
+    /// Nothing: the process exits when its socket is closed.
     Leave,
 }
 

@@ -192,13 +192,10 @@ impl FileState {
         let (mut from, mut file) = (self.durable, None);
         for (at, appended) in &self.appended {
             // Without bytes there need not be a file.
-            if appended.bytes == 0 {
-                if appended.crc == crc32fast::hash(&[]) {
-                    continue;
-                }
-                return Ok(Some(*at));
+            if appended.bytes == 0 && appended.crc == crc32fast::hash(&[]) {
+                continue;
             }
-            if len - from < appended.bytes {
+            if appended.bytes == 0 || len - from < appended.bytes {
                 return Ok(Some(*at));
             }
             let file = match &mut file {

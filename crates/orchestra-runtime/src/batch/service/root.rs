@@ -80,7 +80,7 @@ impl Actor for Root {
         Ok(())
     }
 
-    /// A failed actor is a bug of ours. The workers of a failed device manager are killed by `worker_process::own`.
+    /// A failed actor is a bug of ours. The workers of a failed device manager are killed when its state is dropped.
     async fn handle_supervisor_evt(
         &self,
         me: ActorRef<ServiceMsg>,
