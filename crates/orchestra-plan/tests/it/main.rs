@@ -6,6 +6,7 @@ mod defaults;
 mod graph_view;
 mod late;
 mod memory_plan;
+mod order_of_tables;
 mod pixels;
 mod plan_workers;
 mod plans;

@@ -10,6 +10,12 @@ fn survives(text: &str, options: &PlanOptions) {
     assert_eq!(diags.cause().is_some(), diags.has_errors());
     assert_eq!(diags.render(RenderStyle::Coloured).is_empty(), diags.all().is_empty());
     assert_eq!(diags.to_json()["errors"].as_array().map(Vec::len), Some(diags.errors().count()));
+    if options.set.is_empty() {
+        let places = diags.all().iter().filter_map(|diagnostic| diagnostic.span);
+        for place in places {
+            assert!(text.get(place.start..place.end).is_some(), "{place:?} is not in the text");
+        }
+    }
 }
 
 proptest! {

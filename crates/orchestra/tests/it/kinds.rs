@@ -127,6 +127,27 @@ fn keys_of_a_kind_of_the_host_program_are_checked_like_any_others() {
     assert!(text.contains("unknown kind `invert`") && text.contains("`classify`"), "{text}");
 }
 
+/// `below` stands in `settings!` of `invert` and nowhere else.
+#[test]
+fn a_key_that_is_declared_once_is_in_schema_and_reference_and_part_of_what_a_run_is() {
+    let kinds = orchestra::kinds().with_typed_stage::<Invert>();
+    let schema = orchestra::workflow_schema(&kinds);
+    let below = &schema["definitions"]["stages.invert"]["properties"]["below"];
+    assert_eq!(below["description"], "what the numbers are taken from\n\nDefault: 1");
+    let key = kinds.stage("invert").unwrap().keys()[0];
+    assert_eq!((key.name, key.default, key.help), ("below", "1", "what the numbers are taken from"));
+
+    let run = |keys: &str| {
+        let mut place = Workplace::with_pictures(1);
+        workflow(&mut place, keys);
+        let fingerprint = place.plan_with(kinds.clone()).fingerprint;
+        fingerprint.into_iter().filter(|(name, _)| name.contains("inverted")).collect::<Vec<_>>()
+    };
+    assert_eq!(run("").len(), 1);
+    assert_eq!(run(""), run("below = 1.0"));
+    assert_ne!(run(""), run("below = 2"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workflow_without_a_model_needs_no_onnx_runtime() {
     let mut place = Workplace::with_pictures(5);
