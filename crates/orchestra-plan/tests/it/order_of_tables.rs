@@ -39,7 +39,12 @@ fn said(host: &FakeHost, text: &str) -> Said {
     let (plan, diags) = host.plan(text, &PlanOptions::default());
     let told = plan.as_ref().map(describe).unwrap_or_default();
     Said {
-        reports: count(diags.all().iter().map(|d| format!("{:?} {}", d.severity, words(&format!("{} {}", d.message, d.label))))),
+        reports: count(
+            diags
+                .all()
+                .iter()
+                .map(|d| format!("{:?} {}", d.severity, words(&format!("{} {}", d.message, d.label)))),
+        ),
         fingerprint: plan.map(|plan| plan.fingerprint.into_iter().collect()).unwrap_or_default(),
         plan: count(told.lines().map(words)),
     }
@@ -59,7 +64,8 @@ fn another_order_of_tables_gives_the_same_reports_and_the_same_plan() {
             let (head, tables) = tables(text);
             let as_written = said(&host, text);
             let backwards: Vec<&str> = tables.iter().rev().copied().collect();
-            let halves: Vec<&str> = (0..2).flat_map(|odd| tables.iter().skip(odd).step_by(2).copied()).collect();
+            let halves: Vec<&str> =
+                (0..2).flat_map(|odd| tables.iter().skip(odd).step_by(2).copied()).collect();
             for order in [backwards, halves] {
                 let changed = format!("{head}{}", order.concat());
                 assert_eq!(said(&host, &changed), as_written, "{changed}");
