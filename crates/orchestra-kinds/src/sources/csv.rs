@@ -15,7 +15,8 @@ use serde_json::value::RawValue;
 use super::reading::columns::{
     FoundType, declared, decoders, found_type, inferred, no_first, opens, schema, settings,
 };
-use super::reading::encoding::{Foreign, NO_UTF8};
+use super::reading::csv_record::{RecordParser, never_closed};
+use super::reading::encoding::Foreign;
 use super::reading::field_type::{Field, FieldType};
 use super::reading::input::{NAME_TYPES, ReadSeek, describe, head, look, open_to_list};
 use super::reading::limits::LARGEST_TEXT;
@@ -185,7 +186,9 @@ fn first_file(
 /// What seems to stand between the columns of a file whose header is one with this delimiter.
 fn other_delimiter(head: &[u8], delimiter: u8) -> Option<String> {
     let (_, header) = first_record(head, Ends::Quoted { delimiter }).ok()?;
-    let n_columns = |delimiter: u8| parse_any(header, delimiter).map_or(1, |columns| columns.len());
+    let n_columns = |delimiter: u8| {
+        RecordParser::new(delimiter).fields(header).map_or(1, |columns| columns.iter().count())
+    };
     let others = [b';', b'\t', b'|'].into_iter();
     let mut others = others.filter(|other| n_columns(delimiter) == 1 && n_columns(*other) > 1);
     others.next().map(in_quotes)
@@ -205,8 +208,9 @@ fn first_records(head: &[u8], delimiter: u8) -> Result<(Vec<String>, Vec<String>
         return Ok((header.clone(), vec![String::new(); header.len()]));
     }
     let (_, record) = first_record(rest, Ends::Quoted { delimiter })?;
-    let record = parse(record, delimiter, header.len()).map_err(|why| format!("its first record {why}"))?;
-    Ok((header, record))
+    let mut parser = RecordParser::new(delimiter);
+    let record = parser.n_fields(record, header.len()).map_err(|why| format!("its first record {why}"))?;
+    Ok((header, record.iter().map(str::to_owned).collect()))
 }
 
 /// The names of the columns of a file of which these are the first bytes.
@@ -226,7 +230,8 @@ fn header_of(head: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
     if let Some(why) = never_closed(header, delimiter) {
         return Err(format!("its header {why}"));
     }
-    let header = parse_any(header, delimiter).map_err(|why| format!("its header {why}"))?;
+    let mut parser = RecordParser::new(delimiter);
+    let header = parser.fields(header).map_err(|why| format!("its header {why}"))?;
     // Many are written as `id, x`, and mean no blank.
     let header: Vec<String> = header.iter().map(|name| name.trim().to_owned()).collect();
     let mut seen = HashSet::with_capacity(header.len());
@@ -252,51 +257,6 @@ fn delimiter_hint(line: &[u8]) -> Option<u8> {
         [b's' | b'S', b'e' | b'E', b'p' | b'P', b'=', delimiter] if delimiter.is_ascii() => Some(*delimiter),
         _ => None,
     }
-}
-
-/// Where a quote opens that is never closed, in words.
-fn never_closed(record: &[u8], delimiter: u8) -> Option<String> {
-    const SHOWN: usize = 20;
-    let at = open_quote(record, delimiter)?;
-    let n_lines = record[..at].iter().filter(|byte| **byte == b'\n').count();
-    let line = match n_lines {
-        0 => "in its first line".to_owned(),
-        n => format!("{n} {} below its first one", if n == 1 { "line" } else { "lines" }),
-    };
-    let quoted = String::from_utf8_lossy(&record[at..]);
-    let quoted: String = quoted.lines().next().unwrap_or_default().chars().take(SHOWN).collect();
-    Some(format!(
-        "has a quote that is never closed, up to the end of the file: it opens {line}, at `{quoted}`; close it, or double it where it is a part of the text"
-    ))
-}
-
-fn parse_any(record: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
-    let mut reader =
-        csv::ReaderBuilder::new().has_headers(false).flexible(true).delimiter(delimiter).from_reader(record);
-    let mut records = reader.records();
-    let fields = match records.next() {
-        Some(Ok(fields)) => fields.iter().map(str::to_owned).collect(),
-        Some(Err(error)) if matches!(error.kind(), csv::ErrorKind::Utf8 { .. }) => {
-            return Err(NO_UTF8.into());
-        }
-        Some(Err(error)) => return Err(format!("cannot be read: {error}")),
-        None => return Err("is empty".into()),
-    };
-    match records.next() {
-        None => Ok(fields),
-        Some(_) => Err("is more than one".into()),
-    }
-}
-
-fn parse(record: &[u8], delimiter: u8, n: usize) -> Result<Vec<String>, String> {
-    if let Some(why) = never_closed(record, delimiter) {
-        return Err(why);
-    }
-    let fields = parse_any(record, delimiter)?;
-    if fields.len() == n {
-        return Ok(fields);
-    }
-    Err(format!("has {} fields, and the header {n}", fields.len()))
 }
 
 /// A field as the JSON value that it most likely stands for.
@@ -367,7 +327,8 @@ impl Fetch for Records {
         let row = Row::new(&self.fields, self.max_pixels);
         let place = |field: &Field| self.header.iter().position(|name| *name == field.name);
         let places = self.fields.iter().map(place).collect();
-        Box::new(Record { records: self.clone(), places, reader: RecordReader::new(&self.protocols), row })
+        let (reader, parser) = (RecordReader::new(&self.protocols), RecordParser::new(self.delimiter));
+        Box::new(Record { records: self.clone(), places, reader, parser, row })
     }
 
     fn network(&self) -> Option<Network> {
@@ -388,13 +349,13 @@ struct Record {
     /// Where each field stands in a record.
     places: Vec<Option<usize>>,
     reader: RecordReader,
+    parser: RecordParser,
     row: Row,
 }
 
 impl FetchRun for Record {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let Self { records, places, reader, row } = self;
-        let Records { header, delimiter, .. } = &*records;
+        let Self { records, places, reader, parser, row } = self;
         let (path, bytes, opener) = reader.read(locator).map_err(|refusal| match refusal.kind {
             FailureKind::TooLarge => Refusal {
                 error: format!(
@@ -406,8 +367,8 @@ impl FetchRun for Record {
             _ => refusal,
         })?;
         let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
-        let record =
-            parse(bytes, *delimiter, header.len()).map_err(|why| refuse(format!("the record {why}")))?;
+        let record = parser.n_fields(bytes, records.header.len());
+        let record = record.map_err(|why| refuse(format!("the record {why}")))?;
         let beside = row.fill(|at, field, cell| {
             let text = places[at].and_then(|place| record.get(place));
             let text = text.ok_or_else(|| refuse(format!("it has no column `{}`", field.name)))?;

@@ -2,6 +2,7 @@
 
 pub mod archive_links;
 pub mod columns;
+pub mod csv_record;
 pub mod encoding;
 pub mod field_type;
 pub mod file_version;
