@@ -83,13 +83,13 @@ const CASES: &[Case] = &[
     between(&[("d.csv", b"\"id\"\tx\n1\t2\n")], "in which \"\\t\" stands", "delimiter = \"\\t\""),
     foreign(
         &[("d.csv", b"id,x\n1,caf\xe9\n")],
-        "probably Latin-1",
-        "iconv -f latin1 -t utf8 d.csv > d.utf8.csv",
+        "perhaps Windows-1252 or Latin-1",
+        "iconv -f cp1252 -t utf8 d.csv > d.utf8.csv",
     ),
     foreign(
         &[("d.csv", b"id,x,\xfcber\n1,2,3\n")],
-        "probably Latin-1",
-        "iconv -f latin1 -t utf8 d.csv > d.utf8.csv",
+        "perhaps Windows-1252 or Latin-1",
+        "iconv -f cp1252 -t utf8 d.csv > d.utf8.csv",
     ),
     foreign(
         &[("d.csv", b"\xff\xfei\0d\0,\0x\0\n\x001\0,\x002\0\n\0")],

@@ -43,7 +43,7 @@ pub const RETRY: &str = "\
 Examples:
   orchestra retry out
 
-It is the command that started the run last, in the folder where that was, with --retry-failed.
+It is the command that started the run last, in the folder where that was, with --retry-failed. Items that no start has reached are done, too.
 
 Exit codes: those of `orchestra run`";
 

@@ -139,14 +139,14 @@ const MEMORY_WORDS: [&str; 27] = [
     "unable to allocate",        // NumPy
     "failed to allocate memory", // ONNX Runtime
     "cudaerrormemoryallocation",
-    "resource_exhausted",       // JAX, TensorFlow
-    "resource exhausted",       // TensorFlow
-    "resourceexhausted",        // TensorFlow, PaddlePaddle
-    "oom when allocating",      // TensorFlow
-    "_alloc_failed",            // cuBLAS, cuDNN, cuSOLVER, cuSPARSE, cuFFT
+    "smaller than requested bytes", // ONNX Runtime's arena
+    "resource exhausted",           // TensorFlow
+    "resourceexhausted", // TensorFlow, PaddlePaddle; gRPC has a `_` in it, also where a quota is used up
+    "oom when allocating", // TensorFlow
+    "_alloc_failed",     // cuBLAS, cuDNN, cuSOLVER, cuSPARSE, cuFFT
     "device_allocation_failed", // cuDNN 9
-    "oom-kill",                 // The kernel
-    "oom_kill",                 // Slurm
+    "oom-kill",          // The kernel
+    "oom_kill",          // Slurm
 ];
 
 /// What processes say when their device is lost or was none, in lower case. A fault of a kernel, such as an illegal address or an unspecified launch
@@ -261,7 +261,11 @@ mod tests {
     use super::*;
 
     /// Messages as they are, by who says them.
-    const OUT_OF_MEMORY: [(&str, &str); 29] = [
+    const OUT_OF_MEMORY: [(&str, &str); 30] = [
+        (
+            "ONNX Runtime's arena",
+            "BFCArena::AllocateRawInternal(size_t, bool) Available memory of 0 is smaller than requested bytes of 4194304",
+        ),
         ("Python", "Traceback ..\nMemoryError"),
         ("NumPy", "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 745. GiB for an array"),
         ("PyTorch", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"),
@@ -364,6 +368,8 @@ mod tests {
         assert_eq!(judge(Exit::Code(3), "no such column"), TaskEnd::Code(3));
         assert_eq!(judge(Exit::Signal(11), ""), TaskEnd::Signal(11));
         assert_eq!(judge(Exit::Code(0), "warning: nearly out of memory"), TaskEnd::Done);
+        let quota = "grpc.RpcError: RESOURCE_EXHAUSTED: Quota exceeded";
+        assert_eq!(judge(Exit::Code(1), quota), TaskEnd::Code(1));
     }
 
     #[test]

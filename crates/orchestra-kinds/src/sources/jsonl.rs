@@ -11,7 +11,7 @@ use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
 use orchestra_core::{FailureKind, LeftOut};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::reading::columns::{
@@ -156,7 +156,12 @@ fn parse(line: &[u8]) -> Result<RecordFields, String> {
             while let Some(field) = map.next_entry()? {
                 fields.push(field);
             }
-            Ok(Record(fields))
+            let mut names: Vec<&str> = fields.iter().map(|(name, _)| name.as_str()).collect();
+            names.sort_unstable();
+            match names.windows(2).find(|pair| pair[0] == pair[1]) {
+                Some(pair) => Err(A::Error::custom(format!("it has `{}` twice", pair[0]))),
+                None => Ok(Record(fields)),
+            }
         }
     }
     impl<'de> Deserialize<'de> for Record {
@@ -272,12 +277,13 @@ mod tests {
         let path = folder.path().join("a#1.jsonl");
         let lines = [
             "{\"n\": 7, \"t\": \"ä\"}",
-            "{\"t\": \"b\", \"n\": -1, \"n\": 2, \"more\": [{}]}",
+            "{\"t\": \"b\", \"n\": 2, \"more\": [{}]}",
             "{\"n\": 1.5, \"t\": \"\"}",
             "{\"n\": 1}",
             "[1]",
             "{\"n\": 1, \"t\":",
             "\u{fffd}",
+            "{\"n\": 1, \"t\": \"\", \"n\": 2}",
         ];
         std::fs::write(&path, lines.join("\n")).unwrap();
         let fields = vec![Field::new("n", FieldType::scalar(DType::I64)), Field::new("t", FieldType::Text)];
@@ -293,9 +299,14 @@ mod tests {
                 assert_eq!((view.data, *text), (&n.to_ne_bytes()[..], t));
             });
         }
-        for (at, why) in
-            [(2, "1.5"), (3, "no field `t`"), (4, "expected an object"), (5, "EOF"), (6, "expected value")]
-        {
+        for (at, why) in [
+            (2, "1.5"),
+            (3, "no field `t`"),
+            (4, "expected an object"),
+            (5, "EOF"),
+            (6, "expected value"),
+            (7, "it has `n` twice"),
+        ] {
             let Refusal { kind, error } = run.fetch(&items[at].1).unwrap_err();
             assert!(kind == FailureKind::Decode && error.contains(why), "{error}");
         }

@@ -166,7 +166,7 @@ impl Connect for Crop {
         let input = &stage.inputs[1];
         let tensor = input.gives.0[boxes].ty.tensor()?;
         let numbers = tensor.row.last().and_then(|dim| dim.fixed());
-        let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
+        let floats = matches!(tensor.dtype, DType::F32 | DType::F16 | DType::F64);
         let needed = if self.boxes.needs_score() { 5 } else { 4 };
         if !floats || tensor.row.len() > 2 || numbers.is_none_or(|n| n < needed) {
             let name = stage.name;

@@ -9,7 +9,7 @@ use bincode::{Decode, Encode};
 pub enum PassedOver {
     /// Its name, or that of a folder above it, is hidden: see [`is_hidden`]. A hidden folder on a disk counts once.
     Hidden,
-    /// A member of an archive that is a folder.
+    /// A folder where files are asked for: a member of an archive, or what a glob matches.
     Folder,
     /// A device, a pipe or a socket.
     Special,
@@ -25,7 +25,7 @@ pub enum PassedOver {
     NotTaken,
     /// A line without a record.
     BlankLine,
-    /// A link to a folder above it, whose files are items already.
+    /// A folder that is also one above it, by a link on the way: its files are items already.
     LinkLoop,
     /// A file or folder that a run has made for itself: its output folder, a manifest of parts.
     OfRun,

@@ -54,7 +54,12 @@ pub(super) struct Glob {
 impl Glob {
     /// `rest` of the entry `pattern`, which is matched with what lies below its root.
     pub fn parse(pattern: &str, rest: &str) -> Result<Self, ListError> {
-        let rest = rest.trim_end_matches('/');
+        if rest.ends_with('/') {
+            let below = format!(
+                "it ends with `/`, and folders are no items: write `{pattern}**` for all files below them"
+            );
+            return Err(bad(pattern, &below));
+        }
         validate(rest).map_err(|e| bad(pattern, &e.to_string()))?;
         // A leading `!` would turn the meaning round.
         let escaped = if rest.starts_with('!') { format!("\\{rest}") } else { rest.to_owned() };
@@ -116,8 +121,8 @@ impl Entry {
         }
     }
 
-    /// Gives what lies in `folder`, which is the root or below it, in no particular order, until `visit` says no. Left out are folders that are too deep
-    /// and what vanishes meanwhile; what a glob does not match is not passed over, since nobody named it.
+    /// Gives what lies in `folder`, which is the root or below it, in no particular order, until `visit` says no. Left out is what
+    /// vanishes meanwhile; what a glob does not match is not passed over, since nobody named it.
     pub fn children(
         &self,
         folder: &Path,
@@ -156,7 +161,7 @@ impl Entry {
     }
 
     /// What a name in a folder stands for, links followed. A link that leads nowhere, or to a folder that cannot be read, is a file that will
-    /// fail by name, rather than vanish; what a link to a folder above holds is listed already.
+    /// fail by name, rather than vanish; what a folder holds that is also one above, because of a link on the way to it, is listed already.
     fn child(&self, path: &Path, kind: FileType) -> Option<Child> {
         if kind.is_symlink() {
             let Ok(target) = path.metadata() else { return Some(Child::File) };
@@ -166,23 +171,28 @@ impl Entry {
             if fs::read_dir(path).is_err() {
                 return Some(Child::File);
             }
-            let id = |m: fs::Metadata| (m.dev(), m.ino());
-            let target = id(target);
-            let mut above = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.root));
-            if above.any(|above| above.metadata().is_ok_and(|m| id(m) == target)) {
-                return Some(Child::PassedOver(PassedOver::LinkLoop));
-            }
         } else if !kind.is_dir() {
             return Some(file_or_passed_over(path, kind.is_file()));
+        }
+        if self.is_above(path) {
+            return Some(Child::PassedOver(PassedOver::LinkLoop));
+        }
+        if is_output_folder(path) {
+            return Some(Child::PassedOver(PassedOver::OfRun));
         }
         let max_depth = match &self.kind {
             Kind::Glob(g) => g.max_depth,
             Kind::File(_) | Kind::Folder => usize::MAX,
         };
         let depth = path.strip_prefix(&self.root).map_or(0, |below| below.components().count());
-        let child =
-            || if is_output_folder(path) { Child::PassedOver(PassedOver::OfRun) } else { Child::Folder };
-        (depth < max_depth).then(child)
+        Some(if depth < max_depth { Child::Folder } else { Child::PassedOver(PassedOver::Folder) })
+    }
+
+    /// Whether a folder is the same as one above it, the root at most.
+    fn is_above(&self, folder: &Path) -> bool {
+        let id = |path: &Path| path.metadata().ok().map(|m| (m.dev(), m.ino()));
+        let mut above = folder.ancestors().skip(1).take_while(|above| above.starts_with(&self.root));
+        id(folder).is_some_and(|folder| above.any(|above| id(above) == Some(folder)))
     }
 
     /// Going on would lose items silently.

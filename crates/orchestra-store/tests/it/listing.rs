@@ -12,8 +12,8 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use orchestra_store::{
-    Catalog, Expand, Extent, Found, ListError, ListingReader, ListingSpec, PushFound, Watch, first_item,
-    write_items, write_listing,
+    Catalog, Expand, Extent, Found, ListError, ListingReader, ListingSpec, PassedOver, PushFound, Watch,
+    first_item, write_items, write_listing,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -89,6 +89,21 @@ fn a_glob_stays_on_its_level_and_two_stars_do_not() {
 }
 
 #[test]
+fn a_folder_that_a_glob_matches_is_counted() {
+    let base = folder_with(&["in/a.png", "in/cat/b.png", "in/dog/c.png"]);
+    let passed_over = |pattern: &str| {
+        let out = tempfile::tempdir().unwrap();
+        let spec = paths(base.path(), &[pattern]);
+        let catalog = Catalog::list(&spec, None, u64::MAX, &out.path().join("items")).unwrap();
+        (catalog.growth().extent(), catalog.growth().passed_over().iter().collect::<Vec<_>>())
+    };
+    assert_eq!(passed_over("in/*"), (Extent::Known(1), vec![(PassedOver::Folder, 2)]));
+    assert_eq!(passed_over("in/*.png"), (Extent::Known(1), vec![]));
+    assert_eq!(passed_over("in/**"), (Extent::Known(3), vec![]));
+    assert!(error(&base, &["in/*/"]).contains("write `in/*/**` for all files below them"));
+}
+
+#[test]
 fn a_file_that_exists_is_no_glob_whatever_its_name() {
     let base = folder_with(&["img[1].png", "img1.png"]);
     assert_eq!(names(&base, &["img[1].png"]), ["img[1].png"]);
@@ -119,6 +134,10 @@ fn loops_of_links_end_and_broken_links_are_listed() {
     let all = ["a.png", "broken.png", "far/b.png", "link.png", "self.png"];
     assert_eq!(names(&base, &["in"]), all);
     assert_eq!(names(&base, &["in/**"]), all);
+    // To the folder above the root, in which the root lies again.
+    let base = folder_with(&["in/a.png", "b.png"]);
+    symlink("..", base.path().join("in/up")).unwrap();
+    assert_eq!(names(&base, &["in"]), ["a.png", "up/b.png"]);
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! Text files that are no lines of UTF-8: what they are instead, and the command that converts them. It converts nothing.
 
 /// What stands behind the text of a record that is no UTF-8.
-pub const NO_UTF8: &str = "is no UTF-8; `iconv -f latin1 -t utf8` converts its file, if that is Latin-1";
+pub const NO_UTF8: &str =
+    "is no UTF-8; `iconv -f cp1252 -t utf8` converts its file, if that is Windows-1252 or Latin-1";
+
+/// How a file that gzip has made begins.
+const GZIP: &[u8] = b"\x1f\x8b";
 
 /// Bytes that are looked at for the width of characters.
 const SAMPLE: usize = 4096;
@@ -26,7 +30,15 @@ impl Foreign {
         // A header and a record; later ones fail by themselves. The end of the bytes may lie within a character.
         let lines: usize = head.split_inclusive(|byte| *byte == b'\n').take(2).map(<[u8]>::len).sum();
         if std::str::from_utf8(&head[..lines]).is_err_and(|error| error.error_len().is_some()) {
-            return Some(Self { what: "no UTF-8, but probably Latin-1", command: iconv("latin1") });
+            if head.starts_with(GZIP) {
+                let command = format!("gunzip --keep {}", quoted(name));
+                return Some(Self { what: "compressed by gzip", command });
+            }
+            // Where both name a character it is the same one; what Windows-1252 alone has would be control characters of Latin-1.
+            return Some(Self {
+                what: "no UTF-8, but perhaps Windows-1252 or Latin-1",
+                command: iconv("cp1252"),
+            });
         }
         let is_old_mac = head.contains(&b'\r') && !head.contains(&b'\n');
         let command = || format!("tr '\\r' '\\n' < {} > {}", quoted(name), quoted(&converted(name)));
@@ -89,7 +101,8 @@ mod tests {
             mark
         };
         for (head, command) in [
-            (b"id,name\n1,caf\xe9\n".to_vec(), Some("iconv -f latin1 -t utf8 a/d.csv > a/d.utf8.csv")),
+            (b"id,name\n1,5 \x80\n".to_vec(), Some("iconv -f cp1252 -t utf8 a/d.csv > a/d.utf8.csv")),
+            (b"\x1f\x8b\x08\x00\x00".to_vec(), Some("gunzip --keep a/d.csv")),
             (
                 marked(vec![0xff, 0xfe], wide(text, u16::to_le_bytes)),
                 Some("iconv -f utf-16 -t utf8 a/d.csv > a/d.utf8.csv"),

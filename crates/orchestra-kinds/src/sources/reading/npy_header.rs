@@ -75,10 +75,14 @@ impl Header {
     /// That of an array whose first dimension counts items.
     pub fn parse(head: &[u8]) -> Result<Self, String> {
         let header = Self::parse_any(head)?;
-        if header.shape.is_empty() || header.shape[1..].contains(&0) {
-            return Err(format!("its shape is {:?}, and items lie along the first dimension", header.shape));
+        let shape = &header.shape;
+        match shape.split_first() {
+            None => Err("its shape is [], and items lie along the first dimension".into()),
+            Some((_, row)) if row.contains(&0) => {
+                Err(format!("its shape is {shape:?}, so that an item has no numbers"))
+            }
+            Some(_) => Ok(header),
         }
-        Ok(header)
     }
 
     /// That of any array.

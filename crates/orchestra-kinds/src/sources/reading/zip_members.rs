@@ -2,9 +2,10 @@
 //! memory; no size is believed before it is checked, and a member gives no more bytes than its entry says.
 
 use std::collections::{HashMap, HashSet};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use bincode::{Decode, Encode};
+use flate2::CrcReader;
 use flate2::read::DeflateDecoder;
 use orchestra_store::{PassedOver, is_hidden};
 
@@ -22,6 +23,8 @@ const ENTRY: usize = 46;
 pub const LOCAL: usize = 30;
 /// Its name, and what programs put behind that, have no more as a rule.
 const USUAL_NAME: u64 = 256;
+/// Bytes that are read together.
+const BLOCK: usize = 256 << 10;
 /// Deflate makes no more of a byte.
 pub const MOST_PER_BYTE: u64 = 1032;
 
@@ -433,8 +436,7 @@ impl Targets {
 
 fn in_front(bytes: u64) -> String {
     format!(
-        "its first {bytes} bytes belong to no member of it, so another archive or a program stands before it: split the file with `head -c {bytes}` and `tail -c +{}`, or unpack it and write its files into a new archive",
-        bytes + 1
+        "its first {bytes} bytes belong to no member of it, so another archive or a program stands before it: unpack it and write its files into a new archive"
     )
 }
 
@@ -446,25 +448,49 @@ pub fn data_at(header: u64, local: &[u8; LOCAL]) -> Result<u64, String> {
     Ok(header + LOCAL as u64 + u64::from(u16_at(local, 26)) + u64::from(u16_at(local, 28)))
 }
 
-/// The first bytes of the content of a member, `n` at most.
-///
-/// # Errors
-/// It is stored in a way that is not read, or its header is damaged.
-pub fn head_of(file: &mut (impl Read + Seek + ?Sized), place: &Place, n: u64) -> Result<Vec<u8>, String> {
+/// The content of a member, as a stream.
+fn content_of<'a>(
+    file: &'a mut (impl Read + Seek + ?Sized),
+    place: &Place,
+) -> Result<Box<dyn Read + 'a>, String> {
     let text = |error: io::Error| error.to_string();
     let mut local = [0; LOCAL];
     file.seek(SeekFrom::Start(place.header)).map_err(text)?;
     file.read_exact(&mut local).map_err(text)?;
     file.seek(SeekFrom::Start(data_at(place.header, &local)?)).map_err(text)?;
     let packed = file.take(place.packed);
-    let mut head = Vec::new();
     match place.method {
-        Method::Stored => packed.take(n).read_to_end(&mut head),
-        Method::Deflated => DeflateDecoder::new(packed).take(n).read_to_end(&mut head),
-        Method::Other(_) => return Err(place.method.refusal()),
+        Method::Stored => Ok(Box::new(packed)),
+        Method::Deflated => Ok(Box::new(DeflateDecoder::new(packed))),
+        Method::Other(_) => Err(place.method.refusal()),
     }
-    .map_err(text)?;
-    Ok(head)
+}
+
+/// The first bytes of the content of a member, `n` at most.
+///
+/// # Errors
+/// It is stored in a way that is not read, or its header is damaged.
+pub fn head_of(file: &mut (impl Read + Seek + ?Sized), place: &Place, n: u64) -> Result<Vec<u8>, String> {
+    let mut head = Vec::new();
+    let read = content_of(file, place)?.take(n).read_to_end(&mut head);
+    read.map(|_| head).map_err(|error| error.to_string())
+}
+
+/// Reads a whole member, and keeps nothing of it.
+///
+/// # Errors
+/// It is not what its entry says, in words that follow its name.
+pub fn check_content(file: &mut (impl Read + Seek + ?Sized), place: &Place) -> Result<(), String> {
+    let content = content_of(file, place)?.take(place.len.saturating_add(1));
+    let mut content = CrcReader::new(BufReader::with_capacity(BLOCK, content));
+    let n = io::copy(&mut content, &mut io::sink()).map_err(|error| format!("is damaged: {error}"))?;
+    match (n == place.len, content.crc().sum() == place.crc) {
+        (false, _) => {
+            Err(format!("is damaged: it does not have the {} bytes that its entry says", place.len))
+        }
+        (true, false) => Err("is damaged: its checksum is wrong".into()),
+        (true, true) => Ok(()),
+    }
 }
 
 /// A member of a file, opened to be read from its beginning.
@@ -609,7 +635,10 @@ pub mod tests {
             let refused = |bytes: &[u8]| read(bytes).unwrap_err();
             for other in [&b"#!/bin/sh\n"[..], &bytes] {
                 let error = refused(&[other, &bytes].concat());
-                assert!(error.contains(&format!("`head -c {}`", other.len())), "{error}");
+                assert!(
+                    error.contains(&format!("its first {} bytes belong to no member", other.len())),
+                    "{error}"
+                );
                 let error = refused(&[&bytes[..], b"x"].concat());
                 assert!(error.contains(&format!("`head -c {} ", bytes.len())), "{error}");
             }

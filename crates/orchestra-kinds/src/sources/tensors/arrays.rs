@@ -79,6 +79,9 @@ pub fn arrays(file: &mut dyn ReadSeek) -> Result<Arrays, String> {
         if places.len() == MOST_ARRAYS {
             return Err(format!("it has more than {MOST_ARRAYS} arrays"));
         }
+        if places.iter().any(|(other, _)| *other == name) {
+            return Err(format!("it holds the array `{name}` twice"));
+        }
         places.push((name, member.place));
     }
     if places.is_empty() {

@@ -18,7 +18,9 @@ use crate::sources::reading::input::{Input, Last, Opener, ReadSeek, cannot_read,
 use crate::sources::reading::limits::check_items;
 use crate::sources::reading::locator::{file_of, locator, parts};
 use crate::sources::reading::npy_header::Header;
-use crate::sources::reading::zip_members::{Content, LOCAL, MOST_PER_BYTE, Method, Place, data_at};
+use crate::sources::reading::zip_members::{
+    Content, LOCAL, MOST_PER_BYTE, Method, Place, check_content, data_at,
+};
 
 /// What all files of the source have in common.
 #[derive(Debug, Clone, Encode, Decode)]
@@ -40,7 +42,8 @@ struct Found {
     header: Header,
     /// Where its elements begin in the file, where they are not deflated.
     at: u64,
-    deflated: Option<Place>,
+    /// Its member of a `.npz` file.
+    place: Option<Place>,
 }
 
 /// A file and those beside it.
@@ -165,7 +168,7 @@ impl Rows {
                 return Err(format!("it is cut short: its header says {} rows", header.shape[0]));
             }
             let at = at + header.data as u64;
-            found.push(Found { header, at, deflated: array.place.filter(|_| !is_stored) });
+            found.push(Found { header, at, place: array.place });
         }
         Ok((found, passed_over))
     }
@@ -177,7 +180,8 @@ impl Rows {
             let input = opener.open(&file)?;
             let found = self.find(&mut input.from(0), fields);
             let (found, _) = found.map_err(|why| input.refusal(cannot_read(&file, &why)))?;
-            open.extend(found.into_iter().map(|Found { header, at, deflated }| {
+            open.extend(found.into_iter().map(|Found { header, at, place }| {
+                let deflated = place.filter(|place| place.method == Method::Deflated);
                 let deflated = deflated.map(|place| Deflated { place, content: None, at: 0 });
                 OpenArray { input: input.clone(), header, at, deflated }
             }));
@@ -196,7 +200,16 @@ impl Expand for Rows {
                 true => ListError::bad_file(path, why),
                 false => ListError::bad_file(path, format!("`{}` beside it: {why}", file.display())),
             };
-            match open_to_list(&file, |reader, seen| Ok((self.find(reader, fields), seen.clone()))) {
+            let find = |reader: &mut dyn ReadSeek| {
+                let (found, passed_over) = self.find(reader, fields)?;
+                for (array, field) in found.iter().zip(fields) {
+                    let of_array = |why| format!("its array `{}` {why}", field.name);
+                    // Rows are read one by one, so that nothing but this sees a member whole.
+                    array.place.map_or(Ok(()), |place| check_content(reader, &place)).map_err(of_array)?;
+                }
+                Ok((found, passed_over))
+            };
+            match open_to_list(&file, |reader, seen| Ok((find(reader), seen.clone()))) {
                 Ok((read, seen)) => {
                     let (arrays, passed_over) = read.map_err(failed)?;
                     all_seen.push(seen);

@@ -173,6 +173,15 @@ fn arrays_of_an_archive_are_read_in_any_order_whether_stored_or_deflated() {
         std::fs::write(&path, &bytes[..bytes.len() - 30]).unwrap();
         let error = source.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("cut short"), "{error}");
+        // A bit of a row, of which nothing but the checksum tells.
+        let mut flipped = bytes;
+        flipped[400] ^= 1;
+        std::fs::write(&path, &flipped).unwrap();
+        let error = source.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("its array `a` is damaged"), "{error}");
+        std::fs::write(&path, archive(&[("a.npy", &a), ("a", &b)], method, false)).unwrap();
+        let error = source.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("it holds the array `a` twice"), "{error}");
     }
     let error = Rows { fields: vec![tensor("names", &[])], ..source.clone() };
     std::fs::write(&path, archive(&members, ::zip::CompressionMethod::Stored, false)).unwrap();
