@@ -43,6 +43,10 @@ from = \"vector\"
 kind = \"tar\"
 from = \"all\"
 rows_per_file = 100
+[sinks.columns]
+kind = \"parquet\"
+from = \"all\"
+rows_per_file = 100
 [sinks.count]
 kind = \"jsonl\"
 from = \"count\"
@@ -64,7 +68,8 @@ fn write_workflow(place: &Workplace) {
     fs::write(place.workflow(), WORKFLOW).unwrap();
 }
 
-/// What the sinks have written, by the beginnings of the names of their files: lines, members of archives, or whole files, in any order.
+/// What the sinks have written, but for tables of Parquet, by the beginnings of the names of their files: lines, members of archives, or whole files, in
+/// any order.
 fn results(out: &Path) -> BTreeMap<String, Vec<Vec<u8>>> {
     let mut found: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     for path in files_below(out) {
@@ -75,6 +80,7 @@ fn results(out: &Path) -> BTreeMap<String, Vec<Vec<u8>>> {
         }
         let bytes = fs::read(&path).unwrap();
         let records = match path.extension().unwrap().to_str().unwrap() {
+            "parquet" => continue,
             "tar" => members(&bytes),
             "npy" => vec![[name.as_bytes(), &bytes].concat()],
             _ => bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect(),
@@ -109,19 +115,47 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Files of the output folder in which a bit may be another one: the journal, lists, rows that wait and states as often as all results together.
-fn targets(out: &Path) -> [Vec<PathBuf>; 3] {
-    let files = files_below(out).into_iter().filter(|file| fs::metadata(file).unwrap().len() > 0);
-    let (private, results): (Vec<_>, Vec<_>) = files
-        .filter(|file| !file.starts_with(out.join("logs")))
-        .partition(|file| file.starts_with(out.join(".orchestra")));
-    let of = |begins: &[&str]| {
-        let is = |file: &&PathBuf| {
-            begins.iter().any(|begin| file.file_name().unwrap().to_str().unwrap().starts_with(begin))
-        };
-        private.iter().filter(is).cloned().collect::<Vec<_>>()
+/// The rows of the tables of Parquet, in any order, as a run reads them.
+fn rows_of_tables(place: &Workplace) -> Vec<String> {
+    let (workflow, out) = (place.path("tables.toml"), place.path("tables"));
+    let text = format!(
+        "version = 1\n[sources.s]\nkind = \"parquet\"\npaths = [{:?}]\n[stages.n]\nkind = \"select\"\nfrom = \"s\"\ncolumns = {{ item = \"item\", n = \"n\" }}\n\
+         [sinks.rows]\nkind = \"csv\"\nfrom = \"n\"\n",
+        place.out().join("columns-*.parquet")
+    );
+    fs::write(&workflow, text).unwrap();
+    let [workflow, folder] = [&workflow, &out].map(|path| path.to_str().unwrap());
+    place.start_command(&["run", workflow, "--output", folder, "--fresh"]).wait().must_exit(0);
+    let text = fs::read_to_string(out.join("rows.csv")).unwrap();
+    let rows = text.lines().skip(1).map(|row| row.split_once(',').unwrap().1.to_owned());
+    let mut rows: Vec<String> = rows.collect();
+    rows.sort();
+    rows
+}
+
+/// What a bit may be another one of: files of the run, by the beginnings of their names, and results, by their kind.
+const KINDS: [&[&str]; 8] = [
+    &["journal"],
+    &["items-"],
+    &["rows-", "fold-", "state-"],
+    &[".jsonl"],
+    &[".csv"],
+    &[".tar"],
+    &[".parquet"],
+    &[".npy"],
+];
+/// Those in which other tables could come of it.
+const OF_TABLES: [usize; 4] = [0, 1, 2, 6];
+
+/// The files of the output folder of this kind that are not empty.
+fn targets(out: &Path, kind: &[&str]) -> Vec<PathBuf> {
+    let is = |file: &PathBuf| {
+        let (name, is_own) =
+            (file.file_name().unwrap().to_str().unwrap(), file.starts_with(out.join(".orchestra")));
+        let is = |part: &&str| if is_own { name.starts_with(*part) } else { name.ends_with(*part) };
+        kind.iter().any(is) && !file.starts_with(out.join("logs")) && fs::metadata(file).unwrap().len() > 0
     };
-    [of(&["journal"]), of(&["items-", "rows-", "fold-", "state-"]), results]
+    files_below(out).into_iter().filter(is).collect()
 }
 
 #[test]
@@ -153,15 +187,17 @@ fn a_flipped_bit_in_what_a_killed_run_has_left_makes_no_wrong_record_without_an_
     place.run(&[]).must_exit(65);
     let expected = results(&out);
     assert_eq!(expected["lines"].len() as u64, ITEMS / 50 * 49);
+    let tables = rows_of_tables(&place);
+    assert_eq!(tables.len() as u64, ITEMS / 50 * 49);
     assert!(expected["failures"].len() as u64 == ITEMS / 50 && expected["count"].len() == 1);
 
     let mut random = random();
     let mut ends = BTreeMap::new();
-    for _ in 0..scaled(300, 40) {
+    for round in 0..scaled(304, 40) {
         begin();
-        let targets = targets(&out);
-        let kind = random.usize(..3);
-        let file = random.choice(&targets[kind]).unwrap();
+        let kind = round % KINDS.len();
+        let targets = targets(&out, KINDS[kind]);
+        let file = random.choice(&targets).unwrap_or_else(|| panic!("no {:?}", KINDS[kind]));
         let mut bytes = fs::read(file).unwrap();
         let bit = random.usize(..8 * bytes.len());
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -176,6 +212,9 @@ fn a_flipped_bit_in_what_a_killed_run_has_left_makes_no_wrong_record_without_an_
         let end = match (ended.status.code(), verified.status.code()) {
             (Some(65), Some(0)) => {
                 assert!(results(&out) == expected, "{what}: other records, and no error:\n{}", ended.stderr);
+                if OF_TABLES.contains(&kind) {
+                    assert!(rows_of_tables(&place) == tables, "{what}: other rows, and no error");
+                }
                 "exact"
             }
             (Some(65), Some(70)) => {

@@ -70,6 +70,63 @@ fn memory_does_not_grow_with_the_text_that_is_written() {
     assert!(large < small + NOISE, "{small} bytes of memory became {large}");
 }
 
+/// Rows through a model that makes `n` numbers of each, in an output of open shape, with 256 MiB for all.
+fn stretched(rows: u64, n: usize) -> Workplace {
+    let place = Workplace::with_blocks(&Blocks::default());
+    let model = models::stretched(&place.path("models"), n).unwrap();
+    fs::write(place.path("rows.npy"), npy(&format!("({rows}, 1)"), (0..rows).map(|row| row as f32 + 1.0)))
+        .unwrap();
+    let text = format!(
+        "version = 1
+[sources.scans]
+kind = \"tensors\"
+paths = [\"rows.npy\"]
+[models.stretched]
+path = {model:?}
+threads = 1
+workers = 2
+[stages.read]
+kind = \"infer\"
+from = \"scans\"
+model = \"stretched\"
+batch = {{ max = 32 }}
+[stages.best]
+kind = \"classify\"
+from = \"read\"
+[sinks.results]
+kind = \"jsonl\"
+from = \"best\"
+path = \"results.jsonl\"
+[devices]
+use = [\"cpu\"]
+[limits]
+memory = \"256MiB\"
+"
+    );
+    fs::write(place.workflow(), text).unwrap();
+    place
+}
+
+#[test]
+fn outputs_of_open_shape_stay_within_a_quarter_of_the_memory_of_a_run() {
+    // A batch of 32 makes 64 MiB of them.
+    let (peak, _) = measured(&stretched(96, 1 << 19), 96);
+    println!("{} MiB", peak >> 20);
+    assert!(peak < 128 << 20, "{peak} bytes of memory");
+    let place = stretched(2, 1 << 22);
+    let ended = place.run(&[]);
+    ended.must_exit(65);
+    let records = place.must_hold(&items("scans", []), &items("scans", 0..2));
+    for (key, failed) in &records.failed {
+        let error = failed["error"].as_str().unwrap();
+        assert_eq!(records.failure_kind(key), Some("out_of_memory"), "{failed}");
+        assert!(
+            error.contains("take 17 MiB, and 8 MiB are there for a batch; raise `limits.memory`"),
+            "{error}"
+        );
+    }
+}
+
 /// A file of `n` rows of four numbers, and a model that gives them back.
 fn tiny_items(n: u64) -> Workplace {
     let place = Workplace::with_blocks(&Blocks { batch: 64, devices: 1, ..Blocks::default() });

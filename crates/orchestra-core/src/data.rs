@@ -230,6 +230,9 @@ pub trait WriteTensor {
     }
 }
 
+/// See [`Picture::copy_pixels`].
+pub type CopyPixels<'a> = dyn FnMut([u32; 2], usize, &dyn Fn(&mut [u8])) -> Result<(), Refusal> + 'a;
+
 /// A picture, which is decoded when it is first needed.
 pub trait Picture {
     /// Decodes it, unless it is. With `row` it may be decoded to a fraction of its size, if that setting is `fast` and the row is much
@@ -248,6 +251,16 @@ pub trait Picture {
     }
     /// Shows its pixels, decoded in full.
     fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal>;
+    /// Gives its width and height, its channels, and what copies its pixels to memory of `width * height * channels` bytes.
+    ///
+    /// # Errors
+    /// As [`Picture::with_pixels`], and those of `copy`.
+    fn copy_pixels(&self, copy: &mut CopyPixels<'_>) -> Result<(), Refusal> {
+        self.with_pixels(&mut |pixels| {
+            let Pixels { width, height, channels, bytes } = pixels;
+            copy([width, height], channels, &|place: &mut [u8]| place.copy_from_slice(bytes))
+        })
+    }
     /// Its width and height in pixels, upright and in full. Decodes it, unless it is.
     fn size(&self) -> Result<[u32; 2], Refusal>;
     /// How many pages its file has, each a picture.
@@ -348,6 +361,20 @@ impl OwnedValue {
             Value::List(rows) => OwnedValue::List((*rows).into()),
             Value::Missing(name) => OwnedValue::Missing((*name).into()),
         })
+    }
+
+    /// What it holds, in bytes. A picture counts where it is kept.
+    pub fn bytes(&self) -> usize {
+        match self {
+            OwnedValue::Tensor { data, .. } => data.len(),
+            OwnedValue::Labels(labels) => labels.iter().map(|label| size_of_val(label) + label.0.len()).sum(),
+            OwnedValue::Text(text) => text.len(),
+            OwnedValue::Bytes(bytes) => bytes.len(),
+            OwnedValue::List(rows) => {
+                rows.iter().flatten().map(|value| size_of_val(value) + value.bytes()).sum()
+            }
+            OwnedValue::Picture(_) | OwnedValue::Missing(_) => 0,
+        }
     }
 
     /// The labels, if it holds some: what [`OwnedValue::borrowed`] shows them from.

@@ -58,6 +58,21 @@ pub enum NoneFree {
     GiveUp,
 }
 
+/// How many items writers are through with. Whoever reads that they are through with all finds each row that they have claimed.
+#[derive(Debug, Default)]
+pub struct ItemsThrough(AtomicU64);
+
+impl ItemsThrough {
+    /// After the rows of these items were claimed.
+    pub fn add(&self, items: u64) {
+        self.0.fetch_add(items, Ordering::Release);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 struct Slot<S> {
     /// Rows published in the lower half; in the upper half, once the slot is closed, rows claimed. Both change by addition, so for exactly
     /// one of these they become equal. 0 is set with each opening.

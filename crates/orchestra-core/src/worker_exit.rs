@@ -28,6 +28,8 @@ pub enum WorkerExit {
     Silent,
     /// It reported a broken device and did not exit; we killed it.
     Stuck,
+    /// It ran so many threads; we killed it.
+    TooManyThreads(u64),
     /// It could not be started at all.
     SpawnFailed(String),
     /// It reported that it cannot load the model or use the device.
@@ -80,7 +82,8 @@ impl WorkerExit {
             | WorkerExit::Signal(_)
             | WorkerExit::Garbled(_)
             | WorkerExit::Hung
-            | WorkerExit::Stuck => Evidence::Strong,
+            | WorkerExit::Stuck
+            | WorkerExit::TooManyThreads(_) => Evidence::Strong,
         }
     }
 }
@@ -97,6 +100,7 @@ impl fmt::Display for WorkerExit {
             WorkerExit::Hung => f.write_str("ran a batch beyond its deadline and was killed"),
             WorkerExit::Silent => f.write_str("stopped answering and was killed"),
             WorkerExit::Stuck => f.write_str("reported a broken device, did not exit and was killed"),
+            WorkerExit::TooManyThreads(n) => write!(f, "ran {n} threads and was killed"),
             WorkerExit::SpawnFailed(why) => write!(f, "could not be started: {why}"),
             WorkerExit::LoadFailed { why, .. } => write!(f, "could not load: {why}"),
             WorkerExit::DeviceLost(why) => write!(f, "has no device any more: {why}"),
@@ -135,6 +139,7 @@ crate::named_enum! {
         Hung = "hung",
         Silent = "silent",
         Stuck = "stuck",
+        TooManyThreads = "too_many_threads",
         SpawnFailed = "spawn_failed",
         LoadFailed = "load_failed",
         DeviceLost = "device_lost",
@@ -154,6 +159,7 @@ impl ExitKind {
             WorkerExit::Hung => Self::Hung,
             WorkerExit::Silent => Self::Silent,
             WorkerExit::Stuck => Self::Stuck,
+            WorkerExit::TooManyThreads(_) => Self::TooManyThreads,
             WorkerExit::SpawnFailed(_) => Self::SpawnFailed,
             WorkerExit::LoadFailed { .. } => Self::LoadFailed,
             WorkerExit::DeviceLost(_) => Self::DeviceLost,

@@ -14,6 +14,7 @@ pub struct Process {
     pub state: char,
     /// Time that all of its threads have spent on cores, in user mode and in the kernel together, to a hundredth of a second.
     pub cpu_time: Duration,
+    pub threads: u64,
     /// Pages in memory, those shared with other processes included.
     pub resident_pages: u64,
 }
@@ -53,7 +54,8 @@ fn parsed(pid: u32, stat: &[u8]) -> Option<Process> {
     let mut number_behind = |n| fields.nth(n)?.parse::<u64>().ok();
     let ticks = number_behind(9)?.saturating_add(number_behind(0)?);
     let cpu_time = TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX));
-    Some(Process { pid, parent, state, cpu_time, resident_pages: number_behind(8)? })
+    let (threads, resident_pages) = (number_behind(4)?, number_behind(3)?);
+    Some(Process { pid, parent, state, cpu_time, threads, resident_pages })
 }
 
 impl Process {
@@ -118,8 +120,8 @@ mod tests {
         };
         for (name, priority) in [("a", "20 0"), ("b", "15 -5"), ("c) R 1 (d", "-2 0"), ("e f", "-100 19")] {
             let found = parsed(7, stat(name, priority).as_bytes());
-            let found = found.map(|p| (p.parent, p.state, p.cpu_time, p.resident_pages));
-            assert_eq!(found, Some((3, 'S', Duration::from_secs(2), 77)), "{name}, {priority}");
+            let found = found.map(|p| (p.parent, p.state, p.cpu_time, p.threads, p.resident_pages));
+            assert_eq!(found, Some((3, 'S', Duration::from_secs(2), 4, 77)), "{name}, {priority}");
         }
     }
 

@@ -10,12 +10,19 @@ use crate::devices::{Device, is_on_cuda};
 use crate::diagnostics::{Reported, Span};
 use crate::fields::At;
 use crate::host::MachineView;
-use crate::plan::{Growth, LEAST_LOADER_BYTES, Plan, WorkerPlan};
+use crate::plan::{Growth, LEAST_LOADER_BYTES, Plan, StagePlan, WorkerPlan};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
 use crate::workflow::{StageNode, Workflow};
 
 /// The most that pictures carried along by the stages of a pipeline may take.
 const CARRIED_BYTES: u64 = 512 << 20;
+
+/// What outputs of open shape and values that are carried past a stage may take, those of all stages together, where the memory of the machine is not known. Where it is, they may take a quarter.
+const OPEN_BYTES: u64 = 2 << 30;
+
+/// The least that a batch may have of them, and that the rows which are carried past a stage may take.
+const LEAST_ANSWER: u64 = 1 << 20;
+const LEAST_CARRIED: u64 = 16 << 20;
 
 /// What loaders may take for decoding where the memory of the machine is not known.
 pub(crate) const LOADER_BYTES: u64 = 4 << 30;
@@ -43,6 +50,11 @@ impl SlotMemory {
         }
     }
 
+    /// What outputs of open shape and carried values may take of it.
+    fn open_bytes(&self) -> u64 {
+        self.limit.map_or(OPEN_BYTES, |limit| limit / 4)
+    }
+
     /// Completes the batches of all stages: their sizes, and where their rows lie.
     pub fn lay_out(
         &self,
@@ -54,7 +66,10 @@ impl SlotMemory {
         let sizes: Vec<usize> = sizes.collect::<Result<_, _>>()?;
         let demand = |((stage, _), size)| demand(stage, size, devices).ok_or(Reported);
         let demands = workflow.batch_stages().zip(sizes).map(demand).collect::<Result<Vec<_>, _>>()?;
-        let layouts = match allot(&demands, self.limit, &mut cx.reasons) {
+        let has_open = |demand: &SlotDemand<'_>| demand.outputs.iter().any(|of| of.row_bytes().is_none());
+        let open = if demands.iter().any(has_open) { self.open_bytes() } else { 0 };
+        let limit = self.limit.map(|limit| limit.saturating_sub(open));
+        let layouts = match allot(&demands, limit, &mut cx.reasons) {
             Ok(layouts) => layouts,
             Err(SlotError::Layout { stage, error }) => {
                 let name = demands[stage].stage;
@@ -65,8 +80,9 @@ impl SlotMemory {
             }
             Err(SlotError::TooLittleMemory { needed }) => {
                 let (needed, limit) = (format_bytes(needed), format_bytes(self.limit.unwrap_or_default()));
+                let open = if open > 0 { ", of which outputs of open shape take a quarter" } else { "" };
                 let message =
-                    format!("one batch slot per worker takes {needed}, but {} is {limit}", self.called);
+                    format!("one batch slot per worker takes {needed}, but {} is {limit}{open}", self.called);
                 let help = "lower `batch.max` or `workers`, or raise `limits.memory`";
                 return cx.error(self.span, message).help(help).fail();
             }
@@ -88,8 +104,8 @@ impl SlotMemory {
         Ok(())
     }
 
-    /// What the slots leave of the memory: a quarter at most for pictures that are carried, the same for each pipeline that carries some, and half
-    /// at most for loaders.
+    /// What the slots leave of the memory: a quarter for outputs of open shape and for values that are carried, a quarter at most for pictures that are carried, the same for each pipeline
+    /// that carries some, and half at most for loaders.
     pub fn share_rest(&self, plan: &mut Plan) {
         let pipelines = plan.pipelines.len().max(1) as u64;
         let each = self.limit.map_or(CARRIED_BYTES, |limit| (limit / 4 / pipelines).min(CARRIED_BYTES));
@@ -102,10 +118,23 @@ impl SlotMemory {
         for (id, pipeline) in (0..).map(PipelineId).zip(&mut plan.pipelines) {
             pipeline.carried_bytes = if carrying.contains(&id) { each } else { 0 };
         }
+        let n_open = plan.batch_stages().filter(|(_, batch)| batch.open_answers().is_some()).count();
+        let n_carry = plan.batch_stages().filter(|(_, batch)| !batch.carries.is_empty()).count();
+        let open = if n_open + n_carry > 0 { self.open_bytes() } else { 0 };
+        let share = open / (n_open + n_carry).max(1) as u64;
+        let bytes = |share: u64, least: u64| usize::try_from(share.max(least)).unwrap_or(usize::MAX);
+        for batch in plan.stages.iter_mut().filter_map(StagePlan::batch_mut) {
+            if let Some(answers) = batch.open_answers() {
+                batch.answer_bytes = bytes(share / answers as u64, LEAST_ANSWER);
+            }
+            if !batch.carries.is_empty() {
+                batch.carried_bytes = bytes(share, LEAST_CARRIED);
+            }
+        }
         if let Some(limit) = self.limit {
             let carried: u64 = plan.pipelines.iter().map(|pipeline| pipeline.carried_bytes).sum();
             let slots: u64 = plan.batch_stages().map(|(_, batch)| batch.layout.total_bytes() as u64).sum();
-            plan.bytes_left = limit.saturating_sub(carried + slots);
+            plan.bytes_left = limit.saturating_sub(carried + slots + open);
             plan.loader_bytes = plan.bytes_left.min(limit / 2);
         }
     }

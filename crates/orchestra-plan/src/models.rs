@@ -204,13 +204,13 @@ pub fn read_labels(
 ) -> Option<At<Vec<String>>> {
     let help = "a labels file is text with one class name per line, in the order of the classes";
     let text = read_text("labels", help, written, folder, host, diags)?;
-    let n = text.trim_end().lines().count();
-    if n > MOST_LABELS {
-        let message = format!("labels `{}` has {n} lines, and at most {MOST_LABELS} are read", written.value);
+    let lines = text.trim_end().lines();
+    if lines.clone().nth(MOST_LABELS).is_some() {
+        let message = format!("labels `{}` has more than {MOST_LABELS} lines", written.value);
         diags.error(written.span, message).help(help);
         return None;
     }
-    Some(At::new(text.trim_end().lines().map(|l| l.trim().to_owned()).collect(), written.span))
+    Some(At::new(lines.map(|line| line.trim().to_owned()).collect(), written.span))
 }
 
 /// Reads a text that the file names, without its byte order mark. That it cannot be read, is no UTF-8, or has nothing but blanks is reported:

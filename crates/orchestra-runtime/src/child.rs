@@ -3,6 +3,8 @@
 pub mod spawn;
 pub mod words;
 
+use std::sync::LazyLock;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use orchestra_core::WorkerExit;
@@ -19,6 +21,11 @@ use self::words::{Said, last_words};
 const LINGER: Duration = Duration::from_secs(10);
 /// How long a process may say nothing before it is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often its threads are counted.
+const COUNT_EVERY: Duration = Duration::from_millis(250);
+/// It may run so many threads, which no library comes near: those of all processes of a user have a limit, and the run has to start some, too.
+static MOST_THREADS: LazyLock<u64> =
+    LazyLock::new(|| 1024 + 16 * available_parallelism().map_or(1, |cores| cores.get() as u64));
 /// Bytes of its frames that are read at once.
 const READ_AT_ONCE: usize = 64 << 10;
 
@@ -33,6 +40,7 @@ pub struct Child<F> {
     /// When it was last looked at.
     was_stopped: bool,
     next_look: Instant,
+    next_count: Instant,
 }
 
 impl<F: Frame> Child<F> {
@@ -48,16 +56,23 @@ impl<F: Frame> Child<F> {
             killed: None,
             was_stopped: false,
             next_look: Instant::now() + LOOK_EVERY,
+            next_count: Instant::now(),
         };
         (child, FrameSender { writer: Some(writer), bytes: Vec::new() })
+    }
+
+    /// Frames of outputs that are larger count as a batch for which there was no memory.
+    pub fn limit_room(&mut self, room: usize) {
+        self.decoder.limit_room(room);
     }
 
     /// The next frame; `None`: its socket is closed or reset, so it is gone, or about to be. May be dropped and called again.
     ///
     /// # Errors
-    /// What it has sent is no frame, or it was stopped by a signal (`kill -STOP`) and did not go on at once.
+    /// What it has sent is no frame, it was stopped by a signal (`kill -STOP`) and did not go on at once, or it runs too many threads.
     pub async fn next(&mut self) -> Result<Option<F>, WorkerExit> {
         loop {
+            self.count_threads()?;
             if let Some(frame) =
                 self.decoder.next().map_err(|error| WorkerExit::Garbled(error.to_string()))?
             {
@@ -78,6 +93,16 @@ impl<F: Frame> Child<F> {
                 }
             }
         }
+    }
+
+    fn count_threads(&mut self) -> Result<(), WorkerExit> {
+        let now = Instant::now();
+        if now < self.next_count {
+            return Ok(());
+        }
+        self.next_count = now + COUNT_EVERY;
+        let threads = self.process.pid().and_then(process).map_or(0, |process| process.threads);
+        if threads > *MOST_THREADS { Err(WorkerExit::TooManyThreads(threads)) } else { Ok(()) }
     }
 
     fn looked(&mut self, is_stopped: bool) {

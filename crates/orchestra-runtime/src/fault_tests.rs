@@ -24,6 +24,7 @@ mod poison;
 mod random;
 mod recycling;
 mod restarts;
+mod roots;
 mod service;
 mod streams;
 mod tracing;

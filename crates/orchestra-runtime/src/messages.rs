@@ -17,6 +17,7 @@ use orchestra_worker::arena::Arena;
 use orchestra_worker::frames::{DynamicOutput, Load, RunErrorKind};
 use ractor::ActorRef;
 
+use crate::batch::open_outputs::OpenOutputs;
 use crate::batch::output_slots::{DoneOutputs, OutputSlots};
 use crate::batch::slot_pool::{FilledSlot, SlotPool};
 use crate::fleet::launcher::EngineSpec;
@@ -65,7 +66,7 @@ pub struct WholeItems {
     pub traced: Option<DoneRows>,
     /// The slot that they come from, if it is not to be filled anew before they are written: so text that is made faster than it can be
     /// written does not pile up. Nothing else may be waited for before they are, or the slot would never come back.
-    pub hold: Option<Arc<FilledSlot>>,
+    pub hold: Option<(Arc<FilledSlot>, OpenOutputs)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,6 +174,8 @@ pub struct ServeStage {
     pub engine: Arc<dyn EngineSpec>,
     pub load: Load,
     pub workers: usize,
+    /// The most that a batch may have of outputs of open shape.
+    pub answer_bytes: usize,
     pub recycle: orchestra_plan::Recycle,
     /// Warns once, not for each of its workers, of nodes of the model that run on the cores.
     pub cpu_nodes: Once,
@@ -268,6 +271,8 @@ pub struct CompletedBatch {
     pub slot: Arc<FilledSlot>,
     pub rows: Rows,
     pub dynamic: Vec<DynamicOutput>,
+    /// The room that these take.
+    pub open: OpenOutputs,
     pub trace: Option<Arc<BatchTrace>>,
 }
 

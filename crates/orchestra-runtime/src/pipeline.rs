@@ -23,6 +23,7 @@ use crate::flow::item_ends::{ItemEnds, ItemEndsArgs};
 use crate::flow::listing::Listing;
 use crate::flow::processor::Processor;
 use crate::flow::source::{Source, SourceArgs};
+use crate::flow::value_room::ValueRoom;
 use crate::messages::{DeviceMsg, ItemEndsMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootMsg, SourceMsg};
 use crate::panics::run_blocking;
 
@@ -212,7 +213,9 @@ impl PipelineState {
         let devices = &self.args.devices;
         let (BatchStage { pool, batcher }, _) =
             BatchStage::start(context, stage, arena, completion, devices, me.get_cell()).await?;
-        self.targets.batches.push(BatchTarget { stage, pool, batcher, folds });
+        let plan = context.plan.stages[stage.index()].batch();
+        let carried = ValueRoom::new(plan.map_or(0, |batch| batch.carried_bytes));
+        self.targets.batches.push(BatchTarget { stage, pool, carried, batcher, folds });
         Ok(())
     }
 
@@ -267,7 +270,10 @@ impl PipelineState {
 
     /// Wakes every thread that waits for a row or for room.
     fn shut(&self) {
-        self.targets.batches.iter().for_each(|target| target.pool.shut());
+        self.targets.batches.iter().for_each(|target| {
+            target.pool.shut();
+            target.carried.shut();
+        });
         self.targets.pictures.iter().for_each(|(_, room)| room.shut());
     }
 

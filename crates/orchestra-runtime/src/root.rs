@@ -74,6 +74,8 @@ pub struct RootState {
     failure_limit: Option<LimitReached>,
     /// Pipelines that limits of their own stopped, and why.
     over_their_limits: BTreeMap<PipelineId, LimitReached>,
+    /// The bug for which all pipelines are aborted.
+    bug: Option<PipelineEnd>,
     closing: bool,
     /// Ends when a run that was told to stop has had its time.
     grace: Option<JoinHandle<Result<(), MessagingErr<RootMsg>>>>,
@@ -118,6 +120,7 @@ impl Actor for Orchestra {
             aborted: false,
             failure_limit: None,
             over_their_limits: BTreeMap::new(),
+            bug: None,
             closing: false,
             grace: None,
             done: Some(args.done),
@@ -343,6 +346,11 @@ impl RootState {
         {
             end = PipelineEnd::TooManyFailed(reached.clone());
         }
+        if end == PipelineEnd::Stopped
+            && let Some(bug) = &self.bug
+        {
+            end = bug.clone();
+        }
         self.context.stats.pipelines_ended.set_time(self.context.clock.now());
         self.tell_tasks(TasksMsg::PipelineEnded(pipeline, end.clone()));
         self.ended.entry(pipeline).or_insert(end);
@@ -390,11 +398,9 @@ impl RootState {
         if let Some(index) = device {
             // Its links are dead with it, and the owners of their processes kill these.
             self.devices_left.remove(&DeviceId(index as u16));
-            // Before they count as ended, or none would be told.
+            self.bug.get_or_insert_with(|| bug("a device manager"));
+            // Each ends with its loaders, and says so.
             self.abort();
-            for id in self.pipelines.keys().copied().collect::<Vec<_>>() {
-                self.ended.entry(id).or_insert_with(|| bug("a device manager"));
-            }
         }
     }
 

@@ -54,7 +54,7 @@ pub struct Prepared {
 /// stays, and another start goes on from there. `run.json` is written by `wait` alone.
 pub struct RunHandle {
     context: Arc<RunContext>,
-    root: AbortOnDrop,
+    pub(crate) root: AbortOnDrop,
     snapshots: watch::Receiver<Snapshot>,
     done: oneshot::Receiver<Ending>,
     end: TellTheEnd,
@@ -63,7 +63,7 @@ pub struct RunHandle {
 }
 
 /// A run whose handle was dropped does not go on unseen.
-struct AbortOnDrop(ActorRef<RootMsg>);
+pub(crate) struct AbortOnDrop(pub(crate) ActorRef<RootMsg>);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Takes memory as a leak does, and writes to all of it, until it is refused; or until it is clear that nothing bounds it.
+//! Takes memory as a leak does, and writes to all of it, until it is refused; or until it is clear that nothing bounds it. Takes threads likewise.
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -16,6 +16,25 @@ pub fn bloat() {
     for _ in 0..MOST {
         taken.push(black_box(vec![1_u8; PIECE]));
     }
+}
+
+/// Threads after which nothing bounds them. A test fails by then, and the machine goes on.
+const MOST_THREADS: usize = 8_000;
+
+/// Starts threads that do nothing, on small stacks, and waits with them. It returns where nothing bounds them.
+pub fn start_threads() {
+    for _ in 0..MOST_THREADS {
+        let started = std::thread::Builder::new().stack_size(64 << 10).spawn(|| {
+            loop {
+                std::thread::park();
+            }
+        });
+        if started.is_err() {
+            return;
+        }
+    }
+    // As long as two looks at them take.
+    std::thread::park_timeout(std::time::Duration::from_secs(2));
 }
 
 /// By `new` of C++, whose exception goes through the caller, too. It returns where nothing bounds it, or where this process has no C++.

@@ -144,6 +144,10 @@ impl Kernel {
                 bloat::bloat_in_cpp();
                 Err(self.failure(UNBOUNDED))
             }
+            Trap::Threads => {
+                bloat::start_threads();
+                Err(self.failure(UNBOUNDED))
+            }
             Trap::Fork => {
                 leave_a_process_behind();
                 Ok(())

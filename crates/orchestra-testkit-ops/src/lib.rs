@@ -20,7 +20,7 @@ use ort::sys::{
     OrtCustomOpInputOutputCharacteristic, OrtMemType, OrtSessionOptions, OrtStatusPtr,
 };
 
-pub use bloat::bloat;
+pub use bloat::{bloat, start_threads};
 pub use gate::{GATE, LIMIT, ROWS, WAITING};
 pub use intruder::{
     ATTEMPTS, Bait, DATAGRAMS, GOT_THROUGH, INHERITED_FD, INTRUDE, REMOVABLE, SCRIBBLES, SECRET,
@@ -78,11 +78,13 @@ pub enum Trap {
     Bloat,
     /// 23: likewise, but it throws `std::bad_alloc` then, as an operator in C++ does.
     BloatInCpp,
+    /// 24: starts threads that do nothing until it is ended, or none can be started; the run fails then.
+    Threads,
 }
 
 impl Trap {
     /// All of them, in the order of their values.
-    pub const ALL: [Trap; 11] = [
+    pub const ALL: [Trap; 12] = [
         Trap::Abort,
         Trap::Segfault,
         Trap::Hang,
@@ -94,6 +96,7 @@ impl Trap {
         Trap::Scribble,
         Trap::Bloat,
         Trap::BloatInCpp,
+        Trap::Threads,
     ];
 
     /// The element that springs the trap.
@@ -111,6 +114,7 @@ impl Trap {
             Trap::Scribble => 21,
             Trap::Bloat => 22,
             Trap::BloatInCpp => 23,
+            Trap::Threads => 24,
         }
     }
 
@@ -233,7 +237,7 @@ mod tests {
         for trap in Trap::ALL {
             assert_eq!(Trap::of(f32::from(trap.value())), Some(trap));
         }
-        for harmless in [0.0, 12.0, 13.5, 24.0, 255.0, f32::NAN] {
+        for harmless in [0.0, 12.0, 13.5, 25.0, 255.0, f32::NAN] {
             assert_eq!(Trap::of(harmless), None);
         }
     }

@@ -241,6 +241,16 @@ pub fn places_of_nonzero(folder: &Path, n: usize) -> anyhow::Result<PathBuf> {
         .write(folder)
 }
 
+/// Of one number, `n` that are the same, in an output of which the file says no size: f32 `x` of row shape `[1]` to `y` of `[?]`.
+pub fn stretched(folder: &Path, n: usize) -> anyhow::Result<PathBuf> {
+    ModelBuilder::new("stretched")
+        .input(&spec("x", DType::F32, &[1]))
+        .output(&TensorSpec { row: vec![Dim::Dynamic], ..spec("y", DType::F32, &[]) })
+        .constant("ones", &[1, n], &vec![1.0; n])
+        .node("MatMul", &["x", "ones"], &["y"], &[])
+        .write(folder)
+}
+
 /// A detector that finds `n` boxes on every image: f32 `pixels` of row shape `row` to f32 `boxes` of row shape `[n, 5]`, from left to right and
 /// side by side, each as high as the image, relative and with a score of 1.
 pub fn constant_boxes(folder: &Path, row: [usize; 3], n: usize) -> anyhow::Result<PathBuf> {

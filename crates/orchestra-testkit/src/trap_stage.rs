@@ -8,7 +8,7 @@ use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Connect, Kinds, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
-use orchestra_testkit_ops::{GOT_THROUGH, Trap, attempts, bloat, scribble};
+use orchestra_testkit_ops::{GOT_THROUGH, Trap, attempts, bloat, scribble, start_threads};
 
 /// How often memory is written over before the process aborts, so that others are at work meanwhile.
 const PASSES: usize = 64;
@@ -64,6 +64,10 @@ fn spring(first: f32) -> Result<(), Refusal> {
         Some(Trap::Bloat) => {
             bloat();
             Err(Refusal::result("the test stage took gigabytes, and was not refused"))
+        }
+        Some(Trap::Threads) => {
+            start_threads();
+            Err(Refusal::result("the test stage started thousands of threads, and lived"))
         }
         // As a decoder that asks first, and is told that there is none.
         Some(Trap::OutOfMemory) => Err(Refusal {

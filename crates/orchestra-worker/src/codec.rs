@@ -14,9 +14,10 @@ use bincode::error::{DecodeError, EncodeError};
 use bincode::{Decode, Encode};
 use thiserror::Error;
 
+use orchestra_core::BatchId;
 use orchestra_core::failure::cut_words;
 
-use crate::frames::{FromWorker, ToWorker};
+use crate::frames::{FromWorker, RunErrorKind, RunTiming, ToWorker};
 
 /// Largest frame to a worker, in bytes. They carry no tensors.
 pub const MAX_CONTROL_FRAME: usize = 1 << 20;
@@ -90,6 +91,13 @@ pub trait Frame: Encode + Decode<()> {
 
     /// Cuts words of the sender, which go to logs and records.
     fn cut_words(&mut self) {}
+
+    /// What a receiver takes for a frame of `len` bytes that begins with `begin`, where that is more than the `room` that it has for frames that may do
+    /// without; `None`: this one may not.
+    fn without_room(begin: &[u8], len: usize, room: usize) -> Option<Self> {
+        let _ = (begin, len, room);
+        None
+    }
 }
 
 impl Frame for ToWorker {
@@ -110,6 +118,22 @@ impl Frame for FromWorker {
             Self::Loaded { runtime_version, .. } => cut_words(runtime_version),
             Self::Done { .. } | Self::Paused { .. } | Self::Heartbeat | Self::Waiting => {}
         }
+    }
+
+    /// Half the batch has half the outputs.
+    fn without_room(begin: &[u8], len: usize, room: usize) -> Option<Self> {
+        let ((first, batch), _): ((u8, BatchId), _) =
+            bincode::decode_from_slice(begin, config::standard()).ok()?;
+        if first != Self::DONE {
+            return None;
+        }
+        let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+        let error = format!(
+            "its outputs of open shape take {} MiB, and {} MiB are there for a batch; raise `limits.memory`, or read outputs of fixed shape",
+            mib(len),
+            mib(room)
+        );
+        Some(Self::Failed { batch, kind: RunErrorKind::OutOfMemory, error, timing: RunTiming::default() })
     }
 }
 
@@ -166,18 +190,32 @@ pub struct FrameDecoder<T> {
     bytes: Vec<u8>,
     /// Where the first frame that was not given out yet starts.
     start: usize,
+    /// Larger frames are not kept.
+    room: usize,
+    /// Bytes to come of a frame that is not kept.
+    skip: usize,
     frame: PhantomData<fn() -> T>,
 }
+
+/// Bytes of a frame that say what it is, and of what.
+const BEGIN: usize = 16;
 
 impl<T: Frame> FrameDecoder<T> {
     /// A decoder at the start of a stream.
     #[must_use]
     pub fn new() -> Self {
-        Self { bytes: Vec::new(), start: 0, frame: PhantomData }
+        Self { bytes: Vec::new(), start: 0, room: usize::MAX, skip: 0, frame: PhantomData }
+    }
+
+    /// From now on, what is larger than this by what else a frame holds is passed over as it arrives where it may, and [`Frame::without_room`] is given out for it.
+    pub fn limit_room(&mut self, room: usize) {
+        self.room = room.saturating_add(CHUNK);
     }
 
     /// Takes in bytes that arrived.
     pub fn push(&mut self, bytes: &[u8]) {
+        let (skipped, bytes) = bytes.split_at(self.skip.min(bytes.len()));
+        self.skip -= skipped.len();
         if self.start == self.bytes.len() {
             self.bytes.clear();
             self.bytes.shrink_to(KEEP);
@@ -206,6 +244,15 @@ impl<T: Frame> FrameDecoder<T> {
         if len > max {
             return Err(CodecError::TooLarge { len, max });
         }
+        if len > self.room {
+            let Some(begin) = rest.get(..BEGIN) else { return Ok(None) };
+            if let Some(instead) = T::without_room(begin, len, self.room) {
+                let there = rest.len().min(len);
+                self.start += HEADER + there;
+                self.skip = len - there;
+                return Ok(Some(instead));
+            }
+        }
         let Some(body) = rest.get(..len) else { return Ok(None) };
         let frame = decode(body)?;
         self.start += HEADER + len;
@@ -215,7 +262,7 @@ impl<T: Frame> FrameDecoder<T> {
     /// To be called at the end of the stream: `Truncated` if it ended inside a frame.
     pub fn finish(&self) -> Result<(), CodecError> {
         match self.bytes.len() - self.start {
-            0 => Ok(()),
+            0 if self.skip == 0 => Ok(()),
             have => Err(CodecError::Truncated { have }),
         }
     }

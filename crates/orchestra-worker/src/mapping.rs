@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io;
+use std::marker::PhantomData;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use memmap2::{MmapOptions, MmapRaw};
 use orchestra_core::batch_layout::SPAN_ALIGN;
@@ -94,6 +96,74 @@ impl Mapping {
             // Without bytes there is nothing to reach; the pointer only has to be aligned and not null.
             None => NonNull::<Aligned>::dangling().as_ptr().cast(),
         }
+    }
+}
+
+/// Bytes of a mapping that another process may write to at any time, whatever it has said. There is no slice of them: they can be copied and nothing else,
+/// so what was checked is what is used.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedBytes<'a> {
+    at: *const u8,
+    len: usize,
+    map: PhantomData<&'a Mapping>,
+}
+
+// SAFETY: the mapping is neither bound to a thread nor undone while it is borrowed, and its bytes are only copied.
+unsafe impl Send for SharedBytes<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for SharedBytes<'_> {}
+
+impl<'a> SharedBytes<'a> {
+    /// # Safety
+    /// The span lies within the mapping.
+    pub(crate) unsafe fn of(map: &'a Mapping, offset: usize, len: usize) -> Self {
+        Self { at: map.at(offset), len, map: PhantomData }
+    }
+
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// Some of them.
+    ///
+    /// # Panics
+    /// If they are not all of these bytes.
+    #[must_use]
+    pub fn slice(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "no bytes {range:?} among {}", self.len);
+        Self { at: self.at.wrapping_add(range.start), len: range.len(), ..self }
+    }
+
+    /// # Panics
+    /// If `to` has another length.
+    pub fn copy_to(self, to: &mut [u8]) {
+        assert_eq!(self.len, to.len(), "as long as its place");
+        // SAFETY: both spans are there, and `to` is memory of this process alone. What another process writes meanwhile is copied or not, byte by byte.
+        unsafe { ptr::copy_nonoverlapping(self.at, to.as_mut_ptr(), self.len) };
+    }
+
+    /// Replaces what is in `to`.
+    pub fn copy_into(self, to: &mut Vec<u8>) {
+        to.clear();
+        to.reserve(self.len);
+        // SAFETY: there is room for so many bytes, and all of them are written. Otherwise as in `copy_to`.
+        unsafe {
+            ptr::copy_nonoverlapping(self.at, to.as_mut_ptr(), self.len);
+            to.set_len(self.len);
+        }
+    }
+
+    #[must_use]
+    pub fn to_vec(self) -> Vec<u8> {
+        let mut copy = Vec::new();
+        self.copy_into(&mut copy);
+        copy
     }
 }
 

@@ -12,7 +12,7 @@ use orchestra_core::OutputSlotId;
 use orchestra_core::batch_layout::BatchLayout;
 
 use crate::arena::{check_layout, has_rows};
-use crate::mapping::{Mapping, Pages, seal, shared_memory};
+use crate::mapping::{Mapping, Pages, SharedBytes, seal, shared_memory};
 
 /// The parent's side: everything read-only.
 #[derive(Debug)]
@@ -42,24 +42,26 @@ impl OutputRegion {
         self.file.as_fd()
     }
 
-    /// `rows` rows of output `output`, as the worker left them; `None` if that output has no place here (its shape is dynamic).
-    ///
-    /// A worker that does not keep to the protocol may change them at any time: the reader draws no conclusion from one byte about another.
-    ///
-    /// # Safety
-    /// The run that wrote them is done, and the worker is told of no other run over them for as long as the slice lives.
+    /// `rows` rows of output `output`, as the worker left them once the run that wrote them is done; `None` if that output has no place here (its shape
+    /// is dynamic).
     ///
     /// # Panics
     /// If the layout has no such output slot or rows.
     #[must_use]
-    pub unsafe fn rows(&self, slot: OutputSlotId, output: usize, first: usize, rows: usize) -> Option<&[u8]> {
+    pub fn rows(
+        &self,
+        slot: OutputSlotId,
+        output: usize,
+        first: usize,
+        rows: usize,
+    ) -> Option<SharedBytes<'_>> {
         assert!(
             has_rows(&self.layout, slot.index(), first, rows),
             "no rows {first}+{rows} in {slot} of these outputs"
         );
         let at = self.layout.output_offset(slot, output, first)?;
         let len = self.layout.outputs.get(output)?.as_ref()?.row_bytes * rows;
-        // SAFETY: the span lies within the map, and the caller vouches that the worker has no reason to write to it.
-        Some(unsafe { std::slice::from_raw_parts(self.map.at(at), len) })
+        // SAFETY: the rows lie within the map.
+        Some(unsafe { SharedBytes::of(&self.map, at, len) })
     }
 }

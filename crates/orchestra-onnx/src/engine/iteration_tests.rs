@@ -88,8 +88,7 @@ impl Loops {
     }
 
     fn output(&self, output: usize, first: usize, rows: usize) -> Vec<u8> {
-        // SAFETY: no run is on its way.
-        unsafe { self.outputs.rows(OutputSlotId(0), output, first, rows) }.unwrap().to_vec()
+        self.outputs.rows(OutputSlotId(0), output, first, rows).unwrap().to_vec()
     }
 
     fn run(&mut self, first: usize, rows: usize) -> Answer {

@@ -108,6 +108,8 @@ impl<'a> Wiring<'a, '_> {
             outputs: Vec::new(),
             iteration,
             trim: trim.map(|(trim, _)| trim),
+            answer_bytes: 0,
+            carried_bytes: 0,
             layout: BatchLayout::default(),
         };
         let plan = stage_plan(node, Shape::Batch(Box::new(batch)))?;

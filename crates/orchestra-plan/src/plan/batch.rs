@@ -85,6 +85,12 @@ pub struct BatchPlan {
     /// all rows of a slot are trimmed alike.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trim: Option<Trim>,
+    /// The most that a batch may have of outputs of open shape, in bytes. They travel in frames, and are in no slot.
+    #[serde(skip)]
+    pub answer_bytes: usize,
+    /// What all rows together may carry past the stage, but for pictures, in bytes.
+    #[serde(skip)]
+    pub carried_bytes: usize,
     /// Where rows lie, and how many slots there are.
     #[serde(skip)]
     pub layout: BatchLayout,
@@ -96,6 +102,13 @@ impl BatchPlan {
     pub fn held_by_workers(&self) -> usize {
         let workers: usize = self.workers.iter().map(WorkerPlan::most).sum();
         workers * (self.streams + self.ready)
+    }
+
+    /// How many answers of outputs of open shape the run may hold at once, at most: of all batches that are with workers, one that each worker is just sending,
+    /// and one that waits to be worked on. `None`: there are none.
+    pub(crate) fn open_answers(&self) -> Option<usize> {
+        let workers: usize = self.workers.iter().map(WorkerPlan::most).sum();
+        self.layout.outputs.contains(&None).then_some(self.held_by_workers() + workers + 1)
     }
 }
 

@@ -1,7 +1,7 @@
 //! How the memory of a GPU is shared out: by what a worker takes (as declared), by priority, and up to the
 //! headroom; and where its workers are kept on a machine of several NUMA nodes.
 
-use crate::common::{CROPS, DIGITS, FakeHost, model, second_model, set};
+use crate::common::{CROPS, DIGITS, FakeHost, infer, model, second_model, set};
 use orchestra_plan::{
     DeviceView, Growth, LEAST_LOADER_BYTES, MachineView, Plan, PlanOptions, RenderStyle, WorkerPlan,
     describe, machine_from_toml,
@@ -332,6 +332,53 @@ proptest! {
         prop_assert!(n * share <= plan.loader_bytes && alone <= plan.loader_bytes);
         prop_assert!(n == 1 || share >= LEAST_LOADER_BYTES, "{n} of {share}");
         prop_assert!(n == 1 || alone >= (plan.loader_bytes / 2).max(carried + LEAST_LOADER_BYTES), "{alone}");
+    }
+}
+
+/// A model whose output has any shape, and one whose output has not.
+const OPEN: &str = r#"
+version = 1
+[sources.scans]
+kind = "images"
+paths = ["images/*.png"]
+[models.any]
+path = "any.onnx"
+[models.digits]
+path = "digits.onnx"
+[stages.pixels]
+kind = "image"
+from = "scans"
+size = [32, 32]
+[stages.scores]
+kind = "infer"
+from = "pixels"
+model = "any"
+[stages.gray]
+kind = "image"
+from = "scans"
+size = [32, 32]
+color = "gray"
+[stages.digit]
+kind = "infer"
+from = "gray"
+model = "digits"
+[sinks.results]
+kind = "jsonl"
+from = ["scores", "digit"]
+"#;
+
+#[test]
+fn outputs_of_open_shape_have_a_quarter_of_the_memory_and_slots_and_loaders_the_rest() {
+    for memory in [256_u64, 1 << 10, 32 << 10].map(|mib| mib << 20) {
+        let plan = FakeHost::with_cores(8).good_with(OPEN, &set(&[("limits.memory", &memory.to_string())]));
+        let (open, fixed) = (infer(&plan, "scores"), infer(&plan, "digit"));
+        let workers: usize = open.workers.iter().map(WorkerPlan::most).sum();
+        let answers = (open.held_by_workers() + workers + 1) as u64;
+        let all = open.answer_bytes as u64 * answers;
+        assert!(all <= memory / 4 && all > memory / 4 - answers, "{answers} of {}", open.answer_bytes);
+        assert_eq!(fixed.answer_bytes, 0);
+        let slots: u64 = plan.batch_stages().map(|(_, batch)| batch.layout.total_bytes() as u64).sum();
+        assert!(slots + plan.bytes_left <= memory - memory / 4);
     }
 }
 

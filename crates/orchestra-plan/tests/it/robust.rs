@@ -87,7 +87,7 @@ fn a_long_file_is_planned_or_explained_in_a_time_that_grows_with_its_length() {
     host.files.insert("/flows/labels10.txt".into(), b"a\n".repeat((1 << 20) + 1));
     let (_, diags) = host.plan(&DIGITS.replace("labels3.txt", "labels10.txt"), &PlanOptions::default());
     let report = diags.render(RenderStyle::Plain);
-    assert!(report.contains("has 1048577 lines, and at most 1048576 are read"), "{report}");
+    assert!(report.contains("has more than 1048576 lines"), "{report}");
 }
 
 #[test]

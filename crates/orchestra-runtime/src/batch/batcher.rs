@@ -17,6 +17,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::batch::batches_in_flight::BatchesInFlight;
 use crate::batch::checkpoint;
 use crate::batch::completion::Completion;
+use crate::batch::open_outputs::OpenRoom;
 use crate::batch::output_slots::OutputSlots;
 use crate::batch::slot_pool::{FilledSlot, SlotPool, Watch};
 use crate::context::RunContext;
@@ -46,6 +47,7 @@ pub struct BatcherState {
     look_at: Option<Duration>,
     drained: bool,
     told_end: bool,
+    open_room: OpenRoom,
     /// To be processed once its worker has been given something else to do.
     completed: Option<CompletedBatch>,
 }
@@ -63,10 +65,10 @@ impl Actor for Batcher {
 
     async fn pre_start(
         &self,
-        _: ActorRef<BatcherMsg>,
+        me: ActorRef<BatcherMsg>,
         args: BatcherArgs,
     ) -> Result<BatcherState, ActorProcessingErr> {
-        BatcherState::new(args)
+        BatcherState::new(args, me)
     }
 
     async fn handle(
@@ -111,7 +113,7 @@ impl Actor for Batcher {
 }
 
 impl BatcherState {
-    fn new(args: BatcherArgs) -> Result<Self, ActorProcessingErr> {
+    fn new(args: BatcherArgs, me: ActorRef<BatcherMsg>) -> Result<Self, ActorProcessingErr> {
         let plan = &args.context.plan;
         let stage = &plan.stages[args.stage.index()];
         let batch = stage.batch().ok_or("a batcher was started for a stage that does not run in workers")?;
@@ -131,6 +133,8 @@ impl BatcherState {
             look_at: None,
             drained: false,
             told_end: false,
+            // A batcher that is gone sends nothing.
+            open_room: OpenRoom::new(batch.answer_bytes, move || drop(me.cast(BatcherMsg::PoolChanged))),
             completed: None,
             args,
         })
@@ -189,7 +193,9 @@ impl BatcherState {
         while let Some(slot) = self.pool.as_ref().and_then(SlotPool::next_filled) {
             self.filled(slot);
         }
-        while let Some(assignment) = self.ledger.dispatch(now) {
+        while self.open_room.is_there()
+            && let Some(assignment) = self.ledger.dispatch(now)
+        {
             self.send(assignment);
         }
     }

@@ -38,7 +38,8 @@ pub unsafe fn keep(
     let place = place_of_rounds(iteration, slot).ok_or("a checkpoint of a stage that has none")?;
     let last = slot.layout().outputs.len().saturating_sub(1);
     let said = outputs.rows(last).filter(|said| said.len() == rows.count * NUMBER);
-    let said: &[[u8; NUMBER]] = said.ok_or("a checkpoint without rounds")?.as_chunks().0;
+    let said = said.ok_or("a checkpoint without rounds")?.to_vec();
+    let said: &[[u8; NUMBER]] = said.as_chunks().0;
     let mut further = Vec::new();
     for (at, now) in said.iter().enumerate() {
         // SAFETY: as the caller vouches.
@@ -62,7 +63,7 @@ pub unsafe fn keep(
             // SAFETY: as the caller vouches.
             let input = unsafe { slot.input_row_mut(feed.input, rows.first + at) };
             // The planner has checked that both have one size.
-            input.copy_from_slice(&state[at * bytes..(at + 1) * bytes]);
+            state.slice(at * bytes..(at + 1) * bytes).copy_to(input);
         }
     }
     for (at, now) in further {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::ledger::Rows;
 use orchestra_core::{OutputSlotId, SlotId, WorkerId};
+use orchestra_worker::mapping::SharedBytes;
 use orchestra_worker::output_region::OutputRegion;
 
 /// Outlives its worker as long as outputs of it are being processed.
@@ -93,10 +94,9 @@ impl Drop for PendingOutputs {
 
 impl DoneOutputs {
     /// What the batch has of output `output`: as many bytes as the parent's layout says; `None` if the shape of that is dynamic.
-    pub fn rows(&self, output: usize) -> Option<&[u8]> {
+    pub fn rows(&self, output: usize) -> Option<SharedBytes<'_>> {
         let PendingOutputs { of, slot, rows } = &self.0;
-        // SAFETY: the batch is done, and these rows of the output slot are given to no other one before `self` is dropped.
-        unsafe { of.region.rows(*slot, output, rows.first, rows.count) }
+        of.region.rows(*slot, output, rows.first, rows.count)
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
         drop(taken.next());
         let done = taken.next().unwrap().done();
         assert_eq!(all.take(rows(2, 0, 8)).slot, OutputSlotId(0));
-        assert_eq!(done.rows(0).map(<[u8]>::len), Some(40));
+        assert_eq!(done.rows(0).map(SharedBytes::len), Some(40));
         drop(done);
         assert_eq!(all.take(rows(2, 0, 8)).slot, OutputSlotId(0));
     }
@@ -147,8 +147,8 @@ mod tests {
         let other = all.take(rows(0, 0, 8));
         assert_eq!(other.slot, OutputSlotId(1), "the second half is still with the worker");
         let second = second.done();
-        assert_eq!(second.rows(0).map(<[u8]>::len), Some(20), "its own rows alone");
-        assert_eq!(second.rows(1), None);
+        assert_eq!(second.rows(0).map(SharedBytes::len), Some(20), "its own rows alone");
+        assert!(second.rows(1).is_none());
         drop(second);
         assert_eq!(all.take(rows(2, 0, 8)).slot, OutputSlotId(0));
     }
@@ -158,6 +158,6 @@ mod tests {
         let all = slots();
         let done = all.take(rows(0, 2, 1)).done();
         drop(all);
-        assert_eq!(done.rows(0), Some(&[0; 5][..]));
+        assert_eq!(done.rows(0).map(SharedBytes::to_vec), Some(vec![0; 5]));
     }
 }

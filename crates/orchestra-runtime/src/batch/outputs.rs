@@ -4,6 +4,7 @@ use orchestra_core::data::{Column, ColumnType, TensorView, Value};
 use orchestra_core::model_output::texts;
 use orchestra_core::{Dim, TensorSpec};
 use orchestra_worker::frames::DynamicOutput;
+use orchestra_worker::mapping::SharedBytes;
 
 use crate::messages::CompletedBatch;
 
@@ -54,8 +55,8 @@ impl CompletedBatch {
         }?;
         let row_bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
         let data = match dynamic {
-            Some(d) => Some(d.data.as_slice()),
-            None => self.outputs.as_ref().and_then(|outputs| outputs.rows(i)),
+            Some(d) => Some(RowData::Here(&d.data)),
+            None => self.outputs.as_ref().and_then(|outputs| outputs.rows(i)).map(RowData::Shared),
         };
         match data {
             Some(data) if data.len() == rows * row_bytes => {
@@ -71,18 +72,57 @@ fn missing(name: &str) -> String {
 }
 
 pub enum OutputRows<'a> {
-    Tensors { spec: &'a TensorSpec, shape: Vec<usize>, row_bytes: usize, data: &'a [u8] },
+    Tensors { spec: &'a TensorSpec, shape: Vec<usize>, row_bytes: usize, data: RowData<'a> },
     Texts(Vec<&'a str>),
 }
 
+#[derive(Clone, Copy)]
+pub enum RowData<'a> {
+    /// Of an output that came in a frame.
+    Here(&'a [u8]),
+    Shared(SharedBytes<'a>),
+}
+
+impl RowData<'_> {
+    fn len(self) -> usize {
+        match self {
+            Self::Here(data) => data.len(),
+            Self::Shared(data) => data.len(),
+        }
+    }
+}
+
 impl OutputRows<'_> {
-    pub fn row(&self, row: usize) -> Value<'_> {
+    /// A row, which is copied to `copy` where its worker could still write to it.
+    pub fn row<'a>(&'a self, row: usize, copy: &'a mut Vec<u8>) -> Value<'a> {
         match self {
             OutputRows::Tensors { spec, shape, row_bytes, data } => {
-                let data = &data[row * row_bytes..(row + 1) * row_bytes];
+                let span = row * row_bytes..(row + 1) * row_bytes;
+                let data = match data {
+                    RowData::Here(data) => &data[span],
+                    RowData::Shared(data) => {
+                        data.slice(span).copy_into(copy);
+                        copy
+                    }
+                };
                 Value::Tensor(TensorView { name: &spec.name, dtype: spec.dtype, shape, data })
             }
             OutputRows::Texts(texts) => Value::Text(texts[row]),
+        }
+    }
+
+    /// Shape and data of a row. A text is its bytes.
+    pub fn copy_of(&self, row: usize) -> (Vec<usize>, Vec<u8>) {
+        match self {
+            OutputRows::Tensors { shape, row_bytes, data, .. } => {
+                let span = row * row_bytes..(row + 1) * row_bytes;
+                let data = match data {
+                    RowData::Here(data) => data[span].to_vec(),
+                    RowData::Shared(data) => data.slice(span).to_vec(),
+                };
+                (shape.clone(), data)
+            }
+            OutputRows::Texts(texts) => (vec![texts[row].len()], texts[row].as_bytes().to_vec()),
         }
     }
 }

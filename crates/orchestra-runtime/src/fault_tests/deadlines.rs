@@ -6,6 +6,7 @@ use std::time::Duration;
 use orchestra_core::WorkerExit;
 
 use super::account::Outcome;
+use super::fake_process::STREAM;
 use super::script::*;
 use super::stage::Stage;
 
@@ -35,6 +36,13 @@ async fn a_batch_that_hangs_is_taken_away_at_its_deadline() {
             run.check_time(again - hung.at, from, to, "it is begun again");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_freezes_before_a_load_that_its_socket_does_not_hold_is_replaced() {
+    let stage = Stage { spec_bytes: 2 * STREAM, ..Stage::of(10) };
+    let run = first(stage, Script::starting(Start::Freezes)).await;
+    run.all_done().check(run.exits == [WorkerExit::Silent], "it is given up");
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ use crate::fleet::launcher::EngineSpec;
 use crate::fleet::launcher::WorkerMemory;
 
 /// Room of each in-memory stream in bytes: as much as a socket has, so that neither side waits for the other to read.
-const STREAM: usize = 256 << 10;
+pub const STREAM: usize = 256 << 10;
 /// How often a heart beats.
 const HEARTBEAT: Duration = ms(250);
 
@@ -45,6 +45,8 @@ pub struct FakeEngine {
     gpus: Option<Gpus>,
     /// What [`EngineSpec::beats_while_busy`] says.
     pub beats_while_busy: bool,
+    /// Bytes of what its workers are to load.
+    pub spec_bytes: usize,
     starts: StdMutex<Vec<usize>>,
 }
 
@@ -56,6 +58,7 @@ impl FakeEngine {
             log,
             gpus: None,
             beats_while_busy: true,
+            spec_bytes: 0,
             starts: StdMutex::default(),
         }
     }
@@ -111,7 +114,7 @@ impl EngineSpec for FakeEngine {
     }
 
     fn spec(&self, _: &DeviceKind) -> Result<Vec<u8>, String> {
-        Ok(Vec::new())
+        Ok(vec![0; self.spec_bytes])
     }
 
     fn beats_while_busy(&self) -> bool {

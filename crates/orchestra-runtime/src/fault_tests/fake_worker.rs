@@ -156,6 +156,10 @@ impl Worker {
         }
         match script.start.clone() {
             Start::Hello => voice.hello(PROTOCOL_VERSION, BUILD).await,
+            Start::Freezes => {
+                voice.hello(PROTOCOL_VERSION, BUILD).await;
+                match voice.freeze().await {}
+            }
             Start::Dies(exit) => return Err(exit),
             Start::Silent | Start::CannotBeStarted => return self.hang().await,
             Start::OtherProtocol => voice.hello(PROTOCOL_VERSION + 1, BUILD).await,

@@ -148,6 +148,8 @@ pub enum Start {
     Dies(WorkerExit),
     /// It runs and says nothing.
     Silent,
+    /// It says hello, and stops as by SIGSTOP before it reads anything.
+    Freezes,
     /// It says hello in another version of the protocol.
     OtherProtocol,
     /// It is of another build.

@@ -82,6 +82,8 @@ pub struct Stage {
     pub hook_panics: bool,
     /// Its workers send heartbeats also while they load or run.
     pub beats_while_busy: bool,
+    /// Bytes of what its workers are to load.
+    pub spec_bytes: usize,
     /// Beyond this time of the run, something hangs.
     pub bound: Duration,
 }
@@ -120,6 +122,7 @@ impl Stage {
             traced: true,
             hook_panics: false,
             beats_while_busy: true,
+            spec_bytes: 0,
             bound: secs(3600),
         }
     }
@@ -198,6 +201,7 @@ impl Tree {
         let told = stage.traced.then(Told::default);
         let mut engine = FakeEngine::new(log, script_of).on(stage.gpus.clone());
         engine.beats_while_busy = stage.beats_while_busy;
+        engine.spec_bytes = stage.spec_bytes;
         let engine: Arc<dyn EngineSpec> = Arc::new(engine);
         let options = RunOptions {
             engine: None,

@@ -1,6 +1,5 @@
 //! Adds up what was seen of a device and of its workers. Looks at nothing itself.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use orchestra_core::{DeviceId, WorkerId};
@@ -45,8 +44,8 @@ pub(crate) struct Tally {
     utilization: Mean,
     milliwatts: Mean,
     live: Vec<WorkerUse>,
-    /// Of every worker that was ever seen.
-    cpu_times: BTreeMap<WorkerId, Duration>,
+    /// Time on cores of the workers that are gone, at their last look; `None`: none was seen.
+    cpu_time_of_gone: Option<Duration>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -73,7 +72,7 @@ impl Tally {
         DeviceUse {
             utilization_mean: self.utilization.get(),
             power_mean_watts: self.milliwatts.get().map(|mw| mw / 1000.0),
-            worker_cpu_time: (!self.cpu_times.is_empty()).then(|| self.cpu_times.values().sum()),
+            worker_cpu_time: sum_of_times(self.cpu_time_of_gone, &self.live),
             ..self.usage
         }
     }
@@ -95,15 +94,21 @@ impl Tally {
     pub(crate) fn processes(&mut self, mut workers: Vec<WorkerUse>, of_gpu: &[GpuProcess], settled: bool) {
         for worker in &mut workers {
             worker.gpu_memory = of_gpu.iter().find(|p| p.pid == worker.pid).and_then(|p| p.memory);
-            self.cpu_times.insert(worker.worker, worker.cpu_time);
             let usage = &mut self.usage;
             usage.worker_memory_max = usage.worker_memory_max.max(Some(worker.resident_bytes));
             if let Some(bytes) = worker.gpu_memory.filter(|bytes| settled && *bytes > 0) {
                 usage.worker_gpu_memory_max = usage.worker_gpu_memory_max.max(Some(bytes));
             }
         }
+        let is_gone = |worker: &WorkerUse| workers.iter().all(|other| other.worker != worker.worker);
+        self.live.retain(is_gone);
+        self.cpu_time_of_gone = sum_of_times(self.cpu_time_of_gone, &self.live);
         self.live = workers;
     }
+}
+
+fn sum_of_times(before: Option<Duration>, workers: &[WorkerUse]) -> Option<Duration> {
+    before.into_iter().chain(workers.iter().map(|worker| worker.cpu_time)).reduce(|a, b| a + b)
 }
 
 #[cfg(test)]

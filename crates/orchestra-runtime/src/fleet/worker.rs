@@ -137,7 +137,7 @@ impl Life {
         context.stats.workers.started(worker, stage, device, pid);
         args.trace(|| WorkerStep::Started { pid, instead_of: *instead_of });
         let (pipeline, name, on) = (serve.pipeline.clone(), serve.name.clone(), spec.name.clone());
-        let (child, sender) = Child::new(launched, move |said| match said {
+        let (mut child, sender) = Child::new(launched, move |said| match said {
             Said::Line(text) => {
                 tracing::info!(%pipeline, stage = %name, device = %on, %worker, pid, stderr = %text, "worker says");
             }
@@ -145,6 +145,7 @@ impl Life {
                 %pipeline, stage = %name, device = %on, %worker, pid, lines, "worker says more than is logged"
             ),
         });
+        child.limit_room(serve.answer_bytes);
         let unanswered = UnansweredRuns::new(serve.load.streams);
         let started = context.clock.now();
         let mut tick = interval_at(Instant::now() + TICK, TICK);

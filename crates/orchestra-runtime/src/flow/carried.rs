@@ -6,11 +6,13 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use orchestra_core::FailureKind;
 use orchestra_core::data::{KeptPicture, Picture, Pixels, Refusal};
 use orchestra_worker::mapping::Mapping;
+
+use super::turns::Turns;
 
 /// Blocks begin at multiples of this, so that no two of them share a cache line.
 const ALIGN: usize = 64;
@@ -19,18 +21,8 @@ const ALIGN: usize = 64;
 pub struct CarriedArena {
     map: Mapping,
     len: usize,
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug)]
-struct State {
     /// Free blocks, `(start, len)`, by their place; no two of them touch.
-    free: Vec<(usize, usize)>,
-    /// The number of the thread that comes next, and of the one that is served now.
-    next: u64,
-    served: u64,
-    is_shut: bool,
+    free: Turns<Vec<(usize, usize)>>,
 }
 
 /// A block of the arena. It comes back when it is dropped.
@@ -45,32 +37,33 @@ impl CarriedArena {
     pub fn new(len: usize) -> io::Result<Arc<Self>> {
         let len = len.max(ALIGN) / ALIGN * ALIGN;
         let map = Mapping::of_new_memory("orchestra-carried", len)?;
-        let state = State { free: vec![(0, len)], next: 0, served: 0, is_shut: false };
-        Ok(Arc::new(Self { map, len, state: Mutex::new(state), changed: Condvar::new() }))
+        Ok(Arc::new(Self { map, len, free: Turns::new(vec![(0, len)]) }))
     }
 
-    /// Keeps pixels. Waits until there is room; `None` when the arena was shut. Blocks: never call it in an actor.
+    /// Keeps a picture of this size. `copy` writes its pixels. Waits until there is room; `None` when the arena was shut. Blocks: never call it in an actor.
     ///
     /// # Errors
     /// The pixels do not fit even when nothing else is there.
-    pub fn keep(self: &Arc<Self>, pixels: &Pixels<'_>) -> Result<Option<Arc<dyn KeptPicture>>, Refusal> {
-        let len = pixels.bytes.len().next_multiple_of(ALIGN);
+    pub fn keep(
+        self: &Arc<Self>,
+        [width, height]: [u32; 2],
+        channels: usize,
+        copy: &dyn Fn(&mut [u8]),
+    ) -> Result<Option<Arc<dyn KeptPicture>>, Refusal> {
+        let bytes = (width as usize).saturating_mul(height as usize).saturating_mul(channels);
+        let len = bytes.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX);
         if len > self.len {
             let error = format!(
-                "the picture takes {} MiB ({} x {} pixels), and pictures that stages carry along may take {} MiB together; raise `limits.memory`",
-                pixels.bytes.len().div_ceil(1 << 20),
-                pixels.width,
-                pixels.height,
+                "the picture takes {} MiB ({width} x {height} pixels), and pictures that stages carry along may take {} MiB together; raise `limits.memory`",
+                bytes.div_ceil(1 << 20),
                 self.len >> 20
             );
             return Err(Refusal { kind: FailureKind::TooLarge, error });
         }
         let Some(block) = self.take(len) else { return Ok(None) };
         // SAFETY: the block lies within the map, and no other thread has it before it is shared below.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(self.map.at(block.start), pixels.bytes.len()) };
-        bytes.copy_from_slice(pixels.bytes);
-        let (width, height, channels) = (pixels.width, pixels.height, pixels.channels);
-        let (block, bytes) = (Arc::new(block), pixels.bytes.len());
+        copy(unsafe { std::slice::from_raw_parts_mut(self.map.at(block.start), bytes) });
+        let block = Arc::new(block);
         Ok(Some(Arc::new(CarriedPicture { block, bytes, width, height, channels })))
     }
 
@@ -81,56 +74,37 @@ impl CarriedArena {
 
     /// Wakes all threads that wait in `keep`, which gives `None` from now on.
     pub fn shut(&self) {
-        self.lock().is_shut = true;
-        self.changed.notify_all();
+        self.free.shut();
     }
 
-    /// First fit, once those that came before have theirs.
+    /// First fit.
     fn take(self: &Arc<Self>, len: usize) -> Option<Block> {
-        let mut state = self.lock();
-        let number = state.next;
-        state.next += 1;
-        loop {
-            if state.is_shut {
-                return None;
+        let start = self.free.wait(|all| {
+            let at = all.iter().position(|(_, free)| *free >= len)?;
+            let (start, free) = all[at];
+            if free == len {
+                all.remove(at);
+            } else {
+                all[at] = (start + len, free - len);
             }
-            if state.served == number
-                && let Some(at) = state.free.iter().position(|(_, free)| *free >= len)
-            {
-                state.served += 1;
-                let (start, free) = state.free[at];
-                if free == len {
-                    state.free.remove(at);
-                } else {
-                    state.free[at] = (start + len, free - len);
-                }
-                drop(state);
-                self.changed.notify_all();
-                return Some(Block { arena: Arc::clone(self), start, len });
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+            Some(start)
+        })?;
+        Some(Block { arena: Arc::clone(self), start, len })
     }
 
     fn give_back(&self, start: usize, len: usize) {
-        let mut state = self.lock();
-        let at = state.free.partition_point(|(other, _)| *other < start);
-        state.free.insert(at, (start, len));
-        for left in [at, at.wrapping_sub(1)] {
-            if let (Some(&(a, a_len)), Some(&(b, b_len))) =
-                (state.free.get(left), state.free.get(left.wrapping_add(1)))
-                && a + a_len == b
-            {
-                state.free[left] = (a, a_len + b_len);
-                state.free.remove(left + 1);
+        self.free.give_back(|all| {
+            let at = all.partition_point(|(other, _)| *other < start);
+            all.insert(at, (start, len));
+            for left in [at, at.wrapping_sub(1)] {
+                if let (Some(&(a, a_len)), Some(&(b, b_len))) = (all.get(left), all.get(left.wrapping_add(1)))
+                    && a + a_len == b
+                {
+                    all[left] = (a, a_len + b_len);
+                    all.remove(left + 1);
+                }
             }
-        }
-        drop(state);
-        self.changed.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        });
     }
 }
 
@@ -176,11 +150,12 @@ impl Picture for CarriedPicture {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     fn keep(arena: &Arc<CarriedArena>, side: u32, value: u8) -> Option<Arc<dyn KeptPicture>> {
-        let bytes = vec![value; (side * side) as usize];
-        arena.keep(&Pixels { width: side, height: side, channels: 1, bytes: &bytes }).unwrap()
+        arena.keep([side; 2], 1, &|pixels| pixels.fill(value)).unwrap()
     }
 
     #[test]
@@ -199,11 +174,9 @@ mod tests {
         kept.swap_remove(1);
         kept.swap_remove(0);
         drop(kept);
-        assert_eq!(arena.lock().free, [(0, 1024)], "neighbours are joined");
+        assert_eq!(arena.free.look(Vec::clone), [(0, 1024)], "neighbours are joined");
         drop(keep(&arena, 32, 9).unwrap());
-        let bytes = vec![0; 33 * 33];
-        let too_large =
-            arena.keep(&Pixels { width: 33, height: 33, channels: 1, bytes: &bytes }).unwrap_err();
+        let too_large = arena.keep([33; 2], 1, &|_| ()).unwrap_err();
         assert_eq!(too_large.kind, FailureKind::TooLarge);
     }
 
@@ -213,14 +186,14 @@ mod tests {
         let first = keep(&arena, 16, 1).unwrap();
         let order = Arc::new(Mutex::new(Vec::new()));
         let waiting = [32, 16, 16].map(|side| {
-            let (arena, order, before) = (Arc::clone(&arena), Arc::clone(&order), arena.lock().next);
+            let (arena, order, before) = (Arc::clone(&arena), Arc::clone(&order), arena.free.n_came());
             let theirs = Arc::clone(&arena);
             let thread = std::thread::spawn(move || {
                 let kept = keep(&theirs, side, 2).unwrap();
                 order.lock().unwrap().push(side);
                 drop(kept);
             });
-            while arena.lock().next == before {
+            while arena.free.n_came() == before {
                 std::thread::yield_now();
             }
             thread

@@ -35,6 +35,7 @@ use super::fold_target::{FoldMsg, FoldPart, FoldTarget};
 use super::loader::ItemInHand;
 use super::ticket::Ticket;
 use super::token::{PartPath, Token};
+use super::value_room::ValueRoom;
 use crate::batch::slot_pool::SlotPool;
 use crate::context::RunContext;
 use crate::messages::{BatcherMsg, Ends, ItemEndsMsg, Record, TokenEnd};
@@ -43,6 +44,8 @@ use crate::messages::{BatcherMsg, Ends, ItemEndsMsg, Record, TokenEnd};
 pub struct BatchTarget {
     pub stage: StageId,
     pub pool: Arc<SlotPool>,
+    /// For what rows carry past it.
+    pub carried: Arc<ValueRoom>,
     pub batcher: ActorRef<BatcherMsg>,
     /// The folds that must hear of a part that ends there.
     pub folds: Arc<[FoldTarget]>,

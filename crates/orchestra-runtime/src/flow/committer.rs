@@ -15,6 +15,7 @@ use orchestra_store::{Commit, CommitError, Counts, FileIndex, Journal, NumberSet
 use ractor::{ActorId, ActorRef};
 
 use crate::account::stats::Stats;
+use crate::batch::open_outputs::OpenOutputs;
 use crate::batch::slot_pool::FilledSlot;
 use crate::context::RunClock;
 use crate::flow::part_file::OpenPartFile;
@@ -54,7 +55,7 @@ pub struct CommitJob {
     /// What the tracer is told when it is written.
     pub traced: Vec<EndedItems>,
     /// Dropped when it is.
-    pub hold: Option<Arc<FilledSlot>>,
+    pub hold: Option<(Arc<FilledSlot>, OpenOutputs)>,
     pub reply_to: ActorRef<ItemEndsMsg>,
 }
 
@@ -398,7 +399,7 @@ struct PipelineCommit {
     commit: Commit,
     counts: CommitCounts,
     traced: Vec<EndedItems>,
-    holds: Vec<Arc<FilledSlot>>,
+    holds: Vec<(Arc<FilledSlot>, OpenOutputs)>,
 }
 
 impl PipelineCommit {

@@ -84,7 +84,7 @@ mod tests {
         let mut tickets = TicketsBuilder::with_capacity(SourceId(0), 0, 1, false);
         tickets.add(17, item, b"");
         let ticket = tickets.build().next().unwrap();
-        file_name(&files, &Token::new(ticket, Share::WHOLE, path, Vec::new()))
+        file_name(&files, &Token::new(ticket, Share::WHOLE, path))
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl FoldState {
             };
             let mut path: PartPath = token.path().into();
             path.pop();
-            let token = Token::new(token.ticket.clone(), share, path, Vec::new());
+            let token = Token::new(token.ticket.clone(), share, path);
             match parts {
                 Some(parts) => self.complete.push((token, parts)),
                 None => lost.push(token),

@@ -42,7 +42,7 @@ impl FoldTarget {
     pub fn part(&self, token: &Token, path: &[Part], share: Share, arrival: Arrival<OwnedRow>) -> FoldPart {
         let mut path: PartPath = path.into();
         path.extend(self.way);
-        FoldPart { token: Token::new(token.ticket.clone(), share, path, Vec::new()), arrival }
+        FoldPart { token: Token::new(token.ticket.clone(), share, path), arrival }
     }
 
     /// Whether both are the same input of the same fold, so that one report serves both.

@@ -20,4 +20,6 @@ pub mod row_lengths;
 pub mod source;
 pub mod ticket;
 pub mod token;
+mod turns;
 pub mod uploads;
+pub mod value_room;

@@ -15,11 +15,13 @@ use smallvec::SmallVec;
 use super::chain::{Chain, Outcome};
 use super::token::Token;
 use crate::batch::completion::Completion;
-use crate::batch::outputs::OutputRows;
 use crate::flow::committer::BYTES_AT_ONCE;
 use crate::messages::{CompletedBatch, PipelineMsg, WholeItems};
 use crate::panics::run_blocking;
 use crate::trace::DoneRows;
+
+/// What a worker gave for a row.
+type Values<'a> = SmallVec<[Value<'a>; 4]>;
 
 pub struct Processor {
     work: Arc<Work>,
@@ -106,11 +108,12 @@ impl Work {
         self.chain.cost.saturating_mul(batch.rows.count) <= QUICK_ELEMENTS
     }
 
-    fn process(&self, batch: CompletedBatch) {
+    fn process(&self, mut batch: CompletedBatch) {
         let began = batch.trace.as_ref().map(|_| self.chain.context.clock.now());
         let lock = || self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut runs, mut out) = lock().pop().unwrap_or_default();
         let outputs = batch.outputs(&self.outputs);
+        let mut copies = vec![Vec::new(); self.outputs.len()];
         let linear = self.chain.linear;
         let usual_text = self.usual_text.load(Ordering::Relaxed);
         // A little more than last time, so that most batches fit.
@@ -126,7 +129,11 @@ impl Work {
             }
             let before = (out.done.len(), out.n_failed);
             match &outputs {
-                Ok(outputs) => self.row(outputs, row - batch.rows.first, token, &mut runs, &mut out),
+                Ok(outputs) => {
+                    let row = row - batch.rows.first;
+                    let values = outputs.iter().zip(&mut copies).map(|(rows, copy)| rows.row(row, copy));
+                    self.row(&values.collect::<Values<'_>>(), token, &mut runs, &mut out);
+                }
                 Err(error) => self.chain.fail(token, self.stage, Refusal::result(error.clone()), &mut out),
             }
             n_failed += out.n_failed - before.1;
@@ -152,7 +159,8 @@ impl Work {
             });
             // The slot is free for the next rows before the item-ends actor looks at these; but where records are large, only when they are
             // written.
-            let hold = (out.text.len() >= BYTES_AT_ONCE).then(|| Arc::clone(&batch.slot));
+            let hold = || (Arc::clone(&batch.slot), std::mem::take(&mut batch.open));
+            let hold = (out.text.len() >= BYTES_AT_ONCE).then(hold);
             let (done, text) = (std::mem::take(&mut out.done), std::mem::take(&mut out.text));
             out.whole = Some(WholeItems { source, sink, done, text, traced, hold });
         }
@@ -162,15 +170,7 @@ impl Work {
         lock().push((runs, out));
     }
 
-    fn row(
-        &self,
-        outputs: &[OutputRows<'_>],
-        row: usize,
-        token: &Token,
-        runs: &mut MapRuns,
-        out: &mut Outcome,
-    ) {
-        let values: SmallVec<[Value<'_>; 4]> = outputs.iter().map(|o| o.row(row)).collect();
+    fn row(&self, values: &[Value<'_>], token: &Token, runs: &mut MapRuns, out: &mut Outcome) {
         let labels: Vec<Vec<Label<'_>>> = token.carried().iter().map(|value| value.labels()).collect();
         let carried: Vec<(ColumnRef, Value<'_>)> = self
             .carries
@@ -178,7 +178,7 @@ impl Work {
             .zip(token.carried().iter().zip(&labels))
             .map(|(read, (value, labels))| (*read, value.borrowed(labels)))
             .collect();
-        let scope = RowScope { from: Origin::Stage(self.stage), row: &values, carried: &carried, up: None };
+        let scope = RowScope { from: Origin::Stage(self.stage), row: values, carried: &carried, up: None };
         self.chain.row(runs, token, &scope, out, None);
     }
 }

@@ -383,7 +383,7 @@ impl ResultCommits {
         sink.encoder.encode(&ItemInfo { name: item, id: *id, source, parts: path }, &read, &mut bytes)?;
         let named = |files: &FilesPlan| {
             let ticket = Ticket::alone(*id, 0, item, b"");
-            let name = file_name(files, &Token::new(ticket, Share::WHOLE, path.clone(), Vec::new()))?;
+            let name = file_name(files, &Token::new(ticket, Share::WHOLE, path.clone()))?;
             let begin = begin.unwrap_or_default();
             let line = index_line(item, id.index, source, &name, bytes.len() - begin);
             Ok::<_, Refusal>((files.folder.join(&*name), line))

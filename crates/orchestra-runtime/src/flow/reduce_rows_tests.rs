@@ -185,7 +185,7 @@ fn a_head_sorts_as_items_and_parts_do_and_what_is_damaged_is_no_contribution() {
         let id = ItemId { source: SourceId(source), index };
         let path = parts.iter().map(|index| Part { index: *index, of: 9 }).collect();
         let mut out = Vec::new();
-        write_head(&Token::new(Ticket::alone(id, 0, "a", b""), Share::WHOLE, path, Vec::new()), &mut out);
+        write_head(&Token::new(Ticket::alone(id, 0, "a", b""), Share::WHOLE, path), &mut out);
         out
     };
     let sorted = [head(0, 255, &[300]), head(0, 256, &[2]), head(0, 256, &[300]), head(1, 0, &[0])];

@@ -4,13 +4,15 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use orchestra_core::slot_claims::ItemsThrough;
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::{BETWEEN_COMMITS, SourcePlan};
 use orchestra_store::{ListError, ListingReader};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
 
 use crate::context::RunContext;
 use crate::flow::chain::Chain;
@@ -91,7 +93,7 @@ impl Actor for Source {
             chain: Arc::clone(&args.chain),
             pipeline: args.pipeline.clone(),
             setup: loader_setup(&args),
-            loaded: AtomicU64::new(0),
+            loaded: ItemsThrough::default(),
         });
         me.send_interval(TICK, || SourceMsg::Tick);
         // A source that is gone needs no items.
@@ -193,15 +195,24 @@ fn loader_setup(args: &SourceArgs) -> Option<LoaderSetup> {
 /// Also when it panics, or is dropped with its runtime.
 impl Drop for SourceState {
     fn drop(&mut self) {
-        wait_for_end(&self.close());
+        wait_beside(&self.close());
+    }
+}
+
+/// As [`wait_for_end`], while other tasks of the executor go on, on another thread. One of a single thread cannot have another.
+fn wait_beside(loaders: &[Arc<Inbox>]) -> bool {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) if !loaders.is_empty() => block_in_place(|| wait_for_end(loaders)),
+        _ => wait_for_end(loaders),
     }
 }
 
 /// Waits for the ends of loaders. Their processes are killed, which takes a moment, so that none outlives the run; one that the kernel holds fast is
-/// left to itself.
-fn wait_for_end(loaders: &[Arc<Inbox>]) {
+/// left to itself. Says whether all have ended.
+fn wait_for_end(loaders: &[Arc<Inbox>]) -> bool {
     let until = Instant::now() + LOADER_END;
-    loaders.iter().for_each(|inbox| inbox.wait_for_end(until.saturating_duration_since(Instant::now())));
+    let has_ended = |inbox: &Arc<Inbox>| inbox.wait_for_end(until.saturating_duration_since(Instant::now()));
+    loaders.iter().map(has_ended).fold(true, |all, one| all && one)
 }
 
 impl SourceState {
@@ -308,7 +319,7 @@ impl SourceState {
 
     fn look_for_the_end(&mut self) {
         let Some(end) = &self.end else { return };
-        if self.drained.is_none() && self.work.loaded.load(Ordering::Acquire) >= self.handed {
+        if self.drained.is_none() && self.work.loaded.get() >= self.handed {
             self.drained = Some(self.args.committer.hurry());
             self.args.chain.drained();
         }
@@ -317,5 +328,24 @@ impl SourceState {
             let (source, end) = (self.args.source, end.clone());
             drop(self.args.pipeline.cast(PipelineMsg::SourceFinished { source, end }));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn other_tasks_of_the_executor_go_on_while_the_ends_of_loaders_are_waited_for() {
+        let inbox = Arc::new(Inbox::new(VecDeque::new(), VecDeque::new()));
+        let waits = tokio::spawn(async move {
+            let ending = Arc::clone(&inbox);
+            // Behind this one on the only thread.
+            tokio::spawn(async move { ending.thread_ended() });
+            wait_beside(&[inbox])
+        });
+        assert!(waits.await.unwrap(), "the thread ended while its end was waited for");
     }
 }

@@ -8,6 +8,7 @@ use orchestra_core::lineage::Share;
 use smallvec::SmallVec;
 
 use crate::flow::ticket::Ticket;
+use crate::flow::value_room::HeldValues;
 
 /// Where a part stands in its item: a place for each split that it went through, the outermost first.
 pub type PartPath = SmallVec<[Part; 1]>;
@@ -23,7 +24,14 @@ pub struct Token {
 struct More {
     share: Share,
     path: PartPath,
-    carried: Arc<[OwnedValue]>,
+    carried: Option<Arc<Carried>>,
+}
+
+/// The columns that a row carries, and the room that they take.
+#[derive(Debug)]
+struct Carried {
+    values: Vec<OwnedValue>,
+    _room: Option<HeldValues>,
 }
 
 impl Token {
@@ -31,9 +39,20 @@ impl Token {
         Self { ticket, more: None }
     }
 
-    pub fn new(ticket: Ticket, share: Share, path: PartPath, carried: Vec<OwnedValue>) -> Self {
-        let is_whole = share == Share::WHOLE && path.is_empty() && carried.is_empty();
-        let more = || Box::new(More { share, path, carried: carried.into() });
+    pub fn new(ticket: Ticket, share: Share, path: PartPath) -> Self {
+        Self::carrying(ticket, share, path, Vec::new(), None)
+    }
+
+    pub fn carrying(
+        ticket: Ticket,
+        share: Share,
+        path: PartPath,
+        values: Vec<OwnedValue>,
+        room: Option<HeldValues>,
+    ) -> Self {
+        let is_whole = share == Share::WHOLE && path.is_empty() && values.is_empty();
+        let carried = (!values.is_empty()).then(|| Arc::new(Carried { values, _room: room }));
+        let more = || Box::new(More { share, path, carried });
         Self { ticket, more: (!is_whole).then(more) }
     }
 
@@ -47,6 +66,6 @@ impl Token {
 
     /// The columns that it carries, in the order of the stage that it is on its way to.
     pub fn carried(&self) -> &[OwnedValue] {
-        self.more.as_ref().map_or(&[], |more| &more.carried)
+        self.more.as_ref().and_then(|more| more.carried.as_ref()).map_or(&[], |carried| &carried.values)
     }
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::mapping::{Mapping, Pages, checked, seal, shared_memory};
+use crate::mapping::{Mapping, Pages, SharedBytes, checked, seal, shared_memory};
 
 /// Where values begin.
 const HEADER: usize = 4096;
@@ -50,14 +50,11 @@ impl LoaderRegion {
     }
 
     /// The bytes of a value; `None` where they would lie outside of the region.
-    ///
-    /// A process that does not keep to the protocol may change them at any time: the reader copies them, and draws no conclusion from one
-    /// byte about another.
-    pub fn bytes(&self, at: u64, len: usize) -> Option<&[u8]> {
+    pub fn bytes(&self, at: u64, len: usize) -> Option<SharedBytes<'_>> {
         let at = usize::try_from(at).ok().filter(|at| *at >= HEADER)?;
         at.checked_add(len).filter(|end| *end <= self.len)?;
-        // SAFETY: the span lies within the map, which lives as long as `self`.
-        Some(unsafe { std::slice::from_raw_parts(self.map.at(at), len) })
+        // SAFETY: the span lies within the map.
+        Some(unsafe { SharedBytes::of(&self.map, at, len) })
     }
 }
 
@@ -281,7 +278,7 @@ mod tests {
                     }
                 }
                 for (span, mark) in unsent.iter().chain(frames.iter().flatten()) {
-                    let seen = region.bytes(span.start as u64, span.len()).unwrap();
+                    let seen = region.bytes(span.start as u64, span.len()).unwrap().to_vec();
                     prop_assert!(seen.iter().all(|byte| byte == mark));
                 }
             }

@@ -48,9 +48,9 @@ fn what_the_parent_writes_the_worker_reads_and_back() {
         assert_eq!(std::slice::from_raw_parts(rows.ptr, rows.len), [1, 2, 3, 4, 5]);
         let rows = worker.output_rows(slot, 0, 1, 2).unwrap();
         std::slice::from_raw_parts_mut(rows.ptr, rows.len).fill(9);
-        assert_eq!(outputs.rows(slot, 0, 1, 2).unwrap(), [9; 32]);
-        assert_eq!(outputs.rows(slot, 0, 0, 1).unwrap(), [0; 16]);
-        assert_eq!(outputs.rows(OutputSlotId(0), 0, 0, 4).unwrap(), [0; 64]);
+        assert_eq!(outputs.rows(slot, 0, 1, 2).unwrap().to_vec(), [9; 32]);
+        assert_eq!(outputs.rows(slot, 0, 0, 1).unwrap().to_vec(), [0; 16]);
+        assert_eq!(outputs.rows(OutputSlotId(0), 0, 0, 4).unwrap().to_vec(), [0; 64]);
         assert!(outputs.rows(slot, 1, 0, 1).is_none());
     }
 }
@@ -66,8 +66,8 @@ fn outputs_of_one_worker_are_not_those_of_another() {
     // SAFETY: one thread, and no slice outlives its line.
     unsafe {
         all.ptr.write_bytes(0xee, all.len);
-        assert_eq!(outputs.rows(OutputSlotId(1), 0, 0, 4).unwrap(), [0xee; 64]);
-        assert_eq!(others.rows(OutputSlotId(1), 0, 0, 4).unwrap(), [0; 64]);
+        assert_eq!(outputs.rows(OutputSlotId(1), 0, 0, 4).unwrap().to_vec(), [0xee; 64]);
+        assert_eq!(others.rows(OutputSlotId(1), 0, 0, 4).unwrap().to_vec(), [0; 64]);
         assert_eq!(arena.input_rows(SlotId(1), 1, 0, 4), [0; 20]);
     }
 }

@@ -3,12 +3,12 @@
 use std::io::{self, Cursor, Read, Write};
 
 use orchestra_core::failure::LONGEST_WORDS;
-use orchestra_core::{BatchId, OutputSlotId, SlotId};
+use orchestra_core::{BatchId, DType, ErrorClass, OutputSlotId, SlotId};
 use orchestra_worker::codec::{
     CodecError, FrameDecoder, FrameReader, FrameWriter, MAX_CONTROL_FRAME, MAX_FRAME, MAX_FRAME_OF_WORDS,
     encode,
 };
-use orchestra_worker::frames::{DynamicOutput, FromWorker, Run, ToWorker};
+use orchestra_worker::frames::{DynamicOutput, FromWorker, Run, RunErrorKind, RunTiming, ToWorker};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -130,6 +130,37 @@ proptest! {
         decoder.push(&(MAX_FRAME as u32 + over).to_le_bytes());
         let refused = matches!(decoder.next(), Err(CodecError::TooLarge { max: MAX_FRAME, .. }));
         prop_assert!(refused);
+    }
+
+    #[test]
+    fn outputs_without_room_are_passed_over_and_their_batch_found_no_memory(
+        batch in any::<u64>(), over in 1usize..70_000, size in 1usize..9_000,
+    ) {
+        const ROOM: usize = 20_000;
+        let done = |len: usize| FromWorker::Done {
+            batch: BatchId(batch),
+            dynamic: vec![DynamicOutput { output: 0, dtype: DType::U8, shape: vec![len], data: vec![7; len] }],
+            timing: RunTiming::default(),
+            rss_bytes: 1,
+        };
+        let words = |n: usize| FromWorker::LoadFailed { class: ErrorClass::Permanent, error: "x".repeat(n) };
+        let (mut bytes, fits) = (Vec::new(), done(ROOM));
+        for frame in [&done(ROOM + (64 << 10) + over), &fits, &words(10 * ROOM)] {
+            encode(frame, &mut bytes).unwrap();
+        }
+        let mut decoder = FrameDecoder::<FromWorker>::new();
+        decoder.limit_room(ROOM);
+        let mut seen = Vec::new();
+        for piece in bytes.chunks(size) {
+            decoder.push(piece);
+            while let Some(frame) = decoder.next().unwrap() { seen.push(frame); }
+        }
+        let is_failed = matches!(&seen[0], FromWorker::Failed { batch: of, kind: RunErrorKind::OutOfMemory, error, .. }
+            if *of == BatchId(batch) && error.contains("limits.memory"));
+        prop_assert!(is_failed, "{:?}", seen[0]);
+        let are_there = seen[1] == fits && matches!(&seen[2..], [FromWorker::LoadFailed { .. }]);
+        prop_assert!(are_there);
+        prop_assert!(decoder.finish().is_ok());
     }
 
     #[test]

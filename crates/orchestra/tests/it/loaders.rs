@@ -87,12 +87,13 @@ async fn a_picture_that_kills_its_loader_fails_by_name_and_its_neighbours_are_do
     let place = workplace(ITEMS);
     trap(&place, 20, Trap::Abort);
     trap(&place, 21, Trap::Segfault);
+    trap(&place, 22, Trap::Threads);
     trap(&place, 200, Trap::Exit);
     trap(&place, 300, Trap::Fail);
     let outcome = run(&place, &[]).await;
     Workplace::must_end_with(&outcome, 65);
-    failed(&place, ITEMS, &[(20, "crash"), (21, "crash"), (300, "result"), (200, "crash")]);
-    assert!(outcome.report.loaders.restarts >= 6, "each of three twice: {:#?}", outcome.report);
+    failed(&place, ITEMS, &[(20, "crash"), (21, "crash"), (22, "crash"), (300, "result"), (200, "crash")]);
+    assert!(outcome.report.loaders.restarts >= 8, "each of four twice: {:#?}", outcome.report);
     assert!(outcome.report.devices.iter().all(|device| device.restarts == 0), "no worker pays for it");
 }
 

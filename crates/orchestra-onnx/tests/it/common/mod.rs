@@ -112,8 +112,7 @@ impl Setup {
     /// All rows of an output in an output slot.
     pub fn output(&self, slot: u32, output: usize) -> Vec<u8> {
         let rows = self.load.layout.slot_rows;
-        // SAFETY: no run is on its way while a test reads rows.
-        unsafe { self.outputs.rows(OutputSlotId(slot), output, 0, rows) }.unwrap().to_vec()
+        self.outputs.rows(OutputSlotId(slot), output, 0, rows).unwrap().to_vec()
     }
 
     /// Sets every byte of an output in an output slot.

@@ -40,7 +40,9 @@ impl BatcherState {
         stats.device(completed.device).rows.add(self.n_tokens(completed.rows));
         if let Some(slot) = self.rows_ended(completed.rows) {
             let outputs = outputs.map(PendingOutputs::done);
-            self.completed = Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, trace });
+            let open = self.open_room.take(dynamic.iter().map(|output| output.data.len()).sum());
+            self.completed =
+                Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, open, trace });
         }
         self.end_if_drained(worker);
     }

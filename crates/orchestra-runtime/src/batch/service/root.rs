@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use orchestra_core::data::Value;
 use orchestra_core::{DeviceId, Failure, FailureKind, StageId};
 use orchestra_worker::arena::Arena;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -145,7 +144,7 @@ impl Completion for ServiceCompletion {
                 continue;
             };
             self.answers.answer(token, || match &outputs {
-                Ok(outputs) => Ok(outputs.iter().map(|rows| rows.row(at)).map(copied).collect()),
+                Ok(outputs) => Ok(outputs.iter().map(|rows| rows.copy_of(at)).collect()),
                 Err(error) => Err(Failure {
                     stage: self.answers.stage.clone(),
                     kind: FailureKind::Result,
@@ -168,14 +167,5 @@ impl Completion for ServiceCompletion {
 
     fn no_device(&self, why: String) {
         drop(self.root.cast(ServiceMsg::End(why)));
-    }
-}
-
-/// A text is its bytes.
-fn copied(value: Value<'_>) -> (Vec<usize>, Vec<u8>) {
-    match value {
-        Value::Tensor(view) => (view.shape.to_vec(), view.data.to_vec()),
-        Value::Text(text) => (vec![text.len()], text.as_bytes().to_vec()),
-        other => unreachable!("a batch stage gives tensors and texts, and no {other:?}"),
     }
 }

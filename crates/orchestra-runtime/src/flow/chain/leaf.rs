@@ -135,6 +135,12 @@ impl RowInHand<'_, '_> {
         let chain = self.chain;
         // Before `claim`: a thread that waits for room must hold no row, or the two waits could lock each other.
         let carried = self.keep_all(carries, target.stage, scope)?;
+        let since = Instant::now();
+        let room = target.carried.take(&carried);
+        self.waited(since.elapsed());
+        let room = room.map_err(|refusal| self.fail(target.stage, refusal))?;
+        // None: as below.
+        let Some(room) = room else { return Err(self.void()) };
         let open = if size.is_none() { target.pool.claim_now() } else { None };
         let lease = match open {
             Some(lease) => Some(lease),
@@ -158,7 +164,8 @@ impl RowInHand<'_, '_> {
             trace.queued(target.stage, chain.context.clock.now());
         }
         self.hand(share);
-        lease.publish(Token::new(token.ticket.clone(), share, token.path().into(), carried));
+        let path = token.path().into();
+        lease.publish(Token::carrying(token.ticket.clone(), share, path, carried, room));
         Ok(())
     }
 
@@ -193,12 +200,12 @@ impl RowInHand<'_, '_> {
             || Refusal::result("internal error: no room for pictures that are carried; this is a bug");
         let arena = chain.pictures.as_ref().ok_or_else(no_room)?;
         let (mut kept, mut waited) = (None, Duration::ZERO);
-        picture.with_pixels(&mut |pixels| {
+        picture.copy_pixels(&mut |size, channels, copy| {
             let since = Instant::now();
             if let (None, Some(keep_lock)) = (&self.keeping, &chain.keep_lock) {
                 self.keeping = Some(keep_lock.lock().unwrap_or_else(PoisonError::into_inner));
             }
-            kept = arena.keep(&pixels)?;
+            kept = arena.keep(size, channels, copy)?;
             waited = since.elapsed();
             Ok(())
         })?;

@@ -121,7 +121,7 @@ impl<'a, 'o> RowInHand<'a, 'o> {
         self.part = self.splits.last().map(|innermost| {
             let mut path: PartPath = self.token.path().into();
             path.extend(self.splits.iter().map(|split| split.part));
-            Token::new(self.token.ticket.clone(), innermost.each, path, Vec::new())
+            Token::new(self.token.ticket.clone(), innermost.each, path)
         });
     }
 

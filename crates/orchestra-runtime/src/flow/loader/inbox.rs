@@ -226,10 +226,10 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// Waits until the thread has ended, which it does at once when it is closed and has a process; or for so long.
-    pub fn wait_for_end(&self, time: Duration) {
-        let state = self.lock();
-        drop(self.changed.wait_timeout_while(state, time, |state| !state.has_ended));
+    /// Waits until the thread has ended, which it does at once when it is closed and has a process; or for so long. Says whether it has.
+    pub fn wait_for_end(&self, time: Duration) -> bool {
+        let waited = self.changed.wait_timeout_while(self.lock(), time, |state| !state.has_ended);
+        waited.unwrap_or_else(PoisonError::into_inner).0.has_ended
     }
 
     /// Waits for so long, or until the thread shall end. For the thread only.

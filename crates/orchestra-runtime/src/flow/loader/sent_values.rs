@@ -2,12 +2,15 @@
 
 use std::sync::{Arc, LazyLock};
 
-use orchestra_core::data::{Column, ColumnType, Label, Pixels, Refusal, TensorView, Value, WriteTensor};
+use orchestra_core::data::{
+    Column, ColumnType, CopyPixels, Label, Picture, Pixels, Refusal, TensorView, Value, WriteTensor,
+};
 use orchestra_core::shapes::Packing;
-use orchestra_core::{Dim, FailureKind, Placement, TensorSpec};
+use orchestra_core::{DType, Dim, FailureKind, Placement, TensorSpec};
 use orchestra_plan::ColumnRef;
 use orchestra_worker::loader::LoaderRegion;
 use orchestra_worker::loader::events::SentValue;
+use orchestra_worker::mapping::SharedBytes;
 
 /// A column that is sent.
 pub struct CellType {
@@ -19,10 +22,19 @@ pub struct CellType {
 
 /// A value as it was sent. Nothing of it is believed before it is looked at.
 pub enum Cell<'a> {
-    Value(Value<'a>),
+    Missing(&'a str),
+    Text(&'a str),
     Labels(Vec<Label<'a>>),
-    Picture(Pixels<'a>),
-    Packed(PackedTensor<'a>),
+    Picture(SentPicture<'a>),
+    Bytes(Vec<u8>),
+    /// Of a shape that the plan does not know.
+    OpenTensor {
+        name: &'a str,
+        dtype: DType,
+        shape: &'a [usize],
+        data: Vec<u8>,
+    },
+    Tensor(SentTensor<'a>),
 }
 
 impl<'a> Cell<'a> {
@@ -31,13 +43,13 @@ impl<'a> Cell<'a> {
         let CellType { column, packing, .. } = of;
         let may_be_missing = matches!(column.ty, ColumnType::Optional(_));
         Some(match (column.ty.required(), sent) {
-            (_, SentValue::Missing) if may_be_missing => Cell::Value(Value::Missing(&column.name)),
+            (_, SentValue::Missing) if may_be_missing => Cell::Missing(&column.name),
             (ColumnType::Picture, &SentValue::Picture { at, width, height, channels }) => {
                 let channels = usize::from(channels);
                 let len = (width as usize).checked_mul(height as usize)?.checked_mul(channels)?;
                 let is_picture = width > 0 && height > 0 && matches!(channels, 1 | 3);
                 let bytes = region.bytes(at, len).filter(|_| is_picture)?;
-                Cell::Picture(Pixels { width, height, channels, bytes })
+                Cell::Picture(SentPicture { size: [width, height], channels, bytes })
             }
             (ColumnType::Labels, SentValue::Labels(labels)) => {
                 let label = |(label, class, score): &'a (String, u32, f32)| Label {
@@ -47,23 +59,26 @@ impl<'a> Cell<'a> {
                 };
                 Cell::Labels(labels.iter().map(label).collect())
             }
-            (ColumnType::Text, SentValue::Text(text)) => Cell::Value(Value::Text(text)),
+            (ColumnType::Text, SentValue::Text(text)) => Cell::Text(text),
             (ColumnType::Bytes(_), SentValue::Bytes { at, len }) => {
-                Cell::Value(Value::Bytes(region.bytes(*at, usize::try_from(*len).ok()?)?))
+                Cell::Bytes(region.bytes(*at, usize::try_from(*len).ok()?)?.to_vec())
             }
             (ty, SentValue::Packed { at }) => {
                 let (spec, packing) = ty.stored().zip(packing.as_deref())?;
                 let packed = region.bytes(*at, packing.bytes())?;
-                Cell::Packed(PackedTensor { spec, packing, packed })
+                Cell::Tensor(SentTensor { spec, packing: Some(packing), data: packed })
             }
             (ty, SentValue::Tensor { at, shape }) => {
-                let TensorSpec { name, dtype, row, .. } = spec_of(ty)?;
+                let spec @ TensorSpec { name, dtype, row, .. } = spec_of(ty)?;
                 let is_allowed = |(dim, n): (&Dim, &usize)| dim.fixed().is_none_or(|fixed| fixed == *n);
                 let elements = shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim))?;
                 let bytes = elements.checked_mul(dtype.size_bytes())?;
                 let is_of = row.len() == shape.len() && row.iter().zip(shape).all(is_allowed);
                 let data = region.bytes(*at, bytes).filter(|_| is_of)?;
-                Cell::Value(Value::Tensor(TensorView { name, dtype: *dtype, shape, data }))
+                match spec.fixed_row() {
+                    Some(_) => Cell::Tensor(SentTensor { spec, packing: None, data }),
+                    None => Cell::OpenTensor { name, dtype: *dtype, shape, data: data.to_vec() },
+                }
             }
             _ => return None,
         })
@@ -71,10 +86,15 @@ impl<'a> Cell<'a> {
 
     pub fn value(&self) -> Value<'_> {
         match self {
-            Cell::Value(value) => *value,
+            Cell::Missing(name) => Value::Missing(name),
+            Cell::Text(text) => Value::Text(text),
             Cell::Labels(labels) => Value::Labels(labels),
-            Cell::Picture(pixels) => Value::Picture(pixels),
-            Cell::Packed(tensor) => Value::Unwritten(tensor),
+            Cell::Picture(picture) => Value::Picture(picture),
+            Cell::Bytes(bytes) => Value::Bytes(bytes),
+            Cell::OpenTensor { name, dtype, shape, data } => {
+                Value::Tensor(TensorView { name, dtype: *dtype, shape, data })
+            }
+            Cell::Tensor(tensor) => Value::Unwritten(tensor),
         }
     }
 }
@@ -88,20 +108,54 @@ fn spec_of(ty: &ColumnType) -> Option<&TensorSpec> {
     }
 }
 
-/// A tensor that is made where it shall lie, of its smaller form in the region of a loader.
-pub struct PackedTensor<'a> {
+/// A tensor that is copied to where it shall lie, or made there of its smaller form in the region of a loader.
+pub struct SentTensor<'a> {
     spec: &'a TensorSpec,
-    packing: &'a dyn Packing,
-    packed: &'a [u8],
+    packing: Option<&'a dyn Packing>,
+    data: SharedBytes<'a>,
 }
 
-impl WriteTensor for PackedTensor<'_> {
+impl WriteTensor for SentTensor<'_> {
     fn spec(&self) -> &TensorSpec {
         self.spec
     }
 
     fn write(&self, row: &mut [u8]) -> Result<(), Refusal> {
-        self.packing.unpack(self.packed, row)
+        match self.packing {
+            Some(packing) => packing.unpack(&self.data.to_vec(), row),
+            None if self.data.len() == row.len() => {
+                self.data.copy_to(row);
+                Ok(())
+            }
+            None => {
+                let (name, given, expected) = (&self.spec.name, self.data.len(), row.len());
+                Err(Refusal::result(format!(
+                    "`{name}` has {given} bytes, and the next stage takes {expected}"
+                )))
+            }
+        }
+    }
+}
+
+/// A picture that a loader has decoded. It is copied when it is shown or kept.
+pub struct SentPicture<'a> {
+    size: [u32; 2],
+    channels: usize,
+    bytes: SharedBytes<'a>,
+}
+
+impl Picture for SentPicture<'_> {
+    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        let ([width, height], channels) = (self.size, self.channels);
+        show(Pixels { width, height, channels, bytes: &self.bytes.to_vec() })
+    }
+
+    fn copy_pixels(&self, copy: &mut CopyPixels<'_>) -> Result<(), Refusal> {
+        copy(self.size, self.channels, &|place| self.bytes.copy_to(place))
+    }
+
+    fn size(&self) -> Result<[u32; 2], Refusal> {
+        Ok(self.size)
     }
 }
 
@@ -114,7 +168,7 @@ pub fn out_of_order() -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_core::{DType, SourceId};
+    use orchestra_core::SourceId;
     use orchestra_plan::Origin;
 
     use super::*;

@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use orchestra_core::FailureKind;
@@ -78,7 +77,7 @@ pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox
     let mut out = Outcome::default();
     work.fail(&Token::whole(stuck), Refusal { kind: FailureKind::Timeout, error }, 1, &mut out);
     work.chain.send(&mut out);
-    work.loaded.fetch_add(1, Ordering::Release);
+    work.loaded.add(1);
     Ok(())
 }
 

@@ -1,11 +1,11 @@
 //! What all loader threads of a source work with, and what each has done that is not booked yet. It takes no item.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use orchestra_core::SourceId;
 use orchestra_core::shapes::{Fetch, MapCount};
+use orchestra_core::slot_claims::ItemsThrough;
 use orchestra_plan::Limits;
 use ractor::ActorRef;
 use smallvec::SmallVec;
@@ -25,9 +25,8 @@ pub struct LoaderWork {
     pub chain: Arc<Chain>,
     /// What reads and decodes; `None`: the threads do.
     pub setup: Option<LoaderSetup>,
-    /// Items that loaders are through with. Added to with `Release`, after their rows were claimed: who reads all of them with `Acquire` and tells
-    /// the batcher that no more come lets it see those rows.
-    pub loaded: AtomicU64,
+    /// Items that loaders are through with.
+    pub loaded: ItemsThrough,
 }
 
 /// What a thread has done since it was last booked. Counters that all threads share cost each of them a trip to another core, so they
@@ -65,7 +64,7 @@ impl Tally {
         for map in maps {
             stats.stage(map.stage).busy.add_time(self.decoding / u32::try_from(maps.len()).unwrap_or(1));
         }
-        work.loaded.fetch_add(self.loaded, Ordering::Release);
+        work.loaded.add(self.loaded);
     }
 }
 
