@@ -2,11 +2,9 @@
 //! hangs, takes memory without bound or is killed by it. Bad pictures have a test of their own.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use crate::common::{Blocks, ORCHESTRA, Workplace, write_pictures};
+use crate::common::{Blocks, Workplace, write_pictures};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 fn pipe(path: &Path) {
@@ -94,27 +92,6 @@ fn results_are_no_items_where_the_output_folder_lies_in_the_source() {
     let same = place.run(&["--output", place.images().to_str().unwrap()]);
     same.must_exit(78).must_say(&["`images` is also the output folder", "--output"]);
     assert!(!place.images().join(".orchestra").exists());
-}
-
-#[test]
-fn a_limit_on_the_size_of_files_is_an_error_like_a_full_disk() {
-    let place = place_of(300);
-    let limited = |blocks: u32| {
-        Command::new("sh")
-            .args(["-c", &format!("ulimit -f {blocks}; exec \"$@\""), "sh", ORCHESTRA, "run"])
-            .arg(place.workflow())
-            .env_remove("RUST_LOG")
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
-    };
-    // Too little for the list of items.
-    let ended = limited(1);
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(75), "signal {:?}: {said}", ended.status.signal());
-    assert!(said.contains("cannot be listed"), "{said}");
-    place.run(&[]).must_exit(0);
-    place.holds_exactly(300);
 }
 
 #[test]

@@ -66,7 +66,7 @@ pub struct WholeItems {
     pub traced: Option<DoneRows>,
     /// The slot that they come from, if it is not to be filled anew before they are written: so text that is made faster than it can be
     /// written does not pile up. Nothing else may be waited for before they are, or the slot would never come back.
-    pub hold: Option<(Arc<FilledSlot>, OpenOutputs)>,
+    pub hold: Option<HeldBatch>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -263,6 +263,9 @@ pub enum BatcherMsg {
         why: String,
     },
 }
+
+/// The memory of a batch whose records are not written yet.
+pub type HeldBatch = Box<(Arc<FilledSlot>, OpenOutputs)>;
 
 pub struct CompletedBatch {
     /// What its worker left. Dropped before the slot, so that its room is free when the slot is.

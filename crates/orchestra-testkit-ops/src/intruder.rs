@@ -81,7 +81,7 @@ impl Bait {
 type Attempt = fn(&Bait) -> Option<()>;
 
 /// All attempts but those of [`attempts_on_inputs`], by name.
-pub const ATTEMPTS: [(&str, Attempt); 33] = [
+pub const ATTEMPTS: [(&str, Attempt); 34] = [
     ("reading /etc/passwd", |_| fs::read("/etc/passwd").ok().map(drop)),
     ("reading a secret", |bait| fs::read(bait.folder.join(SECRET)).ok().map(drop)),
     ("listing a folder", |bait| fs::read_dir(&bait.folder).ok().map(drop)),
@@ -91,6 +91,7 @@ pub const ATTEMPTS: [(&str, Attempt); 33] = [
     ("overwriting a secret", |bait| {
         File::options().append(true).open(bait.folder.join(SECRET)).ok().map(drop)
     }),
+    ("cutting a secret", |bait| cut_to_its_length(&bait.folder.join(SECRET))),
     ("opening a secret to all", |bait| chmod(&bait.folder.join(SECRET))),
     ("removing a file", |bait| remove_and_put_back(&bait.folder.join(REMOVABLE)).ok()),
     ("writing for all", |_| write_and_remove(Path::new("/tmp")).ok()),
@@ -255,6 +256,14 @@ fn chmod(file: &Path) -> Option<()> {
     let name = CString::new(file.as_os_str().as_encoded_bytes()).ok()?;
     // SAFETY: the text lives until the call returns.
     done(unsafe { libc::chmod(name.as_ptr(), 0o666) })
+}
+
+/// By its name. The kernel checks the same as if it became shorter.
+fn cut_to_its_length(file: &Path) -> Option<()> {
+    let len = fs::metadata(file).ok()?.len();
+    let name = CString::new(file.as_os_str().as_encoded_bytes()).ok()?;
+    // SAFETY: the text lives until the call returns.
+    done(unsafe { libc::truncate(name.as_ptr(), i64::try_from(len).ok()?) })
 }
 
 /// Sets it to what it is: the kernel checks the same as if it became lower.

@@ -99,7 +99,7 @@ impl Sandbox {
         self.confine_files().map_err(|e| refused(&e.to_string()))?;
         drop_capabilities().map_err(|e| refused(&e.to_string()))?;
         if has_seccomp() {
-            for filter in self.filters().map_err(|e| refused(&e.to_string()))? {
+            for filter in self.filters(landlock_version()).map_err(|e| refused(&e.to_string()))? {
                 seccompiler::apply_filter(&filter).map_err(|e| refused(&e.to_string()))?;
             }
         }
@@ -158,8 +158,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The filters, of which the strictest answer counts. Behind the last one a decoder takes no further filter.
-    fn filters(&self) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
+    /// The filters beside this version of Landlock, of which the strictest answer counts. Behind the last one a decoder takes no further filter.
+    fn filters(&self, landlock: i64) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
         let arch: TargetArch = std::env::consts::ARCH.try_into()?;
         let filter = |rules, errno: i32| -> Result<BpfProgram, seccompiler::BackendError> {
             let deny = SeccompAction::Errno(errno.unsigned_abs());
@@ -171,7 +171,7 @@ impl Sandbox {
             let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
             SeccompFilter::new(self.allowed()?, refuse, SeccompAction::Allow, arch)?.try_into()?
         } else {
-            filter(self.forbidden()?, libc::EPERM)?
+            filter(self.forbidden(landlock)?, libc::EPERM)?
         };
         Ok(vec![filter(unknown, libc::ENOSYS)?, newest(NEWEST), calls])
     }
@@ -216,11 +216,14 @@ impl Sandbox {
 
     /// Calls of a process that runs the code of others, which may need any other: they fail with "operation not permitted", always, or where one of
     /// their conditions holds.
-    fn forbidden(&self) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
+    fn forbidden(&self, landlock: i64) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
         let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
             FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
         if self.becomes {
             rules.remove(&libc::SYS_execve);
+        }
+        if landlock < CUTS_NO_FILES {
+            rules.insert(libc::SYS_truncate, Vec::new());
         }
         let when = |argument, operator, value| {
             SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
@@ -255,6 +258,9 @@ impl Sandbox {
         Ok(rules)
     }
 }
+
+/// The first version of Landlock that keeps a process from cutting a file by its name. Linux 6.2 has it.
+const CUTS_NO_FILES: i64 = 3;
 
 /// The signal that a process gets when the run ends, which a process could take back.
 const PDEATHSIG: u64 = libc::PR_SET_PDEATHSIG as u64;
@@ -407,7 +413,7 @@ mod tests {
             let sandbox = Sandbox { gpu: true, ..Sandbox::default() };
             forbid_privileges().unwrap();
             sandbox.confine_files().unwrap_or_else(|e| panic!("{e}"));
-            for filter in sandbox.filters().unwrap() {
+            for filter in sandbox.filters(1).unwrap() {
                 seccompiler::apply_filter(&filter).unwrap();
             }
             let (tell, told) = std::sync::mpsc::channel();
@@ -525,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn no_process_changes_attributes_of_files_sends_signals_for_descriptors_or_outlives_its_run() {
+    fn no_process_cuts_files_or_changes_their_attributes_sends_signals_for_descriptors_or_outlives_its_run() {
         if !has_seccomp() {
             return skip("no seccomp", "run it under a kernel that has it");
         }
@@ -534,7 +540,7 @@ mod tests {
         let parent = u64::from(std::os::unix::process::parent_id());
         let work = move |sandbox: Sandbox| {
             forbid_privileges().unwrap();
-            for filter in sandbox.filters().unwrap() {
+            for filter in sandbox.filters(1).unwrap() {
                 seccompiler::apply_filter(&filter).unwrap();
             }
             let refused = [
@@ -549,6 +555,7 @@ mod tests {
                 (libc::SYS_fcntl, [fd, 15, 0]), // F_SETOWN_EX
                 (libc::SYS_fcntl, [fd, 10, libc::SIGKILL as u64]),
                 (libc::SYS_prctl, [PDEATHSIG, 0, 0]),
+                (libc::SYS_truncate, [0, 0, 0]),
             ];
             for (number, arguments) in refused {
                 assert_eq!(call(number, arguments), Err(libc::EPERM), "{sandbox:?} {number} {arguments:x?}");
@@ -563,7 +570,7 @@ mod tests {
         // What Python and its libraries ask a descriptor.
         let asked = move || {
             forbid_privileges().unwrap();
-            for filter in Sandbox::default().filters().unwrap() {
+            for filter in Sandbox::default().filters(1).unwrap() {
                 seccompiler::apply_filter(&filter).unwrap();
             }
             assert_eq!(call(libc::SYS_ioctl, [fd, libc::TCGETS, 0]), Err(libc::ENOTTY));

@@ -23,9 +23,34 @@ use crate::start::{Earlier, RunHandle, RunOutcome, prepare};
 use crate::tasks::actor::TasksMsg;
 use crate::tasks::groups::GroupOwner;
 
+const WORKFLOW: &str = r#"
+version = 1
+[sources.numbers]
+kind = "random"
+items = 100
+shape = [1, 1, 1]
+[models.fake]
+path = "fake.onnx"
+[stages.read]
+kind = "infer"
+from = "numbers"
+model = "fake"
+[sinks.all]
+kind = "jsonl"
+from = "read"
+"#;
+
+/// What of the workflow is run.
+#[derive(PartialEq)]
+enum Only {
+    Pipelines,
+    Tasks,
+}
+
 /// A run that would go on for ever: its workers hang, and its commands never begin.
-async fn start(workflow: &str, output: &Path) -> RunHandle {
-    let mut plan = plan_of_text(workflow);
+async fn start(only: Only, output: &Path) -> RunHandle {
+    let tasks = if only == Only::Tasks { "[tasks.one]\ncommand = [\"true\"]\n" } else { "" };
+    let mut plan = plan_of_text(&format!("{WORKFLOW}{tasks}"));
     for sink in &mut plan.sinks {
         sink.path = output.join(sink.path.strip_prefix(&plan.output).unwrap());
     }
@@ -38,7 +63,7 @@ async fn start(workflow: &str, output: &Path) -> RunHandle {
         loaders: None,
         keepers: Some(keeper),
         group_owner: GroupOwner::Host,
-        tasks_only: false,
+        tasks_only: only == Only::Tasks,
         first_part: None,
         engines: plan.batch_stages().map(|(id, _)| (id, Arc::clone(&engine))).collect(),
         timeouts: Timeouts::default(),
@@ -65,24 +90,12 @@ async fn end_of(run: RunHandle) -> RunOutcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_whose_device_manager_falls_over_ends_with_70_once_its_pipelines_have_ended() {
     let folder = TempDir::new().unwrap();
-    let workflow = r#"
-version = 1
-[sources.numbers]
-kind = "random"
-items = 100
-shape = [1, 1, 1]
-[models.fake]
-path = "fake.onnx"
-[stages.read]
-kind = "infer"
-from = "numbers"
-model = "fake"
-[sinks.all]
-kind = "jsonl"
-from = "read"
-"#;
-    let run = start(workflow, folder.path()).await;
+    let run = start(Only::Pipelines, folder.path()).await;
     let pipeline = below_root::<PipelineMsg>(&run);
+    // It hears of its end behind all of these.
+    for _ in 0..300_000 {
+        pipeline.send_message(PipelineMsg::Stop).unwrap();
+    }
     // There is no such place.
     below_root::<DeviceMsg>(&run).send_message(DeviceMsg::StartWorker { post: 999, place: 0 }).unwrap();
     let outcome = end_of(run).await;
@@ -93,7 +106,7 @@ from = "read"
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_of_commands_alone_ends_with_70_when_their_owner_falls_over() {
     let folder = TempDir::new().unwrap();
-    let run = start("version = 1\n[tasks.one]\ncommand = [\"true\"]\n", folder.path()).await;
+    let run = start(Only::Tasks, folder.path()).await;
     // There is no such task.
     let ended = TasksMsg::Ended(999, Box::new(Err(io::Error::other("no such task"))));
     below_root::<TasksMsg>(&run).send_message(ended).unwrap();

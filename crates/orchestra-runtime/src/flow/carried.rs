@@ -202,19 +202,4 @@ mod tests {
         waiting.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(order.lock().unwrap()[0], 32);
     }
-
-    #[test]
-    fn a_thread_without_room_waits_until_there_is_some_or_the_arena_is_shut() {
-        let arena = CarriedArena::new(256).unwrap();
-        let first = keep(&arena, 16, 1).unwrap();
-        let theirs = Arc::clone(&arena);
-        let waiting = std::thread::spawn(move || keep(&theirs, 16, 2));
-        drop(first);
-        let second = waiting.join().unwrap().expect("it gets the room that has come back");
-        let theirs = Arc::clone(&arena);
-        let waiting = std::thread::spawn(move || keep(&theirs, 16, 3).is_none());
-        arena.shut();
-        assert!(waiting.join().unwrap());
-        drop(second);
-    }
 }

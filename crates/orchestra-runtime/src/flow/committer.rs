@@ -15,13 +15,11 @@ use orchestra_store::{Commit, CommitError, Counts, FileIndex, Journal, NumberSet
 use ractor::{ActorId, ActorRef};
 
 use crate::account::stats::Stats;
-use crate::batch::open_outputs::OpenOutputs;
-use crate::batch::slot_pool::FilledSlot;
 use crate::context::RunClock;
 use crate::flow::part_file::OpenPartFile;
 use crate::flow::reduce_rows::OpenReduce;
 use crate::flow::result_files::sink_file;
-use crate::messages::{CommitCounts, ItemEndsMsg};
+use crate::messages::{CommitCounts, HeldBatch, ItemEndsMsg};
 use crate::panics::caught;
 use crate::tasks::part_schedule::pipelines_of;
 use crate::trace::{EndedItems, MaybeTracer};
@@ -55,7 +53,7 @@ pub struct CommitJob {
     /// What the tracer is told when it is written.
     pub traced: Vec<EndedItems>,
     /// Dropped when it is.
-    pub hold: Option<(Arc<FilledSlot>, OpenOutputs)>,
+    pub hold: Option<HeldBatch>,
     pub reply_to: ActorRef<ItemEndsMsg>,
 }
 
@@ -399,7 +397,7 @@ struct PipelineCommit {
     commit: Commit,
     counts: CommitCounts,
     traced: Vec<EndedItems>,
-    holds: Vec<(Arc<FilledSlot>, OpenOutputs)>,
+    holds: Vec<HeldBatch>,
 }
 
 impl PipelineCommit {

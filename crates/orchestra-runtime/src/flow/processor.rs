@@ -159,7 +159,7 @@ impl Work {
             });
             // The slot is free for the next rows before the item-ends actor looks at these; but where records are large, only when they are
             // written.
-            let hold = || (Arc::clone(&batch.slot), std::mem::take(&mut batch.open));
+            let hold = || Box::new((Arc::clone(&batch.slot), std::mem::take(&mut batch.open)));
             let hold = (out.text.len() >= BYTES_AT_ONCE).then(hold);
             let (done, text) = (std::mem::take(&mut out.done), std::mem::take(&mut out.text));
             out.whole = Some(WholeItems { source, sink, done, text, traced, hold });

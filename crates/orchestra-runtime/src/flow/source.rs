@@ -211,8 +211,7 @@ fn wait_beside(loaders: &[Arc<Inbox>]) -> bool {
 /// left to itself. Says whether all have ended.
 fn wait_for_end(loaders: &[Arc<Inbox>]) -> bool {
     let until = Instant::now() + LOADER_END;
-    let has_ended = |inbox: &Arc<Inbox>| inbox.wait_for_end(until.saturating_duration_since(Instant::now()));
-    loaders.iter().map(has_ended).fold(true, |all, one| all && one)
+    loaders.iter().all(|inbox| inbox.wait_for_end(until.saturating_duration_since(Instant::now())))
 }
 
 impl SourceState {

@@ -11,6 +11,7 @@ use orchestra_plan::ColumnRef;
 use orchestra_worker::loader::LoaderRegion;
 use orchestra_worker::loader::events::SentValue;
 use orchestra_worker::mapping::SharedBytes;
+use smallvec::SmallVec;
 
 /// A column that is sent.
 pub struct CellType {
@@ -20,6 +21,9 @@ pub struct CellType {
     pub packing: Option<Arc<dyn Packing>>,
 }
 
+/// Bytes of a small tensor: numbers of a table, and where pixels lie in their picture.
+const SMALL: usize = 128;
+
 /// A value as it was sent. Nothing of it is believed before it is looked at.
 pub enum Cell<'a> {
     Missing(&'a str),
@@ -27,12 +31,12 @@ pub enum Cell<'a> {
     Labels(Vec<Label<'a>>),
     Picture(SentPicture<'a>),
     Bytes(Vec<u8>),
-    /// Of a shape that the plan does not know.
-    OpenTensor {
+    /// A small tensor, or one of a shape that the plan does not know.
+    Copied {
         name: &'a str,
         dtype: DType,
         shape: &'a [usize],
-        data: Vec<u8>,
+        data: SmallVec<[u8; SMALL]>,
     },
     Tensor(SentTensor<'a>),
 }
@@ -75,10 +79,12 @@ impl<'a> Cell<'a> {
                 let bytes = elements.checked_mul(dtype.size_bytes())?;
                 let is_of = row.len() == shape.len() && row.iter().zip(shape).all(is_allowed);
                 let data = region.bytes(*at, bytes).filter(|_| is_of)?;
-                match spec.fixed_row() {
-                    Some(_) => Cell::Tensor(SentTensor { spec, packing: None, data }),
-                    None => Cell::OpenTensor { name, dtype: *dtype, shape, data: data.to_vec() },
+                if bytes > SMALL && spec.fixed_row().is_some() {
+                    return Some(Cell::Tensor(SentTensor { spec, packing: None, data }));
                 }
+                let mut copy = SmallVec::from_elem(0, bytes);
+                data.copy_to(&mut copy);
+                Cell::Copied { name, dtype: *dtype, shape, data: copy }
             }
             _ => return None,
         })
@@ -91,7 +97,7 @@ impl<'a> Cell<'a> {
             Cell::Labels(labels) => Value::Labels(labels),
             Cell::Picture(picture) => Value::Picture(picture),
             Cell::Bytes(bytes) => Value::Bytes(bytes),
-            Cell::OpenTensor { name, dtype, shape, data } => {
+            Cell::Copied { name, dtype, shape, data } => {
                 Value::Tensor(TensorView { name, dtype: *dtype, shape, data })
             }
             Cell::Tensor(tensor) => Value::Unwritten(tensor),
