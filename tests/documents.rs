@@ -30,18 +30,12 @@ const WITHOUT_KINDS: [&str; 4] = [
 ];
 
 /// Where these have the name of a kind between quotes: the file, the name, and what it is there.
-const NO_KINDS: [(&str, &str, &str); 12] = [
-    (
-        "crates/orchestra-plan/src/removed_keys.rs",
-        "mask",
-        "a key that it had, in the table of all that were removed",
-    ),
+const NO_KINDS: [(&str, &str, &str); 10] = [
     ("crates/orchestra-cli/src/doctor/cuda.rs", "cuda", "a finding of `doctor`"),
     ("crates/orchestra-plan/src/devices.rs", "cuda", "a device"),
     ("crates/orchestra-plan/src/graph.rs", "csv", "help"),
     ("crates/orchestra-plan/src/graph.rs", "jsonl", "help"),
     ("crates/orchestra-plan/src/keys/workers.rs", "cuda", "a word of `provider`"),
-    ("crates/orchestra-plan/src/removed_keys.rs", "zip", "a removed key of a task"),
     ("crates/orchestra-plan/src/workflow/tasks.rs", "python", "a program, in help"),
     ("crates/orchestra-plan/src/tasks/rows.rs", "csv", "the end of the name of a table"),
     ("crates/orchestra-plan/src/tasks/rows.rs", "jsonl", "the end of the name of a table"),
