@@ -15,11 +15,11 @@ pub fn read(meter: &Meter, reading: &mut Reading) {
     let mut workers = meter.devices().workers();
     workers.retain(|worker| live.contains(&worker.worker));
     for (id, device) in (0..).map(DeviceId).zip(&plan.devices) {
-        if let Some(cpu_time) = meter.devices().usage(id).worker_cpu_time {
+        if let Some(cpu_seconds) = meter.devices().usage(id).worker_cpu_seconds {
             let here = workers.iter().filter(|worker| worker.device == id);
             let memory: u64 = here.map(|worker| worker.resident_bytes).sum();
             reading.add(&names::WORKER_MEMORY, &[&device.spec.name], memory);
-            reading.add(&names::WORKER_CPU, &[&device.spec.name], cpu_time.as_secs_f64());
+            reading.add(&names::WORKER_CPU, &[&device.spec.name], cpu_seconds);
         }
         if let Some(gpu) = meter.devices().latest(id) {
             add(reading, &device.spec.name, &gpu);

@@ -14,9 +14,10 @@ use orchestra_plan::{Plan, RecordsPerItem, SinkPlan, StagePlan};
 use orchestra_store::{Counts, Extent, FAILURE_RECORDS, each_record};
 use serde::{Deserialize, Serialize};
 
-use crate::account::snapshot::Snapshot;
+use crate::account::snapshot::{DeviceSnapshot, Snapshot, StageSnapshot};
 use crate::account::stats::{Counter, StageStats, Stats};
 use crate::context::RunContext;
+use crate::fleet::device_use::DeviceUse;
 use crate::messages::PipelineEnd;
 use crate::tasks::board::{TaskReport, TaskStanding};
 
@@ -151,20 +152,9 @@ pub struct DeviceReport {
     pub mean_batch: f64,
     /// Share of the time in which its sessions ran, 0 to 1.
     pub busy: f64,
-    /// Most bytes of the GPU that were taken, those of others included; like all that follows, as far as it was seen once a second.
-    pub memory_used_max: Option<u64>,
-    /// Mean utilisation of the GPU, 0 to 1.
-    pub utilization_mean: Option<f64>,
-    /// Mean power of the GPU in watts.
-    pub power_mean_watts: Option<f64>,
-    /// Highest temperature of the GPU in degrees Celsius.
-    pub temperature_max_c: Option<u32>,
-    /// Most bytes of the GPU that a single worker held, where the driver tells.
-    pub worker_gpu_memory_max: Option<u64>,
-    /// Most main memory of a single worker in bytes, batch slots included.
-    pub worker_memory_max: Option<u64>,
-    /// Seconds that all of its workers together spent on cores.
-    pub worker_cpu_seconds: Option<f64>,
+    /// What was seen of it once a second.
+    #[serde(flatten)]
+    pub usage: DeviceUse,
     /// Why the device was lost, if it was.
     pub lost: Option<String>,
 }
@@ -216,33 +206,24 @@ impl RunReport {
         };
         let read = counts.total();
         let now = read.saturating_sub(snapshot.resumed);
-        let stage = |s: &crate::account::snapshot::StageSnapshot| StageReport {
+        let stage = |s: &StageSnapshot| StageReport {
             entered: s.entered,
             out: s.left,
             failed: s.failed,
             seconds_busy: s.busy.as_secs_f64(),
         };
-        let device = |(id, d): (DeviceId, &crate::account::snapshot::DeviceSnapshot)| {
-            let usage = context.watch.usage(id);
-            DeviceReport {
-                device: d.name.clone(),
-                workers: d.workers,
-                workers_added: context.stats.device(id).added.get(),
-                worker_memory_measured: measured(context, id),
-                starts: d.starts,
-                restarts: d.restarts,
-                batches: d.batches,
-                mean_batch: ratio(d.rows as f64, d.batches as f64),
-                busy: ratio(d.busy.as_secs_f64(), seconds * d.workers as f64).min(1.0),
-                memory_used_max: usage.memory_used_max,
-                utilization_mean: usage.utilization_mean,
-                power_mean_watts: usage.power_mean_watts,
-                temperature_max_c: usage.temperature_max_c,
-                worker_gpu_memory_max: usage.worker_gpu_memory_max,
-                worker_memory_max: usage.worker_memory_max,
-                worker_cpu_seconds: usage.worker_cpu_time.map(|time| time.as_secs_f64()),
-                lost: context.watch.lost(id),
-            }
+        let device = |(id, d): (DeviceId, &DeviceSnapshot)| DeviceReport {
+            device: d.name.clone(),
+            workers: d.workers,
+            workers_added: context.stats.device(id).added.get(),
+            worker_memory_measured: measured(context, id),
+            starts: d.starts,
+            restarts: d.restarts,
+            batches: d.batches,
+            mean_batch: ratio(d.rows as f64, d.batches as f64),
+            busy: ratio(d.busy.as_secs_f64(), seconds * d.workers as f64).min(1.0),
+            usage: context.watch.usage(id),
+            lost: context.watch.lost(id),
         };
         Self {
             workflow: context.plan.name.clone(),

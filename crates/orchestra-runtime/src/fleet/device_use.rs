@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use orchestra_core::{DeviceId, WorkerId};
 use orchestra_machine::{Gpu, GpuProcess};
+use serde::Serialize;
 
 /// A worker process at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub struct WorkerUse {
 }
 
 /// What a device and its workers took over a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct DeviceUse {
     /// Most bytes of the GPU that were taken at a look, those of others included.
     pub memory_used_max: Option<u64>,
@@ -30,12 +31,12 @@ pub struct DeviceUse {
     pub power_mean_watts: Option<f64>,
     /// Highest temperature of the GPU in degrees Celsius.
     pub temperature_max_c: Option<u32>,
-    /// Most main memory of a single worker in bytes.
-    pub worker_memory_max: Option<u64>,
-    /// Time that all of its workers together have spent on cores, as far as it was seen.
-    pub worker_cpu_time: Option<Duration>,
-    /// Most bytes of the GPU that a single worker held, at looks while none was loading.
+    /// Most bytes of the GPU that a single worker held, where the driver tells, at looks while none was loading.
     pub worker_gpu_memory_max: Option<u64>,
+    /// Most main memory of a single worker in bytes, batch slots included.
+    pub worker_memory_max: Option<u64>,
+    /// Seconds that all of its workers together have spent on cores, as far as it was seen.
+    pub worker_cpu_seconds: Option<f64>,
 }
 
 #[derive(Debug, Default)]
@@ -72,7 +73,8 @@ impl Tally {
         DeviceUse {
             utilization_mean: self.utilization.get(),
             power_mean_watts: self.milliwatts.get().map(|mw| mw / 1000.0),
-            worker_cpu_time: sum_of_times(self.cpu_time_of_gone, &self.live),
+            worker_cpu_seconds: sum_of_times(self.cpu_time_of_gone, &self.live)
+                .map(|time| time.as_secs_f64()),
             ..self.usage
         }
     }
@@ -165,7 +167,7 @@ mod tests {
         tally.processes(vec![worker(2, 1, 4)], &[GpuProcess { pid: 102, memory: None }], true);
         tally.processes(vec![worker(2, 1, 4)], &[on_gpu(102, 9)], false);
         let usage = tally.usage();
-        assert_eq!(usage.worker_cpu_time, Some(Duration::from_secs(9)));
+        assert_eq!(usage.worker_cpu_seconds, Some(9.0));
         assert_eq!(usage.worker_memory_max, Some(3 * GIB));
         assert_eq!(usage.worker_gpu_memory_max, Some(4 * GIB));
         assert_eq!(tally.workers(), [WorkerUse { gpu_memory: Some(9 * GIB), ..worker(2, 1, 4) }]);

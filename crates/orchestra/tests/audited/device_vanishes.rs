@@ -146,8 +146,8 @@ fn only_the_first_is_lost(outcome: &RunOutcome) {
     assert!(devices[0].starts == 1 && (1..=2).contains(&devices[0].batches), "{devices:?}");
     for other in &devices[1..] {
         assert_eq!((other.lost.clone(), other.starts), (None, 1), "{devices:?}");
-        assert_eq!(other.memory_used_max, Some(4 << 30), "{devices:?}");
-        assert_eq!(other.utilization_mean, Some(0.5));
+        assert_eq!(other.usage.memory_used_max, Some(4 << 30), "{devices:?}");
+        assert_eq!(other.usage.utilization_mean, Some(0.5));
     }
 }
 
@@ -226,7 +226,7 @@ fn what_a_run_takes_can_be_seen_while_it_runs() {
         probe.lose(&uuid(0));
         let outcome = crate::common::bounded("the run ends", run.wait()).await;
         Workplace::must_end_with(&outcome, 69);
-        assert_eq!(outcome.report.devices[0].memory_used_max, Some(23 << 30));
+        assert_eq!(outcome.report.devices[0].usage.memory_used_max, Some(23 << 30));
     });
 }
 
