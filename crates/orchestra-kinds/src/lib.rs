@@ -20,15 +20,15 @@ use orchestra_plan::{Kinds, Typed};
 pub fn builtin() -> Kinds {
     Kinds {
         sources: vec![
-            Arc::new(sources::images::Images),
-            Arc::new(sources::tensors::Tensors),
-            Arc::new(sources::jsonl::JsonLines),
-            Arc::new(sources::csv::Csv),
-            Arc::new(sources::parquet::Parquet),
-            Arc::new(sources::tar::Tar),
-            Arc::new(sources::zip::Zip),
-            Arc::new(sources::range::Range),
-            Arc::new(sources::random::Random),
+            Arc::new(Typed::<sources::images::Images>::kind()),
+            Arc::new(Typed::<sources::tensors::Tensors>::kind()),
+            Arc::new(Typed::<sources::jsonl::JsonLines>::kind()),
+            Arc::new(Typed::<sources::csv::Csv>::kind()),
+            Arc::new(Typed::<sources::parquet::Parquet>::kind()),
+            Arc::new(Typed::<sources::tar::Tar>::kind()),
+            Arc::new(Typed::<sources::zip::Zip>::kind()),
+            Arc::new(Typed::<sources::range::Range>::kind()),
+            Arc::new(Typed::<sources::random::Random>::kind()),
         ],
         stages: vec![
             Arc::new(Typed::<stages::image::Image>::kind()),
@@ -54,12 +54,12 @@ pub fn builtin() -> Kinds {
             Arc::new(Typed::<stages::draw::Draw>::kind()),
         ],
         sinks: vec![
-            Arc::new(sinks::jsonl::JsonLines),
-            Arc::new(sinks::csv::Csv),
-            Arc::new(sinks::images::ImageFiles),
-            Arc::new(sinks::npy::Npy),
-            Arc::new(sinks::parquet::Parquet),
-            Arc::new(sinks::tar::Tar),
+            Arc::new(Typed::<sinks::jsonl::JsonLines>::kind()),
+            Arc::new(Typed::<sinks::csv::Csv>::kind()),
+            Arc::new(Typed::<sinks::images::ImageSettings>::kind()),
+            Arc::new(Typed::<sinks::npy::Npy>::kind()),
+            Arc::new(Typed::<sinks::parquet::Parquet>::kind()),
+            Arc::new(Typed::<sinks::tar::Tar>::kind()),
         ],
     }
 }

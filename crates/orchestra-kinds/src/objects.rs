@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bincode::{Decode, Encode};
 use orchestra_core::credentials;
 use orchestra_core::data::Refusal;
-use orchestra_core::shapes::{Network, Opens};
+use orchestra_core::shapes::Network;
+use orchestra_plan::ObjectAccess;
 use orchestra_store::{ListError, ObjectOutput, ObjectStore};
 
 use crate::sources::reading::file_version::Seen;
@@ -28,7 +28,7 @@ mod pieces;
 mod trouble;
 
 /// How the stores of a URL are spoken to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     S3,
     Google,
@@ -45,8 +45,12 @@ impl Protocol {
         ("https", Protocol::Http),
     ];
 
+    #[cfg(feature = "cloud")]
     pub fn of(url: &str) -> Option<Self> {
-        let (scheme, _) = url.split_once("://")?;
+        Self::of_scheme(url.split_once("://")?.0)
+    }
+
+    fn of_scheme(scheme: &str) -> Option<Self> {
         Self::ALL.iter().find(|(name, _)| *name == scheme).map(|(_, protocol)| *protocol)
     }
 
@@ -94,14 +98,22 @@ const SERVERS_OF_NAMES: &str = "/etc/resolv.conf";
 /// Below the home folder: what the tool of Google's cloud keeps for programs.
 const KEY_OF_GOOGLE: &str = ".config/gcloud/application_default_credentials.json";
 
-/// What a loader of these URLs needs; `None` where there are none.
-pub fn network(protocols: &[Protocol]) -> Option<Network> {
+/// What sources of objects are read with.
+pub const ACCESS: ObjectAccess = ObjectAccess {
+    store,
+    network: |schemes| {
+        network(&schemes.iter().filter_map(|scheme| Protocol::of_scheme(scheme)).collect::<Vec<_>>())
+    },
+};
+
+/// What a loader of objects needs.
+fn network(protocols: &[Protocol]) -> Network {
     let of_stores = protocols.iter().flat_map(|protocol| protocol.variables().iter().copied());
     let network = Network { variables: of_stores.chain(CONNECTIONS).collect(), files: Vec::new() };
     let has_google = protocols.contains(&Protocol::Google);
     let key = std::env::home_dir().filter(|_| has_google).map(|home| home.join(KEY_OF_GOOGLE));
     let files = files(&network, std::env::vars_os(), key);
-    (!protocols.is_empty()).then_some(Network { files, ..network })
+    Network { files, ..network }
 }
 
 /// What a loader reads that has this network: of `variables`, the files and folders that those of its stores name.
@@ -141,27 +153,11 @@ fn and_folder(name: &str, file: PathBuf) -> impl Iterator<Item = PathBuf> + use<
     folder.into_iter().chain([file])
 }
 
-/// The files that items with these protocols are read from: none.
-pub fn opens_none() -> Opens {
-    Opens::OfItems(|_| None)
-}
-
-/// The protocols of these URLs, each once.
-pub fn protocols(urls: &[String]) -> Vec<Protocol> {
-    let mut all = Vec::new();
-    for protocol in urls.iter().filter_map(|url| Protocol::of(url)) {
-        if !all.contains(&protocol) {
-            all.push(protocol);
-        }
-    }
-    all
-}
-
 /// What speaks to stores.
 ///
 /// # Errors
 /// This program was built without it.
-pub fn store() -> Result<Arc<dyn ObjectStore>, String> {
+fn store() -> Result<Arc<dyn ObjectStore>, String> {
     #[cfg(feature = "cloud")]
     return Ok(Arc::new(listing::Stores));
     #[cfg(not(feature = "cloud"))]
@@ -258,12 +254,8 @@ mod tests {
 
     #[test]
     fn a_loader_gets_the_credentials_of_its_own_stores_and_of_no_others() {
-        let of = |urls: &[&str]| {
-            network(&protocols(&urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>()))
-        };
-        assert_eq!(of(&[]), None);
-        let takes = |url: &str| {
-            let network = of(&[url, url]).unwrap();
+        let takes = |scheme: &str| {
+            let network = (ACCESS.network)(&[scheme.to_owned()]);
             [
                 "AWS_SECRET_ACCESS_KEY",
                 "GOOGLE_APPLICATION_CREDENTIALS",
@@ -273,11 +265,11 @@ mod tests {
             ]
             .map(|variable| network.takes(variable))
         };
-        assert_eq!(takes("s3://b/*"), [true, false, false, true, false]);
-        assert_eq!(takes("gs://b/*"), [false, true, false, true, false]);
-        assert_eq!(takes("az://b/*"), [false, false, true, true, false]);
-        assert_eq!(takes("https://h/x"), [false, false, false, true, false]);
-        assert_eq!(Protocol::of("ftp://h/x"), None);
+        assert_eq!(takes("s3"), [true, false, false, true, false]);
+        assert_eq!(takes("gs"), [false, true, false, true, false]);
+        assert_eq!(takes("az"), [false, false, true, true, false]);
+        assert_eq!(takes("https"), [false, false, false, true, false]);
+        assert_eq!(Protocol::of_scheme("ftp"), None);
     }
 
     #[test]
@@ -290,7 +282,7 @@ mod tests {
         }
         std::os::unix::fs::symlink(at("linked/real"), at("linked/link")).unwrap();
         let read = |protocols: &[Protocol], variables: &[(&str, PathBuf)]| {
-            let network = network(protocols).unwrap();
+            let network = network(protocols);
             let variables = variables.iter().map(|(name, value)| (OsString::from(name), value.into()));
             let mut files = files(&network, variables, None);
             assert!(files.contains(&"/etc/ssl/certs".into()), "{files:?}");
@@ -305,7 +297,7 @@ mod tests {
         let both = ("SSL_CERT_DIR", std::env::join_paths([at("linked"), at("none")]).unwrap().into());
         assert_eq!(read(&[Protocol::Http], &[both]), [at("linked"), at("none")]);
         let relative = |name: &str| {
-            let here = network(&[Protocol::Google]).unwrap();
+            let here = network(&[Protocol::Google]);
             let files = files(&here, std::iter::once((name.into(), "key.json".into())), None);
             files.contains(&std::path::absolute("key.json").unwrap())
         };

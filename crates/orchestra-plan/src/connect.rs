@@ -82,7 +82,7 @@ impl<'a> Wiring<'a, '_> {
             folder: &self.cx.folder,
             diags: &mut self.cx.diags,
         };
-        let connected = draft.connect(&mut context).ok_or(Reported)?;
+        let connected = draft.connect(&mut context)?;
         for (at, input) in inputs.iter().enumerate() {
             if connected.reads.iter().all(|(read, _)| *read != at) {
                 let message = format!("stage `{}` takes nothing of {}", node.name.value, input.described());
@@ -148,7 +148,7 @@ fn connect_sink(workflow: &Workflow, sink: &SinkNode, cx: &mut Cx<'_>) -> Result
         true => (failures(sink)?, Vec::new()),
         false => {
             let what = format!("sink `{}`", sink.name.value);
-            whole_row(&what, &inputs(workflow, &links)?, &mut cx.diags).ok_or(Reported)?
+            whole_row(&what, &inputs(workflow, &links)?, &mut cx.diags)?
         }
     };
     let encoder = encoder(sink, &input, cx)?;

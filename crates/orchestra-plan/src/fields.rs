@@ -116,9 +116,9 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// Reports a value of the wrong type.
-    pub fn wrong(&mut self, key: &str, node: &Node, expected: &str) {
+    pub fn wrong(&mut self, key: &str, node: &Node, expected: &str) -> &mut Diagnostic {
         let message = format!("`{key}` of {} must be {expected}", self.what);
-        self.diags.error(node.span, message).label(format!("found {}", node.found()));
+        self.diags.error(node.span, message).label(format!("found {}", node.found()))
     }
 
     /// Reports a value of the right type that cannot be.
@@ -197,7 +197,7 @@ impl<'a, 'd> Fields<'a, 'd> {
                     texts.iter_mut().for_each(|texts| texts.push(named.clone()));
                     continue;
                 }
-                _ => self.wrong(&below, node, "a text in quotes"),
+                _ => drop(self.wrong(&below, node, "a text in quotes")),
             }
             texts = None;
         }
@@ -235,6 +235,16 @@ impl<'a, 'd> Fields<'a, 'd> {
                 None
             }
         }
+    }
+
+    /// A whole number of either sign.
+    pub(crate) fn whole_number(&mut self, key: &str) -> Option<i64> {
+        let node = &self.entry(key)?.node;
+        let Value::Integer(n) = node.value else {
+            self.wrong(key, node, "a whole number");
+            return None;
+        };
+        Some(n)
     }
 
     /// `true` or `false`.

@@ -16,7 +16,7 @@ use orchestra_core::{ImageSpec, TensorSpec};
 use orchestra_store::{Expand, ItemEntry, ListError, ObjectOutput, ObjectStore};
 use serde_json::Value as Json;
 
-use crate::diagnostics::{Diagnostics, Span};
+use crate::diagnostics::{Diagnostic, Diagnostics, Reported, Span};
 use crate::fields::{At, Fields, Upstreams};
 use crate::files::Files;
 use crate::key::Key;
@@ -26,7 +26,9 @@ pub(crate) use self::input::whole_row;
 pub use self::input::{Input, InputColumns};
 pub use self::program::{ProgramContext, ProgramDraft, ResolvedProgram};
 pub use self::registry::Kinds;
-pub use self::typed::{Typed, TypedStage};
+pub use self::typed::{
+    ItemSchema, Items, ObjectAccess, ReadOptions, Typed, TypedSink, TypedSource, TypedStage, file_of,
+};
 
 pub trait SourceKind: Send + Sync {
     /// As `kind = ".."` names it.
@@ -46,7 +48,7 @@ pub trait SourceKind: Send + Sync {
     /// # Errors
     /// It reads files alone: what to do instead, for the message.
     fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
-        Err("sources of this kind read files: copy the objects to a folder first".to_owned())
+        no_objects()
     }
     /// What its items are, known from the first of the files that it names. `None` after an error, which is in `source.diags`.
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected>;
@@ -65,9 +67,16 @@ pub trait SourceKind: Send + Sync {
     /// # Errors
     /// The file cannot be read, or this kind asks nothing of the sort.
     fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
-        let _ = question;
-        Err(ListError::bad_file(file, "its kind asks nothing of it; this is a bug"))
+        asks_nothing(question, file)
     }
+}
+
+fn no_objects() -> Result<Arc<dyn ObjectStore>, String> {
+    Err("sources of this kind read files: copy the objects to a folder first".to_owned())
+}
+
+fn asks_nothing(_: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+    Err(ListError::bad_file(file, "its kind asks nothing of it; this is a bug"))
 }
 
 /// What a kind of source may ask while it is planned.
@@ -82,6 +91,14 @@ pub struct SourceContext<'a, 'd> {
     pub host: &'a dyn Files,
     /// A kind that knows it says how many items the first file has, or the source where it has no files.
     pub n_items: Option<u64>,
+}
+
+impl SourceContext<'_, '_> {
+    /// Reports what is wrong with the source as a whole.
+    pub fn error(&mut self, why: impl fmt::Display) -> &mut Diagnostic {
+        let message = format!("{}: {why}", self.fields.what);
+        self.fields.diags.error(self.fields.span, message)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -171,8 +188,11 @@ pub struct UntilDraft {
 
 /// The settings of a stage, waiting for what the stage reads.
 pub trait Connect: fmt::Debug {
-    /// What the stage gives and runs as. `None` after an error, which is in `stage.diags`.
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected>;
+    /// What the stage gives and runs as.
+    ///
+    /// # Errors
+    /// It was reported to `stage`.
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported>;
     /// It reads no more of a model's output than the largest number along its last dimension and where that stands, and takes a
     /// [`ColumnType::Largest`](orchestra_core::data::ColumnType::Largest) in its place: the model then gives no more than that.
     fn reads_largest(&self) -> bool {
@@ -249,14 +269,25 @@ impl Runs {
 }
 
 impl StageContext<'_> {
+    /// Reports what rules out a plan.
+    pub fn error(&mut self, span: Span, message: impl Into<String>) -> &mut Diagnostic {
+        self.diags.error(span, message)
+    }
+
     /// All that the stage reads, as one row: a single input's columns as they are, those of several under the names of their stages.
-    pub fn whole_row(&mut self) -> Option<(Input, InputColumns)> {
+    ///
+    /// # Errors
+    /// It was reported.
+    pub fn whole_row(&mut self) -> Result<(Input, InputColumns), Reported> {
         whole_row(&format!("stage `{}`", self.name), self.inputs, self.diags)
     }
 
     /// The same of the first input alone.
-    pub fn whole_first(&mut self) -> Option<(Input, InputColumns)> {
-        whole_row(&format!("stage `{}`", self.name), self.inputs.get(..1)?, self.diags)
+    ///
+    /// # Errors
+    /// It was reported.
+    pub fn whole_first(&mut self) -> Result<(Input, InputColumns), Reported> {
+        whole_row(&format!("stage `{}`", self.name), self.inputs.get(..1).ok_or(Reported)?, self.diags)
     }
 
     /// Where a key stands, if the file has it.
@@ -274,7 +305,15 @@ impl StageContext<'_> {
 
     /// The column that input `at` means: the one that is named, or the only one that `fits`. `what` completes "takes ..", for the message
     /// that there is none.
-    pub fn column(&mut self, at: usize, what: &str, fits: impl Fn(&Column) -> bool) -> Option<usize> {
+    ///
+    /// # Errors
+    /// It was reported.
+    pub fn column(
+        &mut self,
+        at: usize,
+        what: &str,
+        fits: impl Fn(&Column) -> bool,
+    ) -> Result<usize, Reported> {
         let Some(input) = self.inputs.get(at) else {
             let name = self.name;
             // Where nothing is named at all, that was reported.
@@ -283,7 +322,7 @@ impl StageContext<'_> {
                     .error(self.span, format!("stage `{name}` reads from too few: it takes {what}, too"))
                     .help("name all of them: from = [\"..\", \"..\"]");
             }
-            return None;
+            return Err(Reported);
         };
         input.column(&format!("stage `{}`", self.name), what, fits, self.diags)
     }
@@ -337,9 +376,13 @@ pub trait SinkKind: Send + Sync {
     /// # Errors
     /// It writes files alone: what to do instead, for the message.
     fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
-        Err("sinks of this kind write to the output folder alone: name a file or folder in it, or take another kind"
-            .to_owned())
+        no_output()
     }
     /// Makes its encoder for rows of `input`; `None` after an error, which is in `fields.diags`.
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>>;
+}
+
+fn no_output() -> Result<Arc<dyn ObjectOutput>, String> {
+    Err("sinks of this kind write to the output folder alone: name a file or folder in it, or take another kind"
+        .to_owned())
 }

@@ -66,9 +66,10 @@ pub use host::{
 };
 pub use key::{Key, joined, key};
 pub use kind::{
-    BatchDraft, Connect, Draft, Input, InputColumns, IterationDraft, Kinds, ProgramContext, ProgramDraft,
-    ReadBack, ReadRecord, ResolvedProgram, Runs, SinkKind, SourceConnected, SourceContext, SourceKind,
-    StageConnected, StageContext, StageKind, Typed, TypedStage, UntilDraft, Writes,
+    BatchDraft, Connect, Draft, Input, InputColumns, ItemSchema, Items, IterationDraft, Kinds, ObjectAccess,
+    ProgramContext, ProgramDraft, ReadBack, ReadOptions, ReadRecord, ResolvedProgram, Runs, SinkKind,
+    SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Typed, TypedSink,
+    TypedSource, TypedStage, UntilDraft, Writes, file_of,
 };
 pub use machine_file::machine_from_toml;
 pub use model_file::{MAX_METADATA, ModelError, ModelFile, Signature};
@@ -87,6 +88,6 @@ pub use plan::{
 };
 pub use schema::workflow_schema;
 pub use serde_json::Value as Json;
-pub use settings::{NamedTexts, Setting, Settings, setting};
+pub use settings::{Bytes, NamedTexts, Setting, Settings, setting};
 pub use sinks::{FAILURES, RESERVED, failure_schema};
 pub use tasks::is_output_of_task;

@@ -40,7 +40,7 @@ pub(crate) fn connect(model: &ModelNode, cx: &mut Cx<'_>) -> Result<KnownModel, 
         };
         d.fail()
     })?;
-    let labels = labels.map(|labels| labels.ok_or(Reported)).transpose()?;
+    let labels = labels.transpose()?;
     let ModelFile { file_digest, digest, weights, signature, .. } = file;
     if let Some(operator) = signature.training() {
         let name = &model.name.value;
@@ -104,7 +104,7 @@ fn connect_program(
         diags: &mut cx.diags,
     };
     let ResolvedProgram { path, identity, inputs, outputs, max_batch, gpu, code } =
-        program.draft.resolve(&mut context).ok_or(Reported)?;
+        program.draft.resolve(&mut context)?;
     let digest: [u8; 32] = Sha256::digest(identity).into();
     let open_inputs = inputs.iter().map(|(_, tensor)| tensor.is_none()).collect();
     // What an open input is, is known with what feeds it.
@@ -201,16 +201,15 @@ pub fn read_labels(
     folder: &Path,
     host: &dyn Files,
     diags: &mut Diagnostics,
-) -> Option<At<Vec<String>>> {
+) -> Result<At<Vec<String>>, Reported> {
     let help = "a labels file is text with one class name per line, in the order of the classes";
     let text = read_text("labels", help, written, folder, host, diags)?;
     let lines = text.trim_end().lines();
     if lines.clone().nth(MOST_LABELS).is_some() {
         let message = format!("labels `{}` has more than {MOST_LABELS} lines", written.value);
-        diags.error(written.span, message).help(help);
-        return None;
+        return diags.error(written.span, message).help(help).fail();
     }
-    Some(At::new(lines.map(|line| line.trim().to_owned()).collect(), written.span))
+    Ok(At::new(lines.map(|line| line.trim().to_owned()).collect(), written.span))
 }
 
 /// Reads a text that the file names, without its byte order mark. That it cannot be read, is no UTF-8, or has nothing but blanks is reported:
@@ -222,18 +221,18 @@ pub fn read_text(
     folder: &Path,
     host: &dyn Files,
     diags: &mut Diagnostics,
-) -> Option<String> {
+) -> Result<String, Reported> {
     let path = host.resolve(&folder.join(&written.value));
     let text = host.read(&path).map_err(|error| error.to_string()).and_then(|bytes| {
         let text = String::from_utf8(bytes).map_err(|_| "it is no UTF-8 text".to_owned())?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         if text.trim_end().is_empty() { Err("it is empty".into()) } else { Ok(text.to_owned()) }
     });
-    text.map_err(|reason| {
+    text.or_else(|reason| {
         diags
             .error(written.span, format!("{what} `{}` cannot be read: {reason}", written.value))
             .label(format!("looked for `{}`", path.display()))
-            .help(help);
+            .help(help)
+            .fail()
     })
-    .ok()
 }

@@ -31,6 +31,8 @@ pub trait Setting: Sized {
     const TYPE: &'static str;
     /// The only texts that it may be; empty: any, or it is no text.
     const WORDS: &'static [Word] = &[];
+    /// The keys that it has, where it is a table.
+    const TABLE: &'static [Key] = &[];
     /// What the reference says of a key without a default.
     const LEFT_OUT: &'static str = "required";
 
@@ -43,7 +45,10 @@ pub trait Setting: Sized {
         None
     }
 
-    fn json(&self) -> Json;
+    /// As [`Settings::json`] has it.
+    fn json(&self) -> Json {
+        Json::Null
+    }
 }
 
 /// The key of a setting of this type.
@@ -53,7 +58,7 @@ pub const fn setting<T: Setting>(name: &'static str, default: &[&'static str], h
         [default, ..] => default,
         [] => T::LEFT_OUT,
     };
-    key(name, T::TYPE, default, help.trim_ascii_start()).one_of(T::WORDS)
+    key(name, T::TYPE, default, help.trim_ascii_start()).one_of(T::WORDS).of(T::TABLE)
 }
 
 impl Fields<'_, '_> {
@@ -167,6 +172,7 @@ choice_settings! {
 impl<T: Setting> Setting for Option<T> {
     const TYPE: &'static str = T::TYPE;
     const WORDS: &'static [Word] = T::WORDS;
+    const TABLE: &'static [Key] = T::TABLE;
     const LEFT_OUT: &'static str = "none";
 
     fn read(fields: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
@@ -186,6 +192,7 @@ impl<T: Setting> Setting for Option<T> {
 impl<T: Setting> Setting for At<T> {
     const TYPE: &'static str = T::TYPE;
     const WORDS: &'static [Word] = T::WORDS;
+    const TABLE: &'static [Key] = T::TABLE;
     const LEFT_OUT: &'static str = T::LEFT_OUT;
 
     fn read(fields: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
@@ -199,6 +206,19 @@ impl<T: Setting> Setting for At<T> {
 
     fn json(&self) -> Json {
         self.value.json()
+    }
+}
+
+/// A list, or a single one.
+impl Setting for Vec<At<String>> {
+    const TYPE: &'static str = "text or list";
+
+    fn read(fields: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
+        fields.strings(key)
+    }
+
+    fn json(&self) -> Json {
+        self.iter().map(|text| &*text.value).collect()
     }
 }
 
@@ -262,6 +282,7 @@ macro_rules! plain_settings {
 
 plain_settings! {
     f64: "number", f, key => f.number(key).map(|n| n.value), text => text.parse().ok(), n => *n;
+    i64: "integer", f, key => f.whole_number(key), text => text.parse().ok(), n => *n;
     u64: "integer", f, key => f.integer(key).map(|n| n.value), text => text.parse().ok(), n => *n;
     u32: "integer", f, key => f.integer(key)?.value.try_into().ok(), text => text.parse().ok(), n => *n;
     u8: "integer", f, key => f.integer(key)?.value.try_into().ok(), text => text.parse().ok(), n => *n;

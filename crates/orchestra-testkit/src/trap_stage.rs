@@ -7,7 +7,9 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, FailureKind};
-use orchestra_plan::{Connect, Kinds, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
+use orchestra_plan::{
+    Connect, Kinds, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
+};
 use orchestra_testkit_ops::{GOT_THROUGH, Trap, attempts, bloat, scribble, start_threads};
 
 /// How often memory is written over before the process aborts, so that others are at work meanwhile.
@@ -31,11 +33,11 @@ impl TypedStage for TrapStage {
 }
 
 impl Connect for TrapStage {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let column = stage.column(0, "pixels", |column| column.ty.tensor().is_some())?;
-        let tensor = stage.inputs[0].gives.0[column].ty.tensor()?.clone();
+        let tensor = stage.inputs[0].gives.0[column].ty.tensor().ok_or(Reported)?.clone();
         assert_eq!(tensor.dtype, DType::F32, "the stage is for f32 pixels");
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of(&tensor.name.clone(), ColumnType::Tensor(tensor)),
             reads: vec![(0, column)],
             runs: Runs::map::<Self>(Self {}, None),

@@ -106,10 +106,11 @@ pub mod kind {
     pub use orchestra_core::{Code, DType, Dim, FailureKind, Kernel, Program, TensorSpec};
     pub use orchestra_plan::keys::WORKERS;
     pub use orchestra_plan::{
-        At, BatchDraft, Choice, Connect, Draft, Fields, Input, InputColumns, Json, Key, Kinds, Limits,
-        NamedTexts, ProgramContext, ProgramDraft, ResolvedProgram, Runs, Setting, Settings, SinkKind,
-        SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Typed,
-        TypedStage, Upstreams, Word, Writes, choices, key, settings,
+        At, BatchDraft, Choice, Connect, Draft, Fields, Input, InputColumns, ItemSchema, Items, Json, Key,
+        Kinds, Limits, NamedTexts, ObjectAccess, ProgramContext, ProgramDraft, ReadOptions, Reported,
+        ResolvedProgram, Runs, Setting, Settings, SinkKind, SourceConnected, SourceContext, SourceKind,
+        StageConnected, StageContext, StageKind, Typed, TypedSink, TypedSource, TypedStage, Upstreams, Word,
+        Writes, choices, key, settings,
     };
     pub use orchestra_store::{Expand, Found, ListError, ObjectStore, PassedOver, PushFound};
 }

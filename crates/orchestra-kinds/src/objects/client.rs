@@ -143,33 +143,19 @@ impl Client {
             let store = Arc::new(store);
             Client { objects: Arc::clone(&store) as Arc<dyn ObjectStore>, pages: Some(store) }
         }
+        macro_rules! bucket {
+            ($builder:ident, $key:ident) => {{
+                let store = $builder::from_env().with_url(url.store).with_retry(retry);
+                let with = |store: $builder, (key, timeout): (_, Duration)| {
+                    store.with_config($key::Client(key), format!("{} seconds", timeout.as_secs()))
+                };
+                timeouts.into_iter().flatten().fold(store, with).build().map(both).map_err(wrong)
+            }};
+        }
         match url.protocol {
-            Protocol::S3 => {
-                let mut store = AmazonS3Builder::from_env().with_url(url.store).with_retry(retry);
-                for (key, timeout) in timeouts.into_iter().flatten() {
-                    store = store.with_config(
-                        AmazonS3ConfigKey::Client(key),
-                        format!("{} seconds", timeout.as_secs()),
-                    );
-                }
-                store.build().map(both).map_err(wrong)
-            }
-            Protocol::Google => {
-                let mut store = GoogleCloudStorageBuilder::from_env().with_url(url.store).with_retry(retry);
-                for (key, timeout) in timeouts.into_iter().flatten() {
-                    store = store
-                        .with_config(GoogleConfigKey::Client(key), format!("{} seconds", timeout.as_secs()));
-                }
-                store.build().map(both).map_err(wrong)
-            }
-            Protocol::Azure => {
-                let mut store = MicrosoftAzureBuilder::from_env().with_url(url.store).with_retry(retry);
-                for (key, timeout) in timeouts.into_iter().flatten() {
-                    store = store
-                        .with_config(AzureConfigKey::Client(key), format!("{} seconds", timeout.as_secs()));
-                }
-                store.build().map(both).map_err(wrong)
-            }
+            Protocol::S3 => bucket!(AmazonS3Builder, AmazonS3ConfigKey),
+            Protocol::Google => bucket!(GoogleCloudStorageBuilder, GoogleConfigKey),
+            Protocol::Azure => bucket!(MicrosoftAzureBuilder, AzureConfigKey),
             Protocol::Http => {
                 let options = ClientOptions::new().with_allow_http(true);
                 let store =

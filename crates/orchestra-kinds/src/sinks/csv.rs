@@ -6,62 +6,36 @@ use std::sync::Arc;
 use orchestra_core::Element;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
-use orchestra_plan::{Fields, Input, ReadBack, ReadRecord, SinkKind};
+use orchestra_plan::{Fields, Input, ReadBack, ReadRecord, Reported, TypedSink, settings};
 use orchestra_store::ObjectOutput;
 
-use super::shared::column_names;
+use super::shared::{cannot_write, column_names};
 use crate::elements::csv_number;
 use crate::objects;
 
-pub struct Csv;
+settings! {
+    pub struct Csv {}
+}
 
-impl SinkKind for Csv {
-    fn name(&self) -> &'static str {
-        "csv"
-    }
-
-    fn about(&self) -> &'static str {
-        "Comma-separated values (RFC 4180), a line per record: `item`, `index`, `source`, then for classes `label`, `class` and `score` of the \
+impl TypedSink for Csv {
+    const NAME: &'static str = "csv";
+    const ABOUT: &'static str = "Comma-separated values (RFC 4180), a line per record: `item`, `index`, `source`, then for classes `label`, `class` and `score` of the \
          best, and a column for each number of a tensor. Names stand in the first line; a column whose name is taken gets `result_` in front. NaN and \
-         infinities are `nan`, `inf` and `-inf`; a field of what is missing is empty."
-    }
+         infinities are `nan`, `inf` and `-inf`; a field of what is missing is empty.";
+    const READ_BACK: Option<ReadBack> = Some(read_rows);
+    const OBJECTS: fn() -> Result<Arc<dyn ObjectOutput>, String> = objects::output;
 
-    fn extension(&self) -> &'static str {
-        "csv"
-    }
-
-    fn read_back(&self) -> Option<ReadBack> {
-        Some(read_rows)
-    }
-
-    fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
-        objects::output()
-    }
-
-    fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
-        for column in &input.gives.0 {
-            let is_fixed = |spec: &orchestra_core::TensorSpec| spec.row_len().is_some();
-            let fits = match column.ty.required() {
-                ColumnType::Tensor(spec)
-                | ColumnType::Pixels { stored: spec, .. }
-                | ColumnType::Largest { stored: spec, .. } => is_fixed(spec),
-                ColumnType::Labels | ColumnType::Text => true,
-                ColumnType::Picture
-                | ColumnType::Bytes(_)
-                | ColumnType::List(_)
-                | ColumnType::Optional(_)
-                | ColumnType::Placement => false,
-            };
-            if !fits {
-                let what = &fields.what;
-                let message = format!("{what} cannot write `{}` of stage `{}`", column.name, input.name);
-                fields.diags.error(input.span, message).label(format!("it is {}", column.ty)).help(
-                    "a line holds classes, texts and tensors of a fixed shape; kind = \"jsonl\" takes lists as well",
-                );
-                return None;
-            }
+    fn connect(self, input: &Input, fields: &mut Fields<'_, '_>) -> Result<Arc<dyn Encoder>, Reported> {
+        let fits = |ty: &ColumnType| match ty.required() {
+            ColumnType::Labels | ColumnType::Text => true,
+            ty => ty.stored().is_some_and(|spec| spec.row_len().is_some()),
+        };
+        let help =
+            "a line holds classes, texts and tensors of a fixed shape; kind = \"jsonl\" takes lists as well";
+        match input.gives.0.iter().find(|column| !fits(&column.ty)) {
+            Some(column) => cannot_write(column, input, fields, help),
+            None => Ok(Arc::new(Rows { schema: input.gives.clone() })),
         }
-        Some(Arc::new(Rows { schema: input.gives.clone() }))
     }
 }
 

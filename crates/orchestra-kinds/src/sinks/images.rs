@@ -2,20 +2,16 @@
 
 use std::sync::Arc;
 
-use orchestra_core::data::{ColumnType, Pixels, Refusal, TensorView, Value};
+use orchestra_core::data::{Column, ColumnType, Pixels, Refusal, TensorView, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_core::{DType, Dim, Layout, TensorSpec};
-use orchestra_plan::{
-    Choice as _, Fields, Input, Key, ReadBack, Settings as _, SinkKind, Writes, list, settings,
-};
+use orchestra_plan::{Choice as _, Fields, Input, ReadBack, Reported, TypedSink, Writes, settings};
 use orchestra_store::ObjectOutput;
 
 use super::shared::read_back::read_lines;
+use super::shared::{cannot_write, only_column};
 use crate::objects;
 use crate::picture_encoders::Format;
-
-/// The kind `images`.
-pub struct ImageFiles;
 
 settings! {
     #[derive(Debug, Clone, Copy)]
@@ -31,78 +27,46 @@ settings! {
 /// Of the ending of a file's name.
 const LONGEST_ENDING: usize = 16;
 
-impl SinkKind for ImageFiles {
-    fn name(&self) -> &'static str {
-        "images"
-    }
-
-    fn about(&self) -> &'static str {
-        "A file per record: a picture, pixels, or bytes that a stage has made of a picture (`mask`, `draw`), whose name ends with their format. Pixels \
+impl TypedSink for ImageSettings {
+    const NAME: &'static str = "images";
+    const ABOUT: &'static str = "A file per record: a picture, pixels, or bytes that a stage has made of a picture (`mask`, `draw`), whose name ends with their format. Pixels \
          are a tensor u8 `[height, width, 1 or 3]` or `[1 or 3, height, width]`, as `crop` and `image` with `dtype = \"u8\"` give them. Three channels are \
          taken as red, green and blue: of rows with `color = \"bgr\"`, red and blue would be swapped. Files are named and listed as those of `npy`: part 3 \
-         of `a/b.png` is `a/b.png.3.png`."
-    }
+         of `a/b.png` is `a/b.png.3.png`.";
+    const EXTENSION: &'static str = "png";
+    const WRITES: Writes = Writes::FileEach;
+    const READ_BACK: Option<ReadBack> = Some(read_lines);
+    const OBJECTS: fn() -> Result<Arc<dyn ObjectOutput>, String> = objects::output;
 
-    fn extension(&self) -> &'static str {
-        "png"
-    }
-
-    fn writes(&self) -> Writes {
-        Writes::FileEach
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        ImageSettings::KEYS
-    }
-
-    fn read_back(&self) -> Option<ReadBack> {
-        Some(read_lines)
-    }
-
-    fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
-        objects::output()
-    }
-
-    fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
-        let made = ImageSettings::read(fields)?;
-        let [column] = &input.gives.0[..] else {
-            let what = &fields.what;
-            let message = format!(
-                "{what} takes one picture, pixels or bytes, and `{}` gives {}",
-                input.name, input.gives
-            );
-            let fitting = input.gives.0.iter().filter(|column| is_file(&column.ty));
-            let help = match list(fitting.map(|column| column.name.as_str())) {
-                names if names.is_empty() => HELP.to_owned(),
-                names => format!("name one: from = \"stage.column\"; columns: {names}"),
-            };
-            fields.diags.error(input.span, message).help(help);
-            return None;
-        };
-        let (ending, layout) = match &column.ty {
-            ColumnType::Bytes(format) => (Some(format), None),
-            ColumnType::Picture => (None, None),
+    fn connect(self, input: &Input, fields: &mut Fields<'_, '_>) -> Result<Arc<dyn Encoder>, Reported> {
+        let takes = ("picture, pixels or bytes", HELP);
+        let column = only_column(input, fields, takes, |column| is_file(&column.ty))?;
+        let content = match &column.ty {
+            ColumnType::Bytes(ending) => return self.as_it_is(column, ending, input, fields),
+            ColumnType::Picture => Content::Picture(self),
             ty => match ty.tensor().map_or(Err(Unfit::Other), layout) {
-                Ok(layout) => (None, Some(layout)),
-                Err(unfit) => {
-                    let message =
-                        format!("{} cannot write `{}` of `{}`", fields.what, column.name, input.name);
-                    let help = match unfit {
-                        Unfit::BothEnds => {
-                            "its first and its last dimension can both be the channels: give it another size"
-                        }
-                        Unfit::Other => HELP,
-                    };
-                    fields.diags.error(input.span, message).label(format!("it is {ty}")).help(help);
-                    return None;
+                Ok(layout) => Content::Pixels(self, layout),
+                Err(Unfit::BothEnds) => {
+                    let help =
+                        "its first and its last dimension can both be the channels: give it another size";
+                    return cannot_write(column, input, fields, help);
                 }
+                Err(Unfit::Other) => return cannot_write(column, input, fields, HELP),
             },
         };
-        let Some(ending) = ending else {
-            let ending = made.format.name().to_owned();
-            let content = layout.map_or(Content::Picture(made), |layout| Content::Pixels(made, layout));
-            return Some(Arc::new(Files { content, ending }));
-        };
+        Ok(Arc::new(Files { content, ending: self.format.name().to_owned() }))
+    }
+}
+
+impl ImageSettings {
+    /// Writes bytes, which have the ending of their files.
+    fn as_it_is(
+        self,
+        column: &Column,
+        ending: &str,
+        input: &Input,
+        fields: &mut Fields<'_, '_>,
+    ) -> Result<Arc<dyn Encoder>, Reported> {
         for entry in ["format", "quality"].map(|key| fields.entry(key)).into_iter().flatten() {
             let message = format!("{} writes `{}` as it is, so this has no effect", fields.what, column.name);
             fields.diags.warning(entry.node.span, message).label("has no effect").help("leave it out");
@@ -114,10 +78,13 @@ impl SinkKind for ImageFiles {
             || ending.starts_with('.')
         {
             let message = format!("{} cannot call files `*.{}`", fields.what, ending.escape_default());
-            fields.diags.error(input.span, message).help("rename the column that the source gives");
-            return None;
+            return fields
+                .diags
+                .error(input.span, message)
+                .help("rename the column that the source gives")
+                .fail();
         }
-        Some(Arc::new(Files { content: Content::Bytes, ending: ending.clone() }))
+        Ok(Arc::new(Files { content: Content::Bytes, ending: ending.to_owned() }))
     }
 }
 

@@ -5,52 +5,34 @@ use std::sync::Arc;
 use orchestra_core::Element;
 use orchestra_core::data::{Label, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
-use orchestra_plan::{Fields, Input, ReadBack, SinkKind};
+use orchestra_plan::{Fields, Input, ReadBack, Reported, TypedSink, settings};
 use orchestra_store::ObjectOutput;
 use serde::Serialize;
 
+use super::shared::cannot_write;
 use super::shared::read_back::read_lines;
 use super::shared::record::{RowJson, can_be_written};
 use crate::elements::JsonNumber;
 use crate::objects;
 
-/// The kind `jsonl`.
-pub struct JsonLines;
+settings! {
+    pub struct JsonLines {}
+}
 
-impl SinkKind for JsonLines {
-    fn name(&self) -> &'static str {
-        "jsonl"
-    }
+impl TypedSink for JsonLines {
+    const NAME: &'static str = "jsonl";
+    const ABOUT: &'static str = "A line of JSON per record: `{\"item\", \"index\", \"source\", \"result\"}`. NaN and infinities are the texts `\"NaN\"`, `\"Infinity\"` and \
+         `\"-Infinity\"`, and what is missing is `null`.";
+    const READ_BACK: Option<ReadBack> = Some(read_lines);
+    const OBJECTS: fn() -> Result<Arc<dyn ObjectOutput>, String> = objects::output;
 
-    fn about(&self) -> &'static str {
-        "A line of JSON per record: `{\"item\", \"index\", \"source\", \"result\"}`. NaN and infinities are the texts `\"NaN\"`, `\"Infinity\"` and \
-         `\"-Infinity\"`, and what is missing is `null`."
-    }
-
-    fn extension(&self) -> &'static str {
-        "jsonl"
-    }
-
-    fn read_back(&self) -> Option<ReadBack> {
-        Some(read_lines)
-    }
-
-    fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
-        objects::output()
-    }
-
-    fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
-        if let Some(column) = input.gives.0.iter().find(|c| !can_be_written(&c.ty)) {
-            let what = &fields.what;
-            let message = format!("{what} cannot write `{}` of stage `{}`", column.name, input.name);
-            fields
-                .diags
-                .error(input.span, message)
-                .label(format!("it is {}", column.ty))
-                .help("it writes tensors, classes, texts, and lists of those");
-            return None;
+    fn connect(self, input: &Input, fields: &mut Fields<'_, '_>) -> Result<Arc<dyn Encoder>, Reported> {
+        match input.gives.0.iter().find(|column| !can_be_written(&column.ty)) {
+            Some(column) => {
+                cannot_write(column, input, fields, "it writes tensors, classes, texts, and lists of those")
+            }
+            None => Ok(Arc::new(Lines { schema: input.gives.clone() })),
         }
-        Some(Arc::new(Lines { schema: input.gives.clone() }))
     }
 }
 

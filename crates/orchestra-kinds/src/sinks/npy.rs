@@ -4,56 +4,33 @@ use std::sync::Arc;
 
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
-use orchestra_plan::{Fields, Input, ReadBack, SinkKind, Writes, list};
+use orchestra_plan::{Fields, Input, ReadBack, Reported, TypedSink, Writes, settings};
 use orchestra_store::ObjectOutput;
 
 use super::shared::npy_file::write_array;
 use super::shared::read_back::read_lines;
+use super::shared::{cannot_write, only_column};
 use crate::objects;
 
-pub struct Npy;
+settings! {
+    pub struct Npy {}
+}
 
-impl SinkKind for Npy {
-    fn name(&self) -> &'static str {
-        "npy"
-    }
-
-    fn about(&self) -> &'static str {
-        "A NumPy array per record, in a file of its own: `path` is a folder, and the array of item `a/b.png` is `a/b.png.npy` in it, that of its \
+impl TypedSink for Npy {
+    const NAME: &'static str = "npy";
+    const ABOUT: &'static str = "A NumPy array per record, in a file of its own: `path` is a folder, and the array of item `a/b.png` is `a/b.png.npy` in it, that of its \
          part 3 `a/b.png.3.npy`; items of a manifest, whose names may repeat, have their number there, too. `index.jsonl` in that folder has a line \
-         per file, `{\"item\", \"index\", \"source\", \"file\", \"bytes\"}`. It takes one tensor."
-    }
+         per file, `{\"item\", \"index\", \"source\", \"file\", \"bytes\"}`. It takes one tensor.";
+    const WRITES: Writes = Writes::FileEach;
+    const READ_BACK: Option<ReadBack> = Some(read_lines);
+    const OBJECTS: fn() -> Result<Arc<dyn ObjectOutput>, String> = objects::output;
 
-    fn extension(&self) -> &'static str {
-        "npy"
-    }
-
-    fn writes(&self) -> Writes {
-        Writes::FileEach
-    }
-
-    fn read_back(&self) -> Option<ReadBack> {
-        Some(read_lines)
-    }
-
-    fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
-        objects::output()
-    }
-
-    fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
-        match &input.gives.0[..] {
-            [column] if column.ty.tensor().is_some() => Some(Arc::new(Array)),
-            columns => {
-                let what = &fields.what;
-                let message = format!("{what} takes one tensor, and `{}` gives {}", input.name, input.gives);
-                let tensors = columns.iter().filter(|column| column.ty.tensor().is_some());
-                let help = match list(tensors.map(|column| column.name.as_str())) {
-                    names if names.is_empty() => "an array is made of a tensor".to_owned(),
-                    names => format!("name one: from = \"stage.tensor\"; tensors: {names}"),
-                };
-                fields.diags.error(input.span, message).help(help);
-                None
-            }
+    fn connect(self, input: &Input, fields: &mut Fields<'_, '_>) -> Result<Arc<dyn Encoder>, Reported> {
+        const HELP: &str = "an array is made of a tensor";
+        let column = only_column(input, fields, ("tensor", HELP), |column| column.ty.tensor().is_some())?;
+        match column.ty.tensor() {
+            Some(_) => Ok(Arc::new(Array)),
+            None => cannot_write(column, input, fields, HELP),
         }
     }
 }

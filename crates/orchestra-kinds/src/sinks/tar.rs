@@ -8,92 +8,66 @@ use std::sync::Arc;
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo, PartFiles};
 use orchestra_core::{DType, Element};
-use orchestra_plan::{Fields, Input, Key, ReadBack, ReadRecord, SinkKind, Writes, format_bytes, key};
+use orchestra_plan::{
+    At, Bytes, Fields, Input, ReadBack, ReadOptions, ReadRecord, Reported, TypedSink, Writes, format_bytes,
+    settings,
+};
 use orchestra_store::{ObjectOutput, RecordHead};
 use serde::Serialize;
 
+use super::shared::cannot_write;
 use super::shared::npy_file::write_array;
 use super::shared::record::{RowJson, can_be_written};
 use crate::elements::JsonNumber;
 use crate::objects;
 use crate::picture_encoders::png;
+use crate::sources::reading::archive::Member;
+use crate::sources::reading::input::Opener;
 use crate::sources::reading::limits::LARGEST_FILE_BYTES;
-use crate::sources::reading::read_file::{open_regular, read_part};
-use crate::sources::reading::tar_members::{Member, Members};
+use crate::sources::reading::tar_members;
 
 mod archive;
 
-pub struct Tar;
-
 const ROWS_PER_FILE: u64 = 10_000;
-const BYTES_PER_FILE: u64 = 64 << 20;
 /// A part is made in memory, beside its records.
 const MOST_BYTES_PER_FILE: u64 = 1 << 30;
 
-const KEYS: [Key; 1] = [key(
-    "bytes_per_file",
-    "size, up to 1 GiB",
-    "64 MiB",
-    "a part is written once so many bytes of rows wait for it; it needs twice as much memory while it is written",
-)];
+settings! {
+    pub struct Tar {
+        /// a part is written once so many bytes of rows wait for it, up to 1 GiB; it needs twice as much memory while it is written
+        bytes_per_file: At<Bytes> = "64MiB",
+    }
+}
 
 /// The member that each sample has.
 const RECORD: &str = "json";
 
-impl SinkKind for Tar {
-    fn name(&self) -> &'static str {
-        "tar"
-    }
-
-    fn about(&self) -> &'static str {
-        "Tar archives of many samples, as WebDataset and the source `tar` read them: `path = \"pages.tar\"` gives `pages-00000.tar`, `pages-00001.tar`, \
+impl TypedSink for Tar {
+    const NAME: &'static str = "tar";
+    const ABOUT: &'static str = "Tar archives of many samples, as WebDataset and the source `tar` read them: `path = \"pages.tar\"` gives `pages-00000.tar`, `pages-00001.tar`, \
          ..., each there once it is whole. A record is a sample. Its key is the name of its item, with `_` for each dot of the file name, and `-3` behind \
          it for part 3; one that is in the archive already gets a number, too. Its members: `json` (`{\"item\", \"index\", \"source\"}`, and as `result` \
          classes, numbers and lists), `npy` for a tensor, `png` for a picture, `txt` for a text, and bytes under their format. Of several columns of \
-         one type each is called `column.npy`, and a column whose name ends so already keeps it, as texts called `caption` and whole numbers called `cls` do."
-    }
+         one type each is called `column.npy`, and a column whose name ends so already keeps it, as texts called `caption` and whole numbers called `cls` do.";
+    const WRITES: Writes = Writes::PartFiles;
+    const READ_BACK: Option<ReadBack> = Some(read_samples);
+    const OBJECTS: fn() -> Result<Arc<dyn ObjectOutput>, String> = objects::output;
 
-    fn extension(&self) -> &'static str {
-        "tar"
-    }
-
-    fn writes(&self) -> Writes {
-        Writes::PartFiles
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn read_back(&self) -> Option<ReadBack> {
-        Some(read_samples)
-    }
-
-    fn objects(&self) -> Result<Arc<dyn ObjectOutput>, String> {
-        objects::output()
-    }
-
-    fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
+    fn connect(self, input: &Input, fields: &mut Fields<'_, '_>) -> Result<Arc<dyn Encoder>, Reported> {
         let rows_per_file = fields.integer("rows_per_file").map_or(ROWS_PER_FILE, |rows| rows.value);
-        let bytes_per_file = match fields.bytes("bytes_per_file") {
-            Some(bytes) if (1..=MOST_BYTES_PER_FILE).contains(&bytes.value) => bytes.value,
-            Some(bytes) => {
-                let reason = format!("is {}, and must be 1 byte to 1 GiB", format_bytes(bytes.value));
-                fields.bad("bytes_per_file", bytes.span, &reason).help("a part is made in memory");
-                return None;
-            }
-            None => BYTES_PER_FILE,
-        };
+        let At { value: Bytes(bytes_per_file), span } = self.bytes_per_file;
+        if !(1..=MOST_BYTES_PER_FILE).contains(&bytes_per_file) {
+            let reason = format!("is {}, and must be 1 byte to 1 GiB", format_bytes(bytes_per_file));
+            return fields.bad("bytes_per_file", span, &reason).help("a part is made in memory").fail();
+        }
         let columns = &input.gives.0;
         let is_unfit = |column: &&Column| member_of(column).is_none() && !can_be_written(&column.ty);
         if let Some(column) = columns.iter().find(is_unfit) {
-            let message = format!("{} cannot write `{}` of stage `{}`", fields.what, column.name, input.name);
-            fields.diags.error(input.span, message).label(format!("it is {}", column.ty)).help(
-                "it writes tensors, pictures, texts, bytes, classes, and lists of tensors, texts and classes",
-            );
-            return None;
+            let help =
+                "it writes tensors, pictures, texts, bytes, classes, and lists of tensors, texts and classes";
+            return cannot_write(column, input, fields, help);
         }
-        Some(Arc::new(Samples { rows_per_file, bytes_per_file, ..Samples::of(columns) }))
+        Ok(Arc::new(Samples::new(columns, rows_per_file, bytes_per_file)))
     }
 }
 
@@ -150,7 +124,7 @@ struct Samples {
 }
 
 impl Samples {
-    fn of(columns: &[Column]) -> Self {
+    fn new(columns: &[Column], rows_per_file: u64, bytes_per_file: u64) -> Self {
         let usual = |column: &Column| member_of(column).map(|(_, fitting)| fitting[0].to_owned());
         let (mut members, mut in_record) = (Vec::<(usize, Content, String)>::new(), Vec::new());
         for (at, column) in columns.iter().enumerate() {
@@ -170,7 +144,7 @@ impl Samples {
             members.push((at, content, called));
         }
         let schema = Schema(in_record.iter().map(|at| columns[*at].clone()).collect());
-        Self { members, schema, in_record, rows_per_file: ROWS_PER_FILE, bytes_per_file: BYTES_PER_FILE }
+        Self { members, schema, in_record, rows_per_file, bytes_per_file }
     }
 }
 
@@ -317,9 +291,9 @@ fn unique(taken: &mut HashMap<String, u64>, key: &str) -> String {
 /// Reads the records of an archive back.
 fn read_samples(file: &Path, each: &mut dyn FnMut(ReadRecord<'_>)) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
-    let (file, _) = open_regular(file).map_err(text)?;
-    let headers = BufReader::with_capacity(16 << 10, file.try_clone().map_err(text)?);
-    let mut members = Members::new(headers).map_err(text)?.with_hidden();
+    let archive = Opener::new(&ReadOptions::default()).open(file).map_err(|refusal| refusal.error)?;
+    let headers = BufReader::with_capacity(16 << 10, archive.from(0));
+    let mut members = tar_members::members(headers).map_err(text)?.with_hidden(true);
     let mut record = Vec::new();
     while let Some(member) = members.next()? {
         let Member::File { name: whole_name, place } = member else { continue };
@@ -333,7 +307,8 @@ fn read_samples(file: &Path, each: &mut dyn FnMut(ReadRecord<'_>)) -> Result<(),
         if len > LARGEST_FILE_BYTES {
             return Err(format!("`{name}` is no record: it has {len} bytes"));
         }
-        read_part(&file, at, len, &mut record).map_err(text)?;
+        record.resize(len as usize, 0); // No more than fits: `len` was checked.
+        archive.read_exact_at(&mut record, at).map_err(text)?;
         let read: RecordHead<'_> =
             serde_json::from_slice(&record).map_err(|error| format!("`{name}` is no record: {error}"))?;
         each(ReadRecord { source: &read.source, index: read.index, item: &read.item });
@@ -360,7 +335,7 @@ mod tests {
     #[test]
     fn a_member_is_called_by_its_type_and_by_its_column_where_several_have_it() {
         let extensions = |columns: &[Column]| -> Vec<String> {
-            Samples::of(columns).members.into_iter().map(|(_, _, extension)| extension).collect()
+            Samples::new(columns, 1, 1).members.into_iter().map(|(_, _, extension)| extension).collect()
         };
         let (text, bytes) = (ColumnType::Text, |format: &str| ColumnType::Bytes(format.into()));
         let x = |name: &str| tensor(name, DType::F32, &[2]);
@@ -383,7 +358,7 @@ mod tests {
         );
         let in_record =
             [tensor("n", DType::I64, &[]), tensor("cls", DType::F32, &[]), named("c", ColumnType::Labels)];
-        assert_eq!(Samples::of(&in_record).in_record, [0, 1, 2]);
+        assert_eq!(Samples::new(&in_record, 1, 1).in_record, [0, 1, 2]);
         assert_eq!(extensions(&[named("x", bytes("")), named("y", bytes("a/b"))]), ["bin", "a_b"]);
     }
 
@@ -417,7 +392,7 @@ mod tests {
 
     #[test]
     fn records_are_read_back_and_neither_cut_archives_nor_cut_rows_are_taken() {
-        let samples = Samples::of(&[tensor("x", DType::U8, &[3]), tensor("n", DType::I64, &[])]);
+        let samples = Samples::new(&[tensor("x", DType::U8, &[3]), tensor("n", DType::I64, &[])], 1, 1);
         let n = 7_i64.to_ne_bytes();
         let view = |dtype, shape, data| Value::Tensor(TensorView { name: "x", dtype, shape, data });
         let row = [view(DType::U8, &[3][..], &[1, 2, 3][..]), view(DType::I64, &[], &n)];

@@ -2,81 +2,99 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
+use orchestra_core::shapes::{FetchRun, KindSettings, Opens};
 use orchestra_core::{FailureKind, LeftOut};
-use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, keys};
-use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
+use orchestra_plan::{
+    Fields, ItemSchema, Items, Json, ObjectAccess, ReadOptions, Reported, Setting, SourceContext,
+    TypedSource, settings,
+};
+use orchestra_store::{ListError, PushFound};
 use serde_json::value::RawValue;
 
 use super::reading::columns::{
-    FoundType, declared, decoders, found_type, inferred, no_first, opens, schema, settings,
+    DeclaredColumns, DeclaresColumns, FoundColumns, columns_of_first, found_type, inferred, item_schema,
+    opens_of, or_foreign,
 };
 use super::reading::csv_record::{RecordParser, never_closed};
 use super::reading::encoding::Foreign;
 use super::reading::field_type::{Field, FieldType};
-use super::reading::input::{NAME_TYPES, ReadSeek, describe, head, look, open_to_list};
+use super::reading::input::{ReadSeek, describe, head, open_to_list};
 use super::reading::limits::LARGEST_TEXT;
 use super::reading::lines::{Ends, RecordReader, first_record, has_changed, list, open_quote};
 use super::reading::number::no_number;
 use super::reading::row::{Row, Taken};
-use crate::objects::{self, Protocol};
+use crate::objects;
 
-pub struct Csv;
-
-keys! {
-    const KEYS {
+settings! {
+    pub struct Csv {
         /// names of columns with their types: `text`, `picture` (a path, relative to the file), or a tensor: `i64`, `f64`, `f32[8]` (written `[1, 2.5, ..]`), ..; `f64?` or `text?` has rows without it, whose field is empty; without `columns`, all of them: numbers as f64, `true` and `false` as bool, else text
-        columns: "table" = "all, typed by the first record",
+        columns: Option<DeclaredColumns<Csv>> => "all, typed by the first record",
         /// what stands between two fields, one ASCII character; `"\t"` is a tab
-        delimiter: "text" = "\",\"",
+        delimiter: Delimiter = ",",
     }
 }
 
-const TYPES: [&str; 2] = ["text", "picture"];
+impl DeclaresColumns for Csv {
+    const TYPES: &'static [&'static str] = &["text", "picture"];
+}
 
-impl SourceKind for Csv {
-    fn name(&self) -> &'static str {
-        "csv"
+/// What stands between two fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delimiter(u8);
+
+impl Setting for Delimiter {
+    const TYPE: &'static str = "text";
+
+    fn read(fields: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
+        let text = fields.string_with_blanks(key)?;
+        let delimiter = Self::of(&text.value);
+        if delimiter.is_none() {
+            fields.bad(key, text.span, "must be one ASCII character, and no quote or line feed");
+        }
+        delimiter
     }
 
-    fn about(&self) -> &'static str {
-        "The records of CSV files, of at most 16 MiB each, which all have the same header in their first line. An item is called `file.csv:line`, \
-         after the line in which it begins."
+    fn of_default(text: &str, _: &Fields<'_, '_>) -> Option<Self> {
+        Self::of(text)
     }
 
-    fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
-        objects::store()
+    fn json(&self) -> Json {
+        char::from(self.0).to_string().into()
     }
+}
 
-    fn keys(&self) -> &'static [Key] {
-        KEYS
+impl Delimiter {
+    fn of(text: &str) -> Option<Self> {
+        match text.as_bytes() {
+            [byte] if byte.is_ascii() && !b"\"\r\n".contains(byte) => Some(Self(*byte)),
+            _ => None,
+        }
     }
+}
 
-    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
-        let delimiter = match source.fields.string_with_blanks("delimiter") {
-            Some(text) => match text.value.as_bytes() {
-                [byte] if byte.is_ascii() && !b"\"\r\n".contains(byte) => *byte,
-                _ => {
-                    source.fields.bad(
-                        "delimiter",
-                        text.span,
-                        "must be one ASCII character, and no quote or line feed",
-                    );
-                    return None;
-                }
-            },
-            None if source.fields.entry("delimiter").is_some() => return None,
-            None => b',',
-        };
-        let declared = declared(&mut source.fields, &TYPES).ok()?;
+impl TypedSource for Csv {
+    const NAME: &'static str = "csv";
+    const ABOUT: &'static str = "The records of CSV files, of at most 16 MiB each, which all have the same header in their first line. An item is called `file.csv:line`, \
+         after the line in which it begins.";
+    const OBJECTS: Option<ObjectAccess> = Some(objects::ACCESS);
+    type Items = Records;
+
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Records), Reported> {
+        let Delimiter(delimiter) = self.delimiter;
         let is_named = source.fields.entry("delimiter").is_some();
-        let (name, record) = first_file(source, delimiter, is_named)?;
-        let fields = match declared {
-            Some(fields) => fields,
+        let name = source.first.map(|first| first.name.clone()).unwrap_or_default();
+        let question = FirstRecord { delimiter, is_named, name };
+        let texts = [
+            "is no CSV that can be read",
+            "its first line must name the columns, each once",
+            "name the files with `paths`, or with a manifest that is a file",
+        ];
+        let (name, record) = columns_of_first::<Self>(source, &question, texts)?;
+        let fields = match self.columns {
+            Some(declared) => declared.0,
             None => inferred(source, &name, &record)?,
         };
         let header: Vec<String> = record.into_iter().map(|(name, _)| name).collect();
@@ -84,38 +102,17 @@ impl SourceKind for Csv {
         if let Some(unknown) = fields.iter().find(|field| !known.contains(&field.name)) {
             let span = source.fields.entry("columns").map_or(source.fields.span, |entry| entry.key_span);
             let reason = format!("names `{}`, and `{name}` has no such column", unknown.name);
-            source
-                .fields
-                .bad("columns", span, &reason)
-                .help(format!("its columns are `{}`", header.join("`, `")));
-            return None;
+            let help = format!("its columns are `{}`", header.join("`, `"));
+            return source.fields.bad("columns", span, &reason).help(help).fail();
         }
-        let protocols = objects::protocols(source.urls);
-        let max_pixels = source.limits.max_pixels;
-        let records = Arc::new(Records { max_pixels, delimiter, header, fields, protocols });
-        let mut settings = settings(self.name(), &records.fields);
+        let mut schema = item_schema::<Self>(&fields);
         if delimiter != b',' {
-            settings["delimiter"] = char::from(delimiter).to_string().into();
+            schema.settings["delimiter"] = self.delimiter.json();
         }
-        Some(SourceConnected {
-            gives: schema(&records.fields),
-            fetch: Arc::clone(&records) as Arc<dyn Fetch>,
-            settings,
-            decoders: decoders(&records.fields),
-            expand: Some(records),
-            names_repeat: false,
-        })
+        Ok((schema, Records { delimiter, header, fields }))
     }
 
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(settings.read::<Records>()?))
-    }
-
-    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
-        Some(Arc::new(settings.read::<Records>()?))
-    }
-
-    fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+    fn describe(question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
         describe(file, |file| question.read::<FirstRecord>().ok_or("it was asked for nothing")?.of(file))
     }
 }
@@ -129,9 +126,6 @@ struct FirstRecord {
     /// The name of the file.
     name: String,
 }
-
-/// The columns of a file, with what its first record says of their types; or why there are none, and what to do where that is known.
-type FoundColumns = Result<Vec<(String, FoundType)>, (String, Option<String>)>;
 
 impl FirstRecord {
     fn of(&self, file: &mut dyn ReadSeek) -> Result<FoundColumns, String> {
@@ -149,37 +143,7 @@ impl FirstRecord {
         let typed = found.map(|(header, record)| {
             header.into_iter().zip(record.iter().map(|text| found_type(&guess(text)))).collect()
         });
-        Ok(typed.map_err(|why| match Foreign::of(&head, &self.name) {
-            Some(foreign) => (format!("it is {}", foreign.what), Some(foreign.help())),
-            None => (why, None),
-        }))
-    }
-}
-
-/// The name of the first file and its columns, each with what the first record says of its type.
-fn first_file(
-    source: &mut SourceContext<'_, '_>,
-    delimiter: u8,
-    is_named: bool,
-) -> Option<(String, Vec<(String, FoundType)>)> {
-    let span = source.fields.span;
-    let what = source.fields.what.clone();
-    let Some(first) = source.first else {
-        no_first(source, "name the files with `paths`, or with a manifest that is a file");
-        return None;
-    };
-    let name = first.name.clone();
-    let question = KindSettings::of(Csv.name(), &FirstRecord { delimiter, is_named, name })?;
-    match look::<FoundColumns>(source, &first.locator, &question, Some(NAME_TYPES))?
-        .unwrap_or_else(|why| Err((why, None)))
-    {
-        Ok(columns) => Some((first.name.clone(), columns)),
-        Err((why, help)) => {
-            let message = format!("{what}: `{}` is no CSV that can be read: {why}", first.name);
-            let help = help.unwrap_or_else(|| "its first line must name the columns, each once".to_owned());
-            source.fields.diags.error(span, message).help(help);
-            None
-        }
+        Ok(or_foreign(typed, &head, &self.name))
     }
 }
 
@@ -278,19 +242,16 @@ fn guess(text: &str) -> Box<RawValue> {
 }
 
 #[derive(Debug, Clone, Encode, Decode)]
-struct Records {
+pub struct Records {
     /// All columns of a file, in its order.
     header: Vec<String>,
     /// Those that items have: names of the header.
     fields: Vec<Field>,
     delimiter: u8,
-    max_pixels: u64,
-    /// How its objects are read; empty: it has files.
-    protocols: Vec<Protocol>,
 }
 
-impl Expand for Records {
-    fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+impl Items for Records {
+    fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let head = open_to_list(path, |file, _| {
             head(file, LARGEST_TEXT).map_err(|error| ListError::bad_file(path, error))
@@ -317,30 +278,16 @@ impl Expand for Records {
         has_changed(before, now)
     }
 
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Csv.name(), self)
-    }
-}
-
-impl Fetch for Records {
-    fn start(&self) -> Box<dyn FetchRun> {
-        let row = Row::new(&self.fields, self.max_pixels);
+    fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
+        let row = Row::new(&self.fields, options.max_pixels);
         let place = |field: &Field| self.header.iter().position(|name| *name == field.name);
         let places = self.fields.iter().map(place).collect();
-        let (reader, parser) = (RecordReader::new(&self.protocols), RecordParser::new(self.delimiter));
+        let (reader, parser) = (RecordReader::new(options), RecordParser::new(self.delimiter));
         Box::new(Record { records: self.clone(), places, reader, parser, row })
     }
 
-    fn network(&self) -> Option<Network> {
-        objects::network(&self.protocols)
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Csv.name(), self)
-    }
-
     fn opens(&self) -> Opens {
-        opens(&self.fields, &self.protocols)
+        opens_of(&self.fields)
     }
 }
 
@@ -410,11 +357,11 @@ mod tests {
         ];
         let fields = fields.map(|(name, ty)| Field::new(name, ty)).into();
         let header = header_of(text, b',').unwrap();
-        let source = Records { header, fields, delimiter: b',', max_pixels: 1, protocols: Vec::new() };
+        let source = Records { header, fields, delimiter: b',' };
         let (items, _) = listed(&source, &path).unwrap();
         let names: Vec<&str> = items.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, [":2", ":4", ":5", ":6", ":7", ":8"]);
-        let mut run = source.start();
+        let mut run = source.start(&ReadOptions::default());
         run.fetch(&items[0].1).unwrap();
         run.with_row(&mut |row| {
             let [Value::Tensor(v), Value::Text(text), Value::Tensor(id)] = row else {
@@ -437,7 +384,7 @@ mod tests {
             assert!(kind == FailureKind::Decode && error.contains(why), "{error}");
         }
         std::fs::write(&path, "id,text\n1,a\n").unwrap();
-        let error = source.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+        let error = source.list(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("its columns are `id`, `text`"), "{error}");
     }
 

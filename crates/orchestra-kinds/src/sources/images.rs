@@ -3,85 +3,53 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::LeftOut;
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
-use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
-use orchestra_store::ObjectStore;
+use orchestra_core::shapes::{FetchRun, Opens};
+use orchestra_plan::{
+    ItemSchema, Items, Json, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
+};
 
 use super::reading::read_file::LastFolder;
 use super::reading::undecoded_picture::UndecodedPicture;
-use crate::objects::{self, Protocol, ReadObject};
+use crate::objects::{self, ReadObject};
 
-pub struct Images;
+settings! {
+    pub struct Images {}
+}
 
-impl SourceKind for Images {
-    fn name(&self) -> &'static str {
-        "images"
-    }
-
-    fn about(&self) -> &'static str {
-        "Picture files: JPEG, PNG, WebP, BMP, TIFF and GIF, told apart by their content; [which of them are read](pictures.md). Of a TIFF \
+impl TypedSource for Images {
+    const NAME: &'static str = "images";
+    const ABOUT: &'static str = "Picture files: JPEG, PNG, WebP, BMP, TIFF and GIF, told apart by their content; [which of them are read](pictures.md). Of a TIFF \
          with several pages the first is taken, unless a stage `pages` takes each, and of an animation the first frame; the others are counted and said. \
-         `paths` may name [objects](../guide/workflow-file.md#objects): `s3://bucket/pages/*.jpg`."
-    }
+         `paths` may name [objects](../guide/workflow-file.md#objects): `s3://bucket/pages/*.jpg`.";
+    const LISTS_FILES: bool = false;
+    const OBJECTS: Option<ObjectAccess> = Some(objects::ACCESS);
+    type Items = PictureFiles;
 
-    fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
-        objects::store()
-    }
-
-    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
-        Some(SourceConnected {
-            gives: Schema::of("picture", ColumnType::Picture),
-            fetch: Arc::new(PictureFiles {
-                max_pixels: source.limits.max_pixels,
-                protocols: objects::protocols(source.urls),
-            }),
-            expand: None,
-            names_repeat: false,
-            settings: serde_json::Value::Null,
-            decoders: Some(orchestra_media::DECODERS),
-        })
-    }
-
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(settings.read::<PictureFiles>()?))
+    fn connect(self, _: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, PictureFiles), Reported> {
+        let gives = Schema::of("picture", ColumnType::Picture);
+        let decoders = Some(orchestra_media::DECODERS);
+        Ok((ItemSchema { gives, settings: Json::Null, decoders }, PictureFiles))
     }
 }
 
 #[derive(Debug, Encode, Decode)]
-struct PictureFiles {
-    max_pixels: u64,
-    /// How its objects are read; empty: it has files.
-    protocols: Vec<Protocol>,
-}
+pub struct PictureFiles;
 
-impl Fetch for PictureFiles {
-    fn start(&self) -> Box<dyn FetchRun> {
-        let objects = (!self.protocols.is_empty()).then(objects::reader);
+impl Items for PictureFiles {
+    fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
         Box::new(PictureFile {
-            picture: UndecodedPicture::new(self.max_pixels),
+            picture: UndecodedPicture::new(options.max_pixels),
             folder: LastFolder::default(),
-            objects,
+            objects: options.has_objects().then(objects::reader),
         })
     }
 
-    fn network(&self) -> Option<Network> {
-        objects::network(&self.protocols)
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Images.name(), self)
-    }
-
     fn opens(&self) -> Opens {
-        match self.protocols.is_empty() {
-            true => Opens::OfItems(|locator| Some(Path::new(OsStr::from_bytes(locator)))),
-            false => objects::opens_none(),
-        }
+        Opens::OfItems(|locator| Some(Path::new(OsStr::from_bytes(locator))))
     }
 }
 

@@ -3,88 +3,67 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
+use orchestra_core::shapes::{FetchRun, KindSettings, Opens};
 use orchestra_core::{FailureKind, LeftOut};
-use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, ObjectStore, PushFound};
+use orchestra_plan::{
+    ItemSchema, Items, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
+};
+use orchestra_store::{ListError, PushFound};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::reading::columns::{
-    FoundType, declared, decoders, found_type, inferred, no_first, opens, schema, settings,
+    DeclaredColumns, DeclaresColumns, FoundColumns, columns_of_first, found_type, inferred, item_schema,
+    opens_of, or_foreign,
 };
-use super::reading::encoding::{Foreign, NO_UTF8};
+use super::reading::encoding::NO_UTF8;
 use super::reading::field_type::Field;
-use super::reading::input::{NAME_TYPES, ReadSeek, describe, head, look};
+use super::reading::input::{ReadSeek, describe, head};
 use super::reading::limits::LARGEST_TEXT;
 use super::reading::lines::{Ends, RecordReader, first_record, has_changed, list};
 use super::reading::row::{Row, Taken};
-use crate::objects::{self, Protocol};
+use crate::objects;
 
-/// The kind `jsonl`.
-pub struct JsonLines;
-
-const KEYS: [Key; 1] = [key(
-    "columns",
-    "table",
-    "the first line's",
-    "names of fields with their types: `text`, `json` (any value, as text), `picture` (a path, relative to the file), or a tensor: `i64`, `f32[8]`, ...; \
-     `f64?` or `text?` has lines where it is null or not there; `\"result.score\" = \"f64\"` is a field of an object; without `columns`, those of the first line: \
-     text, numbers as f64, lists of numbers as tensors of f64",
-)];
-
-const TYPES: [&str; 3] = ["text", "json", "picture"];
-
-impl SourceKind for JsonLines {
-    fn name(&self) -> &'static str {
-        "jsonl"
+settings! {
+    pub struct JsonLines {
+        /// names of fields with their types: `text`, `json` (any value, as text), `picture` (a path, relative to the file), or a tensor: `i64`, `f32[8]`, ...;
+        /// `f64?` or `text?` has lines where it is null or not there; `"result.score" = "f64"` is a field of an object; without `columns`, those of the first line:
+        /// text, numbers as f64, lists of numbers as tensors of f64
+        columns: Option<DeclaredColumns<JsonLines>> => "the first line's",
     }
+}
 
-    fn about(&self) -> &'static str {
-        "The lines of JSON files, an object each, of at most 16 MiB; its fields are columns. An item is called `file.jsonl:line`."
-    }
+impl DeclaresColumns for JsonLines {
+    const TYPES: &'static [&'static str] = &["text", "json", "picture"];
+}
 
-    fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
-        objects::store()
-    }
+impl TypedSource for JsonLines {
+    const NAME: &'static str = "jsonl";
+    const ABOUT: &'static str = "The lines of JSON files, an object each, of at most 16 MiB; its fields are columns. An item is called `file.jsonl:line`.";
+    const OBJECTS: Option<ObjectAccess> = Some(objects::ACCESS);
+    type Items = Lines;
 
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
-        let fields = match declared(&mut source.fields, &TYPES).ok()? {
-            Some(fields) => fields,
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Lines), Reported> {
+        let fields = match self.columns {
+            Some(declared) => declared.0,
             None => {
-                let (name, record) = first_fields(source)?;
+                let name = source.first.map(|first| first.name.clone()).unwrap_or_default();
+                let texts = [
+                    "holds no lines of JSON",
+                    "each line must be an object: {\"caption\": \"a cat\", \"age\": 3}",
+                    "name them with their types, columns = { caption = \"text\" }, or name the files with `paths`",
+                ];
+                let (name, record) = columns_of_first::<Self>(source, &FirstLine { name }, texts)?;
                 inferred(source, &name, &record)?
             }
         };
-        let protocols = objects::protocols(source.urls);
-        let lines = Arc::new(Lines { max_pixels: source.limits.max_pixels, fields, protocols });
-        Some(SourceConnected {
-            gives: schema(&lines.fields),
-            fetch: Arc::clone(&lines) as Arc<dyn Fetch>,
-            settings: settings(self.name(), &lines.fields),
-            decoders: decoders(&lines.fields),
-            expand: Some(lines),
-            names_repeat: false,
-        })
+        Ok((item_schema::<Self>(&fields), Lines { fields }))
     }
 
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(settings.read::<Lines>()?))
-    }
-
-    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
-        Some(Arc::new(settings.read::<Lines>()?))
-    }
-
-    fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+    fn describe(question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
         describe(file, |file| question.read::<FirstLine>().ok_or("it was asked for nothing")?.of(file))
     }
 }
@@ -96,51 +75,19 @@ struct FirstLine {
     name: String,
 }
 
-/// The fields of a line and what each says of its type; or why there are none, and what to do where that is known.
-type FoundFields = Result<Vec<(String, FoundType)>, (String, Option<String>)>;
-
 impl FirstLine {
-    fn of(&self, file: &mut dyn ReadSeek) -> Result<FoundFields, String> {
+    fn of(&self, file: &mut dyn ReadSeek) -> Result<FoundColumns, String> {
         let head = head(file, LARGEST_TEXT).map_err(|error| error.to_string())?;
         let found = first_record(&head, Ends::Line)
             .and_then(|(at, record)| parse(record).map_err(|why| format!("line {}: {why}", at.line)));
         let typed =
             found.map(|record| record.into_iter().map(|(name, value)| (name, found_type(&value))).collect());
-        Ok(typed.map_err(|why| match Foreign::of(&head, &self.name) {
-            Some(foreign) => (format!("it is {}", foreign.what), Some(foreign.help())),
-            None => (why, None),
-        }))
+        Ok(or_foreign(typed, &head, &self.name))
     }
 }
 
 /// The fields of a line with their names, in the order of the text.
 type RecordFields = Vec<(String, Box<RawValue>)>;
-
-/// The name of the first file, and the fields of its first line.
-fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(String, FoundType)>)> {
-    let span = source.fields.span;
-    let what = source.fields.what.clone();
-    let Some(first) = source.first else {
-        let help =
-            "name them with their types, columns = { caption = \"text\" }, or name the files with `paths`";
-        no_first(source, help);
-        return None;
-    };
-    let question = KindSettings::of(JsonLines.name(), &FirstLine { name: first.name.clone() })?;
-    match look::<FoundFields>(source, &first.locator, &question, Some(NAME_TYPES))?
-        .unwrap_or_else(|why| Err((why, None)))
-    {
-        Ok(fields) => Some((first.name.clone(), fields)),
-        Err((why, help)) => {
-            let message = format!("{what}: `{}` holds no lines of JSON: {why}", first.name);
-            let help = help.unwrap_or_else(|| {
-                "each line must be an object: {\"caption\": \"a cat\", \"age\": 3}".to_owned()
-            });
-            source.fields.diags.error(span, message).help(help);
-            None
-        }
-    }
-}
 
 /// The fields of an object, in the order of the text.
 fn parse(line: &[u8]) -> Result<RecordFields, String> {
@@ -191,16 +138,13 @@ fn value_of<'a>(record: &'a [(String, Box<RawValue>)], name: &str) -> Option<Cow
     })
 }
 
-#[derive(Debug, Clone, Encode, Decode)]
-struct Lines {
+#[derive(Debug, Encode, Decode)]
+pub struct Lines {
     fields: Vec<Field>,
-    max_pixels: u64,
-    /// How its objects are read; empty: it has files.
-    protocols: Vec<Protocol>,
 }
 
-impl Expand for Lines {
-    fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+impl Items for Lines {
+    fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         list(path, Ends::Line, 0, push)
     }
 
@@ -208,27 +152,13 @@ impl Expand for Lines {
         has_changed(before, now)
     }
 
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(JsonLines.name(), self)
-    }
-}
-
-impl Fetch for Lines {
-    fn start(&self) -> Box<dyn FetchRun> {
-        let reader = RecordReader::new(&self.protocols);
-        Box::new(Line { reader, row: Row::new(&self.fields, self.max_pixels) })
-    }
-
-    fn network(&self) -> Option<Network> {
-        objects::network(&self.protocols)
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(JsonLines.name(), self)
+    fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
+        let row = Row::new(&self.fields, options.max_pixels);
+        Box::new(Line { reader: RecordReader::new(options), row })
     }
 
     fn opens(&self) -> Opens {
-        opens(&self.fields, &self.protocols)
+        opens_of(&self.fields)
     }
 }
 
@@ -287,11 +217,11 @@ mod tests {
         ];
         std::fs::write(&path, lines.join("\n")).unwrap();
         let fields = vec![Field::new("n", FieldType::scalar(DType::I64)), Field::new("t", FieldType::Text)];
-        let source = Lines { fields, max_pixels: 1, protocols: Vec::new() };
+        let source = Lines { fields };
         let (items, _) = listed(&source, &path).unwrap();
         assert_eq!(items.len(), lines.len());
         assert!(items.iter().enumerate().all(|(at, (name, _))| *name == format!(":{}", at + 1)));
-        let mut run = source.start();
+        let mut run = source.start(&ReadOptions::default());
         for (at, n, t) in [(1, 2_i64, "b"), (0, 7, "ä")] {
             run.fetch(&items[at].1).unwrap();
             run.with_row(&mut |row| {
@@ -311,7 +241,7 @@ mod tests {
             assert!(kind == FailureKind::Decode && error.contains(why), "{error}");
         }
         std::fs::write(&path, "{}").unwrap();
-        let error = source.start().fetch(&items[1].1).unwrap_err().error;
+        let error = source.start(&ReadOptions::default()).fetch(&items[1].1).unwrap_err().error;
         assert!(error.contains("shorter by now"), "{error}");
     }
 }

@@ -7,27 +7,36 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use half::f16;
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Opens};
+use orchestra_core::shapes::FetchRun;
 use orchestra_core::{DType, MAX_RANK};
-use orchestra_plan::{At, Choice as _, Key, SourceConnected, SourceContext, SourceKind, choices, key};
-use orchestra_store::{Expand, Found, ListError, PushFound};
+use orchestra_plan::{
+    At, ItemSchema, Items, ReadOptions, Reported, SourceContext, TypedSource, choices, settings,
+};
+use orchestra_store::{Found, ListError, PushFound};
 
-use super::reading::field_type::shape_of;
+use super::reading::field_type::{Shape, is_bounded};
 use super::reading::limits::{LARGEST_TENSOR, MOST_ITEMS};
-use super::reading::locator::{file_of, locator, parts};
+use super::reading::locator::{locator, parts};
 
-pub struct Random;
-
-const KEYS: [Key; 6] = [
-    key("items", "integer", "required", "how many; an item is called by its number, from 0")
-        .from_to(1, MOST_ITEMS),
-    key("shape", "list of integers", "[]", "the shape of an item; `[]` is a single number"),
-    key("dtype", "text", "\"f32\"", "the type of the numbers; whole numbers are any of their type")
-        .one_of(DType::WORDS),
-    key("distribution", "text", "\"uniform\"", "how they lie").one_of(Distribution::WORDS),
-    key("seed", "integer", "0", "other seeds give other numbers").from_to(0, i64::MAX as u64),
-    key("column", "text", "\"x\"", "the name of the tensor, for `from = \"source.name\"` and in records"),
-];
+settings! {
+    pub struct Random {
+        /// how many; an item is called by its number, from 0
+        #[range(1, MOST_ITEMS)]
+        #[missing("say how many: items = 1000")]
+        items: u64,
+        /// the shape of an item; `[]` is a single number
+        shape: Option<At<Shape>> => "[]",
+        /// the type of the numbers; whole numbers are any of their type
+        dtype: DType = "f32",
+        /// how they lie
+        distribution: At<Distribution> = "uniform",
+        /// other seeds give other numbers
+        #[range(0, i64::MAX as u64)]
+        seed: u64 = 0,
+        /// the name of the tensor, for `from = "source.name"` and in records
+        column: String = "x",
+    }
+}
 
 choices! {
     #[derive(Encode, Decode)]
@@ -39,81 +48,44 @@ choices! {
     }
 }
 
-impl SourceKind for Random {
-    fn name(&self) -> &'static str {
-        "random"
-    }
+impl TypedSource for Random {
+    const NAME: &'static str = "random";
+    const ABOUT: &'static str =
+        "Tensors of random numbers, the same for an item in every run with the same seed. It reads no file.";
+    const HAS_FILES: bool = false;
+    type Items = Numbers;
 
-    fn about(&self) -> &'static str {
-        "Tensors of random numbers, the same for an item in every run with the same seed. It reads no file."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn has_files(&self) -> bool {
-        false
-    }
-
-    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Numbers), Reported> {
+        let Random { items, shape, dtype, distribution, seed, column } = self;
         let fields = &mut source.fields;
-        let items = fields.setting("items", "say how many: items = 1000");
-        let seed: u64 = fields.value("seed");
-        let dtype: DType = fields.setting("dtype", "")?;
-        let shape = match fields.entry("shape") {
-            Some(entry) => {
-                let Some(shape) = shape_of(&entry.node, dtype) else {
-                    let expected = format!(
-                        "a list of at most {MAX_RANK} sizes from 1, of {} MiB in all",
-                        LARGEST_TENSOR >> 20
-                    );
-                    fields.wrong("shape", &entry.node, &expected);
-                    return None;
-                };
-                shape
-            }
-            None => Vec::new(),
-        };
-        let distribution = fields.setting::<At<Distribution>>("distribution", "")?;
-        if distribution.value == Distribution::Normal && !dtype.is_float() {
-            fields
-                .bad("distribution", distribution.span, &format!("cannot be `normal` for {dtype}"))
-                .help("normal numbers are f64, f32 or f16");
-            return None;
+        if let Some(shape) = shape.as_ref().filter(|shape| !is_bounded(&shape.value.0, dtype)) {
+            let most = LARGEST_TENSOR >> 20;
+            let reason = format!("must be at most {MAX_RANK} sizes from 1, of {most} MiB in all");
+            return fields.bad("shape", shape.span, &reason).fail();
         }
-        let column = fields.value("column");
-        let numbers = Numbers {
-            items: items?,
-            seed,
-            dtype,
-            shape: shape.into(),
-            is_normal: distribution.value == Distribution::Normal,
-            column,
-        };
-        source.n_items = Some(numbers.items);
-        let numbers = Arc::new(numbers);
-        let Numbers { column, shape, .. } = &*numbers;
-        Some(SourceConnected {
-            gives: Schema::of(column, ColumnType::Tensor(fixed_tensor(column, dtype, shape))),
-            fetch: Arc::clone(&numbers) as Arc<dyn Fetch>,
+        if distribution.value == Distribution::Normal && !dtype.is_float() {
+            return fields
+                .bad("distribution", distribution.span, &format!("cannot be `normal` for {dtype}"))
+                .help("normal numbers are f64, f32 or f16")
+                .fail();
+        }
+        source.n_items = Some(items);
+        let shape: Arc<[usize]> = shape.map(|shape| shape.value.0).unwrap_or_default().into();
+        let is_normal = distribution.value == Distribution::Normal;
+        let schema = ItemSchema {
+            gives: Schema::of(&column, ColumnType::Tensor(fixed_tensor(&column, dtype, &shape))),
             // `items` is not among them: a run goes on with more of them.
             settings: serde_json::json!({
-                "kind": "random", "seed": seed, "dtype": dtype, "shape": numbers.shape.to_vec(), "normal": numbers.is_normal, "column": column,
+                "kind": Self::NAME, "seed": seed, "dtype": dtype, "shape": shape.to_vec(), "normal": is_normal, "column": column,
             }),
-            expand: Some(numbers),
-            names_repeat: false,
             decoders: None,
-        })
-    }
-
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(settings.read::<Numbers>()?))
+        };
+        Ok((schema, Numbers { items, seed, dtype, shape, is_normal, column }))
     }
 }
 
 #[derive(Debug, Clone, Encode, Decode)]
-struct Numbers {
+pub struct Numbers {
     items: u64,
     seed: u64,
     dtype: DType,
@@ -122,24 +94,14 @@ struct Numbers {
     column: String,
 }
 
-impl Expand for Numbers {
-    fn expand(&self, _: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+impl Items for Numbers {
+    fn list(&self, _: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         (0..self.items)
             .try_for_each(|item| push(Found::Item(&item.to_string(), &locator(Path::new(""), &[item]))))
     }
-}
 
-impl Fetch for Numbers {
-    fn start(&self) -> Box<dyn FetchRun> {
+    fn start(&self, _: &ReadOptions) -> Box<dyn FetchRun> {
         Box::new(Item { numbers: self.clone(), data: Vec::new() })
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Random.name(), self)
-    }
-
-    fn opens(&self) -> Opens {
-        Opens::OfItems(file_of)
     }
 }
 
@@ -242,20 +204,23 @@ mod tests {
     #[test]
     fn an_item_depends_on_its_number_and_the_seed_and_on_nothing_read_before() {
         for dtype in DType::ALL {
-            let (mut a, mut b) = (numbers(dtype, false, 1).start(), numbers(dtype, false, 1).start());
+            let (mut a, mut b) = (
+                numbers(dtype, false, 1).start(&ReadOptions::default()),
+                numbers(dtype, false, 1).start(&ReadOptions::default()),
+            );
             let forward: Vec<_> = (0..5).map(|n| item(&mut *a, n)).collect();
             let backward: Vec<_> = (0..5).rev().map(|n| item(&mut *b, n)).collect();
             assert!(forward.iter().eq(backward.iter().rev()), "{dtype}");
             assert!(forward.iter().all(|data| data.len() == 1000 * dtype.size_bytes()));
             assert_ne!(forward[0], forward[1]);
-            assert_ne!(item(&mut *numbers(dtype, false, 2).start(), 0), forward[0]);
+            assert_ne!(item(&mut *numbers(dtype, false, 2).start(&ReadOptions::default()), 0), forward[0]);
         }
     }
 
     #[test]
     fn the_numbers_have_the_mean_and_the_deviation_of_their_distribution() {
         for (is_normal, mean, deviation) in [(false, 0.5, (1.0_f64 / 12.0).sqrt()), (true, 0.0, 1.0)] {
-            let mut run = numbers(DType::F32, is_normal, 7).start();
+            let mut run = numbers(DType::F32, is_normal, 7).start(&ReadOptions::default());
             let data: Vec<u8> = (0..100).flat_map(|n| item(&mut *run, n)).collect();
             let values: Vec<f64> =
                 data.as_chunks().0.iter().map(|b| f64::from(f32::from_ne_bytes(*b))).collect();

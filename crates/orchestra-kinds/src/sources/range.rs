@@ -1,100 +1,62 @@
 //! `kind = "range"`: whole numbers, one item each, of no file.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::DType;
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Opens};
-use orchestra_plan::tree::Value as Toml;
-use orchestra_plan::{At, Fields, Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, Found, ListError, PushFound};
+use orchestra_core::shapes::FetchRun;
+use orchestra_plan::{At, ItemSchema, Items, ReadOptions, Reported, SourceContext, TypedSource, settings};
+use orchestra_store::{Found, ListError, PushFound};
 
 use super::reading::limits::MOST_ITEMS;
-use super::reading::locator::{file_of, locator, parts};
-
-pub struct Range;
+use super::reading::locator::{locator, parts};
 
 const COLUMN: &str = "n";
 
-const KEYS: [Key; 3] = [
-    key("start", "integer", "0", "the first number"),
-    key("stop", "integer", "required", "where it ends; this number is none of them"),
-    key("step", "integer, not 0", "1", "from one number to the next"),
-];
-
-impl SourceKind for Range {
-    fn name(&self) -> &'static str {
-        "range"
-    }
-
-    fn about(&self) -> &'static str {
-        "Whole numbers from `start` to below `stop`, as the scalar `n` of i64; an item is called by its number. It reads no file."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn has_files(&self) -> bool {
-        false
-    }
-
-    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
-        let fields = &mut source.fields;
-        let start = integer(fields, "start", 0)?;
-        let step = integer(fields, "step", 1)?;
-        if fields.entry("stop").is_none() {
-            fields.missing("stop", "say where it ends: stop = 1000 gives the numbers 0 to 999");
-            return None;
-        }
-        let stop = integer(fields, "stop", 0)?;
-        if step.value == 0 {
-            fields.bad("step", step.span, "must not be 0");
-            return None;
-        }
-        let numbers = Numbers { start: start.value, stop: stop.value, step: step.value };
-        let n = numbers.count();
-        if n == 0 {
-            let reason = format!("leaves no number: it goes from {} in steps of {}", start.value, step.value);
-            fields.bad("stop", stop.span, &reason).help("the numbers end before `stop`");
-            return None;
-        }
-        if n > u128::from(MOST_ITEMS) {
-            fields.bad("stop", stop.span, &format!("gives {n} items, and a source has at most {MOST_ITEMS}"));
-            return None;
-        }
-        source.n_items = u64::try_from(n).ok();
-        let numbers = Arc::new(numbers);
-        Some(SourceConnected {
-            gives: Schema::of(COLUMN, ColumnType::Tensor(fixed_tensor(COLUMN, DType::I64, &[]))),
-            fetch: Arc::clone(&numbers) as Arc<dyn Fetch>,
-            expand: Some(numbers),
-            names_repeat: false,
-            // An item is its number, whatever the others are: a run goes on with a later `stop`.
-            settings: serde_json::json!({ "kind": "range" }),
-            decoders: None,
-        })
-    }
-
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(settings.read::<Numbers>()?))
+settings! {
+    pub struct Range {
+        /// the first number
+        start: i64 = 0,
+        /// where it ends; this number is none of them
+        #[missing("say where it ends: stop = 1000 gives the numbers 0 to 999")]
+        stop: At<i64>,
+        /// from one number to the next; not 0
+        step: At<i64> = 1,
     }
 }
 
-/// A whole number of either sign. `None` after an error.
-fn integer(fields: &mut Fields<'_, '_>, key: &str, default: i64) -> Option<At<i64>> {
-    let Some(entry) = fields.entry(key) else { return Some(At::new(default, fields.span)) };
-    let Toml::Integer(n) = entry.node.value else {
-        fields.wrong(key, &entry.node, "a whole number");
-        return None;
-    };
-    Some(At::new(n, entry.node.span))
+impl TypedSource for Range {
+    const NAME: &'static str = "range";
+    const ABOUT: &'static str = "Whole numbers from `start` to below `stop`, as the scalar `n` of i64; an item is called by its number. It reads no file.";
+    const HAS_FILES: bool = false;
+    type Items = Numbers;
+
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Numbers), Reported> {
+        let (fields, Range { start, stop, step }) = (&mut source.fields, self);
+        if step.value == 0 {
+            return fields.bad("step", step.span, "must not be 0").fail();
+        }
+        let numbers = Numbers { start, stop: stop.value, step: step.value };
+        let n = numbers.count();
+        if n == 0 {
+            let reason = format!("leaves no number: it goes from {start} in steps of {}", step.value);
+            return fields.bad("stop", stop.span, &reason).help("the numbers end before `stop`").fail();
+        }
+        if n > u128::from(MOST_ITEMS) {
+            let reason = format!("gives {n} items, and a source has at most {MOST_ITEMS}");
+            return fields.bad("stop", stop.span, &reason).fail();
+        }
+        source.n_items = u64::try_from(n).ok();
+        let gives = Schema::of(COLUMN, ColumnType::Tensor(fixed_tensor(COLUMN, DType::I64, &[])));
+        // An item is its number, whatever the others are: a run goes on with a later `stop`.
+        let settings = serde_json::json!({ "kind": Self::NAME });
+        Ok((ItemSchema { gives, settings, decoders: None }, numbers))
+    }
 }
 
 #[derive(Debug, Clone, Copy, Encode, Decode)]
-struct Numbers {
+pub struct Numbers {
     start: i64,
     stop: i64,
     /// Not 0.
@@ -118,27 +80,17 @@ impl Numbers {
     }
 }
 
-impl Expand for Numbers {
-    fn expand(&self, _: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+impl Items for Numbers {
+    fn list(&self, _: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let numbers = (0..).map_while(|at| Some((at, self.get(at)?)));
         for (at, number) in numbers {
             push(Found::Item(&number.to_string(), &locator(Path::new(""), &[at])))?;
         }
         Ok(())
     }
-}
 
-impl Fetch for Numbers {
-    fn start(&self) -> Box<dyn FetchRun> {
+    fn start(&self, _: &ReadOptions) -> Box<dyn FetchRun> {
         Box::new(Number { numbers: *self, bytes: [0; 8] })
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Range.name(), self)
-    }
-
-    fn opens(&self) -> Opens {
-        Opens::OfItems(file_of)
     }
 }
 
@@ -181,7 +133,7 @@ mod tests {
             }
             let (items, _) = listed(&numbers, Path::new("")).unwrap();
             assert_eq!(items.len(), expected.len());
-            let mut run = numbers.start();
+            let mut run = numbers.start(&ReadOptions::default());
             for (n, (name, locator)) in expected.iter().zip(&items).rev() {
                 run.fetch(locator).unwrap();
                 run.with_row(&mut |row| {

@@ -5,115 +5,97 @@ mod sample_columns;
 
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
-use std::sync::Arc;
 
 use bincode::{Decode, Encode};
-use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
-use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, Found, ListError, ObjectStore, PassedOver, PassedOverCounts, PushFound};
+use orchestra_core::shapes::{FetchRun, KindSettings};
+use orchestra_plan::{
+    At, ItemSchema, Items, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
+};
+use orchestra_store::{Found, ListError, PassedOver, PassedOverCounts, PushFound};
 
 use self::sample::{MISSING, Sample, TWICE, place_or};
-use self::sample_columns::{MOST_COLUMNS, columns_of, first_sample, is_npy, key_of, type_of};
-use super::reading::columns::{decoders, schema, settings};
+use self::sample_columns::{MOST_COLUMNS, columns_of, is_npy, key_of, type_of};
+use super::reading::archive::Member;
+use super::reading::columns::item_schema;
 use super::reading::field_type::Field;
 use super::reading::file_version::FileVersion;
-use super::reading::input::{answer, describe, open_to_list, warn_of_no_item, why_no_item};
-use super::reading::locator::{file_of, locator};
-use super::reading::tar_members::{Member, Members};
-use crate::objects::{self, Protocol};
+use super::reading::input::{answer, describe, look_into_first, open_to_list, warn_of_no_item, why_no_item};
+use super::reading::locator::locator;
+use super::reading::tar_members;
+use crate::objects;
 
-pub struct Tar;
-
-const KEYS: [Key; 1] = [key(
-    "columns",
-    "list",
-    "those of the first sample",
-    "the extensions whose members an item has, each a column of that name: pictures (`jpg`, `png`, `webp`, ...), `cls` (a number, i64), \
-     `txt`, `text`, `caption` and `json` (text), `npy` (a tensor of the first sample's shape); any other is bytes",
-)];
-
-impl SourceKind for Tar {
-    fn name(&self) -> &'static str {
-        "tar"
+settings! {
+    pub struct Tar {
+        /// the extensions whose members an item has, each a column of that name: pictures (`jpg`, `png`, `webp`, ...), `cls` (a number, i64),
+        /// `txt`, `text`, `caption` and `json` (text), `npy` (a tensor of the first sample's shape); any other is bytes
+        columns: Option<Vec<At<String>>> => "those of the first sample",
     }
+}
 
-    fn about(&self) -> &'static str {
-        "The samples of uncompressed tar archives, as WebDataset writes them: members that follow one another and share their path up to the first \
+impl TypedSource for Tar {
+    const NAME: &'static str = "tar";
+    const ABOUT: &'static str = "The samples of uncompressed tar archives, as WebDataset writes them: members that follow one another and share their path up to the first \
          dot of the file name. Links, hard and symbolic, have the bytes of the member that they lead to; archives that were put one behind the other are read on. An item is called `shard.tar/key`. `paths` may name [objects](../guide/workflow-file.md#objects), of which headers and \
-         the members of `columns` are read: `s3://bucket/shards/*.tar`."
-    }
+         the members of `columns` are read: `s3://bucket/shards/*.tar`.";
+    const NAMES_REPEAT: bool = true;
+    const OBJECTS: Option<ObjectAccess> = Some(objects::ACCESS);
+    type Items = Shards;
 
-    fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
-        objects::store()
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
-        let names = match source.fields.entry("columns") {
-            Some(entry) => {
-                let names = source.fields.strings("columns")?;
-                let mut unique: Vec<String> = Vec::new();
-                for name in names {
-                    let extension = name.value.trim_start_matches('.').to_ascii_lowercase();
-                    if extension.is_empty() || unique.contains(&extension) {
-                        source.fields.bad(
-                            "columns",
-                            name.span,
-                            "must name each extension once, such as \"jpg\"",
-                        );
-                        return None;
-                    }
-                    unique.push(extension);
-                }
-                if unique.is_empty() || unique.len() > MOST_COLUMNS {
-                    source.fields.bad(
-                        "columns",
-                        entry.node.span,
-                        &format!("must name 1 to {MOST_COLUMNS} extensions"),
-                    );
-                    return None;
-                }
-                Some(unique)
-            }
-            None => None,
-        };
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Shards), Reported> {
+        let names = self.columns.map(|names| extensions(names, source)).transpose()?;
         let columns = match names {
             Some(names) if !names.iter().any(|name| is_npy(name)) => {
                 names.into_iter().map(|name| Field::new(&*name, type_of(&name))).collect()
             }
             names => first_sample(source, names)?,
         };
-        let protocols = objects::protocols(source.urls);
-        let shards = Arc::new(Shards { columns, max_pixels: source.limits.max_pixels, protocols });
-        warn_of_no_item(source, &KindSettings::of(self.name(), &Question::NoItem((*shards).clone()))?);
-        Some(SourceConnected {
-            gives: schema(&shards.columns),
-            fetch: Arc::clone(&shards) as Arc<dyn Fetch>,
-            settings: settings(self.name(), &shards.columns),
-            decoders: decoders(&shards.columns),
-            expand: Some(shards),
-            names_repeat: true,
-        })
+        let (schema, shards) = (item_schema::<Self>(&columns), Shards { columns });
+        warn_of_no_item::<Self>(source, &Question::NoItem(shards.clone()));
+        Ok((schema, shards))
     }
 
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(settings.read::<Shards>()?))
-    }
-
-    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
-        Some(Arc::new(settings.read::<Shards>()?))
-    }
-
-    fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+    fn describe(question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
         match question.read() {
             Some(Question::FirstSample(names)) => describe(file, |archive| columns_of(archive, names)),
             Some(Question::NoItem(shards)) => answer(file, Ok(why_no_item(file, &shards))),
             None => answer::<()>(file, Err("it was asked for nothing".to_owned())),
         }
     }
+}
+
+/// Extensions as members have them, each named once.
+fn extensions(names: Vec<At<String>>, source: &mut SourceContext<'_, '_>) -> Result<Vec<String>, Reported> {
+    let fields = &mut source.fields;
+    let mut unique: Vec<String> = Vec::new();
+    for name in names {
+        let extension = name.value.trim_start_matches('.').to_ascii_lowercase();
+        if extension.is_empty() || unique.contains(&extension) {
+            return fields.bad("columns", name.span, "must name each extension once, such as \"jpg\"").fail();
+        }
+        unique.push(extension);
+    }
+    if unique.is_empty() || unique.len() > MOST_COLUMNS {
+        let span = fields.entry("columns").map_or(fields.span, |entry| entry.node.span);
+        return fields.bad("columns", span, &format!("must name 1 to {MOST_COLUMNS} extensions")).fail();
+    }
+    Ok(unique)
+}
+
+/// The columns as the first sample of the first file has them: all, or those that are named.
+fn first_sample(
+    source: &mut SourceContext<'_, '_>,
+    names: Option<Vec<String>>,
+) -> Result<Vec<Field>, Reported> {
+    let help =
+        "name the archives with `paths`, or with a manifest that is a file; or name `columns`, without `npy`";
+    let question = Question::FirstSample(names);
+    let (name, found) = look_into_first::<Tar, _>(source, &question, None, help)?;
+    found.or_else(|why| {
+        source
+            .error(format!("`{name}` cannot be read as a tar archive of samples: {why}"))
+            .help("a sample is members such as `0001.jpg` and `0001.cls`, one behind the other")
+            .fail()
+    })
 }
 
 /// What is asked of an archive while its source is planned.
@@ -125,23 +107,20 @@ enum Question {
 }
 
 #[derive(Debug, Clone, Encode, Decode)]
-struct Shards {
+pub struct Shards {
     columns: Vec<Field>,
-    max_pixels: u64,
-    /// How its objects are read; empty: it has files.
-    protocols: Vec<Protocol>,
 }
 
-impl Expand for Shards {
-    fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+impl Items for Shards {
+    fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         open_to_list(path, |archive, seen| {
             let version = FileVersion::of([seen]);
             self.samples(path, version, BufReader::with_capacity(16 << 10, archive), push)
         })
     }
 
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Tar.name(), self)
+    fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
+        Box::new(Sample::new(&self.columns, options))
     }
 }
 
@@ -155,7 +134,7 @@ impl Shards {
         push: PushFound<'_>,
     ) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
-        let mut members = Members::new(archive).map_err(|error| unreadable(error.to_string()))?;
+        let mut members = tar_members::members(archive).map_err(|error| unreadable(error.to_string()))?;
         let mut sample: Option<ListedSample> = None;
         let (mut is_without, mut passed_over) = (true, PassedOverCounts::default());
         while let Some(member) = members.next().map_err(unreadable)? {
@@ -226,27 +205,6 @@ impl ListedSample {
     }
 }
 
-impl Fetch for Shards {
-    fn start(&self) -> Box<dyn FetchRun> {
-        Box::new(Sample::new(&self.columns, self.max_pixels, &self.protocols))
-    }
-
-    fn network(&self) -> Option<Network> {
-        objects::network(&self.protocols)
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Tar.name(), self)
-    }
-
-    fn opens(&self) -> Opens {
-        match self.protocols.is_empty() {
-            true => Opens::OfItems(file_of),
-            false => objects::opens_none(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use orchestra_core::data::Value;
@@ -275,12 +233,12 @@ mod tests {
         ];
         std::fs::write(&path, archive(&members)).unwrap();
         let columns = ["cls", "seg.json"].map(|name| Field::new(name, type_of(name))).into();
-        let shards = Shards { columns, max_pixels: 1, protocols: Vec::new() };
+        let shards = Shards { columns };
         let (items, passed_over) = listed(&shards, &path).unwrap();
         assert_eq!(passed_over.to_string(), "hidden 1, no_extension 1");
         let names: Vec<&str> = items.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["/d.x/1", "/d.x/2", "/d.x/3", "/4", "/5"]);
-        let mut run = shards.start();
+        let mut run = shards.start(&ReadOptions::default());
         let whys =
             ["no member `.seg.json`", "`.cls` is no whole number", "two members `.cls`", "is no UTF-8"];
         for ((_, locator), why) in items[1..].iter().zip(whys) {

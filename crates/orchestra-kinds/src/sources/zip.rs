@@ -4,108 +4,73 @@ use std::ffi::OsStr;
 use std::io::BufReader;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
+use orchestra_core::shapes::{FetchRun, KindSettings};
 use orchestra_core::{FailureKind, LeftOut};
-use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{
-    Expand, Found, ListError, ObjectStore, PassedOver, PassedOverCounts, PushFound, escape, is_hidden,
+use orchestra_plan::{
+    At, ItemSchema, Items, ObjectAccess, ReadOptions, Reported, SourceContext, TypedSource, settings,
 };
+use orchestra_store::{Found, ListError, PassedOver, PassedOverCounts, PushFound, escape, is_hidden};
 
+use super::reading::archive::Member;
 use super::reading::input::{Input, Last, Opener, answer, open_to_list, warn_of_no_item, why_no_item};
 use super::reading::limits::LARGEST_FILE_BYTES;
-use super::reading::locator::{file_of, locator, parts};
+use super::reading::locator::{locator, parts};
 use super::reading::undecoded_picture::UndecodedPicture;
-use super::reading::zip_members::{Directory, Place, read_member};
-use crate::objects::{self, Protocol};
+use super::reading::zip_members::{self, Place, read_member};
+use crate::objects;
 
-pub struct Zip;
-
-const KEYS: [Key; 1] = [key(
-    "members",
-    "text or list",
-    "pictures by their extension",
-    "globs of the members that are items, such as `*.png` or `train/**/*.jpg`, for the whole name; without it, those that end in `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`, \
-     `.tif`, `.tiff` or `.gif`",
-)];
+settings! {
+    pub struct Zip {
+        /// globs of the members that are items, such as `*.png` or `train/**/*.jpg`, for the whole name; without it, those that end in `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`,
+        /// `.tif`, `.tiff` or `.gif`
+        members: Option<Vec<At<String>>> => "pictures by their extension",
+    }
+}
 
 const EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif"];
 
-impl SourceKind for Zip {
-    fn name(&self) -> &'static str {
-        "zip"
-    }
+impl TypedSource for Zip {
+    const NAME: &'static str = "zip";
+    const ABOUT: &'static str = "Pictures that are members of zip archives, stored or deflated. A symbolic link has the bytes of the member that it leads to. An item is called `archive.zip/member`. Other members are [passed over](../guide/workflow-file.md#what-is-passed-over) and counted.";
+    const NAMES_REPEAT: bool = true;
+    const OBJECTS: Option<ObjectAccess> = Some(objects::ACCESS);
+    type Items = Pictures;
 
-    fn about(&self) -> &'static str {
-        "Pictures that are members of zip archives, stored or deflated. A symbolic link has the bytes of the member that it leads to. An item is called `archive.zip/member`. Other members are [passed over](../guide/workflow-file.md#what-is-passed-over) and counted."
-    }
-
-    fn objects(&self) -> Result<Arc<dyn ObjectStore>, String> {
-        objects::store()
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
-        let globs = match source.fields.entry("members") {
-            Some(entry) => {
-                let globs = source.fields.strings("members")?;
-                if globs.is_empty() {
-                    source
-                        .fields
-                        .bad("members", entry.node.span, "names nothing")
-                        .help("for example members = \"*.png\"");
-                    return None;
-                }
-                for glob in &globs {
-                    if let Err(error) = fast_glob::validate(&glob.value) {
-                        source.fields.bad("members", glob.span, &format!("is no glob: {error}"));
-                        return None;
-                    }
-                }
-                globs.into_iter().map(|glob| glob.value).collect()
+    fn connect(self, source: &mut SourceContext<'_, '_>) -> Result<(ItemSchema, Pictures), Reported> {
+        let fields = &mut source.fields;
+        if let (Some([]), Some(entry)) = (self.members.as_deref(), fields.entry("members")) {
+            let help = "for example members = \"*.png\"";
+            return fields.bad("members", entry.node.span, "names nothing").help(help).fail();
+        }
+        let mut globs = Vec::new();
+        for glob in self.members.into_iter().flatten() {
+            if let Err(error) = fast_glob::validate(&glob.value) {
+                return fields.bad("members", glob.span, &format!("is no glob: {error}")).fail();
             }
-            None => Vec::new(),
-        };
-        let settings = serde_json::json!({ "kind": self.name(), "members": globs });
-        let protocols = objects::protocols(source.urls);
-        let pictures = Arc::new(Pictures { globs, max_pixels: source.limits.max_pixels, protocols });
-        warn_of_no_item(source, &KindSettings::of(self.name(), &*pictures)?);
-        Some(SourceConnected {
+            globs.push(glob.value);
+        }
+        let schema = ItemSchema {
             gives: Schema::of("picture", ColumnType::Picture),
-            fetch: Arc::clone(&pictures) as Arc<dyn Fetch>,
-            expand: Some(pictures),
-            names_repeat: true,
-            settings,
+            settings: serde_json::json!({ "kind": Self::NAME, "members": globs }),
             decoders: Some(orchestra_media::DECODERS),
-        })
+        };
+        let pictures = Pictures { globs };
+        warn_of_no_item::<Self>(source, &pictures);
+        Ok((schema, pictures))
     }
 
-    fn revive(&self, settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
-        Some(Arc::new(settings.read::<Pictures>()?))
-    }
-
-    fn revive_expand(&self, settings: &KindSettings) -> Option<Arc<dyn Expand>> {
-        Some(Arc::new(settings.read::<Pictures>()?))
-    }
-
-    fn describe(&self, question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
+    fn describe(question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError> {
         answer(file, Ok(question.read::<Pictures>().and_then(|pictures| why_no_item(file, &pictures))))
     }
 }
 
-#[derive(Debug, Clone, Encode, Decode)]
-struct Pictures {
+#[derive(Debug, Encode, Decode)]
+pub struct Pictures {
     /// Of members; none: those that are called as pictures are.
     globs: Vec<String>,
-    max_pixels: u64,
-    /// How its objects are read; empty: it has files.
-    protocols: Vec<Protocol>,
 }
 
 impl Pictures {
@@ -123,24 +88,31 @@ impl Pictures {
     }
 }
 
-impl Expand for Pictures {
-    fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+impl Items for Pictures {
+    fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let (mut n_items, mut passed_over) = (0_u64, PassedOverCounts::default());
-        let takes_hidden = self.takes_hidden();
         open_to_list(path, |file, _| {
-            let mut directory = Directory::new(BufReader::new(file)).map_err(unreadable)?;
-            while let Some(member) = directory.next().map_err(unreadable)? {
-                let is_taken = || self.takes(&member.name);
-                let reason = member.passed_over(takes_hidden);
-                if let Some(reason) = reason.or_else(|| (!is_taken()).then_some(PassedOver::NotTaken)) {
-                    passed_over.add(reason, 1);
-                    push(Found::PassedOver(reason, 1))?;
-                    continue;
-                }
+            let members = zip_members::members(BufReader::new(file)).map_err(unreadable)?;
+            let mut members = members.with_hidden(self.takes_hidden());
+            while let Some(member) = members.next().map_err(unreadable)? {
+                let found = match member {
+                    Member::File { name, place } if self.takes(&name) => Ok((name, place)),
+                    Member::File { .. } => Err(PassedOver::NotTaken),
+                    Member::PassedOver(reason) => Err(reason),
+                };
+                let (name, place) = match found {
+                    Ok(found) => found,
+                    Err(reason) => {
+                        passed_over.add(reason, 1);
+                        push(Found::PassedOver(reason, 1))?;
+                        continue;
+                    }
+                };
                 n_items += 1;
-                let name = escape(Path::new(OsStr::from_bytes(&member.name)));
-                push(Found::Item(&format!("/{name}"), &locator(path, &member.place.numbers())))?;
+                let name = escape(Path::new(OsStr::from_bytes(&name)));
+                let place = place.unwrap_or_else(Place::astray);
+                push(Found::Item(&format!("/{name}"), &locator(path, &place.numbers())))?;
             }
             Ok(())
         })?;
@@ -155,31 +127,9 @@ impl Expand for Pictures {
         Ok(())
     }
 
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Zip.name(), self)
-    }
-}
-
-impl Fetch for Pictures {
-    fn start(&self) -> Box<dyn FetchRun> {
-        let opener = Opener::new(&self.protocols);
-        let picture = UndecodedPicture::new(self.max_pixels);
-        Box::new(MemberPicture { opener, open: Last::default(), picture })
-    }
-
-    fn network(&self) -> Option<Network> {
-        objects::network(&self.protocols)
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Zip.name(), self)
-    }
-
-    fn opens(&self) -> Opens {
-        match self.protocols.is_empty() {
-            true => Opens::OfItems(file_of),
-            false => objects::opens_none(),
-        }
+    fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
+        let picture = UndecodedPicture::new(options.max_pixels);
+        Box::new(MemberPicture { opener: Opener::new(options), open: Last::default(), picture })
     }
 }
 
@@ -236,13 +186,13 @@ mod tests {
         std::fs::write(&path, &bytes).unwrap();
         let items = |globs: &[&str]| {
             let globs = globs.iter().map(|glob| (*glob).to_owned()).collect();
-            listed(&Pictures { globs, max_pixels: 1, protocols: Vec::new() }, &path).unwrap().0
+            listed(&Pictures { globs }, &path).unwrap().0
         };
         let names = |globs: &[&str]| items(globs).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names(&[]), ["/a.PNG", "/d/b.jpg"]);
         assert_eq!(names(&["d/*"]), ["/d/b.jpg"]);
         assert_eq!(names(&["*.txt", "**/*.jpg"]), ["/d/b.jpg", "/note.txt"]);
-        let mut run = Pictures { globs: Vec::new(), max_pixels: 1, protocols: Vec::new() }.start();
+        let mut run = Pictures { globs: Vec::new() }.start(&ReadOptions::default());
         let items = items(&[]);
         let error = run.fetch(&items[0].1).unwrap_err().error;
         assert!(error.contains("checksum"), "{error}");

@@ -4,7 +4,9 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, TensorSpec};
-use orchestra_plan::{At, Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
+use orchestra_plan::{
+    At, Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
+};
 
 use super::shared::best_classes::BestClasses;
 
@@ -25,28 +27,27 @@ impl TypedStage for Argmax {
 }
 
 impl Connect for Argmax {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let what = "a tensor of scores, which an infer stage gives";
         let is_scored = |spec: &TensorSpec| !spec.row.is_empty();
         let place = stage.column(0, what, |c| c.ty.stored().is_some_and(is_scored))?;
-        let tensor = stage.inputs[0].gives.0[place].ty.stored()?.clone();
+        let tensor = stage.inputs[0].gives.0[place].ty.stored().ok_or(Reported)?.clone();
         let axis = self.axis.value as usize;
         if axis >= tensor.row.len() {
             let (name, n) = (stage.name, tensor.row.len());
             let message =
                 format!("`axis` of stage `{name}` is {axis}, but `{}` has {n} dimensions", tensor.name);
-            stage
-                .diags
+            return stage
                 .error(self.axis.span, message)
                 .label(format!("it is {tensor}"))
-                .help(format!("the first is 0 and the last {}; the batch does not count", n - 1));
-            return None;
+                .help(format!("the first is 0 and the last {}; the batch does not count", n - 1))
+                .fail();
         }
         let mut row = tensor.row.clone();
         row.remove(axis);
         let spec = TensorSpec { name: "classes".into(), dtype: DType::I64, row, batch: Dim::Dynamic };
         let about = format!("best of dimension {axis}");
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of("classes", ColumnType::Tensor(spec)),
             reads: vec![(0, place)],
             settings: self.json(),

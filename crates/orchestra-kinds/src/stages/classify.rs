@@ -5,8 +5,8 @@ use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, Element, TensorSpec};
 use orchestra_plan::{
-    At, Choice as _, Connect, Runs, Settings, StageConnected, StageContext, TypedStage, choices, read_labels,
-    settings,
+    At, Choice as _, Connect, Reported, Runs, Settings, Span, StageConnected, StageContext, TypedStage,
+    choices, read_labels, settings,
 };
 
 use crate::elements::{Number, no_number, read_numbers, too_large, with_number};
@@ -44,11 +44,11 @@ impl TypedStage for Classify {
 }
 
 impl Connect for Classify {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let what = "one score per class, which an infer stage gives";
         let output = stage.column(0, what, |c| c.ty.tensor().is_some())?;
         let input = &stage.inputs[0];
-        let tensor = input.gives.0[output].ty.tensor()?.clone();
+        let tensor = input.gives.0[output].ty.tensor().ok_or(Reported)?.clone();
         let own = match &self.labels {
             Some(written) => Some(read_labels(written, stage.folder, stage.host, stage.diags)?),
             None => None,
@@ -59,21 +59,16 @@ impl Connect for Classify {
             && labels.value.len() != classes
         {
             let n = labels.value.len();
+            let message = format!("there are {n} labels for {classes} classes of output `{}`", tensor.name);
             stage
-                .diags
-                .error(
-                    labels.span,
-                    format!("there are {n} labels for {classes} classes of output `{}`", tensor.name),
-                )
+                .error(labels.span, message)
                 .help("a labels file has one line per class, in the order of the classes");
         }
         let top_k = self.top_k.value as usize;
         if let Some(classes) = classes
             && top_k > classes
         {
-            stage
-                .diags
-                .error(self.top_k.span, format!("`top_k` is {top_k}, but there are {classes} classes"));
+            stage.error(self.top_k.span, format!("`top_k` is {top_k}, but there are {classes} classes"));
         }
         let labels = labels.map_or_else(Vec::new, |l| l.value);
         let said = match self.scores {
@@ -89,7 +84,7 @@ impl Connect for Classify {
         settings["labels"] = labels.clone().into();
         // Each best class prints a number and a name.
         let cost = classes.map(|n| n.saturating_add(top_k.min(n).saturating_mul(16)));
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of("classes", ColumnType::Labels),
             reads: vec![(0, output)],
             settings,
@@ -100,25 +95,20 @@ impl Connect for Classify {
     }
 }
 
-/// How many classes the tensor scores, where that is known. `None` after an error.
-fn classes(
-    stage: &mut StageContext<'_>,
-    span: orchestra_plan::Span,
-    tensor: &TensorSpec,
-) -> Option<Option<usize>> {
+/// How many classes the tensor scores, where that is known.
+fn classes(stage: &mut StageContext<'_>, span: Span, tensor: &TensorSpec) -> Result<Option<usize>, Reported> {
     let mut wide = tensor.row.iter().filter(|d| **d != Dim::Fixed(1));
     // A row of ones, or of nothing, is a single score.
     let classes = wide.next().copied().unwrap_or(Dim::Fixed(1));
     if tensor.dtype.is_float() && wide.next().is_none() {
-        return Some(classes.fixed());
+        return Ok(classes.fixed());
     }
     let name = stage.name;
     stage
-        .diags
         .error(span, format!("stage `{name}` cannot classify output `{}`", tensor.name))
         .label(format!("it is {tensor}"))
-        .help("classify takes one score per class: f32[batch, classes] or f16[batch, classes]");
-    None
+        .help("classify takes one score per class: f32[batch, classes] or f16[batch, classes]")
+        .fail()
 }
 
 /// Classes without a label whose number is kept as text: as many as classifiers have.

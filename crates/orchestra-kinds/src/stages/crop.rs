@@ -4,8 +4,8 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{DType, Dim, ImageSpec, TensorSpec};
 use orchestra_plan::{
-    At, Connect, Fields, Json, Key, Runs, Settings, StageConnected, StageContext, TypedStage, choices,
-    joined, list, settings,
+    At, Connect, Fields, Json, Key, Reported, Runs, Settings, StageConnected, StageContext, TypedStage,
+    choices, joined, list, settings,
 };
 
 use self::run::Cutting;
@@ -146,7 +146,7 @@ impl BoxSettings {
 }
 
 impl Connect for Crop {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let picture =
             stage.column(0, "pictures first, which a source gives", |c| c.ty == ColumnType::Picture)?;
         let is_boxes = |ty: &ColumnType| ty.tensor().is_some() || list_of(ty).is_some();
@@ -157,14 +157,11 @@ impl Connect for Crop {
         }
         if self.boxes.rotate.value {
             let message = format!("`rotate` of stage `{}` has no effect", stage.name);
-            stage
-                .diags
-                .error(self.boxes.rotate.span, message)
-                .help("it takes a list with `polygon`, which a detect stage of layout `dbnet` or `yolov8_obb` gives");
-            return None;
+            return stage.error(self.boxes.rotate.span, message)
+                .help("it takes a list with `polygon`, which a detect stage of layout `dbnet` or `yolov8_obb` gives").fail();
         }
         let input = &stage.inputs[1];
-        let tensor = input.gives.0[boxes].ty.tensor()?;
+        let tensor = input.gives.0[boxes].ty.tensor().ok_or(Reported)?;
         let numbers = tensor.row.last().and_then(|dim| dim.fixed());
         let floats = matches!(tensor.dtype, DType::F32 | DType::F16 | DType::F64);
         let needed = if self.boxes.needs_score() { 5 } else { 4 };
@@ -173,16 +170,15 @@ impl Connect for Crop {
             let message =
                 format!("stage `{name}` cannot cut out `{}` of stage `{}`", tensor.name, input.name);
             let score = if needed == 5 { ", the fifth being the score" } else { "" };
-            stage
-                .diags
+            return stage
                 .error(input.span, message)
                 .label(format!("it is {tensor}"))
-                .help(format!("boxes are f32[batch, boxes, {needed}] or more numbers each{score}"));
-            return None;
+                .help(format!("boxes are f32[batch, boxes, {needed}] or more numbers each{score}"))
+                .fail();
         }
         let many = tensor.row.first().and_then(|d| Dim::fixed(*d)).filter(|_| tensor.row.len() == 2);
         let gives = image_settings::column(&self.spec);
-        Some(self.connected(stage, gives, (picture, boxes), (self.boxes.boxes(), many, None)))
+        Ok(self.connected(stage, gives, (picture, boxes), (self.boxes.boxes(), many, None)))
     }
 
     fn trims(&self) -> Option<&ImageSpec> {
@@ -215,29 +211,23 @@ impl Crop {
         boxes: (usize, usize),
         rows: &Schema,
         stage: &mut StageContext<'_>,
-    ) -> Option<StageConnected> {
+    ) -> Result<StageConnected, Reported> {
         let (name, input) = (stage.name, &stage.inputs[1]);
         for key in ["corners", "units"] {
             let Some(span) = stage.place_of(key) else { continue };
             let message = format!("`{key}` of stage `{name}` has no effect on a list of boxes");
             let help = "leave it out: `box` of a list is left, top, right, bottom in pixels";
-            stage.diags.error(span, message).help(help);
-            return None;
+            return stage.error(span, message).help(help).fail();
         }
-        let lacks = |what: &str, stage: &mut StageContext<'_>| {
-            let message = format!("stage `{name}` needs `{what}` of each box of stage `{}`", input.name);
-            stage.diags.error(input.span, message).label(format!("it gives {}", input.gives));
-        };
-        let score = floats(rows, "score", &[]);
-        if score.is_none() && self.boxes.needs_score() {
-            lacks("score", stage);
-            return None;
-        }
-        let polygon = floats(rows, "polygon", &[4, 2]);
         let rotates = self.boxes.rotate.value;
-        if polygon.is_none() && rotates {
-            lacks("polygon", stage);
-            return None;
+        let (score, polygon) = (floats(rows, "score", &[]), floats(rows, "polygon", &[4, 2]));
+        for (what, column, is_needed) in
+            [("score", score, self.boxes.needs_score()), ("polygon", polygon, rotates)]
+        {
+            if column.is_none() && is_needed {
+                let message = format!("stage `{name}` needs `{what}` of each box of stage `{}`", input.name);
+                return stage.error(input.span, message).label(format!("it gives {}", input.gives)).fail();
+            }
         }
         let mut gives = image_settings::column(&self.spec);
         let n_own = gives.0.len();
@@ -251,14 +241,14 @@ impl Crop {
             Some(written) => Some(turn_column(rows, written, name, stage)?),
         };
         let list = ListColumns {
-            corners: floats(rows, "box", &[4])?,
+            corners: floats(rows, "box", &[4]).ok_or(Reported)?,
             score,
             polygon: polygon.filter(|_| rotates),
             turn,
             passed,
         };
         let is = Boxes { corners: Corners::Xyxy, is_relative: false, ..self.boxes.boxes() };
-        Some(self.connected(stage, gives, boxes, (is, None, Some(list))))
+        Ok(self.connected(stage, gives, boxes, (is, None, Some(list))))
     }
 
     /// The stage, which reads a picture and boxes; an item has no more than `many` of them, where that is known.
@@ -296,10 +286,9 @@ fn turn_column(
     written: &At<String>,
     name: &str,
     stage: &mut StageContext<'_>,
-) -> Option<usize> {
+) -> Result<usize, Reported> {
     let is_one = |at: &usize| rows.0[*at].ty.tensor().is_some_and(|tensor| tensor.row_len() == Some(1));
-    let column = rows.position(&written.value).filter(is_one);
-    if column.is_none() {
+    rows.position(&written.value).filter(is_one).ok_or(Reported).or_else(|Reported| {
         let fitting = (0..rows.0.len()).filter(is_one).map(|at| rows.0[at].name.as_str());
         let message = format!("stage `{name}` cannot turn boxes by `{}`", written.value);
         let help = match list(fitting) {
@@ -307,12 +296,11 @@ fn turn_column(
             columns => format!("columns of one number: {columns}"),
         };
         stage
-            .diags
             .error(written.span, message)
             .label("no column of the list that is true, false or one number")
-            .help(help);
-    }
-    column
+            .help(help)
+            .fail()
+    })
 }
 
 #[derive(Debug, Clone, Encode, Decode)]

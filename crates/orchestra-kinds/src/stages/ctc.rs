@@ -6,8 +6,8 @@ use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, Element};
 use orchestra_plan::tree::Value as Toml;
 use orchestra_plan::{
-    At, Connect, Fields, Json, Runs, Setting, Settings, StageConnected, StageContext, TypedStage, Word,
-    choices, read_text, settings,
+    At, Connect, Fields, Json, Reported, Runs, Setting, Settings, StageConnected, StageContext, TypedStage,
+    Word, choices, read_text, settings,
 };
 
 use super::shared::largest::largest;
@@ -85,23 +85,22 @@ impl Connect for Ctc {
         self.scores == Scores::None
     }
 
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let what = "probabilities of classes for each step, which an infer stage gives";
         let place = stage.column(0, what, |c| c.ty.tensor().is_some())?;
         let input = &stage.inputs[0];
         let is_largest = matches!(input.gives.0[place].ty, ColumnType::Largest { .. });
-        let tensor = input.gives.0[place].ty.tensor()?.clone();
+        let tensor = input.gives.0[place].ty.tensor().ok_or(Reported)?.clone();
         let floats = tensor.dtype.is_float();
         let (steps, classes) = match tensor.row[..] {
             [steps, classes] | [Dim::Fixed(1), steps, classes] if floats => (steps.fixed(), classes.fixed()),
             _ => {
                 let message = format!("stage `{}` cannot read a text of `{}`", stage.name, tensor.name);
-                stage
-                    .diags
+                return stage
                     .error(input.span, message)
                     .label(format!("it is {tensor}"))
-                    .help("ctc takes f32[batch, steps, classes] or f16[batch, steps, classes]");
-                return None;
+                    .help("ctc takes f32[batch, steps, classes] or f16[batch, steps, classes]")
+                    .fail();
             }
         };
         let (charset, span) = match &self.charset {
@@ -113,10 +112,9 @@ impl Connect for Ctc {
                     let message = format!(
                         "stage `{name}` has no characters: no model with the metadata `{METADATA}` stands behind {from}"
                     );
-                    stage.diags.error(stage.span, message).help(
+                    return stage.error(stage.span, message).help(
                         "name a text file with one character per line, in the order of the classes: charset = \"characters.txt\"",
-                    );
-                    return None;
+                    ).fail();
                 }
             },
         };
@@ -141,12 +139,9 @@ impl Connect for Ctc {
         if let Some(classes) = classes
             && let Err(why) = reader.fits(classes)
         {
-            stage
-                .diags
-                .error(span, format!("the characters of stage `{}` do not fit `{}`: {why}", stage.name, tensor.name))
+            return stage.error(span, format!("the characters of stage `{}` do not fit `{}`: {why}", stage.name, tensor.name))
                 .label(format!("it is {tensor}"))
-                .help("the characters must be those that the model was trained with; with `space = true` a space follows them");
-            return None;
+                .help("the characters must be those that the model was trained with; with `space = true` a space follows them").fail();
         }
         if reader.blank >= classes.unwrap_or(most) {
             let message = format!(
@@ -155,13 +150,15 @@ impl Connect for Ctc {
                 reader.blank,
                 most - 1
             );
-            stage.diags.error(self.blank.span, message).help("the blank is the first class, 0, or the last");
-            return None;
+            return stage
+                .error(self.blank.span, message)
+                .help("the blank is the first class, 0, or the last")
+                .fail();
         }
         let said = if self.scores == Scores::Softmax { "logits" } else { "probabilities" };
         let mut settings = self.json();
         settings["charset"] = reader.charset[..n].join("\n").into();
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema(vec![
                 Column { name: "text".into(), ty: ColumnType::Text },
                 Column {
@@ -179,11 +176,11 @@ impl Connect for Ctc {
 }
 
 /// The lines of a file: a space is a character, so nothing but the ends of lines is cut off.
-fn file(written: &At<String>, stage: &mut StageContext<'_>) -> Option<Vec<String>> {
+fn file(written: &At<String>, stage: &mut StageContext<'_>) -> Result<Vec<String>, Reported> {
     let help = "a charset is text with one character per line, in the order of the classes";
     let text = read_text("charset", help, written, stage.folder, stage.host, stage.diags)?;
     let lines = text.strip_suffix('\n').unwrap_or(&text).split('\n');
-    Some(lines.map(|line| line.trim_matches('\r').to_owned()).collect())
+    Ok(lines.map(|line| line.trim_matches('\r').to_owned()).collect())
 }
 
 /// Lines as `str.splitlines` of Python cuts them, with which RapidOCR reads the metadata.

@@ -6,7 +6,7 @@ use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Pixels, Refusal, Sc
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Element};
 use orchestra_plan::{
-    Choice as _, Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
+    Choice as _, Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
 };
 
 use crate::picture_encoders::Format;
@@ -37,7 +37,7 @@ impl TypedStage for Draw {
 }
 
 impl Connect for Draw {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let picture =
             stage.column(0, "pictures first, which a source gives", |c| c.ty == ColumnType::Picture)?;
         let what = "a list of detections second, with a column `box` of f32[4]";
@@ -46,8 +46,8 @@ impl Connect for Draw {
             _ => false,
         };
         let list = stage.column(1, what, |column| fits(&column.ty))?;
-        let ColumnType::List(schema) = &stage.inputs[1].gives.0[list].ty else { return None };
-        let places = Places::of(schema)?;
+        let ColumnType::List(schema) = &stage.inputs[1].gives.0[list].ty else { return Err(Reported) };
+        let places = Places::of(schema).ok_or(Reported)?;
         let (format, quality) = (self.format, self.quality);
         let about = match format {
             Format::Png => "png".to_owned(),
@@ -56,7 +56,7 @@ impl Connect for Draw {
         if format == Format::Png {
             stage.warn_of("quality", ": a PNG keeps every pixel");
         }
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of("drawing", ColumnType::Bytes(format.name().into())),
             reads: vec![(0, picture), (1, list)],
             settings: self.json(),

@@ -5,7 +5,8 @@ use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    Choice as _, Connect, Runs, Settings, StageConnected, StageContext, TypedStage, choices, settings,
+    Choice as _, Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, choices,
+    settings,
 };
 
 use crate::elements::read_numbers;
@@ -51,11 +52,11 @@ impl TypedStage for Embed {
 }
 
 impl Connect for Embed {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let what = "vectors, which an infer stage gives";
         let place = stage.column(0, what, |c| c.ty.tensor().is_some())?;
         let input = &stage.inputs[0];
-        let tensor = input.gives.0[place].ty.tensor()?.clone();
+        let tensor = input.gives.0[place].ty.tensor().ok_or(Reported)?.clone();
         let wide: Vec<Dim> = tensor.row.iter().copied().filter(|dim| *dim != Dim::Fixed(1)).collect();
         let found = match (self.pool, &tensor.row[..], &wide[..]) {
             (Pool::None, _, []) => Some((Layout::Rows, None, Dim::Fixed(1))),
@@ -80,8 +81,7 @@ impl Connect for Embed {
                 }
             };
             let message = format!("stage `{}` cannot make a vector of `{}`", stage.name, tensor.name);
-            stage.diags.error(input.span, message).label(format!("it is {tensor}")).help(help);
-            return None;
+            return stage.error(input.span, message).label(format!("it is {tensor}")).help(help).fail();
         };
         let mut reads = vec![(0, place)];
         if let Some(many) = many.filter(|_| stage.inputs.len() > 1 && self.pool != Pool::Cls) {
@@ -95,7 +95,7 @@ impl Connect for Embed {
             row: vec![numbers],
             batch: Dim::Dynamic,
         };
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of("embedding", ColumnType::Tensor(spec)),
             settings: self.json(),
             about: format!("a vector, {}", details.join(", ")),
@@ -109,10 +109,10 @@ impl Connect for Embed {
     }
 }
 
-/// The column of input 1 that says which of so many tokens count. `None` after an error.
-fn mask(stage: &mut StageContext<'_>, many: Dim) -> Option<usize> {
+/// The column of input 1 that says which of so many tokens count.
+fn mask(stage: &mut StageContext<'_>, many: Dim) -> Result<usize, Reported> {
     let place = stage.column(1, "a mask with a number per token", |c| c.ty.tensor().is_some())?;
-    let mask = stage.inputs[1].gives.0[place].ty.tensor()?;
+    let mask = stage.inputs[1].gives.0[place].ty.tensor().ok_or(Reported)?;
     let fits = match (&mask.row[..], many) {
         ([Dim::Fixed(mask)], Dim::Fixed(many)) => *mask == many,
         (row, _) => row.len() == 1,
@@ -120,10 +120,9 @@ fn mask(stage: &mut StageContext<'_>, many: Dim) -> Option<usize> {
     if !fits {
         let message = format!("`{}` of stage `{}` is no mask of the tokens", mask.name, stage.inputs[1].name);
         let help = format!("a mask has one number per token: [batch, {many}]");
-        stage.diags.error(stage.inputs[1].span, message).label(format!("it is {mask}")).help(help);
-        return None;
+        return stage.error(stage.inputs[1].span, message).label(format!("it is {mask}")).help(help).fail();
     }
-    Some(place)
+    Ok(place)
 }
 
 /// How a vector is made of a tensor.

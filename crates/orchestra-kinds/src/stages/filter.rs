@@ -3,7 +3,9 @@
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Emit, Fan, RowWork};
-use orchestra_plan::{At, Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
+use orchestra_plan::{
+    At, Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
+};
 
 use super::shared::expression::{Expression, Type, of_key};
 
@@ -25,7 +27,7 @@ impl TypedStage for Filter {
 }
 
 impl Connect for Filter {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let (input, reads) = stage.whole_row()?;
         let keep = of_key(stage, &input, "keep", &self.keep)?;
         if keep.ty() != Type::Truth {
@@ -34,14 +36,13 @@ impl Connect for Filter {
                 stage.name,
                 keep.ty()
             );
-            stage
-                .diags
+            return stage
                 .error(self.keep.span, message)
-                .help("for example keep = \"score >= 0.5 and label != 'background'\"");
-            return None;
+                .help("for example keep = \"score >= 0.5 and label != 'background'\"")
+                .fail();
         }
         let cost = keep.n_parts() * 16;
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: input.gives,
             reads,
             runs: Runs::map::<Self>(Condition(keep), Some(cost)),

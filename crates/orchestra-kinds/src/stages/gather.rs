@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Refusal, Schema};
 use orchestra_core::shapes::Fold;
-use orchestra_plan::{Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
+use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
 settings! {
     #[derive(Debug)]
@@ -19,19 +19,18 @@ impl TypedStage for Gather {
 }
 
 impl Connect for Gather {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let (input, reads) = stage.whole_row()?;
         let gives = &input.gives.0;
         if let Some(column) = gives.iter().find(|c| c.ty == ColumnType::Picture) {
             let name = stage.name;
             let message = format!("stage `{name}` cannot keep `{}` of `{}`", column.name, input.name);
-            stage
-                .diags
+            return stage
                 .error(input.span, message)
-                .help("pictures of all parts would not fit into memory; gather what is made of them");
-            return None;
+                .help("pictures of all parts would not fit into memory; gather what is made of them")
+                .fail();
         }
-        Some(StageConnected {
+        Ok(StageConnected {
             settings: self.json(),
             reads,
             gives: Schema::of("parts", ColumnType::List(input.gives)),

@@ -6,7 +6,9 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Picture, Refusal, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Packing, RowWork};
 use orchestra_core::{FailureKind, ImageSpec, Placement, TensorSpec};
-use orchestra_plan::{Connect, Fields, Json, Key, Runs, Settings, StageConnected, StageContext, TypedStage};
+use orchestra_plan::{
+    Connect, Fields, Json, Key, Reported, Runs, Settings, StageConnected, StageContext, TypedStage,
+};
 
 use super::shared::image_settings as settings;
 
@@ -43,13 +45,13 @@ fn name_no_jpeg(paths: &[String]) -> bool {
 }
 
 impl Connect for Image {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let picture = stage.column(0, "pictures, which a source gives", |c| c.ty == ColumnType::Picture)?;
         let spec = ImageSpec { max_pixels: stage.limits.max_pixels, ..self.0.clone() };
         if name_no_jpeg(&stage.inputs[0].paths) {
             stage.warn_of("fast", ": its source names no JPEG");
         }
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: settings::column(&spec),
             reads: vec![(0, picture)],
             settings: serde_json::json!({ "spec": spec }),

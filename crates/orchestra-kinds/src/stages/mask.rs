@@ -4,7 +4,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Pixels, Refusal, Schema, TensorView, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{Dim, Element, Placement};
-use orchestra_plan::{Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
+use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
 use super::shared::best_classes::BestClasses;
 use crate::elements::no_number;
@@ -28,7 +28,7 @@ impl TypedStage for Mask {
 }
 
 impl Connect for Mask {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let mut reads = Vec::new();
         if stage.inputs.len() > 1 {
             let what = "pictures first, which a source gives, where it reads from two";
@@ -42,7 +42,7 @@ impl Connect for Mask {
         let placed = input.gives.0.iter().position(|column| column.ty == ColumnType::Placement);
         let placed = placed.filter(|_| at == 1);
         reads.extend(placed.map(|column| (at, column)));
-        let tensor = input.gives.0[place].ty.tensor()?.clone();
+        let tensor = input.gives.0[place].ty.tensor().ok_or(Reported)?.clone();
         let floats = tensor.dtype.is_float();
         // `None`: scores of several classes.
         let one = match tensor.row[..] {
@@ -51,10 +51,9 @@ impl Connect for Mask {
             [_, _, _] if floats => None,
             _ => {
                 let message = format!("stage `{name}` cannot make a mask of `{}`", tensor.name);
-                stage.diags.error(input.span, message).label(format!("it is {tensor}")).help(
+                return stage.error(input.span, message).label(format!("it is {tensor}")).help(
                     "it takes scores f32[batch, C, height, width], or one score or class per pixel, [batch, height, width]",
-                );
-                return None;
+                ).fail();
             }
         };
         let open = matches!(tensor.row[..], [Dim::Dynamic, _, _]);
@@ -66,7 +65,7 @@ impl Connect for Mask {
         let about = "classes as PNG".to_owned();
         let mut details = vec![about.clone()];
         details.extend((at == 1).then(|| "size of the picture".to_owned()));
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of("mask", ColumnType::Bytes("png".into())),
             settings: self.json(),
             reads,

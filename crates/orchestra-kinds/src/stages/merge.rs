@@ -5,7 +5,7 @@ use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Refusal, Schema, Va
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Element};
 use orchestra_plan::{
-    At, Choice as _, Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
+    At, Choice as _, Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
 };
 
 use super::shared::box_order::{BoxPosition, Order};
@@ -25,29 +25,26 @@ impl TypedStage for Merge {
 }
 
 impl Connect for Merge {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let what = "lists, which `gather` and `detect` give";
         let mut reads = Vec::new();
         for at in 0..stage.inputs.len().max(2) {
             reads.push((at, stage.column(at, what, |c| matches!(c.ty, ColumnType::List(_)))?));
         }
         let list = |(at, column): (usize, usize)| &stage.inputs[at].gives.0[column].ty;
-        let ColumnType::List(rows) = list(reads[0]) else { return None };
+        let ColumnType::List(rows) = list(reads[0]) else { return Err(Reported) };
         if let Some(&(other, column)) = reads.iter().find(|&&read| list(read) != list(reads[0])) {
             let (name, other) = (stage.name, &stage.inputs[other]);
             let message = format!(
                 "stage `{name}` cannot merge the list of `{}` with that of `{}`",
                 other.name, stage.inputs[0].name
             );
-            let ColumnType::List(columns) = &other.gives.0[column].ty else { return None };
-            stage
-                .diags
+            let ColumnType::List(columns) = &other.gives.0[column].ty else { return Err(Reported) };
+            return stage
                 .error(other.span, message)
                 .label(format!("its rows are {columns}, those of the first {rows}"))
-                .help(
-                    "give their columns the same names and types with a `select` in front of each `gather`",
-                );
-            return None;
+                .help("give their columns the same names and types with a `select` in front of each `gather`")
+                .fail();
         }
         let number = |name: &str, n: usize| {
             let at = rows.position(name)?;
@@ -67,19 +64,18 @@ impl Connect for Merge {
         if let Some(lacks) = lacks {
             let message =
                 format!("stage `{}` cannot order its rows, which have no column {lacks}", stage.name);
-            stage
-                .diags
+            return stage
                 .error(self.order.span, message)
                 .label(format!("they are {rows}"))
-                .help("leave `order` out, or keep that column with a `select`");
-            return None;
+                .help("leave `order` out, or keep that column with a `select`")
+                .fail();
         }
         let order = self.order.value;
         let about = match order {
             Order::Given => "one list of several".to_owned(),
             _ => format!("one list of several, in order: {}", order.name()),
         };
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of("parts", ColumnType::List(rows.clone())),
             settings: self.json(),
             reads,

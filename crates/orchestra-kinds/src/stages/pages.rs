@@ -4,7 +4,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Emit, Fan, RowWork};
-use orchestra_plan::{Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
+use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
 settings! {
     #[derive(Debug, Encode, Decode)]
@@ -20,18 +20,17 @@ impl TypedStage for Pages {
 }
 
 impl Connect for Pages {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let picture = stage.column(0, "pictures, which a source gives", |c| c.ty == ColumnType::Picture)?;
         let input = &stage.inputs[0];
         if !input.is_source {
             let message =
                 format!("stage `{}` takes files apart, and `{}` gives none", stage.name, input.name);
-            stage.diags.error(input.span, message).help("name the source of the pictures");
-            return None;
+            return stage.error(input.span, message).help("name the source of the pictures").fail();
         }
         let page = ColumnType::Tensor(fixed_tensor("page", DType::I64, &[]));
         let column = |name: &str, ty| Column { name: name.to_owned(), ty };
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema(vec![column("picture", ColumnType::Picture), column("page", page)]),
             reads: vec![(0, picture)],
             settings: self.json(),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use orchestra_core::data::{Column, ColumnType};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    At, Choice as _, Connect, Fields, Runs, StageConnected, StageContext, TypedStage, Upstreams, choices,
-    settings,
+    At, Choice as _, Connect, Fields, Reported, Runs, StageConnected, StageContext, TypedStage, Upstreams,
+    choices, settings,
 };
 
 use cell::Op;
@@ -122,7 +122,7 @@ impl TypedStage for ReduceStage {
 }
 
 impl Connect for ReduceStage {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let op = match self.op {
             Name::Concat => return self.concat(stage),
             Name::Count => None,
@@ -131,15 +131,16 @@ impl Connect for ReduceStage {
             Name::Min => Some(Op::Min),
             Name::Max => Some(Op::Max),
             Name::Histogram => {
-                let [low, high] = self.range.as_ref()?.value;
-                Some(Op::histogram(low, high, self.bins?))
+                let [low, high] = self.range.as_ref().ok_or(Reported)?.value;
+                Some(Op::histogram(low, high, self.bins.ok_or(Reported)?))
             }
         };
         let value = match &op {
             Some(_) => stage.column(0, "a tensor", |c| matches!(c.ty.required(), ColumnType::Tensor(_)))?,
             // Any column will do, and none that is costly to have.
             None => {
-                stage.inputs.first()?.gives.0.iter().position(|c| c.ty != ColumnType::Picture).unwrap_or(0)
+                let columns = &stage.inputs.first().ok_or(Reported)?.gives.0;
+                columns.iter().position(|c| c.ty != ColumnType::Picture).unwrap_or(0)
             }
         };
         let mut reads = vec![(0, value)];
@@ -153,8 +154,11 @@ impl Connect for ReduceStage {
                     let message =
                         format!("stage `{}` cannot reduce `{}`", stage.name, input.gives.0[value].name);
                     let help = "over = \"elements\" takes rows of any shape";
-                    stage.diags.error(input.span, message).label("its rows have no fixed shape").help(help);
-                    return None;
+                    return stage
+                        .error(input.span, message)
+                        .label("its rows have no fixed shape")
+                        .help(help)
+                        .fail();
                 }
             },
             _ => Vec::new(),
@@ -176,12 +180,11 @@ impl Connect for ReduceStage {
                 stage.name,
                 reduce.n_cells()
             );
-            stage
-                .diags
+            return stage
                 .error(input.span, message)
                 .label("that is too much memory")
-                .help("over = \"elements\" keeps them once for all elements");
-            return None;
+                .help("over = \"elements\" keeps them once for all elements")
+                .fail();
         }
         let by = self.by_words(stage);
         let over = match (&op, self.over) {
@@ -193,7 +196,7 @@ impl Connect for ReduceStage {
             Some(Op::Histogram(edges)) => &edges[..],
             _ => &[],
         };
-        Some(StageConnected {
+        Ok(StageConnected {
             settings: serde_json::json!({
                 "op": self.op.name(), "value": value, "over": over, "by": by, "edges": edges,
                 "key": reads.get(1).map(|(_, column)| column),
@@ -218,13 +221,13 @@ impl ReduceStage {
         }
     }
 
-    /// The column that keys are in, if they are in one; `None` after an error.
-    fn key_column(&self, stage: &mut StageContext<'_>) -> Option<Option<(usize, usize)>> {
+    /// The column that keys are in, if they are in one.
+    fn key_column(&self, stage: &mut StageContext<'_>) -> Result<Option<(usize, usize)>, Reported> {
         if self.key() != By::Column {
-            return Some(None);
+            return Ok(None);
         }
         let is_key = |c: &Column| c.ty == ColumnType::Labels || is_integer(&c.ty);
-        Some(Some((1, stage.column(1, "classes, or one integer per row", is_key)?)))
+        Ok(Some((1, stage.column(1, "classes, or one integer per row", is_key)?)))
     }
 
     fn by_words(&self, stage: &StageContext<'_>) -> String {
@@ -235,18 +238,17 @@ impl ReduceStage {
         }
     }
 
-    fn concat(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn concat(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let (input, mut reads) = stage.whole_first()?;
         if let Some(column) = input.gives.0.iter().find(|c| c.ty == ColumnType::Picture) {
             let message = format!("stage `{}` cannot keep `{}` of `{}`", stage.name, column.name, input.name);
-            stage.diags.error(input.span, message).help("reduce what is made of the pictures");
-            return None;
+            return stage.error(input.span, message).help("reduce what is made of the pictures").fail();
         }
         let mut settings = serde_json::json!({
             "op": self.op.name(), "columns": reads.iter().map(|(_, column)| column).collect::<Vec<_>>(),
         });
         if !self.join {
-            return Some(StageConnected {
+            return Ok(StageConnected {
                 settings,
                 reads,
                 gives: input.gives,
@@ -261,8 +263,11 @@ impl ReduceStage {
                 let message =
                     format!("stage `{}` cannot join `{}` of `{}`", stage.name, column.name, input.name);
                 let help = "name the tensors that are joined: from = \"stage.tensor\"; or leave `join` out";
-                stage.diags.error(input.span, message).label(format!("it is {}", column.ty)).help(help);
-                return None;
+                return stage
+                    .error(input.span, message)
+                    .label(format!("it is {}", column.ty))
+                    .help(help)
+                    .fail();
             };
             let inner = spec.row.iter().skip(1).cloned();
             let row = std::iter::once(Dim::Dynamic).chain(inner).collect();
@@ -277,7 +282,7 @@ impl ReduceStage {
             settings["key"] = key.1.into();
             reads.push(key);
         }
-        Some(StageConnected {
+        Ok(StageConnected {
             settings,
             reads,
             gives,

@@ -8,7 +8,8 @@ use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Valu
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, TensorSpec};
 use orchestra_plan::{
-    At, Connect, Input, NamedTexts, Runs, Settings, StageConnected, StageContext, TypedStage, settings,
+    At, Connect, Input, NamedTexts, Reported, Runs, Settings, StageConnected, StageContext, TypedStage,
+    settings,
 };
 
 use super::shared::expression::{self, Expression, Field, Type, of_key};
@@ -35,7 +36,7 @@ impl TypedStage for Select {
 }
 
 impl Connect for Select {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let (mut input, mut reads) = stage.whole_row()?;
         // Columns that are not needed are neither read nor carried for this stage: what is left is looked at again.
         let needed: BTreeSet<usize> =
@@ -54,7 +55,7 @@ impl Connect for Select {
             Makes::Computed(_, expression) => expression.n_parts() * 16,
         };
         let cost = makes.iter().map(cost).sum();
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema(gives),
             reads,
             runs: Runs::map::<Self>(Selection(makes), Some(cost)),
@@ -66,21 +67,21 @@ impl Connect for Select {
 }
 
 impl Select {
-    /// Each column with what makes it; `None` after an error. All are looked at, so that all errors are reported at once.
-    fn columns(&self, stage: &mut StageContext<'_>, input: &Input) -> Option<Vec<(Column, Makes)>> {
+    /// Each column with what makes it. All are looked at, so that all errors are reported at once.
+    fn columns(&self, stage: &mut StageContext<'_>, input: &Input) -> Result<Vec<(Column, Makes)>, Reported> {
         let columns: Vec<_> =
             self.columns.0.iter().map(|(name, written)| column(stage, input, &name.value, written)).collect();
         columns.into_iter().collect()
     }
 }
 
-/// A column with what makes it; `None` after an error.
+/// A column with what makes it.
 fn column(
     stage: &mut StageContext<'_>,
     input: &Input,
     name: &str,
     written: &At<String>,
-) -> Option<(Column, Makes)> {
+) -> Result<(Column, Makes), Reported> {
     // A name may begin or end with a blank, as it does in some files of JSON.
     let text = match input.gives.position(&written.value) {
         Some(_) => &written.value[..],
@@ -99,7 +100,7 @@ fn column(
             ColumnType::Tensor(spec) => ColumnType::Tensor(renamed(spec)),
             ty => ty.clone(),
         };
-        return Some((Column { name: name.to_owned(), ty }, Makes::Passed(place)));
+        return Ok((Column { name: name.to_owned(), ty }, Makes::Passed(place)));
     }
     let expression = of_key(stage, input, &format!("columns.{name}"), written)?;
     let tensor = |dtype| ColumnType::Tensor(fixed_tensor(name, dtype, &[]));
@@ -109,7 +110,7 @@ fn column(
         Type::Truth => tensor(DType::Bool),
         Type::Text => ColumnType::Text,
     };
-    Some((Column { name: name.to_owned(), ty }, Makes::Computed(name.to_owned(), expression)))
+    Ok((Column { name: name.to_owned(), ty }, Makes::Computed(name.to_owned(), expression)))
 }
 
 #[derive(Debug, Clone, Encode, Decode)]

@@ -4,7 +4,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Placement};
-use orchestra_plan::{Connect, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
+use orchestra_plan::{Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, settings};
 
 settings! {
     #[derive(Debug, Encode, Decode)]
@@ -21,12 +21,11 @@ impl TypedStage for Size {
 }
 
 impl Connect for Size {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
-        let [input, more @ ..] = stage.inputs else { return None };
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
+        let [input, more @ ..] = stage.inputs else { return Err(Reported) };
         if let Some(other) = more.first() {
             let message = format!("stage `{}` reads from one stage", stage.name);
-            stage.diags.error(other.span, message).help("make a size stage for each");
-            return None;
+            return stage.error(other.span, message).help("make a size stage for each").fail();
         }
         if let Some(column) = &input.column
             && input.gives.position(column).is_none()
@@ -37,15 +36,14 @@ impl Connect for Size {
         let Some(placed) = placed else {
             let message =
                 format!("stage `{}` cannot tell how large the rows of `{}` are", stage.name, input.name);
-            stage
-                .diags
+            return stage
                 .error(input.span, message)
                 .label(format!("{} gives no pixels for a model", input.described()))
-                .help("name the image or crop stage that feeds the model");
-            return None;
+                .help("name the image or crop stage that feeds the model")
+                .fail();
         };
         let about = "width and height of what the model sees".to_owned();
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of("size", ColumnType::Tensor(fixed_tensor("size", DType::I64, &[2]))),
             reads: vec![(0, placed)],
             settings: self.json(),

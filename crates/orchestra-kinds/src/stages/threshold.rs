@@ -4,7 +4,9 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
 use orchestra_core::shapes::{Emit, RowWork};
 use orchestra_core::{DType, Dim, Element, TensorSpec};
-use orchestra_plan::{Connect, Runs, Settings, StageConnected, StageContext, TypedStage, choices, settings};
+use orchestra_plan::{
+    Connect, Reported, Runs, Settings, StageConnected, StageContext, TypedStage, choices, settings,
+};
 
 use crate::elements::no_number;
 
@@ -44,14 +46,14 @@ impl TypedStage for Threshold {
 }
 
 impl Connect for Threshold {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let place = stage.column(0, "a tensor, which an infer stage gives", |c| c.ty.tensor().is_some())?;
-        let tensor = stage.inputs[0].gives.0[place].ty.stored()?.clone();
+        let tensor = stage.inputs[0].gives.0[place].ty.stored().ok_or(Reported)?.clone();
         let cost = tensor.row_len();
         let about = format!("above {}", self.above);
         let mask =
             TensorSpec { name: "mask".into(), dtype: self.dtype.dtype(), batch: Dim::Dynamic, ..tensor };
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of("mask", ColumnType::Tensor(mask)),
             reads: vec![(0, place)],
             settings: self.json(),

@@ -169,7 +169,7 @@ impl<'a> Wiring<'a, '_> {
             false => "a tensor".to_owned(),
         };
         let is_tensor = |column: &Column| column.ty.tensor().is_some();
-        input.column(reader, &what, is_tensor, &mut self.cx.diags).ok_or(Reported)
+        input.column(reader, &what, is_tensor, &mut self.cx.diags)
     }
 
     /// The link of each model input, in the order of the model.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
 
-use crate::diagnostics::{Diagnostics, Span};
+use crate::diagnostics::{Diagnostics, Reported, Span};
 use crate::fields::At;
 use crate::nearest::{list, suggestion};
 use crate::outputs::UnreadableOutput;
@@ -66,19 +66,17 @@ impl Input {
     }
 
     /// The place of a column; that there is none of that name is reported.
-    fn place_of(&self, name: &str, diags: &mut Diagnostics) -> Option<usize> {
-        let place = self.gives.position(name);
+    fn place_of(&self, name: &str, diags: &mut Diagnostics) -> Result<usize, Reported> {
         if let Some(output) = self.unreadable.iter().find(|output| output.name == name) {
             self.refuse(output, diags);
-            return None;
+            return Err(Reported);
         }
-        if place.is_none() {
+        self.gives.position(name).ok_or(Reported).or_else(|Reported| {
             let kind = if self.is_source { "source" } else { "stage" };
-            diags
-                .error(self.span, format!("{kind} `{}` has no output `{name}`", self.name))
-                .help(suggestion("outputs", name, self.gives.names().collect::<Vec<_>>()));
-        }
-        place
+            let help = suggestion("outputs", name, self.gives.names().collect::<Vec<_>>());
+            let message = format!("{kind} `{}` has no output `{name}`", self.name);
+            diags.error(self.span, message).help(help).fail()
+        })
     }
 
     /// The place of the column that is meant: the one that is named, or the only one that `fits`. `what` completes "takes ..".
@@ -88,40 +86,38 @@ impl Input {
         what: &str,
         fits: impl Fn(&Column) -> bool,
         diags: &mut Diagnostics,
-    ) -> Option<usize> {
+    ) -> Result<usize, Reported> {
         let columns = &self.gives.0;
         if let Some(name) = &self.column {
             let place = self.place_of(name, diags)?;
-            if !fits(&columns[place]) {
-                diags
-                    .error(self.span, format!("{reader} cannot take `{}.{name}`", self.name))
-                    .label(format!("it is {}", columns[place].ty))
-                    .help(format!("it takes {what}"));
-                return None;
+            if fits(&columns[place]) {
+                return Ok(place);
             }
-            return Some(place);
+            return diags
+                .error(self.span, format!("{reader} cannot take `{}.{name}`", self.name))
+                .label(format!("it is {}", columns[place].ty))
+                .help(format!("it takes {what}"))
+                .fail();
         }
         let fitting: Vec<usize> = (0..columns.len()).filter(|place| fits(&columns[*place])).collect();
         match fitting[..] {
-            [only] => Some(only),
+            [only] => Ok(only),
             [] if !self.unreadable.is_empty() => {
                 self.unreadable.iter().for_each(|output| self.refuse(output, diags));
-                None
+                Err(Reported)
             }
-            [] => {
-                diags
-                    .error(self.span, format!("{reader} cannot read from {}", self.described()))
-                    .label(format!("it gives {}", self.gives))
-                    .help(format!("it takes {what}"));
-                None
-            }
+            [] => diags
+                .error(self.span, format!("{reader} cannot read from {}", self.described()))
+                .label(format!("it gives {}", self.gives))
+                .help(format!("it takes {what}"))
+                .fail(),
             _ => {
                 let names = list(fitting.iter().map(|place| columns[*place].name.as_str()));
                 let which = self.described();
                 diags
                     .error(self.span, format!("{reader} must say which of the outputs of {which} it reads"))
-                    .help(format!("write \"{}.tensor\"; outputs: {names}", self.name));
-                None
+                    .help(format!("write \"{}.tensor\"; outputs: {names}", self.name))
+                    .fail()
             }
         }
     }
@@ -131,13 +127,13 @@ impl Input {
 pub type InputColumns = Vec<(usize, usize)>;
 
 /// What is read of all inputs, as one row. A single input gives its columns as they are named there; of several, a column is called as the
-/// `from` that names it, or `stage`, or `stage.column` where the stage gives several. `None` after an error; `reader` is "stage `x`".
+/// `from` that names it, or `stage`, or `stage.column` where the stage gives several. `reader` is "stage `x`".
 pub(crate) fn whole_row(
     reader: &str,
     inputs: &[Input],
     diags: &mut Diagnostics,
-) -> Option<(Input, InputColumns)> {
-    let (first, several) = (inputs.first()?, inputs.len() > 1);
+) -> Result<(Input, InputColumns), Reported> {
+    let (first, several) = (inputs.first().ok_or(Reported)?, inputs.len() > 1);
     let mut columns: Vec<Column> = Vec::new();
     let mut reads = Vec::new();
     let mut aliases = Vec::new();
@@ -148,7 +144,7 @@ pub(crate) fn whole_row(
         let all = &input.gives.0;
         if let (None, [_, ..]) = (&input.column, &input.unreadable[..]) {
             input.unreadable.iter().for_each(|output| input.refuse(output, diags));
-            return None;
+            return Err(Reported);
         }
         let named = match &input.column {
             Some(name) => {
@@ -168,8 +164,10 @@ pub(crate) fn whole_row(
                 (true, true) => format!("{}.{}", input.name, all[place].name),
             };
             if columns.iter().any(|column| column.name == name) {
-                diags.error(input.span, format!("{reader} reads `{name}` twice")).help("name it once");
-                return None;
+                return diags
+                    .error(input.span, format!("{reader} reads `{name}` twice"))
+                    .help("name it once")
+                    .fail();
             }
             columns.push(Column { name, ty: all[place].ty.clone() });
             reads.push((at, place));
@@ -180,5 +178,5 @@ pub(crate) fn whole_row(
     let metadata = if several { Arc::default() } else { Arc::clone(&first.metadata) };
     let whole =
         Input { name, gives: Schema(columns), column: None, aliases, labels, metadata, ..first.clone() };
-    Some((whole, reads))
+    Ok((whole, reads))
 }

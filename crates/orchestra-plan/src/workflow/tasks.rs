@@ -175,7 +175,7 @@ fn env(f: &mut Fields<'_, '_>) -> Vec<(String, At<String>)> {
         let is_name = !entry.key.is_empty() && !entry.key.contains(['=', '\0']);
         match entry.node.value.to_text().filter(|_| is_name) {
             Some(text) => variables.push((entry.key.clone(), At::new(text, entry.node.span))),
-            None if is_name => f.wrong("env", &entry.node, "texts or numbers by their names"),
+            None if is_name => drop(f.wrong("env", &entry.node, "texts or numbers by their names")),
             None => drop(f.bad("env", entry.key_span, "has a name that no variable can have")),
         }
     }
@@ -267,7 +267,9 @@ fn matrix(f: &mut Fields<'_, '_>) -> Vec<RawValues> {
             Some(values) => {
                 lists.push(RawValues { name: At::new(entry.key.clone(), entry.key_span), values })
             }
-            None => f.wrong("matrix", &entry.node, "a table whose entries are lists of texts or numbers"),
+            None => {
+                f.wrong("matrix", &entry.node, "a table whose entries are lists of texts or numbers");
+            }
         }
     }
     lists

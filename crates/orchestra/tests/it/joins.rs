@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::common::number_stages::{SCATTER, Stage, n_parts};
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, scan};
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Kinds, Map, MapRun, Refusal, Runs, Schema,
-    StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
+    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Kinds, Map, MapRun, Refusal, Reported, Runs,
+    Schema, StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
@@ -53,11 +53,11 @@ impl StageKind for Beside {
 }
 
 impl Connect for Beside {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let picture = stage.column(0, "a picture", |column| column.ty == ColumnType::Picture)?;
         let a = stage.column(1, "a tensor", |column| column.ty.tensor().is_some())?;
         let b = stage.column(2, "a tensor", |column| column.ty.tensor().is_some())?;
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of("x", ColumnType::Tensor(fixed_tensor("x", DType::F32, &[3]))),
             reads: vec![(0, picture), (1, a), (2, b)],
             runs: Runs::Map(Arc::new(*self)),

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::common::{AS_IT_IS, Workplace};
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fields, Map, MapRun, Refusal, Runs, Schema, StageConnected,
-    StageContext, StageKind, TensorView, Value, fixed_tensor,
+    ColumnType, Connect, DType, Draft, Emit, Fields, Map, MapRun, Refusal, Reported, Runs, Schema,
+    StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
 use orchestra_testkit::models;
 
@@ -48,7 +48,7 @@ impl StageKind for Stage {
 }
 
 impl Connect for Stage {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let column = stage.column(0, "anything", |_| true)?;
         let gives = match self {
             Stage::NoBoxes => {
@@ -57,7 +57,7 @@ impl Connect for Stage {
             }
             Stage::Meet => Schema::of("bytes", ColumnType::Tensor(fixed_tensor("bytes", DType::I64, &[]))),
         };
-        Some(StageConnected {
+        Ok(StageConnected {
             gives,
             reads: vec![(0, column)],
             runs: Runs::Map(Arc::new(*self)),

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::common::{AS_IT_IS, Workplace, each_shows_its_own_picture};
 use orchestra::StartOptions;
 use orchestra::kind::{
-    Connect, Draft, Emit, Fields, Map, MapRun, Refusal, Runs, StageConnected, StageContext, StageKind, Value,
+    Connect, Draft, Emit, Fields, Map, MapRun, Refusal, Reported, Runs, StageConnected, StageContext,
+    StageKind, Value,
 };
 use orchestra::trace::{
     BatchNumber, BatchTrace, DeviceTrace, EndedItems, RunBegan, RunEnded, RunTracer, TaskTrace, Tracer,
@@ -97,10 +98,10 @@ impl StageKind for Falls {
 }
 
 impl Connect for Falls {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let column = stage.column(0, "anything", |_| true)?;
         let gives = stage.inputs[0].gives.0[column].clone();
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: orchestra::kind::Schema(vec![gives]),
             reads: vec![(0, column)],
             runs: Runs::Map(Arc::new(self.clone())),

@@ -5,7 +5,8 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use crate::common::{ONE_PIXEL_PER_BLOCK, Workplace, pixels};
 use orchestra::kind::{
-    Connect, Draft, Emit, Fields, Map, MapRun, Refusal, Runs, StageConnected, StageContext, StageKind, Value,
+    Connect, Draft, Emit, Fields, Map, MapRun, Refusal, Reported, Runs, StageConnected, StageContext,
+    StageKind, Value,
 };
 use orchestra_testkit::records::{ItemKey, items};
 
@@ -37,9 +38,9 @@ impl StageKind for Barrier {
 }
 
 impl Connect for Barrier {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let gives = stage.inputs[0].gives.clone();
-        Some(StageConnected {
+        Ok(StageConnected {
             gives,
             reads: vec![(0, 0)],
             runs: Runs::Map(Arc::new(self.clone())),

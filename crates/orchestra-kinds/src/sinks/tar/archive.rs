@@ -76,7 +76,8 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
-    use crate::sources::reading::tar_members::{Member, Members};
+    use crate::sources::reading::archive::Member;
+    use crate::sources::reading::tar_members;
 
     #[test]
     fn names_of_any_length_come_out_as_they_were() {
@@ -95,7 +96,7 @@ mod tests {
             append(&mut archive, name, name.as_bytes());
         }
         end(&mut archive);
-        let mut members = Members::new(Cursor::new(&archive)).unwrap();
+        let mut members = tar_members::members(Cursor::new(&archive)).unwrap();
         let mut found = Vec::new();
         while let Some(member) = members.next().unwrap() {
             let Member::File { name, place: Ok([at, len]) } = member else { panic!("{member:?}") };

@@ -1,75 +1,53 @@
 //! The rows of Parquet files as items: lists them, and reads one after the other.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::LeftOut;
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
-use orchestra_plan::{Limits, SourceConnected, SourceContext, SourceKind};
-use orchestra_store::{Expand, Found, ListError, PushFound};
+use orchestra_core::shapes::{FetchRun, KindSettings, Opens};
+use orchestra_plan::{ItemSchema, Items, ReadOptions, Reported, SourceContext};
+use orchestra_store::{Found, ListError, PushFound};
 
 use super::Parquet;
 use super::leaves::{all, footer, resolve, row_groups};
 use super::open_file::OpenFile;
-use crate::objects::{self, Protocol};
-use crate::sources::reading::columns::{declared, decoders, no_first, opens, schema, settings};
+use crate::sources::reading::columns::{item_schema, opens_of};
 use crate::sources::reading::field_type::Field;
 use crate::sources::reading::file_version::{FileVersion, has_changed};
 use crate::sources::reading::input::{
-    Last, Opener, ReadSeek, cannot_read, changed, describe, look, open_to_list,
+    Last, Opener, ReadSeek, cannot_read, changed, describe, look_into_first, open_to_list,
 };
 use crate::sources::reading::limits::check_items;
 use crate::sources::reading::locator::{locator, parts};
 use crate::sources::reading::row::Row;
 
-const TYPES: [&str; 3] = ["text", "bytes", "picture"];
-
-pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
-    let declared = declared(&mut source.fields, &TYPES).ok()?;
-    let span = source.fields.span;
-    let what = source.fields.what.clone();
+pub fn connect(
+    declared: Option<Vec<Field>>,
+    source: &mut SourceContext<'_, '_>,
+) -> Result<(ItemSchema, Files), Reported> {
+    let max_items = source.limits.max_items;
     let fields = match (declared, source.first) {
         (Some(fields), None) => fields,
-        (None, None) => {
+        (declared, _) => {
             let help =
                 "name them with their types, columns = { age = \"i64\" }, or name the files with `paths`";
-            no_first(source, help);
-            return None;
-        }
-        (declared, Some(first)) => {
-            let question = FirstFile { declared, max_items: source.limits.max_items };
-            let question = KindSettings::of(Parquet.name(), &question)?;
-            let found = look::<(Vec<Field>, u64)>(source, &first.locator, &question, None)?;
+            let question = FirstFile { declared, max_items };
+            let (name, found) = look_into_first::<Parquet, (Vec<Field>, u64)>(source, &question, None, help)?;
             source.n_items = found.as_ref().ok().map(|(_, items)| *items);
             match found {
                 Ok((fields, _)) if !fields.is_empty() => fields,
                 other => {
                     let why = other.err().unwrap_or_else(|| "it has no column".into());
-                    let place = source.fields.entry("columns").map_or(span, |entry| entry.node.span);
-                    let message = format!("{what}: the rows of `{}` cannot be read: {why}", first.name);
-                    source
-                        .fields
-                        .diags
-                        .error(place, message)
-                        .help("numbers, text, binary, and lists of numbers are read");
-                    return None;
+                    let columns = source.fields.entry("columns").map(|entry| entry.node.span);
+                    let d = source.error(format!("the rows of `{name}` cannot be read: {why}"));
+                    d.span = columns.or(d.span);
+                    return d.help("numbers, text, binary, and lists of numbers are read").fail();
                 }
             }
         }
     };
-    let protocols = objects::protocols(source.urls);
-    let &Limits { max_pixels, max_items, .. } = source.limits;
-    let files = Arc::new(Files { fields, max_pixels, max_items, protocols });
-    Some(SourceConnected {
-        gives: schema(&files.fields),
-        fetch: Arc::clone(&files) as Arc<dyn Fetch>,
-        settings: settings(Parquet.name(), &files.fields),
-        decoders: decoders(&files.fields),
-        expand: Some(files),
-        names_repeat: false,
-    })
+    Ok((item_schema::<Parquet>(&fields), Files { fields, max_items }))
 }
 
 /// Asks for the columns of a file, where they are not declared, and for the number of its rows.
@@ -96,25 +74,14 @@ pub fn answer(question: &KindSettings, file: &Path) -> Result<Vec<u8>, ListError
     describe(file, |file| question.read::<FirstFile>().ok_or("it was asked for nothing")?.of(file))
 }
 
-pub fn revive_expand(settings: &KindSettings) -> Option<Arc<dyn Expand>> {
-    Some(Arc::new(settings.read::<Files>()?))
-}
-
-pub fn revive(settings: &KindSettings) -> Option<Arc<dyn Fetch>> {
-    Some(Arc::new(settings.read::<Files>()?))
-}
-
-#[derive(Debug, Clone, Encode, Decode)]
-struct Files {
+#[derive(Debug, Encode, Decode)]
+pub struct Files {
     fields: Vec<Field>,
-    max_pixels: u64,
     max_items: u64,
-    /// How its objects are read; empty: it has files.
-    protocols: Vec<Protocol>,
 }
 
-impl Expand for Files {
-    fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+impl Items for Files {
+    fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let (metadata, version) = open_to_list(path, |file, seen| {
             Ok((footer(file).map_err(unreadable)?, FileVersion::of([seen])))
@@ -136,28 +103,14 @@ impl Expand for Files {
         has_changed(before, now, 3)
     }
 
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Parquet.name(), self)
-    }
-}
-
-impl Fetch for Files {
-    fn start(&self) -> Box<dyn FetchRun> {
-        let row = Row::new(&self.fields, self.max_pixels);
-        let opener = Opener::new(&self.protocols);
+    fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
+        let row = Row::new(&self.fields, options.max_pixels);
+        let opener = Opener::new(options);
         Box::new(RowReader { fields: self.fields.clone(), opener, open: Last::default(), row })
     }
 
-    fn network(&self) -> Option<Network> {
-        objects::network(&self.protocols)
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Parquet.name(), self)
-    }
-
     fn opens(&self) -> Opens {
-        opens(&self.fields, &self.protocols)
+        opens_of(&self.fields)
     }
 }
 
@@ -198,6 +151,7 @@ impl FetchRun for RowReader {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::sync::Arc;
 
     use orchestra_core::{DType, Element};
     use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, FloatType, Int32Type, Int64Type};
@@ -262,12 +216,7 @@ mod tests {
             ("text", FieldType::Text),
             ("x", tensor(DType::F32, vec![])),
         ];
-        Files {
-            fields: fields.map(|(name, ty)| Field::new(name, ty)).into(),
-            max_pixels: 1,
-            max_items: 1000,
-            protocols: Vec::new(),
-        }
+        Files { fields: fields.map(|(name, ty)| Field::new(name, ty)).into(), max_items: 1000 }
     }
 
     fn items(path: &Path) -> Result<Vec<(String, Vec<u8>)>, ListError> {
@@ -281,7 +230,7 @@ mod tests {
         write(&path);
         let items = items(&path).unwrap();
         assert_eq!(items.len(), 200);
-        let mut run = files().start();
+        let mut run = files().start(&ReadOptions::default());
         let any = [0, 199, 4, 63, 64, 63, 140, 150, 2, 149];
         for i in (0..200).chain(any).chain((0..200).step_by(7)) {
             assert_eq!(items[i].0, format!("[{i}]"));
@@ -330,7 +279,7 @@ mod tests {
             let ty = FieldType::Tensor { dtype, shape: vec![] };
             let source = Files { fields: vec![Field::new("u", ty)], ..files() };
             let (items, _) = listed(&source, &path).unwrap();
-            let mut run = source.start();
+            let mut run = source.start(&ReadOptions::default());
             for (((_, locator), number), failed) in items.iter().zip(numbers).zip(failed) {
                 match (run.fetch(locator), failed) {
                     (Ok(_), None) => run.with_row(&mut |row| {
@@ -368,7 +317,7 @@ mod tests {
             std::fs::write(&path, &bent).unwrap();
             // Whether it is noticed is up to the format, which has no checksums; that each row is read or refused is up to us.
             drop(items(&path));
-            let mut run = files().start();
+            let mut run = files().start(&ReadOptions::default());
             for (_, locator) in all.iter().step_by(19) {
                 drop(run.fetch(locator));
             }

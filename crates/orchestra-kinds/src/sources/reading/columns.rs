@@ -1,33 +1,49 @@
 //! The columns of sources whose items have fields: as declared in the file, or as found in a first record. Reads no file.
 
+use std::marker::PhantomData;
+
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
 use orchestra_core::shapes::Opens;
 use orchestra_plan::tree::Value as Toml;
-use orchestra_plan::{Fields, SourceContext};
-use serde_json::Value as Json;
+use orchestra_plan::{Fields, ItemSchema, Json, Reported, Setting, SourceContext, TypedSource, file_of};
 use serde_json::value::RawValue;
 
+use super::encoding::Foreign;
 use super::field_type::{Field, FieldType};
+use super::input::{NAME_TYPES, look_into_first};
 use super::limits::MOST_COLUMNS;
-use super::locator::file_of;
 use super::row::key;
-use crate::objects::{Protocol, opens_none};
 
-/// The key `columns` as a table of types, which `allowed` names for the message. `Ok(None)` where it is not there, `Err` after an error.
-pub fn declared(fields: &mut Fields<'_, '_>, allowed: &[&str]) -> Result<Option<Vec<Field>>, ()> {
-    let Some(entry) = fields.entry("columns") else { return Ok(None) };
+/// Columns as a workflow file declares them: `columns = { caption = "text" }`.
+pub struct DeclaredColumns<K>(pub Vec<Field>, PhantomData<fn() -> K>);
+
+/// A kind whose columns may be declared.
+pub trait DeclaresColumns {
+    /// The types that they may have beside tensors.
+    const TYPES: &'static [&'static str];
+}
+
+impl<K: DeclaresColumns> Setting for DeclaredColumns<K> {
+    const TYPE: &'static str = "table";
+
+    fn read(fields: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
+        declared(fields, key, K::TYPES).ok().map(|columns| Self(columns, PhantomData))
+    }
+
+    fn json(&self) -> Json {
+        self.0.iter().map(|field| (&*field.name, field.to_string())).collect()
+    }
+}
+
+fn declared(fields: &mut Fields<'_, '_>, key: &str, allowed: &[&str]) -> Result<Vec<Field>, Reported> {
+    let entry = fields.entry(key).ok_or(Reported)?;
     let Toml::Table(table) = &entry.node.value else {
-        fields.wrong(
-            "columns",
-            &entry.node,
-            "a table of types: columns = { caption = \"text\", age = \"i64\" }",
-        );
-        return Err(());
+        let expected = "a table of types: columns = { caption = \"text\", age = \"i64\" }";
+        return fields.wrong(key, &entry.node, expected).fail();
     };
     if table.entries.is_empty() || table.entries.len() > MOST_COLUMNS {
-        fields.bad("columns", entry.node.span, &format!("must name 1 to {MOST_COLUMNS} columns"));
-        return Err(());
+        return fields.bad(key, entry.node.span, &format!("must name 1 to {MOST_COLUMNS} columns")).fail();
     }
     let mut columns = Vec::new();
     for column in &table.entries {
@@ -42,19 +58,19 @@ pub fn declared(fields: &mut Fields<'_, '_>, allowed: &[&str]) -> Result<Option<
             matches!(ty, FieldType::Tensor { .. }) || allowed.contains(&ty.to_string().as_str())
         };
         let Some(ty) = ty.filter(is_allowed) else {
-            let key = format!("columns.{}", column.key);
+            let key = format!("{key}.{}", column.key);
             let words = allowed.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
-            fields
+            return fields
                 .bad(&key, column.node.span, &format!("is no type: {}", column.node.found()))
                 .help(format!(
                     "a type is {words}, or a tensor: \"f64\", \"i64\", \"u8[2, 3]\" and the like; `?` behind it, as in \"f64?\" and \"text?\", has \
                      rows without it"
-                ));
-            return Err(());
+                ))
+                .fail();
         };
         columns.push(Field { name: column.key.clone(), ty, optional });
     }
-    Ok(Some(columns))
+    Ok(columns)
 }
 
 /// What a value tells of the type of its field.
@@ -80,18 +96,43 @@ pub fn found_type(value: &RawValue) -> FoundType {
     })
 }
 
+/// The columns of a file, with what its first record says of their types; or why there are none, and what to do where that is known.
+pub type FoundColumns = Result<Vec<(String, FoundType)>, (String, Option<String>)>;
+
+/// `found`; where it is an error that the encoding of the file explains, that. `head` are its first bytes and `name` is that of the file.
+pub fn or_foreign(found: Result<Vec<(String, FoundType)>, String>, head: &[u8], name: &str) -> FoundColumns {
+    found.map_err(|why| match Foreign::of(head, name) {
+        Some(foreign) => (format!("it is {}", foreign.what), Some(foreign.help())),
+        None => (why, None),
+    })
+}
+
+/// The name of the first file and its columns, which a loader finds for `question`. `problem` and `help` are for a file that has none, `no_file` helps
+/// where no file is known.
+pub fn columns_of_first<K: TypedSource>(
+    source: &mut SourceContext<'_, '_>,
+    question: &impl Encode,
+    [problem, help, no_file]: [&str; 3],
+) -> Result<(String, Vec<(String, FoundType)>), Reported> {
+    let (name, found) = look_into_first::<K, FoundColumns>(source, question, Some(NAME_TYPES), no_file)?;
+    match found.unwrap_or_else(|why| Err((why, None))) {
+        Ok(columns) => Ok((name, columns)),
+        Err((why, own)) => {
+            let help = own.unwrap_or_else(|| help.to_owned());
+            source.error(format!("`{name}` {problem}: {why}")).help(help).fail()
+        }
+    }
+}
+
 /// The types of the fields of a first record; a field that does not tell its type is reported.
 pub fn inferred(
     source: &mut SourceContext<'_, '_>,
     first: &str,
     record: &[(String, FoundType)],
-) -> Option<Vec<Field>> {
-    let span = source.fields.span;
-    let what = source.fields.what.clone();
+) -> Result<Vec<Field>, Reported> {
     if record.is_empty() || record.len() > MOST_COLUMNS {
-        let message = format!("{what}: the first record of `{first}` has {} fields", record.len());
-        source.fields.diags.error(span, message).help(format!("it must have 1 to {MOST_COLUMNS}"));
-        return None;
+        let why = format!("the first record of `{first}` has {} fields", record.len());
+        return source.error(why).help(format!("it must have 1 to {MOST_COLUMNS}")).fail();
     }
     let mut columns = Vec::new();
     for (name, found) in record {
@@ -108,24 +149,18 @@ pub fn inferred(
             NoType::Number => "a number that f64 does not hold",
             NoType::List => "a list that is no tensor of numbers",
         };
-        let message = format!("{what}: the type of `{name}` is not known");
-        source
-            .fields
-            .diags
-            .error(span, message)
+        let may_be_missing = match no_type {
+            NoType::Null => "; a value that may be missing is \"f64?\" or \"text?\"",
+            _ => "",
+        };
+        let types = types_of(record);
+        return source
+            .error(format!("the type of `{name}` is not known"))
             .label(format!("it is {found} in the first record of `{first}`"))
-            .help(format!(
-                "name the columns that you want with their types: {}{}",
-                types_of(record),
-                if *no_type == NoType::Null {
-                    "; a value that may be missing is \"f64?\" or \"text?\""
-                } else {
-                    ""
-                }
-            ));
-        return None;
+            .help(format!("name the columns that you want with their types: {types}{may_be_missing}"))
+            .fail();
     }
-    Some(columns)
+    Ok(columns)
 }
 
 /// The key `columns` for a record, with the type of each field. What has no type of its own is JSON, and a number that none holds is text.
@@ -148,12 +183,6 @@ fn types_of(record: &[(String, FoundType)]) -> String {
     format!("columns = {{ {} }}", shown.join(", "))
 }
 
-/// Reports a source whose columns are not declared and of whose files none is known while it is planned.
-pub fn no_first(source: &mut SourceContext<'_, '_>, help: &str) {
-    let message = format!("{} needs a file to look at: its columns are not known", source.fields.what);
-    source.fields.diags.error(source.fields.span, message).help(help);
-}
-
 /// The columns that a source with these fields gives.
 pub fn schema(fields: &[Field]) -> Schema {
     let column = |field: &Field| {
@@ -171,22 +200,21 @@ pub fn schema(fields: &[Field]) -> Schema {
     Schema(fields.iter().map(column).collect())
 }
 
-/// What decides about results, for the fingerprint.
-pub fn settings(kind: &str, fields: &[Field]) -> Json {
+/// What items with these fields are. For the fingerprint, their types decide about results.
+pub fn item_schema<K: TypedSource>(fields: &[Field]) -> ItemSchema {
     let columns: Vec<_> = fields.iter().map(|field| (&field.name, field.to_string())).collect();
-    serde_json::json!({ "kind": kind, "columns": columns })
-}
-
-/// The files that items with these fields are read from. A picture may be the path of another one.
-pub fn opens(fields: &[Field], protocols: &[Protocol]) -> Opens {
-    match fields.iter().any(|field| field.ty == FieldType::Picture) {
-        _ if !protocols.is_empty() => opens_none(),
-        true => Opens::Beside(file_of),
-        false => Opens::OfItems(file_of),
+    ItemSchema {
+        gives: schema(fields),
+        settings: serde_json::json!({ "kind": K::NAME, "columns": columns }),
+        decoders: has_pictures(fields).then_some(orchestra_media::DECODERS),
     }
 }
 
-/// The decoders of columns, where there are some.
-pub fn decoders(fields: &[Field]) -> Option<&'static str> {
-    fields.iter().any(|field| field.ty == FieldType::Picture).then_some(orchestra_media::DECODERS)
+/// The files that items with these fields are read from. A picture may be the path of another one.
+pub fn opens_of(fields: &[Field]) -> Opens {
+    if has_pictures(fields) { Opens::Beside(file_of) } else { Opens::OfItems(file_of) }
+}
+
+fn has_pictures(fields: &[Field]) -> bool {
+    fields.iter().any(|field| field.ty == FieldType::Picture)
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use bincode::{Decode, Encode};
 use orchestra_core::{DType, MAX_RANK};
 use orchestra_plan::tree::{Node, Value as Toml};
+use orchestra_plan::{Fields, Json, Setting};
 use serde_json::value::RawValue;
 
 use super::limits::LARGEST_TENSOR;
@@ -115,7 +116,7 @@ impl fmt::Display for Field {
 }
 
 /// Every side is there, and neither they nor the tensor are too many or too large.
-fn is_bounded(shape: &[usize], dtype: DType) -> bool {
+pub fn is_bounded(shape: &[usize], dtype: DType) -> bool {
     if shape.len() > MAX_RANK {
         return false;
     }
@@ -123,15 +124,31 @@ fn is_bounded(shape: &[usize], dtype: DType) -> bool {
     bytes.is_some_and(|bytes| (1..=LARGEST_TENSOR).contains(&bytes))
 }
 
-/// A shape as a workflow file has it; `None` where it is none, or too large.
-pub fn shape_of(node: &Node, dtype: DType) -> Option<Vec<usize>> {
-    let Toml::Array(items) = &node.value else { return None };
-    let side = |item: &Node| match item.value {
-        Toml::Integer(n) => usize::try_from(n).ok(),
-        _ => None,
-    };
-    let shape = items.iter().map(side).collect::<Option<Vec<_>>>()?;
-    is_bounded(&shape, dtype).then_some(shape)
+/// A shape as a workflow file has it.
+pub struct Shape(pub Vec<usize>);
+
+impl Setting for Shape {
+    const TYPE: &'static str = "list of integers";
+
+    fn read(fields: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
+        let node = &fields.entry(key)?.node;
+        let side = |item: &Node| match item.value {
+            Toml::Integer(n) => usize::try_from(n).ok(),
+            _ => None,
+        };
+        let shape = match &node.value {
+            Toml::Array(items) => items.iter().map(side).collect(),
+            _ => None,
+        };
+        if shape.is_none() {
+            fields.wrong(key, node, "a list of sizes");
+        }
+        shape.map(Self)
+    }
+
+    fn json(&self) -> Json {
+        self.0.clone().into()
+    }
 }
 
 #[cfg(test)]

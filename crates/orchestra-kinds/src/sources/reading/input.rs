@@ -12,12 +12,12 @@ use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use orchestra_core::locked;
 use orchestra_core::shapes::KindSettings;
-use orchestra_plan::{LookRequest, SourceContext};
-use orchestra_store::{Expand, Found, ListError, PushFound, StoreTrouble, is_url};
+use orchestra_plan::{Items, LookRequest, ReadOptions, Reported, SourceContext, TypedSource};
+use orchestra_store::{Found, ListError, PushFound, StoreTrouble, is_url};
 
 use super::file_version::Seen;
 use super::read_file::{open_regular, read_file};
-use crate::objects::{self, Protocol, ReadObject};
+use crate::objects::{self, ReadObject};
 
 /// Bytes that are asked of a store at once, at most; and where little is read, and what follows is likely to be read, too.
 const MOST: u64 = 4 << 20;
@@ -32,9 +32,8 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Of a source that names URLs with these protocols; none: it has files.
-    pub fn new(protocols: &[Protocol]) -> Self {
-        Self { objects: (!protocols.is_empty()).then(|| Arc::new(Mutex::new(objects::reader()))) }
+    pub fn new(options: &ReadOptions) -> Self {
+        Self { objects: options.has_objects().then(|| Arc::new(Mutex::new(objects::reader()))) }
     }
 
     pub fn open(&self, path: &Path) -> Result<Input, Refusal> {
@@ -300,20 +299,37 @@ const LARGEST_ANSWER: usize = 64 << 20;
 pub const NAME_TYPES: &str =
     "or name its columns with their types: columns = { id = \"i64\", caption = \"text\", more = \"json\" }";
 
-/// Has a loader look into a file or object while its source is planned. `None`: its store does not answer now, or no file is looked into here, and that
-/// is reported; `instead` is what makes it unneeded.
-pub fn look<T: Decode<()>>(
+/// As [`look`], of the first file that the source names, and its name. `help` is for a source whose files are not known while it is planned.
+pub fn look_into_first<K: TypedSource, T: Decode<()>>(
+    source: &mut SourceContext<'_, '_>,
+    question: &impl Encode,
+    instead: Option<&str>,
+    help: &str,
+) -> Result<(String, Result<T, String>), Reported> {
+    let Some(first) = source.first else {
+        let message = format!("{} needs a file to look at: its columns are not known", source.fields.what);
+        return source.fields.diags.error(source.fields.span, message).help(help).fail();
+    };
+    Ok((first.name.clone(), look::<K, T>(source, &first.locator, question, instead)?))
+}
+
+/// Has a loader look into a file or object while its source is planned; `instead` is what makes it unneeded.
+///
+/// # Errors
+/// Its store does not answer now, or no file is looked into here, and that is reported.
+pub fn look<K: TypedSource, T: Decode<()>>(
     source: &mut SourceContext<'_, '_>,
     path: &Path,
-    question: &KindSettings,
+    question: &impl Encode,
     instead: Option<&str>,
-) -> Option<Result<T, String>> {
-    let network = objects::network(&objects::protocols(source.urls));
+) -> Result<Result<T, String>, Reported> {
+    let question = &KindSettings::of(K::NAME, question).ok_or(Reported)?;
+    let network = ReadOptions::of(source).network::<K>();
     let sandbox = source.limits.sandbox;
     let looked = source.host.look(&LookRequest { question, file: path, network: network.as_ref(), sandbox });
-    let (span, what) = (source.fields.span, &source.fields.what);
     match looked {
         None => {
+            let (span, what) = (source.fields.span, &source.fields.what);
             let message = format!("{what}: `{}` was not looked into", path.display());
             let d = source.fields.diags.warning(span, message);
             d.label("what its items are is not known, so what reads them is not checked")
@@ -322,44 +338,38 @@ pub fn look<T: Decode<()>>(
                 d.help(instead);
             }
             source.fields.diags.leave_open();
-            None
+            Err(Reported)
         }
         Some(Ok(answer)) => {
             let config = bincode::config::standard().with_limit::<LARGEST_ANSWER>();
             let read = bincode::decode_from_slice(&answer, config).map(|(read, _)| read);
-            Some(read.map_err(|error| format!("the loader that looked into it gave no answer: {error}")))
+            Ok(read.map_err(|error| format!("the loader that looked into it gave no answer: {error}")))
         }
         Some(Err(ListError::Store { url, reason, help, trouble: StoreTrouble::Passing })) => {
-            let message = format!("{what}: cannot read `{url}`: {reason}");
-            source.fields.diags.error(span, message).help(help).outside(true);
-            None
+            source.error(format!("cannot read `{url}`: {reason}")).help(help).outside(true).fail()
         }
-        Some(Err(error @ ListError::NoProcess { .. })) => {
-            let message = format!("{what}: {error}");
-            source.fields.diags.error(span, message).outside(true);
-            None
-        }
-        Some(Err(ListError::BadFile { reason, .. })) => Some(Err(reason)),
-        Some(Err(error)) => Some(Err(error.to_string())),
+        Some(Err(error @ ListError::NoProcess { .. })) => source.error(error).outside(true).fail(),
+        Some(Err(ListError::BadFile { reason, .. })) => Ok(Err(reason)),
+        Some(Err(error)) => Ok(Err(error.to_string())),
     }
 }
 
 /// Why a list of the file would have no item although the file holds something. It is read up to its first item.
-pub fn why_no_item(path: &Path, archives: &dyn Expand) -> Option<String> {
+pub fn why_no_item(path: &Path, archives: &impl Items) -> Option<String> {
     let up_to_an_item: PushFound<'_> = &mut |found| match found {
         Found::Item(..) => Err(ListError::Stopped),
         Found::PassedOver(..) | Found::Nothing => Ok(()),
     };
-    match archives.expand(path, up_to_an_item) {
+    match archives.list(path, up_to_an_item) {
         Err(error @ ListError::AllPassedOver { .. }) => Some(error.to_string()),
         _ => None,
     }
 }
 
 /// Warns where the first archive of a source holds something, and no item; `question` asks [`why_no_item`]. Of a store, the run asks.
-pub fn warn_of_no_item(source: &mut SourceContext<'_, '_>, question: &KindSettings) {
+pub fn warn_of_no_item<K: TypedSource>(source: &mut SourceContext<'_, '_>, question: &impl Encode) {
     let Some(first) = source.first.filter(|_| source.urls.is_empty()) else { return };
-    if let Some(Ok(Some(why))) = look::<Option<String>>(source, &first.locator, question, None) {
+    if let Ok(Ok(Some(why))) = look::<K, Option<String>>(source, &first.locator, question, None) {
         let message = format!("{}: {why}", source.fields.what);
         source.fields.diags.warning(source.fields.span, message).help("a run ends with this error");
     }

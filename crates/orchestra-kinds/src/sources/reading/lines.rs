@@ -7,12 +7,12 @@ use std::path::Path;
 use crc32fast::Hasher;
 use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
+use orchestra_plan::ReadOptions;
 use orchestra_store::{Found, ListError, PassedOver, PushFound};
 
 use super::input::{Input, Last, Opener, cannot_read, changed, open_to_list};
 use super::limits::LARGEST_TEXT;
 use super::locator::{locator, parts, stamp_of};
-use crate::objects::Protocol;
 
 /// Bytes that are looked at together.
 const BLOCK: usize = 256 << 10;
@@ -201,9 +201,8 @@ pub struct RecordReader {
 }
 
 impl RecordReader {
-    /// Of a source that names URLs with these protocols, or files.
-    pub fn new(protocols: &[Protocol]) -> Self {
-        Self { opener: Opener::new(protocols), open: Last::default(), bytes: Vec::new() }
+    pub fn new(options: &ReadOptions) -> Self {
+        Self { opener: Opener::new(options), open: Last::default(), bytes: Vec::new() }
     }
 
     /// The path of the file and the record, without its line feed; and what opens files beside it.

@@ -38,12 +38,6 @@ pub fn stamp_of(locator: &Path, n: usize) -> Option<u64> {
     parts(locator.as_os_str().as_bytes(), n).ok()?.1.pop()
 }
 
-/// The file of a locator, whatever the numbers.
-pub fn file_of(locator: &[u8]) -> Option<&Path> {
-    let at = locator.iter().rposition(|byte| *byte == b'#')?;
-    (at > 0).then(|| Path::new(OsStr::from_bytes(&locator[..at])))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

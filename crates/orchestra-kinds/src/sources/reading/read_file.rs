@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use orchestra_core::FailureKind;
@@ -43,18 +43,6 @@ pub fn or_no_memory(error: io::Error, len: u64) -> io::Error {
         std::alloc::handle_alloc_error(layout);
     }
     error
-}
-
-/// Reads `len` bytes from `at` on into `buffer`. The caller has checked `len`.
-///
-/// # Errors
-/// It cannot be read, or ends before.
-pub fn read_part(file: &File, at: u64, len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
-    if at.checked_add(len).is_none_or(|end| file.metadata().is_ok_and(|meta| meta.len() < end)) {
-        return Err(io::Error::other("it is shorter by now"));
-    }
-    buffer.resize(usize::try_from(len).map_err(io::Error::other)?, 0);
-    file.read_exact_at(buffer, at)
 }
 
 /// The folder of the file that was read last. It stays open: the next file most often lies there, too, and then the kernel looks up one name and not a

@@ -4,13 +4,13 @@
 //! Fields of a header are read by the crate `tar`. Its walk over an archive is not used: it reads names of any length into memory, takes a file that is cut
 //! for one that has ended, and loses the name that pax gives where another value holds a line feed.
 
-use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Seek, SeekFrom};
 
-use orchestra_store::{PassedOver, is_hidden};
+use orchestra_store::PassedOver;
 use tar::{EntryType, Header};
 
-use super::archive_links::{Astray, Link, Links, MOST_LINKS, clean};
+use super::archive::{Entries, Entry, Holds, Members};
+use super::archive_links::{Astray, Link};
 
 /// Bytes of a header, and what all sizes are rounded up to.
 const BLOCK: u64 = 512;
@@ -29,36 +29,6 @@ const LONGEST_HEADER: u64 = 1 << 20;
 /// Where the bytes of a member begin, and how many they are.
 pub type Place = [u64; 2];
 
-/// The place of a member, or why it has none.
-pub type FoundPlace = Result<Place, Astray>;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Member {
-    File {
-        name: Vec<u8>,
-        /// Those of the member that it leads to, where it is a link.
-        place: FoundPlace,
-    },
-    PassedOver(PassedOver),
-}
-
-/// What an entry holds.
-#[derive(Debug, Clone)]
-enum Holds {
-    File(Place),
-    Sparse,
-    Link(Link),
-    Nothing(PassedOver),
-}
-
-#[derive(Debug)]
-struct Entry {
-    name: Vec<u8>,
-    /// Where its header stands.
-    at: u64,
-    holds: Holds,
-}
-
 /// What headers in front of an entry say of it.
 #[derive(Debug, Default)]
 struct Extensions {
@@ -69,125 +39,42 @@ struct Extensions {
     is_sparse: bool,
 }
 
-/// Reads an archive from its beginning.
+/// A whole file of them, as far as it is read.
 #[derive(Debug)]
-pub struct Members<R> {
+pub struct Archive<R> {
     input: R,
     /// Bytes of the whole file.
     len: u64,
     place: Walk,
-    takes_hidden: bool,
-    /// Found with the first link.
-    targets: Option<Targets>,
 }
 
 /// How far an archive is read.
 #[derive(Debug, Clone, Copy, Default)]
-struct Walk {
+pub struct Walk {
     /// Where the next header stands.
     next: u64,
     /// A block of zeros, which ends an archive, stood behind the last member.
     has_ended: bool,
 }
 
-/// What the links of an archive lead to.
-#[derive(Debug, Default)]
-struct Targets {
-    links: Links,
-    /// By name, in the order of the archive: where the header stands, and what it holds.
-    files: HashMap<Vec<u8>, Vec<(u64, FoundPlace)>>,
-    folders: HashSet<Vec<u8>>,
+/// The members of an archive.
+///
+/// # Errors
+/// It cannot be read.
+pub fn members<R: Read + Seek>(mut input: R) -> io::Result<Members<Archive<R>>> {
+    let len = input.seek(SeekFrom::End(0))?;
+    input.rewind()?;
+    Ok(Members::of(Archive { input, len, place: Walk::default() }))
 }
 
-impl<R: Read + Seek> Members<R> {
-    pub fn new(mut input: R) -> io::Result<Self> {
-        let len = input.seek(SeekFrom::End(0))?;
-        input.rewind()?;
-        Ok(Self { input, len, place: Walk::default(), takes_hidden: false, targets: None })
-    }
-
-    /// Of an archive that this program has written: names are as its records have them.
-    pub fn with_hidden(mut self) -> Self {
-        self.takes_hidden = true;
-        self
-    }
-
-    /// The next member; `None` at the end of the file.
-    ///
-    /// # Errors
-    /// What is wrong, and at which byte.
-    pub fn next(&mut self) -> Result<Option<Member>, String> {
-        let Some(Entry { name, at, holds }) = self.entry()? else { return Ok(None) };
-        if !self.takes_hidden && is_hidden(&name) {
-            return Ok(Some(Member::PassedOver(PassedOver::Hidden)));
-        }
-        let place = match holds {
-            Holds::File(place) => Ok(place),
-            Holds::Sparse => Err(Astray::Sparse),
-            Holds::Nothing(reason) => return Ok(Some(Member::PassedOver(reason))),
-            Holds::Link(link) => {
-                if self.targets.is_none() {
-                    self.targets = Some(self.find_targets()?);
-                }
-                let targets = self.targets.as_ref().ok_or("its links were not read; this is a bug")?;
-                match targets.of(&name, at, &link) {
-                    Some(place) => place,
-                    None => return Ok(Some(Member::PassedOver(PassedOver::FolderLink))),
-                }
-            }
-        };
-        Ok(Some(Member::File { name, place }))
-    }
-
-    /// Reads the whole archive twice: for its links, and for what they lead to. So an archive without links is read once, and memory holds links alone.
-    fn find_targets(&mut self) -> Result<Targets, String> {
-        let here = std::mem::take(&mut self.place);
-        let mut targets = Targets::default();
-        self.seek(0)?;
-        let mut paths = Vec::new();
-        while let Some(Entry { name, holds, .. }) = self.entry()? {
-            let link = if let Holds::Link(link) = holds { Some(link) } else { None };
-            paths.extend(link.as_ref().and_then(|link| link.path(&name).ok()));
-            targets.links.see(&name, link);
-            if paths.len() > MOST_LINKS {
-                return Err(format!(
-                    "it has more than {MOST_LINKS} links, and no more are followed: write it with `tar -h --hard-dereference`"
-                ));
-            }
-        }
-        let wanted: HashSet<Vec<u8>> =
-            paths.iter().filter_map(|path| targets.links.follow(path).ok()).collect();
-        self.place = Walk::default();
-        self.seek(0)?;
-        while let Some(Entry { name, at, holds }) = self.entry()? {
-            let name = clean(&name);
-            let mut above = name.as_slice();
-            while let Some(slash) = above.iter().rposition(|byte| *byte == b'/') {
-                above = &above[..slash];
-                if wanted.contains(above) {
-                    targets.folders.insert(above.to_vec());
-                }
-            }
-            let place = match holds {
-                Holds::File(place) => Ok(place),
-                Holds::Sparse => Err(Astray::Sparse),
-                Holds::Nothing(PassedOver::Folder) if wanted.contains(&name) => {
-                    targets.folders.insert(name);
-                    continue;
-                }
-                Holds::Nothing(_) | Holds::Link(_) => continue,
-            };
-            if wanted.contains(&name) {
-                targets.files.entry(name).or_default().push((at, place));
-            }
-        }
-        self.place = here;
-        self.seek(here.next)?;
-        Ok(targets)
-    }
+impl<R: Read + Seek> Entries for Archive<R> {
+    type Place = Place;
+    type Link = Link;
+    type Walk = Walk;
+    const WITHOUT_LINKS: &'static str = "with `tar -h --hard-dereference`";
 
     /// The next entry that is no extension of another one.
-    fn entry(&mut self) -> Result<Option<Entry>, String> {
+    fn entry(&mut self) -> Result<Option<Entry<Place, Link>>, String> {
         let mut extensions = Extensions::default();
         loop {
             let at = self.place.next;
@@ -222,6 +109,25 @@ impl<R: Read + Seek> Members<R> {
         }
     }
 
+    fn go_to(&mut self, walk: Option<Walk>) -> Result<Walk, String> {
+        let here = std::mem::replace(&mut self.place, walk.unwrap_or_default());
+        self.seek(self.place.next).map(|()| here)
+    }
+
+    fn target(&mut self, link: &Link) -> Result<Link, String> {
+        Ok(link.clone())
+    }
+
+    fn path(name: &[u8], link: &Link) -> Result<Vec<u8>, Astray> {
+        link.path(name)
+    }
+
+    fn is_hard(link: &Link) -> bool {
+        matches!(link, Link::Hard(_))
+    }
+}
+
+impl<R: Read + Seek> Archive<R> {
     /// What the entry holds whose header was just read; goes behind it.
     fn holds(
         &mut self,
@@ -230,7 +136,7 @@ impl<R: Read + Seek> Members<R> {
         name: &[u8],
         bytes: u64,
         extensions: Extensions,
-    ) -> Result<Holds, String> {
+    ) -> Result<Holds<Place, Link>, String> {
         let data = at + BLOCK;
         let target = || extensions.target.clone().or_else(|| Some(header.link_name_bytes()?.into_owned()));
         let target = || target().unwrap_or_default();
@@ -240,10 +146,12 @@ impl<R: Read + Seek> Members<R> {
                 (Holds::Nothing(PassedOver::Folder), 0)
             }
             EntryType::Regular | EntryType::Continuous => match extensions.is_sparse {
-                true => (Holds::Sparse, bytes),
-                false => (Holds::File([data, bytes]), bytes),
+                true => (Holds::File(Err(Astray::Sparse)), bytes),
+                false => (Holds::File(Ok([data, bytes])), bytes),
             },
-            EntryType::GNUSparse => (Holds::Sparse, bytes + self.sparse_headers(at, header)? * BLOCK),
+            EntryType::GNUSparse => {
+                (Holds::File(Err(Astray::Sparse)), bytes + self.sparse_headers(at, header)? * BLOCK)
+            }
             EntryType::Link => {
                 let has_bytes = bytes > 0 && (extensions.is_pax || !self.is_header_next(data)?);
                 (Holds::Link(Link::Hard(target())), if has_bytes { bytes } else { 0 })
@@ -365,26 +273,6 @@ impl<R: Read + Seek> Members<R> {
     }
 }
 
-impl Targets {
-    /// Where the bytes lie that a link has; `None`: it leads to a folder.
-    fn of(&self, name: &[u8], at: u64, link: &Link) -> Option<FoundPlace> {
-        let target = match link.path(name).and_then(|path| self.links.follow(&path)) {
-            Ok(target) => target,
-            Err(astray) => return Some(Err(astray)),
-        };
-        let Some(files) = self.files.get(&target) else {
-            return (!self.folders.contains(&target)).then_some(Err(Astray::Nowhere));
-        };
-        // A hard link is another name of what had that name when it was made, a symbolic one of what has it in the end.
-        let before = files.iter().rfind(|(file, _)| *file < at);
-        let chosen = match link {
-            Link::Hard(_) => before.or(files.first()),
-            Link::Symbolic(_) => files.last(),
-        };
-        chosen.map(|(_, place)| *place)
-    }
-}
-
 impl Extensions {
     fn take(&mut self, kind: u8, mut text: Vec<u8>, at: u64) -> Result<(), String> {
         if matches!(kind, b'L' | b'K') {
@@ -445,119 +333,5 @@ fn pax(mut text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
 }
 
 #[cfg(test)]
-pub mod tests {
-    use std::io::Cursor;
-
-    use super::*;
-
-    /// A header and the content behind it.
-    pub fn member(name: &str, kind: u8, content: &[u8]) -> Vec<u8> {
-        let mut header = [0_u8; 512];
-        header[..name.len()].copy_from_slice(name.as_bytes());
-        header[124..135].copy_from_slice(format!("{:011o}", content.len()).as_bytes());
-        header[156] = kind;
-        header[257..263].copy_from_slice(b"ustar\0");
-        header[148..156].fill(b' ');
-        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-        let mut bytes = header.to_vec();
-        bytes.extend_from_slice(content);
-        bytes.resize(bytes.len().next_multiple_of(512), 0);
-        bytes
-    }
-
-    pub fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
-        let mut bytes: Vec<u8> =
-            members.iter().flat_map(|(name, content)| member(name, b'0', content)).collect();
-        bytes.resize(bytes.len() + 1024, 0);
-        bytes
-    }
-
-    fn read(bytes: &[u8]) -> Result<Vec<Member>, String> {
-        let mut members = Members::new(Cursor::new(bytes)).unwrap();
-        let mut all = Vec::new();
-        while let Some(member) = members.next()? {
-            all.push(member);
-        }
-        Ok(all)
-    }
-
-    #[test]
-    fn long_names_are_read_in_each_form_and_what_is_no_file_is_passed_over() {
-        let long = "d/".repeat(90) + "x.txt";
-        let record = format!("path={long}\n");
-        let pax = format!("{} {record}", record.len() + 4);
-        let mut bytes = member("folder/", b'5', b"");
-        let mut label = member("label", b'V', b"");
-        label[124..136].fill(0);
-        bytes.extend(with_its_sum(label));
-        bytes.extend(member("././@LongLink", b'L', format!("{long}\0").as_bytes()));
-        bytes.extend(member("cut", b'0', b"gnu"));
-        bytes.extend(member("pax", b'x', pax.as_bytes()));
-        bytes.extend(member("cut", b'0', b"pax!"));
-        bytes.extend(member("short", 0, b""));
-        bytes.resize(bytes.len() + 512, 0);
-        let members = read(&bytes).unwrap();
-        let found = files(&bytes, &members);
-        assert_eq!(found, [(&*long, Ok(&b"gnu"[..])), (&*long, Ok(b"pax!")), ("short", Ok(b""))]);
-        assert_eq!(members[..2], [PassedOver::Folder, PassedOver::OtherEntry].map(Member::PassedOver));
-    }
-
-    /// Names and contents.
-    fn files<'a>(bytes: &'a [u8], members: &'a [Member]) -> Vec<(&'a str, Result<&'a [u8], Astray>)> {
-        let file = |member: &'a Member| match member {
-            Member::File { name, place } => {
-                let content = place.map(|[at, len]| &bytes[at as usize..][..len as usize]);
-                Some((std::str::from_utf8(name).unwrap(), content))
-            }
-            Member::PassedOver(_) => None,
-        };
-        members.iter().filter_map(file).collect()
-    }
-
-    fn with_its_sum(mut bytes: Vec<u8>) -> Vec<u8> {
-        bytes[148..156].fill(b' ');
-        let sum: u32 = bytes[..512].iter().map(|byte| u32::from(*byte)).sum();
-        bytes[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-        bytes
-    }
-
-    #[test]
-    fn archives_behind_one_another_are_read_on_and_other_bytes_there_are_refused() {
-        let (a, b) = (archive(&[("a", b"1")]), archive(&[("b", b"2")]));
-        let both = [&a[..], &b].concat();
-        let names = |bytes: &[u8]| -> Vec<String> {
-            files(bytes, &read(bytes).unwrap()).iter().map(|(name, _)| (*name).to_owned()).collect()
-        };
-        assert_eq!(names(&both), ["a", "b"]);
-        assert_eq!(names(&[&both[..], &[0; 700]].concat()), ["a", "b"], "zeros fill up");
-        for behind in [&b"x"[..], &[7; 512], &[&[0; 100][..], b"x"].concat()] {
-            let error = read(&[&a[..], behind].concat()).unwrap_err();
-            assert!(error.contains(&format!("`head -c {}", a.len())), "{error}");
-        }
-        assert!(read(&[0; 1024]).unwrap().is_empty());
-    }
-
-    #[test]
-    fn no_piece_of_an_archive_is_taken_for_a_whole_one_and_no_size_is_believed() {
-        let bytes = archive(&[("a.txt", &[7; 700]), ("b.txt", b"b")]);
-        assert_eq!(read(&bytes).unwrap().len(), 2);
-        for len in 0..bytes.len() - 1024 {
-            let error = read(&bytes[..len]).unwrap_err();
-            assert!(error.contains(&format!("ends at byte {len}")), "{error}");
-        }
-        let mut huge = member("././@LongLink", b'L', b"");
-        huge[124..136].copy_from_slice(&[0x80, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
-        assert!(read(&huge).unwrap_err().contains("no header"), "its sum is wrong by now");
-        for at in [0, 100, 130, 150, 300] {
-            let mut bent = bytes.clone();
-            bent[1536 + at] ^= 0x55;
-            let error = read(&bent).unwrap_err();
-            assert!(error.contains("byte 1536"), "{error}");
-        }
-        assert!(read(b"\x1f").unwrap_err().contains("no tar"));
-        for compressed in [&b"\x1f\x8b"[..], &b"\x1f\x8b".repeat(300)] {
-            assert!(read(compressed).unwrap_err().contains("gunzip"));
-        }
-    }
-}
+#[path = "tar_members_tests.rs"]
+pub mod tests;

@@ -1,15 +1,15 @@
 //! The members of a zip archive: where each lies, and its bytes. The directory is read as a stream, so that no count that it states takes
 //! memory; no size is believed before it is checked, and a member gives no more bytes than its entry says.
 
-use std::collections::{HashMap, HashSet};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use bincode::{Decode, Encode};
 use flate2::CrcReader;
 use flate2::read::DeflateDecoder;
-use orchestra_store::{PassedOver, is_hidden};
+use orchestra_store::PassedOver;
 
-use super::archive_links::{Astray, Link, Links, MOST_LINKS, clean};
+use super::archive::{Entries, Entry, Holds, Members};
+use super::archive_links::{Astray, Link};
 use super::input::{Input, Stream};
 use super::read_file::or_no_memory;
 
@@ -76,37 +76,6 @@ const LONGEST_TARGET: u64 = 4096;
 const UNIX: [u8; 2] = [3, 19];
 const FILE_TYPE: u32 = 0o170_000;
 
-/// An entry of the directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
-    pub name: Vec<u8>,
-    /// That of the member that it leads to, where it is a link.
-    pub place: Place,
-    /// Why it is no file, where its name does not say it.
-    no_file: Option<PassedOver>,
-}
-
-/// An entry as the directory has it.
-struct Entry {
-    name: Vec<u8>,
-    place: Place,
-    /// It is a device, a pipe or a socket.
-    is_special: bool,
-    /// It is a symbolic link, whose content is its target.
-    is_link: bool,
-}
-
-impl Member {
-    /// Why it is no file that a source could take, if it is none.
-    pub fn passed_over(&self, takes_hidden: bool) -> Option<PassedOver> {
-        match () {
-            () if !takes_hidden && is_hidden(&self.name) => Some(PassedOver::Hidden),
-            () if self.name.ends_with(b"/") => Some(PassedOver::Folder),
-            () => self.no_file,
-        }
-    }
-}
-
 /// Where a member lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub struct Place {
@@ -122,6 +91,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// In place of that of a link whose bytes cannot be found.
+    pub fn astray(astray: Astray) -> Self {
+        Self { header: 0, packed: 0, len: 0, method: Method::Other(FIRST_ASTRAY + astray as u16), crc: 0 }
+    }
+
     /// As numbers of a locator.
     pub fn numbers(self) -> [u64; 5] {
         [self.header, self.packed, self.len, u64::from(self.method.number()), u64::from(self.crc)]
@@ -148,28 +122,17 @@ pub struct Directory<R> {
     input: R,
     end: End,
     walk: Walk,
-    /// Found with the first link.
-    targets: Option<Targets>,
 }
 
 /// How far a directory is read.
 #[derive(Debug, Clone, Copy)]
-struct Walk {
+pub struct Walk {
     /// Entries that were read.
     n: u64,
     /// Where the next one begins.
     at: u64,
     /// Where the first member begins of those that were read.
     first_member: u64,
-}
-
-/// What the links of an archive lead to.
-#[derive(Debug, Default)]
-struct Targets {
-    links: Links,
-    /// By name: of several, the last.
-    files: HashMap<Vec<u8>, Place>,
-    folders: HashSet<Vec<u8>>,
 }
 
 /// What the end of an archive says of its directory.
@@ -264,102 +227,52 @@ impl End {
     }
 }
 
-impl<R: Read + Seek> Directory<R> {
-    /// # Errors
-    /// It is no zip archive, it is cut short, or other bytes stand before or behind it.
-    pub fn new(mut input: R) -> Result<Self, String> {
-        let end = End::find(&mut input)?;
-        let behind = end.first.checked_add(end.size).filter(|behind| *behind <= end.at);
-        let behind = behind.ok_or("it is damaged: its directory reaches beyond its end")?;
-        if behind < end.at {
-            return Err(in_front(end.at - behind));
-        }
-        let mut directory = Self { input, end, walk: end.start(), targets: None };
-        directory.go_to(end.start())?;
-        Ok(directory)
+/// The members of an archive.
+///
+/// # Errors
+/// It is no zip archive, it is cut short, or other bytes stand before or behind it.
+pub fn members<R: Read + Seek>(mut input: R) -> Result<Members<Directory<R>>, String> {
+    let end = End::find(&mut input)?;
+    let behind = end.first.checked_add(end.size).filter(|behind| *behind <= end.at);
+    let behind = behind.ok_or("it is damaged: its directory reaches beyond its end")?;
+    if behind < end.at {
+        return Err(in_front(end.at - behind));
+    }
+    let mut directory = Directory { input, end, walk: end.start() };
+    directory.go_to(None)?;
+    Ok(Members::of(directory))
+}
+
+impl<R: Read + Seek> Entries for Directory<R> {
+    type Place = Place;
+    /// Where its target lies.
+    type Link = Place;
+    type Walk = Walk;
+    const WITHOUT_LINKS: &'static str = "without `zip -y`";
+
+    fn go_to(&mut self, walk: Option<Walk>) -> Result<Walk, String> {
+        let here = std::mem::replace(&mut self.walk, walk.unwrap_or_else(|| self.end.start()));
+        self.input.seek(SeekFrom::Start(self.walk.at)).map(|_| here).map_err(|error| error.to_string())
     }
 
-    fn go_to(&mut self, walk: Walk) -> Result<(), String> {
-        self.walk = walk;
-        self.input.seek(SeekFrom::Start(walk.at)).map(drop).map_err(|error| error.to_string())
-    }
-
-    /// The next member, folders included.
-    ///
-    /// # Errors
-    /// What is wrong, and at which byte.
-    pub fn next(&mut self) -> Result<Option<Member>, String> {
-        let Some(Entry { name, place, is_special, is_link }) = self.entry()? else { return Ok(None) };
-        if !is_link {
-            return Ok(Some(Member { name, place, no_file: is_special.then_some(PassedOver::Special) }));
-        }
-        if self.targets.is_none() {
-            self.targets = Some(self.find_targets()?);
-        }
-        let targets = self.targets.as_ref().ok_or("its links were not read; this is a bug")?;
-        let (place, no_file) = match targets.of(&name) {
-            Some(Ok(target)) => (target, None),
-            Some(Err(astray)) => {
-                (Place { method: Method::Other(FIRST_ASTRAY + astray as u16), ..place }, None)
-            }
-            None => (place, Some(PassedOver::FolderLink)),
-        };
-        Ok(Some(Member { name, place, no_file }))
-    }
-
-    /// Reads the whole directory twice, as for a tar archive: for the links, and for what they lead to.
-    fn find_targets(&mut self) -> Result<Targets, String> {
-        let here = self.walk;
-        let (mut targets, mut names) = (Targets::default(), Vec::new());
-        self.go_to(self.end.start())?;
-        while let Some(Entry { name, place, is_link, .. }) = self.entry()? {
-            let link = match is_link {
-                true => Some(Link::Symbolic(self.target(&place)?)),
-                false => None,
-            };
-            targets.links.see(&name, link);
-            if is_link {
-                names.push(name);
-            }
-            if names.len() > MOST_LINKS {
-                return Err(format!(
-                    "it has more than {MOST_LINKS} links, and no more are followed: write it without `zip -y`"
-                ));
-            }
-        }
-        let wanted: HashSet<Vec<u8>> =
-            names.iter().filter_map(|name| targets.links.follow(name).ok()).collect();
-        self.go_to(self.end.start())?;
-        while let Some(Entry { name, place, is_link, is_special }) = self.entry()? {
-            let is_folder = name.ends_with(b"/");
-            let name = clean(&name);
-            let mut above = name.as_slice();
-            while let Some(slash) = above.iter().rposition(|byte| *byte == b'/') {
-                above = &above[..slash];
-                if wanted.contains(above) {
-                    targets.folders.insert(above.to_vec());
-                }
-            }
-            match wanted.contains(&name) {
-                true if is_folder => drop(targets.folders.insert(name)),
-                true if !is_link && !is_special => drop(targets.files.insert(name, place)),
-                _ => {}
-            }
-        }
-        self.go_to(here)?;
-        Ok(targets)
-    }
-
-    /// The target of a link; one that is not what its entry says leads nowhere.
-    fn target(&mut self, place: &Place) -> Result<Vec<u8>, String> {
+    /// One that is not what its entry says leads nowhere.
+    fn target(&mut self, place: &Place) -> Result<Link, String> {
         let read = head_of(&mut self.input, place, LONGEST_TARGET);
         let is_whole = |target: &Vec<u8>| target.len() as u64 == place.len && checksum(target) == place.crc;
-        let target = read.ok().filter(is_whole).unwrap_or_default();
-        self.go_to(self.walk)?;
-        Ok(target)
+        self.go_to(Some(self.walk))?;
+        Ok(Link::Symbolic(read.ok().filter(is_whole).unwrap_or_default()))
     }
 
-    fn entry(&mut self) -> Result<Option<Entry>, String> {
+    /// Its target is not read again: the links of the whole archive are known by their names.
+    fn path(name: &[u8], _: &Place) -> Result<Vec<u8>, Astray> {
+        Ok(name.to_vec())
+    }
+
+    fn is_hard(_: &Place) -> bool {
+        false
+    }
+
+    fn entry(&mut self) -> Result<Option<Entry<Place, Place>>, String> {
         if self.walk.at == self.end.at {
             return self.check_whole().map(|()| None);
         }
@@ -402,11 +315,17 @@ impl<R: Read + Seek> Directory<R> {
         let file_type = if UNIX.contains(&entry[5]) { u32_at(&entry, 38) >> 16 & FILE_TYPE } else { 0 };
         let method = if is_encrypted { Method::Other(ENCRYPTED) } else { method_of(u16_at(&entry, 10)) };
         let place = Place { header, packed, len, method, crc: u32_at(&entry, 16) };
-        let is_special = matches!(file_type, 0o010_000 | 0o020_000 | 0o060_000 | 0o140_000);
-        let is_link = file_type == 0o120_000 && !is_encrypted;
-        Ok(Some(Entry { name: rest, place, is_special, is_link }))
+        let holds = match file_type {
+            0o120_000 if !is_encrypted => Holds::Link(place),
+            _ if rest.ends_with(b"/") => Holds::Nothing(PassedOver::Folder),
+            0o010_000 | 0o020_000 | 0o060_000 | 0o140_000 => Holds::Nothing(PassedOver::Special),
+            _ => Holds::File(Ok(place)),
+        };
+        Ok(Some(Entry { name: rest, at, holds }))
     }
+}
 
+impl<R> Directory<R> {
     /// All of its entries were read: they must be as many as it says, and begin with the file.
     fn check_whole(&self) -> Result<(), String> {
         let End { entries, count_until, .. } = self.end;
@@ -417,19 +336,6 @@ impl<R: Read + Seek> Directory<R> {
         match first_member {
             0 => Ok(()),
             n => Err(in_front(n)),
-        }
-    }
-}
-
-impl Targets {
-    /// Where the bytes lie that a link of this name has; `None`: it leads to a folder.
-    fn of(&self, name: &[u8]) -> Option<Result<Place, Astray>> {
-        match self.links.follow(name) {
-            Err(astray) => Some(Err(astray)),
-            Ok(target) => match self.files.get(&target) {
-                Some(place) => Some(Ok(*place)),
-                None => (!self.folders.contains(&target)).then_some(Err(Astray::Nowhere)),
-            },
         }
     }
 }
@@ -567,117 +473,5 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 #[cfg(test)]
-pub mod tests {
-    use std::io::{Cursor, Write};
-
-    use zip::write::{SimpleFileOptions, ZipWriter};
-
-    use super::super::input::Opener;
-    use super::*;
-
-    type Named = Vec<(Vec<u8>, Vec<u8>)>;
-
-    pub fn archive(members: &[(&str, &[u8])], method: zip::CompressionMethod, large: bool) -> Vec<u8> {
-        let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
-        let options = SimpleFileOptions::default().compression_method(method).large_file(large);
-        for (name, content) in members {
-            writer.start_file(*name, options).unwrap();
-            writer.write_all(content).unwrap();
-        }
-        writer.finish().unwrap().into_inner()
-    }
-
-    fn read(bytes: &[u8]) -> Result<Named, String> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.zip");
-        std::fs::write(&path, bytes).unwrap();
-        let input = Opener::new(&[]).open(&path).unwrap();
-        let mut directory = Directory::new(Cursor::new(bytes))?;
-        let mut all = Vec::new();
-        while let Some(member) = directory.next()? {
-            let mut content = Vec::new();
-            read_member(&input, &member.place, &mut content)?;
-            assert_eq!(Place::of_numbers(member.place.numbers()), Some(member.place));
-            all.push((member.name, content));
-        }
-        Ok(all)
-    }
-
-    #[test]
-    fn members_are_read_as_they_were_written_and_no_damage_goes_unseen() {
-        let long = b"abc".repeat(1000);
-        let members: [(&str, &[u8]); 3] = [("a", b""), ("d/b", &long), ("c", b"x")];
-        let expected: Vec<_> = members.iter().map(|(n, c)| (n.as_bytes().to_vec(), c.to_vec())).collect();
-        for method in [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated] {
-            for large in [false, true] {
-                let bytes = archive(&members, method, large);
-                assert_eq!(read(&bytes).unwrap(), expected);
-                for len in (0..bytes.len()).step_by(7) {
-                    assert!(read(&bytes[..len]).is_err(), "{len} of {}", bytes.len());
-                }
-                for at in 0..bytes.len() {
-                    let mut bent = bytes.clone();
-                    bent[at] ^= 0x41;
-                    // Bytes that mean nothing to a reader of contents (dates, versions, names of local headers) may change.
-                    let found = read(&bent)
-                        .map(|all| all.into_iter().map(|(_, content)| content).collect::<Vec<_>>());
-                    let contents: Vec<_> = expected.iter().map(|(_, content)| content.clone()).collect();
-                    assert!(found.is_err() || found.as_ref() == Ok(&contents), "byte {at}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn every_byte_of_the_file_belongs_to_the_archive_or_it_is_refused_with_what_to_do() {
-        for large in [false, true] {
-            let bytes = archive(&[("a", b"1"), ("b", b"2")], zip::CompressionMethod::Stored, large);
-            let refused = |bytes: &[u8]| read(bytes).unwrap_err();
-            for other in [&b"#!/bin/sh\n"[..], &bytes] {
-                let error = refused(&[other, &bytes].concat());
-                assert!(
-                    error.contains(&format!("its first {} bytes belong to no member", other.len())),
-                    "{error}"
-                );
-                let error = refused(&[&bytes[..], b"x"].concat());
-                assert!(error.contains(&format!("`head -c {} ", bytes.len())), "{error}");
-            }
-            // An end within the comment of another one.
-            let end = bytes.len() - 22;
-            let mut two = [&bytes[..], &bytes[end..]].concat();
-            two[end + 20] = 22;
-            assert!(refused(&two).contains("two ends"));
-            let mut fewer = bytes.clone();
-            fewer[end + 10] = 1;
-            fewer[end + 8] = 1;
-            assert!(refused(&fewer).contains("its end says 1 members, and its directory has 2"));
-        }
-    }
-
-    #[test]
-    fn a_comment_is_no_member_and_links_and_passwords_fail_by_name() {
-        let bytes = archive(&[("a", b"target")], zip::CompressionMethod::Stored, false);
-        let mut commented = [&bytes[..], b"PK\x05\x06 comment"].concat();
-        commented[bytes.len() - 2] = 12;
-        assert_eq!(read(&commented).unwrap().len(), 1);
-        let entry = bytes.windows(4).rposition(|at| at == b"PK\x01\x02").unwrap();
-        let changed = |at: usize, value: &[u8]| {
-            let mut changed = bytes.clone();
-            changed[entry + at..][..value.len()].copy_from_slice(value);
-            read(&changed)
-        };
-        assert!(changed(8, &[1]).unwrap_err().contains("without a password"));
-        assert!(changed(10, &[93]).unwrap_err().contains("method 93"));
-        assert!(changed(41, &[0o240]).unwrap_err().contains("a link to no member"));
-    }
-
-    #[test]
-    fn a_member_gives_no_more_than_its_entry_says_and_claims_no_more_than_it_can_hold() {
-        let mut bytes = archive(&[("a", &[0; 100_000])], zip::CompressionMethod::Deflated, false);
-        let entry = bytes.windows(4).rposition(|at| at == b"PK\x01\x02").unwrap();
-        for (claimed, why) in [(99_u32, "does not have the 99 bytes"), (u32::MAX - 1, "cannot hold")] {
-            bytes[entry + 24..entry + 28].copy_from_slice(&claimed.to_le_bytes());
-            assert!(read(&bytes).unwrap_err().contains(why));
-        }
-    }
-}
+#[path = "zip_members_tests.rs"]
+pub mod tests;

@@ -1,25 +1,21 @@
 //! Reads the members of one sample after the other, and makes the values of its columns of them.
 
-use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::FetchRun;
 use orchestra_core::{FailureKind, LeftOut};
+use orchestra_plan::ReadOptions;
 
 use super::sample_columns::is_npy;
-use crate::objects::{self, Protocol, ReadObject};
+use crate::sources::reading::archive::Placed;
 use crate::sources::reading::archive_links::Astray;
 use crate::sources::reading::field_type::{Field, FieldType};
-use crate::sources::reading::file_version::{FileVersion, Seen};
-use crate::sources::reading::input::changed;
+use crate::sources::reading::file_version::FileVersion;
+use crate::sources::reading::input::{Input, Last, Opener, cannot_read, changed};
 use crate::sources::reading::limits::{LARGEST_FILE_BYTES, LARGEST_TENSOR, LARGEST_TEXT};
 use crate::sources::reading::locator::parts;
 use crate::sources::reading::npy_header::{HEAD, Header};
-use crate::sources::reading::read_file::{open_regular, read_part};
 use crate::sources::reading::row::{Cell, Row, Taken};
-use crate::sources::reading::tar_members::{FoundPlace, Place};
+use crate::sources::reading::tar_members::Place;
 
 /// In place of where a member lies: the sample has none, or two of them, or its bytes cannot be found. No member lies at byte 0.
 pub const MISSING: Place = [0, 0];
@@ -27,7 +23,7 @@ pub const TWICE: Place = [0, 1];
 const ASTRAY: u64 = 2;
 
 /// As locators have it.
-pub fn place_or(place: FoundPlace) -> Place {
+pub fn place_or(place: Placed<Place>) -> Place {
     place.unwrap_or_else(|astray| [0, ASTRAY + astray as u64])
 }
 
@@ -48,95 +44,35 @@ fn trouble(place: Place, column: &str) -> Option<String> {
 pub struct Sample {
     /// How many columns there are.
     n: usize,
-    archive: Archive,
+    opener: Opener,
+    open: Last<Input>,
     buffer: Vec<u8>,
     row: Row,
 }
 
 impl Sample {
-    /// Of an archive that is a file, or an object where there are `protocols`.
-    pub fn new(columns: &[Field], max_pixels: u64, protocols: &[Protocol]) -> Self {
-        let archive = match protocols.is_empty() {
-            true => Archive::File(None),
-            false => Archive::Object { objects: objects::reader(), near: Vec::new(), from: 0 },
-        };
-        Self { n: columns.len(), archive, buffer: Vec::new(), row: Row::new(columns, max_pixels) }
+    pub fn new(columns: &[Field], options: &ReadOptions) -> Self {
+        let row = Row::new(columns, options.max_pixels);
+        Self {
+            n: columns.len(),
+            opener: Opener::new(options),
+            open: Last::default(),
+            buffer: Vec::new(),
+            row,
+        }
     }
 }
 
-/// Where members are read from.
-enum Archive {
-    /// That of the last item: the next one is most likely in it, too.
-    File(Option<(PathBuf, File)>),
-    /// `near` is what lies in the object from byte `from` on: all members of a sample, where they are small, by one request.
-    Object { objects: Box<dyn ReadObject>, near: Vec<u8>, from: u64 },
+/// Has the members of a sample of an object read by one request, where they lie near each other.
+fn expect(archive: &Input, places: &[Place]) -> std::io::Result<()> {
+    let members = || places.iter().filter(|[_, len]| *len > 0);
+    let begin = members().map(|[at, _]| *at).min().unwrap_or(0);
+    let end = members().map(|[at, len]| at.saturating_add(*len)).max().unwrap_or(0);
+    if (1..=NEAR).contains(&(end - begin)) { archive.expect(begin, end - begin) } else { Ok(()) }
 }
 
 /// Members that lie within so many bytes are read by one request.
 const NEAR: u64 = 4 << 20;
-
-impl Archive {
-    /// Whether a file is still the one that was listed.
-    fn is_as_listed(&self, listed: Option<u64>) -> bool {
-        let Archive::File(Some((_, file))) = self else { return true };
-        let version = file.metadata().map(|file| FileVersion::of([&Seen::File(file)]));
-        version.is_ok_and(|version| listed.is_some_and(|listed| version.is_as_listed(listed)))
-    }
-
-    /// Another sample begins: its members lie here.
-    fn begin(&mut self, path: &Path, places: &[u64]) -> Result<(), Refusal> {
-        match self {
-            Archive::File(open) => {
-                if open.as_ref().is_none_or(|(last, _)| last != path) {
-                    *open = None;
-                    let file = open_regular(path).map_err(|error| cannot_read(path, &error))?.0;
-                    *open = Some((path.to_owned(), file));
-                }
-            }
-            Archive::Object { objects, near, from } => {
-                near.clear();
-                let members = || places.as_chunks::<2>().0.iter().filter(|[_, len]| *len > 0);
-                let begin = members().map(|[at, _]| *at).min();
-                let end = members().map(|[at, len]| at.saturating_add(*len)).max();
-                let (Some(begin), Some(end)) = (begin, end) else { return Ok(()) };
-                if members().count() > 1 && end - begin <= NEAR {
-                    objects.read_part(path.as_os_str().as_bytes(), begin, end - begin, near)?;
-                    *from = begin;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads a member of the sample. The caller has checked `len`.
-    fn read(&mut self, path: &Path, at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
-        match self {
-            Archive::File(Some((_, file))) => {
-                read_part(file, at, len, buffer).map_err(|error| cannot_read(path, &error))
-            }
-            Archive::File(None) => {
-                Err(cannot_read(path, &std::io::Error::other("it is not open; this is a bug")))
-            }
-            Archive::Object { objects, near, from } => {
-                buffer.clear();
-                let begin = at.checked_sub(*from).and_then(|begin| usize::try_from(begin).ok());
-                let here = begin.and_then(|begin| near.get(begin..)?.get(..usize::try_from(len).ok()?));
-                match here {
-                    _ if len == 0 => Ok(()),
-                    Some(here) => {
-                        buffer.extend_from_slice(here);
-                        Ok(())
-                    }
-                    None => objects.read_part(path.as_os_str().as_bytes(), at, len, buffer),
-                }
-            }
-        }
-    }
-}
-
-fn cannot_read(path: &Path, error: &std::io::Error) -> Refusal {
-    Refusal { kind: FailureKind::Read, error: format!("cannot read `{}`: {error}", path.display()) }
-}
 
 impl FetchRun for Sample {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
@@ -160,8 +96,10 @@ impl FetchRun for Sample {
                 return Err(refuse(FailureKind::TooLarge, error));
             }
         }
-        self.archive.begin(path, places.as_flattened())?;
-        let Self { archive, buffer: texts, row, .. } = self;
+        let Self { opener, open, buffer: texts, row, .. } = self;
+        let archive = open.get(path, || opener.open(path))?;
+        let failed = |error: std::io::Error| archive.refusal(cannot_read(path, &error.to_string()));
+        expect(archive, places).map_err(failed)?;
         let filled = row.fill(|n, field, cell| {
             let [at, len] = places[n];
             let buffer = match cell {
@@ -169,13 +107,14 @@ impl FetchRun for Sample {
                 Cell::Picture(picture) => picture.bytes_mut(),
                 Cell::Text(_) | Cell::Bytes(_) => &mut *texts,
             };
-            archive.read(path, at, len, buffer)?;
+            buffer.resize(len as usize, 0); // No more than fits: `len` was checked.
+            archive.read_exact_at(buffer, at).map_err(failed)?;
             take(field, cell, texts)
                 .map_err(|why| refuse(FailureKind::Decode, format!("`.{}` {why}", field.name)))?;
             Ok(Taken::Bytes(len))
         });
         // What is no sample any more may be wrong in any way.
-        match archive.is_as_listed(listed) {
+        match listed.is_some_and(|listed| FileVersion::are_as_listed([&*archive], listed)) {
             true => filled,
             false => Err(changed(path)),
         }

@@ -6,17 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use orchestra_core::DType;
-use orchestra_core::shapes::KindSettings;
-use orchestra_plan::{SourceContext, SourceKind as _};
 use orchestra_store::escape;
 
-use super::{Question, Tar};
-use crate::sources::reading::columns::no_first;
+use crate::sources::reading::archive::{Member, Placed};
 use crate::sources::reading::field_type::{Field, FieldType};
-use crate::sources::reading::input::look;
 use crate::sources::reading::limits::LARGEST_TENSOR;
 use crate::sources::reading::npy_header::{HEAD, Header};
-use crate::sources::reading::tar_members::{FoundPlace, Member, Members};
+use crate::sources::reading::tar_members::{self, Place};
 
 /// Members that one sample may have.
 pub const MOST_COLUMNS: usize = 256;
@@ -40,37 +36,16 @@ pub fn type_of(extension: &str) -> FieldType {
     }
 }
 
-/// The columns as the first sample of the first file has them: all, or those that are named.
-pub fn first_sample(source: &mut SourceContext<'_, '_>, names: Option<Vec<String>>) -> Option<Vec<Field>> {
-    let span = source.fields.span;
-    let what = source.fields.what.clone();
-    let Some(first) = source.first else {
-        let help = "name the archives with `paths`, or with a manifest that is a file; or name `columns`, without `npy`";
-        no_first(source, help);
-        return None;
-    };
-    let question = KindSettings::of(Tar.name(), &Question::FirstSample(names))?;
-    look(source, &first.locator, &question, None)?
-        .map_err(|why| {
-            let message =
-                format!("{what}: `{}` cannot be read as a tar archive of samples: {why}", first.name);
-            source
-                .fields
-                .diags
-                .error(span, message)
-                .help("a sample is members such as `0001.jpg` and `0001.cls`, one behind the other");
-        })
-        .ok()
-}
-
 /// The columns of the first sample of an archive: all, or those that are named.
 pub fn columns_of(mut archive: impl Read + Seek, names: Option<Vec<String>>) -> Result<Vec<Field>, String> {
-    let mut sample: Option<(String, Vec<(String, FoundPlace)>)> = None;
-    let mut members = Members::new(BufReader::new(&mut archive)).map_err(|error| error.to_string())?;
+    let mut sample = None;
+    let mut members =
+        tar_members::members(BufReader::new(&mut archive)).map_err(|error| error.to_string())?;
     while let Some(member) = members.next()? {
         let Member::File { name, place } = member else { continue };
         let Some((key, extension)) = key_of(&name) else { continue };
-        let (first, found) = sample.get_or_insert_with(|| (key.clone(), Vec::new()));
+        let (first, found) =
+            sample.get_or_insert_with(|| (key.clone(), Vec::<(String, Placed<Place>)>::new()));
         if *first != key || found.len() > MOST_COLUMNS {
             break;
         }

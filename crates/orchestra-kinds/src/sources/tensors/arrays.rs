@@ -5,11 +5,12 @@ use std::io::{self, BufReader, Read};
 use bincode::{Decode, Encode};
 use orchestra_store::PassedOverCounts;
 
+use crate::sources::reading::archive::Member;
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::input::ReadSeek;
 use crate::sources::reading::limits::LARGEST_TENSOR;
 use crate::sources::reading::npy_header::{HEAD, Header};
-use crate::sources::reading::zip_members::{Directory, Place, head_of};
+use crate::sources::reading::zip_members::{self, Place, head_of};
 
 /// Arrays of a `.npz` file.
 const MOST_ARRAYS: usize = 4096;
@@ -68,13 +69,16 @@ pub fn arrays(file: &mut dyn ReadSeek) -> Result<Arrays, String> {
         return Ok(Arrays { is_npz: false, arrays, passed_over: PassedOverCounts::default() });
     }
     let (mut places, mut passed_over) = (Vec::new(), PassedOverCounts::default());
-    let mut directory = Directory::new(BufReader::new(&mut *file))?;
-    while let Some(member) = directory.next()? {
-        if let Some(reason) = member.passed_over(false) {
-            passed_over.add(reason, 1);
-            continue;
-        }
-        let name = String::from_utf8(member.name).map_err(|_| "the name of an array is no UTF-8")?;
+    let mut members = zip_members::members(BufReader::new(&mut *file))?;
+    while let Some(member) = members.next()? {
+        let (name, place) = match member {
+            Member::File { name, place } => (name, place.unwrap_or_else(Place::astray)),
+            Member::PassedOver(reason) => {
+                passed_over.add(reason, 1);
+                continue;
+            }
+        };
+        let name = String::from_utf8(name).map_err(|_| "the name of an array is no UTF-8")?;
         let name = name.strip_suffix(".npy").unwrap_or(&name).to_owned();
         if places.len() == MOST_ARRAYS {
             return Err(format!("it has more than {MOST_ARRAYS} arrays"));
@@ -82,7 +86,7 @@ pub fn arrays(file: &mut dyn ReadSeek) -> Result<Arrays, String> {
         if places.iter().any(|(other, _)| *other == name) {
             return Err(format!("it holds the array `{name}` twice"));
         }
-        places.push((name, member.place));
+        places.push((name, place));
     }
     if places.is_empty() {
         return Err("it holds no array".into());

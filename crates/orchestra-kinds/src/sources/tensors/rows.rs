@@ -5,18 +5,17 @@ use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, TensorView, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, KindSettings, Network, Opens};
-use orchestra_plan::SourceKind as _;
-use orchestra_store::{Expand, Found as Listed, ListError, PassedOverCounts, PushFound};
+use orchestra_core::shapes::{FetchRun, Opens};
+use orchestra_plan::{Items, ReadOptions, file_of};
+use orchestra_store::{Found as Listed, ListError, PassedOverCounts, PushFound};
 
 use super::arrays::{Arrays, arrays};
-use super::{Tensors, path_beside};
-use crate::objects::{self, Protocol};
+use super::path_beside;
 use crate::sources::reading::field_type::{Field, FieldType};
 use crate::sources::reading::file_version::{FileVersion, has_changed};
 use crate::sources::reading::input::{Input, Last, Opener, ReadSeek, cannot_read, changed, open_to_list};
 use crate::sources::reading::limits::check_items;
-use crate::sources::reading::locator::{file_of, locator, parts};
+use crate::sources::reading::locator::{locator, parts};
 use crate::sources::reading::npy_header::Header;
 use crate::sources::reading::zip_members::{
     Content, LOCAL, MOST_PER_BYTE, Method, Place, check_content, data_at,
@@ -33,8 +32,6 @@ pub struct Rows {
     /// Rows of an item, where they are its first dimension.
     pub chunk: Option<u64>,
     pub max_items: u64,
-    /// How its objects are read; empty: it has files.
-    pub protocols: Vec<Protocol>,
 }
 
 /// An array of a file, and where it lies.
@@ -192,8 +189,8 @@ impl Rows {
     }
 }
 
-impl Expand for Rows {
-    fn expand(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
+impl Items for Rows {
+    fn list(&self, path: &Path, push: PushFound<'_>) -> Result<(), ListError> {
         let (mut found, mut all_seen) = (Vec::new(), Vec::new());
         for (file, fields) in self.files(path) {
             let failed = |why: String| match file == path {
@@ -237,31 +234,13 @@ impl Expand for Rows {
         has_changed(before, now, 2)
     }
 
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Tensors.name(), self)
-    }
-}
-
-impl Fetch for Rows {
-    fn start(&self) -> Box<dyn FetchRun> {
-        let (opener, data) = (Opener::new(&self.protocols), vec![Vec::new(); self.fields.len()]);
+    fn start(&self, options: &ReadOptions) -> Box<dyn FetchRun> {
+        let (opener, data) = (Opener::new(options), vec![Vec::new(); self.fields.len()]);
         Box::new(RowReader { rows: self.clone(), opener, open: Last::default(), data })
     }
 
-    fn network(&self) -> Option<Network> {
-        objects::network(&self.protocols)
-    }
-
-    fn in_loader(&self) -> Option<KindSettings> {
-        KindSettings::of(Tensors.name(), self)
-    }
-
     fn opens(&self) -> Opens {
-        match (self.protocols.is_empty(), self.beside.is_empty()) {
-            (true, true) => Opens::OfItems(file_of),
-            (true, false) => Opens::Any,
-            (false, _) => objects::opens_none(),
-        }
+        if self.beside.is_empty() { Opens::OfItems(file_of) } else { Opens::Any }
     }
 }
 

@@ -3,8 +3,8 @@ use orchestra_core::DType;
 use std::path::Path;
 
 use orchestra_core::data::Value;
-use orchestra_core::shapes::{Fetch as _, FetchRun};
-use orchestra_store::Expand as _;
+use orchestra_core::shapes::FetchRun;
+use orchestra_plan::{Items as _, ReadOptions};
 
 use super::rows::Rows;
 use crate::sources::reading::field_type::{Field, FieldType};
@@ -35,7 +35,6 @@ fn rows(shape: &[usize]) -> Rows {
         beside: Vec::new(),
         chunk: None,
         max_items: 1000,
-        protocols: Vec::new(),
     }
 }
 
@@ -59,9 +58,9 @@ fn no_header_is_believed_that_is_cut_short_or_claims_too_much() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("short.npy");
     std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-    let error = rows(&[2]).expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+    let error = rows(&[2]).list(&path, &mut |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("cut short"), "{error}");
-    let error = rows(&[4]).expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+    let error = rows(&[4]).list(&path, &mut |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("the first file of the source"), "{error}");
 }
 
@@ -88,16 +87,16 @@ fn bytes_behind_an_array_are_refused_whatever_they_are() {
     let one = npy("<f4", "(2,)", &[0; 8]);
     for behind in [&[0][..], &[7; 8], &one] {
         std::fs::write(&path, [&one[..], behind].concat()).unwrap();
-        let error = rows(&[]).expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+        let error = rows(&[]).list(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains(&format!("{} bytes behind the array", behind.len())), "{error}");
-        let refusal = rows(&[]).start().fetch(&locator(&path, &[0, 0])).unwrap_err();
+        let refusal = rows(&[]).start(&ReadOptions::default()).fetch(&locator(&path, &[0, 0])).unwrap_err();
         assert!(refusal.error.contains("behind the array"), "{}", refusal.error);
     }
     let (path, longer) = (folder.path().join("a.npz"), [&one[..], b"x"].concat());
     for method in [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated] {
         std::fs::write(&path, archive(&[("x.npy", &longer)], method, false)).unwrap();
         let source = Rows { is_npz: true, ..rows(&[]) };
-        let error = source.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+        let error = source.list(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("1 bytes behind the array"), "{error}");
         let members: [(&str, &[u8]); 3] = [("x.npy", &one), ("__MACOSX/._x.npy", b"m"), ("d/", b"")];
         std::fs::write(&path, archive(&members, method, false)).unwrap();
@@ -123,21 +122,21 @@ fn files_beside_each_other_are_read_row_by_row_and_must_be_of_one_length() {
     };
     let items = items(&pair, &path);
     assert_eq!(items.len(), 6);
-    let mut run = pair.start();
+    let mut run = pair.start(&ReadOptions::default());
     for at in [5_usize, 0, 3] {
         run.fetch(&items[at].1).unwrap();
         assert_eq!(floats(&*run), [vec![at as f32 * 2.0, at as f32 * 2.0 + 1.0], vec![at as f32]]);
     }
     let refused = |bytes: &[u8]| {
         std::fs::write(&other, bytes).unwrap();
-        pair.expand(&path, &mut |_| Ok(())).unwrap_err().to_string()
+        pair.list(&path, &mut |_| Ok(())).unwrap_err().to_string()
     };
     let error = refused(&npy("<f4", "(5,)", &data[..20]));
     assert!(error.contains("`x` has 6 rows, and `y` 5"), "{error}");
     let error = refused(&npy("<f4", "(6,)", &data[..24])[..90]);
     assert!(error.contains("b/1.npy` beside it: "), "{error}");
     std::fs::remove_file(&other).unwrap();
-    let error = pair.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+    let error = pair.list(&path, &mut |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("b/1.npy` beside it: "), "{error}");
 }
 
@@ -151,40 +150,33 @@ fn arrays_of_an_archive_are_read_in_any_order_whether_stored_or_deflated() {
     let members: [(&str, &[u8]); 3] = [("a.npy", &a), ("names.npy", &names), ("b.npy", &b)];
     let tensor = |name: &str, shape: &[usize]| Field { name: name.into(), ..rows(shape).fields.remove(0) };
     let fields = vec![tensor("b", &[]), tensor("a", &[4])];
-    let source = Rows {
-        is_npz: true,
-        fields,
-        beside: Vec::new(),
-        chunk: None,
-        max_items: 1000,
-        protocols: Vec::new(),
-    };
+    let source = Rows { is_npz: true, fields, beside: Vec::new(), chunk: None, max_items: 1000 };
     for method in [::zip::CompressionMethod::Stored, ::zip::CompressionMethod::Deflated] {
         let bytes = archive(&members, method, true);
         std::fs::write(&path, &bytes).unwrap();
         let items = items(&source, &path);
         assert_eq!(items.len(), 100);
-        let mut run = source.start();
+        let mut run = source.start(&ReadOptions::default());
         for at in [3_usize, 4, 99, 0, 50] {
             run.fetch(&items[at].1).unwrap();
             let row = (at * 4..at * 4 + 4).map(|n| n as f32).collect();
             assert_eq!(floats(&*run), [vec![at as f32], row]);
         }
         std::fs::write(&path, &bytes[..bytes.len() - 30]).unwrap();
-        let error = source.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+        let error = source.list(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("cut short"), "{error}");
         // A bit of a row, of which nothing but the checksum tells.
         let mut flipped = bytes;
         flipped[400] ^= 1;
         std::fs::write(&path, &flipped).unwrap();
-        let error = source.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+        let error = source.list(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("its array `a` is damaged"), "{error}");
         std::fs::write(&path, archive(&[("a.npy", &a), ("a", &b)], method, false)).unwrap();
-        let error = source.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+        let error = source.list(&path, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("it holds the array `a` twice"), "{error}");
     }
     let error = Rows { fields: vec![tensor("names", &[])], ..source.clone() };
     std::fs::write(&path, archive(&members, ::zip::CompressionMethod::Stored, false)).unwrap();
-    let error = error.expand(&path, &mut |_| Ok(())).unwrap_err().to_string();
+    let error = error.list(&path, &mut |_| Ok(())).unwrap_err().to_string();
     assert!(error.contains("array `names`: its shape is []"), "{error}");
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
 use orchestra_plan::{
-    At, Choice as _, Connect, Diagnostics, Input, Runs, StageConnected, StageContext, list, read_labels,
+    At, Choice as _, Connect, Diagnostics, Input, Reported, Runs, StageConnected, StageContext, list,
+    read_labels,
 };
 
 use super::dbnet::Dbnet;
@@ -17,19 +18,18 @@ use super::run::Detecting;
 use super::{Detect, Units};
 
 impl Connect for Detect {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let name = stage.name;
         let input = match stage.inputs {
             [one] => one,
             [_, other, ..] => {
-                stage
-                    .diags
+                return stage
                     .error(other.span, format!("stage `{name}` reads from one stage"))
                     .label("where its pixels lie in the picture is known without naming it")
-                    .help("name the infer stage alone: from = \"..\"");
-                return None;
+                    .help("name the infer stage alone: from = \"..\"")
+                    .fail();
             }
-            [] => return None,
+            [] => return Err(Reported),
         };
         if let Some(column) = &input.column
             && input.gives.position(column).is_none()
@@ -47,7 +47,7 @@ impl Connect for Detect {
         if outputs.is_empty() {
             stage
                 .column(0, "what an object detector gives, of an infer stage", |c| c.ty.tensor().is_some())?;
-            return None;
+            return Err(Reported);
         }
         let labels = match &self.labels {
             Some(written) => Some(read_labels(written, stage.folder, stage.host, stage.diags)?.value),
@@ -60,26 +60,22 @@ impl Connect for Detect {
         let (layout, why) = self.layout(name, input, &outputs, stage.diags)?;
         let Some(outputs) = layout.of(&outputs, told).or_else(|| layout.of(&outputs, Told::default())) else {
             let span = self.layout.as_ref().map_or(input.span, |said| said.span);
-            stage
-                .diags
+            return stage
                 .error(span, format!("stage `{name}`: `{}` gives no layout `{}`", input.name, layout.name()))
                 .label(format!("it gives {}", input.gives))
                 .help(format!(
                     "the layout is {}; from = \"stage.output\" names one of several",
                     layout.outputs()
-                ));
-            return None;
+                ))
+                .fail();
         };
         self.keys_of_others(layout, outputs.form, stage)?;
         let decode = self.decode(name, layout, outputs.form, told.classes, stage)?;
         let placed = input.gives.0.iter().position(|column| column.ty == ColumnType::Placement);
         if placed.is_none() && decode.needs_row() {
-            stage
-                .diags
-                .error(input.span, format!("stage `{name}` does not know how large the input of its model is"))
+            return stage.error(input.span, format!("stage `{name}` does not know how large the input of its model is"))
                 .label(format!("boxes of layout `{}` are relative to it", layout.name()))
-                .help("the model must read from an image or crop stage, or give boxes in pixels: boxes = \"pixels\"");
-            return None;
+                .help("the model must read from an image or crop stage, or give boxes in pixels: boxes = \"pixels\"").fail();
         }
         let mut reads: Vec<(usize, usize)> = outputs.columns.iter().map(|column| (0, *column)).collect();
         reads.extend(placed.map(|column| (0, column)));
@@ -95,7 +91,7 @@ impl Connect for Detect {
         };
         let pixels = if placed.is_some() { "of the picture" } else { "of the model's input" };
         let schema = schema(layout.turns());
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of("detections", ColumnType::List(schema)),
             reads,
             settings: serde_json::json!({
@@ -128,7 +124,7 @@ fn report(
     input: &Input,
     against: &Contradiction,
     diags: &mut Diagnostics,
-) -> Option<()> {
+) -> Result<(), Reported> {
     let is = names(&against.candidates);
     let message =
         format!("stage `{stage}` reads layout `{}`, which `{}` does not give", said.value.name(), input.name);
@@ -141,7 +137,7 @@ fn report(
         false => (diags.warning(said.span, message), format!("leave `layout` out, if it is {is}")),
     };
     diagnostic.label(format!("of the model: {}", against.why)).help(help);
-    (!against.is_sure).then_some(())
+    if against.is_sure { Err(Reported) } else { Ok(()) }
 }
 
 /// The columns of a row of the list.
@@ -168,19 +164,19 @@ impl Detect {
         input: &Input,
         outputs: &[Output<'_>],
         diags: &mut Diagnostics,
-    ) -> Option<(Layout, String)> {
+    ) -> Result<(Layout, String), Reported> {
         if let Some(said) = &self.layout {
             if let Some(against) = recognise::contradiction(said.value, outputs, &input.metadata) {
                 report(stage, said, input, &against, diags)?;
             }
-            return Some((said.value, "said".to_owned()));
+            return Ok((said.value, "said".to_owned()));
         }
         let fitting = match recognise::recognise(outputs, &input.metadata) {
-            Recognised::Is(layout, why) => return Some((layout, why)),
+            Recognised::Is(layout, why) => return Ok((layout, why)),
             Recognised::Not(why) => {
                 let message = format!("stage `{stage}` reads from a model that finds no boxes: {why}");
-                diags.error(input.span, message).help("if that is wrong, say what it gives: layout = \"..\"");
-                return None;
+                let help = "if that is wrong, say what it gives: layout = \"..\"";
+                return diags.error(input.span, message).help(help).fail();
             }
             Recognised::Open(fitting) => fitting,
         };
@@ -191,15 +187,20 @@ impl Detect {
         diags
             .error(input.span, format!("stage `{stage}` cannot tell how `{}` lays out its boxes", input.name))
             .label(format!("it gives {}", input.gives))
-            .help(help);
-        None
+            .help(help)
+            .fail()
     }
 
     /// Reports keys that belong to other layouts.
-    fn keys_of_others(&self, layout: Layout, form: Form, stage: &mut StageContext<'_>) -> Option<()> {
+    fn keys_of_others(
+        &self,
+        layout: Layout,
+        form: Form,
+        stage: &mut StageContext<'_>,
+    ) -> Result<(), Reported> {
         let is_dbnet = layout == Layout::Dbnet;
         let suppresses = layout.suppresses();
-        let mut is_fine = true;
+        let mut found = Ok(());
         for At { value: key, span } in stage.written {
             let has_effect = match &**key {
                 "iou" => suppresses,
@@ -213,11 +214,10 @@ impl Detect {
             if !has_effect {
                 let message =
                     format!("`{key}` of stage `{}` has no effect on layout `{}`", stage.name, layout.name());
-                stage.diags.error(*span, message).help("leave it out");
-                is_fine = false;
+                found = stage.error(*span, message).help("leave it out").fail();
             }
         }
-        is_fine.then_some(())
+        found
     }
 
     fn decode(
@@ -227,9 +227,9 @@ impl Detect {
         form: Form,
         classes: Option<usize>,
         stage: &mut StageContext<'_>,
-    ) -> Option<Decoding> {
+    ) -> Result<Decoding, Reported> {
         if layout == Layout::Dbnet {
-            return Some(Decoding::Texts(Dbnet {
+            return Ok(Decoding::Texts(Dbnet {
                 threshold: self.threshold.unwrap_or(0.3) as f32,
                 box_threshold: self.box_threshold as f32,
                 unclip: self.unclip,
@@ -243,16 +243,15 @@ impl Detect {
             (None, Form::OpenQueries) => {
                 let message =
                     format!("stage `{name}` cannot tell what the logits of its model become scores by");
-                stage
-                    .diags
+                return stage
                     .error(stage.inputs[0].span, message)
                     .label("models with sigmoids and with softmaxes give `pred_boxes` and `logits`")
-                    .help("say it: scores = \"sigmoid\" (RT-DETR, D-FINE) or \"softmax\" (DETR)");
-                return None;
+                    .help("say it: scores = \"sigmoid\" (RT-DETR, D-FINE) or \"softmax\" (DETR)")
+                    .fail();
             }
             (None, _) => Logits::Sigmoid,
         };
-        Some(Decoding::Boxes(Boxes {
+        Ok(Decoding::Boxes(Boxes {
             layout,
             classes,
             logits,

@@ -66,11 +66,10 @@ fn inputs(f: &mut Fields<'_, '_>, entry: &Entry) -> Upstreams {
                 Some(At::new(input.key.clone(), input.key_span)),
                 At::new(from.clone(), input.node.span),
             )),
-            _ => f.wrong(
-                &format!("inputs.{}", input.key),
-                &input.node,
-                "a string: \"stage\" or \"stage.tensor\"",
-            ),
+            _ => {
+                let expected = "a string: \"stage\" or \"stage.tensor\"";
+                f.wrong(&format!("inputs.{}", input.key), &input.node, expected);
+            }
         }
     }
     reads

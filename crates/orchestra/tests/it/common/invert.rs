@@ -1,8 +1,8 @@
 //! The kind of stage that docs/guide/kinds.md shows: 1 - x for each number of a tensor.
 
 use orchestra::kind::{
-    ColumnType, Connect, DType, Emit, Refusal, RowWork, Runs, Schema, Settings, StageConnected, StageContext,
-    TensorView, TypedStage, Value, settings,
+    ColumnType, Connect, DType, Emit, Refusal, Reported, RowWork, Runs, Schema, Settings, StageConnected,
+    StageContext, TensorView, TypedStage, Value, settings,
 };
 
 settings! {
@@ -21,11 +21,11 @@ impl TypedStage for Invert {
 }
 
 impl Connect for Invert {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let is_f32 = |ty: &ColumnType| matches!(ty, ColumnType::Tensor(tensor) if tensor.dtype == DType::F32);
         let column = stage.column(0, "a tensor of f32", |column| is_f32(&column.ty))?;
-        let tensor = stage.inputs[0].gives.0[column].ty.tensor()?.clone();
-        Some(StageConnected {
+        let tensor = stage.inputs[0].gives.0[column].ty.tensor().ok_or(Reported)?.clone();
+        Ok(StageConnected {
             gives: Schema::of(&tensor.name, ColumnType::Tensor(tensor.clone())),
             reads: vec![(0, column)],
             runs: Runs::map::<Self>(*self, tensor.row_len()),

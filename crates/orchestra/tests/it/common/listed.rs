@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use orchestra::kind::{
-    ColumnType, Connect, Draft, Emit, Fields, KindSettings, Map, MapRun, OwnedValue, Refusal, Runs, Schema,
-    StageConnected, StageContext, StageKind, Value,
+    ColumnType, Connect, Draft, Emit, Fields, KindSettings, Map, MapRun, OwnedValue, Refusal, Reported, Runs,
+    Schema, StageConnected, StageContext, StageKind, Value,
 };
 
 #[derive(Debug, Clone, Copy, bincode::Encode, bincode::Decode)]
@@ -29,11 +29,11 @@ impl StageKind for Listed {
 }
 
 impl Connect for Listed {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let column = stage.column(0, "a tensor", |column| column.ty.tensor().is_some())?;
-        let tensor = stage.inputs[0].gives.0[column].ty.tensor()?.clone();
+        let tensor = stage.inputs[0].gives.0[column].ty.tensor().ok_or(Reported)?.clone();
         let row = Schema::of("numbers", ColumnType::Tensor(tensor));
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of("rows", ColumnType::List(row)),
             reads: vec![(0, column)],
             runs: Runs::Map(Arc::new(*self)),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Map, MapRun, Refusal, Runs, Schema, StageConnected,
-    StageContext, StageKind, TensorView, Value, fixed_tensor,
+    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Map, MapRun, Refusal, Reported, Runs, Schema,
+    StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
 use orchestra_testkit::images::index_of_blocks;
 
@@ -36,9 +36,9 @@ impl StageKind for Stage {
 }
 
 impl Connect for Stage {
-    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Result<StageConnected, Reported> {
         let column = stage.column(0, "a tensor", |column| column.ty.tensor().is_some())?;
-        Some(StageConnected {
+        Ok(StageConnected {
             gives: Schema::of("x", ColumnType::Tensor(fixed_tensor("x", DType::F32, &[2]))),
             reads: vec![(0, column)],
             runs: Runs::Map(Arc::new(*self)),

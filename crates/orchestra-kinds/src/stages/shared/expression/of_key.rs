@@ -1,28 +1,28 @@
 //! The expression that a key of a stage holds, with messages about what is wrong with it.
 
-use orchestra_plan::{At, Input, StageContext, list};
+use orchestra_plan::{At, Input, Reported, StageContext, list};
 
 use super::{Expression, Wrong, fields, parse};
 
-/// The expression of a key over the columns of `input`. `None` after an error.
+/// The expression of a key over the columns of `input`.
 pub fn of_key(
     stage: &mut StageContext<'_>,
     input: &Input,
     key: &str,
     written: &At<String>,
-) -> Option<Expression> {
+) -> Result<Expression, Reported> {
     let name = stage.name;
     let wrong = match parse(&input.gives, &|name| input.resolved(name), &written.value) {
-        Ok(expression) => return Some(expression),
+        Ok(expression) => return Ok(expression),
         Err(wrong) => wrong,
     };
     match wrong {
         Wrong::Form(why) => {
             let what = if key == "keep" { "condition" } else { "expression" };
             stage
-                .diags
                 .error(written.span, format!("`{key}` of stage `{name}` is no {what}: {why}"))
-                .help("for example \"score >= 0.5 and label != 'background'\"");
+                .help("for example \"score >= 0.5 and label != 'background'\"")
+                .fail()
         }
         Wrong::Field(field) => {
             let all = fields(&input.gives);
@@ -36,13 +36,12 @@ pub fn of_key(
                 _ => format!("; a column as it is: {}", list(columns)),
             };
             stage
-                .diags
                 .error(written.span, format!("stage `{name}` has no field `{field}` to look at"))
                 .label(format!("it reads {}", input.gives))
                 .help(format!(
                     "{known}{whole}; `name[3]` is one number of a tensor; a text stands in single quotes"
-                ));
+                ))
+                .fail()
         }
     }
-    None
 }
