@@ -27,6 +27,10 @@ impl<T> At<T> {
     }
 }
 
+/// A table of texts by their names, in its order.
+#[derive(Debug, Clone)]
+pub struct NamedTexts(pub Vec<(At<String>, At<String>)>);
+
 /// What a stage reads from, as written, in order; the first part names the input that is fed, where the file says it.
 pub type Upstreams = Vec<(Option<At<String>>, At<String>)>;
 
@@ -171,15 +175,16 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// A table of texts with their names, in its order. All that are empty or no texts are reported.
-    pub fn texts(&mut self, key: &str) -> Option<Vec<(At<String>, At<String>)>> {
+    /// A table of texts with their names, in its order. All that are empty or no texts are reported: what a table is to be, what is wrong with an empty
+    /// one, and what each entry is to be.
+    pub fn texts(&mut self, key: &str, [table_of, empty, each]: [&str; 3]) -> Option<NamedTexts> {
         let node = &self.entry(key)?.node;
         let Value::Table(table) = &node.value else {
-            self.wrong(key, node, &format!("a table: {key} = {{ name = \"..\" }}"));
+            self.wrong(key, node, table_of);
             return None;
         };
         if table.entries.is_empty() {
-            self.bad(key, node.span, "is empty");
+            self.bad(key, node.span, empty).help(format!("write {table_of}"));
             return None;
         }
         let mut texts = Some(Vec::new());
@@ -197,11 +202,11 @@ impl<'a, 'd> Fields<'a, 'd> {
                     texts.iter_mut().for_each(|texts| texts.push(named.clone()));
                     continue;
                 }
-                _ => drop(self.wrong(&below, node, "a text in quotes")),
+                _ => drop(self.wrong(&below, node, each)),
             }
             texts = None;
         }
-        texts
+        texts.map(NamedTexts)
     }
 
     fn string_in(&mut self, key: &str, node: &Node) -> Option<At<String>> {

@@ -56,7 +56,7 @@ fn resolve_models(workflow: &mut Workflow, cx: &mut Cx<'_>) {
             workflow.models.push(*program);
             continue;
         }
-        let Some(model) = stage.batch().and_then(|batch| batch.model.as_ref()) else { continue };
+        let Some(model) = stage.batch().map(|batch| &batch.model) else { continue };
         let found = places.get(&model.value).copied();
         if found.is_none() && !stage.is_deferred {
             let (stage, name) = (&stage.name.value, &model.value);

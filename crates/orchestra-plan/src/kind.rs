@@ -27,7 +27,7 @@ pub use self::input::{Input, InputColumns};
 pub use self::program::{ProgramContext, ProgramDraft, ResolvedProgram};
 pub use self::registry::Kinds;
 pub use self::typed::{
-    ItemSchema, Items, ObjectAccess, ReadOptions, Typed, TypedSink, TypedSource, TypedStage, file_of,
+    Drafted, ItemSchema, Items, ObjectAccess, ReadOptions, Typed, TypedSink, TypedSource, TypedStage, file_of,
 };
 
 pub trait SourceKind: Send + Sync {
@@ -151,8 +151,8 @@ pub enum Draft {
 /// The settings of a stage whose rows go to worker processes.
 #[derive(Debug, Clone)]
 pub struct BatchDraft {
-    /// The name of the model; `None` was reported.
-    pub model: Option<At<String>>,
+    /// The name of the model.
+    pub model: At<String>,
     /// What the stage runs instead of one of the models of the file. It stands for a model of its own, whose name is `model`; the table of the
     /// stage has the keys of [`WORKERS`](crate::keys::WORKERS).
     pub program: Option<Arc<dyn ProgramDraft>>,

@@ -57,7 +57,7 @@ pub use build::{PlanOptions, plan};
 pub use bytes::{format_bytes, parse_bytes};
 pub use describe::{describe, items_in_words};
 pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Reported, Severity, Span, visible};
-pub use fields::{At, Fields, Upstreams};
+pub use fields::{At, Fields, NamedTexts, Upstreams};
 pub use files::{FileKind, Files, LookRequest};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use host::{
@@ -66,10 +66,10 @@ pub use host::{
 };
 pub use key::{Key, joined, key};
 pub use kind::{
-    BatchDraft, Connect, Draft, Input, InputColumns, ItemSchema, Items, IterationDraft, Kinds, ObjectAccess,
-    ProgramContext, ProgramDraft, ReadBack, ReadOptions, ReadRecord, ResolvedProgram, Runs, SinkKind,
-    SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Typed, TypedSink,
-    TypedSource, TypedStage, UntilDraft, Writes, file_of,
+    BatchDraft, Connect, Draft, Drafted, Input, InputColumns, ItemSchema, Items, IterationDraft, Kinds,
+    ObjectAccess, ProgramContext, ProgramDraft, ReadBack, ReadOptions, ReadRecord, ResolvedProgram, Runs,
+    SinkKind, SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Typed,
+    TypedSink, TypedSource, TypedStage, UntilDraft, Writes, file_of,
 };
 pub use machine_file::machine_from_toml;
 pub use model_file::{MAX_METADATA, ModelError, ModelFile, Signature};
@@ -88,6 +88,6 @@ pub use plan::{
 };
 pub use schema::workflow_schema;
 pub use serde_json::Value as Json;
-pub use settings::{Bytes, NamedTexts, Setting, Settings, setting};
+pub use settings::{Bytes, Setting, Settings, setting};
 pub use sinks::{FAILURES, RESERVED, failure_schema};
 pub use tasks::is_output_of_task;

@@ -9,7 +9,7 @@ use orchestra_core::{Channels, ConvSearch, DType, Fit, Layout, ResizeFilter, San
 use serde_json::Value as Json;
 
 use crate::bytes::parse_bytes;
-use crate::fields::{At, Fields};
+use crate::fields::{At, Fields, NamedTexts};
 use crate::key::{Key, key};
 use crate::plan::{LogFormat, OtlpProtocol};
 
@@ -222,15 +222,11 @@ impl Setting for Vec<At<String>> {
     }
 }
 
-/// A table of texts by their names, in its order.
-#[derive(Debug, Clone)]
-pub struct NamedTexts(pub Vec<(At<String>, At<String>)>);
-
 impl Setting for NamedTexts {
     const TYPE: &'static str = "table";
 
     fn read(fields: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
-        fields.texts(key).map(Self)
+        fields.texts(key, [&format!("a table: {key} = {{ name = \"..\" }}"), "is empty", "a text in quotes"])
     }
 
     fn json(&self) -> Json {

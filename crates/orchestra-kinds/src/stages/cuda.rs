@@ -9,14 +9,12 @@ use orchestra_core::{Code, DType, Element, Kernel, TensorSpec};
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::tree::{Node, Value};
 use orchestra_plan::{
-    At, Choice as _, Draft, Fields, FileKind, Files, Key, ProgramContext, ProgramDraft, ResolvedProgram,
-    StageKind, Upstreams, joined, keys,
+    At, Draft, Drafted, Fields, FileKind, Files, Key, ProgramContext, ProgramDraft, Reported,
+    ResolvedProgram, Setting, Settings, TypedStage, Upstreams, joined, keys, settings,
 };
 
-use super::shared::batches;
-use super::shared::user_code;
-
-pub struct Cuda;
+use super::shared::batches::{Batches, Feeds, upstreams_of_model};
+use super::shared::user_code::{Outputs, file_name};
 
 /// What the input of a stage with `from` is called.
 const ONLY_INPUT: &str = "input";
@@ -25,80 +23,81 @@ const MOST_THREADS: u64 = 1024;
 /// Most bytes of a source with what it includes: all of it is told to workers.
 const MOST_TEXT: usize = 512 << 10;
 
-keys! {
-    const OWN {
+settings! {
+    pub struct Cuda {
         /// the file with the kernel, in CUDA C++
-        source: "text" = "required",
+        #[missing("name the file with the kernel: source = \"kernel.cu\"")]
+        source: At<String>,
         /// the function, which is `__global__` and takes what [CUDA](../guide/cuda.md#arguments) says: `vadd`, `scale<float>`
-        kernel: "text" = "required",
+        #[missing("name the function: kernel = \"vadd\"")]
+        kernel: String,
         /// instead of `from`, for several inputs: `{ a = "stage" }` or `"stage.tensor"`; the kernel takes them in this order
-        inputs: "table" = "none",
+        inputs: Feeds,
         /// `{ sum = { dtype = "f32", shape = [3] } }`: what it gives for a row; the kernel takes them behind the inputs, in this order
-        outputs: "table" = "required",
+        #[missing("say what it gives for a row: outputs = { sum = { dtype = \"f32\", shape = [3] } }")]
+        outputs: Outputs,
         /// `{ alpha = { dtype = "f32", value = 0.5 } }`: what the kernel takes behind the number of rows, in this order
-        arguments: "table" = "none",
+        arguments: Option<Arguments>,
         /// threads of a block
         #[range(1, MOST_THREADS)]
-        block: "integer" = "256",
+        block: u32 = 256,
         /// how many threads a launch has
-        #[words(Grid::WORDS)]
-        grid: "text" = "\"elements\"",
+        grid: Grid = "elements",
         /// options of NVRTC, the compiler: `["--use_fast_math"]`
-        options: "list" = "none",
+        options: Option<Vec<At<String>>>,
         /// how rows become batches, of which each is a launch; memory of the GPU is taken once, for the most rows
-        #[table(&[batches::MAX, batches::WAIT])]
-        batch: "table" = "by device",
+        batch: Batches,
     }
 }
 
-const KEYS: [Key; OWN.len() + WORKERS.len() - 1] = joined([OWN, WORKERS]);
+/// All but the threads of workers.
+const KEYS: [Key; <Cuda as Settings>::KEYS.len() + WORKERS.len() - 1] =
+    joined([<Cuda as Settings>::KEYS, WORKERS]);
 
-impl StageKind for Cuda {
-    fn name(&self) -> &'static str {
-        "cuda"
+impl TypedStage for Cuda {
+    const NAME: &'static str = "cuda";
+    const ABOUT: &'static str = "Launches a kernel in CUDA C++ over batches of rows, in workers on GPUs that compile it when they start. It gives what `outputs` says. \
+         See [CUDA](../guide/cuda.md).";
+    type Work = ();
+    const ALL_KEYS: &'static [Key] = &KEYS;
+
+    fn upstreams(f: &mut Fields<'_, '_>) -> Upstreams {
+        upstreams_of_model(f)
     }
+}
 
-    fn about(&self) -> &'static str {
-        "Launches a kernel in CUDA C++ over batches of rows, in workers on GPUs that compile it when they start. It gives what `outputs` says. \
-         See [CUDA](../guide/cuda.md)."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn upstreams(&self, f: &mut Fields<'_, '_>) -> Upstreams {
-        batches::upstreams_of_model(f)
-    }
-
-    fn read(&self, f: &mut Fields<'_, '_>) -> Option<Draft> {
-        let source = f.required_string("source", "name the file with the kernel: source = \"kernel.cu\"");
-        let function = f.required_string("kernel", "name the function: kernel = \"vadd\"");
-        let outputs = outputs(f);
-        let scalars = scalars(f);
-        let block = f.value("block");
-        let grid = f.value("grid");
-        let options = options(f)?;
-        let (source, function, outputs, scalars) = (source?, function?, outputs?, scalars?);
+impl Drafted for Cuda {
+    fn draft(self, f: &mut Fields<'_, '_>) -> Option<Draft> {
+        f.entry("arguments").is_none_or(|_| self.arguments.is_some()).then_some(())?;
+        let scalars = self.arguments.map(|Arguments(scalars)| scalars).unwrap_or_default();
+        let Outputs(outputs) = self.outputs;
+        if let (Some(open), Some(entry)) =
+            (outputs.iter().find(|output| output.row_bytes().is_none()), f.entry("outputs"))
+        {
+            f.bad("outputs", entry.node.span, &format!("leaves the shape of `{}` open", open.name))
+                .help("memory of the GPU is taken before the kernel runs: give every size, and lay a length beside it as an output of its own");
+            return None;
+        }
+        let options = options(f, self.options.unwrap_or_default())?;
         let inputs = inputs(f);
         let names = inputs.iter().chain(outputs.iter().map(|output| &output.name));
         if !are_arguments(f, names.chain(scalars.iter().map(|scalar| &scalar.name))) {
             return None;
         }
-        let name = Path::new(&source.value).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut draft = batches::draft_of(Some(At::new(name.clone(), source.span)), f);
+        let model = file_name(&self.source);
         let kernel = Kernel {
-            file: name,
-            function: function.value,
+            file: model.value.clone(),
+            function: self.kernel,
             scalars,
-            block,
-            grid,
+            block: self.block,
+            grid: self.grid,
             options,
             source: String::new(),
             headers: Vec::new(),
             compilers: Ok(Vec::new()),
         };
-        draft.program = Some(Arc::new(Unread { source, inputs, outputs, kernel }));
+        let mut draft = self.batch.of(model);
+        draft.program = Some(Arc::new(Unread { source: self.source, inputs, outputs, kernel }));
         Some(Draft::Batch(draft))
     }
 }
@@ -109,24 +108,6 @@ fn inputs(f: &mut Fields<'_, '_>) -> Vec<String> {
         Some(Value::Table(table)) => table.entries.iter().map(|entry| entry.key.clone()).collect(),
         _ => vec![ONLY_INPUT.to_owned()],
     }
-}
-
-/// `outputs`, all of known shape; `None` after an error.
-fn outputs(f: &mut Fields<'_, '_>) -> Option<Vec<TensorSpec>> {
-    let Some(entry) = f.entry("outputs") else {
-        f.missing(
-            "outputs",
-            "say what it gives for a row: outputs = { sum = { dtype = \"f32\", shape = [3] } }",
-        );
-        return None;
-    };
-    let outputs = user_code::outputs(f, &entry.node)?;
-    if let Some(open) = outputs.iter().find(|output| output.row_bytes().is_none()) {
-        f.bad("outputs", entry.node.span, &format!("leaves the shape of `{}` open", open.name))
-            .help("memory of the GPU is taken before the kernel runs: give every size, and lay a length beside it as an output of its own");
-        return None;
-    }
-    Some(outputs)
 }
 
 keys! {
@@ -140,12 +121,23 @@ keys! {
     }
 }
 
-/// `arguments`; `None` after an error.
-fn scalars(f: &mut Fields<'_, '_>) -> Option<Vec<Scalar>> {
+/// What a kernel takes besides rows.
+pub struct Arguments(Vec<Scalar>);
+
+impl Setting for Arguments {
+    const TYPE: &'static str = "table";
+
+    fn read(f: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
+        let node = &f.entry(key)?.node;
+        scalars(f, node).map(Self)
+    }
+}
+
+/// `None` after an error.
+fn scalars(f: &mut Fields<'_, '_>, node: &Node) -> Option<Vec<Scalar>> {
     const EXPECTED: &str = "a table: arguments = { alpha = { dtype = \"f32\", value = 0.5 } }";
-    let Some(entry) = f.entry("arguments") else { return Some(Vec::new()) };
-    let Value::Table(table) = &entry.node.value else {
-        f.wrong("arguments", &entry.node, EXPECTED);
+    let Value::Table(table) = &node.value else {
+        f.wrong("arguments", node, EXPECTED);
         return None;
     };
     let mut scalars = Some(Vec::new());
@@ -212,9 +204,8 @@ fn expected(dtype: DType) -> &'static str {
     }
 }
 
-/// `options`; `None` after an error.
-fn options(f: &mut Fields<'_, '_>) -> Option<Vec<String>> {
-    let options = f.strings("options").unwrap_or_default();
+/// `None` after an error.
+fn options(f: &mut Fields<'_, '_>, options: Vec<At<String>>) -> Option<Vec<String>> {
     let is_arch = |option: &&At<String>| {
         let name = option.value.trim_start_matches('-');
         ["arch", "gpu-architecture"].iter().any(|arch| name.split('=').next() == Some(arch))
@@ -261,7 +252,7 @@ struct Unread {
 }
 
 impl ProgramDraft for Unread {
-    fn resolve(&self, context: &mut ProgramContext<'_>) -> Option<ResolvedProgram> {
+    fn resolve(&self, context: &mut ProgramContext<'_>) -> Result<ResolvedProgram, Reported> {
         let host = context.host;
         let path = host.resolve(&context.folder.join(&self.source.value));
         let text = match host.file_kind(&path) {
@@ -276,22 +267,12 @@ impl ProgramDraft for Unread {
                 _ => Err(format!("with what it includes it is larger than {} KiB", MOST_TEXT >> 10)),
             }
         });
-        let (source, headers) = read
-            .map_err(|why| {
-                let message = format!(
-                    "stage `{}`: source `{}` cannot be read: {why}",
-                    context.stage, self.source.value
-                );
-                context
-                    .diags
-                    .error(self.source.span, message)
-                    .label(format!("looked for `{}`", path.display()))
-                    .help("paths are relative to the folder of the workflow file")
-                    .unavailable();
-            })
-            .ok()?;
+        let (source, headers) = read.or_else(|why| {
+            let why = format!("source `{}` cannot be read: {why}", self.source.value);
+            context.no_file(self.source.span, &path, why).fail()
+        })?;
         let kernel = Kernel { source, headers, compilers: host.compilers(), ..self.kernel.clone() };
-        Some(ResolvedProgram {
+        Ok(ResolvedProgram {
             path,
             identity: serde_json::json!([&kernel, &kernel.source, &kernel.headers, &self.outputs])
                 .to_string(),

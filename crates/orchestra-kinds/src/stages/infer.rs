@@ -1,33 +1,34 @@
 //! `kind = "infer"`: runs an ONNX model over batches of rows, in worker processes. What runs where follows from the model and the machine,
 //! and is planned with them.
 
-use orchestra_plan::{Draft, Fields, Key, StageKind, Upstreams, key};
+use orchestra_plan::{At, Draft, Drafted, Fields, TypedStage, Upstreams, settings};
 
-use super::shared::batches::{INPUTS, MAX, MODEL, WAIT, draft, upstreams_of_model};
+use super::shared::batches::{Batches, Feeds, upstreams_of_model};
 
-pub struct Infer;
-
-const KEYS: [Key; 3] =
-    [INPUTS, MODEL, key("batch", "table", "by device", "how rows become batches").of(&[MAX, WAIT])];
-
-impl StageKind for Infer {
-    fn name(&self) -> &'static str {
-        "infer"
+settings! {
+    pub struct Infer {
+        /// instead of `from`, for a model with several inputs: `{ input_name = "stage" }` or `"stage.tensor"`
+        inputs: Feeds,
+        /// one of `[models.*]`
+        #[missing("name one of [models.*]")]
+        model: At<String>,
+        /// how rows become batches
+        batch: Batches,
     }
+}
 
-    fn about(&self) -> &'static str {
-        "Runs a model. It gives the outputs of the model, one tensor each."
-    }
+impl TypedStage for Infer {
+    const NAME: &'static str = "infer";
+    const ABOUT: &'static str = "Runs a model. It gives the outputs of the model, one tensor each.";
+    type Work = ();
 
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn upstreams(&self, f: &mut Fields<'_, '_>) -> Upstreams {
+    fn upstreams(f: &mut Fields<'_, '_>) -> Upstreams {
         upstreams_of_model(f)
     }
+}
 
-    fn read(&self, f: &mut Fields<'_, '_>) -> Option<Draft> {
-        Some(Draft::Batch(draft(f)))
+impl Drafted for Infer {
+    fn draft(self, _: &mut Fields<'_, '_>) -> Option<Draft> {
+        Some(Draft::Batch(self.batch.of(self.model)))
     }
 }

@@ -7,15 +7,13 @@ use std::sync::Arc;
 use orchestra_core::{Code, DType, Dim, MAX_RANK, Program, SandboxMode, SandboxRules, TensorSpec};
 use orchestra_plan::keys::WORKERS;
 use orchestra_plan::{
-    At, Draft, Fields, FileKind, Files, Key, MAX_BATCH, ProgramContext, ProgramDraft, ResolvedProgram,
-    StageKind, Upstreams, joined, keys,
+    At, Draft, Drafted, Fields, FileKind, Files, Key, MAX_BATCH, ProgramContext, ProgramDraft, Reported,
+    ResolvedProgram, Settings, TypedStage, Upstreams, joined, settings,
 };
 use serde::Deserialize;
 
-use super::shared::batches;
-use super::shared::user_code::outputs;
-
-pub struct Python;
+use super::shared::batches::{Batches, Feeds, upstreams_of_model};
+use super::shared::user_code::{Outputs, file_name};
 
 /// What a script imports as `orchestra`.
 const HELPER: &str = include_str!("../../../../clients/python/orchestra.py");
@@ -29,66 +27,47 @@ const INTERPRETER: &str = "import posix, sys; sys.path[:] = [p for p in sys.path
 /// Folders whose libraries every worker may read, and whose rest belongs to others.
 const SYSTEM: [&str; 3] = ["/", "/usr", "/usr/local"];
 
-keys! {
-    const OWN {
+settings! {
+    #[derive(Debug)]
+    pub struct Python {
         /// the file with the function or class below `@orchestra.stage`; workers may read its folder
-        script: "text" = "required",
+        #[missing("name the file with the function: script = \"stage.py\"")]
+        script: At<String>,
         /// which of several stages of the script
-        function: "text" = "the only one",
+        function: Option<At<String>> => "the only one",
         /// the interpreter: a path, or a name that is looked for in `PATH`. Without it that of the active virtual environment, or of `.venv` beside the script or this file, else `python3`
-        python: "text" = "see right",
+        python: Option<At<String>> => "see right",
         /// instead of `from`, for several arguments: `{ argument = "stage" }` or `"stage.tensor"`
-        inputs: "table" = "none",
+        inputs: Feeds,
         /// `{ mean = { dtype = "f32", shape = [3] } }`: what it gives for a row; -1 stands for a dimension that is known after the call
-        outputs: "table" = "those of the decorator",
+        outputs: Option<Outputs> => "those of the decorator",
         /// how rows become batches, of which each is a call
-        #[table(&[batches::MAX, batches::WAIT])]
-        batch: "table" = "`max` of the decorator, else by device",
+        batch: Batches => "`max` of the decorator, else by device",
     }
 }
 
-const KEYS: [Key; OWN.len() + WORKERS.len()] = joined([OWN, WORKERS]);
+const KEYS: [Key; <Python as Settings>::KEYS.len() + WORKERS.len()] =
+    joined([<Python as Settings>::KEYS, WORKERS]);
 
-impl StageKind for Python {
-    fn name(&self) -> &'static str {
-        "python"
+impl TypedStage for Python {
+    const NAME: &'static str = "python";
+    const ABOUT: &'static str = "Runs a function or a class in Python over batches of rows, in workers like those of a model. It gives what the script declares. \
+         See [Python](../guide/python.md).";
+    type Work = ();
+    const ALL_KEYS: &'static [Key] = &KEYS;
+
+    fn upstreams(f: &mut Fields<'_, '_>) -> Upstreams {
+        upstreams_of_model(f)
     }
+}
 
-    fn about(&self) -> &'static str {
-        "Runs a function or a class in Python over batches of rows, in workers like those of a model. It gives what the script declares. \
-         See [Python](../guide/python.md)."
-    }
-
-    fn keys(&self) -> &'static [Key] {
-        &KEYS
-    }
-
-    fn upstreams(&self, f: &mut Fields<'_, '_>) -> Upstreams {
-        batches::upstreams_of_model(f)
-    }
-
-    fn read(&self, f: &mut Fields<'_, '_>) -> Option<Draft> {
-        let script = f.required_string("script", "name the file with the function: script = \"stage.py\"");
-        let (function, python) = (f.string("function"), f.string("python"));
-        let outputs = match f.entry("outputs") {
-            Some(entry) => Some(outputs(f, &entry.node)?),
-            None => None,
-        };
-        let script = script?;
-        let file = Path::new(&script.value).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut draft = batches::draft_of(Some(At::new(file, script.span)), f);
-        draft.program = Some(Arc::new(Script { script, function, python, outputs }));
+impl Drafted for Python {
+    fn draft(self, f: &mut Fields<'_, '_>) -> Option<Draft> {
+        f.entry("outputs").is_none_or(|_| self.outputs.is_some()).then_some(())?;
+        let mut draft = self.batch.of(file_name(&self.script));
+        draft.program = Some(Arc::new(self));
         Some(Draft::Batch(draft))
     }
-}
-
-/// A script that is not asked yet.
-#[derive(Debug)]
-struct Script {
-    script: At<String>,
-    function: Option<At<String>>,
-    python: Option<At<String>>,
-    outputs: Option<Vec<TensorSpec>>,
 }
 
 /// What `orchestra.py describe` prints.
@@ -132,21 +111,12 @@ struct Interpreter {
     read: Vec<PathBuf>,
 }
 
-impl ProgramDraft for Script {
-    fn resolve(&self, context: &mut ProgramContext<'_>) -> Option<ResolvedProgram> {
+impl ProgramDraft for Python {
+    fn resolve(&self, context: &mut ProgramContext<'_>) -> Result<ResolvedProgram, Reported> {
         let path = context.host.resolve(&context.folder.join(&self.script.value));
-        let stage = context.stage;
         if context.host.file_kind(&path) != FileKind::Regular {
-            context
-                .diags
-                .error(
-                    self.script.span,
-                    format!("stage `{stage}`: there is no script `{}`", self.script.value),
-                )
-                .label(format!("looked for `{}`", path.display()))
-                .help("paths are relative to the folder of the workflow file")
-                .unavailable();
-            return None;
+            let why = format!("there is no script `{}`", self.script.value);
+            return context.no_file(self.script.span, &path, why).fail();
         }
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
         let interpreter = self.interpreter(&folder, context)?;
@@ -154,20 +124,19 @@ impl ProgramDraft for Script {
         let described = self.described(&path, &folder, &interpreter, context)?;
         let declared =
             described.outputs.as_ref().map(|outputs| outputs.iter().filter_map(Tensor::spec).collect());
-        let Some(outputs) = self.outputs.clone().or(declared).filter(|outputs: &Vec<_>| !outputs.is_empty())
-        else {
+        let written = self.outputs.as_ref().map(|Outputs(outputs)| outputs.clone());
+        let Some(outputs) = written.or(declared).filter(|outputs: &Vec<_>| !outputs.is_empty()) else {
             let name = &described.name;
-            context
-                .diags
-                .error(self.script.span, format!("stage `{stage}`: `{name}` does not say what it gives"))
+            return context
+                .error(self.script.span, format!("`{name}` does not say what it gives"))
                 .help(format!(
                     "write it into the script, @orchestra.stage(outputs={{\"mean\": (\"float32\", [3])}}), or here: outputs = {{ mean = {{ dtype = \
                      \"f32\", shape = [3] }} }}; `python {} --check` tries it out",
                     self.script.value
-                ));
-            return None;
+                ))
+                .fail();
         };
-        Some(ResolvedProgram {
+        Ok(ResolvedProgram {
             path,
             identity: serde_json::json!({ "files": described.files, "function": described.name, "outputs": outputs }).to_string(),
             inputs: described.inputs.iter().map(|input| (input.name.clone(), input.spec())).collect(),
@@ -179,9 +148,9 @@ impl ProgramDraft for Script {
     }
 }
 
-impl Script {
+impl Python {
     /// Asks the interpreter that is meant for its folders.
-    fn interpreter(&self, folder: &Path, context: &mut ProgramContext<'_>) -> Option<Interpreter> {
+    fn interpreter(&self, folder: &Path, context: &mut ProgramContext<'_>) -> Result<Interpreter, Reported> {
         let (host, workflow) = (context.host, context.folder);
         let named = self.python.as_ref().map(|python| match python.value.contains('/') {
             true => host.resolve(&workflow.join(&python.value)).to_string_lossy().into_owned(),
@@ -213,21 +182,14 @@ impl Script {
             serde_json::from_slice::<Interpreter>(&answer)
                 .map_err(|error| format!("its answer cannot be read: {error}"))
         });
-        match answer {
-            Ok(interpreter) => Some(interpreter),
-            Err(why) => {
-                let span = self.python.as_ref().map_or(self.script.span, |python| python.span);
-                context
-                    .diags
-                    .error(
-                        span,
-                        format!("stage `{}`: Python cannot be started as `{command}`: {why}", context.stage),
-                    )
-                    .help("`python` of the stage names the interpreter: python = \".venv/bin/python\"")
-                    .unavailable();
-                None
-            }
-        }
+        answer.or_else(|why| {
+            let span = self.python.as_ref().map_or(self.script.span, |python| python.span);
+            context
+                .error(span, format!("Python cannot be started as `{command}`: {why}"))
+                .help("`python` of the stage names the interpreter: python = \".venv/bin/python\"")
+                .unavailable()
+                .fail()
+        })
     }
 
     /// The process that runs the helper in this mode. It reads the folders of the interpreter, but for those that belong to all of the system,
@@ -260,14 +222,14 @@ impl Script {
         }
     }
 
-    /// What the script says of itself; `None` after an error.
+    /// What the script says of itself.
     fn described(
         &self,
         path: &Path,
         folder: &Path,
         interpreter: &Interpreter,
         context: &mut ProgramContext<'_>,
-    ) -> Option<Described> {
+    ) -> Result<Described, Reported> {
         let program = self.program(path, folder, interpreter, context.host, "describe");
         let answer = context.host.ask(&program, context.rules).and_then(|answer| {
             if let Ok(Trouble { error }) = serde_json::from_slice(&answer) {
@@ -288,19 +250,17 @@ impl Script {
                 _ => Ok(described),
             }
         });
-        let (stage, diags) = (context.stage, &mut *context.diags);
-        answer
-            .map_err(|why| {
-                let d = diags.error(self.script.span, format!("stage `{stage}`: script `{}`: {why}", self.script.value));
-                d.label(format!("run by `{}`", interpreter.executable));
-                if why.contains("No module named") {
-                    d.help(format!(
-                        "install it: {} -m pip install ..; or name another interpreter with `python` of the stage",
-                        interpreter.executable
-                    ));
-                }
-            })
-            .ok()
+        answer.or_else(|why| {
+            let d = context.error(self.script.span, format!("script `{}`: {why}", self.script.value));
+            d.label(format!("run by `{}`", interpreter.executable));
+            if why.contains("No module named") {
+                d.help(format!(
+                    "install it: {} -m pip install ..; or name another interpreter with `python` of the stage",
+                    interpreter.executable
+                ));
+            }
+            d.fail()
+        })
     }
 }
 

@@ -277,7 +277,7 @@ impl<'a> Wiring<'a, '_> {
         let Some(other) = inputs.iter().find(|input| input.batch != first.batch) else {
             return Ok(first.batch.fixed());
         };
-        let Some(model) = node.batch().and_then(|batch| batch.model.as_ref()) else { return Err(Reported) };
+        let Some(model) = node.batch().map(|batch| &batch.model) else { return Err(Reported) };
         let message = format!("the inputs of model `{}` have different batch dimensions", model.value);
         let label = format!("`{}` is {first}, `{}` is {other}", first.name, other.name);
         self.cx.error(model.span, message).label(label).fail()

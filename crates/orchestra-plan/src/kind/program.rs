@@ -5,13 +5,16 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::{Code, SandboxRules, TensorSpec};
 
-use crate::diagnostics::{Diagnostics, Span};
+use crate::diagnostics::{Diagnostic, Diagnostics, Reported, Span};
 use crate::files::Files;
 
 /// A program that a stage runs instead of a model, waiting to be asked what it takes and gives.
 pub trait ProgramDraft: fmt::Debug + Send + Sync {
-    /// What it takes and gives. `None` after an error, which is in `context.diags`.
-    fn resolve(&self, context: &mut ProgramContext<'_>) -> Option<ResolvedProgram>;
+    /// What it takes and gives.
+    ///
+    /// # Errors
+    /// It was reported to `context`.
+    fn resolve(&self, context: &mut ProgramContext<'_>) -> Result<ResolvedProgram, Reported>;
 }
 
 /// What a stage that runs a program may ask while it is planned.
@@ -27,6 +30,21 @@ pub struct ProgramContext<'a> {
     pub rules: &'a SandboxRules,
     /// Where errors go.
     pub diags: &'a mut Diagnostics,
+}
+
+impl ProgramContext<'_> {
+    /// Reports an error of the stage.
+    pub fn error(&mut self, span: Span, why: impl fmt::Display) -> &mut Diagnostic {
+        self.diags.error(span, format!("stage `{}`: {why}", self.stage))
+    }
+
+    /// Reports that what the stage names is not at `path`, or cannot be read there.
+    pub fn no_file(&mut self, span: Span, path: &Path, why: impl fmt::Display) -> &mut Diagnostic {
+        self.error(span, why)
+            .label(format!("looked for `{}`", path.display()))
+            .help("paths are relative to the folder of the workflow file")
+            .unavailable()
+    }
 }
 
 /// Code of the user, and what is known of it.

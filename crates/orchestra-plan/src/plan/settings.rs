@@ -80,17 +80,6 @@ pub struct TelemetryPlan {
     pub log_format: Option<LogFormat>,
 }
 
-/// What a log line looks like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people: time, level, message, and `name=value` for each field.
-    #[default]
-    Text,
-    /// For programs: one JSON object.
-    Json,
-}
-
 /// How a collector is spoken to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum OtlpProtocol {
@@ -111,8 +100,12 @@ choices! {
 }
 
 choices! {
-    for LogFormat {
+    /// What a log line looks like.
+    #[derive(Default, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum LogFormat {
         /// time, level, message, and `name=value` for each field
+        #[default]
         Text = "text",
         /// a JSON object
         Json = "json",

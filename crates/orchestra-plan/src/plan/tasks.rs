@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use orchestra_core::tasks::TaskMetric;
 use orchestra_core::tasks::{Demand, Leases, Objective, Retries, with_earlier};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -103,14 +104,6 @@ pub struct TaskPlan {
     pub metrics: Vec<TaskMetric>,
     /// What it is compared with the others of its table by.
     pub best: Option<Objective>,
-}
-
-/// A metric, and where its values are found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TaskMetric {
-    pub name: String,
-    /// The expression whose first group has its values in any line; `None`: lines that are JSON objects have them under its name.
-    pub regex: Option<String>,
 }
 
 /// A table of which a task takes the best.

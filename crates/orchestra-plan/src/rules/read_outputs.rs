@@ -83,7 +83,7 @@ fn report(workflow: &Workflow, stage: usize, cx: &mut Cx<'_>) {
         return;
     };
     let model = &workflow.models[model].name.value;
-    let written = node.batch().and_then(|batch| batch.model.as_ref());
+    let written = node.batch().map(|batch| &batch.model);
     let span = written.map_or(node.name.span, |model| model.span);
     let read = OutputRead { stage: &node.name.value, model, span, fixed: batch.fixed_batch };
     let given = connected.slots.as_ref().map_or(&[][..], |slots| &slots.given);

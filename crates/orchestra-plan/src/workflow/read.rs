@@ -107,7 +107,7 @@ fn read_stage(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagno
     let mut fields = Fields::new(what, node.name.span, table, &keys, diags);
     node.upstreams = kind.upstreams(&mut fields);
     node.draft = kind.read(&mut fields);
-    if let Some(Draft::Batch(BatchDraft { model: Some(model), program: Some(draft), .. })) = &node.draft {
+    if let Some(Draft::Batch(BatchDraft { model, program: Some(draft), .. })) = &node.draft {
         let stage = node.name.value.clone();
         let name = At::new(format!("{stage}/{}", model.value), model.span);
         let program = StageProgram { stage, draft: Arc::clone(draft) };

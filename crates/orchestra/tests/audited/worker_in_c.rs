@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, audited, bounded};
 use orchestra::kind::{
-    At, BatchDraft, Code, DType, Dim, Draft, Fields, Program, ProgramContext, ProgramDraft, ResolvedProgram,
-    StageKind, TensorSpec,
+    At, BatchDraft, Code, DType, Dim, Draft, Fields, Program, ProgramContext, ProgramDraft, Reported,
+    ResolvedProgram, StageKind, TensorSpec,
 };
 use orchestra_testkit::striker::{Fault, strike_workers};
 use serde_json::Value;
@@ -29,7 +29,7 @@ impl StageKind for Double {
 
     fn read(&self, fields: &mut Fields<'_, '_>) -> Option<Draft> {
         Some(Draft::Batch(BatchDraft {
-            model: Some(At::new("worker.c".to_owned(), fields.span)),
+            model: At::new("worker.c".to_owned(), fields.span),
             program: Some(Arc::new(Doubling(self.0.clone()))),
             max_batch: None,
             wait: Duration::from_millis(5),
@@ -42,18 +42,18 @@ impl StageKind for Double {
 struct Doubling(PathBuf);
 
 impl ProgramDraft for Doubling {
-    fn resolve(&self, _: &mut ProgramContext<'_>) -> Option<ResolvedProgram> {
+    fn resolve(&self, _: &mut ProgramContext<'_>) -> Result<ResolvedProgram, Reported> {
         let path = self.0.clone();
         let row = ROW.map(Dim::Fixed).to_vec();
-        Some(ResolvedProgram {
+        Ok(ResolvedProgram {
             identity: "doubles".to_owned(),
             inputs: vec![("x".to_owned(), None)],
             outputs: vec![TensorSpec { name: "y".to_owned(), dtype: DType::F32, row, batch: Dim::Dynamic }],
             max_batch: Some(4),
             gpu: false,
             code: Code::Program(Program {
-                command: vec![path.to_str()?.to_owned(), "worker".to_owned()],
-                folder: path.parent()?.to_owned(),
+                command: vec![path.to_str().ok_or(Reported)?.to_owned(), "worker".to_owned()],
+                folder: path.parent().ok_or(Reported)?.to_owned(),
                 read: vec![path.clone()],
                 ..Program::default()
             }),

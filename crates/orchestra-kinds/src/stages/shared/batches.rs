@@ -1,20 +1,53 @@
 //! What stages have in common that run batches in worker processes: what feeds them, and how rows become batches.
 
-use orchestra_plan::tree::{Entry, Value};
-use orchestra_plan::{At, BatchDraft, Fields, Key, MAX_BATCH, Upstreams, key};
+use std::time::Duration;
 
-/// What each input of a model reads.
-pub const INPUTS: Key = key(
-    "inputs",
-    "table",
-    "none",
-    "instead of `from`, for a model with several inputs: `{ input_name = \"stage\" }` or `\"stage.tensor\"`",
-);
-pub const MODEL: Key = key("model", "text", "required", "one of `[models.*]`");
+use orchestra_plan::{
+    At, BatchDraft, Fields, Key, MAX_BATCH, NamedTexts, Setting, Settings, Upstreams, settings,
+};
 
-pub const MAX: Key =
-    key("max", "integer", "by device", "the most rows that the model runs at once").from_to(1, MAX_BATCH);
-pub const WAIT: Key = key("wait", "duration", "\"5ms\"", "how long the oldest item waits for company");
+settings! {
+    /// How rows become batches.
+    #[derive(Debug)]
+    pub struct Batches {
+        /// the most rows that the model runs at once
+        #[range(1, MAX_BATCH)]
+        max: Option<At<u64>> => "by device",
+        /// how long the oldest item waits for company
+        wait: Duration = "5ms",
+    }
+}
+
+impl Setting for Batches {
+    const TYPE: &'static str = "table";
+    const TABLE: &'static [Key] = <Self as Settings>::KEYS;
+    const LEFT_OUT: &'static str = "by device";
+
+    fn read(f: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
+        <Self as Settings>::read(&mut f.table_or_empty(key))
+    }
+}
+
+impl Batches {
+    /// Those of a model, or of a program by the name of its file.
+    pub fn of(&self, model: At<String>) -> BatchDraft {
+        let (max_batch, wait) = (self.max.clone(), self.wait);
+        BatchDraft { model, program: None, max_batch, wait, iteration: None }
+    }
+}
+
+/// What each input of a model reads: [`upstreams_of_model`] has it.
+#[derive(Debug)]
+pub struct Feeds;
+
+impl Setting for Feeds {
+    const TYPE: &'static str = "table";
+    const LEFT_OUT: &'static str = "none";
+
+    fn read(_: &mut Fields<'_, '_>, _: &str) -> Option<Self> {
+        Some(Self)
+    }
+}
 
 /// What a stage with a model reads: `from`, or a stage for each input.
 pub fn upstreams_of_model(f: &mut Fields<'_, '_>) -> Upstreams {
@@ -29,48 +62,12 @@ pub fn upstreams_of_model(f: &mut Fields<'_, '_>) -> Upstreams {
             Vec::new()
         }
         (Some(_), None) => f.string("from").map(|from| (None, from)).into_iter().collect(),
-        (None, Some(entry)) => inputs(f, entry),
-    }
-}
-
-/// The model of a stage and its batches.
-pub fn draft(f: &mut Fields<'_, '_>) -> BatchDraft {
-    let model = f.required_string("model", "name one of [models.*]");
-    draft_of(model, f)
-}
-
-/// As [`draft`], for a model that is known.
-pub fn draft_of(model: Option<At<String>>, f: &mut Fields<'_, '_>) -> BatchDraft {
-    let mut batch = f.table_or_empty("batch");
-    BatchDraft {
-        model,
-        program: None,
-        max_batch: batch.integer("max"),
-        wait: batch.value("wait"),
-        iteration: None,
-    }
-}
-
-fn inputs(f: &mut Fields<'_, '_>, entry: &Entry) -> Upstreams {
-    let Value::Table(table) = &entry.node.value else {
-        f.wrong("inputs", &entry.node, "a table: inputs = { input_name = \"stage\" }");
-        return Vec::new();
-    };
-    if table.entries.is_empty() {
-        f.bad("inputs", entry.node.span, "is empty").help("name every input of the model");
-    }
-    let mut reads = Vec::new();
-    for input in &table.entries {
-        match &input.node.value {
-            Value::String(from) => reads.push((
-                Some(At::new(input.key.clone(), input.key_span)),
-                At::new(from.clone(), input.node.span),
-            )),
-            _ => {
-                let expected = "a string: \"stage\" or \"stage.tensor\"";
-                f.wrong(&format!("inputs.{}", input.key), &input.node, expected);
-            }
+        (None, Some(_)) => {
+            let table_of = "a table: inputs = { input_name = \"stage\" }";
+            let each = "a string: \"stage\" or \"stage.tensor\"";
+            let inputs = f.texts("inputs", [table_of, "is empty", each]);
+            let inputs = inputs.into_iter().flat_map(|NamedTexts(inputs)| inputs);
+            inputs.map(|(input, from)| (Some(input), from)).collect()
         }
     }
-    reads
 }

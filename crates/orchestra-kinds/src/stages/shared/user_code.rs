@@ -1,8 +1,10 @@
 //! What stages have in common that run code of the user: the outputs that a file declares. It reads no code.
 
+use std::path::Path;
+
 use orchestra_core::{DType, Dim, MAX_RANK, TensorSpec};
 use orchestra_plan::tree::{Node, Value};
-use orchestra_plan::{Choice as _, Fields, Key, key};
+use orchestra_plan::{At, Fields, Key, Setting, key};
 
 /// A table in `outputs`.
 const OUTPUT: [Key; 2] = [
@@ -15,8 +17,26 @@ const OUTPUT: [Key; 2] = [
     ),
 ];
 
-/// `outputs` of the file; `None` after an error.
-pub fn outputs(f: &mut Fields<'_, '_>, node: &Node) -> Option<Vec<TensorSpec>> {
+/// The outputs that a file declares.
+#[derive(Debug)]
+pub struct Outputs(pub Vec<TensorSpec>);
+
+impl Setting for Outputs {
+    const TYPE: &'static str = "table";
+
+    fn read(f: &mut Fields<'_, '_>, key: &str) -> Option<Self> {
+        let node = &f.entry(key)?.node;
+        outputs(f, node).map(Self)
+    }
+}
+
+/// What a file with code is called: it stands for a model of that name.
+pub fn file_name(file: &At<String>) -> At<String> {
+    let name = Path::new(&file.value).file_name().unwrap_or_default().to_string_lossy();
+    At::new(name.into_owned(), file.span)
+}
+
+fn outputs(f: &mut Fields<'_, '_>, node: &Node) -> Option<Vec<TensorSpec>> {
     let Value::Table(table) = &node.value else {
         f.wrong("outputs", node, "a table: outputs = { mean = { dtype = \"f32\", shape = [3] } }");
         return None;
