@@ -83,7 +83,7 @@ impl Buffers {
             "the device's memory holds {} rows of this kernel, and the batch has {}",
             self.rows, run.rows
         );
-        Err(errors::too_large(error))
+        Err(RunError::out_of_memory(error))
     }
 }
 
@@ -97,7 +97,7 @@ pub fn page_lock(driver: &Driver, arena: &WorkerArena) {
 }
 
 fn no_place(error: RangeError) -> RunError {
-    errors::model(error.to_string())
+    RunError::of_model(error.to_string())
 }
 
 /// Where each tensor begins, inputs first, and how many bytes there are.

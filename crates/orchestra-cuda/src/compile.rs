@@ -8,7 +8,6 @@ use orchestra_core::{Kernel, TensorSpec};
 use orchestra_worker::serve::LoadError;
 
 use crate::arguments::{check, definitions};
-use crate::errors::permanent;
 use crate::ffi::nvrtc::{Compiled, Nvrtc, Source};
 use crate::spec::headers_of;
 
@@ -42,13 +41,13 @@ impl Target {
 
 /// The first of the compilers whose CUDA the driver runs, by the version that the driver says.
 fn compiler_for(kernel: &Kernel, driver: i32) -> Result<&Path, LoadError> {
-    let compilers = kernel.compilers.as_ref().map_err(permanent)?;
+    let compilers = kernel.compilers.as_ref().map_err(LoadError::permanent)?;
     let runs = |compiler: &&Compiler| i64::from(compiler.release) <= i64::from(driver / 1000);
     let found = compilers.iter().find(runs).map(|compiler| compiler.path.as_path());
     found.ok_or_else(|| {
         let words = |Compiler { release, path }: &Compiler| format!("CUDA {release} (`{}`)", path.display());
         let found: Vec<String> = compilers.iter().map(words).collect();
-        permanent(format!(
+        LoadError::permanent(format!(
             "the NVIDIA driver runs CUDA up to {}.{}, and NVRTC is here for {}: install a newer driver, or name the folder of an older NVRTC in \
              `ORCHESTRA_CUDA_LIBRARIES`",
             driver / 1000,
@@ -68,13 +67,13 @@ pub fn compile(
 ) -> Result<(Compiled, String), LoadError> {
     let path = compiler_for(kernel, driver)?;
     let compiler = Nvrtc::open(path).map_err(|why| {
-        permanent(format!("NVRTC, CUDA's compiler, cannot be used: `{}`: {why}", path.display()))
+        LoadError::permanent(format!("NVRTC, CUDA's compiler, cannot be used: `{}`: {why}", path.display()))
     })?;
     let version = compiler.version();
     let known = compiler.capabilities();
     let target = Target::of(capability, &known).ok_or_else(|| {
         let least = known.first().copied().unwrap_or_default();
-        permanent(format!(
+        LoadError::permanent(format!(
             "NVRTC {version} makes no code for this GPU of compute capability {}.{}: it knows {}.{} and newer; `python3 -m pip install \
              nvidia-cuda-nvrtc-cu12` has an older one",
             capability / 10,
@@ -97,8 +96,9 @@ pub fn compile(
         function: &text(kernel.function.clone())?,
     };
     let compiled = compiler.compile(&source, &options, matches!(target, Target::Binary(_)));
-    let compiled = compiled
-        .map_err(|log| permanent(format!("`{}` cannot be compiled: {}", kernel.file, beginning(&log))))?;
+    let compiled = compiled.map_err(|log| {
+        LoadError::permanent(format!("`{}` cannot be compiled: {}", kernel.file, beginning(&log)))
+    })?;
     if !compiled.log.is_empty() {
         eprintln!("worker: `{}` was compiled with warnings: {}", kernel.file, beginning(&compiled.log));
     }
@@ -107,7 +107,9 @@ pub fn compile(
 
 fn text(text: String) -> Result<CString, LoadError> {
     CString::new(text).map_err(|_| {
-        permanent("the kernel's source, its options or names hold a byte 0, which no compiler takes")
+        LoadError::permanent(
+            "the kernel's source, its options or names hold a byte 0, which no compiler takes",
+        )
     })
 }
 

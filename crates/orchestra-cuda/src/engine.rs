@@ -12,7 +12,7 @@ use orchestra_worker::serve::{Answer, Engine, LoadError, Loaded, RunError, Strea
 use crate::arguments::values;
 use crate::buffers::{Buffers, page_lock};
 use crate::compile::compile;
-use crate::errors::{self, permanent};
+use crate::errors;
 use crate::ffi::driver::{Driver, Function, NoDriver};
 use crate::spec::KernelSpec;
 
@@ -41,14 +41,15 @@ impl Engine for KernelEngine {
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError> {
         let spec = KernelSpec::decode(&load.spec)?;
         let DeviceKind::Cuda { uuid } = &load.device else {
-            return Err(permanent("a CUDA kernel runs on no CPU: name a GPU in `devices`"));
+            return Err(LoadError::permanent("a CUDA kernel runs on no CPU: name a GPU in `devices`"));
         };
         let layout = arena.layout();
         let inputs: Vec<TensorSpec> = layout.inputs.iter().map(|span| span.tensor.clone()).collect();
         let outputs = layout.outputs.iter().map(|span| Some(span.as_ref()?.tensor.clone()));
         let outputs: Option<Vec<TensorSpec>> = outputs.collect();
         let outputs = outputs.filter(|outputs| !outputs.is_empty());
-        let outputs = outputs.ok_or_else(|| permanent("outputs of a kernel have a fixed shape"))?;
+        let outputs =
+            outputs.ok_or_else(|| LoadError::permanent("outputs of a kernel have a fixed shape"))?;
         let driver = Driver::open().map_err(|why| no_driver(why, uuid))?;
         let version = driver.version().map_err(errors::load)?;
         let (compiled, compiler) = compile(&spec.kernel, (&inputs, &outputs), driver.capability, version)?;
@@ -73,7 +74,7 @@ impl Engine for KernelEngine {
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
         match &self.serving {
             Some(serving) => serving.run(run, timing),
-            None => Err(errors::model("no kernel is loaded".to_owned())),
+            None => Err(RunError::of_model("no kernel is loaded".to_owned())),
         }
     }
 
@@ -88,11 +89,7 @@ impl Serving {
     /// batch. The memory holds zeros then, for a kernel that looks at some all the same.
     fn warm_up(&self) -> Result<(), LoadError> {
         self.buffers.zero(&self.driver).map_err(errors::load)?;
-        let RunError { kind, error } = match self.launch(0) {
-            Ok(()) => return Ok(()),
-            Err(error) => error,
-        };
-        Err(LoadError { class: errors::class(kind), error })
+        self.launch(0).map_err(RunError::at_load)
     }
 
     fn run(&self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
@@ -114,7 +111,7 @@ impl Serving {
     fn launch(&self, rows: usize) -> Result<(), RunError> {
         let Kernel { file, function, block, grid, scalars, .. } = &self.kernel;
         let blocks = grid.blocks(rows, &self.first_output, *block).ok_or_else(|| {
-            errors::too_large(format!(
+            RunError::out_of_memory(format!(
                 "a batch of {rows} rows needs more blocks of {block} threads than CUDA launches at once"
             ))
         })?;
@@ -133,11 +130,11 @@ impl Serving {
 fn no_driver(why: NoDriver, uuid: &str) -> LoadError {
     match why {
         NoDriver::Refuses(error) => errors::load(error),
-        NoDriver::Library(why) => permanent(format!(
+        NoDriver::Library(why) => LoadError::permanent(format!(
             "the library of the NVIDIA driver cannot be used: {why}; install the driver, or give the container its `compute` capability \
              (`NVIDIA_DRIVER_CAPABILITIES=compute,utility`)"
         )),
-        NoDriver::Devices(n) => permanent(format!(
+        NoDriver::Devices(n) => LoadError::permanent(format!(
             "CUDA shows {n} devices to this worker, expected `{uuid}` alone; what starts the workers must leave `CUDA_VISIBLE_DEVICES` as it is"
         )),
     }

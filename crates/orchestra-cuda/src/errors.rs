@@ -1,6 +1,5 @@
 //! What the error codes of the driver mean. It calls nothing.
 
-use orchestra_core::ErrorClass;
 use orchestra_worker::frames::RunErrorKind;
 use orchestra_worker::serve::{LoadError, RunError};
 
@@ -52,38 +51,15 @@ pub fn run(CudaError { code, text }: CudaError) -> RunError {
 /// As [`run`], of what happened before the first batch.
 pub fn load(error: CudaError) -> LoadError {
     if FOR_GOOD.contains(&error.code) {
-        return permanent(error.text);
+        return LoadError::permanent(error.text);
     }
-    let RunError { kind, error } = run(error);
-    LoadError { class: class(kind), error }
-}
-
-/// A device that fails may be better next time, a kernel that is refused will not.
-pub fn class(kind: RunErrorKind) -> ErrorClass {
-    match kind {
-        RunErrorKind::OutOfMemory => ErrorClass::Overload,
-        RunErrorKind::Device => ErrorClass::Transient,
-        RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape | RunErrorKind::Mixed => {
-            ErrorClass::Permanent
-        }
-    }
-}
-
-/// Half as many rows may do.
-pub fn too_large(error: String) -> RunError {
-    RunError { kind: RunErrorKind::OutOfMemory, error }
-}
-
-pub fn model(error: String) -> RunError {
-    RunError { kind: RunErrorKind::Model, error }
-}
-
-pub fn permanent(error: impl Into<String>) -> LoadError {
-    LoadError { class: ErrorClass::Permanent, error: error.into() }
+    run(error).at_load()
 }
 
 #[cfg(test)]
 mod tests {
+    use orchestra_core::ErrorClass;
+
     use super::*;
 
     #[test]

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode, config};
 use orchestra_core::kernel::Compiler;
-use orchestra_core::{ErrorClass, Kernel, SandboxRules};
+use orchestra_core::{Kernel, SandboxRules};
 use orchestra_worker::Sandbox;
-use orchestra_worker::serve::LoadError;
+use orchestra_worker::serve::{LoadError, decode_spec};
 
 /// What a worker process is started with, so that it is one of this engine.
 pub const ENVIRONMENT: [(&str, &str); 1] = [("ORCHESTRA_ENGINE", "kernel")];
@@ -39,14 +39,7 @@ impl KernelSpec {
 
     /// Out of a `Load` frame.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, LoadError> {
-        match bincode::decode_from_slice(bytes, config::standard().with_limit::<MOST_BYTES>()) {
-            Ok((spec, used)) if used == bytes.len() => Ok(spec),
-            _ => Err(LoadError {
-                class: ErrorClass::Permanent,
-                error: "the `Load` frame is for another engine; use the worker executable of the same build"
-                    .to_owned(),
-            }),
-        }
+        decode_spec::<_, MOST_BYTES>(bytes)
     }
 
     /// What a worker needs: the compilers with what lies beside them, and the driver.
@@ -81,6 +74,8 @@ pub(crate) fn headers_of(compiler: &Path) -> impl Iterator<Item = PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use orchestra_core::ErrorClass;
+
     use super::*;
     use crate::arguments::tests::a_kernel;
 

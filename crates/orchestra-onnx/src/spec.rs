@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode, config};
 use orchestra_core::{
-    DeviceKind, ErrorClass, Iteration, PixelInput, Provider, ReadOutput, SandboxRules, SessionTuning,
-    TensorRt, Trim,
+    DeviceKind, Iteration, PixelInput, Provider, ReadOutput, SandboxRules, SessionTuning, TensorRt, Trim,
 };
 
 use crate::engine::{largest_graph, rows_graph};
 use orchestra_worker::Sandbox;
-use orchestra_worker::serve::LoadError;
+use orchestra_worker::serve::{LoadError, decode_spec};
 
 /// Variables that a worker process needs before its first instruction. Since 1.29 the official builds of ONNX Runtime report every session to
 /// their maker; what they are told through their API (the engine does that) comes after their first message and after a file in the folder
@@ -108,22 +107,14 @@ impl OnnxSpec {
 
     /// Out of a `Load` frame.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, LoadError> {
-        let refused = |what: String| LoadError {
-            class: ErrorClass::Permanent,
-            error: format!(
-                "the `Load` frame is for another engine: {what}; use the worker executable of the same build"
-            ),
-        };
-        match bincode::decode_from_slice(bytes, config::standard().with_limit::<{ 1 << 20 }>()) {
-            Ok((spec, used)) if used == bytes.len() => Ok(spec),
-            Ok((_, used)) => Err(refused(format!("{used} of {} bytes are used", bytes.len()))),
-            Err(error) => Err(refused(error.to_string())),
-        }
+        decode_spec::<_, { 1 << 20 }>(bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use orchestra_core::ErrorClass;
+
     use super::*;
 
     #[test]

@@ -18,6 +18,7 @@ use crate::codec::{CodecError, FrameReader, FrameWriter};
 use crate::frames::{
     DynamicOutput, FromWorker, Load, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
 };
+use bincode::{Decode, config};
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::failure::cut_words;
 use orchestra_core::locked;
@@ -99,6 +100,30 @@ pub struct LoadError {
     pub error: String,
 }
 
+impl LoadError {
+    /// No other try on this device can succeed.
+    pub fn permanent(error: impl Into<String>) -> Self {
+        Self { class: ErrorClass::Permanent, error: error.into() }
+    }
+}
+
+/// Reads what a `Load` frame has for one engine alone, of `MOST` bytes.
+///
+/// # Errors
+/// It is of another engine.
+pub fn decode_spec<T: Decode<()>, const MOST: usize>(bytes: &[u8]) -> Result<T, LoadError> {
+    let refused = |what: String| {
+        LoadError::permanent(format!(
+            "the `Load` frame is for another engine: {what}; use the worker executable of the same build"
+        ))
+    };
+    match bincode::decode_from_slice(bytes, config::standard().with_limit::<MOST>()) {
+        Ok((spec, used)) if used == bytes.len() => Ok(spec),
+        Ok((_, used)) => Err(refused(format!("{used} of {} bytes are used", bytes.len()))),
+        Err(error) => Err(refused(error.to_string())),
+    }
+}
+
 /// Why a run gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
@@ -107,6 +132,30 @@ pub struct RunError {
     pub kind: RunErrorKind,
     /// The runtime's words.
     pub error: String,
+}
+
+impl RunError {
+    /// It speaks against the model or its data.
+    pub fn of_model(error: impl Into<String>) -> Self {
+        Self { kind: RunErrorKind::Model, error: error.into() }
+    }
+
+    /// Fewer rows may do.
+    pub fn out_of_memory(error: impl Into<String>) -> Self {
+        Self { kind: RunErrorKind::OutOfMemory, error: error.into() }
+    }
+
+    /// Of what was run before the first batch: a device that fails may be better next time, a model that is refused will not.
+    pub fn at_load(self) -> LoadError {
+        let class = match self.kind {
+            RunErrorKind::OutOfMemory => ErrorClass::Overload,
+            RunErrorKind::Device => ErrorClass::Transient,
+            RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape | RunErrorKind::Mixed => {
+                ErrorClass::Permanent
+            }
+        };
+        LoadError { class, error: self.error }
+    }
 }
 
 /// Ends the process with this code. In tests it may return; then the thread that called it ends.
@@ -233,10 +282,9 @@ impl Link {
                 let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
                 match self.send(&FromWorker::Done { batch, dynamic, timing, rss_bytes }) {
                     // Half the batch has half the outputs.
-                    Err(error @ CodecError::TooLarge { .. }) => RunError {
-                        kind: RunErrorKind::OutOfMemory,
-                        error: format!("outputs of dynamic shape do not fit into one answer: {error}"),
-                    },
+                    Err(error @ CodecError::TooLarge { .. }) => RunError::out_of_memory(format!(
+                        "outputs of dynamic shape do not fit into one answer: {error}"
+                    )),
                     sent => return Ok(sent?),
                 }
             }
@@ -324,10 +372,8 @@ impl<E: Engine> Server<'_, E> {
         let watched = self.socket.try_clone().map_err(End::protocol)?;
         let (link, leave) = (Arc::clone(&self.link), Arc::clone(&self.leave));
         spawn("watch", move || link.watch(&watched, &leave))?;
-        let mapped = WorkerArena::map(memory, load.layout.clone()).map_err(|e| LoadError {
-            class: ErrorClass::Permanent,
-            error: format!("the batch slots cannot be mapped: {e}"),
-        });
+        let mapped = WorkerArena::map(memory, load.layout.clone())
+            .map_err(|e| LoadError::permanent(format!("the batch slots cannot be mapped: {e}")));
         let loaded = confined.and(mapped).and_then(|arena| self.engine.load(load, arena));
         match loaded {
             Ok(loaded) => {

@@ -305,7 +305,7 @@ pub fn contents(name: &str, tensor: &DynTensor) -> Result<(DType, Vec<usize>, Ve
     let dtype = DType::ALL
         .into_iter()
         .find(|dtype| element_type(*dtype) == found)
-        .ok_or_else(|| errors::model(format!("output `{name}` has elements of type `{found}`")))?;
+        .ok_or_else(|| RunError::of_model(format!("output `{name}` has elements of type `{found}`")))?;
     let shape: Vec<usize> = tensor.shape().iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect();
     let bytes = shape.iter().product::<usize>() * dtype.size_bytes();
     let mut data = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use orchestra_core::{ConvSearch, ErrorClass};
+use orchestra_core::ConvSearch;
 use ort::ep;
 use ort::ep::ExecutionProviderDispatch;
 use ort::ep::cuda::ConvAlgorithmSearch;
@@ -60,13 +60,10 @@ pub fn check_alone(uuid: &str) -> Result<(), LoadError> {
 fn alone(cuda: &CudaRuntime, uuid: &str) -> Result<(), LoadError> {
     match cuda.devices() {
         Ok(1) => Ok(()),
-        Ok(n) => Err(LoadError {
-            class: ErrorClass::Permanent,
-            error: format!(
-                "CUDA shows {n} devices to this worker, expected `{uuid}` alone; what starts the workers must leave `CUDA_VISIBLE_DEVICES` \
+        Ok(n) => Err(LoadError::permanent(format!(
+            "CUDA shows {n} devices to this worker, expected `{uuid}` alone; what starts the workers must leave `CUDA_VISIBLE_DEVICES` \
                  as it is"
-            ),
-        }),
+        ))),
         Err(why) => Err(errors::load(&why)),
     }
 }
@@ -116,7 +113,7 @@ fn keep(library: &Path) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_core::SessionTuning;
+    use orchestra_core::{ErrorClass, SessionTuning};
 
     use super::super::cuda_runtime::fake;
     use super::super::provider_options::{spec, told};

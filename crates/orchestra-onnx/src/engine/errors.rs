@@ -156,28 +156,16 @@ pub fn no_rows(output: &str, shape: &str, expected: &str) -> String {
     format!("its output `{output}` has the shape `[{shape}]` where {expected} is expected")
 }
 
-/// An error that speaks against the model or its data.
-pub fn model(error: String) -> RunError {
-    RunError { kind: RunErrorKind::Model, error }
-}
-
 /// The worker's own memory is not enough for so many rows.
 pub fn no_memory(rows: usize) -> RunError {
     let error = format!("failed to allocate memory for `{rows}` rows outside of the batch slots");
-    RunError { kind: RunErrorKind::OutOfMemory, error }
+    RunError::out_of_memory(error)
 }
 
-/// An error of loading, by its text: a device that fails may be better next time, a model that is refused will not.
+/// An error of loading, by its text.
 pub fn load(error: impl ToString) -> LoadError {
     let error = words(error);
-    let class = match run_kind(&error) {
-        RunErrorKind::OutOfMemory => ErrorClass::Overload,
-        RunErrorKind::Device => ErrorClass::Transient,
-        RunErrorKind::Model | RunErrorKind::Row(_) | RunErrorKind::Shape | RunErrorKind::Mixed => {
-            ErrorClass::Permanent
-        }
-    };
-    LoadError { class, error }
+    RunError { kind: run_kind(&error), error }.at_load()
 }
 
 /// A provider did not load. Where memory ran out, another time may do; whatever else it is, it stays.

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::sync::Mutex;
 
-use orchestra_core::{ErrorClass, locked};
+use orchestra_core::locked;
 use ort::environment::Environment;
 
 use super::cpu_arena;
@@ -21,12 +21,11 @@ pub fn environment(path: &Path, ceiling: Option<u64>) -> Result<Environment, Loa
     if let Some(environment) = &*kept {
         return Ok(environment.clone());
     }
-    let environment = load(path, ceiling).map_err(|why| LoadError {
-        class: ErrorClass::Permanent,
-        error: format!(
+    let environment = load(path, ceiling).map_err(|why| {
+        LoadError::permanent(format!(
             "onnx runtime cannot be loaded from `{}`: {why}; `orchestra doctor` says which library it needs",
             path.display()
-        ),
+        ))
     })?;
     *kept = Some(environment.clone());
     Ok(environment)

@@ -1,7 +1,6 @@
 //! Bounds what a worker on the CPU takes of memory, as the kernel enforces it, whatever asks for it: the runtime, its threads, operators of the
 //! model. The arena has a bound of its own (`cpu_arena`), which fails sooner and costs no worker. It measures nothing that runs.
 
-use orchestra_core::ErrorClass;
 use orchestra_worker::frames::Load;
 use orchestra_worker::limits::{bound_memory, stack_bytes};
 use orchestra_worker::serve::LoadError;
@@ -21,9 +20,10 @@ const OTHER_THREADS: u64 = 8;
 
 /// From now on this process gets `limit` bytes, and what loading and serving the model takes beside its arena, and no more.
 pub fn set(limit: u64, load: &Load, spec: &OnnxSpec) -> Result<(), LoadError> {
-    bound_memory(limit.saturating_add(beside(load, spec))).map_err(|e| LoadError {
-        class: ErrorClass::Permanent,
-        error: format!("`memory_limit` cannot be enforced: {e}; without it the model runs unbounded"),
+    bound_memory(limit.saturating_add(beside(load, spec))).map_err(|e| {
+        LoadError::permanent(format!(
+            "`memory_limit` cannot be enforced: {e}; without it the model runs unbounded"
+        ))
     })
 }
 

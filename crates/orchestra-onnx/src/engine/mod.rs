@@ -37,7 +37,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use orchestra_core::{DeviceKind, ErrorClass};
+use orchestra_core::DeviceKind;
 use orchestra_worker::Sandbox;
 use orchestra_worker::arena::WorkerArena;
 use orchestra_worker::frames::{Load, Run, RunErrorKind, RunTiming};
@@ -196,7 +196,7 @@ impl Serving {
         let begun = Instant::now();
         let shared = Arc::clone(&self.shared);
         let Shared { model, arena } = &*shared;
-        let slots = model.row_addresses(arena, run).map_err(|e| errors::model(e.to_string()))?;
+        let slots = model.row_addresses(arena, run).map_err(|e| RunError::of_model(e.to_string()))?;
         if rows > run.rows && self.padding.is_none() {
             self.padding = Some(PrivateRows::new(model, rows)?);
         }
@@ -217,8 +217,8 @@ impl Serving {
             }
             Some(iterated) => {
                 // SAFETY: the parent has leased these rows to this run.
-                let rounds =
-                    unsafe { Rounds::of(model, arena, run) }.map_err(|e| errors::model(e.to_string()))?;
+                let rounds = unsafe { Rounds::of(model, arena, run) }
+                    .map_err(|e| RunError::of_model(e.to_string()))?;
                 // SAFETY: as above.
                 let end =
                     unsafe { iterated.run(&mut self.bound, model, addresses, rounds.before(), timing)? };
@@ -272,7 +272,7 @@ fn check_digests(spec: &OnnxSpec) -> Result<(), LoadError> {
 
 fn check_digest(what: &str, file: &Path, planned: &[u8; 32]) -> Result<(), LoadError> {
     let path = file.display();
-    let permanent = |error| LoadError { class: ErrorClass::Permanent, error };
+    let permanent = LoadError::permanent;
     let found = model_digest(file).map_err(|e| {
         permanent(format!("{what} `{path}` cannot be read: {e}; check the path and its permissions"))
     })?;

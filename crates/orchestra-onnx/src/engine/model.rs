@@ -2,7 +2,7 @@
 
 use orchestra_core::batch_layout::{BatchLayout, TensorSpan};
 use orchestra_core::iteration::{Feed, Until};
-use orchestra_core::{DType, Dim, ErrorClass, Iteration, Placement, ReadOutput, TensorSpec, Trim};
+use orchestra_core::{DType, Dim, Iteration, Placement, ReadOutput, TensorSpec, Trim};
 use orchestra_worker::arena::{RangeError, Rows, WorkerArena};
 use orchestra_worker::frames::Run;
 use ort::session::Session;
@@ -268,5 +268,5 @@ fn fixed_batch(inputs: &[TensorSpec], max_rows: usize) -> Result<Option<usize>, 
 }
 
 fn refused(error: String) -> LoadError {
-    LoadError { class: ErrorClass::Permanent, error }
+    LoadError::permanent(error)
 }

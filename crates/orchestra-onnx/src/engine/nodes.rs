@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 
-use orchestra_core::{DeviceKind, ErrorClass, Provider};
+use orchestra_core::{DeviceKind, Provider};
 use orchestra_worker::frames::Load;
 use orchestra_worker::serve::LoadError;
 use ort::AsPointer;
@@ -17,7 +17,7 @@ pub fn providers(session: &Session, load: &Load, spec: &OnnxSpec) -> Result<Vec<
     let assigned = assignment(session).map_err(errors::load)?;
     let assigned: Vec<(String, u32)> = assigned.into_iter().collect();
     if let DeviceKind::Cuda { .. } = load.device {
-        check_provider(&assigned, spec).map_err(|error| LoadError { class: ErrorClass::Permanent, error })?;
+        check_provider(&assigned, spec).map_err(LoadError::permanent)?;
     }
     Ok(assigned)
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use orchestra_core::{DeviceKind, ErrorClass, Provider, ReadOutput};
+use orchestra_core::{DeviceKind, Provider, ReadOutput};
 use orchestra_worker::frames::Load;
 use ort::environment::Environment;
 use ort::session::Session;
@@ -29,13 +29,12 @@ pub fn open(
     }
     for (library, _) in &spec.custom_ops {
         let registered = builder.with_operator_library(library);
-        builder = registered.map_err(|e| LoadError {
-            class: ErrorClass::Permanent,
-            error: format!(
+        builder = registered.map_err(|e| {
+            LoadError::permanent(format!(
                 "custom operators `{}` cannot be registered: {}; check `custom_ops` of the model",
                 library.display(),
                 errors::words(e)
-            ),
+            ))
         })?;
     }
     if let (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) = (&load.device, &spec.tuning.provider) {
@@ -83,7 +82,7 @@ fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
         return Ok(None);
     }
     let path = &spec.model.display();
-    let permanent = |error| LoadError { class: ErrorClass::Permanent, error };
+    let permanent = LoadError::permanent;
     let refused =
         |why: &'static str| move |what: EditError| permanent(format!("model `{path}` cannot {why}: {what}"));
     let model =

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use orchestra_core::locked;
-use orchestra_core::{BatchId, ErrorClass, SandboxMode};
+use orchestra_core::{BatchId, SandboxMode};
 use orchestra_worker::arena::{RangeError, WorkerArena};
 use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
 use orchestra_worker::{Answer, Engine, LoadError, Loaded, RunError, Sandbox, Stream};
@@ -59,7 +59,7 @@ impl Engine for FaultyEngine {
             }
             Fault::LoadFailed => {
                 let error = "the test worker was asked not to load".to_owned();
-                return Err(LoadError { class: ErrorClass::Permanent, error });
+                return Err(LoadError::permanent(error));
             }
             Fault::Garbage => points::write_raw(&[0xff; 64]),
             _ => {}

@@ -59,7 +59,7 @@ pub(super) fn serve(
 }
 
 fn confine(spec: &LookSpec) -> Result<(), LoadError> {
-    let refused = |error: String| LoadError { class: ErrorClass::Permanent, error };
+    let refused = |error: String| LoadError::permanent(error);
     crate::limits::confine(spec.memory).map_err(|e| refused(format!("its limits cannot be set: {e}")))?;
     Sandbox {
         mode: spec.sandbox,

@@ -7,7 +7,6 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use orchestra_core::ErrorClass;
 use orchestra_core::shapes::{KindSettings, Map, MapRuns, MapStep, MapStepOf, Registry, Step, StepOf};
 use orchestra_store::FileKinds;
 
@@ -75,7 +74,7 @@ fn ready(
     region: OwnedFd,
     registry: &dyn LoaderKinds,
 ) -> Result<(LoaderChain, Ring), LoadError> {
-    let refused = |error: String| LoadError { class: ErrorClass::Permanent, error };
+    let refused = |error: String| LoadError::permanent(error);
     let ring = Ring::map(region, load.region_bytes)
         .map_err(|e| refused(format!("its region cannot be mapped: {e}")))?;
     crate::limits::confine(load.memory).map_err(|e| refused(format!("its limits cannot be set: {e}")))?;
