@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bincode::{Decode, Encode};
 use serde::Serialize;
 
 use crate::failure::FailureKind;
@@ -406,7 +407,7 @@ impl OwnedValue {
 }
 
 /// Why a value cannot be made of an item.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Refusal {
     pub kind: FailureKind,
     /// What exactly, as a lowercase fragment.

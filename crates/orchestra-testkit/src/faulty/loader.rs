@@ -8,10 +8,11 @@ use std::process::ExitCode;
 
 use orchestra_worker::codec::{FrameReader, FrameWriter};
 use orchestra_worker::loader::events::{
-    FromLoader, ItemAnswer, LOADER_PROTOCOL, Refused, RowEvent, SentValue, ToLoader,
+    FromLoader, ItemAnswer, LOADER_PROTOCOL, RowEvent, SentValue, ToLoader,
 };
 use orchestra_worker::{BUILD, WORKER_SOCKET_FD};
 
+use orchestra_core::data::Refusal;
 use orchestra_core::shapes::MapCount;
 use orchestra_core::{FailureKind, LeftOut, Origin, StageId};
 
@@ -121,7 +122,7 @@ fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
                 writer.write(&FromLoader::Answers { sent_ns: 0, answers: Vec::new() })?;
             },
             LoaderFault::Twice => {
-                let refused = Refused { kind: FailureKind::Read, error: "made up".to_owned() };
+                let refused = Refusal { kind: FailureKind::Read, error: "made up".to_owned() };
                 let answers = vec![answer(Err((None, refused))); ends.len() * 2];
                 writer.write(&FromLoader::Answers { sent_ns: u64::MAX, answers })?;
             }

@@ -7,7 +7,7 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
 use orchestra_core::failure::cut_words;
 use orchestra_core::shapes::{KindSettings, MapCount, StepOf};
-use orchestra_core::{ColumnRef, ErrorClass, FailureKind, LeftOut, Origin, SandboxMode, StageId};
+use orchestra_core::{ColumnRef, ErrorClass, LeftOut, Origin, SandboxMode, StageId};
 use orchestra_store::{PassedOverCounts, StoreTrouble};
 
 use crate::codec::Frame;
@@ -146,7 +146,7 @@ pub enum LookError {
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct ItemAnswer {
     /// Its rows; or the stage that failed it, `None` being the source, and why.
-    pub rows: Result<Vec<RowEvent>, (Option<StageId>, Refused)>,
+    pub rows: Result<Vec<RowEvent>, (Option<StageId>, Refusal)>,
     /// Bytes that were read.
     pub read_bytes: u64,
     /// Of the maps, by their place.
@@ -203,27 +203,6 @@ pub enum SentValue {
     },
 }
 
-/// A [`Refusal`] on the wire.
-#[derive(Debug, Clone, PartialEq, Encode, Decode)]
-pub struct Refused {
-    pub kind: FailureKind,
-    pub error: String,
-}
-
-impl From<Refusal> for Refused {
-    fn from(Refusal { kind, mut error }: Refusal) -> Self {
-        cut_words(&mut error);
-        Self { kind, error }
-    }
-}
-
-impl From<Refused> for Refusal {
-    fn from(Refused { kind, mut error }: Refused) -> Self {
-        cut_words(&mut error);
-        Self { kind, error }
-    }
-}
-
 impl Frame for ToLoader {
     /// A line of a list may have a mebibyte, which is then in the path and in the name.
     const MAX_BYTES: usize = 4 << 20;
@@ -237,12 +216,11 @@ impl Frame for FromLoader {
             Self::Refused { error, .. } => cut_words(error),
             Self::Hello { build, .. } => cut_words(build),
             Self::Listed(Err(error)) | Self::Described(Err(error)) => error.cut_words(),
-            // Those of items are cut where they become refusals again.
-            Self::Ready
-            | Self::Answers { .. }
-            | Self::Found(_)
-            | Self::Listed(Ok(()))
-            | Self::Described(Ok(_)) => {}
+            Self::Answers { answers, .. } => {
+                let failed = answers.iter_mut().filter_map(|answer| answer.rows.as_mut().err());
+                failed.for_each(|(_, refusal)| cut_words(&mut refusal.error));
+            }
+            Self::Ready | Self::Found(_) | Self::Listed(Ok(())) | Self::Described(Ok(_)) => {}
         }
     }
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use orchestra_core::data::{Pixels, Refusal, TensorView, Value, WriteTensor};
+use orchestra_core::failure::cut_words;
 use orchestra_core::shapes::{Fetch, FetchRun, Leaves, MapRuns, Over, RowScope, Step, Walk};
 use orchestra_core::{FailureKind, LeftOut, Origin, StageId};
 
-use super::events::{ItemAnswer, Refused, RowEvent, SentColumn, SentLeaf, SentValue};
+use super::events::{ItemAnswer, RowEvent, SentColumn, SentLeaf, SentValue};
 use super::parent::Parent;
 use crate::process::{EXIT_NO_MEMORY, leave};
 
@@ -29,9 +30,9 @@ struct Rows<'c> {
     leaves: &'c [SentLeaf],
     sends: &'c [SentColumn],
     /// Of the last row that had it, by column: what lies in the ring, until a leaf has got it.
-    laid: Vec<Result<SentValue, Refused>>,
+    laid: Vec<Result<SentValue, Refusal>>,
     sent: Vec<RowEvent>,
-    failed: Option<(Option<StageId>, Refused)>,
+    failed: Option<(Option<StageId>, Refusal)>,
     left_out: Vec<(Origin, LeftOut, u64)>,
 }
 
@@ -189,10 +190,11 @@ fn picture_pixels(pixels: &Pixels<'_>, parent: &mut Parent) -> Result<SentValue,
 }
 
 /// A refusal for the parent. Where there is no memory, this process has done what it can: the item may have more of it in another one.
-fn refused(refusal: Refusal) -> Refused {
+fn refused(mut refusal: Refusal) -> Refusal {
     if refusal.kind == FailureKind::OutOfMemory {
         eprintln!("{}", refusal.error);
         leave(EXIT_NO_MEMORY);
     }
-    refusal.into()
+    cut_words(&mut refusal.error);
+    refusal
 }

@@ -232,8 +232,8 @@ impl Chain {
             }
         }
         let rows = match rows {
-            Err((None, refused)) => return Err(refused.into()),
-            Err((Some(stage), refused)) if knows(stage) => Err((stage, refused.into())),
+            Err((None, refused)) => return Err(refused),
+            Err((Some(stage), refused)) if knows(stage) => Err((stage, refused)),
             Err((Some(_), _)) => Err((self.first_stage(), out_of_order())),
             Ok(rows) => Ok(rows),
         };
