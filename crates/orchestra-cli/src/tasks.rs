@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use orchestra::plan::{TaskPlan, TasksPlan, format_bytes};
-use orchestra::{KnownTask, MetricReports, Plan, TaskJournal, TaskRecord, TaskReport, TaskStanding};
+use orchestra::{KnownTask, Plan, TaskJournal, TaskMetrics, TaskRecord, TaskReport, TaskStanding};
 use serde_json::json;
 
 use crate::Failed;
@@ -148,8 +148,8 @@ fn standing(task: &TaskPlan, report: &TaskReport, known: &KnownTask, is_live: bo
 }
 
 /// The last values, in one line.
-pub fn metrics(metrics: &MetricReports) -> String {
-    let one = |(name, values): (&String, &orchestra::MetricReport)| format!("{name} {}", metric(values.last));
+pub fn metrics(metrics: &TaskMetrics) -> String {
+    let one = |(name, values): (&String, &orchestra::MetricValues)| format!("{name} {}", metric(values.last));
     metrics.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 

@@ -20,4 +20,3 @@ pub use descendants::{OfTree, is_stopped, kill_tree, trees};
 pub use group::kill_control_group;
 pub use keep::main;
 pub use messages::{Ended, Group, KEEPER, Order, Report, ToKeeper};
-pub use metrics::{MetricOrder, MetricValues};

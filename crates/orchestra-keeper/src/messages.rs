@@ -4,9 +4,8 @@ use std::path::Path;
 use std::{fs, io};
 
 use bincode::{Decode, Encode};
+use orchestra_core::tasks::{TaskMetric, TaskMetrics};
 use orchestra_worker::codec::{self, Frame};
-
-use crate::metrics::{MetricOrder, MetricValues};
 
 /// The last argument of a process that shall be a keeper. Its standard input is the socket to orchestra.
 pub const KEEPER: &str = "keeper";
@@ -49,7 +48,7 @@ pub struct Order {
     /// The cores that it is kept on, by their places among those of the keeper; empty: any.
     pub cores: Vec<u32>,
     /// The numbers that are read from its lines.
-    pub metrics: Vec<MetricOrder>,
+    pub metrics: Vec<TaskMetric>,
     /// Files that each of its processes may have open unless it asks for more; `None`: as many as the keeper.
     pub open_files: Option<u64>,
     /// A control group for it; then `memory` bounds all of its processes together.
@@ -74,7 +73,7 @@ pub enum Report {
     /// It has ended, and nothing of it is left.
     Ended(Ended),
     /// All that was read from its lines so far: some times a second at most.
-    Metrics(Vec<MetricValues>),
+    Metrics(TaskMetrics),
     /// The process of this number, the command itself, was killed and has not ended since: it hangs in the kernel. `Ended` follows, as if the kill
     /// had ended it.
     CannotBeKilled(i32),
@@ -99,8 +98,8 @@ pub struct Ended {
     pub left_behind: u32,
     /// Why its log is incomplete.
     pub log_error: Option<String>,
-    /// What was read from its lines.
-    pub metrics: Vec<MetricValues>,
+    /// What was read from its lines. Names are in it: it may be read by a start whose file asks for other metrics.
+    pub metrics: TaskMetrics,
 }
 
 impl Ended {

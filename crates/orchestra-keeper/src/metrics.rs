@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bincode::{Decode, Encode};
+use orchestra_core::tasks::{MetricValues, TaskMetric, TaskMetrics};
 use regex_lite::Regex;
 use serde_json::{Deserializer, Map, Value};
 
@@ -10,28 +10,6 @@ use serde_json::{Deserializer, Map, Value};
 const TELL_EVERY: Duration = Duration::from_millis(250);
 /// Braces of a line at which objects are looked for: each may have all that follows it parsed.
 const MOST_STARTS: usize = 16;
-
-/// A metric, and where its values are found.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
-pub struct MetricOrder {
-    pub name: String,
-    /// The expression whose first group has its values; `None`: its name is a key of the JSON objects in which lines end.
-    pub regex: Option<String>,
-}
-
-/// What was read of a metric. It has its name: the note of an end may be read by a start whose file asks for other metrics.
-#[derive(Debug, Clone, PartialEq, Encode, Decode)]
-pub struct MetricValues {
-    pub name: String,
-    /// How many.
-    pub count: u64,
-    /// The last one; no number where it was none.
-    pub last: f64,
-    /// The least that was a number.
-    pub min: f64,
-    /// The greatest that was a number.
-    pub max: f64,
-}
 
 enum Source {
     Key(String),
@@ -42,7 +20,7 @@ pub(crate) struct Reader {
     sources: Vec<Source>,
     has_keys: bool,
     /// Of each source, in the same order.
-    read: Vec<MetricValues>,
+    read: Vec<(String, MetricValues)>,
     /// Something was read that was not told, and when the next may be.
     is_new: bool,
     next: Instant,
@@ -50,8 +28,8 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Why an expression cannot be used is a fragment for people.
-    pub fn new(order: &[MetricOrder]) -> Result<Self, String> {
-        let source = |metric: &MetricOrder| match &metric.regex {
+    pub fn new(order: &[TaskMetric]) -> Result<Self, String> {
+        let source = |metric: &TaskMetric| match &metric.regex {
             None => Ok(Source::Key(metric.name.clone())),
             Some(text) => {
                 Regex::new(text).map(Source::Regex).map_err(|e| format!("the expression `{text}`: {e}"))
@@ -60,7 +38,7 @@ impl Reader {
         let sources = order.iter().map(source).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             has_keys: sources.iter().any(|source| matches!(source, Source::Key(_))),
-            read: order.iter().map(MetricValues::none).collect(),
+            read: order.iter().map(|metric| (metric.name.clone(), MetricValues::NONE)).collect(),
             sources,
             is_new: false,
             next: Instant::now(),
@@ -78,7 +56,7 @@ impl Reader {
 
     /// Takes what expressions find in a text, and what keys find in an object, as of one moment.
     fn values(&mut self, text: &str, object: Option<&Map<String, Value>>) {
-        for (source, values) in self.sources.iter().zip(&mut self.read) {
+        for (source, (_, values)) in self.sources.iter().zip(&mut self.read) {
             let value = match source {
                 Source::Key(key) => object.and_then(|object| number(object.get(key)?)),
                 Source::Regex(_) if text.is_empty() => None,
@@ -88,15 +66,13 @@ impl Reader {
                     .and_then(|group| group.as_str().trim().parse().ok()),
             };
             let Some(value) = value else { continue };
-            // What is no number is left out by both.
-            (values.min, values.max) = (values.min.min(value), values.max.max(value));
-            (values.last, values.count) = (value, values.count + 1);
+            values.add(value);
             self.is_new = true;
         }
     }
 
     /// What was read so far, if there is something new and it is time to tell it.
-    pub fn due(&mut self) -> Option<Vec<MetricValues>> {
+    pub fn due(&mut self) -> Option<TaskMetrics> {
         let now = Instant::now();
         (self.is_new && now >= self.next).then(|| {
             (self.is_new, self.next) = (false, now + TELL_EVERY);
@@ -114,19 +90,13 @@ impl Reader {
         self.is_new.then(|| self.next.saturating_duration_since(Instant::now()))
     }
 
-    pub fn finish(&mut self) -> Vec<MetricValues> {
+    pub fn finish(&mut self) -> TaskMetrics {
         self.is_new = false;
         self.with_values()
     }
 
-    fn with_values(&self) -> Vec<MetricValues> {
-        self.read.iter().filter(|values| values.count > 0).cloned().collect()
-    }
-}
-
-impl MetricValues {
-    fn none(of: &MetricOrder) -> Self {
-        Self { name: of.name.clone(), count: 0, last: f64::NAN, min: f64::NAN, max: f64::NAN }
+    fn with_values(&self) -> TaskMetrics {
+        self.read.iter().filter(|(_, values)| values.count > 0).cloned().collect()
     }
 }
 
@@ -169,16 +139,16 @@ fn number(value: &Value) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn reader(metrics: &[MetricOrder]) -> Reader {
+    fn reader(metrics: &[TaskMetric]) -> Reader {
         Reader::new(metrics).unwrap()
     }
 
-    fn key(key: &str) -> MetricOrder {
-        MetricOrder { name: key.to_owned(), regex: None }
+    fn key(key: &str) -> TaskMetric {
+        TaskMetric { name: key.to_owned(), regex: None }
     }
 
-    fn regex(text: &str) -> MetricOrder {
-        MetricOrder { name: text.to_owned(), regex: Some(text.to_owned()) }
+    fn regex(text: &str) -> TaskMetric {
+        TaskMetric { name: text.to_owned(), regex: Some(text.to_owned()) }
     }
 
     #[test]
@@ -199,13 +169,12 @@ mod tests {
             reader.line(line);
         }
         let read = reader.finish();
-        let [loss, acc] = &read[..] else { panic!("of two of them there are values: {read:?}") };
+        let values: Vec<_> = read.values().collect();
+        let [loss, acc] = values[..] else { panic!("of two of them there are values: {read:?}") };
         assert_eq!((loss.count, loss.min, loss.max), (3, 0.25, 10.0));
         assert!(loss.last.is_nan());
-        assert_eq!(
-            *acc,
-            MetricValues { name: "val/acc".to_owned(), count: 2, last: 1.0, min: 0.5, max: 1.0 }
-        );
+        assert_eq!(read["val/acc"], MetricValues { count: 2, last: 1.0, min: 0.5, max: 1.0 });
+        assert_eq!(*acc, read["val/acc"]);
         assert!(Reader::new(&[regex("(")]).is_err());
     }
 
@@ -213,9 +182,9 @@ mod tests {
     fn objects_are_read_behind_what_has_no_end_of_line_and_several_in_a_line() {
         let mut reader = reader(&[key("loss"), regex(r"([0-9]+)%")]);
         let mut last = |line: &str| {
-            let count = reader.read[0].count;
+            let count = reader.read[0].1.count;
             reader.line(line);
-            let loss = &reader.read[0];
+            let loss = reader.read[0].1;
             (loss.count > count).then(|| (loss.count - count, loss.last))
         };
         // A progress bar waits for its next carriage return.
@@ -233,7 +202,7 @@ mod tests {
         // Bounded: what stands behind so many braces is not looked for.
         assert_eq!(last(&("{".repeat(MOST_STARTS - 1) + "{\"loss\": 6}")), Some((1, 6.0)));
         assert_eq!(last(&("{".repeat(MOST_STARTS) + "{\"loss\": 5}")), None);
-        let percent = &reader.finish()[1];
+        let percent = reader.finish()[r"([0-9]+)%"];
         assert_eq!((percent.count, percent.last), (2, 20.0));
     }
 
@@ -241,7 +210,7 @@ mod tests {
     fn values_are_told_once_and_not_all_the_time() {
         let mut reader = reader(&[key("loss")]);
         (0..3).for_each(|n| reader.line(&format!("{{\"loss\": {n}}}")));
-        assert_eq!(reader.due().unwrap()[0].count, 3);
+        assert_eq!(reader.due().unwrap()["loss"].count, 3);
         reader.line("{\"loss\": 0}");
         assert!(reader.due().is_none() && reader.wait().is_some(), "not so soon");
     }

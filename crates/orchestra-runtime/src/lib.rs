@@ -63,5 +63,4 @@ pub use tasks::board::{RunningCommand, TaskNumbers, TaskReport, TaskStanding, Ta
 pub use tasks::earlier::{KnownTask, commands_live, known as known_tasks, task_history};
 pub use tasks::groups::{GroupOwner, command_bounds};
 pub use tasks::live::running_commands;
-pub use tasks::measured::{MetricReport, MetricReports};
 pub use trace::{RunTracer, Tracer};

@@ -85,4 +85,4 @@ pub use number_set::NumberSet;
 pub use object_output::{ObjectOutput, StoredObject};
 pub use record_lines::{RecordHead, each_record};
 pub use sorter::{Merge, Sorter};
-pub use task_journal::{TaskEnded, TaskJournal, TaskMetricRecord, TaskRecord, TaskStarted};
+pub use task_journal::{TaskEnded, TaskJournal, TaskRecord, TaskStarted};

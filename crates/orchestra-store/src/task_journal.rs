@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bincode::{Decode, Encode};
+use orchestra_core::tasks::TaskMetrics;
 
 use crate::folder::PRIVATE;
 use crate::journal::append_file::AppendFile;
@@ -54,21 +55,7 @@ pub struct TaskEnded {
     /// The state of its declared outputs.
     pub outputs: [u8; 32],
     /// What was read from its lines.
-    pub metrics: Vec<TaskMetricRecord>,
-}
-
-/// The values of a metric of an attempt.
-#[derive(Debug, Clone, PartialEq, Encode, Decode)]
-pub struct TaskMetricRecord {
-    pub name: String,
-    /// How many values.
-    pub count: u64,
-    /// The last one; no number where it was none.
-    pub last: f64,
-    /// The least that was a number.
-    pub min: f64,
-    /// The greatest that was a number.
-    pub max: f64,
+    pub metrics: TaskMetrics,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -199,6 +186,8 @@ fn read_all(file: File) -> io::Result<(BTreeMap<String, TaskRecord>, LogEnd)> {
 
 #[cfg(test)]
 mod tests {
+    use orchestra_core::tasks::MetricValues;
+
     use super::*;
     use crate::journal::frame::encode;
 
@@ -226,8 +215,7 @@ mod tests {
 
     fn ended(started: TaskStarted) -> TaskEnded {
         let (class, why) = ("done".into(), String::new());
-        let metrics =
-            vec![TaskMetricRecord { name: "loss".into(), count: 3, last: 0.5, min: 0.25, max: 1.0 }];
+        let metrics = [("loss".into(), MetricValues { count: 3, last: 0.5, min: 0.25, max: 1.0 })].into();
         TaskEnded {
             started,
             at: 7,

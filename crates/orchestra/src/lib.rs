@@ -47,7 +47,7 @@ pub use orchestra_core::batching::LeaveReason;
 pub use orchestra_core::bottleneck::Bottleneck;
 pub use orchestra_core::failure_causes::FailureCause;
 pub use orchestra_core::restart::RestartPolicy;
-pub use orchestra_core::tasks::EndClass;
+pub use orchestra_core::tasks::{EndClass, MetricValues, TaskMetrics};
 pub use orchestra_core::{
     DType, DeviceId, DeviceKind, FailureKind, LeftOut, LeftOutCount, PipelineId, StageId, TensorSpec,
     WorkerExit, WorkerId,
@@ -74,12 +74,12 @@ pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
     EngineVersion, Engines, EventHook, ExitKind, Found, GroupOwner, HistogramReading, InferError, ItemCounts,
-    KnownTask, Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, MetricReport, MetricReports,
-    OutputReport, PipelineReport, PipelineStats, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions,
-    RunOutcome, RunReport, RunningCommand, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot,
-    StageStats, StartRunError, StartServiceError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding,
-    TasksSnapshot, Tensor, Timeouts, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds,
-    commands_live, expand_of, failure_causes, known_tasks, running_commands,
+    KnownTask, Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, OutputReport, PipelineReport,
+    PipelineStats, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport,
+    RunningCommand, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError,
+    StartServiceError, Stats, StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor,
+    Timeouts, WorkerEvent, WorkerUse, actor_runtime, best_task, command_bounds, commands_live, expand_of,
+    failure_causes, known_tasks, running_commands,
 };
 pub use orchestra_runtime::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_store::{Extent, FAILURE_RECORDS, RUN_SUMMARY, TaskJournal, TaskRecord, only_files};

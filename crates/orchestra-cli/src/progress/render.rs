@@ -227,7 +227,7 @@ fn watts(gpu: &Gpu) -> Option<u32> {
 mod tests {
     use std::time::Duration;
 
-    use orchestra::{MetricReport, MetricReports};
+    use orchestra::{MetricValues, TaskMetrics};
 
     use super::*;
 
@@ -273,8 +273,8 @@ mod tests {
     #[test]
     fn commands_without_items_are_a_table_with_their_last_values() {
         let loss = |last| {
-            let report = MetricReport { last, min: 0.0, max: 1.0, count: 2 };
-            MetricReports::from([("loss".to_owned(), report)])
+            let report = MetricValues { last, min: 0.0, max: 1.0, count: 2 };
+            TaskMetrics::from([("loss".to_owned(), report)])
         };
         let command = |task: &str, attempt, seconds, metrics| RunningCommand {
             task: task.into(),
@@ -285,7 +285,7 @@ mod tests {
             metrics,
         };
         let commands =
-            vec![command("train[lr=0.1]", 1, 72, loss(0.25)), command("test", 2, 3, MetricReports::new())];
+            vec![command("train[lr=0.1]", 1, 72, loss(0.25)), command("test", 2, 3, TaskMetrics::new())];
         let tasks = TasksSnapshot { total: 10, done: 3, running: 4, commands, ..TasksSnapshot::default() };
         let now = Snapshot { tasks, ..Snapshot::default() };
         let view = ProgressView { now, ..ProgressView::default() };

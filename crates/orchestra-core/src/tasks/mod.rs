@@ -4,6 +4,7 @@ mod best;
 mod end;
 mod gpu_use;
 mod lease;
+mod metric;
 mod order;
 mod schedule;
 #[cfg(test)]
@@ -13,5 +14,6 @@ pub use best::{Goal, Objective, best};
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
 pub use gpu_use::{GpuUse, Sighting};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
+pub use metric::{MetricValues, TaskMetric, TaskMetrics};
 pub use order::{in_order, with_earlier};
 pub use schedule::{After, Schedule, Start, TaskSpec, TaskState};

@@ -19,11 +19,11 @@ use crate::tasks::best::{self, LastEnd};
 use crate::tasks::board::log_file;
 use crate::tasks::command_watch::CommandWatch;
 use crate::tasks::credentials::passed;
-use crate::tasks::earlier::{done, end_file, end_of, entry, forget, lock_file, read_end};
+use crate::tasks::earlier::{done, end_file, end_of, entry, forget, lock_file, measured, read_end};
 use crate::tasks::groups::Groups;
 use crate::tasks::keeper_link::Keeper;
 use crate::tasks::keepers::Keepers;
-use crate::tasks::{measured, unchanged};
+use crate::tasks::unchanged;
 use crate::trace::TaskTrace;
 
 /// What all running commands are told.
@@ -142,7 +142,7 @@ impl Shared {
             grace_ms: u64::try_from(task.grace.as_millis()).unwrap_or(u64::MAX),
             memory: task.memory,
             cores: start.lease.cores.iter().map(|core| u32::try_from(*core).unwrap_or_default()).collect(),
-            metrics: measured::order(task),
+            metrics: task.metrics.clone(),
             open_files: self.keepers.open_files,
             group,
         };
@@ -220,7 +220,7 @@ impl Shared {
                 report = keeper.report() => match report {
                     Some(Report::Started(_)) => deadline = plan.timeout.map(|timeout| Instant::now() + timeout),
                     Some(Report::Metrics(metrics)) => {
-                        self.context.tasks.measured(start.task, measured::reports(&measured::named(plan, &metrics)));
+                        self.context.tasks.measured(start.task, measured(plan, &metrics));
                     }
                     Some(Report::CannotBeKilled(pid)) => tracing::error!(
                         task = %plan.id, pid,

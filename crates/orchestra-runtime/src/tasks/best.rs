@@ -23,9 +23,8 @@ pub struct LastEnd {
 impl LastEnd {
     pub fn of(task: &TaskPlan, ended: &TaskEnded) -> Self {
         let objective = task.best.filter(|_| ended.class == EndClass::Done.as_str());
-        let name = objective.map(|objective| &task.metrics[objective.metric].name);
-        let value = ended.metrics.iter().find(|metric| Some(&metric.name) == name);
-        Self { at: ended.at, value: value.map(|metric| metric.last) }
+        let values = objective.and_then(|of| ended.metrics.get(&task.metrics[of.metric].name));
+        Self { at: ended.at, value: values.map(|values| values.last) }
     }
 
     /// Of a task of an earlier start.

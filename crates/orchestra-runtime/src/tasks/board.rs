@@ -6,13 +6,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use orchestra_core::named_enum;
-use orchestra_core::tasks::{EndClass, Start, best};
+use orchestra_core::tasks::{EndClass, Start, TaskMetrics, best};
 use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::TaskEnded;
 use serde::{Deserialize, Serialize};
 
 use crate::tasks::earlier::KnownTask;
-use crate::tasks::measured::{self, MetricReports};
 
 /// Commands that are named in a snapshot.
 const SHOWN: usize = 8;
@@ -63,7 +62,7 @@ pub struct TaskReport {
     /// The log of the last attempt, relative to the output folder.
     pub log: Option<PathBuf>,
     /// What the last attempt has reported so far.
-    pub metrics: MetricReports,
+    pub metrics: TaskMetrics,
     /// It is the best of its table, of those that are done.
     pub best: bool,
 }
@@ -115,7 +114,7 @@ impl TaskReport {
         self.end = Some(ended.class.clone());
         self.why = Some(ended.why.clone()).filter(|why| !why.is_empty());
         self.log = Some(log_file(plan, ended.started.attempt));
-        self.metrics = measured::reports(&ended.metrics);
+        self.metrics.clone_from(&ended.metrics);
     }
 }
 
@@ -150,7 +149,7 @@ pub struct RunningCommand {
     /// Most bytes of main memory that all its processes together were seen to have; what they share counts for each.
     pub memory: u64,
     /// What it has reported so far.
-    pub metrics: MetricReports,
+    pub metrics: TaskMetrics,
 }
 
 /// What the tasks of a run come to, as numbers.
@@ -161,7 +160,7 @@ pub struct TaskNumbers {
     /// Attempts of this start that have ended, by the class of their end.
     pub ends: BTreeMap<EndClass, u64>,
     /// The table, the slot and the metrics of each command that runs.
-    pub running: Vec<(String, usize, MetricReports)>,
+    pub running: Vec<(String, usize, TaskMetrics)>,
 }
 
 #[derive(Debug, Default)]
@@ -211,7 +210,7 @@ impl TaskBoard {
         report.peak_memory = report.peak_memory.max(bytes);
     }
 
-    pub fn measured(&self, task: usize, metrics: MetricReports) {
+    pub fn measured(&self, task: usize, metrics: TaskMetrics) {
         self.lock().reports[task].metrics = metrics;
     }
 

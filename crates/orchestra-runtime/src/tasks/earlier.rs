@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use orchestra_core::PipelineId;
-use orchestra_core::tasks::{EndClass, Exit, TaskEnd, in_order, judge};
+use orchestra_core::tasks::{EndClass, Exit, TaskEnd, TaskMetrics, in_order, judge};
 use orchestra_keeper::{Ended, holders, is_stopped, kill_tree};
 use orchestra_plan::{Plan, TaskHistory, TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
@@ -16,7 +16,7 @@ use crate::account::report::RunReport;
 use crate::tasks::best::{self, LastEnd};
 use crate::tasks::board::TaskStanding;
 use crate::tasks::part_schedule::pipelines_of;
-use crate::tasks::{measured, unchanged};
+use crate::tasks::unchanged;
 
 /// How often it is looked whether the keepers of an earlier start are gone.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -243,7 +243,7 @@ pub fn entry(
         peak_memory: ended.map_or(0, |ended| ended.peak_memory),
         gpu_memory,
         outputs: unchanged::state(&task.outputs, &plan.folder).unwrap_or_default(),
-        metrics: ended.map_or_else(Vec::new, |ended| measured::named(task, &ended.metrics)),
+        metrics: ended.map(|ended| measured(task, &ended.metrics)).unwrap_or_default(),
     }
 }
 
@@ -296,4 +296,10 @@ pub fn wait_for_keepers(output: &Path) -> io::Result<()> {
         std::thread::sleep(LOOK_EVERY);
     }
     file.unlock()
+}
+
+/// What a keeper has read of the metrics of its task. Their names count: the file may have been edited since the command was started.
+pub fn measured(task: &TaskPlan, read: &TaskMetrics) -> TaskMetrics {
+    let is_of_task = |(name, _): &(&String, &_)| task.metrics.iter().any(|metric| metric.name == **name);
+    read.iter().filter(is_of_task).map(|(name, values)| (name.clone(), *values)).collect()
 }

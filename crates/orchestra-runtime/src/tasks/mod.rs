@@ -12,6 +12,5 @@ pub mod groups;
 mod keeper_link;
 mod keepers;
 pub mod live;
-pub mod measured;
 pub mod part_schedule;
 mod unchanged;

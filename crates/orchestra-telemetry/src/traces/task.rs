@@ -27,7 +27,7 @@ pub(super) fn draw(attempt: &TaskTrace, nth: u64, run: &RunFacts) {
     span.set(attribute::TASK_END, class.as_str());
     span.set(attribute::TASK_PEAK_MEMORY, number(entry.peak_memory));
     let metric = |name: &str| format!("{}.{name}", attribute::TASK_METRIC);
-    span.add(entry.metrics.iter().map(|of| KeyValue::new(metric(&of.name), of.last)));
+    span.add(entry.metrics.iter().map(|(name, of)| KeyValue::new(metric(name), of.last)));
     match class {
         EndClass::Done | EndClass::Stopped => {}
         _ => span.fail(class.as_str(), &entry.why, *ended),

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use opentelemetry::Value;
 use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
-use orchestra_core::tasks::EndClass;
+use orchestra_core::tasks::{EndClass, MetricValues};
 use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, SourceId, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
     BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, LoaderTrace, Ran, RunErrorKind, RunTiming,
     TaskTrace, Then, TraceContext, WorkerStep, WorkerTrace,
 };
-use orchestra_store::{TaskEnded, TaskMetricRecord, TaskStarted};
+use orchestra_store::{TaskEnded, TaskStarted};
 
 use self::fixture::{Made, READ, get, item, killed, links, ms, over, text, value};
 use super::assembly::BATCHES_IN_RUN;
@@ -358,7 +358,7 @@ fn an_attempt_at_a_task_hangs_below_the_run_and_later_ones_are_linked_with_it() 
 fn attempt_at_task(attempt: u32, class: EndClass) -> TaskTrace {
     let (task, place) = ("train[lr=0.1]".to_owned(), "slot 0".to_owned());
     let started = TaskStarted { task, attempt, digest: [0; 32], place, before: None };
-    let metric = TaskMetricRecord { name: "loss".to_owned(), count: 2, last: 0.5, min: 0.25, max: 0.5 };
+    let loss = MetricValues { count: 2, last: 0.5, min: 0.25, max: 0.5 };
     let entry = TaskEnded {
         started,
         at: 7,
@@ -368,7 +368,7 @@ fn attempt_at_task(attempt: u32, class: EndClass) -> TaskTrace {
         peak_memory: 9,
         gpu_memory: 0,
         outputs: [0; 32],
-        metrics: vec![metric],
+        metrics: [("loss".to_owned(), loss)].into(),
     };
     TaskTrace { began: ms(3), ended: ms(8), class, entry }
 }
