@@ -5,14 +5,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orchestra_core::credentials;
 use orchestra_core::data::Refusal;
 use orchestra_core::shapes::Network;
+use orchestra_core::{FailureKind, credentials};
 use orchestra_plan::ObjectAccess;
-use orchestra_store::{ListError, ObjectOutput, ObjectStore};
-
-use crate::sources::reading::file_version::Seen;
-use crate::sources::reading::input::ReadSeek;
+use orchestra_store::{ListError, ObjectOutput, ObjectStore, StoreTrouble};
 
 #[cfg(feature = "cloud")]
 mod client;
@@ -22,8 +19,6 @@ mod fetch;
 mod listing;
 #[cfg(feature = "cloud")]
 mod output;
-#[cfg(feature = "cloud")]
-mod pieces;
 #[cfg(feature = "cloud")]
 mod trouble;
 
@@ -175,36 +170,58 @@ pub fn output() -> Result<Arc<dyn ObjectOutput>, String> {
 #[cfg(not(feature = "cloud"))]
 const BUILD_IT: &str = "this program was built without object storage; build it with the feature: cargo build --release --features cloud";
 
-/// Reads pieces of the object: each beginning by a request of its own, unless it lies close behind the one before it. Where the store cannot be asked,
-/// that is the error, whatever `read` makes of it.
-///
-/// # Errors
-/// The store, or those of `read`.
-pub fn read_pieces<T>(
-    url: &str,
-    read: impl FnOnce(&mut dyn ReadSeek, &Seen) -> Result<T, ListError>,
-) -> Result<T, ListError> {
-    #[cfg(feature = "cloud")]
-    {
-        let mut pieces = pieces::Pieces::open(url).map_err(|trouble| listing::list_error(url, trouble))?;
-        let seen = pieces.seen();
-        let read = read(&mut pieces, &seen);
-        match pieces.trouble() {
-            Some(trouble) => Err(listing::list_error(url, trouble)),
-            None => read,
-        }
+/// Why a store cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// A lowercase fragment, without the URL.
+    pub reason: String,
+    pub help: String,
+    pub kind: Kind,
+}
+
+/// What it means for the item, and for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "stores are read with that feature"))]
+pub enum Kind {
+    /// There is no such object.
+    Missing,
+    /// This object cannot be read.
+    Object,
+    /// This was not answered, and may be another time: nothing is known of the object, nor of others.
+    Question,
+    /// No object of the store can be read now.
+    Store,
+    /// No object of the store can be read with these credentials, or there is no such bucket.
+    Refused,
+    /// The URL or the environment is wrong.
+    Settings,
+}
+
+impl Trouble {
+    /// What an item ends with that lies in this object.
+    pub fn refusal(self, url: &[u8]) -> Refusal {
+        let kind = match self.kind {
+            Kind::Store | Kind::Refused => FailureKind::Unreachable,
+            Kind::Missing | Kind::Object | Kind::Question | Kind::Settings => FailureKind::Read,
+        };
+        Refusal { kind, error: format!("cannot read `{}`: {}", String::from_utf8_lossy(url), self.reason) }
     }
-    #[cfg(not(feature = "cloud"))]
-    {
-        drop(read);
-        Err(ListError::bad_file(url.as_ref(), NOT_BUILT_IN))
+
+    /// Why what lies there cannot be listed.
+    pub fn list_error(self, url: &str) -> ListError {
+        let trouble = match self.kind {
+            Kind::Store | Kind::Question => StoreTrouble::Passing,
+            Kind::Refused => StoreTrouble::Refusal,
+            Kind::Missing | Kind::Object | Kind::Settings => StoreTrouble::Mistake,
+        };
+        ListError::Store { url: url.to_owned(), reason: self.reason, help: self.help, trouble }
     }
 }
 
 /// Reads objects, one after the other; its connections stay open.
 pub trait ReadObject: Send {
-    /// How many bytes the object has.
-    fn len(&mut self, url: &[u8]) -> Result<u64, Refusal>;
+    /// How many bytes the object has, and what tells it from another one of its size under its name.
+    fn head(&mut self, url: &[u8]) -> Result<(u64, u32), Trouble>;
 
     /// Reads the object into `buffer`, none of more than [`crate::sources::reading::limits::LARGEST_FILE_BYTES`].
     ///
@@ -215,8 +232,8 @@ pub trait ReadObject: Send {
     /// Reads `len` bytes from `at` on into `buffer`. The caller has checked `len`, which is not 0.
     ///
     /// # Errors
-    /// As [`ReadObject::read`]; or the object is shorter.
-    fn read_part(&mut self, url: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal>;
+    /// The store's; or the object is shorter.
+    fn read_part(&mut self, url: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Trouble>;
 }
 
 pub fn reader() -> Box<dyn ReadObject> {
@@ -226,25 +243,22 @@ pub fn reader() -> Box<dyn ReadObject> {
     Box::new(NoReader)
 }
 
-#[cfg(not(feature = "cloud"))]
-const NOT_BUILT_IN: &str = "this program was built without object storage";
-
 /// A loader of another build than its parent, which is refused before.
 #[cfg(not(feature = "cloud"))]
 struct NoReader;
 
 #[cfg(not(feature = "cloud"))]
 impl ReadObject for NoReader {
-    fn len(&mut self, _: &[u8]) -> Result<u64, Refusal> {
-        Err(Refusal { kind: orchestra_core::FailureKind::Read, error: NOT_BUILT_IN.to_owned() })
+    fn head(&mut self, _: &[u8]) -> Result<(u64, u32), Trouble> {
+        Err(Trouble { reason: BUILD_IT.to_owned(), help: String::new(), kind: Kind::Settings })
     }
 
     fn read(&mut self, url: &[u8], _: &mut Vec<u8>) -> Result<(), Refusal> {
-        self.len(url).map(drop)
+        self.head(url).map(drop).map_err(|trouble| trouble.refusal(url))
     }
 
-    fn read_part(&mut self, url: &[u8], _: u64, _: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
-        self.read(url, buffer)
+    fn read_part(&mut self, url: &[u8], _: u64, _: u64, _: &mut Vec<u8>) -> Result<(), Trouble> {
+        self.head(url).map(drop)
     }
 }
 

@@ -12,10 +12,9 @@ use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::Protocol;
-use super::trouble::Trouble;
+use super::{Protocol, Trouble};
 
 /// How long a store is asked again that does not answer, or that says it is busy.
 #[derive(Debug, Clone, Copy)]
@@ -172,14 +171,24 @@ pub fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_io().enable_time().build()
 }
 
-/// Waits for `work` in a thread of its own, since the caller may be in a runtime, where none may wait.
+/// Waits for `work`, as [`apart`].
 ///
 /// # Errors
 /// There is no thread or runtime; or that of `work`.
 pub fn wait_for<T: Send>(work: impl Future<Output = Result<T, Trouble>> + Send) -> Result<T, Trouble> {
+    apart(|| runtime().map_err(|error| Trouble::of_machine(&error))?.block_on(work))
+}
+
+/// Waits; in a thread of its own where the caller is in a runtime, in which none may wait.
+///
+/// # Errors
+/// There is no thread; or that of `wait`.
+pub fn apart<T: Send>(wait: impl FnOnce() -> Result<T, Trouble> + Send) -> Result<T, Trouble> {
+    if Handle::try_current().is_err() {
+        return wait();
+    }
     let failed = |error: io::Error| Trouble::of_machine(&error);
     std::thread::scope(|scope| {
-        let wait = || runtime().map_err(failed)?.block_on(work);
         let thread =
             std::thread::Builder::new().name("store".into()).spawn_scoped(scope, wait).map_err(failed)?;
         thread.join().unwrap_or_else(|_| Err(failed(io::Error::other("a thread panicked; this is a bug"))))

@@ -4,14 +4,13 @@ use std::collections::HashMap;
 
 use futures::StreamExt as _;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectStoreExt as _};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt as _};
 use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use tokio::runtime::Runtime;
 
-use super::ReadObject;
-use super::client::{Client, Patience, Url, runtime};
-use super::trouble::Trouble;
+use super::client::{Client, Patience, Url, apart, runtime};
+use super::{Kind, ReadObject, Trouble};
 use crate::sources::reading::limits::LARGEST_FILE_BYTES;
 
 /// Reads objects in one thread. Sockets stay open from one object to the next.
@@ -22,17 +21,24 @@ pub struct Reader {
     clients: HashMap<String, Client>,
 }
 
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // It may be dropped in a runtime, where none may wait.
+        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
 impl ReadObject for Reader {
-    fn len(&mut self, url: &[u8]) -> Result<u64, Refusal> {
+    fn head(&mut self, url: &[u8]) -> Result<(u64, u32), Trouble> {
         let head = |runtime: &Runtime, client: &Client, path: &Path| {
-            runtime.block_on(client.objects.head(path)).map(|meta| meta.size)
+            runtime.block_on(client.objects.head(path)).map(|meta| (meta.size, tag_of(&meta)))
         };
         self.ask(url, head)
     }
 
     fn read(&mut self, url: &[u8], buffer: &mut Vec<u8>) -> Result<(), Refusal> {
-        let asked = GetOptions::default();
-        match self.get(url, asked, LARGEST_FILE_BYTES, buffer)? {
+        let read = self.get(url, GetOptions::default(), LARGEST_FILE_BYTES, buffer);
+        match read.map_err(|trouble| trouble.refusal(url))? {
             bytes if bytes > LARGEST_FILE_BYTES => {
                 let text = String::from_utf8_lossy(url);
                 let error =
@@ -43,16 +49,14 @@ impl ReadObject for Reader {
         }
     }
 
-    fn read_part(&mut self, url: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn read_part(&mut self, url: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Trouble> {
         let range = Some(GetRange::Bounded(at..at.saturating_add(len)));
         let asked = GetOptions { range, ..GetOptions::default() };
         if self.get(url, asked, len, buffer)? == len {
             return Ok(());
         }
-        let text = String::from_utf8_lossy(url);
-        let error =
-            format!("cannot read `{text}`: of {len} bytes at byte {at} it has others; was it replaced?");
-        Err(Refusal { kind: FailureKind::Read, error })
+        let reason = format!("of {len} bytes at byte {at} it has others; was it replaced?");
+        Err(Trouble { kind: Kind::Object, ..Trouble::of_url(reason) })
     }
 }
 
@@ -64,36 +68,38 @@ impl Reader {
         asked: GetOptions,
         most: u64,
         buffer: &mut Vec<u8>,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, Trouble> {
         self.ask(url, |runtime, client, path| runtime.block_on(read(client, path, asked, most, buffer)))
     }
 
-    fn ask<T>(
+    fn ask<T: Send>(
         &mut self,
         url: &[u8],
-        ask: impl FnOnce(&Runtime, &Client, &Path) -> object_store::Result<T>,
-    ) -> Result<T, Refusal> {
+        ask: impl FnOnce(&Runtime, &Client, &Path) -> object_store::Result<T> + Send,
+    ) -> Result<T, Trouble> {
         let text = String::from_utf8_lossy(url);
-        let refusal = |trouble: Trouble| Refusal {
-            kind: trouble.failure(),
-            error: format!("cannot read `{text}`: {}", trouble.reason),
-        };
-        let url = Url::parse(&text).map_err(refusal)?;
-        let path = url.path().map_err(refusal)?;
+        let url = Url::parse(&text)?;
+        let path = url.path()?;
         let client = match self.clients.get(url.store) {
             Some(client) => client.clone(),
             None => {
-                let client = Client::open(&url, Patience::Long).map_err(refusal)?;
+                let client = Client::open(&url, Patience::Long)?;
                 self.clients.insert(url.store.to_owned(), client.clone());
                 client
             }
         };
         let runtime = match &mut self.runtime {
             Some(runtime) => runtime,
-            none => none.insert(runtime().map_err(|error| refusal(Trouble::of_machine(&error)))?),
+            none => none.insert(runtime().map_err(|error| Trouble::of_machine(&error))?),
         };
-        ask(runtime, &client, &path).map_err(|error| refusal(Trouble::of(url.protocol, &error)))
+        apart(|| ask(runtime, &client, &path).map_err(|error| Trouble::of(url.protocol, &error)))
     }
+}
+
+/// What tells the object from another one of its size under its name.
+fn tag_of(meta: &ObjectMeta) -> u32 {
+    let changed_at = || meta.last_modified.timestamp_micros().to_string();
+    crc32fast::hash(meta.e_tag.clone().unwrap_or_else(changed_at).as_bytes())
 }
 
 /// Reads what is asked for of an object, no further than `most` bytes. Gives the bytes that it has at least.

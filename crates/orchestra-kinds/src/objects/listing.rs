@@ -4,12 +4,11 @@ use std::io::{self, Read};
 
 use object_store::list::PaginatedListOptions;
 use object_store::{ObjectMeta, ObjectStoreExt as _};
-use orchestra_store::{ListError, Object, ObjectPage, ObjectStore, Objects, StoreTrouble};
+use orchestra_store::{ListError, Object, ObjectPage, ObjectStore, Objects};
 
-use super::Protocol;
 use super::client::{Client, Patience, Url, wait_for};
-use super::pieces::Pieces;
-use super::trouble::{Kind, Trouble};
+use super::{Kind, Protocol, Trouble};
+use crate::sources::reading::input::{Input, Stream, open_object};
 
 /// All stores that this program knows.
 #[derive(Debug)]
@@ -39,7 +38,7 @@ impl ObjectStore for Stores {
                 Kind::Question | Kind::Store | Kind::Refused | Kind::Settings => Err(trouble),
             }
         };
-        ask().map_err(|trouble| list_error(url, trouble))
+        ask().map_err(|trouble| trouble.list_error(url))
     }
 
     fn objects(&self, prefix: &str) -> Result<Objects, ListError> {
@@ -57,25 +56,26 @@ impl ObjectStore for Stores {
                 is_over: false,
             })
         };
-        Ok(Box::new(open().map_err(|trouble| list_error(prefix, trouble))?))
+        Ok(Box::new(open().map_err(|trouble| trouble.list_error(prefix))?))
     }
 
     fn open(&self, url: &str) -> Result<Box<dyn Read>, ListError> {
-        let pieces = Pieces::open(url).map_err(|trouble| list_error(url, trouble))?;
-        Ok(Box::new(Listed { pieces, url: url.to_owned() }))
+        let object = open_object(url)?;
+        Ok(Box::new(Listed { stream: object.from(0), object, url: url.to_owned() }))
     }
 }
 
 /// An object whose errors say what its store says.
 struct Listed {
-    pieces: Pieces,
+    object: Input,
+    stream: Stream,
     url: String,
 }
 
 impl Read for Listed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.pieces.read(buffer).map_err(|error| match self.pieces.trouble() {
-            Some(trouble) => io::Error::other(list_error(&self.url, trouble)),
+        self.stream.read(buffer).map_err(|error| match self.object.trouble() {
+            Some(trouble) => io::Error::other(trouble.list_error(&self.url)),
             None => error,
         })
     }
@@ -129,21 +129,14 @@ impl Iterator for Pages {
         }
         let page = self.next_page();
         self.is_over = page.as_ref().map_or(true, |page| page.is_last);
-        Some(page.map_err(|trouble| list_error(&self.prefix, trouble)))
+        Some(page.map_err(|trouble| trouble.list_error(&self.prefix)))
     }
-}
-
-pub fn list_error(url: &str, Trouble { reason, help, kind }: Trouble) -> ListError {
-    let trouble = match kind {
-        Kind::Store | Kind::Question => StoreTrouble::Passing,
-        Kind::Refused => StoreTrouble::Refusal,
-        Kind::Missing | Kind::Object | Kind::Settings => StoreTrouble::Mistake,
-    };
-    ListError::Store { url: url.to_owned(), reason, help, trouble }
 }
 
 #[cfg(test)]
 mod tests {
+    use orchestra_store::StoreTrouble;
+
     use super::*;
 
     #[test]
@@ -157,7 +150,7 @@ mod tests {
             (Kind::Settings, StoreTrouble::Mistake),
         ] {
             let trouble = Trouble { reason: String::new(), help: String::new(), kind };
-            let error = list_error("s3://b/", trouble);
+            let error = trouble.list_error("s3://b/");
             assert!(matches!(error, ListError::Store { trouble, .. } if trouble == expected), "{kind:?}");
         }
     }

@@ -4,8 +4,8 @@ use object_store::{Error, ObjectStore as _, ObjectStoreExt as _, PutMode, PutOpt
 use orchestra_store::{ListError, ObjectOutput, StoredObject};
 
 use super::client::{Client, Patience, Url, wait_for};
-use super::listing::{Stores, list_error};
-use super::trouble::{Kind, Trouble};
+use super::listing::Stores;
+use super::{Kind, Trouble};
 
 /// A part file has no more: 1 GiB of records, those of one commit, and what stands around them.
 const LARGEST: u64 = 4 << 30;
@@ -31,7 +31,7 @@ impl ObjectOutput for Stores {
                 Ok(Some(StoredObject { bytes: bytes.into(), e_tag: meta.e_tag, version: meta.version }))
             })
         };
-        read().map_err(|trouble| list_error(url, trouble))
+        read().map_err(|trouble| trouble.list_error(url))
     }
 
     fn create(&self, url: &str, bytes: Vec<u8>) -> Result<bool, ListError> {
@@ -57,5 +57,5 @@ fn put(url: &str, bytes: Vec<u8>, mode: PutMode) -> Result<bool, ListError> {
             }
         })
     };
-    put().map_err(|trouble| list_error(url, trouble))
+    put().map_err(|trouble| trouble.list_error(url))
 }

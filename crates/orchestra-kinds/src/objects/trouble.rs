@@ -5,35 +5,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io;
 
-use orchestra_core::FailureKind;
-
-use super::Protocol;
-
-/// Why a store cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
-    /// A lowercase fragment, without the URL.
-    pub reason: String,
-    pub help: String,
-    pub kind: Kind,
-}
-
-/// What it means for the item, and for others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// There is no such object.
-    Missing,
-    /// This object cannot be read.
-    Object,
-    /// This was not answered, and may be another time: nothing is known of the object, nor of others.
-    Question,
-    /// No object of the store can be read now.
-    Store,
-    /// No object of the store can be read with these credentials, or there is no such bucket.
-    Refused,
-    /// The URL or the environment is wrong.
-    Settings,
-}
+use super::{Kind, Protocol, Trouble};
 
 /// Codes of answers which say that the credentials are at fault.
 const CREDENTIALS: [&str; 9] = [
@@ -138,14 +110,6 @@ impl Trouble {
         };
         Self { reason, help: help.to_owned(), kind }
     }
-
-    /// What the item ends with.
-    pub fn failure(&self) -> FailureKind {
-        match self.kind {
-            Kind::Store | Kind::Refused => FailureKind::Unreachable,
-            Kind::Missing | Kind::Object | Kind::Question | Kind::Settings => FailureKind::Read,
-        }
-    }
 }
 
 /// An answer without what was asked for.
@@ -224,6 +188,8 @@ fn first_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use orchestra_core::FailureKind;
+
     use super::*;
 
     #[test]
@@ -232,7 +198,10 @@ mod tests {
         let body = "403 Forbidden: <Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>KEY</AWSAccessKeyId><SignatureProvided>abc";
         let trouble = of(body);
         assert_eq!(trouble.reason, "access is denied (status 403 SignatureDoesNotMatch)");
-        assert_eq!((trouble.kind, trouble.failure()), (Kind::Refused, FailureKind::Unreachable));
+        assert_eq!(
+            (trouble.kind, trouble.refusal(b"s3://b/x").kind),
+            (Kind::Refused, FailureKind::Unreachable)
+        );
         for (text, kind) in [
             ("403 Forbidden: <Code>AccessDenied</Code>", Kind::Object),
             ("404 Not Found: <Code>NoSuchKey</Code>", Kind::Missing),

@@ -14,7 +14,6 @@ use super::locator::stamp_of;
 #[derive(Debug, Clone)]
 pub enum Seen {
     File(Metadata),
-    #[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "stores are read with that feature"))]
     Object {
         len: u64,
         /// Of its ETag; or of the time at which it changed, where its store gives none.

@@ -17,12 +17,23 @@ use orchestra_store::{Found, ListError, PushFound, StoreTrouble, is_url};
 
 use super::file_version::Seen;
 use super::read_file::{open_regular, read_file};
-use crate::objects::{self, ReadObject};
+use crate::objects::{self, ReadObject, Trouble};
 
-/// Bytes that are asked of a store at once, at most; and where little is read, and what follows is likely to be read, too.
+/// Bytes that are asked of a store at once, at most, which bounds what is in memory.
 const MOST: u64 = 4 << 20;
-const MOST_AHEAD: u64 = 1 << 20;
-const LEAST: u64 = 64 << 10;
+
+/// Bytes that are asked for where little is read: at least, and at most where what follows is likely to be read, too. Each request is twice as large as
+/// the one before it, if that was near: requests cost more than bytes.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    least: u64,
+    most: u64,
+}
+
+/// Of items.
+const OF_ITEMS: Ahead = Ahead { least: 64 << 10, most: 1 << 20 };
+/// Of lists: some headers, or all of a file.
+const OF_LISTS: Ahead = Ahead { least: 4 << 10, most: MOST };
 
 /// Opens what items lie in, in a loader. Connections stay open from one object to the next.
 #[derive(Clone)]
@@ -44,10 +55,8 @@ impl Opener {
             }
             Some(reader) => {
                 let (reader, url) = (Arc::clone(reader), path.as_os_str().as_bytes().to_vec());
-                let len = locked(&reader).len(&url)?;
-                let piece = Vec::new();
-                let object = Object { reader, url, len, piece, from: 0, ahead: LEAST, trouble: None };
-                Ok(Input::Object(Arc::new(Mutex::new(object))))
+                let object = Object::open(reader, &url, OF_ITEMS);
+                Ok(Input::Object(Arc::new(Mutex::new(object.map_err(|trouble| trouble.refusal(&url))?))))
             }
         }
     }
@@ -95,13 +104,15 @@ pub struct Object {
     reader: Arc<Mutex<Box<dyn ReadObject>>>,
     url: Vec<u8>,
     len: u64,
+    tag: u32,
     /// Bytes of the object from `from` on.
     piece: Vec<u8>,
     from: u64,
+    bounds: Ahead,
     /// Bytes of the next request, if less is wanted.
     ahead: u64,
     /// Why the store did not give what was asked for last.
-    trouble: Option<Refusal>,
+    trouble: Option<Trouble>,
 }
 
 impl std::fmt::Debug for Object {
@@ -111,11 +122,18 @@ impl std::fmt::Debug for Object {
 }
 
 impl Object {
+    /// Asks for its length; no byte is read.
+    fn open(reader: Arc<Mutex<Box<dyn ReadObject>>>, url: &[u8], bounds: Ahead) -> Result<Self, Trouble> {
+        let (len, tag) = locked(&reader).head(url)?;
+        let (url, piece, ahead) = (url.to_vec(), Vec::new(), bounds.least);
+        Ok(Self { reader, url, len, tag, piece, from: 0, bounds, ahead, trouble: None })
+    }
+
     /// Asks for the bytes from `at` on: so many as are wanted, or more. What lies near the last piece is probably read as a stream.
     fn fetch(&mut self, at: u64, wanted: u64) -> io::Result<()> {
         let end = self.from + self.piece.len() as u64;
         let is_near = at >= self.from && at <= end.saturating_add(self.ahead);
-        self.ahead = if is_near { (self.ahead * 2).min(MOST_AHEAD) } else { LEAST };
+        self.ahead = if is_near { (self.ahead * 2).min(self.bounds.most) } else { self.bounds.least };
         self.fetch_exactly(at, wanted.min(MOST).max(self.ahead))
     }
 
@@ -123,10 +141,10 @@ impl Object {
         let len = len.min(self.len - at);
         self.from = at;
         let read = locked(&self.reader).read_part(&self.url, at, len, &mut self.piece);
-        read.map_err(|refusal| {
+        read.map_err(|trouble| {
             self.piece.clear();
-            let error = io::Error::other(refusal.error.clone());
-            self.trouble = Some(refusal);
+            let error = io::Error::other(trouble.reason.clone());
+            self.trouble = Some(trouble);
             error
         })
     }
@@ -142,6 +160,17 @@ impl Input {
         match self {
             Input::File(file) => file.metadata().map(Some),
             Input::Object(_) => Ok(None),
+        }
+    }
+
+    /// What is known of it before anything of it is read.
+    fn seen(&self) -> io::Result<Seen> {
+        match self {
+            Input::File(file) => file.metadata().map(Seen::File),
+            Input::Object(object) => {
+                let object = locked(object);
+                Ok(Seen::Object { len: object.len, tag: object.tag })
+            }
         }
     }
 
@@ -197,9 +226,17 @@ impl Input {
 
     /// What the item ends with that could not be read for this reason: where the store could not be asked, that is why, whatever was made of it.
     pub fn refusal(&self, why: Refusal) -> Refusal {
+        match (self, self.trouble()) {
+            (Input::Object(object), Some(trouble)) => trouble.refusal(&locked(object).url),
+            _ => why,
+        }
+    }
+
+    /// Why the store did not give what was asked for last.
+    pub fn trouble(&self) -> Option<Trouble> {
         match self {
-            Input::File(_) => why,
-            Input::Object(object) => locked(object).trouble.take().unwrap_or(why),
+            Input::File(_) => None,
+            Input::Object(object) => locked(object).trouble.take(),
         }
     }
 }
@@ -267,7 +304,13 @@ pub fn open_to_list<T>(
     read: impl FnOnce(&mut dyn ReadSeek, &Seen) -> Result<T, ListError>,
 ) -> Result<T, ListError> {
     match path.to_str().filter(|path| is_url(path)) {
-        Some(url) => objects::read_pieces(url, read),
+        Some(url) => {
+            let object = open_object(url)?;
+            let read =
+                read(&mut object.from(0), &object.seen().map_err(|error| ListError::bad_file(path, error))?);
+            // Whatever `read` makes of it.
+            object.trouble().map_or(read, |trouble| Err(trouble.list_error(url)))
+        }
         None => {
             let unreadable = |error: io::Error| ListError::bad_file(path, error);
             let (file, _) = open_regular(path).map_err(unreadable)?;
@@ -275,6 +318,16 @@ pub fn open_to_list<T>(
             read(&mut BufReader::new(file), &seen)
         }
     }
+}
+
+/// An object that is read as a list, or as what holds the items of one.
+///
+/// # Errors
+/// There is no such object, or its store cannot be asked.
+pub fn open_object(url: &str) -> Result<Input, ListError> {
+    let reader = Arc::new(Mutex::new(objects::reader()));
+    let object = Object::open(reader, url.as_bytes(), OF_LISTS);
+    Ok(Input::Object(Arc::new(Mutex::new(object.map_err(|trouble| trouble.list_error(url))?))))
 }
 
 /// As [`open_to_list`], for an answer to what a kind asks while its source is planned.
@@ -385,6 +438,7 @@ pub fn head(reader: &mut dyn ReadSeek, n: u64) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::Kind;
 
     /// A store in memory, which counts what it is asked for.
     struct Fake {
@@ -394,17 +448,17 @@ mod tests {
     }
 
     impl ReadObject for Fake {
-        fn len(&mut self, _: &[u8]) -> Result<u64, Refusal> {
-            Ok(self.bytes.len() as u64)
+        fn head(&mut self, _: &[u8]) -> Result<(u64, u32), Trouble> {
+            Ok((self.bytes.len() as u64, 0))
         }
 
         fn read(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), Refusal> {
             Ok(())
         }
 
-        fn read_part(&mut self, _: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+        fn read_part(&mut self, _: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Trouble> {
             if self.is_away {
-                return Err(Refusal { kind: FailureKind::Timeout, error: "away".into() });
+                return Err(Trouble { reason: "away".into(), help: String::new(), kind: Kind::Store });
             }
             self.asked.lock().unwrap().push((at, len));
             *buffer = self.bytes[at as usize..(at + len) as usize].to_vec();
@@ -443,7 +497,7 @@ mod tests {
         assert!(buffer == bytes[1030..301_030]);
         assert_eq!(take(), [(1000, 300_100)]);
         input.read_exact_at(&mut buffer[..10], 7 << 20).unwrap();
-        assert_eq!(take(), [(7 << 20, LEAST)]);
+        assert_eq!(take(), [(7 << 20, OF_ITEMS.least)]);
         input.read_exact_at(&mut buffer[..10], (8 << 20) - 10).unwrap();
         assert_eq!(take(), [((8 << 20) - 10, 10)]);
         let error = input.read_exact_at(&mut buffer[..11], (8 << 20) - 10).unwrap_err();
@@ -455,7 +509,10 @@ mod tests {
         let (_, _, input) = object(100, true);
         assert!(input.read_exact_at(&mut [0; 4], 0).is_err());
         let refusal = input.refusal(cannot_read(Path::new("x"), "it is damaged"));
-        assert_eq!((refusal.kind, &*refusal.error), (FailureKind::Timeout, "away"));
+        assert_eq!(
+            (refusal.kind, &*refusal.error),
+            (FailureKind::Unreachable, "cannot read `s3://b/x`: away")
+        );
         assert_eq!(input.refusal(cannot_read(Path::new("x"), "it is damaged")).kind, FailureKind::Read);
     }
 }
